@@ -7,6 +7,7 @@
 
 #include "c/error.h"
 #include "c/tensor.h"
+#include "compiler/problem.h"
 
 namespace attune::c {
 namespace {
@@ -185,6 +186,7 @@ attune_error* attune_new(const attune_what* given, attune_attention** attention)
     out->attention.target = c::target_of(what.target);
     out->attention.exact = c::exact_of(what.exact);
     if (what.scale) out->attention.scale = *what.scale;
+    compiler::check_scale(out->attention.scale);
     Text text;
     c::declare(text, what, *out);
     c::compose(text, what, *out);

@@ -118,6 +118,11 @@ void write_tiles(const Pictured& of, std::uint8_t* tiles) {
 runtime::View view_of(const attune_drawing& drawing, const runtime::Extent& extent,
                       const std::optional<double>& scale) {
   runtime::View view{.extent = extent, .b = extent.batch - 1, .h = extent.heads - 1, .scale = scale};
+  constexpr int panels = ATTUNE_DRAW_TILES | ATTUNE_DRAW_SCORE | ATTUNE_DRAW_PROB;
+  if ((drawing.panels & ~panels) != 0)
+    throw Error("bad-choice", fmt::format("`panels` cannot be {}", drawing.panels), {},
+                "it is a sum of ATTUNE_DRAW_TILES (1), ATTUNE_DRAW_SCORE (2) and ATTUNE_DRAW_PROB (4)",
+                "set it to those that are to be drawn");
   view.tiles = drawing.panels & ATTUNE_DRAW_TILES;
   view.score = drawing.panels & ATTUNE_DRAW_SCORE;
   view.prob = drawing.panels & ATTUNE_DRAW_PROB;

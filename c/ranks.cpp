@@ -132,6 +132,9 @@ attune_error* attune_shares_of(const attune_shares* shares, int32_t rank, int32_
                                size_t room, size_t* count) {
   return c::guarded([&] {
     c::require(shares, "attune_shares_of", "shares");
+    if (keys != 0 && keys != 1)
+      throw Error("bad-choice", fmt::format("`keys` cannot be {}", keys), {},
+                  "it is 0 (what the rank has of the queries) or 1 (of the keys)", "pass one of these");
     c::give(keys ? shares->shares.keys_of(rank) : shares->shares.of(rank), stretches, room, count,
             [](const Shares::Stretch& s) {
               return attune_stretch{s.begin, s.end};

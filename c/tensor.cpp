@@ -77,6 +77,10 @@ Tensor tensor_of(const attune_tensor* from, const Called& called) {
   if (rank > 0 && !from->shape)
     throw Error("null-pointer", fmt::format("{} has no shape", called.text()), {},
                 fmt::format("it has {} dimensions, and its `shape` is NULL", rank), "point `shape` at the extents");
+  if (from->byte_offset > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(from->data))
+    throw Error("dlpack-offset", fmt::format("{} begins beyond all memory", called.text()), {},
+                fmt::format("its `byte_offset` is {}, from {}", from->byte_offset, from->data),
+                "set `byte_offset` to the bytes between `data` and the first element");
   void* const data = from->data ? static_cast<char*>(from->data) + from->byte_offset : nullptr;
   if (reinterpret_cast<std::uintptr_t>(data) % size_of(type) != 0)
     throw Error("dlpack-aligned", fmt::format("{} does not lie where its elements may lie", called.text()), {},

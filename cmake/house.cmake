@@ -62,23 +62,15 @@ function(attune_fuzzed)
   endif()
 endfunction()
 
-# attune_seldom(FILE...): what programs run seldom is not optimised in fast builds, like what runs once: under sanitizers
-# clang spends two thirds of a file's time on that.
-function(attune_seldom)
-  if(ATTUNE_FAST_BUILD)
-    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O0)
-  endif()
-endfunction()
-
-# attune_in_batches(TARGET [SELDOM] FILE...): where everything is compiled, these files of the target are compiled some
-# fourteen at a time, as one file: headers are most of the work. SELDOM: as attune_seldom.
+# attune_in_batches(TARGET [OFTEN] FILE...): where everything is compiled, these files of the target are compiled some
+# fourteen at a time, as one file: headers are most of the work. In fast builds they are not optimised, under sanitizers
+# two thirds of the work, unless they run OFTEN: what a call or a compilation loops in.
 function(attune_in_batches target)
-  set(seldom "")
-  if("${ARGV1}" STREQUAL SELDOM)
+  set(options "")
+  if("${ARGV1}" STREQUAL OFTEN)
     list(POP_FRONT ARGN)
-    if(ATTUNE_FAST_BUILD)
-      set(seldom -O0)
-    endif()
+  elseif(ATTUNE_FAST_BUILD)
+    set(options -O0)
   endif()
   list(LENGTH ARGN count)
   math(EXPR batches "(${count} + 13) / 14")
@@ -91,7 +83,14 @@ function(attune_in_batches target)
     math(EXPR at "${at} + 1")
     # CMake's own name for the file that includes the batch.
     set_source_files_properties(${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${target}.dir/Unity/unity_${group}_${batch}_cxx.cxx
-      PROPERTIES COMPILE_OPTIONS "${seldom}")
+      PROPERTIES COMPILE_OPTIONS "${options}")
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${ATTUNE_UNITY} UNITY_BUILD_MODE GROUP)
+endfunction()
+
+# attune_unoptimised(FILE...): the same for files of this folder that are in no batch.
+function(attune_unoptimised)
+  if(ATTUNE_FAST_BUILD)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O0)
+  endif()
 endfunction()

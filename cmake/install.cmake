@@ -26,6 +26,8 @@ if(ATTUNE_TOOLS)
 endif()
 install(DIRECTORY examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples PATTERN rust EXCLUDE PATTERN CMakeLists.txt EXCLUDE)
 install(FILES README.md LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# What README.md links to.
+install(DIRECTORY docs gallery DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # The package has no dependencies to find: its targets and a function are all there is.
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/attune)
@@ -34,17 +36,16 @@ install(FILES cmake/attune-config.cmake cmake/attune_add_bundle.cmake DESTINATIO
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/attune-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/attune-config-version.cmake DESTINATION ${package})
 
-# ./dev package makes an archive and a Debian package of what is installed.
+# ./dev package makes an archive and a Debian package of what is installed, and compresses them itself, once.
 if(PROJECT_IS_TOP_LEVEL)
-  set(CPACK_GENERATOR TXZ DEB)
+  set(CPACK_GENERATOR TGZ DEB)
   set(CPACK_PACKAGE_VENDOR "attune")
   set(CPACK_PACKAGE_CONTACT "The attune authors")
   set(CPACK_STRIP_FILES ON)
-  set(CPACK_THREADS 0)
   # Without the component of the Python package, which is a wheel of its own.
   set(CPACK_INSTALL_CMAKE_PROJECTS "${PROJECT_BINARY_DIR};attune;Unspecified;/")
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
-  set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
+  set(CPACK_DEBIAN_COMPRESSION_TYPE none)
   set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
   set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), libstdc++6 (>= 12)")
   # What a C++ program links besides: libattune.so and the command line have it in them.

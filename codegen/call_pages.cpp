@@ -15,39 +15,26 @@ std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const Page
   std::vector<Way> ways{Way::forward};
   if (backward) ways = ways_of_backward(spec, parts.facts);
   if (backward && what.preference && !takes(*what.preference, ways[0])) ways = {Way::queries, Way::keys};
-  if (what.lists) {
-    if (ways[0] == Way::backward && parts.facts.listed)
-      return {{"table of visits", cover_source(lowered, spec.wide, spec.arch, CoverForm::visits)}};
-    if (parts.facts.listed) out.push_back({"lists along kv", cover_source(lowered, spec.wide, spec.arch)});
-    if (backward && of_keys.facts.listed)
-      out.push_back({"lists along q", cover_source(lowered, spec.wide, spec.arch, CoverForm::of_keys)});
-    return out;
-  }
   const auto walker = [&](Way way) {
     const bool preferred = what.preference && (!backward || takes(*what.preference, way));
     const GpuParts& of = way == Way::keys ? of_keys : parts;
     KernelChoices choices = choose(spec, of.facts, call_kind(of, what.length), preferred ? &*what.preference : nullptr,
                                    kernels(way));
     const KernelPlan plan = choices.choices[0].plan;
-    out.push_back({std::string(name_of(way)), kernel_source(of, plan, spec.arch), std::move(choices)});
-    if (comes_turned(plan)) out.push_back({"values turned round before", turn_source(plan, spec.arch)});
-    if (needs_clear(of, plan, spec.arch)) out.push_back({"counters before", clear_source(spec.arch)});
-    if (!plan.kernel->joins.empty()) out.push_back({"parts after", join_source(of, plan, spec.arch)});
-    if (plan.kernel->end.empty()) return;
-    out.push_back({"dq after", end_source(plan, spec.arch)});
-    if (needs_repair(of, plan)) out.push_back({"repair after", repair_source(of, plan, spec.arch)});
-    if (leaves_diagonals(of, plan)) out.push_back({"sums along diagonals after", spread_source(of, plan, spec.arch)});
+    if (!what.lists) out.push_back({std::string(name_of(way)), kernel_source(of, plan), std::move(choices)});
+    for (const Companion* one : companions_of(of, plan))
+      if (what.lists == (one->args == Companion::Args::lists))
+        out.push_back({what.lists ? std::string(one->role) : words_of(*one), one->source(of, plan)});
   };
-  if (!backward) {
-    walker(Way::forward);
-    // Their keys and values are a cache's.
-    if (spec.apart) out.push_back({"new keys before", append_source(spec.arch)});
-    return out;
-  }
-  out.push_back({"rows before", rows_source(rows_spec(what.spec, parts.gradient->delta_of_o))});
+  const KernelPlan of_call{.spec = what.spec};
+  const auto around = [&](Companion::When when) {
+    for (const Companion* one : companions_of_calls())
+      if (one->when == when && !what.lists && one->is_needed(parts, of_call))
+        out.push_back({words_of(*one), one->source(parts, of_call)});
+  };
+  if (backward) around(Companion::When::before);
   for (const Way way : ways) walker(way);
-  if (std::ranges::find(*wanted, true) != wanted->end())
-    out.push_back({"captured gradients after", sums_source(spec.arch)});
+  around(backward ? Companion::When::after : Companion::When::before);
   return out;
 }
 

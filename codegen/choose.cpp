@@ -42,7 +42,7 @@ Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind,
     for (const KernelDescriptor* one : among) names += fmt::format("{}{}", names.empty() ? "" : " and ", one->name);
     return {{}, "there are " + names};
   }
-  if (kernel->latent != spec.latent)
+  if (takes_latent(*kernel) != spec.latent)
     return {{},
             spec.latent ? "heads are wider than it takes" : "it takes heads whose values are columns of their keys"};
   if (std::string why = kernel->why_not(spec, facts); !why.empty()) return {{}, why};
@@ -119,10 +119,11 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
   }
   // Others, even if they spill less, find no lengths, positions, pages or pieces.
   const bool cuts = (spec.apart || spec.pieces) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
-                      return kernel->cuts_keys && kernel->latent == spec.latent && kernel->why_not(spec, facts).empty();
+                      return cuts_keys(*kernel) && takes_latent(*kernel) == spec.latent &&
+                             kernel->why_not(spec, facts).empty();
                     });
   for (const KernelDescriptor* kernel : among) {
-    if (kernel->latent != spec.latent || (cuts && !kernel->cuts_keys)) continue;
+    if (takes_latent(*kernel) != spec.latent || (cuts && !cuts_keys(*kernel))) continue;
     if (kernel->is_for && !kernel->is_for(spec)) continue;
     if (const std::string why = kernel->why_not(spec, facts); !why.empty()) {
       out.story.push_back(fmt::format("not {}: {}", kernel->name, why));
@@ -138,7 +139,7 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
   if (out.choices.empty() && (spec.narrow || spec.dtype == DType::e4m3)) {
     std::vector<std::string> why;
     for (const KernelDescriptor* kernel : among)
-      if (!kernel->latent) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
+      if (!takes_latent(*kernel)) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
     throw Error("engine-type",
                 fmt::format("no kernel of the CUDA engine takes such a call with {} of e4m3",
                             spec.narrow ? "k and v" : "q, k and v"),
@@ -164,10 +165,7 @@ std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts)
 
 Variant variant_of(const KernelPlan& plan) {
   Variant out{std::string(plan.kernel->name), {}};
-  const auto value = [&](std::string_view name) {
-    return name == "m" ? plan.m : name == "n" ? plan.n : name == "stages" ? plan.stages : trait(plan, name);
-  };
-  for (const Member& member : plan.kernel->members) out.set(member.name, value(member.name));
+  for (const Member& member : plan.kernel->members) out.set(member.name, plan.variant.of(member.name).value_or(0));
   return out;
 }
 

@@ -33,24 +33,26 @@ int most_shared(int arch) {
   return arch >= 90 && arch < 120 ? 227 * 1024 : 99 * 1024;
 }
 
-KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m, int n) {
+KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n) {
   const int grain = gpu_element(spec.dtype).grain;
   return {.kernel = &kernel,
-          .dtype = spec.dtype,
-          .out = spec.out,
-          .m = m,
-          .n = n,
-          .d = static_cast<int>(round_up(spec.d, grain)),
-          .dv = static_cast<int>(round_up(spec.dv, grain)),
-          .heads = std::min(spec.heads, kernel.most_heads),
-          .max = spec.max,
-          .packed = spec.packed,
-          .before = spec.before,
-          .pieces = spec.pieces,
-          .scale_positive = spec.scale_positive,
-          .exact = spec.exact,
-          .wide = spec.wide};
+          .spec = spec,
+          .tile = {.m = m,
+                   .n = n,
+                   .d = static_cast<int>(round_up(spec.d, grain)),
+                   .dv = static_cast<int>(round_up(spec.dv, grain)),
+                   .heads = std::min(spec.heads, kernel.most_heads)},
+          .variant = variant};
 }
+
+ArgsKind KernelPlan::args() const {
+  return kernel->args == ArgsKind::forward && spec.apart ? ArgsKind::per_entry : kernel->args;
+}
+
+bool cuts_keys(const KernelDescriptor& kernel) {
+  return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
+}
+bool takes_latent(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
 
 CoverForm cover_form(Way way) {
   switch (way) {
@@ -61,14 +63,6 @@ CoverForm cover_form(Way way) {
   }
   throw Bug("a kernel computes in no way that is known");
 }
-
-int trait(const KernelPlan& plan, std::string_view name) {
-  for (const auto& [key, value] : plan.traits)
-    if (key == name) return value;
-  return 0;
-}
-
-bool comes_turned(const KernelPlan& plan) { return trait(plan, "turned") != 0; }
 
 std::string ask_for_products(const std::set<int>& widths) {
   std::string out = "#define ATTUNE_PRODUCTS";

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/companion.h"
 #include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/headers.h"
 #include "codegen/kind.h"
@@ -38,6 +39,17 @@ struct Search {
   int least, most;
 };
 
+/// A struct that begins as ArgsKind says, for a kernel that needs more.
+struct OwnArgs {
+  std::string_view name;  ///< in namespace attune
+  std::size_t bytes;      ///< of all, at most most_own_args
+  /// Bytes of the call's memory that are the kernel's own. Null: none.
+  std::int64_t (*room)(const LaunchCall& call) = nullptr;
+  /// Fills in what follows: `args` holds the struct of its kind already, and `room` is on the device.
+  void (*fill)(void* args, const LaunchCall& call, std::byte* room) = nullptr;
+};
+inline constexpr std::size_t most_own_args = 2048;
+
 /// One kernel. `choose` and what compiles candidates know kernels by these alone: docs/adding-a-kernel.md. A Variant
 /// that a descriptor gives or gets has all of its members.
 struct KernelDescriptor {
@@ -50,27 +62,14 @@ struct KernelDescriptor {
   int most_heads = 8;      ///< query heads of a key head that its tiles may share
   /// As many blocks as multiprocessors share the tiles of queries; otherwise each tile has a block of its own.
   bool persistent = false;
-  /// Blocks share the keys of tiles, whose arguments are DecodeArgs of cuda/args.cuh: a launch needs room for parts of
-  /// results, and takes keys that are described apart from queries.
-  bool cuts_keys = false;
-  /// It takes latent heads alone, as KernelSpec has them; the arguments are LatentArgs.
-  bool latent = false;
-  /// The kernel behind it that adds up the parts of tiles whose keys blocks share. Empty: the last block to arrive
-  /// does.
-  std::string_view joins{};
+  /// What it gets, of a call whose entries are not told apart; a forward's kernel that takes others gets theirs.
+  ArgsKind args = ArgsKind::forward;
+  std::span<const Companion* const> companions{};  ///< in the order of their launches
   bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
   int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be
 
-  /// It sums along diagonals what flows to scores, and spread_diagonals.cuh has to follow where gradients of captured
-  /// tensors are asked for.
-  bool sums_diagonals = false;
-
-  /// What masks remove is multiplied by 0, which leaves what is not finite: repair_sm80.cuh has to follow.
-  bool multiplies_removed = false;
-
-  /// The kernel beside it that makes dq of what it has added up in memory, 256 threads a block, a block for each (tile
-  /// of queries, head, batch entry). Empty: none is needed.
-  std::string_view end{};
+  /// What follows a struct of `args` in that of its own, if it has one.
+  const OwnArgs* own = nullptr;
 
   /// Device files beside those of the library: a test's.
   std::span<const Header> headers{};
@@ -94,8 +93,15 @@ struct KernelDescriptor {
 /// Bytes of shared memory that a block may have.
 int most_shared(int arch);
 
-/// `plan.d`, `plan.dv` and all else that is the same for every kernel; the rest of the tile is the kernel's to fill in.
-KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, int m, int n);
+/// `d` and `dv` of the tile and all else that is the same for every kernel; the rest of the tile is the kernel's to
+/// fill in.
+KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n);
+
+/// Do blocks share the keys of tiles? Then a launch needs room for parts of results, and keys are described apart from
+/// queries.
+bool cuts_keys(const KernelDescriptor& kernel);
+/// Does it take the heads of MLA alone, as KernelSpec::latent has them?
+bool takes_latent(const KernelDescriptor& kernel);
 
 /// A line before wgmma.cuh that has it define products of these widths alone; it defines all unless told.
 std::string ask_for_products(const std::set<int>& widths);

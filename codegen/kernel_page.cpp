@@ -6,6 +6,9 @@
 #include <atomic>
 #include <fmt/format.h>
 
+#include <attune/error.h>
+
+#include "codegen/companion.h"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
 #include "codegen/page.h"
@@ -102,15 +105,17 @@ std::string bands_function(const BandsFunction& of, const Cover& cover, bool is_
 }  // namespace
 
 std::string page_tile(const KernelPlan& plan) {
+  const Tile& tile = plan.tile;
   std::string out = fmt::format("struct Tile {{\n  using Element = {};\n  using Out = {};\n"
                                 "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {}, heads = {};\n"
                                 "  static constexpr Layout layout = Layout::{};\n"
                                 "  static constexpr bool max = {};\n",
-                                gpu_element(plan.dtype).page_name, gpu_element(plan.out).page_name, plan.m, plan.n,
-                                plan.d, plan.dv, plan.stages, plan.heads, plan.packed ? "packed" : "dense", plan.max);
-  if (plan.before) out += "  static constexpr bool before = true;\n";
-  if (plan.pieces) out += "  static constexpr bool pieces = true;\n";
-  for (const auto& [name, value] : plan.traits) out += fmt::format("  static constexpr int {} = {};\n", name, value);
+                                gpu_element(plan.spec.dtype).page_name, gpu_element(plan.spec.out).page_name, tile.m,
+                                tile.n, tile.d, tile.dv, tile.stages, tile.heads, plan.spec.packed ? "packed" : "dense",
+                                plan.spec.max);
+  if (plan.spec.before) out += "  static constexpr bool before = true;\n";
+  if (plan.spec.pieces) out += "  static constexpr bool pieces = true;\n";
+  for (const auto& [name, value] : tile.own) out += fmt::format("  static constexpr int {} = {};\n", name, value);
   return out + "};\n";
 }
 
@@ -340,7 +345,7 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
                                  fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
   const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
   const bool inside = !reads.empty();
-  std::string members = page_members(mod, page_signature(mod), plan.wide, inside);
+  std::string members = page_members(mod, page_signature(mod), plan.spec.wide, inside);
   const bool diagonals = leaves_diagonals(parts, plan);
   for (const std::string& sums : page_sums(parts, plan))
     members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);
@@ -394,7 +399,8 @@ bool wants_exact(const Mod& mod) {
 }  // namespace
 
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan) {
-  return parts.gradient && !parts.gradient->terms.empty() && plan.kernel->sums_diagonals;
+  return parts.gradient && !parts.gradient->terms.empty() &&
+         std::ranges::find(plan.kernel->companions, &spread_diagonals) != plan.kernel->companions.end();
 }
 
 std::vector<std::string> page_sums(const GpuParts& parts, const KernelPlan& plan) {
@@ -409,39 +415,50 @@ std::vector<std::string> page_sums(const GpuParts& parts, const KernelPlan& plan
 
 namespace {
 
-/// A page of one kernel with a Mod: `tile` is the text of its struct Tile.
-Source page_of(const GpuParts& parts, const KernelPlan& plan, int arch, const std::string& kernel,
-               const std::string& tile, std::string_view path) {
+/// In namespace attune.
+std::string args_type(const KernelPlan& plan) {
+  const auto usual = [&]() -> std::string_view {
+    switch (plan.args()) {
+      case ArgsKind::forward: return "ForwardArgs";
+      case ArgsKind::per_entry: return "ApartArgs";
+      case ArgsKind::decode: return "DecodeArgs";
+      case ArgsKind::mla: return "LatentArgs";
+      case ArgsKind::backward: return "BackwardArgs";
+    }
+    throw Bug("a kernel gets arguments of no kind that is known");
+  };
+  const std::string_view type = plan.kernel->own ? plan.kernel->own->name : usual();
+  return plan.further() ? fmt::format("attune::Further<attune::{}>", type) : fmt::format("attune::{}", type);
+}
+
+/// A page of one kernel of a device file, with a Mod.
+Source page_of(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel, const std::string& file,
+               std::string_view path) {
   const Mod& mod = parts.mod();
-  const bool exact = plan.exact || wants_exact(mod);
+  const bool exact = plan.spec.exact || wants_exact(mod);
+  const int arch = plan.spec.arch;
+  const Tile& tile = plan.tile;
   const std::string space = exact ? "exact" : "fast";
   Source out{.name = kernel,
              .text = {},
              .options = page_options(arch, exact),
              .symbol = fmt::format("attune::{0}<attune::{1}::Tile, attune::{1}::User>", kernel, space),
              .facts = {{"arch", fmt::format("sm_{}", arch)},
-                       {"type", std::string(name_of(plan.dtype))},
-                       {"d", plan.d == plan.dv ? std::to_string(plan.d) : fmt::format("{}/{}", plan.d, plan.dv)},
-                       {"tile", fmt::format("{}x{}", plan.m, plan.n)}},
+                       {"type", std::string(name_of(plan.spec.dtype))},
+                       {"d", tile.d == tile.dv ? std::to_string(tile.d) : fmt::format("{}/{}", tile.d, tile.dv)},
+                       {"tile", fmt::format("{}x{}", tile.m, tile.n)}},
              .headers = plan.kernel->headers};
   for (auto& fact : mod.facts()) out.facts.push_back(std::move(fact));
   out.text = fmt::format("{}{}#include \"codegen/cuda/kernels/{}.cuh\"\n\nnamespace attune::{} {{\n\n",
-                         page_comment(mod), plan.kernel->preamble ? plan.kernel->preamble(plan) : "", kernel, space);
+                         page_comment(mod), plan.kernel->preamble ? plan.kernel->preamble(plan) : "", file, space);
   out.text += user(parts, plan, path.empty() ? Lines::no : Lines::yes);
   out.text += fmt::format("static_assert({}<User> && sizeof(User) == {});\n\n",
                           parts.gradient ? "Differentiable" : "Mod",
-                          page_bytes(mod, plan.wide, page_sums(parts, plan).size()));
-  out.text += tile + fmt::format("\n}}  // namespace attune::{}\n\n", space);
-  const std::string_view args = parts.gradient           ? "BackwardArgs"
-                                : plan.kernel->latent    ? "LatentArgs"
-                                : plan.kernel->cuts_keys ? "DecodeArgs"
-                                : trait(plan, "apart")   ? "ApartArgs"
-                                                         : "ForwardArgs";
-  out.text += fmt::format(
-      "template __global__ void {}(\n    const __grid_constant__ {}, "
-      "const __grid_constant__ attune::{}::User);\n",
-      out.symbol, plan.further() ? fmt::format("attune::Further<attune::{}>", args) : fmt::format("attune::{}", args),
-      space);
+                          page_bytes(mod, plan.spec.wide, page_sums(parts, plan).size()));
+  out.text += page_tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
+  out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ {}, "
+                          "const __grid_constant__ attune::{}::User);\n",
+                          out.symbol, args_type(plan), space);
   if (path.empty()) return out;
   out.options.emplace_back(line_option);
   out.text = with_own_lines(out.text, path);
@@ -450,35 +467,14 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, int arch, const st
 
 }  // namespace
 
-Source kernel_source(const GpuParts& parts, const KernelPlan& plan, int arch, std::string_view path) {
+Source kernel_source(const GpuParts& parts, const KernelPlan& plan, std::string_view path) {
   ++written_so_far;
-  return page_of(parts, plan, arch, std::string(plan.kernel->name), page_tile(plan), path);
+  const std::string name(plan.kernel->name);
+  return page_of(parts, plan, name, name, path);
 }
 
-bool needs_repair(const GpuParts& parts, const KernelPlan& plan) {
-  return plan.kernel->multiplies_removed && (parts.gradient->removes || plan.packed);
-}
-
-bool needs_clear(const GpuParts& parts, const KernelPlan& plan, int arch) {
-  // Lists are written before, and a launch starts beside one other launch alone.
-  return plan.kernel->cuts_keys && plan.kernel->joins.empty() && !parts.facts.listed && arch >= 90;
-}
-
-Source join_source(const GpuParts& parts, const KernelPlan& plan, int arch) {
-  return page_of(parts, plan, arch, std::string(plan.kernel->joins), page_tile(plan), {});
-}
-
-Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch) {
-  KernelPlan careful = plan;
-  careful.m = careful.n = 64;
-  careful.stages = 1;
-  careful.traits = {{"warps", 4},  {"width", trait(plan, "width")}, {"width_v", trait(plan, "width_v")},
-                    {"vector", 0}, {"exact", plan.exact},           {"passes", 1}};
-  return page_of(parts, careful, arch, "repair_sm80", page_tile(careful), {});
-}
-
-Source spread_source(const GpuParts& parts, const KernelPlan& plan, int arch) {
-  return page_of(parts, plan, arch, "spread_diagonals", page_tile(plan), {});
+Source page_beside(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel, const std::string& file) {
+  return page_of(parts, plan, kernel, file.empty() ? kernel : file, {});
 }
 
 std::size_t kernel_pages_written() { return written_so_far; }

@@ -11,14 +11,16 @@ namespace attune::codegen {
 namespace {
 
 constexpr int kb = 1024;
-constexpr std::array<Multiprocessor, 8> multiprocessors{{{80, 64, 32, 164 * kb},
-                                                         {86, 48, 16, 100 * kb},
-                                                         {87, 48, 16, 164 * kb},
-                                                         {89, 48, 24, 100 * kb},
-                                                         {90, 64, 32, 228 * kb},
-                                                         {100, 64, 32, 228 * kb},
-                                                         {110, 48, 24, 228 * kb},
-                                                         {120, 48, 24, 100 * kb}}};
+constexpr std::array<Multiprocessor, 10> all{{{80, 64, 32, 164 * kb},
+                                              {86, 48, 16, 100 * kb},
+                                              {87, 48, 16, 164 * kb},
+                                              {89, 48, 24, 100 * kb},
+                                              {90, 64, 32, 228 * kb},
+                                              {100, 64, 32, 228 * kb},
+                                              {103, 64, 32, 228 * kb},
+                                              {110, 48, 24, 228 * kb},
+                                              {120, 48, 24, 100 * kb},
+                                              {121, 48, 24, 100 * kb}}};
 
 // The same since 8.0: four partitions, each with its own registers, allocated to a warp in units of 256; shared memory
 // in units of 128 bytes, of which CUDA takes 1 KB per block.
@@ -26,9 +28,11 @@ constexpr int sectors = 4, registers_of_part = 16 * kb, register_unit = 256, sha
 
 }  // namespace
 
+std::span<const Multiprocessor> multiprocessors() { return all; }
+
 const Multiprocessor& multiprocessor(int arch) {
-  const auto newer = std::ranges::find_if(multiprocessors, [&](const Multiprocessor& m) { return m.arch > arch; });
-  return newer == multiprocessors.begin() ? multiprocessors.front() : *(newer - 1);
+  const auto newer = std::ranges::find_if(all, [&](const Multiprocessor& m) { return m.arch > arch; });
+  return newer == all.begin() ? all.front() : *(newer - 1);
 }
 
 Occupancy occupancy(int arch, int threads, int registers, int shared_bytes) {

@@ -1,6 +1,7 @@
 // codegen/occupancy.h — how many blocks of a kernel fit on a multiprocessor, and what limits them
 #pragma once
 
+#include <span>
 #include <string>
 
 namespace attune::codegen {
@@ -11,6 +12,8 @@ struct Multiprocessor {
   int warps, blocks;
   int shared_bytes;  ///< for all its blocks together
 };
+/// Of every architecture that kernels are made for by name, ascending. A device may have a newer one.
+std::span<const Multiprocessor> multiprocessors();
 /// The limits for `arch`, or for the newest known older one.
 const Multiprocessor& multiprocessor(int arch);
 

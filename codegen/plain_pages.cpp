@@ -29,20 +29,19 @@ RowsSpec rows_spec(const KernelSpec& spec, bool of_o) {
   return {.arch = spec.arch, .dtype = spec.dtype, .out = spec.out, .dv = spec.dv, .packed = spec.packed, .of_o = of_o};
 }
 
-Source end_source(const KernelPlan& plan, int arch) {
-  const std::string_view end = plan.kernel->end;
-  const std::string symbol = fmt::format("attune::{}<attune::Tile>", end);
-  return {.name = std::string(end),
+Source end_source(const KernelPlan& plan) {
+  const std::string symbol = "attune::end_queries_sm90<attune::Tile>";
+  return {.name = "end_queries_sm90",
           .text = fmt::format(
               "#include \"codegen/cuda/kernels/{}.cuh\"\n\nnamespace attune {{\n\n{}\n}}  // namespace attune\n\n"
               "template __global__ void {}(const __grid_constant__ attune::BackwardArgs);\n",
               plan.kernel->name, page_tile(plan), symbol),
-          .options = page_options(arch, true),
+          .options = page_options(plan.spec.arch, true),
           .symbol = symbol,
-          .facts = {{"arch", fmt::format("sm_{}", arch)}, {"type", std::string(name_of(plan.dtype))}}};
+          .facts = {{"arch", fmt::format("sm_{}", plan.spec.arch)}, {"type", std::string(name_of(plan.spec.dtype))}}};
 }
 
-Source turn_source(const KernelPlan& plan, int arch) {
+Source turn_source(const KernelPlan& plan) {
   const std::string symbol = "attune::turn_values_sm90<attune::Tile>";
   return {.name = "turn_values_sm90",
           .text = fmt::format(
@@ -50,10 +49,10 @@ Source turn_source(const KernelPlan& plan, int arch) {
               "  static constexpr int n = {}, dv = {};\n  static constexpr Layout layout = Layout::{};\n"
               "}};\n\n}}  // namespace attune\n\n"
               "template __global__ void {}(const __grid_constant__ attune::TurnArgs);\n",
-              plan.n, plan.dv, plan.packed ? "packed" : "dense", symbol),
-          .options = page_options(arch, true),
+              plan.tile.n, plan.tile.dv, plan.spec.packed ? "packed" : "dense", symbol),
+          .options = page_options(plan.spec.arch, true),
           .symbol = symbol,
-          .facts = {{"arch", fmt::format("sm_{}", arch)}, {"type", std::string(name_of(plan.dtype))}}};
+          .facts = {{"arch", fmt::format("sm_{}", plan.spec.arch)}, {"type", std::string(name_of(plan.spec.dtype))}}};
 }
 
 Source sums_source(int arch) {

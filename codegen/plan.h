@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/variant.h"
 #include <attune/tensor.h>
 
 namespace attune::codegen {
@@ -40,24 +41,34 @@ struct KernelSpec {
   auto operator<=>(const KernelSpec&) const = default;
 };
 
-/// Which kernel, and how its tile is cut.
-struct KernelPlan {
-  const KernelDescriptor* kernel = nullptr;
-  DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
-  int m = 128, n = 128, d = 128, dv = 128, stages = 2;
-  int heads = 1;                        ///< query heads of a key head that share a tile: 1, 2, 4 … 64
-  bool max = false;                     ///< the call asks for the rows' maxima
-  bool packed = false;                  ///< sequences of different lengths, by their starts
-  bool before = false, pieces = false;  ///< as KernelSpec has them
-  bool scale_positive = true;           ///< the call's scale is 0 or more
-  bool exact = false;                   ///< functions within 2 ulp (see ops.cuh) rather than the fast ones
-  bool wide = false;                    ///< offsets into captured tensors need more than 32 bits
-  std::vector<std::pair<std::string, int>> traits{};  ///< further members of the page's Tile, which this kernel knows
+/// Which struct of codegen/cuda/contract/args.cuh a kernel gets: ForwardArgs, ApartArgs, DecodeArgs, LatentArgs or
+/// BackwardArgs.
+enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward };
 
-  /// Has it the arguments that only some calls have?
-  bool further() const { return before || pieces; }
+/// How a kernel's tile is cut: what launches depend on, and what its page alone says.
+struct Tile {
+  int m = 128, n = 128, d = 128, dv = 128, stages = 2;
+  int heads = 1;                                   ///< query heads of a key head that share a tile: 1, 2, 4 … 64
+  int warps = 0;                                   ///< of a block, which divide a tile's keys
+  int cluster = 1;                                 ///< blocks that have other rows of the same keys, at the same time
+  bool pairs = false;                              ///< two blocks that share a tile may be a cluster
+  bool turned = false;                             ///< values come turned round, by a kernel before
+  std::vector<std::pair<std::string, int>> own{};  ///< further members of the page's Tile, which this kernel knows
+
   /// Queries of a tile.
   int queries() const { return m / heads; }
+};
+
+/// Which kernel, for which calls, and how its tile is cut.
+struct KernelPlan {
+  const KernelDescriptor* kernel = nullptr;
+  KernelSpec spec{};
+  Tile tile{};
+  Variant variant{};  ///< what the tile was cut by: all members of the kernel
+
+  /// Has it the arguments that only some calls have?
+  bool further() const { return spec.before || spec.pieces; }
+  ArgsKind args() const;
 };
 
 /// Positions of a box by which the copy engine moves each tensor.
@@ -74,11 +85,6 @@ struct KernelChoice {
   std::optional<BoxRows> boxes{};  ///< tensors are described by maps of such boxes too
   int sums = 0;                    ///< f32 in memory that it adds the dq of a tile of queries up in
 };
-
-/// A member of the plan's Tile; 0 if it has none of this name.
-int trait(const KernelPlan& plan, std::string_view name);
-/// Are values turned round by a kernel before, turn_values_sm90.cuh?
-bool comes_turned(const KernelPlan& plan);
 
 /// What the traits of codegen/cuda/contract/mod.cuh will say of a Mod: what a kernel is chosen by.
 struct ModFacts {

@@ -23,10 +23,13 @@ struct Source {
   std::span<const Header> headers{};                         ///< device files beside those of the library
 };
 
-/// `arch` is 80, 90, 120 …: compute capability times ten. `path`: empty, or where profilers will find the page; then
-/// the kernel knows its lines, which are the user's where expressions were written in C++. The plan says the same of
-/// the scale's sign as was said when the parts were derived.
-Source kernel_source(const GpuParts& parts, const KernelPlan& plan, int arch, std::string_view path = {});
+/// The page of a plan's kernel. `path`: empty, or where profilers will find the page; then the kernel knows its lines,
+/// which are the user's where expressions were written in C++. The plan says the same of the scale's sign as was said
+/// when the parts were derived.
+Source kernel_source(const GpuParts& parts, const KernelPlan& plan, std::string_view path = {});
+/// The same of a kernel beside it, of the device file `file`, or of one of its name.
+Source page_beside(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel,
+                   const std::string& file = {});
 /// How many such pages this process has written.
 std::size_t kernel_pages_written();
 /// NVRTC's, for kernels that know their lines.
@@ -37,8 +40,6 @@ inline constexpr const char* line_option = "--generate-line-info";
 std::vector<std::string> page_sums(const GpuParts& parts, const KernelPlan& plan);
 /// Does such a plan's kernel leave sums along diagonals?
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan);
-/// The kernel of spread_diagonals.cuh for it.
-Source spread_source(const GpuParts& parts, const KernelPlan& plan, int arch);
 
 /// What rows.cuh is compiled for.
 struct RowsSpec {
@@ -62,18 +63,10 @@ Source add_parts_source(int arch);
 Source merge_parts_source(int arch);
 /// The kernel of clear.cuh.
 Source clear_source(int arch);
-/// Does the plan's kernel start beside it, and count in what it clears?
-bool needs_clear(const GpuParts& parts, const KernelPlan& plan, int arch);
-/// The kernel of turn_values_sm90.cuh for it.
-Source turn_source(const KernelPlan& plan, int arch);
-/// The plan's KernelDescriptor::joins.
-Source join_source(const GpuParts& parts, const KernelPlan& plan, int arch);
-/// The plan's KernelDescriptor::end.
-Source end_source(const KernelPlan& plan, int arch);
-/// May such a plan leave what is not finite because of pairs that are removed, or of a packed sequence's neighbours?
-bool needs_repair(const GpuParts& parts, const KernelPlan& plan);
-/// The kernel of repair_sm80.cuh for it; see BackwardArgs::odd.
-Source repair_source(const GpuParts& parts, const KernelPlan& plan, int arch);
+/// The kernel of turn_values_sm90.cuh for the plan.
+Source turn_source(const KernelPlan& plan);
+/// The kernel end_queries_sm90 of the plan's file.
+Source end_source(const KernelPlan& plan);
 
 /// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
 Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what = CoverForm::of_queries);

@@ -69,25 +69,26 @@ class Banding {
           when = both(when, r.when);
         }
     set(whole);
-    const auto push = [&](const Expr& from, const Expr& to, const Expr& condition, bool says_all) {
-      const Expr last = is(condition, true) ? to : ir::op(Op::Where, condition, to, from);
-      ir::Bounds bounds = cover_bounds();
-      for (const Expr& e : ir::in_order(std::array{from, last}))
-        if (is_run(e)) bounds.facts[e->digest] = {0, static_cast<double>(after_all), false};
-      ir::Ranger range(bounds);
-      const auto tidy = [&](const Expr& e) {
-        return strict(trim(simplify(e, bounds), 0, static_cast<double>(max_length), range), range);
-      };
-      Band band{tidy(from), tidy(last), says_all};
-      if (range(band.end).hi > range(band.begin).lo && !ir::same(band.begin, band.end))
-        bands.push_back(std::move(band));
-    };
-    if (!empty) push(begin, end, both(when, tamely), exact);
+    if (!empty) push(bands, begin, end, both(when, tamely), exact);
     // Where a value is not tame the bounds do not hold: the band is then everything.
-    if (!is(tamely, true)) push(wide.begin, wide.end, both(space.when, negated(tamely)), false);
+    if (!is(tamely, true)) push(bands, wide.begin, wide.end, both(space.when, negated(tamely)), false);
   }
 
  private:
+  /// Adds the band [from, to) where `condition` holds, if it is not empty everywhere.
+  void push(std::vector<Band>& bands, const Expr& from, const Expr& to, const Expr& condition, bool says_all) {
+    const Expr last = is(condition, true) ? to : ir::op(Op::Where, condition, to, from);
+    ir::Bounds bounds = cover_bounds();
+    for (const Expr& e : ir::in_order(std::array{from, last}))
+      if (is_run(e)) bounds.facts[e->digest] = {0, static_cast<double>(after_all), false};
+    ir::Ranger range(bounds);
+    const auto tidy = [&](const Expr& e) {
+      return strict(trim(simplify(e, bounds), 0, static_cast<double>(max_length), range), range);
+    };
+    Band band{tidy(from), tidy(last), says_all};
+    if (range(band.end).hi > range(band.begin).lo && !ir::same(band.begin, band.end)) bands.push_back(std::move(band));
+  }
+
   /// Sets the tile's side on its own axis; the other side stays.
   void set(const Ends& side) {
     if (other_ == Input::Q)

@@ -162,6 +162,7 @@ Expr takes_first(Op op, const Expr& a, const Expr& b) {
   return ir::op(Op::Or, wins, ir::op(Op::Ne, b, b));
 }
 
+// A switch over every operation, and as long as that takes.
 void Reverse::Pass::node() {
   const auto& a = e->args;
   const auto scaled = [](Expr factor) { return [factor](const Expr& up) { return mul(up, factor); }; };

@@ -2,229 +2,22 @@
 #include "compiler/problem.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <limits>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "compiler/bind.h"
 #include "compiler/lower.h"
 #include "compiler/refuse.h"
+#include "compiler/sequences.h"
 
 namespace attune::compiler {
 namespace {
 
-/// A tensor of the call, with the user's name for it.
-struct Named {
-  std::string_view called;
-  const Tensor* tensor;
-  bool captured = false;
-
-  std::string name() const { return captured ? fmt::format("capture `{}`", called) : std::string(called); }
-  const Tensor* operator->() const { return tensor; }
-  const Tensor& operator*() const { return *tensor; }
-};
-
-std::string description(const Named& t) { return fmt::format("{} is {}", t.name(), t->describe()); }
-
-std::string place(const Device& d) {
-  return d.kind == Device::Kind::cpu ? std::string("on the host") : fmt::format("on cuda:{}", d.index);
-}
-
 bool is_float(DType type) { return type_of(type) == ir::Type::F32; }
-
-/// Checks that apply to any tensor, before its shape is looked at.
-void check_alone(const Named& t) {
-  if (!t->given())
-    throw refuse("tensor-missing", t.name() + " is missing", "the call needs it, and it was left out",
-                 "pass a tensor for " + t.name());
-  if (t->rank > Tensor::max_rank)
-    throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name(), t->rank),
-                 fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
-  try {
-    // Construct it again for the constructor's checks, since a Tensor's fields are public.
-    const Tensor again(t->data, t->dtype, std::span(t->shape).first(static_cast<std::size_t>(t->rank)));
-  } catch (const Error& e) {
-    throw refuse(e.code, t.name() + ": " + e.problem, e.why, e.fix);
-  }
-  if (!t->data && t->size() > 0)
-    throw refuse("tensor-null", t.name() + " has no memory",
-                 fmt::format("{}, and its data pointer is null", description(t)), "point it at its elements");
-}
-
-/// `device`: the device of the other tensors.
-void check_one(const Named& t, const Device& device) {
-  check_alone(t);
-  if (t->device != device)
-    throw refuse("tensor-device", fmt::format("{} is on another device than q", t.name()),
-                 fmt::format("q is {} and {} is {}", place(device), t.name(), place(t->device)),
-                 "move all tensors of a call, captures too, to one device");
-}
-
-void check_rank(const Named& t, int rank, std::string_view layout) {
-  if (t->rank == rank) return;
-  throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of {}", t.name(), t->rank, rank),
-               fmt::format("{}, and it should be {}", description(t), layout),
-               rank == 3
-                   ? "give it these dimensions, or leave out cu_seqlens_q and cu_seqlens_kv for a dense batch"
-                   : "give it these dimensions: an extent of 1 for a missing one, a permuted view for another order; "
-                     "packed sequences are given with cu_seqlens_q and cu_seqlens_kv");
-}
-
-void check_float(const Named& t, bool or_e4m3 = false) {
-  if (is_float(t->dtype) && (or_e4m3 || t->dtype != DType::e4m3)) return;
-  const std::string_view types = or_e4m3 ? "f32, f16, bf16, f64 or e4m3" : "f32, f16, bf16 or f64";
-  throw refuse("tensor-type", fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
-               fmt::format("{}, and it has to be {}", description(t), types), "convert it to one of these types");
-}
-
-/// `reason` makes the explanation; called only for an Error.
-template <class Reason>
-void check_shape(const Named& t, std::span<const std::int64_t> shape, const Reason& reason) {
-  const auto have = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
-  if (std::equal(have.begin(), have.end(), shape.begin(), shape.end())) return;
-  throw refuse("tensor-shape", fmt::format("{} has the wrong shape", t.name()),
-               fmt::format("{}; {}, which makes it [{}]", description(t), reason(), fmt::join(shape, ", ")),
-               fmt::format("pass {} as [{}]", t.name(), fmt::join(shape, ", ")));
-}
-
-/// Refuses an output in which two elements certainly share memory.
-void check_disjoint(const Named& t) {
-  double reach = 1;  // a double: strides may be anything, so their sums may overflow integers
-  std::string clash;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(t->rank); ++i) {
-    if (t->shape[i] < 2) continue;
-    reach += static_cast<double>(t->shape[i] - 1) * std::abs(static_cast<double>(t->strides[i]));
-    if (t->strides[i] == 0) clash = fmt::format("the stride of dimension {} is 0", i);
-    for (std::size_t j = 0; j < i; ++j)
-      if (t->shape[j] > 1 && (t->strides[i] == t->strides[j] || t->strides[i] == -t->strides[j]))
-        clash = fmt::format("dimensions {} and {} have the same stride {}", j, i, t->strides[i]);
-  }
-  if (t->size() == 0) return;
-  if (clash.empty() && reach < static_cast<double>(t->size()))
-    clash = fmt::format("its {} elements share the memory of {}", t->size(), reach);
-  if (!clash.empty())
-    throw refuse("tensor-overlap", fmt::format("{} would be written twice in one place", t.name()),
-                 fmt::format("{}, and {}", description(t), clash), "write into memory with a place for each element");
-}
-
-/// Refuses an output that starts at the same address as another tensor of the call.
-void check_alias(const Named& out, std::span<const Named> others) {
-  for (const Named& other : others)
-    if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 &&
-        other->size() > 0)
-      throw refuse("tensor-alias", fmt::format("{} and {} share their memory", out.name(), other.name()),
-                   fmt::format("both start at the same address, and {} is written", out.name()),
-                   fmt::format("give {} memory of its own", out.name()));
-}
-
-void check_scale(std::optional<double> scale) {
-  if (!scale || std::isfinite(static_cast<float>(*scale))) return;
-  throw refuse("bad-scale", fmt::format("the scale {} is not a finite f32", *scale),
-               "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
-               "pass a finite scale, or none for 1 / sqrt(D)");
-}
-
-void check_starts(const Named& cu) {
-  if (cu->dtype != DType::i32 && cu->dtype != DType::i64)
-    throw refuse("cu-seqlens-type", fmt::format("{} holds {}", cu.name(), name_of(cu->dtype)),
-                 fmt::format("{}, and starts of sequences are i32 or i64", description(cu)), "convert it to i32");
-  if (cu->rank != 1)
-    throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of 1", cu.name(), cu->rank),
-                 fmt::format("{}, and it should be [B + 1]", description(cu)),
-                 "pass one start per sequence and the end");
-}
-
-/// Element i of a tensor of i32 or i64 on the host.
-std::int64_t whole(const Tensor& t, std::int64_t i) {
-  const char* at = static_cast<const char*>(t.data) + i * t.strides[0] * static_cast<std::int64_t>(size_of(t.dtype));
-  std::int32_t narrow = 0;
-  std::int64_t wide = 0;
-  t.dtype == DType::i32 ? std::memcpy(&narrow, at, sizeof narrow) : std::memcpy(&wide, at, sizeof wide);
-  return t.dtype == DType::i32 ? narrow : wide;
-}
-
-/// The starts of packed sequences, read on the host; the last one is the total.
-std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
-  const auto refuse_values = [&](const std::string& why) {
-    return refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences", why,
-                  fmt::format("pass 0, the running sums of the lengths, and at last the {} rows of {}",
-                              packed->shape[0], packed.name()));
-  };
-  if (cu->shape[0] < 1) throw refuse_values("it is empty; even without a sequence it holds one entry, 0");
-  std::vector<std::int64_t> starts;
-  for (std::int64_t i = 0; i < cu->shape[0]; ++i) {
-    starts.push_back(whole(*cu, i));
-    if (i == 0 && starts[0] != 0) throw refuse_values(fmt::format("its first entry is {} instead of 0", starts[0]));
-    if (i > 0 && starts.back() < starts[starts.size() - 2])
-      throw refuse_values(
-          fmt::format("entry {} is {}, less than the {} before it", i, starts.back(), starts[starts.size() - 2]));
-  }
-  if (starts.back() != packed->shape[0])
-    throw refuse_values(
-        fmt::format("its last entry is {}, and {} has {} rows", starts.back(), packed.name(), packed->shape[0]));
-  return starts;
-}
-
-/// Checks starts on a device as far as possible without reading them.
-void check_starts_there(const Named& cu, const Named& q) {
-  if (cu->device != q->device)
-    throw refuse("cu-seqlens-device", fmt::format("{} is neither on the host nor where q is", cu.name()),
-                 fmt::format("q is {} and {} is {}", place(q->device), cu.name(), place(cu->device)),
-                 "pass a copy on the host, or one where q is");
-  if (cu->dtype != DType::i32)
-    throw refuse("cu-seqlens-type", fmt::format("{} holds {}", cu.name(), name_of(cu->dtype)),
-                 fmt::format("{}, and a device reads starts of sequences as i32", description(cu)),
-                 "convert it to i32");
-  if (cu->shape[0] < 1)
-    throw refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences",
-                 "it is empty; even without a sequence it holds one entry, 0",
-                 "pass one start per sequence and the end");
-  if (cu->shape[0] > 1 && cu->strides[0] != 1)
-    throw refuse("cu-seqlens-stride", fmt::format("the entries of {} are not contiguous", cu.name()),
-                 fmt::format("{}, with a stride of {}", description(cu), cu->strides[0]),
-                 "pass starts that lie next to each other");
-}
-
-/// The length of the longest sequence; if the starts are on a device, the length that the caller states.
-std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, const char* member, std::int64_t said,
-                     std::int64_t total) {
-  if (said < 0)
-    throw refuse("max-len", fmt::format("{} is {}", member, said), "it is the length of a sequence",
-                 "pass the length of the longest one");
-  if (starts.empty()) {
-    if (said == 0 && total > 0)
-      throw refuse(
-          "max-len", fmt::format("{} is missing", member),
-          fmt::format("{} is {}, and only the kernel reads it there", cu.name(), place(cu->device)),
-          fmt::format("say how long the longest sequence may be: .{0}; or pass {1} on the host", member, cu.name()));
-    return std::min(said, total);
-  }
-  std::int64_t most = 0;
-  for (std::size_t i = 1; i < starts.size(); ++i) most = std::max(most, starts[i] - starts[i - 1]);
-  if (said && most > said)
-    throw refuse("max-len", fmt::format("{} is {}, and a sequence is longer", member, said),
-                 fmt::format("{} says that one has {} positions", cu.name(), most),
-                 fmt::format("pass {} or more, or leave it out: starts on the host say it", most));
-  return most;
-}
-
-/// What a forward and a backward call have in common.
-struct Inputs {
-  Named q, k, v, cu_q, cu_kv;
-  std::int32_t q_offset;
-  std::int64_t max_q_len = 0, max_kv_len = 0;
-  const Forward* forward = nullptr;  ///< which may describe keys apart from queries; none for a backward
-  bool one_type = true;              ///< must q, k and v hold the same?
-
-  bool paged() const { return forward && forward->pages.given(); }
-  /// Do packed queries read keys that are not packed?
-  bool mixed() const { return forward && cu_q->given() && !cu_kv->given() && q->rank == 3 && k->rank == 4; }
-};
 
 void check_types(const Inputs& in) {
   const bool forward = in.forward;
@@ -236,11 +29,12 @@ void check_types(const Inputs& in) {
                    in.q->dtype == DType::e4m3
                        ? "convert q, k and v to one other type before the forward, or ask for no gradients"
                        : "convert k and v to the type of q before the forward, or ask for no gradients");
-  check_float(in.q, forward);
+  const Types& wanted = forward ? types::floats_or_e4m3 : types::floats;
+  check_type(in.q, wanted);
   // A cache may be narrower than what reads it.
   const bool narrow = forward && in.k->dtype == DType::e4m3;
   for (const Named& t : {in.k, in.v}) {
-    check_float(t, forward);
+    check_type(t, wanted);
     if (!in.one_type) continue;
     if (const Named& as = narrow ? in.k : in.q; t->dtype != as->dtype)
       throw refuse("tensor-types", fmt::format("{} and {} hold different types", as.name(), t.name()),
@@ -267,14 +61,10 @@ void check_heads(const Inputs& in, Problem& p) {
     throw refuse("head-size-zero", fmt::format("{} has rows without elements", empty.name()),
                  fmt::format("{}: its last dimension is 0", description(empty)), "give each row at least one element");
   }
-  if (in.v->shape[heads] != p.kv_heads)
-    throw refuse("kv-heads", "k and v have different numbers of heads",
-                 fmt::format("{} and {}", description(in.k), description(in.v)), "give k and v the same heads");
+  check_shared(in.k, in.v, shared::kv_heads);
   if (p.kv_heads == 0 ? p.q_heads != 0 : p.q_heads % p.kv_heads != 0)
-    throw refuse("head-groups", fmt::format("{} query heads cannot share {} KV heads", p.q_heads, p.kv_heads),
-                 fmt::format("{} and {}: each KV head serves the same number of query heads", description(in.q),
-                             description(in.k)),
-                 "make the heads of q a multiple of those of k and v");
+    throw uneven_heads(p.q_heads, p.kv_heads, {}, fmt::format("{} and {}: ", description(in.q), description(in.k)),
+                       "make the heads of q a multiple of those of k and v");
   p.group = p.kv_heads ? p.q_heads / p.kv_heads : 1;
 }
 
@@ -285,12 +75,8 @@ void check_dense_q(const Inputs& in, Problem& p) {
 
 void check_dense_kv(const Inputs& in, Problem& p) {
   p.kv.length = in.k->shape[2];
-  if (in.v->shape[2] != p.kv.length)
-    throw refuse("kv-lengths", "k and v have different lengths",
-                 fmt::format("{} and {}", description(in.k), description(in.v)), "give k and v the same positions");
-  if (in.k->shape[0] != in.v->shape[0])
-    throw refuse("kv-batch", "k and v have different batch sizes",
-                 fmt::format("{} and {}", description(in.k), description(in.v)), "give k and v the same batch entries");
+  check_shared(in.k, in.v, shared::kv_lengths);
+  check_shared(in.k, in.v, shared::kv_batch);
   if (in.k->shape[0] != p.batch && in.k->shape[0] != 1)
     throw refuse("batch", fmt::format("{} and k have different batch sizes", in.q.name()),
                  fmt::format("{} and {}", description(in.q), description(in.k)),
@@ -301,121 +87,20 @@ void check_dense_kv(const Inputs& in, Problem& p) {
 void check_paged_kv(const Inputs& in, Problem& p) {
   const Named pages{"pages", &in.forward->pages};
   check_one(pages, in.q->device);
-  if (pages->dtype != DType::i32)
-    throw refuse("pages", fmt::format("pages holds {}", name_of(pages->dtype)),
-                 fmt::format("{}, and numbers of pages are i32", description(pages)), "convert it to i32");
+  check_type(pages, types::pages);
   if (pages->rank != 2 || pages->shape[0] != p.batch)
     throw refuse("pages", "pages has the wrong shape",
                  fmt::format("{}, and {} has {} entries", description(pages), in.q.name(), p.batch),
                  fmt::format("pass pages as [{}, n]: the pages of each entry, in the order of its keys", p.batch));
-  if (in.k->shape[0] != in.v->shape[0])
-    throw refuse("kv-batch", "k and v have different numbers of pages",
-                 fmt::format("{} and {}", description(in.k), description(in.v)), "give k and v the same pages");
+  check_shared(in.k, in.v, shared::kv_pages);
   const std::int64_t page = in.k->shape[2];
   p.tell_apart().page = page;
-  if (in.v->shape[2] != page)
-    throw refuse("page-size", "pages of k and of v have different sizes",
-                 fmt::format("{} and {}", description(in.k), description(in.v)),
-                 "give both as many rows a page: [pages, H, page, D]");
+  check_shared(in.k, in.v, shared::page_size);
   if (page == 0)
     throw refuse("page-size", "pages have no rows", fmt::format("{}: [pages, H, page, D]", description(in.k)),
                  "give each page at least one row");
   const std::int64_t n = pages->shape[1];
   p.kv.length = n == 0 ? 0 : std::min(page, std::numeric_limits<std::int64_t>::max() / n) * n;
-}
-
-void check_packed_q(const Inputs& in, Problem& p) {
-  p.q.total = in.q->shape[0];
-  check_starts(in.cu_q);
-  if (in.cu_q->device.kind == Device::Kind::cpu)
-    p.q.starts = starts_of(in.cu_q, in.q);
-  else
-    check_starts_there(in.cu_q, in.q);
-  p.batch = in.cu_q->shape[0] - 1;
-  p.q.length = longest(in.cu_q, p.q.starts, "max_q_len", in.max_q_len, p.q.total);
-}
-
-void check_packed(const Inputs& in, Problem& p) {
-  if (in.k->shape[0] != in.v->shape[0])
-    throw refuse("kv-lengths", "k and v have different lengths",
-                 fmt::format("{} and {}", description(in.k), description(in.v)), "give k and v the same positions");
-  p.q.total = in.q->shape[0];
-  p.kv.total = in.k->shape[0];
-  for (const Named& cu : {in.cu_q, in.cu_kv}) {
-    check_starts(cu);
-    if (cu->device.kind != Device::Kind::cpu) check_starts_there(cu, in.q);
-  }
-  if (in.cu_q->device != in.cu_kv->device)
-    throw refuse(
-        "cu-seqlens-device", "cu_seqlens_q and cu_seqlens_kv are in different places",
-        fmt::format("cu_seqlens_q is {} and cu_seqlens_kv is {}", place(in.cu_q->device), place(in.cu_kv->device)),
-        "pass both on the host, or both where q is");
-  if (in.cu_q->device.kind == Device::Kind::cpu) {
-    p.q.starts = starts_of(in.cu_q, in.q);
-    p.kv.starts = starts_of(in.cu_kv, in.k);
-  }
-  if (in.cu_q->shape[0] != in.cu_kv->shape[0])
-    throw refuse("cu-seqlens-batch", "cu_seqlens_q and cu_seqlens_kv hold different numbers of sequences",
-                 fmt::format("{} and {}", description(in.cu_q), description(in.cu_kv)),
-                 "give both one entry per sequence and one more; a sequence may be empty");
-  p.batch = in.cu_q->shape[0] - 1;
-  p.q.length = longest(in.cu_q, p.q.starts, "max_q_len", in.max_q_len, p.q.total);
-  p.kv.length = longest(in.cu_kv, p.kv.starts, "max_kv_len", in.max_kv_len, p.kv.total);
-}
-
-/// A number of each batch entry or sequence: its shape, its type, its device.
-void check_numbers(const Named& t, std::string_view code, const Problem& p, const Named& q) {
-  check_one(t, q->device);
-  const std::int64_t shape[]{p.batch};
-  check_shape(t, shape, [&] { return fmt::format("{} has {} entries", q.name(), p.batch); });
-  const bool on_host = t->device.kind == Device::Kind::cpu;
-  if (t->dtype != DType::i32 && !(on_host && t->dtype == DType::i64))
-    throw refuse(std::string(code), fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
-                 fmt::format("{}, and it has to be i32", description(t)), "convert it to i32");
-}
-
-/// Reads kv_len on the host: p.kv.length then is that of the longest entry.
-void check_kv_len(const Inputs& in, Problem& p) {
-  if (!in.forward->kv_len.given()) return;
-  const Named kv_len{"kv_len", &in.forward->kv_len};
-  check_numbers(kv_len, "kv-len", p, in.q);
-  if (kv_len->device.kind != Device::Kind::cpu) return;
-  std::int64_t longest = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const auto i = static_cast<std::size_t>(b);
-    const std::int64_t n = whole(*kv_len, b), room = p.kv.packed() ? p.kv.starts[i + 1] - p.kv.starts[i] : p.kv.length;
-    if (n < 0 || n > room)
-      throw refuse(
-          "kv-len", fmt::format("kv_len[{}] is {}", b, n),
-          n < 0 ? "it is a number of keys"
-                : fmt::format("{} and {}: this entry has room for {} keys", description(in.k), description(in.v), room),
-          fmt::format("pass 0 to {}: the keys that are there, new ones too", room));
-    longest = std::max(longest, n);
-    p.tell_apart().kv_lens.push_back(n);
-  }
-  p.kv.length = longest;
-}
-
-/// Reads q_offsets on the host. Returns the greatest of them, or q_offset.
-std::int32_t check_q_offsets(const Inputs& in, Problem& p) {
-  if (!in.forward->q_offsets.given()) return in.q_offset;
-  const Named q_offsets{"q_offsets", &in.forward->q_offsets};
-  if (in.q_offset != 0)
-    throw refuse("q-offsets", "q_offset and q_offsets are both given",
-                 fmt::format("q_offset is {}, and {}", in.q_offset, description(q_offsets)),
-                 "leave q_offset at 0: each entry has its own");
-  check_numbers(q_offsets, "q-offsets", p, in.q);
-  if (q_offsets->device.kind != Device::Kind::cpu) return 0;
-  std::int32_t greatest = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const std::int64_t offset = whole(*q_offsets, b);
-    if (offset < 0 || offset > max_length)
-      throw refuse("q-offsets", fmt::format("q_offsets[{}] is {}", b, offset),
-                   fmt::format("positions are 0 to {}", max_length), "pass the position of each entry's first query");
-    p.tell_apart().q_offsets.push_back(static_cast<std::int32_t>(offset));
-    greatest = std::max(greatest, static_cast<std::int32_t>(offset));
-  }
-  return greatest;
 }
 
 void check_positions(const Inputs& in, const Problem& p, std::int32_t q_offset) {
@@ -438,18 +123,8 @@ void check_positions(const Inputs& in, const Problem& p, std::int32_t q_offset) 
                  p.q.length + q_offset);
 }
 
-/// Lengths and positions that a forward tells apart. Returns the greatest position of a first query.
-std::int32_t check_apart(const Inputs& in, Problem& p) {
-  if (!in.forward) return in.q_offset;
-  if (in.forward->kv_offset < 0)
-    throw refuse("kv-offset", fmt::format("kv_offset is {}", in.forward->kv_offset), "positions start at 0",
-                 "pass the position of the first key, 0 or more");
-  p.kv_offset = in.forward->kv_offset;
-  if (in.forward->piece < 0 || in.forward->piece % 128 != 0)
-    throw refuse("piece", fmt::format("piece is {}", in.forward->piece), "keys are summed apart by multiples of 128",
-                 "pass such a multiple, 2048 say, or 0 for any division");
-  check_kv_len(in, p);
-  return check_q_offsets(in, p);
+const Dimensions& dimensions_of(const Positions& of) {
+  return of.packed() ? dimensions::packed : of.paged() ? dimensions::paged : dimensions::dense;
 }
 
 Problem check_inputs(const Inputs& in, std::optional<double> scale) {
@@ -466,14 +141,8 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
                              p.q.packed() ? "cu_seqlens_kv" : "cu_seqlens_q"),
                  "packed q and packed k, v come together", "pass both for packed sequences, none for a dense batch");
   for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device);
-  const auto check_layout = [](const Named& t, const Positions& of) {
-    check_rank(t, of.packed() ? 3 : 4,
-               of.packed()  ? "[T, H, D], as packed sequences are"
-               : of.paged() ? "[pages, H, page, D]"
-                            : "[B, H, S, D]");
-  };
-  check_layout(in.q, p.q);
-  for (const Named& t : {in.k, in.v}) check_layout(t, p.kv);
+  check_rank(in.q, dimensions_of(p.q));
+  for (const Named& t : {in.k, in.v}) check_rank(t, dimensions_of(p.kv));
   check_types(in);
   check_heads(in, p);
   if (p.q.packed()) check_alone(in.cu_q);
@@ -496,53 +165,46 @@ std::vector<std::int64_t> shape_of_o(const Problem& p, const Tensor& q) {
 }
 
 /// lse, its gradient, and the row maximum.
-void check_row_values(const Named& t, const Problem& p, const Tensor& q) {
+void check_row_values(const Named& t, const Problem& p, const Named& q) {
   if (!t->given()) return;
-  check_one(t, q.device);
-  if (t->dtype != DType::f32 && t->dtype != DType::f64)
-    throw refuse("tensor-type", fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
-                 fmt::format("{}, and it has to be f32 or f64", description(t)), "pass f32");
-  const std::vector<std::int64_t> shape = p.q.packed() ? std::vector{p.q_heads, q.shape[0]}
+  check_one(t, q->device);
+  check_type(t, types::row_values);
+  const std::vector<std::int64_t> shape = p.q.packed() ? std::vector{p.q_heads, q->shape[0]}
                                                        : std::vector{p.batch, p.q_heads, p.q.length};
-  check_shape(t, shape, [&] { return description({"q", &q}); });
+  check_shape(t, shape, {q});
 }
 
 /// o, and what is like it.
 void check_o(const Named& o, const Problem& p, const Named& q, const Named& v) {
   check_one(o, q->device);
-  check_float(o);
-  check_shape(o, shape_of_o(p, *q), [&] { return fmt::format("{} and {}", description(q), description(v)); });
+  check_type(o, types::floats);
+  check_shape(o, shape_of_o(p, *q), {q, v});
 }
 
-/// Checks the results of attention over other keys, of which at least one is given.
-void check_before(const Named& o, const Named& lse, const Problem& p, const Named& q, const Named& v) {
-  if (o->given() != lse->given()) {
-    const auto &there = o->given() ? o : lse, &missing = o->given() ? lse : o;
-    throw refuse("before-half", fmt::format("{} is given without {}", there.name(), missing.name()),
-                 "results are merged by their lse", fmt::format("pass {} too, or neither of them", missing.name()));
-  }
-  check_o(o, p, q, v);
-  check_row_values(lse, p, *q);
-}
+/// What an o and its lse are for, where both come or neither.
+struct Pair {
+  Code code;
+  std::string_view why;
+};
+constexpr Pair to_merge{Code{"before-half"}, "results are merged by their lse"},
+    of_forward{Code{"forward-half"}, "the backward takes what the forward gave, or computes both again"};
 
-/// Checks the forward's results o and lse, given to a backward: both or neither.
-void check_results(const Named& o, const Named& lse, const Problem& p, const Named& q, const Named& v) {
+void check_pair(const Named& o, const Named& lse, const Pair& pair, const Problem& p, const Named& q, const Named& v) {
   if (o->given() != lse->given()) {
     const auto &there = o->given() ? o : lse, &missing = o->given() ? lse : o;
-    throw refuse("forward-half", fmt::format("{} is given without {}", there.name(), missing.name()),
-                 "the backward takes what the forward gave, or computes both again",
-                 fmt::format("pass {} too, or neither of them", missing.name()));
+    throw refuse(std::string(pair.code.text), fmt::format("{} is given without {}", there.name(), missing.name()),
+                 std::string(pair.why), fmt::format("pass {} too, or neither of them", missing.name()));
   }
   if (!o->given()) return;
   check_o(o, p, q, v);
-  check_row_values(lse, p, *q);
+  check_row_values(lse, p, q);
 }
 
 void check_gradient(const Named& t, const Named& of) {
   if (!t->given()) return;
   check_one(t, of->device);
-  check_float(t);
-  check_shape(t, std::span(of->shape).first(static_cast<std::size_t>(of->rank)), [&] { return description(of); });
+  check_type(t, types::floats);
+  check_shape(t, std::span(of->shape).first(static_cast<std::size_t>(of->rank)), {of});
 }
 
 std::vector<Named> captures_of(const BoundMod& bound, const Args& args) {
@@ -550,15 +212,6 @@ std::vector<Named> captures_of(const BoundMod& bound, const Args& args) {
   for (std::size_t i = 0; i < args.captures.size(); ++i)
     out.push_back({bound.mod.captures[i].name, &args.captures[i], true});
   return out;
-}
-
-void check_outputs(const std::vector<Named>& outputs, const std::vector<Named>& inputs) {
-  for (const Named& t : outputs) {
-    if (!t->given()) continue;
-    check_disjoint(t);
-    check_alias(t, inputs);
-    check_alias(t, outputs);
-  }
 }
 
 /// The captured tensor whose gradient is asked for, with its name.
@@ -588,6 +241,18 @@ bool overlap(const Backward::Captured& a, const Backward::Captured& b, const Arg
 
 }  // namespace
 
+void check_scale(std::optional<double> scale) {
+  if (!scale || std::isfinite(static_cast<float>(*scale))) return;
+  throw refuse("bad-scale", fmt::format("the scale {} is not a finite f32", *scale),
+               "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
+               "pass a finite scale, or none for 1 / sqrt(D)");
+}
+
+Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& told, std::string fix) {
+  return Error("head-groups", fmt::format("{} query heads cannot share {} KV heads", q_heads, kv_heads),
+               std::move(where), told + "each KV head serves the same number of query heads", std::move(fix));
+}
+
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale) {
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
       max{"max", &call.max};
@@ -613,16 +278,18 @@ Problem check(const BoundMod& bound, const Forward& call, std::optional<double> 
   add("pages", call.pages);
 
   check_o(o, p, q, v);
-  check_row_values(lse, p, call.q);
-  check_row_values(max, p, call.q);
+  check_row_values(lse, p, q);
+  check_row_values(max, p, q);
   if (call.o_before.given() || call.lse_before.given()) {
     const Named o_before{"o_before", &call.o_before}, lse_before{"lse_before", &call.lse_before};
-    check_before(o_before, lse_before, p, q, v);
+    check_pair(o_before, lse_before, to_merge, p, q, v);
     // Each row is read before it is written in the same place.
     if (*o_before != *o) inputs.push_back(o_before);
     if (*lse_before != *lse) inputs.push_back(lse_before);
   }
-  check_outputs({o, lse, max}, inputs);
+  check_outputs(std::array{o, lse, max}, inputs);
+  check_in_place(o, {"o_before", &call.o_before});
+  check_in_place(lse, {"lse_before", &call.lse_before});
   return p;
 }
 
@@ -643,11 +310,9 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
   const std::vector<Named> captures = captures_of(bound, args);
   for (const Named& t : captures) check_one(t, call.q.device);
 
-  check_results(o, lse, p, q, v);
-  check_one(grad_o, call.q.device);
-  check_float(grad_o);
-  check_shape(grad_o, shape_of_o(p, call.q), [&] { return fmt::format("{} and {}", description(q), description(v)); });
-  check_row_values(grad_lse, p, call.q);
+  check_pair(o, lse, of_forward, p, q, v);
+  check_o(grad_o, p, q, v);
+  check_row_values(grad_lse, p, q);
   check_gradient(dq, q);
   check_gradient(dk, k);
   check_gradient(dv, v);
@@ -698,15 +363,12 @@ Problem check(const Append& call) {
                             .forward = &cache,
                             .one_type = false},
                            {});
-  check_one(v_new, call.k_new.device);
-  check_float(v_new);
-  check_shape(v_new, shape_of_o(p, call.k_new),
-              [&] { return fmt::format("{} and {}", description(k_new), description(v)); });
+  check_o(v_new, p, k_new, v);
   if (p.q_heads != p.kv_heads || p.kv_shared)
     throw refuse("kv-heads", "the new keys are not those of the cache",
                  fmt::format("{} and {}", description(k_new), description(k)),
                  "give k_new and v_new a row for each head and entry of the cache");
-  check_outputs({k, v}, {k_new, v_new, kv_len, pages, cu});
+  check_outputs(std::array{k, v}, std::array{k_new, v_new, kv_len, pages, cu});
   return p;
 }
 

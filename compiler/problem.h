@@ -76,10 +76,16 @@ struct Problem {
   bool has_q_offsets() const { return apart && !apart->q_offsets.empty(); }
 };
 
+/// The Error of query heads that do not share KV heads evenly. `told`: what says how many there are, if that has to be
+/// said.
+Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& told, std::string fix);
+
 /// Checks shapes, types, devices, lengths, captures and gradients of a call; throws an Error. Of all tensors it reads
 /// the data of cu_seqlens, kv_len and q_offsets alone, where they are on the host.
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale);
 Problem check(const BoundMod& bound, const Backward& call, std::optional<double> scale);
+/// Throws an Error if the scale is no finite f32.
+void check_scale(std::optional<double> scale);
 /// As of a forward whose queries are the new rows, with as many heads as the keys.
 Problem check(const Append& call);
 

@@ -1,15 +1,4 @@
-// compiler/simplify.cpp — the rewrite rules (a table of text) and the engine under it
-//
-// Rules for writing rules:
-//   1. Both sides are equal under eval, bit for bit, in f64 and in f32, for every value of the letters for which
-//      `when` holds. Float: x + 0 is not x (-0), x - x is not 0 (inf), !(x < y) is not y <= x (NaN).
-//   2. Int wraps. A rule that is wrong under wrap-around says so in `when`, as ranges that range analysis can prove.
-//   3. The right side is never larger. For two spellings of the same size, only one direction is a rule.
-//   4. No rule cleans up after another: if order matters, the pattern is wrong.
-//   5. The derivative of both sides is the same, ties included: simplify runs before derive.
-// Letters: i j d Int, k l Int but not a literal, x y w Float, z Float but not a literal, m n o Bool, a c Int literals,
-// u v Float literals. A repeated letter matches equal expressions; + * && || & | ^ == != min max match in both orders.
-// One test runs every rule against eval on random values.
+// compiler/simplify.cpp — rewrites expressions by the rules of rules.cpp until none applies
 #include "compiler/simplify.h"
 
 #include <array>
@@ -27,207 +16,6 @@ namespace attune::compiler {
 namespace {
 
 using ir::Expr, ir::Op, ir::Type;
-
-constexpr std::array table{
-    // Int arithmetic
-    Rule{"i + 0", "i", ""},
-    Rule{"i - 0", "i", ""},
-    Rule{"i - i", "0", ""},
-    Rule{"0 - i", "-i", ""},
-    Rule{"-(-i)", "i", ""},
-    Rule{"i + -j", "i - j", ""},
-    Rule{"i - -j", "i + j", ""},
-    Rule{"(i + a) + c", "i + (a + c)", ""},
-    Rule{"(i - a) + c", "i + (c - a)", ""},
-    Rule{"(i + a) - c", "i + (a - c)", ""},
-    Rule{"(i - a) - c", "i - (a + c)", ""},
-    Rule{"(i + j) - j", "i", ""},
-    Rule{"(i - j) + j", "i", ""},
-    Rule{"(i - j) - i", "-j", ""},
-    Rule{"i - (i - j)", "j", ""},
-    Rule{"i - (i + j)", "-j", ""},
-    Rule{"(i + d) - (j + d)", "i - j", ""},
-    Rule{"(i - d) - (j - d)", "i - j", ""},
-    Rule{"(d - i) - (d - j)", "j - i", ""},
-    Rule{"i * 0", "0", ""},
-    Rule{"i * 1", "i", ""},
-    Rule{"i * -1", "-i", ""},
-    Rule{"(i * a) * c", "i * (a * c)", ""},
-    Rule{"-i * -j", "i * j", ""},
-    // Int division
-    Rule{"i / 1", "i", ""},
-    Rule{"i / 0", "0", ""},
-    Rule{"0 / i", "0", ""},
-    Rule{"i / -1", "-i", ""},
-    Rule{"(i / a) / c", "i / (a * c)", "a > 0 && a <= 46340 && c > 0 && c <= 46340"},
-    Rule{"i % 1", "0", ""},
-    Rule{"i % 0", "0", ""},
-    Rule{"i % -1", "0", ""},
-    Rule{"0 % i", "0", ""},
-    Rule{"(i % j) % j", "i % j", ""},
-    Rule{"i % j", "i", "0 <= i && i < j"},
-    Rule{"floordiv(i, 1)", "i", ""},
-    Rule{"floordiv(i, 0)", "0", ""},
-    Rule{"floordiv(0, i)", "0", ""},
-    Rule{"floordiv(i, j)", "i / j", "0 <= i && 0 <= j"},
-    Rule{"floormod(i, 1)", "0", ""},
-    Rule{"floormod(i, 0)", "0", ""},
-    Rule{"floormod(0, i)", "0", ""},
-    Rule{"floormod(i, j)", "i % j", "0 <= i && 0 <= j"},
-    // bits
-    Rule{"i & i", "i", ""},
-    Rule{"i & 0", "0", ""},
-    Rule{"i & -1", "i", ""},
-    Rule{"i | i", "i", ""},
-    Rule{"i | 0", "i", ""},
-    Rule{"i | -1", "-1", ""},
-    Rule{"i ^ i", "0", ""},
-    Rule{"i ^ 0", "i", ""},
-    Rule{"~(~i)", "i", ""},
-    Rule{"i << 0", "i", ""},
-    Rule{"i >> 0", "i", ""},
-    // least, greatest, absolute
-    Rule{"min(i, i)", "i", ""},
-    Rule{"max(i, i)", "i", ""},
-    Rule{"min(x, x)", "x", ""},
-    Rule{"max(x, x)", "x", ""},
-    Rule{"min(i, j)", "i", "i <= j"},
-    Rule{"max(i, j)", "i", "j <= i"},
-    Rule{"max(min(i, j), i)", "i", ""},
-    Rule{"min(max(i, j), i)", "i", ""},
-    Rule{"clamp(i, j, d)", "i", "j <= i && i <= d"},
-    Rule{"abs(i)", "i", "0 <= i"},
-    Rule{"abs(i)", "-i", "i <= 0"},
-    Rule{"abs(abs(i))", "abs(i)", ""},
-    Rule{"abs(-i)", "abs(i)", ""},
-    Rule{"abs(i - j) == 0", "i == j", ""},
-    Rule{"abs(abs(x))", "abs(x)", ""},
-    Rule{"abs(-x)", "abs(x)", ""},
-    // Float arithmetic
-    Rule{"x * 1.0f", "x", ""},
-    Rule{"x * -1.0f", "-x", ""},
-    Rule{"-x * -y", "x * y", ""},
-    Rule{"x / 1.0f", "x", ""},
-    Rule{"x / -1.0f", "-x", ""},
-    // No larger only when 1 / v is exact: v is a power of two, 0, inf or NaN. Engines may flush 1 / 2^127 to 0.
-    Rule{"x / v", "x * (1.0f / v)", "abs(v) != 1.7014118346046923e38f"},
-    Rule{"x - 0.0f", "x", ""},
-    Rule{"x + -0.0f", "x", ""},
-    Rule{"x + -y", "x - y", ""},
-    Rule{"x - -y", "x + y", ""},
-    Rule{"-(-x)", "x", ""},
-    // rounding and conversion
-    Rule{"f32(x)", "x", ""},
-    Rule{"i32(i)", "i", ""},
-    Rule{"floor(f32(i))", "f32(i)", ""},
-    Rule{"ceil(f32(i))", "f32(i)", ""},
-    Rule{"round(f32(i))", "f32(i)", ""},
-    Rule{"trunc(f32(i))", "f32(i)", ""},
-    Rule{"floor(floor(x))", "floor(x)", ""},
-    Rule{"ceil(ceil(x))", "ceil(x)", ""},
-    Rule{"round(round(x))", "round(x)", ""},
-    Rule{"trunc(trunc(x))", "trunc(x)", ""},
-    Rule{"i32(f32(i))", "i", "-16777216 <= i && i <= 16777216"},
-    Rule{"i32(trunc(x))", "i32(x)", ""},
-    // comparisons: literals stand right, > and >= only before literals
-    Rule{"a < k", "k > a", ""},
-    Rule{"a <= k", "k >= a", ""},
-    Rule{"a > k", "k < a", ""},
-    Rule{"a >= k", "k <= a", ""},
-    Rule{"k > l", "l < k", ""},
-    Rule{"k >= l", "l <= k", ""},
-    Rule{"u < z", "z > u", ""},
-    Rule{"u <= z", "z >= u", ""},
-    Rule{"u > z", "z < u", ""},
-    Rule{"u >= z", "z <= u", ""},
-    Rule{"i < i", "false", ""},
-    Rule{"i <= i", "true", ""},
-    Rule{"i == i", "true", ""},
-    Rule{"i != i", "false", ""},
-    Rule{"x < x", "false", ""},
-    Rule{"x > x", "false", ""},
-    Rule{"m == m", "true", ""},
-    Rule{"m != m", "false", ""},
-    Rule{"!(i < j)", "j <= i", ""},
-    Rule{"!(i <= j)", "j < i", ""},
-    Rule{"!(i > j)", "i <= j", ""},
-    Rule{"!(i >= j)", "i < j", ""},
-    Rule{"!(i == j)", "i != j", ""},
-    Rule{"!(i != j)", "i == j", ""},
-    Rule{"!(x == y)", "x != y", ""},
-    Rule{"!(x != y)", "x == y", ""},
-    Rule{"i - j == 0", "i == j", ""},
-    Rule{"i - j != 0", "i != j", ""},
-    Rule{"i - j < 0", "i < j", "0 <= i && 0 <= j"},
-    Rule{"i - j <= 0", "i <= j", "0 <= i && 0 <= j"},
-    Rule{"i - j > 0", "j < i", "0 <= i && 0 <= j"},
-    Rule{"i - j >= 0", "j <= i", "0 <= i && 0 <= j"},
-    Rule{"i - j < 1", "i <= j", "0 <= i && 0 <= j"},
-    Rule{"i - j >= 1", "j < i", "0 <= i && 0 <= j"},
-    Rule{"i - j > -1", "j <= i", "0 <= i && 0 <= j"},
-    Rule{"i - j <= -1", "i < j", "0 <= i && 0 <= j"},
-    Rule{"i + d == j + d", "i == j", ""},
-    Rule{"i + d != j + d", "i != j", ""},
-    Rule{"i - d == j - d", "i == j", ""},
-    Rule{"i + a == c", "i == c - a", ""},
-    Rule{"i - a == c", "i == c + a", ""},
-    Rule{"i < j || i == j", "i <= j", ""},
-    Rule{"i <= j && i != j", "i < j", ""},
-    Rule{"i <= j && j <= i", "i == j", ""},
-    Rule{"i < j && j < i", "false", ""},
-    Rule{"i < j && j <= i", "false", ""},
-    Rule{"i <= j || j <= i", "true", ""},
-    Rule{"i < j || j <= i", "true", ""},
-    Rule{"i < j && i <= j", "i < j", ""},
-    Rule{"i < j || i <= j", "i <= j", ""},
-    // logic
-    Rule{"!(!m)", "m", ""},
-    Rule{"m && true", "m", ""},
-    Rule{"m && false", "false", ""},
-    Rule{"m && m", "m", ""},
-    Rule{"m && !m", "false", ""},
-    Rule{"m || false", "m", ""},
-    Rule{"m || true", "true", ""},
-    Rule{"m || m", "m", ""},
-    Rule{"m || !m", "true", ""},
-    Rule{"m && (m || n)", "m", ""},
-    Rule{"m || m && n", "m", ""},
-    Rule{"m && (m && n)", "m && n", ""},
-    Rule{"m || (m || n)", "m || n", ""},
-    Rule{"m && (!m || n)", "m && n", ""},
-    Rule{"m || !m && n", "m || n", ""},
-    Rule{"!m && !n", "!(m || n)", ""},
-    Rule{"!m || !n", "!(m && n)", ""},
-    Rule{"m == true", "m", ""},
-    Rule{"m == false", "!m", ""},
-    Rule{"m != true", "!m", ""},
-    Rule{"m != false", "m", ""},
-    // choice
-    Rule{"where(true, i, j)", "i", ""},
-    Rule{"where(true, x, y)", "x", ""},
-    Rule{"where(true, m, n)", "m", ""},
-    Rule{"where(false, i, j)", "j", ""},
-    Rule{"where(false, x, y)", "y", ""},
-    Rule{"where(false, m, n)", "n", ""},
-    Rule{"where(m, i, i)", "i", ""},
-    Rule{"where(m, x, x)", "x", ""},
-    Rule{"where(m, n, n)", "n", ""},
-    Rule{"where(!m, i, j)", "where(m, j, i)", ""},
-    Rule{"where(!m, x, y)", "where(m, y, x)", ""},
-    Rule{"where(!m, n, o)", "where(m, o, n)", ""},
-    Rule{"where(m, true, n)", "m || n", ""},
-    Rule{"where(m, n, false)", "m && n", ""},
-    Rule{"where(m, false, n)", "!m && n", ""},
-    Rule{"where(m, n, true)", "!m || n", ""},
-    Rule{"where(m, where(m, i, j), d)", "where(m, i, d)", ""},
-    Rule{"where(m, where(m, x, y), w)", "where(m, x, w)", ""},
-    Rule{"where(m, i, where(m, j, d))", "where(m, i, d)", ""},
-    Rule{"where(m, x, where(m, y, w))", "where(m, x, w)", ""},
-    Rule{"where(m, where(n, i, j), j)", "where(m && n, i, j)", ""},
-    Rule{"where(m, where(n, x, y), y)", "where(m && n, x, y)", ""},
-    Rule{"where(m, i, where(n, i, j))", "where(m || n, i, j)", ""},
-    Rule{"where(m, x, where(n, x, y))", "where(m || n, x, y)", ""},
-};
 
 // A letter of a rule is a parameter whose slot says what it may match.
 struct Letter {
@@ -268,8 +56,8 @@ const Patterns& patterns() {
     ir::Scope scope{.name = "rule", .inputs = 0, .expected = {}, .signature = nullptr, .lets = {}};
     for (std::size_t i = 0; i < letters.size(); ++i)
       scope.lets.emplace(letters[i].name, ir::param(static_cast<std::uint32_t>(i), letters[i].type));
-    p->names.reserve(table.size());
-    for (const Rule& rule : table) {
+    p->names.reserve(rules().size());
+    for (const Rule& rule : rules()) {
       p->names.push_back(std::string(rule.from) + " -> " + std::string(rule.to));
       const Expr from = ir::parse(rule.from, scope), to = ir::parse(rule.to, scope);
       p->by_op[static_cast<std::size_t>(from->op)].push_back({from, to,
@@ -416,8 +204,6 @@ class Simplifier {
   std::vector<Rewrite>* log_;
   ir::DigestMap<Expr> done_;  ///< the result for each node; a result maps to itself
 };
-
-std::span<const Rule> rules() { return table; }
 
 Simplify::Simplify(const ir::Bounds& bounds) : simplifier_(std::make_unique<Simplifier>(bounds, nullptr)) {}
 Simplify::~Simplify() = default;

@@ -1,4 +1,4 @@
-// compiler/simplify.h — the rewrite rules (a table of text) and the engine under it
+// compiler/simplify.h — the rewrite rules, and expressions rewritten by them
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace attune::compiler {
 
-/// A rewrite: `from` becomes `to` where `when` is proven. See simplify.cpp for the letters and the rules for writing
+/// A rewrite: `from` becomes `to` where `when` is proven. See rules.cpp for the letters and the rules for writing
 /// one.
 struct Rule {
   std::string_view from, to, when;

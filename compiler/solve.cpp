@@ -281,13 +281,6 @@ class Solver {
       (above ? s.to : s.from).push_back(bound);
       return {s};
     }
-    const auto move = [&](Op op, const Expr& l, const Expr& r) -> std::optional<Expr> {
-      const ir::Interval rl = range_(l), rr = range_(r);
-      const double low = op == Op::Add ? rl.lo + rr.lo : rl.lo - rr.hi,
-                   high = op == Op::Add ? rl.hi + rr.hi : rl.hi - rr.lo;
-      if (fits(low, high)) return ir::op(op, l, r);
-      return std::nullopt;
-    };
     const bool in_first = x->arity >= 1 && ir::uses(a[0], axis_), in_second = x->arity >= 2 && ir::uses(a[1], axis_);
     if (x->arity == 2 && in_first && in_second && x->op != Op::Min && x->op != Op::Max)
       return everything(at, "the axis stands in it more than once");
@@ -323,30 +316,43 @@ class Solver {
                    high = side(at, a[2], bound, above);
       return above ? any(all(at, v, low), high) : all(at, any(v, low), high);
     }
-    if (x->arity == 2 && in_first && ir::is_literal(a[1])) {
-      const double by = ir::literal_value(*a[1]);
-      const bool floors = x->op == Op::FloorDiv || x->op == Op::Shr || (x->op == Op::Div && range_(a[0]).lo >= 0);
-      const double divisor = x->op == Op::Shr ? std::exp2(static_cast<std::int32_t>(by) & 31) : by;
-      if (floors && divisor > 0 && divisor < 0x1p30) {
-        const ir::Interval r = range_(bound);
-        if (!fits(r.lo * divisor, r.hi * divisor + divisor - 1))
-          return everything(at, "its arithmetic may wrap around");
-        const Expr scaled = ir::op(Op::Mul, bound, integer(divisor));
-        const Expr limit = above ? ir::op(Op::Add, scaled, integer(divisor - 1)) : scaled;
-        return bounded(at, a[0], narrowed(a[0], limit, above), above);
-      }
-      if (x->op == Op::Mul && by != 0 && by > -0x1p31) {
-        // A negative factor reverses the bound: -2 * kv <= bound is kv >= -floor(bound / 2).
-        const ir::Interval r = range_(bound);
-        if (!fits(-r.hi, -r.lo)) return everything(at, "its arithmetic may wrap around");
-        const auto floored = [&](const Expr& of) { return ir::op(Op::FloorDiv, of, integer(std::fabs(by))); };
-        const auto minus = [](const Expr& of) { return ir::op(Op::Neg, of); };
-        const Expr limit = above ? (by > 0 ? floored(bound) : minus(floored(bound)))
-                                 : (by > 0 ? minus(floored(minus(bound))) : floored(minus(bound)));
-        return bounded(at, a[0], narrowed(a[0], limit, above == (by > 0)), above == (by > 0));
-      }
+    if (x->arity == 2 && in_first && ir::is_literal(a[1])) return scaled(at, x, bound, above);
+    return everything(at, "no bound on the axis follows from it");
+  }
+
+  /// `bounded` for x, a product with a literal or a quotient by one.
+  Spaces scaled(const Expr& at, const Expr& x, const Expr& bound, bool above) {
+    const Expr& inner = x->args[0];
+    const double by = ir::literal_value(*x->args[1]);
+    const bool floors = x->op == Op::FloorDiv || x->op == Op::Shr || (x->op == Op::Div && range_(inner).lo >= 0);
+    const double divisor = x->op == Op::Shr ? std::exp2(static_cast<std::int32_t>(by) & 31) : by;
+    if (floors && divisor > 0 && divisor < 0x1p30) {
+      const ir::Interval r = range_(bound);
+      if (!fits(r.lo * divisor, r.hi * divisor + divisor - 1)) return everything(at, "its arithmetic may wrap around");
+      const Expr times = ir::op(Op::Mul, bound, integer(divisor));
+      const Expr limit = above ? ir::op(Op::Add, times, integer(divisor - 1)) : times;
+      return bounded(at, inner, narrowed(inner, limit, above), above);
+    }
+    if (x->op == Op::Mul && by != 0 && by > -0x1p31) {
+      // A negative factor reverses the bound: -2 * kv <= bound is kv >= -floor(bound / 2).
+      const ir::Interval r = range_(bound);
+      if (!fits(-r.hi, -r.lo)) return everything(at, "its arithmetic may wrap around");
+      const auto floored = [&](const Expr& of) { return ir::op(Op::FloorDiv, of, integer(std::fabs(by))); };
+      const auto minus = [](const Expr& of) { return ir::op(Op::Neg, of); };
+      const Expr limit = above ? (by > 0 ? floored(bound) : minus(floored(bound)))
+                               : (by > 0 ? minus(floored(minus(bound))) : floored(minus(bound)));
+      return bounded(at, inner, narrowed(inner, limit, above == (by > 0)), above == (by > 0));
     }
     return everything(at, "no bound on the axis follows from it");
+  }
+
+  /// l + r or l - r; nothing where it may wrap.
+  std::optional<Expr> move(Op op, const Expr& l, const Expr& r) {
+    const ir::Interval rl = range_(l), rr = range_(r);
+    const double low = op == Op::Add ? rl.lo + rr.lo : rl.lo - rr.hi,
+                 high = op == Op::Add ? rl.hi + rr.hi : rl.hi - rr.lo;
+    if (fits(low, high)) return ir::op(op, l, r);
+    return std::nullopt;
   }
 
   /// An argument of min, max or clamp; it need not depend on the axis.

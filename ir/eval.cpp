@@ -40,7 +40,8 @@ std::int32_t saturated(double x) {
 double lesser(double x, double y) { return y < x || std::isnan(x) ? y : x; }
 double greater(double x, double y) { return y > x || std::isnan(x) ? y : x; }
 
-// The meaning of every operation. Real is the type Floats are computed in; the doubles hold its values exactly.
+// The meaning of every operation, in a switch as long as that takes. Real is the type Floats are computed in; the
+// doubles hold its values exactly.
 template <class Real>
 double calculate(Op op, Type of_args, double x, double y, double z) {
   const bool ints = of_args == Type::I32;

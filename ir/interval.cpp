@@ -280,6 +280,11 @@ bool within(const Interval& inner, const Interval& outer) {
   return (!inner.numbers() || (outer.lo <= inner.lo && inner.hi <= outer.hi)) && (!inner.nan || outer.nan);
 }
 
+bool difference_fits(const Interval& a, const Interval& b) {
+  constexpr double most = std::numeric_limits<std::int32_t>::max();
+  return a.lo - b.hi >= -most && a.hi - b.lo <= most;
+}
+
 Interval outward(const Interval& x, int ulps) {
   if (!x.numbers()) return x;
   constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -296,6 +301,7 @@ Interval outward(const Interval& x, int ulps) {
   return {lo, hi, x.nan};
 }
 
+// A switch over every operation, and as long as that takes.
 Interval apply(Op op, Type of_args, std::span<const Interval> args) {
   const Interval none = Interval::none();
   const Interval x = args.empty() ? none : args[0], y = args.size() < 2 ? none : args[1],

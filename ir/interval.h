@@ -29,6 +29,9 @@ Interval intersect(const Interval& a, const Interval& b);
 /// Does `outer` contain all of `inner`?
 bool within(const Interval& inner, const Interval& outer);
 
+/// Can neither a - b nor b - a of Ints wrap?
+bool difference_fits(const Interval& a, const Interval& b);
+
 /// Moves the bounds outward to f32 values, then `ulps` further: an interval that contains a value in f64 then also
 /// contains it rounded to f32. A subnormal bound moves to 0 where the interval would exclude 0, so that an engine may
 /// flush denormals to zero.

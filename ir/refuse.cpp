@@ -1,10 +1,9 @@
-// ir/refuse.cpp — the message for each mistake in a text: what is wrong, why, and what to write instead
+// ir/refuse.cpp — the message for each mistake in a text but those of types: what is wrong, why, and what to write
+// instead
 #include "ir/parser.h"
 
 namespace attune::ir {
 namespace {
-
-std::string a(Type type) { return (type == Type::I32 ? "an " : "a ") + std::string(name_of(type)); }
 
 std::string counted(std::size_t n, std::string_view thing) {
   return std::to_string(n) + " " + std::string(thing) + (n == 1 ? "" : "s");
@@ -28,6 +27,12 @@ void Parser::refuse_depth() const {
   fail("too-deep", "the expression nests too deep", token_,
        "brackets, calls and signs may nest " + std::to_string(max_nesting) + " deep",
        "name a part of it: let x = …; …");
+}
+
+void Parser::refuse_stack() const {
+  fail("too-deep", "the expression nests too deep for this thread", token_,
+       "each level takes some of the thread's stack, which has no room for more",
+       "name a part of it: let x = …; …, or give the thread a larger stack");
 }
 
 void Parser::refuse_size() const {
@@ -168,11 +173,6 @@ void Parser::refuse_int(const Token& t) const {
        "write a Float: 2147483648.0f");
 }
 
-void Parser::refuse_sign(const Token& sign, const Operand& operand) const {
-  fail("wrong-type", quote(sign) + " takes a number, and " + quote(operand) + " is a Bool", operand, "",
-       "write i32(" + words(operand, 0) + ") for 0 or 1");
-}
-
 std::string Parser::sample_index(int rank) const {
   constexpr std::array<std::string_view, 5> samples{"[]", "[h]", "[q, kv]", "[h, q, kv]", "[b, h, q, kv]"};
   return std::string(samples[static_cast<std::size_t>(std::clamp(rank, 0, 4))]);
@@ -214,6 +214,10 @@ void Parser::refuse_unknown(const Token& t) const {
   if (word == "let") refuse_inner_let(t);
   if (op_named(word))
     fail("missing-arguments", quote(t) + " is a function", t, "", "write " + std::string(word) + "(…)");
+  for (const NamedMod& mod : named_mods())
+    if (mod.name == word)
+      fail("missing-arguments", quote(t) + " is a mod, and has its arguments in brackets", t, "",
+           "write " + mod.shown());
   if (word == defining_)
     fail("unknown-name", quote(t) + " is used in its own definition", t, "a let may use the names before it",
          "give one of the two another name");
@@ -304,13 +308,6 @@ void Parser::refuse_rank(const Token& t, const Signature::Capture& capture, std:
        "write " + capture.name + sample_index(capture.rank) + (capture.rank > 0 ? ", with the indices you mean" : ""));
 }
 
-void Parser::refuse_index(const Operand& index) const {
-  const bool is_float = index.expr->type == Type::F32;
-  fail("wrong-type", "an index is an Int, and " + quote(index) + " is " + a(index.expr->type), index, "",
-       is_float ? "write i32(" + words(index, 0) + "), which truncates"
-                : "write i32(" + words(index, 0) + ") for 0 or 1");
-}
-
 void Parser::refuse_count(const Token& t, std::size_t wanted, std::size_t given) const {
   const std::string_view word = lexer_.slice(t);
   const auto op = op_named(word);
@@ -342,98 +339,9 @@ void Parser::refuse_sum_count(const Operand& count) const {
        "the kernel is compiled for this number", "write a number, such as 16");
 }
 
-void Parser::refuse_sum_of_bools(const Operand& inside) const {
-  fail("wrong-type", "a sum adds numbers, and " + quote(inside) + " is a Bool", inside, "",
-       "write i32(…) around it to count; then > 0 says whether any was true");
-}
-
 void Parser::refuse_sums(const Token& t) const {
   fail("too-deep", "sums may nest " + std::to_string(max_binders) + " deep, and this is one more", t, "",
        "write fewer loops");
-}
-
-void Parser::refuse_type(Op o, std::span<const Operand> args, std::size_t wrong) const {
-  const OpRow& r = row(o);
-  const Operand& bad = args[wrong];
-  const Type type = bad.expr->type;
-  const std::string is = quote(bad) + " is " + a(type), name = quoted(r.spelling);
-
-  if (compares(o) && args[0].middle && args[0].expr->type == Type::Bool && row(args[0].expr->op).bind == r.bind)
-    fail("chained-comparison", "comparisons do not chain", args[0].begin, args[1].end,
-         quote(args[0]) + " is a Bool, and it is compared with " + a(args[1].expr->type),
-         "write " + std::string(slice(args[0])) + " && " + std::string(slice(args[0].middle, args[0].end)) + " " +
-             std::string(r.spelling) + " " + std::string(slice(args[1])));
-
-  const std::string test = "write " + words(bad, row(Op::Ne).bind) + (o == Op::Not ? " == 0" : " != 0");
-  if (o == Op::Where && wrong == 0) fail("wrong-type", "a condition is a Bool, and " + is, bad, "", test);
-  if (r.takes == Takes::Bool)
-    fail("wrong-type", name + " takes Bools, and " + is, bad, "",
-         (o == Op::And || o == Op::Or) && args[0].expr->type == Type::I32 && args[1].expr->type == Type::I32
-             ? test + ", or " + std::string(r.spelling.substr(1)) + " for bits"
-             : test);
-
-  if (type == Type::Bool || (r.takes == Takes::Any && args[r.args == 3 ? 1 : 0].expr->type == Type::Bool)) {
-    const Operand& truth = type == Type::Bool ? bad : args[r.args == 3 ? 1 : 0];
-    const std::string as_int = "i32(" + words(truth, 0) + ")", as_float = "f32(" + words(truth, 0) + ")";
-    const bool joins_bits = o == Op::BitAnd || o == Op::BitOr || o == Op::BitXor;
-    if (joins_bits && bad.middle && args[1 - wrong].expr->type == Type::I32) {
-      const std::string equal(row(bad.expr->op).spelling), sign = " " + std::string(r.spelling) + " ";
-      std::string_view left = slice(bad.begin, bad.middle);
-      left = left.substr(0, left.rfind(equal));
-      left = left.substr(0, left.find_last_not_of(" \t\n") + 1);
-      const std::string first(left), second(slice(bad.middle, bad.end));
-      fail("wrong-type", name + " takes Ints, and " + is, bad,
-           quoted(equal) + " binds tighter than " + quoted(r.spelling),
-           "write " + (wrong == 1 ? "(" + words(args[0], r.bind) + sign + first + ") " + equal + " " + second
-                                  : first + " " + equal + " (" + second + sign + words(args[1], r.bind) + ")"));
-    }
-    if (o == Op::BitAnd || o == Op::BitOr)
-      fail("wrong-type", name + " takes Ints, and " + is, bad, "",
-           "write " + std::string(r.spelling) + std::string(r.spelling) + " between conditions, or " + as_int +
-               " for 0 or 1");
-    if (o == Op::BitXor) fail("wrong-type", name + " takes Ints, and " + is, bad, "", "write != between conditions");
-    if (o == Op::Neg || o == Op::BitNot)
-      fail("wrong-type", name + " takes a number, and " + is, bad, "", "write ! before a condition");
-    if (o == Op::Where)
-      fail("wrong-type", "the two values of a choice have one type, and " + is, bad,
-           quote(args[1]) + " is " + a(args[1].expr->type) + ", " + quote(args[2]) + " is " + a(args[2].expr->type),
-           "write " + as_float + " or " + as_int + ", or make both conditions");
-    if (o == Op::Eq || o == Op::Ne) {
-      const Operand& number = &truth == &args[0] ? args[1] : args[0];
-      const bool bit = number.expr->op == Op::Literal && number.expr->type == Type::I32 && number.expr->bits <= 1;
-      const bool holds = bit && (number.expr->bits == 1) == (o == Op::Eq);
-      fail("wrong-type", name + " compares " + a(args[0].expr->type) + " with " + a(args[1].expr->type), args[0].begin,
-           args[1].end, quote(truth) + " is a Bool, " + quote(number) + " is " + a(number.expr->type),
-           bit ? "write " + (holds ? words(truth, 12) : "!" + words(truth, 12)) : "write " + as_int + " for 0 or 1");
-    }
-    fail("wrong-type", name + " takes numbers, and " + is, bad, "",
-         "write " +
-             (r.takes == Takes::Int     ? as_int
-              : r.takes == Takes::Float ? as_float
-                                        : as_int + " or " + as_float) +
-             " for 0 or 1");
-  }
-
-  std::string fix = "write i32(" + words(bad, 0) + "), which truncates";
-  const std::string x = args.size() > 1 ? words(args[0], 11) : "x", y = args.size() > 1 ? words(args[1], 11) : "y";
-  if (o == Op::Rem || o == Op::FloorMod) fix = "between Floats write " + x + " - floor(" + x + " / " + y + ") * " + y;
-  if (o == Op::FloorDiv) fix = "between Floats write floor(" + x + " / " + y + ")";
-  if (o == Op::BitXor) fix = "for a power write pow(" + words(args[0], 0) + ", " + words(args[1], 0) + ")";
-  if (o == Op::Shl) fix = "between Floats write " + x + " * exp2(" + words(args[1], 0) + ")";
-  if (o == Op::Shr) fix = "between Floats write " + x + " / exp2(" + words(args[1], 0) + ")";
-  fail("wrong-type", name + (args.size() > 1 ? " takes Ints, and " : " takes an Int, and ") + is, bad, "", fix);
-}
-
-void Parser::refuse_result(const Operand& made) const {
-  const Type wanted = *scope_.expected, got = made.expr->type;
-  std::string why = wanted == Type::Bool ? "a mask says of each pair whether it stays" : "";
-  if (wanted == Type::F32) why = "a score is a number for each pair";
-  std::string fix = "compare something, such as kv <= q";
-  if (wanted == Type::Bool && made.expr->type == Type::I32 && slice(made).size() < 40)
-    fix += ", or write " + words(made, row(Op::Ne).bind) + " != 0";
-  if (wanted == Type::F32) fix = "choose between two numbers: c ? s : -inf";
-  if (wanted == Type::I32) fix = got == Type::F32 ? "write i32(…), which truncates" : "write i32(…) for 0 or 1";
-  fail("wrong-type", scope_.name + " is to be " + a(wanted) + ", and this is " + a(got), made, why, fix);
 }
 
 }  // namespace attune::ir

@@ -202,16 +202,7 @@ class Answer {
 
   /// The options of attune plot that show this picture.
   std::vector<std::string> look() const {
-    std::vector<std::string> out;
-    for (const auto& [name, how] : asked_.fills)
-      if (!how.how.empty()) out.push_back(fmt::format("--fill '{}={}'", name, text_of(how)));
-    const runtime::Extent& e = view_.extent;
-    std::string sizes = fmt::format("--q-len {} --kv-len {} --tile {}x{}", e.q_len, e.kv_len, e.tile_q, e.tile_kv);
-    for (const auto& [option, value] : {std::pair{"q-offset", e.q_offset}, {"b", view_.b}, {"h", view_.h}})
-      if (value != 0) sizes += fmt::format(" --{} {}", option, value);
-    for (const auto& [option, value] : {std::pair{"batch", e.batch}, {"heads", e.heads}})
-      if (value != 1) sizes += fmt::format(" --{} {}", option, value);
-    out.push_back(sizes);
+    std::vector<std::string> out = look_of(view_, asked_.fills);
     if (question_.contains("qk") && question_["qk"].is_object())
       out.push_back(fmt::format("--random {}", whole(question_["qk"], "d", 1, 256, 64)));
     return out;

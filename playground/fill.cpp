@@ -143,11 +143,13 @@ runtime::Owned random_rows(std::int64_t rows, std::int64_t d, std::uint64_t seed
   return {memory, tensor};
 }
 
+std::string_view usual_word(DType type) {
+  const bool real = type == DType::f32 || type == DType::f16 || type == DType::bf16 || type == DType::f64;
+  return type == DType::boolean ? "coins" : real ? "normal" : "indices";
+}
+
 void fill(const Tensor& tensor, const Fill& how, const std::string& name) {
-  const bool flag = tensor.dtype == DType::boolean;
-  const bool real = tensor.dtype == DType::f32 || tensor.dtype == DType::f16 || tensor.dtype == DType::bf16 ||
-                    tensor.dtype == DType::f64;
-  const std::string word = !how.how.empty() ? how.how : flag ? "coins" : real ? "normal" : "indices";
+  const std::string word = how.how.empty() ? std::string(usual_word(tensor.dtype)) : how.how;
   if (std::find_if(words.begin(), words.end(), [&](const FillWord& w) { return w.word == word; }) == words.end()) {
     std::vector<std::string> all;
     for (const FillWord& w : words) all.emplace_back(w.word);

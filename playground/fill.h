@@ -33,6 +33,9 @@ struct FillWord {
 };
 std::span<const FillWord> fill_words();
 
+/// What suits a tensor of this type.
+std::string_view usual_word(DType type);
+
 /// Fills a contiguous tensor in host memory. An Error for a word that there is not.
 void fill(const Tensor& tensor, const Fill& how, const std::string& name);
 

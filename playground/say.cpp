@@ -166,4 +166,18 @@ Said say(const runtime::Written& written, const compiler::BoundMod& mod, const s
   return {command(written, look), cpp(written, mod), python(written, mod)};
 }
 
+std::vector<std::string> look_of(const runtime::View& view, const std::map<std::string, Fill, std::less<>>& fills) {
+  std::vector<std::string> out;
+  for (const auto& [name, how] : fills)
+    if (!how.how.empty()) out.push_back(fmt::format("--fill '{}={}'", name, text_of(how)));
+  const runtime::Extent& e = view.extent;
+  std::string sizes = fmt::format("--q-len {} --kv-len {} --tile {}x{}", e.q_len, e.kv_len, e.tile_q, e.tile_kv);
+  for (const auto& [option, value] : {std::pair{"q-offset", e.q_offset}, {"b", view.b}, {"h", view.h}})
+    if (value != 0) sizes += fmt::format(" --{} {}", option, value);
+  for (const auto& [option, value] : {std::pair{"batch", e.batch}, {"heads", e.heads}})
+    if (value != 1) sizes += fmt::format(" --{} {}", option, value);
+  out.push_back(sizes);
+  return out;
+}
+
 }  // namespace attune::playground

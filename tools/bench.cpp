@@ -13,7 +13,8 @@
 #include <utility>
 
 #include "compiler/lower.h"
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
+#include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/peak.h"
 #include "tools/bench.h"
 #include "tools/history.h"
@@ -35,7 +36,7 @@ struct Result {
   std::size_t runs = 0;
   double flop = 0, peak = 0, first_call = 0;
   double bytes = 0;  ///< of keys and values, of a decoder's step
-  runtime::cpu::Stages stages{};
+  runtime::Stages stages{};
 
   double gflops(double seconds) const { return flop / seconds / 1e9; }
 };
@@ -96,7 +97,7 @@ class Bench {
     CapturedGradients gradients;
   };
 
-  void once(const Attention& attention, const Calls& calls, const Resources& with, runtime::cpu::Stages& stages) const {
+  void once(const Attention& attention, const Calls& calls, const Resources& with, runtime::Stages& stages) const {
     if (o_.direction() != Direction::backward) runtime::run(attention, calls.forward, with, Line{}, &stages);
     if (o_.has_backward()) runtime::run(attention, calls.backward, with, Line{}, &stages);
   }
@@ -119,7 +120,7 @@ class Bench {
       for (start = Clock::now(); times.size() < 5 || seconds_since(start) < o_.seconds;) {
         // The peak is measured in between, because the processor's clock changes meanwhile.
         peaks.push_back(runtime::cpu::peak_gflops(type_));
-        runtime::cpu::Stages stages;
+        runtime::Stages stages;
         const auto begun = Clock::now();
         once(one.attention, calls, memory.resources, stages);
         times.push_back(seconds_since(begun));
@@ -180,198 +181,11 @@ class Bench {
 
 }  // namespace
 
-void BenchOptions::check() const {
-  require_word("--target", target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
-  require_word("--cover", cover.value_or("each"), std::array<std::string, 2>{"each", "once"});
-  require_word("--starts", starts.value_or("host"), std::array<std::string, 2>{"host", "device"});
-  if (step && backward)
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--step"}, "--backward is a part of it",
-                "leave one of them out");
-  if (grads && !has_backward())
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--grads"}, "a forward has no gradients",
-                "add --backward or --step, or leave it out");
-  if (cover && direction() == Direction::backward)
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--cover"},
-                "a cover is for forwards; a backward lists its own tiles", "leave it out, or write --step");
-  if (starts && !packed())
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--starts"},
-                "it says where the starts of packed sequences are", "add --lengths, or leave it out");
-  for (const auto& [option, given] :
-       {std::pair{"--pages", page.has_value()}, {"--kv-len", !kv_lengths.empty() || kv_random.has_value()}})
-    if (given && !decode)
-      throw Error("bad-usage", "the command line cannot be read", {.name = option},
-                  "pages and lengths of each entry are those of a cache, which a decoder's step reads",
-                  "write one number of keys, or use attune bench --decode");
-  if (graph && has_backward())
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--graph"}, "graphs of forwards are measured",
-                "leave it out, or measure a forward");
-  for (const auto& [option, given] : {std::pair{"--backward", backward}, {"--step", step}, {"--lengths", packed()}})
-    if (given && decode)
-      throw Error("bad-usage", "the command line cannot be read", {.name = option},
-                  "--decode is a forward of few queries, as many of each entry", "leave one of them out");
-  require_word("--dtype", dtype, std::array<std::string, 4>{"f32", "f16", "bf16", "e4m3"});
-  if (type() == DType::e4m3 && has_backward())
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--dtype"},
-                "queries, keys and values of e4m3 have no gradients", "name another type, or measure a forward");
-  if (cache_dtype) require_word("--cache-dtype", *cache_dtype, std::array<std::string, 1>{"e4m3"});
-  if (cache_dtype && has_backward())
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--cache-dtype"},
-                "keys and values of e4m3 have no gradients", "leave it out, or measure a forward");
-  exact.check();
-  for (const std::string& row : rows) require_word("--row", row, bench_rows());
-  for (const auto& [option, value] : {std::pair{"--batch", batch},
-                                      {"--heads", heads},
-                                      {"--kv-heads", kv_heads.value_or(1)},
-                                      {"--d", d},
-                                      {"--dv", dv.value_or(1)},
-                                      {"--seq", seq},
-                                      {decode ? "--kv-len" : "--kv-seq", kv_seq.value_or(1)},
-                                      {"--kv-len", kv_random.value_or(1)},
-                                      {"--pages", page.value_or(1)},
-                                      {"--graph", graph.value_or(1)}})
-    require_size(option, value, 1, compiler::max_length);
-  for (const std::int64_t length : lengths) require_size("--lengths", length, 1, compiler::max_length);
-  for (const std::int64_t length : kv_lengths) require_size("--kv-len", length, 1, compiler::max_length);
-  for (const int n : threads) require_size("--threads", n, 1, std::numeric_limits<int>::max());
-  require_seconds("--seconds", seconds);
-  if (heads % of_kv_heads() != 0)
-    throw Error("head-groups", fmt::format("{} query heads cannot share {} KV heads", heads, of_kv_heads()),
-                {.name = fmt::format("--heads {} --kv-heads {}", heads, of_kv_heads())},
-                "each KV head serves the same number of query heads", "make --heads a multiple of --kv-heads");
-  check_products();
-}
-
-void BenchOptions::check_products() const {
-  const std::int64_t widest = std::max(d, of_dv()), longest = std::max(seq, of_kv_seq());
-  for (const auto& [what, sizes] : {std::pair{"pairs", std::array{batch, heads, seq, of_kv_seq()}},
-                                    {"bytes", std::array{batch, heads, longest, widest * 8}}}) {
-    std::int64_t product = 1;
-    for (const std::int64_t size : sizes)
-      if (__builtin_mul_overflow(product, size, &product))
-        throw Error("bad-size", fmt::format("there are too many {} to count", what),
-                    {.name = fmt::format("--batch {} --heads {} --seq {} --kv-seq {} --d {} --dv {}", batch, heads, seq,
-                                         of_kv_seq(), d, of_dv())},
-                    "they are 2^63 or more", "make some of these smaller");
-  }
-}
-
-void BenchOptions::add_to(CLI::App& verb) {
-  std::string names;
-  for (const std::string& row : bench_rows()) names += (names.empty() ? "" : "|") + row;
-  verb.add_option("--row", rows, "a known attention; all of them if left out")->type_name(names);
-  text.add_bare_to(verb);
-  text.add_to(verb, Captures::FilesOrTypes);
-  verb.add_option("--dtype", dtype, "of q, k, v and o; with e4m3, o is bf16")->type_name("f32|f16|bf16|e4m3");
-  verb.add_option("--batch", batch, "1 if left out")->type_name("N");
-  verb.add_option("--heads", heads, "query heads; 1 if left out")->type_name("N");
-  verb.add_option("--kv-heads", kv_heads, "as many as --heads if left out")->type_name("N");
-  verb.add_option("--seq,--q-len", seq, "queries; 4096 if left out")->type_name("N");
-  verb.add_option_function<std::string>(
-          "--kv-seq,--kv-len", [this](const std::string& keys) { read_keys(keys); },
-          "keys; as many as queries if left out; with --decode of each entry, or drawn up to N")
-      ->type_name("N|N,...|random:N");
-  verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N");
-  verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N");
-  exact.add_to(verb);
-}
-
-void BenchOptions::read_keys(std::string_view keys) {
-  const auto number = [&](std::string_view word) {
-    std::int64_t out = 0;
-    const auto [end, wrong] = std::from_chars(word.data(), word.data() + word.size(), out);
-    if (wrong != std::errc{} || end != word.data() + word.size())
-      throw CLI::ValidationError("--kv-len", fmt::format("`{}` is not a number of keys", word));
-    return out;
-  };
-  constexpr std::string_view random = "random:";
-  if (keys.starts_with(random)) {
-    kv_random = number(keys.substr(random.size()));
-    return;
-  }
-  for (std::size_t from = 0; from <= keys.size();) {
-    const std::size_t to = std::min(keys.find(',', from), keys.size());
-    kv_lengths.push_back(number(keys.substr(from, to - from)));
-    from = to + 1;
-  }
-  if (kv_lengths.size() > 1) return;
-  kv_seq = kv_lengths[0];
-  kv_lengths.clear();
-}
-
-void BenchOptions::settle(bool has_seq) {
-  if (decode && !has_seq) seq = 1;
-  if (packed()) {
-    batch = static_cast<std::int64_t>(lengths.size());
-    seq = *std::ranges::max_element(lengths);
-    kv_seq.reset();
-  }
-  if (kv_random) {
-    std::mt19937 dice(7);
-    for (std::int64_t b = 0; b < batch; ++b)
-      kv_lengths.push_back(std::uniform_int_distribution(std::min(seq, *kv_random), *kv_random)(dice));
-  }
-  if (!kv_lengths.empty()) {
-    batch = static_cast<std::int64_t>(kv_lengths.size());
-    kv_seq = *std::ranges::max_element(kv_lengths);
-  }
-  const std::int64_t least = kv_lengths.empty() ? of_kv_seq() : *std::ranges::min_element(kv_lengths);
-  if (decode && least < seq)
-    throw Error("bad-size", fmt::format("{} queries cannot be the last of {} keys", seq, least), {.name = "--kv-len"},
-                "a decoder's queries are the last positions of their entry", "give it more keys, or fewer queries");
-  check_products();
-}
-
-std::string BenchOptions::lengths_text() const {
-  if (packed()) return fmt::format("S={} packed", fmt::join(lengths, "+"));
-  const auto [least, most] = std::ranges::minmax(kv_lengths.empty() ? std::vector{of_kv_seq()} : kv_lengths);
-  return fmt::format("S={}x{}{}", seq, least == most ? fmt::to_string(most) : fmt::format("{}…{}", least, most),
-                     page ? fmt::format(", pages of {},", *page) : "");
-}
-
 void add_bench(CLI::App& app) {
   auto o = std::make_shared<BenchOptions>();
   CLI::App& verb = *app.add_subcommand("bench", "how fast attention is on this machine, in percent of its peak");
   o->add_to(verb);
-  o->progress.add_to(verb);
-  verb.add_option("--target", o->target, "what computes")->type_name("auto|cpu|cuda");
-  verb.add_option("--threads", o->threads, "how many threads; several are measured one after the other")
-      ->type_name("N...");
-  verb.add_option("--seconds", o->seconds, "how long to measure each row, at least; 1 if left out")->type_name("X");
-  verb.add_flag("--backward", o->backward, "the gradients of q, k and v, given what the forward gave");
-  verb.add_flag("--step", o->step, "a training step's: the forward, and then the gradients");
-  verb.add_flag("--grads", o->grads, "with these: also the gradients of the captured tensors");
-  verb.add_option("--kernel", o->kernel, "of a GPU: measure this kernel, with these members of its tile changed")
-      ->type_name("NAME[:m=N,n=N,...]");
-  verb.add_option("--cache-dtype", o->cache_dtype, "of k and v, as a cache holds them; that of q if left out")
-      ->type_name("e4m3");
-  verb.add_option("--cover", o->cover,
-                  "on a GPU: tiles are listed by each call, or once before, as for a model's layers; each if left out")
-      ->type_name("each|once");
-  verb.add_option(
-          "--lengths", o->lengths,
-          "on a GPU: packed sequences of so many queries and keys each, in place of --batch, --seq and --kv-seq")
-      ->type_name("N,...")
-      ->delimiter(',');
-  verb.add_flag("--decode", o->decode,
-                "a decoder's step: queries, one if --seq is left out, are the last positions; GB/s of keys and values");
-  verb.add_option("--pages", o->page, "with --decode: keys and values lie in pages of N keys, in random order")
-      ->type_name("N");
-  verb.add_option(
-          "--starts", o->starts,
-          "where the starts of packed sequences are: the host does not wait for those on a device; host if left out")
-      ->type_name("host|device");
-  verb.add_option("--graph", o->graph,
-                  "on a GPU: forwards are captured, N in a row as one CUDA graph, and measured by their mean")
-      ->type_name("N");
-  verb.add_flag("--paced", o->paced,
-                "on a GPU: measure all rows once for each line that comes in, until there are none");
-  verb.add_option("--save", o->save, "add the results to those of this name, or to this file of JSON lines")
-      ->type_name("NAME|FILE.jsonl")
-      ->group("History");
-  verb.add_option("--compare", o->compare, "how much faster this is than the saved results")
-      ->type_name("NAME|FILE.jsonl")
-      ->group("History");
-  verb.add_flag("--json", o->json, "one line of JSON for each row");
+  o->add_verb_options_to(verb);
   verb.footer(
       "Measures known attentions, or one of your own, and says what part of the machine's peak they reach. Only the "
       "pairs that the mask keeps count as operations.\n"
@@ -396,15 +210,7 @@ void add_bench(CLI::App& app) {
     tell_doubts(o->text);
     o->settle(verb.count("--seq") > 0);
     if (o->target == "cuda") return bench_cuda(*o);
-    for (const auto& [option, given] : {std::pair{"--kernel", o->kernel.has_value()},
-                                        {"--exact", o->exact.word.has_value()},
-                                        {"--cover", o->cover.has_value()},
-                                        {"--lengths", o->packed()},
-                                        {"--graph", o->graph.has_value()},
-                                        {"--paced", o->paced}})
-      if (given)
-        throw Error("bad-usage", "the command line cannot be read", {.name = option}, "it is for kernels of a GPU",
-                    "add --target cuda, or leave it out");
+    o->check_for_host();
     Bench{*o}();
   });
 }

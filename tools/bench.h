@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "codegen/choose.h"
+#include "runtime/attention/offline/shape.h"
 #include "tools/progress.h"
 #include "tools/text.h"
 
@@ -37,19 +38,19 @@ struct BenchOptions {
   std::optional<int> graph;  ///< GPU only: calls of a graph
   bool decode = false;       ///< queries are the last positions of their entries
 
-  void add_to(CLI::App& verb);  ///< what is measured: rows, expressions, types, sizes
+  void add_to(CLI::App& verb);               ///< what is measured: rows, expressions, types, sizes
+  void add_verb_options_to(CLI::App& verb);  ///< how it is measured, and where results are kept
   void check() const;
+  void check_for_host() const;  ///< refuses what is for kernels of a GPU
   /// Puts in what follows from the options: sizes of packed sequences, lengths of entries. `has_seq`: seq was given.
   void settle(bool has_seq);
 
   enum class Direction : std::uint8_t { forward, backward, step };  ///< a step: the forward, then the backward
   Direction direction() const { return step ? Direction::step : backward ? Direction::backward : Direction::forward; }
   bool has_backward() const { return direction() != Direction::forward; }
-  DType type() const {
-    return dtype == "f16" ? DType::f16 : dtype == "bf16" ? DType::bf16 : dtype == "e4m3" ? DType::e4m3 : DType::f32;
-  }
-  DType out_type() const { return type() == DType::e4m3 ? DType::bf16 : type(); }  ///< of o
-  DType kept_type() const { return cache_dtype ? DType::e4m3 : type(); }           ///< of k and v
+  DType type() const { return call_type(dtype); }
+  DType out_type() const { return runtime::usual_out(type()); }           ///< of o
+  DType kept_type() const { return cache_dtype ? DType::e4m3 : type(); }  ///< of k and v
   std::string types_text() const { return cache_dtype ? dtype + " beside " + *cache_dtype : dtype; }
   std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
   std::int64_t of_kv_seq() const { return kv_seq.value_or(seq); }

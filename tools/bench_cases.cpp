@@ -174,48 +174,6 @@ Owned Data::zeros(DType type, const std::vector<std::int64_t>& shape) const {
   return out;
 }
 
-nlohmann::ordered_json BenchOptions::shape() const {
-  nlohmann::ordered_json out{{"dtype", dtype}, {"batch", batch},        {"heads", heads}, {"kv_heads", of_kv_heads()},
-                             {"seq", seq},     {"kv_seq", of_kv_seq()}, {"d", d},         {"dv", of_dv()}};
-  if (cache_dtype) out["cache_dtype"] = *cache_dtype;
-  if (packed()) out["lengths"] = lengths;
-  if (starts == "device") out["starts"] = *starts;
-  if (decode) out["decode"] = true;
-  if (!kv_lengths.empty()) out["kv_lengths"] = kv_lengths;
-  if (page) out["page"] = *page;
-  if (const auto other = unusually_exact()) out["exact"] = *other;
-  if (grads) out["grads"] = true;
-  return out;
-}
-
-std::optional<bool> BenchOptions::unusually_exact() const {
-  const bool usual = codegen::is_exact({}, type());
-  return exact.asked().value_or(usual) == usual ? std::nullopt : exact.asked();
-}
-
-std::string BenchOptions::exact_text() const {
-  const auto other = unusually_exact();
-  return !other ? "" : *other ? ", exact" : ", not exact";
-}
-
-bool is_of(const codegen::Preference& preference, bool backward) {
-  using codegen::Way;
-  if (!backward) return takes(preference, Way::forward);
-  return takes(preference, Way::backward) || takes(preference, Way::queries) || takes(preference, Way::keys);
-}
-
-std::optional<codegen::Preference> preference_of(const BenchOptions& o) {
-  if (!o.kernel) return std::nullopt;
-  codegen::Preference out{codegen::variant(*o.kernel), true, ""};
-  const bool of_forward = is_of(out, false), of_backward = is_of(out, true);
-  const bool wanted = o.direction() != BenchOptions::Direction::backward && of_forward;
-  if (!wanted && !(o.has_backward() && of_backward))
-    throw Error("bad-kernel", "the kernel that is asked for cannot take this call", {.name = out.variant.text()},
-                o.has_backward() ? "it computes a forward" : "it computes a backward",
-                o.has_backward() ? "name one of a backward, or leave --backward out" : "add --backward");
-  return out;
-}
-
 std::string mod_digest(const Case& one) { return compiler::lower(one.attention).mod.digest().hex(); }
 
 std::vector<std::string> bench_rows() {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
 #include "runtime/engines/cuda/engine.h"
 #include "tools/bench.h"
 #include "tools/history.h"
@@ -24,7 +24,7 @@ struct Prepared {
   Cover cover;  ///< none: each call lists its own tiles
   CapturedGradients gradients;
   std::string mod;
-  std::vector<runtime::cuda::KernelStory> kernels;  ///< in the order of their launches
+  std::vector<runtime::KernelStory> kernels;  ///< in the order of their launches
   double flop = 0, first_call = 0;
   double bytes = 0;  ///< of keys and values, of a decoder's step
 
@@ -101,7 +101,8 @@ class CudaBench {
     const auto start = Clock::now();
     once(row);
     if (o_.direction() != Direction::backward)
-      row.kernels.push_back(runtime::story(row.one.attention, tensors_.call(), preference(Direction::forward)));
+      row.kernels.push_back(
+          runtime::stories(row.one.attention, tensors_.call(), preference(Direction::forward)).front());
     if (o_.has_backward())
       for (auto& kernel : runtime::stories(row.one.attention, backward_call(row), preference(Direction::backward)))
         row.kernels.push_back(std::move(kernel));
@@ -122,7 +123,7 @@ class CudaBench {
     }
   }
 
-  static Json facts(const runtime::cuda::KernelStory& kernel) {
+  static Json facts(const runtime::KernelStory& kernel) {
     return {{"registers", kernel.registers},
             {"spilled", kernel.spilled},
             {"shared_bytes", kernel.shared_bytes},
@@ -138,7 +139,7 @@ class CudaBench {
     if (r.kernels.size() == 1)
       line.update(facts(r.kernels[0]));
     else
-      for (const runtime::cuda::KernelStory& kernel : r.kernels) {
+      for (const runtime::KernelStory& kernel : r.kernels) {
         Json one{{"kernel", kernel.variant.text()}};
         one.update(facts(kernel));
         line["kernels"].push_back(std::move(one));

@@ -18,10 +18,9 @@
 
 #include <attune/error.h>
 
-#include "runtime/machine/cache/cache.h"
-#include "runtime/machine/cache/objects.h"
 #include "runtime/machine/files.h"
 #include "runtime/machine/options.h"
+#include "tools/cache_entries.h"
 #include "tools/output.h"
 #include "tools/verbs.h"
 #include "tools/write_files.h"
@@ -32,59 +31,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-using runtime::CacheFile, runtime::FileText, runtime::ParsedHead, runtime::Pruned, runtime::PruneTo;
+using runtime::CacheFile, runtime::FileText, runtime::Pruned, runtime::PruneTo;
 
-// ---- Folders.
-
-struct Layer {
-  std::string name;  ///< user or system
-  fs::path folder;
+struct CacheOptions {
+  bool json = false, yes = false, repair = false, dry = false;
+  std::string id, sort = "used";
+  std::optional<std::string> out, to, older_than;
 };
-
-std::vector<Layer> layers() {
-  const runtime::Options& o = runtime::options();
-  std::vector<Layer> out;
-  if (!o.cache.empty()) out.push_back({"user", o.cache});
-  if (!o.cache_system.empty()) out.push_back({"system", o.cache_system});
-  if (out.empty())
-    throw Error("no-cache", "there is no cache", {},
-                "ATTUNE_CACHE is off, or it is unset and neither XDG_CACHE_HOME nor HOME names a folder",
-                "set ATTUNE_CACHE to a folder");
-  for (const Layer& layer : out) {
-    std::error_code ignored;
-    if (fs::exists(layer.folder, ignored) && !fs::is_directory(layer.folder, ignored))
-      throw Error("no-cache", "the cache is not a folder", {.name = layer.folder.string()},
-                  "a file has its place, so that no kernel is kept", "set ATTUNE_CACHE to a folder");
-    if (const std::string why = runtime::why_not_ours(layer.folder); layer.name == "user" && !why.empty())
-      throw Error("no-cache", "the cache is not used", {.name = layer.folder.string()},
-                  why + ", and what lies there would be run",
-                  "chown and chmod 700 it if its entries are yours, or set ATTUNE_CACHE to another folder");
-  }
-  return out;
-}
-
-/// The folder that this user may change.
-fs::path own_folder() {
-  const Layer first = layers().front();
-  if (first.name != "user")
-    throw Error("no-cache", "there is no cache of yours", {}, "ATTUNE_CACHE is off or cannot be told",
-                "set ATTUNE_CACHE to a folder");
-  if (runtime::options().cache_read_only)
-    throw Error("cache-read-only", "the cache is only read", {.name = first.folder.string()}, "ATTUNE_CACHE_MODE is ro",
-                "unset ATTUNE_CACHE_MODE");
-  return first.folder;
-}
-
-// ---- Numbers as people write and read them.
-
-std::string size_text(std::uint64_t bytes) {
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  constexpr std::array units{"KiB", "MiB", "GiB", "TiB"};
-  double size = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  for (; size >= 1000 && unit + 1 < units.size(); ++unit) size /= 1024;
-  return fmt::format("{:.{}f} {}", size, size < 10 ? 1 : 0, units[unit]);
-}
 
 /// 90, 30m, 12h, 7d or 4w; or 200M for bytes, with the given units.
 std::uint64_t quantity(const std::string& option, const std::string& text, const std::string& units,
@@ -102,148 +55,6 @@ std::uint64_t quantity(const std::string& option, const std::string& text, const
                 "see attune cache prune --help");
   return value * unit;
 }
-
-using Moment = std::chrono::sys_time<std::chrono::microseconds>;
-
-std::string ago(Moment used) {
-  using namespace std::chrono;
-  const auto age = duration_cast<seconds>(system_clock::now() - used).count();
-  if (age < -60) return "in the future";
-  if (age < 120) return "now";
-  if (age < 2 * 3600) return fmt::format("{} min", age / 60);
-  if (age < 48 * 3600) return fmt::format("{} h", age / 3600);
-  return fmt::format("{} days", age / 86400);
-}
-
-std::string date(Moment at) {
-  const std::time_t seconds = std::chrono::duration_cast<std::chrono::seconds>(at.time_since_epoch()).count();
-  std::tm parts{};
-  std::array<char, 64> text{};
-  if (!gmtime_r(&seconds, &parts) || std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
-    return "?";
-  return text.data();
-}
-
-std::string entries(std::size_t n) { return fmt::format("{} {}", n, n == 1 ? "entry" : "entries"); }
-
-// ---- Entries.
-
-struct Listed {
-  std::string layer;
-  CacheFile file;
-  ParsedHead head;
-};
-
-/// Reads the head only, not the bytes.
-Listed listed(const std::string& layer, CacheFile file) {
-  constexpr std::size_t most_of_a_head = 1 << 16;
-  const FileText text = runtime::read_file(file.path, most_of_a_head);
-  Listed out{layer, std::move(file), {}};
-  if (text.text)
-    out.head = runtime::parse_head(*text.text);
-  else
-    out.head.wrong = text.missing ? "it is gone" : text.wrong;
-  if (out.head.wrong.empty() && !out.head.key.starts_with(out.file.name)) out.head.wrong = "it is of another key";
-  return out;
-}
-
-std::vector<Listed> all_entries() {
-  std::vector<Listed> out;
-  for (const Layer& layer : layers())
-    for (CacheFile& file : runtime::cache_files(layer.folder)) out.push_back(listed(layer.name, std::move(file)));
-  return out;
-}
-
-std::string fact(const Listed& one, std::string_view name) {
-  for (const auto& [known, value] : one.head.facts)
-    if (known == name) return value;
-  return {};
-}
-
-std::string kind(const Listed& one) {
-  if (one.head.other_format) return "other version";
-  if (!one.head.wrong.empty()) return "damaged";
-  const std::string out = fact(one, "kind");
-  return out.empty() ? "unknown" : out;
-}
-
-/// As in: forward amx bf16 d=128: score, mask …
-std::string what(const Listed& one) {
-  if (!one.head.wrong.empty()) return one.head.wrong;
-  std::string out;
-  const auto add = [&](std::string_view name, const char* format) {
-    if (const std::string value = fact(one, name); !value.empty())
-      out += (out.empty() ? "" : " ") + fmt::format(fmt::runtime(format), value);
-  };
-  add("kernel", "{}");
-  add("arch", "{}");
-  add("type", "{}");
-  add("d", "d={}");
-  add("tile", "{}");
-  add("registers", "{} registers");
-  std::string mod;
-  for (const char* part : {"score", "mask", "prob", "sink"})
-    if (const std::string value = fact(one, part); !value.empty())
-      mod += fmt::format("{}{} {}", mod.empty() ? "" : "; ", part, value);
-  return mod.empty() ? out : out + ": " + mod;
-}
-
-Json json_of(const Listed& one) {
-  Json out{{"id", one.file.name},
-           {"layer", one.layer},
-           {"file", one.file.path.string()},
-           {"bytes", one.file.bytes},
-           {"used", date(one.file.used)}};
-  if (!one.head.wrong.empty()) out["wrong"] = one.head.wrong;
-  for (const auto& [name, value] : one.head.facts) {
-    if (!out["facts"].contains(name))
-      out["facts"][name] = value;
-    else if (out["facts"][name].is_array())
-      out["facts"][name].push_back(value);
-    else
-      out["facts"][name] = Json::array({out["facts"][name], value});
-  }
-  return out;
-}
-
-/// The shortest length that tells all of these apart; short ones are easy to copy.
-std::size_t id_length(const std::vector<Listed>& all) {
-  std::vector<std::string> names;
-  for (const Listed& one : all) names.push_back(one.file.name);
-  std::ranges::sort(names);
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  std::size_t length = 8;
-  for (std::size_t i = 1; i < names.size(); ++i) {
-    std::size_t same = 0;
-    while (same < names[i].size() && names[i][same] == names[i - 1][same]) ++same;
-    length = std::max(length, same + 1);
-  }
-  return length;
-}
-
-/// The entry whose name begins with `id`; the user's if both folders have it.
-Listed entry_named(const std::string& id) {
-  std::vector<Listed> found;
-  for (const Layer& layer : layers())
-    for (CacheFile& file : runtime::cache_files(layer.folder))
-      if (file.name.starts_with(id) && (found.empty() || found[0].file.name != file.name))
-        found.push_back(listed(layer.name, std::move(file)));
-  if (id.empty() || found.empty())
-    throw Error("unknown-entry", fmt::format("the cache has no entry `{}`", id), {}, "no entry's ID begins with that",
-                "attune cache ls lists them all");
-  if (found.size() > 1)
-    throw Error("ambiguous-entry", fmt::format("`{}` may be {}", id, entries(found.size())), {},
-                fmt::format("{} and {} begin so", found[0].file.name, found[1].file.name), "write more of the ID");
-  return std::move(found[0]);
-}
-
-// ---- The verbs.
-
-struct CacheOptions {
-  bool json = false, yes = false, repair = false, dry = false;
-  std::string id, sort = "used";
-  std::optional<std::string> out, to, older_than;
-};
 
 void ls(const CacheOptions& o) {
   std::vector<Listed> all = all_entries();
@@ -415,6 +226,75 @@ void prune(const CacheOptions& o) {
   tell(o, folder, runtime::prune(folder, to));
 }
 
+using Added = std::pair<CLI::App*, std::shared_ptr<CacheOptions>>;
+
+Added added(CLI::App& verb, const char* name, const char* does, const char* footer) {
+  auto o = std::make_shared<CacheOptions>();
+  CLI::App* sub = verb.add_subcommand(name, does);
+  sub->add_flag("--json", o->json, "as JSON");
+  sub->footer(footer);
+  return {sub, o};
+}
+
+void ls_verb(CLI::App& verb) {
+  const auto [sub,
+              o] = added(verb, "ls", "each entry in a line: what it is, how large, when it was last used",
+                         "Heads are read and bytes are not: attune cache verify reads all. `seconds` is how long it "
+                         "took to compile.\nExamples:\n  attune cache ls --sort size");
+  sub->add_option("--sort", o->sort, "used: the last one first, if left out")->type_name("used|size|id");
+  sub->callback([o = o] {
+    constexpr std::array words{"used", "size", "id"};
+    if (std::ranges::find(words, o->sort) == words.end())
+      throw Error("bad-choice", fmt::format("--sort cannot be `{}`", o->sort), {.name = "--sort"},
+                  "it takes used, size or id", "write one of these");
+    ls(*o);
+  });
+}
+
+void show_verb(CLI::App& verb) {
+  const auto [sub, o] = added(verb, "show", "the head of an entry, and its bytes into a file",
+                              "Examples:\n  attune cache show 3f9a --out kernel.cubin");
+  sub->add_option("ID", o->id, "or as much of its beginning as tells it apart")->required();
+  sub->add_option("--out", o->out, "write the object or cubin there; - for stdout, and no head")->type_name("FILE");
+  sub->callback([o = o] { show(*o); });
+}
+
+void stats_verb(CLI::App& verb) {
+  const auto [sub, o] = added(verb, "stats", "how many entries of which kind, and how large, in which folders",
+                              "Examples:\n  attune cache stats --json");
+  sub->callback([o = o] { stats(*o); });
+}
+
+void verify_verb(CLI::App& verb) {
+  const auto [sub, o] = added(verb, "verify", "reads every entry and reports those that are damaged",
+                              "Examples:\n  attune cache verify --repair\n"
+                              "Exit:\n  1  there are bad entries that were not removed");
+  sub->add_flag("--repair", o->repair, "remove what is damaged: it is compiled again when it is wanted");
+  sub->callback([o = o] {
+    if (const int code = verify(*o)) throw CLI::RuntimeError(code);
+  });
+}
+
+void clear_verb(CLI::App& verb) {
+  const auto [sub, o] = added(verb, "clear", "removes every entry of the user's folder",
+                              "What attune tune found stays. At a terminal it asks; elsewhere it needs --yes.\n"
+                              "Examples:\n  attune cache clear --yes");
+  sub->add_flag("--yes", o->yes, "do not ask");
+  sub->add_flag("--dry", o->dry, "remove nothing, and tell what would be");
+  sub->callback([o = o] { clear(*o); });
+}
+
+void prune_verb(CLI::App& verb) {
+  const auto [sub, o] = added(verb, "prune", "removes what was not used for the longest",
+                              "Without an option: to ATTUNE_CACHE_SIZE.\n"
+                              "Examples:\n  attune cache prune --to 200M\n  attune cache prune --older-than 30d --dry");
+  sub->add_option("--to", o->to, "until no more is left than that")->type_name("SIZE");
+  sub->add_option("--older-than", o->older_than, "what was last used longer ago: 90, 30m, 12h, 7d, 4w")
+      ->type_name("TIME");
+  sub->add_flag("--dry", o->dry, "remove nothing, and tell what would be");
+  sub->callback([o = o] { prune(*o); });
+}
+
 }  // namespace
 }  // namespace cache
 
@@ -429,66 +309,7 @@ void add_cache(CLI::App& app) {
   });
   verb.footer("Folders, limits and what an entry is: docs/cache.md. attune cache VERB --help tells more.\n"
               "Examples:\n  attune cache ls\n  attune cache stats");
-  const auto add = [&](const char* name, const char* does, const char* footer) {
-    auto o = std::make_shared<CacheOptions>();
-    CLI::App* sub = verb.add_subcommand(name, does);
-    sub->add_flag("--json", o->json, "as JSON");
-    sub->footer(footer);
-    return std::pair(sub, o);
-  };
-  {
-    const auto [sub,
-                o] = add("ls", "each entry in a line: what it is, how large, when it was last used",
-                         "Heads are read and bytes are not: attune cache verify reads all. `seconds` is how long it "
-                         "took to compile.\nExamples:\n  attune cache ls --sort size");
-    sub->add_option("--sort", o->sort, "used: the last one first, if left out")->type_name("used|size|id");
-    sub->callback([o = o] {
-      constexpr std::array words{"used", "size", "id"};
-      if (std::ranges::find(words, o->sort) == words.end())
-        throw Error("bad-choice", fmt::format("--sort cannot be `{}`", o->sort), {.name = "--sort"},
-                    "it takes used, size or id", "write one of these");
-      ls(*o);
-    });
-  }
-  {
-    const auto [sub, o] = add("show", "the head of an entry, and its bytes into a file",
-                              "Examples:\n  attune cache show 3f9a --out kernel.cubin");
-    sub->add_option("ID", o->id, "or as much of its beginning as tells it apart")->required();
-    sub->add_option("--out", o->out, "write the object or cubin there; - for stdout, and no head")->type_name("FILE");
-    sub->callback([o = o] { show(*o); });
-  }
-  {
-    const auto [sub, o] = add("stats", "how many entries of which kind, and how large, in which folders",
-                              "Examples:\n  attune cache stats --json");
-    sub->callback([o = o] { stats(*o); });
-  }
-  {
-    const auto [sub, o] = add("verify", "reads every entry and reports those that are damaged",
-                              "Examples:\n  attune cache verify --repair\n"
-                              "Exit:\n  1  there are bad entries that were not removed");
-    sub->add_flag("--repair", o->repair, "remove what is damaged: it is compiled again when it is wanted");
-    sub->callback([o = o] {
-      if (const int code = verify(*o)) throw CLI::RuntimeError(code);
-    });
-  }
-  {
-    const auto [sub, o] = add("clear", "removes every entry of the user's folder",
-                              "What attune tune found stays. At a terminal it asks; elsewhere it needs --yes.\n"
-                              "Examples:\n  attune cache clear --yes");
-    sub->add_flag("--yes", o->yes, "do not ask");
-    sub->add_flag("--dry", o->dry, "remove nothing, and tell what would be");
-    sub->callback([o = o] { clear(*o); });
-  }
-  {
-    const auto [sub, o] = add("prune", "removes what was not used for the longest",
-                              "Without an option: to ATTUNE_CACHE_SIZE.\n"
-                              "Examples:\n  attune cache prune --to 200M\n  attune cache prune --older-than 30d --dry");
-    sub->add_option("--to", o->to, "until no more is left than that")->type_name("SIZE");
-    sub->add_option("--older-than", o->older_than, "what was last used longer ago: 90, 30m, 12h, 7d, 4w")
-        ->type_name("TIME");
-    sub->add_flag("--dry", o->dry, "remove nothing, and tell what would be");
-    sub->callback([o = o] { prune(*o); });
-  }
+  for (const auto add : {ls_verb, show_verb, stats_verb, verify_verb, clear_verb, prune_verb}) add(verb);
 }
 
 }  // namespace attune::tools

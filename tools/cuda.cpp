@@ -35,10 +35,10 @@ nlohmann::ordered_json json_of(const codegen::CallPage& page) {
     out["story"] = fmt::format("{}", fmt::join(page.choices->story, "; "));
     for (const codegen::KernelChoice& c : page.choices->choices)
       out["candidates"].push_back({{"kernel", c.plan.kernel->name},
-                                   {"m", c.plan.m},
-                                   {"n", c.plan.n},
-                                   {"stages", c.plan.stages},
-                                   {"heads", c.plan.heads},
+                                   {"m", c.plan.tile.m},
+                                   {"n", c.plan.tile.n},
+                                   {"stages", c.plan.tile.stages},
+                                   {"heads", c.plan.tile.heads},
                                    {"variant", codegen::variant_of(c.plan).text()}});
   }
   out["text"] = page.source.text;

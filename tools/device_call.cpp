@@ -2,9 +2,11 @@
 #include "tools/device_call.h"
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <vector>
 
+#include "codegen/occupancy.h"
 #include "compiler/lower.h"
 #include "runtime/attention/offline/shape.h"
 
@@ -12,9 +14,7 @@ namespace attune::tools {
 
 void DeviceCall::add_to(CLI::App& verb, bool beside_picture) {
   const std::string group = "The call";
-  verb.add_option("--dtype", dtype, "of q, k, v and o; bf16 if left out; with e4m3, o is bf16")
-      ->type_name("f32|f16|bf16|e4m3")
-      ->group(group);
+  add_call_type(verb, dtype, "bf16 if left out; ")->group(group);
   verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N")->group(group);
   verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N")->group(group);
   verb.add_option(beside_picture ? "--seq" : "--seq,--q-len", seq, "queries; 8192 if left out")
@@ -34,29 +34,30 @@ void DeviceCall::add_to(CLI::App& verb, bool beside_picture) {
 
 void DeviceCall::check() const {
   exact.check();
-  require_word("--dtype", dtype, std::array<std::string, 4>{"f32", "f16", "bf16", "e4m3"});
+  call_type(dtype);
   for (const auto& [option, value] :
        {std::pair{"--d", d}, {"--dv", dv.value_or(1)}, {"--seq", seq}, {"--kv-seq", kv_seq.value_or(1)}})
     require_size(option, value, 1, compiler::max_length);
+  // Those too old for kernels are refused by the choice of one.
+  if (arch && *arch >= codegen::multiprocessors().front().arch && !runtime::is_known_arch(*arch)) {
+    std::vector<int> known;
+    for (const codegen::Multiprocessor& one : codegen::multiprocessors()) known.push_back(one.arch);
+    throw Error("unknown-target", fmt::format("there is no GPU of compute capability {}.{}", *arch / 10, *arch % 10),
+                {.name = "--arch"}, fmt::format("there are {}", fmt::join(known, ", ")), "write one of these");
+  }
 }
 
 codegen::KernelSpec DeviceCall::spec(int otherwise, std::int64_t group) const {
-  const DType type = dtype == "f16"    ? DType::f16
-                     : dtype == "bf16" ? DType::bf16
-                     : dtype == "e4m3" ? DType::e4m3
-                                       : DType::f32;
   // Tensors are contiguous: their widths decide how rows may be copied.
-  codegen::KernelSpec out = runtime::spec_of({.dtype = type,
-                                              .d = d,
-                                              .dv = dv,
-                                              .max = max,
-                                              .packed = packed,
-                                              .heads = codegen::heads_to_share(seq, group),
-                                              .few = codegen::few_rows(seq, group),
-                                              .exact = exact.asked()},
-                                             arch.value_or(otherwise));
-  out.boxes = out.load == 16 && out.store == 16;
-  return out;
+  return runtime::spec_of({.dtype = call_type(dtype),
+                           .d = d,
+                           .dv = dv,
+                           .max = max,
+                           .packed = packed,
+                           .heads = codegen::heads_to_share(seq, group),
+                           .few = codegen::few_rows(seq, group),
+                           .exact = exact.asked()},
+                          arch.value_or(otherwise));
 }
 
 std::optional<codegen::Preference> DeviceCall::preference() const {

@@ -121,7 +121,7 @@ class Rooms {
                                                            preference ? &*preference : nullptr);
     if (wants("plan")) add("plan", plan_of(spec, kind, choices));
     if (!wants("source")) return;
-    add("source", codegen::kernel_source(parts, choices.choices[0].plan, spec.arch).text);
+    add("source", codegen::kernel_source(parts, choices.choices[0].plan).text);
     add("source of lists", parts.facts.listed ? codegen::cover_source(lowered, spec.wide, spec.arch).text : "");
   }
 
@@ -202,6 +202,9 @@ void add_diff(CLI::App& app) {
       "Exit:\n"
       "  1  they differ in a room that was looked at");
   verb.callback([o] {
+    // Empty: what both sides have alone.
+    for (Side* side : {&o->a, &o->b})
+      if (side->mod == "") side->mod.reset();
     o->call.check();
     require_word("--color", o->color, std::array<std::string, 3>{"auto", "always", "never"});
     const std::vector<std::string> known(rooms_of_diff.begin(), rooms_of_diff.end());

@@ -121,6 +121,9 @@ void add_explain(CLI::App& app) {
     if (o->backward && o->target != "cuda")
       throw Error("bad-usage", "the command line cannot be read", {.name = "--backward"},
                   "it asks about the kernels of a GPU", "add --target cuda, or leave it out");
+    if (o->call.arch && o->target != "cuda")
+      throw Error("bad-usage", "the command line cannot be read", {.name = "--arch"}, "it is of a GPU",
+                  "add --target cuda, or leave it out");
     require_expression(o->text, "explain");
     explain(*o);
   });

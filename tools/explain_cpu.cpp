@@ -5,7 +5,8 @@
 
 #include "codegen/cpu.h"
 #include "codegen/parts.h"
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
+#include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/peak.h"
 #include "tools/explain.h"
 

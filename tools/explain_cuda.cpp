@@ -5,8 +5,8 @@
 #include "codegen/bound.h"
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/occupancy.h"
-#include "runtime/attention/attention.h"
 #include "runtime/attention/offline/builds.h"
+#include "runtime/attention/tools.h"
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/cuda/engine.h"
@@ -252,7 +252,7 @@ class OnDevice {
     // Of five products, three are as wide as q and k; of two, one is.
     const double of_d = bench_.backward ? 3 : 1, of_dv = bench_.backward ? 2 : 1;
     work_ = {.dtype = spec_.dtype,
-             .visited = visited_pairs(one, bench_, plan.queries(), plan.n),
+             .visited = visited_pairs(one, bench_, plan.queries(), plan.tile.n),
              .d = of_d * static_cast<double>(spec_.d),
              .dv = of_dv * static_cast<double>(spec_.dv),
              .specials = codegen::special_functions(mod),

@@ -134,63 +134,78 @@ std::string user_struct(const Launch& launch, const std::string& name) {
   return out + required(name, codegen::page_bytes(launch.mod, launch.wide));
 }
 
+/// Of the companions that such launches need, those that get this struct.
+std::string beside(const Launch& launch, codegen::Companion::Args kind) {
+  using Args = codegen::Companion::Args;
+  const codegen::KernelPlan& plan = launch.choice->plan;
+  const int chunk = codegen::gpu_element(plan.spec.dtype).chunk();
+  std::string out;
+  for (const codegen::Companion* one : plan.kernel->companions) {
+    if (one->args != kind) continue;
+    if (kind == Args::of_kernel)
+      out += fmt::format("then     the kernel `{}` with the same arguments, {} blocks for each block, {} threads\n",
+                         one->name, join_blocks, one->threads);
+    if (kind == Args::lists && launch.listed)
+      out += fmt::format("\ntiles    lists that the kernel `{}` of the same Mod writes first", one->name);
+    if (kind == Args::turn && plan.tile.turned)
+      out += fmt::format("\nbefore   the kernel `{}`, {} threads, a block for each {} keys of a head, with "
+                         "TurnArgs of args.cuh: {} rows for each block\n"
+                         "         are where v_map is to be, over [{}][key head][row][{}] in boxes of as many",
+                         one->name, one->threads, plan.tile.n, ceil_div(plan.tile.n, chunk) * plan.tile.dv,
+                         plan.spec.packed ? "1" : "batch", chunk);
+  }
+  return out;
+}
+
 std::string how(const Launch& launch) {
   if (!launch.choice)
     return "grid     ceil(q_len / TILE_Q) x tile_heads x tile_batches, before the kernel that reads the lists\n"
            "arguments struct attune_cover_args, then the user's struct";
   const codegen::KernelChoice& c = *launch.choice;
   const codegen::KernelPlan& plan = c.plan;
-  const bool ordered = plan.kernel->persistent && plan.packed && !plan.kernel->cuts_keys;
-  const std::string sets = plan.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", plan.heads);
+  const codegen::Tile& tile = plan.tile;
+  const bool cuts = codegen::cuts_keys(*plan.kernel), ordered = plan.kernel->persistent && plan.spec.packed && !cuts;
+  const int chunk = codegen::gpu_element(plan.spec.dtype).chunk();
+  using Args = codegen::Companion::Args;
+  const std::string sets = tile.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", tile.heads);
   std::string out = fmt::format("grid     {}: tiles = {}\n",
-                                plan.kernel->cuts_keys    ? "as many blocks as multiprocessors, which share all tiles"
+                                cuts                      ? "as many blocks as multiprocessors, which share all tiles"
                                 : plan.kernel->persistent ? "as many blocks as multiprocessors, at most tiles"
                                                           : "tiles",
                                 ordered ? fmt::format("order_count * {}", sets)
-                                        : fmt::format("ceil(q_len / {}) * {} * batch", plan.queries(), sets));
+                                        : fmt::format("ceil(q_len / {}) * {} * batch", tile.queries(), sets));
   const char* const further = plan.further() ? "_further" : "";
-  if (plan.kernel->latent)
+  if (plan.args() == codegen::ArgsKind::mla)
     return out + fmt::format("clusters of {} blocks\n"
                              "parts    2 * blocks * {} floats\n"
                              "maps     q_map in boxes of {} rows, k_map of {}; each {} columns wide, swizzled by 128 "
                              "bytes\n"
-                             "then     the kernel `{}` with the same arguments, {} blocks for each block, {} threads\n"
+                             "{}"
                              "arguments struct attune_latent_args{}, then the user's struct",
-                             codegen::trait(plan, "cluster"), plan.m * (plan.dv + part_floats), c.boxes->q, c.boxes->k,
-                             codegen::gpu_element(plan.dtype).chunk(), plan.kernel->joins, join_blocks, join_threads,
-                             further);
-  if (plan.kernel->cuts_keys)
-    return out +
-           fmt::format("parts    2 * blocks * q_len * {} floats; arrivals: a zeroed unsigned for each block\n"
-                       "arguments struct attune_decode_args{}, then the user's struct{}",
-                       plan.heads * (plan.dv + part_floats), further,
-                       launch.listed ? "\ntiles    lists that the kernel `cover` of the same Mod writes first" : "");
+                             tile.cluster, tile.m * (tile.dv + part_floats), c.boxes->q, c.boxes->k, chunk,
+                             beside(launch, Args::of_kernel), further);
+  if (cuts)
+    return out + fmt::format("parts    2 * blocks * q_len * {} floats; arrivals: a zeroed unsigned for each block\n"
+                             "arguments struct attune_decode_args{}, then the user's struct{}",
+                             tile.heads * (tile.dv + part_floats), further, beside(launch, Args::lists));
   out += fmt::format("arguments struct attune_{}_args{}, then the user's struct\n",
-                     codegen::trait(plan, "apart") ? "apart" : "forward", further);
-  const char* const batch = plan.packed ? "1" : "batch";
+                     plan.args() == codegen::ArgsKind::per_entry ? "apart" : "forward", further);
+  const char* const batch = plan.spec.packed ? "1" : "batch";
   out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
                                "columns wide, swizzled by 128 bytes,\n"
                                "         over [{}][head][position][d] from the last dimension on",
-                               c.boxes->q, c.boxes->k, c.boxes->v, c.boxes->o, codegen::gpu_element(plan.dtype).chunk(),
-                               batch)
+                               c.boxes->q, c.boxes->k, c.boxes->v, c.boxes->o, chunk, batch)
                  : std::string("maps     none: the tensor maps may be left zero");
-  if (c.boxes && plan.heads > 1)
+  if (c.boxes && tile.heads > 1)
     out += fmt::format("\n         q_map and o_map over [{}][key head][position][head of it][d], boxes of {} and {} "
                        "positions, {} heads of each",
-                       batch, c.boxes->q / plan.heads, c.boxes->o / plan.heads, plan.heads);
-  if (codegen::comes_turned(plan)) {
-    const int rows = ceil_div(plan.n, codegen::gpu_element(plan.dtype).chunk()) * plan.dv;
-    out += fmt::format("\nbefore   the kernel `turn_values_sm90`, {} threads, a block for each {} keys of a head, with "
-                       "TurnArgs of args.cuh: {} rows for each block\n"
-                       "         are where v_map is to be, over [{}][key head][row][{}] in boxes of as many",
-                       turn_threads, plan.n, rows, batch, codegen::gpu_element(plan.dtype).chunk());
-  }
+                       batch, c.boxes->q / tile.heads, c.boxes->o / tile.heads, tile.heads);
+  out += beside(launch, Args::turn);
   if (c.counts_tiles) out += "\nnext     points to a zeroed unsigned";
   if (ordered)
     out += fmt::format("\norder    of all sequences each tile of {} queries once, the longest walks first",
-                       plan.queries());
-  if (launch.listed) out += "\ntiles    lists that the kernel `cover` of the same Mod writes first";
-  return out;
+                       tile.queries());
+  return out + beside(launch, Args::lists);
 }
 
 }  // namespace
@@ -217,8 +232,8 @@ std::string launch_header(const Launch& launch) {
   if (launch.choice)
     out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES {2}\n#define {0}_TILE_Q {3}\n"
                        "#define {0}_TILE_KV {4}\n",
-                       prefix, launch.choice->threads, launch.choice->shared_bytes, launch.choice->plan.queries(),
-                       launch.choice->plan.n);
+                       prefix, launch.choice->threads, launch.choice->shared_bytes, launch.choice->tile.queries(),
+                       launch.choice->plan.tile.n);
   else
     out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES 0\n", prefix, cover_threads);
   return out + user_struct(launch, id);

@@ -4,7 +4,6 @@
 #include <histedit.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <clocale>
 #include <csignal>
 #include <cstdio>
@@ -15,7 +14,9 @@ namespace {
 
 constexpr int kept_lines = 1000;
 
-void on_interrupt(int) {}
+volatile std::sig_atomic_t interrupted = 0;
+
+void on_interrupt(int) { interrupted = 1; }
 
 /// While this object lives, Ctrl-C makes a read return instead of ending the process.
 class Interruptible {
@@ -79,11 +80,12 @@ class Editor : public LineReader {
   std::optional<std::string> next() override {
     const Interruptible while_reading;
     int count = 0;
-    errno = 0;
+    interrupted = 0;
     const char* text = el_gets(edit_, &count);
     if (!text || count <= 0) {
       std::fputs("\n", stdout);
-      if (count < 0 && errno == EINTR) {
+      // A search ends as if the input had, and leaves no errno.
+      if (interrupted != 0) {
         el_set(edit_, EL_UNBUFFERED, 0);
         el_reset(edit_);
         return "";

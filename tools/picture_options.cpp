@@ -7,6 +7,7 @@
 
 #include "compiler/check.h"
 #include "playground/fill.h"
+#include "playground/say.h"
 #include "runtime/machine/archive.h"
 
 namespace attune::tools {
@@ -42,9 +43,23 @@ void PictureOptions::add_to(CLI::App& verb, bool beside_call) {
   verb.add_option("--scale", scale, "the factor of q . k; 1 / sqrt(D) if left out")->type_name("X");
 }
 
+std::vector<std::string> PictureOptions::look(const Pictured& of) const {
+  auto how = fills_of(fills);
+  for (const std::string& name : of.declared)
+    if (playground::Fill& fill = how[name]; fill.how.empty())
+      fill.how = playground::usual_word(of.text.captures.at(name).tensor.dtype);
+  std::vector<std::string> out = playground::look_of(of.view, how);
+  if (q) out.push_back(fmt::format("--q '{}'", *q));
+  if (k) out.push_back(fmt::format("--k '{}'", *k));
+  if (random) out.push_back(fmt::format("--random {}", *random));
+  if (scale) out.push_back(fmt::format("--scale {}", *scale));
+  return out;
+}
+
 Pictured PictureOptions::pictured(bool unfilled, compiler::Steps* steps) const {
   if (random) require_size("--random", *random, 1, 1024);
   const auto how = fills_of(fills);
+  std::vector<std::string> declared;
   const auto filled = [&](const std::string& name, DType type, std::span<const std::int64_t> shape) {
     const auto found = how.find(name);
     if (found == how.end() && !unfilled)
@@ -52,6 +67,7 @@ Pictured PictureOptions::pictured(bool unfilled, compiler::Steps* steps) const {
                   fmt::format("give the file: --capture {0}=FILE.npy, or say how to fill it: --fill {0}=normal", name));
     runtime::Owned out{detail::allocate(Device::cpu(), type, shape), {}};
     out.tensor = Tensor(out.memory.get(), type, shape);
+    declared.push_back(name);
     playground::fill(out.tensor, found == how.end() ? playground::Fill{} : found->second, name);
     return out;
   };
@@ -64,6 +80,7 @@ Pictured PictureOptions::pictured(bool unfilled, compiler::Steps* steps) const {
                         .b = static_cast<std::int32_t>(extent.b),
                         .h = static_cast<std::int32_t>(extent.h),
                         .scale = scale}};
+  out.declared = std::move(declared);
   runtime::View& view = out.view;
   if (q) out.q = read_tensor(*q, "--q " + *q);
   if (k) out.k = read_tensor(*k, "--k " + *k);

@@ -14,6 +14,7 @@ struct Pictured {
   compiler::LoweredMod lowered;
   runtime::Owned q, k;
   runtime::View view;
+  std::vector<std::string> declared{};  ///< captured tensors that were given as a type, and filled
 };
 
 struct PictureOptions {
@@ -25,6 +26,8 @@ struct PictureOptions {
   std::vector<std::string> fills;
 
   void add_to(CLI::App& verb, bool beside_call = false);
+  /// Options of attune plot that show the same picture.
+  std::vector<std::string> look(const Pictured& of) const;
   /// `unfilled`: captured tensors without data get what suits their type; otherwise they are an Error. `steps` may be
   /// null.
   Pictured pictured(bool unfilled, compiler::Steps* steps) const;

@@ -11,7 +11,8 @@
 #include "ir/print.h"
 #include "runtime/engines/picture/counts.h"
 #include "runtime/ranks/plan/picture.h"
-#include "runtime/ranks/transport/transport.h"
+#include "runtime/ranks/plan/whole.h"
+#include "runtime/ranks/ranks.h"
 #include "tools/output.h"
 #include "tools/ranks_measured.h"
 #include "tools/text.h"
@@ -31,7 +32,7 @@ constexpr int most_listed = 16;
 struct RanksOptions {
   TextOptions text;
   std::int64_t q_len = 131072, q_offset = 0, batch = 1, ranks = 4, per_node = 8, groups = 0, grain = 384;
-  std::optional<std::int64_t> kv_len;
+  std::optional<std::int64_t> kv_len, kv_heads;
   std::string heads = "64/8", d = "128", dtype = "bf16", links = "330,45", tflops = "660", deal = "best",
               travel = "best";
   std::optional<std::string> starts, svg;
@@ -135,7 +136,9 @@ class RanksVerb {
   Forward whole() {
     constexpr double most = 1 << 30;
     const auto heads = pair_of("--heads", o_.heads, '/'), widths = pair_of("--d", o_.d, '/');
-    const std::int64_t q_heads = size("--heads", heads[0], 1, 4096), kv_heads = size("--heads", heads[1], 1, 4096),
+    const std::int64_t q_heads = size("--heads", heads[0], 1, 4096),
+                       kv_heads = o_.kv_heads ? size("--kv-heads", static_cast<double>(*o_.kv_heads), 1, 4096)
+                                              : size("--heads", heads[1], 1, 4096),
                        d = size("--d", widths[0], 1, 4096), dv = size("--d", widths[1], 1, 4096),
                        batch = size("--batch", static_cast<double>(o_.batch), 1, 1 << 20);
     const DType type = type_of(o_.dtype);
@@ -285,8 +288,8 @@ void add_ranks(CLI::App& app) {
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   const std::string call = "The call", machine = "The machine";
-  verb.add_option("--q-len", o->q_len, "queries; 131072 if left out")->type_name("N")->group(call);
-  verb.add_option("--kv-len", o->kv_len, "keys; as many as there are positions of queries if left out")
+  verb.add_option("--q-len,--seq", o->q_len, "queries; 131072 if left out")->type_name("N")->group(call);
+  verb.add_option("--kv-len,--kv-seq", o->kv_len, "keys; as many as there are positions of queries if left out")
       ->type_name("N")
       ->group(call);
   verb.add_option("--q-offset", o->q_offset, "the position of the first query")->type_name("N")->group(call);
@@ -295,6 +298,7 @@ void add_ranks(CLI::App& app) {
       ->group(call);
   verb.add_option("--batch", o->batch, "batch entries")->type_name("N")->group(call);
   verb.add_option("--heads", o->heads, "heads of q and of keys; 64/8 if left out")->type_name("Q/KV")->group(call);
+  verb.add_option("--kv-heads", o->kv_heads, "heads of keys, in place of /KV")->type_name("N")->group(call);
   verb.add_option("--d", o->d, "width of a head, and of values; 128 if left out")->type_name("D/DV")->group(call);
   verb.add_option("--dtype", o->dtype, "bf16 if left out")->type_name("bf16|f16|f32")->group(call);
   verb.add_option("--ranks", o->ranks, "GPUs; 4 if left out")->type_name("N")->group(machine);

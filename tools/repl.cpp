@@ -15,6 +15,7 @@
 
 #include "compiler/check.h"
 #include "compiler/lower.h"
+#include "ir/named.h"
 #include "ir/parse.h"
 #include "ir/print.h"
 #include "runtime/engines/cover/tiles.h"
@@ -26,50 +27,13 @@
 #include "tools/mod_file.h"
 #include "tools/output.h"
 #include "tools/picture.h"
+#include "tools/repl_words.h"
 #include "tools/verbs.h"
 #include "tools/version.h"
 #include "tools/write_files.h"
 
 namespace attune::tools {
 namespace {
-
-/// The first word of a line, and the rest without blanks around it.
-std::pair<std::string, std::string> first_word(std::string_view line) {
-  constexpr std::string_view blanks = " \t\r";
-  const auto trim = [&](std::string_view text) {
-    const std::size_t begin = text.find_first_not_of(blanks);
-    return begin == std::string_view::npos ? std::string_view()
-                                           : text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
-  };
-  line = trim(line);
-  const std::size_t end = std::min(line.find_first_of(blanks), line.size());
-  return {std::string(line.substr(0, end)), std::string(trim(line.substr(end)))};
-}
-
-/// Splits words as a shell does: at blanks, with quotes around words that contain some.
-std::vector<std::string> words_of(std::string_view text) {
-  std::vector<std::string> out;
-  bool within = false;
-  char quote = 0;
-  for (const char c : text) {
-    if (quote == 0 && (c == ' ' || c == '\t')) {
-      within = false;
-      continue;
-    }
-    if (!within) out.emplace_back();
-    within = true;
-    if (c == quote)
-      quote = 0;
-    else if (quote == 0 && (c == '\'' || c == '"'))
-      quote = c;
-    else
-      out.back() += c;
-  }
-  if (quote != 0)
-    throw Error("stray-argument", "a quote is not closed", {.text = std::string(text), .begin = 0, .end = text.size()},
-                fmt::format("there is no second {}", quote), "close it");
-  return out;
-}
 
 /// The largest integer literal of an expression: pictures should be large enough to show its effect.
 std::int64_t largest_literal(const ir::Expr& root) {
@@ -160,7 +124,11 @@ class Repl {
   void handle(const std::string& line) {
     const auto [word, rest] = first_word(line);
     if (word.empty() || word.starts_with('#')) return;
-    if (!word.starts_with(':')) return expression(line);
+    if (!word.starts_with(':')) {
+      const bool mask = expression(line);
+      if (::isatty(STDIN_FILENO)) print_out("shown alone; :{} makes it the mod's\n", mask ? "mask" : "score");
+      return;
+    }
     const std::string name = word.substr(1);
     for (const Command& command : commands())
       if (name == command.name) return (this->*command.act)(rest);
@@ -194,8 +162,9 @@ class Repl {
     if (word == "score" || word == "mask") expression(rest);
   }
 
-  /// Shows an expression simplified; for a score, its derivative; for one that removes pairs, a picture.
-  void expression(const std::string& text) {
+  /// Shows an expression simplified; for a score, its derivative; for one that removes pairs, a picture. Returns
+  /// whether it is a mask.
+  bool expression(const std::string& text) {
     TextOptions one = mod_;
     one.score = one.mask = one.prob = one.sink = std::nullopt;
     one.bare = text;
@@ -206,6 +175,7 @@ class Repl {
     flush_out();
     if (!mask) call("grad", arguments(one));
     picture(one);
+    return mask;
   }
 
   void picture(const TextOptions& one) {
@@ -335,21 +305,6 @@ class Repl {
       if (is_for_mods(verb) && name_of(verb) != "run") line(fmt::format(":{} [OPTION]...", name_of(verb)), verb.about);
   }
 
-  /// The mod as command-line options.
-  static std::vector<std::string> arguments(const TextOptions& mod) {
-    std::vector<std::string> out;
-    for (const auto& [option, member] :
-         {std::pair{"--capture=", &TextOptions::captures}, std::pair{"--param=", &TextOptions::params},
-          std::pair{"--let=", &TextOptions::lets}})
-      for (const std::string& one : mod.*member) out.push_back(option + one);
-    for (const auto& [option, member] :
-         {std::pair{"--score=", &TextOptions::score}, std::pair{"--mask=", &TextOptions::mask},
-          std::pair{"--prob=", &TextOptions::prob}, std::pair{"--sink=", &TextOptions::sink},
-          std::pair{"--score=", &TextOptions::bare}})
-      if (mod.*member) out.push_back(option + *(mod.*member));
-    return out;
-  }
-
   void call(const std::string& verb, const std::vector<std::string>& options) {
     std::vector<const char*> words{"attune", verb.c_str()};
     for (const std::string& one : options) words.push_back(one.c_str());
@@ -358,6 +313,8 @@ class Repl {
 
   void hand_over(const std::string& verb, const std::vector<std::string>& more) {
     std::vector<std::string> all = arguments(mod_);
+    // The mod is what is compared with: A, which nothing is added to.
+    if (verb == "diff" && !more.empty() && !more[0].starts_with("-")) all.emplace_back("");
     all.insert(all.end(), more.begin(), more.end());
     call(verb, all);
   }
@@ -379,6 +336,7 @@ class Repl {
       for (std::size_t i = 0; i < ir::user_input_count; ++i) words.emplace_back(ir::input_names[i]);
       for (const ir::OpRow& row : ir::op_rows)
         if (row.bind == 0 && !row.spelling.empty()) words.push_back(std::string(row.spelling) + "(");
+      for (const ir::NamedMod& mod : ir::named_mods()) words.push_back(std::string(mod.name) + "(");
       for (const auto member : {&TextOptions::captures, &TextOptions::params, &TextOptions::lets})
         for (const std::string& one : mod_.*member) words.push_back(one.substr(0, one.find('=')));
     }

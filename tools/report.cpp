@@ -59,7 +59,7 @@ class Report {
     heading("The picture");
     out_ += runtime::draw(of_.lowered, compiler::args(of_.lowered), view);
     if (view.tiles) tiles();
-    const playground::Said said = playground::say(written_, of_.traced);
+    const playground::Said said = playground::say(written_, of_.traced, o_.picture.look(of_));
     heading("The same in C++, in Python and in a shell");
     for (const std::string& text : {said.cpp, said.python, said.command}) block(text);
     heading("What the compiler makes of it");

@@ -16,8 +16,7 @@
 #include "ir/parse.h"
 #include "runtime/machine/tensor.h"
 #include "tools/output.h"
-#include "tools/progress.h"
-#include "tools/text.h"
+#include "tools/run_options.h"
 #include "tools/verbs.h"
 #include "tools/write_files.h"
 
@@ -25,65 +24,6 @@ namespace attune::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct RunOptions {
-  std::string q, k, v, out;
-  std::optional<std::int64_t> v_columns;  ///< values are so many columns of the keys, instead of v
-  TextOptions text;
-  ExactOption exact;
-  std::optional<std::string> scale, dtype, grad_out, grad_lse, cu_seqlens_q, cu_seqlens_kv;
-  std::optional<std::string> kv_len, q_offsets, pages, o_before, lse_before;
-  std::string layout, target = "auto";
-  std::vector<std::string> grads;
-  std::int64_t q_offset = 0, kv_offset = 0, piece = 0;
-  ProgressOption progress;
-  bool max = false, deterministic = false, json = false, quiet = false;
-
-  bool packed() const { return cu_seqlens_q || cu_seqlens_kv; }
-};
-
-Error refuse(std::string code, std::string problem, std::string option, std::string why, std::string fix) {
-  return Error(std::move(code), std::move(problem), {.name = std::move(option)}, std::move(why), std::move(fix));
-}
-
-void check_options(const RunOptions& o) {
-  require_word("--target", o.target, std::array<std::string, 4>{"auto", "cuda", "cpu", "oracle"});
-  if (!o.layout.empty()) require_word("--layout", o.layout, std::array<std::string, 2>{"bhsd", "bshd"});
-  if (o.dtype) require_word("--dtype", *o.dtype, std::array<std::string, 4>{"f32", "f16", "bf16", "e4m3"});
-  o.exact.check();
-  if (o.v.empty() != o.v_columns.has_value())
-    throw refuse("bad-usage", "the command line cannot be read", "--v",
-                 o.v.empty() ? "there are no values" : "--v-columns says that values are columns of the keys",
-                 "pass one of --v FILE.npy and --v-columns N");
-  if (o.exact.word && o.target != "cuda")
-    throw refuse("bad-usage", "the command line cannot be read", "--exact", "it is for kernels of a GPU",
-                 "add --target cuda, or leave it out");
-  if (o.packed() && !o.layout.empty())
-    throw refuse("layout-packed", "--layout is given for packed input", "--layout " + o.layout,
-                 "packed input is [T, H, D] and has no other layout", "leave --layout out");
-  if (!o.grad_out && o.grad_lse)
-    throw refuse("grad-without-out", "--grad-lse is given without --grad-out", "--grad-lse " + *o.grad_lse,
-                 "the backward starts from the gradient of the output",
-                 "pass --grad-out too: zeros, if only lse has a gradient");
-  if (!o.grad_out && !o.grads.empty())
-    throw refuse("grad-without-out", "--grad is given without --grad-out", "--grad " + o.grads[0],
-                 "the backward starts from the gradient of the output", "pass --grad-out FILE.npy");
-  const std::array<std::pair<std::string_view, bool>, 7> forward_only{{{"--kv-len", o.kv_len.has_value()},
-                                                                       {"--q-offsets", o.q_offsets.has_value()},
-                                                                       {"--pages", o.pages.has_value()},
-                                                                       {"--o-before", o.o_before.has_value()},
-                                                                       {"--lse-before", o.lse_before.has_value()},
-                                                                       {"--kv-offset", o.kv_offset != 0},
-                                                                       {"--piece", o.piece != 0}}};
-  for (const auto& [option, given] : forward_only)
-    if (given && o.grad_out)
-      throw refuse("forward-only", fmt::format("{} is given with --grad-out", option), std::string(option),
-                   "it is for the forward alone", "leave it out, or compute the forward alone");
-  std::error_code ignored;
-  if (fs::exists(o.out, ignored) && !fs::is_directory(o.out, ignored))
-    throw refuse("out-not-folder", "the results have no folder to go to", "--out " + o.out,
-                 o.out + " exists and is not a folder", "name a folder; it is made if it is not there");
-}
 
 /// A new contiguous tensor, zeroed.
 Owned make(DType type, std::span<const std::int64_t> shape, const Device& device = Device::cpu()) {
@@ -120,8 +60,8 @@ Owned read_floats(const std::string& option, const std::string& path, std::optio
   const std::string called = fmt::format("{} {}", option, path);
   Owned in = read_tensor(path, called);
   if (in.tensor.dtype == DType::boolean)
-    throw refuse("file-type", "the file holds booleans", called, "numbers are expected here",
-                 "save it as floats or integers");
+    throw refuse_option("file-type", "the file holds booleans", called, "numbers are expected here",
+                        "save it as floats or integers");
   const DType type = as.value_or(is_float(in.tensor.dtype) ? in.tensor.dtype : DType::f32);
   return type == in.tensor.dtype ? in : converted(in, type);
 }
@@ -183,7 +123,7 @@ class Run {
       : o_(options), device_(options.target == "cuda" ? Device::cuda() : Device::cpu()) {}
 
   void operator()() {
-    check_options(o_);
+    o_.check();
     o_.progress.style();  // refuses a word that there is not, before anything is read
     read();
     const auto start = std::chrono::steady_clock::now();
@@ -203,11 +143,7 @@ class Run {
 
   void read() {
     std::optional<DType> as;
-    if (o_.dtype)
-      as = *o_.dtype == "f16"    ? DType::f16
-           : *o_.dtype == "bf16" ? DType::bf16
-           : *o_.dtype == "e4m3" ? DType::e4m3
-                                 : DType::f32;
+    if (o_.dtype) as = call_type(*o_.dtype);
     q_ = read_floats("--q", o_.q, as);
     k_ = read_floats("--k", o_.k, as);
     if (!o_.v.empty()) v_ = read_floats("--v", o_.v, as);
@@ -237,15 +173,15 @@ class Run {
                              : o_.target == "cuda" ? Target::cuda
                                                    : Target::automatic;
     if (o_.target != "oracle" && q_.tensor.dtype == DType::f64)
-      throw refuse("engine-type", "engines compute in f32", "--q " + o_.q, o_.q + " holds f64",
-                   "write --dtype f32, or --target oracle: exact, in double precision, and slow");
+      throw refuse_option("engine-type", "engines compute in f32", "--q " + o_.q, o_.q + " holds f64",
+                          "write --dtype f32, or --target oracle: exact, in double precision, and slow");
     text_.attention.exact = o_.exact.asked();
     if (o_.scale) text_.attention.scale = number("--scale", *o_.scale);
     for (const auto& [option, value, of] :
          {std::tuple{"q-offset", o_.q_offset, "query"}, {"kv-offset", o_.kv_offset, "key"}})
       if (value < 0 || value > std::numeric_limits<std::int32_t>::max())
-        throw refuse(option, fmt::format("--{} is {}", option, value), fmt::format("--{} {}", option, value),
-                     "positions are 0 to 2147483647", fmt::format("pass the position of the first {}", of));
+        throw refuse_option(option, fmt::format("--{} is {}", option, value), fmt::format("--{} {}", option, value),
+                            "positions are 0 to 2147483647", fmt::format("pass the position of the first {}", of));
     for (const std::string& name : o_.grads) require_captured(name);
   }
 
@@ -255,9 +191,9 @@ class Run {
     if (k_.tensor.rank < 1) return;  // refused by name later
     std::int64_t& columns = v_.tensor.shape[static_cast<std::size_t>(k_.tensor.rank) - 1];
     if (*o_.v_columns < 1 || *o_.v_columns > columns)
-      throw refuse("v-columns", "the keys have not so many columns, or none are asked for",
-                   fmt::format("--v-columns {}", *o_.v_columns), fmt::format("--k {} has {}", o_.k, columns),
-                   "pass 1 to as many");
+      throw refuse_option("v-columns", "the keys have not so many columns, or none are asked for",
+                          fmt::format("--v-columns {}", *o_.v_columns), fmt::format("--k {} has {}", o_.k, columns),
+                          "pass 1 to as many");
     columns = *o_.v_columns;
   }
 
@@ -349,8 +285,8 @@ class Run {
     std::error_code failed;
     fs::create_directories(o_.out, failed);
     if (failed)
-      throw refuse("out-not-folder", "the results have no folder to go to", "--out " + o_.out, failed.message(),
-                   "name a folder that can be made");
+      throw refuse_option("out-not-folder", "the results have no folder to go to", "--out " + o_.out, failed.message(),
+                          "name a folder that can be made");
     std::vector<FileBytes> files;
     for (const Result& r : results_) files.push_back({fs::path(o_.out) / r.file, npy_of(r.data.tensor)});
     write_files(files);
@@ -395,46 +331,7 @@ class Run {
 void add_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   CLI::App& verb = *app.add_subcommand("run", "attention over .npy files");
-  verb.add_option("--q", o->q, "queries: [B, Hq, Sq, D], packed [T, Hq, D]")->type_name("FILE.npy")->required();
-  verb.add_option("--k", o->k, "keys: [B or 1, Hkv, Skv, D], packed [T, Hkv, D], in pages [pages, Hkv, page, D]")
-      ->type_name("FILE.npy")
-      ->required();
-  verb.add_option("--v", o->v, "values, as the keys")->type_name("FILE.npy");
-  verb.add_option("--v-columns", o->v_columns, "instead of --v: values are the first N columns of the keys")
-      ->type_name("N");
-  verb.add_option("--out", o->out, "the folder for the results")->type_name("DIR")->required();
-  o->text.add_to(verb, Captures::Files);
-  verb.add_option("--scale", o->scale, "of q . k; 1 / sqrt(D) if left out")->type_name("X");
-  verb.add_option("--dtype", o->dtype, "convert q, k and v first")->type_name("f32|f16|bf16|e4m3");
-  verb.add_option("--layout", o->layout, "of q, k, v, the output and their gradients; bhsd if left out")
-      ->type_name("bhsd|bshd");
-  verb.add_option("--cu-seqlens-q", o->cu_seqlens_q, "packed: where the sequences of q start, and the end")
-      ->type_name("FILE.npy");
-  verb.add_option("--cu-seqlens-kv", o->cu_seqlens_kv, "packed: the same of k and v")->type_name("FILE.npy");
-  verb.add_option("--q-offset", o->q_offset, "the position of the first query")->type_name("N");
-  verb.add_option("--q-offsets", o->q_offsets, "the position of the first query of each entry, in its place")
-      ->type_name("FILE.npy");
-  verb.add_option("--kv-offset", o->kv_offset, "the position of the first key")->type_name("N");
-  verb.add_option("--kv-len", o->kv_len, "how many keys each entry has; k and v may have room for more")
-      ->type_name("FILE.npy");
-  verb.add_option("--pages", o->pages, "the pages of each entry's keys, [B, n]: k and v are pools of pages")
-      ->type_name("FILE.npy");
-  verb.add_option("--o-before", o->o_before, "the output over other keys, to merge with")->type_name("FILE.npy");
-  verb.add_option("--lse-before", o->lse_before, "its lse")->type_name("FILE.npy");
-  verb.add_option("--piece", o->piece, "not 0: an entry's bits do not depend on others; a multiple of 128")
-      ->type_name("N");
-  verb.add_option("--grad-out", o->grad_out, "the output's gradient: also computes dq, dk and dv")
-      ->type_name("FILE.npy");
-  verb.add_option("--grad-lse", o->grad_lse, "the gradient of lse")->type_name("FILE.npy");
-  verb.add_option("--grad", o->grads, "a capture whose gradient is wanted")->type_name("NAME")->allow_extra_args(false);
-  verb.add_flag("--deterministic", o->deterministic,
-                "the same bits every time, as the CPU engine and the oracle always do");
-  verb.add_option("--target", o->target, "what computes")->type_name("auto|cuda|cpu|oracle");
-  o->exact.add_to(verb);
-  verb.add_flag("--max", o->max, "also write the largest score of each row");
-  verb.add_flag("--json", o->json, "say what was written as JSON");
-  o->progress.add_to(verb);
-  verb.add_flag("--quiet", o->quiet, "say nothing");
+  o->add_to(verb);
   verb.footer(
       "Computes softmax(score(scale * q . k)) v over the pairs that the mask keeps, and, given the output's gradient, "
       "the "

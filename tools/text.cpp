@@ -123,20 +123,39 @@ CLI::Option* add_words(CLI::App& verb, const std::string& name, std::vector<std:
       meaning);
 }
 
+CLI::Option* add_call_type(CLI::App& verb, std::string& into, const std::string& otherwise) {
+  return verb.add_option("--dtype", into, fmt::format("of q, k, v and o; {}with e4m3, o is bf16", otherwise))
+      ->type_name("f32|f16|bf16|e4m3");
+}
+
+DType call_type(const std::string& word, const std::string& option) {
+  constexpr std::array types{DType::f32, DType::f16, DType::bf16, DType::e4m3};
+  const auto found = std::ranges::find(types, word, [](DType type) { return name_of(type); });
+  if (found != types.end()) return *found;
+  std::vector<std::string> words;
+  for (const DType type : types) words.emplace_back(name_of(type));
+  require_word(option, word, words);
+  throw Bug("a type has a word that is not its name");
+}
+
+namespace {
+
+Error bad_size(const std::string& option, const std::string& text, std::string why) {
+  return Error("bad-size", fmt::format("{} cannot be {}", option, text),
+               {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()}, std::move(why),
+               "see --help of the verb");
+}
+
+}  // namespace
+
 void require_size(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (least <= value && value <= most) return;
-  const std::string text = std::to_string(value);
-  throw Error("bad-size", fmt::format("{} cannot be {}", option, text),
-              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
-              fmt::format("it is a whole number from {} to {}", least, most), "see --help of the verb");
+  throw bad_size(option, std::to_string(value), fmt::format("it is a whole number from {} to {}", least, most));
 }
 
 void require_seconds(const std::string& option, double value) {
   if (value > 0 && std::isfinite(value)) return;
-  const std::string text = fmt::to_string(value);
-  throw Error("bad-size", fmt::format("{} cannot be {}", option, text),
-              {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
-              "it is a finite number above 0, in seconds", "see --help of the verb");
+  throw bad_size(option, fmt::to_string(value), "it is a finite number above 0, in seconds");
 }
 
 double number(const std::string& option, const std::string& text) {

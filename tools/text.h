@@ -48,6 +48,11 @@ void require_expression(const runtime::Written& written, const std::string& verb
 CLI::Option* add_words(CLI::App& verb, const std::string& name, std::vector<std::string>& into,
                        const std::string& meaning);
 
+/// --dtype of a call's q, k, v and o. `otherwise`: what holds if it is left out, if that has to be said.
+CLI::Option* add_call_type(CLI::App& verb, std::string& into, const std::string& otherwise = "");
+/// The type by its word (f32, f16, bf16 or e4m3), or an Error that names the option.
+DType call_type(const std::string& word, const std::string& option = "--dtype");
+
 /// Refuses a size out of range; `option` is named.
 void require_size(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most);
 

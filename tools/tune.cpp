@@ -17,7 +17,7 @@
 
 #include "codegen/headers.h"
 #include "compiler/lower.h"
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/machine/tensor.h"
 #include "runtime/machine/threads.h"
@@ -147,7 +147,7 @@ class Tuner {
     }
     for (const codegen::KernelChoice& choice : choose(wants_.spec, wants_.facts, wants_.kind).choices) {
       out = {codegen::variant_of(choice.plan), true, ""};
-      if (runtime::story(one_.attention, tensors_.call(), &out).flaw.empty()) break;
+      if (runtime::stories(one_.attention, tensors_.call(), &out).front().flaw.empty()) break;
     }
     return out;
   }
@@ -180,7 +180,7 @@ class Tuner {
     alarm(60);
     Trial out{variant, 0, {}};
     const Preference one{variant, true, ""};
-    if (variant != usual_.variant) out.wrong = runtime::story(one_.attention, tensors_.call(), &one).flaw;
+    if (variant != usual_.variant) out.wrong = runtime::stories(one_.attention, tensors_.call(), &one).front().flaw;
     if (out.wrong.empty()) {
       runtime::run(one_.attention, tensors_.call(), &one);
       if (!same(moved(tensors_.o, Device::cpu()).tensor, expected_.tensor)) out.wrong = "its results are others";

@@ -72,7 +72,8 @@ void check_whole(const std::string& option, std::string& text) {
   throw Error("bad-usage", fmt::format("{} is followed by no whole number", option),
               {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
               beyond ? "it is beyond 64 bits" : "digits are expected, after a - where it is below 0",
-              fmt::format("write {} 4096", option));
+              option == "--arch" ? "write the compute capability times ten: --arch 90 for sm_90a"
+                                 : fmt::format("write {} 4096", option));
 }
 
 void take_whole_numbers(CLI::App& app) {
@@ -114,6 +115,12 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
                  "it is neither an option nor the value of one",
                  "put quotes around an expression with spaces, or name the option it belongs to");
   }
+  // CLI11 names an option by its longest name alone, whatever was written.
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&e) && std::string_view(e.what()).ends_with(" missing"))
+    for (const CLI::Option* option : verb.get_options())
+      if (std::string_view(e.what()).starts_with(option->get_name() + ":"))
+        return Error("bad-usage", fmt::format("{} is followed by nothing", option->get_name(false, true)), {},
+                     fmt::format("it takes {}", option->get_type_name()), help);
   return Error("bad-usage", "the command line cannot be read", {}, e.what(), help);
 }
 

@@ -13,7 +13,7 @@
 
 #include "compiler/lower.h"
 #include "compiler/trace.h"
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/engines/oracle/outside.h"
 #include "runtime/engines/oracle/scatters.h"
@@ -181,7 +181,7 @@ class Verify {
     if (call.captured.empty() || noise > 0) return;
     const compiler::LoweredMod lowered = compiler::lower(exactly);
     for (const runtime::CapturedSum& sum :
-         runtime::oracle_gradients(lowered, call, compiler::check(lowered, call, exactly.scale)))
+         runtime::oracle_gradients(runtime::call_of(lowered, call, compiler::check(lowered, call, exactly.scale))))
       out.size_of_captured.push_back(std::sqrt(std::accumulate(sum.squares.begin(), sum.squares.end(), 0.0)));
   }
 
@@ -286,18 +286,18 @@ class Verify {
     // The user's kernel is one of the backward, where that is verified.
     const codegen::Preference* const of_forward = o_.what.backward ? nullptr : preference;
     runtime::run(attention, forward, of_forward);
-    if (!o_.what.backward) return runtime::story(attention, forward, preference).variant.text();
-    runtime::run(attention, backward, preference);
+    if (o_.what.backward) runtime::run(attention, backward, preference);
+    const runtime::What last = o_.what.backward ? runtime::What(backward) : forward;
     std::string names;
-    for (const auto& one : runtime::stories(attention, backward, preference))
+    for (const auto& one : runtime::stories(attention, last, preference))
       names += (names.empty() ? "" : " ") + one.variant.text();
     return names;
   }
 
   void count_outside(const Attention& attention, const Forward& call) {
-    const compiler::BoundMod bound = compiler::trace(attention);
-    const runtime::OutsideReads found = runtime::outside_reads(bound.mod, bound, call,
-                                                               compiler::check(bound, call, attention.scale));
+    const compiler::LoweredMod written = runtime::as_written(compiler::trace(attention));
+    const compiler::Problem problem = compiler::check(written, call, attention.scale);
+    const runtime::OutsideReads found = runtime::outside_reads(written.mod, runtime::call_of(written, call, problem));
     if (found.count == 0) return;
     if (outside_.count == 0) outside_ = {0, found.name, found.first};
     outside_.count += found.count;

@@ -24,6 +24,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 2}};
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
@@ -51,18 +52,18 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(backward_sm90, spec, tile.m, tile.n);
-  plan.stages = 2;
-  plan.traits = {{"order", tile.order},
-                 {"ordered", tile.ordered},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)}};
+  KernelPlan plan = plan_of(backward_sm90, spec, variant, tile.m, tile.n);
+  plan.tile.stages = 2;
+  plan.tile.own = {{"order", tile.order},
+                   {"ordered", tile.ordered},
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)}};
   const BackwardLayout90 shared{.m = tile.m,
                                 .n = tile.n,
-                                .d = plan.d,
-                                .dv = plan.dv,
-                                .stages = plan.stages,
-                                .element = gpu_element(plan.dtype).bytes};
+                                .d = plan.tile.d,
+                                .dv = plan.tile.dv,
+                                .stages = plan.tile.stages,
+                                .element = gpu_element(plan.spec.dtype).bytes};
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared.bytes,
@@ -71,7 +72,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
           .sums = tile.m * shared.d_chunks * shared.chunk};
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({64, plan.m, plan.d, plan.dv}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({64, plan.tile.m, plan.tile.d, plan.tile.dv}); }
 
 }  // namespace
 
@@ -81,10 +82,9 @@ constinit const KernelDescriptor backward_sm90{
     .members = erased_members,
     .searches = searches,
     .persistent = true,
+    .args = ArgsKind::backward,
+    .companions = companions,
     .spills_well = 64,  // softcap spills 60 bytes at D=64, and nothing is serialised
-    .sums_diagonals = true,
-    .multiplies_removed = true,
-    .end = "end_queries_sm90",
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

@@ -28,6 +28,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "pairs", .least = 0, .most = 1}, &Tile::pairs},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&lists_along_kv, &clear_arrivals};
 constexpr Search searches[] = {{.member = "stages", .least = 2, .most = 10}};
 
 constexpr int rows = 16;
@@ -90,13 +91,15 @@ std::string why_illegal(const KernelSpec&, const Variant&) { return {}; }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(decode_sm80, spec, rows, tile.n);
-  plan.stages = tile.stages;
-  plan.d = columns(spec, spec.d);
-  plan.dv = columns(spec, spec.dv);
+  KernelPlan plan = plan_of(decode_sm80, spec, variant, rows, tile.n);
+  plan.tile.stages = tile.stages;
+  plan.tile.d = columns(spec, spec.d);
+  plan.tile.dv = columns(spec, spec.dv);
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
-  plan.traits = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v}, {"store", spec.store},
-                 {"paged", spec.paged}, {"narrow", spec.narrow}, {"pairs", tile.pairs}};
+  plan.tile.warps = tile.warps;
+  plan.tile.pairs = tile.pairs != 0;
+  plan.tile.own = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v}, {"store", spec.store},
+                   {"paged", spec.paged}, {"narrow", spec.narrow}, {"pairs", tile.pairs}};
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_memory(spec, tile).bytes};
 }
 
@@ -109,7 +112,8 @@ constinit const KernelDescriptor decode_sm80{
     .searches = searches,
     .most_heads = rows,
     .persistent = true,
-    .cuts_keys = true,
+    .args = ArgsKind::decode,
+    .companions = companions,
     .spills_well = 16,  // 256 columns of results leave hardly any registers
     .is_for = is_for,
     .why_not = why_not,

@@ -25,6 +25,7 @@ constexpr auto members = [] {
   return out;
 }();
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&turn_values, &lists_along_kv};
 constexpr Search searches[] = {
     {.member = "turns", .least = 0, .most = 2},    {.member = "dynamic", .least = 0, .most = 1},
     {.member = "q_stages", .least = 1, .most = 2}, {.member = "own_o", .least = 0, .most = 1},
@@ -87,7 +88,7 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  return forward_choice90(forward_e4m3_sm90, spec, tile, tile.turned != 0);
+  return forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.turned != 0);
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
@@ -102,7 +103,7 @@ std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
   return out;
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.n, plan.dv}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
 }  // namespace
 
@@ -112,6 +113,7 @@ constinit const KernelDescriptor forward_e4m3_sm90{
     .members = erased_members,
     .searches = searches,
     .persistent = true,
+    .companions = companions,
     .waits = true,
     .is_for = is_for,
     .why_not = why_not,

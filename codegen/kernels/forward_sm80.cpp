@@ -23,6 +23,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "warps", .least = 1, .most = 8}, &Tile::warps},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&lists_along_kv};
 constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 3}};
 
 // At most 99 kB of shared memory, which every card has.
@@ -61,19 +62,19 @@ std::string why_illegal(const KernelSpec&, const Variant& variant) {
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(forward_sm80, spec, tile.m, tile.n);
-  plan.stages = tile.stages;
+  KernelPlan plan = plan_of(forward_sm80, spec, variant, tile.m, tile.n);
+  plan.tile.stages = tile.stages;
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
-  plan.traits = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},
-                 {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
-  if (spec.apart) plan.traits.insert(plan.traits.end(), {{"apart", 1}, {"paged", spec.paged}});
+  plan.tile.own = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},
+                   {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
+  if (spec.apart) plan.tile.own.insert(plan.tile.own.end(), {{"apart", 1}, {"paged", spec.paged}});
   const ForwardLayout80 shared{.m = tile.m,
                                .n = tile.n,
-                               .d = plan.d,
-                               .dv = plan.dv,
+                               .d = plan.tile.d,
+                               .dv = plan.tile.dv,
                                .stages = tile.stages,
-                               .element = gpu_element(plan.dtype).bytes,
-                               .out_element = gpu_element(plan.out).bytes};
+                               .element = gpu_element(plan.spec.dtype).bytes,
+                               .out_element = gpu_element(plan.spec.out).bytes};
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared.bytes};
 }
 
@@ -99,6 +100,7 @@ constinit const KernelDescriptor forward_sm80{
     .members = erased_members,
     .searches = searches,
     .takes_any = true,
+    .companions = companions,
     .spills_well = 128,  // wide tiles spill a little, and are faster than narrow ones that do not
     .why_not = why_not,
     .tiles = tiles,

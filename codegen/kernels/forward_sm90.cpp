@@ -15,6 +15,7 @@ namespace {
 using Tile = ForwardTile90;
 constexpr auto& members = forward_members90;
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&lists_along_kv};
 constexpr Search searches[] = {{.member = "turns", .least = 0, .most = 2},
                                {.member = "dynamic", .least = 0, .most = 1},
                                {.member = "q_stages", .least = 1, .most = 2},
@@ -101,7 +102,7 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
-  return forward_choice90(forward_sm90, spec, tile_of(variant, members));
+  return forward_choice90(forward_sm90, spec, variant, tile_of(variant, members));
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
@@ -124,7 +125,7 @@ std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
   return out;
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.n, plan.dv}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
 }  // namespace
 
@@ -134,6 +135,7 @@ constinit const KernelDescriptor forward_sm90{
     .members = erased_members,
     .searches = searches,
     .persistent = true,
+    .companions = companions,
     .waits = true,
     .why_not = why_not,
     .tiles = tiles,

@@ -28,24 +28,26 @@ inline constexpr std::array forward_members90{
     TileMember<ForwardTile90>{{.name = "dynamic", .least = 0, .most = 1}, &ForwardTile90::dynamic},
 };
 
-inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const ForwardTile90& tile,
-                                     bool turned = false) {
+inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
+                                     const ForwardTile90& tile, bool turned = false) {
   constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
-  KernelPlan plan = plan_of(kernel, spec, tile.m, tile.n);
-  plan.stages = tile.stages;
-  plan.traits = {{"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
-  if (turned) plan.traits.emplace_back("turned", 1);
+  KernelPlan plan = plan_of(kernel, spec, variant, tile.m, tile.n);
+  plan.tile.stages = tile.stages;
+  plan.tile.own = {
+      {"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
+  plan.tile.turned = turned;
+  if (turned) plan.tile.own.emplace_back("turned", 1);
   const ForwardLayout90 shared{.m = tile.m,
                                .n = tile.n,
-                               .d = plan.d,
-                               .dv = plan.dv,
+                               .d = plan.tile.d,
+                               .dv = plan.tile.dv,
                                .stages = tile.stages,
                                .q_stages = tile.q_stages,
-                               .element = gpu_element(plan.dtype).bytes,
-                               .out_element = gpu_element(plan.out).bytes,
+                               .element = gpu_element(plan.spec.dtype).bytes,
+                               .out_element = gpu_element(plan.spec.out).bytes,
                                .own_o = tile.own_o != 0,
                                .comes_turned = turned,
-                               .turns_values = gpu_element(plan.dtype).bytes == 1 && !turned};
+                               .turns_values = gpu_element(plan.spec.dtype).bytes == 1 && !turned};
   return {.plan = std::move(plan),
           .threads = 128 * (tile.m / 64 + 1),
           .shared_bytes = shared.bytes + chunk_alignment,

@@ -22,6 +22,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "parts", .least = 1, .most = 4}, &Tile::parts},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&repair_part};
 constexpr Search searches[] = {{.member = "parts", .least = 1, .most = 4}};
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
@@ -45,22 +46,22 @@ constexpr int q_stages = 3;
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(keys_sm90, spec, tile.m, tile.n);
-  plan.stages = q_stages;
-  plan.traits = {{"parts", tile.parts}, {"width", static_cast<int>(spec.d)}, {"width_v", static_cast<int>(spec.dv)}};
+  KernelPlan plan = plan_of(keys_sm90, spec, variant, tile.m, tile.n);
+  plan.tile.stages = q_stages;
+  plan.tile.own = {{"parts", tile.parts}, {"width", static_cast<int>(spec.d)}, {"width_v", static_cast<int>(spec.dv)}};
   const KeysLayout90 shared{.m = tile.m,
                             .n = tile.n,
-                            .d = plan.d,
-                            .dv = plan.dv,
-                            .stages = plan.stages,
-                            .element = gpu_element(plan.dtype).bytes};
+                            .d = plan.tile.d,
+                            .dv = plan.tile.dv,
+                            .stages = plan.tile.stages,
+                            .element = gpu_element(plan.spec.dtype).bytes};
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared.bytes,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.m, plan.d, plan.dv}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.m, plan.tile.d, plan.tile.dv}); }
 
 }  // namespace
 
@@ -69,8 +70,9 @@ constinit const KernelDescriptor keys_sm90{
     .way = Way::keys,
     .members = erased_members,
     .searches = searches,
+    .args = ArgsKind::backward,
+    .companions = companions,
     .spills_well = 64,
-    .multiplies_removed = true,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

@@ -23,6 +23,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "turns", .least = 0, .most = 3}, &Tile::turns},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&join_latent};
 constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2},
                                {.member = "turns", .least = 0, .most = 3}};
 
@@ -55,10 +56,11 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(latent_sm90, spec, latent_rows, keys);
-  plan.stages = stages;
+  KernelPlan plan = plan_of(latent_sm90, spec, variant, latent_rows, keys);
+  plan.tile.stages = stages;
   const int box = spec.paged ? spec.page_rows : keys;
-  plan.traits = {
+  plan.tile.cluster = tile.cluster;
+  plan.tile.own = {
       {"cluster", tile.cluster}, {"turns", tile.turns}, {"box", box}, {"store", spec.store}, {"paged", spec.paged}};
   const LatentLayout90 shared{.m = latent_rows,
                               .n = keys,
@@ -72,7 +74,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
           .boxes = BoxRows{.q = latent_rows, .k = box}};
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.n, plan.dv / 2}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv / 2}); }
 
 }  // namespace
 
@@ -83,9 +85,8 @@ constinit const KernelDescriptor latent_sm90{
     .searches = searches,
     .most_heads = latent_rows,
     .persistent = true,
-    .cuts_keys = true,
-    .latent = true,
-    .joins = "join_latent_sm90",
+    .args = ArgsKind::mla,
+    .companions = companions,
     .spills_well =
         192,  // results take 128 registers of a thread, and heavy mods are faster so than with tiles of 32 keys
     .why_not = why_not,

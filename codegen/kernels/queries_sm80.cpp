@@ -19,6 +19,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "stages", .least = 1, .most = 2}, &Tile::stages},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&lists_along_kv};
 constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 2}};
 
 // At most 99 kB of shared memory, which every card has.
@@ -41,19 +42,19 @@ std::string why_illegal(const KernelSpec&, const Variant&) { return {}; }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(queries_sm80, spec, tile.m, tile.n);
-  plan.stages = tile.stages;
-  plan.traits = {{"warps", tile.m / 16},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)},
-                 {"vector", spec.load},
-                 {"exact", spec.exact}};
+  KernelPlan plan = plan_of(queries_sm80, spec, variant, tile.m, tile.n);
+  plan.tile.stages = tile.stages;
+  plan.tile.own = {{"warps", tile.m / 16},
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)},
+                   {"vector", spec.load},
+                   {"exact", spec.exact}};
   const QueriesLayout80 shared{.m = tile.m,
                                .n = tile.n,
-                               .d = plan.d,
-                               .dv = plan.dv,
+                               .d = plan.tile.d,
+                               .dv = plan.tile.dv,
                                .stages = tile.stages,
-                               .element = gpu_element(plan.dtype).bytes};
+                               .element = gpu_element(plan.spec.dtype).bytes};
   return {.plan = std::move(plan), .threads = 2 * tile.m, .shared_bytes = shared.bytes};
 }
 
@@ -77,6 +78,8 @@ constinit const KernelDescriptor queries_sm80{
     .members = erased_members,
     .searches = searches,
     .takes_any = true,
+    .args = ArgsKind::backward,
+    .companions = companions,
     .spills_well = 64,
     .why_not = why_not,
     .tiles = tiles,

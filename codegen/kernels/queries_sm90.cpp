@@ -25,6 +25,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "parts", .least = 1, .most = 4}, &Tile::parts},
 };
 constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&repair_part};
 constexpr Search searches[] = {{.member = "v_stages", .least = 1, .most = 2},
                                {.member = "parts", .least = 1, .most = 4}};
 
@@ -36,12 +37,12 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(queries_sm90, spec, tile.m, tile.n);
-  plan.stages = 2;
-  plan.traits = {{"v_stages", tile.v_stages},
-                 {"parts", tile.parts},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)}};
+  KernelPlan plan = plan_of(queries_sm90, spec, variant, tile.m, tile.n);
+  plan.tile.stages = 2;
+  plan.tile.own = {{"v_stages", tile.v_stages},
+                   {"parts", tile.parts},
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)}};
   const QueriesLayout90 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.d,
@@ -69,7 +70,7 @@ std::string why_illegal(const KernelSpec&, const Variant& variant) {
   return tile_of(variant, members).parts == 3 ? "parts is 1, 2 or 4" : "";
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.n, plan.d}); }
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.d}); }
 
 }  // namespace
 
@@ -78,8 +79,9 @@ constinit const KernelDescriptor queries_sm90{
     .way = Way::queries,
     .members = erased_members,
     .searches = searches,
+    .args = ArgsKind::backward,
+    .companions = companions,
     .spills_well = 64,
-    .multiplies_removed = true,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

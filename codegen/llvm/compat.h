@@ -8,10 +8,10 @@
 namespace attune::codegen::compat {
 
 #if LLVM_VERSION_MAJOR >= 18
-inline constexpr auto optimised = llvm::CodeGenOptLevel::Default;
+inline constexpr auto optimised = llvm::CodeGenOptLevel::Default, unoptimised = llvm::CodeGenOptLevel::None;
 inline constexpr auto object_file = llvm::CodeGenFileType::ObjectFile;
 #else
-inline constexpr auto optimised = llvm::CodeGenOpt::Default;
+inline constexpr auto optimised = llvm::CodeGenOpt::Default, unoptimised = llvm::CodeGenOpt::None;
 inline constexpr auto object_file = llvm::CGFT_ObjectFile;
 #endif
 

@@ -121,6 +121,7 @@ void Expressions::emit_below(const Node& root, std::size_t variable) {
 
 void Expressions::emit(const Node& n) { values_[innermost(n)].insert_or_assign(n.digest, computed(n)); }
 
+// A switch over every operation, and as long as that takes.
 Val Expressions::computed(const Node& n) {
   const auto arg = [&](std::size_t i) { return has_operand(n, i) ? value(*n.args[i]) : Val(); };
   const Val x = arg(0), y = arg(1);

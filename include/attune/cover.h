@@ -1,6 +1,8 @@
 // include/attune/cover.h — Cover: the tiles that a mask leaves to visit, listed once for many calls
 #pragma once
 
+#include <attune/cxx20.h>
+
 #include <memory>
 #include <utility>
 

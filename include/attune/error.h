@@ -1,6 +1,8 @@
 // include/attune/error.h — what attune throws: Error when you can act, Bug when we must
 #pragma once
 
+#include <attune/cxx20.h>
+
 #include <cstddef>
 #include <exception>
 #include <string>

@@ -1,6 +1,8 @@
 // include/attune/executor.h — which threads work on a call: attune's own, or your program's
 #pragma once
 
+#include <attune/cxx20.h>
+
 #include <cstdint>
 #include <functional>
 

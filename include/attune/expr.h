@@ -1,6 +1,8 @@
 // include/attune/expr.h — values known only inside the kernel: Float, Int, Bool, At, their operators and functions
 #pragma once
 
+#include <attune/cxx20.h>
+
 #include <concepts>
 #include <cstdint>
 #include <functional>

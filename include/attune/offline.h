@@ -1,6 +1,8 @@
 // include/attune/offline.h — bundles of kernels compiled ahead of time, and calls that never compile
 #pragma once
 
+#include <attune/cxx20.h>
+
 #include <cstddef>
 #include <span>
 #include <string>

@@ -1,6 +1,8 @@
 // include/attune/watch.h — callbacks that tell your program what attune does: kernels made, calls run, choices
 #pragma once
 
+#include <attune/cxx20.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>

@@ -108,6 +108,10 @@ template <class R, class Is, class T>
 constexpr void replace_if(R&& range, Is is, const T& by) {
   std::replace_if(std::begin(range), std::end(range), is, by);
 }
+template <class R, class Out, class F>
+constexpr void transform(R&& range, Out out, F of) {
+  std::transform(std::begin(range), std::end(range), out, of);
+}
 template <class R, class Out>
 constexpr void copy(R&& range, Out out) {
   std::copy(std::begin(range), std::end(range), out);

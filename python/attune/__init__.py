@@ -12,7 +12,8 @@ True
 
 from attune import mods
 from attune._append import append
-from attune._attention import Attention, Cover, Gradients, attention
+from attune._attention import Attention, Gradients, attention
+from attune._cover import Cover
 from attune._errors import Bug, Error
 from attune._library import compile, load, machine, options, version, watch
 from attune._parts import Mask, Prob, Score, Sink

@@ -9,14 +9,14 @@ from typing import Any
 
 from attune._errors import Error
 from attune._place import here
-from attune.expr import _said
+from attune._words import said
 
 MOST = 2**31 - 1  # what an int of C holds
 
 
 def bad(name: str, given: object, takes: str, fix: str) -> Error:
     """An option that is something else than it takes."""
-    return Error.at(here(), "bad-argument", f"`{name}` cannot be {_said(given)}", f"it is {takes}", fix)
+    return Error.at(here(), "bad-argument", f"`{name}` cannot be {said(given)}", f"it is {takes}", fix)
 
 
 def whole(name: str, given: Any, least: int = 0, most: int = MOST) -> int:

@@ -7,6 +7,7 @@ import math
 import sys
 from typing import Any
 
+from attune import _core
 from attune._errors import Error
 from attune._place import here
 
@@ -63,8 +64,6 @@ def empty(like: Any, shape: tuple[int, ...], f32: bool = False) -> Any:
     if root == "cupy":
         with like.device:
             return sys.modules["cupy"].empty(shape, "float32" if f32 else like.dtype)
-    from attune import _core
-
     library = _namespace(like)
     if not hasattr(library, "from_dlpack"):
         raise Error.at(here(), "no-output", f"attune cannot make {type(like).__name__}s",
@@ -74,8 +73,6 @@ def empty(like: Any, shape: tuple[int, ...], f32: bool = False) -> Any:
 
 def finished(array: Any, like: Any) -> Any:
     """An array of `empty` as the kind of `like`: some libraries only take memory that is written already."""
-    from attune import _core
-
     if not isinstance(array, _core.Memory):
         return array
     return _namespace(like).from_dlpack(array)

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from attune._part import Part
+from attune._trace import text
 from attune.expr import At, Bool, Float, FloatLike, SinkAt, as_value
 
 ScoreFunction = Callable[[Float, At], FloatLike]
@@ -13,24 +14,16 @@ MaskFunction = Callable[[At], Bool | bool]
 SinkFunction = Callable[[SinkAt], FloatLike]
 
 
-class Part:
-    """A function of an expression that joins with others. Also a decorator."""
+class _Shown(Part):
+    """A part that shows its text."""
 
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, *args: Any) -> Any:
-        return self.function(*args)
+    __slots__ = ()
 
     def __repr__(self) -> str:
-        from attune._trace import text
-
         return f"attune.{type(self).__name__}({text(self)})"
 
 
-class Score(Part):
+class Score(_Shown):
     """Changes the score s = scale * (q . k): a callable (s, at) -> Float. `a | b` applies a, then b.
 
     >>> import attune
@@ -48,7 +41,7 @@ class Score(Part):
         return Score(first) | self
 
 
-class Prob(Part):
+class Prob(_Shown):
     """Changes a probability after the softmax: a callable (p, at) -> Float. `a | b` applies a, then b."""
 
     __slots__ = ()
@@ -61,7 +54,7 @@ class Prob(Part):
         return Prob(first) | self
 
 
-class Mask(Part):
+class Mask(_Shown):
     """Selects the pairs to keep: a callable (at) -> Bool. Masks join with `&`, `|` and `~`.
 
     >>> import attune
@@ -90,7 +83,7 @@ class Mask(Part):
         return Mask(lambda at: Bool.__invert__(as_value(mine(at), None)))
 
 
-class Sink(Part):
+class Sink(_Shown):
     """A logit that joins the softmax's denominator: a callable (at) -> Float; `at` has batch and head."""
 
     __slots__ = ()

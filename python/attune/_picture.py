@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from os import PathLike
 
 from attune import _arguments, _arrays
-from attune._attention import Array, Attention, _placed
 from attune._errors import Error
+from attune._mod import Array, Mod, placed
 from attune._place import here
 from attune._trace import Capturable, Written
 
@@ -36,7 +36,7 @@ class Picture:
         return f"<attune.Picture of {len(self.svg)} bytes: .save('picture.svg')>"
 
 
-def show(attention: Attention | None = None, *, score: Written | None = None, mask: Written | None = None,
+def show(attention: Mod | None = None, *, score: Written | None = None, mask: Written | None = None,
          prob: Written | None = None, sink: Written | None = None, q: Array = None, k: Array = None,
          q_len: int | None = None, kv_len: int | None = None, q_offset: int = 0, tile: tuple[int, int] = (16, 16),
          batch: int = 0, head: int = 0, panels: tuple[str, ...] = (), scale: float | None = None,
@@ -52,7 +52,7 @@ def show(attention: Attention | None = None, *, score: Written | None = None, ma
     '<svg'
     """
     if attention is None:
-        attention = Attention(score, mask, prob, sink, scale=scale, lets=lets, **captures)
+        attention = Mod(score, mask, prob, sink, scale=scale, lets=lets, **captures)
         captures = {}
     for panel in panels:
         if panel not in _PANELS:
@@ -66,13 +66,13 @@ def show(attention: Attention | None = None, *, score: Written | None = None, ma
     if not isinstance(tile, tuple) or len(tile) != 2:
         raise _arguments.bad("tile", tile, "the queries and the keys of a tile", "pass two whole numbers: (16, 16)")
     tile = whole("tile", tile[0], 1), whole("tile", tile[1], 1)
-    arrays, _, numbers = attention._bound(captures)
+    where = {"q_len": q_len, "kv_len": kv_len, "q_offset": q_offset, "tile_q": tile[0], "tile_kv": tile[1],
+             "batch": whole("batch", batch), "head": whole("head", head)}
     try:
-        entry = whole("batch", batch), whole("head", head)
-        svg = attention._core.draw((q_len, kv_len), entry, tile, q_offset, arrays, numbers, q, k,
+        svg = attention._core.draw(where, *attention._slots(captures), q, k,
                                    sum(_PANELS[p] for p in dict.fromkeys(panels)))
     except Error as error:
-        raise _placed(error, attention._spelled) from None
+        raise placed(error, attention._spelled) from None
     picture = Picture(svg)
     if save is not None:
         picture.save(save)

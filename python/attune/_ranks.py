@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attune import _arguments, _core
 from attune._errors import Error
+from attune._mod import Mod
 from attune._place import here
-
-if TYPE_CHECKING:
-    from attune._attention import Attention
 
 Parts = list[tuple[int, memoryview]] | list[tuple[int, int, int]]
 _DEALS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
@@ -89,7 +87,7 @@ class Shares:
     [(0, 768), (2304, 3000)]
     """
 
-    def __init__(self, attentions: Attention | Sequence[Attention], q: Any, k: Any, v: Any, transport: Transport, *,
+    def __init__(self, attentions: Mod | Sequence[Mod], q: Any, k: Any, v: Any, transport: Transport, *,
                  deal: str = "best", travel: str = "best", groups: int = 0, grain: int = 0, per_node: int = 0,
                  own_gb_s: float = 0, node_gb_s: float = 0, tflops: float = 0, memory_gb_s: float = 0,
                  latency_us: float = 0, cu_seqlens: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
@@ -102,36 +100,32 @@ class Shares:
         if cu_seqlens is not None:
             cu_seqlens_q = cu_seqlens_kv = cu_seqlens
         whole = _arguments.whole
-        rates = [_arguments.real(name, x) or 0.0 for name, x in (
-            ("own_gb_s", own_gb_s), ("node_gb_s", node_gb_s), ("tflops", tflops), ("memory_gb_s", memory_gb_s),
-            ("latency_us", latency_us))]
-        how = (_DEALS[deal], _TRAVELS[travel], whole("groups", groups), whole("grain", grain),
-               whole("per_node", per_node), *rates)
-        self._offsets = whole("q_offset", q_offset), whole("kv_offset", kv_offset)
-        self._starts = cu_seqlens_q, cu_seqlens_kv
+        rates = {"own_gb_s": own_gb_s, "node_gb_s": node_gb_s, "tflops": tflops, "memory_gb_s": memory_gb_s,
+                 "latency_us": latency_us}
+        how = {"deal": _DEALS[deal], "travel": _TRAVELS[travel], "groups": whole("groups", groups),
+               "grain": whole("grain", grain), "per_node": whole("per_node", per_node),
+               **{name: _arguments.real(name, x) for name, x in rates.items()}}
+        self._places = {"q_offset": whole("q_offset", q_offset), "kv_offset": whole("kv_offset", kv_offset),
+                        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv}
         self._make(transport, attentions, (q, k, v), how, None)
 
-    def also(self, attentions: Attention | Sequence[Attention], q: Any, k: Any, v: Any) -> Shares:
+    def also(self, attentions: Mod | Sequence[Mod], q: Any, k: Any, v: Any) -> Shares:
         """The same deal for calls of other masks: as long, but with heads and types of their own."""
         made = Shares.__new__(Shares)
-        made._offsets, made._starts = self._offsets, self._starts
+        made._places = self._places
         made._make(self.transport, attentions, (q, k, v), None, self._core)
         return made
 
-    def _make(self, transport: Transport, attentions: Attention | Sequence[Attention], tensors: tuple[Any, ...],
-              how: tuple[Any, ...] | None, before: _core.Shares | None) -> None:
-        from attune._attention import Attention
-
-        several = [attentions] if isinstance(attentions, Attention) else list(attentions)
+    def _make(self, transport: Transport, attentions: Mod | Sequence[Mod], tensors: tuple[Any, ...],
+              how: dict[str, Any] | None, before: _core.Shares | None) -> None:
+        several = [attentions] if isinstance(attentions, Mod) else list(attentions)
         for one in several:
-            if not isinstance(one, Attention):
+            if not isinstance(one, Mod):
                 raise _arguments.bad("attentions", one, "an attune.Attention, or several", "pass those of the calls")
         self.transport = transport
-        given = (*tensors, None, None, None, *self._starts)
-        layers = [(one._core, given, one._bound({})[0], one._bound({})[2]) for one in several]
-        options = (self._offsets[0], 0, 0, 0, 0, None, None, None, None, False, self._offsets[1], 0)
-        self._core = _placed(lambda: _core.shares(transport._core if before is None else None, layers, options, how,
-                                                  before))
+        call = {**dict(zip("qkv", tensors)), **self._places}
+        layers = [(one._core, call, *one._slots({})) for one in several]
+        self._core = _placed(lambda: _core.shares(transport._core if before is None else None, layers, how, before))
 
     def of(self, rank: int | None = None) -> list[tuple[int, int]]:
         """The queries that a rank holds, this one by default, as stretches [begin, end) in the order of its tensors."""

@@ -6,16 +6,24 @@ from __future__ import annotations
 import itertools
 import math
 import struct
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
+from attune._ops import COMPARISONS, OPS, PREFIX
 from attune._place import Place
-from attune.expr import OPS, Param, Value
 
 _MOST_NESTING = 100  # brackets within each other; deeper parts get a name. The parser takes 1200.
 _WORTH_A_NAME = 5  # nodes of a part that is used more than once
-_PREFIX = 12  # how tightly - ! ~ bind
-_COMPARISONS = (7, 8)
+
+
+class Node(Protocol):
+    """A value of attune._values, as far as text needs it."""
+
+    _op: str
+    _args: Any  # a tuple of nodes
+    _name: Any  # what a literal, an input, a read, a parameter or a sum says besides
+    _free: frozenset[str]  # the variables of sums that it depends on
+    _place: Place | None
 
 
 class Text(NamedTuple):
@@ -53,123 +61,142 @@ def number(value: float | int | bool) -> str:
 class _Scope:
     """The whole text, or the body of one sum: where names may be given."""
 
-    def __init__(self, root: Value, outer: _Scope | None, variable: str) -> None:
+    def __init__(self, root: Node, outer: _Scope | None, variable: str) -> None:
         self.root, self.outer, self.variable = root, outer, variable
-        self.lets: list[Value] = []
+        self.lets: list[Node] = []
 
 
-def write(root: Value, name_of: Callable[[object], str] | None = None, taken: Iterable[str] = ()) -> Text:
+class _Layout:
+    """Which scope each node belongs to, and which nodes get a name there."""
+
+    def __init__(self, root: Node, letters: Iterator[str]) -> None:
+        self.whole = _Scope(root, None, "")
+        self.scopes: dict[int, _Scope] = {}  # by the sum that opens it
+        self.variables: dict[object, str] = {}
+        self.named: dict[int, str] = {}
+        self._home: dict[int, _Scope] = {}
+        self._order: list[Node] = []  # arguments before their users
+        self._uses: dict[int, int] = {}
+        self._settle(root, letters)
+        self._choose_names(root)
+
+    def _settle(self, root: Node, letters: Iterator[str]) -> None:
+        """A node belongs to the innermost scope whose variable it mentions."""
+        stack: list[tuple[Node, _Scope, bool]] = [(root, self.whole, False)]
+        while stack:
+            node, scope, done = stack.pop()
+            if done:
+                self._order.append(node)
+                continue
+            self._uses[id(node)] = self._uses.get(id(node), 0) + 1
+            if id(node) in self._home:
+                continue
+            while scope.outer is not None and scope.variable not in node._free:
+                scope = scope.outer
+            self._home[id(node)] = scope
+            stack.append((node, scope, True))
+            if node._op == "sum":
+                variable = node._name[0]
+                self.variables[variable._name] = next(letters)
+                scope = self.scopes[id(node)] = _Scope(node._args[0], scope, variable._name)
+            stack.extend((a, scope, False) for a in reversed(node._args))
+
+    def _choose_names(self, root: Node) -> None:
+        sizes: dict[int, int] = {}
+        depths: dict[int, int] = {}
+        for node in self._order:
+            key = id(node)
+            sizes[key] = 1 + sum(min(sizes[id(a)], 1 << 20) for a in node._args)
+            depths[key] = 1 + max((0 if id(a) in self.named else depths[id(a)] for a in node._args), default=0)
+            shared = self._uses[key] > 1 and sizes[key] >= _WORTH_A_NAME
+            home = self._home[key]
+            if (shared or depths[key] >= _MOST_NESTING) and node is not home.root and node is not root:
+                self.named[key] = ""
+                home.lets.append(node)
+
+
+class _End(NamedTuple):
+    """What is left to do for a node once its text is written."""
+
+    node: Node
+    begin: int
+
+
+class _Writer:
+    """Pieces of text: text itself, or (node, how tightly its surroundings bind, whether a let defines it)."""
+
+    def __init__(self, layout: _Layout, names: Callable[[object], str], fresh: Iterator[str]) -> None:
+        self._layout, self._names, self._fresh = layout, names, fresh
+
+    def written(self) -> Text:
+        """The whole text."""
+        out: list[str] = []
+        spans: list[tuple[int, int, Place]] = []
+        length, named = 0, self._layout.named
+        pieces: list[object] = self._body(self._layout.whole)[::-1]  # still to write, last first
+        while pieces:
+            piece = pieces.pop()
+            if isinstance(piece, str):
+                out.append(piece)
+                length += len(piece.encode())
+            elif isinstance(piece, _End):
+                if piece.node._place is not None:
+                    spans.append((piece.begin, length, piece.node._place))
+            else:
+                assert isinstance(piece, tuple)
+                node, around, define = piece
+                pieces.append(_End(node, length))
+                if id(node) in named and not define:
+                    pieces.append(named[id(node)])
+                else:
+                    pieces += self._parts(node, around)[::-1]
+        return Text("".join(out), spans)
+
+    def _body(self, scope: _Scope) -> list[object]:
+        """A scope's lets and its value."""
+        listed: list[object] = []
+        for let in scope.lets:
+            name = self._layout.named[id(let)] = next(self._fresh)
+            listed += [f"let {name} = ", (let, 0, True), "; "]
+        return [*listed, (scope.root, 0, True)]
+
+    def _parts(self, node: Node, around: int) -> list[object]:
+        """The pieces of one node."""
+        op, args = node._op, node._args
+        if op == "literal":
+            text = number(node._name)
+            return [f"({text})" if around > PREFIX and not isinstance(node._name, bool) else text]
+        if op == "input":
+            return [str(node._name)]
+        if op == "bound":
+            return [self._layout.variables.get(node._name, "i")]
+        if op == "param":
+            return [self._names(node._name)]
+        if op == "sum":
+            variable, count = node._name
+            name = self._layout.variables[variable._name]
+            return [f"sum({name}, {count}, ", *self._body(self._layout.scopes[id(node)]), ")"]
+        if op == "read":
+            return [f"{self._names(node._name)}[", *_joined(args), "]"]
+        if len(args) == 1 and not op.isalnum():
+            return _bracketed([op, (args[0], PREFIX + 1, False)], PREFIX < around)
+        bind = OPS[op].bind
+        if bind == 0:
+            return [f"{op}(", *_joined(args), ")"]
+        left = bind + 1 if bind in COMPARISONS else bind
+        return _bracketed([(args[0], left, False), f" {op} ", (args[1], bind + 1, False)], bind < around)
+
+
+def write(root: Node, name_of: Callable[[object], str] | None = None, taken: Iterable[str] = ()) -> Text:
     """The expression as text. `name_of` names captures and parameters; names that the text gives avoid `taken`."""
     names = name_of or (lambda leaf: getattr(leaf, "_name", "") or getattr(leaf, "name", "") or "t")
     used = set(taken)
     fresh = (n for n in (f"x{i}" for i in itertools.count(1)) if n not in used)
     letters = (n for n in itertools.chain("ijk", (f"i{i}" for i in itertools.count(4))) if n not in used)
-    variables: dict[object, str] = {}
-    scopes: dict[int, _Scope] = {}  # by the sum that opens it
-    order: list[Value] = []  # arguments before their users
-    uses: dict[int, int] = {}
-    whole = _Scope(root, None, "")
-
-    # A node belongs to the innermost scope whose variable it mentions.
-    home: dict[int, _Scope] = {}
-    stack: list[tuple[Value, _Scope, bool]] = [(root, whole, False)]
-    while stack:
-        node, scope, done = stack.pop()
-        if done:
-            order.append(node)
-            continue
-        uses[id(node)] = uses.get(id(node), 0) + 1
-        if id(node) in home:
-            continue
-        while scope.outer is not None and scope.variable not in node._free:
-            scope = scope.outer
-        home[id(node)] = scope
-        stack.append((node, scope, True))
-        if node._op == "sum":
-            variable = node._name[0]  # type: ignore[index]
-            variables[variable._name] = next(letters)
-            scope = scopes[id(node)] = _Scope(node._args[0], scope, variable._name)
-        stack.extend((a, scope, False) for a in reversed(node._args))
-
-    sizes: dict[int, int] = {}
-    depths: dict[int, int] = {}
-    named: dict[int, str] = {}
-    for node in order:
-        key = id(node)
-        sizes[key] = 1 + sum(min(sizes[id(a)], 1 << 20) for a in node._args)
-        depths[key] = 1 + max((0 if id(a) in named else depths[id(a)] for a in node._args), default=0)
-        shared = uses[key] > 1 and sizes[key] >= _WORTH_A_NAME
-        if (shared or depths[key] >= _MOST_NESTING) and node is not home[key].root and node is not root:
-            named[key] = ""
-            home[key].lets.append(node)
-
-    out: list[str] = []
-    spans: list[tuple[int, int, Place]] = []
-    length = 0
-    # Pieces still to write, last first: text, (node, how tightly its surroundings bind), or the end of a node's span.
-    pieces: list[object] = []
-
-    def body(scope: _Scope) -> list[object]:
-        """A scope's lets and its value."""
-        listed: list[object] = []
-        for let in scope.lets:
-            named[id(let)] = next(fresh)
-            listed += [f"let {named[id(let)]} = ", (let, 0, True), "; "]
-        return [*listed, (scope.root, 0, True)]
-
-    pieces = body(whole)[::-1]
-    while pieces:
-        piece = pieces.pop()
-        if isinstance(piece, str):
-            out.append(piece)
-            length += len(piece.encode())
-        elif isinstance(piece, _End):
-            if piece.node._place is not None:
-                spans.append((piece.begin, length, piece.node._place))
-        else:
-            assert isinstance(piece, tuple)
-            node, around, define = piece
-            pieces.append(_End(node, length))
-            if id(node) in named and not define:
-                pieces.append(named[id(node)])
-            else:
-                pieces += _parts(node, around, names, variables, lambda n: body(scopes[id(n)]))[::-1]
-    return Text("".join(out), spans)
+    return _Writer(_Layout(root, letters), names, fresh).written()
 
 
-class _End(NamedTuple):
-    node: Value
-    begin: int
-
-
-def _parts(node: Value, around: int, names: Callable[[object], str], variables: dict[object, str],
-           body: Callable[[Value], list[object]]) -> list[object]:
-    """The pieces of one node: text, and (argument, how tightly it must bind, False)."""
-    op, args = node._op, node._args
-    if op == "literal":
-        text = number(node._name)  # type: ignore[arg-type]
-        return [f"({text})" if around > _PREFIX and not isinstance(node._name, bool) else text]
-    if op == "input":
-        return [str(node._name)]
-    if op == "bound":
-        return [variables.get(node._name, "i")]
-    if op == "param":
-        assert isinstance(node._name, Param)
-        return [names(node._name)]
-    if op == "sum":
-        return [f"sum({variables[node._name[0]._name]}, {node._name[1]}, ", *body(node), ")"]  # type: ignore[index]
-    if op == "read":
-        return [f"{names(node._name)}[", *_joined(args), "]"]
-    bind = OPS[op][0]
-    if len(args) == 1 and not op.isalnum():
-        return _bracketed([op, (args[0], _PREFIX + 1, False)], _PREFIX < around)
-    if bind == 0:
-        return [f"{op}(", *_joined(args), ")"]
-    left = bind + 1 if bind in _COMPARISONS else bind
-    return _bracketed([(args[0], left, False), f" {op} ", (args[1], bind + 1, False)], bind < around)
-
-
-def _joined(args: tuple[Value, ...]) -> list[object]:
+def _joined(args: tuple[Node, ...]) -> list[object]:
     listed: list[object] = [piece for a in args for piece in (", ", (a, 0, False))]
     return listed[1:]
 

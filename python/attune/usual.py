@@ -1,43 +1,49 @@
 # python/attune/usual.py — python -m attune.usual FILE: the kernels that a wheel brings: first calls compile none
-"""The usual mods, compiled for GPUs into a bundle. `./dev wheel` puts it into the wheel as usual.attune."""
+"""The usual mods and calls, compiled for GPUs into a bundle. `./dev wheel` puts it into the wheel as usual.attune."""
 
 from __future__ import annotations
 
+import json
 import sys
+from typing import Any
 
 import attune
-from attune import mods
+from attune import _core, mods
+
+NO_COMPILER = 77
 
 
-def usual() -> list[attune.Attention | dict[str, object]]:
-    """No mod, causal, window, ALiBi, softcap and documents, alone and with the mask that they mostly come with."""
+def manifests() -> list[dict[str, Any]]:
+    """Training, dense and packed; serving: decode over pages, and prefill of packed queries beside it."""
     width, cap = attune.Param(256, "width"), attune.Param(30.0, "cap")
-    slope: dict[str, object] = {"captures": {"slope": "f32[1]"}}
-    doc: dict[str, object] = {"captures": {"id": "i32[1]"}}
-    return [
-        attune.Attention(),
-        attune.Attention(mask=mods.causal()),
-        attune.Attention(mask=mods.sliding_window(width)),
-        attune.Attention(mods.softcap(cap)),
-        attune.Attention(mods.softcap(cap), mods.causal()),
-        {"score": "s + slope[h] * f32(kv - q)", "mask": "kv <= q", **slope},
-        {"mask": "id[q] == id[kv]", **doc},
-        {"mask": "kv <= q && id[q] == id[kv]", **doc},
-    ]
+    plain, causal, window, capped, capped_causal = (a.describe()["mod"] for a in (
+        attune.Attention(), attune.Attention(mask=mods.causal()), attune.Attention(mask=mods.sliding_window(width)),
+        attune.Attention(mods.softcap(cap)), attune.Attention(mods.softcap(cap), mods.causal())))
+    alibi = {"score": "s + slope[h] * f32(kv - q)", "mask": "kv <= q", "captures": {"slope": "f32[1]"}}
+    documents = {"mask": "id[q] == id[kv]", "captures": {"id": "i32[1]"}}
+    causal_documents = {**documents, "mask": "kv <= q && id[q] == id[kv]"}
+    # f16 for the most usual calls alone: a kernel takes 20 to 50 kB of the wheel, and two seconds to compile.
+    widths, bf16 = {"dtype": ["bf16", "f16"], "d": [64, 128]}, {"dtype": "bf16", "d": [64, 128]}
+    pages = {**bf16, "apart": True, "paged": True}
+    training, serving = ["forward", "backward"], ["forward"]
+    return [{"mods": of, "shapes": shapes, "passes": passes, "targets": ["sm_80", "sm_90a"]} for of, shapes, passes in [
+        ([plain, causal, window, capped, capped_causal, alibi, documents, causal_documents], widths, training),
+        ([plain, causal], {**bf16, "packed": True}, training),
+        ([plain, causal], {**pages, "few": True, "shared_heads": [1, 4, 8]}, serving),
+        ([causal], {**pages, "packed": True}, serving)]]
 
 
 def main() -> int:
-    """Compiles them; the exit status is 1 where there is no compiler for GPUs."""
+    """Compiles them; the exit status is NO_COMPILER where there is none for GPUs."""
     def told(done: float, row: str) -> None:
         print(f"\r{done:4.0%} {row:<60}", end="", file=sys.stderr, flush=True)
 
     try:
-        report = attune.compile(usual(), sys.argv[1], targets=["sm_80", "sm_90a"],
-                                passes=["forward", "backward"], dtype=["bf16", "f16"], d=[64, 128],
-                                progress=told if sys.stderr.isatty() else None)
+        report = json.loads(_core.compile(json.dumps(manifests()), sys.argv[1], 0,
+                                          told if sys.stderr.isatty() else None))
     except attune.Error as error:
         print(error, file=sys.stderr)
-        return 1
+        return NO_COMPILER if error.code == "no-compiler" else 1
     print(f"{report['kernels']} kernels, {report['bundle']['bytes']} bytes, {report['seconds']:.1f} s")
     return 0
 

@@ -3,10 +3,13 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 
 #include "python/core/exchange.h"
 
@@ -48,26 +51,53 @@ std::optional<attune_dtype> type_of_format(std::string_view format, std::size_t 
   }
 }
 
+/// What is wrong with an array interface.
+struct Malformed {
+  std::string why;
+};
+
+template <class T>
+T part_of(const nb::dict& fields, const char* name, const char* wanted) {
+  if (fields.contains(name)) {
+    const nb::object found = fields[name];
+    if (nb::isinstance<T>(found)) return nb::cast<T>(found);
+  }
+  throw Malformed{std::string("has no ") + wanted};
+}
+
+std::int64_t number_in(nb::handle list, std::size_t i, const char* of) {
+  std::int64_t number = 0;
+  if (!nb::try_cast(nb::cast<nb::tuple>(list)[i], number))
+    throw Malformed{std::string("has ") + of + " that are no integers of 64 bits"};
+  return number;
+}
+
 /// A typestr of the array interfaces: "<f4". bf16 and e4m3 have none of their own: they are bytes of nothing, named by
 /// their dtype, which for e4m3 libraries of arrays call float8_e4m3fn.
 std::optional<attune_dtype> type_of_typestr(std::string_view typestr, nb::handle object) {
   if (typestr.size() < 3 || typestr[0] == '>') return std::nullopt;
-  const auto bits = static_cast<std::uint8_t>(8 * std::stoi(std::string(typestr.substr(2))));
+  unsigned bytes = 0;
+  const char* const end = typestr.data() + typestr.size();
+  if (const auto [at, error] = std::from_chars(typestr.data() + 2, end, bytes); error != std::errc() || at != end)
+    return std::nullopt;
+  if (bytes < 1 || bytes > 16) return std::nullopt;
+  const auto bits = static_cast<std::uint8_t>(8 * bytes);
   switch (typestr[1]) {
     case 'f':
       if (bits == 8) break;
       return attune_dtype{ATTUNE_FLOAT, bits, 1};
     case 'i': return attune_dtype{ATTUNE_INT, bits, 1};
-    case 'b': return attune_dtype{ATTUNE_BOOL, 8, 1};
+    case 'b': return bits == 8 ? std::optional(attune_dtype{ATTUNE_BOOL, 8, 1}) : std::nullopt;
     case 'u':
       if (bits == 8) return attune_dtype{ATTUNE_UINT, bits, 1};
       return std::nullopt;
     case 'V': break;
     default: return std::nullopt;
   }
+  if (!nb::hasattr(object, "dtype")) return std::nullopt;
   const std::string named = text_of(object.attr("dtype"));
-  if (named == "bfloat16") return attune_dtype{ATTUNE_BFLOAT, 16, 1};
-  if (named == "float8_e4m3fn") return attune_dtype{ATTUNE_E4M3, 8, 1};
+  if (named == "bfloat16" && bits == 16) return attune_dtype{ATTUNE_BFLOAT, 16, 1};
+  if (named == "float8_e4m3fn" && bits == 8) return attune_dtype{ATTUNE_E4M3, 8, 1};
   return std::nullopt;
 }
 
@@ -88,6 +118,20 @@ void refuse_sign(nb::handle object, const char* name) {
   if (!nb::hasattr(object, "is_neg") || !nb::cast<bool>(object.attr("is_neg")())) return;
   refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
          "torch keeps its sign beside the memory, as it does for .imag of a conjugate", "pass it with .resolve_neg()");
+}
+
+/// NumPy's masked arrays keep beside their memory which elements count.
+void refuse_masked(nb::handle object, const char* name) {
+  static nb::handle plain;  // the type that was looked at last, which is no such one
+  const nb::handle type = object.type();
+  if (type.is(plain)) return;
+  if (!nb::hasattr(type, "mask") || !nb::hasattr(type, "filled")) {
+    plain = nb::object(nb::borrow(type)).release();
+    return;
+  }
+  refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
+         "it is a masked array: which of its elements count is beside the memory",
+         "pass it with .filled(0), and what is masked as a mask that captures an array of bools");
 }
 
 }  // namespace
@@ -129,6 +173,7 @@ bool Borrowed::by_buffer(nb::handle object, const char* name, bool written) {
     return false;  // a type that buffers do not have, such as bf16
   }
   viewed_ = true;
+  refuse_masked(object, name);
   const auto type = type_of_format(view_.format ? view_.format : "B", static_cast<std::size_t>(view_.itemsize));
   if (!type) {
     if (std::string_view(view_.format).find('V') == std::string_view::npos &&
@@ -150,34 +195,49 @@ bool Borrowed::by_buffer(nb::handle object, const char* name, bool written) {
 }
 
 void Borrowed::by_interface(nb::handle interface, const char* name, bool written, bool cuda, nb::handle object) {
-  const auto fields = nb::cast<nb::dict>(interface);
-  const auto typestr = nb::cast<std::string>(fields["typestr"]);
-  const auto type = type_of_typestr(typestr, object);
-  if (!type) refuse_type(name, nb::hasattr(object, "dtype") ? text_of(object.attr("dtype")) : typestr);
-  tensor_.dtype = *type;
-  const auto data = nb::cast<nb::tuple>(fields["data"]);
-  if (written && nb::cast<bool>(data[1]))
-    refuse("tensor-read-only", std::string("`") + name + "` cannot be written", "it is a read-only array",
-           "pass an array of your own, or leave it out");
-  tensor_.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(data[0]));
+  try {
+    if (!nb::isinstance<nb::dict>(interface)) throw Malformed{"is no dict"};
+    read_interface(nb::cast<nb::dict>(interface), name, written, object);
+  } catch (const Malformed& wrong) {
+    refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
+           std::string("its ") + (cuda ? "__cuda_array_interface__ " : "__array_interface__ ") + wrong.why,
+           "pass an array of a library that writes it as NumPy's documentation says");
+  }
   int device = 0;
   if (cuda && nb::hasattr(object, "device") && nb::hasattr(object.attr("device"), "id"))
     device = nb::cast<int>(object.attr("device").attr("id"));
   tensor_.device = {cuda ? ATTUNE_CUDA : ATTUNE_CPU, device};
-  const auto shape = nb::cast<nb::tuple>(fields["shape"]);
+  kept_ = nb::borrow(interface);
+}
+
+void Borrowed::read_interface(const nb::dict& fields, const char* name, bool written, nb::handle object) {
+  const auto typestr = nb::cast<std::string>(part_of<nb::str>(fields, "typestr", "typestr that is a str"));
+  const auto type = type_of_typestr(typestr, object);
+  if (!type) refuse_type(name, nb::hasattr(object, "dtype") ? text_of(object.attr("dtype")) : typestr);
+  tensor_.dtype = *type;
+  const auto data = part_of<nb::tuple>(fields, "data", "data that are a tuple of an address and a bool");
+  std::uintptr_t address = 0;
+  if (data.size() != 2 || !nb::try_cast(data[0], address) || !PyBool_Check(nb::object(data[1]).ptr()))
+    throw Malformed{"has no data that are a tuple of an address and a bool"};
+  if (written && data[1].is(Py_True))
+    refuse("tensor-read-only", std::string("`") + name + "` cannot be written", "it is a read-only array",
+           "pass an array of your own, or leave it out");
+  tensor_.data = reinterpret_cast<void*>(address);
+  const auto shape = part_of<nb::tuple>(fields, "shape", "shape that is a tuple");
   set_rank(shape.size(), name);
   std::int64_t step = 1;
   for (std::size_t i = shape.size(); i-- > 0;) {
-    shape_[i] = nb::cast<std::int64_t>(shape[i]);
+    shape_[i] = number_in(shape, i, "extents");
     strides_[i] = step;
-    step *= shape_[i];
+    step *= std::max<std::int64_t>(shape_[i], 1);
   }
-  if (fields.contains("strides") && !fields["strides"].is_none()) {
-    const auto strides = nb::cast<nb::tuple>(fields["strides"]);
-    for (std::size_t i = 0; i < strides.size(); ++i)
-      set_byte_stride(static_cast<int>(i), nb::cast<std::int64_t>(strides[i]), name);
-  }
-  kept_ = nb::borrow(interface);
+  if (!fields.contains("strides") || fields["strides"].is_none()) return;
+  const auto strides = part_of<nb::tuple>(fields, "strides", "strides that are a tuple");
+  if (strides.size() != shape.size())
+    throw Malformed{"has " + std::to_string(strides.size()) + " strides for " + std::to_string(shape.size()) +
+                    " dimensions"};
+  for (std::size_t i = 0; i < strides.size(); ++i)
+    set_byte_stride(static_cast<int>(i), number_in(strides, i, "strides"), name);
 }
 
 /// False where the type has no such functions, where another stream than `stream` must be waited for, and for what
@@ -205,7 +265,7 @@ bool Borrowed::by_exchange(nb::handle object, const char* name, void* stream, bo
 void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
   refuse_sign(object, name);
   try {
-    const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
+    const nb::object device = object.attr("__dlpack_device__")();
     const bool cuda = nb::cast<int>(device[0]) == ATTUNE_CUDA;
     // DLPack's number for the default stream is 1.
     capsule_ = cuda
@@ -215,9 +275,13 @@ void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
     refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
            "its " + type_of(object) + " says: " + said(error),
            "pass an array whose memory exists and may be shared: .detach() where gradients are recorded");
+  } catch (const std::bad_cast&) {
+    refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
+           "its __dlpack_device__ gives no pair of integers", "pass another array");
   }
   const attune_tensor* shown = nullptr;
-  if (const char* tag = PyCapsule_GetName(capsule_.ptr()); tag && !std::strcmp(tag, "dltensor"))
+  const char* const tag = PyCapsule_CheckExact(capsule_.ptr()) ? PyCapsule_GetName(capsule_.ptr()) : nullptr;
+  if (tag && !std::strcmp(tag, "dltensor"))
     shown = &static_cast<Managed*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"))->tensor;
   else if (tag && !std::strcmp(tag, "dltensor_versioned"))
     shown = &static_cast<ManagedVersioned*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor_versioned"))->tensor;

@@ -6,14 +6,9 @@
 #include <array>
 #include <cstdint>
 
-#include <attune/c.h>
+#include "python/core/raised.h"
 
 namespace attune::python {
-
-namespace nb = nanobind;
-
-/// Refuses a tensor: an attune.Error of Python.
-[[noreturn]] void refuse(const char* code, const std::string& problem, const std::string& why, const std::string& fix);
 
 /// Memory that an array of Python shows us: by the buffer protocol (NumPy), by DLPack's exchange functions (torch), by
 /// NumPy's or CUDA's array interface, or by DLPack's capsules. Made and destroyed with the GIL.
@@ -36,6 +31,7 @@ class Borrowed {
   bool by_buffer(nb::handle object, const char* name, bool written);
   bool by_exchange(nb::handle object, const char* name, void* stream, bool recording);
   void by_interface(nb::handle interface, const char* name, bool written, bool cuda, nb::handle object);
+  void read_interface(const nb::dict& fields, const char* name, bool written, nb::handle object);
   void by_dlpack(nb::handle object, const char* name, void* stream);
   void set_rank(std::size_t rank, const char* name);
   void set_byte_stride(int i, std::int64_t stride, const char* name);

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "python/core/gil.h"
 #include "python/core/xla.h"
 
 namespace attune::python {
@@ -65,7 +66,7 @@ const Site& site_of(std::string_view text) {
     const std::shared_lock lock(all.mutex);
     if (const auto found = all.by_text.find(text); found != all.by_text.end()) return found->second;
   }
-  const nb::gil_scoped_acquire gil;
+  const Acquired gil;
   const auto told = nb::cast<nb::tuple>(
       nb::module_::import_("attune.jax._call").attr("site")(nb::str(text.data(), text.size())));
   Site made;
@@ -177,7 +178,7 @@ xla::Error* handler(xla::Frame* frame) noexcept {
     with.stream = stream.stream;
     return run(*frame, {ATTUNE_CUDA, where.device}, &with);
   } catch (const nb::python_error& error) {
-    const nb::gil_scoped_acquire gil;
+    const Acquired gil;
     return failed(*frame, error.what());
   } catch (const std::exception& error) {
     return failed(*frame, error.what());

@@ -8,10 +8,11 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
-#include <structmember.h>
 #include <utility>
 #include <vector>
 
+#include "python/core/decorated.h"
+#include "python/core/gil.h"
 #include "python/core/numpy.h"
 #include "python/core/recall.h"
 
@@ -33,10 +34,13 @@ struct Words {
            *lets = word("lets"), *automatic = word("auto");
   PyObject* parts[4] = {word("score"), word("mask"), word("prob"), word("sink")};
   PyObject* way[3] = {word("scale"), word("target"), word("exact")};
-  /// Options that are Python's to handle, unless they are what they are by themselves: None or 0.
-  PyObject* others[11] = {word("cu_seqlens"), word("cu_seqlens_q"), word("cu_seqlens_kv"), word("max_q_len"),
-                          word("max_kv_len"), word("cover"),        word("workspace"),     word("stream"),
-                          word("workers"),    word("progress"),     word("parallel_for")};
+  /// Options that are Python's to handle, unless they are None, or 0.
+  PyObject* others[13] = {word("cu_seqlens"), word("cu_seqlens_q"), word("cu_seqlens_kv"), word("cover"),
+                          word("workspace"),  word("progress"),     word("parallel_for"),  word("kv_len"),
+                          word("q_offsets"),  word("pages"),        word("o_before"),      word("lse_before"),
+                          word("shares")};
+  PyObject* numbers[6] = {word("max_q_len"), word("max_kv_len"), word("stream"),
+                          word("workers"),   word("kv_offset"),  word("piece")};
   PyObject* zero = PyLong_FromLong(0);  // the one 0 of CPython
 };
 const Words& words() {
@@ -64,12 +68,6 @@ struct Asked {
     return &tensor.tensor();
   }
 };
-
-nb::object attribute(nb::handle of, PyObject* name) {
-  PyObject* const found = PyObject_GetAttr(of.ptr(), name);
-  if (!found) PyErr_Clear();
-  return nb::steal(found);
-}
 
 /// A call on NumPy's arrays, of an attention that is found first. Where anything says no, Python has to make the call.
 class Call {
@@ -106,8 +104,10 @@ class Call {
       call_.q_offset = static_cast<std::int32_t>(offset);
       return Option::taken;
     }
-    if (place_of(name, w.others) == std::size(w.others)) return Option::unknown;
-    return value.is_none() || value.ptr() == w.zero ? Option::taken : Option::refused;
+    if (place_of(name, w.others) < std::size(w.others)) return value.is_none() ? Option::taken : Option::refused;
+    if (place_of(name, w.numbers) < std::size(w.numbers))
+      return value.ptr() == w.zero ? Option::taken : Option::refused;
+    return Option::unknown;
   }
 
   /// The results, once captures and parameters are bound; null without an exception where Python must call.
@@ -121,9 +121,10 @@ class Call {
     call_.captures = captures_, call_.n_captures = handle.captures.size();
     call_.params = numbers_, call_.n_params = handle.params.size();
     attune_error* error = nullptr;
-    Py_BEGIN_ALLOW_THREADS;
-    error = attune_run(handle.attention, &call_, nullptr);
-    Py_END_ALLOW_THREADS;
+    {
+      const Released running;
+      error = attune_run(handle.attention, &call_, nullptr);
+    }
     if (error) {
       attune_error_free(error);  // Python makes the call again, and tells where the mistake is
       return nullptr;
@@ -276,107 +277,18 @@ class LineCall : Call {
   std::shared_ptr<const Known> known_{};
 };
 
-/// The object of Python that stands for a function. All but calling it is the function's: its attributes, its class,
-/// what it is a method of.
-struct Decorated {
-  PyObject object;
-  vectorcallfunc call;
-  PyObject *function, *weak;
-};
-
-PyObject* function_of(PyObject* self) { return reinterpret_cast<Decorated*>(self)->function; }
-
 PyObject* call_kept(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
   const Py_ssize_t count = PyVectorcall_NARGS(flags);
   if (count == 4)
     if (PyObject* const made = KeptCall(args[0]).made(args + 1, args + count, names)) return made;
-  return PyObject_Vectorcall(function_of(self), args, flags, names);
+  return PyObject_Vectorcall(decorated_function(self), args, flags, names);
 }
 
 PyObject* call_line(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
   const Py_ssize_t count = PyVectorcall_NARGS(flags);
   if (count == 3)
     if (PyObject* const made = LineCall().made(args, args + count, names)) return made;
-  return PyObject_Vectorcall(function_of(self), args, flags, names);
-}
-
-/// Of a class it is the function, of an object the function bound to it.
-PyObject* get(PyObject* self, PyObject* object, PyObject* type) {
-  if (!object) return Py_NewRef(function_of(self));
-  return PyObject_CallMethod(function_of(self), "__get__", "OO", object, type ? type : Py_None);
-}
-
-PyObject* get_attribute(PyObject* self, PyObject* name) {
-  const bool own = PyUnicode_CompareWithASCIIString(name, "__reduce_ex__") == 0;
-  return own ? PyObject_GenericGetAttr(self, name) : PyObject_GetAttr(function_of(self), name);
-}
-
-int set_attribute(PyObject* self, PyObject* name, PyObject* value) {
-  return PyObject_SetAttr(function_of(self), name, value);
-}
-
-/// Pickled and copied by name, as functions are.
-PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(function_of(self), "__qualname__"); }
-
-PyObject* repr(PyObject* self) { return PyObject_Repr(function_of(self)); }
-
-int traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(function_of(self));
-  return 0;
-}
-
-int clear(PyObject* self) {
-  Py_CLEAR(reinterpret_cast<Decorated*>(self)->function);
-  return 0;
-}
-
-void dealloc(PyObject* self) {
-  PyTypeObject* const type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);
-  if (reinterpret_cast<Decorated*>(self)->weak) PyObject_ClearWeakRefs(self);
-  clear(self);
-  PyObject_GC_Del(self);
-  Py_DECREF(reinterpret_cast<PyObject*>(type));
-}
-
-PyTypeObject* decorated_type() {
-  static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Decorated, call), READONLY, nullptr},
-                                  {"__weaklistoffset__", T_PYSSIZET, offsetof(Decorated, weak), READONLY, nullptr},
-                                  {nullptr, 0, 0, 0, nullptr}};
-  // pydoc looks past get_attribute.
-  static PyGetSetDef computed[] = {
-      {"__doc__", [](PyObject* self, void*) { return PyObject_GetAttrString(function_of(self), "__doc__"); }, nullptr,
-       nullptr, nullptr},
-      {nullptr, nullptr, nullptr, nullptr, nullptr}};
-  static PyMethodDef methods[] = {{"__reduce_ex__", reduce, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
-  static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-                                {Py_tp_descr_get, reinterpret_cast<void*>(get)},
-                                {Py_tp_getattro, reinterpret_cast<void*>(get_attribute)},
-                                {Py_tp_setattro, reinterpret_cast<void*>(set_attribute)},
-                                {Py_tp_repr, reinterpret_cast<void*>(repr)},
-                                {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-                                {Py_tp_clear, reinterpret_cast<void*>(clear)},
-                                {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-                                {Py_tp_members, members},
-                                {Py_tp_getset, computed},
-                                {Py_tp_methods, methods},
-                                {0, nullptr}};
-  static PyType_Spec spec = {
-      "attune._core.Quick", sizeof(Decorated), 0,
-      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
-  static auto* const type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  return type;
-}
-
-nb::object decorated(vectorcallfunc call, nb::handle function) {
-  auto* const made = PyObject_GC_New(Decorated, decorated_type());
-  if (!made) throw nb::python_error();
-  made->call = call;
-  made->function = Py_NewRef(function.ptr());
-  made->weak = nullptr;
-  PyObject_GC_Track(made);
-  return nb::steal(reinterpret_cast<PyObject*>(made));
+  return PyObject_Vectorcall(decorated_function(self), args, flags, names);
 }
 
 /// What attention() tells when it made an attention: what was said, the key of its Scan, and by slot where captures and

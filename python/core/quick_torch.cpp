@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "python/core/exchange.h"
+#include "python/core/gil.h"
 
 namespace attune::python {
 namespace {
@@ -41,10 +43,22 @@ bool is_plain(nb::handle tensor) {
   return negated.ptr() == Py_False;
 }
 
-/// The memory of a tensor of torch, which must live as long as this. False, and no exception, where Python must look.
+/// Why a call is not made here. The words are for Python.
+enum class Why { none, special, elsewhere, large, shape, mistake };
+
+nb::object said(Why why) {
+  static PyObject* const words[] = {PyUnicode_InternFromString("none"),      PyUnicode_InternFromString("special"),
+                                    PyUnicode_InternFromString("elsewhere"), PyUnicode_InternFromString("large"),
+                                    PyUnicode_InternFromString("shape"),     PyUnicode_InternFromString("mistake")};
+  return nb::borrow(words[static_cast<std::size_t>(why)]);
+}
+
+/// The memory of a tensor of torch, which must live as long as this.
 class Tensor {
  public:
-  bool read(nb::handle tensor) { return is_plain(tensor) && read_memory(tensor); }
+  Why read(nb::handle tensor) {
+    return !is_plain(tensor) ? Why::special : !read_memory(tensor) ? Why::elsewhere : Why::none;
+  }
 
   bool read_memory(nb::handle tensor) {
     const Exchange* const functions = exchange_of(Py_TYPE(tensor.ptr()));
@@ -109,42 +123,43 @@ struct Call {
 
   explicit Call(const Handle& of) : handle(of) { call.size = sizeof call; }
 
-  bool read(nb::handle q_given, nb::handle k_given, nb::handle v_given) {
-    if (!q.read(q_given) || !k.read(k_given) || !v.read(v_given)) return false;
-    if (q.at()->ndim != 4 || k.at()->ndim != 4 || v.at()->ndim != 4) return false;
+  Why read(nb::handle q_given, nb::handle k_given, nb::handle v_given) {
+    if (const Why why = q.read(q_given); why != Why::none) return why;
+    if (const Why why = k.read(k_given); why != Why::none) return why;
+    if (const Why why = v.read(v_given); why != Why::none) return why;
+    if (q.at()->ndim != 4 || k.at()->ndim != 4 || v.at()->ndim != 4) return Why::shape;
     const double rows = q.extent(0) * q.extent(1) * q.extent(2);
     call.q = q.at(), call.k = k.at(), call.v = v.at();
-    return rows * q.extent(3) <= small && rows * k.extent(2) <= slow;
+    return rows * q.extent(3) <= small && rows * k.extent(2) <= slow ? Why::none : Why::large;
   }
 
   /// `list` from `first` on is the captured tensors.
-  bool bind(const nb::tuple& list, std::size_t first, const nb::tuple& ints) {
-    if (list.size() != first + handle.captures.size() || handle.captures.size() > most ||
-        ints.size() != handle.params.size() || ints.size() > most)
-      return false;
+  Why bind(const nb::tuple& list, std::size_t first, const nb::tuple& ints) {
+    if (handle.captures.size() > most || ints.size() > most) return Why::large;
+    if (list.size() != first + handle.captures.size() || ints.size() != handle.params.size()) return Why::mistake;
     for (std::size_t i = 0; i < handle.captures.size(); ++i) {
-      if (!captured[i].read(list[first + i])) return false;
+      if (const Why why = captured[i].read(list[first + i]); why != Why::none) return why;
       captures[i] = captured[i].at();
     }
     for (std::size_t i = 0; i < ints.size(); ++i) {
       const nb::handle number = ints[i];
-      if (!PyLong_CheckExact(number.ptr())) return false;
+      if (!PyLong_CheckExact(number.ptr())) return Why::special;
       numbers[i] = PyLong_AsDouble(number.ptr());
       if (PyErr_Occurred()) {
         PyErr_Clear();
-        return false;
+        return Why::mistake;
       }
     }
     call.captures = captures, call.n_captures = handle.captures.size();
     call.params = numbers, call.n_params = handle.params.size();
-    return true;
+    return Why::none;
   }
 
   /// False where there is an error: Python makes the call again, and tells where the mistake is.
   bool run() {
     attune_error* error = nullptr;
     {
-      const nb::gil_scoped_release running;
+      const Released running;
       error = attune_run(handle.attention, &call, nullptr);
     }
     attune_error_free(error);
@@ -172,20 +187,22 @@ bool plain(const nb::args& tensors) {
   return true;
 }
 
-nb::object attend(const Handle& handle, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
+nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& captures,
                   const nb::tuple& ints, bool with_lse, bool with_max) {
   Call c(handle);
-  if (!c.read(q, k, v) || !c.bind(captures, 0, ints)) return nb::none();
+  const auto [q, k, v] = qkv;
+  if (const Why why = c.read(q, k, v); why != Why::none) return said(why);
+  if (const Why why = c.bind(captures, 0, ints); why != Why::none) return said(why);
   Tensor of_out, of_lse, of_max;
   const bool as_q = c.q.contiguous() && c.q.extent(3) == c.v.extent(3) && c.q.at()->dtype.code != ATTUNE_E4M3;
   const nb::object out = as_q ? made_like(of_out, q) : made(of_out, torch().output, nullptr, q.ptr(), v.ptr());
   const nb::object lse = with_lse ? made_rows(of_lse, c.q) : nb::none();
   const nb::object largest = with_max ? made_rows(of_max, c.q) : nb::none();
-  if (!out.is_valid() || !lse.is_valid() || !largest.is_valid()) return nb::none();
+  if (!out.is_valid() || !lse.is_valid() || !largest.is_valid()) return said(Why::mistake);
   c.call.o = of_out.at();
   if (with_lse) c.call.lse = of_lse.at();
   if (with_max) c.call.max = of_max.at();
-  if (!c.run()) return nb::none();
+  if (!c.run()) return said(Why::mistake);
   return nb::make_tuple(out, lse, largest);
 }
 
@@ -193,13 +210,19 @@ nb::object gradients(const Handle& handle, nb::handle grad_o, nb::handle grad_ls
                      const nb::tuple& ints, const nb::tuple& wanted, std::size_t first) {
   constexpr std::size_t own = 3, before = 5;  // q, k, v; and the output and the sum
   Call c(handle);
-  if (saved.size() < before || !c.read(saved[0], saved[1], saved[2]) || !c.bind(saved, before, ints)) return nb::none();
+  if (saved.size() < before) return said(Why::mistake);
+  if (const Why why = c.read(saved[0], saved[1], saved[2]); why != Why::none) return said(why);
+  if (const Why why = c.bind(saved, before, ints); why != Why::none) return said(why);
   const std::size_t count = own + handle.captures.size();
-  if (wanted.size() != first + count) return nb::none();
+  if (wanted.size() != first + count) return said(Why::mistake);
   Tensor out, lse, of_out, of_lse, of_grads[own + most];
-  if (!out.read(saved[3]) || !lse.read(saved[4]) || !of_out.read(grad_o)) return nb::none();
-  if (!grad_lse.is_none() && (!of_lse.read(grad_lse) || of_lse.at()->dtype.bits != lse.at()->dtype.bits))
-    return nb::none();
+  for (const auto& [tensor, given] :
+       {std::pair(&out, nb::handle(saved[3])), std::pair(&lse, nb::handle(saved[4])), std::pair(&of_out, grad_o)})
+    if (const Why why = tensor->read(given); why != Why::none) return said(why);
+  if (!grad_lse.is_none()) {
+    if (const Why why = of_lse.read(grad_lse); why != Why::none) return said(why);
+    if (of_lse.at()->dtype.bits != lse.at()->dtype.bits) return said(Why::special);
+  }
   nb::object grads = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(first + count)));
   const attune_tensor* written[own + most]{};
   for (std::size_t i = 0; i < first + count; ++i) {
@@ -207,7 +230,7 @@ nb::object gradients(const Handle& handle, nb::handle grad_o, nb::handle grad_ls
     if (i >= first && wanted[i].is(Py_True)) {
       const std::size_t at = i - first;
       grad = made_like(of_grads[at], saved[at < own ? at : at + before - own]);
-      if (!grad.is_valid()) return nb::none();
+      if (!grad.is_valid()) return said(Why::mistake);
       written[at] = of_grads[at].at();
     }
     PyTuple_SetItem(grads.ptr(), static_cast<Py_ssize_t>(i), grad.release().ptr());
@@ -217,7 +240,7 @@ nb::object gradients(const Handle& handle, nb::handle grad_o, nb::handle grad_ls
   if (!grad_lse.is_none()) c.call.grad_lse = of_lse.at();
   c.call.dq = written[0], c.call.dk = written[1], c.call.dv = written[2];
   c.call.captured_grads = written + own, c.call.n_captured_grads = handle.captures.size();
-  return c.run() ? grads : nb::none();
+  return c.run() ? grads : said(Why::mistake);
 }
 
 }  // namespace attune::python

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
 #include <cstddef>
 
 #include "python/core/handle.h"
@@ -16,13 +17,13 @@ void find_torch(nb::handle output);
 /// Are they memory as it is: of no subclass, and without a sign that torch keeps beside the memory?
 bool plain(const nb::args& tensors);
 
-/// The output, the logarithm of the sum and the largest score; None for those that are not wanted. None alone, and no
-/// exception, where Python must make the call: it is large, on a device, or a mistake, or a tensor is more than its
-/// memory. Neither modes nor gradients of torch are looked at.
-nb::object attend(const Handle& handle, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
+/// The output, the logarithm of the sum and the largest score; None for those that are not wanted. Where Python must
+/// make the call, a str that says why: "special", a tensor is more than its memory; "elsewhere", on a device; "large";
+/// "shape"; or "mistake". Neither modes nor gradients of torch are looked at.
+nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& captures,
                   const nb::tuple& ints, bool with_lse, bool with_max);
 
-/// The gradients for which `wanted` from `first` on is true, after `first` times None, or None alone as above. `saved`:
+/// The gradients for which `wanted` from `first` on is true, after `first` times None, or a str as above. `saved`:
 /// q, k, v, the output, the logarithm of the sum, the captured tensors.
 nb::object gradients(const Handle& handle, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,
                      const nb::tuple& ints, const nb::tuple& wanted, std::size_t first);

@@ -5,10 +5,10 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "python/core/expected.h"
 #include "python/core/handle.h"
 #include "python/core/numpy.h"
 
@@ -21,11 +21,16 @@ struct Leaf {
   double number;
 };
 
-/// The tensors and parameters that functions and keywords refer to, in the order of Scan in _trace.py.
+/// The tensors and parameters that functions and keywords refer to, in the order of Scan in attune/_scan.py.
 struct Leaves {
   static constexpr std::size_t most = 16;
   std::array<Leaf, most> all;
   std::size_t count = 0;
+
+  void clear();
+  /// The next leaf; null where another one is expected.
+  Leaf* add(nb::handle thing, const Expected& expected);
+  bool finds(nb::handle thing, const Expected& expected);
 };
 
 /// What a call of attention() says of its attention.
@@ -35,19 +40,6 @@ struct Said {
   /// Keywords that are none of the call's own: captures and parameters.
   std::array<nb::handle, 8> names{}, things{};
   std::size_t keywords = 0;
-};
-
-/// What must be found again where a function refers to something: what Scan.refer has for it in a key.
-struct Expected {
-  enum class As : std::uint8_t { nothing, given, is, equal, bits, array, param, met, function };
-  As as = As::nothing;
-  char kind = 0;
-  int rank = 0;
-  std::size_t leaf = 0;
-  std::int64_t bits = 0;
-  nb::object thing{};                                          ///< itself, or the code of a function
-  nb::object name{};                                           ///< of a global or an attribute
-  std::vector<Expected> cells, globals, defaults, attributes;  ///< what a function refers to
 };
 
 /// An attention, and what was said to call for it. Its leaves are not kept alive.
@@ -68,9 +60,6 @@ std::shared_ptr<const Known> recall(const Said& said, Leaves& leaves);
 /// Remembers an attention under the key of its Scan, unless that has kinds of things which `recall` does not know.
 void remember(const Said& said, const nb::tuple& key, nb::object core, const Handle* handle,
               std::vector<std::size_t> captures, std::vector<std::size_t> params);
-
-/// Finds the types of Python that it knows, before the first call; `function` is any.
-void find_types(nb::handle function);
 
 /// The number of a parameter of this kind: false, and no exception, for what Python must look at.
 bool read_number(nb::handle given, char kind, double& into);

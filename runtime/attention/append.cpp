@@ -6,11 +6,11 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "runtime/attention/placed.h"
-#include "runtime/engines/cpu/flush.h"
-#include "runtime/engines/cpu/parallel.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/keys.h"
+#include "runtime/machine/flush.h"
+#include "runtime/machine/parallel.h"
+#include "runtime/machine/placed.h"
 
 namespace attune {
 namespace runtime {
@@ -38,7 +38,7 @@ void check_places(const Append& call, const compiler::Problem& p) {
 /// Rows of `from`, divided by `scale`, as rows of `into`.
 void put(const Tensor& from, const MatrixLayout& source, const Tensor& into, const MatrixLayout& target,
          std::int64_t rows, std::int64_t width, double scale) {
-  const cpu::KeepDenormals keep;
+  const KeepDenormals keep;
   const bool as_they_are = from.dtype == into.dtype && scale == 1 && source.column == 1 && target.column == 1;
   const auto size = static_cast<std::int64_t>(size_of(into.dtype));
   for (std::int64_t i = 0; i < rows; ++i) {

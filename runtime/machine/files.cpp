@@ -42,6 +42,12 @@ FileText read_once(const fs::path& path, std::size_t most) {
   return {std::move(out), false, {}};
 }
 
+std::string why_others_write(const struct stat& facts) {
+  if (facts.st_mode & S_IWOTH) return S_ISDIR(facts.st_mode) ? "all users may write there" : "all users may write it";
+  if (facts.st_uid == geteuid() || facts.st_uid == 0) return "";
+  return fmt::format("it belongs to the user {}, who is not you", facts.st_uid);
+}
+
 std::string host() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
@@ -96,9 +102,13 @@ FileText read_file(const fs::path& path, std::size_t most) {
 std::string why_not_ours(const fs::path& folder) {
   struct stat facts {};
   if (stat(folder.c_str(), &facts) != 0 || !S_ISDIR(facts.st_mode)) return "";
-  if (facts.st_mode & S_IWOTH) return "all users may write there";
-  if (facts.st_uid == geteuid() || facts.st_uid == 0) return "";
-  return fmt::format("it belongs to the user {}, who is not you", facts.st_uid);
+  return why_others_write(facts);
+}
+
+std::string why_not_ours_within(const fs::path& path) {
+  struct stat facts {};
+  if (lstat(path.c_str(), &facts) != 0) return "";
+  return S_ISLNK(facts.st_mode) ? "it is a symbolic link" : why_others_write(facts);
 }
 
 bool make_folders(const fs::path& path) {

@@ -55,6 +55,8 @@ bool make_folders(const std::filesystem::path& path);
 /// Why nobody should run code from this folder: all users may write there, or it is of a user who is neither this one
 /// nor root. Empty for a folder that is not there.
 std::string why_not_ours(const std::filesystem::path& folder);
+/// The same for what lies within such a folder, a file or a folder, which is no link either.
+std::string why_not_ours_within(const std::filesystem::path& path);
 
 /// While one lives, a write beyond the limit on file sizes (ulimit -f) fails with EFBIG instead of ending the process.
 /// It blocks SIGXFSZ in this thread only, so that the signal's disposition stays the program's.

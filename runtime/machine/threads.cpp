@@ -8,6 +8,10 @@
 #include <thread>
 #include <vector>
 
+#include <pthread.h>
+
+#include "ir/stack.h"
+
 namespace attune::runtime {
 
 SignalsBlocked::SignalsBlocked() {
@@ -41,6 +45,34 @@ void on_threads(std::size_t most, const std::function<void()>& work) {
   one();
   for (std::thread& other : others) other.join();
   if (failure) std::rethrow_exception(failure);
+}
+
+void on_deep_stack(const std::function<void()>& work) {
+  constexpr std::size_t MiB = std::size_t{1} << 20;
+  if (ir::stack_left() >= 2 * MiB) return work();
+  struct Task {
+    const std::function<void()>& work;
+    std::exception_ptr failure;
+  } task{work, nullptr};
+  const auto run = [](void* given) -> void* {
+    Task& mine = *static_cast<Task*>(given);
+    try {
+      mine.work();
+    } catch (...) {
+      mine.failure = std::current_exception();
+    }
+    return nullptr;
+  };
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 8 * MiB);
+  pthread_t thread;
+  const SignalsBlocked blocked;
+  const bool started = pthread_create(&thread, &attributes, run, &task) == 0;
+  pthread_attr_destroy(&attributes);
+  if (!started) return work();
+  pthread_join(thread, nullptr);
+  if (task.failure) std::rethrow_exception(task.failure);
 }
 
 }  // namespace attune::runtime

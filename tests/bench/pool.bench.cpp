@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/engines/cpu/parallel.h"
-#include "runtime/engines/cpu/pool.h"
+#include "runtime/machine/parallel.h"
+#include "runtime/machine/pool.h"
 
 namespace {
 

@@ -462,6 +462,7 @@ static void over_ranks(void) {
   CHECK(count > 0);
   REFUSED(attune_shares_of(shares, 3, 0, NULL, 0, &count), "ranks-count");
   REFUSED(attune_shares_of(NULL, 0, 0, NULL, 0, &count), "null-pointer");
+  REFUSED(attune_shares_of(shares, 0, 9, NULL, 0, &count), "bad-choice");
   REFUSED(attune_shares_positions(NULL, 0, NULL, 0, &count), "null-pointer");
   REFUSED(attune_shares_received(shares, 0, 0, NULL), "null-pointer");
   REFUSED(attune_shares_received(shares, 0, 1, &count), "ranks-count");
@@ -1222,6 +1223,8 @@ static void pictures(void) {
   char* none = NULL;
   drawing.q = &tdoc->t;
   REFUSED(attune_draw(a, &drawing, &none), "picture-qk");
+  drawing.panels = 1 << 20;
+  REFUSED(attune_draw(a, &drawing, &none), "bad-choice");
   drawing.q = NULL;
   drawing.panels = ATTUNE_DRAW_TILES;
   uint8_t cell = 0;

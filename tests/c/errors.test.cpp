@@ -62,6 +62,11 @@ TEST_CASE("messages about structs and pointers", "[c]") {
   what.mask.text = nullptr;
   what.target = 7;
   golden_error("bad-choice.c-target", message(attune_new(&what, &none)));
+  what.target = ATTUNE_AUTOMATIC;
+  for (const double scale : {double(NAN), double(INFINITY), 1e300}) {
+    what.scale = &scale;
+    CHECK_THAT(message(attune_new(&what, &none)), Catch::Contains("[bad-scale]"));
+  }
   CHECK(none == nullptr);
 }
 
@@ -96,6 +101,7 @@ TEST_CASE("messages about tensors of DLPack", "[c]") {
   told("dlpack-lanes", [](attune_tensor& t) { t.dtype.lanes = 4; });
   told("dlpack-type", [](attune_tensor& t) { t.dtype.code = 5, t.dtype.bits = 64; });
   told("dlpack-type.e5m2", [](attune_tensor& t) { t.dtype.code = 12, t.dtype.bits = 8; });
+  told("dlpack-offset", [](attune_tensor& t) { t.data = reinterpret_cast<void*>(4096), t.byte_offset = -64ull; });
   told("dlpack-device",
        [](attune_tensor& t) { t.device.device_type = static_cast<decltype(t.device.device_type)>(10); });
   told("null-pointer.shape", [](attune_tensor& t) { t.shape = nullptr; });

@@ -17,8 +17,14 @@ namespace {
 std::vector<std::string> chosen(const KernelSpec& spec, const ModFacts& facts = {}) {
   std::vector<std::string> out;
   for (const KernelChoice& c : choose(spec, facts).choices)
-    out.push_back(fmt::format("{} {} x {}", c.plan.kernel->name, c.plan.m, c.plan.n));
+    out.push_back(fmt::format("{} {} x {}", c.plan.kernel->name, c.plan.tile.m, c.plan.tile.n));
   return out;
+}
+
+/// A member that the page's Tile alone has; 0: none.
+int said(const KernelPlan& plan, std::string_view name) {
+  const auto found = std::ranges::find(plan.tile.own, name, [](const auto& one) { return one.first; });
+  return found == plan.tile.own.end() ? 0 : found->second;
 }
 
 std::string story_of(const KernelChoices& all) { return all.story.empty() ? "" : all.story.front(); }
@@ -32,8 +38,8 @@ TEST_CASE("every width has kernels, and the portable one is the last", "[choose]
         const KernelChoices all = choose({.arch = arch, .dtype = type, .out = type, .d = d, .dv = 257 - d}, {});
         REQUIRE(all.choices.back().plan.kernel->takes_any);
         for (const KernelChoice& c : all.choices) {
-          CHECK(c.plan.d >= d);
-          CHECK(c.plan.dv >= 257 - d);
+          CHECK(c.plan.tile.d >= d);
+          CHECK(c.plan.tile.dv >= 257 - d);
           CHECK(c.shared_bytes <= (c.plan.kernel->takes_any ? 99 : 227) * 1024);
           CHECK(c.threads % 32 == 0);
         }
@@ -60,8 +66,8 @@ TEST_CASE("kernels are as exact as is asked for, and else as their type makes th
     for (const bool asked : {false, true}) {
       CHECK(is_exact(asked, type) == asked);
       for (const KernelChoice& c : choose({.dtype = type, .out = type, .exact = asked}, {}).choices) {
-        CHECK(c.plan.exact == asked);
-        if (c.plan.kernel->name == "forward_sm80") CHECK(trait(c.plan, "exact") == asked);
+        CHECK(c.plan.spec.exact == asked);
+        if (c.plan.kernel->name == "forward_sm80") CHECK(said(c.plan, "exact") == asked);
       }
     }
   }
@@ -79,7 +85,7 @@ TEST_CASE("every kind of call has rows at every width", "[choose]") {
 
 TEST_CASE("short sequences take narrower tiles where these are faster", "[choose]") {
   const auto m = [](CoverKind cover, Length length) {
-    return choose({.d = 64, .dv = 64}, {}, {.cover = cover, .length = length}).choices[0].plan.m;
+    return choose({.d = 64, .dv = 64}, {}, {.cover = cover, .length = length}).choices[0].plan.tile.m;
   };
   CHECK(m(CoverKind::causal, Length::to_1k) == 128);
   CHECK(m(CoverKind::causal, Length::to_4k) == 192);
@@ -127,11 +133,11 @@ TEST_CASE("heads share tiles where there are few queries, and nothing that lanes
     const compiler::LoweredMod lowered = compiler::lower(attention);
     const GpuParts parts = gpu_parts(lowered, true);
     const KernelChoices all = choose({.arch = arch, .heads = 8}, parts.facts);
-    const int heads = all.choices.front().plan.heads;
+    const int heads = all.choices.front().plan.tile.heads;
     for (const KernelChoice& c : all.choices) {
-      CHECK(c.plan.heads == heads);
-      CHECK(c.plan.queries() == c.plan.m / heads);
-      const std::string page = kernel_source(parts, c.plan, arch).text;
+      CHECK(c.plan.tile.heads == heads);
+      CHECK(c.plan.tile.queries() == c.plan.tile.m / heads);
+      const std::string page = kernel_source(parts, c.plan).text;
       CHECK(page.find(fmt::format("heads = {};", heads)) != std::string::npos);
     }
     return heads == 8;
@@ -170,7 +176,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       KernelSpec sixteen = spec;
       sixteen.heads = 16;
       for (const KernelChoice& c : choose(sixteen, {.shares_tiles = true}).choices)
-        CHECK(c.plan.heads == (c.plan.kernel == first.plan.kernel ? 16 : 8));
+        CHECK(c.plan.tile.heads == (c.plan.kernel == first.plan.kernel ? 16 : 8));
       const Preference same{variant_of(first.plan), true, ""};
       CHECK(choose(spec, {}, {}, &same).refused.empty());
     }
@@ -182,7 +188,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
   const auto steps = [](const KernelSpec& spec) {
     std::vector<int> out;
     for (const KernelChoice& c : choose(spec, {}).choices)
-      if (c.plan.kernel->name == "decode_sm80") out.push_back(c.plan.n);
+      if (c.plan.kernel->name == "decode_sm80") out.push_back(c.plan.tile.n);
     return out;
   };
   CHECK(steps({.few = true}) == std::vector{32, 16});
@@ -197,8 +203,8 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       const KernelChoices all = choose({.arch = arch, .apart = true, .paged = paged}, {});
       for (const KernelChoice& c : all.choices) {
         CHECK(c.plan.kernel->takes_any);
-        CHECK(trait(c.plan, "apart") == 1);
-        CHECK(trait(c.plan, "paged") == int{paged});
+        CHECK(said(c.plan, "apart") == 1);
+        CHECK(said(c.plan, "paged") == int{paged});
       }
       if (arch == 90) CHECK(story_of(all).find("not forward_sm90: entries have lengths") != std::string::npos);
     }
@@ -225,9 +231,9 @@ TEST_CASE("keys of e4m3 are read by the kernel of few queries, and by no other",
       REQUIRE(all.choices.size() == 1);
       const KernelPlan& plan = all.choices[0].plan;
       CHECK(plan.kernel->name == "decode_sm80");
-      CHECK(trait(plan, "narrow") == 1);
-      CHECK(plan.d == (d + 31) / 32 * 32);
-      CHECK(plan.dv == (spec.dv + 31) / 32 * 32);
+      CHECK(said(plan, "narrow") == 1);
+      CHECK(plan.tile.d == (d + 31) / 32 * 32);
+      CHECK(plan.tile.dv == (spec.dv + 31) / 32 * 32);
       CHECK(all.choices[0].shared_bytes <= most_shared(arch));
       CHECK(all.story.back() == "not forward_sm80: it reads k and v in the type of q");
     }
@@ -255,8 +261,8 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
     REQUIRE_FALSE(all.choices.empty());
     for (const KernelChoice& c : all.choices) {
       CHECK(c.plan.kernel->name == "forward_e4m3_sm90");
-      CHECK(c.plan.d == (d + 31) / 32 * 32);
-      CHECK(c.plan.n % 32 == 0);
+      CHECK(c.plan.tile.d == (d + 31) / 32 * 32);
+      CHECK(c.plan.tile.n % 32 == 0);
       CHECK(c.shared_bytes <= most_shared(90));
     }
   }
@@ -290,7 +296,7 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
 TEST_CASE("values of e4m3 are turned round before where many tiles of queries read them all", "[choose]") {
   const auto turned = [](CoverKind cover, Length length, bool packed = false) {
     const KernelSpec spec{.dtype = DType::e4m3, .packed = packed};
-    return comes_turned(choose(spec, {}, {.cover = cover, .length = length}).choices.front().plan);
+    return choose(spec, {}, {.cover = cover, .length = length}).choices.front().plan.tile.turned;
   };
   CHECK(turned(CoverKind::full, Length::longer));
   CHECK(turned(CoverKind::full, Length::longer, true));
@@ -303,8 +309,8 @@ TEST_CASE("values of e4m3 are turned round before where many tiles of queries re
         const KernelSpec spec{.dtype = DType::e4m3, .d = 64, .dv = 80, .packed = packed};
         const Preference preference{variant(fmt::format("forward_e4m3_sm90:n={},turned={}", n, value)), true, ""};
         const KernelPlan plan = choose(spec, {}, {}, &preference).choices.front().plan;
-        CHECK(comes_turned(plan) == (value == 1));
-        const std::string page = turn_source(plan, 90).text;
+        CHECK(plan.tile.turned == (value == 1));
+        const std::string page = turn_source(plan).text;
         CHECK(page.find(fmt::format("n = {}, dv = 96", n)) != std::string::npos);
         CHECK(page.find(packed ? "Layout::packed" : "Layout::dense") != std::string::npos);
       }
@@ -384,8 +390,8 @@ TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]
         "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,turns=2,dynamic=1");
   CHECK(all.choices[0].shared_bytes <= 227 * 1024);
   for (std::size_t i = 0; i < usual.size(); ++i)
-    CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel->name, all.choices[i + 1].plan.m,
-                      all.choices[i + 1].plan.n) == usual[i]);
+    CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel->name, all.choices[i + 1].plan.tile.m,
+                      all.choices[i + 1].plan.tile.n) == usual[i]);
 }
 
 TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]") {
@@ -476,7 +482,7 @@ TEST_CASE("latent heads have a kernel of their own", "[choose]") {
     REQUIRE(all.choices.size() == 1);
     CHECK(all.choices[0].plan.kernel->name == "latent_sm90");
     CHECK(all.choices[0].shared_bytes <= 227 * 1024);
-    return trait(all.choices[0].plan, "cluster");
+    return all.choices[0].plan.tile.cluster;
   };
   const ModFacts shares{.shares_tiles = true};
   CHECK(cluster(usual, shares) == 2);
@@ -519,7 +525,7 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
         KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .few = true},
         KernelSpec{.d = 576, .dv = 512, .apart = true, .latent = true, .heads = 16}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
-      Source source = kernel_source(parts, c.plan, spec.arch);
+      Source source = kernel_source(parts, c.plan);
       const bool copied = c.plan.kernel->name == "forward_sm90" || c.plan.kernel->name == "forward_e4m3_sm90";
       const std::string shared = copied                                 ? "Shared90"
                                  : c.plan.kernel->name == "decode_sm80" ? "SharedDecode"
@@ -545,7 +551,7 @@ TEST_CASE("the host counts the shared memory of the wide backward as its kernels
     for (const KernelSpec& spec : {KernelSpec{.d = 256, .dv = 256}, KernelSpec{.d = 136, .dv = 72}}) {
       const GpuParts parts = gpu_parts(lowered, true, &none, way == Way::keys);
       const KernelChoice c = choose(spec, parts.facts, {}, nullptr, kernels(way)).choices.front();
-      Source source = kernel_source(parts, c.plan, spec.arch);
+      Source source = kernel_source(parts, c.plan);
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";
       source.text += "__global__ void nothing() {}\n";

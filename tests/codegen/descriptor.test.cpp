@@ -74,7 +74,7 @@ TEST_CASE("what a test's device file says is part of what its kernels are rememb
   const compiler::LoweredMod lowered = compiler::lower(Attention{});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
   const auto plan = codegen::choose(f32, parts.facts, {}, nullptr, kernels_with_plain()).choices[0].plan;
-  codegen::Source source = codegen::kernel_source(parts, plan, 80);
+  codegen::Source source = codegen::kernel_source(parts, plan);
   const std::string with = runtime::cuda::asked(source).content;
   source.headers = {};
   CHECK(runtime::cuda::asked(source).content != with);

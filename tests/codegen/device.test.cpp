@@ -410,7 +410,7 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
     fill(q), fill(k), fill(v);
     const Forward call{.q = q, .k = k, .v = v, .o = o};
     const compiler::Problem problem = compiler::check(made.lowered, call, {});
-    runtime::oracle_forward(made.lowered, call, problem);
+    runtime::oracle_forward(runtime::call_of(made.lowered, call, problem));
 
     const auto sent = [](const Tensor& t) {
       return OnDevice(t.data, static_cast<std::size_t>(t.size()) * sizeof(float));
@@ -428,7 +428,7 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
     args.batch = batch, args.q_heads = heads, args.group = heads / of_kv;
     args.q_len = q_len, args.kv_len = kv_len, args.d = d, args.dv = dv;
     User user(made.lowered.mod, made.lowered.slots.captures, made.params, static_cast<float>(problem.scale));
-    launch(codegen::kernel_source(parts, choice.plan, spec.arch), {batch * heads * q_len, 1, 1},
+    launch(codegen::kernel_source(parts, choice.plan), {batch * heads * q_len, 1, 1},
            static_cast<unsigned>(choice.threads), &args, user);
     const std::vector<float> got = there_o.values<float>();
     int wrong = 0;

@@ -76,7 +76,7 @@ TEST_CASE("the page of a part adds what the whole call has before it", "[cuda]")
   const codegen::GpuParts parts = codegen::forward_parts(lowered, spec);
   const KernelPlan plan =
       codegen::choose(spec, parts.facts, codegen::call_kind(parts, codegen::Length::longer)).choices.front().plan;
-  const Source source = codegen::kernel_source(parts, plan, 90);
+  const Source source = codegen::kernel_source(parts, plan);
   for (const char* local :
        {"const Int b = u_first_b + at.b;", "const Int h = u_first_h + at.h;",
         "const Int q_len = u_more_q_len + at.q_len;", "const Int kv_len = u_more_kv_len + at.kv_len;"})
@@ -92,7 +92,7 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
     const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
     const auto kind = codegen::call_kind(parts, codegen::Length::longer);
     const KernelPlan plan = codegen::choose({}, parts.facts, kind).choices[0].plan;
-    const Source source = codegen::kernel_source(parts, plan, 90);
+    const Source source = codegen::kernel_source(parts, plan);
     golden(fmt::format("codegen/cuda.{}", name), source.text);
   }
   const Lowered lowered(named("documents_causal"));
@@ -103,8 +103,8 @@ TEST_CASE("a page that knows its lines leads to the user's, and its own are wher
   const Lowered lowered(Made{written_in_lines, {}, {}});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
   const KernelPlan plan = codegen::choose({}, parts.facts).choices[0].plan;
-  const Source plain = codegen::kernel_source(parts, plan, 90);
-  const Source lined = codegen::kernel_source(parts, plan, 90, "a \"folder\" \\/page.cu");
+  const Source plain = codegen::kernel_source(parts, plan);
+  const Source lined = codegen::kernel_source(parts, plan, "a \"folder\" \\/page.cu");
   CHECK(plain.text.find("#line") == std::string::npos);
   CHECK(std::ranges::count(plain.options, codegen::line_option) == 0);
   CHECK(lined.options.back() == codegen::line_option);
@@ -126,8 +126,8 @@ TEST_CASE("a page that knows its lines leads to the user's, and its own are wher
   // An attention written as text has no source file, so all lines are the page's own.
   const Lowered text(named("alibi"));
   const codegen::GpuParts of_text = codegen::gpu_parts(text.lowered, true);
-  CHECK(codegen::kernel_source(of_text, plan, 90, "page.cu").text ==
-        "#line 2 \"page.cu\"\n" + codegen::kernel_source(of_text, plan, 90).text);
+  CHECK(codegen::kernel_source(of_text, plan, "page.cu").text ==
+        "#line 2 \"page.cu\"\n" + codegen::kernel_source(of_text, plan).text);
 }
 
 TEST_CASE("a page that knows its lines compiles", "[cuda]") {
@@ -135,7 +135,7 @@ TEST_CASE("a page that knows its lines compiles", "[cuda]") {
   const Lowered lowered(Made{written_in_lines, {}, {}});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
   const KernelPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, parts.facts).choices[0].plan;
-  compiles(codegen::kernel_source(parts, plan, 80, "a \"folder\" \\/page.cu"), 128);
+  compiles(codegen::kernel_source(parts, plan, "a \"folder\" \\/page.cu"), 128);
 }
 
 TEST_CASE("masks of a column's fields, a row's, both and neither compile with the kernel for Hopper", "[cuda]") {
@@ -153,7 +153,7 @@ TEST_CASE("masks of a column's fields, a row's, both and neither compile with th
     std::erase_if(candidates, [](const codegen::KernelChoice& c) { return c.plan.kernel->takes_any; });
     REQUIRE(!candidates.empty());
     const KernelPlan& plan = candidates.back().plan;  // the smallest tile
-    compiles(codegen::kernel_source(parts, plan, 90), 0);
+    compiles(codegen::kernel_source(parts, plan), 0);
   }
 }
 

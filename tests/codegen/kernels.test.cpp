@@ -135,11 +135,12 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   std::string told;
   for (const KernelChoice& candidate : candidates) {
     const codegen::KernelPlan& plan = candidate.plan;
-    const Binary binary = runtime::cuda::compile(codegen::kernel_source(parts, plan, row.spec.arch));
+    const Binary binary = runtime::cuda::compile(codegen::kernel_source(parts, plan));
     const std::string wrong = flaw(binary, row.spills);
     if (binary.spilled || !wrong.empty())
-      told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel->name, plan.m,
-                          plan.n, plan.d, plan.dv, name_of(plan.dtype), row.spec.arch, plan.packed ? ", packed" : "",
+      told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel->name,
+                          plan.tile.m, plan.tile.n, plan.tile.d, plan.tile.dv, name_of(plan.spec.dtype), row.spec.arch,
+                          plan.spec.packed ? ", packed" : "",
                           wrong.empty() ? fmt::format("{} bytes", binary.spilled) : wrong);
     if (wrong.empty()) {
       std::printf("%s", told.c_str());
@@ -188,7 +189,7 @@ void compile_backward(const Lowered& lowered, codegen::Way way, const KernelSpec
   if (std::ranges::all_of(all, [&](const auto* one) { return !one->why_not(spec, parts.facts).empty(); })) return;
   std::string told;
   for (const KernelChoice& candidate : choose(spec, parts.facts, {}, nullptr, all).choices) {
-    const Binary binary = runtime::cuda::compile(codegen::kernel_source(parts, candidate.plan, spec.arch));
+    const Binary binary = runtime::cuda::compile(codegen::kernel_source(parts, candidate.plan));
     const std::string wrong = flaw(binary, std::max(spills, candidate.plan.kernel->spills_well));
     if (wrong.empty()) {
       std::printf("%s", told.c_str());
@@ -257,8 +258,8 @@ TEST_CASE("the kernel that turns values round compiles without spills for every 
   if (skips_compiling()) return;
   for (const auto& [n, dv] : {std::pair{128, 128}, {32, 128}, {96, 96}, {160, 96}, {224, 64}, {256, 32}})
     for (const bool packed : {false, true}) {
-      const codegen::KernelPlan plan{.dtype = DType::e4m3, .n = n, .dv = dv, .packed = packed};
-      CHECK(flaw(runtime::cuda::compile(codegen::turn_source(plan, 90)), 0) == "");
+      const codegen::KernelPlan plan{.spec = {.dtype = DType::e4m3, .packed = packed}, .tile = {.n = n, .dv = dv}};
+      CHECK(flaw(runtime::cuda::compile(codegen::turn_source(plan)), 0) == "");
     }
 }
 

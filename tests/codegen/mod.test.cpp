@@ -1,15 +1,19 @@
 // tests/codegen/mod.test.cpp — expressions compiled for every instruction set against eval, lane by lane
 #include "codegen/llvm/mod.h"
 
+#include <ctime>
 #include <limits>
 #include <memory>
 
+#include "codegen/llvm.h"
 #include "codegen/llvm/module.h"
+#include "compiler/lower.h"
 #include "ir/parse.h"
 #include "ir/print.h"
 #include "tests/catch.h"
 #include "tests/codegen/expressions.h"
 #include "tests/compiler/language.h"
+#include <attune/attune.h>
 #include <attune/error.h>
 
 namespace attune::tests {
@@ -254,6 +258,40 @@ TEST_CASE("random numbers are those of eval, whichever position runs along the l
     place.kv = kv;
     compiled.check(place);
   }
+}
+
+/// So many choices, each within the one before.
+std::string nested_choices(int count) {
+  std::string lets, last = "s";
+  for (int i = 0; i < count; ++i) {
+    const std::string n = std::to_string(i), name = "x" + n;
+    lets += "let " + name + " = kv * " + n + " < q ? " + last + " : f32(kv + " + n + ") * 0.5f; ";
+    last = name;
+  }
+  return lets + last;
+}
+
+TEST_CASE("what is too long to be optimised computes what eval does", "[mod][long]") {
+  World world;
+  const std::string text = nested_choices(2'000);
+  Everywhere compiled(world, {text});
+  Place place = ordinary();
+  for (const std::int32_t kv : {0, 4, 400}) {
+    place.kv = kv;
+    compiled.check(place);
+  }
+}
+
+TEST_CASE("the time to compile grows no faster than an expression", "[mod][long]") {
+  const auto seconds = [](int count) {
+    const auto lowered = compiler::lower(Attention{.score = Text().score(nested_choices(count))});
+    const std::clock_t start = std::clock();
+    forward_object(lowered.mod, Isa::portable, codegen::Unit::f32);
+    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  };
+  const double some = seconds(200), many = seconds(1'600);
+  INFO(some << " s and " << many << " s");
+  CHECK(many < 16 * some + 1);
 }
 
 TEST_CASE("sums are added in order, nest, and may be empty", "[mod][sum]") {

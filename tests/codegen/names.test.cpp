@@ -101,7 +101,6 @@ TEST_CASE("a user's names never meet the page's", "[cuda]") {
       "__global__ void empty(const __grid_constant__ ForwardArgs, const __grid_constant__ User) {}\n}\n";
   const codegen::Header file{"codegen/cuda/kernels/empty.cuh", text.c_str()};
   const codegen::KernelDescriptor empty{.name = "empty", .headers = std::span(&file, 1)};
-  const codegen::KernelPlan plan{.kernel = &empty};
   for (std::size_t at = 0; at < all.size(); at += each) {
     const auto part = [&](std::size_t i) { return std::span(round).subspan(at + i * each, each); };
     const auto made = [&](std::size_t in_mask) { return named(part(0), in_mask, part(1), part(2), part(3)); };
@@ -110,7 +109,7 @@ TEST_CASE("a user's names never meet the page's", "[cuda]") {
     const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
     CHECK(codegen::gpu_parts(covered, true).facts.listed);
     const int arch = at / each % 2 ? 80 : 90;  // the same text for both: a name meets each of them in two of its ways
-    compiles(codegen::kernel_source(parts, plan, arch));
+    compiles(codegen::kernel_source(parts, {.kernel = &empty, .spec = {.arch = arch}}));
     codegen::Source cover = codegen::cover_source(covered, false, arch);
     cover.text.insert(0, includes);
     compiles(cover);

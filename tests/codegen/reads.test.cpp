@@ -23,7 +23,7 @@ codegen::Source page(const std::string& score, const std::string& mask = "true",
   const Made made = make({.name = "reads", .score = score, .mask = mask, .captures = captures}, 1);
   const compiler::LoweredMod lowered = compiler::lower(made.attention);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
-  return codegen::kernel_source(parts, codegen::choose({.wide = wide}, parts.facts).choices[0].plan, 90);
+  return codegen::kernel_source(parts, codegen::choose({.wide = wide}, parts.facts).choices[0].plan);
 }
 bool has(const codegen::Source& source, const std::string& text) { return source.text.find(text) != std::string::npos; }
 

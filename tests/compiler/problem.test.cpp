@@ -477,6 +477,31 @@ TEST_CASE("results to merge with are held to the rules of those to come", "[prob
     c.o_before = c.o;
     c.o_before.strides[0] = -c.o.strides[0];
   });
+  // Shifted by a row, from the last row to the first, and by an element's half.
+  std::vector<float> memory(2 * 4 * 9 * 32);
+  const auto within = [&](Forward& c, std::size_t first) {
+    c.o = Tensor(memory.data(), single, {2, 4, 8, 32});
+    c.o_before = Tensor(memory.data() + first, single, {2, 4, 8, 32});
+  };
+  refuses_before("tensor-alias.o_before-part", [&](Forward& c) { within(c, 32); });
+  refuses_before("tensor-alias.o_before-part", [&](Forward& c) {
+    within(c, 7 * 32);
+    c.o_before.strides[2] = -32;
+  });
+  refuses_before("tensor-alias.lse_before-part", [&](Forward& c) {
+    c.o_before = c.o;
+    c.lse = Tensor(memory.data(), single, {2, 4, 8});
+    c.lse_before = Tensor(memory.data() + 1, single, {2, 4, 8});
+  });
+  // Between each other's rows: no element is in the place of another.
+  Forward between = before();
+  within(between, 32);
+  for (Tensor* t : {&between.o, &between.o_before}) t->shape = {1, 2, 8, 32}, t->strides = {2 * 8 * 64, 8 * 64, 64, 1};
+  between.q.shape[0] = between.k.shape[0] = between.v.shape[0] = 1;
+  between.q.shape[1] = between.k.shape[1] = between.v.shape[1] = 2;
+  between.lse = between.lse_before = at(7, single, {1, 2, 8});
+  between.max = {};
+  CHECK(check(plain, between, {}).batch == 1);
   Forward in_place = before();
   in_place.o_before = in_place.o;
   in_place.lse_before = in_place.lse;

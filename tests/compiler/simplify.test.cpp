@@ -20,7 +20,7 @@ using ir::Expr, ir::Op, ir::Precision, ir::Type;
 
 namespace {
 
-/// The letters of the rules, as simplify.cpp has them.
+/// The letters of the rules, as rules.cpp has them.
 constexpr std::string_view int_letters = "ijdklac", float_letters = "xywzuv", bool_letters = "mno",
                            literal_letters = "acuv";
 

@@ -8,7 +8,8 @@
 #include "codegen/cuda/contract/args.cuh"
 #include "compiler/check.h"
 #include "compiler/lower.h"
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
+#include "runtime/attention/verify.h"
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/oracle/verify.h"
@@ -255,7 +256,8 @@ TEST_CASE("gradients of a device come to the host and are verified, captured one
   const auto found = [&] {
     const Backward backward = call.with_table();
     try {
-      runtime::verify(lowered, backward, compiler::check(lowered, backward, {}), {.rows = 3});
+      runtime::verify(runtime::call_of(lowered, backward, compiler::check(lowered, backward, {})), {.rows = 3},
+                      nullptr);
     } catch (const Bug& e) {
       return std::string(e.what());
     }

@@ -10,10 +10,10 @@
 #include "codegen/source.h"
 #include "compiler/check.h"
 #include "compiler/lower.h"
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
+#include "runtime/attention/verify.h"
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/driver.h"
-#include "runtime/engines/oracle/verify.h"
 #include "runtime/engines/oracle/verify_rows.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
@@ -246,7 +246,10 @@ TEST_CASE("rows of a device's results come to the host and are verified", "[driv
   const Array<float> lse = device_of(90).array<float>({2, 4, 20});
   const compiler::LoweredMod lowered = compiler::lower(call.documents());
   const auto found = [&](const Forward& forward) {
-    return code_of([&] { runtime::verify(lowered, forward, compiler::check(lowered, forward, {}), {.rows = 1000}); });
+    return code_of([&] {
+      runtime::verify(runtime::call_of(lowered, forward, compiler::check(lowered, forward, {})), {.rows = 1000},
+                      nullptr);
+    });
   };
   // Nothing is computed, so all results are 0: correct for o, whose values are 0, and wrong for lse, in rows of many
   // keys.
@@ -278,7 +281,10 @@ TEST_CASE("starts on a device are neither sent nor waited for, and verified by w
   CHECK(sent(there) == 0);
   const auto found = [&](const Forward& forward) {
     const compiler::LoweredMod lowered = compiler::lower(causal);
-    return code_of([&] { runtime::verify(lowered, forward, compiler::check(lowered, forward, {}), {.rows = 1000}); });
+    return code_of([&] {
+      runtime::verify(runtime::call_of(lowered, forward, compiler::check(lowered, forward, {})), {.rows = 1000},
+                      nullptr);
+    });
   };
   CHECK(found(there) == "nothing");
   // Verification, which reads the starts, finds invalid ones.
@@ -296,8 +302,10 @@ TEST_CASE("results of one product of TF32 are verified as what they are", "[driv
   const auto found = [&](std::optional<bool> exact) {
     const compiler::LoweredMod lowered = compiler::lower(causal);
     return code_of([&] {
-      runtime::verify(lowered, there.forward, compiler::check(lowered, there.forward, {}),
-                      {.rows = 1000, .exact = exact});
+      const compiler::Problem problem = compiler::check(lowered, there.forward, {});
+      runtime::Call checked = runtime::call_of(lowered, there.forward, problem);
+      checked.exact = exact;
+      runtime::verify(checked, {.rows = 1000}, nullptr);
     });
   };
   for (const bool alike : {false, true}) {  // true: all of v is alike, so its roundings do not average out

@@ -1,6 +1,7 @@
 // tests/driver/fake_driver.cpp — a libcuda.so.1 that launches nothing: its memory is the host's, its kernels are names
 #include "tests/driver/fake_driver.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -34,6 +35,9 @@ std::array<std::atomic<int>, count> called{};
 std::array<std::atomic<int>, count> refused{};
 std::mutex mutex;  // guards what follows
 std::vector<Launch> launched;
+std::vector<Step> given;
+int streams_made = 0, events_recorded = 0;
+std::function<void(const Launch&, void* const*)> watching;
 std::set<cu::Address> live;
 int to_record = -1;  // events that will pass before streams are stuck; negative: all
 thread_local std::vector<cu::Context> stack;
@@ -49,6 +53,7 @@ struct Object {
   std::string name;
   bool capturing = false;
   bool stuck = false;
+  int number = 0;  ///< of a stream, or of an event's latest record
 };
 /// Objects not destroyed yet: attune never unloads what it has loaded.
 std::set<Object*>& objects = *new std::set<Object*>;
@@ -74,9 +79,29 @@ Result give(T* into, T value) {
   return Result::success;
 }
 void* at(cu::Address address) { return reinterpret_cast<void*>(address); }
+void tell_step(const char* kernel, std::size_t size, cu::Address to) {
+  void* const place = at(to);
+  if (watching) watching({.kernel = kernel, .blocks = static_cast<unsigned>(size)}, &place);
+}
 std::array<Object, std::size(archs)> primaries;
 Object legacy_stream;
 Object& stream_of(cu::Stream stream) { return stream ? object(stream) : legacy_stream; }
+/// With the mutex held.
+void give_step(cu::Stream stream, std::string what) {
+  constexpr std::size_t most = 10000;
+  if (given.size() < most) given.push_back({stream_of(stream).number, std::move(what)});
+}
+Result step(cu::Stream stream, std::string what) {
+  const std::lock_guard lock(mutex);
+  give_step(stream, std::move(what));
+  return Result::success;
+}
+Result numbered_stream(cu::Stream* stream) {
+  give(stream, handle<cu::Stream>());
+  const std::lock_guard lock(mutex);
+  object(*stream).number = ++streams_made;
+  return Result::success;
+}
 
 // ---- The functions, in the order of driver.def
 
@@ -149,27 +174,33 @@ Result cuMemAlloc(cu::Address* into, std::size_t bytes) { return take(into, byte
 Result cuMemFree(cu::Address address) { return give_back(address); }
 Result cuMemAllocAsync(cu::Address* into, std::size_t bytes, cu::Stream) { return take(into, bytes); }
 Result cuMemFreeAsync(cu::Address address, cu::Stream) { return give_back(address); }
-Result cuMemcpyAsync(cu::Address to, cu::Address from, std::size_t bytes, cu::Stream) {
+Result cuMemcpyAsync(cu::Address to, cu::Address from, std::size_t bytes, cu::Stream stream) {
+  tell_step("copy", bytes, to);
   std::memcpy(at(to), at(from), bytes);
-  return Result::success;
+  return step(stream, "copies " + std::to_string(bytes) + " bytes");
 }
-Result cuMemcpy2DAsync(const cu::Copy2D* copy, cu::Stream) {
+Result cuMemcpy2DAsync(const cu::Copy2D* copy, cu::Stream stream) {
   for (std::size_t i = 0; i < copy->height; ++i)
     std::memcpy(at(copy->to + i * copy->to_pitch), at(copy->from + i * copy->from_pitch), copy->width);
-  return Result::success;
+  return step(stream, "copies " + std::to_string(copy->height) + " x " + std::to_string(copy->width) + " bytes");
 }
-Result cuMemsetD8Async(cu::Address to, unsigned char value, std::size_t bytes, cu::Stream) {
+Result cuMemsetD8Async(cu::Address to, unsigned char value, std::size_t bytes, cu::Stream stream) {
   std::memset(at(to), value, bytes);
-  return Result::success;
+  return step(stream, "clears " + std::to_string(bytes) + " bytes");
 }
-Result cuMemsetD32Async(cu::Address to, unsigned value, std::size_t words, cu::Stream) {
+Result cuMemsetD32Async(cu::Address to, unsigned value, std::size_t words, cu::Stream stream) {
+  tell_step("set", words, to);
   for (std::size_t i = 0; i < words; ++i) static_cast<unsigned*>(at(to))[i] = value;
-  return Result::success;
+  return step(stream, "fills " + std::to_string(words) + " words");
 }
 
-Result cuStreamCreate(cu::Stream* stream, unsigned) { return give(stream, handle<cu::Stream>()); }
-Result cuStreamCreateWithPriority(cu::Stream* stream, unsigned, int) { return give(stream, handle<cu::Stream>()); }
-Result cuStreamWaitEvent(cu::Stream, cu::Event, unsigned) { return Result::success; }
+Result cuStreamCreate(cu::Stream* stream, unsigned) { return numbered_stream(stream); }
+Result cuStreamCreateWithPriority(cu::Stream* stream, unsigned, int) { return numbered_stream(stream); }
+Result cuStreamWaitEvent(cu::Stream stream, cu::Event event, unsigned) {
+  const std::lock_guard lock(mutex);
+  give_step(stream, "waits for #" + std::to_string(object(event).number));
+  return Result::success;
+}
 Result cuStreamDestroy(cu::Stream stream) { return destroy(stream); }
 Result cuStreamSynchronize(cu::Stream) { return Result::success; }
 Result cuStreamQuery(cu::Stream) { return Result::success; }
@@ -192,8 +223,10 @@ Result cuGraphExecDestroy(cu::GraphExec graph) { return destroy(graph); }
 Result cuGraphDestroy(cu::Graph graph) { return destroy(graph); }
 Result cuEventCreate(cu::Event* event, unsigned) { return give(event, handle<cu::Event>()); }
 Result cuEventDestroy(cu::Event event) { return destroy(event); }
-Result cuEventRecord(cu::Event event, cu::Stream) {
+Result cuEventRecord(cu::Event event, cu::Stream stream) {
   const std::lock_guard lock(mutex);
+  object(event).number = ++events_recorded;
+  give_step(stream, "records #" + std::to_string(events_recorded));
   object(event).stuck = to_record == 0;
   if (to_record > 0) --to_record;
   return Result::success;
@@ -219,9 +252,10 @@ Result cuKernelGetFunction(cu::Function* function, cu::Kernel kernel) {
 }
 Result cuKernelGetAttribute(int* value, cu::KernelAttribute, cu::Kernel, cu::Device) { return give(value, 0); }
 Result cuKernelSetAttribute(cu::KernelAttribute, int, cu::Kernel, cu::Device) { return Result::success; }
-Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void**, void**) {
+Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void** arguments, void**) {
   constexpr std::size_t most = 1000;
   const std::lock_guard lock(mutex);
+  give_step(config->stream, "launches " + object(function).name);
   if (launched.size() >= most) return Result::success;
   Launch& one = launched.emplace_back();
   one = {.kernel = object(function).name,
@@ -234,12 +268,21 @@ Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, v
     if (attribute.key == cu::LaunchAttributeKey::early) one.early = attribute.value[0] == 1;
     if (attribute.key == cu::LaunchAttributeKey::cluster) one.cluster = static_cast<unsigned>(attribute.value[0]);
   }
+  if (watching) watching(one, arguments);
   return Result::success;
 }
-Result cuTensorMapEncodeTiled(void* map, cu::Element, unsigned, void*, const std::uint64_t*, const std::uint64_t*,
-                              const std::uint32_t*, const std::uint32_t*, cu::Interleave, cu::Swizzle, cu::Promote,
-                              cu::Fill) {
-  std::memset(map, 0, 128);
+/// What the map was made of, a word each: its address and rank, extents, strides and sides of a box.
+Result cuTensorMapEncodeTiled(void* map, cu::Element, unsigned rank, void* data, const std::uint64_t* extents,
+                              const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t*,
+                              cu::Interleave, cu::Swizzle, cu::Promote, cu::Fill) {
+  constexpr std::size_t first_extent = 2, first_stride = 7, first_side = 11;
+  std::array<std::uint64_t, 16> words{};
+  words[0] = reinterpret_cast<std::uintptr_t>(data);
+  words[1] = rank;
+  std::copy_n(extents, rank, words.begin() + first_extent);
+  std::copy_n(strides, rank - 1, words.begin() + first_stride);
+  std::copy_n(box, rank, words.begin() + first_side);
+  std::memcpy(map, words.data(), sizeof words);
   return Result::success;
 }
 
@@ -279,10 +322,20 @@ std::vector<Launch> launches() {
   const std::lock_guard lock(mutex);
   return launched;
 }
+std::vector<Step> steps() {
+  const std::lock_guard lock(mutex);
+  return given;
+}
+void add_step(void* stream, std::string what) { step(static_cast<cu::Stream>(stream), std::move(what)); }
+void watch(std::function<void(const Launch&, void* const*)> step) {
+  const std::lock_guard lock(mutex);
+  watching = std::move(step);
+}
 void forget() {
   for (auto& n : called) n = 0;
   const std::lock_guard lock(mutex);
   launched.clear();
+  given.clear();
 }
 void refuse(std::string_view function, int result) { refused[index_of(function)] = result; }
 std::vector<std::string_view> functions() { return {names.begin(), names.end()}; }

@@ -1,6 +1,7 @@
 // tests/driver/fake_driver.h — a libcuda.so.1 that launches nothing: counts of its calls, and results that tests set
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,12 @@ struct Launch {
   bool early = false;  ///< may start before the one before it has ended
 };
 
+/// What a stream was given.
+struct Step {
+  int stream = 0;    ///< by when it was created; 0: the default one
+  std::string what;  ///< "launches NAME", "copies 2 x 64 bytes", "clears 64 bytes", "waits for #3", "records #3"
+};
+
 /// For each device, ten times its compute capability.
 inline constexpr int archs[] = {90, 80, 89, 100, 120};
 
@@ -23,6 +30,14 @@ int calls(std::string_view function);
 /// All calls that take memory outside of a stream's order, and all that make the host wait.
 int calls_behind_the_back();
 std::vector<Launch> launches();
+/// What all streams were given since `forget`, in the order of calls. Events are numbered in the order in
+/// which they are recorded.
+std::vector<Step> steps();
+/// Adds a step of a test's own.
+void add_step(void* stream, std::string what);
+/// Called while a stream is given something, with the pointers to a kernel's arguments; a copy to a device is a launch
+/// of `copy`, and words that are set one of `set`, whose `blocks` are bytes, or words, and whose argument is the place.
+void watch(std::function<void(const Launch&, void* const* arguments)> step);
 void forget();
 
 /// From its next call on, the function returns this number of a CUresult; 0: it works again.

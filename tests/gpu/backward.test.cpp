@@ -134,13 +134,13 @@ TEST_CASE("gradients do not depend on other work, or on how many blocks there ar
       const Subject subject(*attention);
       const Backward backward = call.backward();
       const compiler::Problem problem = compiler::check(subject.written, backward, subject.scale);
-      runtime::cuda::backward(subject.lowered, backward, problem, {});
+      runtime::cuda::engine.run(runtime::call_of(subject.lowered, backward, problem), {});
       const std::vector<std::byte> wanted = call.bytes();
       // One block also shows that no block waits for another that comes later.
       for (const int blocks : {132, 131, 7, 1}) {
         for (int i = 0; i < 5; ++i) {
           disturbance.run(i);
-          runtime::cuda::backward(subject.lowered, backward, problem, {.blocks = blocks});
+          runtime::cuda::engine.run(runtime::call_of(subject.lowered, backward, problem), {.blocks = blocks});
           INFO(name << ", d " << d << ", " << blocks << " blocks, run " << i);
           CHECK(call.difference(wanted, call.bytes()) == "");
         }
@@ -242,7 +242,7 @@ TEST_CASE("gradients of what is read at q - kv have the same bits on any number 
     backward.captured = {{.of = table, .into = grad}};
     const compiler::Problem problem = compiler::check(subject.written, backward, subject.scale);
     const auto run = [&](int blocks) {
-      runtime::cuda::backward(subject.lowered, backward, problem, {.blocks = blocks});
+      runtime::cuda::engine.run(runtime::call_of(subject.lowered, backward, problem), {.blocks = blocks});
       const auto here = grad.on(Device::cpu());
       const auto bytes = std::as_bytes(here.values());
       return std::vector<std::byte>(bytes.begin(), bytes.end());

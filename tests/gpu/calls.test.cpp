@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
 #include "tests/gpu/device.h"
 #include "tests/refusal.h"
 
@@ -197,7 +197,7 @@ TEST_CASE("a mask that looks at data is listed on the device", "[gpu]") {
   if (skipped()) return;
   const Call there(gpu), here(host);
   const Documents on_device(gpu), on_host(host);
-  INFO(runtime::story(on_device.attention, there.forward).kernel);
+  INFO(runtime::stories(on_device.attention, there.forward).front().kernel);
   on_device.attention.run(there.forward);
   on_host.attention.run(here.forward);
   near(there, here);

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
 #include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
 #include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
@@ -138,7 +138,7 @@ TEST_CASE("heads share a tile where that is fewer tiles, and say so", "[gpu]") {
     const Device gpu = Device::cuda();
     const auto q = gpu.array<bf16>({1, heads, q_len, 64}), k = gpu.array<bf16>({1, 2, 100, 64}),
                o = gpu.array<bf16>({1, heads, q_len, 64});
-    return runtime::story({.mask = mask}, {.q = q, .k = k, .v = k, .o = o}).kernel;
+    return runtime::stories({.mask = mask}, Forward{.q = q, .k = k, .v = k, .o = o}).front().kernel;
   };
   const Mask causal = [](At at) { return at.kv <= at.q; }, by_head = [](At at) { return at.kv <= at.q + at.head; };
   CHECK(story(1, 16, causal).find("8 heads share a tile") != std::string::npos);

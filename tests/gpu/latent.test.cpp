@@ -152,7 +152,7 @@ TEST_CASE("latent heads: keys that many blocks share add up to what few give, an
     const auto run = [&](int blocks) {
       Forward call{.q = q, .k = k, .v = v, .o = o, .lse = lse, .q_offset = static_cast<std::int32_t>(kv_len - 1)};
       const compiler::Problem problem = compiler::check(subject.lowered, call, {});
-      runtime::cuda::forward(subject.lowered, call, problem, {.blocks = blocks});
+      runtime::cuda::engine.run(runtime::call_of(subject.lowered, call, problem), {.blocks = blocks});
       return std::pair{o.on(Device::cpu()), lse.on(Device::cpu())};
     };
     const auto whole = run(2);

@@ -64,7 +64,7 @@ TEST_CASE("bits do not depend on when tiles are put on lists, on how many blocks
     const Subject subject(*attention);
     const compiler::Problem problem = compiler::check(subject.written, call, subject.scale);
     const auto result = [&](int blocks) {
-      runtime::cuda::forward(subject.lowered, call, problem, {.blocks = blocks});
+      runtime::cuda::engine.run(runtime::call_of(subject.lowered, call, problem), {.blocks = blocks});
       copy(o, o_here);
       copy(lse, lse_here);
     };

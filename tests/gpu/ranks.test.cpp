@@ -4,7 +4,7 @@
 #include <array>
 #include <tuple>
 
-#include "runtime/ranks/plan/plan.h"
+#include "runtime/ranks/ranks.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/corpus.h"
 

@@ -11,7 +11,7 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/choose.h"
-#include "runtime/attention/attention.h"
+#include "runtime/attention/tools.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
@@ -191,7 +191,7 @@ struct Call {
     const compiler::LoweredMod lowered = compiler::lower(attention);
     const Forward call = forward();
     const compiler::Problem p = compiler::check(lowered, call, attention.scale);
-    runtime::cuda::forward(lowered, call, p, {.blocks = blocks});
+    runtime::cuda::engine.run(runtime::call_of(lowered, call, p), {.blocks = blocks});
     return results();
   }
 };
@@ -509,7 +509,8 @@ TEST_CASE("with piece an entry has the same bits alone and among 64 others, in a
   };
   const auto run = [](const Attention& attention, const Forward& forward, int blocks) {
     const compiler::LoweredMod lowered = compiler::lower(attention);
-    runtime::cuda::forward(lowered, forward, compiler::check(lowered, forward, attention.scale), {.blocks = blocks});
+    runtime::cuda::engine.run(runtime::call_of(lowered, forward, compiler::check(lowered, forward, attention.scale)),
+                              {.blocks = blocks});
   };
   for (const std::int64_t piece : {128, 512, 8192})
     for (const Attention* attention : {&plain, &windowed, &bent}) {

@@ -9,6 +9,9 @@
 #include "ir/print.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
+#include "tests/refusal.h"
+#include "tests/sanitizers.h"
+#include "tests/small_stack.h"
 
 using namespace attune;
 using namespace attune::ir;
@@ -207,6 +210,27 @@ TEST_CASE("what nests as deep as allowed is read, on an ordinary stack", "[parse
   CHECK(parse(repeated("q < 1 ? 1 : ", deep) + "q", any())->op == Op::Where);
 }
 
+TEST_CASE("what nests deeper than a thread's stack has room for is refused, not a crash", "[parse][deep]") {
+  if (tests::sanitized) return;  // sanitizers need more than such a stack for anything
+  const std::size_t KiB = 1024;
+  const auto read_on = [](std::size_t stack, std::size_t deep) {
+    const std::string text = repeated("max(1, (", deep) + "s" + repeated("))", deep);
+    Error met{"nothing", "", {}, "", ""};
+    tests::on_stack_of(stack, [&] { met = tests::refusal([&] { parse(text, any()); }); });
+    // Where the stack ends is the compiler's to decide.
+    const Error anywhere(met.code, met.problem, {}, met.why, met.fix);
+    if (met.code == "too-deep") tests::golden_error("too-deep.stack", anywhere.what());
+    return met.code;
+  };
+  for (const std::size_t stack : {64 * KiB, 128 * KiB, 512 * KiB}) {
+    CHECK(read_on(stack, 4) == "nothing");
+    const std::string code = read_on(stack, max_nesting / 2);
+    CHECK((code == "too-deep" || code == "nothing"));
+  }
+  CHECK(read_on(64 * KiB, max_nesting / 2) == "too-deep");
+  CHECK(read_on(8192 * KiB, max_nesting / 2) == "nothing");
+}
+
 TEST_CASE("chains are as long as the text may be", "[parse][deep]") {
   const Expr e = parse("s" + repeated(" + s", 60'000), any());
   CHECK(e->depth == 60'001);
@@ -257,6 +281,7 @@ TEST_CASE("mistakes in names", "[parse][errors]") {
   mistake("unknown-function.variable", "s(q)", score());
   mistake("unknown-function.parameter", "cap (s + 1)", score());
   mistake("missing-arguments", "tanh + s", score());
+  mistake("missing-arguments.named-mod", "alibi", score());
   mistake("missing-index", "s + slope", score());
   mistake("missing-index.called", "s + slope(h)", score());
   mistake("not-allowed-here.score-in-mask", "s > 0", mask());

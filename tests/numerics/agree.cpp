@@ -234,7 +234,7 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
   const auto made = [&](For whom) { return forward_outputs(in, what, whom); };
   Outputs oracle = made(For::oracle);
   const compiler::Problem problem = compiler::check(subject.lowered, forward_call(in, oracle), subject.scale);
-  runtime::oracle_forward(subject.written, forward_call(in, oracle), problem);
+  runtime::oracle_forward(runtime::call_of(subject.written, forward_call(in, oracle), problem));
   std::vector<Outputs> dense;
   for (const Subject* by : yardsticks) {
     dense.push_back(made(For::others));
@@ -259,7 +259,7 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
   const auto call = [&](const Outputs& out) { return backward_call(subject, in, what, out); };
   Outputs oracle = made(For::oracle);
   const compiler::Problem problem = compiler::check(subject.lowered, call(oracle), subject.scale);
-  runtime::oracle_backward(subject.lowered, call(oracle), problem);
+  runtime::oracle_backward(runtime::call_of(subject.lowered, call(oracle), problem));
   std::vector<Outputs> dense;
   std::vector<Terms> terms;
   for (const Subject* by : yardsticks)

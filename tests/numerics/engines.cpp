@@ -14,6 +14,7 @@
 #include "runtime/engines/cpu/host.h"
 #include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/oracle/oracle.h"
 #include "tests/numerics/inputs.h"
 #include "tests/numerics/moved.h"
 
@@ -23,17 +24,17 @@ namespace {
 using runtime::cpu::Isa;
 
 // Two threads: enough to show a mistake, and few enough for a machine that runs other tests.
-runtime::cpu::Means means(Isa isa) { return {.isa = isa, .executor = {.workers = 2}}; }
+runtime::Means means(Isa isa) { return {.isa = isa, .executor = {.workers = 2}}; }
 
 Engine engine(Isa isa) {
   return {.name = "cpu " + std::string(codegen::name_of(isa)),
           .forward =
               [isa](const Subject& subject, const Forward& call, const compiler::Problem& problem) {
-                runtime::cpu::forward(subject.lowered, call, problem, means(isa));
+                runtime::cpu::engine.run(runtime::call_of(subject.lowered, call, problem), means(isa));
               },
           .backward =
               [isa](const Subject& subject, const Backward& call, const compiler::Problem& problem) {
-                runtime::cpu::backward(subject.lowered, call, problem, means(isa));
+                runtime::cpu::engine.run(runtime::call_of(subject.lowered, call, problem), means(isa));
               },
           .apart = true};
 }
@@ -41,7 +42,7 @@ Engine engine(Isa isa) {
 }  // namespace
 
 void on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem,
-               const runtime::cuda::Means& means) {
+               const runtime::Means& means) {
   std::deque<Moved> moved;
   const auto there = [&](const Tensor& t) { return t.given() ? moved.emplace_back(t).tensor() : Tensor(); };
   compiler::LoweredMod lowered = subject.lowered;
@@ -70,14 +71,16 @@ void on_device(const Subject& subject, const Forward& call, const compiler::Prob
   there_call.o = there(call.o);
   there_call.lse = there(call.lse);
   there_call.max = there(call.max);
-  runtime::cuda::forward(lowered, there_call, problem, means);
+  runtime::Call checked = runtime::call_of(lowered, there_call, problem);
+  checked.exact = subject.exact;
+  runtime::cuda::engine.run(checked, means);
   for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
 }
 
 namespace {
 
 void forward_on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem) {
-  on_device(subject, call, problem, {.exact = subject.exact});
+  on_device(subject, call, problem, runtime::Means{});
 }
 
 void backward_on_device(const Subject& subject, const Backward& call, const compiler::Problem& problem) {
@@ -102,7 +105,9 @@ void backward_on_device(const Subject& subject, const Backward& call, const comp
     const auto slot = std::ranges::find(host_captures, one.of) - host_captures.begin();
     on_device.captured.push_back({lowered.slots.captures[static_cast<std::size_t>(slot)], there(one.into)});
   }
-  runtime::cuda::backward(lowered, on_device, problem, {.exact = subject.exact});
+  runtime::Call checked = runtime::call_of(lowered, on_device, problem);
+  checked.exact = subject.exact;
+  runtime::cuda::engine.run(checked, {});
   for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
 }
 
@@ -113,7 +118,8 @@ Subject::Subject(const Attention& attention) : Subject(compiler::trace(attention
   exact = attention.exact;
 }
 
-Subject::Subject(compiler::BoundMod mod) : written(std::move(mod)), lowered(compiler::lower(written)) {}
+Subject::Subject(compiler::BoundMod mod)
+    : written(runtime::as_written(std::move(mod))), lowered(compiler::lower(written)) {}
 
 std::string Engine::why_not(const Shape& shape) const {
   const bool takes = latent && shape.latent && shape.d == 576 && shape.dv == 512;

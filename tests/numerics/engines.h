@@ -15,7 +15,7 @@ namespace attune::tests {
 
 /// A mod as it was written, which results must match, and lowered, as engines get it.
 struct Subject {
-  compiler::BoundMod written;
+  compiler::LoweredMod written;  ///< without what lowering derives
   compiler::LoweredMod lowered;
   std::optional<double> scale{};
   std::optional<bool> exact{};  ///< for GPU kernels
@@ -46,7 +46,7 @@ struct Engine {
 
 /// A forward of host tensors on a device, by copies there; values that are a view of keys stay one.
 void on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem,
-               const runtime::cuda::Means& means);
+               const runtime::Means& means);
 
 /// One for each instruction set of this CPU, and CUDA if there is a device. ATTUNE_TEST_ENGINE=cuda: only engines whose
 /// names begin with that.

@@ -63,11 +63,12 @@ std::vector<const Engine*> engines() {
   return out;
 }
 
-const Engine oracle_engine{
-    .name = "oracle",
-    .forward = [](const Subject& subject, const Forward& call,
-                  const Problem& problem) { runtime::oracle_forward(subject.written, call, problem); },
-    .backward = {}};
+const Engine oracle_engine{.name = "oracle",
+                           .forward =
+                               [](const Subject& subject, const Forward& call, const Problem& problem) {
+                                 runtime::oracle_forward(runtime::call_of(subject.written, call, problem));
+                               },
+                           .backward = {}};
 
 struct Results {
   Placed o, lse, max;
@@ -477,7 +478,7 @@ TEST_CASE("parts of the keys, each merged with those before, are one call", "[en
           Forward call = in.forward();
           call.o = whole.o.tensor;
           call.lse = whole.lse.tensor;
-          runtime::oracle_forward(subject.written, call, compiler::check(subject.lowered, call, {}));
+          runtime::oracle_forward(runtime::call_of(subject.written, call, compiler::check(subject.lowered, call, {})));
           std::vector<std::int64_t> cuts{0, 300};
           while (cuts.size() < parts + 1) cuts.push_back(static_cast<std::int64_t>(random() % 301));
           std::ranges::sort(cuts);

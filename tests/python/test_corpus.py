@@ -8,6 +8,7 @@ import corpus
 import numpy as np
 import pytest
 from attune import expr
+from attune._ops import OPS
 from conftest import ROOT
 
 MODS, MASKS = corpus.texts_of_mods(), corpus.texts_of_masks()
@@ -53,9 +54,10 @@ def test_a_mask_is_the_same_expression_as_the_text(name):
 def test_operations_are_those_of_the_language():
     rows = re.findall(r'^ATTUNE_OP\(\w+, +"([^"]*)", +(\d+), +(\d+), +(\w+), +(\w+)\)',
                       (ROOT / "ir/ops.def").read_text(encoding="utf-8"), re.M)
-    told = {spelt: (int(bind), takes, gives) for spelt, bind, args, takes, gives in rows
+    told = {spelt: (int(bind), takes, gives, int(args)) for spelt, bind, args, takes, gives in rows
             if spelt and not (spelt == "-" and args == "1") and spelt != "sum"}
-    assert told == expr.OPS
+    assert told == OPS
+    assert {name for name in (*OPS, "sum") if name.isalnum()} <= set(expr.__all__)
 
 
 @pytest.mark.parametrize("name", [n for n in dir(attune.mods) if callable(getattr(attune.mods, n))

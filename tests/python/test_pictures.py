@@ -32,7 +32,8 @@ def test_scores_of_q_and_k(qkv):
 
 def test_tiles_are_those_of_the_mask():
     attention = attune.Attention(mask=lambda at: (at.kv <= at.q) & (at.q - at.kv < 40))
-    tiles, rows, columns = attention._core.tiles((96, 80), (0, 0), (16, 16), 0, (), ())
+    tiles, rows, columns = attention._core.tiles(
+        {"q_len": 96, "kv_len": 80, "tile_q": 16, "tile_kv": 16}, (), ())
     i, j = np.ogrid[:96, :80]
     kept = ((j <= i) & (i - j < 40)).reshape(6, 16, 5, 16)
     want = kept.any((1, 3)).astype(np.uint8) + kept.all((1, 3))

@@ -350,6 +350,7 @@ def test_a_line_keeps_no_tensor_and_no_function(qkv):
     assert all(abs(sys.getrefcount(x) - b) < 100 for x, b in zip(things, before))
 
 
+@pytest.mark.filterwarnings("ignore:attune. nothing reads")
 def test_more_lines_than_are_remembered(qkv):
     def masked(n):
         return lambda at: at.kv <= at.q + n

@@ -110,7 +110,7 @@ def test_many_calls_take_no_memory():
 
 
 def test_handles_are_freed_in_any_order(q):
-    from attune import _attention as module
+    from attune import _mod as module
 
     for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2]):
         things = [attune.Attention(mask=f"kv <= q + {order[0]}"), attune.watch(lambda fact: None), np.empty_like(q)]

@@ -531,6 +531,19 @@ class Contract(Calls):
             self.assertIn("too many rows of pairs", said)
         self.assertLess(time.monotonic() - start, 20)
 
+    def test_fixes_name_what_was_meant(self):
+        self.refused("bad-usage", "explain", "kv <= q", "--target", "cuda", "--arch", "sm_90a", fix="--arch 90")
+        self.refused("bad-usage", "explain", "kv <= q", "--arch", "90", fix="--target cuda")
+        self.assertIn("-o,--svg is followed by nothing", self.refused("bad-usage", "plot", "kv <= q", "-o"))
+        self.refused("missing-arguments", "print", "causal", fix="causal()")
+        self.refused("missing-arguments", "print", "alibi", fix="alibi(slope)")
+        self.refused("bad-declaration", "print", "s", "--capture", "slope=f32[8", fix="slope=f32[16, 256]")
+
+    def test_sizes_of_ranks_have_the_names_of_other_verbs(self):
+        ranks = ["ranks", "kv <= q", "--ranks", "2", "--json"]
+        self.assertEqual(self.done(*ranks, "--seq", "4096", "--kv-seq", "4096", "--heads", "8", "--kv-heads", "2"),
+                         self.done(*ranks, "--q-len", "4096", "--kv-len", "4096", "--heads", "8/2"))
+
     def test_heads_that_share_no_keys(self):
         for verb in ["explain", "kv <= q"], ["explain", "kv <= q", "--target", "cuda"], ["bench"], ["tune"]:
             self.refused("head-groups", *verb, "--heads", "4", "--kv-heads", "3", fix="--kv-heads")
@@ -593,6 +606,8 @@ class Contract(Calls):
         self.refused("bad-size", "cuda", "kv <= q", "--d", "0")
         self.refused("engine-width", "cuda", "kv <= q", "--d", "300")
         self.refused("engine-arch", "cuda", "kv <= q", "--arch", "75")
+        for verb in (("cuda",), ("explain", "--target", "cuda")):
+            self.refused("unknown-target", verb[0], "kv <= q", *verb[1:], "--arch", "95")
         self.refused("bad-choice", "cuda", "kv <= q", "--dtype", "f64")
 
     @unittest.skipUnless(ENGINE, "built without the CPU engine")

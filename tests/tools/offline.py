@@ -303,6 +303,13 @@ class Offline(unittest.TestCase):
         self.assertFalse((self.at / "out.attune").exists())
         return done.stderr
 
+    def test_the_page_lists_the_fields_of_a_shape(self):
+        help_page = subprocess.run([ATTUNE, "compile", "--help"], capture_output=True, text=True).stdout
+        options = help_page[help_page.index("  --pass"):help_page.index("  -o FILE")]
+        fields = [name.replace("-", "_") for name in re.findall(r"^  --([a-z-]+)", options, re.M)[1:]]
+        page = (pathlib.Path(__file__).resolve().parents[2] / "docs/offline.md").read_text(encoding="utf-8")
+        self.assertEqual(re.findall(r"^\| `([a-z_]+)` \|", page, re.M), fields)
+
     def test_mistakes(self):
         out = ("-o", "out.attune")
         self.refused("no-output", "--target", "avx2")
@@ -312,6 +319,7 @@ class Offline(unittest.TestCase):
         self.refused("bad-choice", "--target", "avx2", "--pass", ",", *out)
         self.refused("bad-choice", "--target", "avx2", "--emit", ",", "--emit-dir", "d", *out)
         self.refused("unknown-target", "--target", "sm_90", *out, fix="did you mean sm_90a?")
+        self.refused("unknown-target", "--target", "sm_95", *out)
         self.refused("manifest-value", "--target", "sm_80", "--d", "600", *out)
         self.refused("manifest-value", "--target", "sm_80", "--length", "short", *out)
         self.refused("bad-choice", "--target", "avx2", "--pass", "forwards", *out, fix="forward")

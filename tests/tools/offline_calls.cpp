@@ -8,7 +8,7 @@
 #include <random>
 
 #include "compiler/lower.h"
-#include "runtime/attention/offline/purpose.h"
+#include "runtime/attention/offline/request.h"
 #include "runtime/engines/cuda/consider.h"
 
 using namespace attune;
@@ -193,19 +193,27 @@ const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& sp
   return all;
 }
 
+struct ForShape final : runtime::Purpose {
+  const compiler::BoundMod& written;
+  const codegen::KernelSpec& spec;
+  codegen::Length length;
+  ForShape(const compiler::BoundMod& of, const codegen::KernelSpec& by, codegen::Length at)
+      : written(of), spec(by), length(at) {}
+  Text describe() const override {
+    runtime::Request out = runtime::request_of(written.mod, compiler::args(written));
+    out.target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
+    out.shape = runtime::shape_of(spec, length);
+    return text_of(out);
+  }
+};
+
 int consider(const std::string& attention, const std::string& name) {
   const codegen::KernelSpec& spec = specs().at(name).first;
   const codegen::Length length = specs().at(name).second;
   const compiler::BoundMod written = compiler::trace(attentions().at(attention)());
   const compiler::LoweredMod lowered = compiler::lower(written);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
-  const auto describe = [&] {
-    runtime::Request out = runtime::request_of(written.mod, compiler::args(written));
-    out.target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
-    out.shape = runtime::shape_of(spec, length);
-    return out;
-  };
-  const runtime::Purpose purpose(describe);
+  const ForShape purpose(written, spec, length);
   const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::call_kind(parts, length), spec, nullptr,
                                                                 false, codegen::kernels(), &purpose);
   const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;

@@ -149,6 +149,12 @@ class Trouble(Calls):
         self.assertIn("[file-unwritable]", said.stderr)
         self.assertEqual(list((self.at / "out").iterdir()), [])
 
+    def test_nothing_may_be_written(self):
+        for line in ("print 's + 1.0f' >said", "explain 'kv <= q' >said", "plot 'kv <= q' -o a.svg", "--version >said"):
+            said = self.bash(f"ulimit -f 0; attune {line}")
+            self.assertEqual((said.returncode, said.stdout), (2, ""), line)
+            self.assertRegex(said.stderr, r"\[(output|file)-unwritable\]", line)
+
     # ---- What users get wrong.
 
     def test_paths_that_are_no_utf8(self):

@@ -1,9 +1,11 @@
 # tests/tools/verbs.py — the everyday verbs from outside: help, completion, diff, repl, history, explain
+import html
 import json
 import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -217,6 +219,15 @@ class Verbs(Calls):
 
     # ---- explain ----
 
+    def test_report_says_a_command_that_draws_the_same(self):
+        page = self.done("report", "--score", "s + slope[h] * f32(kv - q) + bias[kv]", "--capture", "slope=f32[4]",
+                         "--capture", "bias=f32[48]", "--heads", "4", "--h", "2", "--fill", "slope=slopes", "--q-len",
+                         "48", "--mask", "kv <= q")
+        command = html.unescape(re.search(r"<pre>(attune plot.*?)</pre>", page, re.S).group(1))
+        for part in ("--fill 'slope=slopes'", "--fill 'bias=normal'", "--heads 4", "--q-len 48", "--h 2"):
+            self.assertIn(part, command)
+        self.assertIn("<svg", self.done(*shlex.split(command.replace("\\\n", " "))[1:]))
+
     def test_explain_has_its_page_in_parts(self):
         said = json.loads(self.done("explain", *ALIBI, "--mask", "kv <= q", "--json"))
         titles = [s["title"] for s in said["sections"]]
@@ -308,6 +319,10 @@ class Verbs(Calls):
         self.assertEqual(re.findall(r"\[([a-z-]+)\]$", said.stderr, re.M), ["bad-usage"])
         self.assertIn("--kv-heads N", said.stdout)
 
+    def test_diff_in_the_repl_compares_the_mod_with_another(self):
+        said = self.repl(":mask kv <= q", ":diff 'kv < q' --only ir")
+        self.assertIn("-mask   kv <= q\n+mask   kv < q\n", said.stdout)
+
     def typed(self, *keys, wait):
         """What a terminal shows when these lines are typed, each after the text in `wait` has appeared."""
         child, terminal = pty.fork()
@@ -356,9 +371,12 @@ class Verbs(Calls):
         self.assertIn("d score / d s = 30.0f * (1.0f - tanh(s) * tanh(s))", shown.replace("\r\n", "\n"))
         self.assertIn("slope[h] += 1.0f", shown)
         self.assertNotIn("[unknown-name]", shown)  # what Ctrl-C gave up was not read
+        self.assertIn("shown alone; :score makes it the mod's", shown)
         history = self.at / "state/attune/repl_history"
         self.assertIn("tanh(s)", history.read_text().replace("\\040", " "))
         # The up key brings back earlier lines, those of other processes too.
+        self.assertIn("shown alone; :mask", self.typed("caus\t", ")\r", "\x12", "\x03", ":quit\r",
+                                                       wait=["attune> ", "causal(", "attune> ", "bck", "attune> "]))
         again = self.typed("\x1b[A\x1b[A\x1b[A\x1b[A\r", ":quit\r", wait=["attune> ", "attune> "])
         self.assertIn("d score / d s = ", again)
 

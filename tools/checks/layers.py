@@ -1,5 +1,7 @@
-# tools/checks/layers.py — refuses an #include that goes against the arrows between rooms, and a getenv outside options
+# tools/checks/layers.py — refuses an #include that goes against the arrows between rooms or against the floors of
+# runtime, and a getenv outside options
 import re
+from pathlib import PurePosixPath
 
 from tree import files, read
 from verdict import verdict
@@ -14,7 +16,7 @@ ROOMS = {
 POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
 LIBRARIES = {
     "include": ["attune/", "stddef.h", "stdint.h"],
-    "ir": ["attune/error.h", "fmt/", "xxhash.h"],
+    "ir": ["attune/error.h", "fmt/", "pthread.h", "xxhash.h"],
     "compiler": ["attune/", "fmt/"],
     "codegen": ["attune/", "fmt/", "llvm/"],
     "runtime": ["attune/", "immintrin.h", "fmt/", "llvm/", "nlohmann/", "xxhash.h", "cpuid.h", "zstd.h", *POSIX],
@@ -30,8 +32,47 @@ C99 = {"math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"}
 HEAVY = {"algorithm", "chrono", "condition_variable", "filesystem", "fstream", "future", "iomanip", "ios", "iostream",
          "locale", "map", "mutex", "numeric", "random", "ranges", "regex", "set", "shared_mutex", "sstream", "thread",
          "unordered_map", "unordered_set"}
+# The table of operations is data: Python's package lists it too.
+TABLES = {"python": ["ir/ops.def"]}
+# The floors of runtime: what of it the files of a folder may include, besides that folder's own. A folder that is not
+# here is part of the one that it lies in. Nothing below engines/cpu and engines/cuda touches a device, nor do plans of
+# ranks.
+SHARED = ["runtime/machine", "runtime/engines"]
+PURE = [*SHARED, "runtime/engines/cover", "runtime/engines/oracle", "runtime/engines/picture"]
+ENGINES = [*PURE, "runtime/engines/cpu", "runtime/engines/cuda"]
+RANKS = ["runtime/ranks", "runtime/ranks/plan", "runtime/ranks/schedule", "runtime/ranks/transport"]
+FLOORS = {
+    "runtime/machine": [],
+    "runtime/engines": ["runtime/machine"],
+    "runtime/engines/cover": SHARED, "runtime/engines/oracle": SHARED,
+    "runtime/engines/picture": [*SHARED, "runtime/engines/cover", "runtime/engines/oracle"],
+    "runtime/engines/cpu": PURE, "runtime/engines/cuda": PURE,
+    "runtime/ranks/plan": PURE,
+    "runtime/ranks/transport": [*SHARED, "runtime/engines/cuda", "runtime/ranks/plan", "runtime/ranks"],
+    "runtime/ranks/schedule": [*SHARED, *RANKS],
+    "runtime/ranks": [*ENGINES, *RANKS],
+    "runtime/attention": [*ENGINES, *RANKS]}
+# Plans of ranks start no threads: whoever makes one hands it what does.
+THREADS = {"runtime/machine/parallel.h", "runtime/machine/pool.h", "runtime/machine/threads.h"}
+# The lowest floor knows nothing of attention: of other rooms it may include these alone.
+BELOW = {"runtime/machine": ["ir/", "codegen/isa.h"]}
 # The library's one file that may read the environment. Tests read it too: how many cases, approve or not.
 OPTIONS = "runtime/machine/options.cpp"
+
+
+def floor_of(path):
+    """The folder of FLOORS that a file of runtime lies in; runtime itself is none."""
+    return next((folder.as_posix() for folder in path.parents if folder.as_posix() in FLOORS), "runtime")
+
+
+def goes_up(path, name):
+    """Does this file of runtime include one that its floor may not?"""
+    floor = floor_of(path)
+    if not name.startswith("runtime/"):
+        return floor in BELOW and not name.startswith(tuple(BELOW[floor]))
+    if floor == "runtime/ranks/plan" and name in THREADS:
+        return True
+    return floor_of(PurePosixPath(name)) not in [floor, *FLOORS.get(floor, [])]
 
 
 def complaints(root):
@@ -48,7 +89,10 @@ def complaints(root):
                 continue
             quote, name = found.groups()
             if quote == '"':
-                fine = name.split("/")[0] in [room, *ROOMS[room]] and room not in {"include", "examples"}
+                fine = (name.split("/")[0] in [room, *ROOMS[room]] or
+                        name in TABLES.get(room, [])) and room not in {"include", "examples"}
+                if fine and room == "runtime" and goes_up(path, name):
+                    out.append(f"{path}:{number}: {floor_of(path)} may not include {quote}{name}{quote}")
             else:
                 in_c = path.suffix == ".c" or path.parts[:2] == ("tests", "c")
                 fine = (re.fullmatch(r"[a-z0-9_]+", name) or name.startswith(tuple(LIBRARIES[room])) or
@@ -62,6 +106,8 @@ verdict(complaints, wrong={
     'ir/node.h:1: ir may not include "compiler/mod.h"': {"ir/node.h": '#include "compiler/mod.h"\n'},
     'compiler/mod.h:2: compiler may not include "runtime/machine/watch/log.h"': {"compiler/mod.h": '\n#include "runtime/machine/watch/log.h"\n'},
     'runtime/machine/watch/log.h:1: runtime may not include "tests/golden.h"': {"runtime/machine/watch/log.h": '# include "tests/golden.h"\n'},
+    'python/core/core.cpp:1: python may not include "ir/node.h"': {
+        "python/core/core.cpp": '#include "ir/node.h"\n'},
     'ir/node.h:1: ir may not include "node.h"': {"ir/node.h": '#include "node.h"\n'},
     "ir/node.h:1: ir may not include <attune/tensor.h>": {"ir/node.h": "#include <attune/tensor.h>\n"},
     "include/attune/expr.h:1: include may not include <fmt/": {"include/attune/expr.h": "#include <fmt/format.h>\n"},
@@ -69,11 +115,41 @@ verdict(complaints, wrong={
     "examples/a.cpp:1: examples may not include <stdio.h>": {"examples/a.cpp": "#include <stdio.h>\n"},
     "examples/a.cpp:1: examples may not include <ir/": {"examples/a.cpp": "#include <ir/node.h>\n"},
     'examples/a.cpp:1: examples may not include "ir/': {"examples/a.cpp": '#include "ir/node.h"\n'},
+    'runtime/machine/tensor.cpp:1: runtime/machine may not include "runtime/engines/cuda/memory.h"': {
+        "runtime/machine/tensor.cpp": '#include "runtime/engines/cuda/memory.h"\n'},
+    'runtime/machine/cache/a.h:1: runtime/machine may not include "runtime/engines/call.h"': {
+        "runtime/machine/cache/a.h": '#include "runtime/engines/call.h"\n'},
+    'runtime/machine/watch/a.h:1: runtime/machine may not include "compiler/lower.h"': {
+        "runtime/machine/watch/a.h": '#include "compiler/lower.h"\n'},
+    'runtime/a.h:1: runtime may not include "runtime/machine/tensor.h"': {
+        "runtime/a.h": '#include "runtime/machine/tensor.h"\n'},
+    'runtime/engines/call.h:1: runtime/engines may not include "runtime/engines/oracle/oracle.h"': {
+        "runtime/engines/call.h": '#include "runtime/engines/oracle/oracle.h"\n'},
+    'runtime/engines/oracle/verify.cpp:1: runtime/engines/oracle may not include "runtime/engines/cuda/memory.h"': {
+        "runtime/engines/oracle/verify.cpp": '#include "runtime/engines/cuda/memory.h"\n'},
+    'runtime/engines/cpu/a.cpp:1: runtime/engines/cpu may not include "runtime/engines/cuda/driver.h"': {
+        "runtime/engines/cpu/a.cpp": '#include "runtime/engines/cuda/driver.h"\n'},
+    'runtime/engines/cuda/a.cpp:1: runtime/engines/cuda may not include "runtime/attention/bind.h"': {
+        "runtime/engines/cuda/a.cpp": '#include "runtime/attention/bind.h"\n'},
+    'runtime/ranks/plan/a.cpp:1: runtime/ranks/plan may not include "runtime/engines/cpu/engine.h"': {
+        "runtime/ranks/plan/a.cpp": '#include "runtime/engines/cpu/engine.h"\n'},
+    'runtime/ranks/plan/a.cpp:2: runtime/ranks/plan may not include "runtime/machine/parallel.h"': {
+        "runtime/ranks/plan/a.cpp": '\n#include "runtime/machine/parallel.h"\n'},
+    'runtime/ranks/plan/a.h:1: runtime/ranks/plan may not include "runtime/ranks/ranks.h"': {
+        "runtime/ranks/plan/a.h": '#include "runtime/ranks/ranks.h"\n'},
+    'runtime/ranks/schedule/a.cpp:1: runtime/ranks/schedule may not include "runtime/engines/cuda/streams.h"': {
+        "runtime/ranks/schedule/a.cpp": '#include "runtime/engines/cuda/streams.h"\n'},
+    'runtime/ranks/host.cpp:1: runtime/ranks may not include "runtime/attention/bind.h"': {
+        "runtime/ranks/host.cpp": '#include "runtime/attention/bind.h"\n'},
     "compiler/check.cpp:1: reads the environment": {"compiler/check.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n'},
 }, right={
     "include/attune/expr.h": "#include <memory>\n",
     "ir/node.h": '#include <cstdint>\n#include <mutex>\n#include <fmt/format.h>\n#include "ir/op.h"\n',
     "compiler/mod.h": '#include <attune/expr.h>\n#include "ir/node.h"\n',
+    "python/core/library.cpp": '#include "ir/ops.def"\n#include <attune/c.h>\n',
     "examples/c/a.c": "#include <attune/c.h>\n#include <stdio.h>\n",
+    "runtime/engines/cpu/a.cpp": '#include "runtime/engines/oracle/scatters.h"\n#include "runtime/machine/tensor.h"\n',
+    "runtime/attention/offline/a.cpp": '#include "runtime/engines/cuda/engine.h"\n#include "compiler/lower.h"\n',
+    "runtime/machine/options.h": '#include "codegen/isa.h"\n#include "ir/parse.h"\n',
     "runtime/machine/options.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n',
     "examples/a.cpp": "#include <cstdio>\n#include <attune/attune.h>\n"})

@@ -21,7 +21,7 @@ def page(engine):
              "[]/*[gallery]*/": inside_script(json.dumps(cards)),
              "/*[engine]*/": inside_script(engine.read_text(encoding="utf-8")
                                            + (PAGE / "worker.js").read_text(encoding="utf-8"))}
-    for name in ("draw.js", "page.js"):
+    for name in ("draw.js", "question.js", "page.js"):
         parts[f"/*[{name}]*/"] = inside_script((PAGE / name).read_text(encoding="utf-8"))
     for mark, text in parts.items():
         assert out.count(mark) == 1, mark

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attune import _arguments, _arrays, _attention, _trace
+from attune import _arguments, _arrays, _mod, _trace
 from attune._errors import Error
 from attune._place import not_the_user
 from attune._trace import Capturable, Written
@@ -46,7 +46,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     scale, q_offset = _arguments.real("scale", scale), _arguments.whole("q_offset", q_offset)
     held: list[Array] = [leaves[c.leaf] for c in spelled.captures]
     # The oracle reads every type, and compiles nothing: it checks what is given. It refuses an unknown target, too.
-    _attention._handle(spelled, scale, target, exact)
+    _mod.handle(spelled, scale, target, exact)
     _check(spelled, scale, (q, k, v), held, leaves)
     q, k, v, *held = [jnp.asarray(x) for x in (q, k, v, *held)]
     if target == "auto" and q.dtype == jnp.float64:
@@ -85,8 +85,8 @@ def _check(spelled: _trace.Spelled, scale: float | None, tensors: tuple[Array, .
         out = q
     params = tuple([float(leaves[p.leaf].value) for p in spelled.params])
     held = tuple([shape(n, x) for n, x in enumerate(captures, 8)])
-    oracle = _attention._handle(spelled, scale, "oracle", None)
+    oracle = _mod.handle(spelled, scale, "oracle", None)
     try:
-        oracle.prepare(0, (*given, out, None, None, None, None), held, None, params, None)
+        oracle.prepare(0, {**dict(zip("qkv", given)), "out": out}, held, None, params)
     except Error as error:
-        raise _attention._placed(error, spelled) from None
+        raise _mod.placed(error, spelled) from None

@@ -16,7 +16,7 @@ from attune import _core
 from attune._arguments import real
 from attune._errors import Error
 from attune._kept import Kept
-from attune.expr import _said
+from attune._words import said
 from attune.torch._engine import chosen
 from attune.torch._mod import Spelled
 from attune.torch._value import refuse
@@ -41,6 +41,9 @@ DENSE = Packed()
 
 def starts(given: Tensor) -> Tensor:
     """Starts of packed sequences as the core reads them: on the host also of 64 bits, which it checks as they are."""
+    if not isinstance(given, Tensor):
+        refuse("cu-seqlens-type", f"starts of sequences are {said(given)}", "they are a tensor of whole numbers",
+               "write torch.tensor(starts, dtype=torch.int32)")
     if given.dtype == torch.int64 and not given.is_cuda:
         return given
     if given.dtype not in (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8):
@@ -64,7 +67,7 @@ class Call:
         """The output, the logarithm of the sum, and the largest score."""
         if self.packed is DENSE:
             made = self.core.attend(q, k, v, captures, self.ints, with_lse, self.with_max)
-            if made is not None:
+            if type(made) is tuple:
                 return made
         return self.forward_slowly(q, k, v, captures, with_lse)
 
@@ -77,21 +80,23 @@ class Call:
         out = output(q, v)
         lse = row_numbers(q, self.packed) if with_lse else None
         most = row_numbers(q, self.packed) if self.with_max else None
-        self._run(_FORWARD, (q, k, v, out, lse, most, self.packed.q, self.packed.kv), captures, None)
+        self._run(_FORWARD, {"q": q, "k": k, "v": v, "out": out, "lse": lse, "max": most}, captures, None)
         return out, lse, most
 
-    def backward(self, grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-                 lse: Tensor, captures: tuple[Tensor, ...], wanted: Sequence[bool]) -> list[Tensor | None]:
-        """The gradients of q, k, v and the captured tensors, of those that are wanted."""
+    def backward(self, grad_o: Tensor | None, grad_lse: Tensor | None, saved: Sequence[Tensor],
+                 wanted: Sequence[bool]) -> list[Tensor | None]:
+        """The gradients of q, k, v and the captured tensors, of those that are wanted. `saved`: q, k, v, the output, the
+        logarithm of the sum, and the captured tensors."""
+        q, k, v, out, lse, *captures = saved
         if _is_far(q):
-            given = _on("cpu", (grad_o, grad_lse, q, k, v, out, lse))
-            return list(_on(q.device, self._here().backward(*given, _on("cpu", captures), wanted)))
+            given = _on("cpu", (grad_o, grad_lse))
+            return list(_on(q.device, self._here().backward(*given, _on("cpu", saved), wanted)))
         grads = [torch.empty_like(t) if w else None for t, w in zip((q, k, v, *captures), wanted)]
         grad_o = torch.zeros_like(out) if grad_o is None else grad_o.resolve_neg()
         if grad_lse is not None:
             grad_lse = grad_lse.to(lse.dtype).resolve_neg()
-        self._run(_BACKWARD, (q, k, v, out, lse, None, self.packed.q, self.packed.kv, grad_o, grad_lse, *grads[:3]),
-                  captures, tuple(grads[3:]))
+        self._run(_BACKWARD, {"q": q, "k": k, "v": v, "out": out, "lse": lse, "grad_o": grad_o, "grad_lse": grad_lse,
+                              "dq": grads[0], "dk": grads[1], "dv": grads[2]}, tuple(captures), tuple(grads[3:]))
         return grads
 
     def _here(self) -> Call:
@@ -101,41 +106,44 @@ class Call:
             call.packed = Packed(*_on("cpu", self.packed[:2]), *self.packed[2:])
         return call
 
-    def _run(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
+    def _run(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
              grads: tuple[Any, ...] | None) -> None:
-        q = tensors[0]
+        q = call["q"]
         if not _shows_memory:
-            tensors, captures = _detached(tensors), _detached(captures)
+            call, captures = {n: _detached(t) for n, t in call.items()}, tuple([_detached(t) for t in captures])
         try:
-            options = None
             if q.is_cuda or q.numel() > _SMALL or self.packed is not DENSE:
-                options = self._options(direction, tensors, captures, grads)
-            self.core.run(direction, tensors, captures, grads, self.ints, options)
+                call.update(self._told(direction, call, captures, grads))
+            self.core.run(direction, call, captures, grads, self.ints)
         except Error as error:
             raise self.spelled.placed(error) from None
 
-    def _options(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
-                 grads: tuple[Any, ...] | None) -> tuple[Any, ...]:
-        """What the core is told of this machine: torch's threads, or torch's stream and memory."""
-        q, k = tensors[:2]
-        longest = self.packed.max_q, self.packed.max_kv
+    def _told(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
+              grads: tuple[Any, ...] | None) -> dict[str, Any]:
+        """What the core is told besides tensors: torch's threads, or torch's stream and memory."""
+        q, k = call["q"], call["k"]
+        told: dict[str, Any] = {}
+        if self.packed is not DENSE:
+            told = {"cu_seqlens_q": self.packed.q, "cu_seqlens_kv": self.packed.kv, "max_q_len": self.packed.max_q,
+                    "max_kv_len": self.packed.max_kv}
         if not q.is_cuda:
-            slow = q.numel() // q.shape[-1] * k.shape[-2] > _SLOW
-            return 0, *longest, torch.get_num_threads(), 0, None, None, None, None, slow
-        stream = torch.cuda.current_stream(q.device).cuda_stream
-        workspace = self._workspace(direction, tensors, captures, grads, stream)
-        return 0, *longest, 0, stream, workspace, None, None, None, False
+            told["workers"] = torch.get_num_threads()
+            told["signals"] = q.numel() // max(q.shape[-1], 1) * k.shape[-2] > _SLOW
+            return told
+        told["stream"] = torch.cuda.current_stream(q.device).cuda_stream
+        told["workspace"] = self._workspace(direction, {**call, **told}, captures, grads)
+        return told
 
-    def _workspace(self, direction: int, tensors: tuple[Any, ...], captures: tuple[Tensor, ...],
-                   grads: tuple[Any, ...] | None, stream: int) -> Tensor | None:
+    def _workspace(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
+                   grads: tuple[Any, ...] | None) -> Tensor | None:
         """Working memory from torch's allocator, so that a graph that is captured owns it."""
-        q = tensors[0]
+        q = call["q"]
+        given = (*call.values(), *captures)
         key = (self.core, direction, self.packed.max_q, self.packed.max_kv, q.device,
-               tuple([None if t is None else (t.shape, t.stride(), t.dtype) for t in (*tensors, *captures)]))
+               tuple([(t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else None for t in given]))
         size = _workspaces.get(key)
         if size is None:
-            options = (0, self.packed.max_q, self.packed.max_kv, 0, stream, None, None, None, None, False)
-            size = _workspaces.put(key, self.core.prepare(direction, tensors, captures, grads, self.ints, options)[0])
+            size = _workspaces.put(key, self.core.prepare(direction, call, captures, grads, self.ints)[0])
         return torch.empty(size, dtype=torch.uint8, device=q.device) if size else None
 
 
@@ -151,8 +159,8 @@ def _on(device: Any, tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
     return tuple([None if t is None else t.to(device) for t in tensors])
 
 
-def _detached(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([t.detach() if isinstance(t, Tensor) else t for t in tensors])
+def _detached(given: Any) -> Any:
+    return given.detach() if isinstance(given, Tensor) else given
 
 
 def output(q: Tensor, v: Tensor) -> Tensor:
@@ -175,12 +183,28 @@ def row_numbers(q: Tensor, packed: Packed) -> Tensor:
 _core.find_torch(output)
 
 
+def asks_lse(return_aux: Any) -> bool:
+    """Is the logarithm of the sum asked for by an AuxRequest?"""
+    if return_aux is not None and not hasattr(return_aux, "lse"):
+        refuse("bad-argument", f"`return_aux` cannot be {said(return_aux)}", "it is an AuxRequest, or None",
+               "write return_aux=AuxRequest(lse=True)")
+    return return_aux is not None and bool(return_aux.lse)
+
+
 def check_tensors(q: object, k: object, v: object) -> None:
     """Refuses what is not a torch tensor. Called once an attribute is missing, so that usual calls do not pay for it."""
     for name, given in (("q", q), ("k", k), ("v", v)):
         if not isinstance(given, Tensor):
-            refuse("tensor-array", f"`{name}` is {_said(given)}", "attune.torch takes torch's tensors",
+            refuse("tensor-array", f"`{name}` is {said(given)}", "attune.torch takes torch's tensors",
                    "pass a tensor: torch.as_tensor makes one of an array or a list")
+
+
+def _number(name: str, given: Any) -> Any:
+    """A number that is an argument of a call, and so has no gradient."""
+    if isinstance(given, Tensor) and given.requires_grad:
+        refuse("bad-argument", f"`{name}` requires a gradient", "it is a number, and would get none",
+               f"multiply q by it, or the score in a score_mod; pass {name}.item() for the number alone")
+    return given if is_compiling() else real(name, given)
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
@@ -200,8 +224,7 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, with_lse: bool, q: Tensor, k: Tensor, v: Tensor, *captures: Tensor) -> Any:
-        made = call.core.attend(q, k, v, captures, call.ints, True, call.with_max) if call.packed is DENSE else None
-        out, lse, most = made or call.forward_slowly(q, k, v, captures, True)
+        out, lse, most = call.forward(q, k, v, captures, True)
         ctx.call = call
         ctx.save_for_backward(q, k, v, out, lse, *captures)
         if not with_lse and most is None:
@@ -222,9 +245,9 @@ class _Recorded(torch.autograd.Function):
             return (None,) * len(wanted)
         if grad_o is not None and call.packed is DENSE:
             made = call.core.gradients(grad_o, grad_lse, saved, call.ints, wanted, 2)
-            if made is not None:
+            if type(made) is tuple:
                 return made
-        return None, None, *call.backward(grad_o, grad_lse, *saved[:5], saved[5:], wanted[2:])
+        return None, None, *call.backward(grad_o, grad_lse, saved, wanted[2:])
 
 
 def _twice(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
@@ -303,8 +326,8 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
            with_max: bool = False, packed: Packed = DENSE) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The attention: the output, and the logarithm of the sum and the largest score where they are asked for."""
     captures = spelled.captures
-    if scale is not None and type(scale) is not float and not is_compiling():
-        scale = real("scale", scale)
+    if scale is not None and type(scale) is not float:
+        scale = _number("scale", scale)
     if forward_ad._current_level >= 0 and not is_compiling():
         _refuse_tangents(q, k, v, *captures)
     if sharing is not None:
@@ -325,16 +348,19 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
             spelled.calls[key] = call
     if not recorded and packed is DENSE:
         made = call.core.attend(q, k, v, captures, call.ints, with_lse, with_max)
-        if made is not None:
+        if type(made) is tuple:
             return made
-    if not _core.plain(q, k, v, *captures):
+        special = made == "special"
+    else:
+        special = not _core.plain(q, k, v, *captures)
+    if special:
         return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
     return finished(call, recorded, q, k, v, captures, with_lse)
 
 
 def finished(call: Call, recorded: bool, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
              with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The call's results, recorded if gradients are wanted."""
+    """The call's results, recorded if gradients are wanted; `attend` of the core has not made them."""
     if not recorded:
         return call.forward_slowly(q, k, v, captures, with_lse)
     made = _record(call, with_lse, q, k, v, *captures)
@@ -353,6 +379,11 @@ def _operator(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | 
               packed: Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """By the operator of torch, which subclasses, modes, transforms and graphs know."""
     check_tensors(q, k, v)
+    if q.is_nested or k.is_nested or v.is_nested:
+        names = ", ".join([name for name, t in (("q", q), ("k", k), ("v", v)) if t.is_nested])
+        refuse("tensor-layout", f"{names} {'is' if len(names) == 1 else 'are'} nested, where dense tensors are expected",
+               "scaled_dot_product_attention takes q, k and v that are all jagged; other functions take dense ones",
+               "pass all three nested to it, or x.values() and x.offsets() to varlen_attention")
     mods = (spelled.ints, *spelled.texts, " ".join(spelled.names), scale, packed.max_q, packed.max_kv, with_max)
     if not is_compiling() and torch._C._are_functorch_transforms_active():
         out, lse, most = _Transformed.apply(mods, packed.q, packed.kv, q, k, v, *spelled.captures)

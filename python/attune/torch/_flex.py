@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from attune._library import watch
 from attune.torch import _attend
-from attune.torch._attend import attend, check_tensors
+from attune.torch._attend import asks_lse, attend, check_tensors
 from attune.torch._dynamo import compare_integers
 from attune.torch._mod import Spelled, Texts, spell, spelled_of, texts_of
 from attune.torch._value import refuse
@@ -47,6 +47,17 @@ class BlockMask:
     def to(self, device: Any) -> BlockMask:
         """Itself: it has no tensors of its own. Those that mask_mod reads must be where q is."""
         return self
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        refuse("block-mask", "a BlockMask is sliced", "attune's is a mask_mod, and has no lists of blocks to slice",
+               "make one for these lengths, with a mask_mod that adds the offset; that is free")
+
+    def _no_lists(self, *_: Any, **__: Any) -> NoReturn:
+        refuse("block-mask", "a BlockMask is asked for its blocks",
+               "attune's has no lists: which tiles are left is worked out when the kernel runs",
+               "see attune.torch.explain, or ask torch's own create_block_mask")
+
+    sparsity = as_tuple = to_dense = to_string = numel = _no_lists
 
     def __repr__(self) -> str:
         return f"attune.torch.BlockMask({getattr(self.mask_mod, '__name__', 'mask_mod')}, shape={self.shape})"
@@ -92,7 +103,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
                "write return_aux=AuxRequest(lse=True) alone")
     if is_any_autocast():
         query, key, value = as_autocast(query, key, value)
-    with_lse = bool(return_lse or (return_aux is not None and return_aux.lse))
+    with_lse = asks_lse(return_aux) or bool(return_lse)
     with_max = bool(return_aux is not None and return_aux.max_scores)
     spelled = written(score_mod, mask_mod, query)
     out, lse, most = attend(spelled, query, key, value, scale, with_lse=with_lse, with_max=with_max)
@@ -202,11 +213,30 @@ def mask_of(block_mask: Any, given: tuple[int, int]) -> MaskMod | None:
                "make one for these lengths, with a mask_mod that adds the offset")
     if block_mask.BLOCK_SIZE[0] == _LARGE:
         return None
+    if _keeps_all(mask_mod):
+        _check_full(block_mask)
     lengths = tuple(block_mask.shape[-2:])
     if lengths != given:
         refuse("block-mask", f"`block_mask` is for {lengths[0]} queries and {lengths[1]} keys",
                f"q has {given[0]} and k has {given[1]}", "make one for these lengths; with attune that is free")
     return mask_mod
+
+
+def _keeps_all(mask_mod: Any) -> bool:
+    """Is it that of a BlockMask made of lists alone? All that this masks is what its lists leave out."""
+    return getattr(mask_mod, "__name__", "") == "noop_mask" and mask_mod.__module__.startswith("torch.")
+
+
+def _check_full(block_mask: Any) -> None:
+    """Refuses a BlockMask without a mask_mod of its own whose lists leave blocks out."""
+    blocks = -(-block_mask.shape[-1] // block_mask.BLOCK_SIZE[1])
+    if not is_compiling():
+        listed = [n for n in (block_mask.kv_num_blocks, block_mask.full_kv_num_blocks) if n is not None]
+        if bool((sum(listed) >= blocks).all()):
+            return
+    refuse("block-mask", "`block_mask` is made of lists of blocks alone",
+           "attune reads the mask_mod of a BlockMask, which here keeps every pair, and not its lists",
+           "pass a mask_mod that says what the lists say: BlockMask.from_kv_blocks(..., mask_mod=mod)")
 
 
 _warned = False

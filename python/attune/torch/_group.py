@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -116,11 +118,19 @@ class Group:
         if self._over is not None:
             return
         self._end(f"rank {self.rank} has failed before", "it told the others that it gives up")
+        atexit.register(self._let_hear)
         try:
             word = torch.tensor([self.rank + 1], device="cpu")
             self._told = word, self._dist.all_reduce(word, self._dist.ReduceOp.MAX, group=self._group, async_op=True)
         except (RuntimeError, ValueError):  # the others are gone
             pass
+
+    def _let_hear(self) -> None:
+        """At the end of the process: waits a little for the others. An exchange that ended while Python does would take
+        the process down with it."""
+        until = time.monotonic() + min(self.seconds, _LAST_WORDS)
+        while self._told and not self._told[1].is_completed() and time.monotonic() < until:
+            time.sleep(0.01)
 
     def _end(self, problem: str, why: str) -> Error:
         """What all exchanges raise from now on."""
@@ -139,6 +149,7 @@ class Group:
                             f"{str(error).splitlines()[0]}; ranks wait for {self.seconds:g} seconds") from error
 
 
+_LAST_WORDS = 5.0  # seconds
 _ID = 128  # bytes of an id of NCCL
 _groups: dict[tuple[str, float], Group] = {}
 

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import weakref
 from collections.abc import Callable
 from inspect import CO_VARARGS
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,16 +17,13 @@ from attune import _core
 from attune._errors import Error
 from attune._kept import Kept
 from attune._place import Place, here
-from attune._trace import globals_read, stays
-from attune.expr import _said
+from attune._scan import Scan
+from attune._words import said
 from attune.torch._engine import chosen
 from attune.torch._functions import Listening
-from attune.torch._value import Trace, Value, as_kind, refuse, scalar
+from attune.torch._value import TIGHT, Trace, Value, as_kind, refuse, scalar
 
 Mod = Callable[..., Any]
-# Modules whose members stay as they are.
-_CONSTANT_MODULES = ("attune", "math", "torch")
-_CONSTANTS = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type(Ellipsis))
 
 
 class Texts(NamedTuple):
@@ -125,11 +121,11 @@ def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict
     trace = Trace(device, names)
     score_text = mask_text = ""
     with Listening(trace):
-        at = [scalar(trace, "i", (n, 14), natural=True) for n in ("b", "h", "q", "kv")]
+        at = [scalar(trace, "i", (n, TIGHT), natural=True) for n in ("b", "h", "q", "kv")]
         if mask is not None:
             mask_text = trace.whole(_result(trace, mask(*at), "mask_mod", "b", "q_idx >= kv_idx"))
         if score is not None:
-            made = score(scalar(trace, "f", ("s", 14)), *at)
+            made = score(scalar(trace, "f", ("s", TIGHT)), *at)
             score_text = trace.whole(_result(trace, made, "score_mod", "f", "score + bias[h]"))
     texts = Texts(score_text, "" if mask_text == "true" else mask_text)
     read = [n for n, name in enumerate(trace.called) if f"{name}[" in score_text or f"{name}[" in mask_text]
@@ -140,7 +136,7 @@ def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict
 def _check_arguments(mod: str, function: Any, called: str, sample: str) -> None:
     fix = f"write lambda {called}: {sample}"
     if function is not None and not callable(function):
-        refuse("wrong-arguments", f"the {mod} is {_said(function)}", "it is a function of values of the kernel", fix)
+        refuse("wrong-arguments", f"the {mod} is {said(function)}", "it is a function of values of the kernel", fix)
     own = isinstance(function, MethodType)
     plain = function.__func__ if own else function
     if not isinstance(plain, FunctionType):
@@ -161,54 +157,44 @@ def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
     if value.numel() != 1:
         refuse("wrong-result", f"the {mod} gives a row of shape {list(value.shape)}",
                "it must give one value for each pair of positions", "index the tensor fully, or sum over the row")
+    if kind == "b" and value.kind != "b":
+        word = "a Float" if value.kind == "f" else "an Int"
+        refuse("wrong-result", f"the {mod} gives {word}", "a mask_mod tells which pairs to keep: it gives bools",
+               "compare something: x != 0")
     return as_kind(value.reshape(()) if value.shape else value, kind)
 
 
 # ---- while what they refer to stays the same
 
 
-class _Watched(NamedTuple):
-    """A variable that a function reads: a cell, or a name among globals or its attributes, and what it held."""
+class _Scan(Scan):
+    """The scan of a score_mod and a mask_mod, for the very tensors that they refer to: tracing reads shapes."""
 
-    cell: CellType | None
-    scope: dict[str, Any] | None
-    name: str
-    held: object
+    constants = (*Scan.constants, torch.dtype, torch.device, torch.Size)
 
-    def stays(self) -> bool:
-        """Does it hold the same, or an equal number?"""
-        if self.cell is not None:
-            now = self.cell.cell_contents
-        else:
-            now = self.scope.get(self.name)  # type: ignore[union-attr]
-        held = self.held
-        return now is held or (type(now) is type(held) and isinstance(now, (int, float, str)) and now == held)
+    def is_array(self, thing: object) -> bool:
+        return isinstance(thing, Tensor)
 
+    def array(self, thing: Any, name: str) -> object:
+        return ("array", "f", 0, self.leaf(thing, name))  # the same tensor is of the same kind
 
-class _WatchedRoot(_Watched):
-    """One that held the other root, or its own: weakly, as a function that keeps itself would never go."""
+    def attribute(self, thing: object, name: str) -> object:
+        return self.refer(thing, name)
 
-    def stays(self) -> bool:
-        now = self.cell.cell_contents if self.cell is not None else self.scope.get(self.name)  # type: ignore[union-attr]
-        return now is self.held()  # type: ignore[operator]
+    def other(self, thing: object, name: str) -> object:
+        if isinstance(thing, (list, dict)):  # for the names of tensors in it
+            for one in thing.values() if isinstance(thing, dict) else thing:
+                if isinstance(one, Tensor):
+                    self.leaf(one, "t")
+        return super().other(thing, name)
 
 
 class _Entry(NamedTuple):
     score: Any  # weak references, or None
     mask: Any
     device: torch.device
-    watched: list[_Watched]
-    shapes: list[tuple[Tensor, torch.Size]]  # `t.data = …` and resize_ change a tensor that stays the same object
+    meaning: _core.Meaning
     spelled: Spelled
-
-    def stays(self) -> bool:
-        for watched in self.watched:
-            if not watched.stays():
-                return False
-        for tensor, shape in self.shapes:
-            if tensor.shape != shape:
-                return False
-        return True
 
 
 _entries: dict[tuple[int, int], _Entry] = {}
@@ -221,94 +207,18 @@ def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spe
         return _plain
     key = (id(score), id(mask))
     entry = _entries.get(key)
-    if entry is not None and entry.device == device and entry.stays():
+    if entry is not None and entry.device == device and entry.meaning.stays(score, mask):
         return entry.spelled
-    scan = _Scan((score, mask))
-    made, lasting = spell(score, mask, device, scan.names)
-    if lasting and scan.lasting:
+    scan = _Scan()
+    meaning = tuple([scan.refer(mod, "t") for mod in (score, mask)])
+    made, lasting = spell(score, mask, device, {id(t): name for t, name in zip(scan.leaves, scan.hints)})
+    if lasting and scan.cacheable:
         def gone(_: object) -> None:
             _entries.pop(key, None)
 
         try:
             first, second = (None if f is None else weakref.ref(f, gone) for f in (score, mask))
-            _entries[key] = _Entry(first, second, device, scan.watched, scan.shapes, made)
+            _entries[key] = _Entry(first, second, device, _core.Meaning(meaning, scan.leaves), made)
         except TypeError:  # a callable that has no weak references
             pass
     return made
-
-
-class _Scan:
-    """What two functions refer to, through functions and partials: variables to watch, and names of tensors."""
-
-    def __init__(self, roots: tuple[Any, ...]) -> None:
-        self.watched: list[_Watched] = []
-        self.shapes: list[tuple[Tensor, torch.Size]] = []
-        self.names: dict[int, str] = {}
-        self.lasting = True
-        self._roots = roots
-        self._met = {id(r) for r in roots}
-        for root in roots:
-            if root is not None:
-                self._inside(root)
-
-    def _refer(self, thing: object, name: str) -> None:
-        if isinstance(thing, Tensor):
-            if id(thing) not in self.names:
-                self.names[id(thing)] = name
-                self.shapes.append((thing, thing.shape))
-        elif isinstance(thing, _CONSTANTS):
-            return
-        elif isinstance(thing, BuiltinFunctionType):
-            self.lasting &= stays(thing)
-        elif isinstance(thing, type):  # one of the user's has attributes that may change
-            self.lasting &= thing.__module__.partition(".")[0] in ("builtins", *_CONSTANT_MODULES)
-        elif isinstance(thing, ModuleType):
-            self.lasting &= thing.__name__.partition(".")[0] in _CONSTANT_MODULES
-        elif isinstance(thing, tuple):
-            for one in thing:
-                self._refer(one, name)
-        elif id(thing) not in self._met:
-            self._met.add(id(thing))
-            self._inside(thing)
-
-    def _inside(self, thing: object) -> None:
-        if isinstance(thing, functools.partial):
-            for name, one in (("t", thing.func), *(("t", x) for x in thing.args), *thing.keywords.items()):
-                self._refer(one, name)
-            return
-        if not isinstance(thing, FunctionType):
-            self.lasting = False  # an object whose attributes it may read
-            if isinstance(thing, (list, dict)):
-                for one in thing.values() if isinstance(thing, dict) else thing:
-                    self._refer(one, "t")
-            return
-        if (thing.__module__ or "").partition(".")[0] == "torch" and not thing.__closure__:
-            return
-        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or ()):
-            try:
-                held = cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
-            self._watch(cell, None, name, held)
-        for name in globals_read(thing.__code__):
-            if name in thing.__globals__:
-                self._watch(None, thing.__globals__, name, thing.__globals__[name])
-        for name, held in zip(reversed(thing.__code__.co_varnames[:thing.__code__.co_argcount]),
-                              reversed(thing.__defaults__ or ())):
-            self._refer(held, name)
-        for name, held in (thing.__kwdefaults__ or {}).items():
-            self._refer(held, name)
-        for name, held in thing.__dict__.items():
-            self._watch(None, thing.__dict__, name, held)
-
-    def _watch(self, cell: CellType | None, scope: dict[str, Any] | None, name: str, held: object) -> None:
-        if isinstance(held, ModuleType) and held.__name__ in _CONSTANT_MODULES:
-            return
-        if any(held is r for r in self._roots):
-            try:
-                self.watched.append(_WatchedRoot(cell, scope, name, weakref.ref(held)))
-            except TypeError:  # a callable that has no weak references
-                self.lasting = False
-            return
-        self._refer(held, name)
-        self.watched.append(_Watched(cell, scope, name, held))

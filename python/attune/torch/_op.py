@@ -54,7 +54,7 @@ def _backward(grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tens
               wanted: list[bool]) -> list[Tensor]:
     packed = DENSE if cu_q is None else Packed(cu_q, cu_kv, max_q, max_kv)
     call = _call(q, captures, ints, Texts(score, mask, prob, sink), names, scale, packed, False)
-    grads = call.backward(grad_o, grad_lse, q, k, v, out, lse, tuple(captures), list(wanted))
+    grads = call.backward(grad_o, grad_lse, (q, k, v, out, lse, *captures), list(wanted))
     return [q.new_empty(0) if g is None else g for g in grads]
 
 

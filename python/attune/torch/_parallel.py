@@ -77,8 +77,8 @@ class ContextParallel:
                    "they are for " + " and ".join(f"{q} x {kv}" for q, kv in sorted(found)),
                    "make a context_parallel for each")
         self._lengths: tuple[int, int] | None = found.pop() if found else None
-        self._how = (_DEALS["zigzag" if deal == "best" and not self._masks else deal], _TRAVELS[travel], 0, 0, 0,
-                     0.0, 0.0, 0.0, 0.0, 0.0)
+        self._how = {"deal": _DEALS["zigzag" if deal == "best" and not self._masks else deal],
+                     "travel": _TRAVELS[travel]}
         self._heads, self.sum_captured = heads, sum_captured
         self._group = group_of(mesh.get_group() if hasattr(mesh, "get_group") else mesh, limit)
         self._kinds = [mesh.device_type] if hasattr(mesh, "device_type") else self._group.kinds
@@ -186,7 +186,7 @@ class ContextParallel:
             with self._or_give_up():
                 transport = self._group.transport(kind)
                 self._group.begin(kind)
-                self._dealt[kind] = _core.shares(transport, layers, _NOTHING_ELSE, self._how, None)
+                self._dealt[kind] = _core.shares(transport, layers, self._how, None)
         return self._dealt[kind]
 
     def _plan(self, spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> _core.Shares:
@@ -201,7 +201,7 @@ class ContextParallel:
             whole = [torch.empty((), dtype=t.dtype, device="cpu").expand(*t.shape[:-2], n, t.shape[-1])
                      for t, n in zip((q, k, v), (*lengths, lengths[1]))]
             self._group.begin(q.device.type)
-            made = _core.shares(None, [_layer(spelled, handle, *whole)], _NOTHING_ELSE, None, dealt)
+            made = _core.shares(None, [_layer(spelled, handle, *whole)], None, dealt)
             known = self._plans.put(key, (made, spelled.captures))  # tensors that are kept keep their id
         return known[0]
 
@@ -245,25 +245,22 @@ class _Shared(_attend.Call):
         except Error as error:
             raise spelled.placed(error) from None
 
-    def _options(self, *call: Any) -> tuple[Any, ...]:
-        return *super()._options(*call), 0, 0, self.shares, self.parallel.sum_captured
+    def _told(self, *call: Any) -> dict[str, Any]:
+        return {**super()._told(*call), "shares": self.shares, "sum_captured": self.parallel.sum_captured}
 
     def _workspace(self, *_: Any) -> None:
         """A call over ranks has memory of its own."""
 
-    def _run(self, direction: int, tensors: tuple[Any, ...], *call: Any) -> None:
+    def _run(self, direction: int, call: dict[str, Any], *more: Any) -> None:
         with self.parallel._or_give_up():
-            self.parallel._group.begin(tensors[0].device.type)
-            super()._run(direction, tensors, *call)
-
-
-_NOTHING_ELSE = (0, 0, 0, 0, 0, None, None, None, None, False)
+            self.parallel._group.begin(call["q"].device.type)
+            super()._run(direction, call, *more)
 
 
 def _layer(spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> Any:
     """A call as Shares are made of it: what is captured is read on the host, now, and no more."""
     captures = tuple([t.detach().cpu() for t in spelled.captures])
-    return handle, (q, k, v), captures, tuple([float(n) for n in spelled.ints])
+    return handle, {"q": q, "k": k, "v": v}, captures, tuple([float(n) for n in spelled.ints])
 
 
 def _rows(stretches: Stretches) -> int:

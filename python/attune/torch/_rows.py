@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from attune.torch._value import Index, Piece, Trace, Value, as_kind, each, is_natural, refuse, scalar
+from attune.torch._value import TIGHT, Index, Piece, Trace, Value, as_kind, each, is_natural, refuse, scalar
 
 _MOST_UNROLLED = 64  # elements of a row whose largest is wanted
 
@@ -37,7 +37,7 @@ def read(trace: Trace, source: Any, index: Any) -> Value:
                 elif stands != len(shape):
                     refuse("wrong-rank", "rows of indices stand apart from each other",
                            "attune reads rows whose indices stand side by side", "move the dimensions first")
-                picked = each(trace, "i", lambda *_: ("0", 14), at, _hollow(trace, picked)).shape
+                picked = each(trace, "i", lambda *_: ("0", TIGHT), at, _hollow(trace, picked)).shape
             plan.append(("picked", at))
     rows = picked or ()
     whole = (*shape[:stands], *rows, *shape[stands:])
@@ -51,7 +51,7 @@ def read(trace: Trace, source: Any, index: Any) -> Value:
             else:
                 position, after, begin = what
                 piece = out[position + (stands + ahead if after else 0)]
-                pieces.append(piece if begin == 0 else trace.make("+", piece, (f"{begin}", 14)))
+                pieces.append(piece if begin == 0 else trace.make("+", piece, (f"{begin}", TIGHT)))
         return value.at(tuple(pieces))
 
     if whole == ():
@@ -61,7 +61,7 @@ def read(trace: Trace, source: Any, index: Any) -> Value:
 
 def _hollow(trace: Trace, shape: tuple[Any, ...]) -> Value:
     """A value that has only a shape."""
-    return Value(trace, "i", shape, lambda _: ("0", 14))
+    return Value(trace, "i", shape, lambda _: ("0", TIGHT))
 
 
 def _without_ellipsis(items: tuple[Any, ...], value: Value) -> list[Any]:
@@ -111,7 +111,7 @@ def _wrapped(trace: Trace, index: Value, extent: Any) -> Value:
     if is_natural(index):
         return index
     count = trace.param(extent)
-    return each(trace, "i", lambda i, n: trace.make("where", trace.make("<", i, ("0", 14)), trace.make("+", i, n), i),
+    return each(trace, "i", lambda i, n: trace.make("where", trace.make("<", i, ("0", TIGHT)), trace.make("+", i, n), i),
                 index, count, natural=True)
 
 
@@ -229,9 +229,9 @@ def extreme(trace: Trace, op: str, x: Any, dim: Any, keepdim: bool) -> Value:
         if not 1 <= extent <= _MOST_UNROLLED:
             refuse("bad-sum", f"the extreme of {extent} elements",
                    f"attune compares 1 to {_MOST_UNROLLED} elements, one by one", "compute it before")
-        best: Piece = element(("0", 14))
+        best: Piece = element(("0", TIGHT))
         for i in range(1, extent):
-            best = trace.make(op, best, element((f"{i}", 14)))
+            best = trace.make(op, best, element((f"{i}", TIGHT)))
         return best
 
     return _reduced(trace, value, dim, keepdim, one)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attune.expr import _said
+from attune._words import said
 from attune.torch._attend import Packed, attend, check_tensors, starts
 from attune.torch._flex import as_autocast, check_heads, is_any_autocast
 from attune.torch._mod import Spelled, Texts
@@ -82,6 +82,9 @@ def _broadcast(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> t
 
 def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """The mask in as many dimensions as q has as [B, H, S, D], if it broadcasts."""
+    if not isinstance(mask, Tensor):
+        refuse("tensor-array", f"`attn_mask` is {said(mask)}", "it is a tensor of bools or floats",
+               "write torch.tensor(mask), or a mask_mod for flex_attention")
     whole = (*query.shape[:-1], key.shape[-2])
     own = (1,) * (len(whole) - mask.dim()) + tuple(mask.shape)
     if len(own) > len(whole) or any(n != m and n != 1 for n, m in zip(own, whole)):
@@ -121,7 +124,7 @@ def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: b
 def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
     """Dropout as a prob mod, and the seed that it captures, from torch's generator: torch.manual_seed repeats it."""
     if not isinstance(share, (int, float)) or not 0.0 <= share <= 1.0:
-        refuse("bad-argument", f"`dropout_p` cannot be {_said(share)}", "it is the share of pairs that go",
+        refuse("bad-argument", f"`dropout_p` cannot be {said(share)}", "it is the share of pairs that go",
                "pass a number from 0 to 1")
     keep = 1.0 - share
     seed = torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=device)
@@ -135,19 +138,33 @@ def _nested(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         refuse("tensor-layout", "nested tensors " + ("with attn_mask" if jagged else "that do not fit"),
                "attune takes jagged ones, [batch, heads, *, width], for q, k and v alike, and no attn_mask",
                "convert them, or write varlen_attention with a mask_mod")
-    q, k, v = (t.transpose(1, 2) for t in (query, key, value))
-    flat = [t.values() for t in (q, k, v)]
-    if not enable_gqa and flat[0].shape[1] != flat[1].shape[1]:
-        refuse("gqa-not-enabled", f"q has {flat[0].shape[1]} heads and k has {flat[1].shape[1]}",
+    q, k, v = (_Jagged(t) for t in (query, key, value))
+    if not enable_gqa and q.rows.shape[1] != k.rows.shape[1]:
+        refuse("gqa-not-enabled", f"q has {q.rows.shape[1]} heads and k has {k.rows.shape[1]}",
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")
-    offsets: list[Tensor] = [t.offsets() for t in (q, k)]  # type: ignore[attr-defined]
-    longest = [_longest(t) if t.is_cuda else 0 for t in (q, k)]
-    packed = Packed(starts(offsets[0]), starts(offsets[1]), longest[0], longest[1])
-    spelled = _spelled(flat[0], None, dropout_p, is_causal)
-    out, _, _ = attend(spelled, flat[0], flat[1], flat[2], scale, packed=packed)
-    return torch.nested.nested_tensor_from_jagged(out, offsets[0]).transpose(1, 2)
+    if k.starts is not v.starts and not (k.starts.shape == v.starts.shape and torch.equal(k.starts, v.starts)):
+        refuse("tensor-shape", "k and v have sequences of different lengths", "each key has one value",
+               "make v of the offsets of k: nested_tensor_from_jagged(v, k.offsets())")
+    packed = Packed(starts(q.starts), starts(k.starts), q.longest, k.longest)
+    out, _, _ = attend(_spelled(q.rows, None, dropout_p, is_causal), q.rows, k.rows, v.rows, scale, packed=packed)
+    return torch.nested.nested_tensor_from_jagged(out, q.starts).transpose(1, 2)
 
 
-def _longest(nested: Any) -> int:
-    """The longest sequence; torch may know it already."""
-    return int(nested._get_max_seqlen())
+class _Jagged:
+    """A jagged tensor [batch, heads, *, width] as rows without holes, and where its sequences start."""
+
+    def __init__(self, nested: Any) -> None:
+        if getattr(nested, "_ragged_idx", 2) != 2:
+            refuse("tensor-layout", "the sequences of a nested tensor are not its third dimension",
+                   "attune takes jagged ones, [batch, heads, *, width]", "write .transpose(1, 2)")
+        self.longest = int(nested._get_max_seqlen()) if nested.is_cuda else 0  # torch may know it already
+        self.rows: Tensor = nested.transpose(1, 2).values()
+        self.starts: Tensor = nested.offsets()
+        lengths = nested.lengths()
+        if lengths is None:
+            return
+        # Rows between sequences: leave them out.
+        ends = torch.cumsum(lengths, 0)
+        begins = torch.repeat_interleave(self.starts[:-1] - (ends - lengths), lengths)
+        self.rows = self.rows.index_select(0, begins + torch.arange(begins.numel(), device=begins.device))
+        self.starts = torch.cat([ends.new_zeros(1), ends]).to(self.starts.dtype)

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from attune._errors import Error
+from attune._ops import COMPARISONS, OPS, PREFIX
 from attune._place import Place, here, not_the_user
 from attune._trace import free_name
-from attune.expr import OPS
+from attune._words import a_
 
 Piece: TypeAlias = "tuple[str, int]"  # text, and how tightly it binds
 Index: TypeAlias = "tuple[Piece, ...]"
 
 not_the_user(torch.__file__)
 
-_PREFIX, _TIGHT = 12, 14  # how tightly - ! ~ bind, and what needs no brackets ever
-_COMPARISONS = (7, 8)
+TIGHT = PREFIX + 2  # how tightly what needs no brackets ever binds
 _LONGEST = 100  # characters of a piece; longer ones get a name, so that text grows with the number of operations
 MOST_TERMS = 1024  # of a sum
 _LARGEST = 3.4028235677973366e38  # beyond it a Float is infinite
@@ -47,20 +47,20 @@ def around(piece: Piece, bind: int) -> str:
 def spelled(number: Any) -> Piece:
     """A number of Python as a literal."""
     if isinstance(number, bool):
-        return ("true" if number else "false"), _TIGHT
+        return ("true" if number else "false"), TIGHT
     if isinstance(number, int):
         if not -2**31 <= number < 2**31:
             refuse("bad-number", f"the literal {number} is no Int",
                    "an Int holds -2147483648 to 2147483647", "use a float, or a number in range")
-        return f"{number}", (_TIGHT if number >= 0 else _PREFIX)
+        return f"{number}", (TIGHT if number >= 0 else PREFIX)
     number = float(number)  # of a symbolic one Dynamo makes a constant here, and guards it
     if number != number:
-        return "nan", _TIGHT
+        return "nan", TIGHT
     if number >= _LARGEST:
-        return "inf", _TIGHT
+        return "inf", TIGHT
     if number <= -_LARGEST:
-        return "-inf", _PREFIX
-    return f"{number!r}f", (_TIGHT if number >= 0 else _PREFIX)
+        return "-inf", PREFIX
+    return f"{number!r}f", (TIGHT if number >= 0 else PREFIX)
 
 
 class Trace:
@@ -100,16 +100,16 @@ class Trace:
         """An integer as an argument of the kernel, so that another one needs no other kernel."""
         self.ints.append(number)
         name = f"n{len(self.ints) - 1}"
-        return scalar(self, "i", (name, _TIGHT), natural=bool(number >= 0))
+        return scalar(self, "i", (name, TIGHT), natural=bool(number >= 0))
 
     def make(self, op: str, *pieces: Piece) -> Piece:
         """An operation of the language on pieces of the right kinds."""
         bind = OPS[op][0]
         if len(pieces) == 1 and not op.isalnum():
-            return self.named(op + around(pieces[0], _PREFIX + 1), _PREFIX)
+            return self.named(op + around(pieces[0], PREFIX + 1), PREFIX)
         if bind == 0:
-            return self.named(f"{op}({', '.join([p[0] for p in pieces])})", _TIGHT)
-        left = bind + 1 if bind in _COMPARISONS else bind
+            return self.named(f"{op}({', '.join([p[0] for p in pieces])})", TIGHT)
+        left = bind + 1 if bind in COMPARISONS else bind
         return self.named(f"{around(pieces[0], left)} {op} {around(pieces[1], bind + 1)}", bind)
 
     def named(self, text: str, bind: int) -> Piece:
@@ -120,7 +120,7 @@ class Trace:
             return text, bind
         name = self._fresh("x")
         self._lets.append((name, text))
-        return name, _TIGHT
+        return name, TIGHT
 
     def sum(self, count: int, body: Callable[[Piece], Piece]) -> Piece:
         """body(0) + … + body(count - 1)."""
@@ -129,10 +129,10 @@ class Trace:
                    "sum fewer terms, or sum the tensor before")
         outer, self._lets = self._lets, []
         variable = self._fresh("i")
-        term = body((variable, _TIGHT))[0]
+        term = body((variable, TIGHT))[0]
         text = _with_lets(self._lets, term)
         self._lets = outer
-        return self.named(f"sum({variable}, {count}, {text})", _TIGHT)
+        return self.named(f"sum({variable}, {count}, {text})", TIGHT)
 
     def whole(self, value: Value) -> str:
         """The text of a mod's result; the next mod begins anew."""
@@ -156,8 +156,10 @@ class Trace:
             return literal(self, "i", thing)
         if isinstance(thing, (float, torch.SymFloat)):
             return literal(self, "f", thing)
-        refuse("wrong-type", f"a {type(thing).__name__} stands where a number is needed",
-               "an expression is made of values of the kernel, tensors and numbers", "pass a number")
+        array = hasattr(thing, "__array_interface__")
+        refuse("wrong-type", f"{a_(type(thing).__name__)} stands where a number is needed",
+               "an expression is made of values of the kernel, tensors and numbers",
+               "make it a tensor before: torch.as_tensor(x)" if array else "pass a number")
 
     def _read(self, tensor: Tensor) -> Value:
         for known, number in self.constants:
@@ -171,7 +173,7 @@ class Trace:
                    "convert or reshape it before")
         name = self.capture(tensor)
         return Value(self, kind, tuple(tensor.shape),
-                     lambda index: (f"{name}[{', '.join([p[0] for p in index])}]", _TIGHT))
+                     lambda index: (f"{name}[{', '.join([p[0] for p in index])}]", TIGHT))
 
 
 def _with_lets(lets: list[tuple[str, str]], text: str) -> str:
@@ -231,6 +233,10 @@ class Value:
             count *= extent
         return count
 
+    def __repr__(self) -> str:
+        word = {"f": "Float", "i": "Int", "b": "Bool"}[self.kind]
+        return f"<{word} of shape {list(self.shape)}>" if self.shape else f"<{word} {self.at(())[0]}>"
+
     def __len__(self) -> int:
         if not self.shape:
             _no_number("len(x)", "it is one number for each pair of positions")
@@ -247,6 +253,10 @@ class Value:
     def item(self) -> NoReturn: _no_number("x.item()", "leave it out: numbers and values mix")
     def tolist(self) -> NoReturn: _no_number("x.tolist()", "leave it out: numbers and values mix")
     def __index__(self) -> int: _no_number("an index of a list, or a range", "index a tensor: torch.tensor(list)[i]")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:  # NumPy makes an array of an index that it does not know
+        refuse("not-captured", "an array of NumPy is read at a value of the kernel", "mods read torch's tensors",
+               "make it a tensor before: torch.as_tensor(x)")
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
@@ -307,7 +317,7 @@ def _under(shape: tuple[Any, ...], index: Index) -> Index:
     if not shape:
         return ()
     own = index[len(index) - len(shape):]
-    return tuple([("0", _TIGHT) if n == 1 else i for n, i in zip(shape, own)])
+    return tuple([("0", TIGHT) if n == 1 else i for n, i in zip(shape, own)])
 
 
 def as_kind(value: Value, kind: str) -> Value:
@@ -324,7 +334,7 @@ def as_kind(value: Value, kind: str) -> Value:
         return literal(trace, kind, int(value.number) if kind == "i" else bool(value.number))
     if kind == "b":
         zero = "0.0f" if value.kind == "f" else "0"
-        return each(trace, "b", lambda p: trace.make("!=", p, (zero, _TIGHT)), value)
+        return each(trace, "b", lambda p: trace.make("!=", p, (zero, TIGHT)), value)
     return each(trace, kind, lambda p: trace.make("f32" if kind == "f" else "i32", p), value,
                 natural=value.kind == "b" or (value.natural and kind == "i"))
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from attune.torch._attend import Packed, attend, check_tensors, starts
+from attune._words import said
+from attune.torch._attend import Packed, asks_lse, attend, check_tensors, starts
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, written
-from attune.torch._value import refuse, scalar
+from attune.torch._value import TIGHT, refuse, scalar
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor | None,
@@ -18,7 +20,7 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
                      window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
                      seqused_k: Tensor | None = None, block_table: Tensor | None = None,
                      num_splits: int | None = None, score_mod: ScoreMod | None = None,
-                     mask_mod: MaskMod | None = None) -> Any:
+                     mask_mod: MaskMod | None = None, is_causal: bool | None = None) -> Any:
     """torch.nn.attention.varlen.varlen_attn, compiled by attune; q is [tokens, heads, width].
 
     Beyond torch's: a score_mod and a mask_mod, whose `b` is the sequence and whose positions are within it. The window
@@ -34,17 +36,42 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
         refuse("paged-cache", "block_table is given", "attune reads k and v that lie in order",
                "gather the pages, or call torch's varlen_attn")
     check_tensors(query, key, value)
+    if is_causal is not None:
+        refuse("bad-argument", "`is_causal` is no argument of varlen_attention", "torch's has window_size in its place",
+               "write window_size=(-1, 0) for causal attention")
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+        refuse("bad-argument", f"`window_size` cannot be {said(window_size)}",
+               "it is how many keys before and after the diagonal are seen, or -1", "write (3, 0) for 3 before it")
     if not enable_gqa and query.shape[1] != key.shape[1]:
         refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
                "heads of k and v are shared only where that is meant", "write enable_gqa=True")
     query, key, value = as_autocast(query, key, value)
-    mask = _seen(mask_mod, (window_size[0], window_size[1]), seqused_k)
     starts_q, starts_k = (starts(t) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k))
+    if seqused_k is not None:
+        _check_used(seqused_k, starts_k)
+    mask = _seen(mask_mod, (window_size[0], window_size[1]), seqused_k)
     longest = (max_q, max_k) if query.is_cuda else (0, 0)
-    with_lse = return_aux is not None and return_aux.lse
-    out, lse, _ = attend(written(score_mod, mask, query), query, key, value, scale, with_lse=bool(with_lse),
+    with_lse = asks_lse(return_aux)
+    out, lse, _ = attend(written(score_mod, mask, query), query, key, value, scale, with_lse=with_lse,
                          packed=Packed(starts_q, starts_k, *longest))
     return (out, lse) if with_lse else out
+
+
+def _check_used(used: Tensor, starts_k: Tensor) -> None:
+    """Refuses counts of keys that are none; on a device the counts themselves are not looked at, nor in a graph."""
+    count = starts_k.shape[0] - 1
+    if used.dim() != 1 or used.shape[0] != count:
+        refuse("kv-len", f"`seqused_k` is {list(used.shape)}", f"there are {count} sequences of keys",
+               "pass one count for each")
+    if used.dtype not in (torch.int32, torch.int64):
+        refuse("kv-len", f"`seqused_k` holds {used.dtype}", "they are counts of keys", "convert it: .to(torch.int32)")
+    if used.is_cuda or is_compiling():
+        return
+    room = starts_k[1:] - starts_k[:-1]
+    for at, (keys, most) in enumerate(zip(used.tolist(), room.tolist())):
+        if not 0 <= keys <= most:
+            refuse("kv-len", f"`seqused_k` has {keys} for sequence {at}", f"it has {most} keys",
+                   "pass how many of them are in use")
 
 
 def _seen(mask_mod: MaskMod | None, window: tuple[int, int], used: Tensor | None) -> Any:
@@ -55,8 +82,8 @@ def _seen(mask_mod: MaskMod | None, window: tuple[int, int], used: Tensor | None
 
     def seen(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         trace = q_idx.trace
-        keys: Any = scalar(trace, "i", ("kv_len", 14), natural=True) if used is None else used[b]
-        diagonal: Any = q_idx + (keys - scalar(trace, "i", ("q_len", 14), natural=True))
+        keys: Any = scalar(trace, "i", ("kv_len", TIGHT), natural=True) if used is None else used[b]
+        diagonal: Any = q_idx + (keys - scalar(trace, "i", ("q_len", TIGHT), natural=True))
         kept: Any = True
         if right >= 0:
             kept = kv_idx <= diagonal + right

@@ -60,7 +60,7 @@ class GpuBuild {
       if (!one.binary || (i != all.chosen && one.flaw.empty())) continue;
       const codegen::Source& page = one.page->source;
       const std::string what = fmt::format("{} {} D={}/{} {}x{}", page.name, attune::name_of(spec.dtype), spec.d,
-                                           spec.dv, one.choice.plan.m, one.choice.plan.n);
+                                           spec.dv, one.choice.plan.tile.m, one.choice.plan.tile.n);
       add(page, what, *one.binary);
       out_.back().choice = one.choice;
       if (i == all.chosen) continue;
@@ -71,24 +71,23 @@ class GpuBuild {
       facts_alone.entry.entry.bytes.clear();
     }
     const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
-    const auto beside = [&](const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); };
-    if (!plan.kernel->end.empty()) beside(codegen::end_source(plan, arch_));
-    if (codegen::comes_turned(plan)) beside(codegen::turn_source(plan, arch_));
-    if (codegen::needs_clear(parts, plan, arch_)) beside(codegen::clear_source(arch_));
-    if (!plan.kernel->joins.empty()) beside(codegen::join_source(parts, plan, arch_));
-    if (codegen::needs_repair(parts, plan)) beside(codegen::repair_source(parts, plan, arch_));
-    if (codegen::leaves_diagonals(parts, plan)) beside(codegen::spread_source(parts, plan, arch_));
-    if (!listed) return;
-    const CoverForm what = codegen::cover_form(way);
-    const codegen::Source page = cuda::cover_page(*of_, spec.wide, arch_, what);
-    const char* const name = what == CoverForm::of_queries ? "cover"
-                             : what == CoverForm::of_keys  ? "cover along q"
-                                                           : "visits";
-    add(page, name, compiled(page, "cover"));
+    for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
+      const codegen::Source page = cuda::companion_page(*one, parts, plan);
+      // Lists of both axes are made by kernels of one name.
+      const bool lists = one->args == codegen::Companion::Args::lists;
+      add(page, lists ? std::string(one->role) : page.name, compiled(page, page.name));
+    }
   }
 
-  /// A kernel that holds no expression.
-  void plain(const codegen::Source& page) { add(page, page.name, compiled(page, page.name)); }
+  /// Kernels of a call, whichever computes it: they hold no expression.
+  void of_calls(const codegen::GpuParts& parts, const codegen::KernelSpec& spec) {
+    const codegen::KernelPlan of_call{.spec = spec};
+    for (const codegen::Companion* one : codegen::companions_of_calls())
+      if (one->is_needed(parts, of_call)) {
+        const codegen::Source page = one->source(parts, of_call);
+        add(page, page.name, compiled(page, page.name));
+      }
+  }
 
   std::vector<Built> done() { return std::move(out_); }
 
@@ -136,21 +135,29 @@ void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compile
   }
 }
 
+/// A job for what belongs to a call of the row, whichever kernels compute it; `parts`: of all gradients it may ask for.
+void add_call_job(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
+                  const codegen::KernelSpec& spec, const std::vector<codegen::Wanted>& wanted, std::vector<Job>& jobs) {
+  jobs.push_back(
+      {fmt::format("{} beside {} D={}/{}", name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv), 0, [=] {
+         GpuBuild build(of, spec.arch);
+         if (wanted.empty()) build.of_calls(codegen::forward_parts(*of, spec), spec);
+         for (const codegen::Wanted& one : wanted)
+           build.of_calls(codegen::gpu_parts(*of, spec.scale_positive, &one), spec);
+         return build.done();
+       }});
+}
+
 void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
                   std::vector<Job>& jobs) {
   using enum codegen::Way;
   const codegen::KernelSpec spec = spec_of(row.shape, row.target.arch.value_or(0));
   if (row.pass == "forward") {
-    if (spec.apart)
-      jobs.push_back({fmt::format("append {}", name_of(row.target)), 0, [=] {
-                        GpuBuild build(of, spec.arch);
-                        build.plain(codegen::append_source(spec.arch));
-                        return build.done();
-                      }});
+    if (spec.apart) add_call_job(row, of, spec, {}, jobs);
     return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
   }
-  bool any_captured = false;
-  for (const codegen::Wanted& wanted : wanted_of(of->mod, row.shape.grads)) {
+  const std::vector<codegen::Wanted> all = wanted_of(of->mod, row.shape.grads);
+  for (const codegen::Wanted& wanted : all) {
     const codegen::KernelSpec of_backward = codegen::backward_spec(spec);
     const codegen::GpuParts parts = codegen::gpu_parts(*of, spec.scale_positive, &wanted);
     std::vector<codegen::Way> ways = codegen::ways_of_backward(of_backward, parts.facts);
@@ -158,15 +165,8 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
     const auto asked = row.shape.kernel ? std::optional(codegen::variant(*row.shape.kernel)) : std::nullopt;
     if (asked && ways.size() == 1 && !codegen::takes({*asked, true, ""}, backward)) ways = {backward, queries, keys};
     for (const codegen::Way way : ways) add_walker_jobs(row, of, way, of_backward, wanted, jobs);
-    any_captured |= std::ranges::find(wanted, true) != wanted.end();
   }
-  jobs.push_back(
-      {fmt::format("rows {} {} D={}/{}", name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv), 0, [=] {
-         GpuBuild build(of, spec.arch);
-         build.plain(codegen::rows_source(codegen::rows_spec(spec, codegen::delta_is_of_o(of->mod.prob))));
-         if (any_captured) build.plain(codegen::sums_source(spec.arch));
-         return build.done();
-       }});
+  add_call_job(row, of, spec, all, jobs);
 }
 
 // ---- CPU objects

@@ -94,4 +94,13 @@ std::string in_words(const Request& request) {
   return out;
 }
 
+Purpose::Text text_of(const Request& request) {
+  std::string mod;
+  for (const auto& [name, text] : request.mod.named())
+    mod += fmt::format("{}{} {}", mod.empty() ? "" : "\n", name, text);
+  return {.record = json_line(request),
+          .words = fmt::format("{}\n{}", mod.empty() ? "plain attention" : mod, in_words(request)),
+          .command = compile_command(request, "kernels.attune")};
+}
+
 }  // namespace attune::runtime

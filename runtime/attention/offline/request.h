@@ -8,6 +8,7 @@
 #include "compiler/bind.h"
 #include "compiler/spell.h"
 #include "runtime/attention/offline/shape.h"
+#include "runtime/machine/purpose.h"
 
 namespace attune::runtime {
 
@@ -37,5 +38,7 @@ std::string shell_quoted(std::string_view text);
 std::string compile_command(const Request& request, const std::string& file);
 /// For a human reader, without the Mod.
 std::string in_words(const Request& request);
+/// What records and Errors quote.
+Purpose::Text text_of(const Request& request);
 
 }  // namespace attune::runtime

@@ -9,6 +9,8 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "codegen/occupancy.h"
+
 namespace attune::runtime {
 namespace {
 
@@ -143,9 +145,6 @@ constexpr std::array rows{
              [](const Shape& s) { return s.grads.value_or(""); }, JsonForm::text, true},
 };
 
-/// Of o, where nothing is said of it. There is no o of e4m3.
-DType usual_out(DType of) { return of == DType::e4m3 ? DType::bf16 : of; }
-
 /// The widest copy in load_widths, 4 to 16, that fits rows of this size; 0 if there is none.
 int piece_of(std::int64_t row) {
   const std::int64_t bits = row | 16, least = bits & -bits;
@@ -164,6 +163,8 @@ std::string option_of(const ShapeRow& row) {
   std::replace(out.begin(), out.end(), '_', '-');
   return out;
 }
+
+DType usual_out(DType of) { return of == DType::e4m3 ? DType::bf16 : of; }
 
 KernelSpec spec_of(const Shape& shape, int arch) {
   KernelSpec out{
@@ -186,7 +187,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
   out.load = shape.load.value_or(piece_of(rows_of_in));
   out.store = shape.store.value_or(piece_of(out.dv * written));
-  out.boxes = shape.boxes.value_or((!out.packed || out.latent) && out.load == 16 && out.store == 16);
+  out.boxes = shape.boxes.value_or(out.load == 16 && out.store == 16);
   out.scale_positive = !shape.negative;
   out.exact = codegen::is_exact(shape.exact, out.dtype);
   out.wide = shape.wide;
@@ -219,6 +220,11 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   return out;
 }
 
+bool is_known_arch(int arch) {
+  return std::ranges::find(codegen::multiprocessors(), arch, &codegen::Multiprocessor::arch) !=
+         codegen::multiprocessors().end();
+}
+
 std::optional<TargetName> target_named(std::string_view name) {
   if (const auto isa = codegen::isa_named(name)) return TargetName{.isa = isa};
   constexpr std::string_view prefix = "sm_";
@@ -227,7 +233,7 @@ std::optional<TargetName> target_named(std::string_view name) {
   const auto [end, error] = std::from_chars(name.begin() + prefix.size(), name.end(), arch);
   // Kernels for Hopper use instructions that no later GPU has: its name ends in an a.
   const std::string_view behind(end, static_cast<std::size_t>(name.end() - end));
-  if (error != std::errc{} || arch < 80 || arch > 999 || behind != (arch == 90 ? "a" : "")) return std::nullopt;
+  if (error != std::errc{} || !is_known_arch(arch) || behind != (arch == 90 ? "a" : "")) return std::nullopt;
   return TargetName{.arch = arch};
 }
 

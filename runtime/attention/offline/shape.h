@@ -43,6 +43,9 @@ struct ShapeRow {
 std::span<const ShapeRow> shape_rows();
 std::string option_of(const ShapeRow& row);
 
+/// Of o, where nothing is said of it. There is no o of e4m3.
+DType usual_out(DType of);
+
 /// For GPU kernels. `arch` as in codegen.
 codegen::KernelSpec spec_of(const Shape& shape, int arch);
 /// The shape of such calls, with as few fields set as possible.
@@ -54,6 +57,8 @@ struct TargetName {
   std::optional<codegen::Isa> isa{};
   bool operator==(const TargetName&) const = default;
 };
+/// Is it the compute capability, times ten, of a GPU that kernels are made for by name?
+bool is_known_arch(int arch);
 std::optional<TargetName> target_named(std::string_view name);
 std::string name_of(const TargetName& target);
 /// Some GPU targets and all CPU targets, for help and advice.

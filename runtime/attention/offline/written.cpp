@@ -51,9 +51,11 @@ std::optional<DType> dtype_named(std::string_view name) {
 /// f32[16, 256]: a capture without data, for verbs that only look at expressions.
 std::optional<Owned> declared(const Assignment& a) {
   const std::size_t open = a.value.find('[');
-  if (open == std::string::npos || a.value.back() != ']') return std::nullopt;
   const auto type = dtype_named(std::string_view(a.value).substr(0, open));
-  if (!type) return std::nullopt;
+  if (open == std::string::npos || !type) return std::nullopt;
+  if (a.value.back() != ']')
+    throw Error("bad-declaration", fmt::format("the shape of capture `{}` has no end", a.name), a.place_of_value(),
+                "its bracket is never closed", fmt::format("write {}={}[16, 256]", a.name, name_of(*type)));
   std::vector<std::int64_t> shape;
   const char* at = a.value.data() + open + 1;
   const char* const end = a.value.data() + a.value.size() - 1;

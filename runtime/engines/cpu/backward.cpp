@@ -37,27 +37,30 @@ float* sum_up(float* first, std::int64_t count, std::int64_t size, std::int64_t 
 
 class BackwardRun {
  public:
-  BackwardRun(const compiler::LoweredMod& lowered, const Backward& call, const Problem& problem, const Means& means)
-      : lowered_(lowered), call_(call), problem_(problem), means_(means),
-        state_(lowered, call, problem, {means.isa, means.purpose}),
-        captured_({means.isa, means.purpose}, state_.slots.args(), call, state_.kernel->parts, problem, state_.plan),
-        o_f32_({means.isa, means.purpose}, Unit::f32, call.o.given() ? call.o.dtype : DType::f32),
-        grad_o_f32_({means.isa, means.purpose}, Unit::f32, call.grad_o.dtype),
-        dq_rows_({means.isa, means.purpose}, Unit::f32, call.dq.dtype), workers_(most_workers(means.executor)) {
+  BackwardRun(const Call& of, const Means& means)
+      : of_(of), call_(of.backward()), problem_(of.problem), means_(means), kernels_(of, means), state_(of, kernels_),
+        captured_(of, kernels_, state_.kernel->parts, state_.plan),
+        o_f32_(kernels_, Unit::f32, call_.o.given() ? call_.o.dtype : DType::f32),
+        grad_o_f32_(kernels_, Unit::f32, call_.grad_o.dtype), dq_rows_(kernels_, Unit::f32, call_.dq.dtype),
+        workers_(most_workers(means.executor)) {
     count();
   }
 
   std::size_t workspace() const { return bytes_; }
+  Isa isa() const { return kernels_.isa; }
 
   void operator()() {
     const Clock clock;
     CallMemory memory(means_.workspace, bytes_);
     lay_out(memory.workspace());
     Stages stages;
-    const Visits visits(problem_, state_.sizes.cut, lowered_, state_.slots.args(), means_.executor);
+    const Visits visits(of_, state_.sizes.cut, means_.executor);
     state_.visits = &visits;
     stages.visits = clock.seconds();
-    if (!call_.o.given()) forward(lowered_, forward_call(), problem_, forward_means());
+    if (!call_.o.given()) {
+      const Forward first = first_forward();
+      forward(first_call(first), forward_means());
+    }
     for (const BackwardScratch& s : scratch_)
       for (const QueryTile& tile : s.queries) clear_margins(tile, state_.sizes);
     state_.kernel->parts.prob_linear ? find_deltas() : sum_deltas();
@@ -73,7 +76,7 @@ class BackwardRun {
  private:
   // ---- Memory.
 
-  Forward forward_call() const {
+  Forward first_forward() const {
     return {.q = call_.q,
             .k = call_.k,
             .v = call_.v,
@@ -85,14 +88,18 @@ class BackwardRun {
             .captures = call_.captures,
             .params = call_.params};
   }
+  Call first_call(const Forward& first) const {
+    return {.mod = of_.mod, .args = of_.args, .problem = problem_, .what = first, .purpose = of_.purpose};
+  }
   Means forward_means() const {
-    return {.isa = means_.isa, .executor = means_.executor, .workspace = forward_memory_, .purpose = means_.purpose};
+    return {.workspace = forward_memory_, .isa = kernels_.isa, .executor = means_.executor};
   }
 
   void count() {
     Workspace all, rest;
     lay_out_forward_results(all);
-    if (!call_.o.given()) forward_bytes_ = forward_workspace(lowered_, forward_call(), problem_, forward_means());
+    if (const Forward first = first_forward(); !call_.o.given())
+      forward_bytes_ = forward_workspace(first_call(first), forward_means());
     lay_out_rest(rest);
     rest_bytes_ = std::max(forward_bytes_, rest.used());
     all.take<std::byte>(static_cast<std::int64_t>(rest_bytes_));
@@ -278,8 +285,8 @@ class BackwardRun {
 
   /// Gradients of sinks: for each row, the sink's probability times (gradient of lse - delta).
   std::vector<CapturedSum> sinks() const {
-    const std::vector<compiler::Scatter>& all = lowered_.mod.dsink.captures;
-    const compiler::Args& args = state_.slots.args();
+    const std::vector<compiler::Scatter>& all = of_.mod.mod.dsink.captures;
+    const compiler::Args& args = of_.args;
     std::vector<CapturedSum> sums;
     for (const Backward::Captured& asked : call_.captured)
       if (std::any_of(all.begin(), all.end(), [&](const auto& s) { return is_of(asked, args, s.capture); }))
@@ -294,7 +301,7 @@ class BackwardRun {
       for (std::int64_t h = first_head(); h < last_head(); ++h) {
         const Sequence seq = sequence(problem_, b);
         const codegen::Frame frame = state_.slots.frame(seq, h);
-        const double sink = sink_at(lowered_.mod, args, frame);
+        const double sink = sink_at(of_, frame);
         env.b = frame.b;
         env.h = frame.h;
         env.q_len = frame.q_len;
@@ -321,10 +328,11 @@ class BackwardRun {
     return sum;
   }
 
-  const compiler::LoweredMod& lowered_;
+  const Call& of_;
   const Backward& call_;
   const Problem& problem_;
   const Means& means_;
+  KernelsFor kernels_;
   BackwardState state_;
   CapturedSums captured_;
   TensorRows o_f32_, grad_o_f32_, dq_rows_;
@@ -337,14 +345,11 @@ class BackwardRun {
 
 }  // namespace
 
-std::size_t backward_workspace(const compiler::LoweredMod& lowered, const Backward& call, const Problem& problem,
-                               const Means& means) {
-  return BackwardRun(lowered, call, problem, means).workspace();
-}
+std::size_t backward_workspace(const Call& call, const Means& means) { return BackwardRun(call, means).workspace(); }
 
-void backward(const compiler::LoweredMod& lowered, const Backward& call, const Problem& problem, const Means& means) {
-  BackwardRun run(lowered, call, problem, means);
-  if (means.used) *means.used = {std::string(codegen::name_of(means.isa)), "tiles", run.workspace()};
+void backward(const Call& call, const Means& means) {
+  BackwardRun run(call, means);
+  if (means.used) *means.used = {std::string(codegen::name_of(run.isa())), "tiles", run.workspace()};
   run();
 }
 

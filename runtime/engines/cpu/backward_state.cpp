@@ -14,21 +14,20 @@ constexpr std::int64_t most_prepared = 1 << 23, most_sums = 1 << 23;
 
 }  // namespace
 
-BackwardState::BackwardState(const compiler::LoweredMod& lowered, const Backward& of, const compiler::Problem& p,
-                             const KernelsFor& what)
-    : call(of), problem(p), unit(of.grad_o.dtype == of.q.dtype ? unit_for(what.isa, of.q.dtype) : Unit::f32),
-      kit(cpu::kit(what, unit, of.q.dtype)),
-      kernel(backward_kernel(lowered, wanted(args_of(lowered, of), of), what, unit)), sizes(p, kit->tiling, unit),
-      plan(p, sizes.cut, sizes.d.as_n * std::int64_t{sizeof(float)}), slots(lowered.mod, args_of(lowered, of)),
-      inputs(what, unit, of.q.dtype), grad_o(what, unit, of.grad_o.dtype), dk_rows(what, Unit::f32, of.dk.dtype),
-      dv_rows(what, Unit::f32, of.dv.dtype) {
+BackwardState::BackwardState(const Call& of, const KernelsFor& what)
+    : call(of.backward()), problem(of.problem),
+      unit(call.grad_o.dtype == call.q.dtype ? unit_for(what.isa, call.q.dtype) : Unit::f32),
+      kit(cpu::kit(what, unit, call.q.dtype)), kernel(backward_kernel(of.mod, wanted(of), what, unit)),
+      sizes(problem, kit->tiling, unit), plan(problem, sizes.cut, sizes.d.as_n * std::int64_t{sizeof(float)}),
+      slots(of), inputs(what, unit, call.q.dtype), grad_o(what, unit, call.grad_o.dtype),
+      dk_rows(what, Unit::f32, call.dk.dtype), dv_rows(what, Unit::f32, call.dv.dtype) {
   Workspace one;
   lay_out_query_tile(one, sizes, row_fields());
-  const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(p.q.length, sizes.cut.tile_q));
+  const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(problem.q.length, sizes.cut.tile_q));
   prepared = std::clamp<std::int64_t>(most_prepared / static_cast<std::int64_t>(one.used()), 1, q_tiles);
   // If all queries of a task stay prepared, tiles of keys are summed one after the other.
   const std::int64_t sums = (k_sums() + v_sums()) * std::int64_t{sizeof(float)};
-  const std::int64_t kv_tiles = std::max<std::int64_t>(1, pieces(p.kv.length, sizes.cut.tile_kv));
+  const std::int64_t kv_tiles = std::max<std::int64_t>(1, pieces(problem.kv.length, sizes.cut.tile_kv));
   const bool all_prepared = prepared == q_tiles && plan.most_readers() <= 1;
   strip = all_prepared ? 1 : std::clamp<std::int64_t>(most_sums / sums, 1, kv_tiles);
 }

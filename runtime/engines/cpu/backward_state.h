@@ -7,8 +7,7 @@
 namespace attune::runtime::cpu {
 
 struct BackwardState {
-  BackwardState(const compiler::LoweredMod& lowered, const Backward& of, const compiler::Problem& p,
-                const KernelsFor& what);
+  BackwardState(const Call& of, const KernelsFor& what);
 
   const Backward& call;
   const compiler::Problem& problem;

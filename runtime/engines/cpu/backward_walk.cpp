@@ -178,13 +178,11 @@ class BackwardWalk {
     const std::int64_t ld = field_row(sizes_.cut.tile_q);
     state_.kernel->row_fields(&tile.frame, tile.frame.origin, static_cast<std::int32_t>(ld), tile.fields, ld);
 
-    const Tensor &q = state_.call.q, &grad_o = state_.call.grad_o;
     // In bf16 the scale would round q, so scores and dk are scaled instead.
     const float scale = sizes_.unit == Unit::f32 ? static_cast<float>(problem.scale) : 1;
-    QueryLoader(*state_.kit, state_.inputs, sizes_, sizes_.d)(q, problem, seq, h, tile, scale, tile.q,
-                                                              tile.q_transposed, tile.bad_q);
-    QueryLoader(*state_.kit, state_.grad_o, sizes_, sizes_.dv)(grad_o, problem, seq, h, tile, 1, tile.grad_o,
-                                                               tile.grad_o_transposed, tile.bad_grad_o);
+    const QueryLoader load(*state_.kit, sizes_, problem);
+    load({state_.call.q, state_.inputs, sizes_.d, scale}, seq, h, tile, tile.q);
+    load({state_.call.grad_o, state_.grad_o, sizes_.dv, 1}, seq, h, tile, tile.grad_o);
     prepare_rows(seq, h, tile);
     tile.ready = true;
   }

@@ -14,23 +14,24 @@ constexpr std::int64_t most_captured_bytes = std::int64_t{1} << 29;
 
 }  // namespace
 
-codegen::Wanted wanted(const compiler::Args& args, const Backward& call) {
+codegen::Wanted wanted(const Call& call) {
+  const compiler::Args& args = call.args;
+  const std::vector<Backward::Captured>& captured = call.backward().captured;
   codegen::Wanted out;
   for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
-    out.push_back(args.captures[slot].size() > 0 &&
-                  std::any_of(call.captured.begin(), call.captured.end(),
-                              [&](const auto& asked) { return is_of(asked, args, slot); }));
+    out.push_back(
+        args.captures[slot].size() > 0 &&
+        std::any_of(captured.begin(), captured.end(), [&](const auto& asked) { return is_of(asked, args, slot); }));
   return out;
 }
 
-CapturedSums::CapturedSums(const KernelsFor& what, const compiler::Args& args, const Backward& call,
-                           const codegen::BackwardParts& parts, const compiler::Problem& problem,
+CapturedSums::CapturedSums(const Call& call, const KernelsFor& what, const codegen::BackwardParts& parts,
                            const BackwardPlan& plan)
-    : args_(args) {
-  for (const Backward::Captured& asked : call.captured) {
+    : args_(call.args) {
+  for (const Backward::Captured& asked : call.backward().captured) {
     if (asked.of.size() == 0) continue;
     gradients_.push_back({.asked = &asked, .size = asked.of.size(), .rows = {what, Unit::f32, asked.into.dtype}});
-    gradients_.back().apart = axes_apart(gradients_.back(), parts, problem);
+    gradients_.back().apart = axes_apart(gradients_.back(), parts, call.problem);
   }
   fit(plan.sizes());
   for (Gradient& g : gradients_) g.copies = copies(g);

@@ -9,15 +9,14 @@
 namespace attune::runtime::cpu {
 
 /// The captures whose gradients a call asks for. A tensor without elements has none.
-codegen::Wanted wanted(const compiler::Args& args, const Backward& call);
+codegen::Wanted wanted(const Call& call);
 
 /// Tasks of one chain run one after the other and add to the same copies. Tasks of different chains may run at the same
 /// time; they add to different copies or to different elements. The number of copies depends on shapes alone, and they
 /// are added up in order: the sums are the same for any number of threads.
 class CapturedSums {
  public:
-  CapturedSums(const KernelsFor& what, const compiler::Args& args, const Backward& call,
-               const codegen::BackwardParts& parts, const compiler::Problem& problem, const BackwardPlan& plan);
+  CapturedSums(const Call& call, const KernelsFor& what, const codegen::BackwardParts& parts, const BackwardPlan& plan);
 
   void lay_out(Workspace& memory);
   /// The tasks of each chain, by their numbers in the plan.

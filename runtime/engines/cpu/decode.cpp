@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/engines/cpu/even_rows.h"
 #include "runtime/engines/cpu/kv_entries.h"
 #include "runtime/engines/cpu/results.h"
-#include "runtime/engines/keys.h"
 
 namespace attune::runtime::cpu {
 namespace {
@@ -22,13 +22,6 @@ constexpr std::int32_t chunk_keys = 512;
 /// Keys whose scores are held at a time. Memory is read in longer stretches than with 128 of them, which took a fifth
 /// more time.
 constexpr std::int32_t tile_keys = 512;
-/// Rows that are copied together at a time: they stay in the L1 cache. A multiple of the values that are weighed at a
-/// time, so that sums are those of rows in place.
-constexpr std::int64_t gathered_keys = 128;
-/// Rows that lie evenly apart, of pages say, are read in place if there are so many of them; others are copied together
-/// first, so that kernels are called for many at a time.
-constexpr std::int64_t in_place_keys = 16;
-
 /// One chunk of one (batch entry, head) of keys, for all the queries of its group of heads.
 struct Chunk {
   std::int64_t b, kv_head, index;
@@ -36,17 +29,17 @@ struct Chunk {
 
 /// What follows from a call's expressions, shapes and types. It reads no tensor.
 struct DecodePlan {
-  DecodePlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means);
+  DecodePlan(const Call& of, const Means& means);
 
   std::int32_t queries() const { return cut.tile_q; }
   /// Rows of a chunk: all queries of the heads that share its keys, one head after the other.
   std::int64_t rows() const { return problem.group * queries(); }
   /// Are q and k multiplied as bf16? Then scores are scaled afterwards.
   bool pairs() const { return q_elements == DType::bf16; }
-  /// May keys of a tile lie in several places?
-  bool scattered() const { return problem.kv.paged() || problem.held(); }
 
-  const Problem& problem;
+  const Call& call;
+  const Problem& problem;  ///< the call's
+  KernelsFor kernels;
   std::shared_ptr<const Kit> kit;
   std::shared_ptr<const ForwardKernel> kernel;
   Cut cut;
@@ -64,7 +57,7 @@ struct DecodeScratch {
       : q(memory.take<float>(plan.rows() * plan.problem.d)), s(memory.take<float>(plan.rows() * tile_keys)),
         alpha(memory.take<float>(plan.rows())),
         pairs(memory.take<std::uint16_t>(plan.pairs() ? plan.rows() * plan.problem.d : 0)),
-        gathered(memory.take<std::byte>(plan.scattered() ? gathered_keys * plan.row_bytes : 0)),
+        gathered(memory.take<std::byte>(are_scattered(plan.problem) ? EvenRows::gathered * plan.row_bytes : 0)),
         fields(memory, plan.kernel->parts, plan.cut) {}
 
   float *q, *s, *alpha;
@@ -95,13 +88,15 @@ Cut cut_for(const Problem& problem, const Kit& kit) {
   return {.tile_q = queries, .tile_kv = tile_keys, .group = queries, .panel = 2 * kit.tiling.width};
 }
 
-DecodePlan::DecodePlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means)
-    : problem(p), kit(cpu::kit({means.isa, means.purpose}, Unit::f32, call.k.dtype)),
-      kernel(forward_kernel(lowered, {means.isa, means.purpose}, Unit::f32)), cut(cut_for(p, *kit)),
-      q_elements(kit->dots_of_pairs && call.q.dtype == DType::bf16 && p.d % dots_columns == 0 ? DType::bf16
-                                                                                              : DType::f32),
-      row_bytes(std::max(p.d, p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype))),
+DecodePlan::DecodePlan(const Call& of, const Means& means)
+    : call(of), problem(of.problem), kernels(of, means), kit(cpu::kit(kernels, Unit::f32, of.forward().k.dtype)),
+      kernel(forward_kernel(of.mod, kernels, Unit::f32)), cut(cut_for(problem, *kit)),
+      q_elements(kit->dots_of_pairs && of.forward().q.dtype == DType::bf16 && problem.d % dots_columns == 0
+                     ? DType::bf16
+                     : DType::f32),
+      row_bytes(std::max(problem.d, problem.dv) * static_cast<std::int64_t>(size_of(of.forward().k.dtype))),
       workers(most_workers(means.executor)) {
+  const Problem& p = problem;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     firsts.push_back(static_cast<std::int64_t>(chunks.size()));
     const Sequence seq = sequence(p, b);
@@ -117,12 +112,11 @@ DecodePlan::DecodePlan(const compiler::LoweredMod& lowered, const Forward& call,
 
 class DecodeRun {
  public:
-  DecodeRun(const DecodePlan& plan, const compiler::LoweredMod& lowered, const Forward& call, const Means& means)
-      : plan_(plan), lowered_(lowered), call_(call), problem_(plan.problem), kernel_(*plan.kernel), means_(means),
-        slots_(lowered.mod, args_of(lowered, call)), q_rows_({means.isa, means.purpose}, Unit::f32, call.q.dtype),
-        results_(call, plan.problem, {means.isa, means.purpose}), callers_(means.workspace, plan.workspace),
-        memory_(callers_.workspace(), plan),
-        visits_(plan.problem, plan.cut, lowered, slots_.args(), means.executor, few) {}
+  DecodeRun(const DecodePlan& plan, const Means& means)
+      : plan_(plan), call_(plan.call.forward()), problem_(plan.problem), kernel_(*plan.kernel), means_(means),
+        slots_(plan.call), q_rows_(plan.kernels, Unit::f32, call_.q.dtype), results_(plan.call, plan.kernels),
+        callers_(means.workspace, plan.workspace), memory_(callers_.workspace(), plan),
+        visits_(plan.call, plan.cut, means.executor, few) {}
 
   void operator()() {
     const auto scratch = [&](int worker) -> const DecodeScratch& {
@@ -191,9 +185,9 @@ class DecodeRun {
     if (begin >= end) return;
     // Keys of a tile that no head keeps are not read: their memory may hold anything.
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
-    const KeyRows keys_lie(problem_, call_.pages, seq, chunk.kv_head);
-    const void* const values = first_row(call_.v, keys_lie, kv + begin);
-    each_rows(call_.k, problem_.d, keys_lie, {kv + begin, kv + end}, values, s, [&](const SomeRows& k) {
+    const EvenRows walk(problem_, KeyRows(problem_, call_.pages, seq, chunk.kv_head), s.gathered);
+    const std::pair<std::int64_t, std::int64_t> here{kv + begin, kv + end};
+    walk.each({call_.k, problem_.d}, here, walk.at(call_.v, kv + begin), [&](const EvenRows::Some& k) {
       const Dots dots{.q = plan_.pairs() ? static_cast<const void*>(s.pairs) : s.q,
                       .q_row = problem_.d,
                       .rows = rows(),
@@ -209,9 +203,8 @@ class DecodeRun {
     });
     for (std::int64_t g = 0; g < problem_.group; ++g) softmax(index, chunk, seq, g, kv, s);
     // With several threads, any of them may take the next keys.
-    const void* const keys_after = plan_.workers == 1 && kv + end < seq.kv_len ? first_row(call_.k, keys_lie, kv + end)
-                                                                               : nullptr;
-    each_rows(call_.v, problem_.dv, keys_lie, {kv + begin, kv + end}, keys_after, s, [&](const SomeRows& v) {
+    const void* const after = plan_.workers == 1 && kv + end < seq.kv_len ? walk.at(call_.k, kv + end) : nullptr;
+    walk.each({call_.v, problem_.dv}, here, after, [&](const EvenRows::Some& v) {
       const Weigh weigh{.p = s.s + (v.first - kv),
                         .p_row = tile_keys,
                         .rows = rows(),
@@ -227,58 +220,6 @@ class DecodeRun {
       // What the first rows have scaled stays as it is.
       if (v.first + v.count < kv + end) std::fill_n(s.alpha, rows(), 1.0f);
     });
-  }
-
-  /// Keys, or their values, whose rows are evenly apart.
-  struct SomeRows {
-    std::int64_t first, count;
-    const void* data;
-    std::int64_t row;  ///< elements
-    const void* next;  ///< what is fetched next; these rows again where that is not known
-  };
-
-  /// Where one key lies, or its value; null where it does not.
-  static const void* first_row(const Tensor& t, const KeyRows& lie, std::int64_t key) {
-    const KeyRows::Stretch one = lie.stretch(t, key, key + 1);
-    return one.there ? element(t, one.at.origin) : nullptr;
-  }
-
-  /// Calls body for keys [of.first, of.second), in order. Rows that are too few in one place are copied together.
-  /// `after`: what is read after the last one, or null.
-  template <class Body>
-  void each_rows(const Tensor& t, std::int64_t width, const KeyRows& lie, std::pair<std::int64_t, std::int64_t> of,
-                 const void* after, const DecodeScratch& s, const Body& body) const {
-    const auto bytes = static_cast<std::size_t>(width) * size_of(t.dtype);
-    // Over ranks all are copied together: sums are then of as many keys at a time as on one rank.
-    const auto in_place = [&](const KeyRows::Stretch& some) {
-      return some.there && some.count >= in_place_keys && !problem_.held();
-    };
-    const auto next_at = [&](std::int64_t key, const void* otherwise) {
-      const void* const row = key < of.second ? first_row(t, lie, key) : nullptr;
-      return row ? row : after ? after : otherwise;
-    };
-    for (std::int64_t at = of.first; at < of.second;) {
-      KeyRows::Stretch some = lie.stretch(t, at, of.second);
-      if (!plan_.scattered() || in_place(some)) {
-        const std::int64_t first = at;
-        at += some.count;
-        const void* const data = element(t, some.at.origin);
-        body(SomeRows{first, some.count, data, some.at.row, next_at(at, data)});
-        continue;
-      }
-      const std::int64_t first = at;
-      std::byte* into = s.gathered;
-      const std::int64_t last = std::min(of.second, first + gathered_keys);
-      do {
-        some.count = std::min(some.count, last - at);
-        for (std::int64_t i = 0; i < some.count; ++i, into += bytes)
-          some.there ? std::memcpy(into, element(t, some.at.origin + i * some.at.row), bytes)
-                     : std::memset(into, 0, bytes);
-        at += some.count;
-        if (at < last) some = lie.stretch(t, at, of.second);
-      } while (at < last && !in_place(some));
-      body(SomeRows{first, at - first, s.gathered, width, next_at(at, s.gathered)});
-    }
   }
 
   Visit visit(const Chunk& chunk, std::int64_t g, std::int32_t kv) const {
@@ -340,7 +281,7 @@ class DecodeRun {
     std::vector<float> o(static_cast<std::size_t>(problem_.dv)), factor(1);
     for (std::int64_t g = 0; g < problem_.group; ++g) {
       const std::int64_t h = kv_head * problem_.group + g;
-      const double sink = sink_at(call_, lowered_.mod, slots_.args(), queries_of(seq, h, s).frame);
+      const double sink = sink_at(plan_.call, queries_of(seq, h, s).frame);
       const float* terms = row_terms(kernel_.parts, s.fields.row, s.fields.row_ld);
       for (std::int64_t r = 0; r < seq.q_len; ++r) {
         const double term = terms ? double{terms[r]} : 0;
@@ -375,7 +316,6 @@ class DecodeRun {
   }
 
   const DecodePlan& plan_;
-  const compiler::LoweredMod& lowered_;
   const Forward& call_;
   const Problem& problem_;
   const ForwardKernel& kernel_;
@@ -390,23 +330,22 @@ class DecodeRun {
 
 }  // namespace
 
-bool can_decode(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem) {
-  const auto in_order = [&](const Tensor& t, std::int64_t width) {
+bool can_decode(const Call& call) {
+  const Problem& problem = call.problem;
+  const auto in_order = [](const Tensor& t, std::int64_t width) {
     return t.strides[static_cast<std::size_t>(t.rank) - 1] == 1 || width == 1;
   };
-  if (problem.held()) return problem.held()->in_order && codegen::linear_in_p(lowered.mod.prob);
-  return in_order(call.k, problem.d) && in_order(call.v, problem.dv) && codegen::linear_in_p(lowered.mod.prob);
+  const bool rows = problem.held() ? problem.held()->in_order
+                                   : in_order(call.forward().k, problem.d) && in_order(call.forward().v, problem.dv);
+  return rows && codegen::linear_in_p(call.mod.mod.prob);
 }
 
-std::size_t decode_workspace(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem,
-                             const Means& means) {
-  return DecodePlan(lowered, call, problem, means).workspace;
-}
+std::size_t decode_workspace(const Call& call, const Means& means) { return DecodePlan(call, means).workspace; }
 
-void decode(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem, const Means& means) {
-  const DecodePlan plan(lowered, call, problem, means);
-  if (means.used) means.used->add(codegen::name_of(means.isa), "decode", plan.workspace);
-  DecodeRun(plan, lowered, call, means)();
+void decode(const Call& call, const Means& means) {
+  const DecodePlan plan(call, means);
+  if (means.used) means.used->add(codegen::name_of(plan.kernels.isa), "decode", plan.workspace);
+  DecodeRun(plan, means)();
 }
 
 }  // namespace attune::runtime::cpu

@@ -10,12 +10,10 @@ namespace attune::runtime::cpu {
 constexpr std::int64_t most_decoded = 8;
 
 /// Can keys and values be read in place?
-bool can_decode(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem);
+bool can_decode(const Call& call);
 
 /// These compute entries of at most `most_decoded` queries, and none of the others.
-std::size_t decode_workspace(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
-                             const Means& means);
-void decode(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& problem,
-            const Means& means);
+std::size_t decode_workspace(const Call& call, const Means& means);
+void decode(const Call& call, const Means& means);
 
 }  // namespace attune::runtime::cpu

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "runtime/machine/address_space.h"
+#include "runtime/machine/threads.h"
 
 namespace attune::runtime::cpu {
 namespace {
@@ -151,10 +152,7 @@ bool is_done(LlvmVisit& mine, const std::function<void()>& work) {
   return true;
 }
 
-}  // namespace
-
-void enter_llvm(LlvmWork kind, const std::function<void()>& work) {
-  if (visit) return work();
+void enter(LlvmWork kind, const std::function<void()>& work) {
   LlvmVisit mine;
   {
     const Inside inside(kind, mine);
@@ -165,6 +163,13 @@ void enter_llvm(LlvmWork kind, const std::function<void()>& work) {
   throw_no_memory("memory ran out while a kernel was compiled",
                   "LLVM took more than " + std::to_string(room_for(kind) / MiB) +
                       " MiB, which the process had; nothing more can be compiled in it");
+}
+
+}  // namespace
+
+void enter_llvm(LlvmWork kind, const std::function<void()>& work) {
+  if (visit) return work();
+  on_deep_stack([&] { enter(kind, work); });
 }
 
 }  // namespace attune::runtime::cpu

@@ -8,7 +8,7 @@ namespace attune::runtime::cpu {
 
 enum class LlvmWork : std::uint8_t { compile, link, unlink };
 
-/// Calls `work`, which uses LLVM, on this thread.
+/// Calls `work`, which uses LLVM, on this thread, or on one with a larger stack where little of it is left.
 ///
 /// LLVM is compiled without exceptions: a std::bad_alloc that passes its frames runs no destructor, and LLVM ends the
 /// process where malloc fails. So the address space that such work usually takes is asked for first: without it an

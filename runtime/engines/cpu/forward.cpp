@@ -62,21 +62,17 @@ void attend(const ForwardState& state, std::span<const ForwardTask> tasks, const
       means.executor, means.progress, weights);
 }
 
-void run(const ForwardPlan& plan, const compiler::LoweredMod& lowered, const Forward& call, const Means& means) {
+void run(const ForwardPlan& plan, const Means& means) {
   CallMemory callers(means.workspace, plan.workspace);
   const ForwardMemory memory(callers.workspace(), plan);
   Stages stages;
   std::optional<Visits> visits;
-  SlotArgs slots(lowered.mod, args_of(lowered, call));
-  timed(stages.visits,
-        [&] { visits.emplace(plan.problem, plan.cut, lowered, slots.args(), means.executor, plan.among); });
-  ForwardState state{.lowered = lowered,
-                     .call = call,
-                     .plan = plan,
+  timed(stages.visits, [&] { visits.emplace(plan.call, plan.cut, means.executor, plan.among); });
+  ForwardState state{.plan = plan,
                      .visits = *visits,
-                     .slots = std::move(slots),
-                     .results = Results(call, plan.problem, {means.isa, means.purpose}),
-                     .keys = PackedKeys(plan, call, memory)};
+                     .slots = SlotArgs(plan.call),
+                     .results = Results(plan.call, plan.kernels),
+                     .keys = PackedKeys(plan, memory)};
   for (std::size_t i = 0; i < plan.rounds.size(); ++i) {
     const std::span<const KVEntry> round = plan.rounds[i];
     Means of_round = means;
@@ -95,13 +91,14 @@ struct Ways {
   Among tiled{};
 };
 
-Ways ways(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem) {
+Ways ways(const Call& call) {
+  const Problem& problem = call.problem;
   const compiler::Held* held = problem.held();
-  if (!can_decode(lowered, call, problem) || (held && !held->part.empty())) return {.tiles = true};
+  if (!can_decode(call) || (held && !held->part.empty())) return {.tiles = true};
   if (problem.q.length <= most_decoded) return {.decode = true};
   // Entries go different ways where a cache is read, most of which would be packed for a query or two, and where each
   // has to go its own. Packed sequences that bring their keys along are all packed.
-  if (problem.q.packed() == problem.kv.packed() && call.piece == 0) return {.tiles = true};
+  if (problem.q.packed() == problem.kv.packed() && call.forward().piece == 0) return {.tiles = true};
   Ways out{.tiled = {.least = most_decoded + 1}};
   for (std::int64_t b = 0; b < problem.batch; ++b)
     (out.tiled.has(sequence(problem, b)) ? out.tiles : out.decode) = true;
@@ -110,26 +107,25 @@ Ways ways(const compiler::LoweredMod& lowered, const Forward& call, const Proble
 
 }  // namespace
 
-std::size_t forward_workspace(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem,
-                              const Means& means) {
-  const Ways by = ways(lowered, call, problem);
+std::size_t forward_workspace(const Call& call, const Means& means) {
+  const Ways by = ways(call);
   // One after the other, in the same memory.
-  return std::max(by.decode ? decode_workspace(lowered, call, problem, means) : 0,
-                  by.tiles ? ForwardPlan(lowered, call, problem, means, by.tiled).workspace : 0);
+  return std::max(by.decode ? decode_workspace(call, means) : 0,
+                  by.tiles ? ForwardPlan(call, means, by.tiled).workspace : 0);
 }
 
-void forward(const compiler::LoweredMod& lowered, const Forward& call, const Problem& problem, const Means& means) {
-  const Ways by = ways(lowered, call, problem);
+void forward(const Call& call, const Means& means) {
+  const Ways by = ways(call);
   if (by.decode && by.tiles) {
     Means silent = means;  // progress is that of the tiles, which take longer
     silent.progress = {};
-    decode(lowered, call, problem, silent);
+    decode(call, silent);
   } else if (by.decode) {
-    return decode(lowered, call, problem, means);
+    return decode(call, means);
   }
-  const ForwardPlan plan(lowered, call, problem, means, by.tiled);
-  if (means.used) means.used->add(codegen::name_of(means.isa), "tiles", plan.workspace);
-  run(plan, lowered, call, means);
+  const ForwardPlan plan(call, means, by.tiled);
+  if (means.used) means.used->add(codegen::name_of(plan.kernels.isa), "tiles", plan.workspace);
+  run(plan, means);
 }
 
 }  // namespace attune::runtime::cpu

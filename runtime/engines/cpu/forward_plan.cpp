@@ -51,14 +51,13 @@ std::vector<std::span<const KVEntry>> rounds_of(std::span<const KVEntry> entries
 
 }  // namespace
 
-ForwardPlan::ForwardPlan(const compiler::LoweredMod& lowered, const Forward& call, const Problem& p, const Means& means,
-                         const Among& some)
-    : problem(p), among(some), unit(unit_for(means.isa, call.k.dtype)),
-      kit(cpu::kit({means.isa, means.purpose}, unit, call.k.dtype)),
-      kernel(forward_kernel(lowered, {means.isa, means.purpose}, unit)), cut(cut_for(kit->tiling, p, call.piece != 0)),
-      qk(p.d, kit->tiling, unit), pv(p.dv, kit->tiling, unit), inputs(kit),
-      queries({means.isa, means.purpose}, unit, call.q.dtype), v_in_place(reads_in_place(call.v, p, pv)),
-      entries(p.batch ? kv_entries(p, cut.tile_kv, among) : std::vector<KVEntry>()),
+ForwardPlan::ForwardPlan(const Call& of, const Means& means, const Among& some)
+    : call(of), problem(of.problem), among(some), kernels(of, means), unit(unit_for(kernels.isa, of.forward().k.dtype)),
+      kit(cpu::kit(kernels, unit, of.forward().k.dtype)), kernel(forward_kernel(of.mod, kernels, unit)),
+      cut(cut_for(kit->tiling, problem, of.forward().piece != 0)), qk(problem.d, kit->tiling, unit),
+      pv(problem.dv, kit->tiling, unit), inputs(kit), queries(kernels, unit, of.forward().q.dtype),
+      v_in_place(reads_in_place(of.forward().v, problem, pv)),
+      entries(problem.batch ? kv_entries(problem, cut.tile_kv, among) : std::vector<KVEntry>()),
       rounds(rounds_of(entries, k_tile() + v_tile())), workers(most_workers(means.executor)) {
   Workspace count;
   ForwardMemory(count, *this);

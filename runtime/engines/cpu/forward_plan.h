@@ -8,12 +8,13 @@ namespace attune::runtime::cpu {
 
 /// What follows from a call's expressions, shapes, types and strides. It reads no tensor.
 struct ForwardPlan {
-  ForwardPlan(const compiler::LoweredMod& lowered, const Forward& call, const compiler::Problem& p, const Means& means,
-              const Among& some = {});
+  ForwardPlan(const Call& of, const Means& means, const Among& some = {});
   ForwardPlan(const ForwardPlan&) = delete;  // its rounds point into its entries
 
-  const compiler::Problem& problem;
+  const Call& call;
+  const compiler::Problem& problem;  ///< the call's
   Among among;
+  KernelsFor kernels;
   Unit unit;
   std::shared_ptr<const Kit> kit;
   std::shared_ptr<const ForwardKernel> kernel;

@@ -43,7 +43,7 @@ class ForwardWalk {
   static constexpr std::size_t most_groups = 64;  ///< 256 rows, the portable kernels' groups of 4
 
   void load_queries() const {
-    const Tensor& q = state_.call.q;
+    const Tensor& q = plan_.call.forward().q;
     const MatrixLayout from = matrix(q, plan_.problem.q.layout, task_.reader.b, task_.reader.h, seq_.q_start);
     if (plan_.problem.held()) std::fill_n(s_.q, tile_.rows * plan_.qk.as_k, 0u);
     each_query_run(plan_.problem, seq_, tile_.first, tile_.rows,
@@ -183,7 +183,7 @@ class ForwardWalk {
   // ---- From sums to results.
 
   std::vector<Finished> finish_rows() const {
-    const double sink = sink_at(state_.call, state_.lowered.mod, state_.slots.args(), tile_.frame);
+    const double sink = sink_at(plan_.call, tile_.frame);
     const float* terms = row_terms(kernel_.parts, s_.fields.row, s_.fields.row_ld);
     std::vector<Finished> out;
     out.reserve(static_cast<std::size_t>(tile_.rows));

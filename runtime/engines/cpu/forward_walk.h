@@ -8,8 +8,6 @@ namespace attune::runtime::cpu {
 
 /// What the tasks of a forward share.
 struct ForwardState {
-  const compiler::LoweredMod& lowered;
-  const Forward& call;
   const ForwardPlan& plan;
   const Visits& visits;
   SlotArgs slots;

@@ -13,8 +13,8 @@
 #include "codegen/llvm.h"
 #include "runtime/engines/cpu/enter_llvm.h"
 #include "runtime/engines/cpu/host.h"
+#include "runtime/engines/told.h"
 #include "runtime/machine/cache/objects.h"
-#include "runtime/machine/cache/told.h"
 
 namespace attune::runtime::cpu {
 namespace {

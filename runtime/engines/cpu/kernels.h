@@ -11,19 +11,20 @@
 #include "codegen/parts.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/orc.h"
+#include "runtime/engines/told.h"
 #include "runtime/machine/cache/objects.h"
-#include "runtime/machine/cache/told.h"
 #include <attune/tensor.h>
 
 namespace attune::runtime::cpu {
 
 using codegen::Isa, codegen::Unit;
 
-/// The instruction set that kernels are compiled for, and the call that needs them (null: none that records know of).
+/// The instruction set that kernels are compiled for, and what needs them (null: nothing that records know of).
 struct KernelsFor {
   Isa isa;
   const Purpose* purpose = nullptr;
   KernelsFor(Isa of, const Purpose* call = nullptr) : isa(of), purpose(call) {}
+  KernelsFor(const Call& call, const Means& means) : isa(means.isa ? *means.isa : cpu::isa()), purpose(call.purpose) {}
 };
 
 /// Code that does not depend on the user's expressions.

@@ -10,16 +10,16 @@
 
 namespace attune::runtime::cpu {
 
-SlotArgs::SlotArgs(const compiler::Mod& mod, compiler::Args args) : args_(std::move(args)) {
-  for (const Tensor& t : args_.captures) {
+SlotArgs::SlotArgs(const Call& call) {
+  for (const Tensor& t : call.args.captures) {
     codegen::CaptureArg arg{t.data, {1, 1, 1, 1}, {0, 0, 0, 0}};
     std::copy_n(t.shape.begin(), t.rank, arg.extent);
     std::copy_n(t.strides.begin(), t.rank, arg.stride);
     captures_.push_back(arg);
   }
-  for (std::size_t i = 0; i < args_.params.size(); ++i) {
-    const double value = args_.params[i];
-    switch (mod.params[i].type) {
+  for (std::size_t i = 0; i < call.args.params.size(); ++i) {
+    const double value = call.args.params[i];
+    switch (call.mod.mod.params[i].type) {
       case ir::Type::F32: params_.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(value))); break;
       case ir::Type::I32: params_.push_back(static_cast<std::uint32_t>(static_cast<std::int32_t>(value))); break;
       case ir::Type::Bool: params_.push_back(value != 0); break;

@@ -33,14 +33,12 @@ inline MatrixLayout shifted(MatrixLayout at, std::int64_t rows) {
 /// Captures and parameters of a call as kernels read them.
 class SlotArgs {
  public:
-  SlotArgs(const compiler::Mod& mod, compiler::Args args);
-  const compiler::Args& args() const { return args_; }
+  explicit SlotArgs(const Call& call);
   /// The frame of a tile whose first row is `first`. `head`: where the fields of the (batch entry, head) are.
   codegen::Frame frame(const Sequence& seq, std::int64_t h, std::int64_t first = 0,
                        const std::uint32_t* head = nullptr) const;
 
  private:
-  compiler::Args args_;
   std::vector<codegen::CaptureArg> captures_;
   std::vector<std::uint32_t> params_;
 };

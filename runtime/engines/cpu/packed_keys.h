@@ -10,8 +10,8 @@ namespace attune::runtime::cpu {
 /// in place stay there.
 class PackedKeys {
  public:
-  PackedKeys(const ForwardPlan& plan, const Forward& call, const ForwardMemory& memory)
-      : plan_(plan), call_(call), memory_(memory) {}
+  PackedKeys(const ForwardPlan& plan, const ForwardMemory& memory)
+      : plan_(plan), call_(plan.call.forward()), memory_(memory) {}
 
   /// What follows is about these entries.
   void begin(std::span<const KVEntry> round) { first_tile_ = round.front().first_tile; }

@@ -34,10 +34,10 @@ BackwardSizes::BackwardSizes(const compiler::Problem& problem, const codegen::Ti
 QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std::int64_t fields) {
   QueryTile tile;
   const auto units = [&](std::int64_t elements) { return memory.take<std::uint32_t>(elements / sizes.per_unit()); };
-  tile.q = units(sizes.cut.tile_q * sizes.row(sizes.d));
-  tile.grad_o = units(sizes.cut.tile_q * sizes.row(sizes.dv));
-  tile.q_transposed = units(sizes.rows_of_transposed(sizes.d) * sizes.transposed_row());
-  tile.grad_o_transposed = units(sizes.rows_of_transposed(sizes.dv) * sizes.transposed_row());
+  tile.q.rows = units(sizes.cut.tile_q * sizes.row(sizes.d));
+  tile.grad_o.rows = units(sizes.cut.tile_q * sizes.row(sizes.dv));
+  tile.q.transposed = units(sizes.rows_of_transposed(sizes.d) * sizes.transposed_row());
+  tile.grad_o.transposed = units(sizes.rows_of_transposed(sizes.dv) * sizes.transposed_row());
   tile.lse = memory.take<float>(sizes.cut.tile_q);
   tile.delta = memory.take<float>(sizes.cut.tile_q);
   tile.fields = memory.take<std::uint32_t>(fields * field_row(sizes.cut.tile_q));
@@ -49,40 +49,46 @@ void clear_margins(const QueryTile& tile, const BackwardSizes& sizes) {
   const auto clear = [&](std::uint32_t* transposed, const Widths& w) {
     std::fill(transposed + sizes.row(w) * row, transposed + sizes.rows_of_transposed(w) * row, 0u);
   };
-  clear(tile.q_transposed, sizes.d);
-  clear(tile.grad_o_transposed, sizes.dv);
+  clear(tile.q.transposed, sizes.d);
+  clear(tile.grad_o.transposed, sizes.dv);
 }
 
-void QueryLoader::operator()(const Tensor& t, const compiler::Problem& problem, const Sequence& seq, std::int64_t h,
-                             const TileRows& tile, float factor, std::uint32_t* into, std::uint32_t* transposed,
-                             std::vector<std::int32_t>& bad) const {
-  const std::int64_t row = sizes_.row(width_), across = sizes_.transposed_row(), rows = tile.rows;
-  const MatrixLayout at = matrix(t, problem.q.layout, seq.b, h, seq.q_start);
+void QueryLoader::operator()(const Operand& from, const Sequence& seq, std::int64_t h, const TileRows& tile,
+                             LoadedRows& into) const {
+  const std::int64_t row = sizes_.row(from.width), units = row / sizes_.per_unit(), rows = tile.rows;
+  const MatrixLayout at = matrix(from.tensor, problem_.q.layout, seq.b, h, seq.q_start);
   bool any_bad = false;
-  if (problem.held()) std::fill_n(into, rows * row / sizes_.per_unit(), 0u);
-  each_query_run(problem, seq, tile.first, rows, [&](std::int64_t skip, std::int64_t count, std::int64_t from) {
-    any_bad |= rows_.load(t, shifted(at, from),
-                          {.rows = count,
-                           .columns = width_.columns,
-                           .factor = factor,
-                           .into = into + skip * row / sizes_.per_unit(),
-                           .row = row});
+  if (problem_.held()) std::fill_n(into.rows, rows * units, 0u);
+  each_query_run(problem_, seq, tile.first, rows, [&](std::int64_t skip, std::int64_t count, std::int64_t first) {
+    any_bad |= from.rows.load(from.tensor, shifted(at, first),
+                              {.rows = count,
+                               .columns = from.width.columns,
+                               .factor = from.factor,
+                               .into = into.rows + skip * units,
+                               .row = row});
   });
-  std::fill(into + rows * row / sizes_.per_unit(), into + sizes_.cut.tile_q * row / sizes_.per_unit(), 0u);
-  const codegen::Transpose transpose{
-      .from = into, .from_row = row, .rows = sizes_.cut.tile_q, .columns = row, .into = transposed, .into_row = across};
+  std::fill(into.rows + rows * units, into.rows + sizes_.cut.tile_q * units, 0u);
+  const codegen::Transpose transpose{.from = into.rows,
+                                     .from_row = row,
+                                     .rows = sizes_.cut.tile_q,
+                                     .columns = row,
+                                     .into = into.transposed,
+                                     .into_row = sizes_.transposed_row()};
   kit_.transpose(&transpose);
-  bad.clear();
-  if (!any_bad) return;
+  into.bad.clear();
+  if (any_bad) clear_bad(from.width, rows, into);
+}
+
+void QueryLoader::clear_bad(const Widths& width, std::int64_t rows, LoadedRows& of) const {
+  const std::int64_t row = sizes_.row(width), across = sizes_.transposed_row(), size = sizes_.element_size();
   for (std::int32_t r = 0; r < static_cast<std::int32_t>(rows); ++r) {
     bool finite = true;
-    for (std::int64_t c = 0; c < width_.columns; ++c)
-      finite = finite && std::isfinite(operand(sizes_.unit, into, r * row + c));
+    for (std::int64_t c = 0; c < width.columns; ++c)
+      finite = finite && std::isfinite(operand(sizes_.unit, of.rows, r * row + c));
     if (finite) continue;
-    bad.push_back(r);
-    const std::int64_t size = sizes_.element_size();
+    of.bad.push_back(r);
     for (std::int64_t c = 0; c < row; ++c)
-      std::memset(reinterpret_cast<std::byte*>(transposed) + (c * across + r) * size, 0,
+      std::memset(reinterpret_cast<std::byte*>(of.transposed) + (c * across + r) * size, 0,
                   static_cast<std::size_t>(size));
   }
 }

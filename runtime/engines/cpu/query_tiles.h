@@ -40,15 +40,19 @@ struct BackwardSizes {
   std::int64_t gap() const { return 16 * per_unit(); }
 };
 
+/// A tile of q or of grad_o, loaded.
+struct LoadedRows {
+  std::uint32_t* rows = nullptr;        ///< [tile_q][row]
+  std::uint32_t* transposed = nullptr;  ///< [rows_of_transposed][transposed_row]
+  /// Rows that hold an infinity or a NaN. They are 0 in the transposed copy, since removed pairs must not meet them.
+  std::vector<std::int32_t> bad{};
+};
+
 /// A tile of queries, loaded.
 struct QueryTile : TileRows {
-  std::uint32_t *q = nullptr, *grad_o = nullptr;                        ///< [tile_q][row]
-  std::uint32_t *q_transposed = nullptr, *grad_o_transposed = nullptr;  ///< [rows_of_transposed][transposed_row]
-  float *lse = nullptr, *delta = nullptr;                               ///< see Differentiate
-  std::uint32_t* fields = nullptr;                                      ///< for the rows
-  /// Rows that hold an infinity or a NaN. They are 0 in the transposed copies, since removed pairs must not meet them.
-  std::vector<std::int32_t> bad_q, bad_grad_o;
-
+  LoadedRows q{}, grad_o{};
+  float *lse = nullptr, *delta = nullptr;  ///< see Differentiate
+  std::uint32_t* fields = nullptr;         ///< for the rows
   bool ready = false;
 };
 
@@ -56,20 +60,29 @@ QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std:
 /// Clears what products read but nothing ever writes.
 void clear_margins(const QueryTile& tile, const BackwardSizes& sizes);
 
-/// Reads one operand of a tile and transposes it.
+/// Reads q or grad_o, of tile after tile, and transposes it.
 class QueryLoader {
  public:
-  QueryLoader(const Kit& kit, const TensorRows& rows, const BackwardSizes& sizes, const Widths& width)
-      : kit_(kit), rows_(rows), sizes_(sizes), width_(width) {}
-  void operator()(const Tensor& t, const compiler::Problem& problem, const Sequence& seq, std::int64_t h,
-                  const TileRows& tile, float factor, std::uint32_t* into, std::uint32_t* transposed,
-                  std::vector<std::int32_t>& bad) const;
+  QueryLoader(const Kit& kit, const BackwardSizes& sizes, const compiler::Problem& problem)
+      : kit_(kit), sizes_(sizes), problem_(problem) {}
+
+  /// A tensor shaped like q, as it is read.
+  struct Operand {
+    const Tensor& tensor;
+    const TensorRows& rows;
+    const Widths& width;
+    float factor;
+  };
+  void operator()(const Operand& from, const Sequence& seq, std::int64_t h, const TileRows& tile,
+                  LoadedRows& into) const;
 
  private:
+  /// Finds the rows that are not finite, and clears them in the transposed copy.
+  void clear_bad(const Widths& width, std::int64_t rows, LoadedRows& of) const;
+
   const Kit& kit_;
-  const TensorRows& rows_;
   const BackwardSizes& sizes_;
-  const Widths& width_;
+  const compiler::Problem& problem_;
 };
 
 /// An element of an operand as f32.

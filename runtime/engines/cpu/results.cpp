@@ -10,8 +10,6 @@
 #include "runtime/machine/tensor.h"
 
 namespace attune::runtime::cpu {
-namespace {}  // namespace
-
 Finished finish(double m, double l, double sink, double term) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   // Nothing was kept: the row term does not matter, and only the sink is in the softmax.
@@ -27,21 +25,22 @@ Finished finish(double m, double l, double sink, double term) {
   return {scale / sum, lse + term, max, lse};
 }
 
-double sink_at(const compiler::Mod& mod, const compiler::Args& args, const codegen::Frame& frame) {
-  if (!mod.sink) return -infinity;
-  const ir::ReadCapture read = reader(args.captures);
+double sink_at(const Call& call, const codegen::Frame& frame) {
+  const ir::Expr& sink = call.mod.mod.sink;
+  if (!sink || (call.is_forward() && call.forward().o_before.given())) return -infinity;
+  const ir::ReadCapture read = reader(call.args.captures);
   ir::Env env;
   env.b = frame.b;
   env.h = frame.h;
   env.q_len = frame.q_len;
   env.kv_len = frame.kv_len;
-  env.params = args.params;
+  env.params = call.args.params;
   env.read = &read;
-  return ir::eval(mod.sink, env);
+  return ir::eval(sink, env);
 }
 
-Results::Results(const Forward& call, const compiler::Problem& problem, const KernelsFor& what)
-    : call_(call), problem_(problem), o_(what, unit_for(what.isa, call.o.dtype), call.o.dtype) {}
+Results::Results(const Call& call, const KernelsFor& what)
+    : call_(call.forward()), problem_(call.problem), o_(what, unit_for(what.isa, call_.o.dtype), call_.o.dtype) {}
 
 void Results::store(const Sequence& seq, const Rows& rows, std::span<const Finished> finished) const {
   each_query_run(problem_, seq, rows.first, rows.count, [&](std::int64_t skip, std::int64_t count, std::int64_t row) {

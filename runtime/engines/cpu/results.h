@@ -20,19 +20,15 @@ struct Finished {
 /// whole score.
 Finished finish(double m, double l, double sink, double term);
 
-/// The sink's logit at a frame's batch entry and head; -inf where there is none.
-double sink_at(const compiler::Mod& mod, const compiler::Args& args, const codegen::Frame& frame);
-/// The same of a forward's call: results that are merged in have the sink already.
-inline double sink_at(const Forward& call, const compiler::Mod& mod, const compiler::Args& args,
-                      const codegen::Frame& frame) {
-  return call.o_before.given() ? -infinity : sink_at(mod, args, frame);
-}
+/// The sink's logit at a frame's batch entry and head; -inf where there is none, and in a forward that merges in
+/// results, which have it already.
+double sink_at(const Call& call, const codegen::Frame& frame);
 
 /// Stores rows [first, first + count) of o, each times its factor, and of lse and max where asked for; merged with what
 /// the call says was before.
 class Results {
  public:
-  Results(const Forward& call, const compiler::Problem& problem, const KernelsFor& what);
+  Results(const Call& call, const KernelsFor& what);
 
   struct Rows {
     std::int64_t h, first, count;

@@ -42,8 +42,8 @@ class Meeting {
   /// Computes p and ds from q . k and grad_o . v.
   void differentiate(std::int32_t group, std::int32_t groups, const Visit& v) const {
     const std::int64_t row = std::int64_t{group} * sizes_.cut.group, end = row + groups * sizes_.cut.group;
-    product(queries_.q, sizes_.d, s_.k_columns, s_.s, row, groups, v);
-    product(queries_.grad_o, sizes_.dv, s_.v_columns, s_.dp, row, groups, v);
+    product(queries_.q.rows, sizes_.d, s_.k_columns, s_.s, row, groups, v);
+    product(queries_.grad_o.rows, sizes_.dv, s_.v_columns, s_.dp, row, groups, v);
 
     const std::int64_t rows = std::min(end, queries_.rows) - row, at = row * sizes_.score_row();
     const std::int32_t kv = keys_.tile * sizes_.cut.tile_kv;
@@ -148,12 +148,12 @@ class Meeting {
     const std::vector<Block> all = blocks();
     if (sizes_.unit == Unit::bf16) pair_rows(up_to(queries_.groups * sizes_.cut.group, sizes_.step()));
     if (state_.call.dv.given()) {
-      for (const Block& block : all) add(block, queries_.grad_o_transposed, sizes_.dv, s_.p, s_.p_panels, keys_.dv);
-      add_bad(queries_.bad_grad_o, queries_.grad_o, sizes_.dv, s_.p, keys_.dv);
+      for (const Block& block : all) add(block, queries_.grad_o.transposed, sizes_.dv, s_.p, s_.p_panels, keys_.dv);
+      add_bad(queries_.grad_o, sizes_.dv, s_.p, keys_.dv);
     }
     if (state_.call.dk.given()) {
-      for (const Block& block : all) add(block, queries_.q_transposed, sizes_.d, s_.ds, s_.ds_panels, keys_.dk);
-      add_bad(queries_.bad_q, queries_.q, sizes_.d, s_.ds, keys_.dk);
+      for (const Block& block : all) add(block, queries_.q.transposed, sizes_.d, s_.ds, s_.ds_panels, keys_.dk);
+      add_bad(queries_.q, sizes_.d, s_.ds, keys_.dk);
     }
   }
 
@@ -192,15 +192,14 @@ class Meeting {
   }
 
   /// Adds the products of rows that are not finite with the keys that are not removed.
-  void add_bad(const std::vector<std::int32_t>& bad, const std::uint32_t* rows, const Widths& w, const void* matrix,
-               float* sums) const {
-    for (const std::int32_t r : bad) {
+  void add_bad(const LoadedRows& of, const Widths& w, const void* matrix, float* sums) const {
+    for (const std::int32_t r : of.bad) {
       const Visit& v = visit(r / sizes_.cut.group);
       for (std::int64_t c = v.first; c < v.last; ++c) {
         const float x = operand(sizes_.unit, matrix, r * sizes_.score_row() + c);
         if (x == 0) continue;
         for (std::int64_t i = 0; i < w.columns; ++i)
-          sums[i * sizes_.score_row() + c] += operand(sizes_.unit, rows, r * sizes_.row(w) + i) * x;
+          sums[i * sizes_.score_row() + c] += operand(sizes_.unit, of.rows, r * sizes_.row(w) + i) * x;
       }
     }
   }

@@ -14,11 +14,11 @@ std::int32_t tiles_in(std::int64_t length, std::int32_t tile) {
 
 }  // namespace
 
-Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
-               const compiler::Args& args, const Executor& executor, const Among& among)
-    : cut_(cut) {
-  by_batch_ = problem.q.packed() || problem.has_kv_lens() || problem.has_q_offsets() || lowered.cover.by_batch;
-  heads_ = lowered.cover.by_head ? problem.q_heads : 1;
+Visits::Visits(const Call& call, const Cut& cut, const Executor& executor, const Among& among) : cut_(cut) {
+  const compiler::Problem& problem = call.problem;
+  const compiler::Cover& cover = call.mod.cover;
+  by_batch_ = problem.q.packed() || problem.has_kv_lens() || problem.has_q_offsets() || cover.by_batch;
+  heads_ = cover.by_head ? problem.q_heads : 1;
   struct Place {
     std::int64_t b, h;
     std::int32_t tile_q;
@@ -34,7 +34,7 @@ Visits::Visits(const compiler::Problem& problem, const Cut& cut, const compiler:
   starts_.push_back(static_cast<std::int64_t>(places.size()));
 
   std::optional<Tiles> tiles;
-  if (lowered.removes()) tiles.emplace(lowered, args);
+  if (call.mod.removes()) tiles.emplace(call.mod, call.args);
   rows_.resize(places.size());
   // Waking a thread costs more than some thousands of rows of tiles, so a task takes a run of them.
   constexpr std::int64_t chunk = 64;

@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "compiler/problem.h"
+#include "runtime/engines/call.h"
 #include "runtime/engines/cover/tiles.h"
 #include "runtime/engines/cpu/kv_entries.h"
-#include "runtime/engines/cpu/parallel.h"
+#include "runtime/machine/parallel.h"
 
 namespace attune::runtime::cpu {
 
@@ -43,8 +43,7 @@ void each_run(std::span<const Visit> visits, const Alike& alike, const Body& bod
 class Visits {
  public:
   /// Of the entries among some. Asks by group and key where the cover's bands are exact, else by whole tiles.
-  Visits(const compiler::Problem& problem, const Cut& cut, const compiler::LoweredMod& lowered,
-         const compiler::Args& args, const Executor& executor, const Among& among = {});
+  Visits(const Call& call, const Cut& cut, const Executor& executor, const Among& among = {});
 
   /// The panels of keys that any group of this tile of queries needs lie within [first, second).
   std::pair<std::int32_t, std::int32_t> panels(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;

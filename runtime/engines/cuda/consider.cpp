@@ -15,8 +15,8 @@
 #include <fmt/ranges.h>
 
 #include "codegen/headers.h"
+#include "runtime/engines/told.h"
 #include "runtime/machine/cache/objects.h"
-#include "runtime/machine/cache/told.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
 
@@ -174,20 +174,28 @@ std::string target_name(int arch) { return fmt::format("sm_{}{}", arch, arch == 
 
 std::size_t compiled_kernels() { return compiled_so_far; }
 
-Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, int arch) {
+Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
   const bool lined = options().lineinfo, dumped = dumps();
   // Where a dump lies depends on the page without its lines, which tell where it lies.
   Page out;
-  if (dumped || !lined) out.source = codegen::kernel_source(parts, plan, arch);
+  if (dumped || !lined) out.source = codegen::kernel_source(parts, plan);
   if (dumped) out.dump = text_and_options(out.source);
   if (!lined) return out;
   std::string path = fmt::format("{}.cu", plan.kernel->name);
   if (dumped) {
-    const KernelOf of{&parts.mod(), codegen::variant_of(plan).text(), arch};
+    const KernelOf of{&parts.mod(), codegen::variant_of(plan).text(), plan.spec.arch};
     path = std::filesystem::absolute(dump_folder(dump_of(of, out.dump)) / page_name).string();
   }
-  out.source = codegen::kernel_source(parts, plan, arch, path);
+  out.source = codegen::kernel_source(parts, plan, path);
   return out;
+}
+
+codegen::Source companion_page(const codegen::Companion& companion, const codegen::GpuParts& parts,
+                               const codegen::KernelPlan& plan) {
+  codegen::Source page = companion.source(parts, plan);
+  if (companion.args == codegen::Companion::Args::lists && options().lineinfo)
+    page.options.emplace_back(codegen::line_option);
+  return page;
 }
 
 codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what) {
@@ -234,7 +242,7 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   const auto compiled = [&](const Candidate& one) {
     return binary_of(one.page->source, kernel_of(parts, one.choice, spec.arch, purpose));
   };
-  const auto write = [&](Candidate& one) { one.page = kernel_page(parts, one.choice.plan, spec.arch); };
+  const auto write = [&](Candidate& one) { one.page = kernel_page(parts, one.choice.plan); };
   if (all) {
     std::ranges::for_each(out.candidates, write);
     // Each takes a second or two of one thread.

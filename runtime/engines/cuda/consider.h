@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "codegen/choose.h"
+#include "codegen/companion.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "runtime/machine/cache/objects.h"
 
@@ -38,7 +39,10 @@ struct Page {
   codegen::Source source;
   std::string dump;  ///< the page and its options as they are without lines; empty unless dumps are on
 };
-Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, int arch);
+Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
+/// The page of a companion. ATTUNE_LINEINFO concerns those alone that list tiles.
+codegen::Source companion_page(const codegen::Companion& companion, const codegen::GpuParts& parts,
+                               const codegen::KernelPlan& plan);
 codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what);
 
 /// How many kernels this process has compiled so far. No call may compile one for each length of its sequences.

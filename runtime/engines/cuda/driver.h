@@ -113,7 +113,7 @@ static_assert(sizeof(void*) != 8 || (sizeof(Copy2D) == 128 && offsetof(Copy2D, t
 
 /// A function of the driver.
 template <class... A>
-struct Call {
+struct DriverFunction {
   const char* name;
   cu::Result (*raw)(A...) = nullptr;
 
@@ -125,7 +125,7 @@ struct Call {
 };
 
 struct Driver {
-#define ATTUNE_CU(function, abi, ...) Call<__VA_ARGS__> function{#function};
+#define ATTUNE_CU(function, abi, ...) DriverFunction<__VA_ARGS__> function{#function};
 #include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
   int version = 0;  ///< of CUDA, as in 12040

@@ -67,31 +67,18 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   out.skips = parts.facts.skips;
   out.flaw = chosen.flaw;
   out.story = std::move(found.notes);
-  const auto beside = [&](const codegen::Source& page) {
-    return std::make_shared<const Kernel>(
-        load(*binary_of(page, {.mod = &mod, .kernel = page.name, .arch = key.spec.arch, .purpose = purpose}),
-             key.device, 0));
-  };
-  if (!out.choice.plan.kernel->end.empty()) out.end = beside(codegen::end_source(out.choice.plan, key.spec.arch));
-  if (codegen::comes_turned(out.choice.plan)) out.turn = beside(codegen::turn_source(out.choice.plan, key.spec.arch));
-  if (codegen::needs_clear(parts, out.choice.plan, key.spec.arch))
-    out.clear = beside(codegen::clear_source(key.spec.arch));
-  if (!out.choice.plan.kernel->joins.empty())
-    out.join = beside(codegen::join_source(parts, out.choice.plan, key.spec.arch));
-  if (codegen::needs_repair(parts, out.choice.plan))
-    out.repair = beside(codegen::repair_source(parts, out.choice.plan, key.spec.arch));
-  if (codegen::leaves_diagonals(parts, out.choice.plan))
-    out.spread = beside(codegen::spread_source(parts, out.choice.plan, key.spec.arch));
+  const codegen::KernelPlan& plan = out.choice.plan;
+  for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
+    const codegen::Source page = companion_page(*one, parts, plan);
+    const KernelOf of{.mod = &mod, .kernel = page.name, .arch = key.spec.arch, .purpose = purpose};
+    out.companions.push_back({one, load(*binary_of(page, of), key.device, 0)});
+  }
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
   for (std::size_t i = 0; i < all.chosen; ++i)
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
-  if (parts.facts.listed)
-    out.cover_kernel = {load(*binary_of(cover_page(lowered, key.spec.wide, key.spec.arch, codegen::cover_form(key.way)),
-                                        {.mod = &mod, .kernel = "cover", .arch = key.spec.arch, .purpose = purpose}),
-                             key.device, 0),
-                        compiler::cover_of(lowered.cover)};
+  if (out.writes_lists()) out.cover_of = compiler::cover_of(lowered.cover);
   return out;
 }
 
@@ -180,7 +167,7 @@ KernelStory story_of(const LoadedKernel& kernel) {
                   .flaw = kernel.flaw};
   out.kernel = fmt::format("{}, {} threads, {} registers, {} bytes of shared memory", out.variant.text(),
                            choice.threads, out.registers, out.shared_bytes);
-  if (choice.plan.heads > 1) out.kernel += fmt::format(", {} heads share a tile", choice.plan.heads);
+  if (choice.plan.tile.heads > 1) out.kernel += fmt::format(", {} heads share a tile", choice.plan.tile.heads);
   if (out.spilled) out.kernel += fmt::format(", {} bytes spilled", out.spilled);
   return out;
 }

@@ -1,11 +1,13 @@
 // runtime/engines/cuda/kernels.h — kernels in memory: each compiled once for its Mod and tile, and loaded once a device
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "codegen/choose.h"
+#include "codegen/companion.h"
 #include "codegen/parts.h"
 #include "codegen/source.h"
 #include "runtime/engines/cuda/engine.h"
@@ -14,27 +16,33 @@
 
 namespace attune::runtime::cuda {
 
-/// The kernel that writes tile lists, and what they depend on.
-struct CoverKernel {
+/// A companion of a kernel, for its launches.
+struct LoadedCompanion {
+  const codegen::Companion* what;
   Kernel kernel;
-  compiler::CoverOf of;
 };
 
 /// A kernel of a Mod on a device, and what else its launches need.
 struct LoadedKernel {
   Kernel kernel;
   codegen::KernelChoice choice;
+  std::vector<LoadedCompanion> companions;  ///< in the order of their launches
   bool skips = false;                       ///< as ModFacts has it
   std::string flaw;                         ///< as Candidate has it
-  std::optional<CoverKernel> cover_kernel;  ///< where the launch must be handed lists
-  std::shared_ptr<const Kernel> turn;       ///< turns values round before it; null: it takes them as they are
-  std::shared_ptr<const Kernel> clear;      ///< sets its counters to 0 as it starts; null: nothing runs beside it
-  std::shared_ptr<const Kernel> join;       ///< as KernelDescriptor::joins; null: none is needed
-  std::shared_ptr<const Kernel> end;        ///< as KernelDescriptor::end; null: none is needed
-  std::shared_ptr<const Kernel> repair;     ///< for what it may leave not finite, where pairs may be removed; or null
-  std::shared_ptr<const Kernel> spread;     ///< for sums that it leaves along diagonals; null: it leaves none
+  compiler::CoverOf cover_of{};             ///< what its lists depend on, where the launch must be handed some
   bool delta_of_o = true;          ///< of a backward: as GradientTraits of codegen/cuda/contract/gradient.cuh has it
   std::vector<std::string> story;  ///< whose choice it is; kernels that were not taken, and why
+
+  bool has(const codegen::Companion& one) const {
+    return std::ranges::find(companions, &one, &LoadedCompanion::what) != companions.end();
+  }
+  /// What writes its lists of tiles; null: it needs none.
+  const LoadedCompanion* lists() const {
+    const auto found = std::ranges::find(companions, codegen::Companion::Args::lists,
+                                         [](const LoadedCompanion& one) { return one.what->args; });
+    return found == companions.end() ? nullptr : &*found;
+  }
+  bool writes_lists() const { return lists() != nullptr; }
 };
 
 KernelStory story_of(const LoadedKernel& kernel);

@@ -13,7 +13,7 @@ namespace attune::runtime::cuda {
 using compiler::Problem;
 
 CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const Problem& p, CoverForm lists)
-    : what(lists), m(plan.queries()), n(plan.n) {
+    : what(lists), m(plan.tile.queries()), n(plan.tile.n) {
   const std::int64_t q_tiles = ceil_div(p.q.length, m), kv_tiles = ceil_div(p.kv.length, n);
   rows = what == CoverForm::of_queries ? q_tiles : kv_tiles;
   blocks = what == CoverForm::of_keys ? kv_tiles : q_tiles;
@@ -59,8 +59,9 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
   if (p.q.packed()) return "it is for dense tensors, and the sequences of this call are packed";
   if (made.device != device.index)
     return fmt::format("its lists are on cuda:{}, and q is on cuda:{}", made.device, device.index);
-  if (!kernel.cover_kernel) return fmt::format("it is for `{}`, and `{}` needs no lists", made.text, text_of(lowered));
-  const compiler::CoverOf& of = kernel.cover_kernel->of;
+  if (!kernel.writes_lists())
+    return fmt::format("it is for `{}`, and `{}` needs no lists", made.text, text_of(lowered));
+  const compiler::CoverOf& of = kernel.cover_of;
   if (made.mask != of.mask)
     return fmt::format("it is for `{}`, and the mask of this call is `{}`", made.text, text_of(lowered));
   for (std::size_t i = 0; i < of.captures.size(); ++i) {
@@ -86,9 +87,9 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
     return fmt::format("its mask varies with the head: it is for {} heads, and this call has {}", lists.heads,
                        p.q_heads);
   const codegen::KernelPlan& plan = kernel.choice.plan;
-  if (lists.m != plan.queries() || lists.n != plan.n)
+  if (lists.m != plan.tile.queries() || lists.n != plan.tile.n)
     return fmt::format("its tiles are {} queries by {} keys, and those of this call's kernel, {}, {} by {}", lists.m,
-                       lists.n, plan.kernel->name, plan.queries(), plan.n);
+                       lists.n, plan.kernel->name, plan.tile.queries(), plan.tile.n);
   return {};
 }
 
@@ -108,10 +109,10 @@ namespace attune::detail {
 
 DeviceCover::DeviceCover(const cuda::Facts& on, const cuda::LoadedKernel& kernel, const compiler::LoweredMod& lowered,
                          const compiler::Args& args, const compiler::Problem& p)
-    : device(on.index), mask(kernel.cover_kernel->of.mask), text(cuda::text_of(lowered)), q_len(p.q.length),
+    : device(on.index), mask(kernel.cover_of.mask), text(cuda::text_of(lowered)), q_len(p.q.length),
       kv_len(p.kv.length), q_offset(p.q_offset) {
-  for (const std::uint32_t slot : kernel.cover_kernel->of.captures) captures.push_back(args.captures[slot]);
-  for (const std::uint32_t slot : kernel.cover_kernel->of.params) params.push_back(args.params[slot]);
+  for (const std::uint32_t slot : kernel.cover_of.captures) captures.push_back(args.captures[slot]);
+  for (const std::uint32_t slot : kernel.cover_of.params) params.push_back(args.params[slot]);
 }
 
 std::span<std::byte> DeviceCover::take(const cuda::Facts& on, const cuda::Current& current, std::size_t bytes,

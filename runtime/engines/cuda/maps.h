@@ -15,5 +15,9 @@ bool has_boxes(const Tensor& t);
 TensorMap boxes_of(const Tensor& t, int rows);
 /// The same, with rows that alternate between `heads` query heads of a key head; each key head has `group` of them.
 TensorMap boxes_of_heads(const Tensor& t, int rows, int heads, std::int64_t group);
+/// Boxes of q or o, where so many heads share a tile.
+inline TensorMap query_boxes(const Tensor& t, int rows, int heads, std::int64_t group) {
+  return heads == 1 ? boxes_of(t, rows) : boxes_of_heads(t, rows, heads, group);
+}
 
 }  // namespace attune::runtime::cuda

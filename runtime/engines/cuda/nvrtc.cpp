@@ -16,6 +16,7 @@
 
 #include "codegen/headers.h"
 #include "runtime/machine/options.h"
+#include "runtime/machine/threads.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -171,7 +172,9 @@ Binary compile(const codegen::Source& source, Ptx ptx) {
   const auto destroy = [&](void* program) { api.nvrtcDestroyProgram(&program); };
   const std::unique_ptr<void, decltype(destroy)> program(made, destroy);
   must(api.nvrtcAddNameExpression(program.get(), source.symbol.c_str()), "nvrtcAddNameExpression");
-  const Result result = api.nvrtcCompileProgram(program.get(), static_cast<int>(values.size()), values.data());
+  Result result{};
+  on_deep_stack(
+      [&] { result = api.nvrtcCompileProgram(program.get(), static_cast<int>(values.size()), values.data()); });
 
   Binary binary;
   const auto text = [](std::size_t size) { return std::string(size, '\0'); };

@@ -6,11 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "compiler/check.h"
 #include "ir/eval.h"
+#include "runtime/engines/engine.h"
 #include "runtime/engines/infinity.h"
-#include "runtime/machine/progress.h"
-#include <attune/attention.h>
 
 namespace attune::runtime {
 
@@ -27,11 +25,12 @@ struct OracleRow {
   double sink_p = 0;        ///< the sink's probability
 };
 
-/// Rows of a forward, in any order. Consecutive rows of one head read its keys and values once. The call's results are
+/// Rows of a call, in any order. Consecutive rows of one head read its keys and values once. The call's results are
 /// not read.
 class OracleRows {
  public:
-  OracleRows(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem);
+  /// Of a forward.
+  explicit OracleRows(const Call& call);
   ~OracleRows();
 
   /// Row i of a batch entry or packed sequence; valid until the next call.
@@ -55,14 +54,25 @@ class OracleRows {
   std::unique_ptr<Head> head_;
 };
 
-void oracle_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem,
-                    const Progress& progress = {});
-void oracle_backward(const compiler::BoundMod& bound, const Backward& call, const compiler::Problem& problem,
-                     const Progress& progress = {});
+/// A Mod as it was written, for calls of the oracle, which needs no cover.
+inline compiler::LoweredMod as_written(compiler::BoundMod bound) {
+  return {{std::move(bound)}, ir::Digest{}, compiler::Cover{}};
+}
+
+void oracle_forward(const Call& call, const Progress& progress = {});
+void oracle_backward(const Call& call, const Progress& progress = {});
 
 struct CapturedSum;
 /// The same, but for the gradients of captured tensors: they are handed back, and not stored.
-std::vector<CapturedSum> oracle_gradients(const compiler::BoundMod& bound, const Backward& call,
-                                          const compiler::Problem& problem, const Progress& progress = {});
+std::vector<CapturedSum> oracle_gradients(const Call& call, const Progress& progress = {});
+
+/// It works in no memory but the call's.
+inline constexpr Engine oracle{.workspace = [](const Call&, const Means&) -> std::size_t { return 0; },
+                               .run =
+                                   [](const Call& call, const Means& means) {
+                                     call.is_forward() ? oracle_forward(call, means.progress)
+                                                       : oracle_backward(call, means.progress);
+                                   },
+                               .story = nullptr};
 
 }  // namespace attune::runtime

@@ -4,7 +4,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "compiler/bind.h"
+#include "compiler/check.h"
 #include "compiler/outside.h"
 #include "ir/print.h"
 #include "runtime/engines/keys.h"
@@ -25,10 +25,9 @@ struct Counted {
 
 class Count {
  public:
-  Count(const compiler::Mod& written, const compiler::BoundMod& bound, const Forward& call,
-        const compiler::Problem& problem)
-      : mod_(written), problem_(problem), captures_(args_of(bound, call).captures), rows_(bound, call, problem) {
-    const auto clamped = compiler::check_reads(written, captures_, problem);
+  Count(const compiler::Mod& written, const Call& call)
+      : mod_(written), problem_(call.problem), captures_(call.args.captures), rows_(call) {
+    const auto clamped = compiler::check_reads(written, captures_, problem_);
     for (const OutsideIndex& one : compiler::outside_indices(written, clamped, captures_)) {
       const ir::Expr& index = one.read->args[one.dimension];
       counted_.push_back({one, ir::Program(one.count), index->free ? std::nullopt : std::optional<ir::Program>(index)});
@@ -87,16 +86,36 @@ class Count {
   OutsideReads out_;
 };
 
-}  // namespace
-
-OutsideReads outside_reads(const compiler::Mod& written, const compiler::BoundMod& bound, const Forward& call,
-                           const compiler::Problem& problem) {
-  return Count(written, bound, call, problem)();
+/// The keys and values of such a page would count as zeros.
+void refuse_missing_pages(const Call& call) {
+  const compiler::Problem& problem = call.problem;
+  if (!problem.kv.paged()) return;
+  const Forward& asked = call.forward();
+  OracleRows rows(call);
+  const std::int64_t page = problem.apart->page, all = std::min(asked.k.shape[0], asked.v.shape[0]);
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const Sequence seq = sequence(problem, b);
+    for (std::int64_t h = 0; h < problem.q_heads; ++h)
+      for (std::int64_t i = 0; i < seq.q_len; ++i)
+        for (const OracleRow::Pair& kept : rows.row(b, h, i).kept) {
+          const std::int64_t at = kept.kv / page;
+          const std::int32_t number = static_cast<const std::int32_t*>(asked.pages.data)[offset(asked.pages, b, at)];
+          if (number >= 0 && number < all) continue;
+          throw Error(
+              "pages", fmt::format("pages[{}, {}] is no page", b, at), {},
+              fmt::format("it is {}, a query needs key {} there, and the pool has {} pages", number, kept.kv, all),
+              "give each key that a query needs a page of the pool");
+        }
+  }
 }
 
-void refuse_outside_reads(const compiler::Mod& written, const compiler::BoundMod& bound, const Forward& call,
-                          const compiler::Problem& problem) {
-  const OutsideReads found = outside_reads(written, bound, call, problem);
+}  // namespace
+
+OutsideReads outside_reads(const compiler::Mod& written, const Call& call) { return Count(written, call)(); }
+
+void refuse_outside_reads(const compiler::Mod& written, const Call& call) {
+  refuse_missing_pages(call);
+  const OutsideReads found = outside_reads(written, call);
   if (found.count == 0) return;
   throw Error("capture-outside", fmt::format("capture `{}` is read out of range", found.name), {},
               fmt::format("{}; {} read{} of this call {} outside", found.first, found.count,

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "compiler/problem.h"
+#include "runtime/engines/call.h"
 
 namespace attune::runtime {
 
@@ -17,11 +17,9 @@ struct OutsideReads {
 
 /// Counts at the pairs that are left, as the oracle finds them: in double precision, at the oracle's cost. `written` is
 /// what the user wrote; the call is on the host.
-OutsideReads outside_reads(const compiler::Mod& written, const compiler::BoundMod& bound, const Forward& call,
-                           const compiler::Problem& problem);
+OutsideReads outside_reads(const compiler::Mod& written, const Call& call);
 
-/// Throws an Error if there are any.
-void refuse_outside_reads(const compiler::Mod& written, const compiler::BoundMod& bound, const Forward& call,
-                          const compiler::Problem& problem);
+/// Throws an Error if there are any, or if a page of the call that a pair which is left needs does not exist.
+void refuse_outside_reads(const compiler::Mod& written, const Call& call);
 
 }  // namespace attune::runtime

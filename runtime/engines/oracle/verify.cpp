@@ -9,9 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "codegen/choose.h"
-#include "compiler/bind.h"
-#include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/infinity.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/engines/oracle/verify_rows.h"
@@ -20,7 +17,7 @@
 namespace attune::runtime {
 namespace {
 
-using compiler::Problem, compiler::BoundMod;
+using compiler::Problem;
 using ir::Precision;
 
 /// Plain dense attention of one row: with the inputs' type, summed in f32.
@@ -38,9 +35,10 @@ struct Luck {
 class Row {
  public:
   /// `products`: the type of their operands.
-  Row(OracleRows& oracle, const BoundMod& bound, const Forward& call, const Problem& p, const RowAt& at, DType products)
-      : oracle_(oracle), call_(call), p_(p), seq_(sequence(p, at.b)), exact_(oracle.row(at.b, at.h, at.i)),
-        has_sink_(bound.mod.sink != nullptr), products_(products), unit_(unit(products)) {}
+  Row(OracleRows& oracle, const Call& call, const RowAt& at, DType products)
+      : oracle_(oracle), call_(call.forward()), p_(call.problem), seq_(sequence(p_, at.b)),
+        exact_(oracle.row(at.b, at.h, at.i)), has_sink_(call.mod.mod.sink != nullptr), products_(products),
+        unit_(unit(products)) {}
 
   /// Call for rows from a GPU kernel that is not exact.
   void of_fast_kernel() {
@@ -171,14 +169,17 @@ class Row {
 
 class Verify {
  public:
-  Verify(const BoundMod& bound, const Forward& call, const Problem& p, const Verified& which, DType products, bool fast)
-      : bound_(bound), call_(call), p_(p), which_(which), products_(products), fast_(fast), oracle_(bound, call, p) {}
+  // The host widens e4m3.
+  Verify(const Call& of, const Verified& which)
+      : of_(of), call_(of.forward()), p_(of.problem), which_(which),
+        products_(call_.q.dtype == DType::e4m3 && !which.by_device ? DType::f32 : call_.q.dtype),
+        fast_(is_fast(of, which)), oracle_(of) {}
 
   void operator()() {
     std::vector<std::int64_t> lengths;
     for (std::int64_t b = 0; b < p_.batch; ++b) lengths.push_back(sequence(p_, b).q_len);
     for (const RowAt& at : sampled(lengths, p_.q_heads, which_)) {
-      Row row(oracle_, bound_, call_, p_, at, products_);
+      Row row(oracle_, of_, at, products_);
       if (fast_) row.of_fast_kernel();
       row.compute();
       o(row, at);
@@ -189,8 +190,7 @@ class Verify {
 
  private:
   [[noreturn]] void differs(const RowAt& at, const Wrong& wrong) const {
-    refuse(p_, bound_.mod, args_of(bound_, call_).captures, fmt::format("b={} h={} q={}", at.b, at.h, at.i), which_,
-           wrong);
+    refuse(of_, fmt::format("b={} h={} q={}", at.b, at.h, at.i), which_, wrong);
   }
 
   void o(const Row& row, const RowAt& at) const {
@@ -219,7 +219,7 @@ class Verify {
     differs(at, {name, got, wanted, std::abs(got - wanted), allowed});
   }
 
-  const BoundMod& bound_;
+  const Call& of_;
   const Forward& call_;
   const Problem& p_;
   const Verified& which_;
@@ -235,45 +235,10 @@ std::uint64_t next_sample() {
   return calls.fetch_add(1, std::memory_order_relaxed);
 }
 
-Tensor on_host(const Tensor& t, void* stream, std::vector<std::vector<std::byte>>& memory) {
-  if (!t.given() || t.device.kind == Device::Kind::cpu || t.size() == 0) return t;
-  std::int64_t low = 0, high = 0;  // elements before and after the first one
-  for (std::size_t d = 0; d < static_cast<std::size_t>(t.rank); ++d) {
-    const std::int64_t reach = (t.shape[d] - 1) * t.strides[d];
-    (reach < 0 ? low : high) += reach;
-  }
-  const std::size_t size = size_of(t.dtype), bytes = static_cast<std::size_t>(high - low + 1) * size;
-  memory.emplace_back(bytes);
-  const auto all = static_cast<std::int64_t>(bytes);
-  std::byte* first = static_cast<std::byte*>(t.data) + low * static_cast<std::int64_t>(size);
-  cuda::copy(Tensor(first, DType::u8, {all}, {}, t.device), Tensor(memory.back().data(), DType::u8, {all}), bytes,
-             stream);
-  Tensor out = t;
-  out.device = Device::cpu();
-  out.data = memory.back().data() - low * static_cast<std::int64_t>(size);
-  return out;
-}
-
-void verify(const BoundMod& bound, const Forward& call, const Problem& problem, const Verified& which) {
-  const bool on_gpu = call.q.device.kind == Device::Kind::cuda;
-  // The host widens e4m3.
-  if (!on_gpu)
-    return Verify(bound, call, problem, which, call.q.dtype == DType::e4m3 ? DType::f32 : call.q.dtype, false)();
-  if (cuda::is_captured(which.stream))
-    return note(watch::Noted::Of::verify, "a call that is captured into a graph is not verified");
-  std::vector<std::vector<std::byte>> memory;
-  std::vector<Tensor> captures;
-  for (const Tensor& t : args_of(bound, call).captures) captures.push_back(on_host(t, which.stream, memory));
-  Forward here = call;
-  here.captures = captures;
-  for (Tensor* t : {&here.q, &here.k, &here.v, &here.o, &here.lse, &here.max}) *t = on_host(*t, which.stream, memory);
-  Problem known = problem;
-  if (problem.q.starts_on_device() || call.kv_len.given() || call.q_offsets.given() || call.pages.given()) {
-    for (Tensor* t : {&here.cu_seqlens_q, &here.cu_seqlens_kv, &here.kv_len, &here.q_offsets, &here.pages})
-      *t = on_host(*t, which.stream, memory);
-    known = compiler::check(bound, here, problem.scale);
-  }
-  Verify(bound, here, known, which, call.q.dtype, !codegen::is_exact(which.exact, call.q.dtype))();
+void verify(const Call& call, const Verified& which) {
+  if (call.is_forward()) return Verify(call, which)();
+  verify_gradients(call, which);
+  verify_captured(call, which);
 }
 
 }  // namespace attune::runtime

@@ -7,10 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "codegen/choose.h"
 #include "codegen/parts.h"
-#include "compiler/bind.h"
-#include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/infinity.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/engines/oracle/verify_rows.h"
@@ -19,7 +16,7 @@
 namespace attune::runtime {
 namespace {
 
-using compiler::Problem, compiler::BoundMod;
+using compiler::Problem;
 using ir::Precision;
 
 /// For f32, relative: two units in the last place.
@@ -69,11 +66,13 @@ double squared(double x) { return x * x; }
 
 class VerifyBackward {
  public:
-  /// `fast`: by a GPU's own functions, which are accurate to 11 bits.
-  VerifyBackward(const BoundMod& bound, const Backward& call, const Problem& p, const Verified& which, bool fast)
-      : bound_(bound), call_(call), p_(p), which_(which), unit_of_functions_(fast ? 0x1p-11 : unit_of_derivatives),
-        forward_{.q = call.q, .k = call.k, .v = call.v, .captures = call.captures, .params = call.params},
-        oracle_(bound, forward_, p), delta_is_of_o_(codegen::delta_is_of_o(bound.mod.prob)), type_(call.q.dtype) {}
+  VerifyBackward(const Call& of, const Verified& which)
+      : of_(of), call_(of.backward()), p_(of.problem), which_(which),
+        unit_of_functions_(is_fast(of, which) ? 0x1p-11 : unit_of_derivatives), forward_{.q = call_.q,
+                                                                                         .k = call_.k,
+                                                                                         .v = call_.v},
+        oracle_({.mod = of.mod, .args = of.args, .problem = of.problem, .what = forward_}),
+        delta_is_of_o_(codegen::delta_is_of_o(of.mod.mod.prob)), type_(call_.q.dtype) {}
 
   void operator()() {
     if (call_.dq.given()) queries();
@@ -231,7 +230,7 @@ class VerifyBackward {
                                   .plain = plain,
                                   .luck = sum.luck,
                                   .more = more}))
-      refuse(p_, bound_.mod, args_of(bound_, call_).captures, place, which_, *found);
+      refuse(of_, place, which_, *found);
   }
 
   void queries() {
@@ -321,7 +320,7 @@ class VerifyBackward {
   /// Takes some tenths of a second.
   static constexpr double most_pairs = 1 << 19;
 
-  const BoundMod& bound_;
+  const Call& of_;
   const Backward& call_;
   const Problem& p_;
   const Verified& which_;
@@ -337,38 +336,6 @@ class VerifyBackward {
 
 }  // namespace
 
-namespace {
-
-void verify_here(const BoundMod& bound, const Backward& call, const Problem& problem, const Verified& which,
-                 bool fast) {
-  VerifyBackward(bound, call, problem, which, fast)();
-  verify_captured(bound, call, problem, which, fast);
-}
-
-}  // namespace
-
-void verify(const BoundMod& bound, const Backward& call, const Problem& problem, const Verified& which) {
-  if (call.q.device.kind == Device::Kind::cpu) return verify_here(bound, call, problem, which, false);
-  if (cuda::is_captured(which.stream))
-    return note(watch::Noted::Of::verify, "a call that is captured into a graph is not verified");
-  const bool fast = !codegen::is_exact(which.exact, call.q.dtype);
-  if (fast && call.q.dtype == DType::f32)
-    return note(watch::Noted::Of::verify, "gradients whose products are of TF32 are not verified");
-  std::vector<std::vector<std::byte>> memory;
-  Backward here = call;
-  std::vector<Tensor> captures;
-  for (const Tensor& from : args_of(bound, call).captures) {
-    captures.push_back(on_host(from, which.stream, memory));
-    for (Backward::Captured& one : here.captured)
-      if (one.of == from) one.of = captures.back();
-  }
-  here.captures = captures;
-  for (Backward::Captured& one : here.captured) one.into = on_host(one.into, which.stream, memory);
-  for (Tensor* t : {&here.q, &here.k, &here.v, &here.grad_o, &here.grad_lse, &here.o, &here.lse, &here.dq, &here.dk,
-                    &here.dv, &here.cu_seqlens_q, &here.cu_seqlens_kv})
-    *t = on_host(*t, which.stream, memory);
-  const Problem known = problem.q.starts_on_device() ? compiler::check(bound, here, problem.scale) : problem;
-  verify_here(bound, here, known, which, fast);
-}
+void verify_gradients(const Call& call, const Verified& which) { VerifyBackward(call, which)(); }
 
 }  // namespace attune::runtime

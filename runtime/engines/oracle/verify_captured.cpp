@@ -18,14 +18,14 @@
 namespace attune::runtime {
 namespace {
 
-using compiler::Problem, compiler::BoundMod;
+using compiler::Problem;
 
 /// Compares all elements of the captured tensors' gradients, where the call has few enough pairs.
 class VerifyCaptured {
  public:
-  VerifyCaptured(const BoundMod& bound, const Backward& call, const Problem& p, const Verified& which, bool fast)
-      : bound_(bound), call_(call), p_(p), which_(which), type_(call.q.dtype),
-        unit_(std::max(unit(type_), fast ? 0x1p-11 : 0.0)) {}
+  VerifyCaptured(const Call& of, const Verified& which)
+      : of_(of), call_(of.backward()), p_(of.problem), which_(which), type_(call_.q.dtype),
+        unit_(std::max(unit(type_), is_fast(of, which) ? 0x1p-11 : 0.0)) {}
 
   void operator()() {
     if (call_.captured.empty()) return;
@@ -38,17 +38,21 @@ class VerifyCaptured {
       return note(watch::Noted::Of::verify, "gradients of captured tensors are not verified: they take all pairs");
     Backward call = call_;
     call.dq = call.dk = call.dv = {};
-    const std::vector<CapturedSum> exact = oracle_gradients(bound_, call, p_);
+    const std::vector<CapturedSum> exact = gradients(call);
     // Products are in f32: what one more rounding of q and k to it does.
     const Moved q(call_.q, unit(DType::f32)), k(call_.k, unit(DType::f32));
     call.q = q.tensor;
     call.k = k.tensor;
-    const std::vector<CapturedSum> moved = oracle_gradients(bound_, call, p_);
+    const std::vector<CapturedSum> moved = gradients(call);
     for (std::size_t i = 0; i < exact.size(); ++i) compare(exact[i], moved[i]);
   }
 
  private:
   static constexpr double most_pairs = 1 << 19;
+
+  std::vector<CapturedSum> gradients(const Backward& call) const {
+    return oracle_gradients({.mod = of_.mod, .args = of_.args, .problem = p_, .what = call});
+  }
 
   /// A tensor in f64, each element rounded once more, at random.
   struct Moved {
@@ -79,10 +83,9 @@ class VerifyCaptured {
 
   void compare(const CapturedSum& exact, const CapturedSum& moved) const {
     const Tensor& into = exact.asked->into;
-    const compiler::Args args = args_of(bound_, call_);
     std::uint32_t slot = 0;
-    while (!is_of(*exact.asked, args, slot)) ++slot;
-    const std::string& name = bound_.mod.captures[slot].name;
+    while (!is_of(*exact.asked, of_.args, slot)) ++slot;
+    const std::string& name = of_.mod.mod.captures[slot].name;
     each(into, [&](std::size_t n, const Place& at) {
       const double wanted = exact.sum[n], got = load(into, offset(into, at[0], at[1], at[2], at[3]));
       if (!std::isfinite(wanted) || !std::isfinite(moved.sum[n])) return;
@@ -93,12 +96,12 @@ class VerifyCaptured {
                              std::numeric_limits<float>::min();
       if (std::abs(got - wanted) <= allowed || !std::isfinite(allowed)) return;
       const auto place = std::span(at).first(static_cast<std::size_t>(into.rank));
-      refuse(p_, bound_.mod, args.captures, fmt::format("the gradient of {}", name), which_,
+      refuse(of_, fmt::format("the gradient of {}", name), which_,
              {fmt::format("{}[{}]", name, fmt::join(place, ", ")), got, wanted, std::abs(got - wanted), allowed});
     });
   }
 
-  const BoundMod& bound_;
+  const Call& of_;
   const Backward& call_;
   const Problem& p_;
   const Verified& which_;
@@ -108,9 +111,6 @@ class VerifyCaptured {
 
 }  // namespace
 
-void verify_captured(const BoundMod& bound, const Backward& call, const Problem& problem, const Verified& which,
-                     bool fast) {
-  VerifyCaptured(bound, call, problem, which, fast)();
-}
+void verify_captured(const Call& call, const Verified& which) { VerifyCaptured(call, which)(); }
 
 }  // namespace attune::runtime

@@ -10,10 +10,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "codegen/choose.h"
+#include "runtime/engines/dump.h"
 #include "runtime/engines/infinity.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/tensor.h"
-#include "runtime/machine/watch/dump.h"
 
 namespace attune::runtime {
 namespace {
@@ -141,8 +142,13 @@ std::string told_apart(const compiler::Problem& p) {
 
 }  // namespace
 
-void refuse(const compiler::Problem& p, const compiler::Mod& mod, std::span<const Tensor> captures,
-            const std::string& place, const Verified& which, const Wrong& wrong) {
+bool is_fast(const Call& call, const Verified& which) {
+  return which.by_device && !codegen::is_exact(call.exact, call.q().dtype);
+}
+
+void refuse(const Call& call, const std::string& place, const Verified& which, const Wrong& wrong) {
+  const compiler::Problem& p = call.problem;
+  const compiler::Mod& mod = call.mod.mod;
   const std::string digest = mod.digest().hex();
   throw Bug(fmt::format(
       "a result differs from the oracle's\n"
@@ -155,8 +161,8 @@ void refuse(const compiler::Problem& p, const compiler::Mod& mod, std::span<cons
       "meanwhile",
       place, wrong.where, wrong.got, wrong.wanted, wrong.distance, wrong.allowed, which.used.kernel, which.used.target,
       p.batch, p.q_heads, p.kv_heads, p.q.length, p.kv.length, p.d, p.dv, p.q.packed() ? " packed" : "", p.scale,
-      told_apart(p), text_of(mod, captures), digest, indented(mod_file(mod)), dumps() ? options().dump : "a folder",
-      digest.substr(0, 16)));
+      told_apart(p), text_of(mod, call.args.captures), digest, indented(mod_file(mod)),
+      dumps() ? options().dump : "a folder", digest.substr(0, 16)));
 }
 
 }  // namespace attune::runtime

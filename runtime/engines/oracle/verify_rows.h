@@ -12,13 +12,13 @@
 
 namespace attune::runtime {
 
-/// The same tensor in host memory, which is added to `memory`.
-Tensor on_host(const Tensor& t, void* stream, std::vector<std::vector<std::byte>>& memory);
+/// Was it computed by a GPU's own functions, which are accurate to 11 bits?
+bool is_fast(const Call& call, const Verified& which);
 
-/// All elements of the gradients of captured tensors, where the call has few enough pairs. `fast`: by a GPU's own
-/// functions, which are accurate to 11 bits.
-void verify_captured(const compiler::BoundMod& bound, const Backward& call, const compiler::Problem& problem,
-                     const Verified& which, bool fast);
+/// Some rows of dq, dk and dv.
+void verify_gradients(const Call& call, const Verified& which);
+/// All elements of the gradients of captured tensors, where the call has few enough pairs.
+void verify_captured(const Call& call, const Verified& which);
 
 /// A row of a result.
 struct RowAt {
@@ -67,8 +67,7 @@ struct Wrong {
 /// Nothing if the row is near enough, or cannot be checked.
 std::optional<Wrong> wrong(const Judged& row);
 
-/// `captures`: those of the call. `place`: the row, as in "b=0 h=1 q=2".
-[[noreturn]] void refuse(const compiler::Problem& problem, const compiler::Mod& mod, std::span<const Tensor> captures,
-                         const std::string& place, const Verified& which, const Wrong& wrong);
+/// `place`: the row, as in "b=0 h=1 q=2".
+[[noreturn]] void refuse(const Call& call, const std::string& place, const Verified& which, const Wrong& wrong);
 
 }  // namespace attune::runtime

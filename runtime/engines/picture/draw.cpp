@@ -47,7 +47,8 @@ std::string title(const compiler::LoweredMod& lowered) {
 class Rows {
  public:
   Rows(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view)
-      : view_(view), call_(call(args)), problem_(problem()), oracle_(lowered, call_, problem_) {}
+      : view_(view), forward_(forward()), problem_(problem()),
+        oracle_({.mod = lowered, .args = args, .problem = problem_, .what = forward_}) {}
 
   std::int32_t rows() const { return std::min(view_.extent.q_len, view_.cells); }
   std::int32_t columns() const { return std::min(view_.extent.kv_len, view_.cells); }
@@ -78,7 +79,7 @@ class Rows {
   }
 
  private:
-  Forward call(const compiler::Args& args) {
+  Forward forward() {
     check(view_);
     Tensor q = view_.q, k = view_.k;
     const Extent& e = view_.extent;
@@ -87,12 +88,12 @@ class Rows {
       k = Tensor(&zero_, DType::f32, {1, 1, e.kv_len, 1}, {0, 0, 0, 0});
     }
     const Tensor v(&zero_, DType::f32, {k.shape[0], k.shape[1], k.shape[2], 0}, {0, 0, 0, 0});
-    return {.q = q, .k = k, .v = v, .captures = args.captures, .params = args.params};
+    return {.q = q, .k = k, .v = v};
   }
 
   compiler::Problem problem() const {
     compiler::Problem p;
-    const Tensor &q = call_.q, &k = call_.k;
+    const Tensor &q = forward_.q, &k = forward_.k;
     p.batch = q.shape[0];
     p.q_heads = q.shape[1], p.kv_heads = k.shape[1], p.group = p.q_heads / p.kv_heads;
     p.q.length = view_.extent.q_len, p.kv.length = view_.extent.kv_len;
@@ -105,7 +106,7 @@ class Rows {
 
   const View& view_;
   float zero_ = 0;
-  Forward call_;
+  Forward forward_;
   compiler::Problem problem_;
   OracleRows oracle_;
 };
@@ -126,10 +127,7 @@ void check_tiles(const Extent& e, bool closed) {
 }  // namespace
 
 void check(const View& view) {
-  if (view.scale && !std::isfinite(static_cast<float>(*view.scale)))
-    throw Error("bad-scale", fmt::format("the scale {} is not a finite f32", *view.scale), {},
-                "s = scale * (q . k) is computed in f32, whose largest number is 3.4e38",
-                "pass a finite scale, or none for 1 / sqrt(D)");
+  compiler::check_scale(view.scale);
   const Tensor &q = view.q, &k = view.k;
   const bool fits = q.rank == 4 && k.given() && k.rank == 4 && q.shape[3] == k.shape[3] && k.shape[1] > 0 &&
                     q.shape[1] % k.shape[1] == 0 && view.b < q.shape[0] && view.h < q.shape[1] &&

@@ -27,6 +27,14 @@ fs::path entry_path(const fs::path& folder, std::string_view name) {
   return folder / "entries" / name.substr(0, 2) / name.substr(2);
 }
 
+/// Why this folder of entries is not used: others could put code there. Of those above it, the cache's own was asked
+/// already.
+std::string why_not_used(const fs::path& folder) {
+  for (const fs::path& one : {folder.parent_path(), folder})
+    if (const std::string why = why_not_ours_within(one); !why.empty()) return fmt::format("{}: {}", one.string(), why);
+  return "";
+}
+
 bool is_name(std::string_view text, std::size_t size) {
   return text.size() == size && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
@@ -115,8 +123,14 @@ std::vector<std::string> Cache::notes() {
 
 std::optional<CacheEntry> Cache::find_in(const fs::path& folder, const CacheKey& key, bool may_write) {
   const fs::path path = entry_path(folder, key.name());
-  const FileText file = read_file(path);
+  const bool users = folder == folders_.user;
+  if (const std::string why = users ? why_not_used(path.parent_path()) : ""; !why.empty()) {
+    note(fmt::format("{} is passed over: {}", path.string(), why));
+    return std::nullopt;
+  }
+  FileText file = read_file(path);
   if (file.missing) return std::nullopt;
+  if (const std::string why = users ? why_not_ours_within(path) : ""; !why.empty()) file = {{}, false, why};
   ParsedEntry parsed = file.text ? parse_entry(*file.text, key) : ParsedEntry{std::nullopt, file.wrong, false};
   if (!parsed.entry) {
     const bool gone = may_write && !parsed.other_format && remove_whatever(path);
@@ -142,6 +156,7 @@ bool Cache::keep(const CacheKey& key, const CacheEntry& entry) {
   std::string wrong = text.size() > limit_
                           ? fmt::format("it has {} bytes, and the cache has room for {}", text.size(), limit_)
                           : "";
+  if (wrong.empty()) wrong = why_not_used(path.parent_path());
   const auto write = [&] {
     return make_folders(path.parent_path()) && make_folders(unfinished)
                ? replace_file(path, text, (unfinished / "XXXXXX").string(), Durable::no)

@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "runtime/attention/offline/purpose.h"
 #include "runtime/machine/files.h"
 #include "runtime/machine/options.h"
+#include "runtime/machine/purpose.h"
 #include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime {

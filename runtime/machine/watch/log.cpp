@@ -7,7 +7,6 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/machine/files.h"
@@ -40,8 +39,8 @@ void write_line(int file, const std::string& line) {
   const auto now = std::chrono::system_clock::now();
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1000000;
   const std::string all = fmt::format("attune {:%H:%M:%S}.{:06} {} {}\n",
-                                      fmt::gmtime(std::chrono::system_clock::to_time_t(now)), micros,
-                                      syscall(SYS_gettid), one_line(line));
+                                      fmt::gmtime(std::chrono::system_clock::to_time_t(now)), micros, gettid(),
+                                      one_line(line));
   const FileSizeLimit limit;
   // In one write, so that lines of threads and processes stay whole. An error has nowhere to be reported.
   while (write(file, all.data(), all.size()) < 0 && errno == EINTR) {

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "runtime/engines/cover/tiles.h"
-#include "runtime/engines/cpu/parallel.h"
 #include "runtime/engines/layout.h"
 #include "runtime/machine/as_size.h"
 
@@ -105,8 +104,8 @@ Axis::Axis(const compiler::Positions& positions, std::int64_t batch, std::int64_
   firsts.push_back(std::ssize(grains));
 }
 
-Work work_of(const compiler::LoweredMod& lowered, const compiler::Args& args, const Problem& problem, const Axis& q,
-             const Axis& kv, std::int64_t grain) {
+Work work_of(const MaskedCall& call, const Tasks& tasks) {
+  const auto& [lowered, args, problem, q, kv, grain] = call;
   Work out;
   const bool packed = problem.q.packed();
   out.entries = !packed && lowered.cover.by_batch ? problem.batch : 1;
@@ -120,7 +119,7 @@ Work work_of(const compiler::LoweredMod& lowered, const compiler::Args& args, co
   // As kernels cut them; a grain of another size is one tile.
   const Asked ask{tiles ? &*tiles : nullptr, problem, q, kv, grain, grain % 128 == 0 ? 128 : grain};
   if (problem.batch > 0 && problem.q_heads > 0)
-    run_tasks(std::ssize(out.needs), [&](std::int64_t i, int) {
+    tasks(std::ssize(out.needs), [&](std::int64_t i) {
       const std::int64_t table = i / count;
       std::vector<Span> needs;
       for (std::int64_t g = 0; g < group; ++g)
@@ -151,6 +150,17 @@ std::int64_t GrainSet::beyond(const GrainSet& other) const {
   std::int64_t count = 0;
   for (std::size_t i = 0; i < words_.size(); ++i) count += std::popcount(words_[i] & ~other.words_[i]);
   return count;
+}
+
+std::vector<std::int64_t> local_rows(const Axis& axis, std::span<const int> owners) {
+  std::vector<std::int64_t> rows, next;
+  for (std::size_t g = 0; g < owners.size(); ++g) {
+    const auto owner = static_cast<std::size_t>(owners[g]);
+    if (next.size() <= owner) next.resize(owner + 1);
+    rows.push_back(next[owner]);
+    next[owner] += axis.grains[g].rows();
+  }
+  return rows;
 }
 
 std::vector<int> contiguous(const Axis& axis, int ranks) {
@@ -209,67 +219,73 @@ std::vector<std::size_t> cuts_of(const Axis& q, std::span<const Work> layers, st
 
 }  // namespace
 
-std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together,
-                        double keys_weight) {
-  struct Chunk {
-    std::size_t first, last;
-    std::int64_t rows = 0;
-    double pairs = 0;
-    GrainSet needs;
-  };
-  const auto count = std::ssize(q.grains);
-  const std::int64_t parts = std::min(count, greedy_runs * ranks);
-  std::vector<Chunk> chunks;
-  double all_pairs = 0;
-  std::int64_t most_rows = 0;
+namespace {
+
+/// Neighbouring grains of queries that one rank gets together.
+struct GreedyRun {
+  std::size_t first, last;
+  std::int64_t rows = 0;
+  double pairs = 0;
+  GrainSet needs;
+};
+/// What a rank has got so far.
+struct Holder {
+  double pairs = 0;
+  std::int64_t rows = 0;
+  GrainSet has;
+};
+
+std::vector<GreedyRun> runs_of(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together) {
+  const std::int64_t parts = std::min(std::ssize(q.grains), greedy_runs * ranks);
   const std::vector<std::size_t> cuts = cuts_of(q, layers, parts, together);
+  std::vector<GreedyRun> out;
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-    Chunk chunk{cuts[i], cuts[i + 1], 0, 0, GrainSet(kv.grains.size())};
-    for (std::size_t g = chunk.first; g < chunk.last; ++g) {
-      chunk.rows += q.grains[g].rows();
+    GreedyRun run{cuts[i], cuts[i + 1], 0, 0, GrainSet(kv.grains.size())};
+    for (std::size_t g = run.first; g < run.last; ++g) {
+      run.rows += q.grains[g].rows();
       for (const Work& work : layers) {
-        chunk.pairs += work.pairs[g];
+        run.pairs += work.pairs[g];
         for (std::int64_t table = 0; table < work.entries * work.heads; ++table)
-          for (const Span& span : work.need(table / work.heads, table % work.heads, g)) chunk.needs.add(span);
+          for (const Span& span : work.need(table / work.heads, table % work.heads, g)) run.needs.add(span);
       }
     }
-    all_pairs += chunk.pairs;
-    most_rows = std::max(most_rows, chunk.rows);
-    chunks.push_back(std::move(chunk));
+    out.push_back(std::move(run));
   }
-  std::vector<std::size_t> order(chunks.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return chunks[a].pairs > chunks[b].pairs; });
+  return out;
+}
 
-  struct Rank {
-    double pairs = 0;
-    std::int64_t rows = 0;
-    GrainSet has;
-  };
-  std::vector<Rank> all(static_cast<std::size_t>(ranks), {0, 0, GrainSet(kv.grains.size())});
+}  // namespace
+
+std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together,
+                        double keys_weight) {
+  std::vector<GreedyRun> runs = runs_of(q, kv, layers, ranks, together);
+  double all_pairs = 0;
+  std::int64_t most_rows = 0;
+  for (const GreedyRun& run : runs) all_pairs += run.pairs, most_rows = std::max(most_rows, run.rows);
+  std::ranges::stable_sort(runs, std::ranges::greater{}, &GreedyRun::pairs);
+
+  std::vector<Holder> all(static_cast<std::size_t>(ranks), {0, 0, GrainSet(kv.grains.size())});
   std::vector<int> out(q.grains.size());
   const double share = std::max(1.0, all_pairs / ranks);
   const auto keys = static_cast<double>(std::max<std::size_t>(1, kv.grains.size()));
-  for (const std::size_t c : order) {
-    const Chunk& chunk = chunks[c];
+  for (const GreedyRun& run : runs) {
     std::size_t best = all.size(), emptiest = 0;
     double least = 0;
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (all[r].rows < all[emptiest].rows) emptiest = r;
       // Equal shares, which frameworks want: half a run more at the most.
-      if ((all[r].rows + chunk.rows) * ranks > q.rows + most_rows * ranks / 2) continue;
-      const double score = (all[r].pairs + chunk.pairs) / share +
-                           keys_weight * static_cast<double>(chunk.needs.beyond(all[r].has)) / keys;
+      if ((all[r].rows + run.rows) * ranks > q.rows + most_rows * ranks / 2) continue;
+      const double score = (all[r].pairs + run.pairs) / share +
+                           keys_weight * static_cast<double>(run.needs.beyond(all[r].has)) / keys;
       if (best == all.size() || score < least) best = r, least = score;
     }
-    Rank& rank = all[best == all.size() ? emptiest : best];
-    rank.pairs += chunk.pairs;
-    rank.rows += chunk.rows;
-    rank.has.add(chunk.needs);
-    for (std::size_t g = chunk.first; g < chunk.last; ++g) {
-      out[g] = static_cast<int>(&rank - all.data());
-      if (together) rank.has.add(g);
+    Holder& holder = all[best == all.size() ? emptiest : best];
+    holder.pairs += run.pairs;
+    holder.rows += run.rows;
+    holder.has.add(run.needs);
+    for (std::size_t g = run.first; g < run.last; ++g) {
+      out[g] = static_cast<int>(&holder - all.data());
+      if (together) holder.has.add(g);
     }
   }
   return out;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,8 +54,18 @@ struct Work {
 /// A pair of a partial tile costs this times as much as one of a full tile.
 inline constexpr double partial_cost = 1.15;
 
-Work work_of(const compiler::LoweredMod& lowered, const compiler::Args& args, const compiler::Problem& problem,
-             const Axis& q, const Axis& kv, std::int64_t grain);
+/// Calls task(i) once for each i in [0, count), in any order, some at once.
+using Tasks = std::function<void(std::int64_t count, const std::function<void(std::int64_t)>& task)>;
+
+/// A mask with what it reads, on positions in grains.
+struct MaskedCall {
+  const compiler::LoweredMod& lowered;
+  const compiler::Args& args;
+  const compiler::Problem& problem;
+  const Axis &q, &kv;
+  std::int64_t grain;
+};
+Work work_of(const MaskedCall& call, const Tasks& tasks);
 
 /// A set of grains.
 class GrainSet {
@@ -76,6 +87,9 @@ struct Dealt {
   std::vector<int> q, kv;
   bool operator==(const Dealt&) const = default;
 };
+
+/// Where the rows of each grain lie in the tensors of its owner.
+std::vector<std::int64_t> local_rows(const Axis& axis, std::span<const int> owners);
 
 /// One run of rows a rank, as even as grains allow.
 std::vector<int> contiguous(const Axis& axis, int ranks);

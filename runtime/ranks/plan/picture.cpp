@@ -16,7 +16,7 @@ constexpr double left = 74, plot_width = 560, right = 24;
 
 class Picture {
  public:
-  Picture(const detail::Ranks& ranks, const Layer& layer, std::string_view title)
+  Picture(const Plan& ranks, const Layer& layer, std::string_view title)
       : ranks_(ranks), layer_(layer), title_(title), row_(std::clamp(320.0 / ranks.count(), 1.0, 16.0)) {}
 
   std::string operator()() {
@@ -142,7 +142,7 @@ class Picture {
     return static_cast<double>(n) / static_cast<double>(std::max<std::int64_t>(1, all));
   }
 
-  const detail::Ranks& ranks_;
+  const Plan& ranks_;
   const Layer& layer_;
   std::string_view title_;
   double row_, y_ = 0, at_ = 0;
@@ -151,7 +151,7 @@ class Picture {
 
 }  // namespace
 
-std::string picture(const detail::Ranks& ranks, std::size_t layer, std::string_view title) {
+std::string picture(const Plan& ranks, std::size_t layer, std::string_view title) {
   return Picture(ranks, ranks.layers.at(layer), title)();
 }
 

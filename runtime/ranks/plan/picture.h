@@ -9,6 +9,6 @@
 namespace attune::runtime::ranks {
 
 /// Of the chosen schedule of a layer. `title`: the mask, in one line.
-std::string picture(const detail::Ranks& ranks, std::size_t layer, std::string_view title);
+std::string picture(const Plan& ranks, std::size_t layer, std::string_view title);
 
 }  // namespace attune::runtime::ranks

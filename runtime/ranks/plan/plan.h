@@ -1,27 +1,15 @@
 // runtime/ranks/plan/plan.h — the plan of Shares: who holds what, and for each mask what travels by which schedule
 #pragma once
 
-#include <mutex>
-#include <set>
+#include <functional>
+#include <optional>
 
 #include <attune/attention.h>
 
+#include "runtime/ranks/plan/mask.h"
 #include "runtime/ranks/plan/predict.h"
 
 namespace attune::runtime::ranks {
-
-class DeviceRoom;
-
-/// What makes two calls' masks the same: the mask, its parameters and the contents of what it captures.
-struct MaskOf {
-  ir::Digest mask, data;
-  bool operator==(const MaskOf&) const = default;
-};
-/// Reads what the mask captures, on the host.
-MaskOf mask_of(const compiler::LoweredMod& lowered, const compiler::Args& args);
-
-/// What a call says that only one rank computes; empty: nothing.
-std::string_view not_over_ranks(const Forward& call);
 
 /// One way to deal.
 struct Candidate {
@@ -42,56 +30,54 @@ struct Layer {
   const Predicted& chosen() const { return schedules.front(); }
 };
 
-}  // namespace attune::runtime::ranks
+/// Which rank plans, of how many.
+struct Place {
+  int rank = 0, count = 1;
+};
 
-namespace attune::detail {
+struct Plan {
+  /// `wholes`: a call for each attention. `before`: whose deal is kept, or null. `tasks`: what works out masks.
+  Plan(std::span<const Attention> attentions, std::span<const Forward> wholes, const Place& place,
+       const Shares::How& asked, const Plan* before, const Tasks& tasks);
 
-struct Ranks {
-  /// `wholes`: a call for each attention. `before`: whose deal is kept, or null.
-  Ranks(std::span<const Attention> attentions, std::span<const Forward> wholes, Transport with,
-        const Shares::How& asked, const Ranks* before);
-
-  Transport transport;
-  Shares::How how;
+  How how;
   compiler::Problem problem;  ///< of the whole call
-  runtime::ranks::Sizes sizes;
+  Place place;
+  Sizes sizes;
   DType dtype = DType::bf16;
-  runtime::ranks::Axis q, kv;
-  bool together = false;                              ///< a rank holds the queries and the keys of its positions
-  std::vector<runtime::ranks::Candidate> candidates;  ///< the chosen first
-  std::vector<runtime::ranks::Layer> layers;
+  Axis q, kv;
+  bool together = false;              ///< a rank holds the queries and the keys of its positions
+  std::vector<Candidate> candidates;  ///< the chosen first
+  std::vector<Layer> layers;
   std::vector<std::vector<Shares::Stretch>> q_of, kv_of;  ///< by rank
   ir::Digest digest;                                      ///< of all that ranks must agree on
 
-  int count() const { return transport.count; }
-  const runtime::ranks::Dealt& dealt() const { return candidates.front().dealt; }
+  int count() const { return place.count; }
+  const Dealt& dealt() const { return candidates.front().dealt; }
   std::int64_t q_rows(int rank) const;
   std::int64_t kv_rows(int rank) const;
   /// Bytes that a forward of a layer brings to the rank.
   double received(int rank, std::size_t layer) const;
   std::string explain() const;
 
-  /// The digests of calls on which the ranks agreed before.
-  mutable std::mutex agreed_mutex;
-  mutable std::set<ir::Digest> agreed;
-  /// What calls on a device keep between them; null before the first one.
-  mutable std::mutex room_mutex;
-  mutable std::shared_ptr<runtime::ranks::DeviceRoom> room;
-
  private:
   /// A deal, and by layer all schedules.
   struct Considered {
-    runtime::ranks::Candidate candidate;
-    std::vector<std::vector<runtime::ranks::Predicted>> schedules;
+    Candidate candidate;
+    std::vector<std::vector<Predicted>> schedules;
   };
-  Considered consider(Shares::Deal deal, std::vector<int> q_owners, std::span<const runtime::ranks::Work> work,
-                      const std::vector<bool>& linear) const;
-  void choose(std::span<const runtime::ranks::Work> work, const std::vector<bool>& linear, const Ranks* before);
+  /// A layer's work, and whether parts of its results can be merged.
+  struct Asked {
+    std::vector<Work> work;
+    std::vector<bool> linear;
+  };
+  Considered consider(Deal deal, std::vector<int> q_owners, const Asked& asked) const;
+  Considered best_greedy(const Asked& asked) const;
+  void choose(const Asked& asked, const Plan* before);
   /// All schedules, the best first. `linear`: parts can be merged.
-  std::vector<runtime::ranks::Predicted> schedules(const runtime::ranks::Work& work, const runtime::ranks::Dealt& dealt,
-                                                   bool linear) const;
-  double share_of_gather(const runtime::ranks::Work& work, const runtime::ranks::Dealt& dealt) const;
+  std::vector<Predicted> schedules(const Work& work, const Dealt& dealt, bool linear) const;
+  double share_of_gather(const Work& work, const Dealt& dealt) const;
   ir::Digest digest_of_plan() const;
 };
 
-}  // namespace attune::detail
+}  // namespace attune::runtime::ranks

@@ -18,9 +18,10 @@ double rate(double gb_s) { return gb_s * 1e6; }  // bytes a ms
 
 class Predictor {
  public:
-  Predictor(const Sizes& sizes, const Axis& q, const Axis& kv, const Work& work, const Dealt& dealt, int ranks,
-            const How& how)
-      : s_(sizes), kv_(kv), dealt_(dealt), ranks_(ranks), how_(how), needs_(work, dealt, ranks, sizes.kv_shared()) {
+  Predictor(const Setting& setting, const Work& work, const Dealt& dealt)
+      : s_(setting.sizes), kv_(setting.kv), dealt_(dealt), ranks_(setting.ranks), how_(setting.how),
+        needs_(work, dealt, setting.ranks, setting.sizes.kv_shared()) {
+    const Axis& q = setting.q;
     pairs_.resize(count());
     rows_.resize(count());
     stretches_.resize(count());
@@ -314,9 +315,8 @@ Needs::Needs(const Work& work, const Dealt& dealt, int n, bool kv_shared)
       }
 }
 
-Predicted predict(const Sizes& sizes, const Axis& q, const Axis& kv, const Work& work, const Dealt& dealt, int ranks,
-                  const How& how, Travel travel, int groups) {
-  return Predictor(sizes, q, kv, work, dealt, ranks, how)(travel, groups);
+Predicted predict(const Setting& setting, const Work& work, const Dealt& dealt, Travel travel, int groups) {
+  return Predictor(setting, work, dealt)(travel, groups);
 }
 
 std::vector<int> groups_of(std::int64_t kv_heads) {

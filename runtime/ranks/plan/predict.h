@@ -57,9 +57,15 @@ struct Needs {
   }
 };
 
+/// What all schedules of a call have in common.
+struct Setting {
+  const Sizes& sizes;
+  const Axis &q, &kv;
+  int ranks;
+  const How& how;
+};
 /// A schedule with `groups` of key heads (only gather has several).
-Predicted predict(const Sizes& sizes, const Axis& q, const Axis& kv, const Work& work, const Dealt& dealt, int ranks,
-                  const How& how, Travel travel, int groups);
+Predicted predict(const Setting& setting, const Work& work, const Dealt& dealt, Travel travel, int groups);
 /// Groups that gather may have: divisors of the key heads up to 8.
 std::vector<int> groups_of(std::int64_t kv_heads);
 

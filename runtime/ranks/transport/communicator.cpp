@@ -12,8 +12,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/attention/placed.h"
-
 namespace attune::runtime::ranks {
 namespace {
 
@@ -28,9 +26,6 @@ void pause(int looks) {
   if (looks < 100) return std::this_thread::yield();
   std::this_thread::sleep_for(looks < 1000 ? 20us : 1000us);
 }
-
-/// Whether the stream has still to come to it. What the driver says of a device that has failed is a no.
-bool is_ahead(cu::Event event) { return driver().cuEventQuery.raw(event) == cu::Result::not_ready; }
 
 std::size_t bytes_of(Communicator::Parts parts) {
   std::size_t bytes = 0;
@@ -358,56 +353,6 @@ void Communicator::on_host(Parts send, Parts receive) {
     });
 }
 
-cu::Event Communicator::event() {
-  cu::Event out = nullptr;
-  if (events_.empty()) {
-    driver().cuEventCreate(&out, cu::event_without_time);
-  } else {
-    out = events_.back();
-    events_.pop_back();
-  }
-  return out;
-}
-
-/// Forgets exchanges that are done. One that has begun and takes too long ends the communicator, and so does what NCCL
-/// says of it.
-void Communicator::look_at_watched() {
-  while (!watched_.empty() && !is_ahead(watched_.front().done)) {
-    events_.insert(events_.end(), {watched_.front().begun, watched_.front().done});
-    watched_.pop_front();
-  }
-  if (watched_.empty() || !comm_) return;
-  Watched& first = watched_.front();
-  const auto now = Clock::now();
-  if (!first.since && !is_ahead(first.begun)) first.since = now;
-  try {
-    require_going();
-    check(state(), "an exchange");
-    if (first.since && now - *first.since > std::chrono::duration<double>(seconds_)) fail(late("an exchange"));
-  } catch (const Error&) {
-    // It is kept for the next exchange.
-  }
-}
-
-/// The thread that ends an exchange whose other rank has gone. A host that waits for the stream cannot end it.
-void Communicator::watch() {
-  using namespace std::chrono_literals;
-  try {
-    const Current current(context_);
-    std::unique_lock lock(mutex_);
-    while (!closing_ && !over_) {
-      if (watched_.empty()) {
-        changed_.wait(lock);
-      } else {
-        changed_.wait_for(lock, 10ms);
-        look_at_watched();
-      }
-    }
-  } catch (const std::exception&) {
-    // Without a driver there is nothing to watch.
-  }
-}
-
 void Communicator::stop() {
   const std::lock_guard lock(mutex_);
   if (group_) {
@@ -421,47 +366,3 @@ void Communicator::stop() {
 }
 
 }  // namespace attune::runtime::ranks
-
-namespace attune {
-namespace {
-
-template <class... A>
-Transport transport_by(Line at, A... arguments) {
-  return runtime::placed(at, [&] {
-    const auto made = std::make_shared<runtime::ranks::Communicator>(arguments...);
-    return Transport{.rank = made->rank(),
-                     .count = made->count(),
-                     .exchange = [made](std::span<const Transport::Part> send, std::span<const Transport::Part> receive,
-                                        void* stream) { made->exchange(send, receive, stream); },
-                     .stop = [made] { made->stop(); }};
-  });
-}
-
-}  // namespace
-
-std::array<std::byte, 128> nccl_id(Line at) {
-  return runtime::placed(at, [] {
-    using namespace runtime::ranks;
-    const Nccl& nccl = nccl_to_open();
-    NcclId id;
-    if (const NcclResult result = nccl.ncclGetUniqueId(&id); result != NcclResult::success)
-      throw nccl_error(nccl, nullptr, result, "ncclGetUniqueId");
-    return std::bit_cast<std::array<std::byte, 128>>(id);
-  });
-}
-
-Transport nccl(const std::array<std::byte, 128>& id, int rank, int count, int device, double seconds, Line at) {
-  runtime::placed(at, [&] {
-    if (count < 1 || rank < 0 || rank >= count)
-      throw Error("ranks-count", fmt::format("there is no rank {} of {}", rank, count), {},
-                  "ranks are numbered from 0 to one less than their count",
-                  "pass this rank's number, and how many there are");
-  });
-  return transport_by(at, std::bit_cast<runtime::ranks::NcclId>(id), rank, count, device, seconds);
-}
-
-Transport nccl(void* communicator, int device, double seconds, Line at) {
-  return transport_by(at, static_cast<runtime::ranks::NcclComm>(communicator), device, seconds);
-}
-
-}  // namespace attune

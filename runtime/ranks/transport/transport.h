@@ -8,11 +8,6 @@
 
 namespace attune::runtime::ranks {
 
-/// Plans look at pairs of ranks, and threads keep a queue for each.
-inline constexpr int most_ranks = 4096;
-/// Throws the Error `ranks-count` where there are more, or none.
-void check_count(int count);
-
 /// Throws the Error `ranks-differ` on every rank unless all have the same digest. `what` they should agree on, in
 /// words.
 void compare(const Transport& with, const ir::Digest& digest, std::string_view what, void* stream);

@@ -34,9 +34,9 @@ std::string why_illegal(const KernelSpec&, const Variant&) { return {}; }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelPlan plan = plan_of(forward_plain(), spec, 1, 1);
-  plan.heads = 1;
-  plan.traits = {{"threads", tile.threads}};
+  KernelPlan plan = plan_of(forward_plain(), spec, variant, 1, 1);
+  plan.tile.heads = 1;
+  plan.tile.own = {{"threads", tile.threads}};
   return {.plan = std::move(plan), .threads = tile.threads, .shared_bytes = 0};
 }
 

@@ -324,11 +324,11 @@ TEST_CASE("results are verified against what the call bound", "[bind]") {
   back.captures = captures;
   back.params = params;
   const auto problem = compiler::check(lowered, call, {});
-  CHECK_NOTHROW(runtime::verify(lowered, call, problem, {.rows = 1000}));
-  CHECK_NOTHROW(runtime::verify(lowered, back, problem, {.rows = 1000}));
+  CHECK_NOTHROW(runtime::verify(runtime::call_of(lowered, call, problem), {.rows = 1000}));
+  CHECK_NOTHROW(runtime::verify(runtime::call_of(lowered, back, problem), {.rows = 1000}));
   for (float& x : b.bias.values()) x = -x;
-  CHECK_THROWS_AS(runtime::verify(lowered, call, problem, {.rows = 1000}), Bug);
-  CHECK_THROWS_AS(runtime::verify(lowered, back, problem, {.rows = 1000}), Bug);
+  CHECK_THROWS_AS(runtime::verify(runtime::call_of(lowered, call, problem), {.rows = 1000}), Bug);
+  CHECK_THROWS_AS(runtime::verify(runtime::call_of(lowered, back, problem), {.rows = 1000}), Bug);
 }
 
 TEST_CASE("a backward of packed sequences takes their longest length", "[bind]") {

@@ -11,6 +11,8 @@
 
 #include "tests/catch.h"
 #include "tests/refusal.h"
+#include "tests/sanitizers.h"
+#include "tests/small_stack.h"
 
 using namespace attune;
 using tests::refusal;
@@ -202,4 +204,29 @@ TEST_CASE("many threads call one Attention and its copies at once: the same bits
     });
   for (std::thread& t : threads) t.join();
   CHECK(std::ranges::all_of(same, std::identity{}));
+}
+
+TEST_CASE("a first call compiles on a thread with little stack", "[resources]") {
+  if (tests::sanitized) return;  // sanitizers need more than such a stack for anything
+  const Call c;
+  std::string text = "s";
+  for (int i = 0; i < 4; ++i) text = "max(0.25f, (" + text + "))";
+  for (const std::size_t stack : {std::size_t{64} << 10, std::size_t{512} << 10}) {
+    // Kernels that no test before this has made.
+    const std::string scaled = text + " * " + std::to_string(stack + 1) + ".0f";
+    std::string failure;
+    c.forget();
+    tests::on_stack_of(stack, [&] {
+      try {
+        Attention{.score = Text().score(scaled), .mask = mods::causal()}.run(c.forward);
+      } catch (const std::exception& e) {
+        failure = e.what();
+      }
+    });
+    CHECK(failure == "");
+    const std::vector<float> on_little = c.result();
+    c.forget();
+    Attention{.score = Text().score(scaled), .mask = mods::causal()}.run(c.forward);
+    CHECK((c.result() == on_little));
+  }
 }

@@ -1,11 +1,9 @@
-// tests/runtime/machine/tensor.test.cpp — 16-bit floats against exact arithmetic; elements, arrays
+// tests/runtime/machine/tensor.test.cpp — 16-bit floats against exact arithmetic; elements
 #include "runtime/machine/tensor.h"
 
 #include <bit>
 #include <cmath>
 #include <limits>
-
-#include <attune/error.h>
 
 #include "tests/catch.h"
 
@@ -147,14 +145,4 @@ TEST_CASE("elements of every type are read as the language sees them", "[tensor]
   CHECK(runtime::load(Tensor(const_cast<std::uint8_t*>(&yes), DType::boolean, {}), 0) == 1);
   CHECK(runtime::load(Tensor(const_cast<std::uint8_t*>(&yes), DType::u8, {}), 0) == 7);
   CHECK(runtime::load(Tensor(const_cast<std::int8_t*>(&minus), DType::i8, {}), 0) == -3);
-}
-
-TEST_CASE("an array is zeroed, shared by its copies, and has an address even when empty", "[tensor]") {
-  auto a = Device::cpu().array<float>({2, 3});
-  for (const float x : a.values()) CHECK(x == 0);
-  const auto copy = a;
-  a.data()[4] = 5;
-  CHECK(copy.values()[4] == 5);
-  CHECK(Device::cpu().array<float>({0, 3}).data() != nullptr);
-  CHECK_THROWS_AS((Device{.kind = Device::Kind::cuda}.array<float>({2})), Error);
 }

@@ -7,7 +7,6 @@
 #include "codegen/headers.h"
 #include "compiler/cover.h"
 #include "compiler/lower.h"
-#include "runtime/attention/offline/purpose.h"
 #include "runtime/engines/cuda/consider.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
@@ -33,7 +32,7 @@ std::string content(const Attention& attention, codegen::KernelSpec spec = {}) {
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
   const auto kind = codegen::call_kind(parts, codegen::Length::longer);
   const codegen::KernelChoices all = codegen::choose(spec, parts.facts, kind);
-  return cuda::asked(codegen::kernel_source(parts, all.choices[0].plan, spec.arch)).content;
+  return cuda::asked(codegen::kernel_source(parts, all.choices[0].plan)).content;
 }
 
 }  // namespace
@@ -114,6 +113,17 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
   CHECK(spec_of({.d = 40, .few = true}, 90).load == 16);
 }
 
+TEST_CASE("packed tensors that nothing is said of are contiguous, and take the same kernels as dense ones",
+          "[request]") {
+  for (const std::int64_t d : {20, 64, 128}) {
+    INFO(d);
+    CHECK(spec_of({.d = d, .packed = true}, 90).boxes == spec_of({.d = d}, 90).boxes);
+  }
+  const codegen::KernelChoices packed = codegen::choose(spec_of({.packed = true}, 90), {});
+  CHECK(packed.choices.front().plan.kernel->name == "forward_sm90");
+  CHECK(shape_of(spec_of({.packed = true}, 90), codegen::Length::longer).boxes == std::nullopt);
+}
+
 TEST_CASE("how exact a kernel is, is said where its type alone does not say it", "[request]") {
   const auto said = [](DType type, bool exact) {
     Request request = asked({});
@@ -132,13 +142,14 @@ TEST_CASE("how exact a kernel is, is said where its type alone does not say it",
 }
 
 TEST_CASE("targets are what kernels are compiled for", "[request]") {
-  for (const char* name : {"sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120", "portable", "avx2",
-                           "avx512", "avx512bf16", "amx"}) {
+  for (const char* name : {"sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_103", "sm_110", "sm_120",
+                           "sm_121", "portable", "avx2", "avx512", "avx512bf16", "amx"}) {
     const auto target = target_named(name);
     REQUIRE(target);
     CHECK(name_of(*target) == name);
   }
-  for (const char* name : {"", "sm_", "sm_75", "sm_90", "sm_80a", "sm_90b", "sm90a", "AVX2", "gpu", "sm_99999999999"}) {
+  for (const char* name :
+       {"", "sm_", "sm_75", "sm_90", "sm_80a", "sm_90b", "sm_95", "sm_999", "sm90a", "AVX2", "gpu", "sm_99999999999"}) {
     INFO(name);
     CHECK_FALSE(target_named(name));
   }
@@ -149,14 +160,16 @@ TEST_CASE("what is not there is named with the command that makes it", "[request
   const Capture<float> slope(a.tensor({16}), "slope");
   const Attention attention{.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); },
                             .mask = [](At at) { return at.kv <= at.q; }};
-  const auto describe = [&] {
-    Request request = asked(attention);
-    request.target = "sm_80";
-    request.shape = shape_of({.arch = 80}, codegen::Length::longer);
-    return request;
+  Request request = asked(attention);
+  request.target = "sm_80";
+  request.shape = shape_of({.arch = 80}, codegen::Length::longer);
+  struct Described final : Purpose {
+    const Request& request;
+    explicit Described(const Request& of) : request(of) {}
+    Text describe() const override { return text_of(request); }
   };
   try {
-    const Purpose purpose(describe);
+    const Described purpose(request);
     refuse_to_compile(&purpose);
   } catch (const Error& e) {
     tests::golden_error("kernel-missing", e.what());

@@ -134,11 +134,11 @@ struct Lowered {
 
   explicit Lowered(const Attention& a) : lowered(compiler::lower(a)), scale(a.scale) {}
   void oracle(const Backward& call) const {
-    runtime::oracle_backward(lowered, call, compiler::check(lowered, call, scale));
+    runtime::oracle_backward(runtime::call_of(lowered, call, compiler::check(lowered, call, scale)));
   }
   void cpu(const Backward& call, Isa isa, int threads = 1) const {
-    runtime::cpu::backward(lowered, call, compiler::check(lowered, call, scale),
-                           {.isa = isa, .executor = {.workers = threads}});
+    runtime::cpu::engine.run(runtime::call_of(lowered, call, compiler::check(lowered, call, scale)),
+                             {.isa = isa, .executor = {.workers = threads}});
   }
 };
 
@@ -285,7 +285,7 @@ TEST_CASE("given what the forward gave, or computed again: the same gradients", 
     Backward call = c.call(c.got);
     const Owned o = owned(DType::f32, {2, 4, 24, 3}), lse = owned(DType::f32, {2, 4, 24});
     const Forward forward{.q = c.q, .k = c.k, .v = c.v, .o = o, .lse = lse};
-    runtime::oracle_forward(lowered.lowered, forward, compiler::check(lowered.lowered, forward, {}));
+    runtime::oracle_forward(runtime::call_of(lowered.lowered, forward, compiler::check(lowered.lowered, forward, {})));
     call.o = o;
     call.lse = lse;
     lowered.cpu(call, runtime::cpu::best_isa());
@@ -415,14 +415,14 @@ TEST_CASE("a backward works in the memory it says, and in no more", "[cpu_backwa
          made.captures, 15);
   const Backward call = c.call(c.got);
   const compiler::Problem problem = compiler::check(lowered.lowered, call, {});
-  const compiler::LoweredMod& compiled = lowered.lowered;
-  runtime::cpu::Means means{.isa = runtime::cpu::best_isa(), .executor = {.workers = 3}};
-  const std::size_t size = runtime::cpu::backward_workspace(compiled, call, problem, means);
+  const runtime::Call checked = runtime::call_of(lowered.lowered, call, problem);
+  runtime::Means means{.isa = runtime::cpu::best_isa(), .executor = {.workers = 3}};
+  const std::size_t size = runtime::cpu::engine.workspace(checked, means);
   std::vector<std::byte> memory(size + 128, std::byte{0xff});
   const auto at = reinterpret_cast<std::uintptr_t>(memory.data());
   const std::size_t skip = (64 - at % 64) % 64;
   means.workspace = std::span(memory).subspan(skip, size);
-  runtime::cpu::backward(compiled, call, problem, means);
+  runtime::cpu::engine.run(checked, means);
   lowered.oracle(c.call(c.wanted));
   agree(c, f32_tolerance, "memory of the caller's");
   for (std::size_t i = skip + size; i < memory.size(); ++i) CHECK(memory[i] == std::byte{0xff});

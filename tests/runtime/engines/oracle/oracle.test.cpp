@@ -8,6 +8,7 @@
 
 #include "compiler/check.h"
 #include "compiler/trace.h"
+#include "runtime/engines/oracle/oracle.h"
 #include "runtime/engines/oracle/outside.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
@@ -456,9 +457,10 @@ TEST_CASE("reads outside of captured tensors are counted where they matter, and 
     text.capture("table", table).capture("bucket", bucket).capture("far", far);
     Attention a{.score = text.score(score), .mask = text.mask(mask)};
     if (!sink.empty()) a.sink = text.sink(sink);
-    const compiler::BoundMod bound = compiler::trace(a);
+    const compiler::LoweredMod written = runtime::as_written(compiler::trace(a));
     const Forward call{.q = q, .k = k, .v = v, .o = o};
-    return runtime::outside_reads(bound.mod, bound, call, compiler::check(bound, call, {}));
+    const compiler::Problem problem = compiler::check(written, call, {});
+    return runtime::outside_reads(written.mod, runtime::call_of(written, call, problem));
   };
   // Of four heads' 5 queries and 7 keys: bucket is 4, 5 and -1 at keys 4, 5 and 6.
   const auto by_data = counted("s + far[bucket[kv]]", "true");
@@ -479,6 +481,28 @@ TEST_CASE("reads outside of captured tensors are counted where they matter, and 
   CHECK(counted("s", "true", "table[b * 4 + h * 2]").count == 1);
   // Clamped values do not change the result.
   CHECK(counted("s + far[clamp(bucket[kv], 0, 3)]", "true").count == 0);
+}
+
+TEST_CASE("a page that does not exist is refused where a query needs it", "[oracle]") {
+  const auto q = random_numbers({2, 2, 1, 3}, 1), pool = random_numbers({3, 1, 2, 3}, 2);
+  const auto o = like(q);
+  const auto pages = host.array<int>({2, 2}), lengths = host.array<int>({2}), last = host.array<int>({2});
+  std::ranges::copy(std::array{4, 3}, lengths.data());
+  std::ranges::copy(std::array{3, 2}, last.data());
+  const auto asked = [&](std::array<int, 4> table, const Mask& mask = {}) {
+    std::ranges::copy(table, pages.data());
+    const compiler::LoweredMod written = runtime::as_written(compiler::trace(Attention{.mask = mask}));
+    const Forward call{.q = q, .k = pool, .v = pool, .o = o, .kv_len = lengths, .pages = pages, .q_offsets = last};
+    const compiler::Problem problem = compiler::check(written, call, {});
+    runtime::refuse_outside_reads(written.mod, runtime::call_of(written, call, problem));
+  };
+  asked({0, 1, 2, 0});
+  asked({-1, 1, 2, 0}, [](At at) { return at.kv >= 2; });
+  for (const int wrong : {3, -1}) {
+    const Error refused = tests::refusal([&] { asked({0, 1, 2, wrong}); });
+    CHECK(refused.code == "pages");
+    CHECK(refused.problem == "pages[1, 1] is no page");
+  }
 }
 
 TEST_CASE("captured tensors that are too small for a call are refused by every engine", "[oracle]") {

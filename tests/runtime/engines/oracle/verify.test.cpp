@@ -63,7 +63,7 @@ Checked checked(const Attention& attention, const Forward& call) {
 std::string found(const Attention& attention, const Forward& call, int rows = 1000000, std::uint64_t sample = 0) {
   const Checked c = checked(attention, call);
   try {
-    runtime::verify(c.lowered, call, c.problem, {rows, sample, nullptr, {"avx2", "tiles", 0}});
+    runtime::verify(runtime::call_of(c.lowered, call, c.problem), {rows, sample, {"avx2", "tiles", 0}});
   } catch (const Bug& e) {
     return e.what();
   }

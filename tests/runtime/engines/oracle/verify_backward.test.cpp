@@ -97,7 +97,7 @@ std::string found(const Attention& attention, const Backward& call, int rows = 1
   const compiler::LoweredMod lowered = compiler::lower(attention);
   const compiler::Problem problem = compiler::check(lowered, call, attention.scale);
   try {
-    runtime::verify(lowered, call, problem, {rows, sample, nullptr, {"avx2", "tiles", 0}});
+    runtime::verify(runtime::call_of(lowered, call, problem), {rows, sample, {"avx2", "tiles", 0}});
   } catch (const Bug& e) {
     return e.what();
   }

@@ -13,9 +13,9 @@
 #include <attune/watch.h>
 #include <unistd.h>
 
-#include "runtime/attention/offline/purpose.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/cache/zstd.h"
+#include "runtime/machine/purpose.h"
 #include "tests/bundle_text.h"
 #include "tests/catch.h"
 #include "tests/child.h"

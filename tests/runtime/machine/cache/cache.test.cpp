@@ -284,6 +284,49 @@ TEST_CASE("a folder where others may put code is not ours", "[cache]") {
   CHECK(cache_folders({.cache = path.string()}).user.empty());
 }
 
+TEST_CASE("entries that others could have put there are not used", "[cache]") {
+  const tests::CacheFolder folder;
+  Cache cache(folder.path);
+  const CacheKey key = cache_key("a page");
+  const fs::path path = cache.file_of(key), entries = folder.path / "entries";
+  const auto keep = [&] {
+    fs::remove_all(entries);
+    REQUIRE(cache.keep(key, entry("code")));
+    REQUIRE(cache.find(key));
+    cache.notes();
+  };
+  const auto passes_over = [&](const std::string& why) {
+    CHECK_FALSE(cache.find(key));
+    const std::vector<std::string> notes = cache.notes();
+    REQUIRE(notes.size() == 1);
+    CHECK_THAT(notes[0], Catch::EndsWith(why));
+  };
+  for (const fs::path& one : {entries, path.parent_path()}) {
+    keep();
+    REQUIRE(chmod(one.c_str(), 01777) == 0);
+    passes_over(one.string() + ": all users may write there");
+    CHECK_FALSE(cache.keep(key, entry("code")));
+    CHECK(cache.notes().size() == 1);
+    keep();
+    fs::rename(one, folder.path / "elsewhere");
+    fs::create_symlink(folder.path / "elsewhere", one);
+    passes_over(one.string() + ": it is a symbolic link");
+    fs::remove(one);
+    fs::remove_all(folder.path / "elsewhere");
+  }
+  // The file alone is replaced by one's own.
+  keep();
+  REQUIRE(chmod(path.c_str(), 0777) == 0);
+  passes_over("is discarded: all users may write it");
+  keep();
+  if (geteuid() != 0) return;  // only root gives files away
+  for (const fs::path& one : {entries, path.parent_path(), path}) {
+    keep();
+    REQUIRE(chown(one.c_str(), 1234, 0) == 0);
+    passes_over("it belongs to the user 1234, who is not you");
+  }
+}
+
 TEST_CASE("processes killed while they keep entries leave none that is wrong", "[cache]") {
   const tests::CacheFolder folder;
   const int kills = tests::sanitized ? 60 : 500;

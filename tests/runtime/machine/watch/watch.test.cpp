@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "runtime/machine/cache/told.h"
+#include "runtime/engines/told.h"
 #include "tests/catch.h"
 
 using namespace attune;
@@ -219,6 +219,24 @@ TEST_CASE("a kernel is told with where it came from, and not again", "[watch]") 
   CHECK(facts.noted[0].of == watch::Noted::Of::cache);
   CHECK(facts.noted[0].text.find("is discarded") != std::string::npos);
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("many kernels that differ by a number alone are told of", "[watch]") {
+  Facts facts;
+  const auto watching = watch::on(facts.all());
+  const auto build = [](const Score& score) {
+    const compiler::BoundMod bound = compiler::trace(Attention{.score = score});
+    runtime::told_built({&bound.mod, "forward-f32", "a test's"}, runtime::Origin::compiler, {"a key"}, 0.5, {});
+  };
+  const auto scaled = [&](int i) {
+    build([=](Float s, At at) { return s * (0.5f + float(i)) + f32(at.q - at.kv) * 1e-20f; });
+  };
+  for (int i = 0; i < 63; ++i) scaled(i), build([=](Float s, At) { return tanh(s) + float(i) * s; });
+  CHECK(facts.noted.empty());
+  for (int i = 63; i < 130; ++i) scaled(i);
+  REQUIRE(facts.noted.size() == 2);
+  CHECK_THAT(facts.noted[0].text, Catch::StartsWith("64 kernels forward-f32 of a test's differ by numbers alone"));
+  CHECK_THAT(facts.noted[1].text, Catch::StartsWith("128 kernels"));
 }
 
 TEST_CASE("the first call builds and the next does not, whatever engine there is", "[watch]") {

@@ -10,6 +10,7 @@
 
 #include "runtime/engines/picture/draw.h"
 #include "runtime/ranks/plan/picture.h"
+#include "runtime/ranks/ranks.h"
 #include "tests/catch.h"
 #include "tests/numerics/masks.h"
 #include "tests/refusal.h"

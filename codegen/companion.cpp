@@ -1,0 +1,214 @@
+// codegen/companion.cpp — kernels beside the one that a call is computed by: each with its page and its launch
+#include "codegen/companion.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "codegen/ceil_div.h"
+#include "codegen/cuda/contract/args.cuh"
+#include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
+
+namespace attune::codegen {
+namespace {
+
+using When = Companion::When;
+
+template <CoverForm form>
+Source lists_page(const GpuParts& parts, const KernelPlan& plan) {
+  return cover_source(*parts.of, plan.spec.wide, plan.spec.arch, form);
+}
+bool is_listed(const GpuParts& parts, const KernelPlan&) { return parts.facts.listed; }
+
+Grid turn_grid(const LaunchCall& call) {
+  const compiler::Problem& p = call.problem;
+  return {static_cast<unsigned>(turned_batch(p) * p.kv_heads * turned_tiles(p, call.plan)), 1, 1};
+}
+
+/// Lists are written before, and a launch starts beside one other launch alone.
+bool may_clear(const GpuParts& parts, const KernelPlan& plan) { return !parts.facts.listed && plan.spec.arch >= 90; }
+
+Grid end_grid(const LaunchCall& call) {
+  const compiler::Problem& p = call.problem;
+  return {static_cast<unsigned>(ceil_div(p.q.length, call.plan.tile.m)), static_cast<unsigned>(p.q_heads),
+          static_cast<unsigned>(p.batch)};
+}
+
+/// What is not finite may be so because of pairs that are removed, or of a packed sequence's neighbours.
+bool may_be_odd(const GpuParts& parts, const KernelPlan& plan) { return parts.gradient->removes || plan.spec.packed; }
+
+/// Blocks end at once unless a kernel before them has found what is not finite.
+Grid repair_grid(const LaunchCall& call) { return {static_cast<unsigned>(4 * call.sms), 2, 1}; }
+
+Grid spread_grid(const LaunchCall& call) {
+  const compiler::Problem& p = call.problem;
+  return {static_cast<unsigned>(ceil_div(p.q.length + p.kv.length + 3, std::int64_t{4} * diagonals_threads)),
+          static_cast<unsigned>(p.q_heads), static_cast<unsigned>(p.batch)};
+}
+
+Source repair_page(const GpuParts& parts, const KernelPlan& plan) {
+  KernelPlan careful = plan;
+  Tile& tile = careful.tile;
+  tile.m = tile.n = 64;
+  tile.stages = 1;
+  tile.own = {{"warps", 4},
+              {"width", static_cast<int>(plan.spec.d)},
+              {"width_v", static_cast<int>(plan.spec.dv)},
+              {"vector", 0},
+              {"exact", plan.spec.exact},
+              {"passes", 1}};
+  return page_beside(parts, careful, "repair_sm80");
+}
+
+constexpr Companion repair(bool early) {
+  return {.when = When::after,
+          .role = "repair",
+          .name = "repair_sm80",
+          .source = repair_page,
+          .needed = may_be_odd,
+          .grid = repair_grid,
+          .threads = 128,
+          .early = early};
+}
+
+constexpr Companion lists(std::string_view role, Source (*page)(const GpuParts&, const KernelPlan&), bool early) {
+  return {.role = role,
+          .name = "cover",
+          .source = page,
+          .needed = is_listed,
+          .threads = cover_threads,
+          .early = early,
+          .args = Companion::Args::lists};
+}
+
+}  // namespace
+
+constinit const Companion lists_along_kv = lists("lists along kv", lists_page<CoverForm::of_queries>, false),
+                          lists_along_q = lists("lists along q", lists_page<CoverForm::of_keys>, false),
+                          table_of_visits = lists("table of visits", lists_page<CoverForm::visits>, true);
+
+constinit const Companion turn_values{
+    .role = "values turned round",
+    .name = "turn_values_sm90",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return turn_source(plan); },
+    .needed = [](const GpuParts&, const KernelPlan& plan) { return plan.tile.turned; },
+    .grid = turn_grid,
+    .threads = turn_threads,
+    .args = Companion::Args::turn,
+};
+
+// A call's first kernel may start before the kernel of another call has ended, and waits for it itself.
+constinit const Companion clear_arrivals{
+    .role = "counters",
+    .name = "clear",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return clear_source(plan.spec.arch); },
+    .needed = may_clear,
+    .threads = clear_threads,
+    .early = true,
+    .args = Companion::Args::clear,
+    .launched_for = Companion::For::shared_tiles,
+};
+
+constinit const Companion join_latent{
+    .when = When::after,
+    .role = "parts",
+    .name = "join_latent_sm90",
+    .source = [](const GpuParts& parts,
+                 const KernelPlan& plan) { return page_beside(parts, plan, "join_latent_sm90"); },
+    .grid =
+        [](const LaunchCall& call) {
+          return Grid{static_cast<unsigned>(call.blocks * join_blocks), 1, 1};
+        },
+    .threads = join_threads,
+    .early = true,
+    .launched_for = Companion::For::shared_tiles,
+};
+
+constinit const Companion end_queries{
+    .when = When::after,
+    .role = "dq",
+    .name = "end_queries_sm90",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return end_source(plan); },
+    .grid = end_grid,
+    .threads = 256,
+    .early = true,
+    .launched_for = Companion::For::dq,
+};
+
+constinit const Companion repair_whole = repair(true), repair_part = repair(false);
+
+constinit const Companion spread_diagonals{
+    .when = When::after,
+    .role = "sums along diagonals",
+    .name = "spread_diagonals",
+    .source = [](const GpuParts& parts,
+                 const KernelPlan& plan) { return page_beside(parts, plan, "spread_diagonals"); },
+    .needed = leaves_diagonals,
+    .grid = spread_grid,
+    .threads = diagonals_threads,
+    .early = true,
+};
+
+// ---- of a call, whichever kernels compute it ------------------------------------------------------------------------
+
+constinit const Companion append_rows{
+    .role = "new keys",
+    .name = "append",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return append_source(plan.spec.arch); },
+    // Keys and values of such calls are a cache's.
+    .needed = [](const GpuParts& parts, const KernelPlan& plan) { return !parts.gradient && plan.spec.apart; },
+    .threads = append_threads,
+    .args = Companion::Args::append,
+};
+
+constinit const Companion delta_rows{
+    .role = "rows",
+    .name = "rows",
+    .source = [](const GpuParts& parts,
+                 const KernelPlan& plan) { return rows_source(rows_spec(plan.spec, parts.gradient->delta_of_o)); },
+    .needed = [](const GpuParts& parts, const KernelPlan&) { return parts.gradient.has_value(); },
+    .grid =
+        [](const LaunchCall& call) {
+          const compiler::Problem& p = call.problem;
+          return Grid{static_cast<unsigned>(p.q_heads * p.batch * ceil_div(p.q.length, std::int64_t{rows_of_block})), 1,
+                      1};
+        },
+    .threads = rows_threads,
+};
+
+constinit const Companion captured_sums{
+    .when = When::after,
+    .role = "captured gradients",
+    .name = "store_sums",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return sums_source(plan.spec.arch); },
+    .needed =
+        [](const GpuParts& parts, const KernelPlan&) {
+          return parts.gradient && std::ranges::find(parts.gradient->wanted, true) != parts.gradient->wanted.end();
+        },
+    .threads = sums_threads,
+    .args = Companion::Args::sums,
+};
+
+std::span<const Companion* const> companions_of_calls() {
+  static constexpr const Companion* all[] = {&append_rows, &delta_rows, &captured_sums};
+  return all;
+}
+
+std::vector<const Companion*> companions_of(const GpuParts& parts, const KernelPlan& plan) {
+  std::vector<const Companion*> out;
+  for (const Companion* one : plan.kernel->companions)
+    if (one->is_needed(parts, plan)) out.push_back(one);
+  return out;
+}
+
+std::string words_of(const Companion& companion) {
+  return fmt::format("{} {}", companion.role, companion.when == When::before ? "before" : "after");
+}
+
+std::int64_t turned_tiles(const compiler::Problem& p, const KernelPlan& plan) {
+  const std::int64_t n = plan.tile.n;
+  return p.kv.packed() ? p.kv.total / n + p.batch : ceil_div(p.kv.length, n);
+}
+std::int64_t turned_batch(const compiler::Problem& p) { return p.kv.packed() || p.kv_shared ? 1 : p.batch; }
+
+}  // namespace attune::codegen

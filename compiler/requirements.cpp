@@ -1,0 +1,133 @@
+// compiler/requirements.cpp — what a call requires of its tensors (rank, types, extents, memory), and the message for
+// each
+#include "compiler/requirements.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "compiler/overlap.h"
+#include "compiler/refuse.h"
+
+namespace attune::compiler {
+namespace {
+
+/// Refuses an output in which two elements certainly share memory.
+void check_disjoint(const Named& t) {
+  double reach = 1;  // a double: strides may be anything, so their sums may overflow integers
+  std::string clash;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(t->rank); ++i) {
+    if (t->shape[i] < 2) continue;
+    reach += static_cast<double>(t->shape[i] - 1) * std::abs(static_cast<double>(t->strides[i]));
+    if (t->strides[i] == 0) clash = fmt::format("the stride of dimension {} is 0", i);
+    for (std::size_t j = 0; j < i; ++j)
+      if (t->shape[j] > 1 && (t->strides[i] == t->strides[j] || t->strides[i] == -t->strides[j]))
+        clash = fmt::format("dimensions {} and {} have the same stride {}", j, i, t->strides[i]);
+  }
+  if (t->size() == 0) return;
+  if (clash.empty() && reach < static_cast<double>(t->size()))
+    clash = fmt::format("its {} elements share the memory of {}", t->size(), reach);
+  if (!clash.empty())
+    throw refuse("tensor-overlap", fmt::format("{} would be written twice in one place", t.name()),
+                 fmt::format("{}, and {}", description(t), clash), "write into memory with a place for each element");
+}
+
+/// Refuses an output that starts at the same address as another tensor of the call.
+void check_alias(const Named& out, std::span<const Named> others) {
+  for (const Named& other : others)
+    if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 &&
+        other->size() > 0)
+      throw refuse("tensor-alias", fmt::format("{} and {} share their memory", out.name(), other.name()),
+                   fmt::format("both start at the same address, and {} is written", out.name()),
+                   fmt::format("give {} memory of its own", out.name()));
+}
+
+}  // namespace
+
+std::string Named::name() const { return captured ? fmt::format("capture `{}`", called) : std::string(called); }
+
+std::string description(const Named& t) { return fmt::format("{} is {}", t.name(), t->describe()); }
+
+std::string place(const Device& d) {
+  return d.kind == Device::Kind::cpu ? std::string("on the host") : fmt::format("on cuda:{}", d.index);
+}
+
+void check_type(const Named& t, const Types& types) {
+  if (types.allowed & Types::of({t->dtype})) return;
+  throw refuse(std::string(types.code.text), fmt::format("{} holds {}", t.name(), name_of(t->dtype)),
+               fmt::format("{}, and {}", description(t), types.why), std::string(types.fix));
+}
+
+void check_rank(const Named& t, const Dimensions& wanted) {
+  if (t->rank == wanted.rank) return;
+  throw refuse("tensor-rank", fmt::format("{} has {} dimensions instead of {}", t.name(), t->rank, wanted.rank),
+               fmt::format("{}, and it should be {}", description(t), wanted.layout), std::string(wanted.fix));
+}
+
+void check_shared(const Named& a, const Named& b, const Shared& extent) {
+  if (a->shape[extent.dimension] == b->shape[extent.dimension]) return;
+  throw refuse(std::string(extent.code.text), std::string(extent.problem),
+               fmt::format("{} and {}", description(a), description(b)), std::string(extent.fix));
+}
+
+void check_alone(const Named& t) {
+  if (!t->given())
+    throw refuse("tensor-missing", t.name() + " is missing", "the call needs it, and it was left out",
+                 "pass a tensor for " + t.name());
+  if (t->rank > Tensor::max_rank)
+    throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name(), t->rank),
+                 fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
+  try {
+    // Construct it again for the constructor's checks, since a Tensor's fields are public.
+    const Tensor again(t->data, t->dtype, std::span(t->shape).first(static_cast<std::size_t>(t->rank)));
+  } catch (const Error& e) {
+    throw refuse(e.code, t.name() + ": " + e.problem, e.why, e.fix);
+  }
+  if (!t->data && t->size() > 0)
+    throw refuse("tensor-null", t.name() + " has no memory",
+                 fmt::format("{}, and its data pointer is null", description(t)), "point it at its elements");
+}
+
+void check_one(const Named& t, const Device& device) {
+  check_alone(t);
+  if (t->device != device)
+    throw refuse("tensor-device", fmt::format("{} is on another device than q", t.name()),
+                 fmt::format("q is {} and {} is {}", place(device), t.name(), place(t->device)),
+                 "move all tensors of a call, captures too, to one device");
+}
+
+void check_shape(const Named& t, std::span<const std::int64_t> shape, std::string_view reason) {
+  const auto have = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
+  if (std::equal(have.begin(), have.end(), shape.begin(), shape.end())) return;
+  throw refuse("tensor-shape", fmt::format("{} has the wrong shape", t.name()),
+               fmt::format("{}; {}, which makes it [{}]", description(t), reason, fmt::join(shape, ", ")),
+               fmt::format("pass {} as [{}]", t.name(), fmt::join(shape, ", ")));
+}
+
+void check_shape(const Named& t, std::span<const std::int64_t> shape, std::initializer_list<Named> from) {
+  const auto have = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
+  if (std::equal(have.begin(), have.end(), shape.begin(), shape.end())) return;  // no words are made for it
+  std::string reason;
+  for (const Named& of : from) reason += (reason.empty() ? "" : " and ") + description(of);
+  check_shape(t, shape, reason);
+}
+
+void check_outputs(std::span<const Named> outputs, std::span<const Named> inputs) {
+  for (const Named& t : outputs) {
+    if (!t->given()) continue;
+    check_disjoint(t);
+    check_alias(t, inputs);
+    check_alias(t, outputs);
+  }
+}
+
+void check_in_place(const Named& out, const Named& before) {
+  if (*before == *out || !before->given() || !out->given() || !share_elements(*out, *before)) return;
+  throw refuse("tensor-alias", fmt::format("{} and {} share a part of their memory", out.name(), before.name()),
+               fmt::format("elements of {} lie where others of {} do, which are read later", out.name(), before.name()),
+               fmt::format("pass one tensor for both, or give {} memory of its own", out.name()));
+}
+
+}  // namespace attune::compiler

@@ -1,0 +1,116 @@
+// compiler/requirements.h — what a call requires of its tensors (rank, types, extents, memory), and the message for
+// each
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <attune/tensor.h>
+
+namespace attune::compiler {
+
+/// A tensor of the call, with the user's name for it.
+struct Named {
+  std::string_view called;
+  const Tensor* tensor;
+  bool captured = false;
+
+  std::string name() const;
+  const Tensor* operator->() const { return tensor; }
+  const Tensor& operator*() const { return *tensor; }
+};
+std::string description(const Named& t);
+/// "on the host", "on cuda:1".
+std::string place(const Device& d);
+
+/// The code of an Error.
+struct Code {
+  std::string_view text;
+};
+
+/// The types that a tensor may hold; the message where it holds another.
+struct Types {
+  std::uint32_t allowed;  ///< a bit per DType
+  std::string_view why, fix;
+  Code code = Code{"tensor-type"};
+
+  static constexpr std::uint32_t of(std::initializer_list<DType> types) {
+    std::uint32_t out = 0;
+    for (const DType type : types) out |= 1u << static_cast<unsigned>(type);
+    return out;
+  }
+};
+namespace types {
+inline constexpr std::uint32_t float_types = Types::of({DType::f32, DType::f16, DType::bf16, DType::f64});
+inline constexpr Types floats{float_types, "it has to be f32, f16, bf16 or f64", "convert it to one of these types"},
+    floats_or_e4m3{float_types | Types::of({DType::e4m3}), "it has to be f32, f16, bf16, f64 or e4m3",
+                   "convert it to one of these types"},
+    row_values{Types::of({DType::f32, DType::f64}), "it has to be f32 or f64", "pass f32"},
+    starts{Types::of({DType::i32, DType::i64}), "starts of sequences are i32 or i64", "convert it to i32",
+           Code{"cu-seqlens-type"}},
+    starts_there{Types::of({DType::i32}), "a device reads starts of sequences as i32", "convert it to i32",
+                 Code{"cu-seqlens-type"}},
+    pages{Types::of({DType::i32}), "numbers of pages are i32", "convert it to i32", Code{"pages"}};
+/// A number of each entry. Only the host reads i64.
+constexpr Types numbers(Code code, bool on_host) {
+  return {Types::of({DType::i32}) | (on_host ? Types::of({DType::i64}) : 0), "it has to be i32", "convert it to i32",
+          code};
+}
+}  // namespace types
+void check_type(const Named& t, const Types& types);
+
+/// How many dimensions a tensor has, and what they are.
+struct Dimensions {
+  int rank;
+  std::string_view layout, fix;
+};
+namespace dimensions {
+inline constexpr std::string_view fix_dense =
+    "give it these dimensions: an extent of 1 for a missing one, a permuted view for another order; "
+    "packed sequences are given with cu_seqlens_q and cu_seqlens_kv";
+inline constexpr Dimensions dense{4, "[B, H, S, D]", fix_dense}, paged{4, "[pages, H, page, D]", fix_dense},
+    packed{3, "[T, H, D], as packed sequences are",
+           "give it these dimensions, or leave out cu_seqlens_q and cu_seqlens_kv for a dense batch"},
+    starts{1, "[B + 1]", "pass one start per sequence and the end"};
+}  // namespace dimensions
+void check_rank(const Named& t, const Dimensions& wanted);
+
+/// An extent that two tensors share.
+struct Shared {
+  std::size_t dimension;
+  Code code;
+  std::string_view problem, fix;
+};
+namespace shared {
+inline constexpr Shared kv_heads{1, Code{"kv-heads"}, "k and v have different numbers of heads",
+                                 "give k and v the same heads"},
+    kv_lengths{2, Code{"kv-lengths"}, "k and v have different lengths", "give k and v the same positions"},
+    kv_totals{0, Code{"kv-lengths"}, "k and v have different lengths", "give k and v the same positions"},
+    kv_batch{0, Code{"kv-batch"}, "k and v have different batch sizes", "give k and v the same batch entries"},
+    kv_pages{0, Code{"kv-batch"}, "k and v have different numbers of pages", "give k and v the same pages"},
+    page_size{2, Code{"page-size"}, "pages of k and of v have different sizes",
+              "give both as many rows a page: [pages, H, page, D]"},
+    sequences{0, Code{"cu-seqlens-batch"}, "cu_seqlens_q and cu_seqlens_kv hold different numbers of sequences",
+              "give both one entry per sequence and one more; a sequence may be empty"};
+}  // namespace shared
+void check_shared(const Named& a, const Named& b, const Shared& extent);
+
+/// Checks that apply to any tensor, before its shape is looked at.
+void check_alone(const Named& t);
+/// `device`: the device of the other tensors.
+void check_one(const Named& t, const Device& device);
+/// `from`: the tensors that the shape follows from.
+void check_shape(const Named& t, std::span<const std::int64_t> shape, std::initializer_list<Named> from);
+/// The same, with the reason in words.
+void check_shape(const Named& t, std::span<const std::int64_t> shape, std::string_view reason);
+/// Refuses outputs in which two elements certainly share memory, and outputs that start at the same address as another
+/// tensor of the call.
+void check_outputs(std::span<const Named> outputs, std::span<const Named> inputs);
+/// Refuses an output that shares a part of its memory with the tensor that is merged into it: `before` is read before
+/// the output is written in the same place, and nowhere else.
+void check_in_place(const Named& out, const Named& before);
+
+}  // namespace attune::compiler

@@ -1,0 +1,84 @@
+# python/attune/_call.py — what the core is told of a call, by name: new results, and options that say something
+"""Calls by name, as core/call.cpp takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from attune import _arguments, _arrays
+from attune._cover import Cover
+from attune._errors import Error
+from attune._place import here
+from attune._ranks import Shares
+
+Array = Any
+FORWARD, BACKWARD = 0, 1
+_SLOW = 1 << 22  # scores: a call of fewer is done before a hand reaches Ctrl-C; as in core/quick.cpp
+
+
+def result(q: Array, v: Array) -> Array:
+    """A new output; q itself where these are no arrays, which the core refuses by name."""
+    try:
+        return _arrays.result(q, (*q.shape[:-1], v.shape[-1]))
+    except (AttributeError, IndexError):
+        if isinstance(q, memoryview):
+            raise Error.at(here(), "no-output", "attune cannot make memoryviews", "q is memory of no library of arrays",
+                           "pass out=, an array to write into, or numpy.asarray(q)") from None
+        return q
+
+
+def sums(q: Array, packed: bool) -> Array:
+    """A new array of a number for each row; None as for `result`."""
+    try:
+        return _arrays.empty(q, (q.shape[1], q.shape[0]) if packed else tuple(q.shape[:-1]), f32=True)
+    except (AttributeError, IndexError):
+        return None
+
+
+def written(array: Any) -> Any:
+    """What the core writes to: None where nothing was asked for."""
+    return None if array is False else array
+
+
+def options(q: Array, k: Array, **given: Any) -> dict[str, Any]:
+    """Options of a call that say something, checked."""
+    told = {name: _CHECKS[name](name, x) for name, x in given.items()
+            if (x is not None or name in _NUMBERS) and (type(x) is not int or x != 0)}
+    try:
+        if math.prod(q.shape[:-1]) * k.shape[-2] > _SLOW:
+            told["signals"] = True
+    except (AttributeError, IndexError, TypeError):
+        pass
+    return told
+
+
+def _stream(name: str, given: Any) -> int:
+    return _arguments.whole(name, given, 0, 2**64 - 1)
+
+
+def _as_it_is(_: str, given: Any) -> Any:
+    return given
+
+
+def _cover(name: str, given: Any) -> Any:
+    if not isinstance(given, Cover):
+        raise _arguments.bad(name, given, "what attention.cover(...) gave", "pass that, or leave it out")
+    return given.lists
+
+
+def _shares(name: str, given: Any) -> Any:
+    if not isinstance(given, Shares):
+        raise _arguments.bad(name, given, "an attune.Shares", "make them of the attentions and the whole call")
+    return given._core
+
+
+_NUMBERS = frozenset(["q_offset", "kv_offset", "max_q_len", "max_kv_len", "piece", "workers", "stream"])
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(_NUMBERS, _arguments.whole),
+    "stream": _stream, "workspace": _as_it_is, "cover": _cover, "shares": _shares,
+    "sum_captured": lambda _, given: bool(given),
+    "progress": lambda name, given: _arguments.function(name, given, "the share done"),
+    "parallel_for": lambda name, given: _arguments.function(name, given, "a number of tasks and what runs one"),
+}

@@ -1,0 +1,57 @@
+// python/core/gil.h — the GIL given away and taken back, also by threads that outlive the interpreter
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <thread>
+
+namespace attune::python {
+
+namespace nb = nanobind;
+
+/// Stays in this thread for good. A daemon thread that asks for the GIL of an interpreter that has ended is ended by
+/// Python (before 3.14): it unwinds the stack, which frames of C++ that may not throw turn into std::terminate.
+[[noreturn]] inline void stay() {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+/// Without the GIL while this lives.
+class Released {
+ public:
+  Released() : state_(PyEval_SaveThread()) {}
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+  ~Released() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      stay();
+    }
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
+/// With the GIL while this lives, on any thread.
+class Acquired {
+ public:
+  Acquired() : state_(taken()) {}
+  Acquired(const Acquired&) = delete;
+  Acquired& operator=(const Acquired&) = delete;
+  ~Acquired() { PyGILState_Release(state_); }
+
+ private:
+  static PyGILState_STATE taken() {
+    try {
+      return PyGILState_Ensure();
+    } catch (...) {
+      stay();
+    }
+  }
+
+  PyGILState_STATE state_;
+};
+
+}  // namespace attune::python

@@ -1,0 +1,123 @@
+// python/core/library.cpp — functions of attune/c.h that are of no attention
+#include "python/core/library.h"
+
+#include <nanobind/stl/string.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "python/core/borrowed.h"
+#include "python/core/call.h"
+
+namespace attune::python {
+
+Watch::Watch(nb::object function) : function_(std::move(function)) {
+  check(attune_watch_on(
+      [](void* user, const char* json) {
+        const Acquired gil;
+        Raised raised;
+        raised.guard([&] {
+          try {
+            static_cast<Watch*>(user)->function_(json);
+          } catch (nb::python_error& error) {
+            error.discard_as_unraisable("attune.watch");
+          }
+        });
+      },
+      this, &handle_));
+}
+
+void Watch::stop() {
+  attune_watch* on = handle_;
+  handle_ = nullptr;
+  const Released waiting;  // for a fact that is being told
+  attune_watch_off(on);
+}
+
+nb::list operations() {
+  nb::list rows;
+  const auto add = [&](const char* spelling, int bind, int args, const char* takes, const char* gives) {
+    if (*spelling) rows.append(nb::make_tuple(spelling, bind, args, takes, gives));
+  };
+#define ATTUNE_OP(name, spelling, bind, args, takes, gives) add(spelling, bind, args, #takes, #gives);
+#include "ir/ops.def"
+#undef ATTUNE_OP
+  return rows;
+}
+
+void append(const nb::tuple& given, double k_scale, double v_scale, std::uintptr_t stream, std::int32_t workers) {
+  struct NewRow {
+    const char* name;
+    const attune_tensor* attune_new_keys::*member;
+    bool written;
+  };
+  constexpr NewRow rows_of_keys[] = {{"k_new", &attune_new_keys::k_new, false},
+                                     {"v_new", &attune_new_keys::v_new, false},
+                                     {"k", &attune_new_keys::k, true},
+                                     {"v", &attune_new_keys::v, true},
+                                     {"pages", &attune_new_keys::pages, false},
+                                     {"kv_len", &attune_new_keys::kv_len, false},
+                                     {"cu_seqlens", &attune_new_keys::cu_new, false}};
+  attune_with with{};
+  with.size = sizeof with;
+  with.stream = reinterpret_cast<void*>(stream);
+  with.workers = workers;
+  attune_new_keys keys{};
+  keys.size = sizeof keys;
+  keys.k_scale = k_scale, keys.v_scale = v_scale;
+  Borrowed borrowed[std::size(rows_of_keys)];
+  for (std::size_t i = 0; i < std::size(rows_of_keys); ++i) {
+    borrowed[i].take(given[i], rows_of_keys[i].name, rows_of_keys[i].written, with.stream);
+    keys.*rows_of_keys[i].member = borrowed[i].tensor();
+  }
+  attune_error* error = nullptr;
+  {
+    const Released running;
+    error = attune_append(&keys, &with);
+  }
+  check(error);
+}
+
+std::string machine() {
+  char* json = nullptr;
+  attune_error* error = nullptr;
+  {
+    const Released starting;  // the driver may take a second
+    error = attune_machine(&json);
+  }
+  check(error);
+  return taken(json);
+}
+
+void option(const nb::str& name, nb::handle value) {
+  const bool set = !value.is_none();
+  const std::string text = set ? utf8(nb::cast<nb::str>(value)) : std::string();
+  check(attune_option(utf8(name).c_str(), set ? text.c_str() : nullptr));
+}
+
+void load_bytes(nb::bytes bundle) {
+  check(attune_load_bytes(bundle.data(), bundle.size()));
+  bundle.release();  // the library reads them until the process ends
+}
+
+std::string compile(const std::string& manifest, const nb::bytes& bundle, int jobs, nb::object progress) {
+  With with;
+  if (!progress.is_none()) with.progress = std::move(progress);
+  attune_job job{};
+  job.size = sizeof job;
+  job.jobs = jobs;
+  job.manifest = manifest.c_str();
+  job.bundle = bundle.c_str();
+  job.progress = [](void* user, double done, const char* row) { return static_cast<With*>(user)->tell(done, row); };
+  job.user = &with;
+  char* report = nullptr;
+  attune_error* error = nullptr;
+  {
+    const Released running;
+    error = attune_compile(&job, &report);
+  }
+  with.finish(error);
+  return taken(report);
+}
+
+}  // namespace attune::python

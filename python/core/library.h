@@ -1,0 +1,38 @@
+// python/core/library.h — the library as a whole: its operations, this machine, bundles, caches, what it does
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+
+#include "python/core/raised.h"
+
+namespace attune::python {
+
+/// Calls a function of Python with each fact, as JSON, until it is stopped or gone.
+class Watch {
+ public:
+  explicit Watch(nb::object function);
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  ~Watch() { stop(); }
+  void stop();
+
+ private:
+  attune_watch* handle_ = nullptr;
+  nb::object function_;
+};
+
+/// The rows of ir/ops.def that are written: (spelling, precedence, arguments, takes, gives).
+nb::list operations();
+
+/// New keys and values to their places in a cache. `given`: k_new, v_new, k, v, pages, kv_len and cu_seqlens, or None.
+void append(const nb::tuple& given, double k_scale, double v_scale, std::uintptr_t stream, std::int32_t workers);
+
+std::string machine();
+void option(const nb::str& name, nb::handle value);
+void load_bytes(nb::bytes bundle);
+std::string compile(const std::string& manifest, const nb::bytes& bundle, int jobs, nb::object progress);
+
+}  // namespace attune::python

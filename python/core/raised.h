@@ -1,0 +1,67 @@
+// python/core/raised.h — errors of attune/c.h as exceptions of Python, exceptions of callbacks, and texts
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <exception>
+#include <string>
+
+#include <attune/c.h>
+
+#include "python/core/gil.h"
+
+namespace attune::python {
+
+/// Raises what the C ABI says, as attune.Error or attune.Bug.
+void check(attune_error* error);
+
+/// Refuses an argument: an attune.Error of Python.
+[[noreturn]] void refuse(const char* code, const std::string& problem, const std::string& why, const std::string& fix);
+
+/// A text for the library, which reads UTF-8 up to a byte of 0: one that has such a byte, or no UTF-8, is refused.
+std::string utf8(const nb::str& text);
+
+/// A text that the library gave.
+std::string taken(char* text);
+
+/// An exception of a function of Python that C called; it is raised when C has returned.
+class Raised {
+ public:
+  Raised() = default;
+  Raised(const Raised&) = delete;
+  Raised& operator=(const Raised&) = delete;
+  ~Raised() { Py_XDECREF(exception_); }
+
+  explicit operator bool() const { return exception_ != nullptr; }
+
+  /// Runs `body`, with the GIL taken, and keeps the first exception; false where there was one.
+  template <class Body>
+  bool guard(const Body& body) {
+    const Acquired gil;
+    try {
+      body();
+      return true;
+    } catch (nb::python_error& error) {
+      keep(error);
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+      nb::python_error as_python;
+      keep(as_python);
+    } catch (...) {
+      stay();  // Python ends this thread
+    }
+    return false;
+  }
+
+  /// Raises what was kept. The call's own error is then of no interest.
+  void raise(attune_error* instead_of);
+
+ private:
+  void keep(nb::python_error& error) {
+    if (!exception_) exception_ = nb::borrow(error.value()).release().ptr();
+  }
+
+  PyObject* exception_ = nullptr;  // a reference
+};
+
+}  // namespace attune::python

@@ -1,0 +1,101 @@
+// runtime/attention/bind.cpp — a call bound to its attention and checked: what engines take, with all that it refers to
+#include "runtime/attention/bind.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "codegen/parts.h"
+#include "compiler/bind.h"
+#include "runtime/ranks/plan/local.h"
+
+namespace attune::runtime {
+namespace {
+
+/// A call in which every slot that it binds at all has its tensor, and every captured gradient the tensor it is of.
+template <class Asked>
+struct Completed {
+  std::vector<Tensor> captures;
+  Asked call;
+
+  Completed(const compiler::Slots& slots, const Asked& asked)
+      : captures(compiler::filled(slots, asked.captures)), call(asked) {
+    call.captures = captures;
+    if constexpr (std::is_same_v<Asked, Backward>) {
+      const std::span<const Tensor> all = captures.empty() ? std::span<const Tensor>(slots.captures) : captures;
+      for (Backward::Captured& gradient : call.captured)
+        if (gradient.slot >= 0 && static_cast<std::size_t>(gradient.slot) < all.size())
+          gradient.of = all[static_cast<std::size_t>(gradient.slot)];
+    }
+  }
+  Completed(const Completed&) = delete;
+  Completed& operator=(const Completed&) = delete;
+};
+
+bool names_slots(const Forward&) { return false; }
+bool names_slots(const Backward& call) {
+  return std::ranges::any_of(call.captured, [](const Backward::Captured& one) { return one.slot >= 0; });
+}
+
+/// The engine asked for, or the one that reads the memory the tensors are in.
+Target engine_for(Target asked, const Device& device) {
+  const bool on_host = device.kind == Device::Kind::cpu;
+  if (asked == Target::automatic) return on_host ? Target::cpu : Target::cuda;
+  if (on_host == (asked != Target::cuda)) return asked;
+  if (on_host)
+    throw Error("engine-device", "the CUDA engine reads the memory of devices", {}, "q is on the host",
+                "copy the tensors to a device first: array.on(Device::cuda()); or leave .target as it is");
+  throw Error("engine-device",
+              fmt::format("{} reads the memory of the host", asked == Target::cpu ? "the CPU engine" : "the oracle"),
+              {}, fmt::format("q is on cuda:{}", device.index),
+              "copy the tensors to the host first: array.on(Device::cpu()); or leave .target as it is");
+}
+
+/// Two outputs can be merged by their lse if what the prob mod makes of p grows as p does.
+void check_before(const Forward& call, const compiler::Mod& mod) {
+  if (!call.o_before.given() || codegen::linear_in_p(mod.prob)) return;
+  throw Error("before-prob", "o_before is given, and the prob mod is no multiple of p", {},
+              "a merge makes each p smaller, and the prob mod has already acted on the greater ones",
+              "compute all keys in one call, or use a prob mod of the form p * …, as dropout is");
+}
+void check_before(const Backward&, const compiler::Mod&) {}
+
+}  // namespace
+
+template <class Asked>
+Checked::Bound Checked::bind(const Attention& attention, const Asked& asked, const detail::Ranks* plan) {
+  std::shared_ptr<const detail::Lowered> lowered = attention.memo.get(attention);
+  std::shared_ptr<const Completed<Asked>> completed;
+  const bool named = names_slots(asked);
+  if (compiler::check_bound(lowered->lowered, asked.captures, asked.params) || named)
+    completed = std::make_shared<const Completed<Asked>>(lowered->lowered.slots, asked);
+  const Asked& call = completed ? completed->call : asked;
+  if (!call.captures.empty())
+    if (auto other = lowered->typed(attention, call.captures)) lowered = std::move(other);
+  const compiler::LoweredMod& mod = lowered->lowered;
+  compiler::Problem problem = compiler::check(mod, call, attention.scale);
+  if (plan) problem = ranks::whole_of(*plan, mod, args_of(mod, call), problem, call.q.dtype);
+  lowered->check_reads(call.captures.empty() ? mod.slots.captures : call.captures, problem);
+  const Target target = engine_for(attention.target, call.q.device);
+  if (target == Target::cpu && call.q.dtype == DType::f64)
+    throw Error("engine-type", "the CPU engine computes in f32", {}, "q, k and v hold f64",
+                "convert them to f32, or choose .target = Target::oracle: exact, in double precision, and slow");
+  check_before(call, mod.mod);
+  return {std::move(lowered), std::move(completed), call, std::move(problem), target};
+}
+
+Checked::Checked(const Attention& attention, const What& asked, const detail::Ranks* plan)
+    : bound_(asked.visit([&](const auto& call) { return bind(attention, call, plan); })),
+      of_first_forward_(CallPurpose::Of::first_forward, written(), call_),
+      of_call_(CallPurpose::Of::call, written(), call_, &of_first_forward_),
+      call_{.mod = bound_.lowered->lowered,
+            .args = bound_.what.visit([&](const auto& call) { return args_of(bound_.lowered->lowered, call); }),
+            .problem = bound_.problem,
+            .what = bound_.what,
+            .exact = attention.exact,
+            .purpose = &of_call_} {}
+
+}  // namespace attune::runtime

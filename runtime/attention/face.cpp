@@ -1,0 +1,162 @@
+// runtime/attention/face.cpp — include/attune/attention.h made real: bind and check each call, hand it to an engine
+#include <optional>
+
+#include <attune/error.h>
+
+#include "compiler/explain.h"
+#include "compiler/lower.h"
+#include "runtime/attention/bind.h"
+#include "runtime/attention/lowered.h"
+#include "runtime/attention/tools.h"
+#include "runtime/attention/watched.h"
+#include "runtime/engines/cpu/engine.h"
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/oracle/oracle.h"
+#include "runtime/engines/oracle/outside.h"
+#include "runtime/machine/options.h"
+#include "runtime/machine/placed.h"
+#include "runtime/ranks/carry/device.h"
+#include "runtime/ranks/carry/host.h"
+#include "runtime/ranks/plan/local.h"
+#include "runtime/ranks/transport/or_stop.h"
+
+namespace attune {
+namespace runtime {
+namespace {
+
+const Engine& engine_of(Target target) {
+  return target == Target::cuda ? cuda::engine : target == Target::cpu ? cpu::engine : oracle;
+}
+
+/// What a call may use, without memory and stream.
+Means means_of(Target target, const Resources& with) {
+  if (target == Target::cuda) return {.cover = with.cover.lists()};
+  Means out{.executor = with.executor, .progress = with.progress};
+  if (target == Target::cpu) out.isa = cpu::isa();
+  return out;
+}
+
+/// A rank's part of a call of several. It allocates its memory, of which the workspace is no part.
+void run_part(const detail::Ranks& plan, const Checked& checked, const Resources& with, Used* used) {
+  if (checked.target() == Target::oracle)
+    throw Error("shares-call", "the oracle does not compute over ranks", {}, "it has the whole call on one",
+                "leave .target as it is, or call without Shares");
+  Means means = means_of(checked.target(), with);
+  means.used = used;
+  if (checked.target() == Target::cpu) return ranks::run_on_host(plan, checked.call(), means);
+  if (means.cover)
+    throw Error("shares-call", "calls over ranks do not take a cover", {}, "each rank lists the tiles of its own parts",
+                "leave it out");
+  means.stream = with.stream;
+  const auto parts = [&checked](compiler::PartSink sink) -> const compiler::LoweredMod& {
+    return checked.lowered().part(sink);
+  };
+  ranks::run_on_device(plan, parts, checked.call(), means);
+}
+
+/// Stops the other ranks if it throws: they may already wait for this rank.
+template <class Asked>
+void run_shared(const Attention& attention, const Asked& asked, const Resources& with, Line at) {
+  const detail::Ranks& plan = *with.shares.get();
+  ranks::or_stop(plan, [&] {
+    Watched watched(at);
+    const ranks::Local<Asked> local(plan, asked);
+    const Checked checked(attention, local.call(), &plan);
+    run_part(plan, checked, with, watched.used());
+    watched.done(checked, with.stream, Watched::Whole::no);
+  });
+}
+
+void run_whole(const Attention& attention, const What& asked, const Resources& with, Line at, Stages* stages) {
+  Watched watched(at);
+  const Checked checked(attention, asked);
+  const bool on_host = checked.target() != Target::cuda;
+  if (on_host && options().check_range && checked.call().is_forward())
+    refuse_outside_reads(checked.written(), checked.call());
+  Means means = means_of(checked.target(), with);
+  means.workspace = with.workspace;
+  means.stream = with.stream;
+  means.used = watched.used();
+  means.stages = stages;
+  engine_of(checked.target()).run(checked.call(), means);
+  if (on_host && with.progress) with.progress(1);  // only those on the host report progress
+  watched.done(checked, with.stream);
+}
+
+std::size_t workspace_of(const Attention& attention, const What& asked, const Resources& with, Line at) {
+  if (with.shares) return 0;
+  return placed(at, [&] {
+    const Checked checked(attention, asked);
+    return engine_of(checked.target()).workspace(checked.call(), means_of(checked.target(), with));
+  });
+}
+
+}  // namespace
+
+void run(const Attention& attention, const What& asked, const Resources& with, Line at, Stages* stages) {
+  placed(at, [&] {
+    if (!with.shares) return run_whole(attention, asked, with, at, stages);
+    asked.visit([&](const auto& call) { run_shared(attention, call, with, at); });
+  });
+}
+
+}  // namespace runtime
+
+void Attention::operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, Line at) const {
+  run({.q = q, .k = k, .v = v, .o = o}, at);
+}
+
+void Attention::run(const Forward& call, Line at) const { run(call, Resources{}, at); }
+void Attention::backward(const Backward& call, Line at) const { backward(call, Resources{}, at); }
+
+void Attention::run(const Forward& call, const Resources& with, Line at) const { runtime::run(*this, call, with, at); }
+void Attention::backward(const Backward& call, const Resources& with, Line at) const {
+  runtime::run(*this, call, with, at);
+}
+
+void Attention::prepare(const Forward& call, Line at) const { workspace(call, {}, at); }
+void Attention::prepare(const Backward& call, Line at) const { workspace(call, {}, at); }
+
+// To know what a call needs, its kernels have been compiled and loaded.
+std::size_t Attention::workspace(const Forward& call, const Resources& with, Line at) const {
+  return runtime::workspace_of(*this, call, with, at);
+}
+std::size_t Attention::workspace(const Backward& call, const Resources& with, Line at) const {
+  return runtime::workspace_of(*this, call, with, at);
+}
+
+Cover Attention::cover(const Forward& call, const Resources& with, Line at) const {
+  return runtime::placed(at, [&]() -> Cover {
+    const runtime::Checked checked(*this, call);
+    if (checked.target() != Target::cuda) return {};
+    return Cover(runtime::cuda::cover(checked.call(), {.workspace = with.workspace, .stream = with.stream}));
+  });
+}
+std::size_t Attention::cover_bytes(const Forward& call, Line at) const {
+  return runtime::placed(at, [&]() -> std::size_t {
+    const runtime::Checked checked(*this, call);
+    return checked.target() == Target::cuda ? runtime::cuda::cover_bytes(checked.call(), {}) : 0;
+  });
+}
+
+std::vector<Slot> Attention::captures() const {
+  std::vector<Slot> out;
+  for (const compiler::CaptureSlot& slot : memo.get(*this)->written.captures)
+    out.push_back({slot.name, slot.dtype, slot.rank});
+  return out;
+}
+std::vector<Slot> Attention::params() const {
+  std::vector<Slot> out;
+  for (const ir::Signature::Param& slot : memo.get(*this)->written.params)
+    out.push_back({slot.name, slot.type == ir::Type::F32 ? DType::f32 : DType::i32, 0});
+  return out;
+}
+
+std::string Attention::explain() const {
+  compiler::Steps steps;
+  steps.keep_text = true;
+  const compiler::LoweredMod lowered = compiler::lower(*this, &steps);
+  return compiler::explain(lowered, steps);
+}
+
+}  // namespace attune

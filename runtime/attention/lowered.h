@@ -1,0 +1,53 @@
+// runtime/attention/lowered.h — what an Attention was lowered to: for its own types, for those that calls bind, for
+// parts
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <attune/attention.h>
+
+#include "compiler/lower.h"
+#include "compiler/part.h"
+#include "compiler/problem.h"
+
+namespace attune::detail {
+
+struct Lowered {
+  // The parts it was made of. They are kept so that no other part can get their addresses while those are compared.
+  Score score;
+  Mask mask;
+  Prob prob;
+  Sink sink;
+  compiler::Mod written;         ///< as the user wrote it, for messages
+  compiler::LoweredMod lowered;  ///< for engines
+
+  /// `types`: of the captures that calls bind; none: of those that the parts were made with.
+  explicit Lowered(const Attention& a, std::span<const DType> types = {});
+
+  bool is_of(const Attention& a) const {
+    return score.identity() == a.score.identity() && mask.identity() == a.mask.identity() &&
+           prob.identity() == a.prob.identity() && sink.identity() == a.sink.identity();
+  }
+  /// The same for parts of calls.
+  const compiler::LoweredMod& part(compiler::PartSink of_sink) const;
+  /// The same parts for the types of these captures, lowered once for each combination. Null where they are its own.
+  std::shared_ptr<const Lowered> typed(const Attention& a, std::span<const Tensor> captures) const;
+  /// Refuses reads that are never in range. Sizes that passed once are not checked again.
+  void check_reads(std::span<const Tensor> captures, const compiler::Problem& problem) const;
+
+ private:
+  mutable std::mutex typed_mutex_;
+  mutable std::vector<std::shared_ptr<const Lowered>> typed_;
+  mutable std::mutex parts_mutex_;
+  mutable std::array<std::optional<compiler::LoweredMod>, 2> parts_;
+  mutable std::mutex fine_mutex_;
+  mutable std::optional<compiler::Problem> fine_;
+  mutable std::vector<Tensor::Extents> fine_shapes_;
+};
+
+}  // namespace attune::detail

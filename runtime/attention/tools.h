@@ -1,0 +1,26 @@
+// runtime/attention/tools.h — what Attention::run does, with its stages timed and its kernels chosen or shown
+#pragma once
+
+#include <vector>
+
+#include <attune/attention.h>
+
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/engine.h"
+
+namespace attune::runtime {
+
+void run(const Attention& attention, const What& asked, const Resources& with, Line at, Stages* stages = nullptr);
+
+/// Calls on a device. With no `preference` the kernel is chosen as Attention::run chooses it.
+void run(const Attention& attention, const What& asked, const codegen::Preference* preference,
+         const Resources& with = {});
+/// Bytes that such a call works in.
+std::size_t workspace(const Attention& attention, const What& asked, const codegen::Preference* preference);
+Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference);
+/// Of each kernel that walks pairs, in the order of their launches; a forward has one.
+std::vector<KernelStory> stories(const Attention& attention, const What& asked,
+                                 const codegen::Preference* preference = nullptr);
+cuda::KernelWants wants(const Attention& attention, const Forward& call);
+
+}  // namespace attune::runtime

@@ -1,0 +1,36 @@
+// runtime/attention/watched.h — a call as callbacks and ATTUNE_VERIFY see it
+#pragma once
+
+#include <optional>
+
+#include "runtime/attention/bind.h"
+#include "runtime/machine/options.h"
+#include "runtime/machine/watch/watch.h"
+
+namespace attune::runtime {
+
+/// Reports a call to callbacks, and verifies some of its rows where ATTUNE_VERIFY asks for it.
+class Watched {
+ public:
+  explicit Watched(Line at) : at_(at), told_(wants(Fact::called)), verifies_(options().verify > 0) {
+    if (told_) clock_.emplace();
+  }
+  /// For the engine to fill in; null where it is not needed.
+  Used* used() { return told_ || verifies_ ? &used_ : nullptr; }
+
+  enum class Whole : std::uint8_t { no, yes };
+  /// `whole`: whether this program has all of the call's rows.
+  void done(const Checked& checked, void* stream, Whole whole = Whole::yes) {
+    if (told_ || verifies_) report(checked, stream, whole);
+  }
+
+ private:
+  void report(const Checked& checked, void* stream, Whole whole);
+
+  Line at_;
+  bool told_, verifies_;
+  std::optional<Clock> clock_;
+  Used used_;
+};
+
+}  // namespace attune::runtime

@@ -1,0 +1,59 @@
+// runtime/engines/call.h — a checked call as every engine takes it: its mod, its sizes, its tensors
+#pragma once
+
+#include <optional>
+#include <variant>
+
+#include "compiler/bind.h"
+#include "compiler/lower.h"
+#include "compiler/problem.h"
+
+namespace attune::runtime {
+
+class Purpose;
+
+/// What is computed, with its tensors: a reference to a Forward or to a Backward.
+class What {
+ public:
+  What(const Forward& of) : of_(&of) {}
+  What(const Backward& of) : of_(&of) {}
+
+  bool is_forward() const { return of_.index() == 0; }
+  const Forward& forward() const { return *std::get<0>(of_); }
+  const Backward& backward() const { return *std::get<1>(of_); }
+  /// Calls body with the one or the other.
+  template <class Body>
+  auto visit(const Body& body) const {
+    return is_forward() ? body(forward()) : body(backward());
+  }
+
+ private:
+  std::variant<const Forward*, const Backward*> of_;
+};
+
+/// A call that was checked. It owns none of what it names: whoever makes it keeps that until the engine has returned.
+struct Call {
+  const compiler::LoweredMod& mod;
+  compiler::Args args;  ///< what the slots of the mod stand for
+  const compiler::Problem& problem;
+  What what;
+  std::optional<bool> exact{};       ///< as Attention::exact
+  const Purpose* purpose = nullptr;  ///< what its kernels are for; null: nobody asks
+  /// The sizes of the call that this one is a part of: they choose the kernel, so that each row gets the same bits.
+  /// Null: it is no part.
+  const compiler::Problem* whole = nullptr;
+
+  bool is_forward() const { return what.is_forward(); }
+  const Forward& forward() const { return what.forward(); }
+  const Backward& backward() const { return what.backward(); }
+  const char* name() const { return is_forward() ? "forward" : "backward"; }
+  const Tensor& q() const { return is_forward() ? forward().q : backward().q; }
+};
+
+/// A call that binds nothing, or has passed compiler::check_bound with nothing left open.
+template <class Asked>
+Call call_of(const compiler::LoweredMod& mod, const Asked& asked, const compiler::Problem& problem) {
+  return {.mod = mod, .args = compiler::args_of(mod, asked), .problem = problem, .what = asked};
+}
+
+}  // namespace attune::runtime

@@ -1,0 +1,98 @@
+// runtime/engines/cpu/even_rows.h — keys, or their values, as runs of rows that lie evenly apart: in place, or copied
+// together
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/engines/cpu/operands.h"
+#include "runtime/engines/keys.h"
+
+namespace attune::runtime::cpu {
+
+/// May neighbouring keys lie in several places?
+inline bool are_scattered(const compiler::Problem& problem) { return problem.kv.paged() || problem.held(); }
+
+/// The keys of one (batch entry, head), and their values.
+class EvenRows {
+ public:
+  /// Rows that are copied together at a time: they stay in the L1 cache. A multiple of the values that are weighed at a
+  /// time, so that sums are those of rows in place.
+  static constexpr std::int64_t gathered = 128;
+
+  /// `memory`: for `gathered` rows, where keys are scattered.
+  EvenRows(const compiler::Problem& problem, const KeyRows& lie, std::byte* memory)
+      : lie_(lie), scattered_(are_scattered(problem)), held_(problem.held() != nullptr), memory_(memory) {}
+
+  struct Some {
+    std::int64_t first, count;
+    const void* data;
+    std::int64_t row;  ///< elements
+    const void* next;  ///< what is fetched next; these rows again where that is not known
+  };
+  struct Of {
+    const Tensor& tensor;
+    std::int64_t width;
+  };
+
+  /// Where one key lies, or its value; null where it does not.
+  const void* at(const Tensor& t, std::int64_t key) const {
+    const KeyRows::Stretch one = lie_.stretch(t, key, key + 1);
+    return one.there ? element(t, one.at.origin) : nullptr;
+  }
+
+  /// Calls body(Some) for keys [range.first, range.second), in order. Rows that are too few in one place are copied
+  /// together. `after`: what is read after the last one, or null.
+  template <class Body>
+  void each(const Of& of, std::pair<std::int64_t, std::int64_t> range, const void* after, const Body& body) const {
+    const auto next_at = [&](std::int64_t key, const void* otherwise) {
+      const void* const row = key < range.second ? at(of.tensor, key) : nullptr;
+      return row ? row : after ? after : otherwise;
+    };
+    for (std::int64_t key = range.first; key < range.second;) {
+      const std::int64_t first = key;
+      const KeyRows::Stretch some = lie_.stretch(of.tensor, key, range.second);
+      if (!scattered_ || in_place(some)) {
+        key += some.count;
+        const void* const data = element(of.tensor, some.at.origin);
+        body(Some{first, some.count, data, some.at.row, next_at(key, data)});
+      } else {
+        key = gather(of, some, first, std::min(range.second, first + gathered), range.second);
+        body(Some{first, key - first, memory_, of.width, next_at(key, memory_)});
+      }
+    }
+  }
+
+ private:
+  /// Rows that lie evenly apart, of pages say, are read in place if there are so many of them; others are copied
+  /// together first, so that kernels are called for many at a time. Over ranks all are: sums are then of as many keys
+  /// at a time as on one rank.
+  bool in_place(const KeyRows::Stretch& some) const {
+    constexpr std::int64_t least = 16;
+    return some.there && some.count >= least && !held_;
+  }
+
+  /// Copies rows [first, last), or those before the first that are read in place; the first row that is not copied.
+  std::int64_t gather(const Of& of, KeyRows::Stretch some, std::int64_t first, std::int64_t last,
+                      std::int64_t end) const {
+    const auto bytes = static_cast<std::size_t>(of.width) * size_of(of.tensor.dtype);
+    std::byte* into = memory_;
+    std::int64_t key = first;
+    do {
+      some.count = std::min(some.count, last - key);
+      for (std::int64_t i = 0; i < some.count; ++i, into += bytes)
+        some.there ? std::memcpy(into, element(of.tensor, some.at.origin + i * some.at.row), bytes)
+                   : std::memset(into, 0, bytes);
+      key += some.count;
+      if (key < last) some = lie_.stretch(of.tensor, key, end);
+    } while (key < last && !in_place(some));
+    return key;
+  }
+
+  KeyRows lie_;
+  bool scattered_, held_;
+  std::byte* memory_;
+};
+
+}  // namespace attune::runtime::cpu

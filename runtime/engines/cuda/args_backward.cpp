@@ -1,0 +1,157 @@
+// runtime/engines/cuda/args_backward.cpp — what the kernels of a backward get: BackwardArgs
+#include <algorithm>
+#include <limits>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "codegen/ceil_div.h"
+#include "codegen/cuda/layout/section.cuh"
+#include "runtime/engines/cuda/backward.h"
+#include "runtime/engines/cuda/maps.h"
+#include "runtime/engines/cuda/operands.h"
+#include "runtime/engines/cuda/order.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+Gradient gradient(const Tensor& t, compiler::Layout layout) {
+  return t.given() ? Gradient{strided(t, layout), stored(t.dtype)} : Gradient{};
+}
+
+/// Maps of the tensors that a kernel's copy engine reads.
+void put_maps(BackwardArgs& args, const Backward& call, const std::optional<codegen::BoxRows>& boxes) {
+  if (!boxes) return;
+  args.q_map = boxes_of(call.q, boxes->q);
+  args.k_map = boxes_of(call.k, boxes->k);
+  args.v_map = boxes_of(call.v, boxes->v);
+  args.grad_o_map = boxes_of(call.grad_o, boxes->o);
+}
+
+std::int64_t element_bytes(const Backward& call) { return static_cast<std::int64_t>(size_of(call.q.dtype)); }
+
+/// Key heads whose queries together fill half of the cache.
+int keys_section(const Backward& call, const compiler::Problem& p, std::int64_t sets, std::int64_t cache_bytes) {
+  const std::int64_t queries = p.q.packed() ? p.q.total : p.q.length;
+  const std::int64_t head = std::max<std::int64_t>(queries * p.group * (p.d + p.dv) * element_bytes(call), 1);
+  return static_cast<int>(std::clamp<std::int64_t>(cache_bytes / 2 / head, 1, std::max<std::int64_t>(sets, 1)));
+}
+
+[[noreturn]] void refuse_tiles(std::int64_t count, const char* most) {
+  throw Error("too-long", "the call has too many tiles for one launch", {},
+              fmt::format("they are {}, and {} fewer than 2^31{}", count, most, most[0] == 'a' ? " blocks" : ""),
+              "split the call");
+}
+
+}  // namespace
+
+Tensor rows_of(const Backward& call, const compiler::Problem& p, void* at) {
+  if (p.q.packed()) return {at, DType::f32, {p.q_heads, p.q.total}, {}, call.q.device};
+  return {at, DType::f32, {p.batch, p.q_heads, p.q.length}, {}, call.q.device};
+}
+
+std::int64_t BackwardRun::places(const compiler::Positions& of, int positions) const {
+  return of.packed() ? packed_places(of.total, p_.batch, positions) : ceil_div(of.length, positions);
+}
+
+std::int64_t BackwardRun::diagonals() const {
+  if (!whole_.kernel->has(codegen::spread_diagonals)) return 0;
+  const codegen::Tile& tile = whole_.plan().tile;
+  return sets_of_q() * kv_places() * (round_up(p_.q.length, tile.m) + tile.n);
+}
+
+BackwardArgs BackwardRun::args_of_call(std::byte* memory, const Starts& starts) const {
+  BackwardArgs args{};
+  args.q = strided(call_.q, p_.q.layout);
+  args.k = strided(call_.k, p_.kv.layout);
+  args.v = strided(call_.v, p_.kv.layout);
+  const Forward first = call_.o.given() ? Forward{.o = call_.o, .lse = call_.lse} : forward_call(memory);
+  args.o = strided(first.o, p_.q.layout);
+  args.grad_o = strided(call_.grad_o, p_.q.layout);
+  args.lse = cuda::rows(first.lse, p_.q.layout);
+  args.grad_lse = cuda::rows(call_.grad_lse, p_.q.layout);
+  args.delta = cuda::rows(rows_of(call_, p_, delta_.in(memory)), p_.q.layout);
+  args.grad_q = gradient(call_.dq, p_.q.layout);
+  args.grad_k = gradient(call_.dk, p_.kv.layout);
+  args.grad_v = gradient(call_.dv, p_.kv.layout);
+  args.scale = static_cast<float>(p_.scale);
+  args.batch = static_cast<int>(p_.batch);
+  args.q_heads = static_cast<int>(p_.q_heads);
+  args.group = static_cast<int>(p_.group);
+  args.q_len = static_cast<int>(p_.q.length);
+  args.kv_len = static_cast<int>(p_.kv.length);
+  args.q_offset = p_.q_offset;
+  args.kv_shared = p_.kv_shared;
+  args.kv_heads = static_cast<int>(p_.kv_heads);
+  args.d = static_cast<int>(p_.d);
+  args.dv = static_cast<int>(p_.dv);
+  args.q_starts = starts.q;
+  args.kv_starts = starts.kv;
+  args.odd = counters_.in(memory);
+  return args;
+}
+
+void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
+  const codegen::Tile& tile = whole_.plan().tile;
+  const std::int64_t most = std::max(sets_of_q() * q_places(), sets_of_kv() * kv_places());
+  if (most > std::numeric_limits<int>::max()) refuse_tiles(most, "there may be");
+  unsigned* const counters = counters_.in(memory);
+  put_maps(args, call_, whole_.kernel->choice.boxes);
+  args.sums = added_.in(memory);
+  args.next = counters + 1;
+  args.visited = counters + 2;
+  args.turns = counters + 3;
+  args.q_places = static_cast<int>(q_places());
+  args.kv_places = static_cast<int>(kv_places());
+  const std::int64_t apart = items_apart(tile.m, whole_.kernel->skips);
+  args.section = static_cast<int>(
+      std::max<std::int64_t>(1, apart / std::max<std::int64_t>(1, ceil_div(p_.kv.length, tile.n))));
+}
+
+Walk BackwardRun::walk_of(const BackwardWalk& of, std::int64_t blocks) const {
+  if (blocks > std::numeric_limits<int>::max()) refuse_tiles(blocks, "a grid has");
+  return {.kernel = *of.kernel,
+          .call = {.problem = p_, .plan = of.plan(), .sms = device_.sms, .blocks = blocks},
+          .gives_dq = call_.dq.given()};
+}
+
+Walk BackwardRun::walk_whole() const {
+  const std::int64_t most = means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms;
+  Walk walk = walk_of(whole_, std::min(sets_of_kv() * kv_places(), most));
+  walk.early = true;
+  return walk;
+}
+
+Walk BackwardRun::walk_queries() {
+  const QueryTiles tiles({.queries = queries_.plan().tile.m}, p_);
+  BackwardArgs& args = queries_.arguments = whole_.arguments;
+  args.section = section_of(tiles, p_, device_.l2_bytes, element_bytes(call_));
+  put_maps(args, call_, queries_.kernel->choice.boxes);
+  return walk_of(queries_, tiles.count);
+}
+
+Walk BackwardRun::walk_keys() {
+  const std::int64_t sets = p_.kv_heads * (p_.kv_shared ? 1 : p_.batch);
+  BackwardArgs& args = keys_.arguments = whole_.arguments;
+  args.section = keys_section(call_, p_, sets, static_cast<std::int64_t>(device_.l2_bytes));
+  put_maps(args, call_, keys_.kernel->choice.boxes);
+  return walk_of(keys_, sets * ceil_div(p_.kv.length, keys_.plan().tile.n));
+}
+
+SumsArgs sums_args(const Captured& one, std::byte* memory) {
+  const Tensor& to = *one.into;
+  SumsArgs out{.sums = one.sums.in(memory),
+               .to = to.data,
+               .type = stored(to.dtype),
+               .count = to.size(),
+               .extent = {1, 1, 1, 1},
+               .stride = {}};
+  for (int d = 0; d < to.rank; ++d) {
+    const int last = SumsArgs::most_rank - to.rank + d;
+    out.extent[last] = to.shape[static_cast<std::size_t>(d)];
+    out.stride[last] = to.strides[static_cast<std::size_t>(d)];
+  }
+  return out;
+}
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,80 @@
+// runtime/engines/cuda/args_decode.cpp — what kernels get whose blocks share the keys of few queries: DecodeArgs
+#include "codegen/cuda/layout/equal_parts.cuh"
+#include "runtime/engines/cuda/call.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+std::int64_t decode_blocks(const ForwardRun& run) {
+  return std::min<std::int64_t>(run.tiles.count * worthwhile_parts(run.p), run.most_blocks());
+}
+
+}  // namespace
+
+void take_decode(ForwardRun& run) {
+  const std::int64_t blocks = decode_blocks(run);
+  take_parts(run, run.p.q.length * run.plan().tile.heads, blocks);
+  run.arrivals = run.space.take<unsigned>(run.plan().spec.pieces ? run.p.batch * run.tiles.sets : blocks);
+}
+
+DecodeArgs decode_args(const ForwardRun& run, const Placed& at) {
+  const Forward& call = run.call;
+  const compiler::Problem& p = run.p;
+  return {.q = strided(call.q, p.q.layout),
+          .k = strided(call.k, p.kv.layout),
+          .v = strided(call.v, p.kv.layout),
+          .o = strided(call.o, p.q.layout),
+          .lse = rows(call.lse, p.q.layout),
+          .max = rows(call.max, p.q.layout),
+          .batch = static_cast<int>(p.batch),
+          .group = static_cast<int>(p.group),
+          .q_len = static_cast<int>(p.q.length),
+          .kv_len = static_cast<int>(p.kv.length),
+          .q_offset = p.q_offset,
+          .kv_shared = p.kv_shared,
+          .sets = static_cast<int>(run.tiles.sets),
+          .sets_of_group = static_cast<int>(run.tiles.group_sets),
+          .kv_offset = p.kv_offset,
+          .q_starts = at.starts.q,
+          .kv_starts = at.starts.kv,
+          .kv_lens = numbers(call.kv_len),
+          .q_offsets = numbers(call.q_offsets),
+          .pages = pages(call.pages, call.k),
+          .tiles = run.lists.at,
+          .tile_stride = run.lists.stride,
+          .tile_batches = run.lists.batches,
+          .tile_heads = run.lists.heads,
+          .parts = run.parts.in(at.memory),
+          .arrivals = run.arrivals.in(at.memory),
+          .paired = false};
+}
+
+void put_decode(ForwardRun& run, Launches& launches, const Placed& at) {
+  const codegen::Tile& tile = run.plan().tile;
+  const bool clears = run.kernel->has(codegen::clear_arrivals);
+  const std::int64_t tiles = run.p.batch * run.tiles.sets, blocks = decode_blocks(run);
+  const int parts = known_parts(run, tiles, blocks);
+  // Two blocks that share a tile are a cluster.
+  const bool pairs = clears && parts == 2 && tile.pairs && tile.warps >= cluster_warps;
+  CoverArgs cover{};
+  ClearArgs arrivals{run.arrivals.in(at.memory), static_cast<int>(run.arrivals.count)};
+  Walk walk = run.walk_of(pairs ? 2 * tiles : blocks);
+  walk.cluster = pairs ? 2 : 1;
+  walk.early = clears;
+  walk.shares_tiles = parts != 1 && !pairs;
+  walk.lists = &run.lists;
+  walk.clear = &arrivals;
+  if (run.own_lists.count > 0) {
+    cover = cover_arguments(run.lists, run.p, at.starts, nullptr);
+    walk.cover = &cover;
+  }
+  if (!clears) {
+    walk.cleared = arrivals.first;
+    walk.cleared_count = static_cast<std::size_t>(arrivals.count);
+  }
+  DecodeArgs args = decode_args(run, at);
+  args.paired = pairs;
+  run.put_walk(launches, walk, args, at.memory);
+}
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,123 @@
+// runtime/engines/cuda/args_forward.cpp — what kernels get whose blocks share no keys: ForwardArgs, ApartArgs
+#include <limits>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "codegen/ceil_div.h"
+#include "codegen/gpu_element.h"
+#include "runtime/engines/cuda/call.h"
+#include "runtime/engines/cuda/maps.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+std::int64_t forward_blocks(const ForwardRun& run) {
+  const std::int64_t blocks = run.plan().kernel->persistent ? std::min<std::int64_t>(run.tiles.count, run.most_blocks())
+                                                            : run.tiles.count;
+  if (blocks > std::numeric_limits<int>::max())
+    throw Error(
+        "too-long", "the call has too many tiles of queries for one launch", {},
+        fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, run.tiling.queries),
+        "split the call");
+  return blocks;
+}
+
+// ---- values turned round
+
+/// Rows of a tile, 128 keys each: where it has more keys, rows of the next 128 follow.
+int turned_rows(const codegen::Tile& tile) {
+  return ceil_div(tile.n, codegen::gpu_element(DType::e4m3).chunk()) * tile.dv;
+}
+/// All of them; as WorkspaceLayout has it, memory may be null.
+Tensor turned(const ForwardRun& run, const std::byte* memory) {
+  const std::int64_t rows = codegen::turned_tiles(run.p, run.plan()) * turned_rows(run.plan().tile);
+  return {memory,
+          DType::e4m3,
+          {codegen::turned_batch(run.p), run.p.kv_heads, rows, codegen::gpu_element(DType::e4m3).chunk()}};
+}
+TurnArgs turn_args(const ForwardRun& run, const Placed& at) {
+  return {.from = boxes_of(run.call.v, run.plan().tile.n),
+          .to = boxes_of(turned(run, run.turned.in(at.memory)), turned_rows(run.plan().tile)),
+          .heads = static_cast<int>(run.p.kv_heads),
+          .tiles = static_cast<int>(codegen::turned_tiles(run.p, run.plan())),
+          .batch = static_cast<int>(run.p.batch),
+          .starts = at.starts.kv};
+}
+
+void put_maps(ForwardArgs& args, const ForwardRun& run, const Placed& at) {
+  const auto& rows = run.kernel->choice.boxes;
+  if (!rows) return;
+  const codegen::Tile& tile = run.plan().tile;
+  args.q_map = query_boxes(run.call.q, rows->q, tile.heads, run.p.group);
+  args.k_map = boxes_of(run.call.k, rows->k);
+  args.v_map = tile.turned ? boxes_of(turned(run, run.turned.in(at.memory)), turned_rows(tile))
+                           : boxes_of(run.call.v, rows->v);
+  args.o_map = query_boxes(run.call.o, rows->o, tile.heads, run.p.group);
+}
+
+ForwardArgs forward_args(const ForwardRun& run, const Placed& at) {
+  const Forward& call = run.call;
+  const compiler::Problem& p = run.p;
+  ForwardArgs args{};
+  put_maps(args, run, at);
+  args.q = strided(call.q, p.q.layout);
+  args.k = strided(call.k, p.kv.layout);
+  args.v = strided(call.v, p.kv.layout);
+  args.o = strided(call.o, p.q.layout);
+  args.lse = rows(call.lse, p.q.layout);
+  args.max = rows(call.max, p.q.layout);
+  args.batch = static_cast<int>(p.batch);
+  args.q_heads = static_cast<int>(p.q_heads);
+  args.group = static_cast<int>(p.group);
+  args.q_len = static_cast<int>(p.q.length);
+  args.kv_len = static_cast<int>(p.kv.length);
+  args.d = static_cast<int>(p.d);
+  args.dv = static_cast<int>(p.dv);
+  args.q_offset = p.q_offset;
+  args.kv_shared = p.kv_shared;
+  args.q_starts = at.starts.q;
+  args.kv_starts = at.starts.kv;
+  args.order = at.starts.order;
+  args.order_count = static_cast<int>(run.tiles.order);
+  args.tiles = run.lists.at;
+  args.tile_stride = run.lists.stride;
+  args.tile_batches = run.lists.batches;
+  args.tile_heads = run.lists.heads;
+  args.section = section_of(run.tiles, p, run.device.l2_bytes, static_cast<std::int64_t>(size_of(call.k.dtype)));
+  args.next = run.next.in(at.memory);
+  return args;
+}
+
+}  // namespace
+
+void take_forward(ForwardRun& run) {
+  if (run.tiles.count > run.most_blocks() && run.kernel->choice.counts_tiles) run.next = run.space.take<unsigned>(1);
+  if (run.plan().tile.turned) run.turned = run.space.take<std::byte>(turned(run, nullptr).size());
+}
+
+void put_forward(ForwardRun& run, Launches& launches, const Placed& at) {
+  const bool writes_lists = run.own_lists.count > 0, turns = run.plan().tile.turned;
+  unsigned* const next = run.next.in(at.memory);
+  if (next && !writes_lists) launches.clear(next);
+  CoverArgs cover{};
+  TurnArgs turn{};
+  Walk walk = run.walk_of(forward_blocks(run));
+  walk.early = (writes_lists || turns) && run.plan().kernel->waits;
+  walk.lists = &run.lists;
+  if (writes_lists) {
+    cover = cover_arguments(run.lists, run.p, at.starts, next);
+    walk.cover = &cover;
+  }
+  if (turns) {
+    turn = turn_args(run, at);
+    walk.turn = &turn;
+  }
+  ForwardArgs args = forward_args(run, at);
+  if (run.plan().args() == codegen::ArgsKind::forward) return run.put_walk(launches, walk, args, at.memory);
+  ApartArgs apart{args, numbers(run.call.kv_len), numbers(run.call.q_offsets), pages(run.call.pages, run.call.k),
+                  run.p.kv_offset};
+  run.put_walk(launches, walk, apart, at.memory);
+}
+
+}  // namespace attune::runtime::cuda

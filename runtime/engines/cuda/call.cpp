@@ -1,0 +1,124 @@
+// runtime/engines/cuda/call.cpp — a forward on a device: its kernel, its memory, its launches
+#include "runtime/engines/cuda/call.h"
+
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "codegen/ceil_div.h"
+#include "codegen/cuda/layout/equal_parts.cuh"
+#include "runtime/engines/cuda/keys.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+using codegen::ArgsKind, compiler::Problem;
+
+QueryTiling tiling_of(const codegen::KernelPlan& plan) {
+  return {.queries = plan.tile.queries(),
+          .heads = plan.tile.heads,
+          .persistent = plan.kernel->persistent && !codegen::cuts_keys(*plan.kernel)};
+}
+
+/// Only kernels that cut keys sum them in pieces.
+[[noreturn]] void refuse_piece(const LoadedKernel& kernel) {
+  throw Error("engine-call", "the CUDA engine does not take piece in such a call", {},
+              !kernel.story.empty() ? fmt::format("{}", fmt::join(kernel.story, "; "))
+                                    : "it is for a few queries, times the heads that share keys: 16 in all",
+              "give each call fewer queries, leave piece out, or compute on the host");
+}
+
+/// All warps have as many steps of a piece, so that no step of a warp is in two.
+void deal_pieces(ForwardRun& run) {
+  const codegen::Tile& tile = run.plan().tile;
+  const std::int64_t warps = tile.warps, steps = ceil_div(run.p.kv.length, tile.n), least = run.call.piece / tile.n,
+                     whole = round_up(std::max<std::int64_t>(steps, 1), warps);
+  // Where a piece has all keys, how many it could have does not matter.
+  run.piece = static_cast<int>(std::min(std::lcm(std::min(least, whole * warps), warps), whole));
+  run.pieces = static_cast<int>(ceil_div(steps, run.piece));
+}
+
+void take(ForwardRun& run) {
+  switch (run.plan().args()) {
+    case ArgsKind::forward:
+    case ArgsKind::per_entry: return take_forward(run);
+    case ArgsKind::decode: return take_decode(run);
+    case ArgsKind::mla: return take_mla(run);
+    case ArgsKind::backward: break;
+  }
+  throw Bug("a forward has the kernel of a backward");
+}
+
+}  // namespace
+
+ForwardRun::ForwardRun(const Facts& on, const Call& call_of, const Means& with)
+    : of(call_of), call(of.forward()), p(of.problem), means(with), device(on),
+      kernel(loaded_kernel(forward_key(on, of, with), of.mod, static_cast<cu::Stream>(with.stream), of.purpose)),
+      tiling(tiling_of(plan())), tiles(tiling, p), starts(space, p, tiles) {
+  if (call.piece != 0 && !codegen::cuts_keys(*plan().kernel)) refuse_piece(*kernel);
+  if (means.cover) require_fit(*means.cover, device, *kernel, of.mod, of.args, p);
+  take(*this);
+  if (means.cover) {
+    lists = means.cover->lists;
+  } else if (kernel->writes_lists()) {
+    lists = CoverLists(plan(), of.mod.cover, p);
+    own_lists = space.take<int>(lists.ints());
+  }
+  if (const codegen::OwnArgs* const its = plan().kernel->own; its && its->room)
+    own = space.take<std::byte>(its->room(walk_of(0).call));
+}
+
+void ForwardRun::put(std::byte* memory) {
+  const auto stream = static_cast<cu::Stream>(means.stream);
+  starts.require_no_capture(stream);
+  Launches launches;
+  const Placed at{memory,
+                  starts.send(launches, memory, p, tiling, kernel->skips, call.cu_seqlens_q, call.cu_seqlens_kv)};
+  if (own_lists.count > 0) lists.at = own_lists.in(memory);
+  switch (plan().args()) {
+    case ArgsKind::decode: return put_decode(*this, launches, at);
+    case ArgsKind::mla: return put_mla(*this, launches, at);
+    default: return put_forward(*this, launches, at);
+  }
+}
+
+void ForwardRun::put_walk(Launches& launches, Walk& walk, void* args, std::size_t bytes, std::byte* memory) {
+  alignas(TensorMap) std::array<std::byte, codegen::most_own_args> room;
+  walk.arguments = args;
+  if (const codegen::OwnArgs* const its = plan().kernel->own) {
+    std::memcpy(room.data(), args, bytes);
+    its->fill(room.data(), walk.call, own.in(memory));
+    walk.arguments = room.data();
+  }
+  put_kernel(launches, walk);
+  put_after(launches, walk);
+  std::vector<std::byte> user = user_of(of, *kernel);
+  launches.put(static_cast<cu::Stream>(means.stream), user);
+}
+
+std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel) {
+  return codegen::user_bytes(of.mod.mod, of.args.captures, of.args.params, static_cast<float>(of.problem.scale),
+                             kernel.choice.plan.spec.wide);
+}
+
+int known_parts(const ForwardRun& run, std::int64_t tiles, std::int64_t sharers) {
+  const Problem& p = run.p;
+  if (run.kernel->skips || p.q.packed() || p.kv.packed() || run.call.kv_len.given() || run.plan().spec.pieces) return 0;
+  return equal_parts(static_cast<int>(tiles), static_cast<int>(sharers),
+                     static_cast<int>(ceil_div(p.kv.length, run.plan().tile.n)), 1);
+}
+
+void take_parts(ForwardRun& run, std::int64_t rows, std::int64_t blocks) {
+  const codegen::KernelPlan& plan = run.plan();
+  if (plan.spec.pieces) deal_pieces(run);
+  const std::int64_t tiles = run.p.batch * run.tiles.sets, parts = !plan.spec.pieces ? 2 * blocks
+                                                                   : run.pieces > 1  ? tiles * run.pieces
+                                                                                     : 0;
+  run.parts = run.space.take<float>(parts * rows * (plan.tile.dv + part_floats));
+}
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,125 @@
+// runtime/engines/cuda/keys.cpp — what a call's kernels are chosen by, of its tensors, its sizes and its device
+#include "runtime/engines/cuda/keys.h"
+
+#include <numeric>
+
+#include "codegen/reads.h"
+#include "runtime/engines/captures.h"
+#include "runtime/engines/cuda/maps.h"
+#include "runtime/engines/cuda/operands.h"
+
+namespace attune::runtime::cuda {
+
+using compiler::Args, compiler::Problem;
+
+namespace {
+
+/// Are values a view of keys' rows, from their first columns on? codegen::is_latent compares the widths.
+bool values_within_keys(const Forward& call) {
+  const Tensor &k = call.k, &v = call.v;
+  if (v.data != k.data || v.dtype != k.dtype || v.rank != k.rank) return false;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(k.rank); ++i)
+    if (v.strides[i] != k.strides[i] && k.shape[i] > 1) return false;
+  return true;
+}
+
+/// KernelSpec::page_rows of a table's pool.
+int page_rows(const Forward& call, const Problem& p) {
+  return p.kv.paged() ? static_cast<int>(std::gcd(call.k.shape[2], std::int64_t{64})) : 0;
+}
+
+/// Does the call say more of its keys than its queries do?
+bool tells_apart(const Forward& call, const Problem& p) {
+  return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
+}
+
+}  // namespace
+
+KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
+  const Forward& call = of.forward();
+  const Problem& p = of.problem;
+  const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call));
+  const Problem& whole = of.whole ? *of.whole : p;
+  // Of latent heads the copy engine moves q and k alone.
+  const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (latent || (has_boxes(call.v) && has_boxes(call.o)));
+  KernelKey key{.device = device.index,
+                .spec = {.arch = device.arch(),
+                         .dtype = call.q.dtype,
+                         .out = call.o.dtype,
+                         .d = p.d,
+                         .dv = p.dv,
+                         .max = call.max.given(),
+                         .packed = p.q.packed(),
+                         .apart = tells_apart(call, p) || latent,
+                         .paged = p.kv.paged(),
+                         .narrow = call.k.dtype != call.q.dtype,
+                         .before = call.o_before.given(),
+                         .pieces = call.piece != 0,
+                         .latent = latent,
+                         .page_rows = latent ? page_rows(call, p) : 0,
+                         .pairs = latent && whole.q.length * p.group > codegen::latent_rows,
+                         .heads = latent ? codegen::latent_heads_to_share(p.group)
+                                         : codegen::heads_to_share(whole.q.length, p.group),
+                         .few = !latent && codegen::few_rows(whole.q.length, p.group),
+                         .boxes = boxes,
+                         .load = copied_bytes({&call.q, &call.k, &call.v}),
+                         .store = stored_bytes(call.o),
+                         .scale_positive = static_cast<float>(p.scale) > 0,
+                         .exact = codegen::is_exact(of.exact, call.q.dtype),
+                         .wide = codegen::reach_far(of.args.captures)},
+                .mod = of.mod.digest,
+                .length = codegen::length_of(whole.q.length, whole.kv.length)};
+  if (means.preference) key.preference = *means.preference;
+  return key;
+}
+
+std::vector<Captured> captured_of(const Args& args, const Backward& call) {
+  std::vector<Captured> out;
+  for (const Backward::Captured& asked : call.captured) {
+    if (asked.into.size() == 0) continue;
+    Captured one{.into = &asked.into, .slots = {}, .sums = {}};
+    for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
+      if (is_of(asked, args, slot)) one.slots.push_back(slot);
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) {
+  codegen::Wanted out(args.captures.size());
+  for (const Captured& one : captured)
+    for (const std::uint32_t slot : one.slots) out[slot] = true;
+  return out;
+}
+
+BackwardWants wants_of(const Facts& device, const Call& of) {
+  const Backward& call = of.backward();
+  const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
+  return {.spec = {.arch = device.arch(),
+                   .dtype = call.q.dtype,
+                   .out = call.o.given() ? call.o.dtype : DType::f32,
+                   .d = p.d,
+                   .dv = p.dv,
+                   .packed = p.q.packed(),
+                   .boxes = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
+                   .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
+                   .scale_positive = static_cast<float>(p.scale) > 0,
+                   .exact = codegen::is_exact(of.exact, call.q.dtype),
+                   .wide = codegen::reach_far(of.args.captures)},
+          .length = codegen::length_of(whole.q.length, whole.kv.length)};
+}
+
+KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const BackwardWants& wants,
+                       const Means& means, const codegen::Wanted& wanted) {
+  KernelKey key{.device = device.index,
+                .way = way,
+                .spec = codegen::backward_spec(wants.spec),
+                .mod = of.mod.digest,
+                .length = wants.length,
+                .preference = {},
+                .wanted = wanted};
+  if (means.preference && codegen::takes(*means.preference, way)) key.preference = *means.preference;
+  return key;
+}
+
+}  // namespace attune::runtime::cuda

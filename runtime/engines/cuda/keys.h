@@ -1,0 +1,28 @@
+// runtime/engines/cuda/keys.h — what a call's kernels are chosen by, of its tensors, its sizes and its device
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/workspace.h"
+
+namespace attune::runtime::cuda {
+
+KernelKey forward_key(const Facts& device, const Call& of, const Means& means);
+
+/// A captured tensor whose gradient is asked for: all slots that hold it.
+struct Captured {
+  const Tensor* into = nullptr;
+  std::vector<std::uint32_t> slots;
+  Room<unsigned long long> sums;
+};
+std::vector<Captured> captured_of(const compiler::Args& args, const Backward& call);
+codegen::Wanted wanted_of(const compiler::Args& args, std::span<const Captured> captured);
+
+BackwardWants wants_of(const Facts& device, const Call& of);
+KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const BackwardWants& wants,
+                       const Means& means, const codegen::Wanted& wanted);
+
+}  // namespace attune::runtime::cuda

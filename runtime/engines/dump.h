@@ -1,0 +1,40 @@
+// runtime/engines/dump.h — ATTUNE_DUMP: a folder for each kernel, with its source, the steps on the way and the result
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/lower.h"
+
+namespace attune::runtime {
+
+/// Whether ATTUNE_DUMP names a folder.
+bool dumps();
+
+/// Records how a Mod was lowered, for the dumps of its kernels.
+void remember_steps(const compiler::Mod& written, const compiler::LoweredMod& lowered, const compiler::Steps& steps);
+
+struct DumpFile {
+  std::string name, text;
+};
+
+/// Which kernel. `all` tells kernels of one name apart: everything their compiler was given.
+struct DumpOf {
+  const compiler::Mod* mod = nullptr;  ///< null: a kernel without user expressions
+  std::string target, kernel;
+  std::string all;
+};
+/// <digest>-<target>-<kernel>-<8 digits of `all`>, in the folder that ATTUNE_DUMP names.
+std::filesystem::path dump_folder(const DumpOf& of);
+
+/// Writes the attention's files and `files`, all of them or none. An existing folder stays as it is. Errors are told,
+/// not thrown.
+void dump(const DumpOf& of, const std::function<std::vector<DumpFile>()>& files);
+
+/// An attention as text, a line each: captures, parameters, then expressions.
+std::string mod_file(const compiler::Mod& mod);
+
+}  // namespace attune::runtime

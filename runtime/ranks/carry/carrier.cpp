@@ -1,0 +1,56 @@
+// runtime/ranks/carry/carrier.cpp — what schedules ask of the memory, the exchanges and the engine that a rank works
+// with
+#include "runtime/ranks/carry/carrier.h"
+
+#include <algorithm>
+
+namespace attune::runtime::ranks {
+
+void Carrier::start() const {
+  const Moments inputs = mark(Lane::call);
+  for (const Lane lane : {Lane::travel, Lane::own, Lane::launches}) wait(lane, inputs);
+}
+
+void Carrier::join() {
+  wait(Lane::call, mark(Lane::launches));
+  join_travel();
+}
+
+void Carrier::join_travel() {
+  for (const Lane lane : {Lane::travel, Lane::own}) wait(Lane::call, mark(lane));
+  ended();
+}
+
+void Carrier::report(std::string_view schedule) const {
+  if (!means_.used) return;
+  *means_.used = used_;
+  means_.used->kernel += " by ";
+  means_.used->kernel += schedule;
+}
+
+void Carrier::remember(const Used& used) {
+  const std::size_t most = std::max(used.workspace, used_.workspace);
+  used_ = used;
+  used_.workspace = most;
+}
+
+Rect place_of(const Rank& rank, const Keys& keys, const Piece& piece) {
+  const std::int64_t head = piece.head - keys.wanted.heads.first;
+  switch (keys.places) {
+    case Keys::Places::pieces: return {.row = piece.before, .rows = piece.rows, .heads = piece.heads};
+    case Keys::Places::whole:
+      return {.entry = piece.entry,
+              .head = head,
+              .row = rank.ranks().kv.grains[piece.first].row,
+              .rows = piece.rows,
+              .heads = piece.heads};
+    case Keys::Places::owners: break;
+  }
+  return {.entry = piece.entry,
+          .head = head,
+          .row = rank.owners_row(piece.first),
+          .rows = piece.rows,
+          .heads = piece.heads};
+}
+
+}  // namespace attune::runtime::ranks

@@ -1,0 +1,332 @@
+// runtime/ranks/carry/device.cpp — a rank's part of a call on a device: launches of the usual kernels, with exchanges
+// beside them
+#include "runtime/ranks/carry/device.h"
+
+#include <optional>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "codegen/choose.h"
+#include "codegen/parts.h"
+#include "runtime/engines/cuda/combine.h"
+#include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/cuda/memory.h"
+#include "runtime/engines/cuda/operands.h"
+#include "runtime/engines/cuda/streams.h"
+#include "runtime/ranks/carry/queries.h"
+#include "runtime/ranks/carry/room.h"
+#include "runtime/ranks/schedule/schedule.h"
+
+namespace attune::runtime::ranks {
+namespace {
+
+using cuda::Moment;
+
+/// Its keys lie at their positions in memory as long as the whole call's, of which what no query needs stays 0. Kernels
+/// then take them as they take any keys, each tile of queries meets the tiles that it meets on one rank, and results
+/// have the same bits.
+class DeviceCarrier : public Carrier {
+ public:
+  DeviceCarrier(const Rank& rank, const PartMods& mods, const Means& means)
+      : Carrier(rank, means), device_(cuda::facts(rank.call().q().device.index)), current_(device_.index),
+        stream_(static_cast<cuda::cu::Stream>(means.stream)), mods_(mods), room_(room_of(rank.ranks(), device_.index)),
+        lock_(room_->mutex), one_(has_one_tensor()) {
+    if (cuda::is_captured(means.stream))
+      throw Error("stream-capture", "a call over ranks cannot be captured into a graph", {},
+                  "ranks meet while it is put on its streams", "call it without a graph");
+  }
+  ~DeviceCarrier() override {
+    if (ended_) return;
+    // A call that failed: what it has put on its streams still uses the memory.
+    try {
+      join();
+    } catch (...) {
+      // The driver fails, and says so to the next call.
+    }
+  }
+
+  /// The plan's schedule, where a device has it. A ring would save the memory of one group's keys; more groups save
+  /// more. Few queries go to the keys where each rank's are one run, and the kernel takes them that takes keys which do
+  /// not begin at 0. All ranks must decide alike, so no address counts.
+  Travel takes(Travel planned) const override {
+    const compiler::Problem& p = rank_.problem();
+    const bool in_sixteens = size_of(rank_.call().q().dtype) == 2 && p.d % 8 == 0 && p.dv % 8 == 0;
+    const bool to_keys = is_few() && !rank_.packed() && !one_ && in_sixteens &&
+                         codegen::linear_in_p(rank_.call().mod.mod.prob) &&
+                         std::ranges::all_of(rank_.ranks().kv_of, [](const auto& runs) { return runs.size() <= 1; });
+    return planned == Travel::heads || (planned == Travel::few && to_keys) ? planned : Travel::gather;
+  }
+  /// A kernel for few queries divides their keys among its blocks by how many heads there are.
+  std::int64_t groups(std::int64_t planned) const override { return is_few() ? 1 : planned; }
+  Keys::Places places() const override { return Keys::Places::whole; }
+  bool is_ahead() const override { return true; }
+  bool values_within_keys() const override { return one_; }
+  /// Kernels for few queries read keys by 16 bytes.
+  bool reads(const Rows& keys) const override { return cuda::copied_bytes({&keys.tensor}) >= 16; }
+  /// Rows of a head are contiguous, and heads apart from each other, one behind another.
+  bool sends(const Rows& of) const override {
+    const Tensor& t = of.tensor;
+    const auto last = as_size(t.rank) - 1;
+    const std::int64_t width = of.width();
+    if (t.shape[last] > 1 && t.strides[last] != 1) return false;
+    if (!of.numbers && of.count() > 1 && t.strides[of.row_dimension()] != width) return false;
+    return of.heads() <= 1 || t.strides[of.head_dimension()] >= of.count() * width;
+  }
+  DType number() const override { return DType::f32; }
+  std::size_t launches() const override { return slices().size(); }
+
+  std::byte* begin(const WorkspaceLayout& space, std::int64_t groups) override {
+    std::byte* const memory = room_->memory(space.bytes());
+    room_->last.awaited_by(stream_);
+    const DeviceRoom::Filled filled = groups > 0 ? DeviceRoom::Filled{&rank_.layer(), groups, one_}
+                                                 : DeviceRoom::Filled{};
+    clears_ = room_->filled != filled && rank_.has_holes();
+    room_->filled = filled;
+    return memory;
+  }
+  bool clears() const override { return clears_; }
+  void clear(void* first, std::size_t bytes, Lane lane) override { cuda::clear_bytes(first, bytes, stream_of(lane)); }
+  void copy(const Tensor& from, const Tensor& to) override { cuda::copy_elements(device_, from, to, stream_); }
+  void copy(const Chunk& from, const Chunk& to, Lane lane) override {
+    cuda::copy_runs(runs_of(part_of(from)), runs_of(part_of(to)), stream_of(lane));
+  }
+
+  void exchange(const Exchange& of) override {
+    if (rank_.count() == 1) return;
+    std::vector<Transport::Part> send, receive;
+    for (const Chunk& chunk : of.send) send.push_back(part_of(chunk));
+    for (const Chunk& chunk : of.receive) receive.push_back(part_of(chunk));
+    rank_.ranks().transport.exchange(send, receive, room_->travel());
+  }
+
+  Moments mark(Lane lane) const override {
+    Moments out;
+    each_stream(lane, [&](cuda::cu::Stream s) { out.push_back(std::make_shared<const Moment>(s)); });
+    return out;
+  }
+  void wait(Lane lane, const Moments& moments) const override {
+    each_stream(lane, [&](cuda::cu::Stream s) {
+      for (const auto& moment : moments) static_cast<const Moment*>(moment.get())->awaited_by(s);
+    });
+  }
+  void ended() override {
+    room_->last = Moment(stream_);
+    ended_ = true;
+  }
+
+  void run(const Forward& part, const Slice& of) override {
+    const KeyHeads& heads = of.keys.wanted.heads;
+    Forward call = part;
+    call.k = of.keys.k;
+    call.v = of.keys.v;
+    if (of.all_queries) {
+      compiler::Problem p = rank_.problem();
+      p.kv_heads = heads.count();
+      p.q_heads = heads.count() * p.group;
+      return compute(call, p, {.first_head = heads.first * p.group}, compiler::PartSink::kept, stream_);
+    }
+    for (const QuerySlice& one : slices()) {
+      for (Tensor Forward::*t : {&Forward::q, &Forward::o}) call.*t = rows_of(rank_.rows(part.*t), one);
+      for (Tensor Forward::*t : {&Forward::lse, &Forward::max}) call.*t = rows_of(rank_.numbers(part.*t), one);
+      compute(call, problem_of(rank_, one, heads), ranks::part_of(rank_, one, heads), compiler::PartSink::kept,
+              launch_stream());
+    }
+  }
+
+  /// All queries over the rank's own keys, which are one run.
+  void attend(const Forward& part, const Slice& of, Partial& into) override {
+    const auto& runs = rank_.ranks().kv_of[as_size(rank_.me())];
+    const Shares::Stretch keys = runs.empty() ? Shares::Stretch{} : runs.front();
+    compiler::Problem p = rank_.problem();
+    p.kv.length = keys.end - keys.begin;
+    p.kv_offset = static_cast<std::int32_t>(p.kv_offset + keys.begin);
+    Forward call = part;
+    call.kv_offset = p.kv_offset;
+    call.k = of.keys.k;
+    call.v = of.keys.v;
+    call.o = into.o;
+    call.lse = into.lse;
+    call.max = into.max;
+    by_keys_ = true;
+    compute(call, p, {.more_keys = rank_.problem().kv.length - keys.end},
+            into.sink ? compiler::PartSink::kept : compiler::PartSink::dropped, stream_);
+  }
+
+  /// Launches follow one another on the caller's stream: each one's gradients are added before the next.
+  void run(const Backward& part, const Slice& of, const GradientSums& sums) override {
+    const auto clear_keys = [&] {
+      for (const Tensor* t : {&part.dk, &part.dv})
+        if (t->given()) clear(t->data, as_size(t->size()) * sizeof(float), Lane::call);
+    };
+    if (slices().empty()) return clear_keys();
+    if (rank_.packed()) clear_keys();  // keys of other sequences than the first launch's
+    for (const QuerySlice& one : slices()) launch(part, of, one, sums);
+  }
+
+  void add(const Sum& of, const Tensor& to) override {
+    cuda::add_parts(device_, {.first = of.first, .parts = of.parts, .part_stride = of.stride, .adds = of.adds}, to,
+                    stream_);
+  }
+  void clear(const Partial&) override {}  // kernels write all of it
+  void merge(const Partials& of, const Forward& into) override {
+    cuda::merge_parts(device_,
+                      {.o = static_cast<const float*>(of.o.data),
+                       .lse = static_cast<const float*>(of.lse.data),
+                       .max = static_cast<const float*>(of.max.data),
+                       .parts = of.count},
+                      into.o, into.lse, into.max, stream_);
+  }
+
+ private:
+  static std::shared_ptr<DeviceRoom> room_of(const detail::Ranks& ranks, int device) {
+    const std::lock_guard lock(ranks.room_mutex);
+    if (!ranks.room || ranks.room->device() != device) ranks.room = std::make_shared<DeviceRoom>(device);
+    return ranks.room;
+  }
+  /// Are values the first columns of keys? Those of latent heads are, and travel with them. A rank that holds no keys
+  /// goes by the widths alone.
+  bool has_one_tensor() const {
+    return rank_.call().what.visit([&](const auto& call) {
+      const bool within = rank_.kv_rows() == 0 || (call.k.data == call.v.data && call.k.rank == call.v.rank &&
+                                                   std::ranges::equal(call.k.strides, call.v.strides));
+      return codegen::is_latent(rank_.problem().d, rank_.problem().dv, within);
+    });
+  }
+  bool is_few() const { return codegen::few_rows(rank_.problem().q.length, rank_.problem().group); }
+  const std::vector<QuerySlice>& slices() const {
+    if (!slices_) slices_ = slices_of(rank_);
+    return *slices_;
+  }
+
+  /// A chunk's rows of one head are one run.
+  static Transport::Part part_of(const Chunk& chunk) {
+    const Rows& of = chunk.of;
+    const Tensor& t = of.tensor;
+    const auto size = static_cast<std::int64_t>(size_of(t.dtype));
+    const std::int64_t row = of.width() * size, head = t.strides[of.head_dimension()] * size,
+                       entry = of.packed() ? 0 : t.strides[0] * size, runs = chunk.at.heads * chunk.at.entries;
+    if (chunk.at.entries > 1 && entry != of.heads() * head) throw Bug("entries of a chunk are not evenly apart");
+    return {.peer = chunk.peer,
+            .data = static_cast<std::byte*>(t.data) + chunk.at.entry * entry + chunk.at.head * head +
+                    chunk.at.row * row,
+            .bytes = as_size(chunk.at.rows * row * runs),
+            .runs = as_size(runs),
+            .stride = as_size(head)};
+  }
+  static cuda::Runs runs_of(const Transport::Part& of) {
+    return {.first = of.data, .bytes = of.bytes / of.runs, .count = of.runs, .stride = of.stride};
+  }
+
+  cuda::cu::Stream stream_of(Lane lane) const {
+    return lane == Lane::travel ? room_->travel() : lane == Lane::own ? room_->within() : stream_;
+  }
+  template <class Body>
+  void each_stream(Lane lane, const Body& body) const {
+    body(stream_of(lane));
+    for (std::size_t i = 0; lane == Lane::launches && i < DeviceRoom::beside_count; ++i) body(room_->beside(i));
+  }
+  cuda::cu::Stream launch_stream() {
+    const std::size_t i = next_++ % (DeviceRoom::beside_count + 1);
+    return i == 0 ? stream_ : room_->beside(i - 1);
+  }
+
+  Means means_on(cuda::cu::Stream stream) const {
+    Means out = means_;
+    out.stream = stream;
+    out.workspace = {};
+    out.used = nullptr;
+    return out;
+  }
+  /// A slice of the call is a call, with a mod, tensors and sizes of its own.
+  template <class Asked>
+  Call slice(const compiler::LoweredMod& mod, const Asked& part, const compiler::Problem& p) const {
+    Call out = call_of(mod, part, p);
+    out.exact = rank_.call().exact;
+    out.purpose = rank_.call().purpose;
+    out.whole = &rank_.problem();
+    return out;
+  }
+  template <class Asked>
+  void put(Asked& part, const compiler::LoweredMod& mod, const compiler::Problem& p, const compiler::Part& at,
+           Means means) {
+    const std::vector<double> params = compiler::params_of(mod.mod, rank_.call().args.params, at);
+    part.params = params;
+    Used used;
+    if (means_.used) means.used = &used;
+    cuda::engine.run(slice(mod, part, p), means);
+    remember(used);
+  }
+
+  /// Puts a part of the call on a stream: `call` has its tensors, `p` its sizes.
+  void compute(Forward& call, const compiler::Problem& p, const compiler::Part& part, compiler::PartSink sink,
+               cuda::cu::Stream stream) {
+    const compiler::LoweredMod& mod = mods_(sink);
+    // Both kernels have the same expressions. Left to itself, the choice may still differ, where registers are scarce.
+    if (mod.mod.whole && !by_keys_ && !kernel_)
+      kernel_ = {.variant = cuda::forward_variant(slice(rank_.call().mod, call, rank_.problem()), means_on(stream_)),
+                 .only = true,
+                 .origin = {}};
+    Means means = means_on(stream);
+    means.preference = kernel_ ? &*kernel_ : nullptr;
+    put(call, mod, p, part, means);
+  }
+
+  void launch(const Backward& part, const Slice& of, const QuerySlice& one, const GradientSums& sums) {
+    const KeyHeads& heads = of.keys.wanted.heads;
+    Backward call = part;
+    for (Tensor* t : {&call.q, &call.o, &call.grad_o, &call.dq}) *t = rows_of(rank_.rows(*t), one);
+    for (Tensor* t : {&call.lse, &call.grad_lse}) *t = rows_of(rank_.numbers(*t), one);
+    call.k = of.keys.k;
+    call.v = of.keys.v;
+    const bool further = &one != slices().data();
+    if (further && call.dk.given()) call.dk = sums.dk_launch;
+    if (further && call.dv.given()) call.dv = sums.dv_launch;
+    put(call, mods_(compiler::PartSink::kept), problem_of(rank_, one, heads), ranks::part_of(rank_, one, heads),
+        means_on(stream_));
+    if (further) {
+      add_keys(one, call.dk, part.dk);
+      add_keys(one, call.dv, part.dv);
+    }
+    for (std::size_t i = 0; i < sums.captured.size(); ++i)
+      add({.first = part.captured[i].into, .adds = true}, sums.captured[i]);
+  }
+  /// Adds a launch's gradient to that of the launches before it.
+  void add_keys(const QuerySlice& of, Tensor from, Tensor to) {
+    if (!from.given()) return;
+    if (rank_.packed()) {
+      // Other sequences' rows were not written.
+      const std::vector<std::int64_t>& starts = rank_.problem().kv.starts;
+      const std::int64_t first = starts[as_size(of.first)], last = starts[as_size(of.last)];
+      for (Tensor* t : {&from, &to}) {
+        t->data = static_cast<float*>(t->data) + first * t->strides[0];
+        t->shape[0] = last - first;
+      }
+    }
+    add({.first = from, .adds = true}, to);
+  }
+
+  const cuda::Facts& device_;
+  const cuda::Current current_;
+  cuda::cu::Stream stream_;
+  const PartMods& mods_;
+  std::shared_ptr<DeviceRoom> room_;
+  std::unique_lock<std::mutex> lock_;
+  const bool one_;        ///< values are columns of the keys
+  bool ended_ = false;    ///< the caller's stream waits for all that the call put on others
+  bool clears_ = false;   ///< memory for keys may hold others' rows where this layer needs none
+  bool by_keys_ = false;  ///< queries have gone to the keys
+  std::size_t next_ = 0;  ///< launch
+  mutable std::optional<std::vector<QuerySlice>> slices_;
+  std::optional<codegen::Preference> kernel_;  ///< that one rank would use, where parts have kernels of their own
+};
+
+}  // namespace
+
+void run_on_device(const detail::Ranks& ranks, const PartMods& parts, const Call& call, const Means& means) {
+  const Rank rank(ranks, call);
+  DeviceCarrier carrier(rank, parts, means);
+  run(rank, carrier);
+}
+
+}  // namespace attune::runtime::ranks

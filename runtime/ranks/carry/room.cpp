@@ -1,0 +1,39 @@
+// runtime/ranks/carry/room.cpp — what calls over ranks keep on a device between them: streams, and memory for keys
+#include "runtime/ranks/carry/room.h"
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "runtime/engines/cuda/memory.h"
+
+namespace attune::runtime::ranks {
+
+DeviceRoom::DeviceRoom(int device) : device_(device) {}
+
+DeviceRoom::~DeviceRoom() {
+  try {
+    const cuda::Current current(device_);
+    last.wait();
+  } catch (...) {
+    // At the end of a process the driver may be gone, and the memory with it.
+  }
+}
+
+std::byte* DeviceRoom::memory(std::size_t bytes) {
+  if (bytes > bytes_) {
+    // Freeing does not wait for launches that still use it.
+    last.wait();
+    memory_.reset();
+    bytes_ = 0;
+    memory_ = cuda::allocate(device_, bytes);
+    if (!memory_)
+      throw Error("device-memory", fmt::format("cuda:{} has no {} bytes left", device_, bytes), {},
+                  "a rank keeps room for the keys of two groups of heads, at the length of the whole call",
+                  "let keys travel in more groups: Shares::How::groups; or free memory");
+    bytes_ = bytes;
+    filled = {};
+  }
+  return static_cast<std::byte*>(memory_.get());
+}
+
+}  // namespace attune::runtime::ranks

@@ -1,0 +1,57 @@
+// runtime/ranks/carry/room.h — what calls over ranks keep on a device between them: streams, and memory for keys
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/engines/cuda/streams.h"
+
+namespace attune::runtime::ranks {
+
+class DeviceRoom {
+ public:
+  /// Streams are of the current context, which is the device's.
+  explicit DeviceRoom(int device);
+  /// Waits for what still uses the memory.
+  ~DeviceRoom();
+  DeviceRoom(const DeviceRoom&) = delete;
+  DeviceRoom& operator=(const DeviceRoom&) = delete;
+
+  int device() const { return device_; }
+
+  /// For exchanges, which begin before launches that become ready at the same time.
+  cuda::cu::Stream travel() const { return travel_.get(); }
+  /// For copies of the rank's own keys, beside those of others.
+  cuda::cu::Stream within() const { return within_.get(); }
+  /// Launches of a group take the caller's stream and these in turn, so that one fills the multiprocessors that the
+  /// last tiles of another leave idle.
+  static constexpr std::size_t beside_count = 3;
+  cuda::cu::Stream beside(std::size_t i) const { return beside_[i].get(); }
+
+  /// At least so many bytes, which were 0 when they were allocated. Throws the Error `device-memory`.
+  std::byte* memory(std::size_t bytes);
+
+  std::mutex mutex;   ///< held while a call is put on its streams
+  cuda::Moment last;  ///< the end of the call before
+  /// The keys that the memory begins with. Rows that such a call does not need are still 0.
+  struct Filled {
+    const void* layer = nullptr;
+    std::int64_t groups = 0;
+    bool one = false;  ///< values are columns of keys
+    bool operator==(const Filled&) const = default;
+  };
+  Filled filled;
+
+ private:
+  int device_;
+  cuda::OwnStream travel_{cuda::OwnStream::Priority::high}, within_{cuda::OwnStream::Priority::high};
+  std::array<cuda::OwnStream, beside_count> beside_{cuda::OwnStream(cuda::OwnStream::Priority::usual),
+                                                    cuda::OwnStream(cuda::OwnStream::Priority::usual),
+                                                    cuda::OwnStream(cuda::OwnStream::Priority::usual)};
+  std::shared_ptr<void> memory_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace attune::runtime::ranks

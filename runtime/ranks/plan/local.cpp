@@ -1,0 +1,138 @@
+// runtime/ranks/plan/local.cpp — a rank's part of a call, checked against the plan
+#include "runtime/ranks/plan/local.h"
+
+#include <algorithm>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "runtime/machine/as_size.h"
+#include "runtime/machine/tensor.h"
+#include "runtime/ranks/plan/whole.h"
+
+namespace attune::runtime::ranks {
+namespace {
+
+using compiler::Problem;
+
+/// Throws the Error `shares-other`.
+Error other(std::string problem, std::string why) {
+  return Error("shares-other", std::move(problem), {}, std::move(why),
+               "pass Shares that were made of this attention and of the whole call");
+}
+
+Error shape(std::string_view name, const Tensor& t, std::int64_t rows, int rank) {
+  return Error("shares-shape", fmt::format("{} does not have the rows of rank {}", name, rank), {},
+               fmt::format("it is {}, and the rank holds {} positions", t.describe(), rows),
+               "pass the rows of Shares::of, and of keys_of, in their order");
+}
+
+/// The starts of packed sequences among the rows of one rank.
+std::vector<std::int64_t> local_starts(const Axis& axis, std::span<const int> owners, int rank) {
+  std::vector<std::int64_t> out{0};
+  for (std::size_t e = 0; e + 1 < axis.firsts.size(); ++e) {
+    out.push_back(out.back());
+    for (auto g = as_size(axis.firsts[e]); g < as_size(axis.firsts[e + 1]); ++g)
+      if (owners[g] == rank) out.back() += axis.grains[g].rows();
+  }
+  return out;
+}
+
+std::int64_t whole_number(const Tensor& t, std::int64_t i) {
+  return static_cast<std::int64_t>(load(t, i * t.strides[0]));
+}
+
+void check_starts(std::string_view name, const Tensor& cu, const std::vector<std::int64_t>& starts) {
+  if (!cu.given() && starts.empty()) return;
+  if (cu.given() && cu.device.kind != Device::Kind::cpu)
+    throw Error("shares-call", fmt::format("calls over ranks do not take {} on a device", name), {},
+                "Shares were made of starts on the host", "pass those");
+  bool same = cu.given() && cu.rank == 1 && cu.shape[0] == std::ssize(starts) &&
+              (cu.dtype == DType::i32 || cu.dtype == DType::i64);
+  for (std::int64_t i = 0; same && i < std::ssize(starts); ++i) same = whole_number(cu, i) == starts[as_size(i)];
+  if (!same)
+    throw other(fmt::format("these Shares are of another {}", name),
+                starts.empty() ? "they were made of a dense batch"
+                               : fmt::format("they were made of {} packed sequences", starts.size() - 1));
+}
+
+std::string_view refused(const Forward& call) { return not_over_ranks(call); }
+std::string_view refused(const Backward&) { return {}; }
+
+}  // namespace
+
+const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args) {
+  const auto none = [] {
+    return other("these Shares are of other masks", "none of their attentions has this mask with this data");
+  };
+  const compiler::CoverOf of = compiler::cover_of(lowered.cover);
+  const bool on_device = std::ranges::any_of(
+      of.captures, [&](std::uint32_t slot) { return args.captures[slot].device.kind != Device::Kind::cpu; });
+  if (!on_device) {
+    const MaskOf mask = mask_of(lowered, args);
+    for (const Layer& layer : plan.layers)
+      if (layer.mask == mask) return layer;
+    throw none();
+  }
+  const Layer* found = nullptr;
+  for (const Layer& layer : plan.layers) {
+    if (layer.mask.mask != of.mask) continue;
+    if (found)
+      throw Error("shares-capture", "two masks of these Shares differ in what they capture alone", {},
+                  "this call captures it on a device, where it is not read", "make Shares of their own for each");
+    found = &layer;
+  }
+  if (!found) throw none();
+  return *found;
+}
+
+template <class Call>
+Local<Call>::Local(const Plan& plan, const Call& asked) : call_(asked) {
+  if (const std::string_view what = refused(asked); !what.empty())
+    throw Error("shares-call", fmt::format("calls over ranks do not take {}", what), {}, "one rank computes it alone",
+                "leave it out, or call without Shares");
+  check_starts("cu_seqlens_q", asked.cu_seqlens_q, plan.problem.q.starts);
+  check_starts("cu_seqlens_kv", asked.cu_seqlens_kv, plan.problem.kv.starts);
+  const int rank = plan.place.rank;
+  const std::size_t dimension = plan.problem.q.packed() ? 0 : 2;
+  for (const auto& [name, t, rows] : {std::tuple{"q", &asked.q, plan.q_rows(rank)},
+                                      {"k", &asked.k, plan.kv_rows(rank)},
+                                      {"v", &asked.v, plan.kv_rows(rank)}})
+    if (t->given() && t->rank == (plan.problem.q.packed() ? 3 : 4) && t->shape[dimension] != rows)
+      throw shape(name, *t, rows, rank);
+  if (!plan.problem.q.packed()) return;
+  q_starts_ = local_starts(plan.q, plan.dealt().q, rank);
+  kv_starts_ = local_starts(plan.kv, plan.dealt().kv, rank);
+  call_.cu_seqlens_q = Tensor(q_starts_.data(), DType::i64, {std::ssize(q_starts_)});
+  call_.cu_seqlens_kv = Tensor(kv_starts_.data(), DType::i64, {std::ssize(kv_starts_)});
+  call_.max_q_len = call_.max_kv_len = 0;
+}
+
+template class Local<Forward>;
+template class Local<Backward>;
+
+Problem whole_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args,
+                 const Problem& local, DType type) {
+  const Problem& whole = plan.problem;
+  if (type != plan.dtype)
+    throw other("these Shares are of another type",
+                fmt::format("they were made of {}, and q holds {}", name_of(plan.dtype), name_of(type)));
+  const auto same = [&](std::string_view what, std::int64_t theirs, std::int64_t here) {
+    if (theirs != here)
+      throw other("these Shares are of another call", fmt::format("it has {} {}, and this one {}", theirs, what, here));
+  };
+  same("batch entries", whole.batch, local.batch);
+  same("query heads", whole.q_heads, local.q_heads);
+  same("key heads", whole.kv_heads, local.kv_heads);
+  same("columns of q and k", whole.d, local.d);
+  same("columns of v", whole.dv, local.dv);
+  same("as its q_offset", whole.q_offset, local.q_offset);
+  same("as its kv_offset", whole.kv_offset, local.kv_offset);
+  same("entries of keys", whole.kv_shared ? 1 : whole.batch, local.kv_shared ? 1 : local.batch);
+  layer_of(plan, lowered, args);  // refuses a mask that the plan is not of before anything is exchanged
+  Problem out = whole;
+  out.scale = local.scale;
+  return out;
+}
+
+}  // namespace attune::runtime::ranks

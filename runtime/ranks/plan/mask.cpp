@@ -1,0 +1,67 @@
+// runtime/ranks/plan/mask.cpp — what makes the masks of two calls the same
+#include "runtime/ranks/plan/mask.h"
+
+#include <cstring>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "runtime/ranks/plan/digester.h"
+
+namespace attune::runtime::ranks {
+namespace {
+
+/// The elements of a tensor on the host, in logical order.
+std::vector<std::byte> contents(const Tensor& t) {
+  const std::size_t size = size_of(t.dtype);
+  std::vector<std::byte> out(static_cast<std::size_t>(t.size()) * size);
+  std::byte* into = out.data();
+  Tensor::Extents at{};
+  for (std::int64_t i = 0; i < t.size(); ++i, into += size) {
+    std::int64_t rest = i, offset = 0;
+    for (int d = t.rank; d-- > 0;) {
+      const auto dim = static_cast<std::size_t>(d);
+      at[dim] = rest % t.shape[dim];
+      rest /= t.shape[dim];
+      offset += at[dim] * t.strides[dim];
+    }
+    std::memcpy(into, static_cast<const std::byte*>(t.data) + offset * static_cast<std::int64_t>(size), size);
+  }
+  return out;
+}
+
+bool contiguous(const Tensor& t) {
+  std::int64_t expected = 1;
+  for (int d = t.rank; d-- > 0;) {
+    const auto dim = static_cast<std::size_t>(d);
+    if (t.shape[dim] != 1 && t.strides[dim] != expected) return false;
+    expected *= t.shape[dim];
+  }
+  return true;
+}
+
+}  // namespace
+
+MaskOf mask_of(const compiler::LoweredMod& lowered, const compiler::Args& args) {
+  const compiler::CoverOf of = compiler::cover_of(lowered.cover);
+  Digester data;
+  for (const std::uint32_t slot : of.captures) {
+    const Tensor& t = args.captures[slot];
+    if (t.device.kind != Device::Kind::cpu)
+      throw Error("shares-capture",
+                  fmt::format("the mask reads `{}`, which is on a device", lowered.mod.captures[slot].name), {},
+                  fmt::format("it is {}, and who needs which keys is worked out on the host", t.describe()),
+                  "make Shares of an attention that captures a copy on the host");
+    data.add(static_cast<std::int64_t>(t.dtype));
+    data.add(std::int64_t{t.rank});
+    for (int d = 0; d < t.rank; ++d) data.add(t.shape[static_cast<std::size_t>(d)]);
+    if (contiguous(t))
+      data.add({static_cast<const std::byte*>(t.data), static_cast<std::size_t>(t.size()) * size_of(t.dtype)});
+    else
+      data.add(contents(t));
+  }
+  for (const std::uint32_t slot : of.params) data.add(args.params[slot]);
+  return {of.mask, data.digest()};
+}
+
+}  // namespace attune::runtime::ranks

@@ -1,0 +1,115 @@
+// runtime/ranks/schedule/rank.cpp — a rank's part of a call, whatever computes it: its queries, the keys that it needs
+#include "runtime/ranks/schedule/rank.h"
+
+#include <mutex>
+
+#include <attune/error.h>
+
+#include "runtime/machine/as_size.h"
+#include "runtime/ranks/plan/local.h"
+#include "runtime/ranks/transport/transport.h"
+
+namespace attune::runtime::ranks {
+
+Rank::Rank(const detail::Ranks& ranks, const Call& of)
+    : ranks_(ranks), of_(of), me_(ranks.transport.rank), layer_(layer_of(ranks, of.mod, of.args)),
+      kv_local_(local_rows(ranks.kv, ranks.dealt().kv)), q_local_(local_rows(ranks.q, ranks.dealt().q)) {
+  if (ranks.count() > 1 && !ranks.transport.exchange)
+    throw Error("shares-call", "these Shares are for planning", {}, "their transport exchanges nothing",
+                "make them with a transport: attune::threads, or one of your own");
+}
+
+std::vector<Piece> Rank::pieces(int rank, const Wanted& wanted) const {
+  const std::vector<int>& owners = ranks_.dealt().kv;
+  const int from = wanted.step ? (rank + *wanted.step) % count() : -1;
+  const auto has = [&](std::int64_t e, std::int64_t h, std::size_t g) {
+    return (from < 0 || owners[g] == from) && (wanted.all || layer_.needs->of(e, h, rank).has(g));
+  };
+  const bool alike = heads_are_alike() && wanted.heads.count() > 0;
+  const std::int64_t last = alike ? wanted.heads.first + 1 : wanted.heads.last,
+                     heads = alike ? wanted.heads.count() : 1;
+  std::vector<Piece> out;
+  std::int64_t before = 0;
+  for (std::int64_t e = 0; e < key_entries(); ++e)
+    for (std::int64_t h = wanted.heads.first; h < last; ++h)
+      for (std::size_t g = 0; g < owners.size();) {
+        if (!has(e, h, g)) {
+          ++g;
+          continue;
+        }
+        Piece piece{.owner = owners[g], .entry = e, .head = h, .heads = heads, .first = g, .last = g, .before = before};
+        for (; g < owners.size() && owners[g] == piece.owner && has(e, h, g); ++g)
+          piece.rows += ranks_.kv.grains[g].rows();
+        piece.last = g;
+        before += piece.rows;
+        out.push_back(piece);
+      }
+  return out;
+}
+
+bool Rank::has_holes() const {
+  for (std::size_t table = 0; table < layer_.needs->tables(); ++table)
+    for (std::size_t g = 0; g < ranks_.kv.grains.size(); ++g)
+      if (!layer_.needs->of(table, me_).has(g)) return true;
+  return false;
+}
+
+Rank::Queries Rank::own_queries() const {
+  Queries out(as_size(packed() ? problem().batch : 1));
+  for (std::size_t g = 0; g < ranks_.q.grains.size(); ++g) {
+    if (ranks_.dealt().q[g] != me_) continue;
+    const Grain& grain = ranks_.q.grains[g];
+    auto& into = out[as_size(grain.entry)];
+    if (!into.empty() && into.back().last == grain.first)
+      into.back().last = grain.last;
+    else
+      into.push_back({grain.first, grain.last, q_local_[g]});
+  }
+  return out;
+}
+
+Rank::Queries Rank::all_queries() const {
+  Queries out(as_size(packed() ? problem().batch : 1));
+  for (const Grain& grain : ranks_.q.grains) {
+    auto& into = out[as_size(grain.entry)];
+    if (into.empty())
+      into.push_back({grain.first, grain.last, grain.row});
+    else
+      into.back().last = grain.last;
+  }
+  return out;
+}
+
+Tensor Rank::placed(void* at, DType type, std::int64_t entries, std::int64_t heads, std::int64_t rows,
+                    std::int64_t width) const {
+  const Device device = of_.q().device;
+  return packed() ? Tensor(at, type, {rows, heads, width}, {width, rows * width, 1}, device)
+                  : Tensor(at, type, {entries, heads, rows, width}, {}, device);
+}
+
+Tensor Rank::placed_numbers(void* at, DType type, std::int64_t heads, std::int64_t rows) const {
+  const Device device = of_.q().device;
+  return packed() ? Tensor(at, type, {heads, rows}, {}, device)
+                  : Tensor(at, type, {q_entries(), heads, rows}, {}, device);
+}
+
+Tensor Rank::heads_of(const Rows& of, std::int64_t first, std::int64_t count) {
+  Tensor t = of.tensor;
+  if (!t.given()) return t;
+  t.data = static_cast<std::byte*>(t.data) +
+           first * t.strides[of.head_dimension()] * static_cast<std::int64_t>(size_of(t.dtype));
+  t.shape[of.head_dimension()] = count;
+  return t;
+}
+
+void Rank::agree(const ir::Digest& digest) const {
+  {
+    const std::lock_guard lock(ranks_.agreed_mutex);
+    if (ranks_.agreed.contains(digest)) return;
+  }
+  compare(ranks_.transport, digest, "this call", nullptr);
+  const std::lock_guard lock(ranks_.agreed_mutex);
+  ranks_.agreed.insert(digest);
+}
+
+}  // namespace attune::runtime::ranks

@@ -1,0 +1,103 @@
+# tools/dev/test.sh — ./dev test: builds and tests two presets; with --all runs the other commands too; counts what passed
+
+# Time limit in minutes for the tests of one preset; they take about ten.
+test_minutes=40
+passed=0
+failed=0
+summary=()
+
+# part NAME COMMAND...: one part of the tests, which passes or fails as a whole.
+part() {
+  local name=$1 start=$SECONDS
+  shift
+  attempt "$@"
+  if ((status == 0)); then
+    passed=$((passed + 1))
+    summary+=("$name: passed, $((SECONDS - start)) s")
+  else
+    failed=$((failed + 1))
+    summary+=("$name: FAILED with exit status $status, $((SECONDS - start)) s")
+  fi
+}
+
+# check PRESET: build and test one preset; its counts join passed and failed. A build that breaks is one failure.
+check() {
+  local preset=$1 log="build/$1.ctest.log" start=$SECONDS built here_failed=0 here_all=0
+  attempt build "$preset"
+  if ((status != 0)); then
+    failed=$((failed + 1))
+    summary+=("$preset: does not build, $((SECONDS - start)) s")
+    return 0
+  fi
+  built=$((SECONDS - start))
+  say "testing $preset"
+  # Each test has its own limit, in the preset, and runs again when it hits that; the summary says so. This limit over
+  # all tests catches hangs that no other limit ends.
+  timeout --kill-after=30 "$((test_minutes * 60))" ctest --preset "$preset" --parallel "$jobs" --repeat after-timeout:2 \
+    2>&1 | tee "$log" || true
+  if [[ $(grep -E '^[0-9]+% tests passed' "$log") =~ ([0-9]+)\ tests\ failed\ out\ of\ ([0-9]+) ]]; then
+    here_failed=${BASH_REMATCH[1]}
+    here_all=${BASH_REMATCH[2]}
+  else
+    here_failed=1 here_all=1
+  fi
+  local skipped late
+  skipped=$(grep -c '\*\*\*Skipped' "$log" || true)
+  late=$(grep -c '\*\*\*Timeout' "$log" || true)
+  ((late == 0)) || summary+=("$preset: $late times a test was not done in time; see $log")
+  passed=$((passed + here_all - here_failed - skipped))
+  failed=$((failed + here_failed))
+  summary+=("$preset: $((here_all - here_failed - skipped)) passed, $here_failed failed, $skipped skipped;" \
+            "  built in $built s, tested in $((SECONDS - start - built)) s")
+}
+
+# ./dev playground as a reader types it, until it has answered; another port, as tests share a machine.
+playground_answers() {
+  local port=8${RANDOM: -3} server tried
+  ./dev playground --port "$port" &
+  server=$!
+  for ((tried = 0; tried < 1800; ++tried)); do
+    sleep 1
+    if python3 tools/dev/answers.py "http://127.0.0.1:$port/playground.html" 'attune'; then
+      kill "$server"
+      return 0
+    fi
+    [[ -d /proc/$server ]] || break
+  done
+  attempt wait "$server"
+  echo "attune: ./dev playground did not answer" >&2
+  return $((status == 0 ? 1 : status))
+}
+
+# What pages tell a reader to run, in the form in which they type it.
+read_commands() {
+  part "./dev site --test" ./dev site --test
+  part "./dev demo" ./dev demo
+  part "./dev build" ./dev build
+  part "./dev playground" playground_answers
+  part "./dev package" ./dev package
+  part "./dev python" ./dev python
+  part "./dev wheel" ./dev wheel
+}
+
+test_all() {
+  local start=$SECONDS
+  case ${1:-} in
+    "" | --all) ;;
+    *) echo "attune: ./dev test has no option \`$1\`; ./dev help" >&2 && return 2 ;;
+  esac
+  set_up "${test_packages[@]}" "${browser_packages[@]}"
+  set_up_sanitizers
+  # Not build/venv: its editable package would be found before the one that is built here.
+  set_up_python build/test-venv
+  summary+=("set-up: $((SECONDS - start)) s")
+  # What the tests of dev ask about.
+  if [[ -n $(command -v emcc) ]]; then part "the playground's WebAssembly" wasm; fi
+  check dev
+  check ci
+  [[ ${1:-} != --all ]] || read_commands
+  say "summary"
+  printf '%s\n' "${summary[@]}" "all: $((SECONDS - start)) s" ""
+  echo "$passed passed, $failed failed"
+  ((failed == 0))
+}
