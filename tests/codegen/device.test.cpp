@@ -441,7 +441,7 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
 TEST_CASE("on a GPU a key source that tests add gives what the oracle does with keys reversed", "[gpu]") {
   if (skipped() || cuda::facts(0).arch() != 90) return;
   const cuda::Current context(0);
-  constexpr int batch = corpus_batch, heads = corpus_heads, of_kv = 2, q_len = 200, kv_len = 300, d = 64;
+  constexpr int batch = corpus_batch, heads = corpus_heads, of_kv = 2, q_len = 200, kv_len = 300, d = 128;
   // Mods that capture nothing along queries or keys.
   constexpr std::array names{"plain", "causal", "alibi", "softcap", "dropout"};
   for (const CorpusMod& mod : corpus()) {

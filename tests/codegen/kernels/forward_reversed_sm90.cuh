@@ -30,15 +30,17 @@ struct ReversedKeys {
 
   __device__ void load(unsigned into, unsigned full, const Strided& t, int row, int chunks, int width) const {
     constexpr int unit = 16 / sizeof(Element), units = chunk_bytes / 16;  // elements of 16 bytes; of these, in a chunk
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    for (int i = lane; i < Tile::n * chunks * units; i += 32) {
-      const int nth = i / (chunks * units), of_line = i % (chunks * units), column = of_line * unit;
-      uint4 x{};
-      if (row + nth < keys.length && column < width) x = *reinterpret_cast<const uint4*>(line(t, row + nth) + column);
-      shared_put(into + of_line / units * Tile::n * chunk_bytes + nth * chunk_bytes +
-                     ((of_line % units ^ (nth & 7)) << 4),
-                 x.x, x.y, x.z, x.w);
-    }
+    const int lane = static_cast<int>(threadIdx.x) % 32, nth = lane % units;
+    // A producer warp has few registers.
+#pragma unroll 1
+    for (int i = lane / units; i < Tile::n; i += 32 / units)
+#pragma unroll 1
+      for (int c = 0; c < chunks; ++c) {
+        const int column = c * units * unit + nth * unit;
+        uint4 x{};
+        if (row + i < keys.length && column < width) x = *reinterpret_cast<const uint4*>(line(t, row + i) + column);
+        shared_put(into + c * Tile::n * chunk_bytes + i * chunk_bytes + ((nth ^ (i & 7)) << 4), x.x, x.y, x.z, x.w);
+      }
     proxy_fence();
     arrive_as_warp(full, lane);
   }
