@@ -1,4 +1,5 @@
-// compiler/requirements.h — what a call requires of its tensors (rank, types, extents, memory), and the message for each
+// compiler/requirements.h — what a call requires of its tensors (rank, types, extents, memory), and the message for
+// each
 #pragma once
 
 #include <cstdint>
@@ -101,8 +102,8 @@ void check_shape(const Named& t, std::span<const std::int64_t> shape, std::strin
 /// Refuses outputs in which two elements certainly share memory, and outputs that start at the same address as another
 /// tensor of the call.
 void check_outputs(std::span<const Named> outputs, std::span<const Named> inputs);
-/// Refuses an output that shares a part of its memory with the tensor that is merged into it: `before` is read before the
-/// output is written in the same place, and nowhere else.
+/// Refuses an output that shares a part of its memory with the tensor that is merged into it: `before` is read before
+/// the output is written in the same place, and nowhere else.
 void check_in_place(const Named& out, const Named& before);
 
 }  // namespace attune::compiler

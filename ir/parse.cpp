@@ -167,8 +167,7 @@ Operand Parser::name() {
 // A variable or constant of the language.
 Operand Parser::builtin(const Token& t) {
   const std::string_view word = lexer_.slice(t);
-  if (word == "true" || word == "false")
-    return node(boolean(word == "true", written(t.begin, t.end)), t.begin, t.end);
+  if (word == "true" || word == "false") return node(boolean(word == "true", written(t.begin, t.end)), t.begin, t.end);
   const auto found = std::ranges::find(input_names, word);
   if (found == input_names.end()) refuse_unknown(t);
   const auto which = static_cast<Input>(found - input_names.begin());
@@ -197,8 +196,7 @@ Operand Parser::call(const Token& t) {
   if (!op && is_named_mod(word)) return named(t);
   if (!op) refuse_function(t);
   const std::size_t first = list(Tok::Close), given = arguments_.size() - first;
-  if (given != static_cast<std::size_t>(row(*op).args))
-    refuse_count(t, static_cast<std::size_t>(row(*op).args), given);
+  if (given != static_cast<std::size_t>(row(*op).args)) refuse_count(t, static_cast<std::size_t>(row(*op).args), given);
   return apply(*op, first, t.begin, last_.end);
 }
 

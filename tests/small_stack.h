@@ -19,8 +19,7 @@ inline void on_stack_of(std::size_t bytes, const std::function<void()>& work) {
     (*static_cast<const std::function<void()>*>(given))();
     return nullptr;
   };
-  const int failed =
-      pthread_create(&thread, &attributes, run, const_cast<void*>(static_cast<const void*>(&work)));
+  const int failed = pthread_create(&thread, &attributes, run, const_cast<void*>(static_cast<const void*>(&work)));
   pthread_attr_destroy(&attributes);
   if (failed != 0) throw std::runtime_error("no thread can be started");
   pthread_join(thread, nullptr);

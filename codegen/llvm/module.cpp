@@ -51,10 +51,10 @@ void initialise() {
   });
 }
 
-/// Instructions of the largest function that is optimised. LLVM takes time with the square of a function's length: for a
-/// mask of 1 000 nested wheres, whose function has 20 000 instructions, 3.8 s, and 0.3 s unoptimised, with results that
-/// are the same and take up to four times as long (LLVM 19, AVX-512). The functions of the gallery's mods have at most
-/// 4 000.
+/// Instructions of the largest function that is optimised. LLVM takes time with the square of a function's length: for
+/// a mask of 1 000 nested wheres, whose function has 20 000 instructions, 3.8 s, and 0.3 s unoptimised, with results
+/// that are the same and take up to four times as long (LLVM 19, AVX-512). The functions of the gallery's mods have at
+/// most 4 000.
 constexpr std::size_t most_optimised = 10'000;
 
 bool is_large(const llvm::Module& module) {
@@ -71,9 +71,9 @@ std::unique_ptr<llvm::TargetMachine> machine_of(Isa isa, bool optimise) {
   if (!target) throw Bug("LLVM has no target for " + triple + ": " + why);
   const Cpu cpu = cpu_of(isa);
   llvm::TargetOptions options;
-  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(
-      triple, cpu.name, cpu.features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small,
-      optimise ? compat::optimised : compat::unoptimised));
+  return std::unique_ptr<llvm::TargetMachine>(
+      target->createTargetMachine(triple, cpu.name, cpu.features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small,
+                                  optimise ? compat::optimised : compat::unoptimised));
 }
 
 }  // namespace

@@ -6,10 +6,10 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "runtime/machine/flush.h"
-#include "runtime/machine/parallel.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/keys.h"
+#include "runtime/machine/flush.h"
+#include "runtime/machine/parallel.h"
 #include "runtime/machine/placed.h"
 
 namespace attune {

@@ -61,7 +61,6 @@ void require_on_host(const Tensor& tensor, const std::string& name, Line at) {
               "copy it first: array.on(Device::cpu())");
 }
 
-
 }  // namespace detail
 
 void copy(const Tensor& from, const Tensor& to, void* stream, Line at) {

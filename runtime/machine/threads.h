@@ -26,8 +26,8 @@ class SignalsBlocked {
 /// is thrown here.
 void on_threads(std::size_t most, const std::function<void()>& work);
 
-/// Calls `work` on this thread, or, where less than 2 MiB of its stack are left, on another that has 8 MiB; returns when
-/// it has. What it throws is thrown here. Where no thread can be started, `work` is called here.
+/// Calls `work` on this thread, or, where less than 2 MiB of its stack are left, on another that has 8 MiB; returns
+/// when it has. What it throws is thrown here. Where no thread can be started, `work` is called here.
 void on_deep_stack(const std::function<void()>& work);
 
 }  // namespace attune::runtime

@@ -216,9 +216,7 @@ TEST_CASE("what nests deeper than a thread's stack has room for is refused, not 
   const auto read_on = [](std::size_t stack, std::size_t deep) {
     const std::string text = repeated("max(1, (", deep) + "s" + repeated("))", deep);
     std::string code;
-    tests::on_stack_of(stack, [&] {
-      code = tests::refusal([&] { parse(text, any()); }).code;
-    });
+    tests::on_stack_of(stack, [&] { code = tests::refusal([&] { parse(text, any()); }).code; });
     return code;
   };
   for (const std::size_t stack : {64 * KiB, 128 * KiB, 512 * KiB}) {

@@ -96,7 +96,7 @@ inline BackwardWants wants_of(const Facts& device, const Call& of) {
 }
 
 inline KernelKey key_of(Way way, const Facts& device, const Call& of, const BackwardWants& wants, const Means& means,
-                 const codegen::Wanted& wanted) {
+                        const codegen::Wanted& wanted) {
   KernelKey key{.device = device.index,
                 .way = way,
                 .spec = codegen::backward_spec(wants.spec),

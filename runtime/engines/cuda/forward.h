@@ -105,7 +105,7 @@ inline QueryTiling tiling_of(const codegen::KernelChoice& choice) {
 }
 
 inline std::vector<std::byte> user_of(const LoweredMod& lowered, const Args& args, const LoadedKernel& kernel,
-                               const Problem& p) {
+                                      const Problem& p) {
   return codegen::user_bytes(lowered.mod, args.captures, args.params, static_cast<float>(p.scale),
                              kernel.choice.plan.wide);
 }
