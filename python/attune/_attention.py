@@ -219,7 +219,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
         if plain:
             _by_text.put(key, kept)
         if scan.cacheable and lets is None:
-            _core.remember(key[:4], key[4:], tuple(captures), tuple(captures.values()), tuple(scan.key), kept._core,
+            _core.remember(key, tuple(captures), tuple(captures.values()), tuple(scan.key), kept._core,
                            [c.leaf for c in spelled.captures], [p.leaf for p in spelled.params])
     return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,

@@ -95,12 +95,12 @@ def bad_character(text: str) -> Error:
                  begin=at, end=at + 1)
 
 
-def said(bug: bool, line: int, code: str, problem: str, name: str, text: str, why: str, fix: str, message: str,
-         begin: int, end: int) -> Exception:
+def said(bug: bool, line: int, begin: int, end: int, texts: dict[str, str]) -> Exception:
     """What the C ABI says of an error, as an exception. `begin` and `end` count bytes."""
     if bug:
-        return Bug(message)
-    encoded = text.encode()
+        return Bug(texts["message"])
+    encoded = texts["text"].encode()
     past = 1 if end > len(encoded) else 0  # something is missing at the end
     first, last = (len(encoded[:at].decode(errors="replace")) for at in (begin, end))
-    return Error(code, problem, why, fix, file=name, line=line, text=text, begin=first, end=last + past)
+    return Error(texts["code"], texts["problem"], texts["why"], texts["fix"], file=texts["name"], line=line,
+                 text=texts["text"], begin=first, end=last + past)

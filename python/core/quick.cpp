@@ -293,14 +293,13 @@ PyObject* call_line(PyObject* self, PyObject* const* args, std::size_t flags, Py
 
 /// What attention() tells when it made an attention: what was said, the key of its Scan, and by slot where captures and
 /// parameters are among its leaves.
-void remember_line(const nb::tuple& parts, const nb::tuple& way, const nb::tuple& names, const nb::tuple& things,
-                   const nb::tuple& key, nb::object core, std::vector<std::size_t> captures,
-                   std::vector<std::size_t> params) {
+void remember_line(const nb::tuple& what, const nb::tuple& names, const nb::tuple& things, const nb::tuple& key,
+                   nb::object core, std::vector<std::size_t> captures, std::vector<std::size_t> params) {
   const Handle* const handle = find_handle(core);
   Said said;
   if (names.size() > said.names.size() || captures.size() > most || params.size() > most) return;
-  for (std::size_t i = 0; i < said.parts.size(); ++i) said.parts[i] = parts[i];
-  for (std::size_t i = 0; i < said.way.size(); ++i) said.way[i] = way[i];
+  for (std::size_t i = 0; i < said.parts.size(); ++i) said.parts[i] = what[i];
+  for (std::size_t i = 0; i < said.way.size(); ++i) said.way[i] = what[said.parts.size() + i];
   for (std::size_t i = 0; i < names.size(); ++i) said.names[i] = names[i], said.things[i] = things[i];
   said.keywords = names.size();
   remember(said, key, std::move(core), handle, std::move(captures), std::move(params));

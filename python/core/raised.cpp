@@ -27,8 +27,11 @@ void check(attune_error* error) {
   const auto text = [](const char* bytes) {
     return nb::steal(PyUnicode_DecodeUTF8(bytes, static_cast<Py_ssize_t>(std::strlen(bytes)), "replace"));
   };
-  raise_it(errors("said")(said.bug != 0, said.line, text(said.code), text(said.problem), text(said.name),
-                          text(said.text), text(said.why), text(said.fix), text(said.message), said.begin, said.end));
+  nb::dict texts;
+  texts["code"] = text(said.code), texts["problem"] = text(said.problem), texts["name"] = text(said.name);
+  texts["text"] = text(said.text), texts["why"] = text(said.why), texts["fix"] = text(said.fix);
+  texts["message"] = text(said.message);
+  raise_it(errors("said")(said.bug != 0, said.line, said.begin, said.end, texts));
 }
 
 void refuse(const char* code, const std::string& problem, const std::string& why, const std::string& fix) {

@@ -103,8 +103,9 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
                "write return_aux=AuxRequest(lse=True) alone")
     if is_any_autocast():
         query, key, value = as_autocast(query, key, value)
-    with_lse = asks_lse(return_aux) or bool(return_lse)
-    with_max = bool(return_aux is not None and return_aux.max_scores)
+    with_lse, with_max = bool(return_lse), False
+    if return_aux is not None:
+        with_lse, with_max = asks_lse(return_aux) or with_lse, bool(return_aux.max_scores)
     spelled = written(score_mod, mask_mod, query)
     out, lse, most = attend(spelled, query, key, value, scale, with_lse=with_lse, with_max=with_max)
     if return_aux is not None:

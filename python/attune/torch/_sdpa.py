@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -36,7 +36,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         query, key, value = as_autocast(query, key, value)
     try:
         if query.is_nested:
-            return _nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            if attn_mask is not None:
+                _refuse_nested("with attn_mask")
+            return _nested(query, key, value, dropout_p, is_causal, scale, enable_gqa)
         shape, k_shape, v_shape = query.shape, key.shape, value.shape
     except AttributeError:
         check_tensors(query, key, value)
@@ -131,13 +133,16 @@ def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
     return f"where(random(seed[]) < {keep!r}f, p / {keep!r}f, 0.0f)", seed
 
 
-def _nested(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
-            scale: float | None, enable_gqa: bool) -> Tensor:
-    jagged = all(t.is_nested and t.layout == torch.jagged and t.dim() == 4 for t in (query, key, value))
-    if not jagged or attn_mask is not None:
-        refuse("tensor-layout", "nested tensors " + ("with attn_mask" if jagged else "that do not fit"),
-               "attune takes jagged ones, [batch, heads, *, width], for q, k and v alike, and no attn_mask",
-               "convert them, or write varlen_attention with a mask_mod")
+def _refuse_nested(how: str) -> NoReturn:
+    refuse("tensor-layout", f"nested tensors {how}",
+           "attune takes jagged ones, [batch, heads, *, width], for q, k and v alike, and no attn_mask",
+           "convert them, or write varlen_attention with a mask_mod")
+
+
+def _nested(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: float | None,
+            enable_gqa: bool) -> Tensor:
+    if not all(t.is_nested and t.layout == torch.jagged and t.dim() == 4 for t in (query, key, value)):
+        _refuse_nested("that do not fit")
     q, k, v = (_Jagged(t) for t in (query, key, value))
     if not enable_gqa and q.rows.shape[1] != k.rows.shape[1]:
         refuse("gqa-not-enabled", f"q has {q.rows.shape[1]} heads and k has {k.rows.shape[1]}",
