@@ -1,5 +1,6 @@
 # codegen/embed.cmake — writes INTO, a C++ file with the text of every device file: cmake -D ROOT= -D INTO= -P
-# A file's name is its path from ROOT, the repository, which is how files include each other.
+#
+# A file is named by its path from ROOT, the repository, which is how device files include each other.
 file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/codegen/cuda/*.cuh)
 list(SORT files)
 set(texts "")

@@ -15,12 +15,14 @@
 #include "ir/print.h"
 #include "runtime/engines/captures.h"
 #include "runtime/engines/cuda/driver.h"
+#include "runtime/engines/cuda/maps.h"
 #include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/machine/tensor.h"
 #include "tests/catch.h"
 #include "tests/codegen/kernels/forward_plain.h"
+#include "tests/codegen/kernels/forward_reversed_sm90.h"
 #include "tests/codegen/probe.h"
 #include "tests/fuzz/random_expr.h"
 #include "tests/numerics/masks.h"
@@ -75,20 +77,57 @@ struct User {
   }
 };
 
-void launch(const codegen::Source& source, const unsigned (&grid)[3], unsigned threads, void* args, User& user) {
+void launch(const codegen::Source& source, const unsigned (&grid)[3], unsigned threads, void* args, User& user,
+            int shared_bytes = 0) {
   const cuda::Binary binary = cuda::compile(source);
   const cuda::Driver& d = cuda::driver();
   cu::Library library = nullptr;
   d.cuLibraryLoadData(&library, binary.cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
   cu::Kernel kernel = nullptr;
   d.cuLibraryGetKernel(&kernel, library, binary.symbol.c_str());
-  const cu::LaunchConfig config{
-      .grid = {grid[0], grid[1], grid[2]}, .block = {threads, 1, 1}, .shared_bytes = 0, .stream = nullptr};
+  cu::Device device = 0;
+  d.cuDeviceGet(&device, 0);
+  d.cuKernelSetAttribute(cu::KernelAttribute::dynamic_shared, shared_bytes, kernel, device);
+  const cu::LaunchConfig config{.grid = {grid[0], grid[1], grid[2]},
+                                .block = {threads, 1, 1},
+                                .shared_bytes = static_cast<unsigned>(shared_bytes),
+                                .stream = nullptr};
   std::array<void*, 2> arguments{args, user.bytes.data()};
   d.cuLaunchKernelEx(&config, reinterpret_cast<cu::Function>(kernel), arguments.data(), nullptr);
   d.cuStreamSynchronize(nullptr);
   d.cuLibraryUnload(library);
 }
+
+/// A tensor of bf16 on the host, [batch, head, position, d].
+struct Halves {
+  std::vector<std::int64_t> shape;
+  std::shared_ptr<void> memory;
+  Tensor tensor;
+
+  explicit Halves(std::vector<std::int64_t> extents)
+      : shape(std::move(extents)), memory(detail::allocate({}, DType::bf16, shape)),
+        tensor(memory.get(), DType::bf16, shape) {}
+  void fill(ir::Random& random) const {
+    for (std::int64_t i = 0; i < tensor.size(); ++i) runtime::store(tensor, i, random.between(-1, 1));
+  }
+  /// The same, positions from the last one to the first.
+  Halves reversed() const {
+    Halves out(shape);
+    const std::int64_t length = shape[2], width = shape[3];
+    for (std::int64_t i = 0; i < tensor.size(); ++i) {
+      const std::int64_t row = i / width, other = row / length * length + length - 1 - row % length;
+      runtime::store(out.tensor, i, runtime::load(tensor, other * width + i % width));
+    }
+    return out;
+  }
+  OnDevice sent() const { return {tensor.data, static_cast<std::size_t>(tensor.size()) * 2}; }
+  Strided strided(const OnDevice& there) const {
+    return {there.data(), shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3]};
+  }
+  TensorMap boxes(const OnDevice& there, int rows) const {
+    return cuda::boxes_of(Tensor(there.data(), DType::bf16, shape, {}, {Device::Kind::cuda, 0}), rows);
+  }
+};
 
 struct Sizes {
   int batch = corpus_batch, heads = corpus_heads, q_len = corpus_q, kv_len = corpus_kv, q_offset = 0;
@@ -395,6 +434,55 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
     int wrong = 0;
     for (std::size_t i = 0; i < got.size(); ++i)
       wrong += !near(static_cast<double>(got[i]), static_cast<double>(o.data()[i]), 1e-4);
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("on a GPU a key source that tests add gives what the oracle does with keys reversed", "[gpu]") {
+  if (skipped() || cuda::facts(0).arch() != 90) return;
+  const cuda::Current context(0);
+  constexpr int batch = corpus_batch, heads = corpus_heads, of_kv = 2, q_len = 200, kv_len = 300, d = 128;
+  // Mods that capture nothing along queries or keys.
+  constexpr std::array names{"plain", "causal", "alibi", "softcap", "dropout"};
+  for (const CorpusMod& mod : corpus()) {
+    if (std::ranges::find(names, mod.name) == names.end()) continue;
+    INFO(mod.name);
+    const Lowered made(mod);
+    const codegen::KernelSpec spec{.arch = 90, .d = d, .dv = d};
+    const codegen::GpuParts parts = codegen::forward_parts(made.lowered, spec);
+    const codegen::KernelChoice choice = reversed(codegen::choose(spec, parts.facts).choices[0]);
+    const Halves q({batch, heads, q_len, d}), k({batch, of_kv, kv_len, d}), v({batch, of_kv, kv_len, d}),
+        o({batch, heads, q_len, d});
+    ir::Random random(12);
+    for (const Halves* t : {&q, &k, &v}) t->fill(random);
+    // Key 150 of the call: queries before it in the same tile are computed pair by pair.
+    if (mod.name == std::string_view("causal")) runtime::store(v.tensor, (kv_len - 1 - 150) * d, std::nan(""));
+    const Halves k_reversed = k.reversed(), v_reversed = v.reversed();
+    const Forward call{.q = q.tensor, .k = k_reversed.tensor, .v = v_reversed.tensor, .o = o.tensor};
+    const compiler::Problem problem = compiler::check(made.lowered, call, {});
+    runtime::oracle_forward(made.lowered, call, problem);
+
+    const OnDevice there_q = q.sent(), there_k = k.sent(), there_v = v.sent();
+    // A result that is not written stays NaN.
+    const Halves unwritten(o.shape);
+    for (std::int64_t i = 0; i < o.tensor.size(); ++i) runtime::store(unwritten.tensor, i, std::nan(""));
+    const OnDevice there_o = unwritten.sent();
+    ForwardArgs args{};
+    args.q_map = q.boxes(there_q, choice.boxes->q), args.o_map = o.boxes(there_o, choice.boxes->o);
+    args.q = q.strided(there_q), args.k = k.strided(there_k), args.v = v.strided(there_v);
+    args.o = o.strided(there_o);
+    args.batch = batch, args.q_heads = heads, args.group = heads / of_kv, args.section = heads;
+    args.q_len = q_len, args.kv_len = kv_len, args.d = d, args.dv = d;
+    User user(made.lowered.mod, made.lowered.slots.captures, made.params, static_cast<float>(problem.scale));
+    // A block for each tile, so that none has to be drawn.
+    const int tiles = batch * heads * ((q_len + choice.plan.m - 1) / choice.plan.m);
+    launch(codegen::kernel_source(parts, choice.plan, spec.arch), {static_cast<unsigned>(tiles), 1, 1},
+           static_cast<unsigned>(choice.threads), &args, user, choice.shared_bytes);
+    std::vector<std::uint16_t> bits = there_o.values<std::uint16_t>();
+    const Tensor got(bits.data(), DType::bf16, o.shape);
+    int wrong = 0;
+    for (std::int64_t i = 0; i < got.size(); ++i)
+      wrong += !near(runtime::load(got, i), runtime::load(o.tensor, i), 4e-3);
     CHECK(wrong == 0);
   }
 }

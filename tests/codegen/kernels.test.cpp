@@ -12,6 +12,7 @@
 #include "compiler/lower.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "tests/catch.h"
+#include "tests/codegen/kernels/forward_reversed_sm90.h"
 #include "tests/numerics/masks.h"
 #include "tests/nvrtc.h"
 
@@ -259,6 +260,24 @@ TEST_CASE("the kernel that turns values round compiles without spills for every 
       const codegen::KernelPlan plan{.dtype = DType::e4m3, .n = n, .dv = dv, .packed = packed};
       CHECK(flaw(runtime::cuda::compile(codegen::turn_source(plan, 90)), 0) == "");
     }
+}
+
+TEST_CASE("Hopper's forward with a key source that tests add compiles, and spills no more than without", "[cuda]") {
+  if (skips_compiling()) return;
+  // Lists of tiles take registers of the producer warp.
+  constexpr std::array names{"plain", "causal", "alibi", "softcap", "dropout"};
+  for (const CorpusMod& mod : corpus()) {
+    if (std::ranges::find(names, mod.name) == names.end()) continue;
+    const Lowered lowered(mod);
+    const KernelSpec spec{.arch = 90};
+    const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, spec);
+    const KernelChoice first = choose(spec, parts.facts).choices[0];
+    INFO(mod.name);
+    const Binary own = runtime::cuda::compile(codegen::kernel_source(parts, first.plan, 90)),
+                 binary = runtime::cuda::compile(codegen::kernel_source(parts, reversed(first).plan, 90));
+    CHECK(flaw(binary, own.spilled) == "");
+    CHECK(binary.symbol.find("forward_reversed_sm90") != std::string::npos);
+  }
 }
 
 TEST_CASE("every row of a backward kernel's table compiles with some mod: first half", "[cuda]") { rotate_backward(0); }

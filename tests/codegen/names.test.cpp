@@ -99,7 +99,7 @@ TEST_CASE("a user's names never meet the page's", "[cuda]") {
       "#pragma once\n" + includes +
       "namespace attune {\ntemplate <class Tile, Mod User>\n"
       "__global__ void empty(const __grid_constant__ ForwardArgs, const __grid_constant__ User) {}\n}\n";
-  const codegen::Header file{"empty.cuh", text.c_str()};
+  const codegen::Header file{"codegen/cuda/kernels/empty.cuh", text.c_str()};
   const codegen::KernelDescriptor empty{.name = "empty", .headers = std::span(&file, 1)};
   const codegen::KernelPlan plan{.kernel = &empty};
   for (std::size_t at = 0; at < all.size(); at += each) {

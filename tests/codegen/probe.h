@@ -11,7 +11,7 @@ inline constexpr int probe_tile = 16;
 
 inline codegen::Source probe_source(const codegen::GpuParts& parts, int arch, bool exact) {
   static const std::string text = device_file("probe.cuh");
-  static const codegen::Header header{"probe.cuh", text.c_str()};
+  static const codegen::Header header{"codegen/cuda/kernels/probe.cuh", text.c_str()};
   static const codegen::KernelDescriptor probe{.name = "probe", .headers = {&header, 1}};
   return codegen::kernel_source(parts, {.kernel = &probe, .m = probe_tile, .exact = exact}, arch);
 }

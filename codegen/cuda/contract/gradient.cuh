@@ -75,31 +75,40 @@ struct PairNumbers {
   float s, dp;
 };
 
+/// A query and a key, and what was computed once of their head, row and column.
+template <class User>
+struct Pair {
+  const typename User::Head& head;
+  const typename User::Row& row;
+  const typename User::Col& col;
+  Where at;
+  Int origin, q, kv;
+};
+
 /// The probability of a pair, before prob(): 0 if it was removed. `factor`: as factor_of() gives it.
 template <class User>
-__device__ inline float probability_of(const User& user, const typename User::Head& head, const typename User::Row& row,
-                                       const typename User::Col& col, Where at, Int origin, Int q, Int kv, float factor,
-                                       float under, bool kept, float s) {
-  const float exponent = User::traits.scaled ? s : user.exponent(s, head, row, col, at, origin, q, kv);
+__device__ inline float probability_of(const User& user, const Pair<User>& of, float factor, float under, bool kept,
+                                       float s) {
+  const float exponent = User::traits.scaled ? s
+                                             : user.exponent(s, of.head, of.row, of.col, of.at, of.origin, of.q, of.kv);
   return kept ? power_of_two(exponent * factor - under) : 0.0f;
 }
 
 /// The gradient of a pair. A pair that was removed, or whose p is 0, passes nothing, whatever its operands hold.
 /// `terms` gets flow, s and p of every other pair.
 template <class User, class Terms>
-__device__ inline PairNumbers gradient_of(const User& user, const typename User::Head& head,
-                                          const typename User::Row& row, const typename User::Col& col, Where at,
-                                          Int origin, Int q, Int kv, float factor, RowEnd end, bool kept,
+__device__ inline PairNumbers gradient_of(const User& user, const Pair<User>& of, float factor, RowEnd end, bool kept,
                                           PairNumbers in, Terms terms) {
-  const float p = probability_of(user, head, row, col, at, origin, q, kv, factor, end.under, kept, in.s);
+  const float p = probability_of(user, of, factor, end.under, kept, in.s);
   PairNumbers out{p, in.dp};
   if constexpr (User::traits.has_prob) {
-    out.s = user.prob(p, head, row, col, at, q, kv);
-    out.dp *= user.prob_slope(p, head, row, col, at, q, kv);
+    out.s = user.prob(p, of.head, of.row, of.col, of.at, of.q, of.kv);
+    out.dp *= user.prob_slope(p, of.head, of.row, of.col, of.at, of.q, of.kv);
   }
   const Flow flow{p * (out.dp - end.delta), in.dp};
   out.dp = flow.score;
-  if constexpr (User::gradient.has_slope) out.dp *= user.slope(in.s, head, row, col, at, origin, q, kv);
+  if constexpr (User::gradient.has_slope)
+    out.dp *= user.slope(in.s, of.head, of.row, of.col, of.at, of.origin, of.q, of.kv);
   if (p == 0.0f) return {0, 0};
   terms(flow, in.s, p);
   return out;

@@ -30,7 +30,7 @@ struct GroupE4m3 : Group90<Tile, User> {
   __device__ static void turn_values(const ForwardArgs& args, unsigned shared) {
     using Shared = Shared90<Tile>;
     const Turner<Tile> turner{uniform(static_cast<int>(threadIdx.x) / 32 - 2), static_cast<int>(threadIdx.x) % 32};
-    Place<Tile::stages> v;
+    Ring<Tile::stages> loaded(shared + Shared::loaded_full), v(shared + Shared::v_full);
     Items<Tile, User> items{args, shared};
     for (;;) {
       const Item item = items.template take<true>();
@@ -39,18 +39,17 @@ struct GroupE4m3 : Group90<Tile, User> {
       if (item.index == Item::stop) return;
 #pragma unroll 1
       for (int i = 0; i < item.walk.count; ++i) {
-        const unsigned loaded = shared + Shared::loaded_full + 16 * v.stage,
-                       turned = shared + Shared::v_full + 16 * v.stage;
-        barrier_wait(loaded, v.phase);
-        barrier_wait(turned + 8, v.phase ^ 1);
+        loaded.wait();
+        v.acquire();
         turner.turn(shared + Shared::loaded + v.stage * Shared::loaded_bytes,
                     shared + Shared::v + v.stage * Shared::v_bytes);
         proxy_fence();
         __syncwarp();
         if (turner.lane == 0) {
-          barrier_arrive(loaded + 8);
-          barrier_arrive(turned);
+          barrier_arrive(loaded.empty());
+          barrier_arrive(v.full());
         }
+        loaded.next();
         v.next();
       }
     }
@@ -110,7 +109,7 @@ struct GroupE4m3 : Group90<Tile, User> {
   }
 };
 
-template <class Tile, class User>
+template <ForwardTile Tile, class User>
 __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
     forward_e4m3_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   forward_block<GroupE4m3<Tile, User>, Tile>(args, user);

@@ -193,8 +193,8 @@ struct Keys80 {
               if constexpr (terms.by_pair) user.by_pair(flow, s, p, of.head, row, col[r], of.at, origin, q, kv);
             }
           };
-          const PairNumbers out = gradient_of(user, {of.head, row, col[r], of.at, origin, q, kv}, of.factor, end.end,
-                                              kept, {x, y}, take);
+          const PairNumbers out = gradient_of(user, Pair<User>{of.head, row, col[r], of.at, origin, q, kv}, of.factor,
+                                              end.end, kept, {x, y}, take);
           x = out.s;
           y = out.dp;
         }
@@ -340,8 +340,8 @@ struct Keys80 {
           if constexpr (User::traits.has_keep) kept = kept && user.keep(of.head, row, col, of.at, q, key);
           if (!kept) continue;
           const ExactRow<Tile> other(q_rows, grad_o_rows, j);
-          const PairNumbers out = gradient_of(user, {of.head, row, col, of.at, origin, q, key}, of.factor, end.end,
-                                              true, other.with(own), NoTerms{});
+          const PairNumbers out = gradient_of(user, Pair<User>{of.head, row, col, of.at, origin, q, key}, of.factor,
+                                              end.end, true, other.with(own), NoTerms{});
           dv_row.add(out.s, other.y);
           dk_row.add(out.dp, other.x);
         }

@@ -162,7 +162,8 @@ struct Queries80 {
           };
           // What flows past a delta of 0 is p dp.
           const RowEnd of_row{end[r].under, P == Pass::delta ? 0 : end[r].delta};
-          y = gradient_of(user, {head, row[r], col, at, origin, q[r], kv}, factor, of_row, kept, {x, y}, take).dp;
+          y = gradient_of(user, Pair<User>{head, row[r], col, at, origin, q[r], kv}, factor, of_row, kept, {x, y}, take)
+                  .dp;
         }
       }
   }
@@ -318,7 +319,7 @@ struct Queries80 {
           if constexpr (terms.by_diagonal > 0)
             if (lane == 0) user.by_pair(flow, s, p, head, row, col, at, origin, q, kv);
         };
-        const PairNumbers out = gradient_of(user, {head, row, col, at, origin, q, kv}, factor, end, true,
+        const PairNumbers out = gradient_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor, end, true,
                                             own.with(other), take);
         dq_row.add(out.dp, other.x);
       }

@@ -14,6 +14,7 @@
 
 #include "codegen/cuda/layout/queries_sm90.cuh"
 #include "codegen/cuda/parts/group_sm90.cuh"
+#include "codegen/cuda/parts/sections.cuh"
 
 namespace attune {
 
@@ -40,14 +41,12 @@ struct Queries90 {
   int b, h, tile;
 
   __device__ explicit Queries90(const BackwardArgs& args) {
-    const int sets = args.q_heads * args.batch, section = max(args.section, 1),
-              tiles = (args.q_len + Tile::m - 1) / Tile::m;
-    const long long nth = blockIdx.x, of_section = static_cast<long long>(tiles) * section;
-    const int before = static_cast<int>(nth / of_section) * section, here = min(section, sets - before),
-              within = static_cast<int>(nth % of_section), set = before + within % here;
-    b = set / args.q_heads;
-    h = set % args.q_heads;
-    tile = tiles - 1 - within / here;
+    const Sections<long long> sections{args.q_heads * args.batch, max(args.section, 1),
+                                       (args.q_len + Tile::m - 1) / Tile::m};
+    const auto at = sections.at(blockIdx.x);
+    b = at.set / args.q_heads;
+    h = at.set % args.q_heads;
+    tile = sections.of_set - 1 - at.nth;
   }
   template <class User>
   __device__ Walk walk(const BackwardArgs& args, const User& user) const {
@@ -70,20 +69,20 @@ __device__ inline void load_queries(const BackwardArgs& args, const User& user, 
     for (int c = 0; c < chunks; ++c)
       load_box(shared + into + c * lines * chunk_bytes, map, full, c * Shared::chunk, tile * lines, h, b);
   };
-  Place<Tile::stages> k;
-  Place<Tile::v_stages> v;
+  Ring<Tile::stages> k(shared + Shared::k_full);
+  Ring<Tile::v_stages> v(shared + Shared::v_full);
   load(Shared::q, args.q_map, shared + Shared::q_full, Shared::d_chunks, Tile::m, queries.tile, queries.h, queries.b);
 #pragma unroll 1
   for (int i = 0; i < walk.count; ++i) {
     const int tile = walk.tile(i);
-    const unsigned k_full = shared + Shared::k_full + 16 * k.stage, v_full = shared + Shared::v_full + 16 * v.stage;
-    barrier_wait(k_full + 8, k.phase ^ 1);
-    load(Shared::k + k.stage * Shared::k_bytes, args.k_map, k_full, Shared::d_chunks, Tile::n, tile, kv_head, kv_batch);
+    k.acquire();
+    load(Shared::k + k.stage * Shared::k_bytes, args.k_map, k.full(), Shared::d_chunks, Tile::n, tile, kv_head,
+         kv_batch);
     if (i == 0)
       load(Shared::grad_o, args.grad_o_map, shared + Shared::grad_o_full, Shared::dv_chunks, Tile::m, queries.tile,
            queries.h, queries.b);
-    barrier_wait(v_full + 8, v.phase ^ 1);
-    load(Shared::v + v.stage * Shared::v_bytes, args.v_map, v_full, Shared::dv_chunks, Tile::n, tile, kv_head,
+    v.acquire();
+    load(Shared::v + v.stage * Shared::v_bytes, args.v_map, v.full(), Shared::dv_chunks, Tile::n, tile, kv_head,
          kv_batch);
     k.next();
     v.next();
@@ -205,7 +204,8 @@ struct GroupQueries90 {
   __device__ void weigh(int tile) {
     each_pair<false>(tile, [&](int i, int e, int r, const Col& col, Int q, Int kv) {
       const int nth = 4 * i + 2 * r + e;
-      float p = probability_of(user, head, row[r], col, at, origin, q, kv, factor, ends[r].under, is_kept(nth), s[nth]);
+      float p = probability_of(user, Pair<User>{head, row[r], col, at, origin, q, kv}, factor, ends[r].under,
+                               is_kept(nth), s[nth]);
       if constexpr (User::gradient.has_slope)
         p = is_kept(nth) ? p * user.slope(s[nth], head, row[r], col, at, origin, q, kv) : 0.0f;
       s[nth] = p;
@@ -224,77 +224,83 @@ struct GroupQueries90 {
       }
   }
 
-  // ---- the walk ----
+  // ---- the main loop ----
+
+  /// S is there: P = exp2(S - lse) of a tile, times the slope.
+  __device__ void probabilities(const Walk& walk, int i) {
+    wgmma_wait<1>();
+    pin(s);
+    remove(walk.tile(i), walk.is_full(i));
+    weigh(walk.tile(i));
+  }
+
+  __device__ void prologue(const Walk& walk) {
+    barrier_wait(shared + Shared::q_full, 0);
+    barrier_wait(shared + Shared::k_full, 0);
+    pin(dq);
+    scores(0);  // S = Q K^T
+    barrier_wait(shared + Shared::grad_o_full, 0);
+    barrier_wait(shared + Shared::v_full, 0);
+    flows(0);  // dP = dO V^T
+    probabilities(walk, 0);
+  }
+
+  /// dS = P (dP - delta) of a tile; dQ += dS K; S and dP of the next one are issued, and its P computed.
+  __device__ void iteration(const Walk& walk, int i, Ring<Tile::stages>& k, Ring<Tile::v_stages>& v) {
+    wgmma_wait<0>();
+    pin(dp);
+    v.release_as_warp(lane);
+    each_part<Tile::parts>([&]<int Nth>() {
+      constexpr int from = Nth * (n / 16) / Tile::parts, to = (Nth + 1) * (n / 16) / Tile::parts;
+      join<from, to>();
+      along<Element, n, from, to>(dq, ds, shared + Shared::k + k.stage * Shared::k_bytes);
+    });
+    const StageBarriers done = k.now();
+    k.next();
+    v.next();
+    // After the last step these products are of anything: a branch around them would serialise all.
+    const bool more = i + 1 < walk.count;
+    if (more) k.wait();
+    scores(k.stage);
+    // dS has to leave its registers before dP takes others; scores are under way.
+    wgmma_wait<1>();
+    pin(dq);
+    arrive_as_warp(done.empty(), lane);
+    if (more) v.wait();
+    flows(v.stage);
+    probabilities(walk, more ? i + 1 : i);
+  }
+
+  __device__ void epilogue(const Queries90<Tile>& queries) {
+    if (!args.grad_q.to.data) return;
+    if constexpr (User::gradient.removes)
+      if (args.odd && __any_sync(~0u, is_odd(dq)) && lane == 0) *args.odd = 1;
+    // Results pass through this group's own queries: 16 KB in two chunks, which the whole group is done with.
+    if (group == 0)
+      named_sync(first_group_done, group_threads);
+    else
+      named_sync(second_group_done, group_threads);
+    const unsigned area = shared + Shared::q + warp / 2 * (m * chunk_bytes) + group * 64 * chunk_bytes +
+                          warp % 2 * 4096;
+    const int row = queries.tile * m + 64 * group + 16 * warp;
+    const GradientRows rows{args.grad_q, at.b, at.h, {0, args.q_len}, row, args.d};
+    stage_sixteen(dq, args.scale, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
+  }
 
   __device__ void run(const Queries90<Tile>& queries) {
     enter(queries);
     const Walk walk = queries.walk(args, user);
     for (float& x : dq) x = 0;
     if (walk.count > 0) {
-      Place<Tile::stages> k;
-      Place<Tile::v_stages> v;
-      const auto tell = [&](unsigned empty) {
-        __syncwarp();
-        if (lane == 0) barrier_arrive(empty);
-      };
-      const auto is_whole = [&](int i) { return walk.is_full(i); };
-      barrier_wait(shared + Shared::q_full, 0);
-      barrier_wait(shared + Shared::k_full, 0);
-      pin(dq);
-      scores(0);
-      barrier_wait(shared + Shared::grad_o_full, 0);
-      barrier_wait(shared + Shared::v_full, 0);
-      flows(0);
-      wgmma_wait<1>();
-      pin(s);
-      remove(walk.tile(0), is_whole(0));
-      weigh(walk.tile(0));
+      Ring<Tile::stages> k(shared + Shared::k_full);
+      Ring<Tile::v_stages> v(shared + Shared::v_full);
+      prologue(walk);
 #pragma unroll 1
-      for (int i = 0; i < walk.count; ++i) {
-        wgmma_wait<0>();
-        pin(dp);
-        tell(shared + Shared::v_full + 16 * v.stage + 8);
-        each_part<Tile::parts>([&]<int Nth>() {
-          constexpr int from = Nth * (n / 16) / Tile::parts, to = (Nth + 1) * (n / 16) / Tile::parts;
-          join<from, to>();
-          along<Element, n, from, to>(dq, ds, shared + Shared::k + k.stage * Shared::k_bytes);
-        });
-        const unsigned done = shared + Shared::k_full + 16 * k.stage + 8;
-        k.next();
-        v.next();
-        // After the last step these products are of anything: a branch around them would serialise all.
-        const bool more = i + 1 < walk.count;
-        if (more) barrier_wait(shared + Shared::k_full + 16 * k.stage, k.phase);
-        scores(k.stage);
-        // dS has to leave its registers before dP takes others; scores are under way.
-        wgmma_wait<1>();
-        pin(dq);
-        tell(done);
-        if (more) barrier_wait(shared + Shared::v_full + 16 * v.stage, v.phase);
-        flows(v.stage);
-        wgmma_wait<1>();
-        pin(s);
-        const int next = more ? i + 1 : i;
-        remove(walk.tile(next), is_whole(next));
-        weigh(walk.tile(next));
-      }
+      for (int i = 0; i < walk.count; ++i) iteration(walk, i, k, v);
       wgmma_wait<0>();
       pin(dp);
     }
-    if (!args.grad_q.to.data) return;
-    if constexpr (User::gradient.removes)
-      if (args.odd && __any_sync(~0u, is_odd(dq)) && lane == 0) *args.odd = 1;
-    // Results pass through this group's own queries: 16 KB in two chunks, which the whole group is done with.
-    if (group == 0)
-      named_sync(1, 128);
-    else
-      named_sync(2, 128);
-    const unsigned area = shared + Shared::q + warp / 2 * (m * chunk_bytes) + group * 64 * chunk_bytes +
-                          warp % 2 * 4096;
-    const int row = queries.tile * m + 64 * group + 16 * warp;
-    stage_sixteen(dq, args.scale, area, lane, [&](int first) {
-      store_rows(args.grad_q, area, at.b, at.h, Stretch{0, args.q_len}, row, first, args.d, lane);
-    });
+    epilogue(queries);
   }
 };
 
@@ -307,14 +313,8 @@ __global__ void __launch_bounds__(384, 1)
   if (threadIdx.x == 0) {
     barrier_init(shared + Shared::q_full, 1);
     barrier_init(shared + Shared::grad_o_full, 1);
-    for (int i = 0; i < Tile::stages; ++i) {
-      barrier_init(shared + Shared::k_full + 16 * i, 1);
-      barrier_init(shared + Shared::k_full + 16 * i + 8, 8);
-    }
-    for (int i = 0; i < Tile::v_stages; ++i) {
-      barrier_init(shared + Shared::v_full + 16 * i, 1);
-      barrier_init(shared + Shared::v_full + 16 * i + 8, 8);
-    }
+    Ring<Tile::stages>::init(shared + Shared::k_full, 1, 8);
+    Ring<Tile::v_stages>::init(shared + Shared::v_full, 1, 8);
     barrier_init_done();
   }
   __syncthreads();

@@ -6,8 +6,8 @@
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
-#include "codegen/cuda/parts/deal_sm90.cuh"
 #include "codegen/cuda/parts/exact_sum.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/ptx/launch.cuh"
 
 namespace attune {

@@ -6,7 +6,7 @@
 // Tile: Element is e4m3; n, dv; layout.
 #pragma once
 
-#include "codegen/cuda/parts/deal_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/parts/turner_sm90.cuh"
 
 namespace attune {

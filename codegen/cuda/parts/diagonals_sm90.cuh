@@ -7,7 +7,7 @@
 #pragma once
 
 #include "codegen/cuda/kernels/spread_diagonals.cuh"
-#include "codegen/cuda/parts/deal_backward_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
 #include "codegen/cuda/ptx/mma.cuh"
 #include "codegen/cuda/ptx/thread.cuh"
@@ -126,11 +126,11 @@ struct Diagonals90 {
       if (what & Step::stop) return;
       static_assert(Tile::stages == 2);
       const int buffer = static_cast<int>(step & 1);
-      const unsigned full = shared + Shared::ds_full + 16 * buffer;
-      barrier_wait(full, step >> 1 & 1);
+      const StageBarriers ds{shared + Shared::ds_full + StageBarriers::bytes * buffer};
+      ds.wait(step >> 1 & 1);
       if (sums) sum(buffer);
       __syncwarp();
-      if (lane_asked() == 0) barrier_arrive(full + 8);
+      if (lane_asked() == 0) barrier_arrive(ds.empty());
       if (!sums) continue;
       word = now;
       left = fours / done - 1;

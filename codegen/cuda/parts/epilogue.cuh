@@ -37,22 +37,35 @@ __device__ inline void put_of_row(const Rows& rows, int b, int h, int position, 
   if (rows.data) rows.data[b * rows.batch + h * rows.head + position * rows.position] = x;
 }
 
+/// Does a row of results have this column? Where Tile::dv is rounded up, Tile::width_v is the width.
+template <class Tile>
+__device__ constexpr bool has_column(int column) {
+  if constexpr (requires { Tile::width_v; })
+    return column < Tile::width_v;
+  else
+    return true;
+}
+
 /// Stores N neighbours of a row's results, in one access if Tile::store says that their rows are aligned to it.
 template <class Tile, int N>
 __device__ inline void put_results(const Strided& o, long long offset, int column, const float (&x)[N]) {
   using Out = typename Tile::Out;
   Out* const into = static_cast<Out*>(o.data) + offset + column * o.element;
   constexpr int bytes = N * static_cast<int>(sizeof(Out));
-  if constexpr (N == 4 && Tile::store >= bytes) {
-    if (column >= Tile::width_v) return;
-    if constexpr (sizeof(Out) == 2)
+  if constexpr (N % 2 == 0 && Tile::store >= bytes) {
+    if (!has_column<Tile>(column)) return;
+    if constexpr (N == 4 && sizeof(Out) == 2)
       *reinterpret_cast<uint2*>(into) = {pack<Out>(x[0], x[1]), pack<Out>(x[2], x[3])};
-    else
+    else if constexpr (N == 4)
       *reinterpret_cast<float4*>(into) = {x[0], x[1], x[2], x[3]};
+    else if constexpr (sizeof(Out) == 2)
+      *reinterpret_cast<unsigned*>(into) = pack<Out>(x[0], x[1]);
+    else
+      *reinterpret_cast<float2*>(into) = {x[0], x[1]};
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      if (column + i < Tile::width_v) {
+      if (has_column<Tile>(column + i)) {
         if constexpr (sizeof(Out) == 2)
           into[i * o.element] = {static_cast<unsigned short>(pack<Out>(x[i], 0.0f))};
         else

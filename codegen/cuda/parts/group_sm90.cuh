@@ -3,7 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
-#include "codegen/cuda/parts/deal_sm90.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/ptx/global.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
@@ -194,10 +194,17 @@ __device__ inline void store4(const Gradient& to, long long offset, int count, f
   }
 }
 
-/// A warp stores 16 rows of 64 columns that it has staged, from column `first` of `width` on. `of`: the positions that
-/// rows are counted in.
-__device__ inline void store_rows(const Gradient& to, unsigned area, int b, int h, Stretch of, int row, int first,
-                                  int width, int lane) {
+/// The 16 rows of a gradient that a warp stores, `row` the first, counted in the positions `of`.
+struct GradientRows {
+  const Gradient& to;
+  int b, h;
+  Stretch of;
+  int row, width;
+};
+
+/// A warp stores 64 columns of its rows, which it has staged, from column `first` on.
+__device__ inline void store_rows(const GradientRows& rows, unsigned area, int first, int lane) {
+  const auto& [to, b, h, of, row, width] = rows;
 #pragma unroll 2
   for (int i = lane / 16; i < 16; i += 2) {
     const int column = 4 * (lane % 16);
@@ -245,8 +252,9 @@ __device__ inline bool stores_eights(const Gradient& to, int width) {
 /// memory: rows of 64 or 128 columns, whose eights change places so that neither matrices nor rows collide. dk and dv
 /// of 128 keys of 128 columns take 3900 clocks so; store_rows(), which takes any type and strides, took 8400.
 template <class Element, int Half>
-__device__ inline void store_sixteen(const float (&x)[Half], float by, const Gradient& to, unsigned area, int b, int h,
-                                     Stretch of, int row, int width, int lane) {
+__device__ inline void store_sixteen(const float (&x)[Half], float by, const GradientRows& of_warp, unsigned area,
+                                     int lane) {
+  const auto& [to, b, h, of, row, width] = of_warp;
   constexpr int eights = Half > 32 ? 16 : 8, pitch = 16 * eights, at_once = 32 / eights;  // rows
   const int line = lane & 15;
   __syncwarp();

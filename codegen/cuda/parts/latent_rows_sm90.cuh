@@ -2,8 +2,8 @@
 // memory
 #pragma once
 
-#include "codegen/cuda/parts/before.cuh"
 #include "codegen/cuda/parts/cuts_sm80.cuh"
+#include "codegen/cuda/parts/epilogue.cuh"
 #include "codegen/cuda/parts/parts.cuh"
 
 namespace attune {
@@ -49,7 +49,6 @@ struct LatentTile {
 template <class Tile, class User>
 struct LatentRows {
   static constexpr int heads = Tile::heads;
-  using Out = typename Tile::Out;
 
   const LatentArgs& args;
   const User& user;
@@ -109,34 +108,10 @@ struct LatentRows {
       if constexpr (has_before<Tile>)
         if (by.before != 0.0f) x[i] += by.before * o_before(args, of.b, h, position, column + i);
     }
-    Out* const into = static_cast<Out*>(args.o.data) + of.b * args.o.batch + h * args.o.head +
-                      position * args.o.position + column * args.o.element;
-    constexpr int bytes = N * static_cast<int>(sizeof(Out));
-    if constexpr (N % 2 == 0 && Tile::store >= bytes) {
-      if constexpr (sizeof(Out) == 2) {
-        unsigned words[N / 2];
-#pragma unroll
-        for (int i = 0; i < N / 2; ++i) words[i] = pack<Out>(x[2 * i], x[2 * i + 1]);
-        if constexpr (N == 2)
-          *reinterpret_cast<unsigned*>(into) = words[0];
-        else
-          *reinterpret_cast<uint2*>(into) = {words[0], words[1]};
-      } else if constexpr (N == 2) {
-        *reinterpret_cast<float2*>(into) = {x[0], x[1]};
-      } else {
-        *reinterpret_cast<float4*>(into) = {x[0], x[1], x[2], x[3]};
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < N; ++i)
-        if constexpr (sizeof(Out) == 2)
-          into[i * args.o.element] = {static_cast<unsigned short>(pack<Out>(x[i], 0.0f))};
-        else
-          into[i * args.o.element] = x[i];
-    }
+    put_results<Tile>(args.o, of.b * args.o.batch + h * args.o.head + position * args.o.position, column, x);
   }
   __device__ void put(const Rows& to, int h, int query, float x) const {
-    if (to.data) to.data[of.b * to.batch + h * to.head + (of.queries.start + query) * to.position] = x;
+    put_of_row(to, of.b, h, of.queries.start + query, x);
   }
 };
 

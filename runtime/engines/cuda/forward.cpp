@@ -275,7 +275,8 @@ class ForwardCall {
 
   // ---- values turned round ----
 
-  /// Tiles of keys of a head; packed: places for those of all sequences, as place_of of deal_sm90.cuh counts them.
+  /// Tiles of keys of a head; packed: places for those of all sequences, as place_of of tile_scheduler_sm90.cuh counts
+  /// them.
   std::int64_t turned_tiles() const {
     const std::int64_t n = kernel_->choice.plan.n;
     return p_.kv.packed() ? p_.kv.total / n + p_.batch : ceil_div(p_.kv.length, n);

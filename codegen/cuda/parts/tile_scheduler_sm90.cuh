@@ -1,13 +1,13 @@
-// codegen/cuda/parts/deal_sm90.cuh — which tiles of queries a block of forward_sm90.cuh works on, and where they lie
-// meanwhile: its shared memory, the order of tiles, and the thread that deals them
+// codegen/cuda/parts/tile_scheduler_sm90.cuh — which tiles of queries a block of forward_sm90.cuh works on, and where
+// they lie meanwhile: its shared memory, the order of tiles, and the thread that deals them
 #pragma once
 
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
+#include "codegen/cuda/parts/ring_sm90.cuh"
+#include "codegen/cuda/parts/sections.cuh"
 #include "codegen/cuda/parts/softmax_sm90.cuh"
 #include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/launch.cuh"
-#include "codegen/cuda/ptx/mbarrier.cuh"
-#include "codegen/cuda/ptx/named_barrier.cuh"
 #include "codegen/cuda/ptx/registers.cuh"
 #include "codegen/cuda/ptx/shared.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
@@ -56,20 +56,6 @@ struct Shared90 {
   static_assert(at.item_bytes == item_bytes);
 };
 
-/// A position in a ring of stages, and the parity of its current phase.
-template <int Stages>
-struct Place {
-  int stage = 0;
-  unsigned phase = 0;
-  __device__ void next() {
-    if (++stage == Stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-  __device__ Place before() const { return stage ? Place{stage - 1, phase} : Place{Stages - 1, phase ^ 1}; }
-};
-
 // ---- places of packed sequences ----------------------------------------------------------------------------------
 
 /// The first of sequence b, whose tiles are `positions` long; see BackwardArgs.
@@ -99,26 +85,26 @@ struct Work {
 template <class Tile>
 struct Schedule {
   int of_batch;  ///< sets of heads, here and below; most have one head
-  /// Tiles of queries in the longest sequence, and in a set.
-  int q_tiles, of_set;
-  int sets, section, count;
+  int q_tiles;   ///< in the longest sequence
+  Sections<int> sections;
+  int count;
 
   __device__ Schedule(const ForwardArgs& args)
-      : of_batch(sets_of<Tile>(args)), q_tiles(q_tiles_of<Tile>(args.q_len)),
-        of_set(is_packed<Tile> ? args.order_count : q_tiles), sets(is_packed<Tile> ? of_batch : of_batch * args.batch),
-        section(args.section), count(sets * of_set) {}
+      : of_batch(sets_of<Tile>(args)),
+        q_tiles(q_tiles_of<Tile>(args.q_len)), sections{is_packed<Tile> ? of_batch : of_batch * args.batch,
+                                                        args.section, is_packed<Tile> ? args.order_count : q_tiles},
+        count(sections.sets * sections.of_set) {}
   __device__ int index(int round) const {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     return round * blocks + (round & 1 ? blocks - 1 - block : block);
   }
   __device__ Work work(const ForwardArgs& args, int index) const {
-    const int of_section = of_set * section, before = index / of_section, here = min(section, sets - before * section);
-    const int within = index - before * of_section, set = before * section + within % here, nth = within / here;
+    const auto at = sections.at(index);
     if constexpr (is_packed<Tile>)
-      return args.order ? Work{args.order[2 * nth], args.order[2 * nth + 1], heads_of<Tile>(args, set)}
-                        : unordered(args, nth, heads_of<Tile>(args, set));
+      return args.order ? Work{args.order[2 * at.nth], args.order[2 * at.nth + 1], heads_of<Tile>(args, at.set)}
+                        : unordered(args, at.nth, heads_of<Tile>(args, at.set));
     else
-      return {set / of_batch, q_tiles - 1 - nth, heads_of<Tile>(args, set % of_batch)};
+      return {at.set / of_batch, q_tiles - 1 - at.nth, heads_of<Tile>(args, at.set % of_batch)};
   }
   /// Where the host does not know the starts, sequence b has the places from starts[b] / queries + b on, its last tile
   /// first. It has at most one place more than tiles.
@@ -189,32 +175,31 @@ struct Items {
 
   const ForwardArgs& args;
   unsigned shared;
-  unsigned phase = 0;
+  Ring<1> ring{shared + Shared::item_full};
 
-  __device__ unsigned full() const { return shared + Shared::item_full; }
   __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
 
   /// Waits until all warps have read the item before. Later dealing leaves blocks with more even ends.
-  __device__ void wait_for_room() const { barrier_wait(full() + 8, phase ^ 1); }
+  __device__ void wait_for_room() const { ring.acquire(); }
   /// Called by one thread.
   __device__ void give(const Item& item) {
     const auto list = __builtin_bit_cast(Words, item);
 #pragma unroll
     for (int i = 0; i < words; ++i) shared_put(at(i), list.word[i]);
-    barrier_arrive(full());
-    phase ^= 1;
+    barrier_arrive(ring.full());
+    ring.next();
   }
   /// Called by a whole warp, or by one thread that speaks for it.
   template <bool Whole>
   __device__ Item take() {
-    barrier_wait(full(), phase);
+    ring.wait();
     Words list{};
 #pragma unroll
     for (int i = 0; i < words; ++i) {
       const int word = shared_get(at(i));
       list.word[i] = Whole ? uniform(word) : word;
     }
-    phase ^= 1;
+    ring.next();
     Item item = __builtin_bit_cast(Item, list);
     if constexpr (!User::traits.listed) item.walk.list = nullptr;
     if constexpr (Tile::heads == 1) item.work.heads.count = 1;
@@ -225,7 +210,7 @@ struct Items {
     return item;
   }
   /// Called by one thread of each warp: the next item may be dealt.
-  __device__ void done() const { barrier_arrive(full() + 8); }
+  __device__ void done() const { barrier_arrive(ring.empty()); }
 
  private:
   struct alignas(8) Words {

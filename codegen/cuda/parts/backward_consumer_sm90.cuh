@@ -1,0 +1,177 @@
+// codegen/cuda/parts/backward_consumer_sm90.cuh — what a consumer warpgroup of Hopper's backward does: a prologue for
+// each item of keys, an iteration for each tile of queries, an epilogue
+//
+// Orders, by what is under way while a group computes. 0: nothing; both S and dP are waited for. 1: dP beside
+// probabilities, dV beside dS. 2: also the next S while dQ is stored, which is handed over behind the next dS: a fence
+// of its own, with nothing behind it yet, cost 1 %.
+#pragma once
+
+#include "codegen/cuda/parts/backward_group_sm90.cuh"
+
+namespace attune {
+
+template <class Tile, class User>
+struct BackwardConsumer90 : Group90Backward<Tile, User> {
+  using Group = Group90Backward<Tile, User>;
+  using Shared = Shared90Backward<Tile>;
+  using Group::args, Group::dk, Group::dp, Group::dv, Group::group, Group::lane, Group::order, Group::s, Group::shared,
+      Group::warp, Group::word;
+  static_assert(Tile::stages == 2);
+
+  /// How many steps there were, and in the last bit the phase of keys: registers are short.
+  unsigned clock = 0;
+  static constexpr unsigned keys_bit = 1u << 31;
+
+  __device__ int stage_now() const { return uniform(static_cast<int>(clock & 1)); }
+  __device__ static unsigned phase_of(unsigned clock) { return clock >> 1 & 1; }
+  __device__ void wait() const {
+    barrier_wait(shared + Shared::full + StageBarriers::bytes * (clock & 1), phase_of(clock));
+  }
+  __device__ void release_stage(int stage) const { arrive_as_warp(this->barriers(Shared::full, stage).empty(), lane); }
+
+  /// A step of an item that no queries visit: its turn in all rings.
+  __device__ void pass() {
+    release_stage(stage_now());
+    this->wait_for_sums(stage_now(), phase_of(clock));
+    this->give_sums(stage_now());
+    this->wait_for_diagonals(stage_now(), phase_of(clock));
+    this->give_diagonals(stage_now());
+    ++clock;
+  }
+
+  /// Keys and values are there; in order 2, S = K Q^T of the first step too.
+  __device__ void prologue() {
+    barrier_wait(shared + Shared::k_full, clock >> 31);
+    barrier_wait(shared + Shared::v_full, clock >> 31);
+    pin(dk);
+    pin(dv);
+    if constexpr (order == 2) {
+      this->scores(stage_now());
+      wgmma_wait<0>();
+      pin(s);
+    }
+  }
+
+  /// P = exp2(S - lse), dV += P^T dO, dS = P (dP - delta).
+  __device__ void make_ds(int stage, int what) {
+    if constexpr (order > 0) {
+      if constexpr (order == 1) {
+        wgmma_wait<1>();
+        pin(s);
+      }
+      this->remove(what & Step::whole);
+      this->weigh(stage);
+      this->add_values(stage);
+      wgmma_wait<1>();
+      pin(dp);
+      this->join(stage);
+    } else {
+      wgmma_wait<0>();
+      pin(s);
+      pin(dp);
+      this->remove(what & Step::whole);
+      this->weigh_and_join(stage);
+      this->add_values(stage);
+    }
+  }
+
+  /// The end of a step in orders 0 and 1: dQ is waited for and handed over.
+  __device__ void end_step(int stage, int what) {
+    wgmma_wait<0>();
+    pin(dp);
+    pin(dk);
+    pin(dv);
+    release_stage(stage);
+    this->put_sums(stage, phase_of(clock));
+    proxy_fence();
+    this->give_sums(stage);
+    ++clock;
+    if (!(what & Step::last)) wait();
+  }
+  /// In order 2: S of the next step is issued while dQ is under way.
+  __device__ void end_step_ahead(int stage, int what) {
+    ++clock;
+    // After the last step the products are of anything: a branch around them would serialise all.
+    if (!(what & Step::last)) wait();
+    // dS has to leave its registers first; dQ is under way.
+    wgmma_wait<1>();
+    this->scores(stage ^ 1);
+    wgmma_wait<1>();
+    pin(dp);
+    pin(dk);
+    pin(dv);
+    release_stage(stage);
+    this->put_sums(stage, phase_of(clock - 1));
+    if (what & Step::last) {
+      proxy_fence();
+      this->give_sums(stage);
+    }
+    wgmma_wait<0>();
+    pin(s);
+  }
+
+  /// A tile of queries. Returns what its step says.
+  __device__ int iteration() {
+    const int stage = stage_now(), what = word(clock, 0);
+    if constexpr (order < 2) this->scores(stage);  // S = K Q^T
+    this->flows(stage);                            // dP = V dO^T
+    this->enter(clock);
+    make_ds(stage, what);
+    this->wait_for_diagonals(stage, phase_of(clock));
+    this->share(stage);
+    this->give_diagonals(stage);
+    this->add_keys(stage);  // dK += dS^T Q
+    proxy_fence();
+    if constexpr (order == 2)
+      if (!(what & Step::first)) this->give_sums(stage ^ 1);
+    named_sync(ds_shared, 2 * group_threads);
+    this->products_of_queries(stage);  // dQ = dS K
+    if constexpr (order < 2)
+      end_step(stage, what);
+    else
+      end_step_ahead(stage, what);
+    return what;
+  }
+
+  /// dK and dV to memory.
+  __device__ void epilogue() {
+    // The next keys may come while results leave.
+    arrive_as_warp(shared + Shared::keys_empty, lane);
+    if constexpr (User::gradient.removes || is_packed<Tile>)
+      if (args.odd && __any_sync(~0u, is_odd(dk) || is_odd(dv)) && lane == 0) *args.odd = 1;
+    const unsigned step = clock - 1;
+    const int b = word(step, 2), kv_head = word(step, 5);
+    this->keys = word(step, 4) * Tile::n + 64 * group + 16 * warp + lane / 4;
+    // All are done with dS, whose memory results pass through.
+    for (unsigned before = 1; before <= Tile::stages; ++before)
+      this->wait_for_diagonals(static_cast<int>(clock - before & 1), phase_of(clock - before) ^ 1);
+    named_sync(ds_shared, 2 * group_threads);
+    this->store(b, kv_head, dv, args.grad_v, args.dv, 1);
+    this->store(b, kv_head, dk, args.grad_k, args.d, args.scale);
+    // Each warp puts its dS all over its group's part.
+    named_sync(results_staged + group, group_threads);
+  }
+
+  __device__ void run() {
+#pragma unroll 1
+    for (;;) {
+      wait();
+      const int what = word(clock, 0);
+      if (what & Step::stop) break;
+      for (float& x : dk) x = 0;
+      for (float& x : dv) x = 0;
+      if (what & Step::empty) {
+        pass();
+      } else {
+        prologue();
+#pragma unroll 1
+        while (!(iteration() & Step::last)) {
+        }
+        clock ^= keys_bit;
+      }
+      epilogue();
+    }
+  }
+};
+
+}  // namespace attune

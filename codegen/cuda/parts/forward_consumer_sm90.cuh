@@ -1,0 +1,224 @@
+// codegen/cuda/parts/forward_consumer_sm90.cuh — what a consumer warpgroup of Hopper's forward does: a prologue, an
+// iteration for each tile of keys, an epilogue
+#pragma once
+
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
+#include "codegen/cuda/ptx/tma.cuh"
+#include "codegen/cuda/ptx/wgmma.cuh"
+
+namespace attune {
+
+/// Group: what it computes with, Group90 of forward_sm90.cuh or one like it.
+template <class Group, class Tile, class User>
+struct ForwardConsumer90 {
+  using Shared = Shared90<Tile>;
+  static constexpr int groups = Tile::m / 64;
+  static constexpr bool issue_in_turns = Tile::turns == 1, products_in_turns = Tile::turns == 2;
+  /// Keys behind the end of a packed sequence belong to the next one.
+  static constexpr bool removes = User::traits.masked || is_packed<Tile>;
+
+  Group g;
+  unsigned shared;
+  Ring<Tile::q_stages> q;
+  Ring<Tile::stages> k;
+  Again<Tile> again;
+  Items<Tile, User> items;
+  int me = 0;     ///< of the block's computing warps
+  int found = 0;  ///< tiles to do again
+
+  __device__ ForwardConsumer90(const ForwardArgs& args, const User& user, unsigned shared, int group, int thread)
+      : g{args, user, shared, group, thread % 32, thread / 32}, shared(shared), q(shared + Shared::q_full),
+        k(shared + Shared::k_full), again{shared}, items{args, shared} {}
+
+  // Groups issue in turns: each waits at its own barrier, at which the group before it arrives.
+  __device__ void my_turn() const { named_sync(issue_turn + g.group, 2 * group_threads); }
+  __device__ void your_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * group_threads); }
+
+  /// Values are a tile behind keys.
+  __device__ Ring<Tile::stages> values() const { return Ring<Tile::stages>(shared + Shared::v_full, k.before()); }
+
+  __device__ Item next_item() {
+    const Item item = items.template take<true>();
+    __syncwarp();
+    if (g.lane == 0) items.done();
+    return item;
+  }
+
+  /// S = Q K^T of the first tile of keys is issued whether or not there are any, so that the compiler sees one flow of
+  /// products.
+  __device__ void prologue(const Item& item) {
+    if (item.walk.count > 0) {
+      q.wait();
+      k.wait();
+    }
+    if constexpr (issue_in_turns) my_turn();
+    pin(g.s);
+    wgmma_fence();
+    g.scores(q.stage, k.stage);
+    if constexpr (issue_in_turns) your_turn();
+  }
+
+  /// P = exp2(S - max) of the first tile of keys.
+  __device__ void first_tile(const Item& now, bool careful) {
+    k.release(g.lane);
+    k.next();
+    g.template weigh<true>(now.walk.last, true, careful);
+    g.operand();
+  }
+
+  /// A tile of keys: S = Q K^T is issued, then O += P V of the tile before, which runs while P = exp2(S - max) is
+  /// computed. `next` is the tile, and becomes the one after it.
+  template <bool Partial>
+  __device__ void iteration(const Walk& walk, int i, int& next, bool careful) {
+    const int tile = next;
+    const Ring<Tile::stages> v = values();
+    k.wait();
+    if constexpr (issue_in_turns || products_in_turns) my_turn();
+    pin(g.s);
+    g.pin_products();
+    wgmma_fence();
+    g.scores(q.stage, k.stage);
+    v.wait();
+    g.values(v.stage, i > 1);
+    if constexpr (issue_in_turns) your_turn();
+    g.template read_columns<Partial>(tile);
+    next = walk.tile(i + 1);
+    wgmma_wait<1>();
+    if constexpr (products_in_turns) your_turn();
+    pin(g.s);
+    k.release(g.lane);
+    k.next();
+    g.template weigh<Partial>(tile, false, careful);
+    wgmma_wait<0>();
+    g.pin_products();
+    v.release(g.lane);
+    g.take_in();
+    g.operand();
+    g.rescale();
+  }
+
+  /// The tiles of keys after the first. Full and partial ones have an iteration each. Warps of a group must agree on
+  /// which products they issue, so nothing of a warp's own decides which.
+  __device__ void main_loop(const Walk& walk, bool careful) {
+    int next = walk.tile(1);
+    int i = 1;
+#pragma unroll 1
+    while (i < walk.count) {
+#pragma unroll 1
+      for (; !(g.lean && careful) && walk.is_full(i) && g.is_inside(next); ++i)
+        iteration<false>(walk, i, next, careful);
+      if (i == walk.count) break;
+      iteration<true>(walk, i++, next, careful);
+    }
+    if constexpr (Tile::own_o) {
+      q.release(g.lane);
+      q.next();
+    }
+    values().wait();
+  }
+
+  /// Tells the thread that deals how many tiles this warp has to do again.
+  __device__ void report_found() {
+    if (g.lane == 0) again.put(me, 0, found);
+    __syncwarp();
+    if (g.lane == 0) barrier_arrive(shared + Shared::known);
+    found = 0;
+  }
+
+  /// The tile is dealt once more, to the warps that have it on their lists.
+  __device__ void recompute_later(int index) {
+    ++found;
+    if (g.lane == 0) again.put(me, found, index);
+    if (g.lane == 0 && found == Shared::again_most - 1) again.say_crowded(true);
+  }
+
+  /// O = O / l, lse and max, results to memory.
+  __device__ void epilogue(const Item& now, bool careful, bool mine) {
+    bool by_pairs = false;
+    if constexpr (does_again<Tile, User> || removes) {
+      // An infinite or NaN sum of powers: the maximum was too low, or the scores themselves are so.
+      const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
+      const bool odd = removes && now.walk.count > now.walk.full && g.has_odd();
+      if (__any_sync(~0u, low || odd)) {
+        if (does_again<Tile, User> && __any_sync(~0u, low)) {
+          mine = false;
+          recompute_later(now.index);
+        } else {
+          by_pairs = true;
+        }
+      }
+    }
+    if (by_pairs) {
+      if constexpr (removes)
+        if (mine) g.by_pairs(now.work, now.walk);
+      mine = false;
+    } else {
+      g.finish(now.work, now.walk.count == 0, mine);
+    }
+    store(now, mine);
+  }
+
+  /// Memory for results is free once the previous ones were read, or once the whole group is done with q.
+  __device__ void store(const Item& now, bool mine) {
+    if constexpr (Tile::own_o) {
+      if (g.lane == 0) store_wait_read();
+      __syncwarp();
+    } else {
+      named_sync(queries_read + g.group, group_threads);
+    }
+    if (mine) g.store(now.work);
+    if constexpr (!Tile::own_o) {
+      if (g.lane == 0) store_wait_read();
+      __syncwarp();
+      if (now.walk.count > 0) {
+        q.release(g.lane);
+        q.next();
+      }
+    }
+  }
+
+  __device__ void run() {
+    if (Tile::turns && g.group == groups - 1) your_turn();
+    me = uniform(4 * g.group + g.warp);
+    Item item = next_item();
+    // The compiler would move undefined registers about while products are under way.
+    for (float& x : g.o) x = 0;
+    for (unsigned& x : g.p) x = 0;
+    g.pin_products();
+    prologue(item);
+    for (;;) {
+      const Item now = item;
+      const bool careful = now.owners != Item::all, mine = now.owners >> me & 1;
+      g.enter(now);
+      if (now.walk.count > 0) g.template read_columns<true>(now.walk.last);
+      wgmma_wait<0>();
+      pin(g.s);
+      if (now.walk.count > 0) {
+        first_tile(now, careful);
+        main_loop(now.walk, careful);
+      }
+      // O += P V of the last tile.
+      const Ring<Tile::stages> v = values();
+      g.pin_products();
+      wgmma_fence();
+      g.values(v.stage, now.walk.count > 1);
+      const bool there = now.index >= 0;
+      if (!there) report_found();
+      wgmma_wait<0>();
+      g.pin_products();
+      g.take_in();
+      if (there) {
+        if (now.walk.count > 0) v.release(g.lane);
+        epilogue(now, careful, mine);
+      }
+      item = next_item();
+      prologue(item);
+      if (item.index == Item::stop) break;
+    }
+    wgmma_wait<0>();
+    pin(g.s);
+    if (g.lane == 0) store_wait();
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,149 @@
+// codegen/cuda/parts/forward_epilogue_sm90.cuh — the end of a tile of queries of Hopper's forward: o = o / l, lse and
+// max, results to memory
+#pragma once
+
+#include "codegen/cuda/parts/epilogue.cuh"
+#include "codegen/cuda/parts/forward_softmax_sm90.cuh"
+#include "codegen/cuda/ptx/global.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
+#include "codegen/cuda/ptx/tma.cuh"
+
+namespace attune {
+
+template <class Tile, class User>
+struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
+  using Softmax = ForwardSoftmax90<Tile, User>;
+  using Softmax::args, Softmax::at, Softmax::fixed, Softmax::group, Softmax::head, Softmax::l, Softmax::lane,
+      Softmax::m, Softmax::o, Softmax::origin, Softmax::q_start, Softmax::shared, Softmax::user, Softmax::warp;
+  using Softmax::head_of, Softmax::query;
+  using typename Softmax::Element, typename Softmax::Out, typename Softmax::Shared;
+
+  /// The factor of a row's results, and of those of other keys.
+  struct Factors {
+    float own, before;
+  };
+  /// Ends a row, and writes lse and max. All lanes of a warp call it. `sum` is relative to `top`, which is this far
+  /// below the row's maximum.
+  __device__ Factors ended(const Where& at, const typename User::Head& head, int q, float sum, float top, float below,
+                           bool write) const {
+    const Int q_at = args.q_offset + q;
+    Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, {sum, top});
+    Factors out{row.factor, 0};
+    if constexpr (has_before<Tile>) {
+      const Merged with = merged(row.lse, q < at.q_len ? lse_before(args, at.b, at.h, q_start + q) : -infinity);
+      out = {row.factor * with.own, with.before};
+      row.lse = with.lse;
+      __syncwarp();  // the row's other threads have read it: it may be overwritten
+    }
+    if (write && q < at.q_len) {
+      put_of_row(args.lse, at.b, at.h, q_start + q, row.lse);
+      if constexpr (Tile::max)
+        put_of_row(args.max, at.b, at.h, q_start + q, most_exponent<Element> == 0 ? row.max : row.max + below * ln2);
+    }
+    return out;
+  }
+
+  /// o = o / l; lse and max.
+  __device__ void finish(const Work& work, bool empty, bool mine) {
+    // The four threads of two rows end one row each: the even lanes the first, the odd lanes the second.
+    const int r = lane & 1, q = work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
+    if (Tile::heads > 1 && head_of(lane / 4) >= work.heads.count) mine = false;
+    const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
+    const Factors factors = ended(at, head, q, empty ? 0.0f : sum, fixed ? User::traits.most : top,
+                                  most_exponent<Element>, mine && lane % 4 < 2);
+    const auto of_both = [&](float x, float(&rows)[2]) {
+      rows[0] = __shfl_sync(~0u, x, lane & ~1);
+      rows[1] = __shfl_sync(~0u, x, lane | 1);
+    };
+    float by[2];
+    of_both(factors.own, by);
+    // The sums of a row without pairs may hold anything.
+    if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 2; ++i) o[i] = by[i / 2 % 2] == 0.0f ? 0.0f : o[i];
+      pin(o);
+    }
+#pragma unroll
+    for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= by[i / 2 % 2];
+    if constexpr (has_before<Tile>) {
+      float before[2];
+      of_both(factors.before, before);
+      if (mine) add_before(work, before);
+    }
+  }
+
+  /// Adds what other keys gave. What counts for nothing may be anything.
+  __device__ void add_before(const Work& work, const float (&by)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int position = q_start + work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
+      if (by[r] == 0.0f) continue;
+#pragma unroll
+      for (int i = 0; i < Tile::dv / 8; ++i)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (const int column = 8 * i + 2 * (lane & 3) + e; column < args.dv)
+            o[4 * i + 2 * r + e] += by[r] * o_before(args, at.b, at.h, position, column);
+    }
+  }
+
+  /// Is any result not finite? Then some value is not, and a removed pair may have brought it in: 0 times NaN.
+  __device__ bool has_odd() const {
+    float zero[4] = {};
+#pragma unroll
+    for (int i = 0; i < Tile::dv / 2; ++i) zero[i % 4] += o[i] * 0.0f;
+    return !(zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
+  }
+  __device__ Out* result(int h, int q) const {
+    return static_cast<Out*>(args.o.data) + at.b * args.o.batch + h * args.o.head + (q_start + q) * args.o.position;
+  }
+
+  /// Stores the results of a warp's 16 rows through shared memory, in swizzled rows of 128 bytes.
+  __device__ void store(const Work& work) {
+    const int rows = 64 * group + 16 * warp;
+    const unsigned into = shared + Shared::o + rows * chunk_bytes;
+    const int line = lane & 15;
+#pragma unroll
+    for (int i = 0; i < Tile::dv / 16; ++i) {
+      const unsigned address = into + i / 4 * (Tile::m * chunk_bytes) + line * chunk_bytes +
+                               (((2 * (i % 4) + (lane >> 4)) ^ (line & 7)) << 4);
+      store_blocks(address, pack<Out>(o[8 * i], o[8 * i + 1]), pack<Out>(o[8 * i + 2], o[8 * i + 3]),
+                   pack<Out>(o[8 * i + 4], o[8 * i + 5]), pack<Out>(o[8 * i + 6], o[8 * i + 7]));
+    }
+    const int q = work.tile * queries_of<Tile> + query(0);
+    proxy_fence();
+    __syncwarp();
+    if (is_packed<Tile> && q + 16 / Tile::heads > at.q_len) {
+      store_some(work, into, q);
+    } else if (lane == 0) {
+      const int first = work.heads.first, batch = is_packed<Tile> ? 0 : work.b;
+      for (int c = 0; c < Shared::o_chunks; ++c) {
+        const unsigned from = into + c * Tile::m * chunk_bytes;
+        if constexpr (Tile::heads == 1)
+          store_box(args.o_map, from, c * Shared::o_chunk, q_start + q, first, batch);
+        else
+          store_box_of_heads(args.o_map, from, c * Shared::o_chunk, first % args.group, q_start + q, first / args.group,
+                             batch);
+      }
+      store_commit();
+    }
+  }
+  /// Stores element by element where a packed sequence ends within the warp's rows: the copy engine would overwrite
+  /// rows of the next sequence.
+  __device__ void store_some(const Work& work, unsigned from, int q) const {
+    constexpr int unit = 8;  // elements in 16 bytes, which stay together
+    const int units = (args.dv + unit - 1) / unit;
+#pragma unroll 1
+    for (int i = lane; i < (at.q_len - q) * Tile::heads * units; i += 32) {
+      const int line = i / units, nth = i % units;
+      if (head_of(line) >= work.heads.count) continue;
+      const unsigned address = from + nth / 8 * (Tile::m * chunk_bytes) + line * chunk_bytes +
+                               ((nth % 8 ^ (line & 7)) << 4);
+      Out* to = result(work.heads.first + head_of(line), q + line / Tile::heads) + nth * unit;
+#pragma unroll 1
+      for (int e = 0; e < min(args.dv - nth * unit, unit); ++e) global_put(to + e, shared_get_half(address + 2 * e));
+    }
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,99 @@
+// codegen/cuda/parts/forward_exact_sm90.cuh — rows of Hopper's forward computed pair by pair, where a value is not
+// finite and pairs are removed
+#pragma once
+
+#include "codegen/cuda/parts/forward_epilogue_sm90.cuh"
+#include "codegen/cuda/parts/key_source_sm90.cuh"
+
+namespace attune {
+
+template <class Tile, class User>
+struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
+  using Epilogue = ForwardEpilogue90<Tile, User>;
+  using Epilogue::args, Epilogue::at, Epilogue::factor, Epilogue::head, Epilogue::kv_start, Epilogue::lane, Epilogue::n,
+      Epilogue::origin, Epilogue::q_start, Epilogue::user;
+  using Epilogue::ended, Epilogue::head_of, Epilogue::query, Epilogue::result;
+  using typename Epilogue::Element, typename Epilogue::Out, typename Epilogue::Factors;
+
+  /// The same answer for the warp's nth row in every thread.
+  __device__ Where of_row(const Work& work, int nth) const {
+    Where out = at;
+    if constexpr (Tile::heads > 1) out.h = work.heads.first + head_of(nth);
+    return out;
+  }
+  __device__ typename User::Head head_at(const Where& at) const { return Tile::heads == 1 ? head : user.head(at); }
+  __device__ float factor_at(const typename User::Head& head) const {
+    return Tile::heads == 1 ? factor : factor_of(user, head);
+  }
+
+  /// Computes rows pair by pair, some fifty times slower, where values are not finite and pairs are removed: a removed
+  /// value must not reach a result, and a product of matrices leaves nothing out. A warp takes one row after another.
+  __device__ void by_pairs(const Work& work, const Walk& walk) {
+    const Source source(args, work.b, work.heads.first / args.group, {kv_start, at.kv_len});
+#pragma unroll 1
+    for (int r = 0; r < 16; ++r) {
+      const int q = uniform(work.tile * queries_of<Tile> + query(r));
+      if (q >= at.q_len) return;
+      if (head_of(r) >= work.heads.count) continue;
+      // This row may belong to another head than the thread's own rows.
+      row_by_pairs(source, walk, of_row(work, r), q);
+    }
+  }
+
+ private:
+  using Source = typename KeySourceOf<Tile>::Type;
+  static constexpr int lanes = 32;
+  /// f(x, column) for the columns of a row that this lane has.
+  template <int N, class F>
+  __device__ void each_of(float (&list)[N], int count, const F& f) const {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      if (lane + lanes * j < count) f(list[j], lane + lanes * j);
+  }
+
+  __device__ void row_by_pairs(const Source& source, const Walk& walk, const Where& at, int q) {
+    const auto head = head_at(at);
+    const float factor = factor_at(head);
+    const Int q_at = args.q_offset + q;
+    const auto my_row = user.row(head, at, q_at);
+    const Reach<User> reach(user, head, my_row, at, q_at, 0);
+    float mine[(Tile::d + lanes - 1) / lanes], out[(Tile::dv + lanes - 1) / lanes] = {};
+    const Element* q_line = static_cast<const Element*>(args.q.data) + at.b * args.q.batch + at.h * args.q.head +
+                            (q_start + q) * args.q.position;
+    each_of(mine, args.d, [&](float& x, int j) { x = f32(q_line[j]); });
+    float top = -infinity, sum = 0;
+#pragma unroll 1
+    for (int i = 0; i < walk.count * n; ++i) {
+      const int kv = walk.tile(i / n) * n + n - 1 - i % n;
+      const Int kv_at = kv;
+      if (kv >= at.kv_len) continue;
+      const auto col = user.col(head, at, origin, kv_at);
+      // All lanes agree; the vote tells the compiler so.
+      if (!__any_sync(~0u, reach.holds(kv) && user.keep(head, my_row, col, at, q_at, kv_at))) continue;
+      const Element* k_line = source.key(kv);
+      float x = 0;
+      each_of(mine, args.d, [&](float y, int j) { x += y * f32(k_line[j]); });
+#pragma unroll
+      for (int step = 1; step < lanes; step *= 2) x += __shfl_xor_sync(~0u, x, step);
+      x = User::traits.scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_at, kv_at);
+      if (__any_sync(~0u, x == -infinity)) continue;
+      const float most = fmaxf(top, x), old = top == -infinity ? 0.0f : power_of_two(top - most);
+      float p = power_of_two(x - most);
+      sum = sum * old + p;
+      top = most;
+      if constexpr (User::traits.has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
+      const Element* v_line = source.value(kv);
+      each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
+    }
+    const Factors by = ended(at, head, q, sum, top, 0, lane == 0);
+    Out* o_line = result(at.h, q);
+    each_of(out, args.dv, [&](float y, int j) {
+      float x = by.own == 0.0f ? 0.0f : y * by.own;
+      if constexpr (has_before<Tile>)
+        if (by.before != 0.0f) x += by.before * o_before(args, at.b, at.h, q_start + q, j);
+      o_line[j] = {static_cast<unsigned short>(pack<Out>(x, 0.0f))};
+    });
+  }
+};
+
+}  // namespace attune

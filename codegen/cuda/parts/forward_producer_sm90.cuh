@@ -1,0 +1,82 @@
+// codegen/cuda/parts/forward_producer_sm90.cuh — the producer warp of Hopper's forward: queries, keys and values into
+// rings of stages
+#pragma once
+
+#include "codegen/cuda/parts/key_source_sm90.cuh"
+
+namespace attune {
+
+template <class Tile, class User>
+struct ForwardProducer90 {
+  using Shared = Shared90<Tile>;
+  using Source = typename KeySourceOf<Tile>::Type;
+  static_assert(KeySource<Source>);
+
+  const ForwardArgs& args;
+  unsigned shared;
+  int lane;
+  Ring<Tile::q_stages> q{shared + Shared::q_full};
+  Ring<Tile::stages> k{shared + Shared::k_full}, v{shared + Shared::loaded_full};
+  Items<Tile, User> items{args, shared};
+
+  /// Is this one of its threads?
+  __device__ static bool loads(int thread) { return Source::threads == 1 ? thread == 0 : thread < Source::threads; }
+
+  __device__ void run() {
+    for (;;) {
+      const Item item = items.template take<false>();
+      if (item.index == Item::stop) return;
+      if (item.walk.count > 0) load(item);
+      // The next tile is dealt only now: dealing sooner makes the ends of blocks less even.
+      if constexpr (Source::threads > 1) __syncwarp();
+      if (speaks()) items.done();
+    }
+  }
+
+  /// Is this the thread that speaks for the warp?
+  __device__ bool speaks() const { return Source::threads == 1 || lane == 0; }
+
+  __device__ void load_queries(const Item& item) {
+    const Work& work = item.work;
+    const int head = work.heads.first / args.group, batch = is_packed<Tile> ? 0 : work.b,
+              position = item.queries.start + work.tile * queries_of<Tile>;
+    q.acquire();
+    barrier_expect(q.full(), Shared::q_bytes);
+    for (int c = 0; c < Shared::d_chunks; ++c) {
+      const unsigned into = shared + Shared::q + q.stage * Shared::q_bytes + c * Tile::m * chunk_bytes;
+      if constexpr (Tile::heads == 1)
+        load_box(into, args.q_map, q.full(), c * Shared::chunk, position, work.heads.first, batch);
+      else
+        load_box_of_heads(into, args.q_map, q.full(), c * Shared::chunk, work.heads.first % args.group, position, head,
+                          batch);
+    }
+    q.next();
+  }
+
+  /// The queries, then the keys of each tile and the values of the one before.
+  __device__ void load(const Item& item) {
+    const Walk& walk = item.walk;
+    if (speaks()) load_queries(item);
+    const Source source(args, item.work.b, item.work.heads.first / args.group, item.keys);
+    // Lists are read one tile ahead of the loads.
+    int here = walk.last * Tile::n, before = 0, next = walk.tile(1) * Tile::n;
+#pragma unroll 1
+    for (int i = 0; i <= walk.count; ++i) {
+      if (i < walk.count) {
+        k.acquire();
+        source.load_keys(shared + Shared::k + k.stage * Shared::k_bytes, k.full(), here);
+        k.next();
+      }
+      if (i > 0) {
+        v.acquire();
+        source.load_values(shared + Shared::loaded + v.stage * Shared::loaded_bytes, v.full(), before);
+        v.next();
+      }
+      before = here;
+      here = next;
+      next = walk.tile(i + 2) * Tile::n;
+    }
+  }
+};
+
+}  // namespace attune

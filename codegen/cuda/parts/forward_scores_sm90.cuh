@@ -1,0 +1,183 @@
+// codegen/cuda/parts/forward_scores_sm90.cuh — what a consumer warpgroup of Hopper's forward holds in registers, and
+// its pairs: scores become exponents, removed ones -inf
+#pragma once
+
+#include "codegen/cuda/contract/further.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
+#include "codegen/cuda/ptx/wgmma.cuh"
+
+namespace attune {
+
+/// A thread's registers while its group computes 64 queries. Thread t of the group holds row t / 4 % 8 + 16 (t / 32)
+/// and the row 8 below; of these, columns 8 i + 2 (t % 4) and the next.
+template <class Tile, class User>
+struct ForwardScores90 {
+  using Element = typename Tile::Element;
+  using Out = typename Tile::Out;
+  using Shared = Shared90<Tile>;
+  static constexpr int n = Tile::n, bytes = ElementOf<Element>::bytes;
+  static constexpr int below = 8 / Tile::heads;  ///< queries from a thread's first row to its second
+  static_assert(8 % Tile::heads == 0);
+  static constexpr bool fixed = fixed_maximum<Tile, User>;
+  /// Full tiles reuse the maximum that earlier tiles found; they never compute one. With bands, partial tiles come
+  /// first and find a maximum for nearly every row; partial tiles of lists may leave many rows without.
+  static constexpr bool lean = does_again<Tile, User> && !User::traits.listed;
+  /// Where a tile's rows belong to several heads, it may be inside for some of them only.
+  static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
+  template <bool Partial>
+  static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
+
+  const ForwardArgs& args;
+  const User& user;
+  unsigned shared;
+  int group, lane, warp;
+  float s[n / 2], o[Tile::dv / 2];
+  unsigned p[n / 8 * bytes];
+  float m[2], l[2], lift[2];
+  Where at;
+  int q_start, kv_start;  ///< the sequence's, within packed tensors
+  typename User::Head head;
+  typename User::Row row[2];
+  typename User::Col cols[(n + 31) / 32];  ///< where lanes share them: of columns 8 i + e with 2 i + e = 8 j + lane / 4
+  int q0, origin;
+  float factor;
+  bool moved = true;
+
+  __device__ const auto& inside() const {
+    if constexpr (knows_inside)
+      return reinterpret_cast<const typename User::Inside&>(user);
+    else
+      return user;
+  }
+  /// Can a full tile's reads go unclamped?
+  __device__ bool is_inside(int tile) const {
+    if constexpr (knows_inside)
+      return user.is_inside(head, at, origin, origin + Tile::m, tile * n, tile * n + n);
+    else
+      return true;
+  }
+
+  /// The query and the head of the warp's nth row, counted from the tile's first.
+  __device__ int query(int nth) const { return (64 * group + 16 * warp + nth) / Tile::heads; }
+  __device__ static int head_of(int nth) { return nth % Tile::heads; }
+
+  /// Starts a tile of queries.
+  __device__ void enter(const Item& item) {
+    const Heads heads = item.work.heads;
+    at = {item.work.b, heads.first, item.queries.length, item.keys.length};
+    // Rows of heads that do not exist repeat the last head.
+    if constexpr (Tile::heads > 1) at.h += min(head_of(lane / 4), heads.count - 1);
+    q_start = item.queries.start;
+    kv_start = item.keys.start;
+    head = user.head(at);
+    origin = args.q_offset + item.work.tile * queries_of<Tile>;
+    q0 = origin + query(lane / 4);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + below * r);
+    factor = factor_of(user, head);
+    // Rows past the end start with maximum 0, so that they never count as rows without a maximum.
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      m[r] = q0 + below * r < args.q_offset + at.q_len ? -infinity : 0.0f;
+      l[r] = 0;
+    }
+  }
+  /// f(i, r, e) for every score s[4 i + 2 r + e] of this thread, in row r and column 8 i + e. Sums by row and e are
+  /// four chains that do not wait for each other.
+  template <class F>
+  __device__ void each(const F& f) {
+#pragma unroll
+    for (int i = 0; i < n / 8; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) f(i, r, e);
+  }
+  /// Reads the fields of columns that lanes share, early because reads take long.
+  template <bool Partial>
+  __device__ void read_columns(int tile) {
+    if constexpr (shares<Partial>)
+#pragma unroll
+      for (int j = 0; j < (n + 31) / 32; ++j) {
+        const int nth = 8 * j + lane / 4;
+        cols[j] = user.col(head, at, origin, tile * n + 2 * (lane & 3) + 8 * (nth / 2) + nth % 2);
+      }
+  }
+  template <bool Partial>
+  __device__ typename User::Col column(const Int& kv, int i, int e) const {
+    if constexpr (shares<Partial>)
+      return cols[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3));
+    else
+      return user.col(head, at, origin, kv);
+  }
+
+  /// f(x, mod, row, col, q, kv) for every score x; in full tiles `mod` does not clamp its reads.
+  template <bool Partial, class F>
+  __device__ void each_pair(int tile, const F& f) {
+    const int kv0 = tile * n + 2 * (lane & 3);
+    each([&](int i, int r, int e) {
+      const Int q(q0, below * r), kv(kv0, 8 * i + e);
+      const auto col = column<Partial>(kv, i, e);
+      if constexpr (Partial)
+        f(s[4 * i + 2 * r + e], user, row[r], col, q, kv);
+      else
+        f(s[4 * i + 2 * r + e], inside(), row[r], col, q, kv);
+    });
+  }
+
+  /// Scores become exponents of powers of two, or, if User::traits.scaled, stay a factor below them.
+  template <bool Partial>
+  __device__ void exponents(int tile) {
+    if constexpr (!User::traits.scaled)
+      each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+        x = mod.exponent(x, head, row, col, at, origin, q, kv);
+      });
+  }
+
+  /// Removed pairs become -inf.
+  __device__ void remove(int tile) {
+    const int kv0 = tile * n + 2 * (lane & 3);
+    const Reach<User> reach[2] = {{user, head, row[0], at, Int(q0), kv0},
+                                  {user, head, row[1], at, Int(q0, below), kv0}};
+    constexpr int last = n - 7;  // of a thread's columns
+    if (__any_sync(~0u, !(reach[0].holds(0) && reach[0].holds(last) && reach[1].holds(0) && reach[1].holds(last))))
+      each([&](int i, int r, int e) {
+        float& x = s[4 * i + 2 * r + e];
+        x = reach[r].holds(8 * i + e) ? x : -infinity;
+      });
+    if constexpr (User::traits.has_keep) {
+      if constexpr (shares<true> && User::traits.keeps_by_fields)
+        if (rows_alike()) return remove_columns();
+      each_pair<true>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+        x = mod.keep(head, row, col, at, q, kv) ? x : -infinity;
+      });
+    }
+  }
+  __device__ bool rows_alike() const {
+    if constexpr (!Shareable<typename User::Row>)
+      return true;  // they have no fields
+    else {
+      const auto first = row[0].of_lane(0);
+      return __all_sync(~0u, row[0].is(first) && row[1].is(first));
+    }
+  }
+  /// Where a warp's rows are alike, the lane that has a column calls keep() for it, once.
+  __device__ void remove_columns() {
+    constexpr int words = (n + 31) / 32;
+    unsigned kept[words], all = ~0u;
+#pragma unroll
+    for (int j = 0; j < words; ++j) {
+      kept[j] = __ballot_sync(~0u, user.keep(head, row[0], cols[j], at, Int(0), Int(0)));
+      all &= kept[j];
+    }
+    if (all == ~0u) return;
+#pragma unroll
+    for (int j = 0; j < words; ++j) kept[j] >>= lane & 3;
+    each([&](int i, int r, int e) {
+      float& x = s[4 * i + 2 * r + e];
+      x = kept[(2 * i + e) / 8] & (1u << (2 * i + e) % 8 * 4) ? x : -infinity;
+    });
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,122 @@
+// codegen/cuda/parts/forward_softmax_sm90.cuh — the softmax of a consumer warpgroup of Hopper's forward
+#pragma once
+
+#include "codegen/cuda/parts/forward_scores_sm90.cuh"
+
+namespace attune {
+
+template <class Tile, class User>
+struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
+  using Scores = ForwardScores90<Tile, User>;
+  using Scores::at, Scores::factor, Scores::fixed, Scores::head, Scores::l, Scores::lean, Scores::lift, Scores::m,
+      Scores::moved, Scores::o, Scores::s;
+  using Scores::each, Scores::remove;
+  using typename Scores::Element;
+
+  /// Are all rows' maxima known, so that powers can be taken below them?
+  __device__ bool ready(bool careful) const {
+    return does_again<Tile, User> && !careful && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity);
+  }
+
+  /// Exponents become probabilities, not divided by their sum yet, and the rows' maxima are brought up to date.
+  __device__ void softmax(bool first) {
+    float top[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
+    each([&](int i, int r, int e) { top[r][e] = fmaxf(top[r][e], s[4 * i + 2 * r + e]); });
+    float most[2] = {fmaxf(top[0][0], top[0][1]), fmaxf(top[1][0], top[1][1])};
+    float parts[2][2] = {}, base[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      most[r] = fmaxf(below_maximum(scaled(row_max(most[r]))), m[r]);
+      base[r] = most[r] == -infinity ? 0.0f : most[r];
+      if (!first) lift[r] = power_of_two(m[r] - base[r]);
+      m[r] = most[r];
+    }
+    moved = true;
+    each([&](int i, int r, int e) {
+      float& x = s[4 * i + 2 * r + e];
+      x = power_of_two(scaled(x) - base[r]);
+      parts[r][e] += x;
+    });
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = parts[r][0] + parts[r][1];
+      l[r] = first ? sum : l[r] * lift[r] + sum;
+    }
+  }
+  /// What powers are taken relative to, of a row with this maximum.
+  __device__ static float below_maximum(float top) {
+    if constexpr (most_exponent<Element> == 0) {
+      return top;
+    } else {
+      // Where a number is so large that it has no such neighbour, powers are taken relative to itself.
+      const float below = top - most_exponent<Element>;
+      return top - below > most_exponent<Element> ? top : below;
+    }
+  }
+  __device__ float scaled(float x) const { return User::traits.scaled ? x * factor : x; }
+
+  /// Powers relative to a maximum that is known already, so that no score waits for another. A maximum that turns out
+  /// to be too low is raised afterwards; where a power overflows, l is not finite in the end, and the tile is done
+  /// again.
+  __device__ void powers() {
+    constexpr float too_large = attune::too_large<Element>;
+    float parts[2][2] = {}, sum[2];
+    lift[0] = lift[1] = 1;
+    moved = false;
+    each([&](int i, int r, int e) {
+      float& x = s[4 * i + 2 * r + e];
+      x = power_of_two(scaled(x) - (fixed ? User::traits.most : m[r]));
+      parts[r][e] += x;
+    });
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum[r] = parts[r][0] + parts[r][1];
+    if constexpr (!fixed) {
+      moved = __any_sync(~0u, !(fmaxf(sum[0], sum[1]) < too_large));
+      if (moved) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float total = row_max(sum[r]);
+          if (!(total < too_large)) {
+            float by = log2f(total);
+            // A whole number: what was exact in 8 bits stays so.
+            if constexpr (most_exponent<Element> != 0) by = ceilf(by - most_exponent<Element>);
+            lift[r] = power_of_two(-by);
+            m[r] += by;
+          }
+        }
+        each([&](int i, int r, int e) { s[4 * i + 2 * r + e] *= lift[r]; });
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) l[r] = (l[r] + sum[r]) * lift[r];
+  }
+
+  __device__ void rescale() {
+    if (!moved) return;
+#pragma unroll
+    for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= lift[i / 2 % 2];
+  }
+
+  /// A prob mod acts on probabilities.
+  template <bool Partial>
+  __device__ void prob(int tile) {
+    if constexpr (User::traits.has_prob)
+      this->template each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q,
+                                                  Int kv) { x = mod.prob(x, head, row, col, at, q, kv); });
+  }
+  /// Scores of a tile become probabilities. Partial: some of its pairs may be removed.
+  template <bool Partial>
+  __device__ void weigh(int tile, bool first, bool careful) {
+    this->template exponents<Partial>(tile);
+    if constexpr (Partial) remove(tile);
+    if (fixed || (!first && ready(careful)))
+      powers();
+    else if constexpr (Partial || !lean)
+      softmax(first);
+    else
+      moved = false, l[0] = infinity;  // a row has had no pair before: done again
+    prob<Partial>(tile);
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,80 @@
+// codegen/cuda/parts/key_source_sm90.cuh — where the keys and values of Hopper's forward come from: the producer warp
+// fills stages by a key source, and the exact path reads rows of it
+#pragma once
+
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
+#include "codegen/cuda/ptx/tma.cuh"
+
+namespace attune {
+
+/// A source is made for a tile of queries: from the arguments, the batch entry, the key head, and the positions of the
+/// keys. Rows count from the first of these. Rows that do not exist become zeros, or may be anything finite where the
+/// consumers remove them.
+template <class Source>
+concept KeySource = requires(const Source source, unsigned into, unsigned full, int row) {
+  /// Threads of the producer warp that load: 1 or all 32.
+  requires Source::threads == 1 || Source::threads == 32;
+  /// Fills a stage at `into` with n keys from a row on, in chunks of swizzled rows, and arrives once at `full`.
+  source.load_keys(into, full, row);
+  /// The same of values, in the order that the Tile's products read, or that its turning warps do.
+  source.load_values(into, full, row);
+  /// A row's elements in memory, for all 32 lanes of a consumer's warp.
+  *source.key(row);
+  *source.value(row);
+};
+
+/// Boxes of the copy engine (TMA): tensors with a batch entry each, or packed sequences.
+template <class Tile>
+struct TmaKeys {
+  using Element = typename Tile::Element;
+  using Shared = Shared90<Tile>;
+  static constexpr int threads = 1;
+
+  const ForwardArgs& args;
+  int b, head, batch;
+  Stretch keys;
+
+  __device__ TmaKeys(const ForwardArgs& args, int b, int head, Stretch keys)
+      : args(args), b(b), head(head), batch(args.kv_shared ? 0 : b), keys(keys) {}
+
+  /// Packed sequences follow one another along the positions of one batch entry.
+  __device__ int box_batch() const { return is_packed<Tile> ? 0 : batch; }
+
+  __device__ void load_keys(unsigned into, unsigned full, int row) const {
+    barrier_expect(full, Shared::k_bytes);
+    for (int c = 0; c < Shared::d_chunks; ++c)
+      load_box(into + c * Tile::n * chunk_bytes, args.k_map, full, c * Shared::chunk, keys.start + row, head,
+               box_batch());
+  }
+  __device__ void load_values(unsigned into, unsigned full, int row) const {
+    barrier_expect(full, Shared::loaded_bytes);
+    if constexpr (come_turned<Tile>) {
+      // A tile is a box. Those of a packed sequence begin at its place.
+      const int place = is_packed<Tile> ? keys.start / Tile::n + b : 0;
+      load_box(into, args.v_map, full, 0, (place + row / Tile::n) * Shared::turned_rows, head, box_batch());
+    } else {
+      for (int c = 0; c < Shared::dv_chunks; ++c)
+        load_box(into + c * Tile::n * chunk_bytes, args.v_map, full, c * Shared::chunk, keys.start + row, head,
+                 box_batch());
+    }
+  }
+
+  __device__ const Element* line(const Strided& t, int row) const {
+    return static_cast<const Element*>(t.data) + batch * t.batch + head * t.head + (keys.start + row) * t.position;
+  }
+  __device__ const Element* key(int row) const { return line(args.k, row); }
+  __device__ const Element* value(int row) const { return line(args.v, row); }
+};
+
+/// A Tile's key source: Tile::Keys where it names one.
+template <class Tile>
+struct KeySourceOf {
+  using Type = TmaKeys<Tile>;
+};
+template <class Tile>
+requires requires { typename Tile::Keys; }
+struct KeySourceOf<Tile> {
+  using Type = typename Tile::Keys;
+};
+
+}  // namespace attune

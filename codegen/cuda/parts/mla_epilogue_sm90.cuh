@@ -1,0 +1,155 @@
+// codegen/cuda/parts/mla_epilogue_sm90.cuh — the end of a tile of MLA on Hopper: results, or a part of them, to memory;
+// rows computed once more, pair by pair
+#pragma once
+
+#include "codegen/cuda/parts/mla_group_sm90.cuh"
+
+namespace attune {
+
+template <class Tile, class User, int Group>
+struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
+  using Base = MlaGroup90<Tile, User, Group>;
+  using Base::args, Base::columns, Base::lane, Base::n, Base::o, Base::shared, Base::softmax;
+  using Base::Base;
+  using typename Base::Element, typename Base::Rows, typename Base::Shared;
+
+  /// Both groups' sums of the thread's rows, added in the same order.
+  __device__ void meet(int parity, int row, int lane, Part (&part)[2]) const {
+    const auto at = [&](int group) {
+      return shared + Shared::sums + (2 * parity + group) * Shared::row_numbers + 4 * row;
+    };
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      part[r] = softmax.part(0, r);
+      if (lane % 4 == 0) shared_put(at(Group) + 32 * r, __float_as_int(part[r].sum));
+    }
+    named_sync(all_groups, 2 * group_threads);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      part[r].sum = __int_as_float(shared_get(at(0) + 32 * r)) + __int_as_float(shared_get(at(1) + 32 * r));
+  }
+
+  /// Stores results, or a part of them. What it needs to know of the tile is found anew: products leave no registers.
+  __device__ void store(const LatentItem<Tile, User>& item, int parity, float* part_at) {
+    int thread = static_cast<int>(threadIdx.x) % 128;
+    pin(thread);
+    const int lane = thread % 32, warp = thread / 32, row = 16 * warp + lane / 4;
+    const Rows rows(args, softmax.user, item.of, cluster_rank<Tile>());
+    Part part[2];
+    meet(parity, row, lane, part);
+    bool odd[2];
+    typename Rows::Factors by[2] = {};
+    float before[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) before[r] = part_at ? 0.0f : rows.before(row + 8 * r);
+    // lse_before may be lse.
+    if (has_before<Tile> && !part_at) named_sync(all_groups, 2 * group_threads);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int mine = row + 8 * r;
+      float zero = 0;
+#pragma unroll
+      for (int i = 0; i < columns / 8; ++i) zero += o[4 * i + 2 * r] * 0.0f + o[4 * i + 2 * r + 1] * 0.0f;
+      odd[r] = row_sum(zero) != 0.0f || row_sum(zero) != row_sum(zero);
+      odd[r] = odd[r] && finite(part[r].sum) && rows.exists(mine);
+      const bool first = Group == 0 && lane % 4 == 0 && rows.exists(mine);
+      if (part_at) {
+        if (first) parts_in<Tile>(part_at)[mine] = part[r];
+      } else {
+        by[r] = rows.end(mine, part[r], before[r], first);
+      }
+      if (odd[r] || !rows.exists(mine)) continue;
+#pragma unroll
+      for (int i = 0; i < columns / 8; ++i) {
+        const int column = Group * columns + 8 * i + 2 * (lane & 3);
+        const float x[2] = {o[4 * i + 2 * r], o[4 * i + 2 * r + 1]};
+        put(rows, part_at, mine, column, x, by[r]);
+      }
+    }
+    if (!__any_sync(~0u, odd[0] || odd[1])) return;
+    const unsigned first = __ballot_sync(~0u, odd[0]), second = __ballot_sync(~0u, odd[1]);
+#pragma unroll 1
+    for (int i = 0; i < 16; ++i) {
+      const int r = i / 8, from = i % 8 * 4;
+      if (((r ? second : first) >> from & 1) == 0) continue;
+      const auto its = [&](float of_first, float of_second) {
+        return __shfl_sync(~0u, r ? of_second : of_first, from);
+      };
+      by_pairs(item, rows, 16 * warp + i, part_at, its(part[0].over, part[1].over),
+               {its(by[0].own, by[1].own), its(by[0].before, by[1].before)});
+    }
+  }
+  template <int N>
+  __device__ void put(const Rows& rows, float* part_at, int row, int column, const float (&x)[N],
+                      typename Rows::Factors by) const {
+    if (!part_at) return rows.put(row, column, x, by);
+    float* const into = part_at + row * Tile::dv + column;
+    if constexpr (N == 2)
+      *reinterpret_cast<float2*>(into) = {x[0], x[1]};
+    else
+      *into = x[0];
+  }
+
+  /// A warp computes a row's results of this group's columns once more, pair by pair: a removed value must not reach a
+  /// result, and a product of matrices leaves nothing out. Powers are relative to `over`.
+  __device__ void by_pairs(const LatentItem<Tile, User>& item, const Rows& rows, int row, float* part_at, float over,
+                           typename Rows::Factors by) const {
+    constexpr int lanes = 32;
+    const User& user = softmax.user;
+    const LatentTile<Tile>& of = item.of;
+    const int h = rows.head(row);
+    const Where at = of.at(h);
+    const auto head = user.head(at);
+    const float factor = factor_of(user, head);
+    const Int origin = of.q_offset, q = of.q_offset + rows.query(row);
+    const auto my_row = user.row(head, at, q);
+    const Reach<User> reach(user, head, my_row, at, q, 0);
+    const auto* const q_line = static_cast<const Element*>(args.q.data) + of.b * args.q.batch + h * args.q.head +
+                               (of.queries.start + rows.query(row)) * args.q.position;
+    float mine[Tile::d / lanes], out[columns / lanes] = {};
+#pragma unroll
+    for (int j = 0; j < Tile::d / lanes; ++j) mine[j] = f32(q_line[lane + lanes * j]);
+#pragma unroll 1
+    for (int step = item.begin; step < item.end; ++step)
+#pragma unroll 1
+      for (int i = 0; i < n; ++i) {
+        const int key = item.walk.tile(step) * n + i;
+        if (key >= of.keys.length) break;
+        const Int kv = of.kv_offset + key;
+        const auto col = user.col(head, at, origin, kv);
+        // All lanes agree; the vote tells the compiler so.
+        if (!__any_sync(~0u, reach.holds(kv.i()) && user.keep(head, my_row, col, at, q, kv))) continue;
+        const auto* const line = key_line(of, key);
+        float x = 0;
+        if (line)
+#pragma unroll
+          for (int j = 0; j < Tile::d / lanes; ++j) x += mine[j] * f32(line[lane + lanes * j]);
+#pragma unroll
+        for (int by = 1; by < lanes; by *= 2) x += __shfl_xor_sync(~0u, x, by);
+        x = User::traits.scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q, kv);
+        if (__any_sync(~0u, x == -infinity) || !line) continue;
+        float p = power_of_two(x - over);
+        if constexpr (User::traits.has_prob) p = p == 0.0f ? 0.0f : user.prob(p, head, my_row, col, at, q, kv);
+#pragma unroll
+        for (int j = 0; j < columns / lanes; ++j) out[j] += p * f32(line[Group * columns + lane + lanes * j]);
+      }
+#pragma unroll
+    for (int j = 0; j < columns / lanes; ++j) {
+      const float x[1] = {out[j]};
+      put(rows, part_at, row, Group * columns + lane + lanes * j, x, by);
+    }
+  }
+  /// Where a key lies, or null: its page does not exist.
+  __device__ const Element* key_line(const LatentTile<Tile>& of, int key) const {
+    const auto* data = static_cast<const Element*>(args.k.data) + of.kv_head * args.k.head;
+    if constexpr (Tile::paged) {
+      const int nth = key / args.pages.rows, page = args.pages.at[of.b * args.pages.entry + nth * args.pages.nth];
+      if (page < 0 || page >= args.pages.count) return nullptr;
+      return data + page * args.k.batch + (key - nth * args.pages.rows) * args.k.position;
+    } else {
+      return data + (args.kv_shared ? 0 : of.b) * args.k.batch + (of.keys.start + key) * args.k.position;
+    }
+  }
+};
+
+}  // namespace attune

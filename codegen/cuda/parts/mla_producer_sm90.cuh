@@ -1,0 +1,122 @@
+// codegen/cuda/parts/mla_producer_sm90.cuh — the producer threads of MLA on Hopper: boxes of keys, dense, packed or
+// from a paged KV cache, and the queries
+#pragma once
+
+#include "codegen/cuda/parts/mla_items_sm90.cuh"
+#include "codegen/cuda/ptx/tma.cuh"
+
+namespace attune {
+
+/// Where the boxes of a tile of keys lie. What does not exist lies before all there is, and is 0.
+template <class Tile>
+struct MlaBoxes {
+  static constexpr int boxes = Tile::n / Tile::box;
+  static_assert(boxes * Tile::box == Tile::n && Tile::box % 8 == 0);
+  int position[boxes], batch[boxes];  ///< batch: a page's, where keys are paged
+
+  /// Of the tile from key `first` on.
+  __device__ void look_up(const LatentArgs& args, const LatentTile<Tile>& of, const int* pages, int entry, int first) {
+#pragma unroll
+    for (int i = 0; i < boxes; ++i) {
+      const int row = first + i * Tile::box;
+      const bool there = row < of.keys.length;
+      if constexpr (Tile::paged) {
+        const int nth = row / args.pages.rows, page = there ? pages[nth * args.pages.nth] : -1;
+        position[i] = row - nth * args.pages.rows;
+        batch[i] = page;
+      } else {
+        position[i] = of.keys.start + row;
+        batch[i] = there ? entry : -1;
+      }
+    }
+  }
+  /// The same once page numbers have come: those of no page lie before all there is.
+  __device__ MlaBoxes checked(const LatentArgs& args) const {
+    MlaBoxes out;
+#pragma unroll
+    for (int i = 0; i < boxes; ++i) {
+      out.position[i] = position[i];
+      out.batch[i] = !Tile::paged || batch[i] < args.pages.count ? batch[i] : -1;
+    }
+    return out;
+  }
+};
+
+/// A thread loads one group's tiles, and that of the first group the queries too.
+template <int Group, class Tile, class User>
+struct MlaProducer90 {
+  using Shared = SharedLatent<Tile>;
+
+  const LatentArgs& args;
+  const User& user;
+  const Share& share;
+  unsigned shared;
+  LatentPlace<Tile> place;
+
+  __device__ void load_queries(const LatentTile<Tile>& of) const {
+    const LatentRows<Tile, User> rows(args, user, of, cluster_rank<Tile>());
+    const unsigned full = shared + Shared::q_full;
+    const int position = of.queries.start + rows.first_query, batch = is_packed<Tile> && args.q_starts ? 0 : of.b,
+              head = rows.first_head % of.group;
+    barrier_expect(full, Shared::q_bytes);
+#pragma unroll
+    for (int nth = 0; nth < Shared::chunks; ++nth) {
+      const int c = Shared::nth_chunk(Group, nth);
+      const unsigned into = shared + Shared::q + c * Tile::m * chunk_bytes;
+      if constexpr (Tile::heads == 1)
+        load_box(into, args.q_map, full, c * Shared::chunk, position, rows.first_head, batch);
+      else
+        load_box_of_heads(into, args.q_map, full, c * Shared::chunk, head, position, of.kv_head, batch);
+    }
+  }
+
+  /// Chunks of a tile of keys, in the order in which the stage's become free.
+  __device__ void load_keys(const MlaBoxes<Tile>& from, int kv_head) const {
+    const int stage = 2 * place.stage + Group;
+#pragma unroll
+    for (int nth = 0; nth < Shared::chunks; ++nth) {
+      const int c = Shared::nth_chunk(Group, nth), user_of = Shared::user_of(c);
+      const unsigned full = Shared::full(shared, stage, c);
+      if (nth == 0 || user_of != Shared::user_of(Shared::nth_chunk(Group, nth - 1)))
+        barrier_wait(Shared::used(shared, stage, user_of), place.phase ^ 1);
+      barrier_expect(full, Shared::chunk_size);
+#pragma unroll
+      for (int i = 0; i < MlaBoxes<Tile>::boxes; ++i)
+        load_box(shared + Shared::keys + stage * Shared::stage_bytes + c * Shared::chunk_size +
+                     i * Tile::box * chunk_bytes,
+                 args.k_map, full, c * Shared::chunk, from.position[i], kv_head, from.batch[i]);
+    }
+  }
+
+  __device__ void run() {
+    unsigned q_phase = 1;
+#pragma unroll 1
+    for (int tile = share.begin.tile; has_tile(share, tile); ++tile) {
+      const LatentItem<Tile, User> item(args, user, share, tile);
+      const LatentTile<Tile>& of = item.of;
+      // Queries come with every tile, so that their barrier's phase is known by the tile alone.
+      if constexpr (Group == 0) {
+        barrier_wait(shared + Shared::q_empty, q_phase);
+        q_phase ^= 1;
+        load_queries(of);
+      }
+      const int* const pages = Tile::paged ? args.pages.at + of.b * args.pages.entry : nullptr;
+      const int entry = args.kv_shared || (is_packed<Tile> && args.kv_starts) ? 0 : of.b;
+      // The boxes of a step are found a step ahead.
+      MlaBoxes<Tile> next;
+      const auto look_up = [&](int step) {
+        next.look_up(args, of, pages, entry, step < item.end ? item.walk.tile(step) * Tile::n : of.keys.length);
+      };
+      look_up(item.begin + Group);
+#pragma unroll 1
+      for (int step = item.begin + Group; step < item.begin + 2 * item.pairs; step += 2) {
+        const MlaBoxes<Tile> now = next.checked(args);
+        look_up(step + 2);
+        load_keys(now, of.kv_head);
+        place.next();
+      }
+    }
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,97 @@
+// codegen/cuda/parts/ring_sm90.cuh — rings of stages in shared memory, whose barriers say when a stage is full and when
+// it is empty; names for the hardware's barriers
+//
+// A producer acquires a stage, fills it and arrives at `full`; consumers wait for it, read, and release it. Producer
+// and consumers each count places of their own.
+#pragma once
+
+#include "codegen/cuda/ptx/mbarrier.cuh"
+#include "codegen/cuda/ptx/named_barrier.cuh"
+
+namespace attune {
+
+/// Named barriers of a block. 0 is that of __syncthreads. Ids of one kernel follow one another; `+ group` and the like:
+/// one for each.
+enum NamedBarrier : int {
+  // forward_sm90.cuh
+  issue_turn = 1,    ///< + group: the group before has issued its products
+  queries_read = 8,  ///< + group: all four warps are done with their queries
+  // backward_sm90.cuh
+  ds_shared = 1,       ///< both groups' dS is in shared memory, or no longer read there
+  results_staged = 2,  ///< + group: its four warps are done with the memory that results pass through
+  // keys_sm90.cuh, queries_sm90.cuh
+  first_group_done = 1,   ///< its four warps are done with the operands that results pass over
+  second_group_done = 2,  ///< the same of the other group
+  // latent_sm90.cuh
+  all_groups = 1,
+  scores_done = 2,    ///< + group: its scores are there
+  probabilities = 4,  ///< + group: its probabilities are in shared memory
+  group_cleared = 6,  ///< + group: its four warps have cleared rows behind the last key
+};
+constexpr int group_threads = 128;  ///< of four warps, which issue products together
+
+/// Arrives once for a warp, after all of its lanes have come here.
+__device__ inline void arrive_as_warp(unsigned barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) barrier_arrive(barrier);
+}
+
+/// The two barriers of a stage, 8 bytes each: full, then empty. `phase` is the parity of the consumer's and producer's
+/// current use of the stage.
+struct StageBarriers {
+  static constexpr int bytes = 16;
+  unsigned full;
+
+  __device__ unsigned empty() const { return full + 8; }
+  __device__ void init(unsigned producers, unsigned consumers) const {
+    barrier_init(full, producers);
+    barrier_init(empty(), consumers);
+  }
+  /// Until it is full.
+  __device__ void wait(unsigned phase) const { barrier_wait(full, phase); }
+  /// Until it is empty.
+  __device__ void acquire(unsigned phase) const { barrier_wait(empty(), phase ^ 1); }
+};
+
+/// A position in a ring of stages, and the parity of its current phase.
+template <int Stages>
+struct Place {
+  int stage = 0;
+  unsigned phase = 0;
+  __device__ void next() {
+    if (++stage == Stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+  __device__ Place before() const { return stage ? Place{stage - 1, phase} : Place{Stages - 1, phase ^ 1}; }
+};
+
+/// A place, and the barriers of the ring's stages, which lie one after another from `barriers` on.
+template <int Stages>
+struct Ring : Place<Stages> {
+  unsigned barriers;
+
+  __device__ explicit Ring(unsigned barriers, Place<Stages> at = {}) : Place<Stages>(at), barriers(barriers) {}
+  __device__ StageBarriers now() const { return {barriers + StageBarriers::bytes * this->stage}; }
+  __device__ unsigned full() const { return now().full; }
+  __device__ unsigned empty() const { return now().empty(); }
+
+  // A producer's.
+  __device__ void acquire() const { now().acquire(this->phase); }
+
+  // A consumer's.
+  __device__ void wait() const { now().wait(this->phase); }
+  /// One of a consumer's warps has read the stage.
+  __device__ void release(int lane) const {
+    if (lane == 0) barrier_arrive(empty());
+  }
+  /// The same, after all lanes have come here.
+  __device__ void release_as_warp(int lane) const { arrive_as_warp(empty(), lane); }
+
+  __device__ static void init(unsigned barriers, unsigned producers, unsigned consumers) {
+    for (int i = 0; i < Stages; ++i) StageBarriers{barriers + StageBarriers::bytes * i}.init(producers, consumers);
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,26 @@
+// codegen/cuda/parts/sections.cuh — the order of tiles: sets of tiles (those of a head, or of a key head) in sections
+// whose operands stay in the cache together
+#pragma once
+
+namespace attune {
+
+/// `sets` of `of_set` tiles each. A section has `section` sets, the last one what is left; within it the nth tiles of
+/// all sets follow one another. Index: wide enough for all tiles of a call.
+template <class Index>
+struct Sections {
+  int sets, section, of_set;
+
+  struct At {
+    int set, nth;
+    int section;  ///< which
+    bool last;    ///< no section follows
+  };
+  __device__ At at(Index index) const {
+    const Index of_section = static_cast<Index>(of_set) * section;
+    const int nth_section = static_cast<int>(index / of_section), before = nth_section * section,
+              here = min(section, sets - before), within = static_cast<int>(index % of_section);
+    return {before + within % here, within / here, nth_section, before + here == sets};
+  }
+};
+
+}  // namespace attune

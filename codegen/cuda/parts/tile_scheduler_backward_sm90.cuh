@@ -1,0 +1,104 @@
+// codegen/cuda/parts/tile_scheduler_backward_sm90.cuh — which tiles of keys a block of backward_sm90.cuh works on: the
+// order of items, their steps, and where these lie in shared memory
+#pragma once
+
+#include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/cuda/contract/gradient.cuh"
+#include "codegen/cuda/layout/backward_sm90.cuh"
+#include "codegen/cuda/parts/sections.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
+
+namespace attune {
+
+// ---- shared memory -----------------------------------------------------------------------------------------------
+
+/// A tile of queries that an item of keys visits. Items without one have a step of their own.
+struct Step {
+  static constexpr int first = 1, last = 2;  ///< of its item
+  static constexpr int whole = 4;            ///< nothing of it is removed
+  static constexpr int empty = 8;            ///< no queries: the item has none
+  static constexpr int stop = 16;            ///< there are no more items
+  static constexpr int falls = 32;  ///< its item visits queries from the last on; said where diagonals are summed
+  int what, queries, b, h;
+  int keys, kv_head;
+  int sums;  ///< which tile of all heads' queries; where there is none, what the warp that adds does
+  int turn;  ///< tiles of keys that are added to these queries before this one
+  static constexpr int nothing = -1, no_more = -2;  ///< in place of sums
+};
+constexpr int step_words = sizeof(Step) / 4;
+/// Steps outlive their stages: groups read where results belong after they let go of the last one, and the warp that
+/// adds is behind. It is less than six steps behind the warp that loads, since stages of queries and of sums lie
+/// between them.
+constexpr int steps_kept = 8;
+
+/// Where each thing is, as layout/ places it.
+template <class Tile>
+struct Shared90Backward {
+  static constexpr int m = Tile::m, n = Tile::n, stages = Tile::stages;
+  static constexpr BackwardLayout90 at{.m = Tile::m,
+                                       .n = Tile::n,
+                                       .d = Tile::d,
+                                       .dv = Tile::dv,
+                                       .stages = Tile::stages,
+                                       .element = ElementOf<typename Tile::Element>::bytes};
+  static constexpr int chunk = at.chunk, d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, k = at.k, v = at.v, q = at.q,
+                       grad_o = at.grad_o, ds = at.ds, sums = at.sums, under = at.under, delta = at.delta,
+                       steps = at.steps, k_bytes = at.k_bytes, v_bytes = at.v_bytes, q_bytes = at.q_bytes,
+                       grad_o_bytes = at.grad_o_bytes, ds_bytes = at.ds_bytes, sum_bytes = at.sum_bytes,
+                       known = at.known, full = at.full, sum_full = at.sum_full, k_full = at.k_full, v_full = at.v_full,
+                       keys_empty = at.keys_empty, ds_full = at.ds_full, bytes = at.bytes;
+  static_assert(at.step_words == step_words && at.steps_kept == steps_kept);
+  // Each of two groups holds 64 x 64 of dq: half of the width, or half of the queries.
+  static_assert(m * d_chunks == 128 && n == 128);
+};
+
+/// Where a word of the nth step is, by its member's place in Step.
+template <class Tile>
+__device__ inline unsigned step_word(unsigned shared, unsigned nth, int word) {
+  return shared + Shared90Backward<Tile>::steps + 4 * (nth % steps_kept * step_words + word);
+}
+
+// ---- items -------------------------------------------------------------------------------------------------------
+
+/// Where the sums of a head's first tile of queries of sequence b are.
+template <class Tile>
+__device__ inline int sums_of(const BackwardArgs& args, int b, int h) {
+  if constexpr (is_packed<Tile>) return h * args.q_places + place_of<Tile::m>(args.q_starts, b);
+  return (b * args.q_heads + h) * args.q_places;
+}
+
+/// A tile of keys of a key head, for all batch entries that share it: an item of that head's set. Sets are dealt in
+/// sections, whose nth items follow one another: a tile of queries passes from one item of a set to the next in some 2
+/// us, so items of a set must not start in faster succession than that. Sections alternate: in even ones
+/// keys fall and queries rise, in odd ones the other way round. Where a mask makes items longer towards one end, what
+/// ends late in one section is short in the next, and blocks visit the same queries one after another. If the last
+/// section has no partner, it starts with the longest items of a causal mask. A block waits only for items dealt before
+/// its own, so nothing deadlocks, whatever the number of blocks.
+template <class Tile>
+struct Items90Backward {
+  const BackwardArgs& args;
+  int per_section;  ///< sets
+
+  struct Item {
+    int b, kv_head;
+    int keys;     ///< the tile; a packed sequence may have fewer
+    bool rising;  ///< the order in which items of this set are dealt; queries are visited the other way round
+  };
+
+  /// How many tiles a set has. A packed call has all its sequences in each set, side by side.
+  __device__ int tiles() const { return args.kv_places; }
+  __device__ int sets() const { return args.kv_shared || is_packed<Tile> ? args.kv_heads : args.kv_heads * args.batch; }
+  __device__ int count() const { return sets() * tiles(); }
+  __device__ Item item(int index) const {
+    const auto [set, nth, section, last] = Sections<int>{sets(), per_section, tiles()}.at(index);
+    const bool rising = (section & 1) || last;
+    const int keys = rising ? nth : tiles() - 1 - nth;
+    if constexpr (is_packed<Tile>) {
+      const int b = sequence_at<Tile::n>(args.kv_starts, args.batch, keys);
+      return {b, set, keys - place_of<Tile::n>(args.kv_starts, b), rising};
+    }
+    return {set / args.kv_heads, set % args.kv_heads, keys, rising};
+  }
+};
+
+}  // namespace attune
