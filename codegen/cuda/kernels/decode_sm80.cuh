@@ -22,6 +22,7 @@
 
 #include "codegen/cuda/parts/decode_epilogue_sm80.cuh"
 #include "codegen/cuda/parts/decode_ring_sm80.cuh"
+#include "codegen/cuda/parts/exact_path.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
 #include "codegen/cuda/parts/widened_sm80.cuh"
 #include "codegen/cuda/ptx/launch.cuh"
@@ -186,23 +187,13 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
     }
   }
 
-  /// Has a row results that are not finite although its powers are?
-  __device__ bool suspicious(const Part (&part)[2]) const {
-    bool odd = false;
-#pragma unroll
-    for (int i = 0; i < Tile::dv / 8; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) odd |= finite(part[j / 2].sum) && !finite(o[0][i][j]);
-    return odd;
-  }
-
   // ---- the end of a tile -----------------------------------------------------------------------------------------
 
   /// False: nothing is stored, the tile has to be done carefully.
   __device__ bool end(bool whole, Sharing sharing, int nth) {
     const Part part[2] = {softmax.part(0, 0), softmax.part(0, 1)};
     if constexpr (!Careful)
-      if (__syncthreads_or(suspicious(part))) return false;
+      if (__syncthreads_or(has_nonfinite(o[0], finite(part[0].sum), finite(part[1].sum)))) return false;
     this->store(o[0], part, whole, sharing, nth);
     return true;
   }

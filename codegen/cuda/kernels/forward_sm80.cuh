@@ -21,53 +21,13 @@
 // queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
-#include "codegen/cuda/layout/forward_sm80.cuh"
-#include "codegen/cuda/parts/before.cuh"
+#include "codegen/cuda/parts/exact_path.cuh"
+#include "codegen/cuda/parts/forward_epilogue_sm80.cuh"
+#include "codegen/cuda/parts/forward_place_sm80.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
-#include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/thread.cuh"
 
 namespace attune {
-
-/// What the kernel gets, but for what only some calls have.
-template <class Tile>
-using ForwardArgs80 = Either<is_apart<Tile>, ApartArgs, ForwardArgs>;
-
-// ---- shared memory -----------------------------------------------------------------------------------------------
-
-/// Where each thing is, as layout/ places it.
-template <class Tile>
-struct Shared80 {
-  static constexpr int size = ElementOf<typename Tile::Element>::bytes;
-  static constexpr ForwardLayout80 at{.m = Tile::m,
-                                      .n = Tile::n,
-                                      .d = Tile::d,
-                                      .dv = Tile::dv,
-                                      .stages = Tile::stages,
-                                      .element = size,
-                                      .out_element = ElementOf<typename Tile::Out>::bytes};
-  static constexpr int q = at.q, k = at.k, v = at.v, q_bytes = at.q_bytes, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
-                       bytes = at.bytes;
-};
-
-// ---- where a block stands ----------------------------------------------------------------------------------------
-
-/// Sections of heads whose keys stay in the cache together, the last queries first: under a causal mask these take
-/// longest.
-struct Place80 {
-  int b, q_tiles, tile;
-  Heads heads;
-
-  template <class Tile>
-  __device__ static Place80 of(const ForwardArgs& args) {
-    const int of_batch = sets_of<Tile>(args), sets = args.batch * of_batch, section = max(args.section, 1),
-              q_tiles = q_tiles_of<Tile>(args.q_len);
-    const long long block = blockIdx.x, of_section = static_cast<long long>(q_tiles) * section;
-    const int before = static_cast<int>(block / of_section) * section, here = min(section, sets - before);
-    const int within = static_cast<int>(block % of_section), set = before + within % here;
-    return {set / of_batch, q_tiles, q_tiles - 1 - within / here, heads_of<Tile>(args, set % of_batch)};
-  }
-};
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
@@ -81,7 +41,7 @@ struct Block80 {
   using Shared = Shared80<Tile>;
   static constexpr int size = Shared::size, per_step = 32 / size;  ///< elements that a product sums over
   static constexpr int tall = Careful ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n,
-                       heads = Tile::heads, queries_here = m / heads;
+                       heads = Tile::heads, queries_here = m / heads, out_size = static_cast<int>(sizeof(Out));
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
   static constexpr bool two_passes = User::traits.has_prob && !User::traits.linear_prob;
   static constexpr bool running = !fixed_maximum<Tile, User>;
@@ -93,10 +53,10 @@ struct Block80 {
   using QLine = Lines<Tile::d * size>;
   using KLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size, is_float>;
-  using OLine = Lines<Tile::dv* static_cast<int>(sizeof(Out))>;
+  using OLine = Lines<Tile::dv * out_size>;
   static_assert(8 % heads == 0 && Tile::m % m == 0 && tall <= 2 && n % 16 == 0 && n <= 128);
   static_assert(Tile::d % 16 == 0 && Tile::dv % (8 * size) == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
-  static_assert(Tile::store == 0 || Tile::width_v * static_cast<int>(sizeof(Out)) % Tile::store == 0);
+  static_assert(Tile::store == 0 || Tile::width_v * out_size % Tile::store == 0);
 
   using Args = ForwardArgs80<Tile>;
   using Keys = Either<is_paged<Tile>, PagedRows80, Rows80>;
@@ -156,12 +116,9 @@ struct Block80 {
     if constexpr (User::traits.listed) {
       return walk_list(args, place.b, place.heads.first, place.q_tiles, place.tile);
     } else {
-      Bands bands = softmax.user.bands(softmax.head(), softmax.at(), q_offset() + first,
-                                       q_offset() + min(first + queries_here, queries.length));
-      if constexpr (is_apart<Tile>)
-        for (int* end : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end})
-          *end = max(*end, kv_offset()) - kv_offset();
-      return walk_bands(bands, keys.length, n);
+      const Bands bands = softmax.user.bands(softmax.head(), softmax.at(), q_offset() + first,
+                                             q_offset() + min(first + queries_here, queries.length));
+      return walk_bands(is_apart<Tile> ? counted_from(kv_offset(), bands) : bands, keys.length, n);
     }
   }
 
@@ -196,7 +153,7 @@ struct Block80 {
     }
   }
 
-  /// s = q . k
+  // S = Q K^T
   __device__ void scores(int stage) {
     const auto keys = by_bytes<KLine>(shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), lane);
     const auto queries = queries_at();
@@ -213,10 +170,10 @@ struct Block80 {
   __device__ Columns<Element, VLine> values_at(int stage) const {
     return {shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), lane};
   }
-  /// o += p v
+  // O += P V
   __device__ void results(int stage) { add_product<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage)); }
 
-  /// The same, but p = 0 adds nothing, whatever v is.
+  // The same, but p = 0 adds nothing, whatever v is.
   __device__ void results_carefully(int stage) {
     add_product_apart<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage));
   }
@@ -234,7 +191,7 @@ struct Block80 {
         }
   }
 
-  /// Scores become the factors of values.
+  // P = exp2(S - max), and what prob() makes of it
   template <Pass P>
   __device__ void weigh(int tile, bool partial) {
     const int kv = kv_offset() + tile * n + 2 * (lane & 3);
@@ -263,55 +220,66 @@ struct Block80 {
     }
   }
 
-  /// A barrier stands before each load, when all warps have used a stage, and after it, when all may read it.
+  __device__ bool is_partial(const Walk& walk, int i, int tile) const {
+    return !walk.is_full(i) || (tile + 1) * n > keys.length;
+  }
+  /// With one stage, values arrive while scores are computed, and keys while values are used. A barrier stands before
+  /// each load, when all warps have used a stage, and after it, when all may read it.
+  template <Pass P>
+  __device__ void visit_in_turn(const Walk& walk) {
+    int tile = walk.tile(0);
+    load_k(tile, 0);
+    copy_commit();
+    for (int i = 0; i < walk.count; ++i) {
+      copy_wait<0>();
+      __syncthreads();
+      if (i == 0) hold_q();
+      if constexpr (P != Pass::Sums) load_v(tile, 0);
+      copy_commit();
+      scores(0);
+      __syncthreads();
+      const int here = tile;
+      if (i + 1 < walk.count) {
+        tile = walk.tile(i + 1);
+        load_k(tile, 0);
+      }
+      copy_commit();
+      weigh<P>(here, is_partial(walk, i, here));
+      copy_wait<1>();
+      __syncthreads();
+      add<P>(0);
+    }
+  }
+  /// With more, tiles of keys and values arrive ahead.
+  template <Pass P>
+  __device__ void visit_ahead(const Walk& walk) {
+    const auto load = [&](int i) {
+      if (i < walk.count) {
+        const int tile = walk.tile(i);
+        load_k(tile, i % Tile::stages);
+        if constexpr (P != Pass::Sums) load_v(tile, i % Tile::stages);
+      }
+      copy_commit();
+    };
+#pragma unroll
+    for (int i = 0; i < Tile::stages - 1; ++i) load(i);
+    for (int i = 0; i < walk.count; ++i) {
+      copy_wait<Tile::stages - 2>();
+      __syncthreads();
+      if (i == 0) hold_q();
+      load(i + Tile::stages - 1);
+      const int tile = walk.tile(i), stage = i % Tile::stages;
+      scores(stage);
+      weigh<P>(tile, is_partial(walk, i, tile));
+      add<P>(stage);
+    }
+  }
   template <Pass P>
   __device__ void visit(const Walk& walk) {
-    const auto partial = [&](int tile, int i) { return !walk.is_full(i) || (tile + 1) * n > keys.length; };
-    if constexpr (Tile::stages == 1) {
-      int tile = walk.tile(0);
-      load_k(tile, 0);
-      copy_commit();
-      for (int i = 0; i < walk.count; ++i) {
-        copy_wait<0>();
-        __syncthreads();
-        if (i == 0) hold_q();
-        if constexpr (P != Pass::Sums) load_v(tile, 0);
-        copy_commit();
-        scores(0);
-        __syncthreads();
-        const int here = tile;
-        if (i + 1 < walk.count) {
-          tile = walk.tile(i + 1);
-          load_k(tile, 0);
-        }
-        copy_commit();
-        weigh<P>(here, partial(here, i));
-        copy_wait<1>();
-        __syncthreads();
-        add<P>(0);
-      }
-    } else {
-      const auto load = [&](int i) {
-        if (i < walk.count) {
-          const int tile = walk.tile(i);
-          load_k(tile, i % Tile::stages);
-          if constexpr (P != Pass::Sums) load_v(tile, i % Tile::stages);
-        }
-        copy_commit();
-      };
-#pragma unroll
-      for (int i = 0; i < Tile::stages - 1; ++i) load(i);
-      for (int i = 0; i < walk.count; ++i) {
-        copy_wait<Tile::stages - 2>();
-        __syncthreads();
-        if (i == 0) hold_q();
-        load(i + Tile::stages - 1);
-        const int tile = walk.tile(i), stage = i % Tile::stages;
-        scores(stage);
-        weigh<P>(tile, partial(tile, i));
-        add<P>(stage);
-      }
-    }
+    if constexpr (Tile::stages == 1)
+      visit_in_turn<P>(walk);
+    else
+      visit_ahead<P>(walk);
     copy_wait<0>();
     __syncthreads();
   }
@@ -327,11 +295,7 @@ struct Block80 {
   __device__ bool suspicious() const {
     bool odd = false;
 #pragma unroll
-    for (int t = 0; t < tall; ++t)
-#pragma unroll
-      for (int i = 0; i < Tile::dv / 8; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) odd |= ended[t][j / 2].plain && !finite(o[t][i][j]);
+    for (int t = 0; t < tall; ++t) odd |= has_nonfinite(o[t], ended[t][0].plain, ended[t][1].plain);
     return odd;
   }
 
@@ -355,103 +319,13 @@ struct Block80 {
     }
     if constexpr (!Careful)
       if (__syncthreads_or(suspicious())) return false;
-    store();
+    store_rows<Tile>(*this);
     return true;
   }
 
-  // ---- storing ---------------------------------------------------------------------------------------------------
-
-  /// Each warp writes its rows to lines of shared memory, then copies these out.
-  __device__ void store() {
-    const int row0 = warp * 16 * tall, size_o = static_cast<int>(sizeof(Out));
-    if constexpr (has_before<Tile>) merge_before();
-#pragma unroll
-    for (int t = 0; t < tall; ++t)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = row0 + 16 * t + 8 * r + lane / 4;
-        const Ended& at = ended[t][r];
-#pragma unroll
-        for (int i = 0; i < Tile::dv / 8; ++i) {
-          float x = o[t][i][2 * r], y = o[t][i][2 * r + 1];
-          if constexpr (!two_passes) {
-            x = at.factor == 0.0f ? 0.0f : x * at.factor;
-            y = at.factor == 0.0f ? 0.0f : y * at.factor;
-          }
-          const unsigned into = shared + OLine::at(row, (8 * i + 2 * (lane & 3)) * size_o);
-          if constexpr (sizeof(Out) == 2)
-            shared_put(into, pack<Out>(x, y));
-          else
-            shared_put(into, __float_as_uint(x), __float_as_uint(y));
-        }
-        const int position = first + row / heads;
-        if (lane % 4 == 0 && position < queries.length && row % heads < place.heads.count) {
-          put(args.lse, position, at.lse);
-          if constexpr (Tile::max) put(args.max, position, at.max);
-        }
-      }
-    __syncwarp();
-    Out* const into = static_cast<Out*>(args.o.data) + place.b * args.o.batch + place.heads.first * args.o.head +
-                      queries.start * args.o.position;
-    constexpr int step = Tile::store ? Tile::store : static_cast<int>(sizeof(Out)),
-                  pieces = Tile::width_v * size_o / step;
-    const int count = min(16 * tall, (queries.length - first) * heads - row0);
-    for (int i = lane; i < count * pieces; i += 32) {
-      const int row = row0 + i / pieces, byte = i % pieces * step;
-      const unsigned from = shared + OLine::at(row, byte);
-      if (heads > 1 && row % heads >= place.heads.count) continue;
-      move<step>(into + row % heads * args.o.head + (first + row / heads) * args.o.position +
-                     byte / size_o * args.o.element,
-                 from);
-    }
-  }
-  /// Results get their factor, and what other keys gave is added; lse becomes that of all keys. All of it is read
-  /// before any thread of the warp stores in its place.
-  __device__ void merge_before() {
-    static_assert(!two_passes);
-#pragma unroll
-    for (int t = 0; t < tall; ++t)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = warp * 16 * tall + 16 * t + 8 * r + lane / 4, query = first + row / heads,
-                  position = queries.start + query, h = softmax.at().h;
-        const bool there = query < queries.length && row % heads < place.heads.count;
-        Ended& at = ended[t][r];
-        const Merged with = merged(at.lse, there ? lse_before(args, place.b, h, position) : -infinity);
-#pragma unroll
-        for (int i = 0; i < Tile::dv / 8; ++i)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            float& x = o[t][i][2 * r + e];
-            const int column = 8 * i + 2 * (lane & 3) + e;
-            x = at.factor == 0.0f ? 0.0f : x * at.factor * with.own;
-            // What counts for nothing may be anything.
-            if (with.before != 0.0f && column < Tile::width_v)
-              x += with.before * o_before(args, place.b, h, position, column);
-          }
-        at.factor = 1;
-        at.lse = with.lse;
-      }
-    __syncwarp();
-  }
-  /// ld.shared, st.global
-  template <int Bytes>
-  __device__ static void move(Out* to, unsigned from) {
-    if constexpr (Bytes == 2) {
-      reinterpret_cast<unsigned short*>(to)[0] = shared_get_half(from);
-    } else {
-      struct alignas(Bytes) Words {
-        unsigned word[Bytes / 4];
-      } words;
-#pragma unroll
-      for (int i = 0; i < Bytes / 4; ++i)
-        words.word[i] = static_cast<unsigned>(shared_get(from + static_cast<unsigned>(4 * i)));
-      *reinterpret_cast<Words*>(to) = words;
-    }
-  }
-  __device__ void put(const Rows& rows, int position, float x) const {
-    if (rows.data)
-      rows.data[place.b * rows.batch + softmax.at().h * rows.head + (queries.start + position) * rows.position] = x;
+  __device__ int row_at(int t, int r) const { return warp * 16 * tall + 16 * t + 8 * r + lane / 4; }
+  __device__ bool exists(int row) const {
+    return first + row / heads < queries.length && row % heads < place.heads.count;
   }
 };
 

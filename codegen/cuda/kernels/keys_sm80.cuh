@@ -299,7 +299,7 @@ struct Keys80 {
     });
     copy_wait<0>();
     if constexpr (terms.removes)
-      if (__any_sync(~0u, spoilt<dk_width>(dk) || spoilt<dv_width>(dv)))
+      if (__any_sync(~0u, has_nonfinite(dk[0]) || has_nonfinite(dv[0])))
         return keys_pair_by_pair<Tile, User, Gives>(args, user, shared);
     if constexpr (gives_k) store<Tile::d>(args.grad_k, dk, Tile::width, args.scale);
     if constexpr (gives_v) store<Tile::dv>(args.grad_v, dv, Tile::width_v, 1);
@@ -325,10 +325,9 @@ struct Keys80 {
     for (int i = 0; i < 16; ++i) {
       const int key = first_key() + 16 * warp + i;
       if (key >= keys.length) return;
-      WarpRow<Tile::width> k_row, dk_row;
-      WarpRow<Tile::width_v> v_row, dv_row;
-      k_row.template load<Element>(k, key);
-      v_row.template load<Element>(v, key);
+      const ExactRow<Tile> own(k, v, key);
+      WarpRow<Tile::width> dk_row;
+      WarpRow<Tile::width_v> dv_row;
       each_reader([&](const Reader& of) {
         const Rows80 q_rows = rows(args.q, of.at.b, of.at.h, of.queries.start),
                      grad_o_rows = rows(args.grad_o, of.at.b, of.at.h, of.queries.start);
@@ -340,14 +339,11 @@ struct Keys80 {
           bool kept = key >= end.from && key <= end.to;
           if constexpr (User::traits.has_keep) kept = kept && user.keep(of.head, row, col, of.at, q, key);
           if (!kept) continue;
-          WarpRow<Tile::width> q_row;
-          WarpRow<Tile::width_v> grad_o_row;
-          q_row.template load<Element>(q_rows, j);
-          grad_o_row.template load<Element>(grad_o_rows, j);
+          const ExactRow<Tile> other(q_rows, grad_o_rows, j);
           const PairNumbers out = gradient_of(user, Pair<User>{of.head, row, col, of.at, origin, q, key}, of.factor,
-                                              end.end, true, {q_row.dot(k_row), grad_o_row.dot(v_row)}, NoTerms{});
-          dv_row.add(out.s, grad_o_row);
-          dk_row.add(out.dp, q_row);
+                                              end.end, true, other.with(own), NoTerms{});
+          dv_row.add(out.s, other.y);
+          dk_row.add(out.dp, other.x);
         }
       });
       if (gives_k && args.grad_k.to.data) {

@@ -227,7 +227,7 @@ struct Queries80 {
     store_sums();
     if (!args.grad_q.to.data) return;
     if constexpr (terms.removes)
-      if (__any_sync(~0u, spoilt<Tile::d>(dq))) return queries_pair_by_pair<Tile>(args, user, shared);
+      if (__any_sync(~0u, has_nonfinite(dq[0]))) return queries_pair_by_pair<Tile>(args, user, shared);
     store();
   }
 
@@ -308,25 +308,20 @@ struct Queries80 {
       const Row row = user.row(head, at, q);
       const Reach<User> reach(user, head, row, at, q, 0);
       const RowEnd end = end_of(args, user, head, row, at, origin, q, queries.start + position);
-      WarpRow<Tile::width> q_row, dq_row;
-      WarpRow<Tile::width_v> grad_o_row;
-      q_row.template load<Element>(q_rows, position);
-      grad_o_row.template load<Element>(grad_o_rows, position);
+      const ExactRow<Tile> own(q_rows, grad_o_rows, position);
+      WarpRow<Tile::width> dq_row;
       for (int kv = max(reach.from, 0); kv <= reach.to; ++kv) {
         const Col col = user.col(head, at, origin, kv);
         if constexpr (User::traits.has_keep)
           if (!user.keep(head, row, col, at, q, kv)) continue;
-        WarpRow<Tile::width> k_row;
-        WarpRow<Tile::width_v> v_row;
-        k_row.template load<Element>(k_rows, kv);
-        v_row.template load<Element>(v_rows, kv);
+        const ExactRow<Tile> other(k_rows, v_rows, kv);
         const auto take = [&](Flow flow, float s, float p) {
           if constexpr (terms.by_diagonal > 0)
             if (lane == 0) user.by_pair(flow, s, p, head, row, col, at, origin, q, kv);
         };
         const PairNumbers out = gradient_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor, end, true,
-                                            {q_row.dot(k_row), grad_o_row.dot(v_row)}, take);
-        dq_row.add(out.dp, k_row);
+                                            own.with(other), take);
+        dq_row.add(out.dp, other.x);
       }
       if (args.grad_q.to.data) dq_row.each([&](float& x, int column) { to.put(position, column, x * args.scale); });
     }

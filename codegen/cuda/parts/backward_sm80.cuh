@@ -2,21 +2,12 @@
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
+#include "codegen/cuda/parts/exact_path.cuh"
 #include "codegen/cuda/parts/exact_sum.cuh"
 #include "codegen/cuda/parts/products_sm80.cuh"
 #include "codegen/cuda/parts/walk.cuh"
 
 namespace attune {
-
-/// An element of a row in memory, and of rows of any strides.
-template <class Element>
-__device__ inline float element(const Rows80& rows, int position, int column) {
-  const char* at = rows.data + position * rows.position + column * rows.element;
-  if constexpr (ElementOf<Element>::bytes == 4)
-    return *reinterpret_cast<const float*>(at);
-  else
-    return f32(*reinterpret_cast<const Element*>(at));
-}
 
 /// A number of a row: lse, delta and the like.
 __device__ inline float* row_of(const Rows& rows, int b, int h, int position) {
@@ -64,54 +55,6 @@ struct GradientRows {
     }
     if (column < width) put(row, column, x);
     if (column + 1 < width) put(row, column + 1, y);
-  }
-};
-
-/// Results that removed pairs may have spoilt: 0 times an infinity or a NaN in their operands.
-template <int Width>
-__device__ inline bool spoilt(const Fragment<1, Width>& x) {
-  bool odd = false;
-#pragma unroll
-  for (int i = 0; i < Width / 8; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) odd |= !finite(x[0][i][j]);
-  return odd;
-}
-
-/// The sum over a warp, in every lane.
-__device__ inline float warp_sum(float x) {
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
-  return x;
-}
-
-/// A row that a warp holds together: column i of lane i % 32.
-template <int Width>
-struct WarpRow {
-  float x[(Width + 31) / 32] = {};
-
-  template <class Element>
-  __device__ void load(const Rows80& rows, int position) {
-    each([&](float& x, int column) { x = element<Element>(rows, position, column); });
-  }
-  template <class Fn>
-  __device__ void each(Fn fn) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int i = 0; i < (Width + 31) / 32; ++i)
-      if (32 * i + lane < Width) fn(x[i], 32 * i + lane);
-  }
-  __device__ float dot(const WarpRow& other) const {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < (Width + 31) / 32; ++i) sum += x[i] * other.x[i];
-    return warp_sum(sum);
-  }
-  /// A factor of 0 adds nothing, whatever the row holds.
-  __device__ void add(float factor, const WarpRow& row) {
-    if (factor == 0.0f) return;
-#pragma unroll
-    for (int i = 0; i < (Width + 31) / 32; ++i) x[i] += factor * row.x[i];
   }
 };
 

@@ -26,11 +26,9 @@ __device__ inline Finished finish(const Ended& row, float lse_before) {
 template <class Tile, class Args>
 __device__ inline float result(const Args& args, const Finished& by, float sum, int b, int h, int position,
                                int column) {
-  float out = by.factor == 0.0f ? 0.0f : sum * by.factor;
-  if constexpr (has_before<Tile>) {
-    if (by.factor != 0.0f) out *= by.own;
-    if (by.before != 0.0f && column < Tile::width_v) out += by.before * o_before(args, b, h, position, column);
-  }
+  if constexpr (!has_before<Tile>) return by.factor == 0.0f ? 0.0f : sum * by.factor;
+  float out = by.factor == 0.0f ? 0.0f : sum * by.factor * by.own;
+  if (by.before != 0.0f && column < Tile::width_v) out += by.before * o_before(args, b, h, position, column);
   return out;
 }
 

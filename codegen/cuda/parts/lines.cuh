@@ -38,6 +38,16 @@ __device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
           t.element * size};
 }
 
+/// An element of a row in memory, and of rows of any strides.
+template <class Element>
+__device__ inline float element(const Rows80& rows, int position, int column) {
+  const char* at = rows.data + position * rows.position + column * rows.element;
+  if constexpr (ElementOf<Element>::bytes == 4)
+    return *reinterpret_cast<const float*>(at);
+  else
+    return f32(*reinterpret_cast<const Element*>(at));
+}
+
 /// Rows of a head of a pool of pages, of one entry.
 struct PagedRows80 : Rows80 {
   static constexpr bool in_pages = true;

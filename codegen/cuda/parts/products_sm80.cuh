@@ -1,7 +1,6 @@
 // codegen/cuda/parts/products_sm80.cuh — products of a warp's rows with operands in lines of shared memory
 #pragma once
 
-#include "codegen/cuda/parts/apart.cuh"
 #include "codegen/cuda/parts/lines.cuh"
 #include "codegen/cuda/parts/multiply_sm80.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
@@ -191,41 +190,6 @@ __device__ inline void add_product(Fragment<Tall, Width>& o, const Fragment<Tall
       }
     }
   }
-}
-
-/// The same, but an s of 0 adds nothing, whatever b is: infinite numbers are counted by sign, and added at the end.
-template <class Element, bool Exact, int Tall, int N, int Width, class Columns>
-__device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall, N>& s, Columns at) {
-  constexpr int per_step = 32 / ElementOf<Element>::bytes;
-#pragma unroll
-  for (int t = 0; t < Tall; ++t)
-#pragma unroll
-    for (int i = 0; i < Width / 8; ++i) {
-      // Registers are short: nothing is loaded ahead, and operands made of s for one i are not kept for the next.
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < N / 2; ++j) pin(s[t][j / 4][j % 4]);
-      float sum[4] = {}, low[4] = {}, sign[4] = {}, much[4] = {};
-#pragma unroll
-      for (int step = 0; step < N / per_step; ++step) {
-        unsigned b[4], a[4];
-        at.load(b, step, i & ~1);
-        const Apart first = apart<Element>(b[i % 2 * 2]), second = apart<Element>(b[i % 2 * 2 + 1]);
-        rounded<Element, Tall, N>(a, s, t, step, [](float x) { return x; });
-        multiply<Element, Exact>(sum, low, a, first.finite, second.finite);
-        rounded<Element, Tall, N>(a, s, t, step, [](float x) { return x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : 1.0f; });
-        product<Element>(sign, a, first.sign, second.sign);
-        rounded<Element, Tall, N>(a, s, t, step, [](float x) { return x == 0.0f ? 0.0f : 1.0f; });
-        product<Element>(much, a, first.much, second.much);
-      }
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        float& x = o[t][i][e];
-        x += fabsf(low[e]) < inf ? sum[e] + low[e] : sum[e];
-        if (much[e] + sign[e] > 0.0f) x += inf;
-        if (much[e] - sign[e] > 0.0f) x -= inf;
-      }
-    }
 }
 
 }  // namespace attune

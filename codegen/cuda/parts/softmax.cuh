@@ -26,6 +26,13 @@ __device__ inline float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+/// The sum over a warp, in every lane.
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
+  return x;
+}
+
 /// The factor from scores, as they are compared with a maximum, to exponents. A factor of 0 would turn removed pairs
 /// into NaN; the least number has the same effect on other scores.
 template <class User>

@@ -1,0 +1,135 @@
+// codegen/cuda/parts/exact_path.cuh — what is removed reaches nothing, even where it is infinite or NaN
+//
+// Kernels first multiply everything, removed pairs by 0. Where that leaves a result that is not finite although its
+// row's weights are, they compute again: forwards with operands that are split into finite numbers and others, which
+// takes six times as long; backwards a pair at a time, a hundred times as long.
+#pragma once
+
+#include "codegen/cuda/contract/gradient.cuh"
+#include "codegen/cuda/parts/products_sm80.cuh"
+
+namespace attune {
+
+/// True if a thread's results of 16 rows hold one that is not finite, in its first row or its second one, where these
+/// count.
+template <int Eights>
+__device__ inline bool has_nonfinite(const float (&x)[Eights][4], bool of_first = true, bool of_second = true) {
+  bool odd = false;
+#pragma unroll
+  for (int i = 0; i < Eights; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) odd |= (j < 2 ? of_first : of_second) && !finite(x[i][j]);
+  return odd;
+}
+
+// ---- operands apart ----------------------------------------------------------------------------------------------
+
+/// An operand split in three: its finite numbers; the signs of its infinities, as 1 or -1, 0 for NaN; and a count, 1
+/// for an infinity, 2 for NaN, which counts as both infinities.
+struct Apart {
+  unsigned finite, sign, much;
+};
+template <class Element>
+__device__ inline Apart apart(unsigned x) {
+  using Of = ElementOf<Element>;
+  if constexpr (Of::bytes == 4) {
+    const bool odd = (x & Of::infinity) == Of::infinity, nan = odd && (x & 0x007fffffu);
+    return {odd ? 0u : x, odd && !nan ? Of::one | (x & 0x80000000u) : 0u, nan ? Of::two : odd ? Of::one : 0u};
+  } else {
+    constexpr unsigned exponent = Of::infinity, fraction = 0x7fff - exponent;
+    Apart out{};
+#pragma unroll
+    for (int i = 0; i < 32; i += 16) {
+      const unsigned half = x >> i & 0xffffu;
+      const bool odd = (half & exponent) == exponent, nan = odd && (half & fraction);
+      out.finite |= (odd ? 0u : half) << i;
+      out.sign |= (odd && !nan ? Of::one | (half & 0x8000u) : 0u) << i;
+      out.much |= (nan ? Of::two : odd ? Of::one : 0u) << i;
+    }
+    return out;
+  }
+}
+
+/// o += s b as add_product() has it, but an s of 0 adds nothing, whatever b is: infinite numbers are counted by sign,
+/// and added at the end.
+template <class Element, bool Exact, int Tall, int N, int Width, class Columns>
+__device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall, N>& s, Columns at) {
+  constexpr int per_step = 32 / ElementOf<Element>::bytes;
+#pragma unroll
+  for (int t = 0; t < Tall; ++t)
+#pragma unroll
+    for (int i = 0; i < Width / 8; ++i) {
+      // Registers are short: nothing is loaded ahead, and operands made of s for one i are not kept for the next.
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < N / 2; ++j) pin(s[t][j / 4][j % 4]);
+      float sum[4] = {}, low[4] = {}, sign[4] = {}, much[4] = {};
+#pragma unroll
+      for (int step = 0; step < N / per_step; ++step) {
+        unsigned b[4], a[4];
+        at.load(b, step, i & ~1);
+        const Apart first = apart<Element>(b[i % 2 * 2]), second = apart<Element>(b[i % 2 * 2 + 1]);
+        rounded<Element, Tall, N>(a, s, t, step, [](float x) { return x; });
+        multiply<Element, Exact>(sum, low, a, first.finite, second.finite);
+        rounded<Element, Tall, N>(a, s, t, step, [](float x) { return x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : 1.0f; });
+        product<Element>(sign, a, first.sign, second.sign);
+        rounded<Element, Tall, N>(a, s, t, step, [](float x) { return x == 0.0f ? 0.0f : 1.0f; });
+        product<Element>(much, a, first.much, second.much);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float& x = o[t][i][e];
+        x += fabsf(low[e]) < inf ? sum[e] + low[e] : sum[e];
+        if (much[e] + sign[e] > 0.0f) x += inf;
+        if (much[e] - sign[e] > 0.0f) x -= inf;
+      }
+    }
+}
+
+// ---- a pair at a time --------------------------------------------------------------------------------------------
+
+/// A row that a warp holds together: column i of lane i % 32.
+template <int Width>
+struct WarpRow {
+  float x[(Width + 31) / 32] = {};
+
+  template <class Element>
+  __device__ void load(const Rows80& rows, int position) {
+    each([&](float& x, int column) { x = element<Element>(rows, position, column); });
+  }
+  template <class Fn>
+  __device__ void each(Fn fn) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < (Width + 31) / 32; ++i)
+      if (32 * i + lane < Width) fn(x[i], 32 * i + lane);
+  }
+  __device__ float dot(const WarpRow& other) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < (Width + 31) / 32; ++i) sum += x[i] * other.x[i];
+    return warp_sum(sum);
+  }
+  /// A factor of 0 adds nothing, whatever the row holds.
+  __device__ void add(float factor, const WarpRow& row) {
+    if (factor == 0.0f) return;
+#pragma unroll
+    for (int i = 0; i < (Width + 31) / 32; ++i) x[i] += factor * row.x[i];
+  }
+};
+
+/// A query's q and grad_o, or a key's k and v, in a warp's registers.
+template <class Tile>
+struct ExactRow {
+  WarpRow<Tile::width> x;
+  WarpRow<Tile::width_v> y;
+
+  __device__ ExactRow(const Rows80& xs, const Rows80& ys, int position) {
+    x.template load<typename Tile::Element>(xs, position);
+    y.template load<typename Tile::Element>(ys, position);
+  }
+  /// The numbers of a query's and a key's pair.
+  __device__ PairNumbers with(const ExactRow& other) const { return {x.dot(other.x), y.dot(other.y)}; }
+};
+
+}  // namespace attune
