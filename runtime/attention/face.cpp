@@ -28,10 +28,11 @@ const Engine& engine_of(Target target) {
   return target == Target::cuda ? cuda::engine : target == Target::cpu ? cpu::engine : oracle;
 }
 
-/// What a call may use, without memory and stream.
-Means means_of(Target target, const Resources& with) {
-  if (target == Target::cuda) return {.cover = with.cover.lists()};
-  Means out{.executor = with.executor, .progress = with.progress};
+/// `used`: for the engine to fill in; may be null.
+Means means_of(Target target, const Resources& with, Used* used) {
+  if (target == Target::cuda)
+    return {.workspace = with.workspace, .used = used, .stream = with.stream, .cover = with.cover.lists()};
+  Means out{.workspace = with.workspace, .used = used, .executor = with.executor, .progress = with.progress};
   if (target == Target::cpu) out.isa = cpu::isa();
   return out;
 }
@@ -41,13 +42,12 @@ void run_part(const detail::Ranks& plan, const Checked& checked, const Resources
   if (checked.target() == Target::oracle)
     throw Error("shares-call", "the oracle does not compute over ranks", {}, "it has the whole call on one",
                 "leave .target as it is, or call without Shares");
-  Means means = means_of(checked.target(), with);
-  means.used = used;
+  Means means = means_of(checked.target(), with, used);
+  means.workspace = {};
   if (checked.target() == Target::cpu) return ranks::run_on_host(plan, checked.call(), means);
   if (means.cover)
     throw Error("shares-call", "calls over ranks do not take a cover", {}, "each rank lists the tiles of its own parts",
                 "leave it out");
-  means.stream = with.stream;
   const auto parts = [&checked](compiler::PartSink sink) -> const compiler::LoweredMod& {
     return checked.lowered().part(sink);
   };
@@ -73,10 +73,7 @@ void run_whole(const Attention& attention, const What& asked, const Resources& w
   const bool on_host = checked.target() != Target::cuda;
   if (on_host && options().check_range && checked.call().is_forward())
     refuse_outside_reads(checked.written(), checked.call());
-  Means means = means_of(checked.target(), with);
-  means.workspace = with.workspace;
-  means.stream = with.stream;
-  means.used = watched.used();
+  Means means = means_of(checked.target(), with, watched.used());
   means.stages = stages;
   engine_of(checked.target()).run(checked.call(), means);
   if (on_host && with.progress) with.progress(1);  // only those on the host report progress
@@ -87,7 +84,9 @@ std::size_t workspace_of(const Attention& attention, const What& asked, const Re
   if (with.shares) return 0;
   return placed(at, [&] {
     const Checked checked(attention, asked);
-    return engine_of(checked.target()).workspace(checked.call(), means_of(checked.target(), with));
+    Means means = means_of(checked.target(), with, nullptr);
+    means.stream = nullptr;  // nothing is put on it, and it may be captured
+    return engine_of(checked.target()).workspace(checked.call(), means);
   });
 }
 
