@@ -2,6 +2,7 @@
 // beside them
 #include "runtime/ranks/carry/device.h"
 
+#include <algorithm>
 #include <optional>
 
 #include <attune/error.h>

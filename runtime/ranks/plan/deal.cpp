@@ -105,7 +105,10 @@ Axis::Axis(const compiler::Positions& positions, std::int64_t batch, std::int64_
 }
 
 Work work_of(const MaskedCall& call, const Tasks& tasks) {
-  const auto& [lowered, args, problem, q, kv, grain] = call;
+  const compiler::LoweredMod& lowered = call.lowered;
+  const Problem& problem = call.problem;
+  const Axis& q = call.q;
+  const std::int64_t grain = call.grain;
   Work out;
   const bool packed = problem.q.packed();
   out.entries = !packed && lowered.cover.by_batch ? problem.batch : 1;
@@ -115,9 +118,9 @@ Work work_of(const MaskedCall& call, const Tasks& tasks) {
   out.needs.resize(as_size(out.entries * out.heads * count));
   std::vector<double> pairs(out.needs.size());
   std::optional<Tiles> tiles;
-  if (lowered.removes()) tiles.emplace(lowered, args);
+  if (lowered.removes()) tiles.emplace(lowered, call.args);
   // As kernels cut them; a grain of another size is one tile.
-  const Asked ask{tiles ? &*tiles : nullptr, problem, q, kv, grain, grain % 128 == 0 ? 128 : grain};
+  const Asked ask{tiles ? &*tiles : nullptr, problem, q, call.kv, grain, grain % 128 == 0 ? 128 : grain};
   if (problem.batch > 0 && problem.q_heads > 0)
     tasks(std::ssize(out.needs), [&](std::int64_t i) {
       const std::int64_t table = i / count;

@@ -1,6 +1,8 @@
 // runtime/ranks/transport/by_nccl.cpp — transports by NCCL, as programs make them
 #include <bit>
 
+#include <fmt/format.h>
+
 #include "runtime/machine/placed.h"
 #include "runtime/ranks/transport/communicator.h"
 
