@@ -119,7 +119,8 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
   }
   // Others, even if they spill less, find no lengths, positions, pages or pieces.
   const bool cuts = (spec.apart || spec.pieces) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
-                      return cuts_keys(*kernel) && takes_latent(*kernel) == spec.latent && kernel->why_not(spec, facts).empty();
+                      return cuts_keys(*kernel) && takes_latent(*kernel) == spec.latent &&
+                             kernel->why_not(spec, facts).empty();
                     });
   for (const KernelDescriptor* kernel : among) {
     if (takes_latent(*kernel) != spec.latent || (cuts && !cuts_keys(*kernel))) continue;

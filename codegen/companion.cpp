@@ -84,8 +84,8 @@ constexpr Companion lists(std::string_view role, Source (*page)(const GpuParts&,
 }  // namespace
 
 constinit const Companion lists_along_kv = lists("lists along kv", lists_page<CoverForm::of_queries>, false),
-                lists_along_q = lists("lists along q", lists_page<CoverForm::of_keys>, false),
-                table_of_visits = lists("table of visits", lists_page<CoverForm::visits>, true);
+                          lists_along_q = lists("lists along q", lists_page<CoverForm::of_keys>, false),
+                          table_of_visits = lists("table of visits", lists_page<CoverForm::visits>, true);
 
 constinit const Companion turn_values{
     .role = "values turned round",
@@ -115,7 +115,10 @@ constinit const Companion join_latent{
     .name = "join_latent_sm90",
     .source = [](const GpuParts& parts,
                  const KernelPlan& plan) { return page_beside(parts, plan, "join_latent_sm90"); },
-    .grid = [](const LaunchCall& call) { return Grid{static_cast<unsigned>(call.blocks * join_blocks), 1, 1}; },
+    .grid =
+        [](const LaunchCall& call) {
+          return Grid{static_cast<unsigned>(call.blocks * join_blocks), 1, 1};
+        },
     .threads = join_threads,
     .early = true,
     .launched_for = Companion::For::shared_tiles,
@@ -164,10 +167,12 @@ constinit const Companion delta_rows{
     .source = [](const GpuParts& parts,
                  const KernelPlan& plan) { return rows_source(rows_spec(plan.spec, parts.gradient->delta_of_o)); },
     .needed = [](const GpuParts& parts, const KernelPlan&) { return parts.gradient.has_value(); },
-    .grid = [](const LaunchCall& call) {
-      const compiler::Problem& p = call.problem;
-      return Grid{static_cast<unsigned>(p.q_heads * p.batch * ceil_div(p.q.length, std::int64_t{rows_of_block})), 1, 1};
-    },
+    .grid =
+        [](const LaunchCall& call) {
+          const compiler::Problem& p = call.problem;
+          return Grid{static_cast<unsigned>(p.q_heads * p.batch * ceil_div(p.q.length, std::int64_t{rows_of_block})), 1,
+                      1};
+        },
     .threads = rows_threads,
 };
 

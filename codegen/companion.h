@@ -63,12 +63,12 @@ std::int64_t turned_batch(const compiler::Problem& p);
 
 // The lists of tiles that a kernel visits, for masks that look at data.
 extern const Companion lists_along_kv, lists_along_q, table_of_visits;
-extern const Companion turn_values;        ///< values of 8 bits, turned round
-extern const Companion clear_arrivals;     ///< counters of those that share a tile, cleared beside the kernel's start
-extern const Companion join_latent;        ///< adds up the parts of tiles that blocks share
-extern const Companion end_queries;        ///< dq of what was added up in memory
+extern const Companion turn_values;     ///< values of 8 bits, turned round
+extern const Companion clear_arrivals;  ///< counters of those that share a tile, cleared beside the kernel's start
+extern const Companion join_latent;     ///< adds up the parts of tiles that blocks share
+extern const Companion end_queries;     ///< dq of what was added up in memory
 extern const Companion repair_whole, repair_part;  ///< of what is not finite because of pairs that are removed
-extern const Companion spread_diagonals;   ///< gradients of captured tensors, of sums along diagonals
+extern const Companion spread_diagonals;           ///< gradients of captured tensors, of sums along diagonals
 
 // Those of a call, whichever kernels compute it. Their plan has a spec alone: the forward's.
 extern const Companion append_rows;    ///< new keys and values, to their places in a cache

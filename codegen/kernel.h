@@ -93,7 +93,8 @@ struct KernelDescriptor {
 /// Bytes of shared memory that a block may have.
 int most_shared(int arch);
 
-/// `d` and `dv` of the tile and all else that is the same for every kernel; the rest of the tile is the kernel's to fill in.
+/// `d` and `dv` of the tile and all else that is the same for every kernel; the rest of the tile is the kernel's to
+/// fill in.
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n);
 
 /// Do blocks share the keys of tiles? Then a launch needs room for parts of results, and keys are described apart from

@@ -48,11 +48,11 @@ enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward }
 /// How a kernel's tile is cut: what launches depend on, and what its page alone says.
 struct Tile {
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
-  int heads = 1;        ///< query heads of a key head that share a tile: 1, 2, 4 … 64
-  int warps = 0;        ///< of a block, which divide a tile's keys
-  int cluster = 1;      ///< blocks that have other rows of the same keys, at the same time
-  bool pairs = false;   ///< two blocks that share a tile may be a cluster
-  bool turned = false;  ///< values come turned round, by a kernel before
+  int heads = 1;                                   ///< query heads of a key head that share a tile: 1, 2, 4 … 64
+  int warps = 0;                                   ///< of a block, which divide a tile's keys
+  int cluster = 1;                                 ///< blocks that have other rows of the same keys, at the same time
+  bool pairs = false;                              ///< two blocks that share a tile may be a cluster
+  bool turned = false;                             ///< values come turned round, by a kernel before
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the page's Tile, which this kernel knows
 
   /// Queries of a tile.

@@ -588,6 +588,13 @@ bool overlap(const Backward::Captured& a, const Backward::Captured& b, const Arg
 
 }  // namespace
 
+bool values_within_keys(const Tensor& k, const Tensor& v) {
+  if (v.data != k.data || v.dtype != k.dtype || v.rank != k.rank) return false;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(k.rank); ++i)
+    if (v.strides[i] != k.strides[i] && k.shape[i] > 1) return false;
+  return true;
+}
+
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale) {
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
       max{"max", &call.max};

@@ -76,6 +76,11 @@ struct Problem {
   bool has_q_offsets() const { return apart && !apart->q_offsets.empty(); }
 };
 
+/// Are values a view of the keys' rows, from their first columns on? A stride that is never stepped along may be
+/// anything, as that of the one key head of MLA. It is asked of a call's tensors, not kept in its Problem: over ranks
+/// that is the whole call's, whose tensors may have no memory.
+bool values_within_keys(const Tensor& k, const Tensor& v);
+
 /// Checks shapes, types, devices, lengths, captures and gradients of a call; throws an Error. Of all tensors it reads
 /// the data of cu_seqlens, kv_len and q_offsets alone, where they are on the host.
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale);

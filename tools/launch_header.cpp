@@ -164,8 +164,7 @@ std::string how(const Launch& launch) {
   const codegen::KernelChoice& c = *launch.choice;
   const codegen::KernelPlan& plan = c.plan;
   const codegen::Tile& tile = plan.tile;
-  const bool cuts = codegen::cuts_keys(*plan.kernel),
-             ordered = plan.kernel->persistent && plan.spec.packed && !cuts;
+  const bool cuts = codegen::cuts_keys(*plan.kernel), ordered = plan.kernel->persistent && plan.spec.packed && !cuts;
   const int chunk = codegen::gpu_element(plan.spec.dtype).chunk();
   using Args = codegen::Companion::Args;
   const std::string sets = tile.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", tile.heads);
@@ -183,23 +182,19 @@ std::string how(const Launch& launch) {
                              "bytes\n"
                              "{}"
                              "arguments struct attune_latent_args{}, then the user's struct",
-                             tile.cluster, tile.m * (tile.dv + part_floats), c.boxes->q, c.boxes->k,
-                             chunk, beside(launch, Args::of_kernel),
-                             further);
+                             tile.cluster, tile.m * (tile.dv + part_floats), c.boxes->q, c.boxes->k, chunk,
+                             beside(launch, Args::of_kernel), further);
   if (cuts)
-    return out +
-           fmt::format("parts    2 * blocks * q_len * {} floats; arrivals: a zeroed unsigned for each block\n"
-                       "arguments struct attune_decode_args{}, then the user's struct{}",
-                       tile.heads * (tile.dv + part_floats), further,
-                       beside(launch, Args::lists));
+    return out + fmt::format("parts    2 * blocks * q_len * {} floats; arrivals: a zeroed unsigned for each block\n"
+                             "arguments struct attune_decode_args{}, then the user's struct{}",
+                             tile.heads * (tile.dv + part_floats), further, beside(launch, Args::lists));
   out += fmt::format("arguments struct attune_{}_args{}, then the user's struct\n",
                      plan.args() == codegen::ArgsKind::per_entry ? "apart" : "forward", further);
   const char* const batch = plan.spec.packed ? "1" : "batch";
   out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
                                "columns wide, swizzled by 128 bytes,\n"
                                "         over [{}][head][position][d] from the last dimension on",
-                               c.boxes->q, c.boxes->k, c.boxes->v, c.boxes->o, chunk,
-                               batch)
+                               c.boxes->q, c.boxes->k, c.boxes->v, c.boxes->o, chunk, batch)
                  : std::string("maps     none: the tensor maps may be left zero");
   if (c.boxes && tile.heads > 1)
     out += fmt::format("\n         q_map and o_map over [{}][key head][position][head of it][d], boxes of {} and {} "
@@ -237,7 +232,7 @@ std::string launch_header(const Launch& launch) {
   if (launch.choice)
     out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES {2}\n#define {0}_TILE_Q {3}\n"
                        "#define {0}_TILE_KV {4}\n",
-                       prefix, launch.choice->threads, launch.choice->shared_bytes, launch.choice->tile.queries(),
+                       prefix, launch.choice->threads, launch.choice->shared_bytes, launch.choice->plan.tile.queries(),
                        launch.choice->plan.tile.n);
   else
     out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES 0\n", prefix, cover_threads);

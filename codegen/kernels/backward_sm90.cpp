@@ -67,10 +67,11 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(backward_sm90, spec, variant, tile.m, tile.n);
   plan.tile.stages = 2;
   plan.tile.own = {{"order", tile.order},
-                 {"ordered", tile.ordered},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)}};
-  const int bytes = shared_bytes(plan), chunk = gpu_element(plan.spec.dtype).chunk(), columns = round_up(plan.tile.d, chunk);
+                   {"ordered", tile.ordered},
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)}};
+  const int bytes = shared_bytes(plan), chunk = gpu_element(plan.spec.dtype).chunk(),
+            columns = round_up(plan.tile.d, chunk);
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = bytes,

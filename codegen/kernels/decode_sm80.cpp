@@ -95,7 +95,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.warps = tile.warps;
   plan.tile.pairs = tile.pairs != 0;
   plan.tile.own = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v}, {"store", spec.store},
-                 {"paged", spec.paged}, {"narrow", spec.narrow}, {"pairs", tile.pairs}};
+                   {"paged", spec.paged}, {"narrow", spec.narrow}, {"pairs", tile.pairs}};
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_bytes(spec, tile)};
 }
 

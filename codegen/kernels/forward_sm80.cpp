@@ -73,7 +73,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.stages = tile.stages;
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
   plan.tile.own = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},
-                 {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
+                   {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
   if (spec.apart) plan.tile.own.insert(plan.tile.own.end(), {{"apart", 1}, {"paged", spec.paged}});
   const int bytes = shared_bytes(plan, tile);
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = bytes};

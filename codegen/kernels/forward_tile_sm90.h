@@ -50,7 +50,8 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
   KernelPlan plan = plan_of(kernel, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
-  plan.tile.own = {{"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
+  plan.tile.own = {
+      {"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
   plan.tile.turned = turned;
   if (turned) plan.tile.own.emplace_back("turned", 1);
   const int bytes = forward_shared90(plan, tile);

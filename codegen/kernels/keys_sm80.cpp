@@ -60,11 +60,11 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(keys_sm80, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
   plan.tile.own = {{"warps", tile.n / 16},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)},
-                 {"vector", spec.load},
-                 {"exact", spec.exact},
-                 {"passes", tile.passes}};
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)},
+                   {"vector", spec.load},
+                   {"exact", spec.exact},
+                   {"passes", tile.passes}};
   // As struct SharedKeys80 of keys_sm80.cuh counts.
   const int row = (plan.tile.d + plan.tile.dv) * gpu_element(plan.spec.dtype).bytes;
   const int bytes = tile.n * row + tile.stages * tile.m * (row + 16);

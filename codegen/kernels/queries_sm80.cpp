@@ -44,10 +44,10 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(queries_sm80, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
   plan.tile.own = {{"warps", tile.m / 16},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)},
-                 {"vector", spec.load},
-                 {"exact", spec.exact}};
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)},
+                   {"vector", spec.load},
+                   {"exact", spec.exact}};
   // As struct SharedQueries80 of queries_sm80.cuh counts.
   const int row = (plan.tile.d + plan.tile.dv) * gpu_element(plan.spec.dtype).bytes;
   const int bytes = (tile.m + tile.stages * tile.n) * row;

@@ -40,8 +40,9 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
 int shared_bytes(const KernelPlan& plan, int v_stages) {
   const int line = 128, chunk = gpu_element(plan.spec.dtype).chunk();
   const int chunks = ceil_div(plan.tile.d, chunk), dv_chunks = ceil_div(plan.tile.dv, chunk);
-  return line * (plan.tile.m * (chunks + dv_chunks) + plan.tile.n * (plan.tile.stages * chunks + v_stages * dv_chunks)) + 16 +
-         16 * (plan.tile.stages + v_stages);
+  return line *
+             (plan.tile.m * (chunks + dv_chunks) + plan.tile.n * (plan.tile.stages * chunks + v_stages * dv_chunks)) +
+         16 + 16 * (plan.tile.stages + v_stages);
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
@@ -49,9 +50,9 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(queries_sm90, spec, variant, tile.m, tile.n);
   plan.tile.stages = 2;
   plan.tile.own = {{"v_stages", tile.v_stages},
-                 {"parts", tile.parts},
-                 {"width", static_cast<int>(spec.d)},
-                 {"width_v", static_cast<int>(spec.dv)}};
+                   {"parts", tile.parts},
+                   {"width", static_cast<int>(spec.d)},
+                   {"width_v", static_cast<int>(spec.dv)}};
   const int bytes = shared_bytes(plan, tile.v_stages);
   return {.plan = std::move(plan),
           .threads = 384,

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/machine/cache/objects.h"
 #include "runtime/engines/dump.h"
+#include "runtime/machine/cache/objects.h"
 #include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime {

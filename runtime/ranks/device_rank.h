@@ -79,8 +79,7 @@ class DeviceRank : protected Rank {
   /// Are values the first columns of keys? Those of latent heads are, and travel with them. A rank that holds no keys
   /// goes by the widths alone.
   bool values_within_keys(const Tensor& k, const Tensor& v) const {
-    return plan_.kv_rows(me_) == 0 ||
-           (k.data == v.data && k.rank == v.rank && std::ranges::equal(k.strides, v.strides));
+    return plan_.kv_rows(me_) == 0 || compiler::values_within_keys(k, v);
   }
 
   KeyHeads heads_of(std::int64_t group, std::int64_t groups) const {

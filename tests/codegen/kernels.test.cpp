@@ -137,8 +137,9 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
     const Binary binary = runtime::cuda::compile(codegen::kernel_source(parts, plan));
     const std::string wrong = flaw(binary, row.spills);
     if (binary.spilled || !wrong.empty())
-      told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel->name, plan.tile.m,
-                          plan.tile.n, plan.tile.d, plan.tile.dv, name_of(plan.spec.dtype), row.spec.arch, plan.spec.packed ? ", packed" : "",
+      told += fmt::format("{}: {} {} x {}, d {}, dv {}, {}, sm_{}{}: {}\n", lowered.name, plan.kernel->name,
+                          plan.tile.m, plan.tile.n, plan.tile.d, plan.tile.dv, name_of(plan.spec.dtype), row.spec.arch,
+                          plan.spec.packed ? ", packed" : "",
                           wrong.empty() ? fmt::format("{} bytes", binary.spilled) : wrong);
     if (wrong.empty()) {
       std::printf("%s", told.c_str());

@@ -13,7 +13,8 @@ inline codegen::Source probe_source(const codegen::GpuParts& parts, int arch, bo
   static const std::string text = device_file("probe.cuh");
   static const codegen::Header header{"probe.cuh", text.c_str()};
   static const codegen::KernelDescriptor probe{.name = "probe", .headers = {&header, 1}};
-  return codegen::kernel_source(parts, {.kernel = &probe, .spec = {.arch = arch, .exact = exact}, .tile = {.m = probe_tile}});
+  return codegen::kernel_source(parts,
+                                {.kernel = &probe, .spec = {.arch = arch, .exact = exact}, .tile = {.m = probe_tile}});
 }
 
 }  // namespace attune::tests

@@ -138,14 +138,14 @@ void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compile
 /// A job for what belongs to a call of the row, whichever kernels compute it; `parts`: of all gradients it may ask for.
 void add_call_job(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
                   const codegen::KernelSpec& spec, const std::vector<codegen::Wanted>& wanted, std::vector<Job>& jobs) {
-  jobs.push_back({fmt::format("{} beside {} D={}/{}", name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv),
-                  0, [=] {
-                    GpuBuild build(of, spec.arch);
-                    if (wanted.empty()) build.of_calls(codegen::forward_parts(*of, spec), spec);
-                    for (const codegen::Wanted& one : wanted)
-                      build.of_calls(codegen::gpu_parts(*of, spec.scale_positive, &one), spec);
-                    return build.done();
-                  }});
+  jobs.push_back(
+      {fmt::format("{} beside {} D={}/{}", name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv), 0, [=] {
+         GpuBuild build(of, spec.arch);
+         if (wanted.empty()) build.of_calls(codegen::forward_parts(*of, spec), spec);
+         for (const codegen::Wanted& one : wanted)
+           build.of_calls(codegen::gpu_parts(*of, spec.scale_positive, &one), spec);
+         return build.done();
+       }});
 }
 
 void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,

@@ -91,9 +91,7 @@ void BackwardRun::choose(const BackwardWants& wants) {
   const auto key = [&](Way way) { return backward_key(way, device_, of_, wants, means_, wanted); };
   // A kernel that is asked for may be one of those that do a part.
   const bool may_be_whole = !means_.preference || codegen::takes(*means_.preference, Way::backward);
-  if (!is_loaded(key(may_be_whole  ? Way::backward
-                     : asks_keys() ? Way::keys
-                                   : Way::queries)))
+  if (!is_loaded(key(may_be_whole ? Way::backward : asks_keys() ? Way::keys : Way::queries)))
     load_at_once(wants, wanted, may_be_whole);
   if (may_be_whole) whole_ = BackwardWalk(key(Way::backward), of_, means_);
   if (!whole_.can() || diagonals() > most_diagonals) return choose_parts(wants, wanted);

@@ -76,8 +76,8 @@ void ForwardRun::put(std::byte* memory) {
   const auto stream = static_cast<cu::Stream>(means.stream);
   starts.require_no_capture(stream);
   Launches launches;
-  const Placed at{memory, starts.send(launches, memory, p, tiling, kernel->skips, call.cu_seqlens_q,
-                                      call.cu_seqlens_kv)};
+  const Placed at{memory,
+                  starts.send(launches, memory, p, tiling, kernel->skips, call.cu_seqlens_q, call.cu_seqlens_kv)};
   if (own_lists.count > 0) lists.at = own_lists.in(memory);
   switch (plan().args()) {
     case ArgsKind::decode: return put_decode(*this, launches, at);

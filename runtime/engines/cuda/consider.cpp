@@ -15,8 +15,8 @@
 #include <fmt/ranges.h>
 
 #include "codegen/headers.h"
-#include "runtime/machine/cache/objects.h"
 #include "runtime/engines/told.h"
+#include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
 

@@ -117,7 +117,8 @@ codegen::Variant forward_variant(const Call& call, const Means& means) {
   const Facts& device = facts(call.forward().q.device.index);
   const Current current(device.index);
   const auto stream = static_cast<cu::Stream>(means.stream);
-  return codegen::variant_of(loaded_kernel(forward_key(device, call, means), call.mod, stream, call.purpose)->choice.plan);
+  return codegen::variant_of(
+      loaded_kernel(forward_key(device, call, means), call.mod, stream, call.purpose)->choice.plan);
 }
 
 KernelWants forward_wants(const Call& call) {

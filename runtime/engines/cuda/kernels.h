@@ -29,7 +29,7 @@ struct LoadedKernel {
   std::vector<LoadedCompanion> companions;  ///< in the order of their launches
   bool skips = false;                       ///< as ModFacts has it
   std::string flaw;                         ///< as Candidate has it
-  compiler::CoverOf cover_of{};    ///< what its lists depend on, where the launch must be handed some
+  compiler::CoverOf cover_of{};             ///< what its lists depend on, where the launch must be handed some
   bool delta_of_o = true;          ///< of a backward: as GradientTraits of codegen/cuda/contract/gradient.cuh has it
   std::vector<std::string> story;  ///< whose choice it is; kernels that were not taken, and why
 

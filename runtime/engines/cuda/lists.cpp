@@ -59,7 +59,8 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
   if (p.q.packed()) return "it is for dense tensors, and the sequences of this call are packed";
   if (made.device != device.index)
     return fmt::format("its lists are on cuda:{}, and q is on cuda:{}", made.device, device.index);
-  if (!kernel.writes_lists()) return fmt::format("it is for `{}`, and `{}` needs no lists", made.text, text_of(lowered));
+  if (!kernel.writes_lists())
+    return fmt::format("it is for `{}`, and `{}` needs no lists", made.text, text_of(lowered));
   const compiler::CoverOf& of = kernel.cover_of;
   if (made.mask != of.mask)
     return fmt::format("it is for `{}`, and the mask of this call is `{}`", made.text, text_of(lowered));

@@ -15,9 +15,9 @@ struct Walk {
   codegen::LaunchCall call;
   void* arguments = nullptr;
   unsigned cluster = 1;
-  bool early = false;         ///< starts as the launch before it drains
-  bool shares_tiles = true;   ///< blocks share tiles of queries
-  bool gives_dq = true;       ///< the gradient of q is asked for
+  bool early = false;                 ///< starts as the launch before it drains
+  bool shares_tiles = true;           ///< blocks share tiles of queries
+  bool gives_dq = true;               ///< the gradient of q is asked for
   const CoverLists* lists = nullptr;  ///< to be written before
   // Of companions that get no struct of the kernel's; null: these are not launched.
   CoverArgs* cover = nullptr;
