@@ -22,9 +22,13 @@ std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const Page
                                    kernels(way));
     const KernelPlan plan = choices.choices[0].plan;
     if (!what.lists) out.push_back({std::string(name_of(way)), kernel_source(of, plan), std::move(choices)});
-    for (const Companion* one : companions_of(of, plan))
-      if (what.lists == (one->args == Companion::Args::lists))
-        out.push_back({what.lists ? std::string(one->role) : words_of(*one), one->source(of, plan)});
+    for (const Companion* one : companions_of(of, plan)) {
+      const std::string does = what.lists ? std::string(one->role) : words_of(*one);
+      // What both kernels of a backward leave is repaired once.
+      if (what.lists == (one->args == Companion::Args::lists) &&
+          std::ranges::find(out, does, &CallPage::of) == out.end())
+        out.push_back({does, one->source(of, plan)});
+    }
   };
   const KernelPlan of_call{.spec = what.spec};
   const auto around = [&](Companion::When when) {

@@ -78,13 +78,12 @@ struct BandsFunction {
   std::string_view begin, end;
 };
 
-std::string bands_function(const BandsFunction& of, const Cover& cover, bool is_listed, std::size_t captures,
-                           const ir::Signature& signature) {
+std::string bands_function(const BandsFunction& of, const GpuParts& parts, const ir::Signature& signature) {
   const compiler::Bands& bands = of.bands;
   const auto one_line = [&](std::string_view value) { return fmt::format("{} return {{{}}}; }}\n", of.head, value); };
-  if (is_listed || (bands.kept.empty() && bands.exact())) return one_line("0, 0, 0, 0");
-  if (ir::is_literal(cover.may_drop, 0)) return one_line(fmt::format("{0}, {1}, {0}, {1}", of.begin, of.end));
-  const bool known = !reads_summaries(bands, captures);
+  if (parts.facts.listed || (bands.kept.empty() && bands.exact())) return one_line("0, 0, 0, 0");
+  if (!parts.facts.skips) return one_line(fmt::format("{0}, {1}, {0}, {1}", of.begin, of.end));
+  const bool known = !reads_summaries(bands, parts.mod().captures.size());
   if (!known || bands.gone.empty()) return one_line(fmt::format("{0}, {1}, {0}, {0}", of.begin, of.end));
 
   std::uint32_t uses = 0;
@@ -325,7 +324,7 @@ std::string gradient(const GpuParts& parts, const ir::Signature& signature, bool
        .bands = parts.cover().along_q,
        .begin = "int(q_begin)",
        .end = "int(q_end)"},
-      parts.cover(), parts.facts.listed, parts.mod().captures.size(), signature);
+      parts, signature);
   return out + TermFunctions(parts, signature, diagonals).text();
 }
 
@@ -373,7 +372,7 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
                          .bands = cover.along_kv,
                          .begin = "0",
                          .end = "at.kv_len"},
-                        cover, parts.facts.listed, mod.captures.size(), signature);
+                        parts, signature);
   if (parts.gradient) out += gradient(parts, signature, diagonals, lines);
   if (!inside) return out + "};\n";
   return out + inside_function(reads, signature, parts.fields) + "};\nusing User = UserOf<Reads::clamped>;\n";

@@ -13,4 +13,14 @@ using Kernels = std::span<const KernelDescriptor* const>;
 /// every call: the others do what they leave.
 Kernels kernels(Way way = Way::forward);
 
+/// Puts a kernel before those of its way, for as long as it lives: so a test's kernel gets into calls. Of one at a
+/// time, and while nothing else chooses.
+class KernelBefore {
+ public:
+  explicit KernelBefore(const KernelDescriptor& kernel);
+  ~KernelBefore();
+  KernelBefore(const KernelBefore&) = delete;
+  KernelBefore& operator=(const KernelBefore&) = delete;
+};
+
 }  // namespace attune::codegen

@@ -22,7 +22,7 @@ std::optional<Kind> named(const std::array<std::string_view, N>& names, std::str
 
 CoverKind cover_kind(const compiler::Cover& cover, const ModFacts& facts) {
   if (facts.listed) return CoverKind::listed;
-  if (ir::is_literal(cover.may_drop, 0)) return CoverKind::full;
+  if (!facts.skips) return CoverKind::full;
   const compiler::Bands& bands = cover.along_kv;
   const auto is_everything = [](const compiler::Band& band) {
     return ir::is_literal(band.begin, 0) && band.end->op == ir::Op::Input && ir::uses(band.end, ir::Input::KVLen);

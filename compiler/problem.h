@@ -79,6 +79,10 @@ struct Problem {
 /// The Error of query heads that do not share KV heads evenly. `told`: what says how many there are, if that has to be
 /// said.
 Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& told, std::string fix);
+/// Are values a view of the keys' rows, from their first columns on? A stride that is never stepped along may be
+/// anything, as that of the one key head of MLA. It is asked of a call's tensors, not kept in its Problem: over ranks
+/// that is the whole call's, whose tensors may have no memory.
+bool values_within_keys(const Tensor& k, const Tensor& v);
 
 /// Checks shapes, types, devices, lengths, captures and gradients of a call; throws an Error. Of all tensors it reads
 /// the data of cu_seqlens, kv_len and q_offsets alone, where they are on the host.

@@ -252,7 +252,7 @@ class OnDevice {
     // Of five products, three are as wide as q and k; of two, one is.
     const double of_d = bench_.backward ? 3 : 1, of_dv = bench_.backward ? 2 : 1;
     work_ = {.dtype = spec_.dtype,
-             .visited = visited_pairs(one, bench_, plan.queries(), plan.tile.n),
+             .visited = visited_pairs(one, bench_, plan.tile.queries(), plan.tile.n),
              .d = of_d * static_cast<double>(spec_.d),
              .dv = of_dv * static_cast<double>(spec_.dv),
              .specials = codegen::special_functions(mod),

@@ -232,7 +232,7 @@ std::string launch_header(const Launch& launch) {
   if (launch.choice)
     out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES {2}\n#define {0}_TILE_Q {3}\n"
                        "#define {0}_TILE_KV {4}\n",
-                       prefix, launch.choice->threads, launch.choice->shared_bytes, launch.choice->tile.queries(),
+                       prefix, launch.choice->threads, launch.choice->shared_bytes, launch.choice->plan.tile.queries(),
                        launch.choice->plan.tile.n);
   else
     out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES 0\n", prefix, cover_threads);

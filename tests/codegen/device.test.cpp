@@ -21,6 +21,7 @@
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/machine/tensor.h"
 #include "tests/catch.h"
+#include "tests/codegen/kernels/forward_plain.cuh"
 #include "tests/codegen/kernels/forward_plain.h"
 #include "tests/codegen/kernels/forward_reversed_sm90.h"
 #include "tests/codegen/probe.h"
@@ -77,7 +78,7 @@ struct User {
   }
 };
 
-void launch(const codegen::Source& source, const unsigned (&grid)[3], unsigned threads, void* args, User& user,
+void launch(const codegen::Source& source, const codegen::Grid& grid, unsigned threads, void* args, User& user,
             int shared_bytes = 0) {
   const cuda::Binary binary = cuda::compile(source);
   const cuda::Driver& d = cuda::driver();
@@ -419,7 +420,9 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
     const std::vector<float> unwritten(static_cast<std::size_t>(o.tensor().size()), std::nanf(""));
     const OnDevice there_q = sent(q), there_k = sent(k), there_v = sent(v),
                    there_o(unwritten.data(), unwritten.size() * sizeof(float));
-    ForwardArgs args{};
+    PlainArgs args{};
+    const OnDevice tops(unwritten.data(), std::size_t{batch} * heads * q_len * sizeof(float));
+    args.tops = static_cast<float*>(tops.data());
     const auto dense = [](const OnDevice& t, long long of_heads, long long length, long long width) {
       return Strided{t.data(), of_heads * length * width, length * width, width};
     };
@@ -428,6 +431,9 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
     args.batch = batch, args.q_heads = heads, args.group = heads / of_kv;
     args.q_len = q_len, args.kv_len = kv_len, args.d = d, args.dv = dv;
     User user(made.lowered.mod, made.lowered.slots.captures, made.params, static_cast<float>(problem.scale));
+    const codegen::Companion& before = *choice.plan.kernel->companions.front();
+    launch(before.source(parts, choice.plan), before.grid({.problem = problem, .plan = choice.plan}),
+           static_cast<unsigned>(before.threads), &args, user);
     launch(codegen::kernel_source(parts, choice.plan), {batch * heads * q_len, 1, 1},
            static_cast<unsigned>(choice.threads), &args, user);
     const std::vector<float> got = there_o.values<float>();

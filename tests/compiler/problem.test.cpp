@@ -119,6 +119,21 @@ TEST_CASE("the sizes of a dense call", "[problem]") {
   CHECK(check(plain, good_backward(), 0.0).scale == 0);
 }
 
+TEST_CASE("values are a view of keys whatever the strides say that nobody steps along", "[problem]") {
+  // MLA's cache: one key head, whose stride is whatever the view has made of it.
+  const Tensor k(&memory[1], DType::bf16, {3, 1, 700, 576}, {700 * 576, 576, 576, 1}, Device::cpu());
+  const auto is_view = [&](std::initializer_list<std::int64_t> shape, std::initializer_list<std::int64_t> strides,
+                           DType type = DType::bf16, std::size_t address = 1) {
+    return compiler::values_within_keys(k, Tensor(&memory[address], type, shape, strides, Device::cpu()));
+  };
+  CHECK(is_view({3, 1, 700, 512}, {700 * 576, 576, 576, 1}));
+  CHECK(is_view({3, 1, 700, 512}, {700 * 576, 700 * 576, 576, 1}));
+  CHECK_FALSE(is_view({3, 1, 700, 512}, {700 * 512, 576, 512, 1}));
+  CHECK_FALSE(is_view({3, 1, 700, 512}, {0, 576, 576, 1}));
+  CHECK_FALSE(is_view({3, 1, 700, 512}, {700 * 576, 576, 576, 1}, DType::f16));
+  CHECK_FALSE(is_view({3, 1, 700, 512}, {700 * 576, 576, 576, 1}, DType::bf16, 2));
+}
+
 TEST_CASE("the sizes of packed sequences", "[problem]") {
   const Problem p = check(plain, packed(), {});
   CHECK(p.q.packed());

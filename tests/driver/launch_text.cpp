@@ -8,6 +8,7 @@
 
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/contract/cover_args.cuh"
+#include "tests/codegen/kernels/forward_plain.cuh"
 #include "tests/driver/fake_driver.h"
 
 namespace attune::tests {
@@ -37,6 +38,10 @@ class Text {
       backward(*static_cast<const BackwardArgs*>(args));
       repeats_ = true;
       return;
+    }
+    if (kind == "plain") {
+      forward(*static_cast<const ForwardArgs*>(args));
+      return line("tops", place(static_cast<const PlainArgs*>(args)->tops));
     }
     if (kind == "per_entry") return both<ApartArgs>(args, further, &Text::apart);
     if (kind == "decode") return both<DecodeArgs>(args, further, &Text::decode);

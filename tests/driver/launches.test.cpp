@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "codegen/kernels.h"
 #include "codegen/variant.h"
 #include "runtime/attention/tools.h"
 #include "tests/catch.h"
+#include "tests/codegen/kernels/forward_plain.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/driver/launch_text.h"
 #include "tests/golden.h"
@@ -140,6 +142,20 @@ TEST_CASE("what forwards put on their streams", "[driver][launches]") {
   on.run("e4m3, values turned before, documents", "forward", documents(on), dense(on, {.d = 128}, DType::e4m3),
          "forward_e4m3_sm90:n=128,turned=1");
   tests::golden("driver/forwards", all + "---- e4m3\n" + on.text);
+}
+
+TEST_CASE("a kernel that a test adds gets its own struct, memory and companion in a call", "[driver][launches]") {
+  const codegen::KernelBefore first(tests::forward_plain());
+  Calls on(80);
+  const Attention attention{.score = [](Float s, At at) { return s - 0.5f * f32(at.q - at.kv); }};
+  const Forward call = dense(on, {.q_len = 30, .kv_len = 40}, DType::f32);
+  Forward other = call;
+  other.lse = {};
+  on.run("plain", "plain", attention, other);
+  CHECK(on.text.find("plain_tops 240 x 32 threads") < on.text.find("forward_plain 240 x 64 threads"));
+  CHECK(on.text.find("    tops room\n", on.text.find("  forward_plain")) != std::string::npos);
+  CHECK(attention.workspace(other) == 240 * sizeof(float));
+  CHECK(runtime::stories(attention, other).front().kernel.starts_with("forward_plain:threads=64"));
 }
 
 TEST_CASE("what forwards of few queries put on their streams", "[driver][launches]") {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/cuda/layout/section.cuh"
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
 
@@ -136,7 +137,7 @@ struct Loader90Backward {
     }
     const float steps = visits * (args.kv_shared ? args.group * args.batch : args.group);
     // That many steps are what a tile needs to pass on, times the blocks of a large card.
-    constexpr float apart = m == 64 ? 128 : 256;
+    constexpr float apart = items_apart(m, false);
     return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
   }
 

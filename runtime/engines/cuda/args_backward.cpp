@@ -37,10 +37,9 @@ int keys_section(const Backward& call, const compiler::Problem& p, std::int64_t 
   return static_cast<int>(std::clamp<std::int64_t>(cache_bytes / 2 / head, 1, std::max<std::int64_t>(sets, 1)));
 }
 
-[[noreturn]] void refuse_tiles(std::int64_t count, const char* most) {
+[[noreturn]] void refuse_tiles(std::int64_t count, const char* limit) {
   throw Error("too-long", "the call has too many tiles for one launch", {},
-              fmt::format("they are {}, and {} fewer than 2^31{}", count, most, most[0] == 'a' ? " blocks" : ""),
-              "split the call");
+              fmt::format("they are {}, and {}", count, limit), "split the call");
 }
 
 }  // namespace
@@ -94,7 +93,7 @@ BackwardArgs BackwardRun::args_of_call(std::byte* memory, const Starts& starts) 
 void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
   const codegen::Tile& tile = whole_.plan().tile;
   const std::int64_t most = std::max(sets_of_q() * q_places(), sets_of_kv() * kv_places());
-  if (most > std::numeric_limits<int>::max()) refuse_tiles(most, "there may be");
+  if (most > std::numeric_limits<int>::max()) refuse_tiles(most, "there may be fewer than 2^31");
   unsigned* const counters = counters_.in(memory);
   put_maps(args, call_, whole_.kernel->choice.boxes);
   args.sums = added_.in(memory);
@@ -109,7 +108,7 @@ void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
 }
 
 Walk BackwardRun::walk_of(const BackwardWalk& of, std::int64_t blocks) const {
-  if (blocks > std::numeric_limits<int>::max()) refuse_tiles(blocks, "a grid has");
+  if (blocks > std::numeric_limits<int>::max()) refuse_tiles(blocks, "a grid has fewer than 2^31 blocks");
   return {.kernel = *of.kernel,
           .call = {.problem = p_, .plan = of.plan(), .sms = device_.sms, .blocks = blocks},
           .gives_dq = call_.dq.given()};

@@ -14,15 +14,6 @@ using compiler::Args, compiler::Problem;
 
 namespace {
 
-/// Are values a view of keys' rows, from their first columns on? codegen::is_latent compares the widths.
-bool values_within_keys(const Forward& call) {
-  const Tensor &k = call.k, &v = call.v;
-  if (v.data != k.data || v.dtype != k.dtype || v.rank != k.rank) return false;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(k.rank); ++i)
-    if (v.strides[i] != k.strides[i] && k.shape[i] > 1) return false;
-  return true;
-}
-
 /// KernelSpec::page_rows of a table's pool.
 int page_rows(const Forward& call, const Problem& p) {
   return p.kv.paged() ? static_cast<int>(std::gcd(call.k.shape[2], std::int64_t{64})) : 0;
@@ -38,7 +29,7 @@ bool tells_apart(const Forward& call, const Problem& p) {
 KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
   const Forward& call = of.forward();
   const Problem& p = of.problem;
-  const bool latent = codegen::is_latent(p.d, p.dv, values_within_keys(call));
+  const bool latent = codegen::is_latent(p.d, p.dv, compiler::values_within_keys(call.k, call.v));
   const Problem& whole = of.whole ? *of.whole : p;
   // Of latent heads the copy engine moves q and k alone.
   const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (latent || (has_boxes(call.v) && has_boxes(call.o)));

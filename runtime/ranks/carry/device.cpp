@@ -189,8 +189,7 @@ class DeviceCarrier : public Carrier {
   /// goes by the widths alone.
   bool has_one_tensor() const {
     return rank_.call().what.visit([&](const auto& call) {
-      const bool within = rank_.kv_rows() == 0 || (call.k.data == call.v.data && call.k.rank == call.v.rank &&
-                                                   std::ranges::equal(call.k.strides, call.v.strides));
+      const bool within = rank_.kv_rows() == 0 || compiler::values_within_keys(call.k, call.v);
       return codegen::is_latent(rank_.problem().d, rank_.problem().dv, within);
     });
   }

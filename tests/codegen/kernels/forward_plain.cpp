@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "tests/codegen/device_file.h"
+#include "tests/codegen/kernels/forward_plain.cuh"
 
 namespace attune::tests {
 namespace {
@@ -23,8 +24,34 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (spec.dtype != DType::f32 || spec.out != DType::f32)
     return fmt::format("it takes f32, and q holds {}", name_of(spec.dtype));
   if (spec.packed || spec.max || facts.has_sink) return "it takes neither packed sequences, maxima nor sinks";
+  if (spec.apart || spec.before || spec.pieces) return "it takes plain calls alone";
   return {};
 }
+
+std::int64_t rows(const LaunchCall& call) { return call.problem.batch * call.problem.q_heads * call.problem.q.length; }
+
+// ---- the struct of its own, and what fills the memory that it points to
+
+constexpr OwnArgs own{
+    .name = "PlainArgs",
+    .bytes = sizeof(PlainArgs),
+    .room = [](const LaunchCall& call) { return rows(call) * std::int64_t{sizeof(float)}; },
+    .fill = [](void* args, const LaunchCall&,
+               std::byte* room) { static_cast<PlainArgs*>(args)->tops = reinterpret_cast<float*>(room); },
+};
+
+const Companion tops{
+    .role = "tops of rows",
+    .name = "plain_tops",
+    .source = [](const GpuParts& parts,
+                 const KernelPlan& plan) { return page_beside(parts, plan, "plain_tops", std::string(name)); },
+    .grid =
+        [](const LaunchCall& call) {
+          return Grid{static_cast<unsigned>(rows(call)), 1, 1};
+        },
+    .threads = 32,
+};
+constexpr const Companion* companions[] = {&tops};
 
 std::vector<Variant> tiles(const KernelSpec&, const ModFacts&, const CallKind&) {
   return {variant_of(name, Tile{}, members)};
@@ -50,6 +77,8 @@ const KernelDescriptor& forward_plain() {
       .way = Way::forward,
       .members = erased_members,
       .searches = searches,
+      .companions = companions,
+      .own = &own,
       .headers = {&file, 1},
       .why_not = why_not,
       .tiles = tiles,
