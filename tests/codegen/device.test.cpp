@@ -466,7 +466,7 @@ TEST_CASE("on a GPU a key source that tests add gives what the oracle does with 
     const Halves k_reversed = k.reversed(), v_reversed = v.reversed();
     const Forward call{.q = q.tensor, .k = k_reversed.tensor, .v = v_reversed.tensor, .o = o.tensor};
     const compiler::Problem problem = compiler::check(made.lowered, call, {});
-    runtime::oracle_forward(made.lowered, call, problem);
+    runtime::oracle_forward(runtime::call_of(made.lowered, call, problem));
 
     const OnDevice there_q = q.sent(), there_k = k.sent(), there_v = v.sent();
     // A result that is not written stays NaN.
@@ -481,8 +481,8 @@ TEST_CASE("on a GPU a key source that tests add gives what the oracle does with 
     args.q_len = q_len, args.kv_len = kv_len, args.d = d, args.dv = d;
     User user(made.lowered.mod, made.lowered.slots.captures, made.params, static_cast<float>(problem.scale));
     // A block for each tile, so that none has to be drawn.
-    const int tiles = batch * heads * ((q_len + choice.plan.m - 1) / choice.plan.m);
-    launch(codegen::kernel_source(parts, choice.plan, spec.arch), {static_cast<unsigned>(tiles), 1, 1},
+    const int tiles = batch * heads * ((q_len + choice.plan.tile.m - 1) / choice.plan.tile.m);
+    launch(codegen::kernel_source(parts, choice.plan), {static_cast<unsigned>(tiles), 1, 1},
            static_cast<unsigned>(choice.threads), &args, user, choice.shared_bytes);
     std::vector<std::uint16_t> bits = there_o.values<std::uint16_t>();
     const Tensor got(bits.data(), DType::bf16, o.shape);

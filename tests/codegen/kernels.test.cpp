@@ -274,8 +274,8 @@ TEST_CASE("Hopper's forward with a key source that tests add compiles, and spill
     const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, spec);
     const KernelChoice first = choose(spec, parts.facts).choices[0];
     INFO(mod.name);
-    const Binary own = runtime::cuda::compile(codegen::kernel_source(parts, first.plan, 90)),
-                 binary = runtime::cuda::compile(codegen::kernel_source(parts, reversed(first).plan, 90));
+    const Binary own = runtime::cuda::compile(codegen::kernel_source(parts, first.plan)),
+                 binary = runtime::cuda::compile(codegen::kernel_source(parts, reversed(first).plan));
     CHECK(flaw(binary, own.spilled) == "");
     CHECK(binary.symbol.find("forward_reversed_sm90") != std::string::npos);
   }
