@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   __syncwarp();
   // Where queries are 128, groups have 64 of them each, else half of the width.
   const int row = tile * Tile::m + 16 * (warp % 4) + (Tile::m == 128 ? 64 * (warp / 4) : 0);
-  const GradientRows rows{args.grad_q, b, h, queries, row, args.d};
+  const WarpRows rows{args.grad_q, b, h, queries, row, args.d};
   store_rows(rows, area, Tile::m == 128 ? 0 : 64 * (warp / 4), lane);
 }
 

@@ -142,7 +142,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     named_sync(first_group_done, group_threads);
     if (!args.grad_v.to.data) return;
     const unsigned area = shared + Shared::k + 4096 * warp;
-    const GradientRows rows{args.grad_v, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.dv};
+    const WarpRows rows{args.grad_v, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.dv};
     stage_sixteen(dv, 1, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }
 };
@@ -233,7 +233,7 @@ struct FlowsOfKeys90 {
     named_sync(second_group_done, group_threads);
     if (!args.grad_k.to.data) return;
     const unsigned area = shared + Shared::v + 4096 * warp;
-    const GradientRows rows{args.grad_k, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.d};
+    const WarpRows rows{args.grad_k, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.d};
     stage_sixteen(dk, args.scale, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }
 };

@@ -283,7 +283,7 @@ struct GroupQueries90 {
     const unsigned area = shared + Shared::q + warp / 2 * (m * chunk_bytes) + group * 64 * chunk_bytes +
                           warp % 2 * 4096;
     const int row = queries.tile * m + 64 * group + 16 * warp;
-    const GradientRows rows{args.grad_q, at.b, at.h, {0, args.q_len}, row, args.d};
+    const WarpRows rows{args.grad_q, at.b, at.h, {0, args.q_len}, row, args.d};
     stage_sixteen(dq, args.scale, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }
 

@@ -179,7 +179,7 @@ struct Group90Backward : KeysByQueries<Tile, User> {
   __device__ void store(int b, int kv_head, const float (&x)[Half], const Gradient& to, int columns, float by) {
     if (!to.to.data) return;
     const unsigned area = staging();
-    const GradientRows rows{
+    const WarpRows rows{
         to,     args.kv_shared ? 0 : b, kv_head, stretch<Tile>(args.kv_starts, b, args.kv_len), this->keys - lane / 4,
         columns};
     if (stores_eights<Element>(to, columns))

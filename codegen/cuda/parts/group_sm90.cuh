@@ -195,7 +195,7 @@ __device__ inline void store4(const Gradient& to, long long offset, int count, f
 }
 
 /// The 16 rows of a gradient that a warp stores, `row` the first, counted in the positions `of`.
-struct GradientRows {
+struct WarpRows {
   const Gradient& to;
   int b, h;
   Stretch of;
@@ -203,7 +203,7 @@ struct GradientRows {
 };
 
 /// A warp stores 64 columns of its rows, which it has staged, from column `first` on.
-__device__ inline void store_rows(const GradientRows& rows, unsigned area, int first, int lane) {
+__device__ inline void store_rows(const WarpRows& rows, unsigned area, int first, int lane) {
   const auto& [to, b, h, of, row, width] = rows;
 #pragma unroll 2
   for (int i = lane / 16; i < 16; i += 2) {
@@ -252,7 +252,7 @@ __device__ inline bool stores_eights(const Gradient& to, int width) {
 /// memory: rows of 64 or 128 columns, whose eights change places so that neither matrices nor rows collide. dk and dv
 /// of 128 keys of 128 columns take 3900 clocks so; store_rows(), which takes any type and strides, took 8400.
 template <class Element, int Half>
-__device__ inline void store_sixteen(const float (&x)[Half], float by, const GradientRows& of_warp, unsigned area,
+__device__ inline void store_sixteen(const float (&x)[Half], float by, const WarpRows& of_warp, unsigned area,
                                      int lane) {
   const auto& [to, b, h, of, row, width] = of_warp;
   constexpr int eights = Half > 32 ? 16 : 8, pitch = 16 * eights, at_once = 32 / eights;  // rows
