@@ -36,13 +36,11 @@ Meaning::Meaning(const nb::tuple& keys, const nb::list& things) {
   }
 }
 
-bool Meaning::stays(const nb::args& functions) const {
-  if (!known_ || functions.size() != expected_.size()) return false;
+bool Meaning::stays(nb::handle score, nb::handle mask) const {
+  if (!known_) return false;
   Same leaves{things_};
   Walk<Same> walk(leaves);
-  for (std::size_t i = 0; i < expected_.size(); ++i)
-    if (!walk.finds(functions[i], expected_[i])) return false;
-  return true;
+  return walk.finds(score, expected_[0]) && walk.finds(mask, expected_[1]);
 }
 
 }  // namespace attune::python

@@ -11,15 +11,16 @@
 
 namespace attune::python {
 
-/// Of functions that are traced for the very tensors that they refer to, as those of torch are.
+/// Of a score and a mask that are traced for the very tensors that they refer to, as those of torch are.
 class Meaning {
  public:
-  /// `keys`: of each function, as Scan has them, and `things` its leaves. Not for kinds of things that only Python
+  /// `keys`: of the two functions, as Scan has them, and `things` its leaves. Not for kinds of things that only Python
   /// knows: it then never stays.
   Meaning(const nb::tuple& keys, const nb::list& things);
 
-  /// Do these functions refer to the same, to the same tensors of the same shapes?
-  bool stays(const nb::args& functions) const;
+  /// True while they refer to the same things, to the same tensors with the same shapes. Every call through torch asks,
+  /// so the two are arguments, not a tuple of them.
+  bool stays(nb::handle score, nb::handle mask) const;
 
  private:
   std::vector<Expected> expected_;
