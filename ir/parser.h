@@ -178,6 +178,7 @@ class Parser {
   [[noreturn]] void refuse_sign(const Token& sign, const Operand& operand) const;
   [[noreturn]] void refuse_unindexed(const Token& t, std::uint32_t slot) const;
   [[noreturn]] void refuse_value(const Token& t, const Meaning& meaning) const;
+  bool is_no_operand(const Token& t) const;
   [[noreturn]] void refuse_unknown(const Token& t) const;
   [[noreturn]] void refuse_function(const Token& t) const;
   [[noreturn]] void refuse_input(const Token& t) const;

@@ -209,13 +209,25 @@ std::vector<std::string> Parser::known_values() const {
   return known;
 }
 
+// True if only a mod could stand there: alone, or joined to others by && and ||. In `kv <= window` a number is meant.
+bool Parser::is_no_operand(const Token& t) const {
+  const std::string_view text = text_->body;
+  constexpr std::string_view space = " \t\n", joins = "()&|!";
+  const std::size_t before = t.begin == 0 ? std::string_view::npos : text.find_last_not_of(space, t.begin - 1),
+                    after = text.find_first_not_of(space, t.end);
+  const auto joined = [&](std::size_t at) {
+    return at == std::string_view::npos || joins.find(text[at]) != std::string_view::npos;
+  };
+  return joined(before) && joined(after);
+}
+
 void Parser::refuse_unknown(const Token& t) const {
   const std::string_view word = lexer_.slice(t);
   if (word == "let") refuse_inner_let(t);
   if (op_named(word))
     fail("missing-arguments", quote(t) + " is a function", t, "", "write " + std::string(word) + "(…)");
   for (const NamedMod& mod : named_mods())
-    if (mod.name == word)
+    if (mod.name == word && is_no_operand(t))
       fail("missing-arguments", quote(t) + " is a mod, and has its arguments in brackets", t, "",
            "write " + mod.shown());
   if (word == defining_)
