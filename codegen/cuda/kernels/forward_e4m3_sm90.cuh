@@ -30,7 +30,7 @@ struct GroupE4m3 : Group90<Tile, User> {
   __device__ static void turn_values(const ForwardArgs& args, unsigned shared) {
     using Shared = Shared90<Tile>;
     const Turner<Tile> turner{uniform(static_cast<int>(threadIdx.x) / 32 - 2), static_cast<int>(threadIdx.x) % 32};
-    Ring<Tile::stages> loaded(shared + Shared::loaded_full), v(shared + Shared::v_full);
+    Place<Tile::stages> v;  // of both rings: a place each took 2 % of the kernel's rate
     Items<Tile, User> items{args, shared};
     for (;;) {
       const Item item = items.template take<true>();
@@ -39,17 +39,18 @@ struct GroupE4m3 : Group90<Tile, User> {
       if (item.index == Item::stop) return;
 #pragma unroll 1
       for (int i = 0; i < item.walk.count; ++i) {
-        loaded.wait();
-        v.acquire();
+        const StageBarriers loaded{shared + Shared::loaded_full + StageBarriers::bytes * v.stage},
+            turned{shared + Shared::v_full + StageBarriers::bytes * v.stage};
+        loaded.wait(v.phase);
+        turned.acquire(v.phase);
         turner.turn(shared + Shared::loaded + v.stage * Shared::loaded_bytes,
                     shared + Shared::v + v.stage * Shared::v_bytes);
         proxy_fence();
         __syncwarp();
         if (turner.lane == 0) {
           barrier_arrive(loaded.empty());
-          barrier_arrive(v.full());
+          barrier_arrive(turned.full);
         }
-        loaded.next();
         v.next();
       }
     }
