@@ -15,10 +15,11 @@
 namespace attune::tools::cache {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 using runtime::CacheFile, runtime::FileText;
 
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// Reads the head only, not the bytes.
 Listed listed(const std::string& layer, CacheFile file) {

@@ -493,10 +493,10 @@ TEST_CASE("results to merge with are held to the rules of those to come", "[prob
     c.o_before.strides[0] = -c.o.strides[0];
   });
   // Shifted by a row, from the last row to the first, and by an element's half.
-  std::vector<float> memory(2 * 4 * 9 * 32);
+  std::vector<float> both(2 * 4 * 9 * 32);
   const auto within = [&](Forward& c, std::size_t first) {
-    c.o = Tensor(memory.data(), single, {2, 4, 8, 32});
-    c.o_before = Tensor(memory.data() + first, single, {2, 4, 8, 32});
+    c.o = Tensor(both.data(), single, {2, 4, 8, 32});
+    c.o_before = Tensor(both.data() + first, single, {2, 4, 8, 32});
   };
   refuses_before("tensor-alias.o_before-part", [&](Forward& c) { within(c, 32); });
   refuses_before("tensor-alias.o_before-part", [&](Forward& c) {
@@ -505,8 +505,8 @@ TEST_CASE("results to merge with are held to the rules of those to come", "[prob
   });
   refuses_before("tensor-alias.lse_before-part", [&](Forward& c) {
     c.o_before = c.o;
-    c.lse = Tensor(memory.data(), single, {2, 4, 8});
-    c.lse_before = Tensor(memory.data() + 1, single, {2, 4, 8});
+    c.lse = Tensor(both.data(), single, {2, 4, 8});
+    c.lse_before = Tensor(both.data() + 1, single, {2, 4, 8});
   });
   // Between each other's rows: no element is in the place of another.
   Forward between = before();

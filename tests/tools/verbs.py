@@ -364,9 +364,9 @@ class Verbs(Calls):
 
     @unittest.skipUnless(EDITOR, "built without libedit")
     def test_repl_on_a_terminal(self):
-        shown = self.typed("30.0f * tanh\t", "s)\r", ":capture slope=f32[4]\r", "s + sl\t", "[h]\r", "never", "\x03",
+        shown = self.typed("30.0f * tanh\t", "s)\r", ":capture slope=f32[4]\r", "s + slo\t", "[h]\r", "never", "\x03",
                            ":qu\t", "\r",
-                           wait=["attune> ", "(", "attune> ", "attune> ", "ope", "attune> ", "never", "attune> ", "it "])
+                           wait=["attune> ", "(", "attune> ", "attune> ", "pe", "attune> ", "never", "attune> ", "it "])
         self.assertIn("an expression, or :help", shown)
         self.assertIn("d score / d s = 30.0f * (1.0f - tanh(s) * tanh(s))", shown.replace("\r\n", "\n"))
         self.assertIn("slope[h] += 1.0f", shown)
