@@ -376,8 +376,8 @@ class Verbs(Calls):
         self.assertIn("tanh(s)", history.read_text().replace("\\040", " "))
         # The up key brings back earlier lines, those of other processes too.
         self.assertIn("shown alone; :mask", self.typed("caus\t", ")\r", "\x12", "\x03", ":quit\r",
-                                                       wait=["attune> ", "causal(", "attune> ", "bck", "attune> "]))
-        again = self.typed("\x1b[A\x1b[A\x1b[A\x1b[A\r", ":quit\r", wait=["attune> ", "attune> "])
+                                                       wait=["attune> ", "al(", "attune> ", "bck", "attune> "]))
+        again = self.typed("\x1b[A" * 6 + "\r", ":quit\r", wait=["attune> ", "attune> "])
         self.assertIn("d score / d s = ", again)
 
 
