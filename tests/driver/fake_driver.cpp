@@ -86,10 +86,15 @@ void tell_step(const char* kernel, std::size_t size, cu::Address to) {
 std::array<Object, std::size(archs)> primaries;
 Object legacy_stream;
 Object& stream_of(cu::Stream stream) { return stream ? object(stream) : legacy_stream; }
+/// The number of a stream; 0 for the default stream, and for handles that tests make up. With the mutex held.
+int number_of(cu::Stream stream) {
+  const auto found = objects.find(reinterpret_cast<Object*>(stream));
+  return found == objects.end() ? 0 : (*found)->number;
+}
 /// With the mutex held.
 void give_step(cu::Stream stream, std::string what) {
   constexpr std::size_t most = 10000;
-  if (given.size() < most) given.push_back({stream_of(stream).number, std::move(what)});
+  if (given.size() < most) given.push_back({number_of(stream), std::move(what)});
 }
 Result step(cu::Stream stream, std::string what) {
   const std::lock_guard lock(mutex);
