@@ -1,4 +1,4 @@
-// codegen/companion.cpp — kernels beside the one that a call is computed by: each with its page and its launch
+// codegen/companion.cpp — the further kernels of a call, each with its source and its launch
 #include "codegen/companion.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Grid turn_grid(const LaunchCall& call) {
   return {static_cast<unsigned>(turned_batch(p) * p.kv_heads * turned_tiles(p, call.plan)), 1, 1};
 }
 
-/// Lists are written before, and a launch starts beside one other launch alone.
+/// A launch can overlap only the launch right before it, and lists of tiles are written there.
 bool may_clear(const GpuParts& parts, const KernelPlan& plan) { return !parts.facts.listed && plan.spec.arch >= 90; }
 
 Grid end_grid(const LaunchCall& call) {
@@ -34,10 +34,10 @@ Grid end_grid(const LaunchCall& call) {
           static_cast<unsigned>(p.batch)};
 }
 
-/// What is not finite may be so because of pairs that are removed, or of a packed sequence's neighbours.
+/// True if masked-out pairs, or a packed sequence's neighbours, may have made a gradient non-finite.
 bool may_be_odd(const GpuParts& parts, const KernelPlan& plan) { return parts.gradient->removes || plan.spec.packed; }
 
-/// Blocks end at once unless a kernel before them has found what is not finite.
+/// Blocks return at once unless an earlier kernel found a non-finite gradient.
 Grid repair_grid(const LaunchCall& call) { return {static_cast<unsigned>(4 * call.sms), 2, 1}; }
 
 Grid spread_grid(const LaunchCall& call) {

@@ -1,4 +1,4 @@
-// codegen/companion.h — kernels beside the one that a call is computed by: their pages, and how they are launched
+// codegen/companion.h — the further kernels of a call: their sources, when they run, and how they are launched
 #pragma once
 
 #include <array>
@@ -13,32 +13,33 @@
 
 namespace attune::codegen {
 
-/// What grids follow from.
+/// What a grid is computed from.
 struct LaunchCall {
   const compiler::Problem& problem;
   const KernelPlan& plan;
   int sms = 0;              ///< multiprocessors of the device
-  std::int64_t blocks = 0;  ///< of the kernel that a companion is beside
+  std::int64_t blocks = 0;  ///< of the kernel that the companion belongs to
 };
 using Grid = std::array<unsigned, 3>;
 
 /// A further kernel of a call.
 struct Companion {
   enum class When : std::uint8_t { before, after };
-  /// Which struct it gets: that of the kernel beside it, or one of args.cuh and cover_args.cuh that the call fills in.
+  /// The struct it gets: the one of the kernel it belongs to, or one of args.cuh and cover_args.cuh that the call fills
+  /// in.
   enum class Args : std::uint8_t { of_kernel, lists, turn, clear, sums, append };
-  /// The calls that launch it, of those that have it.
+  /// Which of the calls that have it launch it.
   enum class For : std::uint8_t {
     all,
-    shared_tiles,  ///< whose blocks share tiles of queries: not where each tile stays whole, or has a cluster
-    dq,            ///< that ask for the gradient of q
+    shared_tiles,  ///< those whose blocks share tiles of queries, unless each tile stays whole or has a cluster
+    dq,            ///< those that ask for the gradient of q
   };
 
   When when = When::before;
   std::string_view role;  ///< in words
   std::string_view name;  ///< of the kernel
   Source (*source)(const GpuParts& parts, const KernelPlan& plan) = nullptr;
-  /// Do calls of the plan need it? Null: all do.
+  /// True if calls of the plan need it. Null: all do.
   bool (*needed)(const GpuParts& parts, const KernelPlan& plan) = nullptr;
   Grid (*grid)(const LaunchCall& call) = nullptr;  ///< null: what its arguments say is to be done
   int threads = 0;
@@ -54,23 +55,23 @@ std::vector<const Companion*> companions_of(const GpuParts& parts, const KernelP
 /// "values turned round before"
 std::string words_of(const Companion& companion);
 
-/// Of values that are turned round: tiles of keys of a head, where packed places for those of all sequences, as
-/// place_of of deal_sm90.cuh counts them; and entries that have their own.
+/// Transposed values (FP8): the tiles of keys of a head; packed, places for the tiles of all sequences, as place_of in
+/// tile_scheduler_sm90.cuh counts them. And the batch entries that have values of their own.
 std::int64_t turned_tiles(const compiler::Problem& p, const KernelPlan& plan);
 std::int64_t turned_batch(const compiler::Problem& p);
 
-// ---- those of the library, for the descriptors of its kernels -------------------------------------------------------
+// ---- the library's, for the descriptors of its kernels --------------------------------------------------------------
 
 // The lists of tiles that a kernel visits, for masks that look at data.
 extern const Companion lists_along_kv, lists_along_q, table_of_visits;
-extern const Companion turn_values;     ///< values of 8 bits, turned round
-extern const Companion clear_arrivals;  ///< counters of those that share a tile, cleared beside the kernel's start
-extern const Companion join_latent;     ///< adds up the parts of tiles that blocks share
-extern const Companion end_queries;     ///< dq of what was added up in memory
-extern const Companion repair_whole, repair_part;  ///< of what is not finite because of pairs that are removed
-extern const Companion spread_diagonals;           ///< gradients of captured tensors, of sums along diagonals
+extern const Companion turn_values;     ///< transposes FP8 values
+extern const Companion clear_arrivals;  ///< clears the counters of blocks that share a tile, while the kernel starts
+extern const Companion join_latent;     ///< split-KV combine of MLA
+extern const Companion end_queries;     ///< makes dq of the sums in memory
+extern const Companion repair_whole, repair_part;  ///< recompute what masked-out pairs made non-finite
+extern const Companion spread_diagonals;           ///< adds sums along diagonals to captured gradients
 
-// Those of a call, whichever kernels compute it. Their plan has a spec alone: the forward's.
+// Companions of a call, whichever kernels compute it. Their plan has only a spec: the forward's.
 extern const Companion append_rows;    ///< new keys and values, to their places in a cache
 extern const Companion delta_rows;     ///< what a row's softmax takes from its gradients
 extern const Companion captured_sums;  ///< gradients of captured tensors, from exact sums

@@ -19,7 +19,7 @@ struct Walk {
   bool shares_tiles = true;           ///< blocks share tiles of queries
   bool gives_dq = true;               ///< the gradient of q is asked for
   const CoverLists* lists = nullptr;  ///< to be written before
-  // Of companions that get no struct of the kernel's; null: these are not launched.
+  // Structs of companions that do not get the kernel's; null: these companions are not launched.
   CoverArgs* cover = nullptr;
   TurnArgs* turn = nullptr;
   ClearArgs* clear = nullptr;
