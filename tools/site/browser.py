@@ -14,6 +14,10 @@ def found():
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
+class Gone(RuntimeError):
+    """The page was left while it was asked."""
+
+
 class Browser:
     """One page; what it writes to its console as an error, and what it throws, is in `complaints`."""
 
@@ -60,7 +64,8 @@ class Browser:
             answer = self._message()
             if answer.get("id") == self.last:
                 if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
+                    kind = Gone if "navigated" in answer["error"].get("message", "") else RuntimeError
+                    raise kind(f"{method}: {answer['error']}")
                 return answer["result"]
 
     def _message(self):
@@ -100,10 +105,16 @@ class Browser:
 
     def until(self, expression, seconds=60):
         end = time.monotonic() + seconds
-        while not self.value(expression):
+        while not self._holds(expression):
             if time.monotonic() > end:
                 raise RuntimeError(f"after {seconds} s it does not hold: {expression}")
             time.sleep(0.02)
+
+    def _holds(self, expression):
+        try:
+            return self.value(expression)
+        except Gone:  # the page that was asked made way for the one that is waited for
+            return False
 
     def type(self, text):
         self.ask("Input.insertText", text=text)
