@@ -105,7 +105,9 @@ NB_MODULE(_core, m) {
   add_library(m);
   add_quick(m, handle_of);
   add_jax(m, handle_of);
-  nb::class_<Meaning>(m, "Meaning").def(nb::init<const nb::tuple&, const nb::list&>()).def("stays", &Meaning::stays);
+  nb::class_<Meaning>(m, "Meaning")
+      .def(nb::init<const nb::tuple&, const nb::list&>())
+      .def("stays", &Meaning::stays, nb::arg("score").none(), nb::arg("mask").none());
   m.def("find_torch", &find_torch);
   m.def("plain", &plain);
 }
