@@ -374,9 +374,10 @@ class Verbs(Calls):
         self.assertIn("shown alone; :score makes it the mod's", shown)
         history = self.at / "state/attune/repl_history"
         self.assertIn("tanh(s)", history.read_text().replace("\\040", " "))
+        # Ctrl-R follows a completion: before the editor has the terminal, Ctrl-R would be the terminal's own.
+        self.assertIn("shown alone; :mask", self.typed("caus\t", ")\r", "caus\t", "\x12", "\x03", ":quit\r",
+                                                       wait=["attune> ", "al(", "attune> ", "al(", "bck", "attune> "]))
         # The up key brings back earlier lines, those of other processes too.
-        self.assertIn("shown alone; :mask", self.typed("caus\t", ")\r", "\x12", "\x03", ":quit\r",
-                                                       wait=["attune> ", "al(", "attune> ", "bck", "attune> "]))
         again = self.typed("\x1b[A" * 6 + "\r", ":quit\r", wait=["attune> ", "attune> "])
         self.assertIn("d score / d s = ", again)
 
