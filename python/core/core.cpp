@@ -9,6 +9,7 @@
 
 #include "python/core/attention.h"
 #include "python/core/call.h"
+#include "python/core/gil.h"
 #include "python/core/jax.h"
 #include "python/core/library.h"
 #include "python/core/meaning.h"
@@ -99,6 +100,7 @@ void add_library(nb::module_& m) {
 NB_MODULE(_core, m) {
   namespace nb = nanobind;
   using namespace attune::python;
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(end_calls));
   nb::set_leak_warnings(false);  // at exit the order of modules' ends is not ours
   add_attention(m);
   add_ranks(m);

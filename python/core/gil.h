@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -16,13 +17,23 @@ namespace nb = nanobind;
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
+// Threads without the GIL in a call; whether the interpreter ends, and no call may begin.
+inline std::atomic<int> in_calls = 0;
+inline std::atomic<bool> ending = false;
+
 /// Without the GIL while this lives.
 class Released {
  public:
-  Released() : state_(PyEval_SaveThread()) {}
+  Released() : state_(PyEval_SaveThread()) {
+    ++in_calls;
+    if (!ending) return;
+    --in_calls;
+    stay();
+  }
   Released(const Released&) = delete;
   Released& operator=(const Released&) = delete;
   ~Released() {
+    --in_calls;
     try {
       PyEval_RestoreThread(state_);
     } catch (...) {
@@ -33,6 +44,14 @@ class Released {
  private:
   PyThreadState* state_;
 };
+
+/// For atexit: calls of daemon threads end before what they use is destroyed, and no other begins. Waits 5 s at most.
+inline void end_calls() {
+  ending = true;
+  PyThreadState* const state = PyEval_SaveThread();
+  for (int i = 0; i < 5000 && in_calls > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  PyEval_RestoreThread(state);
+}
 
 /// With the GIL while this lives, on any thread.
 class Acquired {
