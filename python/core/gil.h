@@ -17,7 +17,7 @@ namespace nb = nanobind;
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// Threads without the GIL in a call; whether the interpreter ends, and no call may begin.
+// How many threads are in a call without the GIL, and whether the interpreter is ending, so that no call may begin.
 inline std::atomic<int> in_calls = 0;
 inline std::atomic<bool> ending = false;
 
