@@ -109,17 +109,17 @@ constinit const Companion clear_arrivals{
     .launched_for = Companion::For::shared_tiles,
 };
 
-constinit const Companion join_latent{
+constinit const Companion combine_mla{
     .when = When::after,
     .role = "parts",
-    .name = "join_latent_sm90",
+    .name = "combine_mla_sm90",
     .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return page_beside(parts, plan, "join_latent_sm90"); },
+                 const KernelPlan& plan) { return page_beside(parts, plan, "combine_mla_sm90"); },
     .grid =
         [](const LaunchCall& call) {
-          return Grid{static_cast<unsigned>(call.blocks * join_blocks), 1, 1};
+          return Grid{static_cast<unsigned>(call.blocks * combine_mla_blocks), 1, 1};
         },
-    .threads = join_threads,
+    .threads = combine_mla_threads,
     .early = true,
     .launched_for = Companion::For::shared_tiles,
 };

@@ -66,7 +66,7 @@ std::int64_t turned_batch(const compiler::Problem& p);
 extern const Companion lists_along_kv, lists_along_q, table_of_visits;
 extern const Companion turn_values;     ///< transposes FP8 values
 extern const Companion clear_arrivals;  ///< clears the counters of blocks that share a tile, while the kernel starts
-extern const Companion join_latent;     ///< split-KV combine of MLA
+extern const Companion combine_mla;     ///< split-KV combine of MLA
 extern const Companion end_queries;     ///< makes dq of the sums in memory
 extern const Companion repair_whole, repair_part;  ///< recompute what masked-out pairs made non-finite
 extern const Companion spread_diagonals;           ///< adds sums along diagonals to captured gradients

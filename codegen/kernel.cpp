@@ -52,7 +52,7 @@ ArgsKind KernelPlan::args() const {
 bool cuts_keys(const KernelDescriptor& kernel) {
   return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
 }
-bool takes_latent(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
+bool takes_mla(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
 
 CoverForm cover_form(Way way) {
   switch (way) {

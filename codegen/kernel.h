@@ -100,8 +100,8 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const
 /// Do blocks share the keys of tiles? Then a launch needs room for parts of results, and keys are described apart from
 /// queries.
 bool cuts_keys(const KernelDescriptor& kernel);
-/// Does it take the heads of MLA alone, as KernelSpec::latent has them?
-bool takes_latent(const KernelDescriptor& kernel);
+/// Does it take the heads of MLA alone, as KernelSpec::mla says?
+bool takes_mla(const KernelDescriptor& kernel);
 
 /// A line before wgmma.cuh that has it define products of these widths alone; it defines all unless told.
 std::string ask_for_products(const std::set<int>& widths);

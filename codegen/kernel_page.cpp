@@ -421,7 +421,7 @@ std::string args_type(const KernelPlan& plan) {
       case ArgsKind::forward: return "ForwardArgs";
       case ArgsKind::per_entry: return "ApartArgs";
       case ArgsKind::decode: return "DecodeArgs";
-      case ArgsKind::mla: return "LatentArgs";
+      case ArgsKind::mla: return "MlaArgs";
       case ArgsKind::backward: return "BackwardArgs";
     }
     throw Bug("a kernel gets arguments of no kind that is known");

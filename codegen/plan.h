@@ -26,12 +26,12 @@ struct KernelSpec {
   bool narrow = false;  ///< keys and values hold e4m3, beside queries that do not
   bool before = false;  ///< results of a call over other keys are merged in
   bool pieces = false;  ///< keys are summed in pieces
-  bool latent = false;  ///< heads are wider than most, and values are the first columns of the keys
-  int page_rows = 0;    ///< latent, in pages: the largest power of 2 that divides a page's rows, at most 64
-  bool pairs = false;   ///< latent: more than 64 rows share keys
-  int heads = 1;      ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; latent: to 64
-  bool few = false;   ///< these heads' queries are 16 rows at most
-  bool boxes = true;  ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
+  bool mla = false;     ///< heads are wider than most, and values are the first columns of the keys
+  int page_rows = 0;    ///< MLA, in pages: the largest power of 2 that divides a page's rows, at most 64
+  bool pairs = false;   ///< MLA: more than 64 rows share keys
+  int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
+  bool few = false;     ///< these heads' queries are 16 rows at most
+  bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4, or 0 for an element.
   int load = 16, store = 16;
   bool scale_positive = true;
@@ -41,7 +41,7 @@ struct KernelSpec {
   auto operator<=>(const KernelSpec&) const = default;
 };
 
-/// Which struct of codegen/cuda/contract/args.cuh a kernel gets: ForwardArgs, ApartArgs, DecodeArgs, LatentArgs or
+/// Which struct of codegen/cuda/contract/args.cuh a kernel gets: ForwardArgs, ApartArgs, DecodeArgs, MlaArgs or
 /// BackwardArgs.
 enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward };
 

@@ -76,7 +76,7 @@ struct attune_decode_args {
   int paired; /* each tile is shared by two blocks, launched as a cluster, which count no arrivals; else 0 */
 };
 struct attune_cut_tile { int tile, first, count; };
-struct attune_latent_args {
+struct attune_mla_args {
   struct attune_decode_args decode; /* sets: clusters that a batch entry's rows take, and a key head's; no arrivals */
   struct attune_tensor_map q_map, k_map;
   struct attune_cut_tile* cut; /* one for each cluster */
@@ -93,7 +93,7 @@ struct attune_further {
 struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_apart_args_further { struct attune_apart_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_decode_args_further { struct attune_decode_args args; struct attune_further further; };
-struct attune_latent_args_further { struct attune_latent_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
+struct attune_mla_args_further { struct attune_mla_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_cover_args {
   int* tiles;
   int tile_stride;
@@ -144,7 +144,7 @@ std::string beside(const Launch& launch, codegen::Companion::Args kind) {
     if (one->args != kind) continue;
     if (kind == Args::of_kernel)
       out += fmt::format("then     the kernel `{}` with the same arguments, {} blocks for each block, {} threads\n",
-                         one->name, join_blocks, one->threads);
+                         one->name, combine_mla_blocks, one->threads);
     if (kind == Args::lists && launch.listed)
       out += fmt::format("\ntiles    lists that the kernel `{}` of the same Mod writes first", one->name);
     if (kind == Args::turn && plan.tile.turned)
@@ -181,7 +181,7 @@ std::string how(const Launch& launch) {
                              "maps     q_map in boxes of {} rows, k_map of {}; each {} columns wide, swizzled by 128 "
                              "bytes\n"
                              "{}"
-                             "arguments struct attune_latent_args{}, then the user's struct",
+                             "arguments struct attune_mla_args{}, then the user's struct",
                              tile.cluster, tile.m * (tile.dv + part_floats), c.boxes->q, c.boxes->k, chunk,
                              beside(launch, Args::of_kernel), further);
   if (cuts)
@@ -224,8 +224,7 @@ std::string launch_header(const Launch& launch) {
          required("attune_decode_args_further", sizeof(Further<DecodeArgs>)) +
          required("attune_apart_args", sizeof(ApartArgs)) +
          required("attune_apart_args_further", sizeof(Further<ApartArgs>)) +
-         required("attune_latent_args", sizeof(LatentArgs)) +
-         required("attune_latent_args_further", sizeof(Further<LatentArgs>)) +
+         required("attune_mla_args", sizeof(MlaArgs)) + required("attune_mla_args_further", sizeof(Further<MlaArgs>)) +
          required("attune_cover_args", sizeof(CoverArgs));
   out += "#endif\n\n";
   out += fmt::format("#define {}_SYMBOL \"{}\"\n", prefix, launch.symbol);

@@ -185,7 +185,7 @@ class Run {
     for (const std::string& name : o_.grads) require_captured(name);
   }
 
-  /// Values are a view of the keys, which is how engines know latent heads.
+  /// Values are a view of the keys, which is how engines know MLA.
   void take_values_from_keys() {
     v_ = k_;
     if (k_.tensor.rank < 1) return;  // refused by name later

@@ -403,8 +403,7 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
     CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
     return all.refused;
   };
-  CHECK(refused("forward_sm91")
-            .find("there are latent_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
+  CHECK(refused("forward_sm91").find("there are mla_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
         std::string::npos);
   CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
   CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
@@ -472,15 +471,15 @@ TEST_CASE("what no kernel takes is refused", "[choose]") {
   CHECK(refusal({.d = 576, .dv = 512}) == "engine-width");
 }
 
-TEST_CASE("latent heads have a kernel of their own", "[choose]") {
-  CHECK(is_latent(576, 512, true));
-  CHECK(!is_latent(576, 512, false));
-  CHECK(!is_latent(128, 64, true));
-  const KernelSpec usual{.d = latent_d, .dv = latent_dv, .apart = true, .latent = true, .pairs = true, .heads = 64};
+TEST_CASE("MLA has a kernel of its own", "[choose]") {
+  CHECK(is_mla(576, 512, true));
+  CHECK(!is_mla(576, 512, false));
+  CHECK(!is_mla(128, 64, true));
+  const KernelSpec usual{.d = mla_d, .dv = mla_dv, .apart = true, .mla = true, .pairs = true, .heads = 64};
   const auto cluster = [](const KernelSpec& spec, const ModFacts& facts) {
     const KernelChoices all = choose(spec, facts);
     REQUIRE(all.choices.size() == 1);
-    CHECK(all.choices[0].plan.kernel->name == "latent_sm90");
+    CHECK(all.choices[0].plan.kernel->name == "mla_sm90");
     CHECK(all.choices[0].shared_bytes <= 227 * 1024);
     return all.choices[0].plan.tile.cluster;
   };
@@ -508,7 +507,7 @@ TEST_CASE("latent heads have a kernel of their own", "[choose]") {
   refused([](KernelSpec& s) { s.pieces = true; }, "pieces");
   refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .prob_linear = false});
   for (const auto& [group, heads] : {std::pair{1, 1}, {3, 4}, {16, 16}, {40, 64}, {64, 64}, {128, 64}})
-    CHECK(latent_heads_to_share(group) == heads);
+    CHECK(mla_heads_to_share(group) == heads);
 }
 
 TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]") {
@@ -523,15 +522,15 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
         KernelSpec{.d = 48, .dv = 80, .narrow = true, .few = true},
         KernelSpec{.dtype = DType::e4m3, .d = 128, .dv = 128}, KernelSpec{.dtype = DType::e4m3, .d = 40, .dv = 80},
         KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .few = true},
-        KernelSpec{.d = 576, .dv = 512, .apart = true, .latent = true, .heads = 16}})
+        KernelSpec{.d = 576, .dv = 512, .apart = true, .mla = true, .heads = 16}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan);
       const bool copied = c.plan.kernel->name == "forward_sm90" || c.plan.kernel->name == "forward_e4m3_sm90";
       const std::string shared = copied                                 ? "Shared90"
                                  : c.plan.kernel->name == "decode_sm80" ? "SharedDecode"
-                                 : c.plan.kernel->name == "latent_sm90" ? "SharedLatent"
+                                 : c.plan.kernel->name == "mla_sm90"    ? "SharedMla"
                                                                         : "Shared80";
-      const int aligned = copied || shared == "SharedLatent" ? 1024 : 0;
+      const int aligned = copied || shared == "SharedMla" ? 1024 : 0;
       // Without the kernel itself, which takes a second or two to compile.
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";

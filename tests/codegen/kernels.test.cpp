@@ -27,7 +27,7 @@ using runtime::cuda::Binary;
 struct Row {
   KernelSpec spec;
   std::string variant;  ///< of the fast kernel
-  /// Bytes it may spill: for the widest rows of the portable kernel, no further tile spills less; latent heads have one
+  /// Bytes it may spill: for the widest rows of the portable kernel, no further tile spills less; MLA has one
   /// tile, whose results take 128 registers a thread.
   int spills = 0;
   bool slow = false;  ///< takes several seconds to compile rather than one
@@ -72,15 +72,12 @@ std::vector<Row> rows() {
                      .variant = "decode_sm80",
                      .slow = d > 64});
   for (const bool pairs : {false, true})
-    out.push_back({.spec = {.d = codegen::latent_d,
-                            .dv = codegen::latent_dv,
-                            .apart = true,
-                            .latent = true,
-                            .page_rows = 64,
-                            .pairs = pairs},
-                   .variant = "latent_sm90",
-                   .spills = 48,
-                   .golden = true});
+    out.push_back(
+        {.spec =
+             {.d = codegen::mla_d, .dv = codegen::mla_dv, .apart = true, .mla = true, .page_rows = 64, .pairs = pairs},
+         .variant = "mla_sm90",
+         .spills = 48,
+         .golden = true});
   const std::size_t others = out.size();
   for (const auto& [d, dv] : {std::pair{32, 32}, {64, 64}, {96, 64}, {128, 128}})
     add_fast(out, {.arch = 90, .dtype = DType::e4m3, .d = d, .dv = dv});
@@ -114,17 +111,17 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (number % 2 && row.spec.dtype == DType::e4m3) row.spec.out = DType::f16;
   row.spec.max = number % 5 == 0;
   row.spec.packed = number % 3 == 0;
-  row.spec.heads = 1 << number % (row.spec.latent ? 7 : row.spec.few ? 5 : 4);
-  row.spec.paged = (row.spec.few || row.spec.latent) && number % 2;
+  row.spec.heads = 1 << number % (row.spec.mla ? 7 : row.spec.few ? 5 : 4);
+  row.spec.paged = (row.spec.few || row.spec.mla) && number % 2;
   row.spec.pieces = row.spec.few && number % 4 < 2;
   row.spec.before = number % 7 == 2 || (row.spec.few && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   if (row.portable()) row.spec.apart = number % 3 == 1, row.spec.paged = row.spec.apart && number % 2;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);
-  if ((row.spec.dtype == DType::e4m3 || row.spec.latent) && !parts.facts.prob_linear) return;  // refused
-  row.spec.before = row.spec.before && parts.facts.prob_linear;                                // likewise
+  if ((row.spec.dtype == DType::e4m3 || row.spec.mla) && !parts.facts.prob_linear) return;  // refused
+  row.spec.before = row.spec.before && parts.facts.prob_linear;                             // likewise
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
-  if (!row.portable() && !row.spec.latent) {
+  if (!row.portable() && !row.spec.mla) {
     // The fast kernel does not take every Mod; the portable one does.
     const auto is_portable = [](const KernelChoice& c) { return c.plan.kernel->takes_any; };
     if (is_portable(candidates.front())) return;

@@ -835,8 +835,8 @@ TEST_CASE("where all tiles of few queries stay whole, or two blocks share each, 
   const std::int64_t sms = runtime::cuda::facts(gpu.index).sms;
   const Attention plain, causal{.mask = mods::causal()};
   const auto lengths = gpu.array<std::int32_t>({2 * sms});
-  const auto launched = [&](const Attention& attention, std::int64_t batch, bool latent, bool own_lengths = false) {
-    const std::int64_t d = latent ? 576 : 64, dv = latent ? 512 : 64;
+  const auto launched = [&](const Attention& attention, std::int64_t batch, bool mla, bool own_lengths = false) {
+    const std::int64_t d = mla ? 576 : 64, dv = mla ? 512 : 64;
     const auto q = gpu.array<bf16>({batch, 8, 1, d}), k = gpu.array<bf16>({batch, 1, 2048, d}),
                o = gpu.array<bf16>({batch, 8, 1, dv});
     Tensor v = k.tensor(), kv_len = lengths.tensor();
@@ -849,20 +849,20 @@ TEST_CASE("where all tiles of few queries stay whole, or two blocks share each, 
     for (const auto& one : launches) CHECK(one.early);
     return launches.size();
   };
-  for (const bool latent : {false, true}) {
-    CHECK(launched(plain, sms, latent) == 1);
-    CHECK(launched(plain, sms - sms / 20, latent) == 1);
-    CHECK(launched(plain, 2 * sms, latent) == 1);
+  for (const bool mla : {false, true}) {
+    CHECK(launched(plain, sms, mla) == 1);
+    CHECK(launched(plain, sms - sms / 20, mla) == 1);
+    CHECK(launched(plain, 2 * sms, mla) == 1);
     // Two parts of each.
-    CHECK(launched(plain, sms / 2, latent) == (latent ? 2 : 1));
-    if (!latent) {
+    CHECK(launched(plain, sms / 2, mla) == (mla ? 2 : 1));
+    if (!mla) {
       CHECK(fake::launches().back().cluster == 2);
       CHECK(fake::launches().back().blocks == sms / 2 * 2);
     }
-    CHECK(launched(plain, 1, latent) == 2);
-    CHECK(launched(plain, sms + 1, latent) == 2);    // equal stretches
-    CHECK(launched(plain, sms, latent, true) == 2);  // the device knows
-    CHECK(launched(causal, sms, latent) == 2);
+    CHECK(launched(plain, 1, mla) == 2);
+    CHECK(launched(plain, sms + 1, mla) == 2);    // equal stretches
+    CHECK(launched(plain, sms, mla, true) == 2);  // the device knows
+    CHECK(launched(causal, sms, mla) == 2);
   }
 }
 

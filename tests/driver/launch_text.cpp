@@ -45,7 +45,7 @@ class Text {
     }
     if (kind == "per_entry") return both<ApartArgs>(args, further, &Text::apart);
     if (kind == "decode") return both<DecodeArgs>(args, further, &Text::decode);
-    if (kind == "mla") return both<LatentArgs>(args, further, &Text::latent);
+    if (kind == "mla") return both<MlaArgs>(args, further, &Text::mla);
     both<ForwardArgs>(args, further, &Text::forward);
   }
   std::string take() { return std::move(out_); }
@@ -128,7 +128,7 @@ class Text {
     number("kv_offset", a.kv_offset);
     line("parts", place(a.parts)), line("arrivals", place(a.arrivals)), number("paired", a.paired);
   }
-  void latent(const LatentArgs& a) {
+  void mla(const MlaArgs& a) {
     decode(a);
     map("q_map", a.q_map), map("k_map", a.k_map);
     line("cut", place(a.cut)), number("cuts", a.cuts);

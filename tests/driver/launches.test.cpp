@@ -91,7 +91,7 @@ Attention documents(Calls& on) {
   return {.mask = [doc](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; }};
 }
 
-Forward latent(Calls& on, std::int64_t batch, std::int64_t heads, std::int64_t length) {
+Forward mla(Calls& on, std::int64_t batch, std::int64_t heads, std::int64_t length) {
   const Tensor k = on.tensor("k", {batch, 1, length, 576});
   Tensor v = k;
   v.shape[3] = 512;
@@ -179,18 +179,18 @@ TEST_CASE("what forwards of few queries put on their streams", "[driver][launche
     all += fmt::format("---- sm_{}\n{}", arch, on.text);
   }
   Calls on(90);
-  on.run("one", "mla", {}, latent(on, 1, 8, 2048));
-  on.run("many, which stay whole", "mla", {}, latent(on, 132, 8, 2048));
-  on.run("more than 64 rows", "mla", causal, latent(on, 3, 128, 2048));
-  Forward merged = latent(on, 3, 16, 700);
+  on.run("one", "mla", {}, mla(on, 1, 8, 2048));
+  on.run("many, which stay whole", "mla", {}, mla(on, 132, 8, 2048));
+  on.run("more than 64 rows", "mla", causal, mla(on, 3, 128, 2048));
+  Forward merged = mla(on, 3, 16, 700);
   merged.lse = on.tensor("lse", {3, 16, 1}, DType::f32);
   merged.o_before = on.tensor("o_before", {3, 16, 1, 512}, DType::f32), merged.lse_before = merged.lse;
   on.run("merged with another's results", "mla", {}, merged);
-  Forward paged = latent(on, 60, 16, 64);
+  Forward paged = mla(on, 60, 16, 64);
   paged.q = on.tensor("q", {3, 16, 1, 576}), paged.o = on.tensor("o", {3, 16, 1, 512});
   paged.pages = on.tensor("pages", {3, 20}, DType::i32), paged.kv_len = on.tensor("kv_len", {3}, DType::i32);
   on.run("pages", "mla", causal, paged);
-  tests::golden("driver/decodes", all + "---- latent heads\n" + on.text);
+  tests::golden("driver/decodes", all + "---- MLA\n" + on.text);
 }
 
 TEST_CASE("what backwards put on their streams", "[driver][launches]") {

@@ -122,7 +122,7 @@ Subject::Subject(compiler::BoundMod mod)
     : written(runtime::as_written(std::move(mod))), lowered(compiler::lower(written)) {}
 
 std::string Engine::why_not(const Shape& shape) const {
-  const bool takes = latent && shape.latent && shape.d == 576 && shape.dv == 512;
+  const bool takes = mla && shape.mla && shape.d == 576 && shape.dv == 512;
   if (std::max(shape.d, shape.dv) > widest && !takes) return fmt::format("heads wider than {}", widest);
   if (shape.apart() && !apart) return "queries and keys that are described apart";
   if (shape.e4m3 && products_of_e4m3) {

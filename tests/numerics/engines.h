@@ -35,7 +35,7 @@ struct Engine {
   std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
   bool apart = false;          ///< takes calls that describe q and keys apart
   std::int64_t widest = 1024;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
-  bool latent = false;  ///< takes heads of 576 columns of which values are the first 512, however wide others are
+  bool mla = false;  ///< takes heads of 576 columns of which values are the first 512, however wide others are
   Narrow narrow = Narrow::all;
   /// Where q, k and v hold e4m3, so do operands of its products, probabilities too; else these have f32.
   bool products_of_e4m3 = false;

@@ -154,7 +154,7 @@ std::string Shape::describe() const {
   if (!q_offsets.empty()) more += fmt::format(", q_offsets [{}]", fmt::join(q_offsets, " "));
   if (page) more += fmt::format(", pages of {}{}", page, holes ? " with holes" : "");
   if (narrow) more += ", k and v of e4m3";
-  if (latent) more += ", v within k";
+  if (mla) more += ", v within k";
   if (e4m3) more += ", q, k and v of e4m3";
   if (piece) more += fmt::format(", pieces of {}", piece);
   if (before) more += ", results before";
@@ -258,7 +258,7 @@ Inputs inputs(const Shape& shape) {
   in.q = filled(shape.e4m3 ? DType::e4m3 : shape.dtype, q);
   const DType kept = shape.narrow || shape.e4m3 ? DType::e4m3 : shape.dtype;
   in.k = filled(kept, kv(shape.d));
-  if (shape.latent) {
+  if (shape.mla) {
     in.v = in.k;
     in.v.tensor.shape[static_cast<std::size_t>(in.v.tensor.rank - 1)] = shape.dv;
   } else {

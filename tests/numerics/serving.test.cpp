@@ -214,7 +214,7 @@ TEST_CASE("keys in pages are as the oracle has them", "[engine][serving]") {
 }
 
 /// Heads of 576 columns, of which values are the first 512.
-std::vector<Shape> latent() {
+std::vector<Shape> mla() {
   std::vector<Shape> out;
   for (const std::int64_t heads : {1, 5, 16, 24})
     for (const std::int64_t page : {0, 1, 16, 64}) {
@@ -234,20 +234,20 @@ std::vector<Shape> latent() {
                      .used = page || nth % 2 ? std::vector<std::int64_t>{150, 0, 67} : std::vector<std::int64_t>{},
                      .page = page,
                      .holes = nth % 5 == 2,
-                     .latent = true,
+                     .mla = true,
                      .seed = nth + 1});
     }
   return out;
 }
 
-TEST_CASE("latent heads are as the oracle has them: values are the first columns of the keys", "[engine][serving]") {
-  for (const Shape& shape : latent())
+TEST_CASE("MLA is as the oracle has them: values are the first columns of the keys", "[engine][serving]") {
+  for (const Shape& shape : mla())
     for (const Attention* attention : {&plain, &causal, &rich}) agree(*attention, shape);
 }
 
-TEST_CASE("latent heads give what the same values in memory of their own give", "[engine][serving]") {
+TEST_CASE("MLA gives what the same values in memory of their own give", "[engine][serving]") {
   for (const Engine* engine : engines())
-    for (Shape shape : latent()) {
+    for (Shape shape : mla()) {
       if (engine->widest < shape.d || shape.layout != Layout::bhsd) continue;
       const Inputs in = tests::inputs(shape);
       Inputs apart = in;

@@ -114,7 +114,7 @@ class Contract(Calls):
                 self.close(self.result(name)[1], wanted[name])
 
     def test_values_within_keys(self):
-        # Latent heads: values are the first columns of the keys.
+        # MLA: values are the first columns of the keys.
         _, k, _ = self.qkv(hq=1, skv=5)
         write_npy(self.at / "first.npy", [1, 1, 5, 1], k[::2])
         for target in ["oracle", "cpu"] if ENGINE else ["oracle"]:

@@ -95,14 +95,14 @@ struct CutTile {
 
 /// For kernels whose blocks share the keys of a tile, and load these by the copy engine. `arrivals` is null: a kernel
 /// behind it adds up the parts of the tiles that `cut` lists, one for each block or cluster of them.
-struct LatentArgs : DecodeArgs {
+struct MlaArgs : DecodeArgs {
   TensorMap q_map, k_map;
   CutTile* cut;
-  int cuts;  ///< how many of them, at most join_threads
+  int cuts;  ///< how many of them, at most combine_mla_threads
 };
 
-/// Threads of a block of join_latent_sm90.cuh, and how many blocks it has for each of the kernel before it.
-constexpr int join_threads = 256, join_blocks = 4;
+/// Threads of a block of combine_mla_sm90.cuh, and how many blocks it has for each of the kernel before it.
+constexpr int combine_mla_threads = 256, combine_mla_blocks = 4;
 
 /// What elements are, where a kernel takes any of several types. f64, e4m3: append.cuh alone.
 enum class Stored : int { f32, f16, bf16, f64, e4m3 };

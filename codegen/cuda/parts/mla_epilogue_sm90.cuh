@@ -30,7 +30,7 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
   }
 
   /// Stores results, or a part of them. What it needs to know of the tile is found anew: products leave no registers.
-  __device__ void store(const LatentItem<Tile, User>& item, int parity, float* part_at) {
+  __device__ void store(const MlaItem<Tile, User>& item, int parity, float* part_at) {
     int thread = static_cast<int>(threadIdx.x) % 128;
     pin(thread);
     const int lane = thread % 32, warp = thread / 32, row = 16 * warp + lane / 4;
@@ -92,11 +92,11 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
 
   /// A warp computes a row's results of this group's columns once more, pair by pair: a removed value must not reach a
   /// result, and a product of matrices leaves nothing out. Powers are relative to `over`.
-  __device__ void by_pairs(const LatentItem<Tile, User>& item, const Rows& rows, int row, float* part_at, float over,
+  __device__ void by_pairs(const MlaItem<Tile, User>& item, const Rows& rows, int row, float* part_at, float over,
                            typename Rows::Factors by) const {
     constexpr int lanes = 32;
     const User& user = softmax.user;
-    const LatentTile<Tile>& of = item.of;
+    const MlaTile<Tile>& of = item.of;
     const int h = rows.head(row);
     const Where at = of.at(h);
     const auto head = user.head(at);
@@ -140,7 +140,7 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
     }
   }
   /// Where a key lies, or null: its page does not exist.
-  __device__ const Element* key_line(const LatentTile<Tile>& of, int key) const {
+  __device__ const Element* key_line(const MlaTile<Tile>& of, int key) const {
     const auto* data = static_cast<const Element*>(args.k.data) + of.kv_head * args.k.head;
     if constexpr (Tile::paged) {
       const int nth = key / args.pages.rows, page = args.pages.at[of.b * args.pages.entry + nth * args.pages.nth];

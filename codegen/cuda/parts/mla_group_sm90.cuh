@@ -14,8 +14,8 @@ namespace attune {
 template <class Tile, class User, int Group>
 struct MlaGroup90 {
   using Element = typename Tile::Element;
-  using Shared = SharedLatent<Tile>;
-  using Rows = LatentRows<Tile, User>;
+  using Shared = SharedMla<Tile>;
+  using Rows = MlaRows<Tile, User>;
   static constexpr int n = Tile::n, columns = Tile::dv / 2;
   static constexpr bool running = !fixed_maximum<Tile, User>;
   static constexpr int slack = Tile::max ? 0 : 8;
@@ -23,17 +23,17 @@ struct MlaGroup90 {
                 Tile::dv % 256 == 0 && Tile::dv <= 512);
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
-  const LatentArgs& args;
+  const MlaArgs& args;
   const unsigned shared;
-  const LatentItem<Tile, User>& item;
+  const MlaItem<Tile, User>& item;
   const int lane, warp, row;  ///< row: the thread's first
   Softmax80<User, running, 1, slack, Tile::heads> softmax;
   float s[n / 2], o[columns / 2];
   unsigned p[n / 4];
 
-  __device__ MlaGroup90(const LatentArgs& args, const User& user, unsigned shared, const LatentItem<Tile, User>& item)
+  __device__ MlaGroup90(const MlaArgs& args, const User& user, unsigned shared, const MlaItem<Tile, User>& item)
       : MlaGroup90(args, shared, item, Rows(args, user, item.of, cluster_rank<Tile>())) {}
-  __device__ MlaGroup90(const LatentArgs& args, unsigned shared, const LatentItem<Tile, User>& item, const Rows& rows)
+  __device__ MlaGroup90(const MlaArgs& args, unsigned shared, const MlaItem<Tile, User>& item, const Rows& rows)
       : args(args), shared(shared), item(item), lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32 % 4), row(16 * warp + lane / 4),
         softmax(rows.user, item.of.at(rows.head(row)), rows.query(row), item.of.q_offset, item.of.q_offset,
@@ -46,10 +46,10 @@ struct MlaGroup90 {
   }
   __device__ void release(int stage, int what) const { arrive_as_warp(Shared::used(shared, stage, what), lane); }
 
-  __device__ static int stage(LatentPlace<Tile> place, int group) { return 2 * place.stage + group; }
+  __device__ static int stage(MlaPlace<Tile> place, int group) { return 2 * place.stage + group; }
 
   /// Issues the products of the queries with the keys of this group's stage, as these arrive.
-  __device__ void scores(LatentPlace<Tile> place) {
+  __device__ void scores(MlaPlace<Tile> place) {
     const int mine = stage(place, Group);
 #pragma unroll
     for (int nth = 0; nth < Shared::chunks; ++nth) {
@@ -162,14 +162,14 @@ struct MlaGroup90 {
     named_sync(group_cleared + Group, group_threads);
   }
   /// This group's columns of the other's stage have arrived: the other group has seen it.
-  __device__ void see_other(LatentPlace<Tile> place) const {
+  __device__ void see_other(MlaPlace<Tile> place) const {
 #pragma unroll
     for (int c = 0; c < Shared::half_chunks; ++c)
       barrier_wait(Shared::full(shared, stage(place, 1 - Group), Group * Shared::half_chunks + c), place.phase);
   }
 
   /// The other group's probabilities of step `step` times this group's columns of its values.
-  __device__ void take(int step, LatentPlace<Tile> place) {
+  __device__ void take(int step, MlaPlace<Tile> place) {
     const int theirs = stage(place, 1 - Group);
     take_over();
     see_other(place);
@@ -178,7 +178,7 @@ struct MlaGroup90 {
     add_other(theirs);
   }
   /// This group's probabilities are handed over, and multiplied with its columns of their values.
-  __device__ void give(int step, LatentPlace<Tile> place, bool moved, const float (&lift)[1][2], bool waits) {
+  __device__ void give(int step, MlaPlace<Tile> place, bool moved, const float (&lift)[1][2], bool waits) {
     const int mine = stage(place, Group);
     hand_over();
     if (moved) rescale(lift);
@@ -190,13 +190,13 @@ struct MlaGroup90 {
     pin(o);
     release(mine, Group);
   }
-  __device__ void wait_for_scores(LatentPlace<Tile> place) {
+  __device__ void wait_for_scores(MlaPlace<Tile> place) {
     wgmma_wait<0>();
     pin(s);
     release(stage(place, Group), Shared::used_rest);
   }
 
-  __device__ void run(LatentPlace<Tile>& place) {
+  __device__ void run(MlaPlace<Tile>& place) {
     // Warps must agree on which products they issue, and the compiler know it.
     const int pairs = uniform(item.pairs);
     constexpr bool scores_first = Group == 0 || Tile::turns < 2;

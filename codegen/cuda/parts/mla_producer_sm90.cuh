@@ -15,7 +15,7 @@ struct MlaBoxes {
   int position[boxes], batch[boxes];  ///< batch: a page's, where keys are paged
 
   /// Of the tile from key `first` on.
-  __device__ void look_up(const LatentArgs& args, const LatentTile<Tile>& of, const int* pages, int entry, int first) {
+  __device__ void look_up(const MlaArgs& args, const MlaTile<Tile>& of, const int* pages, int entry, int first) {
 #pragma unroll
     for (int i = 0; i < boxes; ++i) {
       const int row = first + i * Tile::box;
@@ -31,7 +31,7 @@ struct MlaBoxes {
     }
   }
   /// The same once page numbers have come: those of no page lie before all there is.
-  __device__ MlaBoxes checked(const LatentArgs& args) const {
+  __device__ MlaBoxes checked(const MlaArgs& args) const {
     MlaBoxes out;
 #pragma unroll
     for (int i = 0; i < boxes; ++i) {
@@ -45,16 +45,16 @@ struct MlaBoxes {
 /// A thread loads one group's tiles, and that of the first group the queries too.
 template <int Group, class Tile, class User>
 struct MlaProducer90 {
-  using Shared = SharedLatent<Tile>;
+  using Shared = SharedMla<Tile>;
 
-  const LatentArgs& args;
+  const MlaArgs& args;
   const User& user;
   const Share& share;
   unsigned shared;
-  LatentPlace<Tile> place;
+  MlaPlace<Tile> place;
 
-  __device__ void load_queries(const LatentTile<Tile>& of) const {
-    const LatentRows<Tile, User> rows(args, user, of, cluster_rank<Tile>());
+  __device__ void load_queries(const MlaTile<Tile>& of) const {
+    const MlaRows<Tile, User> rows(args, user, of, cluster_rank<Tile>());
     const unsigned full = shared + Shared::q_full;
     const int position = of.queries.start + rows.first_query, batch = is_packed<Tile> && args.q_starts ? 0 : of.b,
               head = rows.first_head % of.group;
@@ -92,8 +92,8 @@ struct MlaProducer90 {
     unsigned q_phase = 1;
 #pragma unroll 1
     for (int tile = share.begin.tile; has_tile(share, tile); ++tile) {
-      const LatentItem<Tile, User> item(args, user, share, tile);
-      const LatentTile<Tile>& of = item.of;
+      const MlaItem<Tile, User> item(args, user, share, tile);
+      const MlaTile<Tile>& of = item.of;
       // Queries come with every tile, so that their barrier's phase is known by the tile alone.
       if constexpr (Group == 0) {
         barrier_wait(shared + Shared::q_empty, q_phase);

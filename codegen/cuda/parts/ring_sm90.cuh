@@ -22,7 +22,7 @@ enum NamedBarrier : int {
   // keys_sm90.cuh, queries_sm90.cuh
   first_group_done = 1,   ///< its four warps are done with the operands that results pass over
   second_group_done = 2,  ///< the same of the other group
-  // latent_sm90.cuh
+  // mla_sm90.cuh
   all_groups = 1,
   scores_done = 2,    ///< + group: its scores are there
   probabilities = 4,  ///< + group: its probabilities are in shared memory

@@ -88,11 +88,11 @@ constexpr std::array rows{
     ShapeRow{"out_dtype", "f32, f16 or bf16", "of o; as dtype if left out, and bf16 for e4m3",
              [](Shape& s, std::string_view v) { return set_dtype(s.out_dtype, v) && s.out_dtype != DType::e4m3; },
              [](const Shape& s) { return dtype_text(s.out_dtype); }, JsonForm::text, false},
-    ShapeRow{"d", "a number from 1 to 576", "width of a head, to 256 unless it is latent; 128 if left out",
-             [](Shape& s, std::string_view v) { return set_number(s.d, v, 1, codegen::latent_d); },
+    ShapeRow{"d", "a number from 1 to 576", "width of a head, to 256 unless it is MLA; 128 if left out",
+             [](Shape& s, std::string_view v) { return set_number(s.d, v, 1, codegen::mla_d); },
              [](const Shape& s) { return std::to_string(s.d); }, JsonForm::number, false},
-    ShapeRow{"dv", "a number from 1 to 576", "width of the values, to 256 unless heads are latent; as d if left out",
-             [](Shape& s, std::string_view v) { return set_number(s.dv, v, 1, codegen::latent_d); },
+    ShapeRow{"dv", "a number from 1 to 576", "width of the values, to 256 unless it is MLA; as d if left out",
+             [](Shape& s, std::string_view v) { return set_number(s.dv, v, 1, codegen::mla_d); },
              [](const Shape& s) { return number_text(s.dv); }, JsonForm::number, false},
     ShapeRow{"length", "to_1k, to_4k or longer", "of the sequences; each of them if left out",
              [](Shape& s, std::string_view v) { return (s.length = codegen::length_named(v)).has_value(); },
@@ -103,7 +103,7 @@ constexpr std::array rows{
     ShapeRow{"shared_heads", "1, 2, 4, 8, 16, 32 or 64",
              "query heads of a key head that share a tile of queries; 1 if left out",
              [](Shape& s, std::string_view v) {
-               return set_number(s.heads, v, 1, codegen::latent_rows) &&
+               return set_number(s.heads, v, 1, codegen::mla_rows) &&
                       std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
@@ -113,15 +113,14 @@ constexpr std::array rows{
     flag<&Shape::narrow>("narrow", "do keys and values hold e4m3, beside queries that do not?"),
     flag<&Shape::before>("before", "are results over other keys merged in?"),
     flag<&Shape::pieces>("pieces", "are keys summed in pieces?"),
-    flag<&Shape::latent>("latent", "are values the first columns of the keys, of heads of 576?"),
-    ShapeRow{"page_rows", "1, 2, 4 … 64",
-             "latent, in pages: the largest power of 2 that divides a page's rows; 64 if left out",
-             [](Shape& s, std::string_view v) {
-               return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
-             },
-             [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number,
-             false},
-    flag<&Shape::pairs>("pairs", "latent: do more than 64 rows, queries times heads, share keys?"),
+    flag<&Shape::mla>("mla", "are values the first columns of the keys, of heads of 576?"),
+    ShapeRow{
+        "page_rows", "1, 2, 4 … 64", "MLA, in pages: the largest power of 2 that divides a page's rows; 64 if left out",
+        [](Shape& s, std::string_view v) {
+          return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
+        },
+        [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number, false},
+    flag<&Shape::pairs>("pairs", "MLA: do more than 64 rows, queries times heads, share keys?"),
     flag<&Shape::boxes>("boxes", "can the copy engine take the tensors? As for contiguous ones if left out"),
     ShapeRow{"load", load_widths, "that rows of q, k and v may be read by; as for contiguous ones if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
@@ -174,13 +173,13 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.packed = shape.packed;
   out.heads = static_cast<int>(shape.heads);
   out.few = shape.few;
-  out.apart = shape.apart || shape.paged || shape.latent;
+  out.apart = shape.apart || shape.paged || shape.mla;
   out.paged = shape.paged;
   out.narrow = shape.narrow;
   out.before = shape.before;
   out.pieces = shape.pieces;
-  out.latent = shape.latent;
-  out.page_rows = shape.latent && shape.paged ? static_cast<int>(shape.page_rows) : 0;
+  out.mla = shape.mla;
+  out.page_rows = shape.mla && shape.paged ? static_cast<int>(shape.page_rows) : 0;
   out.pairs = shape.pairs;
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
              kept = out.narrow ? 1 : in;
@@ -207,7 +206,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.narrow = spec.narrow;
   out.before = spec.before;
   out.pieces = spec.pieces;
-  out.latent = spec.latent;
+  out.mla = spec.mla;
   if (spec.page_rows) out.page_rows = spec.page_rows;
   out.pairs = spec.pairs;
   out.negative = !spec.scale_positive;

@@ -185,12 +185,12 @@ class DeviceCarrier : public Carrier {
     if (!ranks.room || ranks.room->device() != device) ranks.room = std::make_shared<DeviceRoom>(device);
     return ranks.room;
   }
-  /// Are values the first columns of keys? Those of latent heads are, and travel with them. A rank that holds no keys
+  /// Are values the first columns of keys? MLA's are, and travel with them. A rank that holds no keys
   /// goes by the widths alone.
   bool has_one_tensor() const {
     return rank_.call().what.visit([&](const auto& call) {
       const bool within = rank_.kv_rows() == 0 || compiler::values_within_keys(call.k, call.v);
-      return codegen::is_latent(rank_.problem().d, rank_.problem().dv, within);
+      return codegen::is_mla(rank_.problem().d, rank_.problem().dv, within);
     });
   }
   bool is_few() const { return codegen::few_rows(rank_.problem().q.length, rank_.problem().group); }

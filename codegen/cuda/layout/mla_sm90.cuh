@@ -1,11 +1,11 @@
-// codegen/cuda/layout/latent_sm90.cuh — the shared memory of a block of kernels/latent_sm90.cuh, in bytes
+// codegen/cuda/layout/mla_sm90.cuh — the shared memory of a block of kernels/mla_sm90.cuh, in bytes
 #pragma once
 
 #include "codegen/cuda/layout/chunks.cuh"
 
 namespace attune {
 
-struct LatentLayout90 {
+struct MlaLayout90 {
   int m, n, d, dv, stages, element;  ///< as Tile has them; bytes of an element
   int number = 4, share_bytes = 32;  ///< bytes of an f32 and of a Share
   int chunk = chunk_bytes / element, chunks = d / chunk, v_chunks = dv / chunk, half_chunks = v_chunks / 2;
