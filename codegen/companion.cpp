@@ -15,7 +15,7 @@ namespace {
 using When = Companion::When;
 
 template <CoverForm form>
-Source lists_page(const GpuParts& parts, const KernelPlan& plan) {
+Source lists_source(const GpuParts& parts, const KernelPlan& plan) {
   return cover_source(*parts.of, plan.spec.wide, plan.spec.arch, form);
 }
 bool is_listed(const GpuParts& parts, const KernelPlan&) { return parts.facts.listed; }
@@ -46,7 +46,7 @@ Grid spread_grid(const LaunchCall& call) {
           static_cast<unsigned>(p.q_heads), static_cast<unsigned>(p.batch)};
 }
 
-Source repair_page(const GpuParts& parts, const KernelPlan& plan) {
+Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
   KernelPlan careful = plan;
   Tile& tile = careful.tile;
   tile.m = tile.n = 64;
@@ -57,24 +57,24 @@ Source repair_page(const GpuParts& parts, const KernelPlan& plan) {
               {"vector", 0},
               {"exact", plan.spec.exact},
               {"passes", 1}};
-  return page_beside(parts, careful, "repair_sm80");
+  return source_beside(parts, careful, "repair_sm80");
 }
 
 constexpr Companion repair(bool early) {
   return {.when = When::after,
           .role = "repair",
           .name = "repair_sm80",
-          .source = repair_page,
+          .source = repair_source,
           .needed = may_be_odd,
           .grid = repair_grid,
           .threads = 128,
           .early = early};
 }
 
-constexpr Companion lists(std::string_view role, Source (*page)(const GpuParts&, const KernelPlan&), bool early) {
+constexpr Companion lists(std::string_view role, Source (*source)(const GpuParts&, const KernelPlan&), bool early) {
   return {.role = role,
           .name = "cover",
-          .source = page,
+          .source = source,
           .needed = is_listed,
           .threads = cover_threads,
           .early = early,
@@ -83,9 +83,9 @@ constexpr Companion lists(std::string_view role, Source (*page)(const GpuParts&,
 
 }  // namespace
 
-constinit const Companion lists_along_kv = lists("lists along kv", lists_page<CoverForm::of_queries>, false),
-                          lists_along_q = lists("lists along q", lists_page<CoverForm::of_keys>, false),
-                          table_of_visits = lists("table of visits", lists_page<CoverForm::visits>, true);
+constinit const Companion lists_along_kv = lists("lists along kv", lists_source<CoverForm::of_queries>, false),
+                          lists_along_q = lists("lists along q", lists_source<CoverForm::of_keys>, false),
+                          table_of_visits = lists("table of visits", lists_source<CoverForm::visits>, true);
 
 constinit const Companion turn_values{
     .role = "values turned round",
@@ -114,7 +114,7 @@ constinit const Companion combine_mla{
     .role = "parts",
     .name = "combine_mla_sm90",
     .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return page_beside(parts, plan, "combine_mla_sm90"); },
+                 const KernelPlan& plan) { return source_beside(parts, plan, "combine_mla_sm90"); },
     .grid =
         [](const LaunchCall& call) {
           return Grid{static_cast<unsigned>(call.blocks * combine_mla_blocks), 1, 1};
@@ -142,7 +142,7 @@ constinit const Companion spread_diagonals{
     .role = "sums along diagonals",
     .name = "spread_diagonals",
     .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return page_beside(parts, plan, "spread_diagonals"); },
+                 const KernelPlan& plan) { return source_beside(parts, plan, "spread_diagonals"); },
     .needed = leaves_diagonals,
     .grid = spread_grid,
     .threads = diagonals_threads,

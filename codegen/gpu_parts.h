@@ -42,7 +42,7 @@ struct GradientParts {
   std::vector<compiler::Scatter> of_sink;
 };
 
-/// What kernels are chosen by and what pages are written from, derived once for a Mod. `levels.left` holds exponent,
+/// What kernels are chosen by and what sources are written from, derived once for a Mod. `levels.left` holds exponent,
 /// what limits leave of the mask, prob, and the limits. Refers to the lowered Mod, which must live as long.
 struct GpuParts {
   const compiler::LoweredMod* of = nullptr;

@@ -24,7 +24,7 @@ std::string_view name_of(Way way);
 /// What its kernels walk where a mask needs lists.
 CoverForm cover_form(Way way);
 
-/// A number that a kernel's tile is cut by: in variants, and in the Tile of a page.
+/// A number that a kernel's tile is cut by: in variants, and in the Tile of a source.
 struct Member {
   std::string_view name;
   int least, most, step = 1;  ///< its values
@@ -86,7 +86,7 @@ struct KernelDescriptor {
   KernelChoice (*choice)(const KernelSpec& spec, const Variant& variant) = nullptr;
   /// Tiles that a search tries instead of this one: the first legal one of each group. Null: no others.
   std::vector<std::vector<Variant>> (*other_tiles)(const Variant& from) = nullptr;
-  /// What a page says before it includes the kernel. Null: nothing.
+  /// What a source says before it includes the kernel. Null: nothing.
   std::string (*preamble)(const KernelPlan& plan) = nullptr;
 };
 

@@ -45,7 +45,7 @@ struct KernelSpec {
 /// BackwardArgs.
 enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward };
 
-/// How a kernel's tile is cut: what launches depend on, and what its page alone says.
+/// How a kernel's tile is cut: what launches depend on, and what its source alone says.
 struct Tile {
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
   int heads = 1;                                   ///< query heads of a key head that share a tile: 1, 2, 4 … 64
@@ -53,7 +53,7 @@ struct Tile {
   int cluster = 1;                                 ///< blocks that have other rows of the same keys, at the same time
   bool pairs = false;                              ///< two blocks that share a tile may be a cluster
   bool turned = false;                             ///< values come turned round, by a kernel before
-  std::vector<std::pair<std::string, int>> own{};  ///< further members of the page's Tile, which this kernel knows
+  std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, which this kernel knows
 
   /// Queries of a tile.
   int queries() const { return m / heads; }

@@ -10,7 +10,7 @@
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/gpu_element.h"
-#include "codegen/page.h"
+#include "codegen/source_text.h"
 
 namespace attune::tools {
 namespace {
@@ -118,7 +118,7 @@ std::string required(const std::string& name, std::size_t bytes) {
 }
 
 std::string user_struct(const Launch& launch, const std::string& name) {
-  const ir::Signature signature = codegen::page_signature(launch.mod);
+  const ir::Signature signature = codegen::source_signature(launch.mod);
   std::string out = fmt::format("struct {} {{\n", name);
   for (std::size_t i = 0; i < launch.mod.captures.size(); ++i) {
     const auto& slot = launch.mod.captures[i];
@@ -130,8 +130,8 @@ std::string user_struct(const Launch& launch, const std::string& name) {
   }
   for (const auto& param : signature.params)
     out += fmt::format("  {} {};\n", param.type == ir::Type::F32 ? "float" : "int", param.name);
-  out += fmt::format("  float {}; /* of q . k */\n}};\n", codegen::page_scale);
-  return out + required(name, codegen::page_bytes(launch.mod, launch.wide));
+  out += fmt::format("  float {}; /* of q . k */\n}};\n", codegen::source_scale);
+  return out + required(name, codegen::source_bytes(launch.mod, launch.wide));
 }
 
 /// Of the companions that such launches need, those that get this struct.

@@ -21,7 +21,7 @@ std::vector<std::string> chosen(const KernelSpec& spec, const ModFacts& facts = 
   return out;
 }
 
-/// A member that the page's Tile alone has; 0: none.
+/// A member that the source's Tile alone has; 0: none.
 int said(const KernelPlan& plan, std::string_view name) {
   const auto found = std::ranges::find(plan.tile.own, name, [](const auto& one) { return one.first; });
   return found == plan.tile.own.end() ? 0 : found->second;
@@ -137,8 +137,8 @@ TEST_CASE("heads share tiles where there are few queries, and nothing that lanes
     for (const KernelChoice& c : all.choices) {
       CHECK(c.plan.tile.heads == heads);
       CHECK(c.plan.tile.queries() == c.plan.tile.m / heads);
-      const std::string page = kernel_source(parts, c.plan).text;
-      CHECK(page.find(fmt::format("heads = {};", heads)) != std::string::npos);
+      const std::string source = kernel_source(parts, c.plan).text;
+      CHECK(source.find(fmt::format("heads = {};", heads)) != std::string::npos);
     }
     return heads == 8;
   };
@@ -310,9 +310,9 @@ TEST_CASE("values of e4m3 are turned round before where many tiles of queries re
         const Preference preference{variant(fmt::format("forward_e4m3_sm90:n={},turned={}", n, value)), true, ""};
         const KernelPlan plan = choose(spec, {}, {}, &preference).choices.front().plan;
         CHECK(plan.tile.turned == (value == 1));
-        const std::string page = turn_source(plan).text;
-        CHECK(page.find(fmt::format("n = {}, dv = 96", n)) != std::string::npos);
-        CHECK(page.find(packed ? "Layout::packed" : "Layout::dense") != std::string::npos);
+        const std::string source = turn_source(plan).text;
+        CHECK(source.find(fmt::format("n = {}, dv = 96", n)) != std::string::npos);
+        CHECK(source.find(packed ? "Layout::packed" : "Layout::dense") != std::string::npos);
       }
 }
 

@@ -157,7 +157,7 @@ bool is_golden(const CorpusMod& mod) {
   return std::ranges::find(names, mod.name) != names.end();
 }
 
-/// Half of the rows, each with another mod. Slow rows take architectures in turn. forward_page.test.cpp compiles every
+/// Half of the rows, each with another mod. Slow rows take architectures in turn. kernel_source.test.cpp compiles every
 /// mod with a small kernel.
 void rotate(std::size_t half) {
   if (skips_compiling()) return;
@@ -245,10 +245,10 @@ void rotate_backward(std::size_t half) {
 TEST_CASE("the kernels that append, clear and combine compile without spills for every architecture", "[cuda]") {
   if (skips_compiling()) return;
   for (const int arch : {80, 86, 90, 100, 120})
-    for (const codegen::Source& page :
+    for (const codegen::Source& source :
          {codegen::append_source(arch), codegen::clear_source(arch), codegen::copy_rows_source(arch),
           codegen::add_parts_source(arch), codegen::merge_parts_source(arch)})
-      CHECK(flaw(runtime::cuda::compile(page), 0) == "");
+      CHECK(flaw(runtime::cuda::compile(source), 0) == "");
 }
 
 TEST_CASE("the kernel that turns values round compiles without spills for every tile", "[cuda]") {

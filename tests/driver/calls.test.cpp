@@ -209,23 +209,23 @@ TEST_CASE("a cover is for calls of its mask, however exact they are", "[driver]"
   CHECK(fake::launches().size() == 1);
 }
 
-TEST_CASE("a cold kernel has its parts derived once and each candidate's page written once", "[driver][cold]") {
+TEST_CASE("a cold kernel has its parts derived once and each candidate's source written once", "[driver][cold]") {
   const Call call;
   const Attention causal = call.causal(0.625f);
   const auto compiled = runtime::cuda::compiled_kernels(), derived = codegen::gpu_parts_derived(),
-             written = codegen::kernel_pages_written();
+             written = codegen::kernel_sources_written();
   causal.run(call.forward);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 1);
   CHECK(codegen::gpu_parts_derived() == derived + 1);
-  CHECK(codegen::kernel_pages_written() == written + 1);
+  CHECK(codegen::kernel_sources_written() == written + 1);
   causal.run(call.forward);
   CHECK(codegen::gpu_parts_derived() == derived + 1);
-  CHECK(codegen::kernel_pages_written() == written + 1);
+  CHECK(codegen::kernel_sources_written() == written + 1);
   // The kernel that writes its lists needs no parts of its own.
   call.documents(0.625f).run(call.forward);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 3);
   CHECK(codegen::gpu_parts_derived() == derived + 2);
-  CHECK(codegen::kernel_pages_written() == written + 2);
+  CHECK(codegen::kernel_sources_written() == written + 2);
 }
 
 TEST_CASE("a call on a device is told with its kernel and its workspace", "[driver]") {

@@ -435,7 +435,7 @@ class Contract(Calls):
             for line in map(json.loads, said.stdout.splitlines()):
                 self.assertTrue(line["good"] and {"o", "lse", "dq", "dk", "dv", *([name] if name else [])} <= set(line))
 
-    def test_pages_of_a_backward(self):
+    def test_sources_of_a_backward(self):
         documents = ["--mask", "doc[q] == doc[kv]", "--capture", "doc=i32[8192]"]
         by_head = ["--score", "s + bias[h]", "--capture", "bias=f32[16]", *documents]
         by_key = ["--score", "s + bias[kv]", "--capture", "bias=f32[8192]", *documents]
@@ -446,11 +446,11 @@ class Contract(Calls):
                 (by_key, ["--grads", "bias"], ["rows", "queries_sm80", "keys_sm80", "store_sums"],
                  ["lists along kv", "lists along q"])):
             said = self.attune("cuda", *mods, "--backward", *grads, "--json")
-            pages = json.loads(said.stdout)["pages"]
-            self.assertEqual([page["kernel"] for page in pages], kernels)
+            sources = json.loads(said.stdout)["sources"]
+            self.assertEqual([source["kernel"] for source in sources], kernels)
             said = self.attune("cuda", *mods, "--backward", *grads, "--lists", "--json")
-            self.assertEqual([page["of"] for page in json.loads(said.stdout)["pages"]], lists)
-        self.assertIn("sums_of_", pages[1]["text"])
+            self.assertEqual([source["of"] for source in json.loads(said.stdout)["sources"]], lists)
+        self.assertIn("sums_of_", sources[1]["text"])
         text = self.attune("cuda", *by_head, "--backward").stdout
         self.assertEqual(re.findall(r"^// ---- (.*) ----$", text, re.M),
                          ["rows before", "backward", "dq after", "repair after"])
@@ -479,8 +479,8 @@ class Contract(Calls):
             self.refused("bad-choice", *arguments, "--exact", "yes")
         for dtype, usual in ("f32", "exact"), ("f16", "fast"), ("bf16", "fast"):
             for asked, space in ([], usual), (["--exact", "true"], "exact"), (["--exact", "false"], "fast"):
-                page = self.attune("cuda", "kv <= q", "--dtype", dtype, *asked).stdout
-                self.assertIn(f"namespace attune::{space} ", page)
+                source = self.attune("cuda", "kv <= q", "--dtype", dtype, *asked).stdout
+                self.assertIn(f"namespace attune::{space} ", source)
 
         def explained(*asked):
             return self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "90", "--dtype", "f32", "--seq",
@@ -587,7 +587,7 @@ class Contract(Calls):
             self.assertTrue(0 <= line["o"]["error"] <= line["o"]["allowed"] < 0.1)
         self.refused("bad-size", "verify", "--calls", "0")
 
-    def test_pages_of_cuda(self):
+    def test_sources_of_cuda(self):
         said = self.attune("cuda", "--score", "s + slope[h] * f32(kv - q)", "--capture", "slope=f32[16]")
         self.assertEqual((said.returncode, said.stderr), (0, ""))
         self.assertIn("struct User {", said.stdout)
@@ -596,10 +596,10 @@ class Contract(Calls):
         self.assertEqual((old["kernel"], old["candidates"][0]["kernel"]), ("forward_sm80", "forward_sm80"))
         self.assertIn("compute capability", old["story"])
         for width, load, store in (100, 8, 8), (98, 4, 4), (33, 0, 0):
-            page = self.attune("cuda", "s", "--arch", "90", "--dtype", "f16", "--d", width).stdout
-            self.assertIn("forward_sm80", page)
-            self.assertIn(f"static constexpr int vector = {load};", page)
-            self.assertIn(f"static constexpr int store = {store};", page)
+            source = self.attune("cuda", "s", "--arch", "90", "--dtype", "f16", "--d", width).stdout
+            self.assertIn("forward_sm80", source)
+            self.assertIn(f"static constexpr int vector = {load};", source)
+            self.assertIn(f"static constexpr int store = {store};", source)
         lists = self.attune("cuda", "doc[q] == doc[kv]", "--capture", "doc=i32[64]", "--lists")
         self.assertEqual(lists.returncode, 0)
         self.assertIn("cover", lists.stdout)
@@ -1088,11 +1088,11 @@ class Contract(Calls):
         self.assertEqual(len(folders), len(logged))
         for folder in folders:
             self.assertEqual(sorted(f.name for f in folder.iterdir()),
-                             ["00-attention.mod", "04-choice.txt", "05-page.cu", "06-kernel.ptx", "07-kernel.cubin",
+                             ["00-attention.mod", "04-choice.txt", "05-source.cu", "06-kernel.ptx", "07-kernel.cubin",
                               "08-nvrtc.log"])
             self.assertIn("chosen  forward_sm80", (folder / "04-choice.txt").read_text())
             # Where expressions come from no file, the page's lines lead profilers to the page.
-            page = folder / "05-page.cu"
+            page = folder / "05-source.cu"
             self.assertTrue(page.read_text().startswith(f'#line 2 "{page}"\n'), page.read_text()[:200])
             self.assertIn(str(page), (folder / "06-kernel.ptx").read_text())
             self.assertIn("--generate-line-info", (folder / "08-nvrtc.log").read_text())

@@ -11,7 +11,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# The mods of tests/golden/codegen, and some whose pages differ in kind.
+# The mods of tests/golden/codegen, and some whose sources differ in kind.
 SLOPE, DOC = ["--capture", "slope=f32[16]"], ["--capture", "doc=i32[8192]"]
 MODS = {
     "plain": ["--score", "s"],

@@ -209,7 +209,7 @@ struct Product;
 #define ATTUNE_N240 ATTUNE_WIDTH(240, 15, ATTUNE_EIGHT15, ATTUNE_EIGHT16, ATTUNE_EIGHT17)
 #define ATTUNE_N256 ATTUNE_WIDTH(256, 16, ATTUNE_EIGHT16, ATTUNE_EIGHT17, ATTUNE_EIGHT18)
 
-// All widths, unless a page names those it uses: all of them took a tenth of the time to compile.
+// All widths, unless a source names those it uses: all of them took a tenth of the time to compile.
 #ifndef ATTUNE_PRODUCTS
 #define ATTUNE_PRODUCTS                                                                                             \
   ATTUNE_N16 ATTUNE_N32 ATTUNE_N48 ATTUNE_N64 ATTUNE_N80 ATTUNE_N96 ATTUNE_N112 ATTUNE_N128 ATTUNE_N144 ATTUNE_N160 \

@@ -70,7 +70,7 @@ struct ForwardRun {
   void put_walk(Launches& launches, Walk& walk, void* args, std::size_t bytes, std::byte* memory);
 };
 
-/// The user's struct, as the kernel's page has it.
+/// The user's struct, as the kernel's source has it.
 std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel);
 
 // ---- what a family of kernels needs of a call, by ArgsKind ----------------------------------------------------------

@@ -44,7 +44,7 @@ const Companion tops{
     .role = "tops of rows",
     .name = "plain_tops",
     .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return page_beside(parts, plan, "plain_tops", std::string(name)); },
+                 const KernelPlan& plan) { return source_beside(parts, plan, "plain_tops", std::string(name)); },
     .grid =
         [](const LaunchCall& call) {
           return Grid{static_cast<unsigned>(rows(call)), 1, 1};
