@@ -158,7 +158,7 @@ attune_error* attune_append(const attune_new_keys* keys, const attune_with* with
             .v_new = c::tensor_of(from.v_new, "v_new"),
             .k = c::tensor_of(from.k, "k"),
             .v = c::tensor_of(from.v, "v"),
-            .pages = c::tensor_of(from.pages, "pages"),
+            .page_table = c::tensor_of(from.page_table, "page_table"),
             .kv_len = c::tensor_of(from.kv_len, "kv_len"),
             .cu_seqlens = c::tensor_of(from.cu_new, "cu_new"),
             .k_scale = from.k_scale == 0 ? 1 : from.k_scale,

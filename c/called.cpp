@@ -15,7 +15,7 @@ namespace {
 void refuse_forward_only(const attune_call& from) {
   const std::array<std::pair<const char*, bool>, 7> given{{{"kv_len", from.kv_len},
                                                            {"q_offsets", from.q_offsets},
-                                                           {"pages", from.pages},
+                                                           {"page_table", from.page_table},
                                                            {"o_before", from.o_before},
                                                            {"lse_before", from.lse_before},
                                                            {"kv_offset", from.kv_offset != 0},
@@ -65,7 +65,7 @@ void Call::fill(const attune_call& from, Forward& into) {
   };
   take(from.kv_len, "kv_len", into.kv_len);
   take(from.q_offsets, "q_offsets", into.q_offsets);
-  take(from.pages, "pages", into.pages);
+  take(from.page_table, "page_table", into.page_table);
   take(from.o_before, "o_before", into.o_before);
   take(from.lse_before, "lse_before", into.lse_before);
   into.piece = from.piece;

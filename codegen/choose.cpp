@@ -116,7 +116,7 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     if (preference->only) return out;
     if (!first.why.empty()) out.refused = fmt::format("not {}: {}", preference->variant.text(), first.why);
   }
-  // Others, even if they spill less, find no lengths, positions, pages or pieces.
+  // Others, even if they spill less, find no lengths, positions, page tables or pieces.
   const bool cuts = (spec.apart || spec.pieces) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
                       return cuts_keys(*kernel) && takes_mla(*kernel) == spec.mla &&
                              kernel->why_not(spec, facts).empty();

@@ -22,12 +22,12 @@ struct KernelSpec {
   bool max = false;     ///< the call asks for the rows' maxima
   bool packed = false;  ///< sequences of different lengths
   bool apart = false;   ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
-  bool paged = false;   ///< keys and values lie in pages
+  bool paged = false;   ///< the KV cache is paged
   bool narrow = false;  ///< keys and values hold e4m3, beside queries that do not
   bool before = false;  ///< results of a call over other keys are merged in
   bool pieces = false;  ///< keys are summed in pieces
   bool mla = false;     ///< heads are wider than most, and values are the first columns of the keys
-  int page_rows = 0;    ///< MLA, in pages: the largest power of 2 that divides a page's rows, at most 64
+  int page_rows = 0;    ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
   bool pairs = false;   ///< MLA: more than 64 rows share keys
   int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
   bool few = false;     ///< these heads' queries are 16 rows at most

@@ -11,9 +11,9 @@
 
 namespace attune::compiler {
 
-/// How positions lie in a tensor: dense [B, H, S, D], packed [T, H, D] with sequences one after another, or in pages
-/// [pages, H, page, D] that a table lists for each entry.
-enum class Layout : std::uint8_t { dense, packed, pages };
+/// How positions lie in a tensor: dense [B, H, S, D], packed [T, H, D] with sequences one after another, or paged
+/// [pages, H, page_size, D] that a table lists for each entry.
+enum class Layout : std::uint8_t { dense, packed, paged };
 
 /// The positions of q and what is shaped like it, or those of k and v: which rows there are.
 struct Positions {
@@ -23,7 +23,7 @@ struct Positions {
   std::vector<std::int64_t> starts{};  ///< packed: batch + 1 of them; none where a device has them
   bool operator==(const Positions&) const = default;
   bool packed() const { return layout == Layout::packed; }
-  bool paged() const { return layout == Layout::pages; }
+  bool paged() const { return layout == Layout::paged; }
   bool starts_on_device() const { return packed() && starts.empty(); }
 };
 
@@ -55,7 +55,7 @@ struct Held {
 struct Apart {
   std::vector<std::int64_t> kv_lens{};    ///< keys of each entry, of which kv.length is the greatest; none: not told
   std::vector<std::int32_t> q_offsets{};  ///< of each entry, in place of q_offset; none: all have that
-  std::int64_t page = 0;                  ///< rows of each, where keys lie in pages
+  std::int64_t page_size = 0;             ///< rows of each, where keys are paged
   const Held* held = nullptr;             ///< over ranks
   bool operator==(const Apart&) const = default;
 };

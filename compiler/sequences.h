@@ -14,12 +14,12 @@ struct Inputs {
   const Forward* forward = nullptr;  ///< which may describe keys apart from queries; none for a backward
   bool one_type = true;              ///< must q, k and v hold the same?
 
-  bool paged() const { return forward && forward->pages.given(); }
+  bool paged() const { return forward && forward->page_table.given(); }
   /// Do packed queries read keys that are not packed?
   bool mixed() const { return forward && cu_q->given() && !cu_kv->given() && q->rank == 3 && k->rank == 4; }
 };
 
-/// Packed queries alone: keys are dense, or lie in pages.
+/// Packed queries alone: keys are dense, or paged.
 void check_packed_q(const Inputs& in, Problem& p);
 /// Packed queries, keys and values.
 void check_packed(const Inputs& in, Problem& p);

@@ -290,9 +290,9 @@ class Answer {
         what.backward->push_back(compiler::type_of(c.dtype) == ir::Type::F32);
     }
     Json out = Json::array();
-    const auto add = [&](const std::vector<codegen::CallSource>& pages) {
-      for (const codegen::CallSource& page : pages)
-        out.push_back({{"of", page.of}, {"kernel", page.source.name}, {"text", page.source.text}});
+    const auto add = [&](const std::vector<codegen::CallSource>& sources) {
+      for (const codegen::CallSource& one : sources)
+        out.push_back({{"of", one.of}, {"kernel", one.source.name}, {"text", one.source.text}});
     };
     add(codegen::call_sources(lowered_, what));
     what.lists = true;

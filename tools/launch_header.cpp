@@ -51,16 +51,16 @@ struct attune_forward_args {
   unsigned* next;       /* a dynamic schedule's counter: 0 before the launch */
 };
 struct attune_numbers { const int* at; long long stride; }; /* one for each batch entry; null: all have the call's */
-struct attune_pages { const int* at; long long entry, nth; int rows, count; }; /* pages [batch, n] and their strides */
+struct attune_page_table { const int* at; long long entry, nth; int rows, count; }; /* page table [batch, n] and its strides */
 struct attune_apart_args {
-  struct attune_forward_args forward; /* of k and v in pages, batch is a page's stride */
+  struct attune_forward_args forward; /* of a paged k and v, batch is a page's stride */
   ATTUNE_ALIGNED(64) struct attune_numbers kv_lens;
   struct attune_numbers q_offsets;
-  struct attune_pages pages;
+  struct attune_page_table page_table;
   int kv_offset;
 };
 struct attune_decode_args {
-  struct attune_strided q, k, v, o; /* of k and v in pages, batch is a page's stride */
+  struct attune_strided q, k, v, o; /* of a paged k and v, batch is a page's stride */
   struct attune_rows lse, max;
   int batch, group, q_len, kv_len, q_offset, kv_shared;
   int sets, sets_of_group; /* sets of heads that share a tile of queries, in all and of a key head */
@@ -68,7 +68,7 @@ struct attune_decode_args {
   const int* q_starts;
   const int* kv_starts;
   struct attune_numbers kv_lens, q_offsets;
-  struct attune_pages pages;
+  struct attune_page_table page_table;
   const int* tiles;
   int tile_stride, tile_batches, tile_heads;
   float* parts;       /* of tiles that blocks share */

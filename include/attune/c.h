@@ -201,9 +201,9 @@ typedef struct {
   // Of a forward alone, which may describe keys apart from queries: see Forward in attune/attention.h.
   const attune_tensor* kv_len;     // i32 [B], where q is: keys of each entry; k and v may have room for more
   const attune_tensor* q_offsets;  // i32 [B], where q is: at.q of each entry's first query, in place of q_offset
-  // i32 [B, n], where q is: k and v are pools [pages, Hkv, page, D], and key i of entry b is row i % page of page
-  // pages[b, i / page].
-  const attune_tensor* pages;
+  // i32 [B, n], where q is: k and v are pools [pages, Hkv, page_size, D], and key i of entry b is row i % page_size of
+  // page page_table[b, i / page_size].
+  const attune_tensor* page_table;
   // Results over other keys, both or neither, to merge with; they may be o and lse.
   const attune_tensor *o_before, *lse_before;
   int64_t piece;      // not 0: an entry's bits do not depend on other entries; a multiple of 128
@@ -255,11 +255,11 @@ typedef struct {
   uint32_t size;
   int32_t line;  // of `file`, where the call is written, for errors
   const char* file;
-  const attune_tensor *k_new, *v_new;   // [B, Hkv, n, D] and [B, Hkv, n, Dv], packed [T, Hkv, D] and [T, Hkv, Dv]
-  const attune_tensor *k, *v;           // [B, Hkv, S, D] and [B, Hkv, S, Dv], or pools of pages
-  const attune_tensor *pages, *kv_len;  // as of attune_call; kv_len counts the new keys, which go to the ends
-  const attune_tensor* cu_new;          // packed: the starts of the new rows
-  double k_scale, v_scale;              // what is stored is a new element divided by this; 0 means 1
+  const attune_tensor *k_new, *v_new;        // [B, Hkv, n, D] and [B, Hkv, n, Dv], packed [T, Hkv, D] and [T, Hkv, Dv]
+  const attune_tensor *k, *v;                // [B, Hkv, S, D] and [B, Hkv, S, Dv], or pools of pages
+  const attune_tensor *page_table, *kv_len;  // as of attune_call; kv_len counts the new keys, which go to the ends
+  const attune_tensor* cu_new;               // packed: the starts of the new rows
+  double k_scale, v_scale;                   // what is stored is a new element divided by this; 0 means 1
 } attune_new_keys;
 
 // On the host, or put on with->stream of the device that holds the tensors. `with` may be NULL.

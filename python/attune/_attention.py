@@ -52,7 +52,7 @@ class Attention(Mod):
                  cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0,
                  cover: Cover | None = None, workspace: Array = None, stream: int = 0, workers: int = 0,
                  progress: Progress | None = None, parallel_for: ParallelFor | None = None, kv_len: Array = None,
-                 q_offsets: Array = None, pages: Array = None, kv_offset: int = 0, o_before: Array = None,
+                 q_offsets: Array = None, page_table: Array = None, kv_offset: int = 0, o_before: Array = None,
                  lse_before: Array = None, piece: int = 0, shares: Shares | None = None,
                  **captures: Capturable) -> Any:
         """The output, of the kind and type of q; with `lse` or `max` a tuple of it and them.
@@ -62,8 +62,8 @@ class Attention(Mod):
         written; `lse` is a natural logarithm. `q_offset` is at.q of the first query. `progress` is called with the
         share done.
 
-        A cache: `kv_len` [B] is how many keys each entry has, `q_offsets` [B] where its queries begin. With `pages`
-        [B, n], k and v are [pages, Hkv, page, D], and key i of entry b is row i % page of page pages[b, i // page].
+        A cache: `kv_len` [B] is how many keys each entry has, `q_offsets` [B] where its queries begin. With `page_table`
+        [B, n], k and v are [pages, Hkv, page_size, D], and key i of entry b is row i % page_size of page page_table[b, i // page_size].
         `kv_offset` is at.kv of the first key; `o_before` and `lse_before` are results over other keys, which are merged
         in. With `piece`, a multiple of 128, an entry's bits do not depend on other entries. Integers are i32; `kv_len`
         and `q_offsets` on the host may be i64.
@@ -77,7 +77,7 @@ class Attention(Mod):
         lse, max = (sums(q, cu_seqlens_q is not None) if x is True else x for x in (lse, max))
         call = {"q": q, "k": k, "v": v, "out": written(out), "lse": written(lse), "max": written(max),
                 "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "kv_len": kv_len, "q_offsets": q_offsets,
-                "pages": pages, "o_before": o_before, "lse_before": lse_before}
+                "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
         call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
                             stream=stream, workspace=workspace, cover=cover, progress=progress,
                             parallel_for=parallel_for, kv_offset=kv_offset, piece=piece, shares=shares))
@@ -158,7 +158,7 @@ class Attention(Mod):
     def prepare(self, q: Array, k: Array, v: Array, *, workers: int = 0, q_offset: int = 0, cu_seqlens: Array = None,
                 max_q_len: int = 0, max_kv_len: int = 0, stream: int = 0, cover: Cover | None = None,
                 lse: bool = False, parallel_for: ParallelFor | None = None, kv_len: Array = None,
-                q_offsets: Array = None, pages: Array = None, kv_offset: int = 0, o_before: Array = None,
+                q_offsets: Array = None, page_table: Array = None, kv_offset: int = 0, o_before: Array = None,
                 lse_before: Array = None, piece: int = 0, **captures: Capturable) -> dict[str, int]:
         """Compiles what a call will need, and tells how many bytes it works in: {"workspace": …, "cover": …}.
 
@@ -169,7 +169,7 @@ class Attention(Mod):
         """
         call = {"q": q, "k": k, "v": v, "out": result(q, v), "cu_seqlens_q": cu_seqlens, "cu_seqlens_kv": cu_seqlens,
                 "lse": None if lse is False else sums(q, cu_seqlens is not None), "kv_len": kv_len,
-                "q_offsets": q_offsets, "pages": pages, "o_before": o_before, "lse_before": lse_before}
+                "q_offsets": q_offsets, "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
         call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
                             stream=stream, cover=cover, parallel_for=parallel_for, kv_offset=kv_offset, piece=piece))
         arrays, numbers = self._slots(captures)
@@ -197,7 +197,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
               cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0,
               q_offset: int = 0, cover: Cover | None = None, workspace: Array = None, stream: int = 0,
               workers: int = 0, progress: Progress | None = None, kv_len: Array = None, q_offsets: Array = None,
-              pages: Array = None, kv_offset: int = 0, o_before: Array = None, lse_before: Array = None,
+              page_table: Array = None, kv_offset: int = 0, o_before: Array = None, lse_before: Array = None,
               piece: int = 0, shares: Shares | None = None, **captures: Capturable) -> Any:
     """softmax(score(scale * q k^T)) v under a mask, in one line. The first call of its kind compiles, later ones run.
 
@@ -224,5 +224,5 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,
                 cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress, kv_len=kv_len,
-                q_offsets=q_offsets, pages=pages, kv_offset=kv_offset, o_before=o_before, lse_before=lse_before,
+                q_offsets=q_offsets, page_table=page_table, kv_offset=kv_offset, o_before=o_before, lse_before=lse_before,
                 piece=piece, shares=shares)

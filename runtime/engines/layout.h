@@ -12,7 +12,7 @@ struct MatrixLayout {
   std::int64_t origin = 0, row = 0, column = 0;
 };
 
-/// q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D]; `b` of pages [pages, H, page, D] is a page.
+/// q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D]; `b` of pages [pages, H, page_size, D] is a page.
 inline MatrixLayout matrix(const Tensor& t, compiler::Layout layout, std::int64_t b, std::int64_t h,
                            std::int64_t start) {
   const auto& s = t.strides;

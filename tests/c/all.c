@@ -165,7 +165,7 @@ static void caches(void) {
   keys.v_new = &p->tv->t;
   keys.k = &tk->t;
   keys.v = &tv->t;
-  keys.pages = &table->t;
+  keys.page_table = &table->t;
   keys.kv_len = &lengths->t;
   GOOD(attune_append(&keys, NULL));
 
@@ -181,7 +181,7 @@ static void caches(void) {
   GOOD(attune_run(a, &call, NULL));
   call.k = &tk->t;
   call.v = &tv->t;
-  call.pages = &table->t;
+  call.page_table = &table->t;
   call.kv_len = &lengths->t;
   call.q_offset = 0;
   call.q_offsets = &offsets->t;

@@ -365,7 +365,7 @@ Forward paged() {
   Forward c = apart();
   c.k = at(1, single, {4, 2, 5, 16});
   c.v = at(2, single, {4, 2, 5, 32});
-  c.pages = Tensor(table, DType::i32, {2, 2});
+  c.page_table = Tensor(table, DType::i32, {2, 2});
   return c;
 }
 
@@ -445,17 +445,17 @@ TEST_CASE("pages that make no sense are refused", "[problem]") {
     golden_error(name, refused<Forward>(paged(), spoil));
   };
   static std::int32_t many[]{11, 0};
-  refuses_paged("pages.type", [](Forward& c) { c.pages.dtype = DType::i64; });
-  refuses_paged("pages.rank", [](Forward& c) { c.pages = Tensor(table, DType::i32, {4}); });
-  refuses_paged("pages.batch", [](Forward& c) { c.pages.shape[0] = 1; });
-  refuses_paged("tensor-device.pages", [](Forward& c) { c.pages.device = Device::cuda(); });
-  refuses_paged("pages.cu-seqlens", [](Forward& c) { c.cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3}); });
-  refuses_paged("kv-batch.pages", [](Forward& c) { c.v.shape[0] = 5; });
+  refuses_paged("page-table.type", [](Forward& c) { c.page_table.dtype = DType::i64; });
+  refuses_paged("page-table.rank", [](Forward& c) { c.page_table = Tensor(table, DType::i32, {4}); });
+  refuses_paged("page-table.batch", [](Forward& c) { c.page_table.shape[0] = 1; });
+  refuses_paged("tensor-device.page-table", [](Forward& c) { c.page_table.device = Device::cuda(); });
+  refuses_paged("page-table.cu-seqlens", [](Forward& c) { c.cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3}); });
+  refuses_paged("kv-batch.page-table", [](Forward& c) { c.v.shape[0] = 5; });
   refuses_paged("page-size", [](Forward& c) { c.v.shape[2] = 4; });
   refuses_paged("page-size.none", [](Forward& c) { c.k.shape[2] = c.v.shape[2] = 0; });
-  refuses_paged("kv-len.pages", [](Forward& c) { c.kv_len.data = many; });
-  refuses_paged("tensor-rank.pages", [](Forward& c) { c.k = at(1, single, {20, 2, 16}); });
-  refuses_paged("too-long.pages", [](Forward& c) {
+  refuses_paged("kv-len.page-table", [](Forward& c) { c.kv_len.data = many; });
+  refuses_paged("tensor-rank.page-table", [](Forward& c) { c.k = at(1, single, {20, 2, 16}); });
+  refuses_paged("too-long.page-table", [](Forward& c) {
     c.kv_len = {};
     c.k.shape[2] = c.v.shape[2] = std::int64_t{1} << 35;
     c.k.strides = c.v.strides = {};

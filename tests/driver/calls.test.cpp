@@ -630,7 +630,7 @@ TEST_CASE("lengths, positions and pages have a kernel for few queries, and the p
   const std::function<void(Forward&)> changes[] = {lengths,
                                                    {[&](Forward& call) { call.q_offsets = numbers; }},
                                                    {[&](Forward& call) { call.kv_offset = 3; }},
-                                                   {[&](Forward& call) { call.pages = table; }}};
+                                                   {[&](Forward& call) { call.page_table = table; }}};
   for (const auto& change : changes) {
     fits(with(bf16(), causal, 4, change), "decode_sm80", 227 << 10);
     for (const std::int64_t many : {5, 64, 65, 300})
@@ -667,7 +667,7 @@ TEST_CASE("keys of e4m3 are read by one kernel, and refused in words where it ta
     const auto table = gpu.array<std::int32_t>({2, 9});
     const Tensor kept(memory.data(), DType::e4m3, {pages ? 9 : 2, 1, 64, d}, {64 * row, 64 * row, row, 1}, gpu);
     fake::forget();
-    causal.run({.q = q, .k = kept, .v = kept, .o = o, .pages = pages ? Tensor(table) : Tensor()}, Line{});
+    causal.run({.q = q, .k = kept, .v = kept, .o = o, .page_table = pages ? Tensor(table) : Tensor()}, Line{});
     const auto launches = fake::launches();
     REQUIRE(launches.size() == (arch < 90 ? 1 : 2));
     return launches.back();
@@ -871,9 +871,14 @@ TEST_CASE("appending is one launch, a block a new row, captured once its kernel 
   const auto k_new = gpu.array<float>({5, 2, 64}), v_new = gpu.array<float>({5, 2, 32});
   const auto k = gpu.array<bf16>({9, 2, 16, 64}), v = gpu.array<bf16>({9, 2, 16, 32});
   const auto starts = gpu.array<std::int32_t>({4}), lengths = gpu.array<std::int32_t>({3}),
-             pages = gpu.array<std::int32_t>({3, 3});
-  const Append call{
-      .k_new = k_new, .v_new = v_new, .k = k, .v = v, .pages = pages, .kv_len = lengths, .cu_seqlens = starts};
+             page_table = gpu.array<std::int32_t>({3, 3});
+  const Append call{.k_new = k_new,
+                    .v_new = v_new,
+                    .k = k,
+                    .v = v,
+                    .page_table = page_table,
+                    .kv_len = lengths,
+                    .cu_seqlens = starts};
   const runtime::cuda::Current current(gpu.index);
   cu::Stream stream = nullptr;
   cu::Graph graph = nullptr;
@@ -899,7 +904,7 @@ TEST_CASE("appending is one launch, a block a new row, captured once its kernel 
   fake::forget();
   const Tensor none(k_new.data(), DType::f32, {3, 2, 0, 64}, {}, gpu),
       no_v(v_new.data(), DType::f32, {3, 2, 0, 32}, {}, gpu);
-  append({.k_new = none, .v_new = no_v, .k = k, .v = v, .pages = pages, .kv_len = lengths});
+  append({.k_new = none, .v_new = no_v, .k = k, .v = v, .page_table = page_table, .kv_len = lengths});
   CHECK(fake::launches().empty());
 }
 

@@ -81,7 +81,7 @@ class Text {
     return t.data ? fmt::format("{} {} {} {}", place(t.data), t.batch, t.head, t.position) : "-";
   }
   std::string text(const Numbers& t) const { return t.at ? fmt::format("{} {}", place(t.at), t.stride) : "-"; }
-  std::string text(const Pages& t) const {
+  std::string text(const PageTable& t) const {
     return t.at ? fmt::format("{} {} {} {} {}", place(t.at), t.entry, t.nth, t.rows, t.count) : "-";
   }
   std::string text(const Gradient& t) const {
@@ -117,14 +117,14 @@ class Text {
   }
   void apart(const ApartArgs& a) {
     forward(a);
-    line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("pages", text(a.pages));
+    line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("page_table", text(a.page_table));
     number("kv_offset", a.kv_offset);
   }
   void decode(const DecodeArgs& a) {
     operands(a);
     line("max", text(a.max));
     line("sets", fmt::format("{} {}", a.sets, a.sets_of_group));
-    line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("pages", text(a.pages));
+    line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("page_table", text(a.page_table));
     number("kv_offset", a.kv_offset);
     line("parts", place(a.parts)), line("arrivals", place(a.arrivals)), number("paired", a.paired);
   }
@@ -162,7 +162,7 @@ class Text {
   void append(const AppendArgs& a) {
     line("k", text(a.k.from) + " into " + text(a.k.into)), line("v", text(a.v.from) + " into " + text(a.v.into));
     line("sizes", fmt::format("{} {} {} {}", a.batch, a.heads, a.new_rows, a.room));
-    line("starts", place(a.starts)), line("kv_lens", text(a.kv_lens)), line("pages", text(a.pages));
+    line("starts", place(a.starts)), line("kv_lens", text(a.kv_lens)), line("page_table", text(a.page_table));
   }
 
   const std::vector<Region>& regions_;

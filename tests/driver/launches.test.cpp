@@ -171,8 +171,8 @@ TEST_CASE("what forwards of few queries put on their streams", "[driver][launche
     on.run("lengths of entries", "decode", causal, entries);
     Forward paged = entries;
     paged.k = on.tensor("k", {60, 2, 64, 64}), paged.v = on.tensor("v", {60, 2, 64, 64});
-    paged.pages = on.tensor("pages", {2, 20}, DType::i32);
-    on.run("pages", "decode", causal, paged);
+    paged.page_table = on.tensor("page_table", {2, 20}, DType::i32);
+    on.run("paged", "decode", causal, paged);
     Forward pieces = dense(on, {.batch = 3, .q = 8, .q_len = 1, .kv_len = 1000});
     pieces.piece = 256;
     on.run("pieces", "decode", {}, pieces);
@@ -188,8 +188,8 @@ TEST_CASE("what forwards of few queries put on their streams", "[driver][launche
   on.run("merged with another's results", "mla", {}, merged);
   Forward paged = mla(on, 60, 16, 64);
   paged.q = on.tensor("q", {3, 16, 1, 576}), paged.o = on.tensor("o", {3, 16, 1, 512});
-  paged.pages = on.tensor("pages", {3, 20}, DType::i32), paged.kv_len = on.tensor("kv_len", {3}, DType::i32);
-  on.run("pages", "mla", causal, paged);
+  paged.page_table = on.tensor("page_table", {3, 20}, DType::i32), paged.kv_len = on.tensor("kv_len", {3}, DType::i32);
+  on.run("paged", "mla", causal, paged);
   tests::golden("driver/decodes", all + "---- MLA\n" + on.text);
 }
 

@@ -572,7 +572,7 @@ TEST_CASE("with piece an entry whose values are not finite changes no bit of oth
   for (std::int64_t h = 0; h < 4; ++h) CHECK(std::isinf(static_cast<float>(after.o.data()[(5 * 8 + h) * 64 + 3])));
 }
 
-TEST_CASE("keys in pages give bit for bit what dense keys give", "[gpu]") {
+TEST_CASE("a paged KV cache gives bit for bit what dense keys give", "[gpu]") {
   if (skipped()) return;
   const Device host = Device::cpu(), gpu = Device::cuda();
   constexpr std::int64_t kv_len = 1024;
@@ -599,7 +599,7 @@ TEST_CASE("keys in pages give bit for bit what dense keys give", "[gpu]") {
         }
       const auto table = pages.on(gpu);
       const auto gk = pool_k.on(gpu), gv = pool_v.on(gpu);
-      attention->run({.q = dense.q, .k = gk, .v = gv, .o = dense.o, .lse = dense.lse, .pages = table});
+      attention->run({.q = dense.q, .k = gk, .v = gv, .o = dense.o, .lse = dense.lse, .page_table = table});
       INFO("pages of " << page);
       CHECK(dense.results() == wanted);
     }

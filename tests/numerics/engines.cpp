@@ -60,7 +60,7 @@ void on_device(const Subject& subject, const Forward& call, const compiler::Prob
                      .k = k,
                      .v = v,
                      .kv_len = there(call.kv_len),
-                     .pages = there(call.pages),
+                     .page_table = there(call.page_table),
                      .q_offset = call.q_offset,
                      .q_offsets = there(call.q_offsets),
                      .kv_offset = call.kv_offset,

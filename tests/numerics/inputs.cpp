@@ -74,7 +74,7 @@ void deal_pages(Inputs& in, std::mt19937_64& random) {
   std::iota(free.begin(), free.end(), 0);
   std::ranges::shuffle(free, random);
   std::vector<std::int64_t> used(free.size());  // rows of each page
-  in.pages = place(DType::i32, {shape.entries(), width}, Layout::reversed);
+  in.page_table = place(DType::i32, {shape.entries(), width}, Layout::reversed);
   // All entries begin with the same page, unless they had nothing else: their rows would be equal, errors and all.
   const std::int64_t shared = width > 1 ? free.back() : -1;
   if (width > 1) free.pop_back();
@@ -88,7 +88,7 @@ void deal_pages(Inputs& in, std::mt19937_64& random) {
         std::int64_t& most = used[static_cast<std::size_t>(page)];
         most = std::max(most, rows);
       }
-      runtime::store(in.pages.tensor, runtime::offset(in.pages.tensor, b, i), static_cast<double>(page));
+      runtime::store(in.page_table.tensor, runtime::offset(in.page_table.tensor, b, i), static_cast<double>(page));
     }
   for (std::size_t page = 0; page < used.size(); ++page)
     for (const Tensor& t : {in.k.tensor, in.v.tensor})
@@ -220,7 +220,7 @@ Forward Inputs::forward() const {
           .cu_seqlens_q = cu_seqlens_q.tensor,
           .cu_seqlens_kv = cu_seqlens_kv.tensor,
           .kv_len = kv_len.tensor,
-          .pages = pages.tensor,
+          .page_table = page_table.tensor,
           .q_offset = shape.q_offset,
           .q_offsets = q_offsets.tensor,
           .kv_offset = shape.kv_offset,

@@ -74,7 +74,7 @@ std::shared_ptr<std::byte> guarded(std::size_t size);
 /// Normally distributed q, k, v and gradients.
 struct Inputs {
   Shape shape;
-  Placed q, k, v, grad_o, grad_lse, cu_seqlens_q{}, cu_seqlens_kv{}, kv_len{}, q_offsets{}, pages{}, o_before{},
+  Placed q, k, v, grad_o, grad_lse, cu_seqlens_q{}, cu_seqlens_kv{}, kv_len{}, q_offsets{}, page_table{}, o_before{},
       lse_before{};
 
   std::vector<std::int64_t> shape_of_o() const;

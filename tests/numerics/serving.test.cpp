@@ -108,7 +108,7 @@ Placed gathered(const Inputs& in, const Tensor& pool, std::int64_t width) {
   for (std::int64_t b = 0; b < shape.entries(); ++b)
     for (std::int64_t h = 0; h < shape.kv_heads; ++h) {
       const runtime::Sequence seq = runtime::sequence(problem, b);
-      const runtime::KeyRows rows(problem, call.pages, seq, h);
+      const runtime::KeyRows rows(problem, call.page_table, seq, h);
       for (std::int64_t i = 0; i < seq.kv_len; ++i) {
         const auto one = rows.stretch(pool, i, i + 1);
         for (std::int64_t j = 0; j < width; ++j)
@@ -196,7 +196,7 @@ TEST_CASE("entries of their own lengths and positions are as the oracle has them
     if (shape.dtype == DType::f32) agree(squared, shape);
 }
 
-TEST_CASE("keys in pages are as the oracle has them", "[engine][serving]") {
+TEST_CASE("a paged KV cache is as the oracle has them", "[engine][serving]") {
   for (const Shape& shape : paged()) agree(shape.seed % 2 ? rich : causal, shape);
   Shape mixed{.q_heads = 4,
               .kv_heads = 2,
@@ -305,7 +305,7 @@ TEST_CASE("every e4m3 is read as it is, also NaN", "[engine][serving]") {
     }
 }
 
-TEST_CASE("keys in pages give the same bits as the same keys in a row", "[engine][serving]") {
+TEST_CASE("a paged KV cache gives the same bits as the same keys in a row", "[engine][serving]") {
   for (const Engine* engine : engines())
     for (const Shape& shape : paged()) {
       // The columns of a page of one row are adjacent, so that it can be read in place, unlike others.
@@ -313,7 +313,7 @@ TEST_CASE("keys in pages give the same bits as the same keys in a row", "[engine
       const Inputs in = tests::inputs(shape);
       const Placed k = gathered(in, in.k.tensor, shape.d), v = gathered(in, in.v.tensor, shape.dv);
       Forward dense = in.forward();
-      dense.pages = {};
+      dense.page_table = {};
       dense.k = k.tensor;
       dense.v = v.tensor;
       for (const Attention* attention : {&plain, &rich, &windowed}) {
@@ -343,7 +343,7 @@ TEST_CASE("pages of keys that no query needs may be gone", "[engine][serving]") 
       for (std::int64_t b = 0; b < 2; ++b) {
         const std::int64_t first = shape.q_offsets[static_cast<std::size_t>(b)] - 20;
         for (std::int64_t i = 0; (i + 1) * 16 <= first; ++i)
-          runtime::store(in.pages.tensor, runtime::offset(in.pages.tensor, b, i), -1);
+          runtime::store(in.page_table.tensor, runtime::offset(in.page_table.tensor, b, i), -1);
       }
       INFO(engine->name);
       CHECK(run(*engine, subject, in, in.forward()) == whole);
@@ -422,7 +422,8 @@ TEST_CASE("with piece an entry's bits do not depend on its neighbours", "[engine
           starts.back() = static_cast<std::int32_t>(lengths[b]);
           call.q = rows(in.q.tensor, 0);
           call.cu_seqlens_q = Tensor(starts.data(), DType::i32, {static_cast<std::int64_t>(starts.size())});
-          for (Tensor* t : {&call.kv_len, &call.q_offsets, &call.pages}) t->shape[0] = static_cast<std::int64_t>(b) + 1;
+          for (Tensor* t : {&call.kv_len, &call.q_offsets, &call.page_table})
+            t->shape[0] = static_cast<std::int64_t>(b) + 1;
           const Results own = run(*engine, subject, one, call);
           INFO(engine->name << ", entry " << b);
           CHECK(tests::elements(own.o.tensor) == tests::elements(rows(together.o.tensor, 0)));
@@ -549,7 +550,7 @@ TEST_CASE("what was before counts by its lse, and for nothing where that is -inf
     }
 }
 
-TEST_CASE("sequences grow in a cache of pages, and each step is as if computed anew", "[engine][serving]") {
+TEST_CASE("sequences grow in a paged KV cache, and each step is as if computed anew", "[engine][serving]") {
   const Device cpu = Device::cpu();
   constexpr int batch = 4, heads = 4, kv_heads = 2, d = 16, page = 16, steps = 40;
   const Attention attention{.score = mods::softcap(5), .mask = mods::sliding_window(24)};
@@ -560,18 +561,18 @@ TEST_CASE("sequences grow in a cache of pages, and each step is as if computed a
   const auto q = cpu.array<float>({batch, heads, 1, d}), o = cpu.array<float>({batch, heads, 1, d}),
              new_k = cpu.array<float>({batch, kv_heads, 1, d}), new_v = cpu.array<float>({batch, kv_heads, 1, d});
   // [cache]
-  // A pool of pages of 16 keys for all sequences; which pages each of them has, and how many keys.
+  // A pool of pages of 16 keys for all sequences; the pages of each of them, and how many keys.
   const auto k = cpu.array<float>({20, kv_heads, page, d}), v = cpu.array<float>({20, kv_heads, page, d});
-  const auto pages = cpu.array<int>({batch, 4}), lengths = cpu.array<int>({batch}), last = cpu.array<int>({batch});
+  const auto page_table = cpu.array<int>({batch, 4}), lengths = cpu.array<int>({batch}), last = cpu.array<int>({batch});
   // [cache]
   for (float& x : k.values()) x = not_a_number;
   for (float& x : v.values()) x = not_a_number;
-  std::ranges::fill(pages.values(), -1);
+  std::ranges::fill(page_table.values(), -1);
   std::vector<std::vector<float>> all_k(batch), all_v(batch);
   int next = 0;
   for (int b = 0; b < batch; ++b) {
     lengths.data()[b] = 0;
-    for (int i = 0; i < 4; ++i) pages.data()[b * 4 + i] = i < 3 ? (7 * next++) % 20 : -1;
+    for (int i = 0; i < 4; ++i) page_table.data()[b * 4 + i] = i < 3 ? (7 * next++) % 20 : -1;
   }
   for (int step = 0; step < steps; ++step) {
     normal(q);
@@ -579,8 +580,8 @@ TEST_CASE("sequences grow in a cache of pages, and each step is as if computed a
     normal(new_v);
     // [step]
     for (int b = 0; b < batch; ++b) last.data()[b] = lengths.data()[b]++;
-    append({.k_new = new_k, .v_new = new_v, .k = k, .v = v, .pages = pages, .kv_len = lengths});
-    attention.run({.q = q, .k = k, .v = v, .o = o, .kv_len = lengths, .pages = pages, .q_offsets = last});
+    append({.k_new = new_k, .v_new = new_v, .k = k, .v = v, .page_table = page_table, .kv_len = lengths});
+    attention.run({.q = q, .k = k, .v = v, .o = o, .kv_len = lengths, .page_table = page_table, .q_offsets = last});
     // [step]
     for (int b = 0; b < batch; ++b) {
       const std::int64_t at = b * kv_heads * d;

@@ -103,7 +103,7 @@ class Contract(Calls):
             wanted["out"] += o
             wanted["lse"] += lse
         whole = ["--kv-len", "lengths.npy", "--q-offsets", "last.npy", *mod]
-        paged = ["--k", "kp.npy", "--v", "vp.npy", "--pages", "pages.npy", "--piece", "128", *whole]
+        paged = ["--k", "kp.npy", "--v", "vp.npy", "--page-table", "pages.npy", "--piece", "128", *whole]
         targets = ["oracle", "cpu"] if ENGINE else ["oracle"]
         for target in targets:
             said = [self.attune("run", "--q", "q.npy", "--out", self.out, "--target", target, *how)
@@ -265,7 +265,7 @@ class Contract(Calls):
         self.refused("kv-offset", "--kv-offset", "-1")
         self.refused("kv-len", "--kv-len", "nine.npy")
         self.refused("q-offsets", "--q-offsets", "nine.npy", "--q-offset", "1")
-        self.refused("pages", "--pages", "nine.npy")
+        self.refused("page-table", "--page-table", "nine.npy")
         self.refused("piece", "--piece", "7")
         self.refused("before-half", "--o-before", "q.npy")
         self.refused("before-half", "--lse-before", "q.npy")
@@ -372,9 +372,9 @@ class Contract(Calls):
             self.assertEqual(names, ["forward"] * (direction == "step") + ["queries", "keys"])
 
         said = self.bench("--target", "cuda", "--row", "window", "--dtype", "bf16", "--decode", "--kv-len", "random:2000",
-                          "--batch", "3", "--heads", "8", "--kv-heads", "2", "--pages", "16", "--json")
+                          "--batch", "3", "--heads", "8", "--kv-heads", "2", "--page-size", "16", "--json")
         row = json.loads(said.stdout)
-        self.assertEqual((said.returncode, row["page"], len(row["kv_lengths"])), (0, 16, 3))
+        self.assertEqual((said.returncode, row["page_size"], len(row["kv_lengths"])), (0, 16, 3))
         self.assertIn("decode_sm", row["kernel"])
         self.close([row["gb_s"]["best"] * row["seconds"]["best"] * 1e9], [row["kv_bytes"]])
 
@@ -383,13 +383,13 @@ class Contract(Calls):
         sizes = ["--heads", "8", "--kv-heads", "2", "--d", "24", "--dv", "40", "--row", "window"]
         keys = {"100,2000,777": 100 + 1024 + 777, "1500": 1024}
         for given, read in keys.items():
-            for pages in [], ["--pages", "1"], ["--pages", "64"]:
+            for pages in [], ["--page-size", "1"], ["--page-size", "64"]:
                 said = self.bench("--decode", "--kv-len", given, *pages, *sizes, "--json")
                 self.assertEqual((said.returncode, said.stderr), (0, ""))
                 row = json.loads(said.stdout)
                 self.assertEqual((row["seq"], row["batch"], row["decode"]), (1, given.count(",") + 1, True))
                 self.assertEqual(row["kv_seq"], max(map(int, given.split(","))))
-                self.assertEqual(row.get("page"), int(pages[1]) if pages else None)
+                self.assertEqual(row.get("page_size"), int(pages[1]) if pages else None)
                 # 2 key heads, 4 bytes; 8 heads with two flop for each column of a kept pair.
                 self.assertEqual(row["kv_bytes"], read * 2 * (24 + 40) * 4)
                 self.close([row["gb_s"]["median"] * row["seconds"]["median"] * 1e9], [row["kv_bytes"]])
@@ -401,13 +401,13 @@ class Contract(Calls):
                 for _ in range(2)]
         self.assertEqual(rows[0]["kv_lengths"], rows[1]["kv_lengths"])
         self.assertTrue(len(set(rows[0]["kv_lengths"])) > 1 and 1 <= min(rows[0]["kv_lengths"]) <= rows[0]["kv_seq"] <= 99)
-        said = self.bench("--decode", "--kv-len", "90", "--pages", "16", *sizes)
+        said = self.bench("--decode", "--kv-len", "90", "--page-size", "16", *sizes)
         self.assertIn("S=1x90, pages of 16, D=24/40", said.stdout)
         self.assertTrue(said.stdout.splitlines()[1].endswith("GB/s"))
-        for wrong in ["--pages", "4"], ["--kv-len", "5,4"], ["--kv-len", "random:5"], ["--decode", "--step"], [
+        for wrong in ["--page-size", "4"], ["--kv-len", "5,4"], ["--kv-len", "random:5"], ["--decode", "--step"], [
                 "--decode", "--kv-len", "many"], ["--decode", "--kv-len", "5,,4"]:
             self.refused("bad-usage", "bench", *wrong)
-        for wrong in ["--kv-len", "4,0"], ["--kv-len", "random:0"], ["--kv-len", "3", "--seq", "4"], ["--pages", "0"]:
+        for wrong in ["--kv-len", "4,0"], ["--kv-len", "random:0"], ["--kv-len", "3", "--seq", "4"], ["--page-size", "0"]:
             self.refused("bad-size", "bench", "--decode", *wrong)
         self.assertIn("--kv-len cannot be 0", self.refused("bad-size", "bench", "--decode", "--kv-len", "0"))
         self.refused("bad-usage", "tune", "--row", "full", "--kv-len", "5,4", fix="bench --decode")

@@ -49,9 +49,9 @@ struct Numbers {
   long long stride;  ///< in ints
 };
 
-/// Keys and values in pages of `rows` rows: the nth rows of an entry are those of page at[b * entry + n * nth], if it
-/// is below `count`, else zeros. What Strided calls a batch entry of k and v is then a page.
-struct Pages {
+/// A paged KV cache with pages of `rows` rows: the nth rows of an entry are those of page at[b * entry + n * nth], if
+/// it is below `count`, else zeros. What Strided calls a batch entry of k and v is then a page.
+struct PageTable {
   const int* at;
   long long entry, nth;
   int rows, count;
@@ -62,7 +62,7 @@ struct ApartArgs : ForwardArgs {
   // Aligned as ForwardArgs are, so that all compilers begin it behind their padding.
   alignas(ForwardArgs) Numbers kv_lens;  ///< instead of kv_len, which is then the most there may be
   Numbers q_offsets;                     ///< instead of q_offset
-  Pages pages;
+  PageTable page_table;
   int kv_offset;  ///< what expressions see as the position of the first key
 };
 
@@ -79,7 +79,7 @@ struct DecodeArgs {
   const int* q_starts;                                   ///< as ForwardArgs has them
   const int* kv_starts;
   Numbers kv_lens, q_offsets;  ///< instead of kv_len, which is then the most there may be, and of q_offset
-  Pages pages;
+  PageTable page_table;
   const int* tiles;  ///< as ForwardArgs has them
   int tile_stride, tile_batches, tile_heads;
   float* parts;        ///< two for each block: rows of results of all queries and heads of a tile, then their Parts
@@ -194,11 +194,11 @@ struct Appended {
 struct AppendArgs {
   Appended k, v;
   int batch, heads;
-  int new_rows;       ///< of each entry; packed: unused
-  int room;           ///< keys that an entry may have
-  const int* starts;  ///< packed: batch + 1 starts of the new rows, else null
-  Numbers kv_lens;    ///< keys of each entry, the new ones too
-  Pages pages;        ///< null: each entry has its room
+  int new_rows;          ///< of each entry; packed: unused
+  int room;              ///< keys that an entry may have
+  const int* starts;     ///< packed: batch + 1 starts of the new rows, else null
+  Numbers kv_lens;       ///< keys of each entry, the new ones too
+  PageTable page_table;  ///< null: each entry has its room
 };
 
 /// Rows of a block of copy_rows.cuh, add_parts.cuh and merge_parts.cuh.

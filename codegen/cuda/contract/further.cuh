@@ -23,7 +23,7 @@ template <class Tile>
 constexpr bool is_apart = requires {
   requires Tile::apart != 0;
 };
-/// Do keys lie in pages?
+/// Is the KV cache paged?
 template <class Tile>
 constexpr bool is_paged = requires {
   requires Tile::paged != 0;

@@ -15,8 +15,8 @@
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many keys is a part of its own;
-// narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
+// before: as forward_sm80.cuh has them; paged: the KV cache is paged; pieces: each of so many keys is a part of its
+// own; narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
 // SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 

@@ -17,8 +17,8 @@
 // bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
 // maximum is asked for; before: results of another call are merged in; packed; heads: query heads that share a tile, 1,
 // 2, 4 or 8, so that a thread's rows are of one head; apart: entries may have lengths and positions of their own;
-// paged: and keys in pages. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile of
-// queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
+// paged: and a paged KV cache. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile
+// of queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
 #include "codegen/cuda/parts/exact_path.cuh"
@@ -93,7 +93,7 @@ struct Block80 {
   }
   __device__ Keys keys_of(const Strided& t) const {
     if constexpr (is_paged<Tile>)
-      return paged_rows_of<Element>(t, args.pages, place.b, place.heads.first / args.group);
+      return paged_rows_of<Element>(t, args.page_table, place.b, place.heads.first / args.group);
     else
       return rows_of<Element>(t, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start);
   }

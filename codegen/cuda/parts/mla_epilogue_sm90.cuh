@@ -143,9 +143,10 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
   __device__ const Element* key_line(const MlaTile<Tile>& of, int key) const {
     const auto* data = static_cast<const Element*>(args.k.data) + of.kv_head * args.k.head;
     if constexpr (Tile::paged) {
-      const int nth = key / args.pages.rows, page = args.pages.at[of.b * args.pages.entry + nth * args.pages.nth];
-      if (page < 0 || page >= args.pages.count) return nullptr;
-      return data + page * args.k.batch + (key - nth * args.pages.rows) * args.k.position;
+      const int nth = key / args.page_table.rows,
+                page = args.page_table.at[of.b * args.page_table.entry + nth * args.page_table.nth];
+      if (page < 0 || page >= args.page_table.count) return nullptr;
+      return data + page * args.k.batch + (key - nth * args.page_table.rows) * args.k.position;
     } else {
       return data + (args.kv_shared ? 0 : of.b) * args.k.batch + (of.keys.start + key) * args.k.position;
     }

@@ -15,14 +15,14 @@ struct MlaBoxes {
   int position[boxes], batch[boxes];  ///< batch: a page's, where keys are paged
 
   /// Of the tile from key `first` on.
-  __device__ void look_up(const MlaArgs& args, const MlaTile<Tile>& of, const int* pages, int entry, int first) {
+  __device__ void look_up(const MlaArgs& args, const MlaTile<Tile>& of, const int* page_table, int entry, int first) {
 #pragma unroll
     for (int i = 0; i < boxes; ++i) {
       const int row = first + i * Tile::box;
       const bool there = row < of.keys.length;
       if constexpr (Tile::paged) {
-        const int nth = row / args.pages.rows, page = there ? pages[nth * args.pages.nth] : -1;
-        position[i] = row - nth * args.pages.rows;
+        const int nth = row / args.page_table.rows, page = there ? page_table[nth * args.page_table.nth] : -1;
+        position[i] = row - nth * args.page_table.rows;
         batch[i] = page;
       } else {
         position[i] = of.keys.start + row;
@@ -36,7 +36,7 @@ struct MlaBoxes {
 #pragma unroll
     for (int i = 0; i < boxes; ++i) {
       out.position[i] = position[i];
-      out.batch[i] = !Tile::paged || batch[i] < args.pages.count ? batch[i] : -1;
+      out.batch[i] = !Tile::paged || batch[i] < args.page_table.count ? batch[i] : -1;
     }
     return out;
   }
@@ -100,12 +100,12 @@ struct MlaProducer90 {
         q_phase ^= 1;
         load_queries(of);
       }
-      const int* const pages = Tile::paged ? args.pages.at + of.b * args.pages.entry : nullptr;
+      const int* const page_table = Tile::paged ? args.page_table.at + of.b * args.page_table.entry : nullptr;
       const int entry = args.kv_shared || (is_packed<Tile> && args.kv_starts) ? 0 : of.b;
       // The boxes of a step are found a step ahead.
       MlaBoxes<Tile> next;
       const auto look_up = [&](int step) {
-        next.look_up(args, of, pages, entry, step < item.end ? item.walk.tile(step) * Tile::n : of.keys.length);
+        next.look_up(args, of, page_table, entry, step < item.end ? item.walk.tile(step) * Tile::n : of.keys.length);
       };
       look_up(item.begin + Group);
 #pragma unroll 1

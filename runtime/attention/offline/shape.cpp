@@ -109,13 +109,13 @@ constexpr std::array rows{
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
     flag<&Shape::few>("few", "are there few queries: 16 at most, times the heads that share a tile?"),
     flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
-    flag<&Shape::paged>("paged", "are keys and values in pages?"),
+    flag<&Shape::paged>("paged", "is the KV cache paged?"),
     flag<&Shape::narrow>("narrow", "do keys and values hold e4m3, beside queries that do not?"),
     flag<&Shape::before>("before", "are results over other keys merged in?"),
     flag<&Shape::pieces>("pieces", "are keys summed in pieces?"),
     flag<&Shape::mla>("mla", "are values the first columns of the keys, of heads of 576?"),
     ShapeRow{
-        "page_rows", "1, 2, 4 … 64", "MLA, in pages: the largest power of 2 that divides a page's rows; 64 if left out",
+        "page_rows", "1, 2, 4 … 64", "MLA, paged: the largest power of 2 that divides a page's rows; 64 if left out",
         [](Shape& s, std::string_view v) {
           return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
         },

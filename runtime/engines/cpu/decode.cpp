@@ -185,7 +185,7 @@ class DecodeRun {
     if (begin >= end) return;
     // Keys of a tile that no head keeps are not read: their memory may hold anything.
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
-    const EvenRows walk(problem_, KeyRows(problem_, call_.pages, seq, chunk.kv_head), s.gathered);
+    const EvenRows walk(problem_, KeyRows(problem_, call_.page_table, seq, chunk.kv_head), s.gathered);
     const std::pair<std::int64_t, std::int64_t> here{kv + begin, kv + end};
     walk.each({call_.k, problem_.d}, here, walk.at(call_.v, kv + begin), [&](const EvenRows::Some& k) {
       const Dots dots{.q = plan_.pairs() ? static_cast<const void*>(s.pairs) : s.q,

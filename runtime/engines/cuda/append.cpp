@@ -49,7 +49,7 @@ void append(const Append& call, const Problem& p, void* stream) {
                   .room = static_cast<int>(p.kv.length),
                   .starts = p.q.packed() ? static_cast<const int*>(call.cu_seqlens.data) : nullptr,
                   .kv_lens = numbers(call.kv_len),
-                  .pages = pages(call.pages, call.k)};
+                  .page_table = page_table(call.page_table, call.k)};
   Launches launches;
   launches.launch({.kernel = kernel.get(),
                    .grid = {static_cast<unsigned>(rows), 1, 1},

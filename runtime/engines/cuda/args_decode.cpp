@@ -39,7 +39,7 @@ DecodeArgs decode_args(const ForwardRun& run, const Placed& at) {
           .kv_starts = at.starts.kv,
           .kv_lens = numbers(call.kv_len),
           .q_offsets = numbers(call.q_offsets),
-          .pages = pages(call.pages, call.k),
+          .page_table = page_table(call.page_table, call.k),
           .tiles = run.lists.at,
           .tile_stride = run.lists.stride,
           .tile_batches = run.lists.batches,

@@ -115,8 +115,8 @@ void put_forward(ForwardRun& run, Launches& launches, const Placed& at) {
   }
   ForwardArgs args = forward_args(run, at);
   if (run.plan().args() == codegen::ArgsKind::forward) return run.put_walk(launches, walk, args, at.memory);
-  ApartArgs apart{args, numbers(run.call.kv_len), numbers(run.call.q_offsets), pages(run.call.pages, run.call.k),
-                  run.p.kv_offset};
+  ApartArgs apart{args, numbers(run.call.kv_len), numbers(run.call.q_offsets),
+                  page_table(run.call.page_table, run.call.k), run.p.kv_offset};
   run.put_walk(launches, walk, apart, at.memory);
 }
 
