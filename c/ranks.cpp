@@ -63,14 +63,14 @@ static_assert(ATTUNE_CONTIGUOUS == static_cast<int>(Shares::Deal::contiguous) &&
 static_assert(ATTUNE_GATHER == static_cast<int>(Shares::Travel::gather) &&
               ATTUNE_RING == static_cast<int>(Shares::Travel::ring) &&
               ATTUNE_HEADS == static_cast<int>(Shares::Travel::heads) &&
-              ATTUNE_FEW == static_cast<int>(Shares::Travel::few));
+              ATTUNE_DECODE == static_cast<int>(Shares::Travel::decode));
 
 Shares::How how_of(const attune_how* given) {
   Shares::How out;
   if (!given) return out;
   const auto from = c::given(given, "attune_shares_new", "how");
   out.deal = choice_of("deal", from.deal, Shares::Deal::greedy);
-  out.travel = choice_of("travel", from.travel, Shares::Travel::few);
+  out.travel = choice_of("travel", from.travel, Shares::Travel::decode);
   out.groups = from.groups;
   const auto take = [](auto value, auto& into) {
     if (value != 0) into = value;

@@ -61,7 +61,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.few = of.apart = of.paged = of.narrow = of.before = of.pieces = of.mla = of.pairs = false;
+  of.decode = of.apart = of.paged = of.narrow = of.before = of.pieces = of.mla = of.pairs = false;
   of.page_rows = 0;
   of.store = KernelSpec{}.store;
   return of;
@@ -78,12 +78,12 @@ int mla_heads_to_share(std::int64_t group) {
 int heads_to_share(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t half_a_tile = 64;
   if (q_len > half_a_tile || group < 2) return 1;
-  // The tiles of few queries have 16 rows: as many heads of one query.
+  // Decode tiles have 16 rows: as many heads of one query.
   const std::int64_t most = q_len > 1 ? 8 : 16;
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
 }
 
-bool few_rows(std::int64_t q_len, std::int64_t group) {
+bool is_decode(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t most = 16;
   return q_len * heads_to_share(q_len, group) <= most;
 }

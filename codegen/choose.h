@@ -30,8 +30,8 @@ int mla_heads_to_share(std::int64_t group);
 
 /// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
 int heads_to_share(std::int64_t q_len, std::int64_t group);
-/// KernelSpec::few for such calls.
-bool few_rows(std::int64_t q_len, std::int64_t group);
+/// KernelSpec::decode for such calls.
+bool is_decode(std::int64_t q_len, std::int64_t group);
 /// `preference` may be null. `among`: the kernels to choose from, the last of which takes any call.
 KernelChoices choose(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind = {},
                      const Preference* preference = nullptr, Kernels among = kernels());

@@ -30,7 +30,7 @@ struct KernelSpec {
   int page_rows = 0;    ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
   bool pairs = false;   ///< MLA: more than 64 rows share keys
   int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
-  bool few = false;     ///< these heads' queries are 16 rows at most
+  bool decode = false;  ///< these heads' queries are 16 rows at most
   bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4, or 0 for an element.
   int load = 16, store = 16;

@@ -81,7 +81,7 @@ class RanksVerb {
                        {Shares::Deal::best, Shares::Deal::contiguous, Shares::Deal::zigzag, Shares::Deal::greedy});
     how.travel = word_of("--travel", o.travel,
                          {Shares::Travel::best, Shares::Travel::gather, Shares::Travel::ring, Shares::Travel::heads,
-                          Shares::Travel::few});
+                          Shares::Travel::decode});
     how.groups = static_cast<int>(size("--groups", static_cast<double>(o.groups), 0, 1024));
     how.grain = size("--grain", static_cast<double>(o.grain), 1, 1 << 20);
     how.per_node = static_cast<int>(size("--per-node", static_cast<double>(o.per_node), 1, most_ranks));
@@ -313,7 +313,7 @@ void add_ranks(CLI::App& app) {
   verb.add_option("--deal", o->deal, "who holds what; the fastest if left out")
       ->type_name("best|contiguous|zigzag|greedy");
   verb.add_option("--travel", o->travel, "what travels; the fastest if left out")
-      ->type_name("best|gather|ring|heads|few");
+      ->type_name("best|gather|ring|heads|decode");
   verb.add_option("--groups", o->groups, "groups of key heads that keys travel in; the fastest if left out")
       ->type_name("N");
   verb.add_option("--grain", o->grain, "positions that are dealt as a whole; 384 if left out")->type_name("N");

@@ -1,5 +1,4 @@
-// codegen/kernels/decode_sm80.cpp — the forward of few queries, codegen/cuda/kernels/decode_sm80.cuh: its calls, its
-// tiles
+// codegen/kernels/decode_sm80.cpp — decode, codegen/cuda/kernels/decode_sm80.cuh: its calls, its tiles
 #include <algorithm>
 #include <fmt/format.h>
 
@@ -33,7 +32,7 @@ constexpr Search searches[] = {{.member = "stages", .least = 2, .most = 10}};
 
 constexpr int rows = 16;
 
-bool is_for(const KernelSpec& spec) { return spec.few; }
+bool is_for(const KernelSpec& spec) { return spec.decode; }
 
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (!is_for(spec))

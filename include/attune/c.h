@@ -337,7 +337,7 @@ typedef struct {
 } attune_transport;
 
 enum { ATTUNE_DEAL_BEST = 0, ATTUNE_CONTIGUOUS = 1, ATTUNE_ZIGZAG = 2, ATTUNE_GREEDY = 3 };
-enum { ATTUNE_TRAVEL_BEST = 0, ATTUNE_GATHER = 1, ATTUNE_RING = 2, ATTUNE_HEADS = 3, ATTUNE_FEW = 4 };
+enum { ATTUNE_TRAVEL_BEST = 0, ATTUNE_GATHER = 1, ATTUNE_RING = 2, ATTUNE_HEADS = 3, ATTUNE_DECODE = 4 };
 
 // Choices, and the machine that times are predicted for. What is 0 is as in Shares::How.
 typedef struct {

@@ -72,13 +72,13 @@ class Shares {
     zigzag,      ///< two runs, one from either end: even for a causal mask. Packed: of every sequence
     greedy,      ///< sixteen runs, the most work first, each to the rank with the least work that needs few more keys
   };
-  /// What travels. `gather` and `heads` give the bits of one rank; `ring` and `few` merge parts by their lse.
+  /// What travels. `gather` and `heads` give the bits of one rank; `ring` and `decode` merge parts by their lse.
   enum class Travel : std::uint8_t {
     best,    ///< the fastest, but one that merges only where it is more than twice as fast
     gather,  ///< the keys that a rank's queries need, by groups of key heads
     ring,    ///< keys of one rank after the other: memory for two shares instead of all that is needed
     heads,   ///< q, k, v to ranks by heads and o back: all-to-all; ranks must divide the key heads
-    few,     ///< queries to all keys, and results back: for decoding
+    decode,  ///< queries to all keys, and results back: for decoding
   };
   struct How {
     Deal deal = Deal::best;

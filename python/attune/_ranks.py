@@ -13,7 +13,7 @@ from attune._place import here
 
 Parts = list[tuple[int, memoryview]] | list[tuple[int, int, int]]
 _DEALS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
-_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "few": 4}
+_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "decode": 4}
 
 
 class Transport:
@@ -78,7 +78,7 @@ class Shares:
     Made once for many calls, alike on every rank, and passed to calls as `shares`. `attentions` are those of the calls,
     of which the masks count; what masks capture is read here. q, k and v are those of the whole call: of them, shapes
     and types alone count, so that `numpy.broadcast_to(numpy.float32(0), shape)` does. `deal` is "best", "contiguous",
-    "zigzag" or "greedy"; `travel` "best", "gather", "ring", "heads" or "few". What is 0 is chosen, or the default.
+    "zigzag" or "greedy"; `travel` "best", "gather", "ring", "heads" or "decode". What is 0 is chosen, or the default.
 
     >>> import attune, numpy
     >>> q = numpy.broadcast_to(numpy.float32(0), (1, 8, 3000, 64))

@@ -29,7 +29,7 @@ def manifests() -> list[dict[str, Any]]:
     return [{"mods": of, "shapes": shapes, "passes": passes, "targets": ["sm_80", "sm_90a"]} for of, shapes, passes in [
         ([plain, causal, window, capped, capped_causal, alibi, documents, causal_documents], widths, training),
         ([plain, causal], {**bf16, "packed": True}, training),
-        ([plain, causal], {**paged, "few": True, "shared_heads": [1, 4, 8]}, serving),
+        ([plain, causal], {**paged, "decode": True, "shared_heads": [1, 4, 8]}, serving),
         ([causal], {**paged, "packed": True}, serving)]]
 
 

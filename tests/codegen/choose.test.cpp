@@ -165,10 +165,10 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
                                           {1, 128, true},
                                           {3, 8, false},
                                           {0, 8, true}})
-    CHECK(few_rows(q_len, group) == few);
+    CHECK(is_decode(q_len, group) == few);
   for (int d = 1; d <= 256; ++d)
     for (const int arch : {80, 86, 90, 100, 120}) {
-      const KernelSpec spec{.arch = arch, .d = d, .dv = 257 - d, .few = true};
+      const KernelSpec spec{.arch = arch, .d = d, .dv = 257 - d, .decode = true};
       const KernelChoices all = choose(spec, {});
       const KernelChoice& first = all.choices.front();
       CHECK(first.plan.kernel->name == "decode_sm80");
@@ -181,8 +181,8 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       CHECK(choose(spec, {}, {}, &same).refused.empty());
     }
   // Where entries are told apart, or keys summed in pieces, no other kernel follows, even if it spills less.
-  CHECK(choose({.few = true}, {}).choices.size() > 1);
-  for (const KernelSpec& spec : {KernelSpec{.apart = true, .few = true}, KernelSpec{.pieces = true, .few = true}})
+  CHECK(choose({.decode = true}, {}).choices.size() > 1);
+  for (const KernelSpec& spec : {KernelSpec{.apart = true, .decode = true}, KernelSpec{.pieces = true, .decode = true}})
     for (const KernelChoice& c : choose(spec, {}).choices) CHECK(c.plan.kernel->name == "decode_sm80");
   // Steps of 32 keys at the usual width, where the ring has room for them; then of 16, for mods that would spill.
   const auto steps = [](const KernelSpec& spec) {
@@ -191,11 +191,11 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       if (c.plan.kernel->name == "decode_sm80") out.push_back(c.plan.tile.n);
     return out;
   };
-  CHECK(steps({.few = true}) == std::vector{32, 16});
-  CHECK(steps({.pieces = true, .few = true}) == std::vector{16});
-  CHECK(steps({.before = true, .few = true}) == std::vector{16});
-  CHECK(steps({.arch = 86, .few = true}) == std::vector{16});
-  CHECK(steps({.d = 64, .dv = 64, .few = true}) == std::vector{32});
+  CHECK(steps({.decode = true}) == std::vector{32, 16});
+  CHECK(steps({.pieces = true, .decode = true}) == std::vector{16});
+  CHECK(steps({.before = true, .decode = true}) == std::vector{16});
+  CHECK(steps({.arch = 86, .decode = true}) == std::vector{16});
+  CHECK(steps({.d = 64, .dv = 64, .decode = true}) == std::vector{32});
   CHECK(choose({.pieces = true}, {}).choices.back().plan.kernel->takes_any);
   // Where queries are many, the kernel that takes any call finds what entries have of their own.
   for (const int arch : {80, 90, 120})
@@ -209,7 +209,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       if (arch == 90) CHECK(story_of(all).find("not forward_sm90: entries have lengths") != std::string::npos);
     }
   const auto why = [](KernelSpec spec, const ModFacts& facts = {}) {
-    spec.few = true;
+    spec.decode = true;
     const KernelChoices all = choose(spec, facts);
     CHECK(all.choices.front().plan.kernel->name != "decode_sm80");
     return story_of(all);
@@ -223,10 +223,10 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
   CHECK(choose({}, {}).story.empty());
 }
 
-TEST_CASE("keys of e4m3 are read by the kernel of few queries, and by no other", "[choose]") {
+TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choose]") {
   for (int d = 16; d <= 256; d += 16)
     for (const int arch : {80, 86, 90, 120}) {
-      const KernelSpec spec{.arch = arch, .d = d, .dv = 272 - d, .narrow = true, .few = true};
+      const KernelSpec spec{.arch = arch, .d = d, .dv = 272 - d, .narrow = true, .decode = true};
       const KernelChoices all = choose(spec, {});
       REQUIRE(all.choices.size() == 1);
       const KernelPlan& plan = all.choices[0].plan;
@@ -249,9 +249,10 @@ TEST_CASE("keys of e4m3 are read by the kernel of few queries, and by no other",
         "engine-type: decode_sm80: it is for queries that are 16 rows at most, times the heads that share keys; "
         "forward_e4m3_sm90: its products are of e4m3, and q holds bf16; forward_sm90: it reads k and v in the type of "
         "q; forward_sm80: it reads k and v in the type of q");
-  CHECK(refusal({.arch = 80, .narrow = true, .few = true, .load = 8}).find("engine-type: decode_sm80: it reads") == 0);
-  CHECK(refusal({.narrow = true, .few = true}, {.has_prob = true, .prob_linear = false}).find("engine-type") == 0);
-  CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .narrow = true, .few = true}).find("engine-type") == 0);
+  CHECK(refusal({.arch = 80, .narrow = true, .decode = true, .load = 8}).find("engine-type: decode_sm80: it reads") ==
+        0);
+  CHECK(refusal({.narrow = true, .decode = true}, {.has_prob = true, .prob_linear = false}).find("engine-type") == 0);
+  CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .narrow = true, .decode = true}).find("engine-type") == 0);
 }
 
 TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' calls do not see", "[choose]") {
@@ -288,8 +289,8 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   other = usual, other.boxes = false;
   CHECK(refusal(other).find("forward_e4m3_sm90: the copy engine") != std::string::npos);
   CHECK(refusal(usual, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
-  // Few queries too: the kernel of few reads q as 16 bits.
-  other = usual, other.few = true;
+  // Decode too: its kernel reads q as 16 bits.
+  other = usual, other.decode = true;
   CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
 }
 
@@ -516,12 +517,12 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
   const GpuParts parts = gpu_parts(lowered, true);
   for (const KernelSpec& spec :
        {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16}, KernelSpec{.d = 64, .dv = 160},
-        KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .few = true},
-        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .few = true},
-        KernelSpec{.before = true, .pieces = true, .heads = 2, .few = true},
-        KernelSpec{.d = 48, .dv = 80, .narrow = true, .few = true},
+        KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .decode = true},
+        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .decode = true},
+        KernelSpec{.before = true, .pieces = true, .heads = 2, .decode = true},
+        KernelSpec{.d = 48, .dv = 80, .narrow = true, .decode = true},
         KernelSpec{.dtype = DType::e4m3, .d = 128, .dv = 128}, KernelSpec{.dtype = DType::e4m3, .d = 40, .dv = 80},
-        KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .few = true},
+        KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .decode = true},
         KernelSpec{.d = 576, .dv = 512, .apart = true, .mla = true, .heads = 16}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan);

@@ -65,10 +65,11 @@ std::vector<Row> rows() {
   }
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
-      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .few = true}, .variant = "decode_sm80", .slow = d > 64});
+      out.push_back(
+          {.spec = {.arch = arch, .d = d, .dv = dv, .decode = true}, .variant = "decode_sm80", .slow = d > 64});
   for (const auto& [d, dv] : {std::pair{48, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
-      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .narrow = true, .few = true},
+      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .narrow = true, .decode = true},
                      .variant = "decode_sm80",
                      .slow = d > 64});
   for (const bool pairs : {false, true})
@@ -111,10 +112,10 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (number % 2 && row.spec.dtype == DType::e4m3) row.spec.out = DType::f16;
   row.spec.max = number % 5 == 0;
   row.spec.packed = number % 3 == 0;
-  row.spec.heads = 1 << number % (row.spec.mla ? 7 : row.spec.few ? 5 : 4);
-  row.spec.paged = (row.spec.few || row.spec.mla) && number % 2;
-  row.spec.pieces = row.spec.few && number % 4 < 2;
-  row.spec.before = number % 7 == 2 || (row.spec.few && number % 4 == 1);
+  row.spec.heads = 1 << number % (row.spec.mla ? 7 : row.spec.decode ? 5 : 4);
+  row.spec.paged = (row.spec.decode || row.spec.mla) && number % 2;
+  row.spec.pieces = row.spec.decode && number % 4 < 2;
+  row.spec.before = number % 7 == 2 || (row.spec.decode && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   if (row.portable()) row.spec.apart = number % 3 == 1, row.spec.paged = row.spec.apart && number % 2;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);

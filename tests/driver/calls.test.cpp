@@ -612,7 +612,7 @@ TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "
   CHECK(code_of([&] { documents.run(call.forward); }) == "nothing");
 }
 
-TEST_CASE("lengths, positions and pages have a kernel for few queries, and the portable one for others", "[driver]") {
+TEST_CASE("lengths, positions and page tables have a decode kernel, and the portable one for others", "[driver]") {
   const Device gpu = device_of(90);
   const auto numbers = gpu.array<std::int32_t>({2});
   const auto table = gpu.array<std::int32_t>({2, 3});
@@ -645,7 +645,7 @@ TEST_CASE("lengths, positions and pages have a kernel for few queries, and the p
   fits(with(bf16(), plain, 1, lengths), "decode_sm80", 227 << 10);
 }
 
-TEST_CASE("pieces are for few queries, and refused in words for others", "[driver]") {
+TEST_CASE("pieces are for decode, and refused in words for others", "[driver]") {
   const Device gpu = device_of(90);
   const Attention causal{.mask = mods::causal()};
   const auto call = [&](std::int64_t q_len) {
@@ -828,7 +828,7 @@ TEST_CASE("keys that are summed in pieces have a part for each, in the call's wo
   CHECK(fake::calls("cuMemsetD32Async") == 0);
 }
 
-TEST_CASE("where all tiles of few queries stay whole, or two blocks share each, nothing is cleared before and nothing "
+TEST_CASE("where all decode tiles stay whole, or two blocks share each, nothing is cleared before and nothing "
           "added up behind",
           "[driver]") {
   const Device gpu = device_of(90);

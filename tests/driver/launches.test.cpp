@@ -158,7 +158,7 @@ TEST_CASE("a kernel that a test adds gets its own struct, memory and companion i
   CHECK(runtime::stories(attention, other).front().kernel.starts_with("forward_plain:threads=64"));
 }
 
-TEST_CASE("what forwards of few queries put on their streams", "[driver][launches]") {
+TEST_CASE("what decode calls put on their streams", "[driver][launches]") {
   std::string all;
   for (const int arch : {90, 80}) {
     Calls on(arch);

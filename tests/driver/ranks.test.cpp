@@ -73,7 +73,7 @@ TEST_CASE("a forward over ranks is a launch for each stretch and group, on sever
   CHECK(fake::calls("cuMemcpy2DAsync") + fake::calls("cuMemcpyAsync") >= 8);
 }
 
-TEST_CASE("few queries go to the keys where their kernel takes these, else keys to them", "[driver]") {
+TEST_CASE("decode queries go to the keys where their kernel takes these, else keys to them", "[driver]") {
   const Attention plain{.score = [](Float s, At at) { return s + 0.25f * f32(at.kv_len - at.kv); }};
   const auto kernels = [&](DType type, std::int64_t shift) {
     const auto like = [&](std::int64_t heads, std::int64_t rows) {
@@ -82,7 +82,7 @@ TEST_CASE("few queries go to the keys where their kernel takes these, else keys 
     fake::forget();
     CHECK(tests::on_ranks(threads(2, 20), [&](const Transport& at) {
             const Forward call{.q = like(4, 1), .k = like(2, length), .v = like(2, length), .q_offset = length - 1};
-            const Shares shares(std::span(&plain, 1), call, at, {.travel = Shares::Travel::few});
+            const Shares shares(std::span(&plain, 1), call, at, {.travel = Shares::Travel::decode});
             const std::int64_t queries = shares.of(at.rank).empty() ? 0 : 1, keys = length / 2;
             const auto memory = Device::cuda().array<std::uint8_t>({1 << 20});
             const auto placed = [&](std::int64_t heads, std::int64_t rows, std::int64_t from) {

@@ -166,7 +166,7 @@ TEST_CASE("each schedule of ranks puts its exchanges, copies and launches on str
              true},
         Case{"heads", length, DType::bf16, {.deal = zigzag, .travel = Travel::heads}, false, false, true},
         Case{"heads of strided rows", length, DType::bf16, {.deal = zigzag, .travel = Travel::heads}, false, true},
-        Case{"few", 3, DType::bf16, {.travel = Travel::few}, false, false, true},
+        Case{"decode", 3, DType::bf16, {.travel = Travel::decode}, false, false, true},
         Case{"backward in two groups",
              length,
              DType::bf16,

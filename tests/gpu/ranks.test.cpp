@@ -145,7 +145,7 @@ TEST_CASE("on devices packed sequences over ranks get the bits of one", "[gpu][r
       }) == "");
 }
 
-TEST_CASE("on devices few queries go to the keys, and parts merge", "[gpu][ranks]") {
+TEST_CASE("on devices decode queries go to the keys, and parts merge", "[gpu][ranks]") {
   if (skipped()) return;
   const std::vector<Named> mods = mods_here();
   CHECK(side_by_side(mods.size(), [&](std::size_t i) -> std::string {
@@ -174,7 +174,7 @@ TEST_CASE("on devices few queries go to the keys, and parts merge", "[gpu][ranks
             const Results one = alone(attention, in, {1});
             for (const int count : {1, 2, 3})
               for (const Where where : places()) {
-                const Results many = together(attention, in, count, {.travel = Travel::few}, Layout::bhsd, where);
+                const Results many = together(attention, in, count, {.travel = Travel::decode}, Layout::bhsd, where);
                 const double far = std::max({distance(one.o.tensor, many.o.tensor),
                                              distance(one.lse.tensor, many.lse.tensor),
                                              distance(one.max.tensor, many.max.tensor)});

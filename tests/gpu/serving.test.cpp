@@ -104,14 +104,14 @@ std::vector<Shape> apart() {
   return out;
 }
 
-/// Beside keys of e4m3: few queries of every width, number and group, dense and in pages, of lengths and positions of
+/// Beside keys of e4m3: decode of every width, number and group, dense and in pages, of lengths and positions of
 /// their own, in pieces, merged with results before.
 std::vector<Shape> narrow() {
   std::vector<Shape> out;
   for (const std::int64_t d : {48, 64, 128, 256})
     for (const std::int64_t q_len : {1, 2, 3, 4})
       for (const std::int64_t group : {1, 4, 8, 16}) {
-        if (!codegen::few_rows(q_len, group)) continue;
+        if (!codegen::is_decode(q_len, group)) continue;
         const std::size_t nth = out.size();
         Shape shape{.batch = 4,
                     .q_heads = group == 16 ? 16 : 2 * group,
@@ -198,7 +198,7 @@ struct Call {
 
 }  // namespace
 
-TEST_CASE("few queries get what the oracle says, whatever their entries' lengths, positions and pages", "[gpu]") {
+TEST_CASE("decode gets what the oracle says, whatever its entries' lengths, positions and page tables", "[gpu]") {
   if (skipped()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich, &unseen};
   std::vector<Shape> shapes = apart();
@@ -220,7 +220,7 @@ TEST_CASE("few queries get what the oracle says, whatever their entries' lengths
   CHECK(wrong.empty());
 }
 
-TEST_CASE("many queries get what the oracle says, whatever their entries' lengths, positions and pages", "[gpu]") {
+TEST_CASE("prefill gets what the oracle says, whatever its entries' lengths, positions and pages", "[gpu]") {
   if (skipped()) return;
   const Attention squares{.mask = mods::causal(), .prob = [](Float p, At) { return p * p; }};
   const Attention* const what[] = {&plain, &causal, &windowed, &rich, &unseen, &squares};
@@ -267,7 +267,7 @@ TEST_CASE("many queries get what the oracle says, whatever their entries' length
   CHECK(wrong.empty());
 }
 
-TEST_CASE("few queries beside keys and values of e4m3 get what the oracle says", "[gpu]") {
+TEST_CASE("decode beside keys and values of e4m3 gets what the oracle says", "[gpu]") {
   if (skipped()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich};
   const std::vector<Shape> shapes = narrow();
@@ -606,7 +606,7 @@ TEST_CASE("a paged KV cache gives bit for bit what dense keys give", "[gpu]") {
   }
 }
 
-TEST_CASE("a call of few queries is captured into a graph, and replayed with other lengths and pages", "[gpu]") {
+TEST_CASE("a decode call is captured into a graph, and replayed with other lengths and page tables", "[gpu]") {
   if (skipped()) return;
   const runtime::cuda::Current current(0);
   const runtime::cuda::Driver& d = runtime::cuda::driver();
@@ -649,8 +649,7 @@ TEST_CASE("a call of few queries is captured into a graph, and replayed with oth
   d.cuStreamDestroy(stream);
 }
 
-TEST_CASE("calls of few queries in a row read what the one before wrote, although they start before it has ended",
-          "[gpu]") {
+TEST_CASE("decode calls in a row read what the one before wrote, although they start before it has ended", "[gpu]") {
   if (skipped()) return;
   namespace cu = runtime::cuda::cu;
   const runtime::cuda::Current current(0);

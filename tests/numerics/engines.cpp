@@ -136,7 +136,7 @@ std::string Engine::why_not(const Shape& shape) const {
   if (narrow == Narrow::all || !(shape.narrow || shape.piece)) return {};
   const std::string what = shape.narrow ? "k and v of e4m3" : "pieces";
   const std::int64_t q_len = shape.packed() ? std::ranges::max(shape.q_lens) : shape.q_len;
-  if (!codegen::few_rows(q_len, shape.q_heads / shape.kv_heads)) return what + " beside many queries";
+  if (!codegen::is_decode(q_len, shape.q_heads / shape.kv_heads)) return what + " beside many queries";
   if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return what + " beside q of 32 bits";
   const bool in_rows = shape.layout == Layout::bhsd || shape.layout == Layout::bshd;
   if (!in_rows || shape.d % 16 || shape.dv % 16) return what + " whose rows are not multiples of 16 bytes";
@@ -154,7 +154,7 @@ const std::vector<Engine>& engines() {
                        .backward = backward_on_device,
                        .apart = true,
                        .widest = 256,
-                       .narrow = Engine::Narrow::few,
+                       .narrow = Engine::Narrow::decode,
                        .products_of_e4m3 = true});
     const char* asked = std::getenv("ATTUNE_TEST_ENGINE");
     if (asked) std::erase_if(found, [&](const Engine& e) { return !e.name.starts_with(asked); });

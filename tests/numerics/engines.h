@@ -28,7 +28,7 @@ struct Shape;
 
 struct Engine {
   /// Beside which queries it takes k and v of e4m3.
-  enum class Narrow : std::uint8_t { all, few };
+  enum class Narrow : std::uint8_t { all, decode };
 
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;

@@ -45,7 +45,7 @@ const Attention rich = [] {
       .sink = [](SinkAt at) { return sinks(at.batch, at.head); }};
 }();
 const Attention windowed{.mask = mods::sliding_window(20)};
-/// Takes two passes over the keys, and no shortcut for few queries.
+/// Takes two passes over the keys, and no shortcut for decode.
 const Attention squared{.mask = mods::causal(), .prob = [](Float p, At at) { return p * p + 0 * at.q; }};
 
 void agree(const Attention& attention, const Shape& shape) {

@@ -948,7 +948,7 @@ class Contract(Calls):
         self.assertTrue(piped.stdout.startswith("<svg"))
         self.assertIn("--json lists", self.attune("ranks", "kv <= q", "--ranks", "17").stdout)
         several = self.attune("ranks", "kv <= q", "--q-len", "1", "--q-offset", "65535", "--ranks", "2")
-        self.assertIn("few", several.stdout.split("schedules")[1].splitlines()[1])
+        self.assertIn("decode", several.stdout.split("schedules")[1].splitlines()[1])
 
     def test_mistakes_of_ranks(self):
         self.refused("bad-size", "ranks", "kv <= q", "--ranks", "0")

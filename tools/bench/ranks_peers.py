@@ -348,7 +348,7 @@ def options():
     p.add_argument("--limit", type=float, default=330, help="seconds after which no case is begun")
     p.add_argument("--patience", type=float, default=60, help="seconds that attune's ranks wait for each other")
     p.add_argument("--deal", default="best", help="attune's: best, contiguous, zigzag or greedy")
-    p.add_argument("--travel", default="best", help="attune's: best, gather, ring, heads or few")
+    p.add_argument("--travel", default="best", help="attune's: best, gather, ring, heads or decode")
     p.add_argument("--balance", choices=["head-tail", "ptrr", "none"], help="torch's; by row if left out")
     p.add_argument("--skip-torch", dest="torch", action="store_false", help="attune alone")
     p.add_argument("--small", action="store_true", help="small sizes, on the host: tries this script, measures nothing")

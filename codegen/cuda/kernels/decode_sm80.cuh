@@ -1,5 +1,4 @@
-// codegen/cuda/kernels/decode_sm80.cuh — the forward of few queries, for any card since sm_80: all blocks share the
-// keys
+// codegen/cuda/kernels/decode_sm80.cuh — the decode, for any card since sm_80: all blocks share the keys
 //
 // A tile of queries has at most 16 rows: a few queries of the heads that share keys. Its warps divide the keys, not the
 // rows: each has a ring of slots of its own, which it fills with keys and values in turn, and its own maxima, sums and

@@ -22,7 +22,7 @@
 // box, a divisor of 64 and of a page's rows, at least 8; turns: 0: scores begin as soon as keys are there; 1: those of
 // the second group when those of the first are there; 2: when the second group has multiplied the first's
 // probabilities; 3: as 2, and each group's own probabilities are multiplied when the other's next scores are there;
-// layout, max, store, before, paged: as the kernel of few queries
+// layout, max, store, before, paged: as the decode kernel
 // has them. SharedMla<Tile>::bytes of shared memory and 1024 to align it, 384 threads.
 #pragma once
 

@@ -21,7 +21,7 @@ from attune.torch._value import refuse
 
 Stretches = list[tuple[int, int]]
 _DEALS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
-_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "few": 4}
+_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "decode": 4}
 
 
 def context_parallel(mesh: Any, block_mask: Any = None, *, lengths: tuple[int, int] | None = None,

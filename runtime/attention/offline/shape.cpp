@@ -107,7 +107,7 @@ constexpr std::array rows{
                       std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
-    flag<&Shape::few>("few", "are there few queries: 16 at most, times the heads that share a tile?"),
+    flag<&Shape::decode>("decode", "is it decode: 16 queries at most, times the heads that share a tile?"),
     flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
     flag<&Shape::paged>("paged", "is the KV cache paged?"),
     flag<&Shape::narrow>("narrow", "do keys and values hold e4m3, beside queries that do not?"),
@@ -172,7 +172,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.max = shape.max;
   out.packed = shape.packed;
   out.heads = static_cast<int>(shape.heads);
-  out.few = shape.few;
+  out.decode = shape.decode;
   out.apart = shape.apart || shape.paged || shape.mla;
   out.paged = shape.paged;
   out.narrow = shape.narrow;
@@ -200,7 +200,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.max = spec.max;
   out.packed = spec.packed;
   out.heads = spec.heads;
-  out.few = spec.few;
+  out.decode = spec.decode;
   out.apart = spec.apart;
   out.paged = spec.paged;
   out.narrow = spec.narrow;

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/args_decode.cpp — what kernels get whose blocks share the keys of few queries: DecodeArgs
+// runtime/engines/cuda/args_decode.cpp — what decode kernels get, whose blocks share keys: DecodeArgs
 #include "codegen/cuda/layout/equal_parts.cuh"
 #include "runtime/engines/cuda/call.h"
 

@@ -28,7 +28,7 @@ QueryTiling tiling_of(const codegen::KernelPlan& plan) {
 [[noreturn]] void refuse_piece(const LoadedKernel& kernel) {
   throw Error("engine-call", "the CUDA engine does not take piece in such a call", {},
               !kernel.story.empty() ? fmt::format("{}", fmt::join(kernel.story, "; "))
-                                    : "it is for a few queries, times the heads that share keys: 16 in all",
+                                    : "it is for decode: at most 16 rows, queries times the heads that share keys",
               "give each call fewer queries, leave piece out, or compute on the host");
 }
 

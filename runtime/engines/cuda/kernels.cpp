@@ -56,8 +56,8 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   }
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   Remembered found;
-  // What was measured with many queries says nothing of few.
-  if (forward && !key.preference && !key.spec.few) found = remembered(tuned_key(key, kind));
+  // What was measured for prefill says nothing of decode.
+  if (forward && !key.preference && !key.spec.decode) found = remembered(tuned_key(key, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
   Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
                             codegen::kernels(key.way), purpose);

@@ -51,7 +51,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .page_rows = mla ? page_rows(call, p) : 0,
                .pairs = mla && whole.q.length * p.group > codegen::mla_rows,
                .heads = mla ? codegen::mla_heads_to_share(p.group) : codegen::heads_to_share(whole.q.length, p.group),
-               .few = !mla && codegen::few_rows(whole.q.length, p.group),
+               .decode = !mla && codegen::is_decode(whole.q.length, p.group),
                .boxes = boxes,
                .load = copied_bytes({&call.q, &call.k, &call.v}),
                .store = stored_bytes(call.o),

@@ -53,17 +53,17 @@ class DeviceCarrier : public Carrier {
   Travel takes(Travel planned) const override {
     const compiler::Problem& p = rank_.problem();
     const bool in_sixteens = size_of(rank_.call().q().dtype) == 2 && p.d % 8 == 0 && p.dv % 8 == 0;
-    const bool to_keys = is_few() && !rank_.packed() && !one_ && in_sixteens &&
+    const bool to_keys = is_decode() && !rank_.packed() && !one_ && in_sixteens &&
                          codegen::linear_in_p(rank_.call().mod.mod.prob) &&
                          std::ranges::all_of(rank_.ranks().kv_of, [](const auto& runs) { return runs.size() <= 1; });
-    return planned == Travel::heads || (planned == Travel::few && to_keys) ? planned : Travel::gather;
+    return planned == Travel::heads || (planned == Travel::decode && to_keys) ? planned : Travel::gather;
   }
-  /// A kernel for few queries divides their keys among its blocks by how many heads there are.
-  std::int64_t groups(std::int64_t planned) const override { return is_few() ? 1 : planned; }
+  /// A decode kernel divides their keys among its blocks by how many heads there are.
+  std::int64_t groups(std::int64_t planned) const override { return is_decode() ? 1 : planned; }
   Keys::Places places() const override { return Keys::Places::whole; }
   bool is_ahead() const override { return true; }
   bool values_within_keys() const override { return one_; }
-  /// Kernels for few queries read keys by 16 bytes.
+  /// Decode kernels read keys by 16 bytes.
   bool reads(const Rows& keys) const override { return cuda::copied_bytes({&keys.tensor}) >= 16; }
   /// Rows of a head are contiguous, and heads apart from each other, one behind another.
   bool sends(const Rows& of) const override {
@@ -193,7 +193,7 @@ class DeviceCarrier : public Carrier {
       return codegen::is_mla(rank_.problem().d, rank_.problem().dv, within);
     });
   }
-  bool is_few() const { return codegen::few_rows(rank_.problem().q.length, rank_.problem().group); }
+  bool is_decode() const { return codegen::is_decode(rank_.problem().q.length, rank_.problem().group); }
   const std::vector<QuerySlice>& slices() const {
     if (!slices_) slices_ = slices_of(rank_);
     return *slices_;

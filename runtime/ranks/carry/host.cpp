@@ -57,7 +57,7 @@ class HostCarrier : public Carrier {
   }
 
   Travel takes(Travel planned) const override {
-    const bool merges = planned == Travel::ring || planned == Travel::few;
+    const bool merges = planned == Travel::ring || planned == Travel::decode;
     return merges && !codegen::linear_in_p(rank_.call().mod.mod.prob) ? Travel::gather : planned;
   }
   Keys::Places places() const override { return Keys::Places::pieces; }

@@ -14,7 +14,7 @@ namespace {
 constexpr std::array greedy_weights{0.35, 0.7, 1.4, 2.8, 5.6, 11.2};
 /// A schedule that gives other bits than one rank does must be so many times as fast as one that gives the same.
 constexpr double merging_gain = 2;
-bool merges(Travel travel) { return travel == Travel::ring || travel == Travel::few; }
+bool merges(Travel travel) { return travel == Travel::ring || travel == Travel::decode; }
 /// Of greedy deals that are nearly as fast as the fastest, the one that moves least is taken: times are predictions.
 constexpr double nearly = 1.02;
 /// Nor may its work be much less even: all-to-all takes any deal, and would hide that.
@@ -82,7 +82,7 @@ std::vector<Predicted> Plan::schedules(const Work& work, const Dealt& dealt, boo
   const auto add = [&](Travel travel, int groups) {
     if (how.travel != Travel::best && how.travel != travel) return;
     out.push_back(predict({sizes, q, kv, count(), how}, work, dealt, travel, groups));
-    if (!linear && (travel == Travel::ring || travel == Travel::few))
+    if (!linear && (travel == Travel::ring || travel == Travel::decode))
       out.back().why_not = "the prob mod is no multiple of p, so that parts cannot be merged";
   };
   if (how.groups > 0 && sizes.kv_heads % how.groups != 0)
@@ -92,7 +92,7 @@ std::vector<Predicted> Plan::schedules(const Work& work, const Dealt& dealt, boo
     add(Travel::gather, groups);
   add(Travel::heads, 1);
   add(Travel::ring, 1);
-  add(Travel::few, 1);
+  add(Travel::decode, 1);
   std::stable_sort(out.begin(), out.end(), [](const Predicted& a, const Predicted& b) {
     if (a.why_not.empty() != b.why_not.empty()) return a.why_not.empty();
     return a.why_not.empty() && a.ms < b.ms;

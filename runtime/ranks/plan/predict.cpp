@@ -41,7 +41,7 @@ class Predictor {
       case Travel::gather: gather(out); break;
       case Travel::ring: ring(out); break;
       case Travel::heads: heads(out); break;
-      case Travel::few: few(out); break;
+      case Travel::decode: decode(out); break;
     }
     for (const RankTimes& r : out.ranks)
       for (const auto* bars : {&r.travels, &r.computes})
@@ -234,7 +234,7 @@ class Predictor {
   }
 
   /// Every query to every rank, f32 parts of o and their lse back.
-  void few(Predicted& out) {
+  void decode(Predicted& out) {
     std::vector<double> load(count()), keys(count());
     for (int r = 0; r < ranks_; ++r) {
       const std::vector<double> rows = rows_by_owner(r);
@@ -296,7 +296,7 @@ std::string_view name_of(Travel travel) {
     case Travel::gather: return "gather";
     case Travel::ring: return "ring";
     case Travel::heads: return "heads";
-    case Travel::few: return "few";
+    case Travel::decode: return "decode";
   }
   return "";
 }

@@ -88,7 +88,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
                                          .packed = !flag,
                                          .narrow = flag,
                                          .heads = flag ? 1 : 4,
-                                         .few = flag,
+                                         .decode = flag,
                                          .boxes = flag,
                                          .load = load,
                                          .store = 4,
@@ -109,8 +109,8 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
     if (row.json != ShapeRow::JsonForm::text) CHECK_FALSE(row.set(shape, "many"));
   }
   // Rows of e4m3 are half as long as those of q.
-  CHECK(spec_of({.d = 40, .few = true, .narrow = true}, 90).load == 8);
-  CHECK(spec_of({.d = 40, .few = true}, 90).load == 16);
+  CHECK(spec_of({.d = 40, .decode = true, .narrow = true}, 90).load == 8);
+  CHECK(spec_of({.d = 40, .decode = true}, 90).load == 16);
 }
 
 TEST_CASE("packed tensors that nothing is said of are contiguous, and take the same kernels as dense ones",

@@ -143,9 +143,9 @@ TEST_CASE("few queries, shared keys, offsets and any strides give the bits of on
     }
 }
 
-TEST_CASE("a ring and few queries merge to what one rank computes", "[ranks]") {
+TEST_CASE("a ring and decode merge to what one rank computes", "[ranks]") {
   std::size_t next = 0;
-  for (const Travel travel : {Travel::ring, Travel::few})
+  for (const Travel travel : {Travel::ring, Travel::decode})
     for (const auto& shape : {Shape{.q_len = 150, .kv_len = 150}, Shape{.q_len = 2, .kv_len = 900, .q_offset = 898},
                               Shape{.q_len = 90, .kv_len = 200, .kv_shared = true, .q_offset = 110},
                               Shape{.q_lens = {0, 1, 150, 40}, .kv_lens = {0, 1, 150, 40}},
@@ -180,7 +180,7 @@ TEST_CASE("keys that no query needs may be NaN, and are not sent", "[ranks]") {
             runtime::store(t->tensor, runtime::offset(t->tensor, b, h, i, j), std::nan(""));
   for (const Travel travel : {Travel::gather, Travel::heads})
     CHECK(differs(one, together(half, in, 2, {.travel = travel, .grain = 32})) == "");
-  for (const Travel travel : {Travel::ring, Travel::few})
+  for (const Travel travel : {Travel::ring, Travel::decode})
     CHECK(distance(one.o.tensor, together(half, in, 2, {.travel = travel, .grain = 32}).o.tensor) < 3e-6);
   const Shares shares(std::span(&half, 1), in.forward(), {.rank = 0, .count = 2},
                       {.deal = Deal::contiguous, .travel = Travel::gather, .grain = 32});

@@ -202,16 +202,16 @@ TEST_CASE("a grain crosses between nodes once, and is passed on inside", "[ranks
   }
 }
 
-TEST_CASE("few queries go to the keys, and prob mods that are no multiple of p keep parts from being merged",
+TEST_CASE("decode queries go to the keys, and prob mods that are no multiple of p keep parts from being merged",
           "[ranks]") {
   const Attention causal{.mask = mods::causal()};
   const Attention squared{.mask = mods::causal(), .prob = [](Float p, At) { return p * p; }};
   Forward call = whole(8, 64, 8, 1, 131072);
   call.q_offset = 131071;
-  CHECK(shares(causal, call, 2, {}).get()->layers[0].chosen().travel == Shares::Travel::few);
+  CHECK(shares(causal, call, 2, {}).get()->layers[0].chosen().travel == Shares::Travel::decode);
   const auto travel = shares(squared, call, 2, {}).get()->layers[0].chosen().travel;
   CHECK((travel == Shares::Travel::gather || travel == Shares::Travel::heads));
-  for (const Shares::Travel asked : {Shares::Travel::few, Shares::Travel::ring}) {
+  for (const Shares::Travel asked : {Shares::Travel::decode, Shares::Travel::ring}) {
     const Error e = tests::refusal([&] { shares(squared, call, 2, {.travel = asked}); });
     CHECK(e.code == "shares-how");
   }
