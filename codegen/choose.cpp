@@ -61,7 +61,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.decode = of.apart = of.paged = of.narrow = of.before = of.pieces = of.mla = of.pairs = false;
+  of.decode = of.apart = of.paged = of.narrow = of.before = of.fixed_split = of.mla = of.pairs = false;
   of.page_rows = 0;
   of.store = KernelSpec{}.store;
   return of;
@@ -116,8 +116,8 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     if (preference->only) return out;
     if (!first.why.empty()) out.refused = fmt::format("not {}: {}", preference->variant.text(), first.why);
   }
-  // Others, even if they spill less, find no lengths, positions, page tables or pieces.
-  const bool cuts = (spec.apart || spec.pieces) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
+  // Others, even if they spill less, find no lengths, positions, page tables or fixed split sizes.
+  const bool cuts = (spec.apart || spec.fixed_split) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
                       return cuts_keys(*kernel) && takes_mla(*kernel) == spec.mla &&
                              kernel->why_not(spec, facts).empty();
                     });

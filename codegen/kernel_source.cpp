@@ -113,7 +113,7 @@ std::string source_tile(const KernelPlan& plan) {
                                 tile.m, tile.n, tile.d, tile.dv, tile.stages, tile.heads,
                                 plan.spec.packed ? "packed" : "dense", plan.spec.max);
   if (plan.spec.before) out += "  static constexpr bool before = true;\n";
-  if (plan.spec.pieces) out += "  static constexpr bool pieces = true;\n";
+  if (plan.spec.fixed_split) out += "  static constexpr bool fixed_split = true;\n";
   for (const auto& [name, value] : tile.own) out += fmt::format("  static constexpr int {} = {};\n", name, value);
   return out + "};\n";
 }

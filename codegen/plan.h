@@ -19,16 +19,16 @@ struct KernelSpec {
   int arch = 90;                                 ///< compute capability times ten
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   std::int64_t d = 128, dv = 128;
-  bool max = false;     ///< the call asks for the rows' maxima
-  bool packed = false;  ///< sequences of different lengths
-  bool apart = false;   ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
-  bool paged = false;   ///< the KV cache is paged
-  bool narrow = false;  ///< keys and values hold e4m3, beside queries that do not
-  bool before = false;  ///< results of a call over other keys are merged in
-  bool pieces = false;  ///< keys are summed in pieces
-  bool mla = false;     ///< heads are wider than most, and values are the first columns of the keys
-  int page_rows = 0;    ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
-  bool pairs = false;   ///< MLA: more than 64 rows share keys
+  bool max = false;          ///< the call asks for the rows' maxima
+  bool packed = false;       ///< sequences of different lengths
+  bool apart = false;        ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
+  bool paged = false;        ///< the KV cache is paged
+  bool narrow = false;       ///< keys and values hold e4m3, beside queries that do not
+  bool before = false;       ///< results of a call over other keys are merged in
+  bool fixed_split = false;  ///< the call has a fixed split size
+  bool mla = false;          ///< heads are wider than most, and values are the first columns of the keys
+  int page_rows = 0;         ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
+  bool pairs = false;        ///< MLA: more than 64 rows share keys
   int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
   bool decode = false;  ///< these heads' queries are 16 rows at most
   bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
@@ -67,7 +67,7 @@ struct KernelPlan {
   Variant variant{};  ///< what the tile was cut by: all members of the kernel
 
   /// Has it the arguments that only some calls have?
-  bool further() const { return spec.before || spec.pieces; }
+  bool further() const { return spec.before || spec.fixed_split; }
   ArgsKind args() const;
 };
 

@@ -183,9 +183,9 @@ std::int32_t check_apart(const Inputs& in, Problem& p) {
     throw refuse("kv-offset", fmt::format("kv_offset is {}", in.forward->kv_offset), "positions start at 0",
                  "pass the position of the first key, 0 or more");
   p.kv_offset = in.forward->kv_offset;
-  if (in.forward->piece < 0 || in.forward->piece % 128 != 0)
-    throw refuse("piece", fmt::format("piece is {}", in.forward->piece), "keys are summed apart by multiples of 128",
-                 "pass such a multiple, 2048 say, or 0 for any division");
+  if (in.forward->fixed_split_size < 0 || in.forward->fixed_split_size % 128 != 0)
+    throw refuse("fixed-split-size", fmt::format("fixed_split_size is {}", in.forward->fixed_split_size),
+                 "keys are split at multiples of 128", "pass such a multiple, 2048 say, or 0 for any division");
   check_kv_len(in, p);
   return check_q_offsets(in, p);
 }

@@ -82,13 +82,13 @@ struct attune_mla_args {
   struct attune_cut_tile* cut; /* one for each cluster */
   int cuts;                    /* how many */
 };
-/* where results over other keys are merged in, or keys are summed in pieces */
+/* where results over other keys are merged in, or keys are split at fixed places */
 struct attune_further {
   struct attune_strided o_before;
   struct attune_rows lse_before;
   int o_before_type;   /* of its elements: 0 f32, 1 f16, 2 bf16 */
-  int piece, pieces;   /* steps of TILE_KV keys, a multiple of the block's warps; the most that a tile has: then parts are
-                          pieces * tiles * q_len * ... floats, and each tile has an arrival */
+  int split_steps, splits; /* steps of TILE_KV keys, a multiple of the block's warps; the most that a tile has: then parts are
+                          splits * tiles * q_len * ... floats, and each tile has an arrival */
 };
 struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_apart_args_further { struct attune_apart_args args; ATTUNE_ALIGNED(64) struct attune_further further; };

@@ -242,7 +242,7 @@ class Run {
     call.kv_offset = static_cast<std::int32_t>(o_.kv_offset);
     call.o_before = laid_out(o_before_.tensor);
     call.lse_before = lse_before_.tensor;
-    call.piece = o_.piece;
+    call.fixed_split_size = o_.fixed_split_size;
     std::vector<std::int64_t> shape(shape_of(q_.tensor).begin(), shape_of(q_.tensor).end());
     if (!shape.empty() && v_.tensor.rank > 0) shape.back() = shape_of(v_.tensor).back();
     // A GPU's kernel for e4m3 writes 16 bits.

@@ -43,7 +43,7 @@ void RunOptions::check() const {
                                                                        {"--o-before", o_before.has_value()},
                                                                        {"--lse-before", lse_before.has_value()},
                                                                        {"--kv-offset", kv_offset != 0},
-                                                                       {"--piece", piece != 0}}};
+                                                                       {"--fixed-split-size", fixed_split_size != 0}}};
   for (const auto& [option, given] : forward_only)
     if (given && grad_out)
       throw refuse_option("forward-only", fmt::format("{} is given with --grad-out", option), std::string(option),
@@ -81,7 +81,8 @@ void RunOptions::add_to(CLI::App& verb) {
       ->type_name("FILE.npy");
   verb.add_option("--o-before", o_before, "the output over other keys, to merge with")->type_name("FILE.npy");
   verb.add_option("--lse-before", lse_before, "its lse")->type_name("FILE.npy");
-  verb.add_option("--piece", piece, "not 0: an entry's bits do not depend on others; a multiple of 128")
+  verb.add_option("--fixed-split-size", fixed_split_size,
+                  "not 0: an entry's bits do not depend on others; a multiple of 128")
       ->type_name("N");
   verb.add_option("--grad-out", grad_out, "the output's gradient: also computes dq, dk and dv")->type_name("FILE.npy");
   verb.add_option("--grad-lse", grad_lse, "the gradient of lse")->type_name("FILE.npy");

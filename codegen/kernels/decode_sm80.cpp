@@ -75,12 +75,14 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKi
     }
     return tile;
   };
-  // Widened keys in pieces, 32 at a time, would spill registers.
-  if (row <= short_row) return {variant_of(decode_sm80.name, with_keys(spec.narrow && spec.pieces ? 16 : 32), members)};
+  // Widened keys with a fixed split size, 32 at a time, would spill registers.
+  if (row <= short_row)
+    return {variant_of(decode_sm80.name, with_keys(spec.narrow && spec.fixed_split ? 16 : 32), members)};
   std::vector<Variant> out;
-  // So would longer rows in pieces or with results before; what some mods spill shows when they are compiled.
+  // So would longer rows with a fixed split size or with results before; what some mods spill shows when they are
+  // compiled.
   const Tile more = with_keys(32);
-  if (row <= usual_row && more.warps == Tile{}.warps && !spec.narrow && !spec.pieces && !spec.before)
+  if (row <= usual_row && more.warps == Tile{}.warps && !spec.narrow && !spec.fixed_split && !spec.before)
     out.push_back(variant_of(decode_sm80.name, more, members));
   out.push_back(variant_of(decode_sm80.name, with_keys(16), members));
   return out;

@@ -36,7 +36,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (spec.narrow) return "it reads k and v in the type of q";
   if (std::string why = why_no_boxes(spec); !why.empty()) return why;
   if (spec.paged && spec.page_rows < least_box) return fmt::format("its pages have a multiple of {} rows", least_box);
-  if (spec.pieces) return "it does not sum keys in pieces";
+  if (spec.fixed_split) return "it takes no fixed split size";
   return why_not_prob(facts);
 }
 

@@ -198,7 +198,7 @@ struct Forward {
   Tensor o_before{}, lse_before{};
   /// Not 0: each entry's results get the same bits whatever else is in the call, and engines that divide its keys do so
   /// at multiples of this, a multiple of 128.
-  std::int64_t piece = 0;
+  std::int64_t fixed_split_size = 0;
   /// The longest packed sequence; positions beyond it are ignored. Required when cu_seqlens is on a device: only
   /// kernels read it there, and nothing checks it.
   std::int64_t max_q_len = 0, max_kv_len = 0;

@@ -206,9 +206,9 @@ typedef struct {
   const attune_tensor* page_table;
   // Results over other keys, both or neither, to merge with; they may be o and lse.
   const attune_tensor *o_before, *lse_before;
-  int64_t piece;      // not 0: an entry's bits do not depend on other entries; a multiple of 128
-  int32_t kv_offset;  // at.kv of the first key
-  int32_t reserved;   // 0
+  int64_t fixed_split_size;  // not 0: an entry's bits do not depend on other entries; a multiple of 128
+  int32_t kv_offset;         // at.kv of the first key
+  int32_t reserved;          // 0
   // Of a backward over ranks: 1: captured_grads are of this rank's queries alone, 0: of all ranks together.
   int32_t own_captured_grads;
   int32_t reserved_2;  // 0

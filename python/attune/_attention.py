@@ -53,7 +53,7 @@ class Attention(Mod):
                  cover: Cover | None = None, workspace: Array = None, stream: int = 0, workers: int = 0,
                  progress: Progress | None = None, parallel_for: ParallelFor | None = None, kv_len: Array = None,
                  q_offsets: Array = None, page_table: Array = None, kv_offset: int = 0, o_before: Array = None,
-                 lse_before: Array = None, piece: int = 0, shares: Shares | None = None,
+                 lse_before: Array = None, fixed_split_size: int = 0, shares: Shares | None = None,
                  **captures: Capturable) -> Any:
         """The output, of the kind and type of q; with `lse` or `max` a tuple of it and them.
 
@@ -65,7 +65,7 @@ class Attention(Mod):
         A cache: `kv_len` [B] is how many keys each entry has, `q_offsets` [B] where its queries begin. With `page_table`
         [B, n], k and v are [pages, Hkv, page_size, D], and key i of entry b is row i % page_size of page page_table[b, i // page_size].
         `kv_offset` is at.kv of the first key; `o_before` and `lse_before` are results over other keys, which are merged
-        in. With `piece`, a multiple of 128, an entry's bits do not depend on other entries. Integers are i32; `kv_len`
+        in. With `fixed_split_size`, a multiple of 128, an entry's bits do not depend on other entries. Integers are i32; `kv_len`
         and `q_offsets` on the host may be i64.
 
         Over ranks: with `shares` q, k, v and results are this rank's, and every rank makes the call.
@@ -80,7 +80,7 @@ class Attention(Mod):
                 "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
         call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
                             stream=stream, workspace=workspace, cover=cover, progress=progress,
-                            parallel_for=parallel_for, kv_offset=kv_offset, piece=piece, shares=shares))
+                            parallel_for=parallel_for, kv_offset=kv_offset, fixed_split_size=fixed_split_size, shares=shares))
         arrays, numbers = self._slots(captures)
         self._do(self._core.run, FORWARD, call, arrays, None, numbers)
         if type(out) is _core.Memory:
@@ -159,7 +159,7 @@ class Attention(Mod):
                 max_q_len: int = 0, max_kv_len: int = 0, stream: int = 0, cover: Cover | None = None,
                 lse: bool = False, parallel_for: ParallelFor | None = None, kv_len: Array = None,
                 q_offsets: Array = None, page_table: Array = None, kv_offset: int = 0, o_before: Array = None,
-                lse_before: Array = None, piece: int = 0, **captures: Capturable) -> dict[str, int]:
+                lse_before: Array = None, fixed_split_size: int = 0, **captures: Capturable) -> dict[str, int]:
         """Compiles what a call will need, and tells how many bytes it works in: {"workspace": …, "cover": …}.
 
         >>> import attune, numpy
@@ -171,7 +171,7 @@ class Attention(Mod):
                 "lse": None if lse is False else sums(q, cu_seqlens is not None), "kv_len": kv_len,
                 "q_offsets": q_offsets, "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
         call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
-                            stream=stream, cover=cover, parallel_for=parallel_for, kv_offset=kv_offset, piece=piece))
+                            stream=stream, cover=cover, parallel_for=parallel_for, kv_offset=kv_offset, fixed_split_size=fixed_split_size))
         arrays, numbers = self._slots(captures)
         workspace, lists = self._do(self._core.prepare, FORWARD, call, arrays, None, numbers)
         return {"workspace": workspace, "cover": lists}
@@ -198,7 +198,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
               q_offset: int = 0, cover: Cover | None = None, workspace: Array = None, stream: int = 0,
               workers: int = 0, progress: Progress | None = None, kv_len: Array = None, q_offsets: Array = None,
               page_table: Array = None, kv_offset: int = 0, o_before: Array = None, lse_before: Array = None,
-              piece: int = 0, shares: Shares | None = None, **captures: Capturable) -> Any:
+              fixed_split_size: int = 0, shares: Shares | None = None, **captures: Capturable) -> Any:
     """softmax(score(scale * q k^T)) v under a mask, in one line. The first call of its kind compiles, later ones run.
 
     >>> import attune, numpy
@@ -225,4 +225,4 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,
                 cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress, kv_len=kv_len,
                 q_offsets=q_offsets, page_table=page_table, kv_offset=kv_offset, o_before=o_before, lse_before=lse_before,
-                piece=piece, shares=shares)
+                fixed_split_size=fixed_split_size, shares=shares)

@@ -74,7 +74,7 @@ def _shares(name: str, given: Any) -> Any:
     return given._core
 
 
-_NUMBERS = frozenset(["q_offset", "kv_offset", "max_q_len", "max_kv_len", "piece", "workers", "stream"])
+_NUMBERS = frozenset(["q_offset", "kv_offset", "max_q_len", "max_kv_len", "fixed_split_size", "workers", "stream"])
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, _arguments.whole),
     "stream": _stream, "workspace": _as_it_is, "cover": _cover, "shares": _shares,

@@ -40,7 +40,7 @@ struct Words {
                           word("q_offsets"),  word("page_table"),   word("o_before"),      word("lse_before"),
                           word("shares")};
   PyObject* numbers[6] = {word("max_q_len"), word("max_kv_len"), word("stream"),
-                          word("workers"),   word("kv_offset"),  word("piece")};
+                          word("workers"),   word("kv_offset"),  word("fixed_split_size")};
   PyObject* zero = PyLong_FromLong(0);  // the one 0 of CPython
 };
 const Words& words() {

@@ -185,7 +185,7 @@ static void caches(void) {
   call.kv_len = &lengths->t;
   call.q_offset = 0;
   call.q_offsets = &offsets->t;
-  call.piece = 128;
+  call.fixed_split_size = 128;
   call.o = &to->t;
   call.lse = &tlse->t;
   GOOD(attune_run(a, &call, NULL));

@@ -180,9 +180,10 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       const Preference same{variant_of(first.plan), true, ""};
       CHECK(choose(spec, {}, {}, &same).refused.empty());
     }
-  // Where entries are told apart, or keys summed in pieces, no other kernel follows, even if it spills less.
+  // Where entries are told apart, or there is a fixed split size, no other kernel follows, even if it spills less.
   CHECK(choose({.decode = true}, {}).choices.size() > 1);
-  for (const KernelSpec& spec : {KernelSpec{.apart = true, .decode = true}, KernelSpec{.pieces = true, .decode = true}})
+  for (const KernelSpec& spec :
+       {KernelSpec{.apart = true, .decode = true}, KernelSpec{.fixed_split = true, .decode = true}})
     for (const KernelChoice& c : choose(spec, {}).choices) CHECK(c.plan.kernel->name == "decode_sm80");
   // Steps of 32 keys at the usual width, where the ring has room for them; then of 16, for mods that would spill.
   const auto steps = [](const KernelSpec& spec) {
@@ -192,11 +193,11 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
     return out;
   };
   CHECK(steps({.decode = true}) == std::vector{32, 16});
-  CHECK(steps({.pieces = true, .decode = true}) == std::vector{16});
+  CHECK(steps({.fixed_split = true, .decode = true}) == std::vector{16});
   CHECK(steps({.before = true, .decode = true}) == std::vector{16});
   CHECK(steps({.arch = 86, .decode = true}) == std::vector{16});
   CHECK(steps({.d = 64, .dv = 64, .decode = true}) == std::vector{32});
-  CHECK(choose({.pieces = true}, {}).choices.back().plan.kernel->takes_any);
+  CHECK(choose({.fixed_split = true}, {}).choices.back().plan.kernel->takes_any);
   // Where queries are many, the kernel that takes any call finds what entries have of their own.
   for (const int arch : {80, 90, 120})
     for (const bool paged : {false, true}) {
@@ -505,7 +506,7 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   refused([](KernelSpec& s) { s.narrow = true; }, "the type of q");
   refused([](KernelSpec& s) { s.boxes = false; }, "multiples of 16");
   refused([](KernelSpec& s) { s.paged = true, s.page_rows = 4; }, "a multiple of 8 rows");
-  refused([](KernelSpec& s) { s.pieces = true; }, "pieces");
+  refused([](KernelSpec& s) { s.fixed_split = true; }, "fixed split");
   refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .prob_linear = false});
   for (const auto& [group, heads] : {std::pair{1, 1}, {3, 4}, {16, 16}, {40, 64}, {64, 64}, {128, 64}})
     CHECK(mla_heads_to_share(group) == heads);
@@ -519,7 +520,7 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
        {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16}, KernelSpec{.d = 64, .dv = 160},
         KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .decode = true},
         KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .decode = true},
-        KernelSpec{.before = true, .pieces = true, .heads = 2, .decode = true},
+        KernelSpec{.before = true, .fixed_split = true, .heads = 2, .decode = true},
         KernelSpec{.d = 48, .dv = 80, .narrow = true, .decode = true},
         KernelSpec{.dtype = DType::e4m3, .d = 128, .dv = 128}, KernelSpec{.dtype = DType::e4m3, .d = 40, .dv = 80},
         KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .decode = true},

@@ -114,7 +114,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.packed = number % 3 == 0;
   row.spec.heads = 1 << number % (row.spec.mla ? 7 : row.spec.decode ? 5 : 4);
   row.spec.paged = (row.spec.decode || row.spec.mla) && number % 2;
-  row.spec.pieces = row.spec.decode && number % 4 < 2;
+  row.spec.fixed_split = row.spec.decode && number % 4 < 2;
   row.spec.before = number % 7 == 2 || (row.spec.decode && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   if (row.portable()) row.spec.apart = number % 3 == 1, row.spec.paged = row.spec.apart && number % 2;

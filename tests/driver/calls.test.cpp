@@ -645,13 +645,13 @@ TEST_CASE("lengths, positions and page tables have a decode kernel, and the port
   fits(with(bf16(), plain, 1, lengths), "decode_sm80", 227 << 10);
 }
 
-TEST_CASE("pieces are for decode, and refused in words for others", "[driver]") {
+TEST_CASE("a fixed split size is for decode, and refused in words for others", "[driver]") {
   const Device gpu = device_of(90);
   const Attention causal{.mask = mods::causal()};
   const auto call = [&](std::int64_t q_len) {
     const auto q = gpu.array<bf16>({2, 8, q_len, 64}), k = gpu.array<bf16>({2, 2, 100, 64}),
                o = gpu.array<bf16>({2, 8, q_len, 64});
-    causal.run({.q = q, .k = k, .v = k, .o = o, .piece = 256}, Line{});
+    causal.run({.q = q, .k = k, .v = k, .o = o, .fixed_split_size = 256}, Line{});
   };
   call(4);
   tests::golden_error("engine-call", tests::refusal([&] { call(5); }).what());
@@ -794,21 +794,21 @@ TEST_CASE("a call that is merged with another's has a kernel of its own", "[driv
     }
 }
 
-TEST_CASE("keys that are summed in pieces have a part for each, in the call's workspace", "[driver]") {
+TEST_CASE("keys that are split at fixed places have a part for each, in the call's workspace", "[driver]") {
   const Device gpu = device_of(90);
   constexpr std::int64_t batch = 3, heads = 8, kv_heads = 2, length = 1000, d = 64;
   const auto q = gpu.array<bf16>({batch, heads, 1, d}), k = gpu.array<bf16>({batch, kv_heads, length, d}),
              o = gpu.array<bf16>({batch, heads, 1, d});
   const Attention plain;
-  const auto bytes = [&](std::int64_t piece) {
+  const auto bytes = [&](std::int64_t fixed_split_size) {
     Forward call{.q = q, .k = k, .v = k, .o = o};
-    call.piece = piece;
+    call.fixed_split_size = fixed_split_size;
     return static_cast<std::int64_t>(plain.workspace(call));
   };
   // Rows of f32 and the sums of each; an arrival for each of the six tiles, of four heads each.
-  const auto parts = [&](std::int64_t pieces) { return batch * kv_heads * pieces * 4 * (d + 4) * 4; };
+  const auto parts = [&](std::int64_t splits) { return batch * kv_heads * splits * 4 * (d + 4) * 4; };
   const auto is_about = [](std::int64_t got, std::int64_t wanted) { return got >= wanted && got <= wanted + 512; };
-  // A block of eight warps, of 32 keys each, divides pieces of 256.
+  // A block of eight warps, of 32 keys each, divides splits of 256.
   CHECK(is_about(bytes(128), parts(4)));
   CHECK(is_about(bytes(256), parts(4)));
   CHECK(is_about(bytes(384), parts(2)));
@@ -816,7 +816,7 @@ TEST_CASE("keys that are summed in pieces have a part for each, in the call's wo
   CHECK(bytes(1024) <= 512);
   CHECK(bytes(std::int64_t{1} << 40) <= 512);
   Forward call{.q = q, .k = k, .v = k, .o = o};
-  call.piece = 256;
+  call.fixed_split_size = 256;
   plain.prepare(call);
   fake::forget();
   plain.run(call);

@@ -96,7 +96,7 @@ class Text {
     const auto& more = *static_cast<const Further<Args>*>(args);
     line("o_before", text(more.o_before)), line("lse_before", text(more.lse_before));
     number("o_before_type", static_cast<int>(more.o_before_type));
-    number("piece", more.piece), number("pieces", more.pieces);
+    number("split_steps", more.split_steps), number("splits", more.splits);
   }
   template <class Args>
   void operands(const Args& a) {

@@ -44,7 +44,7 @@ class Calls {
     std::vector<codegen::Preference> preference;
     if (*variant) preference.push_back({codegen::variant(variant), true, ""});
     const codegen::Preference* const asked = preference.empty() ? nullptr : preference.data();
-    put(name, kind, call.o_before.given() || call.piece != 0, attention.workspace(call) + more_room,
+    put(name, kind, call.o_before.given() || call.fixed_split_size != 0, attention.workspace(call) + more_room,
         [&](const Resources& with) { runtime::run(attention, call, asked, with); });
   }
   void run(const char* name, const Attention& attention, const Backward& call) {
@@ -173,9 +173,9 @@ TEST_CASE("what decode calls put on their streams", "[driver][launches]") {
     paged.k = on.tensor("k", {60, 2, 64, 64}), paged.v = on.tensor("v", {60, 2, 64, 64});
     paged.page_table = on.tensor("page_table", {2, 20}, DType::i32);
     on.run("paged", "decode", causal, paged);
-    Forward pieces = dense(on, {.batch = 3, .q = 8, .q_len = 1, .kv_len = 1000});
-    pieces.piece = 256;
-    on.run("pieces", "decode", {}, pieces);
+    Forward fixed = dense(on, {.batch = 3, .q = 8, .q_len = 1, .kv_len = 1000});
+    fixed.fixed_split_size = 256;
+    on.run("a fixed split size", "decode", {}, fixed);
     all += fmt::format("---- sm_{}\n{}", arch, on.text);
   }
   Calls on(90);

@@ -206,7 +206,7 @@ TEST_CASE("MLA calls that no kernel takes are refused by name", "[gpu][mla]") {
   Tensor v = k.tensor();
   v.shape[3] = 512;
   CHECK(refusal([&] { plain.run({.q = q, .k = k, .v = apart, .o = o}); }).code == "engine-width");
-  CHECK(refusal([&] { plain.run({.q = q, .k = k, .v = v, .o = o, .piece = 256}); }).code == "engine-call");
+  CHECK(refusal([&] { plain.run({.q = q, .k = k, .v = v, .o = o, .fixed_split_size = 256}); }).code == "engine-call");
   const Attention squared{.prob = [](Float p, At) { return p * p; }};
   CHECK(refusal([&] { squared.run({.q = q, .k = k, .v = v, .o = o}); }).code == "engine-call");
 }

@@ -105,7 +105,7 @@ std::vector<Shape> apart() {
 }
 
 /// Beside keys of e4m3: decode of every width, number and group, dense and in pages, of lengths and positions of
-/// their own, in pieces, merged with results before.
+/// their own, with a fixed split size, merged with results before.
 std::vector<Shape> narrow() {
   std::vector<Shape> out;
   for (const std::int64_t d : {48, 64, 128, 256})
@@ -128,7 +128,7 @@ std::vector<Shape> narrow() {
                     .seed = nth + 1};
         if (nth % 2) shape.used = {777, 0, 130, 31};
         if (nth % 3 == 1) shape.page = std::array{1, 16, 24, 128}[nth / 3 % 4];
-        if (nth % 3 == 2) shape.piece = nth % 2 ? 384 : 256;
+        if (nth % 3 == 2) shape.fixed_split_size = nth % 2 ? 384 : 256;
         if (nth % 7 == 6) shape.q_offset = 0, shape.q_offsets = {776, 0, 129, 400};
         shape.holes = nth % 9 == 7;
         out.push_back(shape);
@@ -468,15 +468,15 @@ TEST_CASE("what is removed reaches nothing, however many blocks share the keys",
   }
 }
 
-TEST_CASE("keys that are summed in pieces get what the oracle says", "[gpu]") {
+TEST_CASE("keys that are split at fixed places get what the oracle says", "[gpu]") {
   if (skipped()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich};
   std::vector<Shape> shapes = apart();
   for (std::size_t i = 0; i < shapes.size(); ++i) {
-    shapes[i].piece = i % 3 == 2 ? 384 : 128;
+    shapes[i].fixed_split_size = i % 3 == 2 ? 384 : 128;
     shapes[i].before = i % 2 == 1;
   }
-  // One piece, although there may be more keys.
+  // One split, although there may be more keys.
   shapes.push_back({.batch = 1,
                     .q_heads = 2,
                     .kv_heads = 1,
@@ -486,7 +486,7 @@ TEST_CASE("keys that are summed in pieces get what the oracle says", "[gpu]") {
                     .dv = 64,
                     .dtype = DType::bf16,
                     .q_offset = 88,
-                    .piece = 1 << 20});
+                    .fixed_split_size = 1 << 20});
   const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
     return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
   });
@@ -494,7 +494,8 @@ TEST_CASE("keys that are summed in pieces get what the oracle says", "[gpu]") {
   CHECK(wrong.empty());
 }
 
-TEST_CASE("with piece an entry has the same bits alone and among 64 others, in any number of blocks", "[gpu]") {
+TEST_CASE("with a fixed split size an entry has the same bits alone and among 64 others, in any number of blocks",
+          "[gpu]") {
   if (skipped()) return;
   const Device host = Device::cpu(), gpu = Device::cuda();
   constexpr std::int64_t entries = 65, room = 3000, heads = 8, d = 64;
@@ -512,18 +513,18 @@ TEST_CASE("with piece an entry has the same bits alone and among 64 others, in a
     runtime::cuda::engine.run(runtime::call_of(lowered, forward, compiler::check(lowered, forward, attention.scale)),
                               {.blocks = blocks});
   };
-  for (const std::int64_t piece : {128, 512, 8192})
+  for (const std::int64_t fixed_split_size : {128, 512, 8192})
     for (const Attention* attention : {&plain, &windowed, &bent}) {
       const auto kv_len = numbers(lengths, 0), first = numbers(lengths, 1);
       Forward together = call.forward();
       together.kv_len = kv_len;
       together.q_offsets = first;
-      together.piece = piece;
+      together.fixed_split_size = fixed_split_size;
       run(*attention, together, 0);
       const Call::Results wanted = call.results();
       for (const int blocks : {1, 2, 7, 63, 131}) {
         run(*attention, together, blocks);
-        INFO("pieces of " << piece << ", " << blocks << " blocks");
+        INFO("splits of " << fixed_split_size << ", " << blocks << " blocks");
         CHECK(call.results() == wanted);
       }
       for (const std::size_t e : {0u, 1u, 2u, 4u, 5u, 31u, 64u}) {
@@ -538,23 +539,23 @@ TEST_CASE("with piece an entry has the same bits alone and among 64 others, in a
                             .lse = lse,
                             .kv_len = length,
                             .q_offsets = offset,
-                            .piece = piece};
+                            .fixed_split_size = fixed_split_size};
         run(*attention, alone, 0);
         const auto own_o = o.on(host);
         const auto own_lse = lse.on(host);
-        INFO("pieces of " << piece << ", entry " << e << " of " << lengths[e] << " keys");
+        INFO("splits of " << fixed_split_size << ", entry " << e << " of " << lengths[e] << " keys");
         CHECK(std::memcmp(own_o.data(), wanted.o.data() + at * heads * d, heads * d * sizeof(bf16)) == 0);
         CHECK(std::memcmp(own_lse.data(), wanted.lse.data() + at * heads, heads * sizeof(float)) == 0);
       }
     }
 }
 
-TEST_CASE("with piece an entry whose values are not finite changes no bit of others", "[gpu]") {
+TEST_CASE("with a fixed split size an entry whose values are not finite changes no bit of others", "[gpu]") {
   if (skipped()) return;
   constexpr std::int64_t entries = 12, room = 2000, of_entry = 8 * 64;
   const Call call(room, entries);
   Forward forward = call.forward();
-  forward.piece = 256;
+  forward.fixed_split_size = 256;
   plain.run(forward);
   const Call::Results before = call.results();
   const auto v = call.v.on(Device::cpu());

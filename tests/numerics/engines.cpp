@@ -66,7 +66,7 @@ void on_device(const Subject& subject, const Forward& call, const compiler::Prob
                      .kv_offset = call.kv_offset,
                      .o_before = there(call.o_before),
                      .lse_before = there(call.lse_before),
-                     .piece = call.piece};
+                     .fixed_split_size = call.fixed_split_size};
   const std::size_t inputs = moved.size();
   there_call.o = there(call.o);
   there_call.lse = there(call.lse);
@@ -133,8 +133,8 @@ std::string Engine::why_not(const Shape& shape) const {
     if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return "o of 32 bits beside e4m3";
     if (shape.apart()) return "q, k and v of e4m3 that are described apart";
   }
-  if (narrow == Narrow::all || !(shape.narrow || shape.piece)) return {};
-  const std::string what = shape.narrow ? "k and v of e4m3" : "pieces";
+  if (narrow == Narrow::all || !(shape.narrow || shape.fixed_split_size)) return {};
+  const std::string what = shape.narrow ? "k and v of e4m3" : "a fixed split size";
   const std::int64_t q_len = shape.packed() ? std::ranges::max(shape.q_lens) : shape.q_len;
   if (!codegen::is_decode(q_len, shape.q_heads / shape.kv_heads)) return what + " beside many queries";
   if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return what + " beside q of 32 bits";

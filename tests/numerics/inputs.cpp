@@ -156,7 +156,7 @@ std::string Shape::describe() const {
   if (narrow) more += ", k and v of e4m3";
   if (mla) more += ", v within k";
   if (e4m3) more += ", q, k and v of e4m3";
-  if (piece) more += fmt::format(", pieces of {}", piece);
+  if (fixed_split_size) more += fmt::format(", splits of {}", fixed_split_size);
   if (before) more += ", results before";
   return fmt::format("{} {} x {}/{} x {} x {}/{} {}{}{}, from {}, seed {}", name_of(dtype), entries(), q_heads,
                      kv_heads, lengths, d, dv, layouts[static_cast<std::size_t>(layout)],
@@ -226,7 +226,7 @@ Forward Inputs::forward() const {
           .kv_offset = shape.kv_offset,
           .o_before = o_before.tensor,
           .lse_before = lse_before.tensor,
-          .piece = shape.piece};
+          .fixed_split_size = shape.fixed_split_size};
 }
 Backward Inputs::backward() const {
   return {.q = q.tensor,

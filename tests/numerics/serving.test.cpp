@@ -1,4 +1,4 @@
-// tests/numerics/serving.test.cpp — lengths, positions, pages and pieces of keys, on every engine that takes them
+// tests/numerics/serving.test.cpp — lengths, positions, page tables and splits of keys, on every engine that takes them
 #include <attune/attune.h>
 
 #include <cmath>
@@ -383,7 +383,7 @@ TEST_CASE("drafts see what is known, and of each other what the tree says", "[en
         run(oracle_engine, Subject(of_pairs), in, in.forward()));
 }
 
-TEST_CASE("with piece an entry's bits do not depend on its neighbours", "[engine][serving]") {
+TEST_CASE("with a fixed split size an entry's bits do not depend on its neighbours", "[engine][serving]") {
   constexpr std::array<std::int64_t, 6> lengths{1, 90, 8, 9, 300, 3};
   for (const Engine* engine : engines())
     for (const DType dtype : {DType::f32, DType::bf16})
@@ -398,7 +398,7 @@ TEST_CASE("with piece an entry's bits do not depend on its neighbours", "[engine
                           .used = {700, 90, 512, 600, 333, 3},
                           .q_offsets = {699, 0, 504, 591, 33, 0},
                           .page = 16,
-                          .piece = 128};
+                          .fixed_split_size = 128};
         if (!engine->why_not(shape).empty()) continue;
         const Inputs in = tests::inputs(shape);
         Subject subject(*attention);

@@ -103,7 +103,7 @@ class Contract(Calls):
             wanted["out"] += o
             wanted["lse"] += lse
         whole = ["--kv-len", "lengths.npy", "--q-offsets", "last.npy", *mod]
-        paged = ["--k", "kp.npy", "--v", "vp.npy", "--page-table", "pages.npy", "--piece", "128", *whole]
+        paged = ["--k", "kp.npy", "--v", "vp.npy", "--page-table", "pages.npy", "--fixed-split-size", "128", *whole]
         targets = ["oracle", "cpu"] if ENGINE else ["oracle"]
         for target in targets:
             said = [self.attune("run", "--q", "q.npy", "--out", self.out, "--target", target, *how)
@@ -266,10 +266,10 @@ class Contract(Calls):
         self.refused("kv-len", "--kv-len", "nine.npy")
         self.refused("q-offsets", "--q-offsets", "nine.npy", "--q-offset", "1")
         self.refused("page-table", "--page-table", "nine.npy")
-        self.refused("piece", "--piece", "7")
+        self.refused("fixed-split-size", "--fixed-split-size", "7")
         self.refused("before-half", "--o-before", "q.npy")
         self.refused("before-half", "--lse-before", "q.npy")
-        self.refused("forward-only", "--piece", "128", "--grad-out", "q.npy")
+        self.refused("forward-only", "--fixed-split-size", "128", "--grad-out", "q.npy")
         self.refused("file-missing", "--kv-len", "missing.npy")
         self.refused("grad-without-out", "--grad", "slope", *slope)
         self.refused("grad-without-out", "--grad-lse", "slope.npy")

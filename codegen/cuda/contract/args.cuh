@@ -144,18 +144,18 @@ struct BackwardArgs {
                   ///< it in
 };
 
-/// The arguments of calls that are merged with another's results, or whose keys are summed in pieces. Kernels of other
-/// calls get no more than `Args`.
+/// The arguments of calls that are merged with another's results, or whose keys are split at fixed places. Kernels of
+/// other calls get no more than `Args`.
 template <class Args>
 struct Further : Args {
   // Aligned as Args are, so that all compilers begin it behind their padding.
   alignas(Args) Strided o_before;  ///< results over other keys, of each row that the call has; may be o
   Rows lse_before;                 ///< may be lse
   Stored o_before_type;
-  // Of kernels whose blocks share the keys of a tile: then each piece of a tile, not each block, has a part in
+  // Of kernels whose blocks share the keys of a tile: then each split of a tile, not each block, has a part in
   // DecodeArgs::parts, and each tile an arrival.
-  int piece;   ///< steps of a warp's keys; all warps have as many in it
-  int pieces;  ///< that a tile may have
+  int split_steps;  ///< steps of a warp's keys; all warps have as many in it
+  int splits;       ///< that a tile may have
 };
 
 /// Threads of the block of clear.cuh.

@@ -7,16 +7,16 @@
 //
 // What is removed reaches nothing: rows behind the last key are zeros in shared memory, whatever memory holds. Where a
 // result is not finite although its row's sum is, the block does that tile and all after it in the careful way, as
-// forward_sm80.cuh does; of pieces, that one alone.
+// forward_sm80.cuh does; of splits, that one alone.
 //
-// In pieces, blocks take whole pieces of a tile's keys, each of which has a maximum, sums and results of its own; the
-// last to arrive adds up all of them. What a row gets then hangs on its own keys alone.
+// With a fixed split size, blocks take whole splits of a tile's keys, each of which has a maximum, sums and results of
+// its own; the last to arrive adds up all of them. What a row gets then hangs on its own keys alone.
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// before: as forward_sm80.cuh has them; paged: the KV cache is paged; pieces: each of so many keys is a part of its
-// own; narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
-// SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
+// before: as forward_sm80.cuh has them; paged: the KV cache is paged; fixed_split: each of so many keys is a part of
+// its own; narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16
+// bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "codegen/cuda/parts/decode_epilogue_sm80.cuh"
@@ -236,11 +236,11 @@ template <class Tile, class User>
   leave();
 }
 
-/// Does the pieces of a share; carefully, one of them. Returns where it ends: at the first piece that has to be done
+/// Does the splits of a share; carefully, one of them. Returns where it ends: at the first split that has to be done
 /// carefully, if there is one. Others are not done so: their bits may not hang on that one.
 template <bool Careful, class Tile, class User>
-__device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const Share& share, unsigned shared) {
-  const int each = further(args).piece;
+__device__ inline Cut do_splits(const DecodeArgs& args, const User& user, const Share& share, unsigned shared) {
+  const int each = further(args).split_steps;
   Ahead<Tile, User> ahead(args, user, share, shared, share.begin.tile);
   bool started = false, stored = true;
   int slot = 0;
@@ -250,20 +250,20 @@ __device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const 
     const int tile = at.tile;
     const auto of = DecodeTile::of<Tile>(args, tile);
     const Walk walk = of.template walk<Tile>(args, user);
-    const int end = tile == share.end.tile ? share.end.step : walk.count, pieces = (walk.count + each - 1) / each;
+    const int end = tile == share.end.tile ? share.end.step : walk.count, splits = (walk.count + each - 1) / each;
     DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
     if (!started) wait_for_kernel_before();
     const auto queries = block.read_q();
     if (!started) ahead.fill();
     started = true;
     block.put_q(queries);
-    // A tile without keys has one piece.
+    // A tile without keys has one split.
 #pragma unroll 1
     do {
       const int to = min(at.step + each, end);
       block.softmax.start();
       block.visit(walk, at.step, to, ahead.ring, slot);
-      stored = block.end(pieces <= 1, {tile, pieces}, at.step / each);
+      stored = block.end(splits <= 1, {tile, splits}, at.step / each);
       if (stored) at = to == walk.count ? Cut{tile + 1, 0} : Cut{tile, to};
     } while (!Careful && stored && at.tile == tile && at.step < end);
     if (Careful) break;
@@ -273,10 +273,10 @@ __device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const 
   return at;
 }
 template <class Tile, class User>
-__device__ __noinline__ Cut do_piece_carefully(const DecodeArgs& args, const User& user, const Share& share,
+__device__ __noinline__ Cut do_split_carefully(const DecodeArgs& args, const User& user, const Share& share,
                                                unsigned shared) {
   __syncthreads();
-  const Cut end = do_pieces<true, Tile>(args, user, share, shared);
+  const Cut end = do_splits<true, Tile>(args, user, share, shared);
   __syncthreads();
   return end;
 }
@@ -294,13 +294,13 @@ __global__ void __launch_bounds__(Tile::warps * 32, 1)
   const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met),
                                        wait_for_kernel_before);
   if (!reads_queries_first<Tile, User>(args)) wait_for_kernel_before();
-  if constexpr (in_pieces<Tile>) {
+  if constexpr (has_fixed_split<Tile>) {
     Share rest = share;
 #pragma unroll 1
     for (;;) {
-      rest.begin = do_pieces<false, Tile>(args, user, rest, shared);
+      rest.begin = do_splits<false, Tile>(args, user, rest, shared);
       if (!rest.begin.is_before(rest.end)) break;
-      rest.begin = do_piece_carefully<Tile>(args, user, rest, shared);
+      rest.begin = do_split_carefully<Tile>(args, user, rest, shared);
     }
   } else {
     const int tile = do_tiles<false, Tile>(args, user, share, shared, share.begin.tile);

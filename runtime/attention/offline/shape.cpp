@@ -112,7 +112,7 @@ constexpr std::array rows{
     flag<&Shape::paged>("paged", "is the KV cache paged?"),
     flag<&Shape::narrow>("narrow", "do keys and values hold e4m3, beside queries that do not?"),
     flag<&Shape::before>("before", "are results over other keys merged in?"),
-    flag<&Shape::pieces>("pieces", "are keys summed in pieces?"),
+    flag<&Shape::fixed_split>("fixed_split", "has the call a fixed split size?"),
     flag<&Shape::mla>("mla", "are values the first columns of the keys, of heads of 576?"),
     ShapeRow{
         "page_rows", "1, 2, 4 … 64", "MLA, paged: the largest power of 2 that divides a page's rows; 64 if left out",
@@ -177,7 +177,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.paged = shape.paged;
   out.narrow = shape.narrow;
   out.before = shape.before;
-  out.pieces = shape.pieces;
+  out.fixed_split = shape.fixed_split;
   out.mla = shape.mla;
   out.page_rows = shape.mla && shape.paged ? static_cast<int>(shape.page_rows) : 0;
   out.pairs = shape.pairs;
@@ -205,7 +205,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.paged = spec.paged;
   out.narrow = spec.narrow;
   out.before = spec.before;
-  out.pieces = spec.pieces;
+  out.fixed_split = spec.fixed_split;
   out.mla = spec.mla;
   if (spec.page_rows) out.page_rows = spec.page_rows;
   out.pairs = spec.pairs;

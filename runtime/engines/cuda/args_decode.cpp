@@ -14,7 +14,7 @@ std::int64_t decode_blocks(const ForwardRun& run) {
 void take_decode(ForwardRun& run) {
   const std::int64_t blocks = decode_blocks(run);
   take_parts(run, run.p.q.length * run.plan().tile.heads, blocks);
-  run.arrivals = run.space.take<unsigned>(run.plan().spec.pieces ? run.p.batch * run.tiles.sets : blocks);
+  run.arrivals = run.space.take<unsigned>(run.plan().spec.fixed_split ? run.p.batch * run.tiles.sets : blocks);
 }
 
 DecodeArgs decode_args(const ForwardRun& run, const Placed& at) {

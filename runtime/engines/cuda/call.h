@@ -37,7 +37,7 @@ struct ForwardRun {
   Room<float> parts{};  ///< of tiles that blocks share, and how many of these have written theirs
   Room<unsigned> arrivals{};
   Room<CutTile> cut{};
-  int piece = 0, pieces = 0;  ///< as Further has them
+  int split_steps = 0, splits = 0;  ///< as Further has them
   Room<int> own_lists{};
   CoverLists lists{};
   Room<std::byte> own{};  ///< of a kernel with a struct of its own
@@ -57,7 +57,7 @@ struct ForwardRun {
   template <class Args>
   void put_walk(Launches& launches, Walk& walk, Args& args, std::byte* memory) {
     if (!plan().further()) return put_walk(launches, walk, &args, sizeof args, memory);
-    Further<Args> all{args, {}, {}, {}, piece, pieces};
+    Further<Args> all{args, {}, {}, {}, split_steps, splits};
     if (call.o_before.given()) {
       all.o_before = strided(call.o_before, p.q.layout);
       all.lse_before = rows(call.lse_before, p.q.layout);

@@ -46,7 +46,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .paged = p.kv.paged(),
                .narrow = call.k.dtype != call.q.dtype,
                .before = call.o_before.given(),
-               .pieces = call.piece != 0,
+               .fixed_split = call.fixed_split_size != 0,
                .mla = mla,
                .page_rows = mla ? page_rows(call, p) : 0,
                .pairs = mla && whole.q.length * p.group > codegen::mla_rows,

@@ -22,7 +22,7 @@ std::string_view not_over_ranks(const Forward& call) {
   if (call.k.dtype != call.q.dtype) return "keys of another type than q";
   if (call.q_offsets.given()) return "q_offsets";
   if (call.page_table.given()) return "page_table";
-  if (call.piece != 0) return "piece";
+  if (call.fixed_split_size != 0) return "fixed_split_size";
   if (call.o_before.given() || call.lse_before.given()) return "o_before";
   if (call.cu_seqlens_q.given() != call.cu_seqlens_kv.given()) return "cu_seqlens_q without cu_seqlens_kv";
   return {};

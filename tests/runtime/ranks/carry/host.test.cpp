@@ -303,7 +303,7 @@ TEST_CASE("a call that its Shares are not of is refused before anything travels"
   wrong.o = {};
   CHECK(refused(wrong) == "tensor-missing");
   wrong = call;
-  wrong.piece = 128;
+  wrong.fixed_split_size = 128;
   CHECK(refused(wrong) == "shares-call");
   wrong = call;
   wrong.cu_seqlens_q = wrong.cu_seqlens_kv = host.array<int>({2}).tensor();
