@@ -18,7 +18,7 @@ struct GpuElement {
   int bytes;
   int grain;  ///< the widths of a tile are multiples of it
 
-  /// Elements of a 128-byte chunk, the widest box that the copy engine swizzles.
+  /// Elements of a 128-byte chunk, the widest box that TMA swizzles.
   int chunk() const { return 128 / bytes; }
 };
 

@@ -31,7 +31,7 @@ struct KernelSpec {
   bool pairs = false;        ///< MLA: more than 64 rows share keys
   int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
   bool decode = false;  ///< these heads' queries are 16 rows at most
-  bool boxes = true;    ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
+  bool tma = true;      ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4, or 0 for an element.
   int load = 16, store = 16;
   bool scale_positive = true;
@@ -71,7 +71,7 @@ struct KernelPlan {
   ArgsKind args() const;
 };
 
-/// Positions of a box by which the copy engine moves each tensor.
+/// Positions of a box by which TMA moves each tensor.
 struct BoxRows {
   int q = 0, k = 0, v = 0, o = 0;
 };

@@ -9,12 +9,12 @@
 namespace attune::codegen {
 
 struct ForwardTile90 {
-  int m = 128;       ///< queries: m / 64 groups of four warps share them
+  int m = 128;       ///< queries: m / 64 warpgroups share them
   int n = 128;       ///< keys
   int stages = 2;    ///< tiles of keys and values in shared memory
   int q_stages = 2;  ///< tiles of queries in shared memory: 2 load the next one ahead
   int own_o = 1;     ///< results have shared memory of their own, else they lie on the queries
-  int turns = 1;     ///< how groups take turns at issuing their products
+  int turns = 1;     ///< how warpgroups take turns at issuing their products
   int dynamic = 0;   ///< blocks take tiles from a counter: tiles of equal length are dealt out evenly without one
   bool operator==(const ForwardTile90&) const = default;
 };

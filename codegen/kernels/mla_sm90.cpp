@@ -15,7 +15,7 @@ namespace {
 
 struct Tile {
   int cluster = 1;  ///< blocks that have other rows of the same keys, at the same time
-  int turns = 0;    ///< what the groups' products wait for
+  int turns = 0;    ///< what the warpgroups' products wait for
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "cluster", .least = 1, .most = 2}, &Tile::cluster},

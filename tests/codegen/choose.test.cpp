@@ -55,7 +55,7 @@ TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(story({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
-  CHECK(story({.boxes = false}).find("multiples of 16 bytes") != std::string::npos);
+  CHECK(story({.tma = false}).find("multiples of 16 bytes") != std::string::npos);
   CHECK(story({}, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
   CHECK(story({}, {.has_prob = true, .prob_linear = true}).empty());
 }
@@ -287,8 +287,8 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   CHECK(refusal(other).find("it takes heads up to 128 wide, and D is 144 and Dv is 128") != std::string::npos);
   other = usual, other.out = DType::f32;
   CHECK(refusal(other).find("it writes o as bf16 or f16, not as f32") != std::string::npos);
-  other = usual, other.boxes = false;
-  CHECK(refusal(other).find("forward_e4m3_sm90: the copy engine") != std::string::npos);
+  other = usual, other.tma = false;
+  CHECK(refusal(other).find("forward_e4m3_sm90: TMA") != std::string::npos);
   CHECK(refusal(usual, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
   // Decode too: its kernel reads q as 16 bits.
   other = usual, other.decode = true;
@@ -361,7 +361,7 @@ TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the por
     CHECK(with([](KernelSpec& s) { s.arch = 80; }).find("compute capability") != std::string::npos);
     CHECK(with([](KernelSpec& s) { s.dtype = DType::f32; }).find("bf16 or f16") != std::string::npos);
     CHECK(with([](KernelSpec& s) { s.packed = true; }).find("packed") != std::string::npos);
-    CHECK(with([](KernelSpec& s) { s.boxes = false; }).find("copy engine") != std::string::npos);
+    CHECK(with([](KernelSpec& s) { s.tma = false; }).find("TMA") != std::string::npos);
     CHECK(why(wide, {.has_prob = true}).find("prob mod") != std::string::npos);
     CHECK(why(wide, {.listed = true}).find("lists") != std::string::npos);
     CHECK(why(wide, {.has_terms = true}).find("captured") != std::string::npos);
@@ -504,7 +504,7 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   refused([](KernelSpec& s) { s.d = 320; }, "576");
   refused([](KernelSpec& s) { s.dtype = s.out = DType::f32; }, "q, k and v hold f32");
   refused([](KernelSpec& s) { s.narrow = true; }, "the type of q");
-  refused([](KernelSpec& s) { s.boxes = false; }, "multiples of 16");
+  refused([](KernelSpec& s) { s.tma = false; }, "multiples of 16");
   refused([](KernelSpec& s) { s.paged = true, s.page_rows = 4; }, "a multiple of 8 rows");
   refused([](KernelSpec& s) { s.fixed_split = true; }, "fixed split");
   refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .prob_linear = false});

@@ -34,7 +34,7 @@ struct Row {
   /// Takes the mods of examples alone: its kernel leaves mods few registers, and no other follows it.
   bool golden = false;
 
-  bool portable() const { return !spec.boxes; }
+  bool portable() const { return !spec.tma; }
 };
 
 /// Every tile of a fast kernel, for all kinds of calls.
@@ -58,7 +58,7 @@ std::vector<Row> rows() {
     const int width = bytes * d;  // of a row
     for (const int arch : {80, 90, 120})
       out.push_back(
-          {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .boxes = false, .exact = bytes == 4},
+          {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .tma = false, .exact = bytes == 4},
            .variant = {},
            .spills = width <= 256 ? 0 : 48,
            .slow = width >= 256});
@@ -221,7 +221,7 @@ void rotate_backward(std::size_t half) {
                           .d = d,
                           .dv = d,
                           .packed = i % 4 == 0,
-                          .boxes = false,
+                          .tma = false,
                           .load = i % 5 ? 16 : 0,
                           .exact = type == DType::f32},
                          64, true);

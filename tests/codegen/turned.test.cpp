@@ -14,7 +14,7 @@ using Memory = std::vector<std::uint8_t>;
 using Warp = std::array<unsigned, 32>;
 constexpr unsigned line = 128;
 
-/// Swizzled rows of 128 bytes, as the copy engine writes and products read them.
+/// Swizzled rows of 128 bytes, as TMA writes and products read them.
 unsigned place(unsigned row, unsigned byte) { return row * line + (((byte / 16) ^ (row % 8)) * 16 + byte % 16); }
 
 unsigned byte_perm(unsigned a, unsigned b, unsigned selector) {
@@ -105,7 +105,7 @@ TEST_CASE("a thread's scores are an operand of 8 bits as they lie", "[e4m3]") {
       for (unsigned half = 0; half < 2; ++half)
         for (unsigned r = 0; r < 2; ++r)
           for (unsigned byte = 0; byte < 4; ++byte) {
-            // GroupE4m3::operand() packs these scores into register 4 j + 2 half + r.
+            // WarpgroupE4m3::operand() packs these scores into register 4 j + 2 half + r.
             const unsigned i = 16 * j + 8 * half + 2 * r + std::array{0u, 1u, 4u, 5u}[byte];
             // Scores s[4 i + 2 r + e] are of row lane / 4 + 8 r and key 8 i + 2 (lane % 4) + e.
             const unsigned key = 8 * (i / 4) + 2 * (lane % 4) + i % 2, row = i / 2 % 2;

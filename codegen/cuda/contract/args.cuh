@@ -23,7 +23,7 @@ struct Rows {
 };
 
 struct ForwardArgs {
-  TensorMap q_map, k_map, v_map, o_map;  ///< for kernels that use the copy engine
+  TensorMap q_map, k_map, v_map, o_map;  ///< for kernels that use TMA
   Strided q, k, v, o;
   Rows lse, max;
   int batch, q_heads, group;  ///< group: query heads of a key head
@@ -93,7 +93,7 @@ struct CutTile {
   int tile, first, count;
 };
 
-/// For kernels whose blocks share the keys of a tile, and load these by the copy engine. `arrivals` is null: a kernel
+/// For kernels whose blocks share the keys of a tile, and load these by TMA. `arrivals` is null: a kernel
 /// behind it adds up the parts of the tiles that `cut` lists, one for each block or cluster of them.
 struct MlaArgs : DecodeArgs {
   TensorMap q_map, k_map;
@@ -119,7 +119,7 @@ constexpr int rows_of_block = rows_threads / rows_lanes * rows_each;
 
 /// One struct for the kernels of a backward: each reads what it needs.
 struct BackwardArgs {
-  TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use the copy engine
+  TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use TMA
   Strided q, k, v, o, grad_o;
   Rows lse, grad_lse;  ///< lse: of the whole row, as the forward gives it
   Rows delta;          ///< the sum of p dp of each row, less its grad_lse: what softmax takes from every dp

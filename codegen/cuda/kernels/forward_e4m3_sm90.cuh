@@ -1,7 +1,7 @@
 // codegen/cuda/kernels/forward_e4m3_sm90.cuh — the forward on Hopper where q, k and v hold e4m3: products of 8 bits
 //
 // The kernel of forward_sm90.cuh, but for this. Products take both operands with their rows along what is summed over,
-// so each tile of values is turned round, keys along rows: by two warps beside the one that loads, or by
+// so each tile of values is turned round, keys along rows: by two warps next to the producer warp, or by
 // turn_values_sm90.cuh before. The keys of each sixteen are put in the order in which a thread holds their scores,
 // which makes a thread's probabilities an operand as they are. Probabilities are powers of two up to 2^8, the range of
 // their type, and products with values are summed up tile by tile: the tensor cores' own sums keep some 14 bits.
@@ -19,8 +19,8 @@ namespace attune {
 // ---- computing ---------------------------------------------------------------------------------------------------
 
 template <class Tile, class User>
-struct GroupE4m3 : Group90<Tile, User> {
-  using Base = Group90<Tile, User>;
+struct WarpgroupE4m3 : Warpgroup90<Tile, User> {
+  using Base = Warpgroup90<Tile, User>;
   using Base::lane, Base::n, Base::o, Base::p, Base::s, Base::shared;
   using typename Base::Shared;
 
@@ -113,7 +113,7 @@ struct GroupE4m3 : Group90<Tile, User> {
 template <ForwardTile Tile, class User>
 __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
     forward_e4m3_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
-  forward_block<GroupE4m3<Tile, User>, Tile>(args, user);
+  forward_block<WarpgroupE4m3<Tile, User>, Tile>(args, user);
 }
 
 }  // namespace attune

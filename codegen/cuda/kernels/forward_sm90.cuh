@@ -2,10 +2,10 @@
 // from registers
 //
 // One warp loads (forward_producer_sm90.cuh), one deals tiles of queries (tile_scheduler_sm90.cuh), two or three
-// warpgroups compute 64 queries each (forward_consumer_sm90.cuh): a group issues the scores of its next tile of keys,
-// then the products of the previous tile's probabilities with its values, and computes the softmax of the new scores
-// while those products run. Groups take turns at issuing, so that the softmax of one overlaps the products of another.
-// Blocks are persistent; the next queries load while a tile is finished. Where keys come from is a type
+// warpgroups compute 64 queries each (forward_consumer_sm90.cuh): a warpgroup issues the scores of its next tile of
+// keys, then the products of the previous tile's probabilities with its values, and computes the softmax of the new
+// scores while those products run. Warpgroups take turns at issuing, so that the softmax of one overlaps the products
+// of another. Blocks are persistent; the next queries load while a tile is finished. Where keys come from is a type
 // (key_source_sm90.cuh).
 #pragma once
 
@@ -44,7 +44,7 @@ concept ForwardTile = requires {
 
 /// What a consumer warpgroup computes 64 queries with.
 template <class Tile, class User>
-struct Group90 : ForwardExact90<Tile, User> {
+struct Warpgroup90 : ForwardExact90<Tile, User> {
   using Exact = ForwardExact90<Tile, User>;
   using Exact::bytes, Exact::group, Exact::n, Exact::o, Exact::p, Exact::s, Exact::shared;
   using typename Exact::Element, typename Exact::Shared;
@@ -116,7 +116,7 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
   __syncthreads();
   // This kernel may start before the lists are written, or values turned round.
   if constexpr (User::traits.listed || come_turned<Tile>) wait_for_kernel_before();
-  const int thread = static_cast<int>(threadIdx.x), group = uniform(thread / group_threads);
+  const int thread = static_cast<int>(threadIdx.x), group = uniform(thread / warpgroup_threads);
   if (group == 0) {
     registers_down<groups == 2 ? 40 : 32>();
     using Producer = ForwardProducer90<Tile, User>;
@@ -126,14 +126,14 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
       if (thread >= 64) Group::turn_values(args, shared);
   } else {
     registers_up<groups == 2 ? 232 : 160>();
-    ForwardConsumer90<Group, Tile, User>(args, user, shared, group - 1, thread % group_threads).run();
+    ForwardConsumer90<Group, Tile, User>(args, user, shared, group - 1, thread % warpgroup_threads).run();
   }
 }
 
 template <ForwardTile Tile, class User>
 __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
     forward_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
-  forward_block<Group90<Tile, User>, Tile>(args, user);
+  forward_block<Warpgroup90<Tile, User>, Tile>(args, user);
 }
 
 }  // namespace attune

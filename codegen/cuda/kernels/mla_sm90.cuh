@@ -1,14 +1,14 @@
 // codegen/cuda/kernels/mla_sm90.cuh — the forward of MLA on Hopper: values are the first columns of the keys
 //
 // A block has 64 rows: queries times the heads that share keys. Keys come in tiles of 64, each loaded once: tile after
-// tile goes to one of two stages, and each of two groups of four warps computes the scores of every other tile. Results
-// are divided by columns: each group has half of the columns of all rows, 128 numbers a thread at 512 columns, and
-// multiplies the probabilities of both tiles, the other group's from shared memory, with its half of the values. Were
-// the scores of a tile divided by keys instead, products of 32 columns would each read all of q: 92 % of what the
+// tile goes to one of two stages, and each of two warpgroups computes the scores of every other tile. Results
+// are divided by columns: each warpgroup has half of the columns of all rows, 128 numbers a thread at 512 columns, and
+// multiplies the probabilities of both tiles, the other warpgroup's from shared memory, with its half of the values.
+// Were the scores of a tile divided by keys instead, products of 32 columns would each read all of q: 92 % of what the
 // tensor cores can do became 74 %.
 //
-// One matrix of probabilities is in shared memory at a time: who has read the other group's writes the next. The rows'
-// maxima go with it. They are raised only when powers would pass 2^slack.
+// One matrix of probabilities is in shared memory at a time: who has read the other warpgroup's writes the next. The
+// rows' maxima go with it. They are raised only when powers would pass 2^slack.
 //
 // Neighbours among blocks, a cluster, have other rows of the same keys at the same time: the cache has what one of them
 // has loaded. Clusters stay, and take equal shares of all keys (cuts_sm80.cuh); parts of tiles are added up by
@@ -20,8 +20,8 @@
 // Tile: Element (bf16, f16) of q and k, Out (also float) of o; m and n: 64; d, dv: multiples of 64 and of 256, dv at
 // most 512 and d; heads: that share a tile, 1 to 64; cluster: blocks that read the same keys, 1 or 2; box: keys of a
 // box, a divisor of 64 and of a page's rows, at least 8; turns: 0: scores begin as soon as keys are there; 1: those of
-// the second group when those of the first are there; 2: when the second group has multiplied the first's
-// probabilities; 3: as 2, and each group's own probabilities are multiplied when the other's next scores are there;
+// the second warpgroup when those of the first are there; 2: when the second warpgroup has multiplied the first's
+// probabilities; 3: as 2, and each warpgroup's own probabilities are multiplied when the other's next scores are there;
 // layout, max, store, before, paged: as the decode kernel
 // has them. SharedMla<Tile>::bytes of shared memory and 1024 to align it, 384 threads.
 #pragma once

@@ -1,6 +1,6 @@
 // codegen/cuda/kernels/turn_values_sm90.cuh — all values of a call turned round in memory, before forward_e4m3_sm90.cuh
 //
-// A block turns a tile of keys of a head: in by the copy engine, round in shared memory, out by the copy engine. The
+// A block turns a tile of keys of a head: in by TMA, round in shared memory, out by TMA. The
 // tiles of a head follow one another, those of packed sequences from their places on (place_of).
 //
 // Tile: Element is e4m3; n, dv; layout.

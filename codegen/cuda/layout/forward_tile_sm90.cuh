@@ -10,7 +10,7 @@ struct ForwardLayout90 {
   int m, n, d, dv, stages, q_stages, element, out_element;
   bool own_o;
   /// Values of 8 bits lie turned round where products read them (`v`): a kernel before has turned them, or they are
-  /// turned here, from where the copy engine puts them (`loaded`). Others are loaded to where they are read.
+  /// turned here, from where TMA puts them (`loaded`). Others are loaded to where they are read.
   bool comes_turned, turns_values;
 
   int d_chunks = (d * element + chunk_bytes - 1) / chunk_bytes,

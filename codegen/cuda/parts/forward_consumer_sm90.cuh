@@ -8,7 +8,7 @@
 
 namespace attune {
 
-/// Group: what it computes with, Group90 of forward_sm90.cuh or one like it.
+/// Group: what it computes with, Warpgroup90 of forward_sm90.cuh or one like it.
 template <class Group, class Tile, class User>
 struct ForwardConsumer90 {
   using Shared = Shared90<Tile>;
@@ -30,9 +30,9 @@ struct ForwardConsumer90 {
       : g{args, user, shared, group, thread % 32, thread / 32}, shared(shared), q(shared + Shared::q_full),
         k(shared + Shared::k_full), again{shared}, items{args, shared} {}
 
-  // Groups issue in turns: each waits at its own barrier, at which the group before it arrives.
-  __device__ void my_turn() const { named_sync(issue_turn + g.group, 2 * group_threads); }
-  __device__ void your_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * group_threads); }
+  // Warpgroups issue in turns: each waits at its own barrier, at which the warpgroup before it arrives.
+  __device__ void my_turn() const { named_sync(issue_turn + g.group, 2 * warpgroup_threads); }
+  __device__ void your_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * warpgroup_threads); }
 
   /// Values are a tile behind keys.
   __device__ Ring<Tile::stages> values() const { return Ring<Tile::stages>(shared + Shared::v_full, k.before()); }
@@ -97,8 +97,8 @@ struct ForwardConsumer90 {
     g.rescale();
   }
 
-  /// The tiles of keys after the first. Full and partial ones have an iteration each. Warps of a group must agree on
-  /// which products they issue, so nothing of a warp's own decides which.
+  /// The tiles of keys after the first. Full and partial ones have an iteration each. Warps of a warpgroup must agree
+  /// on which products they issue, so nothing of a warp's own decides which.
   __device__ void main_loop(const Walk& walk, bool careful) {
     int next = walk.tile(1);
     int i = 1;
@@ -158,13 +158,13 @@ struct ForwardConsumer90 {
     store(now, mine);
   }
 
-  /// Memory for results is free once the previous ones were read, or once the whole group is done with q.
+  /// Memory for results is free once the previous ones were read, or once the whole warpgroup is done with q.
   __device__ void store(const Item& now, bool mine) {
     if constexpr (Tile::own_o) {
       if (g.lane == 0) store_wait_read();
       __syncwarp();
     } else {
-      named_sync(queries_read + g.group, group_threads);
+      named_sync(queries_read + g.group, warpgroup_threads);
     }
     if (mine) g.store(now.work);
     if constexpr (!Tile::own_o) {

@@ -128,7 +128,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
       store_commit();
     }
   }
-  /// Stores element by element where a packed sequence ends within the warp's rows: the copy engine would overwrite
+  /// Stores element by element where a packed sequence ends within the warp's rows: TMA would overwrite
   /// rows of the next sequence.
   __device__ void store_some(const Work& work, unsigned from, int q) const {
     constexpr int unit = 8;  // elements in 16 bytes, which stay together

@@ -8,8 +8,8 @@
 
 namespace attune {
 
-/// A thread's registers while its group computes 64 queries. Thread t of the group holds row t / 4 % 8 + 16 (t / 32)
-/// and the row 8 below; of these, columns 8 i + 2 (t % 4) and the next.
+/// A thread's registers while its warpgroup computes 64 queries. Thread t of the warpgroup holds row t / 4 % 8 + 16 (t
+/// / 32) and the row 8 below; of these, columns 8 i + 2 (t % 4) and the next.
 template <class Tile, class User>
 struct ForwardScores90 {
   using Element = typename Tile::Element;

@@ -23,7 +23,7 @@ concept KeySource = requires(const Source source, unsigned into, unsigned full, 
   *source.value(row);
 };
 
-/// Boxes of the copy engine (TMA): tensors with a batch entry each, or packed sequences.
+/// TMA boxes: tensors with a batch entry each, or packed sequences.
 template <class Tile>
 struct TmaKeys {
   using Element = typename Tile::Element;

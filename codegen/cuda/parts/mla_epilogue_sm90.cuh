@@ -2,18 +2,18 @@
 // rows computed once more, pair by pair
 #pragma once
 
-#include "codegen/cuda/parts/mla_group_sm90.cuh"
+#include "codegen/cuda/parts/mla_warpgroup_sm90.cuh"
 
 namespace attune {
 
 template <class Tile, class User, int Group>
-struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
-  using Base = MlaGroup90<Tile, User, Group>;
+struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
+  using Base = MlaWarpgroup90<Tile, User, Group>;
   using Base::args, Base::columns, Base::lane, Base::n, Base::o, Base::shared, Base::softmax;
   using Base::Base;
   using typename Base::Element, typename Base::Rows, typename Base::Shared;
 
-  /// Both groups' sums of the thread's rows, added in the same order.
+  /// Both warpgroups' sums of the thread's rows, added in the same order.
   __device__ void meet(int parity, int row, int lane, Part (&part)[2]) const {
     const auto at = [&](int group) {
       return shared + Shared::sums + (2 * parity + group) * Shared::row_numbers + 4 * row;
@@ -23,7 +23,7 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
       part[r] = softmax.part(0, r);
       if (lane % 4 == 0) shared_put(at(Group) + 32 * r, __float_as_int(part[r].sum));
     }
-    named_sync(all_groups, 2 * group_threads);
+    named_sync(all_groups, 2 * warpgroup_threads);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       part[r].sum = __int_as_float(shared_get(at(0) + 32 * r)) + __int_as_float(shared_get(at(1) + 32 * r));
@@ -43,7 +43,7 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
 #pragma unroll
     for (int r = 0; r < 2; ++r) before[r] = part_at ? 0.0f : rows.before(row + 8 * r);
     // lse_before may be lse.
-    if (has_before<Tile> && !part_at) named_sync(all_groups, 2 * group_threads);
+    if (has_before<Tile> && !part_at) named_sync(all_groups, 2 * warpgroup_threads);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int mine = row + 8 * r;
@@ -90,8 +90,8 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
       *into = x[0];
   }
 
-  /// A warp computes a row's results of this group's columns once more, pair by pair: a removed value must not reach a
-  /// result, and a product of matrices leaves nothing out. Powers are relative to `over`.
+  /// A warp computes a row's results of this warpgroup's columns once more, pair by pair: a removed value must not
+  /// reach a result, and a product of matrices leaves nothing out. Powers are relative to `over`.
   __device__ void by_pairs(const MlaItem<Tile, User>& item, const Rows& rows, int row, float* part_at, float over,
                            typename Rows::Factors by) const {
     constexpr int lanes = 32;

@@ -33,7 +33,7 @@ struct SharedMla {
   static __device__ unsigned used(unsigned shared, int stage, int what) {
     return shared + stage_barriers + stage * of_stage + 8 * (chunks + what);
   }
-  /// The chunks of a group's stage in the order in which they become free: no values, then both halves.
+  /// The chunks of a warpgroup's stage in the order in which they become free: no values, then both halves.
   static __device__ constexpr int nth_chunk(int group, int nth) {
     constexpr int rest = chunks - v_chunks;
     if (nth < rest) return v_chunks + nth;
@@ -44,7 +44,7 @@ struct SharedMla {
 };
 
 constexpr int mla_threads = 384;
-/// Each group has every other stage: a Place counts pairs of them.
+/// Each warpgroup has every other stage: a Place counts pairs of them.
 template <class Tile>
 using MlaPlace = Place<Tile::stages / 2>;
 /// Which of its cluster a block is.

@@ -42,7 +42,7 @@ struct MlaBoxes {
   }
 };
 
-/// A thread loads one group's tiles, and that of the first group the queries too.
+/// A thread loads one warpgroup's tiles, and that of the first warpgroup the queries too.
 template <int Group, class Tile, class User>
 struct MlaProducer90 {
   using Shared = SharedMla<Tile>;

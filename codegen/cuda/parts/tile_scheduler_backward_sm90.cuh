@@ -26,8 +26,8 @@ struct Step {
   static constexpr int nothing = -1, no_more = -2;  ///< in place of sums
 };
 constexpr int step_words = sizeof(Step) / 4;
-/// Steps outlive their stages: groups read where results belong after they let go of the last one, and the warp that
-/// adds is behind. It is less than six steps behind the warp that loads, since stages of queries and of sums lie
+/// Steps outlive their stages: warpgroups read where results belong after they let go of the last one, and the warp
+/// that adds is behind. It is less than six steps behind the producer warp, since stages of queries and of sums lie
 /// between them.
 constexpr int steps_kept = 8;
 
@@ -48,7 +48,7 @@ struct Shared90Backward {
                        known = at.known, full = at.full, sum_full = at.sum_full, k_full = at.k_full, v_full = at.v_full,
                        keys_empty = at.keys_empty, ds_full = at.ds_full, bytes = at.bytes;
   static_assert(at.step_words == step_words && at.steps_kept == steps_kept);
-  // Each of two groups holds 64 x 64 of dq: half of the width, or half of the queries.
+  // Each of two warpgroups holds 64 x 64 of dq: half of the width, or half of the queries.
   static_assert(m * d_chunks == 128 && n == 128);
 };
 

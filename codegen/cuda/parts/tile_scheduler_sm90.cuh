@@ -27,7 +27,7 @@ constexpr bool come_turned = requires {
   requires Tile::turned != 0;
 };
 /// Where values have 8 bits, products take them with their rows along keys: unless they come so, they are turned round
-/// in shared memory, from where the copy engine puts them (`loaded`) to where products read them (`v`). Others are
+/// in shared memory, from where TMA puts them (`loaded`) to where products read them (`v`). Others are
 /// loaded to where they are read.
 template <class Tile>
 constexpr bool turns_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_turned<Tile>;

@@ -7,7 +7,7 @@
 
 namespace attune {
 
-/// A descriptor of a matrix in shared memory, in 128-byte rows that the copy engine swizzled (SWIZZLE_128B) from a
+/// A descriptor of a matrix in shared memory, in 128-byte rows that TMA swizzled (SWIZZLE_128B) from a
 /// multiple of 1024 on. `across`: bytes from one chunk to the next, for operands whose rows run along k.
 __device__ inline unsigned long long descriptor(unsigned address, unsigned across = 16) {
   return (1ull << 62) | (static_cast<unsigned long long>(1024 >> 4) << 32) |
@@ -31,7 +31,7 @@ enum class Major { k, n };
 __device__ constexpr int k_step(Major major) { return (major == Major::k ? 32 : 16 * chunk_bytes) >> 4; }
 __device__ constexpr int turned(Major major) { return major != Major::k; }
 
-/// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a group. `ss`: A and B in shared memory. `rs`: A in
+/// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a warpgroup. `ss`: A and B in shared memory. `rs`: A in
 /// registers. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 64 of k, in one statement: each has all of acc
 /// as operands, in and out, which compilers take their time over. `set4`: ss4 that overwrites acc, whose registers are
 /// free until then.

@@ -121,7 +121,7 @@ constexpr std::array rows{
         },
         [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number, false},
     flag<&Shape::pairs>("pairs", "MLA: do more than 64 rows, queries times heads, share keys?"),
-    flag<&Shape::boxes>("boxes", "can the copy engine take the tensors? As for contiguous ones if left out"),
+    flag<&Shape::tma>("tma", "can TMA take the tensors? As for contiguous ones if left out"),
     ShapeRow{"load", load_widths, "that rows of q, k and v may be read by; as for contiguous ones if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
              [](const Shape& s) { return number_text(s.load); }, JsonForm::number, false},
@@ -186,7 +186,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
   out.load = shape.load.value_or(piece_of(rows_of_in));
   out.store = shape.store.value_or(piece_of(out.dv * written));
-  out.boxes = shape.boxes.value_or(out.load == 16 && out.store == 16);
+  out.tma = shape.tma.value_or(out.load == 16 && out.store == 16);
   out.scale_positive = !shape.negative;
   out.exact = codegen::is_exact(shape.exact, out.dtype);
   out.wide = shape.wide;
@@ -215,7 +215,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   if (usual.load != spec.load) out.load = spec.load;
   if (usual.store != spec.store) out.store = spec.store;
   if (usual.exact != spec.exact) out.exact = spec.exact;
-  if (spec_of(out, spec.arch).boxes != spec.boxes) out.boxes = spec.boxes;
+  if (spec_of(out, spec.arch).tma != spec.tma) out.tma = spec.tma;
   return out;
 }
 

@@ -23,7 +23,7 @@ struct Shape {
   bool decode = false, apart = false, paged = false, narrow = false, before = false, fixed_split = false, mla = false,
        pairs = false;
   std::int64_t page_rows = 64;
-  std::optional<bool> boxes{}, exact{};
+  std::optional<bool> tma{}, exact{};
   std::optional<int> load{}, store{};
   std::optional<std::string> kernel{};
   std::optional<std::string> grads{};  ///< of captures: all, none, or names joined by +. Left out: both all and none

@@ -19,7 +19,7 @@ Gradient gradient(const Tensor& t, compiler::Layout layout) {
   return t.given() ? Gradient{strided(t, layout), stored(t.dtype)} : Gradient{};
 }
 
-/// Maps of the tensors that a kernel's copy engine reads.
+/// Maps of the tensors that a kernel reads by TMA.
 void put_maps(BackwardArgs& args, const Backward& call, const std::optional<codegen::BoxRows>& boxes) {
   if (!boxes) return;
   args.q_map = boxes_of(call.q, boxes->q);

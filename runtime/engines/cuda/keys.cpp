@@ -31,8 +31,8 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
   const Problem& p = of.problem;
   const bool mla = codegen::is_mla(p.d, p.dv, compiler::values_within_keys(call.k, call.v));
   const Problem& whole = of.whole ? *of.whole : p;
-  // Of MLA the copy engine moves q and k alone.
-  const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (mla || (has_boxes(call.v) && has_boxes(call.o)));
+  // In MLA, TMA moves q and k alone.
+  const bool tma = has_boxes(call.q) && has_boxes(call.k) && (mla || (has_boxes(call.v) && has_boxes(call.o)));
   KernelKey key{
       .device = device.index,
       .spec = {.arch = device.arch(),
@@ -52,7 +52,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .pairs = mla && whole.q.length * p.group > codegen::mla_rows,
                .heads = mla ? codegen::mla_heads_to_share(p.group) : codegen::heads_to_share(whole.q.length, p.group),
                .decode = !mla && codegen::is_decode(whole.q.length, p.group),
-               .boxes = boxes,
+               .tma = tma,
                .load = copied_bytes({&call.q, &call.k, &call.v}),
                .store = stored_bytes(call.o),
                .scale_positive = static_cast<float>(p.scale) > 0,
@@ -92,7 +92,7 @@ BackwardWants wants_of(const Facts& device, const Call& of) {
                    .d = p.d,
                    .dv = p.dv,
                    .packed = p.q.packed(),
-                   .boxes = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
+                   .tma = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
                    .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(of.exact, call.q.dtype),

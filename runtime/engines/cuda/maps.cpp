@@ -1,4 +1,4 @@
-// runtime/engines/cuda/maps.cpp — tensor maps: a call's tensors as Hopper's copy engine takes them
+// runtime/engines/cuda/maps.cpp — tensor maps: a call's tensors as Hopper's TMA takes them
 #include "runtime/engines/cuda/maps.h"
 
 #include <array>

@@ -54,7 +54,7 @@ TEST_CASE("a call is a line of JSON, words and a command", "[request]") {
                             .d = 20,
                             .dv = 64,
                             .max = true,
-                            .boxes = false,
+                            .tma = false,
                             .load = 4,
                             .store = 16,
                             .scale_positive = false},
@@ -89,7 +89,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
                                          .narrow = flag,
                                          .heads = flag ? 1 : 4,
                                          .decode = flag,
-                                         .boxes = flag,
+                                         .tma = flag,
                                          .load = load,
                                          .store = 4,
                                          .scale_positive = !flag,
@@ -117,11 +117,11 @@ TEST_CASE("packed tensors that nothing is said of are contiguous, and take the s
           "[request]") {
   for (const std::int64_t d : {20, 64, 128}) {
     INFO(d);
-    CHECK(spec_of({.d = d, .packed = true}, 90).boxes == spec_of({.d = d}, 90).boxes);
+    CHECK(spec_of({.d = d, .packed = true}, 90).tma == spec_of({.d = d}, 90).tma);
   }
   const codegen::KernelChoices packed = codegen::choose(spec_of({.packed = true}, 90), {});
   CHECK(packed.choices.front().plan.kernel->name == "forward_sm90");
-  CHECK(shape_of(spec_of({.packed = true}, 90), codegen::Length::longer).boxes == std::nullopt);
+  CHECK(shape_of(spec_of({.packed = true}, 90), codegen::Length::longer).tma == std::nullopt);
 }
 
 TEST_CASE("how exact a kernel is, is said where its type alone does not say it", "[request]") {
@@ -208,7 +208,7 @@ TEST_CASE("keys change with what is compiled, and with nothing else", "[request]
   others[6].out = DType::f32;
   others[7].wide = true;
   others[8].exact = true;
-  others[9].boxes = false;
+  others[9].tma = false;
   others[10].heads = 2;
   for (const codegen::KernelSpec& other : others) CHECK(content(attention, other) != plain);
   // The compiler is not part of the content, but of the key on disk: results of another compiler are not used.
