@@ -44,7 +44,7 @@ Resources resources_of(const attune_with* given, const char* function) {
   out.workspace = {static_cast<std::byte*>(from.workspace), from.workspace ? from.workspace_bytes : 0};
   out.stream = from.stream;
   if (from.cover) out.cover = from.cover->cover;
-  if (from.shares) out.shares = from.shares->shares;
+  if (from.sharding) out.sharding = from.sharding->sharding;
   return out;
 }
 

@@ -16,7 +16,7 @@ struct GpuElement {
   std::string_view source_name;  ///< in sources
   MapElement map;
   int bytes;
-  int grain;  ///< the widths of a tile are multiples of it
+  int width_step;  ///< the widths of a tile are multiples of it
 
   /// Elements of a 128-byte chunk, the widest box that TMA swizzles.
   int chunk() const { return 128 / bytes; }

@@ -47,7 +47,7 @@ constexpr int element = 2;  ///< bytes of an element of q
 int kept(const KernelSpec& spec) { return spec.narrow ? 1 : element; }
 /// Columns that tiles have: rows of e4m3 are read 32 bytes at a time.
 int columns(const KernelSpec& spec, std::int64_t width) {
-  return static_cast<int>(round_up(width, std::max(gpu_element(spec.dtype).grain, 32 / kept(spec))));
+  return static_cast<int>(round_up(width, std::max(gpu_element(spec.dtype).width_step, 32 / kept(spec))));
 }
 
 DecodeLayout80 shared_memory(const KernelSpec& spec, const Tile& tile) {

@@ -15,7 +15,7 @@ struct ForwardTile90 {
   int q_stages = 2;  ///< tiles of queries in shared memory: 2 load the next one ahead
   int own_o = 1;     ///< results have shared memory of their own, else they lie on the queries
   int turns = 1;     ///< how warpgroups take turns at issuing their products
-  int dynamic = 0;   ///< blocks take tiles from a counter: tiles of equal length are dealt out evenly without one
+  int dynamic = 0;   ///< blocks take tiles from a counter: tiles of equal length are spread evenly without one
   bool operator==(const ForwardTile90&) const = default;
 };
 inline constexpr std::array forward_members90{

@@ -258,7 +258,7 @@ struct Resources {
   /// made for other calls are an Error. The host ignores them.
   Cover cover{};
   /// Who holds which positions: q, k, v, o and their gradients are then this rank's, and every rank makes the call.
-  Shares shares{};
+  Sharding sharding{};
 };
 
 struct Attention;

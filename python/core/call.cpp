@@ -42,10 +42,10 @@ struct Options {
        }},
       {"parallel_for", true,
        [](Call& c, nb::handle v) { c.with.loop = nb::borrow(v), c.with.with.parallel_for = looped; }},
-      {"shares", true, [](Call& c, nb::handle v) {
-         const auto& shares = nb::cast<const Shares&>(v);
-         c.with.with.shares = shares.handle;
-         c.with.ranks = &shares.ranks();
+      {"sharding", true, [](Call& c, nb::handle v) {
+         const auto& sharding = nb::cast<const Sharding&>(v);
+         c.with.with.sharding = sharding.handle;
+         c.with.ranks = &sharding.ranks();
        }}};
 };
 

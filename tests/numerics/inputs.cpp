@@ -66,8 +66,8 @@ std::int64_t pool_of(const Shape& shape) {
   return pages;
 }
 
-/// Deals out the pages of the pool, and makes NaN of all rows that nobody has.
-void deal_pages(Inputs& in, std::mt19937_64& random) {
+/// Gives the pages of the pool to entries, and makes NaN of all rows that nobody has.
+void place_pages(Inputs& in, std::mt19937_64& random) {
   const Shape& shape = in.shape;
   const std::int64_t width = (shape.kv_len + shape.page - 1) / shape.page;
   std::vector<std::int32_t> free(static_cast<std::size_t>(pool_of(shape)));
@@ -276,7 +276,7 @@ Inputs inputs(const Shape& shape) {
     spoil_some(in);
   }
   if (shape.page)
-    deal_pages(in, random);
+    place_pages(in, random);
   else if (!shape.used.empty() && shape.kv_lens.empty())
     spoil_rest(in);
   return in;

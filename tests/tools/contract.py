@@ -156,11 +156,11 @@ class Contract(Calls):
     def test_sink_and_prob(self):
         q, k, v = self.qkv(hq=1)
         self.done("--sink", "1.0", "--prob", "2.0 * p")
-        shares, lse = self.expected(q, k, v, 1, 3, 4, 2, 3, lambda s, h, i, j: s, lambda i, j: True)
+        sharding, lse = self.expected(q, k, v, 1, 3, 4, 2, 3, lambda s, h, i, j: s, lambda i, j: True)
         with_sink = [math.log(math.exp(x) + math.e) for x in lse]
         self.close(self.result("lse")[1], with_sink)
         self.close(self.result("out")[1],
-                   [2 * shares[i * 3 + n] * math.exp(lse[i] - with_sink[i]) for i in range(3) for n in range(3)])
+                   [2 * sharding[i * 3 + n] * math.exp(lse[i] - with_sink[i]) for i in range(3) for n in range(3)])
 
     def test_backward(self):
         self.qkv(b=2, hq=4, hkv=2)
@@ -912,28 +912,28 @@ class Contract(Calls):
         self.assertEqual(said.returncode, 0, said.stderr)
         return json.loads(said.stdout)
 
-    def test_ranks_deal_and_predict(self):
-        said = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--deal", "zigzag")
+    def test_ranks_assign_and_predict(self):
+        said = self.ranks("kv <= q", "--q-len", "1000", "--block", "100", "--ranks", "2", "--assignment", "zigzag")
         self.assertEqual([r["stretches"] for r in said["ranks"]],
                          [[[0, 200], [700, 1000]], [[200, 700]]])
-        self.assertEqual([d["deal"] for d in said["deals"]], ["zigzag"])
+        self.assertEqual([d["assignment"] for d in said["assignments"]], ["zigzag"])
         # Rank 0 lacks keys 200 to 699, rank 1 those before 200, of 8 heads and 512 bytes.
-        taken = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--deal", "zigzag",
+        taken = self.ranks("kv <= q", "--q-len", "1000", "--block", "100", "--ranks", "2", "--assignment", "zigzag",
                            "--travel", "gather", "--groups", "1")
         self.assertEqual([r["received"] for r in taken["ranks"]], [500 * 8 * 512, 200 * 8 * 512])
         self.assertEqual((taken["schedules"][0]["travel"], taken["schedules"][0]["groups"]), ("gather", 1))
-        twice = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--d", "128/64", "--dtype",
-                           "f32", "--heads", "4/1", "--batch", "3", "--deal", "zigzag", "--travel", "gather")
+        twice = self.ranks("kv <= q", "--q-len", "1000", "--block", "100", "--ranks", "2", "--d", "128/64", "--dtype",
+                           "f32", "--heads", "4/1", "--batch", "3", "--assignment", "zigzag", "--travel", "gather")
         self.assertEqual(twice["ranks"][1]["received"], 200 * 3 * (128 + 64) * 4)
 
     def test_ranks_of_packed_sequences_and_data(self):
         write_npy(self.at / "starts.npy", [4], [0, 300, 300, 512], kind="i4")
-        said = self.ranks("kv <= q", "--starts", "starts.npy", "--grain", "64", "--ranks", "2", "--deal", "contiguous")
+        said = self.ranks("kv <= q", "--starts", "starts.npy", "--block", "64", "--ranks", "2", "--assignment", "contiguous")
         self.assertEqual(said["call"]["sequences"], 3)
         self.assertEqual(sum(r["queries"] for r in said["ranks"]), 512)
         self.assertEqual(said["ranks"][1]["stretches"], [[256, 512]])
         write_npy(self.at / "doc.npy", [512], [i // 256 for i in range(512)], kind="i4")
-        apart = self.ranks("doc[q] == doc[kv]", "--capture", "doc=doc.npy", "--q-len", "512", "--grain", "64",
+        apart = self.ranks("doc[q] == doc[kv]", "--capture", "doc=doc.npy", "--q-len", "512", "--block", "64",
                            "--ranks", "2", "--travel", "gather")
         self.assertEqual([r["received"] for r in apart["ranks"]], [0, 0])
 
@@ -954,12 +954,12 @@ class Contract(Calls):
         self.refused("bad-size", "ranks", "kv <= q", "--ranks", "0")
         self.refused("bad-size", "ranks", "kv <= q", "--heads", "1.5/1")
         self.refused("bad-number", "ranks", "kv <= q", "--links", "fast")
-        self.refused("bad-choice", "ranks", "kv <= q", "--deal", "fair")
+        self.refused("bad-choice", "ranks", "kv <= q", "--assignment", "fair")
         self.refused("bad-choice", "ranks", "kv <= q", "--travel", "plane")
         self.refused("bad-choice", "ranks", "kv <= q", "--dtype", "i32")
         self.refused("head-groups", "ranks", "kv <= q", "--heads", "64/7")
-        self.refused("shares-how", "ranks", "kv <= q", "--links", "0,45")
-        self.refused("shares-how", "ranks", "kv <= q", "--travel", "heads", "--ranks", "16")
+        self.refused("sharding-how", "ranks", "kv <= q", "--links", "0,45")
+        self.refused("sharding-how", "ranks", "kv <= q", "--travel", "heads", "--ranks", "16")
         self.refused("no-data", "ranks", "doc[q] == doc[kv]", "--capture", "doc=i32[512]", fix="doc=FILE.npy")
         write_npy(self.at / "starts.npy", [2], [0.0, 4.0])
         self.refused("cu-seqlens", "ranks", "kv <= q", "--starts", "starts.npy")

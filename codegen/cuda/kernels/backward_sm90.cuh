@@ -5,7 +5,7 @@
 // = K Q^T and dP^T = V dO^T from shared memory, whose numbers become, in the same registers, operands of dV += P^T dO
 // and dK += dS^T Q. dS also goes through shared memory: dQ = dS K sums over the keys of both warpgroups, each of which
 // computes half. A warp of its own adds dQ to f32 sums in memory by TMA, tiles of keys in a fixed order, so
-// that bits do not depend on timing. One warp deals items, loads, and prepares the ends of rows.
+// that bits do not depend on timing. One warp schedules items, loads, and prepares the ends of rows.
 #pragma once
 
 #include "codegen/cuda/parts/add_dq_sm90.cuh"

@@ -1,7 +1,7 @@
 // codegen/cuda/kernels/forward_sm90.cuh — the forward on Hopper: TMA, a producer warp, consumer warpgroups, products
 // from registers
 //
-// One warp loads (forward_producer_sm90.cuh), one deals tiles of queries (tile_scheduler_sm90.cuh), two or three
+// One warp loads (forward_producer_sm90.cuh), one schedules tiles of queries (tile_scheduler_sm90.cuh), two or three
 // warpgroups compute 64 queries each (forward_consumer_sm90.cuh): a warpgroup issues the scores of its next tile of
 // keys, then the products of the previous tile's probabilities with its values, and computes the softmax of the new
 // scores while those products run. Warpgroups take turns at issuing, so that the softmax of one overlaps the products
@@ -121,7 +121,7 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
     registers_down<groups == 2 ? 40 : 32>();
     using Producer = ForwardProducer90<Tile, User>;
     if (Producer::loads(thread)) Producer{args, shared, thread}.run();
-    if (thread == 32) deal<Tile>(args, user, shared);
+    if (thread == 32) schedule_tiles<Tile>(args, user, shared);
     if constexpr (turns_values<Tile>)
       if (thread >= 64) Group::turn_values(args, shared);
   } else {

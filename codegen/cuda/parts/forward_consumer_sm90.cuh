@@ -117,7 +117,7 @@ struct ForwardConsumer90 {
     values().wait();
   }
 
-  /// Tells the thread that deals how many tiles this warp has to do again.
+  /// Tells the tile scheduler how many tiles this warp has to do again.
   __device__ void report_found() {
     if (g.lane == 0) again.put(me, 0, found);
     __syncwarp();
@@ -125,7 +125,7 @@ struct ForwardConsumer90 {
     found = 0;
   }
 
-  /// The tile is dealt once more, to the warps that have it on their lists.
+  /// The tile is scheduled once more, for the warps that have it on their lists.
   __device__ void recompute_later(int index) {
     ++found;
     if (g.lane == 0) again.put(me, found, index);

@@ -67,13 +67,13 @@ __device__ inline int sums_of(const BackwardArgs& args, int b, int h) {
   return (b * args.q_heads + h) * args.q_places;
 }
 
-/// A tile of keys of a key head, for all batch entries that share it: an item of that head's set. Sets are dealt in
+/// A tile of keys of a key head, for all batch entries that share it: an item of that head's set. Sets are scheduled in
 /// sections, whose nth items follow one another: a tile of queries passes from one item of a set to the next in some 2
 /// us, so items of a set must not start in faster succession than that. Sections alternate: in even ones
 /// keys fall and queries rise, in odd ones the other way round. Where a mask makes items longer towards one end, what
 /// ends late in one section is short in the next, and blocks visit the same queries one after another. If the last
-/// section has no partner, it starts with the longest items of a causal mask. A block waits only for items dealt before
-/// its own, so nothing deadlocks, whatever the number of blocks.
+/// section has no partner, it starts with the longest items of a causal mask. A block waits only for items scheduled
+/// before its own, so nothing deadlocks, whatever the number of blocks.
 template <class Tile>
 struct Items90Backward {
   const BackwardArgs& args;
@@ -82,7 +82,7 @@ struct Items90Backward {
   struct Item {
     int b, kv_head;
     int keys;     ///< the tile; a packed sequence may have fewer
-    bool rising;  ///< the order in which items of this set are dealt; queries are visited the other way round
+    bool rising;  ///< the order in which items of this set are scheduled; queries are visited the other way round
   };
 
   /// How many tiles a set has. A packed call has all its sequences in each set, side by side.

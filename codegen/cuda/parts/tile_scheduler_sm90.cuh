@@ -1,5 +1,5 @@
 // codegen/cuda/parts/tile_scheduler_sm90.cuh — which tiles of queries a block of forward_sm90.cuh works on, and where
-// they lie meanwhile: its shared memory, the order of tiles, and the thread that deals them
+// they lie meanwhile: its shared memory, the order of tiles, and the tile scheduler
 #pragma once
 
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
@@ -115,7 +115,7 @@ struct Schedule {
   }
 };
 
-/// A tile of queries on its way from the warp that deals them to those that work on it.
+/// A tile of queries on its way from the tile scheduler to the warps that compute it.
 struct Item {
   /// In place of an index. pause: tiles on lists come next. stop: there are no more tiles.
   static constexpr int pause = -1, stop = -2;
@@ -130,7 +130,7 @@ struct Item {
 static_assert(sizeof(Item) == item_bytes);
 
 /// The tiles that each computing warp has to do again. Only that warp adds to its own list, and only the thread that
-/// deals empties them, while no warp adds.
+/// schedules empties them, while no warp adds.
 template <class Tile>
 struct Again {
   using Shared = Shared90<Tile>;
@@ -142,7 +142,7 @@ struct Again {
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
-  /// A warp has room for one tile more, which may be on its way: lists are worked off before others are dealt.
+  /// A warp has room for one tile more, which may be on its way: lists are worked off before others are scheduled.
   __device__ bool crowded() const { return shared_get(shared + Shared::crowded) != 0; }
   __device__ void say_crowded(bool is) const { shared_put(shared + Shared::crowded, is); }
 
@@ -179,7 +179,7 @@ struct Items {
 
   __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
 
-  /// Waits until all warps have read the item before. Later dealing leaves blocks with more even ends.
+  /// Waits until all warps have read the item before. Later scheduling leaves blocks with more even ends.
   __device__ void wait_for_room() const { ring.acquire(); }
   /// Called by one thread.
   __device__ void give(const Item& item) {
@@ -209,7 +209,7 @@ struct Items {
     }
     return item;
   }
-  /// Called by one thread of each warp: the next item may be dealt.
+  /// Called by one thread of each warp: the next item may be scheduled.
   __device__ void done() const { barrier_arrive(ring.empty()); }
 
  private:
@@ -234,13 +234,13 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, const 
   return {index, owner, work, walk, queries, keys};
 }
 
-// ---- dealing -----------------------------------------------------------------------------------------------------
+// ---- the tile scheduler -------------------------------------------------------------------------------------------
 
 /// One thread finds the tiles of this block ahead of the warps that need them: the divisions took a twentieth of the
 /// time of short sequences. Every tile is computed once in the same way, and done again for the warps that put it on
 /// their lists: when lists are worked off depends on timing, which tiles are on them does not.
 template <class Tile, class User>
-__device__ inline void deal(const ForwardArgs& args, const User& user, unsigned shared) {
+__device__ inline void schedule_tiles(const ForwardArgs& args, const User& user, unsigned shared) {
   const Schedule<Tile> schedule(args);
   Items<Tile, User> items{args, shared};
   const auto give = [&](int index, int owners) {

@@ -33,7 +33,7 @@ QueryTiling tiling_of(const codegen::KernelPlan& plan) {
 }
 
 /// All warps have as many steps of a split, so that no step of a warp is in two.
-void deal_pieces(ForwardRun& run) {
+void plan_splits(ForwardRun& run) {
   const codegen::Tile& tile = run.plan().tile;
   const std::int64_t warps = tile.warps, steps = ceil_div(run.p.kv.length, tile.n),
                      least = run.call.fixed_split_size / tile.n,
@@ -116,7 +116,7 @@ int known_parts(const ForwardRun& run, std::int64_t tiles, std::int64_t sharers)
 
 void take_parts(ForwardRun& run, std::int64_t rows, std::int64_t blocks) {
   const codegen::KernelPlan& plan = run.plan();
-  if (plan.spec.fixed_split) deal_pieces(run);
+  if (plan.spec.fixed_split) plan_splits(run);
   const std::int64_t tiles = run.p.batch * run.tiles.sets, parts = !plan.spec.fixed_split ? 2 * blocks
                                                                    : run.splits > 1       ? tiles * run.splits
                                                                                           : 0;

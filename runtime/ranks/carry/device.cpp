@@ -138,7 +138,7 @@ class DeviceCarrier : public Carrier {
   /// All queries over the rank's own keys, which are one run.
   void attend(const Forward& part, const Slice& of, Partial& into) override {
     const auto& runs = rank_.ranks().kv_of[as_size(rank_.me())];
-    const Shares::Stretch keys = runs.empty() ? Shares::Stretch{} : runs.front();
+    const Sharding::Range keys = runs.empty() ? Sharding::Range{} : runs.front();
     compiler::Problem p = rank_.problem();
     p.kv.length = keys.end - keys.begin;
     p.kv_offset = static_cast<std::int32_t>(p.kv_offset + keys.begin);
