@@ -20,9 +20,9 @@ Source lists_source(const GpuParts& parts, const KernelPlan& plan) {
 }
 bool is_listed(const GpuParts& parts, const KernelPlan&) { return parts.facts.listed; }
 
-Grid turn_grid(const LaunchCall& call) {
+Grid transpose_grid(const LaunchCall& call) {
   const compiler::Problem& p = call.problem;
-  return {static_cast<unsigned>(turned_batch(p) * p.kv_heads * turned_tiles(p, call.plan)), 1, 1};
+  return {static_cast<unsigned>(transposed_batch(p) * p.kv_heads * transposed_tiles(p, call.plan)), 1, 1};
 }
 
 /// A launch can overlap only the launch right before it, and lists of tiles are written there.
@@ -87,14 +87,14 @@ constinit const Companion lists_along_kv = lists("lists along kv", lists_source<
                           lists_along_q = lists("lists along q", lists_source<CoverForm::of_keys>, false),
                           table_of_visits = lists("table of visits", lists_source<CoverForm::visits>, true);
 
-constinit const Companion turn_values{
-    .role = "values turned round",
-    .name = "turn_values_sm90",
-    .source = [](const GpuParts&, const KernelPlan& plan) { return turn_source(plan); },
-    .needed = [](const GpuParts&, const KernelPlan& plan) { return plan.tile.turned; },
-    .grid = turn_grid,
-    .threads = turn_threads,
-    .args = Companion::Args::turn,
+constinit const Companion transpose_v{
+    .role = "values transposed",
+    .name = "transpose_v_sm90",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return transpose_source(plan); },
+    .needed = [](const GpuParts&, const KernelPlan& plan) { return plan.tile.transposed; },
+    .grid = transpose_grid,
+    .threads = transpose_threads,
+    .args = Companion::Args::transpose,
 };
 
 // A call's first kernel may start before the kernel of another call has ended, and waits for it itself.
@@ -205,10 +205,10 @@ std::string words_of(const Companion& companion) {
   return fmt::format("{} {}", companion.role, companion.when == When::before ? "before" : "after");
 }
 
-std::int64_t turned_tiles(const compiler::Problem& p, const KernelPlan& plan) {
+std::int64_t transposed_tiles(const compiler::Problem& p, const KernelPlan& plan) {
   const std::int64_t n = plan.tile.n;
   return p.kv.packed() ? p.kv.total / n + p.batch : ceil_div(p.kv.length, n);
 }
-std::int64_t turned_batch(const compiler::Problem& p) { return p.kv.packed() || p.kv_shared ? 1 : p.batch; }
+std::int64_t transposed_batch(const compiler::Problem& p) { return p.kv.packed() || p.kv_shared ? 1 : p.batch; }
 
 }  // namespace attune::codegen

@@ -1,5 +1,5 @@
 // codegen/plain_sources.cpp — the sources that hold no expression of a user: rows.cuh, sums.cuh, append.cuh, clear.cuh,
-// turn_values_sm90.cuh, and those that combine what ranks have
+// transpose_v_sm90.cuh, and those that combine what ranks have
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
@@ -41,14 +41,14 @@ Source end_source(const KernelPlan& plan) {
           .facts = {{"arch", fmt::format("sm_{}", plan.spec.arch)}, {"type", std::string(name_of(plan.spec.dtype))}}};
 }
 
-Source turn_source(const KernelPlan& plan) {
-  const std::string symbol = "attune::turn_values_sm90<attune::Tile>";
-  return {.name = "turn_values_sm90",
+Source transpose_source(const KernelPlan& plan) {
+  const std::string symbol = "attune::transpose_v_sm90<attune::Tile>";
+  return {.name = "transpose_v_sm90",
           .text = fmt::format(
-              "#include \"codegen/cuda/kernels/turn_values_sm90.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n"
+              "#include \"codegen/cuda/kernels/transpose_v_sm90.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n"
               "  static constexpr int n = {}, dv = {};\n  static constexpr Layout layout = Layout::{};\n"
               "}};\n\n}}  // namespace attune\n\n"
-              "template __global__ void {}(const __grid_constant__ attune::TurnArgs);\n",
+              "template __global__ void {}(const __grid_constant__ attune::TransposeArgs);\n",
               plan.tile.n, plan.tile.dv, plan.spec.packed ? "packed" : "dense", symbol),
           .options = source_options(plan.spec.arch, true),
           .symbol = symbol,

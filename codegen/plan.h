@@ -52,7 +52,7 @@ struct Tile {
   int warps = 0;                                   ///< of a block, which divide a tile's keys
   int cluster = 1;                                 ///< blocks that have other rows of the same keys, at the same time
   bool pairs = false;                              ///< two blocks that share a tile may be a cluster
-  bool turned = false;                             ///< values come turned round, by a kernel before
+  bool transposed = false;                         ///< values come transposed, by a kernel before
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, which this kernel knows
 
   /// Queries of a tile.

@@ -63,8 +63,8 @@ Source add_parts_source(int arch);
 Source merge_parts_source(int arch);
 /// The kernel of clear.cuh.
 Source clear_source(int arch);
-/// The kernel of turn_values_sm90.cuh for the plan.
-Source turn_source(const KernelPlan& plan);
+/// The kernel of transpose_v_sm90.cuh for the plan.
+Source transpose_source(const KernelPlan& plan);
 /// The kernel end_queries_sm90 of the plan's file.
 Source end_source(const KernelPlan& plan);
 

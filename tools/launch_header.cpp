@@ -147,9 +147,9 @@ std::string beside(const Launch& launch, codegen::Companion::Args kind) {
                          one->name, combine_mla_blocks, one->threads);
     if (kind == Args::lists && launch.listed)
       out += fmt::format("\ntiles    lists that the kernel `{}` of the same Mod writes first", one->name);
-    if (kind == Args::turn && plan.tile.turned)
+    if (kind == Args::transpose && plan.tile.turned)
       out += fmt::format("\nbefore   the kernel `{}`, {} threads, a block for each {} keys of a head, with "
-                         "TurnArgs of args.cuh: {} rows for each block\n"
+                         "TransposeArgs of args.cuh: {} rows for each block\n"
                          "         are where v_map is to be, over [{}][key head][row][{}] in boxes of as many",
                          one->name, one->threads, plan.tile.n, ceil_div(plan.tile.n, chunk) * plan.tile.dv,
                          plan.spec.packed ? "1" : "batch", chunk);
@@ -200,7 +200,7 @@ std::string how(const Launch& launch) {
     out += fmt::format("\n         q_map and o_map over [{}][key head][position][head of it][d], boxes of {} and {} "
                        "positions, {} heads of each",
                        batch, c.boxes->q / tile.heads, c.boxes->o / tile.heads, tile.heads);
-  out += beside(launch, Args::turn);
+  out += beside(launch, Args::transpose);
   if (c.counts_tiles) out += "\nnext     points to a zeroed unsigned";
   if (ordered)
     out += fmt::format("\norder    of all sequences each tile of {} queries once, the longest walks first",

@@ -14,17 +14,17 @@ extern const KernelDescriptor mla_sm90;
 namespace {
 
 struct Tile {
-  int cluster = 1;  ///< blocks that have other rows of the same keys, at the same time
-  int turns = 0;    ///< what the warpgroups' products wait for
+  int cluster = 1;      ///< blocks that have other rows of the same keys, at the same time
+  int issue_order = 0;  ///< what the warpgroups' products wait for
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "cluster", .least = 1, .most = 2}, &Tile::cluster},
-    TileMember<Tile>{{.name = "turns", .least = 0, .most = 3}, &Tile::turns},
+    TileMember<Tile>{{.name = "issue_order", .least = 0, .most = 3}, &Tile::issue_order},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&combine_mla};
 constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2},
-                               {.member = "turns", .least = 0, .most = 3}};
+                               {.member = "issue_order", .least = 0, .most = 3}};
 
 constexpr int keys = 64, stages = 2, least_box = 8;
 
@@ -43,7 +43,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
 bool may_pair(const KernelSpec& spec) { return spec.pairs && spec.heads > 1; }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
-  const Tile tile = may_pair(spec) ? Tile{.cluster = 2} : Tile{.turns = 2};
+  const Tile tile = may_pair(spec) ? Tile{.cluster = 2} : Tile{.issue_order = 2};
   return {variant_of(mla_sm90.name, tile, members)};
 }
 
@@ -59,8 +59,11 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.stages = stages;
   const int box = spec.paged ? spec.page_rows : keys;
   plan.tile.cluster = tile.cluster;
-  plan.tile.own = {
-      {"cluster", tile.cluster}, {"turns", tile.turns}, {"box", box}, {"store", spec.store}, {"paged", spec.paged}};
+  plan.tile.own = {{"cluster", tile.cluster},
+                   {"issue_order", tile.issue_order},
+                   {"box", box},
+                   {"store", spec.store},
+                   {"paged", spec.paged}};
   const MlaLayout90 shared{.m = mla_rows,
                            .n = keys,
                            .d = plan.tile.d,

@@ -92,7 +92,7 @@ TEST_CASE("short sequences take narrower tiles where these are faster", "[choose
   CHECK(m(CoverKind::full, Length::to_1k) == 192);
 }
 
-TEST_CASE("what spills is followed by another tile, not by other turns", "[choose]") {
+TEST_CASE("what spills is followed by another tile, not by another order of issue", "[choose]") {
   for (const int d : {64, 128})
     for (const auto cover : {CoverKind::full, CoverKind::causal, CoverKind::listed})
       for (const auto mod : {ModKind::scaled, ModKind::affine, ModKind::heavy}) {
@@ -101,7 +101,7 @@ TEST_CASE("what spills is followed by another tile, not by other turns", "[choos
           for (std::size_t j = 0; j < i; ++j) {
             Variant here = variant_of(all[i].plan);
             const Variant before = variant_of(all[j].plan);
-            if (before.of("turns")) here.set("turns", *before.of("turns"));
+            if (before.of("issue_order")) here.set("issue_order", *before.of("issue_order"));
             CHECK(here != before);
           }
       }
@@ -295,24 +295,24 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
 }
 
-TEST_CASE("values of e4m3 are turned round before where many tiles of queries read them all", "[choose]") {
-  const auto turned = [](CoverKind cover, Length length, bool packed = false) {
+TEST_CASE("values of e4m3 are transposed before where many tiles of queries read them all", "[choose]") {
+  const auto transposed = [](CoverKind cover, Length length, bool packed = false) {
     const KernelSpec spec{.dtype = DType::e4m3, .packed = packed};
-    return choose(spec, {}, {.cover = cover, .length = length}).choices.front().plan.tile.turned;
+    return choose(spec, {}, {.cover = cover, .length = length}).choices.front().plan.tile.transposed;
   };
-  CHECK(turned(CoverKind::full, Length::longer));
-  CHECK(turned(CoverKind::full, Length::longer, true));
-  CHECK_FALSE(turned(CoverKind::full, Length::to_4k));
-  CHECK_FALSE(turned(CoverKind::causal, Length::longer));
+  CHECK(transposed(CoverKind::full, Length::longer));
+  CHECK(transposed(CoverKind::full, Length::longer, true));
+  CHECK_FALSE(transposed(CoverKind::full, Length::to_4k));
+  CHECK_FALSE(transposed(CoverKind::causal, Length::longer));
   // A tile that is asked for by name may have it or not.
   for (const bool packed : {false, true})
     for (const int value : {0, 1})
       for (const int n : {32, 96, 128}) {
         const KernelSpec spec{.dtype = DType::e4m3, .d = 64, .dv = 80, .packed = packed};
-        const Preference preference{variant(fmt::format("forward_e4m3_sm90:n={},turned={}", n, value)), true, ""};
+        const Preference preference{variant(fmt::format("forward_e4m3_sm90:n={},transposed={}", n, value)), true, ""};
         const KernelPlan plan = choose(spec, {}, {}, &preference).choices.front().plan;
-        CHECK(plan.tile.turned == (value == 1));
-        const std::string source = turn_source(plan).text;
+        CHECK(plan.tile.transposed == (value == 1));
+        const std::string source = transpose_source(plan).text;
         CHECK(source.find(fmt::format("n = {}, dv = 96", n)) != std::string::npos);
         CHECK(source.find(packed ? "Layout::packed" : "Layout::dense") != std::string::npos);
       }
@@ -384,12 +384,12 @@ TEST_CASE("Hopper's whole backward gives gradients of captured tensors that are 
 
 TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
   const std::vector<std::string> usual = chosen({});
-  const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,turns=2,dynamic=1"), false, ""};
+  const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,issue_order=2,dynamic=1"), false, ""};
   const KernelChoices all = choose({}, {}, {}, &preference);
   CHECK(all.refused.empty());
   REQUIRE(all.choices.size() == usual.size() + 1);
   CHECK(variant_of(all.choices[0].plan).text() ==
-        "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,turns=2,dynamic=1");
+        "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,issue_order=2,dynamic=1");
   CHECK(all.choices[0].shared_bytes <= 227 * 1024);
   for (std::size_t i = 0; i < usual.size(); ++i)
     CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel->name, all.choices[i + 1].plan.tile.m,

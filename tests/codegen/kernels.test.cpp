@@ -252,12 +252,12 @@ TEST_CASE("the kernels that append, clear and combine compile without spills for
       CHECK(flaw(runtime::cuda::compile(source), 0) == "");
 }
 
-TEST_CASE("the kernel that turns values round compiles without spills for every tile", "[cuda]") {
+TEST_CASE("the kernel that transposes values compiles without spills for every tile", "[cuda]") {
   if (skips_compiling()) return;
   for (const auto& [n, dv] : {std::pair{128, 128}, {32, 128}, {96, 96}, {160, 96}, {224, 64}, {256, 32}})
     for (const bool packed : {false, true}) {
       const codegen::KernelPlan plan{.spec = {.dtype = DType::e4m3, .packed = packed}, .tile = {.n = n, .dv = dv}};
-      CHECK(flaw(runtime::cuda::compile(codegen::turn_source(plan)), 0) == "");
+      CHECK(flaw(runtime::cuda::compile(codegen::transpose_source(plan)), 0) == "");
     }
 }
 

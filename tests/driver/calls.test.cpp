@@ -718,23 +718,23 @@ TEST_CASE("queries, keys and values of e4m3 get a kernel of their own on Hopper,
         std::string::npos);
 }
 
-TEST_CASE("values of e4m3 are turned round by a launch before, in the call's workspace", "[driver]") {
+TEST_CASE("values of e4m3 are transposed by a launch before, in the call's workspace", "[driver]") {
   const Device gpu = device_of(90);
   constexpr std::int64_t batch = 2, heads = 4, kv_heads = 2, length = 5000, d = 128;
   const auto q = gpu.array<e4m3>({batch, heads, length, d}), kept = gpu.array<e4m3>({batch, kv_heads, length, d});
   const auto o = gpu.array<bf16>({batch, heads, length, d});
-  const codegen::Preference asked{codegen::variant("forward_e4m3_sm90:n=128,turned=1"), true, ""};
+  const codegen::Preference asked{codegen::variant("forward_e4m3_sm90:n=128,transposed=1"), true, ""};
   const auto launched = [&](const Attention& attention, const Forward& call, const codegen::Preference* preference) {
     runtime::run(attention, call, preference, {});
     fake::forget();
     runtime::run(attention, call, preference, {});
     return fake::launches();
   };
-  const auto turned = [&](const Forward& call, std::int64_t tiles) {
+  const auto transposed = [&](const Forward& call, std::int64_t tiles) {
     const Attention plain;
     const auto launches = launched(plain, call, &asked);
     REQUIRE(launches.size() == 2);
-    CHECK(launches[0].kernel.find("turn_values_sm90") != std::string::npos);
+    CHECK(launches[0].kernel.find("transpose_v_sm90") != std::string::npos);
     CHECK(launches[0].blocks == tiles);
     CHECK_FALSE(launches[0].early);
     CHECK(launches[1].kernel.find("forward_e4m3_sm90") != std::string::npos);
@@ -742,19 +742,20 @@ TEST_CASE("values of e4m3 are turned round by a launch before, in the call's wor
     CHECK(fake::calls("cuMemAllocAsync") == 1);
   };
   Forward call{.q = q, .k = kept, .v = kept, .o = o};
-  turned(call, batch * kv_heads * 40);
-  // Keys that all entries share are turned once.
+  transposed(call, batch * kv_heads * 40);
+  // Keys that all entries share are transposed once.
   const Tensor one(kept.data(), DType::e4m3, {1, kv_heads, length, d}, {}, gpu);
   call.k = call.v = one;
-  turned(call, kv_heads * 40);
+  transposed(call, kv_heads * 40);
   // Sequences have places for their tiles.
   const auto starts = Device::cpu().array<std::int32_t>({3});
   starts.data()[1] = 4500, starts.data()[2] = length;
   const Tensor packed_q(q.data(), DType::e4m3, {length, heads, d}, {}, gpu),
       packed_k(kept.data(), DType::e4m3, {length, kv_heads, d}, {}, gpu),
       packed_o(o.data(), DType::bf16, {length, heads, d}, {}, gpu);
-  turned({.q = packed_q, .k = packed_k, .v = packed_k, .o = packed_o, .cu_seqlens_q = starts, .cu_seqlens_kv = starts},
-         kv_heads * (length / 128 + 2));
+  transposed(
+      {.q = packed_q, .k = packed_k, .v = packed_k, .o = packed_o, .cu_seqlens_q = starts, .cu_seqlens_kv = starts},
+      kv_heads * (length / 128 + 2));
   // Left to attune, they are where all keys of a long call are read.
   call.k = call.v = kept;
   CHECK(launched({}, call, nullptr).size() == 2);

@@ -29,7 +29,7 @@ class Text {
     const bool of_backward = kind == "backward" && kernel.find("forward") == std::string::npos;
     repeats_ = repeats_ && of_backward;
     if (kernel == "set" || kernel == "copy") return line("to", place(args));
-    if (kernel == "turn_values_sm90") return turn(*static_cast<const TurnArgs*>(args));
+    if (kernel == "transpose_v_sm90") return transpose(*static_cast<const TransposeArgs*>(args));
     if (kernel == "clear") return clear(*static_cast<const ClearArgs*>(args));
     if (kernel == "cover") return cover(*static_cast<const CoverArgs*>(args));
     if (kernel == "store_sums") return sums(*static_cast<const SumsArgs*>(args));
@@ -141,9 +141,9 @@ class Text {
     line("heads", fmt::format("{} {} {} {} {}", a.q_heads, a.kv_heads, a.d, a.dv, a.scale));
     number("section", a.section), line("visited", place(a.visited));
     number("q_places", a.q_places), number("kv_places", a.kv_places);
-    line("sums", place(a.sums)), line("turns", place(a.turns)), line("next", place(a.next)), line("odd", place(a.odd));
+    line("sums", place(a.sums)), line("added", place(a.added)), line("next", place(a.next)), line("odd", place(a.odd));
   }
-  void turn(const TurnArgs& a) {
+  void transpose(const TransposeArgs& a) {
     map("from", a.from), map("to", a.to);
     line("sizes", fmt::format("{} {} {}", a.heads, a.tiles, a.batch)), line("starts", place(a.starts));
   }

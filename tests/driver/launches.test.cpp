@@ -137,10 +137,10 @@ TEST_CASE("what forwards put on their streams", "[driver][launches]") {
   Calls on(90);
   const Heads large{.q_len = 5000, .kv_len = 5000, .d = 128};
   on.run("e4m3", "forward", causal, dense(on, large, DType::e4m3));
-  on.run("e4m3, values turned before", "forward", {}, dense(on, large, DType::e4m3),
-         "forward_e4m3_sm90:n=128,turned=1");
-  on.run("e4m3, values turned before, documents", "forward", documents(on), dense(on, {.d = 128}, DType::e4m3),
-         "forward_e4m3_sm90:n=128,turned=1");
+  on.run("e4m3, values transposed before", "forward", {}, dense(on, large, DType::e4m3),
+         "forward_e4m3_sm90:n=128,transposed=1");
+  on.run("e4m3, values transposed before, documents", "forward", documents(on), dense(on, {.d = 128}, DType::e4m3),
+         "forward_e4m3_sm90:n=128,transposed=1");
   tests::golden("driver/forwards", all + "---- e4m3\n" + on.text);
 }
 

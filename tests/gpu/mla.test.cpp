@@ -174,8 +174,8 @@ TEST_CASE("MLA: keys that many blocks share add up to what few give, and to the 
 
 TEST_CASE("MLA gets what the oracle says, however tiles are cut", "[gpu][mla]") {
   if (no_hopper()) return;
-  const char* const variants[] = {"mla_sm90:cluster=1", "mla_sm90:turns=0", "mla_sm90:turns=1", "mla_sm90:turns=2",
-                                  "mla_sm90:turns=3"};
+  const char* const variants[] = {"mla_sm90:cluster=1", "mla_sm90:issue_order=0", "mla_sm90:issue_order=1",
+                                  "mla_sm90:issue_order=2", "mla_sm90:issue_order=3"};
   const std::string wrong = side_by_side(std::size(variants), [&](std::size_t i) {
     Engine engine = device_engine();
     engine.apart = engine.mla = true;

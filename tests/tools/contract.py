@@ -467,10 +467,10 @@ class Contract(Calls):
         self.refused("bad-choice", "bench", "--target", "cuda", "--cover", "twice")
         self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n=100")
         self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n")
-        said = self.attune("cuda", "kv <= q", "--kernel", "forward_sm90:n=96,turns=2", "--json")
+        said = self.attune("cuda", "kv <= q", "--kernel", "forward_sm90:n=96,issue_order=2", "--json")
         (one,) = json.loads(said.stdout)["candidates"]
         self.assertTrue(one["variant"].startswith("forward_sm90:m=128,n=96,"), one)
-        self.assertIn("turns=2", one["variant"])
+        self.assertIn("issue_order=2", one["variant"])
 
     def test_kernels_as_exact_as_they_are_asked_to_be(self):
         self.refused("bad-usage", "--exact", "true")

@@ -138,7 +138,7 @@ struct BackwardArgs {
                             ///< starts[b] / positions of a tile + b on, of which it may leave one free
   float* sums;  ///< for kernels that add dq up in memory: f32, laid out as the kernel likes, a tile of queries after
                 ///< another: [batch, head, place], packed without batch
-  unsigned* turns;  ///< for each of these tiles, how many tiles of keys were added to it: 0 before the launch
+  unsigned* added;  ///< for each of these tiles, how many tiles of keys were added to it: 0 before the launch
   unsigned* next;   ///< how many items of a dynamic schedule were taken beyond one for each block: 0 before the launch
   unsigned* odd;  ///< set to 1 where a result is not finite though pairs were removed: a removed pair may have brought
                   ///< it in
@@ -167,12 +167,12 @@ struct ClearArgs {
   int count;
 };
 
-/// Threads of a block of turn_values_sm90.cuh.
-constexpr int turn_threads = 128;
+/// Threads of a block of transpose_v_sm90.cuh.
+constexpr int transpose_threads = 128;
 
-/// What turn_values_sm90.cuh gets.
-struct TurnArgs {
-  TensorMap from, to;  ///< boxes of v, a tile of keys each; boxes of tiles turned round, one each
+/// What transpose_v_sm90.cuh gets.
+struct TransposeArgs {
+  TensorMap from, to;  ///< boxes of v, a tile of keys each; boxes of transposed tiles, one each
   int heads, tiles;    ///< of keys, in `to`; packed: as places count them
   int batch;           ///< packed: sequences
   const int* starts;   ///< packed: of keys

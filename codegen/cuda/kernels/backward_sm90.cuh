@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   wait_for_kernel_before();
   if (tile * Tile::m >= queries.length) return;
   const int place = sums_of<Tile>(args, b, h) + tile;
-  const bool any = !Tile::ordered || args.turns[place] > 0;
+  const bool any = !Tile::ordered || args.added[place] > 0;
   const float4* from = reinterpret_cast<const float4*>(args.sums) +
                        static_cast<long long>(place) * (Shared::sum_bytes / 16) + thread / 128 * 1024 + of_group;
   float4 x[8];

@@ -19,11 +19,11 @@
 //
 // Tile: Element (bf16, f16) of q and k, Out (also float) of o; m and n: 64; d, dv: multiples of 64 and of 256, dv at
 // most 512 and d; heads: that share a tile, 1 to 64; cluster: blocks that read the same keys, 1 or 2; box: keys of a
-// box, a divisor of 64 and of a page's rows, at least 8; turns: 0: scores begin as soon as keys are there; 1: those of
-// the second warpgroup when those of the first are there; 2: when the second warpgroup has multiplied the first's
-// probabilities; 3: as 2, and each warpgroup's own probabilities are multiplied when the other's next scores are there;
-// layout, max, store, before, paged: as the decode kernel
-// has them. SharedMla<Tile>::bytes of shared memory and 1024 to align it, 384 threads.
+// box, a divisor of 64 and of a page's rows, at least 8; issue_order: 0: scores begin as soon as keys are there; 1:
+// those of the second warpgroup when those of the first are there; 2: when the second warpgroup has multiplied the
+// first's probabilities; 3: as 2, and each warpgroup's own probabilities are multiplied when the other's next scores
+// are there; layout, max, store, before, paged: as the decode kernel has them. SharedMla<Tile>::bytes of shared memory
+// and 1024 to align it, 384 threads.
 #pragma once
 
 #include "codegen/cuda/parts/mla_epilogue_sm90.cuh"

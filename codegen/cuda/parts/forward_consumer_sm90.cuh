@@ -13,7 +13,7 @@ template <class Group, class Tile, class User>
 struct ForwardConsumer90 {
   using Shared = Shared90<Tile>;
   static constexpr int groups = Tile::m / 64;
-  static constexpr bool issue_in_turns = Tile::turns == 1, products_in_turns = Tile::turns == 2;
+  static constexpr bool issue_ordered = Tile::issue_order == 1, products_ordered = Tile::issue_order == 2;
   /// Keys behind the end of a packed sequence belong to the next one.
   static constexpr bool removes = User::traits.masked || is_packed<Tile>;
 
@@ -31,8 +31,8 @@ struct ForwardConsumer90 {
         k(shared + Shared::k_full), again{shared}, items{args, shared} {}
 
   // Warpgroups issue in turns: each waits at its own barrier, at which the warpgroup before it arrives.
-  __device__ void my_turn() const { named_sync(issue_turn + g.group, 2 * warpgroup_threads); }
-  __device__ void your_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * warpgroup_threads); }
+  __device__ void wait_for_turn() const { named_sync(issue_turn + g.group, 2 * warpgroup_threads); }
+  __device__ void pass_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * warpgroup_threads); }
 
   /// Values are a tile behind keys.
   __device__ Ring<Tile::stages> values() const { return Ring<Tile::stages>(shared + Shared::v_full, k.before()); }
@@ -51,11 +51,11 @@ struct ForwardConsumer90 {
       q.wait();
       k.wait();
     }
-    if constexpr (issue_in_turns) my_turn();
+    if constexpr (issue_ordered) wait_for_turn();
     pin(g.s);
     wgmma_fence();
     g.scores(q.stage, k.stage);
-    if constexpr (issue_in_turns) your_turn();
+    if constexpr (issue_ordered) pass_turn();
   }
 
   /// P = exp2(S - max) of the first tile of keys.
@@ -73,18 +73,18 @@ struct ForwardConsumer90 {
     const int tile = next;
     const Ring<Tile::stages> v = values();
     k.wait();
-    if constexpr (issue_in_turns || products_in_turns) my_turn();
+    if constexpr (issue_ordered || products_ordered) wait_for_turn();
     pin(g.s);
     g.pin_products();
     wgmma_fence();
     g.scores(q.stage, k.stage);
     v.wait();
     g.values(v.stage, i > 1);
-    if constexpr (issue_in_turns) your_turn();
+    if constexpr (issue_ordered) pass_turn();
     g.template read_columns<Partial>(tile);
     next = walk.tile(i + 1);
     wgmma_wait<1>();
-    if constexpr (products_in_turns) your_turn();
+    if constexpr (products_ordered) pass_turn();
     pin(g.s);
     k.release(g.lane);
     k.next();
@@ -178,7 +178,7 @@ struct ForwardConsumer90 {
   }
 
   __device__ void run() {
-    if (Tile::turns && g.group == groups - 1) your_turn();
+    if (Tile::issue_order && g.group == groups - 1) pass_turn();
     me = uniform(4 * g.group + g.warp);
     Item item = next_item();
     // The compiler would move undefined registers about while products are under way.

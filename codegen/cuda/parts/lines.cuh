@@ -16,12 +16,12 @@ struct Lines {
   /// How many units change places among each other.
   static constexpr int pitch = Pitch, units = Pitch / 16, among = (units & -units) < 8 ? units & -units : 8;
 
-  __device__ static int turn(int row) {
+  __device__ static int swizzle(int row) {
     if constexpr (Paired) return among == 8 ? (row / 2 % 4) * 2 : among == 4 ? (row / 4 % 2) * 2 : 0;
     return row / (8 / among) % among;
   }
   __device__ static unsigned at(int row, int byte) {
-    return static_cast<unsigned>(row * Pitch + (((byte / 16) ^ turn(row)) * 16 + byte % 16));
+    return static_cast<unsigned>(row * Pitch + (((byte / 16) ^ swizzle(row)) * 16 + byte % 16));
   }
 };
 

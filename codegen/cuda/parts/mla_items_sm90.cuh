@@ -38,7 +38,7 @@ struct SharedMla {
     constexpr int rest = chunks - v_chunks;
     if (nth < rest) return v_chunks + nth;
     const int of_values = nth - rest;
-    return group == (Tile::turns == 3) ? of_values : (of_values + half_chunks) % v_chunks;
+    return group == (Tile::issue_order == 3) ? of_values : (of_values + half_chunks) % v_chunks;
   }
   static __device__ constexpr int user_of(int chunk) { return chunk >= v_chunks ? used_rest : chunk / half_chunks; }
 };

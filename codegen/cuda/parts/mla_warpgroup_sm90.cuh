@@ -89,7 +89,7 @@ struct MlaWarpgroup90 {
     Fragment<1, n> x;
 #pragma unroll
     for (int i = 0; i < n / 2; ++i)
-      if constexpr (Group == 1 && Tile::turns < 2)
+      if constexpr (Group == 1 && Tile::issue_order < 2)
         x[0][i / 4][i % 4] = moved(s[i]);
       else
         x[0][i / 4][i % 4] = s[i];
@@ -199,10 +199,10 @@ struct MlaWarpgroup90 {
   __device__ void run(MlaPlace<Tile>& place) {
     // Warps must agree on which products they issue, and the compiler know it.
     const int pairs = uniform(item.pairs);
-    constexpr bool scores_first = Group == 0 || Tile::turns < 2;
+    constexpr bool scores_first = Group == 0 || Tile::issue_order < 2;
     const auto begin = [&](bool more) {
       if (!scores_first || !more) return;
-      if constexpr (Group == 1 && Tile::turns == 1) named_sync(scores_done, 2 * warpgroup_threads);
+      if constexpr (Group == 1 && Tile::issue_order == 1) named_sync(scores_done, 2 * warpgroup_threads);
       scores(place);
     };
     pin(o);
@@ -213,9 +213,10 @@ struct MlaWarpgroup90 {
       float lift[1][2];
       if constexpr (Group == 0) {
         wait_for_scores(place);
-        if (Tile::turns == 1 || (Tile::turns == 3 && i > 0)) named_arrive(scores_done, 2 * warpgroup_threads);
+        if (Tile::issue_order == 1 || (Tile::issue_order == 3 && i > 0))
+          named_arrive(scores_done, 2 * warpgroup_threads);
         const bool moved = weigh(step, lift);
-        give(step, place, moved, lift, Tile::turns == 3);
+        give(step, place, moved, lift, Tile::issue_order == 3);
         take(other, place);
         wgmma_wait<0>();
         pin(o);
@@ -236,9 +237,9 @@ struct MlaWarpgroup90 {
         release(stage(place, 0), Group);
         scores(place);
         wait_for_scores(place);
-        if constexpr (Tile::turns == 3) named_arrive(scores_done + 1, 2 * warpgroup_threads);
+        if constexpr (Tile::issue_order == 3) named_arrive(scores_done + 1, 2 * warpgroup_threads);
         const bool moved = weigh(step, lift);
-        give(step, place, moved, lift, Tile::turns == 3 && i + 1 < pairs);
+        give(step, place, moved, lift, Tile::issue_order == 3 && i + 1 < pairs);
       }
       place.next();
       begin(i + 1 < pairs);

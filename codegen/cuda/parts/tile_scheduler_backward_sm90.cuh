@@ -21,8 +21,8 @@ struct Step {
   static constexpr int falls = 32;  ///< its item visits queries from the last on; said where diagonals are summed
   int what, queries, b, h;
   int keys, kv_head;
-  int sums;  ///< which tile of all heads' queries; where there is none, what the warp that adds does
-  int turn;  ///< tiles of keys that are added to these queries before this one
+  int sums;          ///< which tile of all heads' queries; where there is none, what the warp that adds does
+  int added_before;  ///< tiles of keys that are added to these queries before this one
   static constexpr int nothing = -1, no_more = -2;  ///< in place of sums
 };
 constexpr int step_words = sizeof(Step) / 4;

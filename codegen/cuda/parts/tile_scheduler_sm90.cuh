@@ -21,16 +21,16 @@ __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 constexpr int item_bytes = 64;
 
-/// Have values been turned round, keys along rows, by a kernel before?
+/// Have values been transposed, keys along rows, by a kernel before?
 template <class Tile>
-constexpr bool come_turned = requires {
-  requires Tile::turned != 0;
+constexpr bool come_transposed = requires {
+  requires Tile::transposed != 0;
 };
-/// Where values have 8 bits, products take them with their rows along keys: unless they come so, they are turned round
+/// Where values have 8 bits, products take them with their rows along keys: unless they come so, they are transposed
 /// in shared memory, from where TMA puts them (`loaded`) to where products read them (`v`). Others are
 /// loaded to where they are read.
 template <class Tile>
-constexpr bool turns_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_turned<Tile>;
+constexpr bool transposes_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_transposed<Tile>;
 
 /// Where each thing is, as layout/ places it.
 template <class Tile>
@@ -45,12 +45,12 @@ struct Shared90 {
                                       .element = ElementOf<typename Tile::Element>::bytes,
                                       .out_element = ElementOf<typename Tile::Out>::bytes,
                                       .own_o = Tile::own_o != 0,
-                                      .comes_turned = come_turned<Tile>,
-                                      .turns_values = turns_values<Tile>};
+                                      .comes_transposed = come_transposed<Tile>,
+                                      .transposes_values = transposes_values<Tile>};
   static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
                        k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
                        d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,
-                       turned_rows = at.turned_rows, q_full = at.q_full, k_full = at.k_full, v_full = at.v_full,
+                       transposed_rows = at.transposed_rows, q_full = at.q_full, k_full = at.k_full, v_full = at.v_full,
                        loaded_full = at.loaded_full, item_full = at.item_full, known = at.known, crowded = at.crowded,
                        item = at.item, warps = at.warps, again_most = at.again_most, again = at.again, bytes = at.bytes;
   static_assert(at.item_bytes == item_bytes);

@@ -99,7 +99,7 @@ void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
   args.sums = added_.in(memory);
   args.next = counters + 1;
   args.visited = counters + 2;
-  args.turns = counters + 3;
+  args.added = counters + 3;
   args.q_places = static_cast<int>(q_places());
   args.kv_places = static_cast<int>(kv_places());
   const std::int64_t apart = items_apart(tile.m, whole_.kernel->skips);

@@ -33,7 +33,7 @@ struct ForwardRun {
   WorkspaceLayout space;
   StartsRoom starts;
   Room<unsigned> next{};  ///< the counter that tiles are taken from, where there are more of them than blocks
-  Room<std::byte> turned{};
+  Room<std::byte> transposed{};
   Room<float> parts{};  ///< of tiles that blocks share, and how many of these have written theirs
   Room<unsigned> arrivals{};
   Room<CutTile> cut{};
