@@ -19,7 +19,7 @@ const std::vector<CorpusCapture> captures{{"table", DType::f32, {64}},
                                           {"of_head", DType::f32, {4, 28}},
                                           {"doc", DType::i32, {28}, Fill::documents}};
 
-codegen::Source source(const std::string& score, const std::string& mask = "true", bool wide = false) {
+codegen::Source source_of(const std::string& score, const std::string& mask = "true", bool wide = false) {
   const Made made = make({.name = "reads", .score = score, .mask = mask, .captures = captures}, 1);
   const compiler::LoweredMod lowered = compiler::lower(made.attention);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
@@ -33,21 +33,21 @@ TEST_CASE("reads whose indices are linear in q and kv go unclamped within a tile
   for (const std::string score : {"s + table[q - kv + 31]", "s + bias[q, kv]", "s + bias[kv - q, q - kv + 5]",
                                   "s + of_head[h * 3, q - kv] * table[kv - q + 5]"}) {
     INFO(score);
-    CHECK(has(source(score), "is_inside"));
+    CHECK(has(source_of(score), "is_inside"));
   }
   for (const std::string score : {"s + table[q * kv]", "s + table[doc[q] - kv]", "s + table[abs(q - kv)]",
                                   "s + table[kv + 2 * q]", "s + table[q - kv] * table[max(q, kv)]", "s + table[h]"}) {
     INFO(score);
-    CHECK_FALSE(has(source(score), "is_inside"));
+    CHECK_FALSE(has(source_of(score), "is_inside"));
   }
   // Masks are evaluated in partial tiles only, where nothing is known about indices.
-  CHECK_FALSE(has(source("s", "table[q - kv + 31] > 0.0f"), "is_inside"));
+  CHECK_FALSE(has(source_of("s", "table[q - kv + 31] > 0.0f"), "is_inside"));
 }
 
 TEST_CASE("lanes share columns that read captured tensors", "[reads]") {
-  CHECK(has(source("s + of_head[h, kv]"), "in_scores = true"));
-  CHECK(has(source("s", "doc[q] == doc[kv]"), "in_scores = false"));
-  CHECK_FALSE(has(source("s + f32(kv - q)"), "of_lane"));
+  CHECK(has(source_of("s + of_head[h, kv]"), "in_scores = true"));
+  CHECK(has(source_of("s", "doc[q] == doc[kv]"), "in_scores = false"));
+  CHECK_FALSE(has(source_of("s + f32(kv - q)"), "of_lane"));
 }
 
 TEST_CASE("offsets are as wide as tensors need", "[reads]") {
@@ -67,7 +67,7 @@ TEST_CASE("offsets are as wide as tensors need", "[reads]") {
 
   if (skips_compiling()) return;
   for (const bool wide : {false, true}) {
-    const codegen::Source source = source("s + bias[q, kv] + of_head[h, kv]", "doc[q] == doc[kv]", wide);
+    const codegen::Source source = source_of("s + bias[q, kv] + of_head[h, kv]", "doc[q] == doc[kv]", wide);
     CHECK(has(source, "long long") == wide);
     CHECK_NOTHROW(runtime::cuda::compile(source));
   }

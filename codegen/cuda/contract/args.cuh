@@ -186,8 +186,8 @@ struct Appended {
   Strided from, into;
   Stored from_type, into_type;
   int width;
-  int piece;     ///< bytes: rows are copied as they are, by so many at a time; 0: element by element, through f64
-  double scale;  ///< what is stored is an element divided by this
+  int copy_bytes;  ///< rows are copied as they are, by so many bytes at a time; 0: element by element, through f64
+  double scale;    ///< what is stored is an element divided by this
 };
 
 /// What append.cuh gets.

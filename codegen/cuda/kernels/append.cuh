@@ -75,7 +75,7 @@ __device__ inline void put_row(const Appended& what, const NewRow& row, int head
   const char* const from = at(what.from, row.from_entry, row.from_position, from_size);
   char* const into = at(what.into, row.into_entry, row.into_position, into_size);
   const int bytes = what.width * static_cast<int>(from_size);
-  switch (what.piece) {
+  switch (what.copy_bytes) {
     case 16: return copy_row<uint4>(from, into, bytes, lane);
     case 8: return copy_row<uint2>(from, into, bytes, lane);
     case 4: return copy_row<unsigned>(from, into, bytes, lane);

@@ -25,7 +25,7 @@ Appended appended(const Tensor& from, const Tensor& into, const Problem& p, std:
           .from_type = stored(from.dtype),
           .into_type = stored(into.dtype),
           .width = static_cast<int>(width),
-          .fixed_split_size = as_they_are ? std::max(wide, size) : 0,
+          .copy_bytes = as_they_are ? std::max(wide, size) : 0,
           .scale = scale};
 }
 
