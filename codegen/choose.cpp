@@ -61,7 +61,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.decode = of.apart = of.paged = of.narrow = of.before = of.fixed_split = of.mla = of.pairs = false;
+  of.decode = of.apart = of.paged = of.fp8_kv = of.before = of.fixed_split = of.mla = of.pairs = false;
   of.page_rows = 0;
   of.store = KernelSpec{}.store;
   return of;
@@ -135,15 +135,15 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     throw Error("engine-call", "the CUDA engine does not take such a call with heads of so many columns", {},
                 fmt::format("D is {} and Dv is {}; {}", spec.d, spec.dv, fmt::join(out.story, "; ")),
                 "change what it names, or compute on the host");
-  if (out.choices.empty() && (spec.narrow || spec.dtype == DType::e4m3)) {
+  if (out.choices.empty() && (spec.fp8_kv || spec.dtype == DType::e4m3)) {
     std::vector<std::string> why;
     for (const KernelDescriptor* kernel : among)
       if (!takes_mla(*kernel)) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
     throw Error("engine-type",
                 fmt::format("no kernel of the CUDA engine takes such a call with {} of e4m3",
-                            spec.narrow ? "k and v" : "q, k and v"),
+                            spec.fp8_kv ? "k and v" : "q, k and v"),
                 {}, fmt::format("{}", fmt::join(why, "; ")),
-                spec.narrow ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");
+                spec.fp8_kv ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");
   }
   if (out.choices.empty()) throw Bug("none of the kernels takes any call");
   return out;

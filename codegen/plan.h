@@ -23,7 +23,7 @@ struct KernelSpec {
   bool packed = false;       ///< sequences of different lengths
   bool apart = false;        ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
   bool paged = false;        ///< the KV cache is paged
-  bool narrow = false;       ///< keys and values hold e4m3, beside queries that do not
+  bool fp8_kv = false;       ///< the KV cache is FP8 (E4M3), and q is not
   bool before = false;       ///< results of a call over other keys are merged in
   bool fixed_split = false;  ///< the call has a fixed split size
   bool mla = false;          ///< heads are wider than most, and values are the first columns of the keys

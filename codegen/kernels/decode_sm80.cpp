@@ -44,8 +44,8 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
 
 constexpr int element = 2;  ///< bytes of an element of q
 /// Bytes of an element of k and v.
-int kept(const KernelSpec& spec) { return spec.narrow ? 1 : element; }
-/// Columns that tiles have: rows of e4m3 are read 32 bytes at a time.
+int kept(const KernelSpec& spec) { return spec.fp8_kv ? 1 : element; }
+/// Columns that tiles have: FP8 rows are read 32 bytes at a time.
 int columns(const KernelSpec& spec, std::int64_t width) {
   return static_cast<int>(round_up(width, std::max(gpu_element(spec.dtype).width_step, 32 / kept(spec))));
 }
@@ -77,12 +77,12 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKi
   };
   // Widened keys with a fixed split size, 32 at a time, would spill registers.
   if (row <= short_row)
-    return {variant_of(decode_sm80.name, with_keys(spec.narrow && spec.fixed_split ? 16 : 32), members)};
+    return {variant_of(decode_sm80.name, with_keys(spec.fp8_kv && spec.fixed_split ? 16 : 32), members)};
   std::vector<Variant> out;
   // So would longer rows with a fixed split size or with results before; what some mods spill shows when they are
   // compiled.
   const Tile more = with_keys(32);
-  if (row <= usual_row && more.warps == Tile{}.warps && !spec.narrow && !spec.fixed_split && !spec.before)
+  if (row <= usual_row && more.warps == Tile{}.warps && !spec.fp8_kv && !spec.fixed_split && !spec.before)
     out.push_back(variant_of(decode_sm80.name, more, members));
   out.push_back(variant_of(decode_sm80.name, with_keys(16), members));
   return out;
@@ -100,7 +100,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.warps = tile.warps;
   plan.tile.pairs = tile.pairs != 0;
   plan.tile.own = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v}, {"store", spec.store},
-                   {"paged", spec.paged}, {"narrow", spec.narrow}, {"pairs", tile.pairs}};
+                   {"paged", spec.paged}, {"fp8_kv", spec.fp8_kv}, {"pairs", tile.pairs}};
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_memory(spec, tile).bytes};
 }
 

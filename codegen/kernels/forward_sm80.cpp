@@ -47,7 +47,7 @@ constexpr WidthRow<Tile> rows[] = {
 
 std::string why_not(const KernelSpec& spec, const ModFacts&) {
   if (spec.dtype == DType::e4m3) return "its products are of f32, bf16 or f16, and q, k and v hold e4m3";
-  return spec.narrow ? "it reads k and v in the type of q" : "";
+  return spec.fp8_kv ? "it reads k and v in the type of q" : "";
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {

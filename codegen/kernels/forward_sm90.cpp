@@ -65,7 +65,7 @@ constexpr Row rows[] = {
 std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
-  if (spec.narrow) return "it reads k and v in the type of q";
+  if (spec.fp8_kv) return "it reads k and v in the type of q";
   if (spec.out != spec.dtype)
     return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
   if (std::string why = why_not_apart(spec); !why.empty()) return why;

@@ -33,7 +33,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (spec.d != mla_d || spec.dv != mla_dv)
     return fmt::format("its heads have {} columns, of which values are the first {}", mla_d, mla_dv);
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
-  if (spec.narrow) return "it reads k and v in the type of q";
+  if (spec.fp8_kv) return "it reads k and v in the type of q";
   if (std::string why = why_no_boxes(spec); !why.empty()) return why;
   if (spec.paged && spec.page_rows < least_box) return fmt::format("its pages have a multiple of {} rows", least_box);
   if (spec.fixed_split) return "it takes no fixed split size";

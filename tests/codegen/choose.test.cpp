@@ -227,12 +227,12 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
 TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choose]") {
   for (int d = 16; d <= 256; d += 16)
     for (const int arch : {80, 86, 90, 120}) {
-      const KernelSpec spec{.arch = arch, .d = d, .dv = 272 - d, .narrow = true, .decode = true};
+      const KernelSpec spec{.arch = arch, .d = d, .dv = 272 - d, .fp8_kv = true, .decode = true};
       const KernelChoices all = choose(spec, {});
       REQUIRE(all.choices.size() == 1);
       const KernelPlan& plan = all.choices[0].plan;
       CHECK(plan.kernel->name == "decode_sm80");
-      CHECK(said(plan, "narrow") == 1);
+      CHECK(said(plan, "fp8_kv") == 1);
       CHECK(plan.tile.d == (d + 31) / 32 * 32);
       CHECK(plan.tile.dv == (spec.dv + 31) / 32 * 32);
       CHECK(all.choices[0].shared_bytes <= most_shared(arch));
@@ -246,14 +246,14 @@ TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choos
     }
     return "nothing";
   };
-  CHECK(refusal({.narrow = true}) ==
+  CHECK(refusal({.fp8_kv = true}) ==
         "engine-type: decode_sm80: it is for queries that are 16 rows at most, times the heads that share keys; "
         "forward_e4m3_sm90: its products are of e4m3, and q holds bf16; forward_sm90: it reads k and v in the type of "
         "q; forward_sm80: it reads k and v in the type of q");
-  CHECK(refusal({.arch = 80, .narrow = true, .decode = true, .load = 8}).find("engine-type: decode_sm80: it reads") ==
+  CHECK(refusal({.arch = 80, .fp8_kv = true, .decode = true, .load = 8}).find("engine-type: decode_sm80: it reads") ==
         0);
-  CHECK(refusal({.narrow = true, .decode = true}, {.has_prob = true, .prob_linear = false}).find("engine-type") == 0);
-  CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .narrow = true, .decode = true}).find("engine-type") == 0);
+  CHECK(refusal({.fp8_kv = true, .decode = true}, {.has_prob = true, .prob_linear = false}).find("engine-type") == 0);
+  CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .fp8_kv = true, .decode = true}).find("engine-type") == 0);
 }
 
 TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' calls do not see", "[choose]") {
@@ -503,7 +503,7 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   refused([](KernelSpec& s) { s.arch = 80; }, "compute capability 9.0");
   refused([](KernelSpec& s) { s.d = 320; }, "576");
   refused([](KernelSpec& s) { s.dtype = s.out = DType::f32; }, "q, k and v hold f32");
-  refused([](KernelSpec& s) { s.narrow = true; }, "the type of q");
+  refused([](KernelSpec& s) { s.fp8_kv = true; }, "the type of q");
   refused([](KernelSpec& s) { s.tma = false; }, "multiples of 16");
   refused([](KernelSpec& s) { s.paged = true, s.page_rows = 4; }, "a multiple of 8 rows");
   refused([](KernelSpec& s) { s.fixed_split = true; }, "fixed split");
@@ -521,9 +521,9 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
         KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .decode = true},
         KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .decode = true},
         KernelSpec{.before = true, .fixed_split = true, .heads = 2, .decode = true},
-        KernelSpec{.d = 48, .dv = 80, .narrow = true, .decode = true},
+        KernelSpec{.d = 48, .dv = 80, .fp8_kv = true, .decode = true},
         KernelSpec{.dtype = DType::e4m3, .d = 128, .dv = 128}, KernelSpec{.dtype = DType::e4m3, .d = 40, .dv = 80},
-        KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .decode = true},
+        KernelSpec{.arch = 86, .d = 256, .dv = 64, .fp8_kv = true, .before = true, .decode = true},
         KernelSpec{.d = 576, .dv = 512, .apart = true, .mla = true, .heads = 16}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan);

@@ -69,7 +69,7 @@ std::vector<Row> rows() {
           {.spec = {.arch = arch, .d = d, .dv = dv, .decode = true}, .variant = "decode_sm80", .slow = d > 64});
   for (const auto& [d, dv] : {std::pair{48, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
-      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .narrow = true, .decode = true},
+      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .fp8_kv = true, .decode = true},
                      .variant = "decode_sm80",
                      .slow = d > 64});
   for (const bool pairs : {false, true})

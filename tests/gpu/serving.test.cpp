@@ -41,7 +41,7 @@ const Attention unseen{.score = [](Float s, At at) { return where(at.kv <= at.q,
 
 std::string judge(const Attention& attention, const Shape& shape) {
   Engine engine = device_engine();
-  engine.narrow = Engine::Narrow::all;
+  engine.fp8_kv = Engine::Fp8Kv::all;
   return compare(Subject(attention), inputs(shape), std::span(&engine, 1),
                  {.backward = false, .max = shape.seed % 2 == 0})
       .wrong;
@@ -106,7 +106,7 @@ std::vector<Shape> apart() {
 
 /// Beside keys of e4m3: decode of every width, number and group, dense and in pages, of lengths and positions of
 /// their own, with a fixed split size, merged with results before.
-std::vector<Shape> narrow() {
+std::vector<Shape> fp8_kv() {
   std::vector<Shape> out;
   for (const std::int64_t d : {48, 64, 128, 256})
     for (const std::int64_t q_len : {1, 2, 3, 4})
@@ -123,7 +123,7 @@ std::vector<Shape> narrow() {
                     .dtype = nth % 2 ? DType::f16 : DType::bf16,
                     .layout = nth % 3 ? Layout::bhsd : Layout::bshd,
                     .q_offset = 770,
-                    .narrow = true,
+                    .fp8_kv = true,
                     .before = nth % 4 == 3,
                     .seed = nth + 1};
         if (nth % 2) shape.used = {777, 0, 130, 31};
@@ -142,7 +142,7 @@ std::vector<Shape> narrow() {
                  .q_lens = {2, 0, 1, 3},
                  .q_offset = 200,
                  .used = {260, 3, 0, 131},
-                 .narrow = true});
+                 .fp8_kv = true});
   return out;
 }
 
@@ -270,7 +270,7 @@ TEST_CASE("prefill gets what the oracle says, whatever its entries' lengths, pos
 TEST_CASE("decode beside keys and values of e4m3 gets what the oracle says", "[gpu]") {
   if (skipped()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich};
-  const std::vector<Shape> shapes = narrow();
+  const std::vector<Shape> shapes = fp8_kv();
   const std::string wrong = side_by_side(shapes.size() * 2, [&](std::size_t i) {
     return judge(*what[(i / 2 + i % 2 * 2) % std::size(what)], shapes[i / 2]);
   });
@@ -294,7 +294,7 @@ TEST_CASE("scales of e4m3 are mods, of each head and of each position", "[gpu]")
                              .used = {777, 131, 4},
                              .q_offsets = {773, 127, 0},
                              .page = i < 4 ? 0 : 16,
-                             .narrow = true,
+                             .fp8_kv = true,
                              .seed = i + 1});
   });
   INFO(wrong);

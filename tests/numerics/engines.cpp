@@ -133,8 +133,8 @@ std::string Engine::why_not(const Shape& shape) const {
     if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return "o of 32 bits beside e4m3";
     if (shape.apart()) return "q, k and v of e4m3 that are described apart";
   }
-  if (narrow == Narrow::all || !(shape.narrow || shape.fixed_split_size)) return {};
-  const std::string what = shape.narrow ? "k and v of e4m3" : "a fixed split size";
+  if (fp8_kv == Fp8Kv::all || !(shape.fp8_kv || shape.fixed_split_size)) return {};
+  const std::string what = shape.fp8_kv ? "k and v of e4m3" : "a fixed split size";
   const std::int64_t q_len = shape.packed() ? std::ranges::max(shape.q_lens) : shape.q_len;
   if (!codegen::is_decode(q_len, shape.q_heads / shape.kv_heads)) return what + " beside many queries";
   if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return what + " beside q of 32 bits";
@@ -154,7 +154,7 @@ const std::vector<Engine>& engines() {
                        .backward = backward_on_device,
                        .apart = true,
                        .widest = 256,
-                       .narrow = Engine::Narrow::decode,
+                       .fp8_kv = Engine::Fp8Kv::decode,
                        .products_of_e4m3 = true});
     const char* asked = std::getenv("ATTUNE_TEST_ENGINE");
     if (asked) std::erase_if(found, [&](const Engine& e) { return !e.name.starts_with(asked); });

@@ -28,7 +28,7 @@ struct Shape;
 
 struct Engine {
   /// Beside which queries it takes k and v of e4m3.
-  enum class Narrow : std::uint8_t { all, decode };
+  enum class Fp8Kv : std::uint8_t { all, decode };
 
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
@@ -36,7 +36,7 @@ struct Engine {
   bool apart = false;          ///< takes calls that describe q and keys apart
   std::int64_t widest = 1024;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
   bool mla = false;  ///< takes heads of 576 columns of which values are the first 512, however wide others are
-  Narrow narrow = Narrow::all;
+  Fp8Kv fp8_kv = Fp8Kv::all;
   /// Where q, k and v hold e4m3, so do operands of its products, probabilities too; else these have f32.
   bool products_of_e4m3 = false;
 

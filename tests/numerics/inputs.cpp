@@ -153,7 +153,7 @@ std::string Shape::describe() const {
   if (!used.empty()) more += fmt::format(", kv_len [{}] of {}", fmt::join(used, " "), kv_len);
   if (!q_offsets.empty()) more += fmt::format(", q_offsets [{}]", fmt::join(q_offsets, " "));
   if (page) more += fmt::format(", pages of {}{}", page, holes ? " with holes" : "");
-  if (narrow) more += ", k and v of e4m3";
+  if (fp8_kv) more += ", k and v of e4m3";
   if (mla) more += ", v within k";
   if (e4m3) more += ", q, k and v of e4m3";
   if (fixed_split_size) more += fmt::format(", splits of {}", fixed_split_size);
@@ -256,7 +256,7 @@ Inputs inputs(const Shape& shape) {
   std::vector<std::int64_t> q = in.shape_of_o();
   q.back() = shape.d;
   in.q = filled(shape.e4m3 ? DType::e4m3 : shape.dtype, q);
-  const DType kept = shape.narrow || shape.e4m3 ? DType::e4m3 : shape.dtype;
+  const DType kept = shape.fp8_kv || shape.e4m3 ? DType::e4m3 : shape.dtype;
   in.k = filled(kept, kv(shape.d));
   if (shape.mla) {
     in.v = in.k;

@@ -35,7 +35,7 @@ struct Shape {
   std::int64_t page = 0;
   bool holes = false;  ///< some pages do not exist
   std::int64_t fixed_split_size = 0;
-  bool narrow = false;  ///< k and v hold e4m3
+  bool fp8_kv = false;  ///< k and v hold e4m3
   bool mla = false;     ///< v is a view of k: its first dv columns
   bool e4m3 = false;    ///< q, k and v hold e4m3, and only o is of dtype
   /// Results over other keys are merged in. Some rows have none: their lse is -inf, and their results are NaN.

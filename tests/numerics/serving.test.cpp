@@ -265,11 +265,11 @@ TEST_CASE("MLA gives what the same values in memory of their own give", "[engine
 
 TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of any type", "[engine][serving]") {
   for (Shape shape : told_apart()) {
-    shape.narrow = true;
+    shape.fp8_kv = true;
     for (const Attention* attention : {&plain, &rich}) agree(*attention, shape);
   }
   for (Shape shape : paged()) {
-    shape.narrow = true;
+    shape.fp8_kv = true;
     agree(shape.seed % 2 ? causal : rich, shape);
   }
   std::size_t number = 0;
@@ -278,7 +278,7 @@ TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of
       for (const std::int64_t d : {8, 40, 128}) {
         if (!tests::runs_case(number++, 4)) continue;
         Shape shape{.q_len = q_len, .kv_len = 333, .d = d, .dv = d, .dtype = dtype, .seed = 7};
-        shape.narrow = true;
+        shape.fp8_kv = true;
         agree(rich, shape);
       }
 }
@@ -289,7 +289,7 @@ TEST_CASE("every e4m3 is read as it is, also NaN", "[engine][serving]") {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       Shape shape{
           .batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 256, .kv_len = 256, .d = 16, .dv = 16, .dtype = dtype};
-      shape.narrow = true;
+      shape.fp8_kv = true;
       const Inputs in = tests::inputs(shape);
       for (std::int64_t i = 0; i < 256; ++i)
         for (std::int64_t j = 0; j < 16; ++j)

@@ -15,8 +15,8 @@
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
 // before: as forward_sm80.cuh has them; paged: the KV cache is paged; fixed_split: each of so many keys is a part of
-// its own; narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16
-// bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
+// its own; fp8_kv: k and v are FP8 (E4M3), and d and dv are multiples of 32. Rows of q, k and v start at multiples of
+// 16 bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "codegen/cuda/parts/decode_epilogue_sm80.cuh"
@@ -112,8 +112,8 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
       for (int step = 0; step < q_steps; ++step) Queried(shared + Shared::q, lane).load(q[step], step);
   }
   /// How q is read as an operand, and v: in the order in which keys and values of this type lie.
-  using Queried = Either<Tile::narrow != 0, WidenedRows<QLine>, AsTheyLie<QLine>>;
-  using Valued = Either<Tile::narrow != 0, WidenedColumns<Element, typename Stream::VLine>,
+  using Queried = Either<Tile::fp8_kv != 0, WidenedRows<QLine>, AsTheyLie<QLine>>;
+  using Valued = Either<Tile::fp8_kv != 0, WidenedColumns<Element, typename Stream::VLine>,
                         Columns<Element, typename Stream::VLine>>;
 
   /// s = q . k
@@ -127,7 +127,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
         queries.load(a, step);
     };
     const auto keys = by_bytes<typename Stream::KLine>(slot, lane);
-    if constexpr (Tile::narrow)
+    if constexpr (Tile::fp8_kv)
       widened_dots<Element, q_steps, n>(s, load_q, keys);
     else
       dots<Element, false, q_steps, 1, n>(s, load_q, keys);

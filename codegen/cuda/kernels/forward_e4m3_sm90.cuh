@@ -1,4 +1,5 @@
-// codegen/cuda/kernels/forward_e4m3_sm90.cuh — the forward on Hopper where q, k and v hold e4m3: products of 8 bits
+// codegen/cuda/kernels/forward_e4m3_sm90.cuh — the forward on Hopper where q, k and v are FP8 (E4M3): products of 8
+// bits
 //
 // The kernel of forward_sm90.cuh, but for this. Products take both operands with their rows along what is summed over,
 // so each tile of values is transposed, keys along rows: by two warps next to the producer warp, or by

@@ -61,8 +61,8 @@ struct DecodeEpilogue {
     // Rows that do not exist are not read either.
     if (8 * r + lane / 4 < rows) {
       float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
-                          (Tile::narrow ? 4 : 2) * (lane & 3);
-      if constexpr (Tile::narrow) {
+                          (Tile::fp8_kv ? 4 : 2) * (lane & 3);
+      if constexpr (Tile::fp8_kv) {
         // Of sixteen columns the even ones, then the odd ones.
 #pragma unroll
         for (int i = 0; i < Tile::dv / 8; i += 2)

@@ -13,7 +13,7 @@ namespace attune {
 
 /// The type of keys and values.
 template <class Tile>
-using Kept = Either<Tile::narrow != 0, e4m3, typename Tile::Element>;
+using Kept = Either<Tile::fp8_kv != 0, e4m3, typename Tile::Element>;
 
 /// Where each thing is, as layout/ places it.
 template <class Tile>

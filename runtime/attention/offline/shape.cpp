@@ -110,7 +110,7 @@ constexpr std::array rows{
     flag<&Shape::decode>("decode", "is it decode: 16 queries at most, times the heads that share a tile?"),
     flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
     flag<&Shape::paged>("paged", "is the KV cache paged?"),
-    flag<&Shape::narrow>("narrow", "do keys and values hold e4m3, beside queries that do not?"),
+    flag<&Shape::fp8_kv>("fp8_kv", "is the KV cache FP8 (E4M3), beside a q that is not?"),
     flag<&Shape::before>("before", "are results over other keys merged in?"),
     flag<&Shape::fixed_split>("fixed_split", "has the call a fixed split size?"),
     flag<&Shape::mla>("mla", "are values the first columns of the keys, of heads of 576?"),
@@ -175,14 +175,14 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.decode = shape.decode;
   out.apart = shape.apart || shape.paged || shape.mla;
   out.paged = shape.paged;
-  out.narrow = shape.narrow;
+  out.fp8_kv = shape.fp8_kv;
   out.before = shape.before;
   out.fixed_split = shape.fixed_split;
   out.mla = shape.mla;
   out.page_rows = shape.mla && shape.paged ? static_cast<int>(shape.page_rows) : 0;
   out.pairs = shape.pairs;
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
-             kept = out.narrow ? 1 : in;
+             kept = out.fp8_kv ? 1 : in;
   const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
   out.load = shape.load.value_or(piece_of(rows_of_in));
   out.store = shape.store.value_or(piece_of(out.dv * written));
@@ -203,7 +203,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.decode = spec.decode;
   out.apart = spec.apart;
   out.paged = spec.paged;
-  out.narrow = spec.narrow;
+  out.fp8_kv = spec.fp8_kv;
   out.before = spec.before;
   out.fixed_split = spec.fixed_split;
   out.mla = spec.mla;

@@ -20,7 +20,7 @@ struct Shape {
   std::optional<codegen::Length> length{};  ///< none: kernels for each length
   bool max = false, packed = false, negative = false, wide = false;
   std::int64_t heads = 1;
-  bool decode = false, apart = false, paged = false, narrow = false, before = false, fixed_split = false, mla = false,
+  bool decode = false, apart = false, paged = false, fp8_kv = false, before = false, fixed_split = false, mla = false,
        pairs = false;
   std::int64_t page_rows = 64;
   std::optional<bool> tma{}, exact{};

@@ -44,7 +44,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .packed = p.q.packed(),
                .apart = tells_apart(call, p) || mla,
                .paged = p.kv.paged(),
-               .narrow = call.k.dtype != call.q.dtype,
+               .fp8_kv = call.k.dtype != call.q.dtype,
                .before = call.o_before.given(),
                .fixed_split = call.fixed_split_size != 0,
                .mla = mla,

@@ -86,7 +86,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
                                          .dv = 257 - d,
                                          .max = flag,
                                          .packed = !flag,
-                                         .narrow = flag,
+                                         .fp8_kv = flag,
                                          .heads = flag ? 1 : 4,
                                          .decode = flag,
                                          .tma = flag,
@@ -109,7 +109,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
     if (row.json != ShapeRow::JsonForm::text) CHECK_FALSE(row.set(shape, "many"));
   }
   // Rows of e4m3 are half as long as those of q.
-  CHECK(spec_of({.d = 40, .decode = true, .narrow = true}, 90).load == 8);
+  CHECK(spec_of({.d = 40, .decode = true, .fp8_kv = true}, 90).load == 8);
   CHECK(spec_of({.d = 40, .decode = true}, 90).load == 16);
 }
 
