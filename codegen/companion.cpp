@@ -47,8 +47,8 @@ Grid spread_grid(const LaunchCall& call) {
 }
 
 Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
-  KernelPlan careful = plan;
-  Tile& tile = careful.tile;
+  KernelPlan exact = plan;
+  Tile& tile = exact.tile;
   tile.m = tile.n = 64;
   tile.stages = 1;
   tile.own = {{"warps", 4},
@@ -57,7 +57,7 @@ Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
               {"vector", 0},
               {"exact", plan.spec.exact},
               {"passes", 1}};
-  return source_beside(parts, careful, "repair_sm80");
+  return source_beside(parts, exact, "repair_sm80");
 }
 
 constexpr Companion repair(bool early) {

@@ -141,7 +141,8 @@ class Text {
     line("heads", fmt::format("{} {} {} {} {}", a.q_heads, a.kv_heads, a.d, a.dv, a.scale));
     number("section", a.section), line("visited", place(a.visited));
     number("q_places", a.q_places), number("kv_places", a.kv_places);
-    line("sums", place(a.sums)), line("added", place(a.added)), line("next", place(a.next)), line("odd", place(a.odd));
+    line("sums", place(a.sums)), line("added", place(a.added)), line("next", place(a.next)),
+        line("non_finite", place(a.non_finite));
   }
   void transpose(const TransposeArgs& a) {
     map("from", a.from), map("to", a.to);

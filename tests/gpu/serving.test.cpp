@@ -398,7 +398,7 @@ TEST_CASE("what was before may lie where results go: the bits stay the same", "[
                                 .dtype = DType::bf16,
                                 .q_offset = 10,
                                 .before = true});
-      // Values that are not finite send tiles to the careful way.
+      // Values that are not finite send tiles to the exact path.
       if (removed) runtime::store(in.v.tensor, runtime::offset(in.v.tensor, 1, 1, 4000, 7), INFINITY);
       const Moved q(in.q.tensor), k(in.k.tensor), v(in.v.tensor), o_before(in.o_before.tensor),
           lse_before(in.lse_before.tensor), o(in.o_before.tensor), lse(in.lse_before.tensor);
@@ -457,13 +457,13 @@ TEST_CASE("what is removed reaches nothing, however many blocks share the keys",
         v.values()[i] = bf16(i % 2 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN());
     call.v = v.on(Device::cuda());
     for (const int blocks : {1, 2, 3, 7, 132}) {
-      const Call::Results odd = call.run(most, blocks);
+      const Call::Results non_finite = call.run(most, blocks);
       std::size_t wrong = 0;
       for (std::size_t i = 0; i < clean.o.values().size(); ++i)
-        wrong += !is_near(odd.o.values()[i], clean.o.values()[i]);
+        wrong += !is_near(non_finite.o.values()[i], clean.o.values()[i]);
       INFO(kv_len << " keys, " << batch << " entries, " << blocks << " blocks");
       CHECK(wrong == 0);
-      REQUIRE(call.run(most, blocks) == odd);
+      REQUIRE(call.run(most, blocks) == non_finite);
     }
   }
 }

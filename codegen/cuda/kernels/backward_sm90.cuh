@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
     shared_put(staged(area, lane / 4, column), x[i].x * by, x[i].y * by);
     shared_put(staged(area, lane / 4 + 8, column), x[i].z * by, x[i].w * by);
   }
-  if (args.odd && !(zero == 0.0f)) *args.odd = 1;
+  if (args.non_finite && !(zero == 0.0f)) *args.non_finite = 1;
   __syncwarp();
   // Where queries are 128, warpgroups have 64 of them each, else half of the width.
   const int row = tile * Tile::m + 16 * (warp % 4) + (Tile::m == 128 ? 64 * (warp / 4) : 0);

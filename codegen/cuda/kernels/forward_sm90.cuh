@@ -101,7 +101,7 @@ __device__ inline void init_barriers(unsigned shared) {
   Ring<Tile::stages>::init(shared + Shared::v_full, transposes_values<Tile> ? turners<Tile> : 1, warps);
   if constexpr (transposes_values<Tile>) Ring<Tile::stages>::init(shared + Shared::loaded_full, 1, turners<Tile>);
   barrier_init(shared + Shared::known, warps);
-  shared_put(shared + Shared::crowded, 0);
+  shared_put(shared + Shared::list_full, 0);
   StageBarriers{shared + Shared::item_full}.init(1, warps + 1 + turners<Tile>);
   barrier_init_done();
 }

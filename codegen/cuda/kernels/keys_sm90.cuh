@@ -137,7 +137,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
       pin(dv);
     }
     if constexpr (User::gradient.removes)
-      if (args.odd && __any_sync(~0u, is_odd(dv)) && lane == 0) *args.odd = 1;
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dv)) && lane == 0) *args.non_finite = 1;
     // Only this warpgroup reads the keys, whose memory results pass through.
     named_sync(first_warpgroup_done, warpgroup_threads);
     if (!args.grad_v.to.data) return;
@@ -228,7 +228,7 @@ struct FlowsOfKeys90 {
       pin(dk);
     }
     if constexpr (User::gradient.removes)
-      if (args.odd && __any_sync(~0u, is_odd(dk)) && lane == 0) *args.odd = 1;
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dk)) && lane == 0) *args.non_finite = 1;
     // Only this warpgroup reads the values, whose memory results pass through.
     named_sync(second_warpgroup_done, warpgroup_threads);
     if (!args.grad_k.to.data) return;

@@ -50,10 +50,10 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
     if (uniform(item.pairs) > 0) group.run(place);
     arrive_as_warp(shared + Shared::q_empty, group.lane);
     pin_with_memory(tile);
-    const MlaItem<Tile, User> again(args, user, share, tile);
-    const Sharing sharing = again.begin > 0 ? share.at_begin : share.at_end;
+    const MlaItem<Tile, User> same(args, user, share, tile);
+    const Sharing sharing = same.begin > 0 ? share.at_begin : share.at_end;
     const int me = MlaTile<Tile>::sharer();
-    group.store(again, (tile - share.begin.tile) & 1,
+    group.store(same, (tile - share.begin.tile) & 1,
                 again.whole() ? nullptr
                               : mla_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
   }

@@ -274,7 +274,7 @@ struct QueriesWarpgroup90 {
   __device__ void epilogue(const Queries90<Tile>& queries) {
     if (!args.grad_q.to.data) return;
     if constexpr (User::gradient.removes)
-      if (args.odd && __any_sync(~0u, is_odd(dq)) && lane == 0) *args.odd = 1;
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dq)) && lane == 0) *args.non_finite = 1;
     // Results pass through this warpgroup's own queries: 16 KB in two chunks, which the whole warpgroup is done with.
     if (group == 0)
       named_sync(first_warpgroup_done, warpgroup_threads);

@@ -31,9 +31,10 @@ struct ForwardLayout90 {
   int q_full = barriers, k_full = q_full + 16 * q_stages, v_full = k_full + 16 * stages,
       behind_v_full = v_full + 16 * stages, loaded_full = transposes_values ? behind_v_full : v_full;
   int item_bytes = 64, item_full = behind_v_full + (transposes_values ? 16 * stages : 0), known = item_full + 16,
-      crowded = known + 8, item = known + 16;
-  // Lists of tiles to do again: for each warp a count, then the tiles.
-  int warps = m / 16, again_most = 31, again = item + item_bytes, bytes = again + 4 * (again_most + 1) * warps;
+      list_full = known + 8, item = known + 16;
+  // Lists of tiles to recompute: for each warp a count, then the tiles.
+  int warps = m / 16, recompute_most = 31, recompute = item + item_bytes,
+      bytes = recompute + 4 * (recompute_most + 1) * warps;
 };
 
 }  // namespace attune

@@ -138,7 +138,8 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     // The next keys may come while results leave.
     arrive_as_warp(shared + Shared::keys_empty, lane);
     if constexpr (User::gradient.removes || is_packed<Tile>)
-      if (args.odd && __any_sync(~0u, is_odd(dk) || is_odd(dv)) && lane == 0) *args.odd = 1;
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dk) || has_non_finite(dv)) && lane == 0)
+        *args.non_finite = 1;
     const unsigned step = clock - 1;
     const int b = word(step, 2), kv_head = word(step, 5);
     this->keys = word(step, 4) * Tile::n + 64 * group + 16 * warp + lane / 4;

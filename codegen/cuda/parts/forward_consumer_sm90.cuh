@@ -21,14 +21,14 @@ struct ForwardConsumer90 {
   unsigned shared;
   Ring<Tile::q_stages> q;
   Ring<Tile::stages> k;
-  Again<Tile> again;
+  Recompute<Tile> recompute;
   Items<Tile, User> items;
   int me = 0;     ///< of the block's computing warps
-  int found = 0;  ///< tiles to do again
+  int found = 0;  ///< tiles to recompute
 
   __device__ ForwardConsumer90(const ForwardArgs& args, const User& user, unsigned shared, int group, int thread)
       : g{args, user, shared, group, thread % 32, thread / 32}, shared(shared), q(shared + Shared::q_full),
-        k(shared + Shared::k_full), again{shared}, items{args, shared} {}
+        k(shared + Shared::k_full), recompute{shared}, items{args, shared} {}
 
   // Warpgroups issue in turns: each waits at its own barrier, at which the warpgroup before it arrives.
   __device__ void wait_for_turn() const { named_sync(issue_turn + g.group, 2 * warpgroup_threads); }
@@ -59,17 +59,17 @@ struct ForwardConsumer90 {
   }
 
   /// P = exp2(S - max) of the first tile of keys.
-  __device__ void first_tile(const Item& now, bool careful) {
+  __device__ void first_tile(const Item& now, bool recomputing) {
     k.release(g.lane);
     k.next();
-    g.template weigh<true>(now.walk.last, true, careful);
+    g.template weigh<true>(now.walk.last, true, recomputing);
     g.operand();
   }
 
   /// A tile of keys: S = Q K^T is issued, then O += P V of the tile before, which runs while P = exp2(S - max) is
   /// computed. `next` is the tile, and becomes the one after it.
   template <bool Partial>
-  __device__ void iteration(const Walk& walk, int i, int& next, bool careful) {
+  __device__ void iteration(const Walk& walk, int i, int& next, bool recomputing) {
     const int tile = next;
     const Ring<Tile::stages> v = values();
     k.wait();
@@ -88,7 +88,7 @@ struct ForwardConsumer90 {
     pin(g.s);
     k.release(g.lane);
     k.next();
-    g.template weigh<Partial>(tile, false, careful);
+    g.template weigh<Partial>(tile, false, recomputing);
     wgmma_wait<0>();
     g.pin_products();
     v.release(g.lane);
@@ -99,16 +99,16 @@ struct ForwardConsumer90 {
 
   /// The tiles of keys after the first. Full and partial ones have an iteration each. Warps of a warpgroup must agree
   /// on which products they issue, so nothing of a warp's own decides which.
-  __device__ void main_loop(const Walk& walk, bool careful) {
+  __device__ void main_loop(const Walk& walk, bool recomputing) {
     int next = walk.tile(1);
     int i = 1;
 #pragma unroll 1
     while (i < walk.count) {
 #pragma unroll 1
-      for (; !(g.lean && careful) && walk.is_full(i) && g.is_inside(next); ++i)
-        iteration<false>(walk, i, next, careful);
+      for (; !(g.lean && recomputing) && walk.is_full(i) && g.is_inside(next); ++i)
+        iteration<false>(walk, i, next, recomputing);
       if (i == walk.count) break;
-      iteration<true>(walk, i++, next, careful);
+      iteration<true>(walk, i++, next, recomputing);
     }
     if constexpr (Tile::own_o) {
       q.release(g.lane);
@@ -117,9 +117,9 @@ struct ForwardConsumer90 {
     values().wait();
   }
 
-  /// Tells the tile scheduler how many tiles this warp has to do again.
+  /// Tells the tile scheduler how many tiles this warp has to recompute.
   __device__ void report_found() {
-    if (g.lane == 0) again.put(me, 0, found);
+    if (g.lane == 0) recompute.put(me, 0, found);
     __syncwarp();
     if (g.lane == 0) barrier_arrive(shared + Shared::known);
     found = 0;
@@ -128,19 +128,19 @@ struct ForwardConsumer90 {
   /// The tile is scheduled once more, for the warps that have it on their lists.
   __device__ void recompute_later(int index) {
     ++found;
-    if (g.lane == 0) again.put(me, found, index);
-    if (g.lane == 0 && found == Shared::again_most - 1) again.say_crowded(true);
+    if (g.lane == 0) recompute.put(me, found, index);
+    if (g.lane == 0 && found == Shared::recompute_most - 1) recompute.set_list_full(true);
   }
 
   /// O = O / l, lse and max, results to memory.
-  __device__ void epilogue(const Item& now, bool careful, bool mine) {
+  __device__ void epilogue(const Item& now, bool recomputing, bool mine) {
     bool by_pairs = false;
-    if constexpr (does_again<Tile, User> || removes) {
+    if constexpr (recomputes<Tile, User> || removes) {
       // An infinite or NaN sum of powers: the maximum was too low, or the scores themselves are so.
-      const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
-      const bool odd = removes && now.walk.count > now.walk.full && g.has_odd();
-      if (__any_sync(~0u, low || odd)) {
-        if (does_again<Tile, User> && __any_sync(~0u, low)) {
+      const bool low = recomputes<Tile, User> && !recomputing && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
+      const bool non_finite = removes && now.walk.count > now.walk.full && g.has_non_finite();
+      if (__any_sync(~0u, low || non_finite)) {
+        if (recomputes<Tile, User> && __any_sync(~0u, low)) {
           mine = false;
           recompute_later(now.index);
         } else {
@@ -188,14 +188,14 @@ struct ForwardConsumer90 {
     prologue(item);
     for (;;) {
       const Item now = item;
-      const bool careful = now.owners != Item::all, mine = now.owners >> me & 1;
+      const bool recomputing = now.owners != Item::all, mine = now.owners >> me & 1;
       g.enter(now);
       if (now.walk.count > 0) g.template read_columns<true>(now.walk.last);
       wgmma_wait<0>();
       pin(g.s);
       if (now.walk.count > 0) {
-        first_tile(now, careful);
-        main_loop(now.walk, careful);
+        first_tile(now, recomputing);
+        main_loop(now.walk, recomputing);
       }
       // O += P V of the last tile.
       const Ring<Tile::stages> v = values();
@@ -209,7 +209,7 @@ struct ForwardConsumer90 {
       g.take_in();
       if (there) {
         if (now.walk.count > 0) v.release(g.lane);
-        epilogue(now, careful, mine);
+        epilogue(now, recomputing, mine);
       }
       item = next_item();
       prologue(item);

@@ -88,7 +88,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
   }
 
   /// Is any result not finite? Then some value is not, and a removed pair may have brought it in: 0 times NaN.
-  __device__ bool has_odd() const {
+  __device__ bool has_non_finite() const {
     float zero[4] = {};
 #pragma unroll
     for (int i = 0; i < Tile::dv / 2; ++i) zero[i % 4] += o[i] * 0.0f;

@@ -21,7 +21,7 @@ struct ForwardScores90 {
   static constexpr bool fixed = fixed_maximum<Tile, User>;
   /// Full tiles reuse the maximum that earlier tiles found; they never compute one. With bands, partial tiles come
   /// first and find a maximum for nearly every row; partial tiles of lists may leave many rows without.
-  static constexpr bool lean = does_again<Tile, User> && !User::traits.listed;
+  static constexpr bool lean = recomputes<Tile, User> && !User::traits.listed;
   /// Where a tile's rows belong to several heads, it may be inside for some of them only.
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>

@@ -37,7 +37,7 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
     const Rows rows(args, softmax.user, item.of, cluster_rank<Tile>());
     Part part[2];
     meet(parity, row, lane, part);
-    bool odd[2];
+    bool non_finite[2];
     typename Rows::Factors by[2] = {};
     float before[2];
 #pragma unroll
@@ -50,15 +50,15 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
       float zero = 0;
 #pragma unroll
       for (int i = 0; i < columns / 8; ++i) zero += o[4 * i + 2 * r] * 0.0f + o[4 * i + 2 * r + 1] * 0.0f;
-      odd[r] = row_sum(zero) != 0.0f || row_sum(zero) != row_sum(zero);
-      odd[r] = odd[r] && finite(part[r].sum) && rows.exists(mine);
+      non_finite[r] = row_sum(zero) != 0.0f || row_sum(zero) != row_sum(zero);
+      non_finite[r] = non_finite[r] && finite(part[r].sum) && rows.exists(mine);
       const bool first = Group == 0 && lane % 4 == 0 && rows.exists(mine);
       if (part_at) {
         if (first) parts_in<Tile>(part_at)[mine] = part[r];
       } else {
         by[r] = rows.end(mine, part[r], before[r], first);
       }
-      if (odd[r] || !rows.exists(mine)) continue;
+      if (non_finite[r] || !rows.exists(mine)) continue;
 #pragma unroll
       for (int i = 0; i < columns / 8; ++i) {
         const int column = Group * columns + 8 * i + 2 * (lane & 3);
@@ -66,8 +66,8 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
         put(rows, part_at, mine, column, x, by[r]);
       }
     }
-    if (!__any_sync(~0u, odd[0] || odd[1])) return;
-    const unsigned first = __ballot_sync(~0u, odd[0]), second = __ballot_sync(~0u, odd[1]);
+    if (!__any_sync(~0u, non_finite[0] || non_finite[1])) return;
+    const unsigned first = __ballot_sync(~0u, non_finite[0]), second = __ballot_sync(~0u, non_finite[1]);
 #pragma unroll 1
     for (int i = 0; i < 16; ++i) {
       const int r = i / 8, from = i % 8 * 4;

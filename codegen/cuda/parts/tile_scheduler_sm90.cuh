@@ -51,8 +51,9 @@ struct Shared90 {
                        k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
                        d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,
                        transposed_rows = at.transposed_rows, q_full = at.q_full, k_full = at.k_full, v_full = at.v_full,
-                       loaded_full = at.loaded_full, item_full = at.item_full, known = at.known, crowded = at.crowded,
-                       item = at.item, warps = at.warps, again_most = at.again_most, again = at.again, bytes = at.bytes;
+                       loaded_full = at.loaded_full, item_full = at.item_full, known = at.known,
+                       list_full = at.list_full, item = at.item, warps = at.warps, recompute_most = at.recompute_most,
+                       recompute = at.recompute, bytes = at.bytes;
   static_assert(at.item_bytes == item_bytes);
 };
 
@@ -122,29 +123,29 @@ struct Item {
   /// Owners of a tile that is computed for the first time, with powers below maxima of earlier tiles of keys.
   static constexpr int all = -1;
   int index;
-  int owners;  ///< a bit for each warp that the tile is done again for, carefully; or `all`
+  int owners;  ///< a bit for each warp that the tile is recomputed for; or `all`
   Work work;
   Walk walk;
   Stretch queries, keys;  ///< positions of its sequence
 };
 static_assert(sizeof(Item) == item_bytes);
 
-/// The tiles that each computing warp has to do again. Only that warp adds to its own list, and only the thread that
+/// The tiles that each consumer warp has to recompute. Only that warp adds to its own list, and only the thread that
 /// schedules empties them, while no warp adds.
 template <class Tile>
-struct Again {
+struct Recompute {
   using Shared = Shared90<Tile>;
   unsigned shared;
 
   __device__ unsigned at(int warp, int i) const {
-    return shared + Shared::again + 4 * (warp * (Shared::again_most + 1) + i);
+    return shared + Shared::recompute + 4 * (warp * (Shared::recompute_most + 1) + i);
   }
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
   /// A warp has room for one tile more, which may be on its way: lists are worked off before others are scheduled.
-  __device__ bool crowded() const { return shared_get(shared + Shared::crowded) != 0; }
-  __device__ void say_crowded(bool is) const { shared_put(shared + Shared::crowded, is); }
+  __device__ bool list_full() const { return shared_get(shared + Shared::list_full) != 0; }
+  __device__ void set_list_full(bool is) const { shared_put(shared + Shared::list_full, is); }
 
   struct Next {
     int index, owners;
@@ -237,7 +238,7 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, const 
 // ---- the tile scheduler -------------------------------------------------------------------------------------------
 
 /// One thread finds the tiles of this block ahead of the warps that need them: the divisions took a twentieth of the
-/// time of short sequences. Every tile is computed once in the same way, and done again for the warps that put it on
+/// time of short sequences. Every tile is computed once in the same way, and recomputed for the warps that put it on
 /// their lists: when lists are worked off depends on timing, which tiles are on them does not.
 template <class Tile, class User>
 __device__ inline void schedule_tiles(const ForwardArgs& args, const User& user, unsigned shared) {
@@ -252,24 +253,24 @@ __device__ inline void schedule_tiles(const ForwardArgs& args, const User& user,
   const auto say = [&](int what) {
     items.give({.index = what, .owners = Item::all, .work = {}, .walk = {}, .queries = {}, .keys = {}});
   };
-  const Again<Tile> again{shared};
+  const Recompute<Tile> recompute{shared};
   int index = static_cast<int>(blockIdx.x), round = 1;
   unsigned phase = 0;
   for (;;) {
     for (; index < schedule.count; ++round) {
-      if (does_again<Tile, User> && again.crowded()) break;
+      if (recomputes<Tile, User> && recompute.list_full()) break;
       if (give(index, Item::all)) items.wait_for_room();
       if constexpr (Tile::dynamic)
         index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
       else
         index = schedule.index(round);
     }
-    if constexpr (does_again<Tile, User>) {
+    if constexpr (recomputes<Tile, User>) {
       say(Item::pause);
       barrier_wait(shared + Shared90<Tile>::known, phase);
       phase ^= 1;
-      again.say_crowded(false);
-      for (auto next = again.behind(-1); next.owners; next = again.behind(next.index)) {
+      recompute.set_list_full(false);
+      for (auto next = recompute.behind(-1); next.owners; next = recompute.behind(next.index)) {
         items.wait_for_room();
         give(next.index, next.owners);
       }

@@ -279,7 +279,7 @@ __device__ inline void store_sixteen(const float (&x)[Half], float by, const War
 
 /// Is one of these infinite or NaN?
 template <int N>
-__device__ inline bool is_odd(const float (&x)[N]) {
+__device__ inline bool has_non_finite(const float (&x)[N]) {
   float zero[4] = {};
 #pragma unroll
   for (int i = 0; i < N; ++i) zero[i % 4] += x[i] * 0.0f;

@@ -86,7 +86,7 @@ BackwardArgs BackwardRun::args_of_call(std::byte* memory, const Starts& starts) 
   args.dv = static_cast<int>(p_.dv);
   args.q_starts = starts.q;
   args.kv_starts = starts.kv;
-  args.odd = counters_.in(memory);
+  args.non_finite = counters_.in(memory);
   return args;
 }
 
