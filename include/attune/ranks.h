@@ -92,9 +92,9 @@ class Sharding {
     double tflops = 660, memory_gb_s = 3350;  ///< of a rank's kernels
     double latency_us = 30;                   ///< of an exchange
   };
-  struct Stretch {
+  struct Range {
     std::int64_t begin = 0, end = 0;
-    bool operator==(const Stretch&) const = default;
+    bool operator==(const Range&) const = default;
   };
 
   Sharding() = default;
@@ -113,9 +113,9 @@ class Sharding {
 
   explicit operator bool() const { return ranks_ != nullptr; }
   /// The queries that a rank holds, in the order of its tensors: of the row of all tokens where sequences are packed.
-  std::span<const Stretch> of(int rank) const;
+  std::span<const Range> of(int rank) const;
   /// The same of its keys.
-  std::span<const Stretch> keys_of(int rank) const;
+  std::span<const Range> keys_of(int rank) const;
   /// at.q of each of its queries, for rotary embeddings.
   Array<int> positions(int rank) const;
   /// Bytes that a forward of that layer brings to the rank.
