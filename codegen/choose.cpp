@@ -61,7 +61,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.decode = of.apart = of.paged = of.fp8_kv = of.before = of.fixed_split = of.mla = of.pairs = false;
+  of.decode = of.per_entry = of.paged = of.fp8_kv = of.before = of.fixed_split = of.mla = of.two_row_blocks = false;
   of.page_rows = 0;
   of.store = KernelSpec{}.store;
   return of;
@@ -117,7 +117,8 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     if (!first.why.empty()) out.refused = fmt::format("not {}: {}", preference->variant.text(), first.why);
   }
   // Others, even if they spill less, find no lengths, positions, page tables or fixed split sizes.
-  const bool cuts = (spec.apart || spec.fixed_split) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
+  const bool cuts = (spec.per_entry || spec.fixed_split) &&
+                    std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
                       return cuts_keys(*kernel) && takes_mla(*kernel) == spec.mla &&
                              kernel->why_not(spec, facts).empty();
                     });

@@ -16,7 +16,7 @@ using When = Companion::When;
 
 template <CoverForm form>
 Source lists_source(const GpuParts& parts, const KernelPlan& plan) {
-  return cover_source(*parts.of, plan.spec.wide, plan.spec.arch, form);
+  return cover_source(*parts.of, plan.spec.offsets64, plan.spec.arch, form);
 }
 bool is_listed(const GpuParts& parts, const KernelPlan&) { return parts.facts.listed; }
 
@@ -156,7 +156,7 @@ constinit const Companion append_rows{
     .name = "append",
     .source = [](const GpuParts&, const KernelPlan& plan) { return append_source(plan.spec.arch); },
     // Keys and values of such calls are a cache's.
-    .needed = [](const GpuParts& parts, const KernelPlan& plan) { return !parts.gradient && plan.spec.apart; },
+    .needed = [](const GpuParts& parts, const KernelPlan& plan) { return !parts.gradient && plan.spec.per_entry; },
     .threads = append_threads,
     .args = Companion::Args::append,
 };

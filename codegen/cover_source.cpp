@@ -59,7 +59,7 @@ std::string_view name_of(CoverForm what) {
 
 }  // namespace
 
-Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what) {
+Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arch, CoverForm what) {
   const Mod& mod = lowered.mod;
   const Cover& cover = lowered.cover;
   const ir::Signature users = source_signature(mod);
@@ -86,7 +86,7 @@ Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, Co
   out.facts.insert(out.facts.begin(), {"arch", fmt::format("sm_{}", arch)});
   out.text = source_comment(mod) +
              "#include \"codegen/cuda/kernels/cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";
-  out.text += source_members(mod, users, wide) + "\n" + fields_struct("Row", verdicts.row, fields[1]) +
+  out.text += source_members(mod, users, offsets64) + "\n" + fields_struct("Row", verdicts.row, fields[1]) +
               fields_struct("Col", verdicts.col, fields[2]) + "\n" + summaries;
   out.text += fields_function("Row row(Where at, Int q_begin, Int q_end)", verdicts.row, signature, {});
   out.text += fields_function("Col col(Where at, Int kv_begin, Int kv_end)", verdicts.col, signature, {});
@@ -96,7 +96,7 @@ Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, Co
     return source_function(head, e, signature, fields);
   };
   out.text += function("may_keep", verdicts.may_keep) + function("may_drop", verdicts.may_drop);
-  out.text += fmt::format("}};\nstatic_assert(Covers<User> && sizeof(User) == {});\n\n", source_bytes(mod, wide));
+  out.text += fmt::format("}};\nstatic_assert(Covers<User> && sizeof(User) == {});\n\n", source_bytes(mod, offsets64));
   out.text += "}  // namespace attune::exact\n\n";
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::CoverArgs, "
                           "const __grid_constant__ attune::exact::User);\n",

@@ -202,7 +202,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
 
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec) {
   GpuParts out = gpu_parts(lowered, spec.scale_positive);
-  if (spec.apart) out.facts.listed = false;
+  if (spec.per_entry) out.facts.listed = false;
   // A sink has joined in the call before.
   if (spec.before) out.facts.has_sink = false;
   return out;

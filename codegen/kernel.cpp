@@ -46,7 +46,7 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const
 }
 
 ArgsKind KernelPlan::args() const {
-  return kernel->args == ArgsKind::forward && spec.apart ? ArgsKind::per_entry : kernel->args;
+  return kernel->args == ArgsKind::forward && spec.per_entry ? ArgsKind::per_entry : kernel->args;
 }
 
 bool cuts_keys(const KernelDescriptor& kernel) {

@@ -62,7 +62,7 @@ struct KernelDescriptor {
   int most_heads = 8;      ///< query heads of a key head that its tiles may share
   /// As many blocks as multiprocessors share the tiles of queries; otherwise each tile has a block of its own.
   bool persistent = false;
-  /// What it gets, of a call whose entries are not told apart; a forward's kernel that takes others gets theirs.
+  /// What it gets, of a call whose entries are alike; a forward's kernel that takes others gets theirs.
   ArgsKind args = ArgsKind::forward;
   std::span<const Companion* const> companions{};  ///< in the order of their launches
   bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
@@ -97,8 +97,8 @@ int most_shared(int arch);
 /// fill in.
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n);
 
-/// Do blocks share the keys of tiles? Then a launch needs room for parts of results, and keys are described apart from
-/// queries.
+/// Do blocks share the keys of tiles (split-KV)? Then a launch needs room for parts of results, and entries apart
+/// from queries.
 bool cuts_keys(const KernelDescriptor& kernel);
 /// Does it take the heads of MLA alone, as KernelSpec::mla says?
 bool takes_mla(const KernelDescriptor& kernel);

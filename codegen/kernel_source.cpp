@@ -344,7 +344,7 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
                                  fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
   const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
   const bool inside = !reads.empty();
-  std::string members = source_members(mod, source_signature(mod), plan.spec.wide, inside);
+  std::string members = source_members(mod, source_signature(mod), plan.spec.offsets64, inside);
   const bool diagonals = leaves_diagonals(parts, plan);
   for (const std::string& sums : source_sums(parts, plan))
     members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);
@@ -419,7 +419,7 @@ std::string args_type(const KernelPlan& plan) {
   const auto usual = [&]() -> std::string_view {
     switch (plan.args()) {
       case ArgsKind::forward: return "ForwardArgs";
-      case ArgsKind::per_entry: return "ApartArgs";
+      case ArgsKind::per_entry: return "PerEntryArgs";
       case ArgsKind::decode: return "DecodeArgs";
       case ArgsKind::mla: return "MlaArgs";
       case ArgsKind::backward: return "BackwardArgs";
@@ -453,7 +453,7 @@ Source source_of(const GpuParts& parts, const KernelPlan& plan, const std::strin
   out.text += user(parts, plan, path.empty() ? Lines::no : Lines::yes);
   out.text += fmt::format("static_assert({}<User> && sizeof(User) == {});\n\n",
                           parts.gradient ? "Differentiable" : "Mod",
-                          source_bytes(mod, plan.spec.wide, source_sums(parts, plan).size()));
+                          source_bytes(mod, plan.spec.offsets64, source_sums(parts, plan).size()));
   out.text += source_tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ {}, "
                           "const __grid_constant__ attune::{}::User);\n",

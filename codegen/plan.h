@@ -21,27 +21,27 @@ struct KernelSpec {
   std::int64_t d = 128, dv = 128;
   bool max = false;          ///< the call asks for the rows' maxima
   bool packed = false;       ///< sequences of different lengths
-  bool apart = false;        ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
+  bool per_entry = false;    ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
   bool paged = false;        ///< the KV cache is paged
   bool fp8_kv = false;       ///< the KV cache is FP8 (E4M3), and q is not
   bool before = false;       ///< results of a call over other keys are merged in
   bool fixed_split = false;  ///< the call has a fixed split size
   bool mla = false;          ///< heads are wider than most, and values are the first columns of the keys
   int page_rows = 0;         ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
-  bool pairs = false;        ///< MLA: more than 64 rows share keys
+  bool two_row_blocks = false;  ///< MLA: more than 64 rows share keys
   int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
   bool decode = false;  ///< these heads' queries are 16 rows at most
   bool tma = true;      ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4, or 0 for an element.
   int load = 16, store = 16;
   bool scale_positive = true;
-  bool exact = false;  ///< as Attention::exact
-  bool wide = false;   ///< offsets into captured tensors need more than 32 bits
+  bool exact = false;      ///< as Attention::exact
+  bool offsets64 = false;  ///< offsets into captured tensors need more than 32 bits
   bool operator==(const KernelSpec&) const = default;
   auto operator<=>(const KernelSpec&) const = default;
 };
 
-/// Which struct of codegen/cuda/contract/args.cuh a kernel gets: ForwardArgs, ApartArgs, DecodeArgs, MlaArgs or
+/// Which struct of codegen/cuda/contract/args.cuh a kernel gets: ForwardArgs, PerEntryArgs, DecodeArgs, MlaArgs or
 /// BackwardArgs.
 enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward };
 
@@ -51,7 +51,7 @@ struct Tile {
   int heads = 1;                                   ///< query heads of a key head that share a tile: 1, 2, 4 … 64
   int warps = 0;                                   ///< of a block, which divide a tile's keys
   int cluster = 1;                                 ///< blocks that have other rows of the same keys, at the same time
-  bool pairs = false;                              ///< two blocks that share a tile may be a cluster
+  bool clusters = false;                           ///< two blocks that share a tile may be a cluster
   bool transposed = false;                         ///< values come transposed, by a kernel before
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, which this kernel knows
 

@@ -69,12 +69,13 @@ Source transpose_source(const KernelPlan& plan);
 Source end_source(const KernelPlan& plan);
 
 /// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
-Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what = CoverForm::of_queries);
+Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arch,
+                    CoverForm what = CoverForm::of_queries);
 
-/// `struct User` of sources. `captures` by slot, on the device; `params` by slot as Param holds them; `wide` as the
-/// sources have it; `sums` as source_sums() names them.
+/// `struct User` of sources. `captures` by slot, on the device; `params` by slot as Param holds them; `offsets64` as
+/// the sources have it; `sums` as source_sums() names them.
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
-                                  std::span<const double> params, float scale, bool wide,
+                                  std::span<const double> params, float scale, bool offsets64,
                                   std::span<void* const> sums = {});
 
 }  // namespace attune::codegen

@@ -93,10 +93,10 @@ class Layout {
   std::size_t widest_ = 1;
 };
 
-void put_capture(Layout& layout, const Tensor& tensor, int rank, bool wide) {
+void put_capture(Layout& layout, const Tensor& tensor, int rank, bool offsets64) {
   layout.put_pointer(tensor.data);
   for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d)
-    if (wide)
+    if (offsets64)
       layout.put(tensor.strides[d]);
     else
       // The stride of a dimension with one element is never used, and may not fit into 32 bits.
@@ -146,13 +146,13 @@ std::string source_comment(const compiler::Mod& mod) {
   return out;
 }
 
-std::string source_members(const compiler::Mod& mod, const ir::Signature& signature, bool wide, bool inside) {
+std::string source_members(const compiler::Mod& mod, const ir::Signature& signature, bool offsets64, bool inside) {
   std::string out;
   for (std::size_t i = 0; i < mod.captures.size(); ++i)
     out += fmt::format("  Capture<{}, {}{}{}> {};\n", element_type(mod.captures[i].dtype), mod.captures[i].rank,
-                       wide     ? ", long long"
-                       : inside ? ", int"
-                                : "",
+                       offsets64 ? ", long long"
+                       : inside  ? ", int"
+                                 : "",
                        inside ? ", reads" : "", signature.captures[i].name);
   for (const auto& p : signature.params)
     out += fmt::format("  {} {};\n", p.type == ir::Type::I32 ? "Word" : device_type(p.type), p.name);
@@ -160,19 +160,21 @@ std::string source_members(const compiler::Mod& mod, const ir::Signature& signat
 }
 
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
-                                  std::span<const double> params, float scale, bool wide, std::span<void* const> sums) {
+                                  std::span<const double> params, float scale, bool offsets64,
+                                  std::span<void* const> sums) {
   Layout layout;
-  for (std::size_t i = 0; i < mod.captures.size(); ++i) put_capture(layout, captures[i], mod.captures[i].rank, wide);
+  for (std::size_t i = 0; i < mod.captures.size(); ++i)
+    put_capture(layout, captures[i], mod.captures[i].rank, offsets64);
   for (std::size_t i = 0; i < mod.params.size(); ++i) put_param(layout, mod.params[i].type, params[i]);
   layout.put(scale);
   for (void* const at : sums) layout.put_pointer(at);
   return layout.take();
 }
 
-std::size_t source_bytes(const compiler::Mod& mod, bool wide, std::size_t sums) {
+std::size_t source_bytes(const compiler::Mod& mod, bool offsets64, std::size_t sums) {
   const std::vector<Tensor> captures(mod.captures.size());
   const std::vector<double> params(mod.params.size());
-  return user_bytes(mod, captures, params, 0, wide, std::vector<void*>(sums)).size();
+  return user_bytes(mod, captures, params, 0, offsets64, std::vector<void*>(sums)).size();
 }
 
 Expr value_of(const Expr& e) {

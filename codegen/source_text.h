@@ -28,11 +28,12 @@ std::string source_tile(const KernelPlan& plan);
 /// Score, mask, prob and sink as a comment, with the user's names.
 std::string source_comment(const compiler::Mod& mod);
 /// The members of the source's struct, one per line: captures ("  Capture<float, 1> u_slope;"), parameters, the scale.
-/// wide: offsets need more than 32 bits. inside: the struct's template parameter `reads` says whether reads are
+/// offsets64: offsets need more than 32 bits. inside: the struct's template parameter `reads` says whether reads are
 /// clamped.
-std::string source_members(const compiler::Mod& mod, const ir::Signature& signature, bool wide, bool inside = false);
+std::string source_members(const compiler::Mod& mod, const ir::Signature& signature, bool offsets64,
+                           bool inside = false);
 /// The size of that struct, with so many pointers behind these.
-std::size_t source_bytes(const compiler::Mod& mod, bool wide, std::size_t sums = 0);
+std::size_t source_bytes(const compiler::Mod& mod, bool offsets64, std::size_t sums = 0);
 
 /// The expression with each Custom replaced by its value; the derivative that it carries is dropped.
 ir::Expr value_of(const ir::Expr& e);

@@ -94,7 +94,7 @@ void check_paged_kv(const Inputs& in, Problem& p) {
                  fmt::format("pass page_table as [{}, n]: the pages of each entry, in the order of its keys", p.batch));
   check_shared(in.k, in.v, shared::kv_pages);
   const std::int64_t page_size = in.k->shape[2];
-  p.tell_apart().page_size = page_size;
+  p.entries().page_size = page_size;
   check_shared(in.k, in.v, shared::page_size);
   if (page_size == 0)
     throw refuse("page-size", "pages have no rows", fmt::format("{}: [pages, H, page_size, D]", description(in.k)),

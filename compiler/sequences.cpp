@@ -114,7 +114,7 @@ void check_kv_len(const Inputs& in, Problem& p) {
                 : fmt::format("{} and {}: this entry has room for {} keys", description(in.k), description(in.v), room),
           fmt::format("pass 0 to {}: the keys that are there, new ones too", room));
     longest = std::max(longest, n);
-    p.tell_apart().kv_lens.push_back(n);
+    p.entries().kv_lens.push_back(n);
   }
   p.kv.length = longest;
 }
@@ -135,7 +135,7 @@ std::int32_t check_q_offsets(const Inputs& in, Problem& p) {
     if (offset < 0 || offset > max_length)
       throw refuse("q-offsets", fmt::format("q_offsets[{}] is {}", b, offset),
                    fmt::format("positions are 0 to {}", max_length), "pass the position of each entry's first query");
-    p.tell_apart().q_offsets.push_back(static_cast<std::int32_t>(offset));
+    p.entries().q_offsets.push_back(static_cast<std::int32_t>(offset));
     greatest = std::max(greatest, static_cast<std::int32_t>(offset));
   }
   return greatest;

@@ -122,7 +122,7 @@ class Rooms {
     if (wants("plan")) add("plan", plan_of(spec, kind, choices));
     if (!wants("source")) return;
     add("source", codegen::kernel_source(parts, choices.choices[0].plan).text);
-    add("source of lists", parts.facts.listed ? codegen::cover_source(lowered, spec.wide, spec.arch).text : "");
+    add("source of lists", parts.facts.listed ? codegen::cover_source(lowered, spec.offsets64, spec.arch).text : "");
   }
 
   const DiffOptions& o_;

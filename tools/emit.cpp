@@ -79,7 +79,7 @@ std::optional<std::string> text_of(const runtime::Built& one, const std::string&
   if (kind == "h" && one.of && one.way == codegen::Way::forward)
     return launch_header({.mod = one.of->mod,
                           .choice = one.choice ? &*one.choice : nullptr,
-                          .wide = one.wide,
+                          .offsets64 = one.offsets64,
                           .listed = one.listed,
                           .name = name,
                           .symbol = symbol_of(one.entry.entry),

@@ -123,7 +123,7 @@ std::string user_struct(const Launch& launch, const std::string& name) {
   for (std::size_t i = 0; i < launch.mod.captures.size(); ++i) {
     const auto& slot = launch.mod.captures[i];
     out += fmt::format("  struct {{ const void* data;{} }} {}; /* {} */\n",
-                       slot.rank ? fmt::format(" {} stride[{}]; int last[{}];", launch.wide ? "long long" : "int",
+                       slot.rank ? fmt::format(" {} stride[{}]; int last[{}];", launch.offsets64 ? "long long" : "int",
                                                slot.rank, slot.rank)
                                  : "",
                        signature.captures[i].name, attune::name_of(slot.dtype));
@@ -131,7 +131,7 @@ std::string user_struct(const Launch& launch, const std::string& name) {
   for (const auto& param : signature.params)
     out += fmt::format("  {} {};\n", param.type == ir::Type::F32 ? "float" : "int", param.name);
   out += fmt::format("  float {}; /* of q . k */\n}};\n", codegen::source_scale);
-  return out + required(name, codegen::source_bytes(launch.mod, launch.wide));
+  return out + required(name, codegen::source_bytes(launch.mod, launch.offsets64));
 }
 
 /// Of the companions that such launches need, those that get this struct.
@@ -147,7 +147,7 @@ std::string beside(const Launch& launch, codegen::Companion::Args kind) {
                          one->name, combine_mla_blocks, one->threads);
     if (kind == Args::lists && launch.listed)
       out += fmt::format("\ntiles    lists that the kernel `{}` of the same Mod writes first", one->name);
-    if (kind == Args::transpose && plan.tile.turned)
+    if (kind == Args::transpose && plan.tile.transposed)
       out += fmt::format("\nbefore   the kernel `{}`, {} threads, a block for each {} keys of a head, with "
                          "TransposeArgs of args.cuh: {} rows for each block\n"
                          "         are where v_map is to be, over [{}][key head][row][{}] in boxes of as many",
@@ -189,7 +189,7 @@ std::string how(const Launch& launch) {
                              "arguments struct attune_decode_args{}, then the user's struct{}",
                              tile.heads * (tile.dv + part_floats), further, beside(launch, Args::lists));
   out += fmt::format("arguments struct attune_{}_args{}, then the user's struct\n",
-                     plan.args() == codegen::ArgsKind::per_entry ? "apart" : "forward", further);
+                     plan.args() == codegen::ArgsKind::per_entry ? "per_entry" : "forward", further);
   const char* const batch = plan.spec.packed ? "1" : "batch";
   out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
                                "columns wide, swizzled by 128 bytes,\n"
@@ -222,8 +222,8 @@ std::string launch_header(const Launch& launch) {
   out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_decode_args", sizeof(DecodeArgs)) +
          required("attune_forward_args_further", sizeof(Further<ForwardArgs>)) +
          required("attune_decode_args_further", sizeof(Further<DecodeArgs>)) +
-         required("attune_apart_args", sizeof(ApartArgs)) +
-         required("attune_apart_args_further", sizeof(Further<ApartArgs>)) +
+         required("attune_apart_args", sizeof(PerEntryArgs)) +
+         required("attune_apart_args_further", sizeof(Further<PerEntryArgs>)) +
          required("attune_mla_args", sizeof(MlaArgs)) + required("attune_mla_args_further", sizeof(Further<MlaArgs>)) +
          required("attune_cover_args", sizeof(CoverArgs));
   out += "#endif\n\n";

@@ -15,16 +15,16 @@ extern const KernelDescriptor decode_sm80;
 namespace {
 
 struct Tile {
-  int n = 16;      ///< keys of a warp's step
-  int stages = 5;  ///< slots of each warp's ring, of n keys or n values
-  int warps = 8;   ///< of a block, which divide the keys
-  int pairs = 1;   ///< two blocks that share a tile are a cluster, which counts no arrivals
+  int n = 16;        ///< keys of a warp's step
+  int stages = 5;    ///< slots of each warp's ring, of n keys or n values
+  int warps = 8;     ///< of a block, which divide the keys
+  int clusters = 1;  ///< two blocks that share a tile are a cluster, which counts no arrivals
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "n", .least = 16, .most = 32, .step = 16}, &Tile::n},
     TileMember<Tile>{{.name = "stages", .least = 2, .most = 16}, &Tile::stages},
     TileMember<Tile>{{.name = "warps", .least = 1, .most = 8}, &Tile::warps},
-    TileMember<Tile>{{.name = "pairs", .least = 0, .most = 1}, &Tile::pairs},
+    TileMember<Tile>{{.name = "clusters", .least = 0, .most = 1}, &Tile::clusters},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&lists_along_kv, &clear_arrivals};
@@ -98,9 +98,9 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.dv = columns(spec, spec.dv);
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
   plan.tile.warps = tile.warps;
-  plan.tile.pairs = tile.pairs != 0;
-  plan.tile.own = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v}, {"store", spec.store},
-                   {"paged", spec.paged}, {"fp8_kv", spec.fp8_kv}, {"pairs", tile.pairs}};
+  plan.tile.clusters = tile.clusters != 0;
+  plan.tile.own = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v},       {"store", spec.store},
+                   {"paged", spec.paged}, {"fp8_kv", spec.fp8_kv}, {"clusters", tile.clusters}};
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_memory(spec, tile).bytes};
 }
 

@@ -40,7 +40,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return why_not_prob(facts);
 }
 
-bool may_pair(const KernelSpec& spec) { return spec.pairs && spec.heads > 1; }
+bool may_pair(const KernelSpec& spec) { return spec.two_row_blocks && spec.heads > 1; }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
   const Tile tile = may_pair(spec) ? Tile{.cluster = 2} : Tile{.issue_order = 2};

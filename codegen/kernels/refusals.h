@@ -22,7 +22,7 @@ inline std::string why_no_boxes(const KernelSpec& spec) {
          "bytes, and none of them empty";
 }
 inline std::string why_not_apart(const KernelSpec& spec) {
-  return spec.apart ? "entries have lengths or positions of their own, or pages" : "";
+  return spec.per_entry ? "entries have lengths or positions of their own, or pages" : "";
 }
 inline std::string why_not_prob(const ModFacts& facts) {
   if (!facts.has_prob || facts.prob_linear) return {};

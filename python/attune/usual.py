@@ -24,7 +24,7 @@ def manifests() -> list[dict[str, Any]]:
     causal_documents = {**documents, "mask": "kv <= q && id[q] == id[kv]"}
     # f16 for the most usual calls alone: a kernel takes 20 to 50 kB of the wheel, and two seconds to compile.
     widths, bf16 = {"dtype": ["bf16", "f16"], "d": [64, 128]}, {"dtype": "bf16", "d": [64, 128]}
-    paged = {**bf16, "apart": True, "paged": True}
+    paged = {**bf16, "per_entry": True, "paged": True}
     training, serving = ["forward", "backward"], ["forward"]
     return [{"mods": of, "shapes": shapes, "passes": passes, "targets": ["sm_80", "sm_90a"]} for of, shapes, passes in [
         ([plain, causal, window, capped, capped_causal, alibi, documents, causal_documents], widths, training),

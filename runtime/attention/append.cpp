@@ -27,7 +27,7 @@ void check_places(const Append& call, const compiler::Problem& p) {
     for (std::int64_t at = seq.kv_len - seq.q_len; at < seq.kv_len;) {
       const KeyRows::Stretch some = keys.stretch(call.k, at, seq.kv_len);
       if (!some.there)
-        throw Error("page-table", fmt::format("page_table[{}, {}] is no page", b, at / p.apart->page_size), {},
+        throw Error("page-table", fmt::format("page_table[{}, {}] is no page", b, at / p.per_entry->page_size), {},
                     fmt::format("key {} goes there, and the pool has {} pages", at, call.k.shape[0]),
                     "give new keys pages of the pool");
       at += some.count;

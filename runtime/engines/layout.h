@@ -44,7 +44,7 @@ inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
                .kv_b = p.kv_shared ? 0 : b,
                .q_len = p.q.length,
                .kv_len = p.kv.length,
-               .q_offset = p.has_q_offsets() ? p.apart->q_offsets[i] : p.q_offset,
+               .q_offset = p.has_q_offsets() ? p.per_entry->q_offsets[i] : p.q_offset,
                .kv_offset = p.kv_offset};
   if (p.q.packed()) {
     out.q_start = p.q.starts[i];
@@ -54,7 +54,7 @@ inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
     out.kv_start = p.kv.starts[i];
     out.kv_len = p.kv.starts[i + 1] - out.kv_start;
   }
-  if (p.has_kv_lens()) out.kv_len = p.apart->kv_lens[i];
+  if (p.has_kv_lens()) out.kv_len = p.per_entry->kv_lens[i];
   if (const compiler::Held* held = p.held()) {
     // Rows of memory are those of Held.
     out.q_start = out.kv_start = 0;

@@ -183,7 +183,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
   // Where entries are told apart, or there is a fixed split size, no other kernel follows, even if it spills less.
   CHECK(choose({.decode = true}, {}).choices.size() > 1);
   for (const KernelSpec& spec :
-       {KernelSpec{.apart = true, .decode = true}, KernelSpec{.fixed_split = true, .decode = true}})
+       {KernelSpec{.per_entry = true, .decode = true}, KernelSpec{.fixed_split = true, .decode = true}})
     for (const KernelChoice& c : choose(spec, {}).choices) CHECK(c.plan.kernel->name == "decode_sm80");
   // Steps of 32 keys at the usual width, where the ring has room for them; then of 16, for mods that would spill.
   const auto steps = [](const KernelSpec& spec) {
@@ -201,10 +201,10 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
   // Where queries are many, the kernel that takes any call finds what entries have of their own.
   for (const int arch : {80, 90, 120})
     for (const bool paged : {false, true}) {
-      const KernelChoices all = choose({.arch = arch, .apart = true, .paged = paged}, {});
+      const KernelChoices all = choose({.arch = arch, .per_entry = true, .paged = paged}, {});
       for (const KernelChoice& c : all.choices) {
         CHECK(c.plan.kernel->takes_any);
-        CHECK(said(c.plan, "apart") == 1);
+        CHECK(said(c.plan, "per_entry") == 1);
         CHECK(said(c.plan, "paged") == int{paged});
       }
       if (arch == 90) CHECK(story_of(all).find("not forward_sm90: entries have lengths") != std::string::npos);
@@ -477,7 +477,7 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   CHECK(is_mla(576, 512, true));
   CHECK(!is_mla(576, 512, false));
   CHECK(!is_mla(128, 64, true));
-  const KernelSpec usual{.d = mla_d, .dv = mla_dv, .apart = true, .mla = true, .pairs = true, .heads = 64};
+  const KernelSpec usual{.d = mla_d, .dv = mla_dv, .per_entry = true, .mla = true, .two_row_blocks = true, .heads = 64};
   const auto cluster = [](const KernelSpec& spec, const ModFacts& facts) {
     const KernelChoices all = choose(spec, facts);
     REQUIRE(all.choices.size() == 1);
@@ -524,7 +524,7 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
         KernelSpec{.d = 48, .dv = 80, .fp8_kv = true, .decode = true},
         KernelSpec{.dtype = DType::e4m3, .d = 128, .dv = 128}, KernelSpec{.dtype = DType::e4m3, .d = 40, .dv = 80},
         KernelSpec{.arch = 86, .d = 256, .dv = 64, .fp8_kv = true, .before = true, .decode = true},
-        KernelSpec{.d = 576, .dv = 512, .apart = true, .mla = true, .heads = 16}})
+        KernelSpec{.d = 576, .dv = 512, .per_entry = true, .mla = true, .heads = 16}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan);
       const bool copied = c.plan.kernel->name == "forward_sm90" || c.plan.kernel->name == "forward_e4m3_sm90";

@@ -73,12 +73,15 @@ std::vector<Row> rows() {
                      .variant = "decode_sm80",
                      .slow = d > 64});
   for (const bool pairs : {false, true})
-    out.push_back(
-        {.spec =
-             {.d = codegen::mla_d, .dv = codegen::mla_dv, .apart = true, .mla = true, .page_rows = 64, .pairs = pairs},
-         .variant = "mla_sm90",
-         .spills = 48,
-         .golden = true});
+    out.push_back({.spec = {.d = codegen::mla_d,
+                            .dv = codegen::mla_dv,
+                            .per_entry = true,
+                            .mla = true,
+                            .page_rows = 64,
+                            .two_row_blocks = pairs},
+                   .variant = "mla_sm90",
+                   .spills = 48,
+                   .golden = true});
   const std::size_t others = out.size();
   for (const auto& [d, dv] : {std::pair{32, 32}, {64, 64}, {96, 64}, {128, 128}})
     add_fast(out, {.arch = 90, .dtype = DType::e4m3, .d = d, .dv = dv});
@@ -117,7 +120,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.fixed_split = row.spec.decode && number % 4 < 2;
   row.spec.before = number % 7 == 2 || (row.spec.decode && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
-  if (row.portable()) row.spec.apart = number % 3 == 1, row.spec.paged = row.spec.apart && number % 2;
+  if (row.portable()) row.spec.per_entry = number % 3 == 1, row.spec.paged = row.spec.per_entry && number % 2;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);
   if ((row.spec.dtype == DType::e4m3 || row.spec.mla) && !parts.facts.prob_linear) return;  // refused
   row.spec.before = row.spec.before && parts.facts.prob_linear;                             // likewise

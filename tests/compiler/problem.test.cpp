@@ -383,8 +383,8 @@ Forward mixed() {
 TEST_CASE("lengths and positions of entries", "[problem]") {
   const Problem p = check(plain, apart(), {});
   CHECK(p.kv.length == 9);
-  CHECK(p.apart->kv_lens == std::vector<std::int64_t>{9, 0});
-  CHECK(p.apart->q_offsets == std::vector<std::int32_t>{8, 100});
+  CHECK(p.per_entry->kv_lens == std::vector<std::int64_t>{9, 0});
+  CHECK(p.per_entry->q_offsets == std::vector<std::int32_t>{8, 100});
   CHECK(p.kv_offset == 5);
   Forward wide = apart();
   std::int64_t of_64[]{3, 4};
@@ -393,7 +393,7 @@ TEST_CASE("lengths and positions of entries", "[problem]") {
 
   const Problem in_pages = check(plain, paged(), {});
   CHECK(in_pages.kv.paged());
-  CHECK(in_pages.apart->page == 5);
+  CHECK(in_pages.per_entry->page == 5);
   CHECK(in_pages.batch == 2);
   CHECK(in_pages.kv.length == 9);
   Forward whole = paged();
@@ -412,7 +412,7 @@ TEST_CASE("lengths and positions of entries", "[problem]") {
   Forward own = packed();
   std::int32_t shorter[]{4, 0};
   own.kv_len = Tensor(shorter, DType::i32, {2});
-  CHECK(check(plain, own, {}).apart->kv_lens == std::vector<std::int64_t>{4, 0});
+  CHECK(check(plain, own, {}).per_entry->kv_lens == std::vector<std::int64_t>{4, 0});
 }
 
 TEST_CASE("lengths and positions that make no sense are refused", "[problem]") {

@@ -43,7 +43,7 @@ class Text {
       forward(*static_cast<const ForwardArgs*>(args));
       return line("tops", place(static_cast<const PlainArgs*>(args)->tops));
     }
-    if (kind == "per_entry") return both<ApartArgs>(args, further, &Text::apart);
+    if (kind == "per_entry") return both<PerEntryArgs>(args, further, &Text::per_entry);
     if (kind == "decode") return both<DecodeArgs>(args, further, &Text::decode);
     if (kind == "mla") return both<MlaArgs>(args, further, &Text::mla);
     both<ForwardArgs>(args, further, &Text::forward);
@@ -115,7 +115,7 @@ class Text {
     line("order", place(a.order)), number("order_count", a.order_count);
     number("section", a.section), line("next", place(a.next));
   }
-  void apart(const ApartArgs& a) {
+  void per_entry(const PerEntryArgs& a) {
     forward(a);
     line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("page_table", text(a.page_table));
     number("kv_offset", a.kv_offset);

@@ -41,7 +41,7 @@ bool no_hopper() { return skipped() || runtime::cuda::facts(0).arch() != 90; }
 
 std::string judge(const Attention& attention, const Inputs& in) {
   Engine engine = device_engine();
-  engine.apart = engine.mla = true;
+  engine.per_entry = engine.mla = true;
   return compare(Subject(attention), in, std::span(&engine, 1), {.backward = false, .max = in.shape.seed % 2 == 0})
       .wrong;
 }
@@ -178,7 +178,7 @@ TEST_CASE("MLA gets what the oracle says, however tiles are cut", "[gpu][mla]") 
                                   "mla_sm90:issue_order=2", "mla_sm90:issue_order=3"};
   const std::string wrong = side_by_side(std::size(variants), [&](std::size_t i) {
     Engine engine = device_engine();
-    engine.apart = engine.mla = true;
+    engine.per_entry = engine.mla = true;
     engine.forward = [&](const Subject& subject, const Forward& call, const compiler::Problem& problem) {
       const codegen::Preference preference{codegen::variant(variants[i]), true, ""};
       on_device(subject, call, problem, {.preference = &preference});

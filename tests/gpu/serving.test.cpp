@@ -665,7 +665,7 @@ TEST_CASE("decode calls in a row read what the one before wrote, although they s
   d.cuEventCreate(&joined, cu::event_without_time);
   constexpr std::int64_t heads = 4, keys = 3000, width = 64;
   constexpr int calls = 8;
-  for (const char* kernel : {"decode_sm80", "decode_sm80:pairs=0"}) {
+  for (const char* kernel : {"decode_sm80", "decode_sm80:clusters=0"}) {
     const codegen::Preference preference{codegen::variant(kernel), true, ""};
     // Whole tiles, two parts of each, more parts, stretches; then by lengths on the device.
     for (const std::int64_t batch : {sms, sms / 2, std::int64_t{3}, sms + 7, std::int64_t{-5}}) {

@@ -36,7 +36,7 @@ Engine engine(Isa isa) {
               [isa](const Subject& subject, const Backward& call, const compiler::Problem& problem) {
                 runtime::cpu::engine.run(runtime::call_of(subject.lowered, call, problem), means(isa));
               },
-          .apart = true};
+          .per_entry = true};
 }
 
 }  // namespace
@@ -124,14 +124,14 @@ Subject::Subject(compiler::BoundMod mod)
 std::string Engine::why_not(const Shape& shape) const {
   const bool takes = mla && shape.mla && shape.d == 576 && shape.dv == 512;
   if (std::max(shape.d, shape.dv) > widest && !takes) return fmt::format("heads wider than {}", widest);
-  if (shape.apart() && !apart) return "queries and keys that are described apart";
+  if (shape.per_entry() && !apart) return "queries and keys that are described apart";
   if (shape.e4m3 && products_of_e4m3) {
     if (std::max(shape.d, shape.dv) > 128) return "q, k and v of e4m3 wider than 128";
     const bool in_boxes = shape.layout == Layout::bhsd || shape.layout == Layout::bshd;
     if (!in_boxes || shape.d % 16 || shape.dv % 16)
       return "q, k and v of e4m3 whose rows are not multiples of 16 bytes";
     if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return "o of 32 bits beside e4m3";
-    if (shape.apart()) return "q, k and v of e4m3 that are described apart";
+    if (shape.per_entry()) return "q, k and v of e4m3 that are described apart";
   }
   if (fp8_kv == Fp8Kv::all || !(shape.fp8_kv || shape.fixed_split_size)) return {};
   const std::string what = shape.fp8_kv ? "k and v of e4m3" : "a fixed split size";
@@ -152,7 +152,7 @@ const std::vector<Engine>& engines() {
       found.push_back({.name = "cuda",
                        .forward = forward_on_device,
                        .backward = backward_on_device,
-                       .apart = true,
+                       .per_entry = true,
                        .widest = 256,
                        .fp8_kv = Engine::Fp8Kv::decode,
                        .products_of_e4m3 = true});

@@ -58,7 +58,7 @@ void agree(const Attention& attention, const Shape& shape) {
 std::vector<const Engine*> engines() {
   std::vector<const Engine*> out;
   for (const Engine& engine : tests::engines())
-    if (engine.apart) out.push_back(&engine);
+    if (engine.per_entry) out.push_back(&engine);
   if (tests::sanitized && out.size() > 1) out.erase(out.begin(), out.end() - 1);
   return out;
 }

@@ -253,7 +253,7 @@ def measure(at, case, say):
                     say(f"  {case}: {name}, {way}: the first call took {time.monotonic() - begun:.1f} s")
                     if way == "ranks" and case.direction == "forward":
                         apart = max(at.all(whole.apart(out, one.positions)))
-                        one.notes["apart"] = float(f"{apart:.2g}")
+                        one.notes["per_entry"] = float(f"{apart:.2g}")
                         if not apart < APART["f32" if at.o.small else "bf16"]:
                             raise RuntimeError(f"its results are {apart:.2g} from those in f32")
                     del out

@@ -134,7 +134,7 @@ class Prepared:
             begun = time.perf_counter()
             with self.by(name):
                 apart = ((call()[0].float() - wanted).norm() / wanted.norm()).item()
-            self.notes[name] = {"first_call_seconds": time.perf_counter() - begun, "apart": apart}
+            self.notes[name] = {"first_call_seconds": time.perf_counter() - begun, "per_entry": apart}
             if not apart <= APART[self.case.dtype]:
                 raise ValueError(f"differs from f32 by {apart:.3g}")
             self.calls[name] = call

@@ -57,8 +57,8 @@ struct PageTable {
   int rows, count;
 };
 
-/// For calls whose keys are described apart from their queries, by kernels whose blocks share no keys.
-struct ApartArgs : ForwardArgs {
+/// For calls whose entries have lengths and positions of their own, by kernels whose blocks share no keys.
+struct PerEntryArgs : ForwardArgs {
   // Aligned as ForwardArgs are, so that all compilers begin it behind their padding.
   alignas(ForwardArgs) Numbers kv_lens;  ///< instead of kv_len, which is then the most there may be
   Numbers q_offsets;                     ///< instead of q_offset

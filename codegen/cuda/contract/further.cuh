@@ -18,10 +18,10 @@ constexpr bool has_fixed_split = requires {
   requires Tile::fixed_split;
 };
 
-/// Are keys described apart from queries, by lengths and positions of entries?
+/// Have entries lengths and positions of their own?
 template <class Tile>
-constexpr bool is_apart = requires {
-  requires Tile::apart != 0;
+constexpr bool is_per_entry = requires {
+  requires Tile::per_entry != 0;
 };
 /// Is the KV cache paged?
 template <class Tile>

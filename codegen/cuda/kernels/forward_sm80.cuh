@@ -16,7 +16,7 @@
 // for anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
 // bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
 // maximum is asked for; before: results of another call are merged in; packed; heads: query heads that share a tile, 1,
-// 2, 4 or 8, so that a thread's rows are of one head; apart: entries may have lengths and positions of their own;
+// 2, 4 or 8, so that a thread's rows are of one head; per_entry: entries may have lengths and positions of their own;
 // paged: and a paged KV cache. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile
 // of queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
 #pragma once
@@ -87,7 +87,7 @@ struct Block80 {
 
   __device__ Stretch own_keys() const {
     Stretch out = stretch<Tile>(args.kv_starts, place.b, args.kv_len);
-    if constexpr (is_apart<Tile>)
+    if constexpr (is_per_entry<Tile>)
       if (args.kv_lens.at) out.length = max(min(args.kv_lens.at[place.b * args.kv_lens.stride], out.length), 0);
     return out;
   }
@@ -99,12 +99,12 @@ struct Block80 {
   }
   /// What expressions see as the positions of the first query and the first key.
   __device__ int q_offset() const {
-    if constexpr (is_apart<Tile>)
+    if constexpr (is_per_entry<Tile>)
       if (args.q_offsets.at) return args.q_offsets.at[place.b * args.q_offsets.stride];
     return args.q_offset;
   }
   __device__ int kv_offset() const {
-    if constexpr (is_apart<Tile>)
+    if constexpr (is_per_entry<Tile>)
       return args.kv_offset;
     else
       return 0;
@@ -118,7 +118,7 @@ struct Block80 {
     } else {
       const Bands bands = softmax.user.bands(softmax.head(), softmax.at(), q_offset() + first,
                                              q_offset() + min(first + queries_here, queries.length));
-      return walk_bands(is_apart<Tile> ? counted_from(kv_offset(), bands) : bands, keys.length, n);
+      return walk_bands(is_per_entry<Tile> ? counted_from(kv_offset(), bands) : bands, keys.length, n);
     }
   }
 

@@ -50,7 +50,7 @@ class GpuBuild {
       this->add(source, what, binary);
       out_.back().of = of_;
       out_.back().way = way;
-      out_.back().wide = spec.wide;
+      out_.back().offsets64 = spec.offsets64;
       out_.back().listed = listed;
     };
     const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, preference, false,
@@ -153,7 +153,7 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
   using enum codegen::Way;
   const codegen::KernelSpec spec = spec_of(row.shape, row.target.arch.value_or(0));
   if (row.pass == "forward") {
-    if (spec.apart) add_call_job(row, of, spec, {}, jobs);
+    if (spec.per_entry) add_call_job(row, of, spec, {}, jobs);
     return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
   }
   const std::vector<codegen::Wanted> all = wanted_of(of->mod, row.shape.grads);

@@ -26,7 +26,7 @@ struct Built {
   std::optional<codegen::Source> source{};
   std::optional<codegen::KernelChoice> choice{};  ///< none: the kernel that writes lists
   codegen::Way way = codegen::Way::forward;       ///< what it is a kernel of
-  bool wide = false, listed = false;
+  bool offsets64 = false, listed = false;
   // CPU only:
   std::function<std::string(codegen::Listing*)> write{};
 };

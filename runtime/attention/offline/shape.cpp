@@ -108,7 +108,7 @@ constexpr std::array rows{
              },
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
     flag<&Shape::decode>("decode", "is it decode: 16 queries at most, times the heads that share a tile?"),
-    flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
+    flag<&Shape::per_entry>("per_entry", "have entries lengths or positions of their own, or pages?"),
     flag<&Shape::paged>("paged", "is the KV cache paged?"),
     flag<&Shape::fp8_kv>("fp8_kv", "is the KV cache FP8 (E4M3), beside a q that is not?"),
     flag<&Shape::before>("before", "are results over other keys merged in?"),
@@ -120,7 +120,7 @@ constexpr std::array rows{
           return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
         },
         [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number, false},
-    flag<&Shape::pairs>("pairs", "MLA: do more than 64 rows, queries times heads, share keys?"),
+    flag<&Shape::two_row_blocks>("two_row_blocks", "MLA: do more than 64 rows, queries times heads, share keys?"),
     flag<&Shape::tma>("tma", "can TMA take the tensors? As for contiguous ones if left out"),
     ShapeRow{"load", load_widths, "that rows of q, k and v may be read by; as for contiguous ones if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
@@ -131,7 +131,7 @@ constexpr std::array rows{
     flag<&Shape::negative>("negative", "is the scale of q . k below 0?"),
     flag<&Shape::exact>("exact",
                         "functions within 2 ulp, and products of f32 as three of TF32; for f32 alone if left out"),
-    flag<&Shape::wide>("wide", "do offsets into captured tensors need more than 32 bits?"),
+    flag<&Shape::offsets64>("offsets64", "do offsets into captured tensors need more than 32 bits?"),
     ShapeRow{"kernel", "NAME:m=N,n=N,...", "a kernel besides those that are chosen",
              [](Shape& s, std::string_view v) {
                s.kernel = v;
@@ -173,14 +173,14 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.packed = shape.packed;
   out.heads = static_cast<int>(shape.heads);
   out.decode = shape.decode;
-  out.apart = shape.apart || shape.paged || shape.mla;
+  out.per_entry = shape.per_entry || shape.paged || shape.mla;
   out.paged = shape.paged;
   out.fp8_kv = shape.fp8_kv;
   out.before = shape.before;
   out.fixed_split = shape.fixed_split;
   out.mla = shape.mla;
   out.page_rows = shape.mla && shape.paged ? static_cast<int>(shape.page_rows) : 0;
-  out.pairs = shape.pairs;
+  out.two_row_blocks = shape.two_row_blocks;
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
              kept = out.fp8_kv ? 1 : in;
   const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
@@ -189,7 +189,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.tma = shape.tma.value_or(out.load == 16 && out.store == 16);
   out.scale_positive = !shape.negative;
   out.exact = codegen::is_exact(shape.exact, out.dtype);
-  out.wide = shape.wide;
+  out.offsets64 = shape.offsets64;
   return out;
 }
 
@@ -201,16 +201,16 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.packed = spec.packed;
   out.heads = spec.heads;
   out.decode = spec.decode;
-  out.apart = spec.apart;
+  out.per_entry = spec.per_entry;
   out.paged = spec.paged;
   out.fp8_kv = spec.fp8_kv;
   out.before = spec.before;
   out.fixed_split = spec.fixed_split;
   out.mla = spec.mla;
   if (spec.page_rows) out.page_rows = spec.page_rows;
-  out.pairs = spec.pairs;
+  out.two_row_blocks = spec.two_row_blocks;
   out.negative = !spec.scale_positive;
-  out.wide = spec.wide;
+  out.offsets64 = spec.offsets64;
   const KernelSpec usual = spec_of(out, spec.arch);
   if (usual.load != spec.load) out.load = spec.load;
   if (usual.store != spec.store) out.store = spec.store;

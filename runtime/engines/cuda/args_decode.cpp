@@ -55,13 +55,13 @@ void put_decode(ForwardRun& run, Launches& launches, const Placed& at) {
   const std::int64_t tiles = run.p.batch * run.tiles.sets, blocks = decode_blocks(run);
   const int parts = known_parts(run, tiles, blocks);
   // Two blocks that share a tile are a cluster.
-  const bool pairs = clears && parts == 2 && tile.pairs && tile.warps >= cluster_warps;
+  const bool clusters = clears && parts == 2 && tile.clusters && tile.warps >= cluster_warps;
   CoverArgs cover{};
   ClearArgs arrivals{run.arrivals.in(at.memory), static_cast<int>(run.arrivals.count)};
-  Walk walk = run.walk_of(pairs ? 2 * tiles : blocks);
-  walk.cluster = pairs ? 2 : 1;
+  Walk walk = run.walk_of(clusters ? 2 * tiles : blocks);
+  walk.cluster = clusters ? 2 : 1;
   walk.early = clears;
-  walk.shares_tiles = parts != 1 && !pairs;
+  walk.shares_tiles = parts != 1 && !clusters;
   walk.lists = &run.lists;
   walk.clear = &arrivals;
   if (run.own_lists.count > 0) {
@@ -73,7 +73,7 @@ void put_decode(ForwardRun& run, Launches& launches, const Placed& at) {
     walk.cleared_count = static_cast<std::size_t>(arrivals.count);
   }
   DecodeArgs args = decode_args(run, at);
-  args.paired = pairs;
+  args.paired = clusters;
   run.put_walk(launches, walk, args, at.memory);
 }
 

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/args_forward.cpp — what kernels get whose blocks share no keys: ForwardArgs, ApartArgs
+// runtime/engines/cuda/args_forward.cpp — what kernels get whose blocks share no keys: ForwardArgs, PerEntryArgs
 #include <limits>
 
 #include <attune/error.h>
@@ -115,9 +115,9 @@ void put_forward(ForwardRun& run, Launches& launches, const Placed& at) {
   }
   ForwardArgs args = forward_args(run, at);
   if (run.plan().args() == codegen::ArgsKind::forward) return run.put_walk(launches, walk, args, at.memory);
-  ApartArgs apart{args, numbers(run.call.kv_len), numbers(run.call.q_offsets),
-                  page_table(run.call.page_table, run.call.k), run.p.kv_offset};
-  run.put_walk(launches, walk, apart, at.memory);
+  PerEntryArgs per_entry{args, numbers(run.call.kv_len), numbers(run.call.q_offsets),
+                         page_table(run.call.page_table, run.call.k), run.p.kv_offset};
+  run.put_walk(launches, walk, per_entry, at.memory);
 }
 
 }  // namespace attune::runtime::cuda

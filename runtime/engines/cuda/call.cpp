@@ -103,7 +103,7 @@ void ForwardRun::put_walk(Launches& launches, Walk& walk, void* args, std::size_
 
 std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel) {
   return codegen::user_bytes(of.mod.mod, of.args.captures, of.args.params, static_cast<float>(of.problem.scale),
-                             kernel.choice.plan.spec.wide);
+                             kernel.choice.plan.spec.offsets64);
 }
 
 int known_parts(const ForwardRun& run, std::int64_t tiles, std::int64_t sharers) {

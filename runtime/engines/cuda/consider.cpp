@@ -198,8 +198,8 @@ codegen::Source companion_source_of(const codegen::Companion& companion, const c
   return source;
 }
 
-codegen::Source cover_source_of(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what) {
-  codegen::Source source = codegen::cover_source(lowered, wide, arch, what);
+codegen::Source cover_source_of(const compiler::LoweredMod& lowered, bool offsets64, int arch, CoverForm what) {
+  codegen::Source source = codegen::cover_source(lowered, offsets64, arch, what);
   if (options().lineinfo) source.options.emplace_back(codegen::line_option);
   return source;
 }

@@ -43,7 +43,7 @@ KernelSource kernel_source_of(const codegen::GpuParts& parts, const codegen::Ker
 /// The source of a companion. ATTUNE_LINEINFO concerns those alone that list tiles.
 codegen::Source companion_source_of(const codegen::Companion& companion, const codegen::GpuParts& parts,
                                     const codegen::KernelPlan& plan);
-codegen::Source cover_source_of(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what);
+codegen::Source cover_source_of(const compiler::LoweredMod& lowered, bool offsets64, int arch, CoverForm what);
 
 /// How many kernels this process has compiled so far. No call may compile one for each length of its sequences.
 std::size_t compiled_kernels();

@@ -20,7 +20,7 @@ int page_rows(const Forward& call, const Problem& p) {
 }
 
 /// Does the call say more of its keys than its queries do?
-bool tells_apart(const Forward& call, const Problem& p) {
+bool is_per_entry(const Forward& call, const Problem& p) {
   return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
 }
 
@@ -42,14 +42,14 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .dv = p.dv,
                .max = call.max.given(),
                .packed = p.q.packed(),
-               .apart = tells_apart(call, p) || mla,
+               .per_entry = is_per_entry(call, p) || mla,
                .paged = p.kv.paged(),
                .fp8_kv = call.k.dtype != call.q.dtype,
                .before = call.o_before.given(),
                .fixed_split = call.fixed_split_size != 0,
                .mla = mla,
                .page_rows = mla ? page_rows(call, p) : 0,
-               .pairs = mla && whole.q.length * p.group > codegen::mla_rows,
+               .two_row_blocks = mla && whole.q.length * p.group > codegen::mla_rows,
                .heads = mla ? codegen::mla_heads_to_share(p.group) : codegen::heads_to_share(whole.q.length, p.group),
                .decode = !mla && codegen::is_decode(whole.q.length, p.group),
                .tma = tma,
@@ -57,7 +57,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .store = stored_bytes(call.o),
                .scale_positive = static_cast<float>(p.scale) > 0,
                .exact = codegen::is_exact(of.exact, call.q.dtype),
-               .wide = codegen::reach_far(of.args.captures)},
+               .offsets64 = codegen::reach_far(of.args.captures)},
       .mod = of.mod.digest,
       .length = codegen::length_of(whole.q.length, whole.kv.length)};
   if (means.preference) key.preference = *means.preference;
@@ -96,7 +96,7 @@ BackwardWants wants_of(const Facts& device, const Call& of) {
                    .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(of.exact, call.q.dtype),
-                   .wide = codegen::reach_far(of.args.captures)},
+                   .offsets64 = codegen::reach_far(of.args.captures)},
           .length = codegen::length_of(whole.q.length, whole.kv.length)};
 }
 

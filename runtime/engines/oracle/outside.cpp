@@ -92,7 +92,7 @@ void refuse_missing_pages(const Call& call) {
   if (!problem.kv.paged()) return;
   const Forward& asked = call.forward();
   OracleRows rows(call);
-  const std::int64_t page_size = problem.apart->page_size, all = std::min(asked.k.shape[0], asked.v.shape[0]);
+  const std::int64_t page_size = problem.per_entry->page_size, all = std::min(asked.k.shape[0], asked.v.shape[0]);
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const Sequence seq = sequence(problem, b);
     for (std::int64_t h = 0; h < problem.q_heads; ++h)

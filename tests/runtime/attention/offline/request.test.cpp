@@ -94,7 +94,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
                                          .store = 4,
                                          .scale_positive = !flag,
                                          .exact = flag,
-                                         .wide = flag};
+                                         .offsets64 = flag};
           const Shape shape = shape_of(spec, codegen::Length::to_4k);
           Shape read;
           for (const ShapeRow& row : shape_rows())
@@ -206,7 +206,7 @@ TEST_CASE("keys change with what is compiled, and with nothing else", "[request]
   others[4].max = true;
   others[5].packed = true;
   others[6].out = DType::f32;
-  others[7].wide = true;
+  others[7].offsets64 = true;
   others[8].exact = true;
   others[9].tma = false;
   others[10].heads = 2;

@@ -1,5 +1,5 @@
-// tests/runtime/engines/oracle/apart.test.cpp — the oracle where q and keys are described apart, against dense calls by
-// entry
+// tests/runtime/engines/oracle/per_entry.test.cpp — the oracle where q and keys are described apart, against dense
+// calls by entry
 #include <attune/attune.h>
 
 #include <limits>
