@@ -21,17 +21,17 @@ struct KernelChoices {
   std::vector<std::string> story;  ///< kernels that cannot take the call, and why
   std::string refused;             ///< why the preferred kernel is not the first of them, or empty
 };
-/// The widest ordinary head; the columns of a latent head, and how many of them are values; the rows of a latent tile.
-constexpr std::int64_t widest_head = 256, latent_d = 576, latent_dv = 512;
-constexpr int latent_rows = 64;
-/// KernelSpec::latent, where values are a view of the keys' first columns or not; and then KernelSpec::heads.
-bool is_latent(std::int64_t d, std::int64_t dv, bool values_within_keys);
-int latent_heads_to_share(std::int64_t group);
+/// The widest ordinary head; the columns of an MLA head, and how many of them are values; the rows of an MLA tile.
+constexpr std::int64_t widest_head = 256, mla_d = 576, mla_dv = 512;
+constexpr int mla_rows = 64;
+/// KernelSpec::mla, where values are a view of the keys' first columns or not; and then KernelSpec::heads.
+bool is_mla(std::int64_t d, std::int64_t dv, bool values_within_keys);
+int mla_heads_to_share(std::int64_t group);
 
 /// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
 int heads_to_share(std::int64_t q_len, std::int64_t group);
-/// KernelSpec::few for such calls.
-bool few_rows(std::int64_t q_len, std::int64_t group);
+/// KernelSpec::decode for such calls.
+bool is_decode(std::int64_t q_len, std::int64_t group);
 /// `preference` may be null. `among`: the kernels to choose from, the last of which takes any call.
 KernelChoices choose(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind = {},
                      const Preference* preference = nullptr, Kernels among = kernels());
