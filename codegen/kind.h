@@ -14,7 +14,7 @@ namespace attune::codegen {
 enum class CoverKind : std::uint8_t {
   full,    ///< all, and no pair is removed
   causal,  ///< a first part of the keys
-  window,  ///< a stretch of the keys: few tiles, and many of them partial
+  window,  ///< a range of the keys: few tiles, and many of them partial
   listed,  ///< those on lists
   pairs,   ///< all, and the kernel asks for each pair whether it stays
 };

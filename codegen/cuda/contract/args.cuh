@@ -82,7 +82,7 @@ struct DecodeArgs {
   PageTable page_table;
   const int* tiles;  ///< as ForwardArgs has them
   int tile_stride, tile_batches, tile_heads;
-  float* parts;        ///< two for each block: rows of results of all queries and heads of a tile, then their Parts
+  float* parts;  ///< two for each block: rows of results of all queries and heads of a tile, then their RowPartials
   unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
   int paired;          ///< each tile is shared by two blocks, a cluster, which count no arrivals
 };

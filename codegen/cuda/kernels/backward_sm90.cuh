@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, of_group = thread % 128;
   const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), h = static_cast<int>(gridDim.y - 1 - blockIdx.y),
             b = static_cast<int>(gridDim.z - 1 - blockIdx.z);
-  const Stretch queries = stretch<Tile>(args.q_starts, b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
   let_next_start();
   wait_for_kernel_before();
   if (tile * Tile::m >= queries.length) return;

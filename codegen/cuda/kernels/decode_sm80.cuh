@@ -190,7 +190,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
 
   /// False: nothing is stored, the tile needs the exact path.
   __device__ bool end(bool whole, Sharing sharing, int nth) {
-    const Part part[2] = {softmax.part(0, 0), softmax.part(0, 1)};
+    const RowPartial part[2] = {softmax.part(0, 0), softmax.part(0, 1)};
     if constexpr (!ExactPath)
       if (__syncthreads_or(has_non_finite(o[0], finite(part[0].sum), finite(part[1].sum)))) return false;
     this->store(o[0], part, whole, sharing, nth);

@@ -63,7 +63,7 @@ struct Block80 {
 
   const Args& args;
   const Place80 place;
-  const Stretch queries, keys;
+  const Range queries, keys;
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first;  ///< query
@@ -74,7 +74,7 @@ struct Block80 {
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
   Ended ended[tall][2];
 
-  __device__ Block80(const Args& args, const User& user, Place80 place, Stretch queries, int first, unsigned shared)
+  __device__ Block80(const Args& args, const User& user, Place80 place, Range queries, int first, unsigned shared)
       : args(args), place(place), queries(queries), keys(own_keys()), shared(shared), first(first), k(keys_of(args.k)),
         v(keys_of(args.v)),
         // Rows of heads that do not exist repeat the last head.
@@ -85,8 +85,8 @@ struct Block80 {
 
   // ---- what may be the entry's own -------------------------------------------------------------------------------
 
-  __device__ Stretch own_keys() const {
-    Stretch out = stretch<Tile>(args.kv_starts, place.b, args.kv_len);
+  __device__ Range own_keys() const {
+    Range out = range_of<Tile>(args.kv_starts, place.b, args.kv_len);
     if constexpr (is_per_entry<Tile>)
       if (args.kv_lens.at) out.length = max(min(args.kv_lens.at[place.b * args.kv_lens.stride], out.length), 0);
     return out;
@@ -334,7 +334,7 @@ template <class Tile, class User>
 [[noreturn]] __device__ __noinline__ void exact_path(const ForwardArgs80<Tile>& args, const User& user,
                                                      unsigned shared) {
   const auto place = Place80::of<Tile>(args);
-  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, place.b, args.q_len);
   using Block = Block80<Tile, User, true>;
   const int end = min((place.tile + 1) * queries_of<Tile>, queries.length);
   for (int first = place.tile * queries_of<Tile>; first < end; first += Block::queries_here) {
@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(Tile::warps * 32)
   extern __shared__ __align__(128) unsigned char memory[];
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   const auto place = Place80::of<Tile>(args);
-  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, place.b, args.q_len);
   const int first = place.tile * queries_of<Tile>;
   if (first >= queries.length) return;
   if (!Block80<Tile, User, false>(args, user, place, queries, first, shared).run())

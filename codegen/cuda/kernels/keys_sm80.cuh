@@ -66,7 +66,7 @@ struct Keys80 {
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int b, kv_head, tile, tiles;  ///< b: of k
-  Stretch keys{};
+  Range keys{};
   Fragment<1, dk_width> dk;
   Fragment<1, dv_width> dv;
 
@@ -82,7 +82,7 @@ struct Keys80 {
     tile = within / here;
     b = set / kv_heads;
     kv_head = set % kv_heads;
-    keys = stretch<Tile>(args.kv_starts, b, args.kv_len);
+    keys = range_of<Tile>(args.kv_starts, b, args.kv_len);
   }
 
   __device__ int first_key() const { return tile * n; }
@@ -100,12 +100,12 @@ struct Keys80 {
   /// A query head of a batch entry that reads these keys.
   struct Reader {
     Where at;
-    Stretch queries;
+    Range queries;
     Head head;
     float factor;
   };
   __device__ Reader reader(int of_b, int h) const {
-    Reader out{.at = {}, .queries = stretch<Tile>(args.q_starts, of_b, args.q_len), .head = {}, .factor = 1};
+    Reader out{.at = {}, .queries = range_of<Tile>(args.q_starts, of_b, args.q_len), .head = {}, .factor = 1};
     out.at = {of_b, h, out.queries.length, keys.length};
     out.head = user.head(out.at);
     out.factor = factor_of(user, out.head);

@@ -52,7 +52,7 @@ struct Queries80 {
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int tile, tiles;
-  Stretch queries{}, keys{};
+  Range queries{}, keys{};
   Where at{};
   Int origin = 0;
   Head head{};
@@ -81,8 +81,8 @@ struct Queries80 {
   }
   __device__ Queries80(const BackwardArgs& args, const User& user, unsigned shared, Place place)
       : args(args), user(user), shared(shared), tile(place.tile), tiles(place.tiles),
-        queries(stretch<Tile>(args.q_starts, place.b, args.q_len)),
-        keys(stretch<Tile>(args.kv_starts, place.b, args.kv_len)), at{place.b, place.h, queries.length, keys.length},
+        queries(range_of<Tile>(args.q_starts, place.b, args.q_len)),
+        keys(range_of<Tile>(args.kv_starts, place.b, args.kv_len)), at{place.b, place.h, queries.length, keys.length},
         origin(args.q_offset + place.tile * m), head(user.head(at)),
         factor(factor_of(user, head)), reach{reach_of(0), reach_of(1)} {}
 

@@ -51,7 +51,7 @@ __device__ inline bool has_neighbours(const Rows80& rows) {
 /// not exist, so that no read waits for another. An element at a time this took 84 us for 16384 tokens of 2048 columns,
 /// four at a time 38; to read them takes 31.
 template <class Tile>
-__device__ inline void products_of_rows(float (&sums)[rows_each], const BackwardArgs& args, int b, int h, Stretch of,
+__device__ inline void products_of_rows(float (&sums)[rows_each], const BackwardArgs& args, int b, int h, Range of,
                                         int q, int lane) {
   using Out = typename Tile::Out;
   using Element = typename Tile::Element;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(rows_threads) rows(const __grid_constant__ Bac
   constexpr int apart = rows_threads / rows_lanes;
   const int lane = static_cast<int>(threadIdx.x) % rows_lanes, tiles = (args.q_len + rows_of_block - 1) / rows_of_block,
             head = static_cast<int>(blockIdx.x) / tiles, b = head / args.q_heads, h = head % args.q_heads;
-  const Stretch queries = stretch<Tile>(args.q_starts, b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
   const int first = static_cast<int>(blockIdx.x) % tiles * rows_of_block,
             q = first + static_cast<int>(threadIdx.x) / rows_lanes;
   if (first >= queries.length) return;

@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(diagonals_threads)
   // The repair has added the terms pair by pair.
   if (*args.non_finite) return;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const Where at{b, h, stretch<Tile>(args.q_starts, b, args.q_len).length,
-                 stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+  const Where at{b, h, range_of<Tile>(args.q_starts, b, args.q_len).length,
+                 range_of<Tile>(args.kv_starts, b, args.kv_len).length};
   if (at.q_len == 0 || at.kv_len == 0) return;
   // Four distances, places of which lie side by side: their first one is a multiple of 4.
   const int least = 1 - at.kv_len, apart = diagonals_apart<Tile>(args), tiles = (at.kv_len + Tile::n - 1) / Tile::n,

@@ -180,7 +180,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     if (!to.to.data) return;
     const unsigned area = staging();
     const WarpRows rows{
-        to,     args.kv_shared ? 0 : b, kv_head, stretch<Tile>(args.kv_starts, b, args.kv_len), this->keys - lane / 4,
+        to,     args.kv_shared ? 0 : b, kv_head, range_of<Tile>(args.kv_starts, b, args.kv_len), this->keys - lane / 4,
         columns};
     if (stores_eights<Element>(to, columns))
       store_sixteen<Element>(x, by, rows, area, lane);

@@ -31,7 +31,7 @@ struct SharedDecode {
   static constexpr int ring = at.ring, q = at.q, met = at.met, parts = at.parts, last = at.last, before = at.before,
                        slot_bytes = at.slot_bytes, ring_bytes = at.ring_bytes, met_rows = at.met_rows,
                        met_pitch = at.met_pitch, met_bytes = at.met_bytes, bytes = at.bytes;
-  static_assert(at.part == sizeof(Part));
+  static_assert(at.part == sizeof(RowPartial));
 };
 
 // ---- the ring ----------------------------------------------------------------------------------------------------

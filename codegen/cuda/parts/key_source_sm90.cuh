@@ -32,9 +32,9 @@ struct TmaKeys {
 
   const ForwardArgs& args;
   int b, head, batch;
-  Stretch keys;
+  Range keys;
 
-  __device__ TmaKeys(const ForwardArgs& args, int b, int head, Stretch keys)
+  __device__ TmaKeys(const ForwardArgs& args, int b, int head, Range keys)
       : args(args), b(b), head(head), batch(args.kv_shared ? 0 : b), keys(keys) {}
 
   /// Packed sequences follow one another along the positions of one batch entry.

@@ -8,11 +8,11 @@ namespace attune {
 /// Four columns of a row of results, of some of its keys.
 struct PartOfRow {
   float o[4] = {};
-  Part part{0, -infinity};
+  RowPartial part{0, -infinity};
 
   struct Other {
     float4 o{};
-    Part part{0, -infinity};
+    RowPartial part{0, -infinity};
   };
   /// Joins what other keys give. The order of calls decides the last bits.
   template <int Count>

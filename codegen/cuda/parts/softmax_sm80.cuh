@@ -143,7 +143,7 @@ struct Softmax80 {
   }
 
   /// What the keys that were visited come to.
-  __device__ Part part(int t, int r) const {
+  __device__ RowPartial part(int t, int r) const {
     return {row_sum(sum[t][r]), Running ? top[t][r] * factor(r) : User::traits.most};
   }
   __device__ Ended end(int t, int r) const {

@@ -111,7 +111,7 @@ struct Schedule {
   /// first. It has at most one place more than tiles.
   __device__ Work unordered(const ForwardArgs& args, int nth, Heads heads) const {
     const int b = sequence_at<queries_of<Tile>>(args.q_starts, args.batch, nth);
-    const int length = stretch<Tile>(args.q_starts, b, args.q_len).length;
+    const int length = range_of<Tile>(args.q_starts, b, args.q_len).length;
     return {b, q_tiles_of<Tile>(length) - 1 - (nth - place_of<queries_of<Tile>>(args.q_starts, b)), heads};
   }
 };
@@ -126,7 +126,7 @@ struct Item {
   int owners;  ///< a bit for each warp that the tile is recomputed for; or `all`
   Work work;
   Walk walk;
-  Stretch queries, keys;  ///< positions of its sequence
+  Range queries, keys;  ///< positions of its sequence
 };
 static_assert(sizeof(Item) == item_bytes);
 
@@ -171,7 +171,7 @@ struct Recompute {
 template <class Tile, class User>
 struct Items {
   using Shared = Shared90<Tile>;
-  /// Without packed sequences all stretches are alike, and are not handed over.
+  /// Without packed sequences all ranges are alike, and are not handed over.
   static constexpr int words = item_bytes / 4 - (is_packed<Tile> ? 0 : 4);
 
   const ForwardArgs& args;
@@ -205,8 +205,8 @@ struct Items {
     if constexpr (!User::traits.listed) item.walk.list = nullptr;
     if constexpr (Tile::heads == 1) item.work.heads.count = 1;
     if constexpr (!is_packed<Tile>) {
-      item.queries = stretch<Tile>(args.q_starts, 0, args.q_len);
-      item.keys = stretch<Tile>(args.kv_starts, 0, args.kv_len);
+      item.queries = range_of<Tile>(args.q_starts, 0, args.q_len);
+      item.keys = range_of<Tile>(args.kv_starts, 0, args.kv_len);
     }
     return item;
   }
@@ -222,8 +222,8 @@ struct Items {
 template <class Tile, class User>
 __device__ inline Item item_of(const ForwardArgs& args, const User& user, const Schedule<Tile>& schedule, Work work,
                                int index, int owner) {
-  const Stretch queries = stretch<Tile>(args.q_starts, work.b, args.q_len),
-                keys = stretch<Tile>(args.kv_starts, work.b, args.kv_len);
+  const Range queries = range_of<Tile>(args.q_starts, work.b, args.q_len),
+              keys = range_of<Tile>(args.kv_starts, work.b, args.kv_len);
   Walk walk;
   if constexpr (User::traits.listed) {
     walk = walk_list(args, work.b, work.heads.first, schedule.q_tiles, work.tile);

@@ -8,11 +8,11 @@ namespace attune {
 
 /// The positions of a batch entry: all there are, or those of a sequence within packed tensors. Starts on the device
 /// are not checked; a sequence counts as no longer than `length`, whatever they say.
-struct Stretch {
+struct Range {
   int start, length;
 };
 template <class Tile>
-__device__ inline Stretch stretch(const int* starts, int b, int length) {
+__device__ inline Range range_of(const int* starts, int b, int length) {
   if constexpr (is_packed<Tile>)
     if (starts) return {starts[b], min(starts[b + 1] - starts[b], length)};
   return {0, length};

@@ -87,8 +87,8 @@ struct KeysByQueries {
   /// computed as it changes.
   __device__ void enter_head(int b, int h) {
     if (at.b != b || at.h != h) {
-      at = {b, h, stretch<Tile>(args.q_starts, b, args.q_len).length,
-            stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+      at = {b, h, range_of<Tile>(args.q_starts, b, args.q_len).length,
+            range_of<Tile>(args.kv_starts, b, args.kv_len).length};
       head = user.head(at);
       factor = factor_of(user, head);
     }
@@ -198,7 +198,7 @@ __device__ inline void store4(const Gradient& to, long long offset, int count, f
 struct WarpRows {
   const Gradient& to;
   int b, h;
-  Stretch of;
+  Range of;
   int row, width;
 };
 
