@@ -1,16 +1,16 @@
-// codegen/cuda/kernels/decode_sm80.cuh — the decode, for any card since sm_80: all blocks share the keys
+// codegen/cuda/kernels/decode_sm80.cuh — split-KV decode, for any GPU since sm_80
 //
 // A tile of queries has at most 16 rows: a few queries of the heads that share keys. Its warps divide the keys, not the
-// rows: each has a ring of slots of its own, which it fills with keys and values in turn, and its own maxima, sums and
-// results. They meet only at the end of a tile. Blocks stay, and take equal shares of all keys (cuts_sm80.cuh): the
-// next tile's keys are under way while this one's results are stored.
+// rows: each warp has its own ring of slots, which it fills with keys and values alternately, and its own maxima, sums
+// and results. Warps combine only at the end of a tile. Blocks are persistent and take equal shares of all keys
+// (cuts_sm80.cuh): the next tile's keys load while this tile's results are stored.
 //
-// What is removed reaches nothing: rows behind the last key are zeros in shared memory, whatever memory holds. Where a
-// result is not finite although its row's sum is, the block does that tile and all after it on the exact path, as
-// forward_sm80.cuh does; of splits, that one alone.
+// Masked-out values never reach a result: rows past the last key are zeros in shared memory, whatever memory holds.
+// Where a result is non-finite although its row's sum is finite, the block computes that tile and all later ones on the
+// exact path, as forward_sm80.cuh does; with a fixed split size, that split alone.
 //
-// With a fixed split size, blocks take whole splits of a tile's keys, each of which has a maximum, sums and results of
-// its own; the last to arrive adds up all of them. What a row gets then hangs on its own keys alone.
+// With a fixed split size, blocks take whole splits of a tile's keys. Each split has its own maximum, sums and results;
+// the last block to arrive combines them. Each row's result then depends only on its own keys.
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:

@@ -1,14 +1,14 @@
-// codegen/cuda/kernels/forward_sm80.cuh — the portable forward, for any card since sm_80: every width, stride and type
+// codegen/cuda/kernels/forward_sm80.cuh — the portable forward, for any GPU since sm_80: every width, stride and type
 //
-// A block computes a tile of queries of one head, a warp 16 or 32 of them; all warps share the tiles of keys and values
-// that they copy into shared memory. With one stage, values arrive while scores are computed, and keys while values are
-// used; with more, whole tiles arrive ahead. Probabilities stay in registers. A prob mod that is not a multiple of p
-// walks the keys twice: for the sums, then for the results.
+// A block computes a tile of queries of one head; a warp computes 16 or 32 of them. All warps share the tiles of keys
+// and values that they copy into shared memory. With one stage, values load while scores are computed, and keys load
+// while values are used; with more stages, whole tiles load ahead. Probabilities stay in registers. A prob mod that is
+// not a multiple of p needs two passes over the keys: one for the sums, one for the results.
 //
-// A removed pair has p = 0 and must add nothing, even if its value is infinite or NaN. Values are not checked. Instead,
-// if a result is infinite or NaN while its row's sum is finite, the block starts again on the exact path, which keeps
-// finite and other values apart. This takes such blocks some six times as long; other blocks pay one comparison a
-// result.
+// A masked-out pair has p = 0 and must add nothing, even if its value is infinite or NaN. Values are not checked.
+// Instead, if a result is non-finite while its row's sum is finite, the block starts again on the exact path, which
+// separates finite and non-finite values. The exact path takes some six times as long; other blocks pay one comparison
+// per result.
 //
 // Tile: Element (bf16, f16, float) of q, k and v, Out (also another of these) of o; m queries, n keys, multiples of 16;
 // warps, so that m is 16 or 32 of them; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many

@@ -1,9 +1,9 @@
-// codegen/cuda/kernels/queries_sm80.cuh — the portable backward of q, for any card since sm_80: every width, stride and
+// codegen/cuda/kernels/queries_sm80.cuh — the portable backward of q, for any GPU since sm_80: every width, stride and
 // type
 //
-// A block keeps a tile of queries of one head and walks the keys, a warp for 16 queries, as forward_sm80.cuh does. Keys
-// and values arrive a tile ahead. Where a row's delta is not the product of o and grad_o, a first walk sums it and
-// stores it, for the kernel of keys too.
+// A block keeps a tile of queries of one head, 16 per warp, and iterates over the keys, as forward_sm80.cuh does. Keys
+// and values load one tile ahead. Where a row's delta is not the product of o and grad_o, a first pass sums and stores
+// it, also for keys_sm80.cuh.
 //
 // Removed pairs: as keys_sm80.cuh has it.
 //

@@ -1,9 +1,9 @@
-// codegen/cuda/kernels/rows.cuh — what the backward must know of a row before any pair: its delta
+// codegen/cuda/kernels/rows.cuh — the backward's preprocess: delta of each row, sum(o * grad_o) - grad_lse
 //
 // Tile: Element (bf16, f16, float) of grad_o, Out (also another of these) of o; width_v columns; layout; of_o: delta is
-// the product of o and grad_o, else a kernel that walks the row adds to what is left here. rows_lanes threads for each
-// row of each head of each batch entry, rows_each rows one after another, rows_threads a block, blocks of one head
-// after another.
+// the product of o and grad_o; otherwise a kernel that iterates over the row adds to what is stored here. rows_lanes
+// threads for each row of each head of each batch entry, rows_each rows one after another, rows_threads per block;
+// blocks of one head follow one another.
 #pragma once
 
 #include "codegen/cuda/parts/backward_sm80.cuh"

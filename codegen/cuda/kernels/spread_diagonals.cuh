@@ -1,8 +1,8 @@
-// codegen/cuda/kernels/spread_diagonals.cuh — sums along diagonals, added to the captured tensors whose places hang on
-// q - kv
+// codegen/cuda/kernels/spread_diagonals.cuh — adds sums along diagonals to captured tensors whose index depends on q -
+// kv
 //
-// For kernels that sum along diagonals, behind them and their repair. Tile: that kernel's. A thread for each distance q
-// - kv: (diagonals_threads distances, head, batch entry).
+// Runs after kernels that sum along diagonals, and after their repair. Tile: that kernel's. One thread per distance
+// q - kv: (diagonals_threads distances, head, batch entry).
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"

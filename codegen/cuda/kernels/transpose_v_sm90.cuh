@@ -1,7 +1,7 @@
 // codegen/cuda/kernels/transpose_v_sm90.cuh — all values of a call transposed in memory, before forward_e4m3_sm90.cuh
 //
-// A block transposes a tile of keys of a head: in by TMA, transposed in shared memory, out by TMA. The
-// tiles of a head follow one another, those of packed sequences from their places on (place_of).
+// A block transposes one tile of values of a head: it loads by TMA, transposes in shared memory, and stores by TMA. The
+// tiles of a head follow one another; those of a packed sequence begin at its place (place_of).
 //
 // Tile: Element is e4m3; n, dv; layout.
 #pragma once
