@@ -1,5 +1,5 @@
-// codegen/cuda/parts/backward_producer_sm90.cuh — the producer warp of Hopper's backward: finds the steps of the items
-// that its block takes, loads them, and prepares the ends of rows
+// codegen/cuda/parts/backward_producer_sm90.cuh — the producer warp of Hopper's backward: finds the steps of its
+// block's items, loads their operands, and prepares what rows need at their end
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"

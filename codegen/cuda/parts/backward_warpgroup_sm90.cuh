@@ -1,5 +1,5 @@
-// codegen/cuda/parts/backward_warpgroup_sm90.cuh — what a consumer warpgroup of Hopper's backward holds in registers:
-// its products, its pairs, and its results on their way
+// codegen/cuda/parts/backward_warpgroup_sm90.cuh — the registers of a consumer warpgroup of Hopper's backward: its
+// products, its pairs, and its results on their way to memory
 #pragma once
 
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"

@@ -1,8 +1,8 @@
-// codegen/cuda/parts/cuts_sm80.cuh — which keys a block of decode_sm80.cuh works on: equal shares of all tiles in a row
+// codegen/cuda/parts/cuts_sm80.cuh — split-KV: which keys a block of decode_sm80.cuh works on, equal shares of all
 //
-// No one plans ahead: each block finds its own share from the lengths and the mask, which are on the device. A tile of
-// queries is cut where a block's share ends. Blocks that share a tile count up when they have written their parts, and
-// the last one merges these in the order of keys, so that bits do not depend on timing.
+// There is no planning step: each block computes its share of the keys on the device, from the lengths and the mask. A
+// tile of queries is split where a block's share ends. Each block of a split tile increments a counter once it has
+// written its part; the last one combines the parts in the order of keys, so that bits do not depend on timing.
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"
@@ -11,7 +11,7 @@
 
 namespace attune {
 
-/// A tile's queries, and its keys as far as they exist. Positions that expressions see are rows and an offset.
+/// A tile's queries, and those of its keys that exist. Expressions see positions as rows plus an offset.
 struct DecodeTile {
   int b, kv_head;
   Heads heads;

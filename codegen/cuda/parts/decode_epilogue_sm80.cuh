@@ -1,5 +1,5 @@
-// codegen/cuda/parts/decode_epilogue_sm80.cuh — the end of a tile of decode_sm80.cuh: what its warps, and the blocks
-// that share it, have of each row is added up and stored
+// codegen/cuda/parts/decode_epilogue_sm80.cuh — the epilogue of decode_sm80.cuh: combines the parts of each row that
+// warps and blocks have, and stores the result
 #pragma once
 
 #include "codegen/cuda/parts/decode_ring_sm80.cuh"

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/decode_ring_sm80.cuh — the shared memory of a block of decode_sm80.cuh, and the keys and values on
-// their way into each warp's ring there
+// codegen/cuda/parts/decode_ring_sm80.cuh — the shared memory of a block of decode_sm80.cuh, and how each warp loads
+// keys and values into its ring there
 #pragma once
 
 #include "codegen/cuda/layout/decode_sm80.cuh"

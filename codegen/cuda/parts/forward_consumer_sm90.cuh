@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_consumer_sm90.cuh — what a consumer warpgroup of Hopper's forward does: a prologue, an
-// iteration for each tile of keys, an epilogue
+// codegen/cuda/parts/forward_consumer_sm90.cuh — a consumer warpgroup of Hopper's forward: prologue, main loop over
+// tiles of keys, epilogue
 #pragma once
 
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"

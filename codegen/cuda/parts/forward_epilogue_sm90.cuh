@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_epilogue_sm90.cuh — the end of a tile of queries of Hopper's forward: o = o / l, lse and
-// max, results to memory
+// codegen/cuda/parts/forward_epilogue_sm90.cuh — the epilogue of Hopper's forward: o = o / l, lse and max, results to
+// memory
 #pragma once
 
 #include "codegen/cuda/parts/epilogue.cuh"

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_producer_sm90.cuh — the producer warp of Hopper's forward: queries, keys and values into
-// rings of stages
+// codegen/cuda/parts/forward_producer_sm90.cuh — the producer warp of Hopper's forward: loads queries, keys and values
+// into rings of stages
 #pragma once
 
 #include "codegen/cuda/parts/key_source_sm90.cuh"

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_scores_sm90.cuh — what a consumer warpgroup of Hopper's forward holds in registers, and
-// its pairs: scores become exponents, removed ones -inf
+// codegen/cuda/parts/forward_scores_sm90.cuh — the registers of a consumer warpgroup of Hopper's forward; scores become
+// exponents of two, masked-out ones -inf
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"

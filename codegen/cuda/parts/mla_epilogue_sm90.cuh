@@ -1,5 +1,5 @@
-// codegen/cuda/parts/mla_epilogue_sm90.cuh — the end of a tile of MLA on Hopper: results, or a part of them, to memory;
-// rows computed once more, pair by pair
+// codegen/cuda/parts/mla_epilogue_sm90.cuh — the epilogue of MLA on Hopper: stores results or a part of them;
+// recomputes rows pair by pair on the exact path
 #pragma once
 
 #include "codegen/cuda/parts/mla_warpgroup_sm90.cuh"

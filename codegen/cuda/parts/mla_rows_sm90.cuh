@@ -7,8 +7,8 @@
 
 namespace attune {
 
-/// A tile of queries, all of whose blocks (a cluster of Tile::cluster) read the same keys. A key head's queries and
-/// heads are units of Tile::m rows, sets of heads within tiles of queries; each block has one of them.
+/// A tile of queries. All of its blocks (a cluster of Tile::cluster) read the same keys. The queries and heads of a key
+/// head are divided into units of Tile::m rows, sets of heads within tiles of queries; each block has one unit.
 template <class Tile>
 struct MlaTile {
   int b, kv_head, first_unit, units;

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/mla_warpgroup_sm90.cuh — what a consumer warpgroup of MLA on Hopper holds in registers, and its
-// steps: scores, probabilities of both warpgroups times its half of the values
+// codegen/cuda/parts/mla_warpgroup_sm90.cuh — the registers of a consumer warpgroup of MLA on Hopper, and its steps:
+// scores, then the probabilities of both warpgroups times its half of the values
 #pragma once
 
 #include "codegen/cuda/parts/mla_items_sm90.cuh"

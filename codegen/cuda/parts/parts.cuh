@@ -1,4 +1,4 @@
-// codegen/cuda/parts/parts.cuh — parts of a row's results, each over some of its keys, on their way to all of them
+// codegen/cuda/parts/parts.cuh — combines the parts of a row, each computed over some of its keys
 #pragma once
 
 #include "codegen/cuda/parts/softmax.cuh"

@@ -1,8 +1,8 @@
-// codegen/cuda/parts/ring_sm90.cuh — rings of stages in shared memory, whose barriers say when a stage is full and when
-// it is empty; names for the hardware's barriers
+// codegen/cuda/parts/ring_sm90.cuh — rings of stages in shared memory with full and empty barriers; names for the
+// hardware's barriers
 //
-// A producer acquires a stage, fills it and arrives at `full`; consumers wait for it, read, and release it. Producer
-// and consumers each count places of their own.
+// A producer acquires a stage, fills it and arrives at `full`. Consumers wait for `full`, read the stage, and release
+// it. The producer and each consumer keep their own Place.
 #pragma once
 
 #include "codegen/cuda/ptx/mbarrier.cuh"

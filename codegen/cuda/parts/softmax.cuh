@@ -1,5 +1,4 @@
-// codegen/cuda/parts/softmax.cuh — what every kernel's softmax is made of: powers of two, maxima and sums of a row, its
-// end
+// codegen/cuda/parts/softmax.cuh — shared by every kernel's softmax: powers of two, maxima and sums of a row, its end
 #pragma once
 
 #include "codegen/cuda/contract/mod.cuh"

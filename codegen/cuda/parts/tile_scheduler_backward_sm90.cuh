@@ -1,5 +1,5 @@
-// codegen/cuda/parts/tile_scheduler_backward_sm90.cuh — which tiles of keys a block of backward_sm90.cuh works on: the
-// order of items, their steps, and where these lie in shared memory
+// codegen/cuda/parts/tile_scheduler_backward_sm90.cuh — the tile scheduler of backward_sm90.cuh: the order of items
+// (tiles of keys), their steps, and where steps lie in shared memory
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"

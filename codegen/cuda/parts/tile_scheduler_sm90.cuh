@@ -1,5 +1,5 @@
-// codegen/cuda/parts/tile_scheduler_sm90.cuh — which tiles of queries a block of forward_sm90.cuh works on, and where
-// they lie meanwhile: its shared memory, the order of tiles, and the tile scheduler
+// codegen/cuda/parts/tile_scheduler_sm90.cuh — the tile scheduler of Hopper's forward: which tiles of queries a block
+// works on, in which order, and the block's shared memory
 #pragma once
 
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"

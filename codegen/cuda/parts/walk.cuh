@@ -6,8 +6,8 @@
 
 namespace attune {
 
-/// The positions of a batch entry: all there are, or those of a sequence within packed tensors. Starts on the device
-/// are not checked; a sequence counts as no longer than `length`, whatever they say.
+/// The positions of a batch entry: all of them, or those of a sequence within packed tensors. Starts on the device are
+/// not checked; a sequence is cut off at `length`, whatever its starts say.
 struct Range {
   int start, length;
 };

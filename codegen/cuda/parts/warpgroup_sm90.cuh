@@ -1,5 +1,5 @@
-// codegen/cuda/parts/warpgroup_sm90.cuh — what the warpgroups of Hopper's backward kernels share: pairs of scores that
-// stand as k q^T, products of a warpgroup, results on their way to memory
+// codegen/cuda/parts/warpgroup_sm90.cuh — shared by the warpgroups of Hopper's backward kernels: pairs of S^T = K Q^T,
+// wgmma products, results on their way to memory
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
