@@ -5,8 +5,8 @@
 
 namespace attune {
 
-/// The factors of a row's result: o = (sum * factor) * own + before * o_before. `factor` and `own` are separate, so that
-/// a row without pairs gives 0 whatever its sums are.
+/// The factors of a row's result: o = (sum * factor) * own + before * o_before. `factor` and `own` are separate, so
+/// that a row without pairs gives 0 whatever its sums are.
 struct Finished {
   float factor, own, before;
   float lse;  ///< of all keys

@@ -4,8 +4,8 @@
 
 namespace attune {
 
-/// `sets` sets of `of_set` tiles each. A section has `section` sets, the last section what is left. Within a section the
-/// nth tiles of all sets follow one another. Index: a type that counts all tiles of a call.
+/// `sets` sets of `of_set` tiles each. A section has `section` sets, the last section what is left. Within a section
+/// the nth tiles of all sets follow one another. Index: a type that counts all tiles of a call.
 template <class Index>
 struct Sections {
   int sets, section, of_set;
