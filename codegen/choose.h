@@ -40,7 +40,7 @@ KernelChoices choose(const KernelSpec& spec, const ModFacts& facts, const CallKi
 
 /// Those that together are a backward for such calls: one kernel for all of it, or those of q and of k and v.
 std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts);
-/// Has this way the preferred kernel? If none has it, each way is asked for it, and refuses.
+/// True if this way has the preferred kernel. If none has it, every way is asked for it and refuses.
 bool takes(const Preference& preference, Way way);
 
 /// The plan's kernel, and all members of its tile.

@@ -71,7 +71,7 @@ struct KernelDescriptor {
   /// What follows a struct of `args` in that of its own, if it has one.
   const OwnArgs* own = nullptr;
 
-  /// Device files beside those of the library: a test's.
+  /// Device files besides those of the library: a test's.
   std::span<const Header> headers{};
 
   /// The calls that it is made for: from others it is left out without a word. Null: all.
@@ -97,10 +97,10 @@ int most_shared(int arch);
 /// fill in.
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n);
 
-/// Do blocks share the keys of tiles (split-KV)? Then a launch needs room for parts of results, and entries apart
-/// from queries.
+/// True for split-KV kernels, whose blocks share the keys of tiles. Then a launch needs room for parts of results, and
+/// entries apart from queries.
 bool cuts_keys(const KernelDescriptor& kernel);
-/// Does it take the heads of MLA alone, as KernelSpec::mla says?
+/// True if it is for MLA alone, as in KernelSpec::mla.
 bool takes_mla(const KernelDescriptor& kernel);
 
 /// A line before wgmma.cuh that has it define products of these widths alone; it defines all unless told.

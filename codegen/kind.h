@@ -21,7 +21,7 @@ enum class CoverKind : std::uint8_t {
 /// What a score costs.
 enum class ModKind : std::uint8_t {
   scaled,  ///< nothing: a factor of the exponent
-  affine,  ///< a term beside s
+  affine,  ///< a term besides s
   heavy,   ///< functions of s, or a prob mod
   reads,   ///< elements of captured tensors, for each pair
 };

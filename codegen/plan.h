@@ -66,7 +66,7 @@ struct KernelPlan {
   Tile tile{};
   Variant variant{};  ///< what the tile was cut by: all members of the kernel
 
-  /// Has it the arguments that only some calls have?
+  /// True if it has the arguments that only some calls need.
   bool further() const { return spec.before || spec.fixed_split; }
   ArgsKind args() const;
 };

@@ -20,14 +20,14 @@ struct Source {
   std::vector<std::string> options;
   std::string symbol;  ///< the kernel as a name expression; compiling gives its mangled name
   std::vector<std::pair<std::string, std::string>> facts{};  ///< for readers: what the kernel is of
-  std::span<const Header> headers{};                         ///< device files beside those of the library
+  std::span<const Header> headers{};                         ///< device files besides those of the library
 };
 
 /// The source of a plan's kernel. `path`: empty, or where profilers will find the source; then the kernel knows its
 /// lines, which are the user's where expressions were written in C++. The plan says the same of the scale's sign as was
 /// said when the parts were derived.
 Source kernel_source(const GpuParts& parts, const KernelPlan& plan, std::string_view path = {});
-/// The same of a kernel beside it, of the device file `file`, or of one of its name.
+/// The same for a companion kernel, of the device file `file`, or of one of its name.
 Source source_beside(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel,
                      const std::string& file = {});
 /// How many such sources this process has written.
@@ -38,7 +38,7 @@ inline constexpr const char* line_option = "--generate-line-info";
 /// What `struct User` of a backward's source ends with: a pointer for each captured tensor whose gradient is asked for,
 /// to exact_words words for each of its elements (exact_sum.cuh), then one to sums along diagonals, if there are any.
 std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan);
-/// Does such a plan's kernel leave sums along diagonals?
+/// True if the plan's kernel leaves sums along diagonals.
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan);
 
 /// What rows.cuh is compiled for.

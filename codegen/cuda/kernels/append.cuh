@@ -19,7 +19,7 @@ struct NewRow {
 
   __device__ static NewRow of(const AppendArgs& args, int nth) {
     NewRow out{0, nth, 0, 0, false};
-    int b = 0, behind = 0;  // this row, counted from behind the last one
+    int b = 0, behind = 0;  // this row, counted back from the end
     if (args.starts) {
       b = entry_of(args, nth);
       behind = args.starts[b + 1] - nth;

@@ -14,7 +14,7 @@
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// before: as forward_sm80.cuh has them; paged: the KV cache is paged; fixed_split: each of so many keys is a part of
+// before: as forward_sm80.cuh has them; paged: the KV cache is paged; fixed_split: a split of fixed size is a part of
 // its own; fp8_kv: k and v are FP8 (E4M3), and d and dv are multiples of 32. Rows of q, k and v start at multiples of
 // 16 bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
@@ -29,7 +29,7 @@
 
 namespace attune {
 
-/// Is nothing read before queries and keys are? Expressions that read captured tensors hold their addresses.
+/// True if nothing is read before queries and keys. Expressions that read captured tensors hold their addresses.
 template <class Tile, class User>
 __device__ inline bool reads_queries_first(const DecodeArgs& args) {
   return alignof(User) < alignof(void*) && !User::traits.listed && !is_packed<Tile> && !Tile::paged &&
@@ -198,7 +198,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
   }
 };
 
-/// Does the tiles of a share from this one on. Returns the first that needs the exact path, if there is one.
+/// Computes the tiles of a share from this one on. Returns the first that needs the exact path, if there is one.
 template <bool ExactPath, class Tile, class User>
 __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const Share& share, unsigned shared,
                                int tile) {
@@ -236,8 +236,8 @@ template <class Tile, class User>
   leave();
 }
 
-/// Does the splits of a share; on the exact path, one of them. Returns where it ends: at the first split that has to be
-/// done on the exact path, if there is one. Others are not done so: their bits may not hang on that one.
+/// Computes the splits of a share; on the exact path, one of them. Returns where it ends: at the first split that needs
+/// the exact path, if there is one. The other splits stay on the fast path: their bits may not depend on that one.
 template <bool ExactPath, class Tile, class User>
 __device__ inline Cut do_splits(const DecodeArgs& args, const User& user, const Share& share, unsigned shared) {
   const int each = further(args).split_steps;

@@ -45,7 +45,7 @@ struct Block80 {
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
   static constexpr bool two_passes = User::traits.has_prob && !User::traits.linear_prob;
   static constexpr bool running = !fixed_maximum<Tile, User>;
-  /// Where the maximum is not asked for, it may lag behind.
+  /// Where the maximum is not asked for, it may lag.
   static constexpr int slack = Tile::max ? 0 : 8;
   /// Queries stay in registers where these suffice.
   static constexpr int q_steps = Tile::d / per_step;

@@ -47,7 +47,7 @@ __device__ inline bool has_neighbours(const Rows80& rows) {
   return rows.element == size && (reinterpret_cast<unsigned long long>(rows.data) | rows.position) % bytes == 0;
 }
 
-/// Adds this thread's part of o . grad_o for each of its rows, from q on. The last row is read in place of rows that do
+/// Adds this thread's part of o . grad_o for each of its rows, from q on. The last row is read instead of rows that do
 /// not exist, so that no read waits for another. An element at a time this took 84 us for 16384 tokens of 2048 columns,
 /// four at a time 38; to read them takes 31.
 template <class Tile>

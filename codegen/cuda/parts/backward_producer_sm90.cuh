@@ -136,7 +136,7 @@ struct Loader90Backward {
       }
     }
     const float steps = visits * (args.kv_shared ? args.group * args.batch : args.group);
-    // That many steps are what a tile needs to pass on, times the blocks of a large card.
+    // That many steps are what a tile needs to pass on, times the blocks of a large GPU.
     constexpr float apart = items_apart(m, false);
     return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
   }

@@ -166,7 +166,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   }
   /// Until the tile of dq before is out of the stage.
   __device__ void wait_for_sums(int stage, unsigned phase) const { sums(stage).acquire(phase); }
-  /// What was put there is complete, and a proxy_fence() lies behind it.
+  /// What was put there is complete, and a proxy_fence() has followed.
   __device__ void give_sums(int stage) const { arrive_as_warp(sums(stage).full, lane); }
 
   /// The warp's part of what its warpgroup puts dS into, 16 rows of staged().

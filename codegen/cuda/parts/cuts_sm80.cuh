@@ -55,7 +55,7 @@ struct DecodeTile {
 /// A place between two steps of a tile's walk.
 struct Cut {
   int tile, step;
-  /// Are there steps from here to such an end of a share?
+  /// True if steps remain from here to this end of a share.
   __device__ bool is_before(const Cut& end) const { return tile < end.tile || (tile == end.tile && step < end.step); }
 };
 /// The blocks that share a tile: `count` from `first` on. With a fixed split size: the tile, and how many of these it
@@ -86,7 +86,7 @@ struct Even {
   __device__ int before(int nth) const { return nth * each + min(nth, more); }
 };
 
-/// Steps that stay together: tiles are cut at multiples of so many.
+/// Steps that stay together: tiles are split at multiples of this.
 template <class Tile>
 __device__ inline int together(const DecodeArgs& args) {
   if constexpr (has_fixed_split<Tile>)

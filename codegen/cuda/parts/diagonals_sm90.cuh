@@ -32,7 +32,7 @@ struct Diagonals90 {
   const User& user;
   unsigned shared;
   float held[fours] = {};
-  int left = 0;  ///< after so many more tiles nothing is left of it
+  int left = 0;  ///< tiles after which nothing is left of it
   /// Of the step whose tile was summed last, a word a lane, since this warp has few registers. Its tile of queries is
   /// the one that would meet what is held.
   int word = 0;

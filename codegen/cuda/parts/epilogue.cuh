@@ -36,7 +36,7 @@ __device__ inline void put_of_row(const Rows& rows, int b, int h, int position, 
   if (rows.data) rows.data[b * rows.batch + h * rows.head + position * rows.position] = x;
 }
 
-/// Does a row of results have this column? Where Tile::dv is rounded up, Tile::width_v is the width.
+/// True if a row of results has this column. Where Tile::dv is rounded up, Tile::width_v is the width.
 template <class Tile>
 __device__ constexpr bool has_column(int column) {
   if constexpr (requires { Tile::width_v; })

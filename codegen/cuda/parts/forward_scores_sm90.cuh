@@ -49,7 +49,7 @@ struct ForwardScores90 {
     else
       return user;
   }
-  /// Can a full tile's reads go unclamped?
+  /// True if a full tile's reads need no clamping.
   __device__ bool is_inside(int tile) const {
     if constexpr (knows_inside)
       return user.is_inside(head, at, origin, origin + Tile::m, tile * n, tile * n + n);

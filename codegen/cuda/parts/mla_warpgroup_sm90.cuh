@@ -146,7 +146,7 @@ struct MlaWarpgroup90 {
     }
   }
 
-  /// Clears this warpgroup's columns of rows behind the last key: they may hold NaN, and 0 times NaN is no 0.
+  /// Clears this warpgroup's columns of rows past the last key: they may hold NaN, and 0 times NaN is no 0.
   __device__ void clear_tail(int step, int stage) {
     const int key = step < item.end ? item.walk.tile(step) * n : 0, there = item.of.keys.length - key;
     if (step >= item.end || there >= n) return;

@@ -26,7 +26,7 @@ enum NamedBarrier : int {
   all_groups = 1,
   scores_done = 2,        ///< + warpgroup: its scores are there
   probabilities = 4,      ///< + warpgroup: its probabilities are in shared memory
-  warpgroup_cleared = 6,  ///< + warpgroup: its four warps have cleared rows behind the last key
+  warpgroup_cleared = 6,  ///< + warpgroup: its four warps have cleared rows past the last key
 };
 constexpr int warpgroup_threads = 128;  ///< of four warps, which issue products together
 

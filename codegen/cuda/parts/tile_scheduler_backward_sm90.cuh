@@ -23,11 +23,11 @@ struct Step {
   int keys, kv_head;
   int sums;          ///< which tile of all heads' queries; where there is none, what the warp that adds does
   int added_before;  ///< tiles of keys that are added to these queries before this one
-  static constexpr int nothing = -1, no_more = -2;  ///< in place of sums
+  static constexpr int nothing = -1, no_more = -2;  ///< instead of sums
 };
 constexpr int step_words = sizeof(Step) / 4;
 /// Steps outlive their stages: warpgroups read where results belong after they let go of the last one, and the warp
-/// that adds is behind. It is less than six steps behind the producer warp, since stages of queries and of sums lie
+/// that adds is behind. It is less than six steps after the producer warp, since stages of queries and of sums lie
 /// between them.
 constexpr int steps_kept = 8;
 

@@ -21,7 +21,7 @@ __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 constexpr int item_bytes = 64;
 
-/// Have values been transposed, keys along rows, by a kernel before?
+/// True if a kernel before has transposed values, keys along rows.
 template <class Tile>
 constexpr bool come_transposed = requires {
   requires Tile::transposed != 0;
@@ -150,7 +150,7 @@ struct Recompute {
   struct Next {
     int index, owners;
   };
-  /// The first tile on any list behind this one, and the warps that have it. A block takes tiles in the order of their
+  /// The first tile on any list after this one, and the warps that have it. A block takes tiles in the order of their
   /// indices, so lists rise.
   __device__ Next behind(int last) const {
     Next next{0x7fffffff, 0};

@@ -22,7 +22,7 @@ __device__ inline Range range_of(const int* starts, int b, int length) {
 /// and to head r % heads of these.
 template <class Tile>
 constexpr int queries_of = Tile::m / Tile::heads;
-/// How many tiles so many queries take.
+/// How many tiles this many queries take.
 template <class Tile>
 __device__ inline int q_tiles_of(int length) {
   return (length + queries_of<Tile> - 1) / queries_of<Tile>;

@@ -100,7 +100,7 @@ __device__ inline void widened_dots(Fragment<1, N>& s, LoadA load_a, Spot<Line> 
   }
 }
 
-/// FP8 values, as Columns has those of 16 bits; but in place of the eight columns from 8 i on and the next eight,
+/// FP8 values, as Columns has those of 16 bits; but instead of the eight columns from 8 i on and the next eight,
 /// the even and the odd ones of all sixteen.
 template <class Element, class Line>
 struct WidenedColumns {
