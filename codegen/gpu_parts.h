@@ -73,7 +73,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
 /// Those of a forward's kernel. Where entries have lengths or positions of their own, masks that look at data are asked
 /// pair by pair; where results of another call are merged in, there is no sink.
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec);
-/// How often this process has derived them.
+/// Number of times that this process has derived them.
 std::size_t gpu_parts_derived();
 
 /// True if the ends of these bands read summaries of captured tensors.

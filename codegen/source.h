@@ -1,4 +1,4 @@
-// codegen/source.h — a Mod as one CUDA source for one kernel, and the bytes of the arguments that the source declares
+// codegen/source.h — the CUDA source of a Mod for one kernel, and the bytes of the arguments that it declares
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@
 
 namespace attune::codegen {
 
-/// What NVRTC gets.
+/// The input of NVRTC.
 struct Source {
   std::string name;  ///< of the source, for messages: its kernel's
   std::string text;
@@ -30,7 +30,7 @@ Source kernel_source(const GpuParts& parts, const KernelPlan& plan, std::string_
 /// The same for a companion kernel, of the device file `file`, or of one of its name.
 Source source_beside(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel,
                      const std::string& file = {});
-/// How many such sources this process has written.
+/// Number of such sources that this process has generated.
 std::size_t kernel_sources_written();
 /// NVRTC's, for kernels that know their lines.
 inline constexpr const char* line_option = "--generate-line-info";
@@ -41,7 +41,7 @@ std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& pl
 /// True if the plan's kernel leaves sums along diagonals.
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan);
 
-/// What rows.cuh is compiled for.
+/// The calls that an instance of rows.cuh is compiled for.
 struct RowsSpec {
   int arch = 90;
   DType dtype = DType::bf16, out = DType::bf16;  ///< of grad_o; of o
