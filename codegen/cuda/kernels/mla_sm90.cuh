@@ -54,8 +54,7 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
     const Sharing sharing = same.begin > 0 ? share.at_begin : share.at_end;
     const int me = MlaTile<Tile>::sharer();
     group.store(same, (tile - share.begin.tile) & 1,
-                again.whole() ? nullptr
-                              : mla_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
+                same.whole() ? nullptr : mla_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
   }
 }
 
