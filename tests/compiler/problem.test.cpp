@@ -393,7 +393,7 @@ TEST_CASE("lengths and positions of entries", "[problem]") {
 
   const Problem in_pages = check(plain, paged(), {});
   CHECK(in_pages.kv.paged());
-  CHECK(in_pages.per_entry->page == 5);
+  CHECK(in_pages.per_entry->page_size == 5);
   CHECK(in_pages.batch == 2);
   CHECK(in_pages.kv.length == 9);
   Forward whole = paged();
