@@ -124,14 +124,14 @@ Subject::Subject(compiler::BoundMod mod)
 std::string Engine::why_not(const Shape& shape) const {
   const bool takes = mla && shape.mla && shape.d == 576 && shape.dv == 512;
   if (std::max(shape.d, shape.dv) > widest && !takes) return fmt::format("heads wider than {}", widest);
-  if (shape.per_entry() && !apart) return "queries and keys that are described apart";
+  if (shape.per_entry() && !per_entry) return "entries with settings of their own";
   if (shape.e4m3 && products_of_e4m3) {
     if (std::max(shape.d, shape.dv) > 128) return "q, k and v of e4m3 wider than 128";
     const bool in_boxes = shape.layout == Layout::bhsd || shape.layout == Layout::bshd;
     if (!in_boxes || shape.d % 16 || shape.dv % 16)
       return "q, k and v of e4m3 whose rows are not multiples of 16 bytes";
     if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return "o of 32 bits beside e4m3";
-    if (shape.per_entry()) return "q, k and v of e4m3 that are described apart";
+    if (shape.per_entry()) return "q, k and v of e4m3 with per-entry settings";
   }
   if (fp8_kv == Fp8Kv::all || !(shape.fp8_kv || shape.fixed_split_size)) return {};
   const std::string what = shape.fp8_kv ? "k and v of e4m3" : "a fixed split size";

@@ -33,7 +33,7 @@ struct Engine {
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
   std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
-  bool per_entry = false;      ///< takes calls that describe q and keys apart
+  bool per_entry = false;      ///< takes calls with per-entry settings
   std::int64_t widest = 1024;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
   bool mla = false;  ///< takes heads of 576 columns of which values are the first 512, however wide others are
   Fp8Kv fp8_kv = Fp8Kv::all;
