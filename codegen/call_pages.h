@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose.h"
+#include "codegen/call_choices.h"
 #include "codegen/source.h"
 
 namespace attune::codegen {
@@ -19,11 +19,7 @@ struct CallPage {
 
 /// What pages are asked for.
 struct PagesOf {
-  KernelSpec spec;  ///< of the forward
-  Length length = Length::longer;
-  std::optional<Preference> preference{};
-  /// Of the gradients: the captured tensors whose gradients are asked for, by slot. None: the forward's page.
-  std::optional<Wanted> backward{};
+  CallSpec call;
   bool lists = false;  ///< the pages that list the tiles to visit; none if the mask needs no lists
 };
 std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const PagesOf& what);

@@ -65,6 +65,7 @@ struct KernelDescriptor {
   /// What it gets, of a call whose entries are not told apart; a forward's kernel that takes others gets theirs.
   ArgsKind args = ArgsKind::forward;
   std::span<const Companion* const> companions{};  ///< in the order of their launches
+  Products products = Products::mma;
   bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
   int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be
 
