@@ -8,7 +8,7 @@
 
 namespace attune::codegen {
 
-/// A card's figures from its data sheet.
+/// A GPU's figures from its data sheet.
 struct Card {
   std::string_view name;
   int arch;  ///< compute capability times ten
@@ -21,7 +21,7 @@ struct Card {
   /// FLOP/s of products of this type by this instruction.
   double flops(DType type, bool exact, Products by) const;
 };
-/// The card whose name is part of `name`, else one of this compute capability, else the newest older one.
+/// The GPU whose name is part of `name`, else one of this compute capability, else the newest older one.
 const Card& card(int arch, std::string_view name = {});
 
 /// A forward call.

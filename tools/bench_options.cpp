@@ -109,7 +109,7 @@ nlohmann::ordered_json BenchOptions::shape() const {
   if (q_offset) out["q_offset"] = *q_offset;
   if (v_columns) out["v_columns"] = *v_columns;
   if (!kv_lengths.empty()) out["kv_lengths"] = kv_lengths;
-  if (page) out["page"] = *page;
+  if (page_size) out["page_size"] = *page_size;
   if (const auto other = unusually_exact()) out["exact"] = *other;
   if (grads) out["grads"] = true;
   return out;

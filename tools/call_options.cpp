@@ -15,7 +15,7 @@
 namespace attune::tools {
 namespace {
 
-Error refuse(const std::string& option, std::string why, std::string fix) {
+Error misused(const std::string& option, std::string why, std::string fix) {
   return {"bad-usage", "the command line cannot be read", {.name = option}, std::move(why), std::move(fix)};
 }
 
@@ -49,17 +49,20 @@ void CallOptions::add_sizes_to(CLI::App& verb, const std::string& group, bool be
 }
 
 void CallOptions::add_cache_to(CLI::App& verb, const std::string& group, bool beside_picture) {
+  under(group, verb.add_flag("--decode", decode, std::string(decode_meaning)));
+  add_kept_to(verb, group);
+  if (!beside_picture)
+    under(group, verb.add_option("--q-offset", q_offset, "position of the first query; 0 if left out")->type_name("N"));
+}
+
+void CallOptions::add_kept_to(CLI::App& verb, const std::string& group) {
   under(group,
-        verb.add_flag("--decode", decode,
-                      "queries, one if --seq is left out, are the last positions of their keys: a decoder's step"),
-        verb.add_option("--pages", page, "with --decode: a paged KV cache, with N keys a page, pages in random order")
+        verb.add_option("--page-size", page_size, "with --decode: a paged KV cache of N keys a page, in random order")
             ->type_name("N"),
         verb.add_option("--cache-dtype", cache_dtype, "of k and v, as a cache holds them; that of q if left out")
             ->type_name("e4m3"),
         verb.add_option("--v-columns", v_columns, "values are the first N columns of the keys, as MLA has them")
             ->type_name("N"));
-  if (!beside_picture)
-    under(group, verb.add_option("--q-offset", q_offset, "position of the first query; 0 if left out")->type_name("N"));
 }
 
 void CallOptions::check() const {
@@ -76,7 +79,7 @@ void CallOptions::check() const {
                                       {"--seq", seq},
                                       {decode ? "--kv-len" : "--kv-seq", kv_seq.value_or(1)},
                                       {"--kv-len", kv_random.value_or(1)},
-                                      {"--pages", page.value_or(1)}})
+                                      {"--page-size", page_size.value_or(1)}})
     require_size(option, value, 1, compiler::max_length);
   require_size("--q-offset", q_offset.value_or(0), 0, compiler::max_length - seq);
   for (const std::int64_t length : lengths) require_size("--lengths", length, 1, compiler::max_length);
@@ -93,25 +96,27 @@ void CallOptions::check() const {
 
 void CallOptions::check_cache() const {
   for (const auto& [option, given] :
-       {std::pair{"--pages", page.has_value()}, {"--kv-len", !kv_lengths.empty() || kv_random.has_value()}})
+       {std::pair{"--page-size", page_size.has_value()}, {"--kv-len", !kv_lengths.empty() || kv_random.has_value()}})
     if (given && !decode)
-      throw refuse(option, "pages and lengths of each entry are those of a cache, which a decoder's step reads",
-                   "write one number of keys, or add --decode");
+      throw misused(option, "pages and lengths of each entry are those of a cache, which a decoder's step reads",
+                    "write one number of keys, or add --decode");
   for (const auto& [option, given] : {std::pair{"--lengths", packed()}, {"--q-offset", q_offset.has_value()}})
     if (given && decode)
-      throw refuse(option, "with --decode queries are the last positions of each entry", "leave one of them out");
-  if (q_offset && packed()) throw refuse("--q-offset", "packed sequences begin at position 0", "leave one of them out");
+      throw misused(option, "with --decode queries are the last positions of each entry", "leave one of them out");
+  if (q_offset && packed())
+    throw misused("--q-offset", "packed sequences begin at position 0", "leave one of them out");
   if (v_columns && dv)
-    throw refuse("--dv", "--v-columns says how wide values are: they are columns of the keys", "leave one of them out");
+    throw misused("--dv", "--v-columns says how wide values are: they are columns of the keys",
+                  "leave one of them out");
 }
 
 void CallOptions::check_for_backward() const {
-  if (decode) throw refuse("--decode", "a decoder's step has no gradients", "leave it out, or ask about a forward");
+  if (decode) throw misused("--decode", "a decoder's step has no gradients", "leave it out, or ask about a forward");
   if (type() == DType::e4m3)
-    throw refuse("--dtype", "queries, keys and values of e4m3 have no gradients",
-                 "name another type, or ask about a forward");
+    throw misused("--dtype", "queries, keys and values of e4m3 have no gradients",
+                  "name another type, or ask about a forward");
   if (cache_dtype)
-    throw refuse("--cache-dtype", "keys and values of e4m3 have no gradients", "leave it out, or ask about a forward");
+    throw misused("--cache-dtype", "keys and values of e4m3 have no gradients", "leave it out, or ask about a forward");
 }
 
 void CallOptions::check_position(const compiler::LoweredMod& lowered) const {
@@ -189,7 +194,7 @@ std::string CallOptions::lengths_text() const {
   if (packed()) return fmt::format("S={} packed", fmt::join(lengths, "+"));
   const auto [least, most] = std::ranges::minmax(kv_lengths.empty() ? std::vector{of_kv_seq()} : kv_lengths);
   return fmt::format("S={}x{}{}", seq, least == most ? fmt::to_string(most) : fmt::format("{}…{}", least, most),
-                     page ? fmt::format(", pages of {},", *page) : "");
+                     page_size ? fmt::format(", pages of {},", *page_size) : "");
 }
 
 }  // namespace attune::tools

@@ -6,6 +6,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compiler/lower.h"
@@ -20,7 +21,7 @@ struct CallOptions {
   std::vector<std::int64_t> lengths;       ///< of packed sequences, instead of batch, seq and kv_seq
   std::vector<std::int64_t> kv_lengths;    ///< keys of each entry, where they differ; kv_seq is the longest
   std::optional<std::int64_t> kv_random;   ///< kv_lengths are to be drawn up to this
-  std::optional<std::int64_t> page;        ///< keys lie in pages of so many, in random order
+  std::optional<std::int64_t> page_size;   ///< keys lie in pages of so many, in random order
   std::optional<std::int64_t> q_offset;    ///< position of the first query
   std::optional<std::int64_t> v_columns;   ///< values are so many columns of the keys
   std::optional<std::string> starts;       ///< of packed sequences: where they are
@@ -34,6 +35,10 @@ struct CallOptions {
   void add_sizes_to(CLI::App& verb, const std::string& group = "", bool beside_picture = false);
   /// A cache of keys and values, and where queries stand in it.
   void add_cache_to(CLI::App& verb, const std::string& group = "", bool beside_picture = false);
+  /// Of these, how keys and values are kept: without --decode and --q-offset.
+  void add_kept_to(CLI::App& verb, const std::string& group = "");
+  static constexpr std::string_view decode_meaning =
+      "queries, one if --seq is left out, are the last positions of their keys: a decoder's step";
   void check() const;
   /// Refuses what a backward has not.
   void check_for_backward() const;
@@ -91,7 +96,7 @@ struct ForwardTensors {
   Owned q, k, v, o, lse;
   Owned starts, kv_starts;  ///< of packed sequences
   std::int64_t longest = 0, longest_kv = 0;
-  Owned kv_len, q_offsets, pages;  ///< of caches whose entries have lengths or pages
+  Owned kv_len, q_offsets, page_table;  ///< of caches whose entries have lengths or pages
   std::int32_t q_offset = 0;
 
  private:

@@ -59,7 +59,8 @@ void add_fields_of_call(CompileOptions& o) {
   o.call.check();
   const codegen::CallSpec call = o.call.spec(compiler::lower(Attention{}));
   const runtime::Shape shape = runtime::shape_of(call.spec, call.length);
-  for (const char* const name : {"shared_heads", "few", "apart", "paged", "narrow", "latent", "page_rows", "pairs"}) {
+  for (const char* const name :
+       {"shared_heads", "decode", "per_entry", "paged", "fp8_kv", "mla", "page_rows", "two_row_blocks"}) {
     const auto rows = runtime::shape_rows();
     const runtime::ShapeRow& row = *std::ranges::find(rows, std::string_view(name), &runtime::ShapeRow::name);
     std::string& into = field(o, name);
@@ -183,10 +184,13 @@ void add_compile(CLI::App& app) {
       ->allow_extra_args(false);
   for (std::size_t i = 0; i < o->fields.size(); ++i) {
     const runtime::ShapeRow& row = runtime::shape_rows()[i];
-    verb.add_option(runtime::option_of(row), o->fields[i], std::string(row.meaning))->type_name(std::string(row.takes));
+    CLI::Option* const one = verb.add_option(runtime::option_of(row), o->fields[i], std::string(row.meaning))
+                                 ->type_name(std::string(row.takes));
+    // Alone it is the option of a call; with a value, the field.
+    if (row.name == "decode") one->expected(0, 1)->description(std::string(CallOptions::decode_meaning));
   }
   o->call.add_sizes_to(verb, call_group);
-  o->call.add_cache_to(verb, call_group);
+  o->call.add_kept_to(verb, call_group);
   verb.add_option("-o", o->out, "the bundle; - for stdout, and nothing else is printed")->type_name("FILE.attune");
   add_words(verb, "--emit", o->emit, "plain files too: cu, ptx, cubin, sass, o, ll, h")
       ->type_name("KIND,...")
@@ -199,14 +203,15 @@ void add_compile(CLI::App& app) {
   verb.footer(
       "Fields of a shape take several values with commas between them: each is built. Options of a call stand for the "
       "fields that such a call has.\n"
-      "Examples:\n  attune compile 'kv <= q' --target sm_90a --decode --heads 32 --kv-heads 8 --pages 16 -o "
+      "Examples:\n  attune compile 'kv <= q' --target sm_90a --decode --heads 32 --kv-heads 8 --page-size 16 -o "
       "decode.attune\n  attune compile --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[16]' "
       "\\\n"
       "    --target host,avx2 -o alibi.attune");
   verb.callback([o, &verb] {
+    o->call.decode = verb.count("--decode") > 0 && field(*o, "decode").empty();
     o->call.settle(verb.count("--seq") > 0);
     const auto given = [&](const CLI::Option* one) { return one->get_group() == call_group && one->count() > 0; };
-    if (std::ranges::any_of(verb.get_options(), given)) add_fields_of_call(*o);
+    if (o->call.decode || std::ranges::any_of(verb.get_options(), given)) add_fields_of_call(*o);
     compile(*o);
   });
 }

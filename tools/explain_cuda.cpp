@@ -87,7 +87,7 @@ class OnDevice {
  private:
   /// What this machine was tuned to, as a call recalls it.
   bool recall(const codegen::CallKind& kind, codegen::CallSpec& call) {
-    if (spec_.few) return false;
+    if (spec_.decode) return false;
     runtime::cuda::Remembered found = runtime::cuda::remembered({.device = runtime::cuda::facts(0).name,
                                                                  .arch = spec_.arch,
                                                                  .dtype = spec_.dtype,

@@ -85,7 +85,7 @@ CallOptions call_of(const SupportRow& row) {
   o.kv_seq = decode || layout == "lengths" || layout == "paged" ? most_positions : o.seq;
   o.decode = decode || layout == "lengths" || layout == "paged";
   if (layout == "lengths") o.kv_lengths = {most_positions, 5000};
-  if (layout == "paged") o.page = mla ? 64 : 16;
+  if (layout == "paged") o.page_size = mla ? 64 : 16;
   if (layout == "packed") {
     o.decode = false;
     o.lengths = {o.seq, o.seq};

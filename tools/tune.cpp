@@ -222,7 +222,7 @@ class Tuner {
     const std::filesystem::path path = runtime::cuda::tuned_path();
     // A kernel that the user named may not be the fastest. What is remembered is for dense and packed calls: others of
     // the same kind and widths must not find the tile of a cache.
-    const bool remembers = !o_.dry && !o_.bench.kernel && !wants_.spec.few && !wants_.spec.apart;
+    const bool remembers = !o_.dry && !o_.bench.kernel && !wants_.spec.decode && !wants_.spec.per_entry;
     if (remembers) runtime::cuda::remember(path, wants_.key, row);
     tell(trials, row, remembers ? path.string() : "");
   }

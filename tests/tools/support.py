@@ -36,7 +36,7 @@ def call_of(row):
         out += ["--packed", *(["--kv-seq", 8192] if decode else [])]
     elif decode or cached:
         out += ["--decode", "--kv-len", "8192,5000" if row["layout"] == "lengths" else 8192]
-    return out + (["--pages", 64 if mla else 16] if row["layout"] == "paged" else []) + MODS[row["mod"]]
+    return out + (["--page-size", 64 if mla else 16] if row["layout"] == "paged" else []) + MODS[row["mod"]]
 
 
 class Support(Calls):
@@ -103,17 +103,17 @@ class Support(Calls):
 
         heads = ["--heads", "32", "--kv-heads", "8"]
         self.assertEqual(kernel("--decode", "--kv-len", "8192", *heads), "decode_sm80")
-        self.assertEqual(kernel("--decode", "--kv-len", "random:900", "--batch", "3", "--pages", "16"), "decode_sm80")
-        self.assertEqual(kernel("--decode", "--seq", "512", "--kv-len", "8192", "--pages", "16", *heads), "forward_sm80")
+        self.assertEqual(kernel("--decode", "--kv-len", "random:900", "--batch", "3", "--page-size", "16"), "decode_sm80")
+        self.assertEqual(kernel("--decode", "--seq", "512", "--kv-len", "8192", "--page-size", "16", *heads), "forward_sm80")
         self.assertEqual(kernel("--seq", "512", "--kv-seq", "8192", "--q-offset", "7000"), "forward_sm90")
         self.assertEqual(kernel("--decode", "--kv-len", "8192", "--cache-dtype", "e4m3"), "decode_sm80")
         mla = ["--heads", "128", "--kv-heads", "1", "--d", "576", "--v-columns", "512"]
-        self.assertEqual(kernel("--decode", "--kv-len", "8192", "--pages", "64", *mla), "latent_sm90")
+        self.assertEqual(kernel("--decode", "--kv-len", "8192", "--page-size", "64", *mla), "mla_sm90")
         self.refused("engine-call", "cuda", "kv <= q", "--arch", "80", "--decode", *mla)
 
     def test_options_of_a_cache_that_do_not_go_together(self):
         for verb in ["cuda", "kv <= q"], ["explain", "kv <= q", "--target", "cuda"], ["bench", "--target", "cuda"], ["tune"]:
-            self.refused("bad-usage", *verb, "--pages", "16", fix="--decode")
+            self.refused("bad-usage", *verb, "--page-size", "16", fix="--decode")
             self.refused("bad-usage", *verb, "--kv-len", "5,4", fix="--decode")
             self.refused("bad-usage", *verb, "--decode", "--q-offset", "3")
             self.refused("bad-usage", *verb, "--dv", "64", "--v-columns", "64")
@@ -124,7 +124,7 @@ class Support(Calls):
         for verb in ["cuda", "kv <= q"], ["explain", "kv <= q", "--target", "cuda"]:
             self.refused("bad-usage", *verb, "--decode", "--backward")
             self.refused("bad-usage", *verb, "--decode", "--packed")
-        self.refused("bad-usage", "compile", "kv <= q", "--target", "avx2", "-o", "a.attune", "--decode", "--few", "true",
+        self.refused("bad-usage", "compile", "kv <= q", "--target", "avx2", "-o", "a.attune", "--decode", "--per-entry", "true",
                      fix="leave one of them out")
 
     def test_where_queries_stand_is_asked(self):
