@@ -80,8 +80,7 @@ void check_alone(const Named& t) {
     throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name(), t->rank),
                  fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
   try {
-    // Construct it again for the constructor's checks, since a Tensor's fields are public.
-    const Tensor again(t->data, t->dtype, std::span(t->shape).first(static_cast<std::size_t>(t->rank)));
+    check_extents(std::span(t->shape).first(static_cast<std::size_t>(t->rank)), t->dtype);
   } catch (const Error& e) {
     throw refuse(e.code, t.name() + ": " + e.problem, e.why, e.fix);
   }

@@ -1,6 +1,7 @@
 // compiler/tensor.cpp — names, shapes and views of tensors; never reads their elements
 #include <attune/tensor.h>
 
+#include <algorithm>
 #include <limits>
 
 #include <attune/error.h>
@@ -8,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "compiler/mod.h"
+#include "compiler/requirements.h"
 
 namespace attune {
 
@@ -49,37 +51,39 @@ namespace {
 
 std::string list(std::span<const std::int64_t> numbers) { return fmt::format("[{}]", fmt::join(numbers, ", ")); }
 
-/// Refuses shapes that a Tensor cannot have; returns the number of elements.
-std::int64_t checked_size(std::span<const std::int64_t> shape, DType dtype) {
+}  // namespace
+
+namespace compiler {
+
+void check_extents(std::span<const std::int64_t> shape, DType dtype) {
   if (shape.size() > Tensor::max_rank)
     throw Error("bad-rank", fmt::format("a tensor has the shape {}", list(shape)), {},
                 fmt::format("it has {} dimensions, and a tensor has at most {}", shape.size(), Tensor::max_rank),
                 "merge or index away some dimensions before you hand it over");
-  bool empty = false;
+  std::int64_t least = 1;
   for (const std::int64_t extent : shape) {
     if (extent < 0)
       throw Error("bad-extent", fmt::format("a tensor has the shape {}", list(shape)), {},
                   fmt::format("an extent is {}, and extents are 0 or more", extent), "pass the extents of the data");
-    empty |= extent == 0;
+    least = std::min(least, extent);
   }
-  const std::int64_t most = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(dtype));
-  std::int64_t size = empty ? 0 : 1;
-  for (const std::int64_t extent : shape) {
-    if (size && extent > most / size)
+  if (least == 0) return;
+  const auto element = static_cast<std::int64_t>(size_of(dtype));
+  std::int64_t bytes = element;
+  for (const std::int64_t extent : shape)
+    if (__builtin_mul_overflow(bytes, extent, &bytes))
       throw Error("bad-extent", fmt::format("a tensor has the shape {}", list(shape)), {},
-                  fmt::format("it would hold more than {} elements of {}, beyond 2^63 bytes", most, name_of(dtype)),
+                  fmt::format("it would hold more than {} elements of {}, beyond 2^63 bytes",
+                              std::numeric_limits<std::int64_t>::max() / element, name_of(dtype)),
                   "pass the extents of the data");
-    size *= extent;
-  }
-  return size;
 }
 
-}  // namespace
+}  // namespace compiler
 
 Tensor::Tensor(const void* memory, DType type, std::span<const std::int64_t> extents,
                std::span<const std::int64_t> steps, Device where)
     : data(const_cast<void*>(memory)), dtype(type), rank(static_cast<int>(extents.size())), device(where) {
-  checked_size(extents, type);
+  compiler::check_extents(extents, type);
   if (!steps.empty() && steps.size() != extents.size())
     throw Error("bad-strides", fmt::format("a tensor has the shape {} and the strides {}", list(extents), list(steps)),
                 {}, fmt::format("it has {} dimensions and {} strides", extents.size(), steps.size()),
