@@ -68,27 +68,6 @@ KernelSpec backward_spec(KernelSpec of) {
   return of;
 }
 
-bool is_latent(std::int64_t d, std::int64_t dv, bool values_within_keys) {
-  return values_within_keys && d > widest_head && dv <= d;
-}
-
-int latent_heads_to_share(std::int64_t group) {
-  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, latent_rows))));
-}
-
-int heads_to_share(std::int64_t q_len, std::int64_t group) {
-  constexpr std::int64_t half_a_tile = 64;
-  if (q_len > half_a_tile || group < 2) return 1;
-  // The tiles of few queries have 16 rows: as many heads of one query.
-  const std::int64_t most = q_len > 1 ? 8 : 16;
-  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
-}
-
-bool few_rows(std::int64_t q_len, std::int64_t group) {
-  constexpr std::int64_t most = 16;
-  return q_len * heads_to_share(q_len, group) <= most;
-}
-
 KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const CallKind& kind,
                      const Preference* preference, Kernels among) {
   KernelSpec spec = wishes;

@@ -1,6 +1,8 @@
 // codegen/choose.h — which kernels of a GPU can compute a call, and with which tiles, in the order to try
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <optional>
 
 #include "codegen/kernels.h"
@@ -25,13 +27,26 @@ struct KernelChoices {
 constexpr std::int64_t widest_head = 256, latent_d = 576, latent_dv = 512;
 constexpr int latent_rows = 64;
 /// KernelSpec::latent, where values are a view of the keys' first columns or not; and then KernelSpec::heads.
-bool is_latent(std::int64_t d, std::int64_t dv, bool values_within_keys);
-int latent_heads_to_share(std::int64_t group);
+constexpr bool is_latent(std::int64_t d, std::int64_t dv, bool values_within_keys) {
+  return values_within_keys && d > widest_head && dv <= d;
+}
+constexpr int latent_heads_to_share(std::int64_t group) {
+  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, latent_rows))));
+}
 
 /// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
-int heads_to_share(std::int64_t q_len, std::int64_t group);
+constexpr int heads_to_share(std::int64_t q_len, std::int64_t group) {
+  constexpr std::int64_t half_a_tile = 64;
+  if (q_len > half_a_tile || group < 2) return 1;
+  // The tiles of few queries have 16 rows: as many heads of one query.
+  const std::int64_t most = q_len > 1 ? 8 : 16;
+  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
+}
 /// KernelSpec::few for such calls.
-bool few_rows(std::int64_t q_len, std::int64_t group);
+constexpr bool few_rows(std::int64_t q_len, std::int64_t group) {
+  constexpr std::int64_t most = 16;
+  return q_len * heads_to_share(q_len, group) <= most;
+}
 /// `preference` may be null. `among`: the kernels to choose from, the last of which takes any call.
 KernelChoices choose(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind = {},
                      const Preference* preference = nullptr, Kernels among = kernels());

@@ -90,6 +90,10 @@ struct KernelDescriptor {
   std::string (*preamble)(const KernelPlan& plan) = nullptr;
 };
 
+inline ArgsKind KernelPlan::args() const {
+  return kernel->args == ArgsKind::forward && spec.apart ? ArgsKind::per_entry : kernel->args;
+}
+
 /// Bytes of shared memory that a block may have.
 int most_shared(int arch);
 
@@ -99,9 +103,11 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const
 
 /// Do blocks share the keys of tiles? Then a launch needs room for parts of results, and keys are described apart from
 /// queries.
-bool cuts_keys(const KernelDescriptor& kernel);
+inline bool cuts_keys(const KernelDescriptor& kernel) {
+  return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
+}
 /// Does it take the heads of MLA alone, as KernelSpec::latent has them?
-bool takes_latent(const KernelDescriptor& kernel);
+inline bool takes_latent(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
 
 /// A line before wgmma.cuh that has it define products of these widths alone; it defines all unless told.
 std::string ask_for_products(const std::set<int>& widths);

@@ -47,11 +47,6 @@ CallKind call_kind(const GpuParts& parts, Length length) {
   return {cover_kind(parts.cover(), parts.facts), mod_kind(parts.mod(), parts.facts), length};
 }
 
-Length length_of(std::int64_t q_len, std::int64_t kv_len) {
-  const std::int64_t fewer = std::min(q_len, kv_len);
-  return fewer <= 1024 ? Length::to_1k : fewer <= 4096 ? Length::to_4k : Length::longer;
-}
-
 std::string_view name_of(CoverKind kind) { return cover_names[static_cast<std::size_t>(kind)]; }
 std::string_view name_of(ModKind kind) { return mod_names[static_cast<std::size_t>(kind)]; }
 std::string_view name_of(Length length) { return length_names[static_cast<std::size_t>(length)]; }

@@ -68,7 +68,7 @@ struct KernelPlan {
 
   /// Has it the arguments that only some calls have?
   bool further() const { return spec.before || spec.pieces; }
-  ArgsKind args() const;
+  inline ArgsKind args() const;  // in codegen/kernel.h
 };
 
 /// Positions of a box by which the copy engine moves each tensor.

@@ -15,6 +15,11 @@ struct Inputs {
   bool one_type = true;              ///< must q, k and v hold the same?
 
   bool paged() const { return forward && forward->pages.given(); }
+  /// Has the forward lengths or positions of its own for keys, or for each entry?
+  bool tells_apart() const {
+    return forward &&
+           (forward->kv_offset != 0 || forward->piece != 0 || forward->kv_len.given() || forward->q_offsets.given());
+  }
   /// Do packed queries read keys that are not packed?
   bool mixed() const { return forward && cu_q->given() && !cu_kv->given() && q->rank == 3 && k->rank == 4; }
 };
@@ -23,7 +28,7 @@ struct Inputs {
 void check_packed_q(const Inputs& in, Problem& p);
 /// Packed queries, keys and values.
 void check_packed(const Inputs& in, Problem& p);
-/// Lengths and positions that a forward tells apart. Returns the greatest position of a first query.
+/// Lengths and positions of Inputs::tells_apart. Returns the greatest position of a first query.
 std::int32_t check_apart(const Inputs& in, Problem& p);
 
 }  // namespace attune::compiler

@@ -10,11 +10,17 @@
 #include "codegen/companion.h"
 #include "codegen/parts.h"
 #include "codegen/source.h"
+#include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/cuda/engine.h"
-#include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/tuned.h"
 
 namespace attune::runtime::cuda {
+
+/// A kernel that a device has loaded.
+struct Kernel {
+  cu::Kernel handle = nullptr;
+  int registers = 0, spilled = 0;
+};
 
 /// A companion of a kernel, for its launches.
 struct LoadedCompanion {
