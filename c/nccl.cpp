@@ -14,7 +14,7 @@
 namespace attune::c {
 namespace {
 
-/// What an exchange or a stop says; the Error itself is told to shares alone, which call the transport without C.
+/// What an exchange or a stop says; the Error itself is told to a Sharding alone, which calls the transport without C.
 template <class Body>
 std::int32_t told_as_number(const Body& body) {
   attune_error* const error = guarded(body);

@@ -23,27 +23,27 @@ struct KernelChoices {
   std::vector<std::string> story;  ///< kernels that cannot take the call, and why
   std::string refused;             ///< why the preferred kernel is not the first of them, or empty
 };
-/// The widest ordinary head; the columns of a latent head, and how many of them are values; the rows of a latent tile.
-constexpr std::int64_t widest_head = 256, latent_d = 576, latent_dv = 512;
-constexpr int latent_rows = 64;
-/// KernelSpec::latent, where values are a view of the keys' first columns or not; and then KernelSpec::heads.
-constexpr bool is_latent(std::int64_t d, std::int64_t dv, bool values_within_keys) {
+/// The widest ordinary head; the columns of an MLA head, and how many of them are values; the rows of an MLA tile.
+constexpr std::int64_t widest_head = 256, mla_d = 576, mla_dv = 512;
+constexpr int mla_rows = 64;
+/// KernelSpec::mla, where values are a view of the keys' first columns or not; and then KernelSpec::heads.
+constexpr bool is_mla(std::int64_t d, std::int64_t dv, bool values_within_keys) {
   return values_within_keys && d > widest_head && dv <= d;
 }
-constexpr int latent_heads_to_share(std::int64_t group) {
-  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, latent_rows))));
+constexpr int mla_heads_to_share(std::int64_t group) {
+  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, mla_rows))));
 }
 
 /// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
 constexpr int heads_to_share(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t half_a_tile = 64;
   if (q_len > half_a_tile || group < 2) return 1;
-  // The tiles of few queries have 16 rows: as many heads of one query.
+  // Decode tiles have 16 rows: as many heads of one query.
   const std::int64_t most = q_len > 1 ? 8 : 16;
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
 }
-/// KernelSpec::few for such calls.
-constexpr bool few_rows(std::int64_t q_len, std::int64_t group) {
+/// KernelSpec::decode for such calls.
+constexpr bool is_decode(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t most = 16;
   return q_len * heads_to_share(q_len, group) <= most;
 }

@@ -10,9 +10,9 @@
 
 #include "codegen/exponent.h"
 #include "codegen/limits.h"
-#include "codegen/page.h"
 #include "codegen/parts.h"
 #include "codegen/reads.h"
+#include "codegen/source_text.h"
 #include "compiler/distance.h"
 #include "compiler/level.h"
 
@@ -194,7 +194,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.has_terms = out.gradient && !(out.gradient->terms.empty() && out.gradient->of_sink.empty());
   facts.terms_by_distance = facts.has_terms && out.gradient->by_distance();
   facts.shares_tiles = !lowered.cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
-  const ir::Signature signature = page_signature(mod);
+  const ir::Signature signature = source_signature(mod);
   out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),
                 field_names(out.levels.col, signature)};
   return out;
@@ -202,7 +202,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
 
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec) {
   GpuParts out = gpu_parts(lowered, spec.scale_positive);
-  if (spec.apart) out.facts.listed = false;
+  if (spec.per_entry) out.facts.listed = false;
   // A sink has joined in the call before.
   if (spec.before) out.facts.has_sink = false;
   return out;

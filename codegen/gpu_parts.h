@@ -42,7 +42,7 @@ struct GradientParts {
   std::vector<compiler::Scatter> of_sink;
 };
 
-/// What kernels are chosen by and what pages are written from, derived once for a Mod. `levels.left` holds exponent,
+/// What kernels are chosen by and what sources are written from, derived once for a Mod. `levels.left` holds exponent,
 /// what limits leave of the mask, prob, and the limits. Refers to the lowered Mod, which must live as long.
 struct GpuParts {
   const compiler::LoweredMod* of = nullptr;
@@ -70,8 +70,8 @@ struct GpuParts {
 /// kernels that walk queries, so that `listed` is about the lists that these need.
 GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted = nullptr,
                    bool keeps_keys = false);
-/// Those of a forward's kernel. Where entries are told apart, masks that look at data are asked pair by pair; where
-/// results of another call are merged in, there is no sink.
+/// Those of a forward's kernel. Where entries have lengths or positions of their own, masks that look at data are asked
+/// pair by pair; where results of another call are merged in, there is no sink.
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec);
 /// How often this process has derived them.
 std::size_t gpu_parts_derived();

@@ -34,13 +34,13 @@ int most_shared(int arch) {
 }
 
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n) {
-  const int grain = gpu_element(spec.dtype).grain;
+  const int width_step = gpu_element(spec.dtype).width_step;
   return {.kernel = &kernel,
           .spec = spec,
           .tile = {.m = m,
                    .n = n,
-                   .d = static_cast<int>(round_up(spec.d, grain)),
-                   .dv = static_cast<int>(round_up(spec.dv, grain)),
+                   .d = static_cast<int>(round_up(spec.d, width_step)),
+                   .dv = static_cast<int>(round_up(spec.dv, width_step)),
                    .heads = std::min(spec.heads, kernel.most_heads)},
           .variant = variant};
 }

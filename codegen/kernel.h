@@ -24,7 +24,7 @@ std::string_view name_of(Way way);
 /// What its kernels walk where a mask needs lists.
 CoverForm cover_form(Way way);
 
-/// A number that a kernel's tile is cut by: in variants, and in the Tile of a page.
+/// A number that a kernel's tile is cut by: in variants, and in the Tile of a source.
 struct Member {
   std::string_view name;
   int least, most, step = 1;  ///< its values
@@ -62,7 +62,7 @@ struct KernelDescriptor {
   int most_heads = 8;      ///< query heads of a key head that its tiles may share
   /// As many blocks as multiprocessors share the tiles of queries; otherwise each tile has a block of its own.
   bool persistent = false;
-  /// What it gets, of a call whose entries are not told apart; a forward's kernel that takes others gets theirs.
+  /// What it gets, of a call whose entries are alike; a forward's kernel that takes others gets theirs.
   ArgsKind args = ArgsKind::forward;
   std::span<const Companion* const> companions{};  ///< in the order of their launches
   bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
@@ -86,12 +86,12 @@ struct KernelDescriptor {
   KernelChoice (*choice)(const KernelSpec& spec, const Variant& variant) = nullptr;
   /// Tiles that a search tries instead of this one: the first legal one of each group. Null: no others.
   std::vector<std::vector<Variant>> (*other_tiles)(const Variant& from) = nullptr;
-  /// What a page says before it includes the kernel. Null: nothing.
+  /// What a source says before it includes the kernel. Null: nothing.
   std::string (*preamble)(const KernelPlan& plan) = nullptr;
 };
 
 inline ArgsKind KernelPlan::args() const {
-  return kernel->args == ArgsKind::forward && spec.apart ? ArgsKind::per_entry : kernel->args;
+  return kernel->args == ArgsKind::forward && spec.per_entry ? ArgsKind::per_entry : kernel->args;
 }
 
 /// Bytes of shared memory that a block may have.
@@ -101,13 +101,13 @@ int most_shared(int arch);
 /// fill in.
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n);
 
-/// Do blocks share the keys of tiles? Then a launch needs room for parts of results, and keys are described apart from
-/// queries.
+/// Do blocks share the keys of tiles (split-KV)? Then a launch needs room for parts of results, and entries apart
+/// from queries.
 inline bool cuts_keys(const KernelDescriptor& kernel) {
   return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
 }
-/// Does it take the heads of MLA alone, as KernelSpec::latent has them?
-inline bool takes_latent(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
+/// Does it take the heads of MLA alone, as KernelSpec::mla says?
+inline bool takes_mla(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
 
 /// A line before wgmma.cuh that has it define products of these widths alone; it defines all unless told.
 std::string ask_for_products(const std::set<int>& widths);

@@ -19,41 +19,41 @@ struct KernelSpec {
   int arch = 90;                                 ///< compute capability times ten
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   std::int64_t d = 128, dv = 128;
-  bool max = false;     ///< the call asks for the rows' maxima
-  bool packed = false;  ///< sequences of different lengths
-  bool apart = false;   ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
-  bool paged = false;   ///< keys and values lie in pages
-  bool narrow = false;  ///< keys and values hold e4m3, beside queries that do not
-  bool before = false;  ///< results of a call over other keys are merged in
-  bool pieces = false;  ///< keys are summed in pieces
-  bool latent = false;  ///< heads are wider than most, and values are the first columns of the keys
-  int page_rows = 0;    ///< latent, in pages: the largest power of 2 that divides a page's rows, at most 64
-  bool pairs = false;   ///< latent: more than 64 rows share keys
-  int heads = 1;      ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; latent: to 64
-  bool few = false;   ///< these heads' queries are 16 rows at most
-  bool boxes = true;  ///< the copy engine can take boxes of q, k, v and o: their layouts allow it, and none is empty
+  bool max = false;          ///< the call asks for the rows' maxima
+  bool packed = false;       ///< sequences of different lengths
+  bool per_entry = false;    ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
+  bool paged = false;        ///< the KV cache is paged
+  bool fp8_kv = false;       ///< the KV cache is FP8 (E4M3), and q is not
+  bool before = false;       ///< results of a call over other keys are merged in
+  bool fixed_split = false;  ///< the call has a fixed split size
+  bool mla = false;          ///< heads are wider than most, and values are the first columns of the keys
+  int page_rows = 0;         ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
+  bool two_row_blocks = false;  ///< MLA: more than 64 rows share keys
+  int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
+  bool decode = false;  ///< these heads' queries are 16 rows at most
+  bool tma = true;      ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4, or 0 for an element.
   int load = 16, store = 16;
   bool scale_positive = true;
-  bool exact = false;  ///< as Attention::exact
-  bool wide = false;   ///< offsets into captured tensors need more than 32 bits
+  bool exact = false;      ///< as Attention::exact
+  bool offsets64 = false;  ///< offsets into captured tensors need more than 32 bits
   bool operator==(const KernelSpec&) const = default;
   auto operator<=>(const KernelSpec&) const = default;
 };
 
-/// Which struct of codegen/cuda/contract/args.cuh a kernel gets: ForwardArgs, ApartArgs, DecodeArgs, LatentArgs or
+/// Which struct of codegen/cuda/contract/args.cuh a kernel gets: ForwardArgs, PerEntryArgs, DecodeArgs, MlaArgs or
 /// BackwardArgs.
 enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward };
 
-/// How a kernel's tile is cut: what launches depend on, and what its page alone says.
+/// How a kernel's tile is cut: what launches depend on, and what its source alone says.
 struct Tile {
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
   int heads = 1;                                   ///< query heads of a key head that share a tile: 1, 2, 4 … 64
   int warps = 0;                                   ///< of a block, which divide a tile's keys
   int cluster = 1;                                 ///< blocks that have other rows of the same keys, at the same time
-  bool pairs = false;                              ///< two blocks that share a tile may be a cluster
-  bool turned = false;                             ///< values come turned round, by a kernel before
-  std::vector<std::pair<std::string, int>> own{};  ///< further members of the page's Tile, which this kernel knows
+  bool clusters = false;                           ///< two blocks that share a tile may be a cluster
+  bool transposed = false;                         ///< values come transposed, by a kernel before
+  std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, which this kernel knows
 
   /// Queries of a tile.
   int queries() const { return m / heads; }
@@ -67,11 +67,11 @@ struct KernelPlan {
   Variant variant{};  ///< what the tile was cut by: all members of the kernel
 
   /// Has it the arguments that only some calls have?
-  bool further() const { return spec.before || spec.pieces; }
+  bool further() const { return spec.before || spec.fixed_split; }
   inline ArgsKind args() const;  // in codegen/kernel.h
 };
 
-/// Positions of a box by which the copy engine moves each tensor.
+/// Positions of a box by which TMA moves each tensor.
 struct BoxRows {
   int q = 0, k = 0, v = 0, o = 0;
 };

@@ -73,7 +73,7 @@ ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
   bounds[Input::H] = range(0, p.q_heads - 1);
   std::int64_t first = p.q_offset, last = p.q_offset;
   if (p.has_q_offsets()) {
-    const auto offsets = std::ranges::minmax_element(p.apart->q_offsets);
+    const auto offsets = std::ranges::minmax_element(p.per_entry->q_offsets);
     first = *offsets.min, last = *offsets.max;
   }
   bounds[Input::Q] = range(first, last + p.q.length - 1);
@@ -87,7 +87,7 @@ ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
   };
   const auto shortest_told = [&] {
     std::int64_t least = p.kv.length;
-    for (const std::int64_t n : p.apart->kv_lens)
+    for (const std::int64_t n : p.per_entry->kv_lens)
       if (n > 0) least = std::min(least, n);
     return least;
   };

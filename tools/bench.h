@@ -24,7 +24,7 @@ struct BenchOptions {
   std::vector<std::int64_t> lengths;      ///< of packed sequences, instead of batch, seq and kv_seq; GPU only
   std::vector<std::int64_t> kv_lengths;   ///< keys of each entry, where they differ; kv_seq is the longest
   std::optional<std::int64_t> kv_random;  ///< kv_lengths are to be drawn up to this
-  std::optional<std::int64_t> page;       ///< keys lie in pages of so many, in random order
+  std::optional<std::int64_t> page_size;  ///< a paged KV cache of so many keys a page, in random order
   std::vector<int> threads{1};
   double seconds = 1;
   std::optional<std::string> kernel;  ///< GPU only, in the form that codegen::variant reads
@@ -126,7 +126,7 @@ struct ForwardTensors {
   Owned q, k, v, o, lse;
   Owned starts;  ///< of packed sequences
   std::int64_t longest = 0;
-  Owned kv_len, q_offsets, pages;  ///< of caches whose entries have lengths or pages
+  Owned kv_len, q_offsets, page_table;  ///< of caches whose entries have lengths or pages
   std::int32_t q_offset = 0;
 
  private:

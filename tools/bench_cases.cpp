@@ -229,23 +229,23 @@ void ForwardTensors::make_cache(const BenchOptions& from, Data& data) {
   else
     q_offsets = each([&](std::size_t b) { return keys(b) - from.seq; });
   // A call whose entries are alike needs no lengths, unless their last pages are not full.
-  if (!from.kv_lengths.empty() || (from.page && from.of_kv_seq() % *from.page != 0)) kv_len = each(keys);
-  if (!from.page) return;
-  const auto pages_of = [&](std::size_t b) { return ceil_div(keys(b), *from.page); };
+  if (!from.kv_lengths.empty() || (from.page_size && from.of_kv_seq() % *from.page_size != 0)) kv_len = each(keys);
+  if (!from.page_size) return;
+  const auto pages_of = [&](std::size_t b) { return ceil_div(keys(b), *from.page_size); };
   std::int64_t total = 0;
   for (std::size_t b = 0; b < batch; ++b) total += pages_of(b);
   std::vector<std::int64_t> order(static_cast<std::size_t>(total));
   std::iota(order.begin(), order.end(), 0);
   std::ranges::shuffle(order, std::mt19937(7));
-  const std::int64_t most = ceil_div(from.of_kv_seq(), *from.page);
+  const std::int64_t most = ceil_div(from.of_kv_seq(), *from.page_size);
   std::vector<std::int64_t> table(batch * static_cast<std::size_t>(most), -1);
   auto next = order.begin();
   for (std::size_t b = 0; b < batch; ++b)
     next = std::ranges::copy_n(next, pages_of(b), table.begin() + static_cast<std::int64_t>(b) * most).in;
-  pages = data.fill(DType::i32, {from.batch, most},
-                    [&](std::int64_t i) { return static_cast<double>(table[static_cast<std::size_t>(i)]); });
-  k = data.normal(from.kept_type(), {total, from.of_kv_heads(), *from.page, from.d});
-  v = data.normal(from.kept_type(), {total, from.of_kv_heads(), *from.page, from.of_dv()});
+  page_table = data.fill(DType::i32, {from.batch, most},
+                         [&](std::int64_t i) { return static_cast<double>(table[static_cast<std::size_t>(i)]); });
+  k = data.normal(from.kept_type(), {total, from.of_kv_heads(), *from.page_size, from.d});
+  v = data.normal(from.kept_type(), {total, from.of_kv_heads(), *from.page_size, from.of_dv()});
 }
 
 Forward ForwardTensors::call() const {
@@ -257,7 +257,7 @@ Forward ForwardTensors::call() const {
           .cu_seqlens_q = starts.tensor,
           .cu_seqlens_kv = starts.tensor,
           .kv_len = kv_len.tensor,
-          .pages = pages.tensor,
+          .page_table = page_table.tensor,
           .q_offset = q_offset,
           .q_offsets = q_offsets.tensor,
           .max_q_len = longest,

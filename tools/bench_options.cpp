@@ -33,7 +33,7 @@ void BenchOptions::check() const {
     throw Error("bad-usage", "the command line cannot be read", {.name = "--starts"},
                 "it says where the starts of packed sequences are", "add --lengths, or leave it out");
   for (const auto& [option, given] :
-       {std::pair{"--pages", page.has_value()}, {"--kv-len", !kv_lengths.empty() || kv_random.has_value()}})
+       {std::pair{"--page-size", page_size.has_value()}, {"--kv-len", !kv_lengths.empty() || kv_random.has_value()}})
     if (given && !decode)
       throw Error("bad-usage", "the command line cannot be read", {.name = option},
                   "pages and lengths of each entry are those of a cache, which a decoder's step reads",
@@ -62,7 +62,7 @@ void BenchOptions::check() const {
                                       {"--seq", seq},
                                       {decode ? "--kv-len" : "--kv-seq", kv_seq.value_or(1)},
                                       {"--kv-len", kv_random.value_or(1)},
-                                      {"--pages", page.value_or(1)},
+                                      {"--page-size", page_size.value_or(1)},
                                       {"--graph", graph.value_or(1)}})
     require_size(option, value, 1, compiler::max_length);
   for (const std::int64_t length : lengths) require_size("--lengths", length, 1, compiler::max_length);
@@ -160,7 +160,7 @@ std::string BenchOptions::lengths_text() const {
   if (packed()) return fmt::format("S={} packed", fmt::join(lengths, "+"));
   const auto [least, most] = std::ranges::minmax(kv_lengths.empty() ? std::vector{of_kv_seq()} : kv_lengths);
   return fmt::format("S={}x{}{}", seq, least == most ? fmt::to_string(most) : fmt::format("{}…{}", least, most),
-                     page ? fmt::format(", pages of {},", *page) : "");
+                     page_size ? fmt::format(", pages of {},", *page_size) : "");
 }
 
 void BenchOptions::add_verb_options_to(CLI::App& verb) {
@@ -186,7 +186,7 @@ void BenchOptions::add_verb_options_to(CLI::App& verb) {
       ->delimiter(',');
   verb.add_flag("--decode", decode,
                 "a decoder's step: queries, one if --seq is left out, are the last positions; GB/s of keys and values");
-  verb.add_option("--pages", page, "with --decode: keys and values lie in pages of N keys, in random order")
+  verb.add_option("--page-size", page_size, "with --decode: a paged KV cache of N keys a page, in random order")
       ->type_name("N");
   verb.add_option(
           "--starts", starts,
@@ -225,7 +225,7 @@ nlohmann::ordered_json BenchOptions::shape() const {
   if (starts == "device") out["starts"] = *starts;
   if (decode) out["decode"] = true;
   if (!kv_lengths.empty()) out["kv_lengths"] = kv_lengths;
-  if (page) out["page"] = *page;
+  if (page_size) out["page_size"] = *page_size;
   if (const auto other = unusually_exact()) out["exact"] = *other;
   if (grads) out["grads"] = true;
   return out;

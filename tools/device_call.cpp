@@ -55,7 +55,7 @@ codegen::KernelSpec DeviceCall::spec(int otherwise, std::int64_t group) const {
                            .max = max,
                            .packed = packed,
                            .heads = codegen::heads_to_share(seq, group),
-                           .few = codegen::few_rows(seq, group),
+                           .decode = codegen::is_decode(seq, group),
                            .exact = exact.asked()},
                           arch.value_or(otherwise));
 }

@@ -122,7 +122,7 @@ class Rooms {
     if (wants("plan")) add("plan", plan_of(spec, kind, choices));
     if (!wants("source")) return;
     add("source", codegen::kernel_source(parts, choices.choices[0].plan).text);
-    add("source of lists", parts.facts.listed ? codegen::cover_source(lowered, spec.wide, spec.arch).text : "");
+    add("source of lists", parts.facts.listed ? codegen::cover_source(lowered, spec.offsets64, spec.arch).text : "");
   }
 
   const DiffOptions& o_;
@@ -190,7 +190,7 @@ void add_diff(CLI::App& app) {
   verb.footer(
       "Shows, as unified diffs, where the compiler makes something else of B than of A: the expressions as they are "
       "written and simplified, their derivatives, what the softmax makes free and what is hoisted, what a tile keeps, "
-      "which kernels of a GPU would be tried, and the page of CUDA that the first of them becomes. No GPU is needed.\n"
+      "which kernels of a GPU would be tried, and the CUDA source that the first of them becomes. No GPU is needed.\n"
       "\n"
       "Expressions, captures, parameters and lets without a letter hold for both; what a side says itself comes first. "
       "A file has a line for each: `score EXPR`, `mask EXPR`, `let NAME=EXPR`, `capture NAME=f32[16]`, "

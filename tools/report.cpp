@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <memory>
 
-#include "codegen/call_pages.h"
+#include "codegen/call_sources.h"
 #include "compiler/explain.h"
 #include "playground/say.h"
 #include "runtime/engines/picture/counts.h"
@@ -68,7 +68,7 @@ class Report {
       block(s.lines);
     }
     engines();
-    pages();
+    sources();
     return out_ + "</html>\n";
   }
 
@@ -105,16 +105,16 @@ class Report {
     }
   }
 
-  void pages() {
-    codegen::PagesOf what{.spec = o_.explain.call.spec(90), .length = o_.explain.call.length()};
+  void sources() {
+    codegen::SourcesOf what{.spec = o_.explain.call.spec(90), .length = o_.explain.call.length()};
     const auto add = [&](std::string_view way) {
-      for (const codegen::CallPage& page : codegen::call_pages(of_.lowered, what)) {
-        out_ += fmt::format("<details><summary>{}: {} ({})</summary>\n", way, page.of, page.source.name);
-        block(page.source.text);
+      for (const codegen::CallSource& one : codegen::call_sources(of_.lowered, what)) {
+        out_ += fmt::format("<details><summary>{}: {} ({})</summary>\n", way, one.of, one.source.name);
+        block(one.source.text);
         out_ += "</details>\n";
       }
     };
-    heading("The pages of CUDA that NVRTC gets");
+    heading("The CUDA sources that NVRTC gets");
     add("forward");
     what.backward.emplace();
     for (const compiler::CaptureSlot& c : of_.lowered.mod.captures)
@@ -146,7 +146,7 @@ void add_report(CLI::App& app) {
   verb.footer(
       "Writes one page that needs no other file: the picture, how many tiles and pairs stay, the same attention in "
       "C++, "
-      "Python and as a command, what explain, grad and cover say, and the pages of CUDA. Captured tensors without data "
+      "Python and as a command, what explain, grad and cover say, and the CUDA sources. Captured tensors without data "
       "get random numbers, or what --fill says.\n"
       "Examples:\n"
       "  attune report 'kv <= q && q - kv < 48' -o window.html\n"

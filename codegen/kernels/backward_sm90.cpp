@@ -36,7 +36,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return {};
 }
 
-/// 64 x 64 numbers of dq for each of two groups: half of 128 columns, or half of 128 queries.
+/// 64 x 64 numbers of dq for each of two warpgroups: half of 128 columns, or half of 128 queries.
 int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {

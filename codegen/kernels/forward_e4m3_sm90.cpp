@@ -14,22 +14,22 @@ extern const KernelDescriptor forward_e4m3_sm90;
 namespace {
 
 struct Tile : ForwardTile90 {
-  int turned = 0;  ///< values come turned round, by a kernel before, rather than in shared memory for each use
+  int transposed = 0;  ///< values come transposed, by a kernel before, rather than in shared memory for each use
 };
 constexpr auto members = [] {
   std::array<TileMember<Tile>, forward_members90.size() + 1> out{};
   std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
     return TileMember<Tile>{one.member, one.at};
   });
-  out.back() = {{.name = "turned", .least = 0, .most = 1}, &Tile::turned};
+  out.back() = {{.name = "transposed", .least = 0, .most = 1}, &Tile::transposed};
   return out;
 }();
 constexpr auto erased_members = members_of(members);
-constexpr const Companion* companions[] = {&turn_values, &lists_along_kv};
+constexpr const Companion* companions[] = {&transpose_v, &lists_along_kv};
 constexpr Search searches[] = {
-    {.member = "turns", .least = 0, .most = 2},    {.member = "dynamic", .least = 0, .most = 1},
-    {.member = "q_stages", .least = 1, .most = 2}, {.member = "own_o", .least = 0, .most = 1},
-    {.member = "stages", .least = 2, .most = 4},   {.member = "turned", .least = 0, .most = 1}};
+    {.member = "issue_order", .least = 0, .most = 2}, {.member = "dynamic", .least = 0, .most = 1},
+    {.member = "q_stages", .least = 1, .most = 2},    {.member = "own_o", .least = 0, .most = 1},
+    {.member = "stages", .least = 2, .most = 4},      {.member = "transposed", .least = 0, .most = 1}};
 
 constexpr std::int64_t widest = 128;
 
@@ -41,15 +41,16 @@ struct Row {
 };
 constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others();
 
-// In the order to try, whatever the width: one that spills leaves its place to the next. Turning values round before
+// In the order to try, whatever the width: one that spills leaves its place to the next. Transposing values before
 // takes the time of moving them twice, which many tiles of queries save again.
-constexpr Row rows[] = {{.tile = {{.n = 128, .stages = 3, .turns = 1}, 1}, .covers = full, .lengths = Length::longer},
-                        {.tile = {{.n = 128, .stages = 3, .turns = 2}}, .covers = full},
-                        {.tile = {{.n = 128, .turns = 0}}, .covers = masked},
-                        {.tile = {{.n = 128, .turns = 2}}},
-                        {.tile = {{.n = 96, .turns = 1}}},
-                        {.tile = {{.n = 64, .turns = 1}}},
-                        {.tile = {{.n = 32, .turns = 1}}}};
+constexpr Row rows[] = {
+    {.tile = {{.n = 128, .stages = 3, .issue_order = 1}, 1}, .covers = full, .lengths = Length::longer},
+    {.tile = {{.n = 128, .stages = 3, .issue_order = 2}}, .covers = full},
+    {.tile = {{.n = 128, .issue_order = 0}}, .covers = masked},
+    {.tile = {{.n = 128, .issue_order = 2}}},
+    {.tile = {{.n = 96, .issue_order = 1}}},
+    {.tile = {{.n = 64, .issue_order = 1}}},
+    {.tile = {{.n = 32, .issue_order = 1}}}};
 
 bool is_for(const KernelSpec& spec) { return spec.dtype == DType::e4m3; }
 
@@ -80,7 +81,7 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
   if (tile.n % 32 != 0) return "n is a multiple of 32, the keys of a product";
-  // A thread holds scores, results, products and probabilities, beside some 24 (two groups) or 32 other registers.
+  // A thread holds scores, results, products and probabilities, beside some 24 (two warpgroups) or 32 other registers.
   const int numbers = tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8,
             most = tile.m == 128 ? 208 : 128;
   return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
@@ -88,7 +89,7 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  return forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.turned != 0);
+  return forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.transposed != 0);
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

@@ -47,7 +47,7 @@ constexpr WidthRow<Tile> rows[] = {
 
 std::string why_not(const KernelSpec& spec, const ModFacts&) {
   if (spec.dtype == DType::e4m3) return "its products are of f32, bf16 or f16, and q, k and v hold e4m3";
-  return spec.narrow ? "it reads k and v in the type of q" : "";
+  return spec.fp8_kv ? "it reads k and v in the type of q" : "";
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
@@ -67,7 +67,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
   plan.tile.own = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},
                    {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
-  if (spec.apart) plan.tile.own.insert(plan.tile.own.end(), {{"apart", 1}, {"paged", spec.paged}});
+  if (spec.per_entry) plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", spec.paged}});
   const ForwardLayout80 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.tile.d,

@@ -15,14 +15,14 @@ inline std::string why_not_16_bits(const KernelSpec& spec) {
   if (spec.dtype == DType::bf16 || spec.dtype == DType::f16) return {};
   return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
 }
-/// The copy engine cannot take the call's tensors.
+/// TMA cannot take the call's tensors.
 inline std::string why_no_boxes(const KernelSpec& spec) {
-  if (spec.boxes) return {};
-  return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
+  if (spec.tma) return {};
+  return "TMA takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
          "bytes, and none of them empty";
 }
 inline std::string why_not_apart(const KernelSpec& spec) {
-  return spec.apart ? "entries have lengths or positions of their own, or pages" : "";
+  return spec.per_entry ? "entries have lengths or positions of their own, or pages" : "";
 }
 inline std::string why_not_prob(const ModFacts& facts) {
   if (!facts.has_prob || facts.prob_linear) return {};

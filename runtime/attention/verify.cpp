@@ -60,8 +60,8 @@ void verify_forward(const Call& call, const Verified& which, OnHost& on_host) {
   here.captures = captures;
   on_host.take(here.q, here.k, here.v, here.o, here.lse, here.max);
   const bool sizes = call.problem.q.starts_on_device() || here.kv_len.given() || here.q_offsets.given() ||
-                     here.pages.given();
-  if (sizes) on_host.take(here.cu_seqlens_q, here.cu_seqlens_kv, here.kv_len, here.q_offsets, here.pages);
+                     here.page_table.given();
+  if (sizes) on_host.take(here.cu_seqlens_q, here.cu_seqlens_kv, here.kv_len, here.q_offsets, here.page_table);
   verify_here(call, here, sizes, which);
 }
 

@@ -160,9 +160,9 @@ Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 Result cuCtxEnablePeerAccess(cu::Context, unsigned) { return Result::success; }
 
 Result take(cu::Address* into, std::size_t bytes) {
-  constexpr std::size_t grain = 256, most = std::size_t{1} << 32;
+  constexpr std::size_t block = 256, most = std::size_t{1} << 32;
   if (bytes > most) return Result::out_of_memory;
-  *into = reinterpret_cast<cu::Address>(std::aligned_alloc(grain, (bytes + grain) / grain * grain));
+  *into = reinterpret_cast<cu::Address>(std::aligned_alloc(block, (bytes + block) / block * block));
   const std::lock_guard lock(mutex);
   live.insert(*into);
   return Result::success;

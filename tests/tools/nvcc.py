@@ -1,4 +1,4 @@
-# tests/tools/nvcc.py — the pages that attune cuda writes, compiled by nvcc as they are, without a warning
+# tests/tools/nvcc.py — the sources that attune cuda writes, compiled by nvcc as they are, without a warning
 import os
 import subprocess
 import sys

@@ -155,9 +155,16 @@ def cases(o):
     return [case for case in all_cases() if not wanted or any(words <= LOOK.words(asdict(case)) for words in wanted)]
 
 
+def by_fa4(case):
+    """Whether FlashAttention-4's own interface has the row; FlexAttention's FLASH has more."""
+    return case.row in ("causal", "full", "softcap", "window") or (
+        case.row in ("alibi", "relative") and case.direction == "forward")
+
+
 def peers_of(case, o):
-    """The peers of a case. FlashAttention-4's gradients have two rows: in any order, and in attune's, a fixed one."""
-    out = [peer for peer in PEERS[case.kind] if o.flex or not peer.startswith("flex")]
+    """The peers of a case. FlashAttention-4's gradients have two columns: in any order, and in a fixed one, as attune's."""
+    out = [peer for peer in PEERS[case.kind]
+           if (o.flex or not peer.startswith("flex")) and (peer != "fa4" or by_fa4(case))]
     return out + ["fa4_ordered"] if "fa4" in out and case.direction != "forward" else out
 
 

@@ -32,7 +32,7 @@ struct Bands {
   }
 };
 
-/// What is known about a Mod when its page is written.
+/// What is known about a Mod when its source is written.
 struct Traits {
   bool scaled = false;     ///< exponent(s) is factor() * s, and factor() is positive: one multiply-add makes the power
   bool bounded = false;    ///< exponent() stays below `most`, closely enough that no running maximum is needed

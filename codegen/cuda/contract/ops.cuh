@@ -1,4 +1,4 @@
-// codegen/cuda/contract/ops.cuh — what the operations of ir/ops.def mean on the device; no headers, so that pages
+// codegen/cuda/contract/ops.cuh — what the operations of ir/ops.def mean on the device; no headers, so that sources
 // compile fast
 #pragma once
 
@@ -44,7 +44,7 @@ struct Int {
   }
 };
 
-/// An Int as an argument of a page: it has no step.
+/// An Int as an argument of a source: it has no step.
 struct Word {
   int value;
   __device__ operator Int() const { return value; }

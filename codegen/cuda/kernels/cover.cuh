@@ -71,7 +71,7 @@ __device__ __forceinline__ auto greatest(const Capture<T, rank, Stride>& of, Ind
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-/// What a page says about a mask: may a tile keep anything, may it drop anything? Whole warps ask.
+/// What a source says about a mask: may a tile keep anything, may it drop anything? Whole warps ask.
 template <class C>
 concept Covers = requires(const C c, Where at, typename C::Row row, typename C::Col col, int i) {
   row = c.row(at, i, i);                       // queries [begin, end)

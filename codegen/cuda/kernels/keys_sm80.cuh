@@ -299,7 +299,7 @@ struct Keys80 {
     });
     copy_wait<0>();
     if constexpr (terms.removes)
-      if (__any_sync(~0u, has_nonfinite(dk[0]) || has_nonfinite(dv[0])))
+      if (__any_sync(~0u, has_non_finite(dk[0]) || has_non_finite(dv[0])))
         return keys_pair_by_pair<Tile, User, Gives>(args, user, shared);
     if constexpr (gives_k) store<Tile::d>(args.grad_k, dk, Tile::width, args.scale);
     if constexpr (gives_v) store<Tile::dv>(args.grad_v, dv, Tile::width_v, 1);

@@ -227,7 +227,7 @@ struct Queries80 {
     store_sums();
     if (!args.grad_q.to.data) return;
     if constexpr (terms.removes)
-      if (__any_sync(~0u, has_nonfinite(dq[0]))) return queries_pair_by_pair<Tile>(args, user, shared);
+      if (__any_sync(~0u, has_non_finite(dq[0]))) return queries_pair_by_pair<Tile>(args, user, shared);
     store();
   }
 

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(diagonals_threads)
   static_assert(SumsDiagonals<User>);
   wait_for_kernel_before();
   // The repair has added the terms pair by pair.
-  if (*args.odd) return;
+  if (*args.non_finite) return;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const Where at{b, h, stretch<Tile>(args.q_starts, b, args.q_len).length,
                  stretch<Tile>(args.kv_starts, b, args.kv_len).length};

@@ -5,7 +5,7 @@
 
 namespace attune {
 
-/// The copy engine swizzles chunks of so many bytes a row.
+/// TMA swizzles chunks of so many bytes a row.
 constexpr int chunk_bytes = 128;
 
 /// The swizzle needs chunks to start at multiples of it. A launch asks for as much more where the kernel aligns by

@@ -1,4 +1,4 @@
-// codegen/cuda/layout/section.cuh — how far apart blocks of a backward take items of one set; the host deals by the
+// codegen/cuda/layout/section.cuh — how far apart blocks of a backward take items of one set; the host schedules by the
 // same numbers, so only C++ is used here
 #pragma once
 

@@ -32,7 +32,7 @@ struct Loader90Backward {
            : lane == 4 ? step.keys
            : lane == 5 ? step.kv_head
            : lane == 6 ? step.sums
-                       : step.turn;
+                       : step.added_before;
     if (step.what & (Step::empty | Step::stop)) return;
     const Stretch queries = stretch<Tile>(args.q_starts, step.b, args.q_len);
     const Where where{step.b, step.h, queries.length, stretch<Tile>(args.kv_starts, step.b, args.kv_len).length};
@@ -141,8 +141,8 @@ struct Loader90Backward {
     return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
   }
 
-  /// What a tile of queries and a tile of keys share: -1 if the queries do not visit the keys, else twice the turn,
-  /// plus 1 where no pair is removed. `falls`: keys are dealt rising.
+  /// What a tile of queries and a tile of keys share: -1 if the queries do not visit the keys, else twice how many come
+  /// before, plus 1 where no pair is removed. `falls`: keys are scheduled rising.
   __device__ int meeting(Where at, int tile, int keys, bool falls) const {
     const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
     if (tile >= tiles) return -1;
@@ -152,8 +152,8 @@ struct Loader90Backward {
       const auto visit = static_cast<unsigned>(
           __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile));
       if (visit == 0) return -1;
-      const unsigned turn = falls ? visit >> Visit::below_at & (Visit::most_tiles - 1) : visit >> Visit::above_at;
-      return static_cast<int>(2 * turn) + (end - begin == m && (visit & Visit::whole));
+      const unsigned before = falls ? visit >> Visit::below_at & (Visit::most_tiles - 1) : visit >> Visit::above_at;
+      return static_cast<int>(2 * before) + (end - begin == m && (visit & Visit::whole));
     }
     const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
     const int from = first_of(bands), to = end_of(bands, at), kv = keys * n;
@@ -164,7 +164,7 @@ struct Loader90Backward {
 
   /// Which tiles of queries visit these keys is the forward's answer, from bands or from a table: that of each of 32
   /// tiles, a tile a lane. One function, because parts of it took four bytes more than this warp's registers. Queries
-  /// count the tiles of keys that they visit alike, so their turns miss none.
+  /// count the tiles of keys that they visit alike, so their counts miss none.
   __device__ void run() {
     // Ends of rows and tables come from kernels before; that others of the block need not wait, this warp's steps see
     // to.
@@ -172,7 +172,7 @@ struct Loader90Backward {
     const Items90Backward<Tile> items{args, sets_of_section()};
     const int all_tiles = (args.q_len + m - 1) / m;
     int index = static_cast<int>(blockIdx.x);
-    // Drawn as an item ends. A block that draws its next item early keeps others waiting for the turns of that.
+    // Drawn as an item ends. A block that draws its next item early keeps others waiting for those of that.
     const auto next_item = [&] {
       int next = 0;
       if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
@@ -228,7 +228,7 @@ struct Loader90Backward {
                   .keys = get(keys),
                   .kv_head = get(kv_head),
                   .sums = sums_of<Tile>(args, b, h) + base + nth,
-                  .turn = meets >> 1});
+                  .added_before = meets >> 1});
             found = true;
           }
         }
@@ -241,7 +241,7 @@ struct Loader90Backward {
               .keys = get(keys),
               .kv_head = get(kv_head),
               .sums = Step::nothing,
-              .turn = 0});
+              .added_before = 0});
       hand_over(Step::last);
       next_item();
     }
@@ -254,7 +254,7 @@ struct Loader90Backward {
             .keys = 0,
             .kv_head = 0,
             .sums = Step::no_more,
-            .turn = 0});
+            .added_before = 0});
       hand_over(0);
     }
   }

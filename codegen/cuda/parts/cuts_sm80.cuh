@@ -58,7 +58,8 @@ struct Cut {
   /// Are there steps from here to such an end of a share?
   __device__ bool is_before(const Cut& end) const { return tile < end.tile || (tile == end.tile && step < end.step); }
 };
-/// The blocks that share a tile: `count` from `first` on. In pieces: the tile, and how many of these it has.
+/// The blocks that share a tile: `count` from `first` on. With a fixed split size: the tile, and how many of these it
+/// has.
 struct Sharing {
   int first, count;
 };
@@ -88,8 +89,8 @@ struct Even {
 /// Steps that stay together: tiles are cut at multiples of so many.
 template <class Tile>
 __device__ inline int together(const DecodeArgs& args) {
-  if constexpr (in_pieces<Tile>)
-    return further(args).piece;
+  if constexpr (has_fixed_split<Tile>)
+    return further(args).split_steps;
   else
     return 1;
 }
@@ -132,7 +133,7 @@ struct Stretches {
     const int at = behind < steps ? static_cast<int>(behind) : steps;
     return at < Shares::least ? 0 : at > steps - Shares::least ? steps : at / together * together;
   }
-  /// Who shares a tile with so much cost before it. Of pieces no one asks.
+  /// Who shares a tile with so much cost before it. With a fixed split size no one asks.
   __device__ Sharing sharing(long long before, int steps) const {
     const auto first_from = [&](long long cost) { return static_cast<int>((cost * blocks + total - 1) / total); };
     int first = first_from(before), last = first_from(before + steps + Shares::overhead) - 1;
@@ -208,7 +209,7 @@ __device__ inline Share find_share(const DecodeArgs& args, const User& user, Sha
         for (; place >= at + steps + Shares::overhead; steps = steps_of(++tile)) at += steps + Shares::overhead;
         const int step = Stretches::step(place - at, steps, shares.together);
         cut = step == steps && steps > 0 ? Cut{tile + 1, 0} : Cut{tile, step};
-        if (!in_pieces<Tile> && cut.step > 0) sharing = stretches.sharing(at, steps);
+        if (!has_fixed_split<Tile> && cut.step > 0) sharing = stretches.sharing(at, steps);
       }
       (end ? room.share.end : room.share.begin) = cut;
       (end ? room.share.at_end : room.share.at_begin) = sharing;

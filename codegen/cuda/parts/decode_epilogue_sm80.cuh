@@ -27,16 +27,16 @@ struct DecodeEpilogue {
       : args(args), user(user), shared(shared), of(of), rows(of.queries.length * heads) {}
 
   /// Of the tile, if `whole`, results are stored; else of a part of its keys, sums, which the last of its blocks adds
-  /// up. `nth`: which of the tile's pieces; where there are none, 0 for the first of its parts.
+  /// up. `nth`: which of the tile's splits; where there are none, 0 for the first of its parts.
   __device__ void store(const float (&o)[Tile::dv / 8][4], const Part (&part)[2], bool whole, Sharing sharing,
                         int nth) {
     if (lane % 4 == 0)
 #pragma unroll
       for (int r = 0; r < 2; ++r) parts_met()[warp * Tile::m + 8 * r + lane / 4] = part[r];
     const int block = static_cast<int>(blockIdx.x);
-    float* const into = whole             ? nullptr
-                        : in_pieces<Tile> ? part_of(sharing, nth)
-                                          : slot_of(nth == 0 ? 2 * block + 1 : 2 * block);
+    float* const into = whole                   ? nullptr
+                        : has_fixed_split<Tile> ? part_of(sharing, nth)
+                                                : slot_of(nth == 0 ? 2 * block + 1 : 2 * block);
     if (whole) read_before();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -61,8 +61,8 @@ struct DecodeEpilogue {
     // Rows that do not exist are not read either.
     if (8 * r + lane / 4 < rows) {
       float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
-                          (Tile::narrow ? 4 : 2) * (lane & 3);
-      if constexpr (Tile::narrow) {
+                          (Tile::fp8_kv ? 4 : 2) * (lane & 3);
+      if constexpr (Tile::fp8_kv) {
         // Of sixteen columns the even ones, then the odd ones.
 #pragma unroll
         for (int i = 0; i < Tile::dv / 8; i += 2)
@@ -125,7 +125,7 @@ struct DecodeEpilogue {
   }
 
   __device__ bool is_clustered() const {
-    return has_clusters && !in_pieces<Tile> && Tile::warps >= cluster_warps && args.paired != 0;
+    return has_clusters && !has_fixed_split<Tile> && Tile::warps >= cluster_warps && args.paired != 0;
   }
   /// A part in this block's shared memory, where its keys were: none are under way any more, as such a block has one
   /// tile. Laid out as parts in memory are.
@@ -214,8 +214,8 @@ struct DecodeEpilogue {
     return args.parts + static_cast<long long>(nth) * part_rows() * (Tile::dv + part_floats);
   }
   __device__ float* part_of(Sharing sharing, int nth) const {
-    if constexpr (in_pieces<Tile>)
-      return slot_of(sharing.first * further(args).pieces + nth);
+    if constexpr (has_fixed_split<Tile>)
+      return slot_of(sharing.first * further(args).splits + nth);
     else
       return slot_of(2 * (sharing.first + nth) + (nth == 0));
   }

@@ -88,7 +88,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
   }
 
   /// Is any result not finite? Then some value is not, and a removed pair may have brought it in: 0 times NaN.
-  __device__ bool has_odd() const {
+  __device__ bool has_non_finite() const {
     float zero[4] = {};
 #pragma unroll
     for (int i = 0; i < Tile::dv / 2; ++i) zero[i % 4] += o[i] * 0.0f;
@@ -128,7 +128,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
       store_commit();
     }
   }
-  /// Stores element by element where a packed sequence ends within the warp's rows: the copy engine would overwrite
+  /// Stores element by element where a packed sequence ends within the warp's rows: TMA would overwrite
   /// rows of the next sequence.
   __device__ void store_some(const Work& work, unsigned from, int q) const {
     constexpr int unit = 8;  // elements in 16 bytes, which stay together

@@ -10,7 +10,7 @@ namespace attune {
 
 /// What the kernel gets, but for what only some calls have.
 template <class Tile>
-using ForwardArgs80 = Either<is_apart<Tile>, ApartArgs, ForwardArgs>;
+using ForwardArgs80 = Either<is_per_entry<Tile>, PerEntryArgs, ForwardArgs>;
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 

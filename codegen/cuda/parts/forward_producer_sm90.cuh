@@ -27,7 +27,7 @@ struct ForwardProducer90 {
       const Item item = items.template take<false>();
       if (item.index == Item::stop) return;
       if (item.walk.count > 0) load(item);
-      // The next tile is dealt only now: dealing sooner makes the ends of blocks less even.
+      // The next tile is scheduled only now: doing so sooner makes the ends of blocks less even.
       if constexpr (Source::threads > 1) __syncwarp();
       if (speaks()) items.done();
     }

@@ -18,7 +18,7 @@ __device__ inline Stretch stretch(const int* starts, int b, int length) {
   return {0, length};
 }
 
-/// Where there are few queries, Tile::heads query heads of a key head share a tile: row r belongs to query r / heads
+/// In decode, Tile::heads query heads of a key head share a tile: row r belongs to query r / heads
 /// and to head r % heads of these.
 template <class Tile>
 constexpr int queries_of = Tile::m / Tile::heads;

@@ -19,7 +19,7 @@ template <>
 __device__ inline unsigned of_halves<f16>(unsigned halves) {
   return halves;
 }
-/// How cards without an instruction for it widen e4m3: their bits, at the places of the wider type's exponent and
+/// How GPUs without an instruction for it widen FP8 (E4M3): their bits, at the places of the wider type's exponent and
 /// fraction, are the number but for a power of two. NaN is what would be 480, the only one that `beyond` makes
 /// infinite.
 template <class Element>
@@ -75,7 +75,7 @@ struct WidenedRows {
   }
 };
 
-/// s = q k^T, of N keys of e4m3, Steps times 16 columns wide. load_a(into, step) loads 16 rows of q by 32 bytes, as
+/// s = q k^T, of N FP8 keys, Steps times 16 columns wide. load_a(into, step) loads 16 rows of q by 32 bytes, as
 /// WidenedRows does.
 template <class Element, int Steps, int N, class LoadA, class Line>
 __device__ inline void widened_dots(Fragment<1, N>& s, LoadA load_a, Spot<Line> at) {
@@ -100,7 +100,7 @@ __device__ inline void widened_dots(Fragment<1, N>& s, LoadA load_a, Spot<Line> 
   }
 }
 
-/// Values of e4m3, as Columns has those of 16 bits; but in place of the eight columns from 8 i on and the next eight,
+/// FP8 values, as Columns has those of 16 bits; but in place of the eight columns from 8 i on and the next eight,
 /// the even and the odd ones of all sixteen.
 template <class Element, class Line>
 struct WidenedColumns {

@@ -54,7 +54,7 @@ std::vector<std::span<const KVEntry>> rounds_of(std::span<const KVEntry> entries
 ForwardPlan::ForwardPlan(const Call& of, const Means& means, const Among& some)
     : call(of), problem(of.problem), among(some), kernels(of, means), unit(unit_for(kernels.isa, of.forward().k.dtype)),
       kit(cpu::kit(kernels, unit, of.forward().k.dtype)), kernel(forward_kernel(of.mod, kernels, unit)),
-      cut(cut_for(kit->tiling, problem, of.forward().piece != 0)), qk(problem.d, kit->tiling, unit),
+      cut(cut_for(kit->tiling, problem, of.forward().fixed_split_size != 0)), qk(problem.d, kit->tiling, unit),
       pv(problem.dv, kit->tiling, unit), inputs(kit), queries(kernels, unit, of.forward().q.dtype),
       v_in_place(reads_in_place(of.forward().v, problem, pv)),
       entries(problem.batch ? kv_entries(problem, cut.tile_kv, among) : std::vector<KVEntry>()),

@@ -105,7 +105,7 @@ void add_kits(std::vector<Object>& out, Isa isa) {
   if (has_bf16(isa)) out.push_back(kit_code(isa, Unit::bf16, DType::bf16));
 }
 
-/// The units of a call's products: f32 besides bf16 for few queries, and for a grad_o of another type.
+/// The units of a call's products: f32 besides bf16 for decode, and for a grad_o of another type.
 std::vector<Unit> units_of(Isa isa, DType type) {
   if (type == DType::bf16 && has_bf16(isa)) return {Unit::bf16, Unit::f32};
   return {Unit::f32};

@@ -245,7 +245,7 @@ void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted
     });
     if (listed)
       loads.emplace_back([&, way] {
-        binary_of(cover_page(of_.mod, spec.wide, spec.arch, codegen::cover_form(way)),
+        binary_of(cover_source_of(of_.mod, spec.offsets64, spec.arch, codegen::cover_form(way)),
                   {.mod = &of_.mod.mod, .kernel = "cover", .arch = spec.arch, .purpose = of_.purpose});
       });
   };

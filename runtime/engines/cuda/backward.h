@@ -100,7 +100,8 @@ class BackwardRun {
   Room<unsigned long long> sums_;  ///< of all captured tensors
   Room<float> diagonals_;          ///< sums along diagonals, where one kernel does all
   Room<float> added_;              ///< sums of dq, where one kernel does all
-  /// Of any kernel whether a result is odd; of one that does all its next item, its visits, its turns.
+  /// Of any kernel whether a result is non-finite; of one that does all its next item, its visits, its counts of added
+  /// tiles.
   Room<unsigned> counters_;
   Room<float> delta_;
   Room<std::byte> own_o_;  ///< the forward's results, where the call has none

@@ -33,11 +33,11 @@ struct ForwardRun {
   WorkspaceLayout space;
   StartsRoom starts;
   Room<unsigned> next{};  ///< the counter that tiles are taken from, where there are more of them than blocks
-  Room<std::byte> turned{};
+  Room<std::byte> transposed{};
   Room<float> parts{};  ///< of tiles that blocks share, and how many of these have written theirs
   Room<unsigned> arrivals{};
   Room<CutTile> cut{};
-  int piece = 0, pieces = 0;  ///< as Further has them
+  int split_steps = 0, splits = 0;  ///< as Further has them
   Room<int> own_lists{};
   CoverLists lists{};
   Room<std::byte> own{};  ///< of a kernel with a struct of its own
@@ -57,7 +57,7 @@ struct ForwardRun {
   template <class Args>
   void put_walk(Launches& launches, Walk& walk, Args& args, std::byte* memory) {
     if (!plan().further()) return put_walk(launches, walk, &args, sizeof args, memory);
-    Further<Args> all{args, {}, {}, {}, piece, pieces};
+    Further<Args> all{args, {}, {}, {}, split_steps, splits};
     if (call.o_before.given()) {
       all.o_before = strided(call.o_before, p.q.layout);
       all.lse_before = rows(call.lse_before, p.q.layout);
@@ -75,7 +75,7 @@ void check_outputs(const Forward& call);
 /// Without a query there is nothing to compute.
 inline bool is_empty(const compiler::Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
-/// The user's struct, as the kernel's page has it.
+/// The user's struct, as the kernel's source has it.
 std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel);
 
 // ---- what a family of kernels needs of a call, by ArgsKind ----------------------------------------------------------

@@ -56,8 +56,8 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   }
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   Remembered found;
-  // What was measured with many queries says nothing of few.
-  if (forward && !key.preference && !key.spec.few) found = remembered(tuned_key(key, kind));
+  // What was measured for prefill says nothing of decode.
+  if (forward && !key.preference && !key.spec.decode) found = remembered(tuned_key(key, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
   Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
                             codegen::kernels(key.way), purpose);
@@ -69,9 +69,9 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   out.story = std::move(found.notes);
   const codegen::KernelPlan& plan = out.choice.plan;
   for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
-    const codegen::Source page = companion_page(*one, parts, plan);
-    const KernelOf of{.mod = &mod, .kernel = page.name, .arch = key.spec.arch, .purpose = purpose};
-    out.companions.push_back({one, load(*binary_of(page, of), key.device, 0)});
+    const codegen::Source source = companion_source_of(*one, parts, plan);
+    const KernelOf of{.mod = &mod, .kernel = source.name, .arch = key.spec.arch, .purpose = purpose};
+    out.companions.push_back({one, load(*binary_of(source, of), key.device, 0)});
   }
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
@@ -107,11 +107,11 @@ auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& mak
   return kept.get(key, make);
 }
 
-/// Kernels whose pages hold no user's expressions. `mod` may be null.
-std::shared_ptr<const Kernel> loaded_page(int device, const codegen::Source& page, int arch, const compiler::Mod* mod,
-                                          const Purpose* purpose) {
+/// Kernels whose sources hold no user's expressions. `mod` may be null.
+std::shared_ptr<const Kernel> loaded_source(int device, const codegen::Source& source, int arch,
+                                            const compiler::Mod* mod, const Purpose* purpose) {
   return std::make_shared<const Kernel>(
-      load(*binary_of(page, {.mod = mod, .kernel = page.name, .arch = arch, .purpose = purpose}), device, 0));
+      load(*binary_of(source, {.mod = mod, .kernel = source.name, .arch = arch, .purpose = purpose}), device, 0));
 }
 
 }  // namespace
@@ -126,24 +126,24 @@ std::shared_ptr<const Kernel> loaded_rows(int device, const codegen::RowsSpec& s
   };
   static auto& kept = *new Single<Key, Kernel, Hash>;
   return kept_or_made(kept, Key{device, spec}, stream,
-                      [&] { return loaded_page(device, codegen::rows_source(spec), spec.arch, &mod, purpose); });
+                      [&] { return loaded_source(device, codegen::rows_source(spec), spec.arch, &mod, purpose); });
 }
 
 std::shared_ptr<const Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream,
                                           const Purpose* purpose) {
   static auto& kept = *new Single<int, Kernel>;
   return kept_or_made(kept, device, stream,
-                      [&] { return loaded_page(device, codegen::sums_source(arch), arch, &mod, purpose); });
+                      [&] { return loaded_source(device, codegen::sums_source(arch), arch, &mod, purpose); });
 }
 
 std::shared_ptr<const Kernel> loaded_append(int device, int arch, cu::Stream stream) {
   static auto& kept = *new Single<int, Kernel>;
   return kept_or_made(
-      kept, device, stream, [&] { return loaded_page(device, codegen::append_source(arch), arch, nullptr, nullptr); },
+      kept, device, stream, [&] { return loaded_source(device, codegen::append_source(arch), arch, nullptr, nullptr); },
       "append once before the capture");
 }
 
-std::shared_ptr<const Kernel> loaded_plain(int device, const codegen::Source& page, int arch, cu::Stream stream) {
+std::shared_ptr<const Kernel> loaded_plain(int device, const codegen::Source& source, int arch, cu::Stream stream) {
   using Key = std::pair<int, std::string>;
   struct Hash {
     std::size_t operator()(const Key& key) const {
@@ -152,7 +152,7 @@ std::shared_ptr<const Kernel> loaded_plain(int device, const codegen::Source& pa
   };
   static auto& kept = *new Single<Key, Kernel, Hash>;
   return kept_or_made(
-      kept, Key{device, page.name}, stream, [&] { return loaded_page(device, page, arch, nullptr, nullptr); },
+      kept, Key{device, source.name}, stream, [&] { return loaded_source(device, source, arch, nullptr, nullptr); },
       "make one such call before the capture");
 }
 

@@ -81,7 +81,7 @@ std::shared_ptr<const Kernel> loaded_sums(int device, int arch, const compiler::
                                           const Purpose* purpose);
 /// append.cuh:
 std::shared_ptr<const Kernel> loaded_append(int device, int arch, cu::Stream stream);
-/// A page of one fixed kernel: copy_rows.cuh, add_parts.cuh or merge_parts.cuh.
-std::shared_ptr<const Kernel> loaded_plain(int device, const codegen::Source& page, int arch, cu::Stream stream);
+/// A source of one fixed kernel: copy_rows.cuh, add_parts.cuh or merge_parts.cuh.
+std::shared_ptr<const Kernel> loaded_plain(int device, const codegen::Source& source, int arch, cu::Stream stream);
 
 }  // namespace attune::runtime::cuda

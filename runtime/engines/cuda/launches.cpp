@@ -39,7 +39,7 @@ void* arguments_of(const Companion& companion, const Walk& walk) {
   switch (companion.args) {
     case Companion::Args::of_kernel: return walk.arguments;
     case Companion::Args::lists: return walk.cover;
-    case Companion::Args::turn: return walk.turn;
+    case Companion::Args::transpose: return walk.transpose;
     case Companion::Args::clear: return walk.clear;
     case Companion::Args::sums:
     case Companion::Args::append: return nullptr;

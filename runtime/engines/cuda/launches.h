@@ -75,7 +75,7 @@ struct Walk {
   const CoverLists* lists = nullptr;  ///< to be written before
   // Structs of companions that do not get the kernel's; null: these companions are not launched.
   CoverArgs* cover = nullptr;
-  TurnArgs* turn = nullptr;
+  TransposeArgs* transpose = nullptr;
   ClearArgs* clear = nullptr;
   // Words set to 0 right before the kernel, where no companion does.
   unsigned* cleared = nullptr;

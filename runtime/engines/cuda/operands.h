@@ -23,8 +23,8 @@ inline Stored stored(DType type) {
 inline Numbers numbers(const Tensor& t) {
   return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0]} : Numbers{};
 }
-/// A table of pages of a pool such as k; empty where the tensor was not given.
-inline Pages pages(const Tensor& t, const Tensor& pool) {
+/// The page table of a pool such as k; empty where the tensor was not given.
+inline PageTable page_table(const Tensor& t, const Tensor& pool) {
   if (!t.given()) return {};
   return {.at = static_cast<const int*>(t.data),
           .entry = t.strides[0],

@@ -24,7 +24,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   if (spec.dtype != DType::f32 || spec.out != DType::f32)
     return fmt::format("it takes f32, and q holds {}", name_of(spec.dtype));
   if (spec.packed || spec.max || facts.has_sink) return "it takes neither packed sequences, maxima nor sinks";
-  if (spec.apart || spec.before || spec.pieces) return "it takes plain calls alone";
+  if (spec.per_entry || spec.before || spec.fixed_split) return "it takes plain calls alone";
   return {};
 }
 
@@ -44,7 +44,7 @@ const Companion tops{
     .role = "tops of rows",
     .name = "plain_tops",
     .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return page_beside(parts, plan, "plain_tops", std::string(name)); },
+                 const KernelPlan& plan) { return source_beside(parts, plan, "plain_tops", std::string(name)); },
     .grid =
         [](const LaunchCall& call) {
           return Grid{static_cast<unsigned>(rows(call)), 1, 1};

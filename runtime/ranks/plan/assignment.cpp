@@ -1,5 +1,5 @@
-// runtime/ranks/plan/deal.cpp — positions in grains, what a mask costs and needs of each, and who gets which
-#include "runtime/ranks/plan/deal.h"
+// runtime/ranks/plan/assignment.cpp — positions in blocks, what a mask costs and needs of each, and who gets which
+#include "runtime/ranks/plan/assignment.h"
 
 #include <algorithm>
 #include <bit>
@@ -14,7 +14,7 @@ namespace {
 
 using compiler::Problem;
 
-/// Runs that greedy dealing gives to each rank.
+/// Runs that a greedy assignment gives to each rank.
 constexpr std::int64_t greedy_runs = 16;
 
 /// Which of `parts` equal parts of [0, whole) the middle of [first, last) is in.
@@ -42,15 +42,15 @@ std::vector<Span> merged(std::vector<Span> spans) {
   return out;
 }
 
-/// Asks a cover about one grain of queries.
+/// Asks a cover about one block of queries.
 struct Asked {
   const Tiles* tiles;  ///< null: the mask keeps all
   const Problem& problem;
   const Axis &q, &kv;
-  std::int64_t grain, tile;
+  std::int64_t block, tile;
 
-  /// Adds the grains of keys that it needs, and returns the pairs in its tiles.
-  double operator()(std::int64_t b, std::int64_t h, const Grain& of, std::vector<Span>& into) const {
+  /// Adds the blocks of keys that it needs, and returns the pairs in its tiles.
+  double operator()(std::int64_t b, std::int64_t h, const Block& of, std::vector<Span>& into) const {
     const bool packed = problem.q.packed();
     const Sequence seq = sequence(problem, packed ? of.entry : b);
     const std::int64_t first = kv.firsts[as_size(packed ? of.entry : 0)];
@@ -58,7 +58,7 @@ struct Asked {
     if (!tiles) {
       if (seq.kv_len > 0)
         append(into,
-               {static_cast<std::int32_t>(first), static_cast<std::int32_t>(first + (seq.kv_len + grain - 1) / grain)});
+               {static_cast<std::int32_t>(first), static_cast<std::int32_t>(first + (seq.kv_len + block - 1) / block)});
       return rows * static_cast<double>(seq.kv_len);
     }
     const Extent extent{.batch = static_cast<std::int32_t>(problem.batch),
@@ -80,8 +80,8 @@ struct Asked {
         const std::int64_t begin = run.begin * tile, end = std::min(run.end * tile, seq.kv_len);
         pairs += static_cast<double>(std::min(tile, of.last - at) * (end - begin)) *
                  (run.keep == Keep::All ? 1 : partial_cost);
-        needs.push_back({static_cast<std::int32_t>(first + begin / grain),
-                         static_cast<std::int32_t>(first + (end + grain - 1) / grain)});
+        needs.push_back({static_cast<std::int32_t>(first + begin / block),
+                         static_cast<std::int32_t>(first + (end + block - 1) / block)});
       }
     }
     into.insert(into.end(), needs.begin(), needs.end());
@@ -91,42 +91,42 @@ struct Asked {
 
 }  // namespace
 
-Axis::Axis(const compiler::Positions& positions, std::int64_t batch, std::int64_t grain) {
+Axis::Axis(const compiler::Positions& positions, std::int64_t batch, std::int64_t block) {
   const bool packed = positions.packed();
   for (std::int64_t e = 0; e < (packed ? batch : 1); ++e) {
-    firsts.push_back(std::ssize(grains));
+    firsts.push_back(std::ssize(blocks));
     const std::int64_t start = packed ? positions.starts[as_size(e)] : 0;
     const std::int64_t length = packed ? positions.starts[as_size(e) + 1] - start : positions.length;
-    for (std::int64_t at = 0; at < length; at += grain)
-      grains.push_back({e, at, std::min(length, at + grain), start + at});
+    for (std::int64_t at = 0; at < length; at += block)
+      blocks.push_back({e, at, std::min(length, at + block), start + at});
     rows = start + length;
   }
-  firsts.push_back(std::ssize(grains));
+  firsts.push_back(std::ssize(blocks));
 }
 
 Work work_of(const MaskedCall& call, const Tasks& tasks) {
   const compiler::LoweredMod& lowered = call.lowered;
   const Problem& problem = call.problem;
   const Axis& q = call.q;
-  const std::int64_t grain = call.grain;
+  const std::int64_t block = call.block;
   Work out;
   const bool packed = problem.q.packed();
   out.entries = !packed && lowered.cover.by_batch ? problem.batch : 1;
   out.heads = lowered.cover.by_head ? problem.kv_heads : 1;
   const std::int64_t group = lowered.cover.by_head ? problem.group : 1;
-  const auto count = std::ssize(q.grains);
+  const auto count = std::ssize(q.blocks);
   out.needs.resize(as_size(out.entries * out.heads * count));
   std::vector<double> pairs(out.needs.size());
   std::optional<Tiles> tiles;
   if (lowered.removes()) tiles.emplace(lowered, call.args);
-  // As kernels cut them; a grain of another size is one tile.
-  const Asked ask{tiles ? &*tiles : nullptr, problem, q, call.kv, grain, grain % 128 == 0 ? 128 : grain};
+  // As kernels cut them; a block of another size is one tile.
+  const Asked ask{tiles ? &*tiles : nullptr, problem, q, call.kv, block, block % 128 == 0 ? 128 : block};
   if (problem.batch > 0 && problem.q_heads > 0)
     tasks(std::ssize(out.needs), [&](std::int64_t i) {
       const std::int64_t table = i / count;
       std::vector<Span> needs;
       for (std::int64_t g = 0; g < group; ++g)
-        pairs[as_size(i)] += ask(table / out.heads, table % out.heads * group + g, q.grains[as_size(i % count)], needs);
+        pairs[as_size(i)] += ask(table / out.heads, table % out.heads * group + g, q.blocks[as_size(i % count)], needs);
       out.needs[as_size(i)] = merged(std::move(needs));
     });
   // A table stands for as many entries and heads as share it.
@@ -137,7 +137,7 @@ Work work_of(const MaskedCall& call, const Tasks& tasks) {
   return out;
 }
 
-void GrainSet::add(const Span& span) {
+void BlockSet::add(const Span& span) {
   for (auto i = static_cast<std::size_t>(span.begin); i < static_cast<std::size_t>(span.end);) {
     const std::size_t bit = i % 64, n = std::min<std::size_t>(64 - bit, static_cast<std::size_t>(span.end) - i);
     words_[i / 64] |= (n == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1) << bit;
@@ -145,11 +145,11 @@ void GrainSet::add(const Span& span) {
   }
 }
 
-void GrainSet::add(const GrainSet& other) {
+void BlockSet::add(const BlockSet& other) {
   for (std::size_t i = 0; i < words_.size(); ++i) words_[i] |= other.words_[i];
 }
 
-std::int64_t GrainSet::beyond(const GrainSet& other) const {
+std::int64_t BlockSet::beyond(const BlockSet& other) const {
   std::int64_t count = 0;
   for (std::size_t i = 0; i < words_.size(); ++i) count += std::popcount(words_[i] & ~other.words_[i]);
   return count;
@@ -161,14 +161,14 @@ std::vector<std::int64_t> local_rows(const Axis& axis, std::span<const int> owne
     const auto owner = static_cast<std::size_t>(owners[g]);
     if (next.size() <= owner) next.resize(owner + 1);
     rows.push_back(next[owner]);
-    next[owner] += axis.grains[g].rows();
+    next[owner] += axis.blocks[g].rows();
   }
   return rows;
 }
 
 std::vector<int> contiguous(const Axis& axis, int ranks) {
   std::vector<int> out;
-  for (const Grain& g : axis.grains)
+  for (const Block& g : axis.blocks)
     out.push_back(static_cast<int>(part_of(g.row, g.row + g.rows(), axis.rows, ranks)));
   return out;
 }
@@ -176,7 +176,7 @@ std::vector<int> contiguous(const Axis& axis, int ranks) {
 std::vector<int> zigzag(const Axis& axis, int ranks, bool packed) {
   std::vector<int> out;
   if (!packed) {
-    for (const Grain& g : axis.grains) out.push_back(zig(part_of(g.first, g.last, axis.rows, 2 * ranks), ranks));
+    for (const Block& g : axis.blocks) out.push_back(zig(part_of(g.first, g.last, axis.rows, 2 * ranks), ranks));
     return out;
   }
   // Sequences too short for two runs a rank go on where the one before has ended.
@@ -184,7 +184,7 @@ std::vector<int> zigzag(const Axis& axis, int ranks, bool packed) {
   for (std::size_t e = 0; e + 1 < axis.firsts.size(); ++e) {
     const std::int64_t first = axis.firsts[e], count = axis.firsts[e + 1] - first;
     for (std::int64_t i = 0; i < count; ++i) {
-      const Grain &g = axis.grains[as_size(first + i)], &last = axis.grains[as_size(first + count - 1)];
+      const Block &g = axis.blocks[as_size(first + i)], &last = axis.blocks[as_size(first + count - 1)];
       out.push_back(
           zig(count >= 2 * ranks ? part_of(g.first, g.last, last.last, 2 * ranks) : next++ % (2 * ranks), ranks));
     }
@@ -194,11 +194,11 @@ std::vector<int> zigzag(const Axis& axis, int ranks, bool packed) {
 
 namespace {
 
-/// Where to cut the grains of queries into runs: near equal parts of them, but where the grain behind a cut needs few
+/// Where to cut the blocks of queries into runs: near equal parts of them, but where the block behind a cut needs few
 /// keys before it, such as at the beginning of a document, if that is no further than half a run away.
 std::vector<std::size_t> cuts_of(const Axis& q, std::span<const Work> layers, std::int64_t parts, bool together) {
-  const auto count = std::ssize(q.grains);
-  // Grains of keys before this grain that it needs.
+  const auto count = std::ssize(q.blocks);
+  // Blocks of keys before this block that it needs.
   const auto crossing = [&](std::int64_t g) {
     std::int64_t out = 0;
     for (const Work& work : layers)
@@ -224,28 +224,28 @@ std::vector<std::size_t> cuts_of(const Axis& q, std::span<const Work> layers, st
 
 namespace {
 
-/// Neighbouring grains of queries that one rank gets together.
+/// Neighbouring blocks of queries that one rank gets together.
 struct GreedyRun {
   std::size_t first, last;
   std::int64_t rows = 0;
   double pairs = 0;
-  GrainSet needs;
+  BlockSet needs;
 };
 /// What a rank has got so far.
 struct Holder {
   double pairs = 0;
   std::int64_t rows = 0;
-  GrainSet has;
+  BlockSet has;
 };
 
 std::vector<GreedyRun> runs_of(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together) {
-  const std::int64_t parts = std::min(std::ssize(q.grains), greedy_runs * ranks);
+  const std::int64_t parts = std::min(std::ssize(q.blocks), greedy_runs * ranks);
   const std::vector<std::size_t> cuts = cuts_of(q, layers, parts, together);
   std::vector<GreedyRun> out;
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-    GreedyRun run{cuts[i], cuts[i + 1], 0, 0, GrainSet(kv.grains.size())};
+    GreedyRun run{cuts[i], cuts[i + 1], 0, 0, BlockSet(kv.blocks.size())};
     for (std::size_t g = run.first; g < run.last; ++g) {
-      run.rows += q.grains[g].rows();
+      run.rows += q.blocks[g].rows();
       for (const Work& work : layers) {
         run.pairs += work.pairs[g];
         for (std::int64_t table = 0; table < work.entries * work.heads; ++table)
@@ -267,10 +267,10 @@ std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> lay
   for (const GreedyRun& run : runs) all_pairs += run.pairs, most_rows = std::max(most_rows, run.rows);
   std::ranges::stable_sort(runs, std::ranges::greater{}, &GreedyRun::pairs);
 
-  std::vector<Holder> all(static_cast<std::size_t>(ranks), {0, 0, GrainSet(kv.grains.size())});
-  std::vector<int> out(q.grains.size());
+  std::vector<Holder> all(static_cast<std::size_t>(ranks), {0, 0, BlockSet(kv.blocks.size())});
+  std::vector<int> out(q.blocks.size());
   const double share = std::max(1.0, all_pairs / ranks);
-  const auto keys = static_cast<double>(std::max<std::size_t>(1, kv.grains.size()));
+  const auto keys = static_cast<double>(std::max<std::size_t>(1, kv.blocks.size()));
   for (const GreedyRun& run : runs) {
     std::size_t best = all.size(), emptiest = 0;
     double least = 0;

@@ -1,5 +1,5 @@
-// tests/codegen/turned.test.cpp — how forward_e4m3_sm90.cuh turns values round, and that a thread's scores are then an
-// operand as they lie: matrix instructions emulated on the host
+// tests/codegen/transposed.test.cpp — how forward_e4m3_sm90.cuh transposes values, and that a thread's scores are then
+// an operand as they lie: matrix instructions emulated on the host
 #include <array>
 #include <cstdint>
 #include <set>
@@ -14,7 +14,7 @@ using Memory = std::vector<std::uint8_t>;
 using Warp = std::array<unsigned, 32>;
 constexpr unsigned line = 128;
 
-/// Swizzled rows of 128 bytes, as the copy engine writes and products read them.
+/// Swizzled rows of 128 bytes, as TMA writes and products read them.
 unsigned place(unsigned row, unsigned byte) { return row * line + (((byte / 16) ^ (row % 8)) * 16 + byte % 16); }
 
 unsigned byte_perm(unsigned a, unsigned b, unsigned selector) {
@@ -27,7 +27,7 @@ unsigned byte_perm(unsigned a, unsigned b, unsigned selector) {
 }
 
 /// ldmatrix.x4.trans and stmatrix.x4 of 16-bit units, by the book.
-std::array<Warp, 4> load_turned(const Memory& memory, const Warp& address) {
+std::array<Warp, 4> load_transposed(const Memory& memory, const Warp& address) {
   std::array<Warp, 4> out{};
   for (unsigned matrix = 0; matrix < 4; ++matrix)
     for (unsigned lane = 0; lane < 32; ++lane)
@@ -49,8 +49,8 @@ void store_matrices(Memory& memory, const Warp& address, const std::array<Warp, 
   }
 }
 
-/// As Turner::turn: `n` keys of `dv` columns.
-void turn(const Memory& loaded, Memory& turned, unsigned n, unsigned dv) {
+/// As Transposer::transpose: `n` keys of `dv` columns.
+void transpose(const Memory& loaded, Memory& transposed, unsigned n, unsigned dv) {
   for (unsigned warp = 0; warp < 2; ++warp)
     for (unsigned keys = 0; keys < n / 32; ++keys)
       for (unsigned j = 0; j < dv / 32; ++j) {
@@ -61,7 +61,7 @@ void turn(const Memory& loaded, Memory& turned, unsigned n, unsigned dv) {
           to[lane] = keys / 4 * (dv * line) + row * line + (((2 * (keys % 4) + lane / 16) ^ (row & 7)) << 4) +
                      32 * j * line;
         }
-        const auto x = load_turned(loaded, from);
+        const auto x = load_transposed(loaded, from);
         std::array<Warp, 4> y{};
         for (unsigned lane = 0; lane < 32; ++lane) {
           const unsigned first = lane < 16 ? 0x6420 : 0x7531, second = lane < 16 ? 0x7531 : 0x6420;
@@ -70,29 +70,29 @@ void turn(const Memory& loaded, Memory& turned, unsigned n, unsigned dv) {
           y[2][lane] = byte_perm(x[2][lane], x[3][lane], first);
           y[3][lane] = byte_perm(x[2][lane], x[3][lane], second);
         }
-        store_matrices(turned, to, y);
+        store_matrices(transposed, to, y);
       }
 }
 
-/// The key at a place of a turned row.
+/// The key at a place of a transposed row.
 unsigned key_at(unsigned at) { return 16 * (at / 16) + 8 * (at % 4 / 2) + 2 * (at % 16 / 4) + at % 2; }
 
 }  // namespace
 
-TEST_CASE("values of 8 bits are turned round, their keys in the order of scores", "[e4m3]") {
+TEST_CASE("values of 8 bits are transposed, their keys in the order of scores", "[e4m3]") {
   for (const unsigned n : {32u, 64u, 96u, 128u, 160u})
     for (const unsigned dv : {32u, 64u, 96u, 128u}) {
-      Memory loaded(n * line), turned((n + 127) / 128 * dv * line);
+      Memory loaded(n * line), transposed((n + 127) / 128 * dv * line);
       const auto value = [](unsigned key, unsigned column) {
         return static_cast<std::uint8_t>(key * 37 + column * 11);
       };
       for (unsigned key = 0; key < n; ++key)
         for (unsigned column = 0; column < dv; ++column) loaded[place(key, column)] = value(key, column);
-      turn(loaded, turned, n, dv);
+      transpose(loaded, transposed, n, dv);
       bool same = true;
       for (unsigned column = 0; column < dv; ++column)
         for (unsigned at = 0; at < n; ++at)
-          same = same && turned[at / 128 * dv * line + place(column, at % 128)] == value(key_at(at), column);
+          same = same && transposed[at / 128 * dv * line + place(column, at % 128)] == value(key_at(at), column);
       INFO(n << " keys of " << dv);
       CHECK(same);
     }
@@ -105,7 +105,7 @@ TEST_CASE("a thread's scores are an operand of 8 bits as they lie", "[e4m3]") {
       for (unsigned half = 0; half < 2; ++half)
         for (unsigned r = 0; r < 2; ++r)
           for (unsigned byte = 0; byte < 4; ++byte) {
-            // GroupE4m3::operand() packs these scores into register 4 j + 2 half + r.
+            // WarpgroupE4m3::operand() packs these scores into register 4 j + 2 half + r.
             const unsigned i = 16 * j + 8 * half + 2 * r + std::array{0u, 1u, 4u, 5u}[byte];
             // Scores s[4 i + 2 r + e] are of row lane / 4 + 8 r and key 8 i + 2 (lane % 4) + e.
             const unsigned key = 8 * (i / 4) + 2 * (lane % 4) + i % 2, row = i / 2 % 2;

@@ -1,5 +1,4 @@
-// codegen/cuda/parts/latent_rows_sm90.cuh — tiles of queries of latent heads: their rows, their ends, parts of them in
-// memory
+// codegen/cuda/parts/mla_rows_sm90.cuh — tiles of queries in MLA: their rows, their ends, parts of them in memory
 #pragma once
 
 #include "codegen/cuda/parts/cuts_sm80.cuh"
@@ -11,7 +10,7 @@ namespace attune {
 /// A tile of queries, all of whose blocks (a cluster of Tile::cluster) read the same keys. A key head's queries and
 /// heads are units of Tile::m rows, sets of heads within tiles of queries; each block has one of them.
 template <class Tile>
-struct LatentTile {
+struct MlaTile {
   int b, kv_head, first_unit, units;
   Stretch queries, keys;
   int q_offset, kv_offset, group;
@@ -20,7 +19,7 @@ struct LatentTile {
   __device__ static int sharer() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
 
   template <class>
-  __device__ static LatentTile of(const DecodeArgs& args, int tile) {
+  __device__ static MlaTile of(const DecodeArgs& args, int tile) {
     const DecodeTile one = DecodeTile::of<Tile>(args, tile);
     const int of_group = args.sets_of_group, nth = tile - (one.b * args.sets + one.kv_head * of_group);
     return {one.b,       one.kv_head, nth * Tile::cluster, q_tiles_of<Tile>(args.q_len) * head_sets(args.group),
@@ -47,17 +46,17 @@ struct LatentTile {
 
 /// The rows of a block's unit.
 template <class Tile, class User>
-struct LatentRows {
+struct MlaRows {
   static constexpr int heads = Tile::heads;
 
-  const LatentArgs& args;
+  const MlaArgs& args;
   const User& user;
-  const LatentTile<Tile>& of;
+  const MlaTile<Tile>& of;
   int first_query, first_head, head_count;  ///< a unit that does not exist has no heads
 
-  __device__ LatentRows(const LatentArgs& args, const User& user, const LatentTile<Tile>& of, int rank)
+  __device__ MlaRows(const MlaArgs& args, const User& user, const MlaTile<Tile>& of, int rank)
       : args(args), user(user), of(of) {
-    const int unit = of.first_unit + rank, sets = LatentTile<Tile>::head_sets(of.group), q_tile = unit / sets,
+    const int unit = of.first_unit + rank, sets = MlaTile<Tile>::head_sets(of.group), q_tile = unit / sets,
               before = (unit - q_tile * sets) * heads;
     first_query = q_tile * queries_of<Tile>;
     first_head = of.kv_head * of.group + before;
@@ -118,7 +117,7 @@ struct LatentRows {
 /// A part in memory: the results of Tile::m rows, then their Parts. Sharer `nth` has two: of the tile that its share
 /// begins in, and of the one that it ends in, if others have begun or end these.
 template <class Tile>
-__device__ inline float* latent_part(const LatentArgs& args, int first, int nth, int rank) {
+__device__ inline float* mla_part(const MlaArgs& args, int first, int nth, int rank) {
   const int slot = 2 * (first + nth) + (nth == 0);
   return args.parts + static_cast<long long>(slot * Tile::cluster + rank) * Tile::m * (Tile::dv + part_floats);
 }

@@ -1,16 +1,16 @@
-// codegen/cuda/parts/backward_group_sm90.cuh — what a consumer warpgroup of Hopper's backward holds in registers: its
-// products, its pairs, and its results on their way
+// codegen/cuda/parts/backward_warpgroup_sm90.cuh — what a consumer warpgroup of Hopper's backward holds in registers:
+// its products, its pairs, and its results on their way
 #pragma once
 
-#include "codegen/cuda/parts/group_sm90.cuh"
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
+#include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
 
 namespace attune {
 
-/// A thread's registers while its group computes 64 keys.
+/// A thread's registers while its warpgroup computes 64 keys.
 template <class Tile, class User>
-struct Group90Backward : KeysByQueries<Tile, User> {
+struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   using Element = typename Tile::Element;
   using Shared = Shared90Backward<Tile>;
   using Pairs = KeysByQueries<Tile, User>;
@@ -29,7 +29,7 @@ struct Group90Backward : KeysByQueries<Tile, User> {
 
   // ---- products ----
 
-  /// Where the rows of this group's keys or values are.
+  /// Where the rows of this warpgroup's keys or values are.
   __device__ unsigned of_group(int keys) const { return shared + keys + group * 64 * chunk_bytes; }
   __device__ void scores(int stage) {
     wgmma_fence();
@@ -45,7 +45,7 @@ struct Group90Backward : KeysByQueries<Tile, User> {
   __device__ void add_keys(int stage) {
     along<Element, m, 0, m / 16>(dk, ds, shared + Shared::q + stage * Shared::q_bytes);
   }
-  /// This group's half of dq.
+  /// This warpgroup's half of dq.
   __device__ void products_of_queries(int buffer) {
     const unsigned long long a = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes +
                                             (m == 128 ? group * 64 * chunk_bytes : 0)),
@@ -156,7 +156,7 @@ struct Group90Backward : KeysByQueries<Tile, User> {
     if constexpr (has_diagonals) arrive_as_warp(diagonals(buffer).full, lane);
   }
 
-  /// Puts this group's half of dq where a warp that adds takes it.
+  /// Puts this warpgroup's half of dq where an adding warp takes it.
   __device__ void put_sums(int stage, unsigned phase) {
     wait_for_sums(stage, phase);
     const unsigned into = shared + Shared::sums + stage * Shared::sum_bytes + group * 16384 + 16 * (32 * warp + lane);
@@ -169,7 +169,7 @@ struct Group90Backward : KeysByQueries<Tile, User> {
   /// What was put there is complete, and a proxy_fence() lies behind it.
   __device__ void give_sums(int stage) const { arrive_as_warp(sums(stage).full, lane); }
 
-  /// The warp's part of what its group puts dS into, 16 rows of staged().
+  /// The warp's part of what its warpgroup puts dS into, 16 rows of staged().
   __device__ unsigned staging() const {
     constexpr int part = 16 * 64 * 4, of_group = m * chunk_bytes, parts = of_group / part;
     return shared + Shared::ds + warp / parts * Shared::ds_bytes + group * of_group + warp % parts * part;

@@ -1,4 +1,4 @@
-// codegen/kernel_page.cpp — a Mod as the page of a kernel of the forward or the backward
+// codegen/kernel_source.cpp — a Mod as the source of a kernel of the forward or the backward
 #include "codegen/source.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 #include "codegen/companion.h"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
-#include "codegen/page.h"
 #include "codegen/reads.h"
+#include "codegen/source_text.h"
 
 namespace attune::codegen {
 namespace {
@@ -58,8 +58,8 @@ std::string inside_function(std::span<const Expr> reads, const ir::Signature& si
   for (const Expr& read : reads) {
     std::string indices;
     for (std::size_t i = 0; i < read->arity; ++i) {
-      uses |= page_uses(read->args[i]);
-      indices += (i ? ", " : "") + page_value(read->args[i], signature, fields);
+      uses |= source_uses(read->args[i]);
+      indices += (i ? ", " : "") + source_value(read->args[i], signature, fields);
     }
     holds += fmt::format("{}{}.holds({})", holds.empty() ? "" : " && ", signature.captures[read->bits].name, indices);
   }
@@ -67,7 +67,7 @@ std::string inside_function(std::span<const Expr> reads, const ir::Signature& si
       "  __device__ bool is_inside(Head head, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end) "
       "const {{\n{}    return at_corners(q_begin, q_end, kv_begin, kv_end, [&](Int q, Int kv) {{\n"
       "      return {};\n    }});\n  }}\n",
-      page_locals(uses, signature), holds);
+      source_locals(uses, signature), holds);
 }
 
 /// The function that tells which positions of an axis a tile of the other visits, between these two ends of the axis.
@@ -89,8 +89,8 @@ std::string bands_function(const BandsFunction& of, const GpuParts& parts, const
   std::uint32_t uses = 0;
   const auto text = [&](const Expr& end) {
     const Expr e = value_of(end);
-    uses |= page_uses(e);
-    return page_value(e, signature);
+    uses |= source_uses(e);
+    return source_value(e, signature);
   };
   std::string ends = fmt::format("{}, {}", of.begin, of.end), cuts;
   if (bands.kept.size() == 1)
@@ -98,22 +98,22 @@ std::string bands_function(const BandsFunction& of, const GpuParts& parts, const
   for (const compiler::Band& gone : bands.gone)
     cuts += fmt::format("    out.cut(int({}), int({}));\n", text(gone.begin), text(gone.end));
   return fmt::format("{}\n{}    Bands out{{{}, {}, {}}};\n{}    return out;\n  }}\n", of.head,
-                     page_locals(uses, signature), ends, of.begin, of.end, cuts);
+                     source_locals(uses, signature), ends, of.begin, of.end, cuts);
 }
 
 }  // namespace
 
-std::string page_tile(const KernelPlan& plan) {
+std::string source_tile(const KernelPlan& plan) {
   const Tile& tile = plan.tile;
   std::string out = fmt::format("struct Tile {{\n  using Element = {};\n  using Out = {};\n"
                                 "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {}, heads = {};\n"
                                 "  static constexpr Layout layout = Layout::{};\n"
                                 "  static constexpr bool max = {};\n",
-                                gpu_element(plan.spec.dtype).page_name, gpu_element(plan.spec.out).page_name, tile.m,
-                                tile.n, tile.d, tile.dv, tile.stages, tile.heads, plan.spec.packed ? "packed" : "dense",
-                                plan.spec.max);
+                                gpu_element(plan.spec.dtype).source_name, gpu_element(plan.spec.out).source_name,
+                                tile.m, tile.n, tile.d, tile.dv, tile.stages, tile.heads,
+                                plan.spec.packed ? "packed" : "dense", plan.spec.max);
   if (plan.spec.before) out += "  static constexpr bool before = true;\n";
-  if (plan.spec.pieces) out += "  static constexpr bool pieces = true;\n";
+  if (plan.spec.fixed_split) out += "  static constexpr bool fixed_split = true;\n";
   for (const auto& [name, value] : tile.own) out += fmt::format("  static constexpr int {} = {};\n", name, value);
   return out + "};\n";
 }
@@ -125,7 +125,7 @@ std::string traits_of(const std::string& head, const std::vector<std::string>& l
   std::string out, line = head;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string text = list[i] + (i + 1 < list.size() ? "," : "};\n");
-    if (i > 0 && line.size() + 1 + text.size() > page_width) {
+    if (i > 0 && line.size() + 1 + text.size() > source_width) {
       out += line + "\n";
       line = std::string(head.size(), ' ') + text;
     } else {
@@ -187,7 +187,7 @@ std::string gradient_traits(const GradientParts& gradient, bool diagonals) {
   return traits_of("  static constexpr GradientTraits gradient{", list);
 }
 
-/// A member of the page's struct: where the exact sums of a captured tensor's gradient lie.
+/// A member of the source's struct: where the exact sums of a captured tensor's gradient lie.
 std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
   return "sums_of_" + signature.captures[capture].name;
 }
@@ -222,8 +222,8 @@ class TermFunctions {
 
   const Expr& left(std::size_t i) const { return parts_.levels.left[i]; }
   std::string value(const Expr& e) {
-    uses_ |= page_uses(e);
-    return page_value(e, signature_, parts_.fields);
+    uses_ |= source_uses(e);
+    return source_value(e, signature_, parts_.fields);
   }
   std::string indices(std::span<const Expr> list) {
     std::string out;
@@ -245,7 +245,7 @@ class TermFunctions {
   std::string addition(const Term& term, std::string_view add, std::string_view flow) {
     std::string statements, indent = "    ";
     for (const compiler::Scatter::Loop& loop : term.loops) {
-      const std::string variable = page_value(ir::bound(loop.binder), signature_);
+      const std::string variable = source_value(ir::bound(loop.binder), signature_);
       statements += fmt::format("{0}for (Int {1} = 0; {1} < {2}; {1} = {1} + 1)\n", indent, variable, loop.count);
       indent += "  ";
     }
@@ -255,7 +255,7 @@ class TermFunctions {
   std::string function(std::string_view head, const std::string& statements) {
     const std::string out = statements.empty() ? fmt::format("  __device__ void {} const {{}}\n", head)
                                                : fmt::format("  __device__ void {} const {{\n{}{}  }}\n", head,
-                                                             page_locals(uses_, signature_), statements);
+                                                             source_locals(uses_, signature_), statements);
     uses_ = 0;
     return out;
   }
@@ -296,7 +296,7 @@ class TermFunctions {
       for (const Expr& e : scatter.index) index.push_back(value_of(e));
       std::string indent = "    ";
       for (const compiler::Scatter::Loop& loop : scatter.loops) {
-        const std::string variable = page_value(ir::bound(loop.binder), signature_);
+        const std::string variable = source_value(ir::bound(loop.binder), signature_);
         statements += fmt::format("{0}for (Int {1} = 0; {1} < {2}; {1} = {1} + 1)\n", indent, variable, loop.count);
         indent += "  ";
       }
@@ -314,10 +314,10 @@ class TermFunctions {
 
 std::string gradient(const GpuParts& parts, const ir::Signature& signature, bool diagonals, Lines lines) {
   std::string out;
-  out += page_function("float slope(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
-                       parts.slope(), signature, parts.fields, lines);
-  out += page_function("float prob_slope(float p, Head head, Row row, Col col, Where at, Int q, Int kv)",
-                       parts.prob_slope(), signature, parts.fields, lines);
+  out += source_function("float slope(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
+                         parts.slope(), signature, parts.fields, lines);
+  out += source_function("float prob_slope(float p, Head head, Row row, Col col, Where at, Int q, Int kv)",
+                         parts.prob_slope(), signature, parts.fields, lines);
   out += bands_function(
       {.head =
            "  __device__ Bands q_bands(Head head, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end) const {",
@@ -331,10 +331,10 @@ std::string gradient(const GpuParts& parts, const ir::Signature& signature, bool
 std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const Mod& mod = parts.mod();
   const Cover& cover = parts.cover();
-  ir::Signature signature = page_signature(mod);
-  signature.params.push_back({page_scale, ir::Type::F32});
+  ir::Signature signature = source_signature(mod);
+  signature.params.push_back({source_scale, ir::Type::F32});
   const auto function = [&](const std::string& head, const Expr& e) {
-    return page_function(head, e, signature, parts.fields, lines);
+    return source_function(head, e, signature, parts.fields, lines);
   };
   const auto fields = [&](const std::string& head, const std::vector<Expr>& list) {
     return fields_function(head, list, signature, parts.fields, lines);
@@ -344,9 +344,9 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
                                  fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
   const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
   const bool inside = !reads.empty();
-  std::string members = page_members(mod, page_signature(mod), plan.spec.wide, inside);
+  std::string members = source_members(mod, source_signature(mod), plan.spec.offsets64, inside);
   const bool diagonals = leaves_diagonals(parts, plan);
-  for (const std::string& sums : page_sums(parts, plan))
+  for (const std::string& sums : source_sums(parts, plan))
     members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);
   std::string out = inside ? fmt::format(
                                  "struct Fields {{\n{}}};\n\ntemplate <Reads reads>\nstruct UserOf : Fields {{\n{}\n"
@@ -402,10 +402,10 @@ bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan) {
          std::ranges::find(plan.kernel->companions, &spread_diagonals) != plan.kernel->companions.end();
 }
 
-std::vector<std::string> page_sums(const GpuParts& parts, const KernelPlan& plan) {
+std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan) {
   std::vector<std::string> out;
   if (!parts.gradient) return out;
-  const ir::Signature signature = page_signature(parts.mod());
+  const ir::Signature signature = source_signature(parts.mod());
   for (std::uint32_t slot = 0; slot < parts.gradient->wanted.size(); ++slot)
     if (parts.gradient->wanted[slot]) out.push_back(sums_of(signature, slot));
   if (leaves_diagonals(parts, plan)) out.emplace_back("diagonals");
@@ -419,9 +419,9 @@ std::string args_type(const KernelPlan& plan) {
   const auto usual = [&]() -> std::string_view {
     switch (plan.args()) {
       case ArgsKind::forward: return "ForwardArgs";
-      case ArgsKind::per_entry: return "ApartArgs";
+      case ArgsKind::per_entry: return "PerEntryArgs";
       case ArgsKind::decode: return "DecodeArgs";
-      case ArgsKind::mla: return "LatentArgs";
+      case ArgsKind::mla: return "MlaArgs";
       case ArgsKind::backward: return "BackwardArgs";
     }
     throw Bug("a kernel gets arguments of no kind that is known");
@@ -430,9 +430,9 @@ std::string args_type(const KernelPlan& plan) {
   return plan.further() ? fmt::format("attune::Further<attune::{}>", type) : fmt::format("attune::{}", type);
 }
 
-/// A page of one kernel of a device file, with a Mod.
-Source page_of(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel, const std::string& file,
-               std::string_view path) {
+/// A source of one kernel of a device file, with a Mod.
+Source source_of(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel, const std::string& file,
+                 std::string_view path) {
   const Mod& mod = parts.mod();
   const bool exact = plan.spec.exact || wants_exact(mod);
   const int arch = plan.spec.arch;
@@ -440,7 +440,7 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, const std::string&
   const std::string space = exact ? "exact" : "fast";
   Source out{.name = kernel,
              .text = {},
-             .options = page_options(arch, exact),
+             .options = source_options(arch, exact),
              .symbol = fmt::format("attune::{0}<attune::{1}::Tile, attune::{1}::User>", kernel, space),
              .facts = {{"arch", fmt::format("sm_{}", arch)},
                        {"type", std::string(name_of(plan.spec.dtype))},
@@ -449,12 +449,12 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, const std::string&
              .headers = plan.kernel->headers};
   for (auto& fact : mod.facts()) out.facts.push_back(std::move(fact));
   out.text = fmt::format("{}{}#include \"codegen/cuda/kernels/{}.cuh\"\n\nnamespace attune::{} {{\n\n",
-                         page_comment(mod), plan.kernel->preamble ? plan.kernel->preamble(plan) : "", file, space);
+                         source_comment(mod), plan.kernel->preamble ? plan.kernel->preamble(plan) : "", file, space);
   out.text += user(parts, plan, path.empty() ? Lines::no : Lines::yes);
   out.text += fmt::format("static_assert({}<User> && sizeof(User) == {});\n\n",
                           parts.gradient ? "Differentiable" : "Mod",
-                          page_bytes(mod, plan.spec.wide, page_sums(parts, plan).size()));
-  out.text += page_tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
+                          source_bytes(mod, plan.spec.offsets64, source_sums(parts, plan).size()));
+  out.text += source_tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ {}, "
                           "const __grid_constant__ attune::{}::User);\n",
                           out.symbol, args_type(plan), space);
@@ -469,13 +469,14 @@ Source page_of(const GpuParts& parts, const KernelPlan& plan, const std::string&
 Source kernel_source(const GpuParts& parts, const KernelPlan& plan, std::string_view path) {
   ++written_so_far;
   const std::string name(plan.kernel->name);
-  return page_of(parts, plan, name, name, path);
+  return source_of(parts, plan, name, name, path);
 }
 
-Source page_beside(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel, const std::string& file) {
-  return page_of(parts, plan, kernel, file.empty() ? kernel : file, {});
+Source source_beside(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel,
+                     const std::string& file) {
+  return source_of(parts, plan, kernel, file.empty() ? kernel : file, {});
 }
 
-std::size_t kernel_pages_written() { return written_so_far; }
+std::size_t kernel_sources_written() { return written_so_far; }
 
 }  // namespace attune::codegen

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/group_sm90.cuh — what the groups of warps of Hopper's backward kernels share: pairs of scores that
-// stand as k q^T, products of a group, results on their way to memory
+// codegen/cuda/parts/warpgroup_sm90.cuh — what the warpgroups of Hopper's backward kernels share: pairs of scores that
+// stand as k q^T, products of a warpgroup, results on their way to memory
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
@@ -51,7 +51,7 @@ __device__ inline void along(float (&acc)[Half], const unsigned (&a)[lines / 4],
   wgmma_commit();
 }
 
-/// Calls f<0>(), f<1>(), …: a group's operand made in parts, whose products are under way while the next is made.
+/// Calls f<0>(), f<1>(), …: a warpgroup's operand made in parts, whose products are under way while the next is made.
 template <int Count, int Nth = 0, class F>
 __device__ inline void each_part(const F& f) {
   f.template operator()<Nth>();
@@ -60,8 +60,8 @@ __device__ inline void each_part(const F& f) {
 
 // ---- pairs -------------------------------------------------------------------------------------------------------
 
-/// A thread's registers while its group has 64 keys by m queries. Thread t of the group holds key t / 4 % 8 + 16 (t /
-/// 32) and the key 8 below; of these, queries 8 i + 2 (t % 4) and the next.
+/// A thread's registers while its warpgroup has 64 keys by m queries. Thread t of the warpgroup holds key t / 4 % 8 +
+/// 16 (t / 32) and the key 8 below; of these, queries 8 i + 2 (t % 4) and the next.
 template <class Tile, class User>
 struct KeysByQueries {
   using Row = typename User::Row;
@@ -83,7 +83,7 @@ struct KeysByQueries {
   int keys, queries;  ///< this thread's first ones
   Int origin;
 
-  /// Starts a step, of a head and of a tile of queries with the group's 64 keys. What hangs on the head alone is
+  /// Starts a step, of a head and of a tile of queries with the warpgroup's 64 keys. What hangs on the head alone is
   /// computed as it changes.
   __device__ void enter_head(int b, int h) {
     if (at.b != b || at.h != h) {
@@ -217,8 +217,8 @@ __device__ inline void store_rows(const WarpRows& rows, unsigned area, int first
   }
 }
 
-/// A warp stages 16 rows, which its group holds as products leave them, in 4 KB of shared memory, 64 columns at a time:
-/// then(first) follows each time.
+/// A warp stages 16 rows, which its warpgroup holds as products leave them, in 4 KB of shared memory, 64 columns at a
+/// time: then(first) follows each time.
 template <int Half, class Then>
 __device__ inline void stage_sixteen(const float (&x)[Half], float by, unsigned area, int lane, const Then& then) {
 #pragma unroll
@@ -248,7 +248,7 @@ __device__ inline bool stores_eights(const Gradient& to, int width) {
          (reinterpret_cast<unsigned long long>(to.to.data) & 15) == 0;
 }
 
-/// A warp stores 16 rows of such a gradient, which its group holds as products leave them, through 4 KB of shared
+/// A warp stores 16 rows of such a gradient, which its warpgroup holds as products leave them, through 4 KB of shared
 /// memory: rows of 64 or 128 columns, whose eights change places so that neither matrices nor rows collide. dk and dv
 /// of 128 keys of 128 columns take 3900 clocks so; store_rows(), which takes any type and strides, took 8400.
 template <class Element, int Half>
@@ -279,7 +279,7 @@ __device__ inline void store_sixteen(const float (&x)[Half], float by, const War
 
 /// Is one of these infinite or NaN?
 template <int N>
-__device__ inline bool is_odd(const float (&x)[N]) {
+__device__ inline bool has_non_finite(const float (&x)[N]) {
   float zero[4] = {};
 #pragma unroll
   for (int i = 0; i < N; ++i) zero[i % 4] += x[i] * 0.0f;

@@ -1,5 +1,5 @@
-// tests/runtime/engines/oracle/apart.test.cpp — the oracle where q and keys are described apart, against dense calls by
-// entry
+// tests/runtime/engines/oracle/per_entry.test.cpp — the oracle where q and keys are described apart, against dense
+// calls by entry
 #include <attune/attune.h>
 
 #include <limits>
@@ -46,7 +46,7 @@ struct Entry {
           double value = 0;
           if (page) {
             const auto at = static_cast<std::int64_t>(
-                runtime::load(in.pages.tensor, runtime::offset(in.pages.tensor, b, i / page)));
+                runtime::load(in.page_table.tensor, runtime::offset(in.page_table.tensor, b, i / page)));
             if (at >= 0 && at < from.shape[0]) value = runtime::load(from, runtime::offset(from, at, h, i % page, j));
           } else {
             value = runtime::load(from, runtime::offset(from, in.shape.kv_shared ? 0 : b, h, i, j));

@@ -1,21 +1,21 @@
-// codegen/cuda/kernels/turn_values_sm90.cuh — all values of a call turned round in memory, before forward_e4m3_sm90.cuh
+// codegen/cuda/kernels/transpose_v_sm90.cuh — all values of a call transposed in memory, before forward_e4m3_sm90.cuh
 //
-// A block turns a tile of keys of a head: in by the copy engine, round in shared memory, out by the copy engine. The
+// A block transposes a tile of keys of a head: in by TMA, transposed in shared memory, out by TMA. The
 // tiles of a head follow one another, those of packed sequences from their places on (place_of).
 //
 // Tile: Element is e4m3; n, dv; layout.
 #pragma once
 
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
-#include "codegen/cuda/parts/turner_sm90.cuh"
+#include "codegen/cuda/parts/transposer_sm90.cuh"
 
 namespace attune {
 
 template <class Tile>
-__global__ void __launch_bounds__(turn_threads) turn_values_sm90(const __grid_constant__ TurnArgs args) {
+__global__ void __launch_bounds__(transpose_threads) transpose_v_sm90(const __grid_constant__ TransposeArgs args) {
   constexpr int n = Tile::n, chunks = (n + chunk_bytes - 1) / chunk_bytes, loaded_bytes = n * chunk_bytes,
-                rows = chunks * Tile::dv, turned_bytes = rows * chunk_bytes, pairs = turn_threads / 64;
-  __shared__ unsigned char memory[loaded_bytes + turned_bytes + 1024];
+                rows = chunks * Tile::dv, transposed_bytes = rows * chunk_bytes, pairs = transpose_threads / 64;
+  __shared__ unsigned char memory[loaded_bytes + transposed_bytes + 1024];
   __shared__ unsigned long long barrier;
   // The kernel behind waits for the end of this one.
   let_next_start();
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(turn_threads) turn_values_sm90(const __grid_co
     left = min(args.starts[b + 1] - key, n);
     if (left <= 0) return;
   }
-  const unsigned loaded = (shared_address(memory) + 1023) & ~1023u, turned = loaded + loaded_bytes,
+  const unsigned loaded = (shared_address(memory) + 1023) & ~1023u, transposed = loaded + loaded_bytes,
                  full = shared_address(&barrier);
   if (thread == 0) {
     barrier_init(full, 1);
@@ -40,16 +40,16 @@ __global__ void __launch_bounds__(turn_threads) turn_values_sm90(const __grid_co
   barrier_wait(full, 0);
   if constexpr (is_packed<Tile>) {
     // What lies behind the end of a sequence is another's.
-    for (int at = left * chunk_bytes + 16 * thread; at < loaded_bytes; at += 16 * turn_threads)
+    for (int at = left * chunk_bytes + 16 * thread; at < loaded_bytes; at += 16 * transpose_threads)
       shared_put(loaded + at, 0u, 0u, 0u, 0u);
     __syncthreads();
   }
   const int warp = thread / 32;
-  Turner<Tile>{warp % 2, thread % 32}.template turn<pairs>(loaded, turned, warp / 2);
+  Transposer<Tile>{warp % 2, thread % 32}.template transpose<pairs>(loaded, transposed, warp / 2);
   proxy_fence();
   __syncthreads();
   if (thread != 0) return;
-  store_box(args.to, turned, 0, tile * rows, head, batch);
+  store_box(args.to, transposed, 0, tile * rows, head, batch);
   store_commit();
   store_wait();
 }

@@ -1,17 +1,17 @@
-// codegen/call_pages.cpp — a forward is a page, a backward several
-#include "codegen/call_pages.h"
+// codegen/call_sources.cpp — a forward is a source, a backward several
+#include "codegen/call_sources.h"
 
 #include <algorithm>
 
 namespace attune::codegen {
 
-std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const PagesOf& what) {
+std::vector<CallSource> call_sources(const compiler::LoweredMod& lowered, const SourcesOf& what) {
   const bool backward = what.backward.has_value();
   const Wanted* const wanted = backward ? &*what.backward : nullptr;
   const KernelSpec spec = backward ? backward_spec(what.spec) : what.spec;
   const GpuParts parts = backward ? gpu_parts(lowered, spec.scale_positive, wanted) : forward_parts(lowered, spec);
   const GpuParts of_keys = gpu_parts(lowered, spec.scale_positive, wanted, backward);
-  std::vector<CallPage> out;
+  std::vector<CallSource> out;
   std::vector<Way> ways{Way::forward};
   if (backward) ways = ways_of_backward(spec, parts.facts);
   if (backward && what.preference && !takes(*what.preference, ways[0])) ways = {Way::queries, Way::keys};
@@ -26,7 +26,7 @@ std::vector<CallPage> call_pages(const compiler::LoweredMod& lowered, const Page
       const std::string does = what.lists ? std::string(one->role) : words_of(*one);
       // What both kernels of a backward leave is repaired once.
       if (what.lists == (one->args == Companion::Args::lists) &&
-          std::ranges::find(out, does, &CallPage::of) == out.end())
+          std::ranges::find(out, does, &CallSource::of) == out.end())
         out.push_back({does, one->source(of, plan)});
     }
   };

@@ -1,11 +1,11 @@
-// codegen/cover_page.cpp — a Mod's cover as the page of the kernel that writes tile lists
+// codegen/cover_source.cpp — a Mod's cover as the source of the kernel that writes tile lists
 #include <algorithm>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "codegen/page.h"
 #include "codegen/source.h"
+#include "codegen/source_text.h"
 
 namespace attune::codegen {
 namespace {
@@ -59,10 +59,10 @@ std::string_view name_of(CoverForm what) {
 
 }  // namespace
 
-Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what) {
+Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arch, CoverForm what) {
   const Mod& mod = lowered.mod;
   const Cover& cover = lowered.cover;
-  const ir::Signature users = page_signature(mod);
+  const ir::Signature users = source_signature(mod);
   ir::Signature signature = cover.signature(users);
   std::string summaries;
   for (std::size_t i = 0; i < cover.summaries.size(); ++i) {
@@ -80,23 +80,23 @@ Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, Co
   const ir::FieldNames fields{{{}, field_names(verdicts.row, signature), field_names(verdicts.col, signature)}};
   Source out{.name = "cover",
              .text = {},
-             .options = page_options(arch, true),
+             .options = source_options(arch, true),
              .symbol = fmt::format("attune::cover<attune::exact::User, attune::CoverForm::{}>", name_of(what)),
              .facts = mod.facts()};
   out.facts.insert(out.facts.begin(), {"arch", fmt::format("sm_{}", arch)});
-  out.text = page_comment(mod) +
+  out.text = source_comment(mod) +
              "#include \"codegen/cuda/kernels/cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";
-  out.text += page_members(mod, users, wide) + "\n" + fields_struct("Row", verdicts.row, fields[1]) +
+  out.text += source_members(mod, users, offsets64) + "\n" + fields_struct("Row", verdicts.row, fields[1]) +
               fields_struct("Col", verdicts.col, fields[2]) + "\n" + summaries;
   out.text += fields_function("Row row(Where at, Int q_begin, Int q_end)", verdicts.row, signature, {});
   out.text += fields_function("Col col(Where at, Int kv_begin, Int kv_end)", verdicts.col, signature, {});
   const auto function = [&](std::string_view name, const Expr& e) {
     const std::string head = fmt::format(
         "bool {}(Row row, Col col, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end)", name);
-    return page_function(head, e, signature, fields);
+    return source_function(head, e, signature, fields);
   };
   out.text += function("may_keep", verdicts.may_keep) + function("may_drop", verdicts.may_drop);
-  out.text += fmt::format("}};\nstatic_assert(Covers<User> && sizeof(User) == {});\n\n", page_bytes(mod, wide));
+  out.text += fmt::format("}};\nstatic_assert(Covers<User> && sizeof(User) == {});\n\n", source_bytes(mod, offsets64));
   out.text += "}  // namespace attune::exact\n\n";
   out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ attune::CoverArgs, "
                           "const __grid_constant__ attune::exact::User);\n",

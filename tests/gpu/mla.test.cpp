@@ -1,4 +1,4 @@
-// tests/gpu/latent.test.cpp — latent heads on a device: values are the first columns of the keys
+// tests/gpu/mla.test.cpp — MLA on a device: values are the first columns of the keys
 #include <attune/attune.h>
 
 #include <array>
@@ -41,12 +41,12 @@ bool no_hopper() { return skipped() || runtime::cuda::facts(0).arch() != 90; }
 
 std::string judge(const Attention& attention, const Inputs& in) {
   Engine engine = device_engine();
-  engine.apart = engine.latent = true;
+  engine.per_entry = engine.mla = true;
   return compare(Subject(attention), in, std::span(&engine, 1), {.backward = false, .max = in.shape.seed % 2 == 0})
       .wrong;
 }
 
-Shape latent(std::int64_t heads, std::int64_t q_len, std::int64_t kv_len) {
+Shape mla(std::int64_t heads, std::int64_t q_len, std::int64_t kv_len) {
   return {.batch = 3,
           .q_heads = heads,
           .kv_heads = 1,
@@ -56,7 +56,7 @@ Shape latent(std::int64_t heads, std::int64_t q_len, std::int64_t kv_len) {
           .dv = 512,
           .dtype = DType::bf16,
           .q_offset = static_cast<std::int32_t>(kv_len - q_len),
-          .latent = true};
+          .mla = true};
 }
 
 std::vector<Shape> shapes() {
@@ -64,7 +64,7 @@ std::vector<Shape> shapes() {
   for (const std::int64_t heads : {1, 5, 16, 24, 64, 128, 200})
     for (const std::int64_t q_len : {1, 3}) {
       const std::size_t nth = out.size();
-      Shape shape = latent(heads, q_len, nth % 3 ? 700 : 129);
+      Shape shape = mla(heads, q_len, nth % 3 ? 700 : 129);
       shape.dtype = nth % 4 == 1 ? DType::f16 : DType::bf16;
       shape.layout = nth % 3 == 1 ? Layout::bshd : Layout::bhsd;
       if (nth % 2) shape.used = {shape.kv_len, 0, 67};
@@ -78,15 +78,15 @@ std::vector<Shape> shapes() {
       shape.seed = nth + 1;
       out.push_back(shape);
     }
-  Shape two = latent(32, 2, 300);  // key heads
+  Shape two = mla(32, 2, 300);  // key heads
   two.kv_heads = 2;
   two.q_offset = 100;
   two.kv_offset = 77;
   out.push_back(two);
-  Shape shared = latent(16, 1, 200);
+  Shape shared = mla(16, 1, 200);
   shared.kv_shared = true;
   out.push_back(shared);
-  Shape packed = latent(40, 1, 260);
+  Shape packed = mla(40, 1, 260);
   packed.q_lens = {2, 0, 1, 70};
   packed.used = {260, 3, 0, 131};
   packed.q_offset = 60;
@@ -94,13 +94,13 @@ std::vector<Shape> shapes() {
   packed.used = {};
   packed.kv_lens = {100, 3, 0, 131};
   out.push_back(packed);
-  out.push_back(latent(8, 150, 150));  // many queries
+  out.push_back(mla(8, 150, 150));  // many queries
   return out;
 }
 
 }  // namespace
 
-TEST_CASE("latent heads get what the oracle says", "[gpu][latent]") {
+TEST_CASE("MLA gets what the oracle says", "[gpu][mla]") {
   if (no_hopper()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich, &by_head};
   const std::vector<Shape> all = shapes();
@@ -113,12 +113,12 @@ TEST_CASE("latent heads get what the oracle says", "[gpu][latent]") {
   CHECK(wrong.empty());
 }
 
-TEST_CASE("latent heads: what is removed reaches no result, even NaN", "[gpu][latent]") {
+TEST_CASE("MLA: what is removed reaches no result, even NaN", "[gpu][mla]") {
   if (no_hopper()) return;
   const Attention odd{.mask = [](At at) { return at.kv % 2 == 0; }};
   for (const std::int64_t page : {0, 64})
     for (const std::int64_t heads : {3, 128}) {
-      Shape shape = latent(heads, 1, 200);
+      Shape shape = mla(heads, 1, 200);
       shape.page = page;
       shape.used = {200, 190, 1};
       Inputs in = inputs(shape);
@@ -133,8 +133,7 @@ TEST_CASE("latent heads: what is removed reaches no result, even NaN", "[gpu][la
     }
 }
 
-TEST_CASE("latent heads: keys that many blocks share add up to what few give, and to the same bits every time",
-          "[gpu][latent]") {
+TEST_CASE("MLA: keys that many blocks share add up to what few give, and to the same bits every time", "[gpu][mla]") {
   if (no_hopper()) return;
   const Device gpu = Device::cuda();
   struct Size {
@@ -173,20 +172,20 @@ TEST_CASE("latent heads: keys that many blocks share add up to what few give, an
   }
 }
 
-TEST_CASE("latent heads get what the oracle says, however tiles are cut", "[gpu][latent]") {
+TEST_CASE("MLA gets what the oracle says, however tiles are cut", "[gpu][mla]") {
   if (no_hopper()) return;
-  const char* const variants[] = {"latent_sm90:cluster=1", "latent_sm90:turns=0", "latent_sm90:turns=1",
-                                  "latent_sm90:turns=2", "latent_sm90:turns=3"};
+  const char* const variants[] = {"mla_sm90:cluster=1", "mla_sm90:issue_order=0", "mla_sm90:issue_order=1",
+                                  "mla_sm90:issue_order=2", "mla_sm90:issue_order=3"};
   const std::string wrong = side_by_side(std::size(variants), [&](std::size_t i) {
     Engine engine = device_engine();
-    engine.apart = engine.latent = true;
+    engine.per_entry = engine.mla = true;
     engine.forward = [&](const Subject& subject, const Forward& call, const compiler::Problem& problem) {
       const codegen::Preference preference{codegen::variant(variants[i]), true, ""};
       on_device(subject, call, problem, {.preference = &preference});
     };
     std::string out;
     for (const std::int64_t kv_len : {64, 130, 1500}) {
-      Shape shape = latent(128, 1, kv_len);
+      Shape shape = mla(128, 1, kv_len);
       shape.page = 64;
       shape.used = {kv_len, 0, kv_len / 2 + 1};
       shape.q_offset = 0;
@@ -199,7 +198,7 @@ TEST_CASE("latent heads get what the oracle says, however tiles are cut", "[gpu]
   CHECK(wrong.empty());
 }
 
-TEST_CASE("latent heads that no kernel takes are refused by name", "[gpu][latent]") {
+TEST_CASE("MLA calls that no kernel takes are refused by name", "[gpu][mla]") {
   if (no_hopper()) return;
   const Device gpu = Device::cuda();
   const auto q = gpu.array<bf16>({1, 4, 1, 576}), k = gpu.array<bf16>({1, 1, 64, 576}),
@@ -207,7 +206,7 @@ TEST_CASE("latent heads that no kernel takes are refused by name", "[gpu][latent
   Tensor v = k.tensor();
   v.shape[3] = 512;
   CHECK(refusal([&] { plain.run({.q = q, .k = k, .v = apart, .o = o}); }).code == "engine-width");
-  CHECK(refusal([&] { plain.run({.q = q, .k = k, .v = v, .o = o, .piece = 256}); }).code == "engine-call");
+  CHECK(refusal([&] { plain.run({.q = q, .k = k, .v = v, .o = o, .fixed_split_size = 256}); }).code == "engine-call");
   const Attention squared{.prob = [](Float p, At) { return p * p; }};
   CHECK(refusal([&] { squared.run({.q = q, .k = k, .v = v, .o = o}); }).code == "engine-call");
 }

@@ -1,22 +1,22 @@
-// codegen/cuda/kernels/join_latent_sm90.cuh — the parts of tiles whose keys several blocks of latent_sm90.cuh shared,
+// codegen/cuda/kernels/combine_mla_sm90.cuh — the parts of tiles whose keys several blocks of mla_sm90.cuh shared,
 // added up
 //
 // Most tiles are whole. Each block finds those that are not, and takes some of their rows: half of its threads add up
 // the first parts, half the others.
 #pragma once
 
-#include "codegen/cuda/parts/latent_rows_sm90.cuh"
+#include "codegen/cuda/parts/mla_rows_sm90.cuh"
 #include "codegen/cuda/ptx/launch.cuh"
 
 namespace attune {
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(join_threads)
-    join_latent_sm90(const __grid_constant__ ArgsOf<Tile, LatentArgs> args, const __grid_constant__ User user) {
-  constexpr int fours = Tile::dv / 4, teams = join_threads / fours, unit_rows = Tile::m * Tile::cluster;
-  static_assert(teams * fours == join_threads && teams == 2);
+__global__ void __launch_bounds__(combine_mla_threads)
+    combine_mla_sm90(const __grid_constant__ ArgsOf<Tile, MlaArgs> args, const __grid_constant__ User user) {
+  constexpr int fours = Tile::dv / 4, teams = combine_mla_threads / fours, unit_rows = Tile::m * Tile::cluster;
+  static_assert(teams * fours == combine_mla_threads && teams == 2);
   __shared__ PartOfRow::Other met[fours];
-  __shared__ int cuts[join_threads], warps[join_threads / 32];
+  __shared__ int cuts[combine_mla_threads], warps[combine_mla_threads / 32];
   __shared__ float before;
   const int thread = static_cast<int>(threadIdx.x), team = thread / fours, column = thread % fours * 4;
   wait_for_kernel_before();
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(join_threads)
   __syncthreads();
   int count = 0, nth = __popc(of_warp & ((1u << thread % 32) - 1));
 #pragma unroll
-  for (int i = 0; i < join_threads / 32; ++i) {
+  for (int i = 0; i < combine_mla_threads / 32; ++i) {
     if (i < thread / 32) nth += warps[i];
     count += warps[i];
   }
@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(join_threads)
   for (int i = static_cast<int>(blockIdx.x); i < count * unit_rows; i += static_cast<int>(gridDim.x)) {
     const CutTile cut = args.cut[cuts[i / unit_rows]];
     const int rank = i % unit_rows / Tile::m, row = i % Tile::m;
-    const auto of = LatentTile<Tile>::template of<Tile>(args, cut.tile);
-    const LatentRows<Tile, User> rows(args, user, of, rank);
+    const auto of = MlaTile<Tile>::template of<Tile>(args, cut.tile);
+    const MlaRows<Tile, User> rows(args, user, of, rank);
     if (!rows.exists(row)) continue;
     const int half = (cut.count + 1) / 2, end = team == 0 ? half : cut.count;
     PartOfRow all;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(join_threads)
 #pragma unroll
       for (int j = 0; j < batch; ++j)
         if (const int part = first + j; part < end) {
-          float* const from = latent_part<Tile>(args, cut.first, part, rank);
+          float* const from = mla_part<Tile>(args, cut.first, part, rank);
           some[j] = {*reinterpret_cast<const float4*>(from + row * Tile::dv + column), parts_in<Tile>(from)[row]};
         }
       all.add(some);

@@ -1,5 +1,5 @@
-// tests/codegen/kernel_page.test.cpp — pages of CUDA compared with committed texts and compiled by NVRTC; the bytes of
-// their arguments
+// tests/codegen/kernel_source.test.cpp — sources of CUDA compared with committed texts and compiled by NVRTC; the bytes
+// of their arguments
 #include "codegen/source.h"
 
 #include <cstring>
@@ -66,7 +66,7 @@ const Attention written_in_lines{.score =
 
 }  // namespace
 
-TEST_CASE("the page of a part adds what the whole call has before it", "[cuda]") {
+TEST_CASE("the source of a part adds what the whole call has before it", "[cuda]") {
   const Attention attention{.score = [](Float s, At at) { return s + f32(at.head + at.q_len); },
                             .mask = [](At at) { return at.kv <= at.q + at.kv_len && at.batch != at.kv; },
                             .prob = [](Float p, At) { return where(attune::random(7) < 0.5f, p, 0); }};
@@ -85,7 +85,7 @@ TEST_CASE("the page of a part adds what the whole call has before it", "[cuda]")
   if (!skips_compiling()) compiles(source, 16);  // random numbers take many registers
 }
 
-TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
+TEST_CASE("the sources of canonical mods are as committed", "[cuda]") {
   for (const char* name : {"plain", "causal", "alibi", "softcap", "documents", "window", "relative_table", "dropout",
                            "everything", "small_network"}) {
     const Lowered lowered(named(name));
@@ -99,7 +99,7 @@ TEST_CASE("the pages of canonical mods are as committed", "[cuda]") {
   golden("codegen/cuda.cover", codegen::cover_source(lowered.lowered, false, 90).text);
 }
 
-TEST_CASE("a page that knows its lines leads to the user's, and its own are where they are", "[cuda]") {
+TEST_CASE("a source that knows its lines leads to the user's, and its own are where they are", "[cuda]") {
   const Lowered lowered(Made{written_in_lines, {}, {}});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
   const KernelPlan plan = codegen::choose({}, parts.facts).choices[0].plan;
@@ -123,14 +123,14 @@ TEST_CASE("a page that knows its lines leads to the user's, and its own are wher
       FAIL_CHECK(text);
   }
   CHECK(users == std::set<int>{3, 4, 7});
-  // An attention written as text has no source file, so all lines are the page's own.
+  // An attention written as text has no source file, so all lines are the source's own.
   const Lowered text(named("alibi"));
   const codegen::GpuParts of_text = codegen::gpu_parts(text.lowered, true);
   CHECK(codegen::kernel_source(of_text, plan, "page.cu").text ==
         "#line 2 \"page.cu\"\n" + codegen::kernel_source(of_text, plan).text);
 }
 
-TEST_CASE("a page that knows its lines compiles", "[cuda]") {
+TEST_CASE("a source that knows its lines compiles", "[cuda]") {
   if (skips_compiling()) return;
   const Lowered lowered(Made{written_in_lines, {}, {}});
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);

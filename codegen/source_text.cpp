@@ -1,5 +1,6 @@
-// codegen/page.cpp — the parts that all generated CUDA pages share: the user's arguments as members, and functions
-#include "codegen/page.h"
+// codegen/source_text.cpp — the parts that all generated CUDA sources share: the user's arguments as members, and
+// functions
+#include "codegen/source_text.h"
 
 #include <algorithm>
 #include <cstring>
@@ -31,8 +32,8 @@ std::string_view element_type(DType dtype) {
   return {};
 }
 
-/// Marks where the page's own lines begin again; with_own_lines() turns it into a directive.
-constexpr std::string_view own_line = "#line of this page\n";
+/// Marks where the source's own lines begin again; with_own_lines() turns it into a directive.
+constexpr std::string_view own_line = "#line of this source\n";
 
 std::string line_directive(std::size_t number, std::string_view file) {
   std::string name(file);
@@ -53,7 +54,7 @@ ir::Written written_in(const Expr& e) {
 
 std::string lined_function(const std::string& head, const Expr& e, const ir::Signature& signature,
                            const ir::DevicePrinted& text) {
-  std::string out = fmt::format("  __device__ {} const {{\n{}", head, page_locals(page_uses(e), signature));
+  std::string out = fmt::format("  __device__ {} const {{\n{}", head, source_locals(source_uses(e), signature));
   std::size_t statement = 0;
   const auto add = [&](std::string_view line) {
     if (const ir::Written at = written_in(text.statements[statement++]); is_known(at))
@@ -66,7 +67,7 @@ std::string lined_function(const std::string& head, const Expr& e, const ir::Sig
   return out + std::string(own_line) + "  }\n";
 }
 
-/// Builds the bytes of the page's struct, aligned as C++ aligns its members.
+/// Builds the bytes of the source's struct, aligned as C++ aligns its members.
 class Layout {
  public:
   template <class T>
@@ -92,10 +93,10 @@ class Layout {
   std::size_t widest_ = 1;
 };
 
-void put_capture(Layout& layout, const Tensor& tensor, int rank, bool wide) {
+void put_capture(Layout& layout, const Tensor& tensor, int rank, bool offsets64) {
   layout.put_pointer(tensor.data);
   for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d)
-    if (wide)
+    if (offsets64)
       layout.put(tensor.strides[d]);
     else
       // The stride of a dimension with one element is never used, and may not fit into 32 bits.
@@ -126,16 +127,16 @@ std::string_view device_type(ir::Type type) {
   return {};
 }
 
-std::string page_name(std::string_view users) { return fmt::format("u_{}", users); }
+std::string source_name(std::string_view users) { return fmt::format("u_{}", users); }
 
-ir::Signature page_signature(const compiler::Mod& mod) {
+ir::Signature source_signature(const compiler::Mod& mod) {
   ir::Signature signature = mod.signature();
-  for (auto& c : signature.captures) c.name = page_name(c.name);
-  for (auto& p : signature.params) p.name = page_name(p.name);
+  for (auto& c : signature.captures) c.name = source_name(c.name);
+  for (auto& p : signature.params) p.name = source_name(p.name);
   return signature;
 }
 
-std::string page_comment(const compiler::Mod& mod) {
+std::string source_comment(const compiler::Mod& mod) {
   std::string out, text = mod.text();
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -145,33 +146,35 @@ std::string page_comment(const compiler::Mod& mod) {
   return out;
 }
 
-std::string page_members(const compiler::Mod& mod, const ir::Signature& signature, bool wide, bool inside) {
+std::string source_members(const compiler::Mod& mod, const ir::Signature& signature, bool offsets64, bool inside) {
   std::string out;
   for (std::size_t i = 0; i < mod.captures.size(); ++i)
     out += fmt::format("  Capture<{}, {}{}{}> {};\n", element_type(mod.captures[i].dtype), mod.captures[i].rank,
-                       wide     ? ", long long"
-                       : inside ? ", int"
-                                : "",
+                       offsets64 ? ", long long"
+                       : inside  ? ", int"
+                                 : "",
                        inside ? ", reads" : "", signature.captures[i].name);
   for (const auto& p : signature.params)
     out += fmt::format("  {} {};\n", p.type == ir::Type::I32 ? "Word" : device_type(p.type), p.name);
-  return out + fmt::format("  float {};\n", page_scale);
+  return out + fmt::format("  float {};\n", source_scale);
 }
 
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
-                                  std::span<const double> params, float scale, bool wide, std::span<void* const> sums) {
+                                  std::span<const double> params, float scale, bool offsets64,
+                                  std::span<void* const> sums) {
   Layout layout;
-  for (std::size_t i = 0; i < mod.captures.size(); ++i) put_capture(layout, captures[i], mod.captures[i].rank, wide);
+  for (std::size_t i = 0; i < mod.captures.size(); ++i)
+    put_capture(layout, captures[i], mod.captures[i].rank, offsets64);
   for (std::size_t i = 0; i < mod.params.size(); ++i) put_param(layout, mod.params[i].type, params[i]);
   layout.put(scale);
   for (void* const at : sums) layout.put_pointer(at);
   return layout.take();
 }
 
-std::size_t page_bytes(const compiler::Mod& mod, bool wide, std::size_t sums) {
+std::size_t source_bytes(const compiler::Mod& mod, bool offsets64, std::size_t sums) {
   const std::vector<Tensor> captures(mod.captures.size());
   const std::vector<double> params(mod.params.size());
-  return user_bytes(mod, captures, params, 0, wide, std::vector<void*>(sums)).size();
+  return user_bytes(mod, captures, params, 0, offsets64, std::vector<void*>(sums)).size();
 }
 
 Expr value_of(const Expr& e) {
@@ -179,14 +182,14 @@ Expr value_of(const Expr& e) {
       e, [](const Expr& node, std::span<const Expr> args) { return node->op == ir::Op::Custom ? args[0] : nullptr; });
 }
 
-std::uint32_t page_uses(const Expr& e) {
+std::uint32_t source_uses(const Expr& e) {
   std::uint32_t uses = 0;
   for (const Expr& n : ir::in_order(e))
     if (n->op == ir::Op::Input || n->op == ir::Op::Random) uses |= n->uses;
   return uses;
 }
 
-std::string page_locals(std::uint32_t uses, const ir::Signature& signature) {
+std::string source_locals(std::uint32_t uses, const ir::Signature& signature) {
   std::string out;
   std::uint32_t nth = 0;
   for (const Input which : {Input::B, Input::H, Input::QLen, Input::KVLen}) {
@@ -199,19 +202,19 @@ std::string page_locals(std::uint32_t uses, const ir::Signature& signature) {
   return out;
 }
 
-std::string page_function(const std::string& head, const Expr& e, const ir::Signature& signature,
-                          const ir::FieldNames& fields, Lines lines) {
+std::string source_function(const std::string& head, const Expr& e, const ir::Signature& signature,
+                            const ir::FieldNames& fields, Lines lines) {
   const ir::DevicePrinted text = ir::print_for_device(e, signature, fields);
   if (lines == Lines::yes && is_known(written_in(e))) return lined_function(head, e, signature, text);
-  const std::string locals = page_locals(page_uses(e), signature);
+  const std::string locals = source_locals(source_uses(e), signature);
   const std::string line = fmt::format("  __device__ {} const {{ return {}; }}\n", head, text.value);
-  if (locals.empty() && text.lets.empty() && line.size() <= page_width + 1) return line;
+  if (locals.empty() && text.lets.empty() && line.size() <= source_width + 1) return line;
   std::string lets = text.lets;
   for (std::size_t at = 0; at < lets.size(); at = lets.find('\n', at) + 1) lets.insert(at, "    ");
   return fmt::format("  __device__ {} const {{\n{}{}    return {};\n  }}\n", head, locals, lets, text.value);
 }
 
-std::string page_value(const Expr& e, const ir::Signature& signature, const ir::FieldNames& fields) {
+std::string source_value(const Expr& e, const ir::Signature& signature, const ir::FieldNames& fields) {
   ir::DevicePrinted text = ir::print_for_device(e, signature, fields);
   if (text.lets.empty()) return text.value;
   std::replace(text.lets.begin(), text.lets.end(), '\n', ' ');
@@ -241,13 +244,13 @@ std::string fields_struct(std::string_view name, std::span<const Expr> list, con
   return out + fmt::format("{}  }};\n", more);
 }
 
-std::string with_own_lines(std::string_view page, std::string_view path) {
+std::string with_own_lines(std::string_view source, std::string_view path) {
   std::string out = line_directive(2, path);
-  for (std::size_t number = 2; !page.empty(); ++number) {
-    const std::size_t end = std::min(page.find('\n'), page.size() - 1) + 1;
-    const std::string_view line = page.substr(0, end);
+  for (std::size_t number = 2; !source.empty(); ++number) {
+    const std::size_t end = std::min(source.find('\n'), source.size() - 1) + 1;
+    const std::string_view line = source.substr(0, end);
     out += line == own_line ? line_directive(number + 1, path) : std::string(line);
-    page.remove_prefix(end);
+    source.remove_prefix(end);
   }
   return out;
 }
@@ -257,21 +260,21 @@ std::string fields_function(const std::string& head, std::span<const Expr> list,
   std::uint32_t uses = 0;
   std::string values;
   for (const Expr& e : list) {
-    uses |= page_uses(e);
-    values += (values.empty() ? "" : ", ") + page_value(e, signature, fields);
+    uses |= source_uses(e);
+    values += (values.empty() ? "" : ", ") + source_value(e, signature, fields);
   }
-  const std::string locals = page_locals(uses, signature);
+  const std::string locals = source_locals(uses, signature);
   if (lines == Lines::yes)
     for (const Expr& e : list)
       if (const ir::Written at = written_in(e); is_known(at))
         return fmt::format("  __device__ {} const {{\n{}{}    return {{{}}};\n{}  }}\n", head, locals,
                            line_directive(at.line, at.file), values, own_line);
   const std::string line = fmt::format("  __device__ {} const {{ return {{{}}}; }}\n", head, values);
-  if (locals.empty() && line.size() <= page_width + 1) return line;
+  if (locals.empty() && line.size() <= source_width + 1) return line;
   return fmt::format("  __device__ {} const {{\n{}    return {{{}}};\n  }}\n", head, locals, values);
 }
 
-std::vector<std::string> page_options(int arch, bool exact) {
+std::vector<std::string> source_options(int arch, bool exact) {
   std::vector<std::string> options{fmt::format("--gpu-architecture=sm_{}{}", arch, arch == 90 ? "a" : ""),
                                    "--std=c++20", "--device-as-default-execution-space", "--ptxas-options=-v",
                                    "--ftz=true"};

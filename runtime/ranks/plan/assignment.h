@@ -1,4 +1,4 @@
-// runtime/ranks/plan/deal.h — positions in grains, what a mask costs and needs of each, and who gets which
+// runtime/ranks/plan/assignment.h — positions in blocks, what a mask costs and needs of each, and who gets which
 #pragma once
 
 #include <cstdint>
@@ -15,40 +15,40 @@
 
 namespace attune::runtime::ranks {
 
-/// Positions [first, last) of a packed sequence, or of every entry of a dense batch. They are dealt as a whole.
-struct Grain {
+/// Positions [first, last) of a packed sequence, or of every entry of a dense batch. They are sharded as a whole.
+struct Block {
   std::int64_t entry = 0, first = 0, last = 0;
   std::int64_t row = 0;  ///< of the first, in the row of all tokens
   std::int64_t rows() const { return last - first; }
-  bool operator==(const Grain&) const = default;
+  bool operator==(const Block&) const = default;
 };
 
-/// The positions of queries, or of keys. Grains start anew with each sequence, so that tiles do.
+/// The positions of queries, or of keys. Blocks start anew with each sequence, so that tiles do.
 struct Axis {
-  Axis(const compiler::Positions& positions, std::int64_t batch, std::int64_t grain);
+  Axis(const compiler::Positions& positions, std::int64_t batch, std::int64_t block);
 
-  std::vector<Grain> grains;
-  std::vector<std::int64_t> firsts;  ///< by entry: its first grain; one more than there are entries
+  std::vector<Block> blocks;
+  std::vector<std::int64_t> firsts;  ///< by entry: its first block; one more than there are entries
   std::int64_t rows = 0;
   bool operator==(const Axis&) const = default;
 };
 
-/// Grains [begin, end).
+/// Blocks [begin, end).
 struct Span {
   std::int32_t begin = 0, end = 0;
   bool operator==(const Span&) const = default;
 };
 
-/// What one mask asks of each grain of queries.
+/// What one mask asks of each block of queries.
 struct Work {
   std::int64_t entries = 1;              ///< tables for each entry of a dense batch, or 1: they are all alike
   std::int64_t heads = 1;                ///< tables for each head of keys, or 1
-  std::vector<double> pairs;             ///< by grain of queries: pairs in its tiles, over all entries and heads
-  std::vector<std::vector<Span>> needs;  ///< by (entry, head, grain of queries): grains of keys, in order
+  std::vector<double> pairs;             ///< by block of queries: pairs in its tiles, over all entries and heads
+  std::vector<std::vector<Span>> needs;  ///< by (entry, head, block of queries): blocks of keys, in order
 
-  const std::vector<Span>& need(std::int64_t entry, std::int64_t head, std::size_t grain) const {
+  const std::vector<Span>& need(std::int64_t entry, std::int64_t head, std::size_t block) const {
     return needs[static_cast<std::size_t>((entries > 1 ? entry : 0) * heads + (heads > 1 ? head : 0)) * pairs.size() +
-                 grain];
+                 block];
   }
 };
 /// A pair of a partial tile costs this times as much as one of a full tile.
@@ -57,44 +57,44 @@ inline constexpr double partial_cost = 1.15;
 /// Calls task(i) once for each i in [0, count), in any order, some at once.
 using Tasks = std::function<void(std::int64_t count, const std::function<void(std::int64_t)>& task)>;
 
-/// A mask with what it reads, on positions in grains.
+/// A mask with what it reads, on positions in blocks.
 struct MaskedCall {
   const compiler::LoweredMod& lowered;
   const compiler::Args& args;
   const compiler::Problem& problem;
   const Axis &q, &kv;
-  std::int64_t grain;
+  std::int64_t block;
 };
 Work work_of(const MaskedCall& call, const Tasks& tasks);
 
-/// A set of grains.
-class GrainSet {
+/// A set of blocks.
+class BlockSet {
  public:
-  explicit GrainSet(std::size_t count = 0) : words_((count + 63) / 64) {}
+  explicit BlockSet(std::size_t count = 0) : words_((count + 63) / 64) {}
   bool has(std::size_t i) const { return words_[i / 64] >> (i % 64) & 1; }
   void add(std::size_t i) { words_[i / 64] |= std::uint64_t{1} << (i % 64); }
   void add(const Span& span);
-  void add(const GrainSet& other);
+  void add(const BlockSet& other);
   /// How many of these are not in `other`.
-  std::int64_t beyond(const GrainSet& other) const;
+  std::int64_t beyond(const BlockSet& other) const;
 
  private:
   std::vector<std::uint64_t> words_;
 };
 
-/// Owners of grains: ranks.
-struct Dealt {
+/// Owners of blocks: ranks.
+struct Owners {
   std::vector<int> q, kv;
-  bool operator==(const Dealt&) const = default;
+  bool operator==(const Owners&) const = default;
 };
 
-/// Where the rows of each grain lie in the tensors of its owner.
+/// Where the rows of each block lie in the tensors of its owner.
 std::vector<std::int64_t> local_rows(const Axis& axis, std::span<const int> owners);
 
-/// One run of rows a rank, as even as grains allow.
+/// One run of rows a rank, as even as blocks allow.
 std::vector<int> contiguous(const Axis& axis, int ranks);
 std::vector<int> zigzag(const Axis& axis, int ranks, bool packed);
-/// `together`: keys are dealt with queries, so that a rank needs nothing sent that it holds. `keys_weight`: what
+/// `together`: keys are sharded with queries, so that a rank needs nothing sent that it holds. `keys_weight`: what
 /// lacking all keys counts beside having done a whole share of the work.
 std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together,
                         double keys_weight);

@@ -1,30 +1,29 @@
-// codegen/cuda/kernels/latent_sm90.cuh — the forward of latent heads on Hopper: values are the first columns of the
-// keys
+// codegen/cuda/kernels/mla_sm90.cuh — the forward of MLA on Hopper: values are the first columns of the keys
 //
 // A block has 64 rows: queries times the heads that share keys. Keys come in tiles of 64, each loaded once: tile after
-// tile goes to one of two stages, and each of two groups of four warps computes the scores of every other tile. Results
-// are divided by columns: each group has half of the columns of all rows, 128 numbers a thread at 512 columns, and
-// multiplies the probabilities of both tiles, the other group's from shared memory, with its half of the values. Were
-// the scores of a tile divided by keys instead, products of 32 columns would each read all of q: 92 % of what the
+// tile goes to one of two stages, and each of two warpgroups computes the scores of every other tile. Results
+// are divided by columns: each warpgroup has half of the columns of all rows, 128 numbers a thread at 512 columns, and
+// multiplies the probabilities of both tiles, the other warpgroup's from shared memory, with its half of the values.
+// Were the scores of a tile divided by keys instead, products of 32 columns would each read all of q: 92 % of what the
 // tensor cores can do became 74 %.
 //
-// One matrix of probabilities is in shared memory at a time: who has read the other group's writes the next. The rows'
-// maxima go with it. They are raised only when powers would pass 2^slack.
+// One matrix of probabilities is in shared memory at a time: who has read the other warpgroup's writes the next. The
+// rows' maxima go with it. They are raised only when powers would pass 2^slack.
 //
 // Neighbours among blocks, a cluster, have other rows of the same keys at the same time: the cache has what one of them
 // has loaded. Clusters stay, and take equal shares of all keys (cuts_sm80.cuh); parts of tiles are added up by
-// join_latent_sm90.cuh behind.
+// combine_mla_sm90.cuh behind.
 //
 // What is removed reaches nothing: rows behind the last key are cleared in shared memory. Rows with results that are
 // not finite although their sum is are computed once more, pair by pair.
 //
 // Tile: Element (bf16, f16) of q and k, Out (also float) of o; m and n: 64; d, dv: multiples of 64 and of 256, dv at
 // most 512 and d; heads: that share a tile, 1 to 64; cluster: blocks that read the same keys, 1 or 2; box: keys of a
-// box, a divisor of 64 and of a page's rows, at least 8; turns: 0: scores begin as soon as keys are there; 1: those of
-// the second group when those of the first are there; 2: when the second group has multiplied the first's
-// probabilities; 3: as 2, and each group's own probabilities are multiplied when the other's next scores are there;
-// layout, max, store, before, paged: as the kernel of few queries
-// has them. SharedLatent<Tile>::bytes of shared memory and 1024 to align it, 384 threads.
+// box, a divisor of 64 and of a page's rows, at least 8; issue_order: 0: scores begin as soon as keys are there; 1:
+// those of the second warpgroup when those of the first are there; 2: when the second warpgroup has multiplied the
+// first's probabilities; 3: as 2, and each warpgroup's own probabilities are multiplied when the other's next scores
+// are there; layout, max, store, before, paged: as the decode kernel has them. SharedMla<Tile>::bytes of shared memory
+// and 1024 to align it, 384 threads.
 #pragma once
 
 #include "codegen/cuda/parts/mla_epilogue_sm90.cuh"
@@ -35,35 +34,35 @@ namespace attune {
 
 template <class Tile>
 __device__ inline Share& shared_share(unsigned shared) {
-  return *static_cast<Share*>(__cvta_shared_to_generic(shared + SharedLatent<Tile>::share));
+  return *static_cast<Share*>(__cvta_shared_to_generic(shared + SharedMla<Tile>::share));
 }
 
 template <int Group, class Tile, class User>
-__device__ inline void compute_latent(const LatentArgs& args, const User& user, unsigned shared) {
-  using Shared = SharedLatent<Tile>;
-  LatentPlace<Tile> place;
+__device__ inline void compute_mla(const MlaArgs& args, const User& user, unsigned shared) {
+  using Shared = SharedMla<Tile>;
+  MlaPlace<Tile> place;
   const Share& share = shared_share<Tile>(shared);
 #pragma unroll 1
   for (int tile = uniform(share.begin.tile); uniform(has_tile(share, tile)); ++tile) {
-    const LatentItem<Tile, User> item(args, user, share, tile);
+    const MlaItem<Tile, User> item(args, user, share, tile);
     MlaEpilogue90<Tile, User, Group> group(args, user, shared, item);
     barrier_wait(shared + Shared::q_full, (tile - share.begin.tile) & 1);
     if (uniform(item.pairs) > 0) group.run(place);
     arrive_as_warp(shared + Shared::q_empty, group.lane);
     pin_with_memory(tile);
-    const LatentItem<Tile, User> again(args, user, share, tile);
-    const Sharing sharing = again.begin > 0 ? share.at_begin : share.at_end;
-    const int me = LatentTile<Tile>::sharer();
-    group.store(again, (tile - share.begin.tile) & 1,
+    const MlaItem<Tile, User> same(args, user, share, tile);
+    const Sharing sharing = same.begin > 0 ? share.at_begin : share.at_end;
+    const int me = MlaTile<Tile>::sharer();
+    group.store(same, (tile - share.begin.tile) & 1,
                 again.whole() ? nullptr
-                              : latent_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
+                              : mla_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
   }
 }
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(latent_threads, 1)
-    latent_sm90(const __grid_constant__ ArgsOf<Tile, LatentArgs> args, const __grid_constant__ User user) {
-  using Shared = SharedLatent<Tile>;
+__global__ void __launch_bounds__(mla_threads, 1)
+    mla_sm90(const __grid_constant__ ArgsOf<Tile, MlaArgs> args, const __grid_constant__ User user) {
+  using Shared = SharedMla<Tile>;
   extern __shared__ unsigned char memory[];
   const unsigned start = shared_address(memory), shared = (start + 1023) & ~1023u;
   if (threadIdx.x == 0) {
@@ -77,14 +76,14 @@ __global__ void __launch_bounds__(latent_threads, 1)
   }
   // The next kernel's blocks take the places of those that are done, and wait there.
   let_next_start();
-  using Room = ShareRoom<latent_threads>;
+  using Room = ShareRoom<mla_threads>;
   static_assert(sizeof(Room) <= Shared::p_bytes);
-  const Share share = find_share<Tile, LatentTile<Tile>>(
+  const Share share = find_share<Tile, MlaTile<Tile>>(
       args, user, *reinterpret_cast<Room*>(memory + (shared - start) + Shared::p), wait_for_kernel_before);
   // It may have written what this one reads, or read what it writes.
   wait_for_kernel_before();
   if (threadIdx.x == 0) shared_share<Tile>(shared) = share;
-  const int me = LatentTile<Tile>::sharer();
+  const int me = MlaTile<Tile>::sharer();
   if (threadIdx.x == 0 && cluster_rank<Tile>() == 0) {
     const bool begins = share.end.step > 0 && (share.begin.tile < share.end.tile || share.begin.step == 0);
     args.cut[me] = begins && share.at_end.first == me ? CutTile{share.end.tile, me, share.at_end.count}
@@ -99,10 +98,10 @@ __global__ void __launch_bounds__(latent_threads, 1)
     if (threadIdx.x == 32) MlaProducer90<1, Tile, User>{args, user, its, shared}.run();
   } else if (group == 1) {
     registers_up<240>();
-    compute_latent<0, Tile>(args, user, shared);
+    compute_mla<0, Tile>(args, user, shared);
   } else {
     registers_up<240>();
-    compute_latent<1, Tile>(args, user, shared);
+    compute_mla<1, Tile>(args, user, shared);
   }
 }
 

@@ -1,21 +1,21 @@
-// codegen/cuda/parts/mla_group_sm90.cuh — what a consumer warpgroup of MLA on Hopper holds in registers, and its steps:
-// scores, probabilities of both groups times its half of the values
+// codegen/cuda/parts/mla_warpgroup_sm90.cuh — what a consumer warpgroup of MLA on Hopper holds in registers, and its
+// steps: scores, probabilities of both warpgroups times its half of the values
 #pragma once
 
-#include "codegen/cuda/parts/group_sm90.cuh"
 #include "codegen/cuda/parts/mla_items_sm90.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
+#include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
 
 namespace attune {
 
-/// A thread of a group while it has a tile of queries. Thread t of the group holds row t / 4 % 8 + 16 (t / 32) and the
-/// row 8 below.
+/// A thread of a warpgroup while it has a tile of queries. Thread t of the warpgroup holds row t / 4 % 8 + 16 (t / 32)
+/// and the row 8 below.
 template <class Tile, class User, int Group>
-struct MlaGroup90 {
+struct MlaWarpgroup90 {
   using Element = typename Tile::Element;
-  using Shared = SharedLatent<Tile>;
-  using Rows = LatentRows<Tile, User>;
+  using Shared = SharedMla<Tile>;
+  using Rows = MlaRows<Tile, User>;
   static constexpr int n = Tile::n, columns = Tile::dv / 2;
   static constexpr bool running = !fixed_maximum<Tile, User>;
   static constexpr int slack = Tile::max ? 0 : 8;
@@ -23,17 +23,17 @@ struct MlaGroup90 {
                 Tile::dv % 256 == 0 && Tile::dv <= 512);
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
-  const LatentArgs& args;
+  const MlaArgs& args;
   const unsigned shared;
-  const LatentItem<Tile, User>& item;
+  const MlaItem<Tile, User>& item;
   const int lane, warp, row;  ///< row: the thread's first
   Softmax80<User, running, 1, slack, Tile::heads> softmax;
   float s[n / 2], o[columns / 2];
   unsigned p[n / 4];
 
-  __device__ MlaGroup90(const LatentArgs& args, const User& user, unsigned shared, const LatentItem<Tile, User>& item)
-      : MlaGroup90(args, shared, item, Rows(args, user, item.of, cluster_rank<Tile>())) {}
-  __device__ MlaGroup90(const LatentArgs& args, unsigned shared, const LatentItem<Tile, User>& item, const Rows& rows)
+  __device__ MlaWarpgroup90(const MlaArgs& args, const User& user, unsigned shared, const MlaItem<Tile, User>& item)
+      : MlaWarpgroup90(args, shared, item, Rows(args, user, item.of, cluster_rank<Tile>())) {}
+  __device__ MlaWarpgroup90(const MlaArgs& args, unsigned shared, const MlaItem<Tile, User>& item, const Rows& rows)
       : args(args), shared(shared), item(item), lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32 % 4), row(16 * warp + lane / 4),
         softmax(rows.user, item.of.at(rows.head(row)), rows.query(row), item.of.q_offset, item.of.q_offset,
@@ -46,10 +46,10 @@ struct MlaGroup90 {
   }
   __device__ void release(int stage, int what) const { arrive_as_warp(Shared::used(shared, stage, what), lane); }
 
-  __device__ static int stage(LatentPlace<Tile> place, int group) { return 2 * place.stage + group; }
+  __device__ static int stage(MlaPlace<Tile> place, int group) { return 2 * place.stage + group; }
 
-  /// Issues the products of the queries with the keys of this group's stage, as these arrive.
-  __device__ void scores(LatentPlace<Tile> place) {
+  /// Issues the products of the queries with the keys of this warpgroup's stage, as these arrive.
+  __device__ void scores(MlaPlace<Tile> place) {
     const int mine = stage(place, Group);
 #pragma unroll
     for (int nth = 0; nth < Shared::chunks; ++nth) {
@@ -68,14 +68,14 @@ struct MlaGroup90 {
   __device__ unsigned long long values(int stage) const {
     return descriptor(keys(stage, Group * Shared::half_chunks), Shared::chunk_size);
   }
-  /// Adds the products of this group's probabilities with its half of the values in a stage.
+  /// Adds the products of this warpgroup's probabilities with its half of the values in a stage.
   __device__ void add_own(int stage) {
     const unsigned long long v = values(stage);
     wgmma_fence();
     Product<columns, Element>::template rs4<Major::n>(o, p, v, 1);
     wgmma_commit();
   }
-  /// The same with the other group's probabilities.
+  /// The same with the other warpgroup's probabilities.
   __device__ void add_other(int stage) {
     const unsigned long long v = values(stage), theirs = descriptor(shared + Shared::p);
     wgmma_fence();
@@ -89,7 +89,7 @@ struct MlaGroup90 {
     Fragment<1, n> x;
 #pragma unroll
     for (int i = 0; i < n / 2; ++i)
-      if constexpr (Group == 1 && Tile::turns < 2)
+      if constexpr (Group == 1 && Tile::issue_order < 2)
         x[0][i / 4][i % 4] = moved(s[i]);
       else
         x[0][i / 4][i % 4] = s[i];
@@ -120,15 +120,15 @@ struct MlaGroup90 {
 #pragma unroll
         for (int r = 0; r < 2; ++r) shared_put(tops(Group) + 32 * r, __float_as_int(softmax.top[0][r]));
     proxy_fence();
-    named_arrive(probabilities + Group, 2 * group_threads);
+    named_arrive(probabilities + Group, 2 * warpgroup_threads);
   }
   __device__ void rescale(const float (&lift)[1][2]) {
 #pragma unroll
     for (int i = 0; i < columns / 2; ++i) o[i] *= lift[0][i / 2 % 2];
   }
-  /// Waits for the other group's probabilities, and takes over the maxima that they are relative to.
+  /// Waits for the other warpgroup's probabilities, and takes over the maxima that they are relative to.
   __device__ void take_over() {
-    named_sync(probabilities + 1 - Group, 2 * group_threads);
+    named_sync(probabilities + 1 - Group, 2 * warpgroup_threads);
     if constexpr (running) {
       float top[2];
 #pragma unroll
@@ -146,7 +146,7 @@ struct MlaGroup90 {
     }
   }
 
-  /// Clears this group's columns of rows behind the last key: they may hold NaN, and 0 times NaN is no 0.
+  /// Clears this warpgroup's columns of rows behind the last key: they may hold NaN, and 0 times NaN is no 0.
   __device__ void clear_tail(int step, int stage) {
     const int key = step < item.end ? item.walk.tile(step) * n : 0, there = item.of.keys.length - key;
     if (step >= item.end || there >= n) return;
@@ -159,17 +159,17 @@ struct MlaGroup90 {
                  0u, 0u, 0u);
     }
     proxy_fence();
-    named_sync(group_cleared + Group, group_threads);
+    named_sync(warpgroup_cleared + Group, warpgroup_threads);
   }
-  /// This group's columns of the other's stage have arrived: the other group has seen it.
-  __device__ void see_other(LatentPlace<Tile> place) const {
+  /// This warpgroup's columns of the other's stage have arrived: the other warpgroup has seen it.
+  __device__ void see_other(MlaPlace<Tile> place) const {
 #pragma unroll
     for (int c = 0; c < Shared::half_chunks; ++c)
       barrier_wait(Shared::full(shared, stage(place, 1 - Group), Group * Shared::half_chunks + c), place.phase);
   }
 
-  /// The other group's probabilities of step `step` times this group's columns of its values.
-  __device__ void take(int step, LatentPlace<Tile> place) {
+  /// The other warpgroup's probabilities of step `step` times this warpgroup's columns of its values.
+  __device__ void take(int step, MlaPlace<Tile> place) {
     const int theirs = stage(place, 1 - Group);
     take_over();
     see_other(place);
@@ -177,32 +177,32 @@ struct MlaGroup90 {
     pin(o);
     add_other(theirs);
   }
-  /// This group's probabilities are handed over, and multiplied with its columns of their values.
-  __device__ void give(int step, LatentPlace<Tile> place, bool moved, const float (&lift)[1][2], bool waits) {
+  /// This warpgroup's probabilities are handed over, and multiplied with its columns of their values.
+  __device__ void give(int step, MlaPlace<Tile> place, bool moved, const float (&lift)[1][2], bool waits) {
     const int mine = stage(place, Group);
     hand_over();
     if (moved) rescale(lift);
     clear_tail(step, mine);
-    if (waits) named_sync(scores_done + 1 - Group, 2 * group_threads);
+    if (waits) named_sync(scores_done + 1 - Group, 2 * warpgroup_threads);
     pin(o);
     add_own(mine);
     wgmma_wait<0>();
     pin(o);
     release(mine, Group);
   }
-  __device__ void wait_for_scores(LatentPlace<Tile> place) {
+  __device__ void wait_for_scores(MlaPlace<Tile> place) {
     wgmma_wait<0>();
     pin(s);
     release(stage(place, Group), Shared::used_rest);
   }
 
-  __device__ void run(LatentPlace<Tile>& place) {
+  __device__ void run(MlaPlace<Tile>& place) {
     // Warps must agree on which products they issue, and the compiler know it.
     const int pairs = uniform(item.pairs);
-    constexpr bool scores_first = Group == 0 || Tile::turns < 2;
+    constexpr bool scores_first = Group == 0 || Tile::issue_order < 2;
     const auto begin = [&](bool more) {
       if (!scores_first || !more) return;
-      if constexpr (Group == 1 && Tile::turns == 1) named_sync(scores_done, 2 * group_threads);
+      if constexpr (Group == 1 && Tile::issue_order == 1) named_sync(scores_done, 2 * warpgroup_threads);
       scores(place);
     };
     pin(o);
@@ -213,9 +213,10 @@ struct MlaGroup90 {
       float lift[1][2];
       if constexpr (Group == 0) {
         wait_for_scores(place);
-        if (Tile::turns == 1 || (Tile::turns == 3 && i > 0)) named_arrive(scores_done, 2 * group_threads);
+        if (Tile::issue_order == 1 || (Tile::issue_order == 3 && i > 0))
+          named_arrive(scores_done, 2 * warpgroup_threads);
         const bool moved = weigh(step, lift);
-        give(step, place, moved, lift, Tile::turns == 3);
+        give(step, place, moved, lift, Tile::issue_order == 3);
         take(other, place);
         wgmma_wait<0>();
         pin(o);
@@ -236,9 +237,9 @@ struct MlaGroup90 {
         release(stage(place, 0), Group);
         scores(place);
         wait_for_scores(place);
-        if constexpr (Tile::turns == 3) named_arrive(scores_done + 1, 2 * group_threads);
+        if constexpr (Tile::issue_order == 3) named_arrive(scores_done + 1, 2 * warpgroup_threads);
         const bool moved = weigh(step, lift);
-        give(step, place, moved, lift, Tile::turns == 3 && i + 1 < pairs);
+        give(step, place, moved, lift, Tile::issue_order == 3 && i + 1 < pairs);
       }
       place.next();
       begin(i + 1 < pairs);

@@ -1,4 +1,4 @@
-// python/core/shares.h — who holds which positions of a call over ranks
+// python/core/sharding.h — who holds which positions of a call over ranks
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,13 +14,13 @@
 namespace attune::python {
 
 /// Who holds which positions. Keeps the functions that its exchanges call.
-struct Shares {
-  attune_shares* handle = nullptr;
+struct Sharding {
+  attune_sharding* handle = nullptr;
   nb::object transport;
 
   /// Takes the handle that `make` writes.
   template <class Make>
-  Shares(nb::object with, const Make& make) : transport(std::move(with)) {
+  Sharding(nb::object with, const Make& make) : transport(std::move(with)) {
     attune_error* error = nullptr;
     {
       const Released running;  // ranks wait for each other
@@ -29,9 +29,9 @@ struct Shares {
     ranks().raised.raise(error);
     check(error);
   }
-  Shares(const Shares&) = delete;
-  Shares& operator=(const Shares&) = delete;
-  ~Shares() { attune_shares_free(handle); }
+  Sharding(const Sharding&) = delete;
+  Sharding& operator=(const Sharding&) = delete;
+  ~Sharding() { attune_sharding_free(handle); }
 
   Transport& ranks() const { return nb::cast<Transport&>(transport); }
 
@@ -41,8 +41,8 @@ struct Shares {
   std::string explain() const;
 };
 
-/// Shares for calls of attentions: each a tuple (attention, the call by name, captures, parameters). `how` is by the
-/// names of attune_how; None keeps the deal of `before`.
-Shares* shares_of(nb::object with, const nb::list& layers, nb::handle how, nb::handle before);
+/// Sharding for calls of attentions: each a tuple (attention, the call by name, captures, parameters). `how` is by the
+/// names of attune_how; None keeps the assignment of `before`.
+Sharding* sharding_of(nb::object with, const nb::list& layers, nb::handle how, nb::handle before);
 
 }  // namespace attune::python

@@ -1,0 +1,31 @@
+// codegen/call_sources.h — all sources of a call, in the order of its launches, and how their kernels were chosen
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codegen/choose.h"
+#include "codegen/source.h"
+
+namespace attune::codegen {
+
+/// A source, and what it does for the call.
+struct CallSource {
+  std::string of;
+  Source source;
+  std::optional<KernelChoices> choices{};  ///< none: no kernel was chosen for it
+};
+
+/// What sources are asked for.
+struct SourcesOf {
+  KernelSpec spec;  ///< of the forward
+  Length length = Length::longer;
+  std::optional<Preference> preference{};
+  /// Of the gradients: the captured tensors whose gradients are asked for, by slot. None: the forward's source.
+  std::optional<Wanted> backward{};
+  bool lists = false;  ///< the sources that list the tiles to visit; none if the mask needs no lists
+};
+std::vector<CallSource> call_sources(const compiler::LoweredMod& lowered, const SourcesOf& what);
+
+}  // namespace attune::codegen
