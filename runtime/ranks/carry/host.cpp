@@ -250,7 +250,7 @@ class HostCarrier : public Carrier {
   }
   void compute(const What& part, const Located& at, Progress progress) {
     compiler::Problem problem = rank_.problem();
-    problem.tell_apart().held = &at.held;
+    problem.entries().held = &at.held;
     const Call& whole = rank_.call();
     Means means = means_;
     means.progress = std::move(progress);
