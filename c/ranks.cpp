@@ -23,9 +23,9 @@ void check(const char* function, std::int32_t said) {
 }
 
 /// C's parts are in one piece: a part of several runs becomes as many parts.
-std::vector<attune_part> parts_of(std::span<const Transport::Part> from) {
-  std::vector<attune_part> out;
-  for (const Transport::Part& part : from)
+std::vector<attune_chunk> parts_of(std::span<const Transport::Chunk> from) {
+  std::vector<attune_chunk> out;
+  for (const Transport::Chunk& part : from)
     for (std::size_t run = 0; run < part.runs; ++run)
       out.push_back({part.peer, 0, static_cast<std::byte*>(part.data) + run * part.stride, part.bytes / part.runs});
   return out;
@@ -36,9 +36,9 @@ Transport transport_of(const attune_transport* given) {
   if (const Transport* ours = nccl_of(from)) return *ours;
   Transport out{.rank = from.rank, .count = from.count};
   if (from.exchange)
-    out.exchange = [from](std::span<const Transport::Part> send, std::span<const Transport::Part> receive,
+    out.exchange = [from](std::span<const Transport::Chunk> send, std::span<const Transport::Chunk> receive,
                           void* stream) {
-      const std::vector<attune_part> to = parts_of(send), by = parts_of(receive);
+      const std::vector<attune_chunk> to = parts_of(send), by = parts_of(receive);
       check("exchange", from.exchange(from.user, to.data(), to.size(), by.data(), by.size(), stream));
     };
   if (from.sum)
@@ -129,14 +129,14 @@ attune_error* attune_sharding_new(const attune_attention* const* attentions, con
 
 void attune_sharding_free(attune_sharding* sharding) { delete sharding; }
 
-attune_error* attune_sharding_of(const attune_sharding* sharding, int32_t rank, int32_t keys, attune_range* stretches,
+attune_error* attune_sharding_of(const attune_sharding* sharding, int32_t rank, int32_t keys, attune_range* ranges,
                                  size_t room, size_t* count) {
   return c::guarded([&] {
     c::require(sharding, "attune_sharding_of", "sharding");
     if (keys != 0 && keys != 1)
       throw Error("bad-choice", fmt::format("`keys` cannot be {}", keys), {},
                   "it is 0 (what the rank has of the queries) or 1 (of the keys)", "pass one of these");
-    c::give(keys ? sharding->sharding.keys_of(rank) : sharding->sharding.of(rank), stretches, room, count,
+    c::give(keys ? sharding->sharding.keys_of(rank) : sharding->sharding.of(rank), ranges, room, count,
             [](const Sharding::Range& s) {
               return attune_range{s.begin, s.end};
             });

@@ -7,7 +7,7 @@
 
 namespace attune::codegen {
 
-/// A card's figures from its data sheet.
+/// A GPU's figures from its data sheet.
 struct Card {
   std::string_view name;
   int arch;  ///< compute capability times ten
@@ -18,7 +18,7 @@ struct Card {
 
   double flops(DType type, bool exact) const;  ///< FLOP/s of products of this type
 };
-/// The card whose name is part of `name`, else one of this compute capability, else the newest older one.
+/// The GPU whose name is part of `name`, else one of this compute capability, else the newest older one.
 const Card& card(int arch, std::string_view name = {});
 
 /// A forward call.

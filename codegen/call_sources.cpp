@@ -1,4 +1,4 @@
-// codegen/call_sources.cpp — a forward is a source, a backward several
+// codegen/call_sources.cpp — generates the sources of a call: one for a forward, several for a backward
 #include "codegen/call_sources.h"
 
 #include <algorithm>

@@ -10,19 +10,20 @@
 
 namespace attune::codegen {
 
-/// A source, and what it does for the call.
+/// A source with its role in the call.
 struct CallSource {
   std::string of;
   Source source;
   std::optional<KernelChoices> choices{};  ///< none: no kernel was chosen for it
 };
 
-/// What sources are asked for.
+/// Which sources to generate.
 struct SourcesOf {
   KernelSpec spec;  ///< of the forward
   Length length = Length::longer;
   std::optional<Preference> preference{};
-  /// Of the gradients: the captured tensors whose gradients are asked for, by slot. None: the forward's source.
+  /// Set: the backward's sources, with the captured tensors whose gradients are asked for, by slot. None: the
+  /// forward's.
   std::optional<Wanted> backward{};
   bool lists = false;  ///< the sources that list the tiles to visit; none if the mask needs no lists
 };

@@ -9,24 +9,23 @@
 
 namespace attune::codegen {
 
-/// As the call asks for it; if it does not, f32 alone is exact.
+/// Exactness that the call asks for. By default only f32 is exact.
 constexpr bool is_exact(std::optional<bool> asked, DType type) { return asked.value_or(type == DType::f32); }
 
-/// What the kernels of a backward are chosen by, of what a forward's would be for its tensors: dq, dk and dv are
-/// written by their strides, and `out` is the forward's, which rows.cuh alone reads.
+/// The KernelSpec of a backward's kernels, from that of the forward over the same tensors. dq, dk and dv are written by
+/// their strides; `out` is the forward's, which only rows.cuh reads.
 KernelSpec backward_spec(KernelSpec of);
 
 struct KernelChoices {
-  /// Never empty: the last one takes any call, and may spill; where a kernel cuts keys as the call needs it, those
-  /// alone.
+  /// Never empty: the last one takes any call, and may spill. Where the call needs split-KV, only split-KV kernels.
   std::vector<KernelChoice> choices;
   std::vector<std::string> story;  ///< kernels that cannot take the call, and why
   std::string refused;             ///< why the preferred kernel is not the first of them, or empty
 };
-/// The widest ordinary head; the columns of an MLA head, and how many of them are values; the rows of an MLA tile.
+/// The widest head of ordinary kernels; the columns of an MLA head, and those that are values; the rows of an MLA tile.
 constexpr std::int64_t widest_head = 256, mla_d = 576, mla_dv = 512;
 constexpr int mla_rows = 64;
-/// KernelSpec::mla, where values are a view of the keys' first columns or not; and then KernelSpec::heads.
+/// KernelSpec::mla, given whether v is a view of k's first columns; and KernelSpec::heads for MLA.
 constexpr bool is_mla(std::int64_t d, std::int64_t dv, bool values_within_keys) {
   return values_within_keys && d > widest_head && dv <= d;
 }
@@ -47,18 +46,20 @@ constexpr bool is_decode(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t most = 16;
   return q_len * heads_to_share(q_len, group) <= most;
 }
-/// `preference` may be null. `among`: the kernels to choose from, the last of which takes any call.
+/// Kernels for a call, in the order to try. `preference` may be null. `among`: the kernels to choose from; the last one
+/// takes any call.
 KernelChoices choose(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind = {},
                      const Preference* preference = nullptr, Kernels among = kernels());
 
 // ---- for measurements ----
 
-/// Those that together are a backward for such calls: one kernel for all of it, or those of q and of k and v.
+/// The ways that together make a backward for such calls: one kernel for all gradients, or one for q and one for k and
+/// v.
 std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts);
-/// Has this way the preferred kernel? If none has it, each way is asked for it, and refuses.
+/// True if this way has the preferred kernel. If none has it, every way is asked for it and refuses.
 bool takes(const Preference& preference, Way way);
 
-/// The plan's kernel, and all members of its tile.
+/// The plan's kernel with all members of its tile.
 Variant variant_of(const KernelPlan& plan);
 /// Legal variants of the same kernel with other tiles, as little different else as memory allows.
 std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, const Variant& from,

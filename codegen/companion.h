@@ -13,7 +13,7 @@
 
 namespace attune::codegen {
 
-/// What a grid is computed from.
+/// Facts of a call from which grids are computed.
 struct LaunchCall {
   const compiler::Problem& problem;
   const KernelPlan& plan;
@@ -50,7 +50,7 @@ struct Companion {
   bool is_needed(const GpuParts& parts, const KernelPlan& plan) const { return !needed || needed(parts, plan); }
 };
 
-/// Those of the plan's kernel that its calls need, in the order of their launches.
+/// The companions of the plan's kernel that its calls need, in the order of their launches.
 std::vector<const Companion*> companions_of(const GpuParts& parts, const KernelPlan& plan);
 /// "values transposed before"
 std::string words_of(const Companion& companion);

@@ -20,7 +20,7 @@ struct Tiling {
   int k = 1;  ///< k must be a multiple of this many units
 };
 Tiling tiling(Isa isa, Unit unit);
-/// Does this instruction set multiply bf16? If not, packing widens bf16 to f32.
+/// True if this instruction set multiplies bf16. If not, packing widens bf16 to f32.
 inline constexpr bool has_bf16(Isa isa) { return isa >= Isa::avx512bf16; }
 
 // The kit: kernels that do not depend on the user's expressions. Compiled once per (Isa, Unit, type of the tensors).

@@ -47,7 +47,7 @@ void keep_origin_out(compiler::Levels& levels) {
   filter(Level::Row, levels.row, {&levels.col, &levels.left});
 }
 
-/// Does the launch need lists: do bands leave something open, and do verdicts on tiles say anything?
+/// True if the launch needs tile lists: bands leave something open, and verdicts on tiles tell more.
 bool listed(const Cover& cover, const compiler::Bands& bands, std::size_t captures) {
   if (bands.exact() && bands.kept.size() <= 1 && !reads_summaries(bands, captures)) return false;
   return !ir::is_literal(cover.may_keep, 1) || !ir::is_literal(cover.may_drop, 1);
@@ -55,7 +55,7 @@ bool listed(const Cover& cover, const compiler::Bands& bands, std::size_t captur
 
 float upward(double x) { return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity()); }
 
-/// Does it use nothing of a row and a column but their fields?
+/// True if it uses only the fields of a row and a column.
 bool asks_fields_alone(const Expr& e) {
   const std::vector<Expr> nodes = ir::in_order(e);
   return std::none_of(nodes.begin(), nodes.end(), [](const Expr& n) {
@@ -64,7 +64,7 @@ bool asks_fields_alone(const Expr& e) {
   });
 }
 
-/// Do fields vary with the head?
+/// True if fields vary with the head.
 bool ask_heads(std::span<const Expr> fields) {
   const std::vector<Expr> nodes = ir::in_order(fields);
   return std::ranges::any_of(nodes, [](const Expr& n) {

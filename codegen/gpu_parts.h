@@ -36,7 +36,7 @@ struct GradientParts {
   std::vector<Term> terms;
 
   std::size_t count(Term::Place place) const;
-  /// Can all terms be made of sums along diagonals?
+  /// True if all terms can be made of sums along diagonals.
   bool by_distance() const;
   /// Terms of the sink's gradient: their indices depend on b and h alone.
   std::vector<compiler::Scatter> of_sink;
@@ -73,10 +73,10 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
 /// Those of a forward's kernel. Where entries have lengths or positions of their own, masks that look at data are asked
 /// pair by pair; where results of another call are merged in, there is no sink.
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec);
-/// How often this process has derived them.
+/// Number of times that this process has derived them.
 std::size_t gpu_parts_derived();
 
-/// Do the ends of these bands read summaries of captured tensors?
+/// True if the ends of these bands read summaries of captured tensors.
 bool reads_summaries(const compiler::Bands& bands, std::size_t captures);
 
 }  // namespace attune::codegen

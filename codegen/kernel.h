@@ -1,4 +1,4 @@
-// codegen/kernel.h — what a GPU kernel says of itself: the calls it takes, how its tile is cut, what a launch needs
+// codegen/kernel.h — the descriptor of a GPU kernel: the calls it takes, its tiles, what a launch needs
 #pragma once
 
 #include <array>
@@ -18,13 +18,13 @@
 
 namespace attune::codegen {
 
-/// What a kernel computes: a forward; a backward; or of a backward the gradient of q, or those of k and v.
+/// What a kernel computes: a forward; a whole backward; the gradient of q; or the gradients of k and v.
 enum class Way : std::uint8_t { forward, backward, queries, keys };
 std::string_view name_of(Way way);
-/// What its kernels walk where a mask needs lists.
+/// The form of tile lists that a way's kernels read.
 CoverForm cover_form(Way way);
 
-/// A number that a kernel's tile is cut by: in variants, and in the Tile of a source.
+/// A parameter of a kernel's tile: in variants, and in the Tile of a source.
 struct Member {
   std::string_view name;
   int least, most, step = 1;  ///< its values
@@ -33,60 +33,60 @@ struct Member {
   std::string why_not(int value) const;
 };
 
-/// Values of a member that a search tries while all else stays.
+/// Values of a member that a search tries while the other members stay.
 struct Search {
   std::string_view member;
   int least, most;
 };
 
-/// A struct that begins as ArgsKind says, for a kernel that needs more.
+/// The argument struct of a kernel that needs more than the struct of its ArgsKind; it begins with that struct.
 struct OwnArgs {
   std::string_view name;  ///< in namespace attune
   std::size_t bytes;      ///< of all, at most most_own_args
-  /// Bytes of the call's memory that are the kernel's own. Null: none.
+  /// Bytes of workspace that only this kernel uses. Null: none.
   std::int64_t (*room)(const LaunchCall& call) = nullptr;
-  /// Fills in what follows: `args` holds the struct of its kind already, and `room` is on the device.
+  /// Fills in the members after the struct of its kind, which `args` holds already. `room` is on the device.
   void (*fill)(void* args, const LaunchCall& call, std::byte* room) = nullptr;
 };
 inline constexpr std::size_t most_own_args = 2048;
 
-/// One kernel. `choose` and what compiles candidates know kernels by these alone: docs/adding-a-kernel.md. A Variant
-/// that a descriptor gives or gets has all of its members.
+/// One kernel. `choose` and the code that compiles candidates know kernels only by descriptors:
+/// docs/adding-a-kernel.md. A Variant that a descriptor gives or takes has all of its members.
 struct KernelDescriptor {
   std::string_view name;  ///< of its file in codegen/cuda, without the ending, and of the kernel in it
   Way way = Way::forward;
   std::span<const Member> members{};   ///< in the order of a variant's text
-  std::span<const Search> searches{};  ///< what `attune tune` tries besides other tiles
+  std::span<const Search> searches{};  ///< members that `attune tune` varies, besides tiles
 
   bool takes_any = false;  ///< takes every call, and is listed last
   int most_heads = 8;      ///< query heads of a key head that its tiles may share
-  /// As many blocks as multiprocessors share the tiles of queries; otherwise each tile has a block of its own.
+  /// True for a persistent kernel: one block per SM, which takes tile after tile. Otherwise one block per tile.
   bool persistent = false;
-  /// What it gets, of a call whose entries are alike; a forward's kernel that takes others gets theirs.
+  /// Its arguments in calls whose entries are alike. In per-entry calls a forward kernel gets PerEntryArgs instead.
   ArgsKind args = ArgsKind::forward;
   std::span<const Companion* const> companions{};  ///< in the order of their launches
-  bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
-  int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be
+  bool waits = false;   ///< it waits for the launch before it (griddepcontrol), so it may start before that one ends
+  int spills_well = 0;  ///< bytes of registers that a candidate may spill without harm
 
-  /// What follows a struct of `args` in that of its own, if it has one.
+  /// Its own argument struct, if it has one.
   const OwnArgs* own = nullptr;
 
-  /// Device files beside those of the library: a test's.
+  /// Device files besides those of the library: a test's.
   std::span<const Header> headers{};
 
-  /// The calls that it is made for: from others it is left out without a word. Null: all.
+  /// True for the calls that it is made for; for others it is skipped silently. Null: all calls.
   bool (*is_for)(const KernelSpec& spec) = nullptr;
-  /// Why it cannot take such calls, or empty.
+  /// The reason why it cannot take such calls; empty if it can.
   std::string (*why_not)(const KernelSpec& spec, const ModFacts& facts) = nullptr;
-  /// The tiles it is made with for a call that it takes, in the order to try; never empty.
+  /// Its tiles for a call that it takes, in the order to try; never empty.
   std::vector<Variant> (*tiles)(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) = nullptr;
-  /// Why its tile cannot be cut like this, or empty. Each member is within its values, and shared memory is compared
-  /// with the device's elsewhere.
+  /// The reason why this tile is illegal; empty if it is legal. Each member is already within its values; shared memory
+  /// is checked elsewhere.
   std::string (*why_illegal)(const KernelSpec& spec, const Variant& variant) = nullptr;
   KernelChoice (*choice)(const KernelSpec& spec, const Variant& variant) = nullptr;
-  /// Tiles that a search tries instead of this one: the first legal one of each group. Null: no others.
+  /// Tiles that a search tries instead of this one: the first legal one of each group. Null: none.
   std::vector<std::vector<Variant>> (*other_tiles)(const Variant& from) = nullptr;
-  /// What a source says before it includes the kernel. Null: nothing.
+  /// Lines of a source before it includes the kernel. Null: none.
   std::string (*preamble)(const KernelPlan& plan) = nullptr;
 };
 
@@ -97,22 +97,22 @@ inline ArgsKind KernelPlan::args() const {
 /// Bytes of shared memory that a block may have.
 int most_shared(int arch);
 
-/// `d` and `dv` of the tile and all else that is the same for every kernel; the rest of the tile is the kernel's to
-/// fill in.
+/// A plan with `d` and `dv` of the tile and everything else that is the same for every kernel; the kernel fills in the
+/// rest of the tile.
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n);
 
-/// Do blocks share the keys of tiles (split-KV)? Then a launch needs room for parts of results, and entries apart
-/// from queries.
+/// True for split-KV kernels, whose blocks share the keys of tiles. Then a launch needs room for parts of results, and
+/// entries apart from queries.
 inline bool cuts_keys(const KernelDescriptor& kernel) {
   return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
 }
-/// Does it take the heads of MLA alone, as KernelSpec::mla says?
+/// True if it is for MLA alone, as in KernelSpec::mla.
 inline bool takes_mla(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
 
-/// A line before wgmma.cuh that has it define products of these widths alone; it defines all unless told.
+/// A line before wgmma.cuh that makes it define products of these widths only; by default it defines all.
 std::string ask_for_products(const std::set<int>& widths);
 
-// ---- a kernel's own struct of members, and the Variant that others see ----
+// ---- between a kernel's own struct of members and a Variant ----
 
 template <class Tile>
 struct TileMember {

@@ -378,7 +378,7 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   return out + inside_function(reads, signature, parts.fields) + "};\nusing User = UserOf<Reads::clamped>;\n";
 }
 
-/// Does a choice depend on a division or function of positions, whose last bit may decide it?
+/// True if a choice depends on a division or function of positions, whose last bit may decide it.
 bool wants_exact(const Mod& mod) {
   const auto inexact = [](const Expr& e) {
     const bool noisy = ir::uses(e, Input::S) || ir::uses(e, Input::P);

@@ -15,14 +15,14 @@ namespace attune::codegen {
 enum class CoverKind : std::uint8_t {
   full,    ///< all, and no pair is removed
   causal,  ///< a first part of the keys
-  window,  ///< a stretch of the keys: few tiles, and many of them partial
+  window,  ///< a range of the keys: few tiles, and many of them partial
   listed,  ///< those on lists
   pairs,   ///< all, and the kernel asks for each pair whether it stays
 };
 /// What a score costs.
 enum class ModKind : std::uint8_t {
   scaled,  ///< nothing: a factor of the exponent
-  affine,  ///< a term beside s
+  affine,  ///< a term besides s
   heavy,   ///< functions of s, or a prob mod
   reads,   ///< elements of captured tensors, for each pair
 };

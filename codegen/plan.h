@@ -1,4 +1,4 @@
-// codegen/plan.h — what a GPU kernel is chosen by, and what was chosen: the kernel, its tile, what a launch needs
+// codegen/plan.h — what a GPU kernel is chosen by (KernelSpec), and the choice: kernel, tile, what a launch needs
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace attune::codegen {
 
 struct KernelDescriptor;
 
-/// What kernels are chosen by, besides the expressions.
+/// Facts of a call by which kernels are chosen, besides its expressions.
 struct KernelSpec {
   int arch = 90;                                 ///< compute capability times ten
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
@@ -45,7 +45,7 @@ struct KernelSpec {
 /// BackwardArgs.
 enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward };
 
-/// How a kernel's tile is cut: what launches depend on, and what its source alone says.
+/// A kernel's tile: the members that launches depend on, and those that only its source has.
 struct Tile {
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
   int heads = 1;                                   ///< query heads of a key head that share a tile: 1, 2, 4 … 64
@@ -59,24 +59,24 @@ struct Tile {
   int queries() const { return m / heads; }
 };
 
-/// Which kernel, for which calls, and how its tile is cut.
+/// A kernel, the calls it is compiled for, and its tile.
 struct KernelPlan {
   const KernelDescriptor* kernel = nullptr;
   KernelSpec spec{};
   Tile tile{};
   Variant variant{};  ///< what the tile was cut by: all members of the kernel
 
-  /// Has it the arguments that only some calls have?
+  /// True if it has the arguments that only some calls need.
   bool further() const { return spec.before || spec.fixed_split; }
   inline ArgsKind args() const;  // in codegen/kernel.h
 };
 
-/// Positions of a box by which TMA moves each tensor.
+/// Rows of the TMA box of each tensor.
 struct BoxRows {
   int q = 0, k = 0, v = 0, o = 0;
 };
 
-/// A plan, and what a launch of it needs.
+/// A plan with what its launch needs.
 struct KernelChoice {
   KernelPlan plan;
   int threads = 0;                 ///< of a block
@@ -86,7 +86,7 @@ struct KernelChoice {
   int sums = 0;                    ///< f32 in memory that it adds the dq of a tile of queries up in
 };
 
-/// What the traits of codegen/cuda/contract/mod.cuh will say of a Mod: what a kernel is chosen by.
+/// Facts of a Mod by which kernels are chosen: the traits of codegen/cuda/contract/mod.cuh.
 struct ModFacts {
   bool scaled = false, bounded = false, masked = false, has_prob = false, prob_linear = true, has_sink = false;
   bool skips = false;              ///< some tiles of keys are not visited: by the mask, or by scores of -inf

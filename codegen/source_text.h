@@ -32,7 +32,7 @@ std::string source_comment(const compiler::Mod& mod);
 /// clamped.
 std::string source_members(const compiler::Mod& mod, const ir::Signature& signature, bool offsets64,
                            bool inside = false);
-/// The size of that struct, with so many pointers behind these.
+/// The size of that struct, with `sums` pointers after these.
 std::size_t source_bytes(const compiler::Mod& mod, bool offsets64, std::size_t sums = 0);
 
 /// The expression with each Custom replaced by its value; the derivative that it carries is dropped.
@@ -44,7 +44,7 @@ std::uint32_t source_uses(const ir::Expr& e);
 /// it.
 std::string source_locals(std::uint32_t uses, const ir::Signature& signature);
 
-/// Does a #line directive before each statement name the line of the user's source that it came from?
+/// Whether a #line directive before each statement names the line of the user's source it came from.
 enum class Lines : std::uint8_t { no, yes };
 
 /// "  __device__ <head> const { …return <e>; }", on one line if that fits.

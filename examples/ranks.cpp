@@ -33,7 +33,7 @@ int main() {
     const auto my_q = host.array<float>({1, heads, rows, d}), my_o = host.array<float>({1, heads, rows, d}),
                my_k = host.array<float>({1, kv_heads, rows, d}), my_v = host.array<float>({1, kv_heads, rows, d});
     // [rank]
-    // Rows [begin, end) of every head, one stretch after the other.
+    // Rows [begin, end) of every head, one range after the other.
     const auto each = [&](const Array<float>& all, const Array<float>& mine, int h, const auto& body) {
       for (int head = 0; head < h; ++head) {
         float* at_mine = mine.data() + head * rows * d;

@@ -260,11 +260,11 @@ class RanksVerb {
     all["ranks"] = Json::array();
     for (int r = 0; r < ranks().count(); ++r) {
       const RankTimes& times = layer().chosen().ranks[static_cast<std::size_t>(r)];
-      Json stretches = Json::array();
-      for (const Sharding::Range& s : sharding_.of(r)) stretches.push_back({s.begin, s.end});
+      Json ranges = Json::array();
+      for (const Sharding::Range& s : sharding_.of(r)) ranges.push_back({s.begin, s.end});
       all["ranks"].push_back({{"queries", ranks().q_rows(r)},
                               {"keys", ranks().kv_rows(r)},
-                              {"stretches", stretches},
+                              {"ranges", ranges},
                               {"load", load(r)},
                               {"received", sharding_.received(r)},
                               {"from_node", times.own},

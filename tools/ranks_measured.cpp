@@ -96,9 +96,9 @@ class OnDevice {
   std::optional<Backward> gradient_;
 };
 
-std::int64_t rows_of(std::span<const Sharding::Range> stretches) {
+std::int64_t rows_of(std::span<const Sharding::Range> ranges) {
   std::int64_t rows = 0;
-  for (const Sharding::Range& s : stretches) rows += s.end - s.begin;
+  for (const Sharding::Range& s : ranges) rows += s.end - s.begin;
   return rows;
 }
 

@@ -1,4 +1,4 @@
-// codegen/kernels/forward_sm80.cpp — the forward on any card, codegen/cuda/kernels/forward_sm80.cuh: its tiles
+// codegen/kernels/forward_sm80.cpp — the forward on any GPU, codegen/cuda/kernels/forward_sm80.cuh: its tiles
 #include <fmt/format.h>
 
 #include "codegen/cuda/layout/forward_sm80.cuh"
@@ -26,7 +26,7 @@ constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&lists_along_kv};
 constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 3}};
 
-// At most 99 kB of shared memory, which every card has.
+// At most 99 kB of shared memory, which every GPU has.
 constexpr WidthRow<Tile> rows[] = {
     {.bytes = 2, .d = 64, .tile = {.m = 128, .n = 96}},
     {.bytes = 2, .d = 64, .tile = {.m = 64, .n = 64}},

@@ -95,7 +95,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
-  // A thread holds scores, results and probabilities, beside some 24 (two warpgroups) or 32 other registers.
+  // A thread holds scores, results and probabilities, besides some 24 (two warpgroups) or 32 other registers.
   const int numbers = tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4,
             most = tile.m == 128 ? 208 : 128;
   return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";

@@ -1,4 +1,4 @@
-// codegen/kernels/keys_sm80.cpp — the backward of k and v on any card, codegen/cuda/kernels/keys_sm80.cuh: its tiles
+// codegen/kernels/keys_sm80.cpp — the backward of k and v on any GPU, codegen/cuda/kernels/keys_sm80.cuh: its tiles
 #include "codegen/cuda/layout/keys_sm80.cuh"
 #include "codegen/kernels/widths.h"
 
@@ -25,7 +25,7 @@ constexpr const Companion* companions[] = {&lists_along_q};
 constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 2},
                                {.member = "passes", .least = 1, .most = 2}};
 
-// At most 99 kB of shared memory, which every card has. Both gradients of 128 columns and two tiles of scores fill the
+// At most 99 kB of shared memory, which every GPU has. Both gradients of 128 columns and two tiles of scores fill the
 // registers; wider heads have two walks.
 constexpr WidthRow<Tile> rows[] = {
     {.bytes = 2, .d = 64, .tile = {.m = 64}},

@@ -1,4 +1,4 @@
-// codegen/kernels/queries_sm80.cpp — the backward of q on any card, codegen/cuda/kernels/queries_sm80.cuh: its tiles
+// codegen/kernels/queries_sm80.cpp — the backward of q on any GPU, codegen/cuda/kernels/queries_sm80.cuh: its tiles
 #include "codegen/cuda/layout/queries_sm80.cuh"
 #include "codegen/kernels/widths.h"
 
@@ -22,7 +22,7 @@ constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&lists_along_kv};
 constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 2}};
 
-// At most 99 kB of shared memory, which every card has.
+// At most 99 kB of shared memory, which every GPU has.
 constexpr WidthRow<Tile> rows[] = {
     {.bytes = 2, .d = 64, .tile = {.n = 64}},           {.bytes = 2, .d = 64, .tile = {.n = 32}},
     {.bytes = 2, .d = 96, .tile = {.n = 32}},           {.bytes = 2, .d = 128, .tile = {.n = 32}},

@@ -23,7 +23,7 @@ namespace attune {
 namespace detail {
 /// A part of an attention: empty, or one callable that its copies share.
 template <class R, class... A>
-class Part {
+class Component {
  public:
   explicit operator bool() const { return call_ != nullptr; }
   /// Equal only for copies of one part.
@@ -58,7 +58,7 @@ concept Callable = !std::same_as<std::remove_cvref_t<F>, Own> && !std::is_arithm
 
 /// Changes the score s = scale * (q . k) before the softmax: a callable (Float s, At at) -> Float.
 /// `a | b` applies a, then b. A score of -inf removes the pair.
-class Score : public detail::Part<Float, Float, At> {
+class Score : public detail::Component<Float, Float, At> {
  public:
   Score() = default;
   template <class F>
@@ -81,7 +81,7 @@ class Score : public detail::Part<Float, Float, At> {
 };
 
 /// Selects the pairs to keep: a callable (At at) -> Bool. Masks compose with && || !.
-class Mask : public detail::Part<Bool, At> {
+class Mask : public detail::Component<Bool, At> {
  public:
   Mask() = default;
   template <class F>
@@ -125,7 +125,7 @@ Mask operator||(const A& a, const B& b) {
 }
 
 /// Changes a probability after the softmax, as dropout does: a callable (Float p, At at) -> Float.
-class Prob : public detail::Part<Float, Float, At> {
+class Prob : public detail::Component<Float, Float, At> {
  public:
   Prob() = default;
   template <class F>
@@ -152,7 +152,7 @@ struct SinkAt {
 };
 
 /// A logit that joins the softmax's denominator: a callable (SinkAt at) -> Float.
-class Sink : public detail::Part<Float, SinkAt> {
+class Sink : public detail::Component<Float, SinkAt> {
  public:
   Sink() = default;
   template <class F>

@@ -317,7 +317,7 @@ typedef struct {
   int32_t reserved;  // 0
   void* data;
   size_t bytes;
-} attune_part;
+} attune_chunk;
 
 // How this rank exchanges bytes with the others. Functions and `user` stay until each sharding that was made with them
 // are freed, and are called on threads that call attune. They return 0, or anything else if they failed: the call then
@@ -329,8 +329,8 @@ typedef struct {
   void* user;        // for all functions
   // Sends and receives parts, which keep their order between two ranks; the other rank names the same sizes. Returns
   // once all have arrived. Every rank calls it in the same order. NULL: for planning alone.
-  int32_t (*exchange)(void* user, const attune_part* send, size_t n_send, const attune_part* receive, size_t n_receive,
-                      void* stream);
+  int32_t (*exchange)(void* user, const attune_chunk* send, size_t n_send, const attune_chunk* receive,
+                      size_t n_receive, void* stream);
   // Adds up `count` floats of so many bytes, 4 or 8, over all ranks, in place. NULL: made of `exchange`.
   int32_t (*sum)(void* user, void* values, size_t count, int32_t bytes_of_each, void* stream);
   void (*stop)(void* user);  // this rank fails: exchanges of the others are to fail soon. May be NULL.
@@ -364,10 +364,10 @@ typedef struct {
   int64_t begin, end;
 } attune_range;
 
-// Gives the number of stretches that a rank holds, in the order of its tensors, and writes as many as there is `room`
+// Gives the number of ranges that a rank holds, in the order of its tensors, and writes as many as there is `room`
 // for. `keys`: 0 of queries, 1 of keys.
 ATTUNE_API attune_error* attune_sharding_of(const attune_sharding* sharding, int32_t rank, int32_t keys,
-                                            attune_range* stretches, size_t room, size_t* count);
+                                            attune_range* ranges, size_t room, size_t* count);
 // The same of at.q of each of a rank's queries, for rotary embeddings.
 ATTUNE_API attune_error* attune_sharding_positions(const attune_sharding* sharding, int32_t rank, int32_t* positions,
                                                    size_t room, size_t* count);
@@ -421,7 +421,7 @@ ATTUNE_API attune_error* attune_compile(const attune_job* job, char** report);
 
 typedef struct attune_watch attune_watch;
 
-// Calls `fact` with JSON {"fact": "lowered" | "chosen" | "built" | "called" | "noted", …}, whose other members are
+// Calls `fact` with JSON {"fact": "lowered" | "chosen" | "built" | "called" | "notice", …}, whose other members are
 // those of the structs of attune/watch.h, on the thread that caused it, until attune_watch_off. When that returns,
 // `fact` is not running, unless it is called from within `fact`.
 ATTUNE_API attune_error* attune_watch_on(void (*fact)(void* user, const char* json), void* user, attune_watch** watch);

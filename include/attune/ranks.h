@@ -20,18 +20,18 @@ struct Forward;
 /// How one rank exchanges bytes with the others: `threads`, `nccl`, or a process group of your program's.
 struct Transport {
   int rank = 0, count = 1;
-  struct Part {
+  struct Chunk {
     int peer = 0;
     void* data = nullptr;
     std::size_t bytes = 0;  ///< of all runs
-    // On a device a part may be several runs of equal length: the rows of some heads.
+    // On a device a chunk may be several runs of equal length: the rows of some heads.
     std::size_t runs = 1, stride = 0;  ///< stride: bytes from the beginning of a run to the beginning of the next
   };
-  /// Sends and receives parts, which keep their order between two ranks; the other rank names the same sizes and
+  /// Sends and receives chunks, which keep their order between two ranks; the other rank names the same sizes and
   /// numbers of runs. Every rank calls it in the same order. Where `stream` is null, parts are in the memory of the
   /// host, and it returns once all have arrived. Else they are in that of the device that is current, and it is put on
   /// the stream: what the stream does after it finds the received parts, and may write to the sent ones.
-  std::function<void(std::span<const Part> send, std::span<const Part> receive, void* stream)> exchange{};
+  std::function<void(std::span<const Chunk> send, std::span<const Chunk> receive, void* stream)> exchange{};
   /// Adds up contiguous f32 or f64 over all ranks, in place, with the same bits on each. None: made of `exchange`.
   std::function<void(const Tensor& values, void* stream)> sum{};
   /// Called by a rank that fails: exchanges of the others throw soon, instead of waiting for it. May be none.

@@ -128,7 +128,7 @@ class Sharding:
         self._core = _placed(lambda: _core.sharding(transport._core if before is None else None, layers, how, before))
 
     def of(self, rank: int | None = None) -> list[tuple[int, int]]:
-        """The queries that a rank holds, this one by default, as stretches [begin, end) in the order of its tensors."""
+        """The queries that a rank holds, this one by default, as ranges [begin, end) in the order of its tensors."""
         return self._core.of(self._rank(rank), False)
 
     def keys_of(self, rank: int | None = None) -> list[tuple[int, int]]:

@@ -25,7 +25,7 @@ void check_places(const Append& call, const compiler::Problem& p) {
                   "it counts all keys of the entry, the new ones too", "add the number of new keys to it");
     const KeyRows keys(p, call.page_table, seq, 0);
     for (std::int64_t at = seq.kv_len - seq.q_len; at < seq.kv_len;) {
-      const KeyRows::Stretch some = keys.stretch(call.k, at, seq.kv_len);
+      const KeyRows::Range some = keys.range(call.k, at, seq.kv_len);
       if (!some.there)
         throw Error("page-table", fmt::format("page_table[{}, {}] is no page", b, at / p.per_entry->page_size), {},
                     fmt::format("key {} goes there, and the pool has {} pages", at, call.k.shape[0]),
@@ -59,7 +59,7 @@ void append_one(const Append& call, const compiler::Problem& p, std::int64_t b, 
   const auto all = [&](const Tensor& from, const Tensor& into, std::int64_t width, double scale) {
     MatrixLayout source = matrix(from, p.q.layout, b, h, seq.q_start);
     for (std::int64_t at = old; at < seq.kv_len;) {
-      const KeyRows::Stretch some = keys.stretch(into, at, seq.kv_len);
+      const KeyRows::Range some = keys.range(into, at, seq.kv_len);
       put(from, source, into, some.at, some.count, width, scale);
       source.origin += some.count * source.row;
       at += some.count;

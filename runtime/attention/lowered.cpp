@@ -36,7 +36,7 @@ Lowered::Lowered(const Attention& a, std::span<const DType> types)
   written = traced.mod;
   if (watched || dumped) steps.steps.push_back(compiler::traced_step(written, clock.took(), steps.keep_text));
   lowered = compiler::lower(std::move(traced), watched || dumped ? &steps : nullptr);
-  if (watched) runtime::tell(fact(lowered, steps, clock.seconds()));
+  if (watched) runtime::record(fact(lowered, steps, clock.seconds()));
   if (dumped) runtime::remember_steps(written, lowered, steps);
 }
 

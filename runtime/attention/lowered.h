@@ -12,8 +12,8 @@
 #include <attune/attention.h>
 
 #include "compiler/lower.h"
-#include "compiler/part.h"
 #include "compiler/problem.h"
+#include "compiler/slice.h"
 
 namespace attune::detail {
 

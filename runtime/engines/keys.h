@@ -18,26 +18,26 @@ class KeyRows {
         page_table_(page_table), seq_(seq), head_(head) {}
 
   /// Keys whose rows are evenly apart.
-  struct Stretch {
+  struct Range {
     std::int64_t count;
     bool there;  ///< false: their page does not exist, and their elements count as 0
     MatrixLayout at;
   };
-  /// The longest stretch of k or v that begins with key `first` and ends before `last`.
-  Stretch stretch(const Tensor& t, std::int64_t first, std::int64_t last) const {
-    if (held_) return held_stretch(t, seq_.kv_start + first, seq_.kv_start + last);
+  /// The longest range of k or v that begins with key `first` and ends before `last`.
+  Range range(const Tensor& t, std::int64_t first, std::int64_t last) const {
+    if (held_) return held_range(t, seq_.kv_start + first, seq_.kv_start + last);
     if (!kv_.paged()) {
       const MatrixLayout at = matrix(t, kv_.layout, seq_.kv_b, head_, seq_.kv_start);
       return {last - first, true, {at.origin + first * at.row, at.row, at.column}};
     }
     const std::int64_t row = first % page_size_;
-    Stretch out{std::min(last - first, page_size_ - row), false, {}};
+    Range out{std::min(last - first, page_size_ - row), false, {}};
     const std::int64_t page = entry(first / page_size_);
     if (!exists(t, page)) return out;
     out.there = true;
     out.at = matrix(t, kv_.layout, page, head_, 0);
     out.at.origin += row * out.at.row;
-    // Pages that follow each other in memory too are one stretch.
+    // Pages that follow each other in memory too are one range.
     for (std::int64_t next = first + out.count; next < last; next = first + out.count) {
       const std::int64_t following = entry(next / page_size_);
       if (!exists(t, following) ||
@@ -50,7 +50,7 @@ class KeyRows {
 
  private:
   /// Over ranks, all keys at hand lie in one matrix. Those that are not there are needed by no query.
-  Stretch held_stretch(const Tensor& t, std::int64_t first, std::int64_t last) const {
+  Range held_range(const Tensor& t, std::int64_t first, std::int64_t last) const {
     const auto& runs = held_->keys(seq_.kv_b, head_);
     const auto run = std::partition_point(runs.begin(), runs.end(),
                                           [&](const compiler::Held::Rows& r) { return r.last <= first; });

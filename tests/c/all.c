@@ -222,7 +222,7 @@ enum { ranks = 3 };
 typedef struct {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
-  const attune_part* sent[ranks];
+  const attune_chunk* sent[ranks];
   size_t counts[ranks], taken[ranks][ranks];
   int here, round, failing, stopped;
 } hub;
@@ -244,7 +244,7 @@ static void all_here(hub* h) {
   }
   while (h->round == round) pthread_cond_wait(&h->changed, &h->mutex);
 }
-static int32_t exchange(void* user, const attune_part* send, size_t n_send, const attune_part* receive,
+static int32_t exchange(void* user, const attune_chunk* send, size_t n_send, const attune_chunk* receive,
                         size_t n_receive, void* stream) {
   seat* s = user;
   hub* h = s->hub;

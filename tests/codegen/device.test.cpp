@@ -161,7 +161,7 @@ Probed probe(const codegen::GpuParts& parts, User& user, const Sizes& z, bool ex
          {1u + static_cast<unsigned>(z.kv_len) / 32u, static_cast<unsigned>(z.q_len),
           static_cast<unsigned>(z.batch * z.heads)},
          32, &args, user);
-  out.two_row_blocks = pairs.values<float>();
+  out.pairs = pairs.values<float>();
   out.rows = rows.values<float>();
   return out;
 }

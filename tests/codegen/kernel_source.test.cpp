@@ -10,7 +10,7 @@
 #include "codegen/choose.h"
 #include "codegen/headers.h"
 #include "compiler/lower.h"
-#include "compiler/part.h"
+#include "compiler/slice.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/codegen/probe.h"

@@ -861,7 +861,7 @@ TEST_CASE("where all decode tiles stay whole, or two blocks share each, nothing 
       CHECK(fake::launches().back().blocks == sms / 2 * 2);
     }
     CHECK(launched(plain, 1, mla) == 2);
-    CHECK(launched(plain, sms + 1, mla) == 2);    // equal stretches
+    CHECK(launched(plain, sms + 1, mla) == 2);    // equal ranges
     CHECK(launched(plain, sms, mla, true) == 2);  // the device knows
     CHECK(launched(causal, sms, mla) == 2);
   }

@@ -47,8 +47,7 @@ std::size_t launches_of(std::string_view kernel) {
 
 }  // namespace
 
-TEST_CASE("a forward over ranks is a launch for each stretch and group, on several streams, without waits",
-          "[driver]") {
+TEST_CASE("a forward over ranks is a launch for each range and group, on several streams, without waits", "[driver]") {
   std::vector<Transport> ranks = threads(2, 20);
   std::vector<Sharding> sharding(2);
   std::vector<std::unique_ptr<Own>> own(2);
@@ -64,7 +63,7 @@ TEST_CASE("a forward over ranks is a launch for each stretch and group, on sever
     const auto i = static_cast<std::size_t>(at.rank);
     causal.run(own[i]->forward(), {.sharding = sharding[i]});
   });
-  // Two groups of heads; one rank holds both ends, the other one stretch between them.
+  // Two groups of heads; one rank holds both ends, the other one range between them.
   CHECK(launches_of("forward_sm90") == 6);
   std::set<void*> streams;
   for (const fake::Launch& one : fake::launches()) streams.insert(one.stream);
@@ -171,7 +170,7 @@ std::string exchanged(const Transport& with, std::size_t received_runs) {
   const Bytes from, to;
   for (int i = 0; i < 64; ++i) *from.at(i) = static_cast<std::uint8_t>(100 * with.rank + i);
   const int peer = 1 - with.rank;
-  const std::vector<Transport::Part> send{{peer, from.at(1), 6, 3, 8}, {peer, from.at(40), 5}},
+  const std::vector<Transport::Chunk> send{{peer, from.at(1), 6, 3, 8}, {peer, from.at(40), 5}},
       receive{{peer, to.at(0), 6, received_runs, 4}, {peer, to.at(20), 5}};
   with.exchange(send, receive, stream.get());
   std::string out;

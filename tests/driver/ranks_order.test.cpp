@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::int64_t length = 1536;
 
-std::size_t bytes_of(std::span<const Transport::Part> parts) {
+std::size_t bytes_of(std::span<const Transport::Chunk> parts) {
   std::size_t bytes = 0;
-  for (const Transport::Part& part : parts) bytes += part.bytes;
+  for (const Transport::Chunk& part : parts) bytes += part.bytes;
   return bytes;
 }
 
@@ -31,7 +31,7 @@ Transport half(int rank) {
   return {
       .rank = rank,
       .count = 2,
-      .exchange = [](std::span<const Transport::Part> send, std::span<const Transport::Part> receive, void* stream) {
+      .exchange = [](std::span<const Transport::Chunk> send, std::span<const Transport::Chunk> receive, void* stream) {
         if (stream)
           return fake::add_step(stream, fmt::format("sends {} bytes in {}, receives {} in {}", bytes_of(send),
                                                     send.size(), bytes_of(receive), receive.size()));

@@ -68,7 +68,7 @@ int number(int from, int round, std::int64_t i) { return from * 7919 + round * 1
 /// The integers that a rank exchanges: a part in one piece, a part of eight runs, and a small one.
 constexpr std::int64_t plain = 50000, runs = 8, run = 1000, stride = 1500, small = 3;
 constexpr std::int64_t all = plain + runs * stride + small;
-std::vector<Transport::Part> parts(int peer, int* data) {
+std::vector<Transport::Chunk> parts(int peer, int* data) {
   return {{peer, data, plain * sizeof(int)},
           {peer, data + plain, runs * run * sizeof(int), runs, stride * sizeof(int)},
           {peer, data + plain + runs * stride, small * sizeof(int)}};

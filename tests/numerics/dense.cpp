@@ -51,7 +51,7 @@ Matrix read(const Tensor& t, const MatrixLayout& at, std::int64_t rows, std::int
 Matrix read(const Tensor& t, const runtime::KeyRows& keys, std::int64_t rows, std::int64_t columns) {
   Matrix m(rows, columns);
   for (std::int64_t i = 0; i < rows; ++i)
-    if (const auto one = keys.stretch(t, i, i + 1); one.there)
+    if (const auto one = keys.range(t, i, i + 1); one.there)
       for (std::int64_t j = 0; j < columns; ++j)
         m(i, j) = static_cast<float>(runtime::load(t, one.at.origin + j * one.at.column));
   return m;

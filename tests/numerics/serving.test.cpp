@@ -110,7 +110,7 @@ Placed gathered(const Inputs& in, const Tensor& pool, std::int64_t width) {
       const runtime::Sequence seq = runtime::sequence(problem, b);
       const runtime::KeyRows rows(problem, call.page_table, seq, h);
       for (std::int64_t i = 0; i < seq.kv_len; ++i) {
-        const auto one = rows.stretch(pool, i, i + 1);
+        const auto one = rows.range(pool, i, i + 1);
         for (std::int64_t j = 0; j < width; ++j)
           runtime::store(out.tensor, runtime::offset(out.tensor, b, h, i, j),
                          one.there ? runtime::load(pool, one.at.origin + j * one.at.column) : 0.0);

@@ -34,13 +34,13 @@ class Hub:
         return attune.Transport(rank, self.count, exchange, **functions)
 
 
-def rows(whole, stretches, axis=2):
-    return np.concatenate([whole.take(range(a, b), axis) for a, b in stretches], axis)
+def rows(whole, ranges, axis=2):
+    return np.concatenate([whole.take(range(a, b), axis) for a, b in ranges], axis)
 
 
-def put(whole, mine, stretches, axis=2):
+def put(whole, mine, ranges, axis=2):
     at = 0
-    for a, b in stretches:
+    for a, b in ranges:
         index = (slice(None),) * axis
         whole[(*index, slice(a, b))] = mine[(*index, slice(at, at + b - a))]
         at += b - a

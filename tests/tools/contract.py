@@ -914,7 +914,7 @@ class Contract(Calls):
 
     def test_ranks_assign_and_predict(self):
         said = self.ranks("kv <= q", "--q-len", "1000", "--block", "100", "--ranks", "2", "--assignment", "zigzag")
-        self.assertEqual([r["stretches"] for r in said["ranks"]],
+        self.assertEqual([r["ranges"] for r in said["ranks"]],
                          [[[0, 200], [700, 1000]], [[200, 700]]])
         self.assertEqual([d["assignment"] for d in said["assignments"]], ["zigzag"])
         # Rank 0 lacks keys 200 to 699, rank 1 those before 200, of 8 heads and 512 bytes.
@@ -931,7 +931,7 @@ class Contract(Calls):
         said = self.ranks("kv <= q", "--starts", "starts.npy", "--block", "64", "--ranks", "2", "--assignment", "contiguous")
         self.assertEqual(said["call"]["sequences"], 3)
         self.assertEqual(sum(r["queries"] for r in said["ranks"]), 512)
-        self.assertEqual(said["ranks"][1]["stretches"], [[256, 512]])
+        self.assertEqual(said["ranks"][1]["ranges"], [[256, 512]])
         write_npy(self.at / "doc.npy", [512], [i // 256 for i in range(512)], kind="i4")
         apart = self.ranks("doc[q] == doc[kv]", "--capture", "doc=doc.npy", "--q-len", "512", "--block", "64",
                            "--ranks", "2", "--travel", "gather")

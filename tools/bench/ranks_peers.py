@@ -177,7 +177,7 @@ class Ours:
         transport._core = ranks._group.transport(at.device.type)
         shapes = [torch.empty((), dtype=t.dtype).expand(t.shape) for t in flat]
         sharding = attune.Sharding(attention, *shapes, transport, assignment=o.assignment, travel=o.travel, cu_seqlens=whole.starts)
-        rows = torch.cat([torch.arange(*stretch) for stretch in sharding.of()])
+        rows = torch.cat([torch.arange(*range) for range in sharding.of()])
         mine = [t[rows.to(t.device)] for t in flat]
         self.notes["taken"] = taken(sharding.explain())
         self.positions, starts = rows, whole.starts

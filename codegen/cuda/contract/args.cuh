@@ -59,7 +59,7 @@ struct PageTable {
 
 /// For calls whose entries have lengths and positions of their own, by kernels whose blocks share no keys.
 struct PerEntryArgs : ForwardArgs {
-  // Aligned as ForwardArgs are, so that all compilers begin it behind their padding.
+  // Aligned as ForwardArgs are, so that all compilers place it after their padding.
   alignas(ForwardArgs) Numbers kv_lens;  ///< instead of kv_len, which is then the most there may be
   Numbers q_offsets;                     ///< instead of q_offset
   PageTable page_table;
@@ -82,7 +82,7 @@ struct DecodeArgs {
   PageTable page_table;
   const int* tiles;  ///< as ForwardArgs has them
   int tile_stride, tile_batches, tile_heads;
-  float* parts;        ///< two for each block: rows of results of all queries and heads of a tile, then their Parts
+  float* parts;  ///< two for each block: rows of results of all queries and heads of a tile, then their RowPartials
   unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
   int paired;          ///< each tile is shared by two blocks, a cluster, which count no arrivals
 };
@@ -94,7 +94,7 @@ struct CutTile {
 };
 
 /// For kernels whose blocks share the keys of a tile, and load these by TMA. `arrivals` is null: a kernel
-/// behind it adds up the parts of the tiles that `cut` lists, one for each block or cluster of them.
+/// after it adds up the parts of the tiles that `cut` lists, one for each block or cluster of them.
 struct MlaArgs : DecodeArgs {
   TensorMap q_map, k_map;
   CutTile* cut;
@@ -148,7 +148,7 @@ struct BackwardArgs {
 /// other calls get no more than `Args`.
 template <class Args>
 struct Further : Args {
-  // Aligned as Args are, so that all compilers begin it behind their padding.
+  // Aligned as Args are, so that all compilers place it after their padding.
   alignas(Args) Strided o_before;  ///< results over other keys, of each row that the call has; may be o
   Rows lse_before;                 ///< may be lse
   Stored o_before_type;
@@ -186,7 +186,7 @@ struct Appended {
   Strided from, into;
   Stored from_type, into_type;
   int width;
-  int copy_bytes;  ///< rows are copied as they are, by so many bytes at a time; 0: element by element, through f64
+  int copy_bytes;  ///< bytes copied at a time; 0: element by element, through f64
   double scale;    ///< what is stored is an element divided by this
 };
 

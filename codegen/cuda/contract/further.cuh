@@ -7,23 +7,23 @@
 
 namespace attune {
 
-/// Are results of another call merged in?
+/// True if results of another call are merged in.
 template <class Tile>
 constexpr bool has_before = requires {
   requires Tile::before;
 };
-/// Has the call a fixed split size?
+/// True if the call has a fixed split size.
 template <class Tile>
 constexpr bool has_fixed_split = requires {
   requires Tile::fixed_split;
 };
 
-/// Have entries lengths and positions of their own?
+/// True if entries have lengths and positions of their own.
 template <class Tile>
 constexpr bool is_per_entry = requires {
   requires Tile::per_entry != 0;
 };
-/// Is the KV cache paged?
+/// True if the KV cache is paged.
 template <class Tile>
 constexpr bool is_paged = requires {
   requires Tile::paged != 0;

@@ -22,7 +22,7 @@ constexpr float nan = __builtin_bit_cast(float, 0x7fc00000u);
 
 // ---- Int: an int that wraps, divides by anything and shifts by anything ---------------------------------------------
 
-/// `step` is 0 except for positions in unrolled loops and expressions linear in these: there it is a constant beside a
+/// `step` is 0 except for positions in unrolled loops and expressions linear in these: there it is a constant next to a
 /// base that the whole loop shares, which is then computed once.
 struct Int {
   int base, step;
@@ -213,7 +213,7 @@ struct Capture {
     return out;
   }
 
-  /// May this be read as from inside?
+  /// True if this may be read without clamping.
   template <class... Index>
   __device__ bool holds(Index... index) const {
     const Int at[rank] = {index...};

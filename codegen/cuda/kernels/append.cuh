@@ -1,8 +1,8 @@
-// codegen/cuda/kernels/append.cuh — new keys and values, put to their places in a cache
+// codegen/cuda/kernels/append.cuh — writes new keys and values to their places in a KV cache
 //
-// A block a new row: append_lanes of its append_threads threads share the row of a head of k or of v. Its bits are
-// those that the host stores. Lengths and page tables are read here and checked nowhere: rows beyond their entry's
-// room, and rows of pages that do not exist, are left out.
+// One block per new row: append_lanes of its append_threads threads share the row of one head of k or v. The stored
+// bits equal those that the host stores. Lengths and page tables are read here and not checked: rows beyond their
+// entry's room, and rows whose page does not exist, are skipped.
 #pragma once
 
 #include "codegen/cuda/contract/elements.cuh"
@@ -19,7 +19,7 @@ struct NewRow {
 
   __device__ static NewRow of(const AppendArgs& args, int nth) {
     NewRow out{0, nth, 0, 0, false};
-    int b = 0, behind = 0;  // this row, counted from behind the last one
+    int b = 0, behind = 0;  // this row, counted back from the end
     if (args.starts) {
       b = entry_of(args, nth);
       behind = args.starts[b + 1] - nth;

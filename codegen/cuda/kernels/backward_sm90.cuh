@@ -1,11 +1,12 @@
 // codegen/cuda/kernels/backward_sm90.cuh — the backward on Hopper, for heads up to 128 wide: keys stay, five products,
 // dq is added up in memory
 //
-// A block takes 128 keys of a head and walks the queries that see them. Two warpgroups have 64 keys each: S^T
-// = K Q^T and dP^T = V dO^T from shared memory, whose numbers become, in the same registers, operands of dV += P^T dO
-// and dK += dS^T Q. dS also goes through shared memory: dQ = dS K sums over the keys of both warpgroups, each of which
-// computes half. A warp of its own adds dQ to f32 sums in memory by TMA, tiles of keys in a fixed order, so
-// that bits do not depend on timing. One warp schedules items, loads, and prepares the ends of rows.
+// A block takes 128 keys of a head and iterates over the queries that see them. Each of two warpgroups has 64 keys. It
+// computes S^T = K Q^T and dP^T = V dO^T from shared memory; P and dS then are, in the same registers, operands of
+// dV += P^T dO and dK += dS^T Q. dS also goes through shared memory, because dQ = dS K sums over the keys of both
+// warpgroups; each computes half of dQ. A separate warp adds dQ to f32 sums in memory by TMA, in a fixed order of
+// tiles of keys, so that bits do not depend on timing. The producer warp schedules items, loads, and prepares what
+// rows need at their end.
 #pragma once
 
 #include "codegen/cuda/parts/add_dq_sm90.cuh"
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, of_group = thread % 128;
   const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), h = static_cast<int>(gridDim.y - 1 - blockIdx.y),
             b = static_cast<int>(gridDim.z - 1 - blockIdx.z);
-  const Stretch queries = stretch<Tile>(args.q_starts, b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
   let_next_start();
   wait_for_kernel_before();
   if (tile * Tile::m >= queries.length) return;

@@ -1,8 +1,8 @@
-// codegen/cuda/kernels/combine_mla_sm90.cuh — the parts of tiles whose keys several blocks of mla_sm90.cuh shared,
-// added up
+// codegen/cuda/kernels/combine_mla_sm90.cuh — split-KV combine of MLA: adds up the parts of tiles whose keys several
+// blocks of mla_sm90.cuh shared
 //
-// Most tiles are whole. Each block finds those that are not, and takes some of their rows: half of its threads add up
-// the first parts, half the others.
+// Most tiles are whole. Each block finds the split ones and takes some of their rows: half of its threads add up the
+// first parts, the other half the rest.
 #pragma once
 
 #include "codegen/cuda/parts/mla_rows_sm90.cuh"

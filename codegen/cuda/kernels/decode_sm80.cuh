@@ -1,20 +1,20 @@
-// codegen/cuda/kernels/decode_sm80.cuh — the decode, for any card since sm_80: all blocks share the keys
+// codegen/cuda/kernels/decode_sm80.cuh — split-KV decode, for any GPU since sm_80
 //
 // A tile of queries has at most 16 rows: a few queries of the heads that share keys. Its warps divide the keys, not the
-// rows: each has a ring of slots of its own, which it fills with keys and values in turn, and its own maxima, sums and
-// results. They meet only at the end of a tile. Blocks stay, and take equal shares of all keys (cuts_sm80.cuh): the
-// next tile's keys are under way while this one's results are stored.
+// rows: each warp has its own ring of slots, which it fills with keys and values alternately, and its own maxima, sums
+// and results. Warps combine only at the end of a tile. Blocks are persistent and take equal shares of all keys
+// (cuts_sm80.cuh): the next tile's keys load while this tile's results are stored.
 //
-// What is removed reaches nothing: rows behind the last key are zeros in shared memory, whatever memory holds. Where a
-// result is not finite although its row's sum is, the block does that tile and all after it on the exact path, as
-// forward_sm80.cuh does; of splits, that one alone.
+// Masked-out values never reach a result: rows past the last key are zeros in shared memory, whatever memory holds.
+// Where a result is non-finite although its row's sum is finite, the block computes that tile and all later ones on the
+// exact path, as forward_sm80.cuh does; with a fixed split size, that split alone.
 //
-// With a fixed split size, blocks take whole splits of a tile's keys, each of which has a maximum, sums and results of
-// its own; the last to arrive adds up all of them. What a row gets then hangs on its own keys alone.
+// With a fixed split size, blocks take whole splits of a tile's keys. Each split has its own maximum, sums and results;
+// the last block to arrive combines them. Each row's result then depends only on its own keys.
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// before: as forward_sm80.cuh has them; paged: the KV cache is paged; fixed_split: each of so many keys is a part of
+// before: as forward_sm80.cuh has them; paged: the KV cache is paged; fixed_split: a split of fixed size is a part of
 // its own; fp8_kv: k and v are FP8 (E4M3), and d and dv are multiples of 32. Rows of q, k and v start at multiples of
 // 16 bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
@@ -29,7 +29,7 @@
 
 namespace attune {
 
-/// Is nothing read before queries and keys are? Expressions that read captured tensors hold their addresses.
+/// True if nothing is read before queries and keys. Expressions that read captured tensors hold their addresses.
 template <class Tile, class User>
 __device__ inline bool reads_queries_first(const DecodeArgs& args) {
   return alignof(User) < alignof(void*) && !User::traits.listed && !is_packed<Tile> && !Tile::paged &&
@@ -190,7 +190,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
 
   /// False: nothing is stored, the tile needs the exact path.
   __device__ bool end(bool whole, Sharing sharing, int nth) {
-    const Part part[2] = {softmax.part(0, 0), softmax.part(0, 1)};
+    const RowPartial part[2] = {softmax.part(0, 0), softmax.part(0, 1)};
     if constexpr (!ExactPath)
       if (__syncthreads_or(has_non_finite(o[0], finite(part[0].sum), finite(part[1].sum)))) return false;
     this->store(o[0], part, whole, sharing, nth);
@@ -198,7 +198,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
   }
 };
 
-/// Does the tiles of a share from this one on. Returns the first that needs the exact path, if there is one.
+/// Computes the tiles of a share from this one on. Returns the first that needs the exact path, if there is one.
 template <bool ExactPath, class Tile, class User>
 __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const Share& share, unsigned shared,
                                int tile) {
@@ -236,8 +236,8 @@ template <class Tile, class User>
   leave();
 }
 
-/// Does the splits of a share; on the exact path, one of them. Returns where it ends: at the first split that has to be
-/// done on the exact path, if there is one. Others are not done so: their bits may not hang on that one.
+/// Computes the splits of a share; on the exact path, one of them. Returns where it ends: at the first split that needs
+/// the exact path, if there is one. The other splits stay on the fast path: their bits may not depend on that one.
 template <bool ExactPath, class Tile, class User>
 __device__ inline Cut do_splits(const DecodeArgs& args, const User& user, const Share& share, unsigned shared) {
   const int each = further(args).split_steps;

@@ -1,11 +1,11 @@
 // codegen/cuda/kernels/forward_e4m3_sm90.cuh — the forward on Hopper where q, k and v are FP8 (E4M3): products of 8
 // bits
 //
-// The kernel of forward_sm90.cuh, but for this. Products take both operands with their rows along what is summed over,
-// so each tile of values is transposed, keys along rows: by two warps next to the producer warp, or by
-// transpose_v_sm90.cuh before. The keys of each sixteen are put in the order in which a thread holds their scores,
-// which makes a thread's probabilities an operand as they are. Probabilities are powers of two up to 2^8, the range of
-// their type, and products with values are summed up tile by tile: the tensor cores' own sums keep some 14 bits.
+// The kernel of forward_sm90.cuh, with three differences. FP8 products need both operands K-major, so each tile of
+// values is transposed, keys along rows: by two warps next to the producer warp, or before by transpose_v_sm90.cuh.
+// Each sixteen keys are permuted into the order in which a thread holds their scores, so that a thread's probabilities
+// are an operand as they are. Probabilities are powers of two up to 2^8, the range of their type, and P V is summed up
+// tile by tile, because the tensor cores' own FP8 sums keep only some 14 bits.
 //
 // Tile: as there; Element is e4m3, Out bf16 or f16; n a multiple of 32; transposed: values come transposed, and v_map
 // is of their tiles.

@@ -1,14 +1,14 @@
-// codegen/cuda/kernels/forward_sm80.cuh — the portable forward, for any card since sm_80: every width, stride and type
+// codegen/cuda/kernels/forward_sm80.cuh — the portable forward, for any GPU since sm_80: every width, stride and type
 //
-// A block computes a tile of queries of one head, a warp 16 or 32 of them; all warps share the tiles of keys and values
-// that they copy into shared memory. With one stage, values arrive while scores are computed, and keys while values are
-// used; with more, whole tiles arrive ahead. Probabilities stay in registers. A prob mod that is not a multiple of p
-// walks the keys twice: for the sums, then for the results.
+// A block computes a tile of queries of one head; a warp computes 16 or 32 of them. All warps share the tiles of keys
+// and values that they copy into shared memory. With one stage, values load while scores are computed, and keys load
+// while values are used; with more stages, whole tiles load ahead. Probabilities stay in registers. A prob mod that is
+// not a multiple of p needs two passes over the keys: one for the sums, one for the results.
 //
-// A removed pair has p = 0 and must add nothing, even if its value is infinite or NaN. Values are not checked. Instead,
-// if a result is infinite or NaN while its row's sum is finite, the block starts again on the exact path, which keeps
-// finite and other values apart. This takes such blocks some six times as long; other blocks pay one comparison a
-// result.
+// A masked-out pair has p = 0 and must add nothing, even if its value is infinite or NaN. Values are not checked.
+// Instead, if a result is non-finite while its row's sum is finite, the block starts again on the exact path, which
+// separates finite and non-finite values. The exact path takes some six times as long; other blocks pay one comparison
+// per result.
 //
 // Tile: Element (bf16, f16, float) of q, k and v, Out (also another of these) of o; m queries, n keys, multiples of 16;
 // warps, so that m is 16 or 32 of them; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many
@@ -45,7 +45,7 @@ struct Block80 {
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
   static constexpr bool two_passes = User::traits.has_prob && !User::traits.linear_prob;
   static constexpr bool running = !fixed_maximum<Tile, User>;
-  /// Where the maximum is not asked for, it may lag behind.
+  /// Where the maximum is not asked for, it may lag.
   static constexpr int slack = Tile::max ? 0 : 8;
   /// Queries stay in registers where these suffice.
   static constexpr int q_steps = Tile::d / per_step;
@@ -63,7 +63,7 @@ struct Block80 {
 
   const Args& args;
   const Place80 place;
-  const Stretch queries, keys;
+  const Range queries, keys;
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first;  ///< query
@@ -74,7 +74,7 @@ struct Block80 {
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
   Ended ended[tall][2];
 
-  __device__ Block80(const Args& args, const User& user, Place80 place, Stretch queries, int first, unsigned shared)
+  __device__ Block80(const Args& args, const User& user, Place80 place, Range queries, int first, unsigned shared)
       : args(args), place(place), queries(queries), keys(own_keys()), shared(shared), first(first), k(keys_of(args.k)),
         v(keys_of(args.v)),
         // Rows of heads that do not exist repeat the last head.
@@ -85,8 +85,8 @@ struct Block80 {
 
   // ---- what may be the entry's own -------------------------------------------------------------------------------
 
-  __device__ Stretch own_keys() const {
-    Stretch out = stretch<Tile>(args.kv_starts, place.b, args.kv_len);
+  __device__ Range own_keys() const {
+    Range out = range_of<Tile>(args.kv_starts, place.b, args.kv_len);
     if constexpr (is_per_entry<Tile>)
       if (args.kv_lens.at) out.length = max(min(args.kv_lens.at[place.b * args.kv_lens.stride], out.length), 0);
     return out;
@@ -333,7 +333,7 @@ template <class Tile, class User>
 [[noreturn]] __device__ __noinline__ void exact_path(const ForwardArgs80<Tile>& args, const User& user,
                                                      unsigned shared) {
   const auto place = Place80::of<Tile>(args);
-  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, place.b, args.q_len);
   using Block = Block80<Tile, User, true>;
   const int end = min((place.tile + 1) * queries_of<Tile>, queries.length);
   for (int first = place.tile * queries_of<Tile>; first < end; first += Block::queries_here) {
@@ -349,7 +349,7 @@ __global__ void __launch_bounds__(Tile::warps * 32)
   extern __shared__ __align__(128) unsigned char memory[];
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   const auto place = Place80::of<Tile>(args);
-  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, place.b, args.q_len);
   const int first = place.tile * queries_of<Tile>;
   if (first >= queries.length) return;
   if (!Block80<Tile, User, false>(args, user, place, queries, first, shared).run())

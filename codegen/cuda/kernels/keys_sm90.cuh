@@ -1,11 +1,11 @@
 // codegen/cuda/kernels/keys_sm90.cuh — the backward of k and v on Hopper, for heads wider than 128: keys stay, four
 // products
 //
-// A block keeps 64 keys of a key head and walks the queries that see them. Two warpgroups share the work by
-// product: one computes S^T = K Q^T, the probabilities and dV += P^T dO, the other dP^T = V dO^T and dK += dS^T Q, so
-// that each holds one gradient in its registers. P goes from one to the other through shared memory, as it was rounded
-// for its product; where scores have a slope, p times the slope goes in its place. One warp loads keys and queries, and
-// prepares the ends of rows; another loads values and grad_o.
+// A block keeps 64 keys of a key head and iterates over the queries that see them. Two warpgroups divide the products:
+// one computes S^T = K Q^T, the probabilities and dV += P^T dO; the other computes dP^T = V dO^T and dK += dS^T Q. Each
+// holds one gradient in its registers. P goes from the first to the second through shared memory, rounded as for its
+// product; where scores have a slope, P times the slope goes instead. One producer warp loads keys and queries and
+// prepares what rows need at their end; another loads values and grad_o.
 //
 // Tile: Element (bf16, f16); m = n = 64 queries and keys; d: a multiple of 16 above 128, up to 256; dv: one above 64;
 // stages of queries, 3; parts: in how many parts a warpgroup makes operands while the product of the part before runs,

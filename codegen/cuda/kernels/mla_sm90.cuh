@@ -1,21 +1,21 @@
 // codegen/cuda/kernels/mla_sm90.cuh — the forward of MLA on Hopper: values are the first columns of the keys
 //
-// A block has 64 rows: queries times the heads that share keys. Keys come in tiles of 64, each loaded once: tile after
-// tile goes to one of two stages, and each of two warpgroups computes the scores of every other tile. Results
-// are divided by columns: each warpgroup has half of the columns of all rows, 128 numbers a thread at 512 columns, and
-// multiplies the probabilities of both tiles, the other warpgroup's from shared memory, with its half of the values.
-// Were the scores of a tile divided by keys instead, products of 32 columns would each read all of q: 92 % of what the
-// tensor cores can do became 74 %.
+// A block has 64 rows: queries times the heads that share keys. Keys come in tiles of 64, each loaded once, alternately
+// into two stages; each of two warpgroups computes the scores of every other tile. Results are divided by columns: each
+// warpgroup has half of the columns of all rows, 128 numbers per thread at 512 columns. It multiplies the probabilities
+// of both tiles, the other warpgroup's from shared memory, by its half of the values. Dividing the scores of a tile by
+// keys instead would need products of 32 columns that each read all of q: a ceiling of 74 % of the tensor cores' peak
+// instead of 92 %.
 //
-// One matrix of probabilities is in shared memory at a time: who has read the other warpgroup's writes the next. The
-// rows' maxima go with it. They are raised only when powers would pass 2^slack.
+// Shared memory holds one probability matrix at a time: a warpgroup writes its own only after it has read the other's.
+// The rows' maxima go with it. They are raised only when powers would pass 2^slack.
 //
-// Neighbours among blocks, a cluster, have other rows of the same keys at the same time: the cache has what one of them
-// has loaded. Clusters stay, and take equal shares of all keys (cuts_sm80.cuh); parts of tiles are added up by
-// combine_mla_sm90.cuh behind.
+// The blocks of a cluster have different rows of the same keys at the same time, so that the second one finds the keys
+// in the L2 cache. Clusters are persistent and take equal shares of all keys (cuts_sm80.cuh); combine_mla_sm90.cuh then
+// adds up the parts of split tiles.
 //
-// What is removed reaches nothing: rows behind the last key are cleared in shared memory. Rows with results that are
-// not finite although their sum is are computed once more, pair by pair.
+// Masked-out values never reach a result: rows past the last key are cleared in shared memory. Rows with non-finite
+// results although their sum is finite are recomputed pair by pair.
 //
 // Tile: Element (bf16, f16) of q and k, Out (also float) of o; m and n: 64; d, dv: multiples of 64 and of 256, dv at
 // most 512 and d; heads: that share a tile, 1 to 64; cluster: blocks that read the same keys, 1 or 2; box: keys of a
@@ -54,8 +54,7 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
     const Sharing sharing = same.begin > 0 ? share.at_begin : share.at_end;
     const int me = MlaTile<Tile>::sharer();
     group.store(same, (tile - share.begin.tile) & 1,
-                again.whole() ? nullptr
-                              : mla_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
+                same.whole() ? nullptr : mla_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
   }
 }
 

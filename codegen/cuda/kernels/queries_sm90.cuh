@@ -1,10 +1,10 @@
 // codegen/cuda/kernels/queries_sm90.cuh — the backward of q on Hopper, for heads wider than 128: queries stay, three
 // products
 //
-// A block keeps 128 queries of a head and walks the keys that they see, as forward_sm90.cuh does. Two warpgroups
-// warps have 64 queries each: S = Q K^T and dP = dO V^T from shared memory; dS becomes, in registers, an operand of
-// dQ += dS K. A warpgroup issues the products of the next keys before it waits for any, and makes probabilities while
-// their dP is being computed. One thread loads.
+// A block keeps 128 queries of a head and iterates over the keys that they see, as forward_sm90.cuh does. Each of two
+// warpgroups has 64 queries. It computes S = Q K^T and dP = dO V^T from shared memory; dS stays in registers as an
+// operand of dQ += dS K. A warpgroup issues the products of the next keys before it waits for any, and computes
+// probabilities while their dP is under way. One producer thread loads.
 //
 // Tile: Element (bf16, f16); m = 128 queries; n = 64 keys; d, dv: multiples of 16 up to 256; stages of keys, 2;
 // v_stages of values, 1 or 2; parts: in how many parts a warpgroup makes operands while the product of the part before

@@ -1,7 +1,7 @@
 // codegen/cuda/kernels/transpose_v_sm90.cuh — all values of a call transposed in memory, before forward_e4m3_sm90.cuh
 //
-// A block transposes a tile of keys of a head: in by TMA, transposed in shared memory, out by TMA. The
-// tiles of a head follow one another, those of packed sequences from their places on (place_of).
+// A block transposes one tile of values of a head: it loads by TMA, transposes in shared memory, and stores by TMA. The
+// tiles of a head follow one another; those of a packed sequence begin at its place (place_of).
 //
 // Tile: Element is e4m3; n, dv; layout.
 #pragma once
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(transpose_threads) transpose_v_sm90(const __gr
                 rows = chunks * Tile::dv, transposed_bytes = rows * chunk_bytes, pairs = transpose_threads / 64;
   __shared__ unsigned char memory[loaded_bytes + transposed_bytes + 1024];
   __shared__ unsigned long long barrier;
-  // The kernel behind waits for the end of this one.
+  // The next kernel waits for the end of this one.
   let_next_start();
   const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x), tile = block % args.tiles,
             set = block / args.tiles, head = set % args.heads, batch = set / args.heads;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(transpose_threads) transpose_v_sm90(const __gr
   __syncthreads();
   barrier_wait(full, 0);
   if constexpr (is_packed<Tile>) {
-    // What lies behind the end of a sequence is another's.
+    // Rows past the end of a sequence belong to the next one.
     for (int at = left * chunk_bytes + 16 * thread; at < loaded_bytes; at += 16 * transpose_threads)
       shared_put(loaded + at, 0u, 0u, 0u, 0u);
     __syncthreads();

@@ -1,4 +1,4 @@
-// codegen/cuda/parts/add_dq_sm90.cuh — the warps of Hopper's backward that add dq up in memory
+// codegen/cuda/parts/add_dq_sm90.cuh — the warps of Hopper's backward that accumulate dQ in memory, in order
 #pragma once
 
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
@@ -6,9 +6,9 @@
 
 namespace attune {
 
-/// A thread for each stage takes tiles of dq from shared memory: one alone, which waits for the tiles before, for its
-/// sums to arrive and for others to see that, would not keep up. The first tile of keys stores, others add: nothing is
-/// cleared before, and a tile whose counter stays 0 has no gradient.
+/// One thread per stage takes tiles of dQ from shared memory. A single thread would not keep up: for each tile it waits
+/// until the tiles before are added, until its sums have arrived, and until other blocks see them. The first tile of
+/// keys stores, later ones add. So nothing is cleared before, and a tile whose counter stays 0 has no gradient.
 template <class Tile>
 __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int stage) {
   using Shared = Shared90Backward<Tile>;

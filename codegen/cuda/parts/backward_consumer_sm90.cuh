@@ -1,9 +1,9 @@
 // codegen/cuda/parts/backward_consumer_sm90.cuh — what a consumer warpgroup of Hopper's backward does: a prologue for
 // each item of keys, an iteration for each tile of queries, an epilogue
 //
-// Orders, by what is under way while a warpgroup computes. 0: nothing; both S and dP are waited for. 1: dP beside
-// probabilities, dV beside dS. 2: also the next S while dQ is stored, which is handed over behind the next dS: a fence
-// of its own, with nothing behind it yet, cost 1 %.
+// Orders, by the products that are under way while a warpgroup computes. 0: none; it waits for both S and dP. 1: dP
+// during the probabilities, dV during dS. 2: also the next S while dQ is stored. dQ is then handed over after the next
+// dS, since a separate fence at that point cost 1 %.
 #pragma once
 
 #include "codegen/cuda/parts/backward_warpgroup_sm90.cuh"

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/backward_producer_sm90.cuh — the producer warp of Hopper's backward: finds the steps of the items
-// that its block takes, loads them, and prepares the ends of rows
+// codegen/cuda/parts/backward_producer_sm90.cuh — the producer warp of Hopper's backward: finds the steps of its
+// block's items, loads their operands, and prepares what rows need at their end
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"
@@ -34,8 +34,8 @@ struct Loader90Backward {
            : lane == 6 ? step.sums
                        : step.added_before;
     if (step.what & (Step::empty | Step::stop)) return;
-    const Stretch queries = stretch<Tile>(args.q_starts, step.b, args.q_len);
-    const Where where{step.b, step.h, queries.length, stretch<Tile>(args.kv_starts, step.b, args.kv_len).length};
+    const Range queries = range_of<Tile>(args.q_starts, step.b, args.q_len);
+    const Where where{step.b, step.h, queries.length, range_of<Tile>(args.kv_starts, step.b, args.kv_len).length};
     const Int origin = args.q_offset + step.queries * m;
     const auto head = user.head(where);
 #pragma unroll
@@ -78,14 +78,14 @@ struct Loader90Backward {
       if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
       if (loads) {
         const int q_batch = is_packed<Tile> ? 0 : b,
-                  q_first = stretch<Tile>(args.q_starts, b, args.q_len).start + queries * m;
+                  q_first = range_of<Tile>(args.q_starts, b, args.q_len).start + queries * m;
         barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
         load(Shared::q + stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, q_first, h, q_batch);
         load(Shared::grad_o + stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m, q_first, h,
              q_batch);
         if (what & Step::first) {
           const int kv_batch = is_packed<Tile> || args.kv_shared ? 0 : b,
-                    kv_first = stretch<Tile>(args.kv_starts, b, args.kv_len).start + keys * n;
+                    kv_first = range_of<Tile>(args.kv_starts, b, args.kv_len).start + keys * n;
           barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
           barrier_expect(shared + Shared::k_full, Shared::k_bytes);
           load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, kv_first, kv_head, kv_batch);
@@ -120,8 +120,8 @@ struct Loader90Backward {
              (is_packed<Tile> ? args.kv_places : args.tile_batches * ((args.kv_len + n - 1) / n));
     } else {
       const int b = lane * args.batch / 32;
-      const Where at{b, lane % args.q_heads, stretch<Tile>(args.q_starts, b, args.q_len).length,
-                     stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+      const Where at{b, lane % args.q_heads, range_of<Tile>(args.q_starts, b, args.q_len).length,
+                     range_of<Tile>(args.kv_starts, b, args.kv_len).length};
       const int tiles = (at.q_len + m - 1) / m, tile = is_packed<Tile> ? tiles / 2 : lane * tiles / 32;
       const int begin = tile * m, end = min(begin + m, at.q_len);
       if (begin < end) {
@@ -136,7 +136,7 @@ struct Loader90Backward {
       }
     }
     const float steps = visits * (args.kv_shared ? args.group * args.batch : args.group);
-    // That many steps are what a tile needs to pass on, times the blocks of a large card.
+    // That many steps are what a tile needs to pass on, times the blocks of a large GPU.
     constexpr float apart = items_apart(m, false);
     return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
   }
@@ -188,7 +188,7 @@ struct Loader90Backward {
       {
         const auto item = items.item(index);
         if constexpr (is_packed<Tile>)
-          if (item.keys * n >= stretch<Tile>(args.kv_starts, item.b, args.kv_len).length) {
+          if (item.keys * n >= range_of<Tile>(args.kv_starts, item.b, args.kv_len).length) {
             next_item();
             continue;
           }
@@ -209,8 +209,8 @@ struct Loader90Backward {
           int met;
           {
             const int b = get(now_b);
-            const Where where{b, get(now_h), stretch<Tile>(args.q_starts, b, args.q_len).length,
-                              stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+            const Where where{b, get(now_h), range_of<Tile>(args.q_starts, b, args.q_len).length,
+                              range_of<Tile>(args.kv_starts, b, args.kv_len).length};
             met = meeting(where, base + lane, get(keys), falls);
           }
           unsigned left = __ballot_sync(~0u, met >= 0);

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/backward_warpgroup_sm90.cuh — what a consumer warpgroup of Hopper's backward holds in registers:
-// its products, its pairs, and its results on their way
+// codegen/cuda/parts/backward_warpgroup_sm90.cuh — the registers of a consumer warpgroup of Hopper's backward: its
+// products, its pairs, and its results on their way to memory
 #pragma once
 
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
@@ -166,7 +166,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   }
   /// Until the tile of dq before is out of the stage.
   __device__ void wait_for_sums(int stage, unsigned phase) const { sums(stage).acquire(phase); }
-  /// What was put there is complete, and a proxy_fence() lies behind it.
+  /// What was put there is complete, and a proxy_fence() has followed.
   __device__ void give_sums(int stage) const { arrive_as_warp(sums(stage).full, lane); }
 
   /// The warp's part of what its warpgroup puts dS into, 16 rows of staged().
@@ -180,7 +180,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     if (!to.to.data) return;
     const unsigned area = staging();
     const WarpRows rows{
-        to,     args.kv_shared ? 0 : b, kv_head, stretch<Tile>(args.kv_starts, b, args.kv_len), this->keys - lane / 4,
+        to,     args.kv_shared ? 0 : b, kv_head, range_of<Tile>(args.kv_starts, b, args.kv_len), this->keys - lane / 4,
         columns};
     if (stores_eights<Element>(to, columns))
       store_sixteen<Element>(x, by, rows, area, lane);

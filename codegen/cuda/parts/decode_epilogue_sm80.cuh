@@ -1,5 +1,5 @@
-// codegen/cuda/parts/decode_epilogue_sm80.cuh — the end of a tile of decode_sm80.cuh: what its warps, and the blocks
-// that share it, have of each row is added up and stored
+// codegen/cuda/parts/decode_epilogue_sm80.cuh — the epilogue of decode_sm80.cuh: combines the parts of each row that
+// warps and blocks have, and stores the result
 #pragma once
 
 #include "codegen/cuda/parts/decode_ring_sm80.cuh"
@@ -28,7 +28,7 @@ struct DecodeEpilogue {
 
   /// Of the tile, if `whole`, results are stored; else of a part of its keys, sums, which the last of its blocks adds
   /// up. `nth`: which of the tile's splits; where there are none, 0 for the first of its parts.
-  __device__ void store(const float (&o)[Tile::dv / 8][4], const Part (&part)[2], bool whole, Sharing sharing,
+  __device__ void store(const float (&o)[Tile::dv / 8][4], const RowPartial (&part)[2], bool whole, Sharing sharing,
                         int nth) {
     if (lane % 4 == 0)
 #pragma unroll
@@ -116,7 +116,7 @@ struct DecodeEpilogue {
           if (const int nth = first + i; nth < sharing.count) {
             const float* const from = part_of(sharing, nth);
             some[i] = {__ldcg(reinterpret_cast<const float4*>(from + row * Tile::dv + column)),
-                       __builtin_bit_cast(Part, __ldcg(reinterpret_cast<const float2*>(parts_in(from) + row)))};
+                       __builtin_bit_cast(RowPartial, __ldcg(reinterpret_cast<const float2*>(parts_in(from) + row)))};
           }
         all.add(some);
       }
@@ -156,7 +156,7 @@ struct DecodeEpilogue {
       for (int nth = 0; nth < 2; ++nth) {
         const auto of_block = [&](int floats) { return shared_of(kept_at(floats), nth); };
         both[nth] = {load_cluster(of_block(row * Tile::dv + column)),
-                     __builtin_bit_cast(Part, load_cluster_pair(of_block(Tile::m * Tile::dv + 2 * row)))};
+                     __builtin_bit_cast(RowPartial, load_cluster_pair(of_block(Tile::m * Tile::dv + 2 * row)))};
       }
       PartOfRow all;
       all.add(both);
@@ -205,7 +205,7 @@ struct DecodeEpilogue {
     return reinterpret_cast<T*>(__cvta_shared_to_generic(shared + static_cast<unsigned>(at)));
   }
   __device__ float* met() const { return shared_as<float>(Shared::met); }
-  __device__ Part* parts_met() const { return shared_as<Part>(Shared::parts); }
+  __device__ RowPartial* parts_met() const { return shared_as<RowPartial>(Shared::parts); }
   __device__ float* before_met() const { return shared_as<float>(Shared::before); }
 
   /// A part in memory: results of every row that a tile may have, then their sums.
@@ -219,9 +219,11 @@ struct DecodeEpilogue {
     else
       return slot_of(2 * (sharing.first + nth) + (nth == 0));
   }
-  __device__ Part* parts_in(float* slot) const { return reinterpret_cast<Part*>(slot + part_rows() * Tile::dv); }
-  __device__ const Part* parts_in(const float* slot) const {
-    return reinterpret_cast<const Part*>(slot + part_rows() * Tile::dv);
+  __device__ RowPartial* parts_in(float* slot) const {
+    return reinterpret_cast<RowPartial*>(slot + part_rows() * Tile::dv);
+  }
+  __device__ const RowPartial* parts_in(const float* slot) const {
+    return reinterpret_cast<const RowPartial*>(slot + part_rows() * Tile::dv);
   }
 };
 

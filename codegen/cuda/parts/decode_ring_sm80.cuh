@@ -1,5 +1,5 @@
-// codegen/cuda/parts/decode_ring_sm80.cuh — the shared memory of a block of decode_sm80.cuh, and the keys and values on
-// their way into each warp's ring there
+// codegen/cuda/parts/decode_ring_sm80.cuh — the shared memory of a block of decode_sm80.cuh, and how each warp loads
+// keys and values into its ring there
 #pragma once
 
 #include "codegen/cuda/layout/decode_sm80.cuh"
@@ -31,7 +31,7 @@ struct SharedDecode {
   static constexpr int ring = at.ring, q = at.q, met = at.met, parts = at.parts, last = at.last, before = at.before,
                        slot_bytes = at.slot_bytes, ring_bytes = at.ring_bytes, met_rows = at.met_rows,
                        met_pitch = at.met_pitch, met_bytes = at.met_bytes, bytes = at.bytes;
-  static_assert(at.part == sizeof(Part));
+  static_assert(at.part == sizeof(RowPartial));
 };
 
 // ---- the ring ----------------------------------------------------------------------------------------------------

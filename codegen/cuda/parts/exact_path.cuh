@@ -1,8 +1,8 @@
-// codegen/cuda/parts/exact_path.cuh — what is removed reaches nothing, even where it is infinite or NaN
+// codegen/cuda/parts/exact_path.cuh — masked-out values never reach a result, even where they are infinite or NaN
 //
-// Kernels first multiply everything, removed pairs by 0. Where that leaves a result that is not finite although its
-// row's weights are, they compute again: forwards with operands that are split into finite numbers and others, which
-// takes six times as long; backwards a pair at a time, a hundred times as long.
+// Kernels first multiply everything, masked-out pairs by 0. Where that gives a non-finite result although the row's
+// weights are finite, they recompute it: forwards with operands split into finite and non-finite numbers, which takes
+// six times as long; backwards one pair at a time, which takes a hundred times as long.
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
@@ -10,8 +10,7 @@
 
 namespace attune {
 
-/// True if a thread's results of 16 rows hold one that is not finite, in its first row or its second one, where these
-/// count.
+/// True if one of a thread's results of 16 rows is non-finite, in its first or second row where that row counts.
 template <int Eights>
 __device__ inline bool has_non_finite(const float (&x)[Eights][4], bool of_first = true, bool of_second = true) {
   bool non_finite = false;

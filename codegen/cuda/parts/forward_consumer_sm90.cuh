@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_consumer_sm90.cuh — what a consumer warpgroup of Hopper's forward does: a prologue, an
-// iteration for each tile of keys, an epilogue
+// codegen/cuda/parts/forward_consumer_sm90.cuh — a consumer warpgroup of Hopper's forward: prologue, main loop over
+// tiles of keys, epilogue
 #pragma once
 
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
@@ -14,7 +14,7 @@ struct ForwardConsumer90 {
   using Shared = Shared90<Tile>;
   static constexpr int groups = Tile::m / 64;
   static constexpr bool issue_ordered = Tile::issue_order == 1, products_ordered = Tile::issue_order == 2;
-  /// Keys behind the end of a packed sequence belong to the next one.
+  /// Keys past the end of a packed sequence belong to the next one.
   static constexpr bool removes = User::traits.masked || is_packed<Tile>;
 
   Group g;
@@ -34,7 +34,7 @@ struct ForwardConsumer90 {
   __device__ void wait_for_turn() const { named_sync(issue_turn + g.group, 2 * warpgroup_threads); }
   __device__ void pass_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * warpgroup_threads); }
 
-  /// Values are a tile behind keys.
+  /// Values follow one tile after keys.
   __device__ Ring<Tile::stages> values() const { return Ring<Tile::stages>(shared + Shared::v_full, k.before()); }
 
   __device__ Item next_item() {

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_epilogue_sm80.cuh — the end of a block of forward_sm80.cuh: its rows' results, through its
-// shared memory to memory
+// codegen/cuda/parts/forward_epilogue_sm80.cuh — the epilogue of forward_sm80.cuh: results go through shared memory to
+// global memory
 #pragma once
 
 #include "codegen/cuda/parts/epilogue.cuh"
@@ -7,8 +7,8 @@
 
 namespace attune {
 
-/// Results get their factor, and what other keys gave is added; lse becomes that of all keys. All of it is read
-/// before any thread of the warp stores in its place.
+/// Scales results and adds the results over other keys; lse becomes that of all keys. Everything is read before any
+/// thread of the warp stores in its place.
 template <class Tile, class Block>
 __device__ inline void merge_before(Block& of) {
   static_assert(!Block::two_passes);

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_epilogue_sm90.cuh — the end of a tile of queries of Hopper's forward: o = o / l, lse and
-// max, results to memory
+// codegen/cuda/parts/forward_epilogue_sm90.cuh — the epilogue of Hopper's forward: o = o / l, lse and max, results to
+// memory
 #pragma once
 
 #include "codegen/cuda/parts/epilogue.cuh"
@@ -87,7 +87,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     }
   }
 
-  /// Is any result not finite? Then some value is not, and a removed pair may have brought it in: 0 times NaN.
+  /// True if a result is non-finite. Then a value is, and a masked-out pair may have brought it in: 0 times NaN.
   __device__ bool has_non_finite() const {
     float zero[4] = {};
 #pragma unroll

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_scores_sm90.cuh — what a consumer warpgroup of Hopper's forward holds in registers, and
-// its pairs: scores become exponents, removed ones -inf
+// codegen/cuda/parts/forward_scores_sm90.cuh — the registers of a consumer warpgroup of Hopper's forward; scores become
+// exponents of two, masked-out ones -inf
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"
@@ -49,7 +49,7 @@ struct ForwardScores90 {
     else
       return user;
   }
-  /// Can a full tile's reads go unclamped?
+  /// True if a full tile's reads need no clamping.
   __device__ bool is_inside(int tile) const {
     if constexpr (knows_inside)
       return user.is_inside(head, at, origin, origin + Tile::m, tile * n, tile * n + n);

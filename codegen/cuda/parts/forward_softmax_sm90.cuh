@@ -13,7 +13,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   using Scores::each, Scores::remove;
   using typename Scores::Element;
 
-  /// Are all rows' maxima known, so that powers can be taken below them?
+  /// True if all rows' maxima are known, so that powers can be relative to them.
   __device__ bool ready(bool recomputing) const {
     return recomputes<Tile, User> && !recomputing && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity);
   }

@@ -7,9 +7,9 @@
 
 namespace attune {
 
-/// A source is made for a tile of queries: from the arguments, the batch entry, the key head, and the positions of the
-/// keys. Rows count from the first of these. Rows that do not exist become zeros, or may be anything finite where the
-/// consumers remove them.
+/// A key source is made for a tile of queries, from the arguments, the batch entry, the key head, and the positions of
+/// the keys. Rows count from the first key. Rows that do not exist become zeros; they may be any finite number where
+/// the consumers mask them out.
 template <class Source>
 concept KeySource = requires(const Source source, unsigned into, unsigned full, int row) {
   /// Threads of the producer warp that load: 1 or all 32.
@@ -32,9 +32,9 @@ struct TmaKeys {
 
   const ForwardArgs& args;
   int b, head, batch;
-  Stretch keys;
+  Range keys;
 
-  __device__ TmaKeys(const ForwardArgs& args, int b, int head, Stretch keys)
+  __device__ TmaKeys(const ForwardArgs& args, int b, int head, Range keys)
       : args(args), b(b), head(head), batch(args.kv_shared ? 0 : b), keys(keys) {}
 
   /// Packed sequences follow one another along the positions of one batch entry.

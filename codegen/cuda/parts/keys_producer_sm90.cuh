@@ -1,5 +1,5 @@
-// codegen/cuda/parts/keys_producer_sm90.cuh — which keys a block of keys_sm90.cuh has, and the two producer warps that
-// load these, and queries and grad_o
+// codegen/cuda/parts/keys_producer_sm90.cuh — which keys a block of keys_sm90.cuh has, and its two producer warps,
+// which load keys, queries and grad_o
 #pragma once
 
 #include "codegen/cuda/layout/keys_sm90.cuh"

@@ -1,5 +1,4 @@
-// codegen/cuda/parts/lines.cuh — copies rows of a tensor of any strides into lines of shared memory, free of bank
-// conflicts
+// codegen/cuda/parts/lines.cuh — copies rows of a tensor of any strides into swizzled lines of shared memory
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
@@ -9,7 +8,7 @@
 
 namespace attune {
 
-/// Rows of Pitch bytes whose units of 16 change places, so that the same unit of eight rows lies in eight different
+/// Rows of Pitch bytes, swizzled in units of 16 bytes, so that the same unit of eight rows lies in eight different
 /// banks. Paired: two units of rows 0, 2, 4 and 6 do.
 template <int Pitch, bool Paired = false>
 struct Lines {

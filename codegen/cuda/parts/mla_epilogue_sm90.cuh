@@ -1,5 +1,5 @@
-// codegen/cuda/parts/mla_epilogue_sm90.cuh — the end of a tile of MLA on Hopper: results, or a part of them, to memory;
-// rows computed once more, pair by pair
+// codegen/cuda/parts/mla_epilogue_sm90.cuh — the epilogue of MLA on Hopper: stores results or a part of them;
+// recomputes rows pair by pair on the exact path
 #pragma once
 
 #include "codegen/cuda/parts/mla_warpgroup_sm90.cuh"
@@ -14,7 +14,7 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
   using typename Base::Element, typename Base::Rows, typename Base::Shared;
 
   /// Both warpgroups' sums of the thread's rows, added in the same order.
-  __device__ void meet(int parity, int row, int lane, Part (&part)[2]) const {
+  __device__ void meet(int parity, int row, int lane, RowPartial (&part)[2]) const {
     const auto at = [&](int group) {
       return shared + Shared::sums + (2 * parity + group) * Shared::row_numbers + 4 * row;
     };
@@ -35,7 +35,7 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
     pin(thread);
     const int lane = thread % 32, warp = thread / 32, row = 16 * warp + lane / 4;
     const Rows rows(args, softmax.user, item.of, cluster_rank<Tile>());
-    Part part[2];
+    RowPartial part[2];
     meet(parity, row, lane, part);
     bool non_finite[2];
     typename Rows::Factors by[2] = {};

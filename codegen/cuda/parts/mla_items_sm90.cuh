@@ -1,5 +1,4 @@
-// codegen/cuda/parts/mla_items_sm90.cuh — where things are in the shared memory of mla_sm90.cuh, and the tiles and
-// steps of a block's share
+// codegen/cuda/parts/mla_items_sm90.cuh — the shared memory of mla_sm90.cuh, and the tiles and steps of a block's share
 #pragma once
 
 #include "codegen/cuda/layout/mla_sm90.cuh"

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/mla_producer_sm90.cuh — the producer threads of MLA on Hopper: boxes of keys, dense, packed or
-// from a paged KV cache, and the queries
+// codegen/cuda/parts/mla_producer_sm90.cuh — the producer threads of MLA on Hopper: load TMA boxes of keys (dense,
+// packed or paged) and the queries
 #pragma once
 
 #include "codegen/cuda/parts/mla_items_sm90.cuh"
@@ -7,7 +7,7 @@
 
 namespace attune {
 
-/// Where the boxes of a tile of keys lie. What does not exist lies before all there is, and is 0.
+/// The coordinates of the boxes of a tile of keys. A box that does not exist lies outside the tensor, so it is 0.
 template <class Tile>
 struct MlaBoxes {
   static constexpr int boxes = Tile::n / Tile::box;

@@ -7,12 +7,12 @@
 
 namespace attune {
 
-/// A tile of queries, all of whose blocks (a cluster of Tile::cluster) read the same keys. A key head's queries and
-/// heads are units of Tile::m rows, sets of heads within tiles of queries; each block has one of them.
+/// A tile of queries. All of its blocks (a cluster of Tile::cluster) read the same keys. The queries and heads of a key
+/// head are divided into units of Tile::m rows, sets of heads within tiles of queries; each block has one unit.
 template <class Tile>
 struct MlaTile {
   int b, kv_head, first_unit, units;
-  Stretch queries, keys;
+  Range queries, keys;
   int q_offset, kv_offset, group;
 
   __device__ static int sharers() { return static_cast<int>(gridDim.x) / Tile::cluster; }
@@ -71,7 +71,7 @@ struct MlaRows {
   struct Factors {
     float own, before;
   };
-  __device__ Factors end(int row, Part part, float before, bool put_it) const {
+  __device__ Factors end(int row, RowPartial part, float before, bool put_it) const {
     const int h = head(row), q = of.q_offset + query(row);
     const Where at = of.at(h);
     const auto of_head = user.head(at);
@@ -114,16 +114,16 @@ struct MlaRows {
   }
 };
 
-/// A part in memory: the results of Tile::m rows, then their Parts. Sharer `nth` has two: of the tile that its share
-/// begins in, and of the one that it ends in, if others have begun or end these.
+/// A part in memory: the results of Tile::m rows, then their RowPartials. Sharer `nth` has two: of the tile that its
+/// share begins in, and of the one that it ends in, if others have begun or end these.
 template <class Tile>
 __device__ inline float* mla_part(const MlaArgs& args, int first, int nth, int rank) {
   const int slot = 2 * (first + nth) + (nth == 0);
   return args.parts + static_cast<long long>(slot * Tile::cluster + rank) * Tile::m * (Tile::dv + part_floats);
 }
 template <class Tile>
-__device__ inline Part* parts_in(float* slot) {
-  return reinterpret_cast<Part*>(slot + Tile::m * Tile::dv);
+__device__ inline RowPartial* parts_in(float* slot) {
+  return reinterpret_cast<RowPartial*>(slot + Tile::m * Tile::dv);
 }
 
 }  // namespace attune

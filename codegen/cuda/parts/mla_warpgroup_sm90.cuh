@@ -1,5 +1,5 @@
-// codegen/cuda/parts/mla_warpgroup_sm90.cuh — what a consumer warpgroup of MLA on Hopper holds in registers, and its
-// steps: scores, probabilities of both warpgroups times its half of the values
+// codegen/cuda/parts/mla_warpgroup_sm90.cuh — the registers of a consumer warpgroup of MLA on Hopper, and its steps:
+// scores, then the probabilities of both warpgroups times its half of the values
 #pragma once
 
 #include "codegen/cuda/parts/mla_items_sm90.cuh"
@@ -146,7 +146,7 @@ struct MlaWarpgroup90 {
     }
   }
 
-  /// Clears this warpgroup's columns of rows behind the last key: they may hold NaN, and 0 times NaN is no 0.
+  /// Clears this warpgroup's columns of rows past the last key: they may hold NaN, and 0 times NaN is no 0.
   __device__ void clear_tail(int step, int stage) {
     const int key = step < item.end ? item.walk.tile(step) * n : 0, there = item.of.keys.length - key;
     if (step >= item.end || there >= n) return;

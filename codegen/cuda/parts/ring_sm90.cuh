@@ -1,8 +1,8 @@
-// codegen/cuda/parts/ring_sm90.cuh — rings of stages in shared memory, whose barriers say when a stage is full and when
-// it is empty; names for the hardware's barriers
+// codegen/cuda/parts/ring_sm90.cuh — rings of stages in shared memory with full and empty barriers; names for the
+// hardware's barriers
 //
-// A producer acquires a stage, fills it and arrives at `full`; consumers wait for it, read, and release it. Producer
-// and consumers each count places of their own.
+// A producer acquires a stage, fills it and arrives at `full`. Consumers wait for `full`, read the stage, and release
+// it. The producer and each consumer keep their own Place.
 #pragma once
 
 #include "codegen/cuda/ptx/mbarrier.cuh"
@@ -26,7 +26,7 @@ enum NamedBarrier : int {
   all_groups = 1,
   scores_done = 2,        ///< + warpgroup: its scores are there
   probabilities = 4,      ///< + warpgroup: its probabilities are in shared memory
-  warpgroup_cleared = 6,  ///< + warpgroup: its four warps have cleared rows behind the last key
+  warpgroup_cleared = 6,  ///< + warpgroup: its four warps have cleared rows past the last key
 };
 constexpr int warpgroup_threads = 128;  ///< of four warps, which issue products together
 

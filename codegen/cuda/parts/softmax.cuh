@@ -1,5 +1,4 @@
-// codegen/cuda/parts/softmax.cuh — what every kernel's softmax is made of: powers of two, maxima and sums of a row, its
-// end
+// codegen/cuda/parts/softmax.cuh — shared by every kernel's softmax: powers of two, maxima and sums of a row, its end
 #pragma once
 
 #include "codegen/cuda/contract/mod.cuh"
@@ -49,7 +48,7 @@ constexpr bool fixed_maximum = User::traits.bounded && !Tile::max && !ElementOf<
 
 /// What a part of a row's keys gives besides its results: the sum of their powers of two, which are taken relative to
 /// `over`. Parts of a row can be added up once their results are multiplied to the same `over`.
-struct Part {
+struct RowPartial {
   float sum, over;
 };
 
@@ -64,7 +63,7 @@ struct Ended {
 /// without pairs, or whose rest is -inf, has no results and no lse.
 template <class User>
 __device__ inline Ended end_of_row(const User& user, const typename User::Head& head, const typename User::Row& row,
-                                   Where at, Int origin, Int q, Part part) {
+                                   Where at, Int origin, Int q, RowPartial part) {
   const float rest = user.rest(head, row, at, origin, q);
   // NaN if rest is infinite or NaN: such a row has no lse.
   const float nan_if_non_finite = rest - rest;

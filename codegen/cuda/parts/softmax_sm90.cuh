@@ -5,7 +5,7 @@
 
 namespace attune {
 
-/// Powers are taken below the maximum of the first tiles, and a tile of queries whose powers overflow is recomputed.
+/// Powers are relative to the maximum of the first tiles; a tile of queries whose powers overflow is recomputed.
 template <class Tile, class User>
 constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max;
 

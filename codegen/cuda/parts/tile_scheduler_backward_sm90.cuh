@@ -1,5 +1,5 @@
-// codegen/cuda/parts/tile_scheduler_backward_sm90.cuh — which tiles of keys a block of backward_sm90.cuh works on: the
-// order of items, their steps, and where these lie in shared memory
+// codegen/cuda/parts/tile_scheduler_backward_sm90.cuh — the tile scheduler of backward_sm90.cuh: the order of items
+// (tiles of keys), their steps, and where steps lie in shared memory
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"
@@ -23,11 +23,11 @@ struct Step {
   int keys, kv_head;
   int sums;          ///< which tile of all heads' queries; where there is none, what the warp that adds does
   int added_before;  ///< tiles of keys that are added to these queries before this one
-  static constexpr int nothing = -1, no_more = -2;  ///< in place of sums
+  static constexpr int nothing = -1, no_more = -2;  ///< instead of sums
 };
 constexpr int step_words = sizeof(Step) / 4;
 /// Steps outlive their stages: warpgroups read where results belong after they let go of the last one, and the warp
-/// that adds is behind. It is less than six steps behind the producer warp, since stages of queries and of sums lie
+/// that adds is behind. It is less than six steps after the producer warp, since stages of queries and of sums lie
 /// between them.
 constexpr int steps_kept = 8;
 

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/tile_scheduler_sm90.cuh — which tiles of queries a block of forward_sm90.cuh works on, and where
-// they lie meanwhile: its shared memory, the order of tiles, and the tile scheduler
+// codegen/cuda/parts/tile_scheduler_sm90.cuh — the tile scheduler of Hopper's forward: which tiles of queries a block
+// works on, in which order, and the block's shared memory
 #pragma once
 
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
@@ -21,7 +21,7 @@ __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 constexpr int item_bytes = 64;
 
-/// Have values been transposed, keys along rows, by a kernel before?
+/// True if a kernel before has transposed values, keys along rows.
 template <class Tile>
 constexpr bool come_transposed = requires {
   requires Tile::transposed != 0;
@@ -111,7 +111,7 @@ struct Schedule {
   /// first. It has at most one place more than tiles.
   __device__ Work unordered(const ForwardArgs& args, int nth, Heads heads) const {
     const int b = sequence_at<queries_of<Tile>>(args.q_starts, args.batch, nth);
-    const int length = stretch<Tile>(args.q_starts, b, args.q_len).length;
+    const int length = range_of<Tile>(args.q_starts, b, args.q_len).length;
     return {b, q_tiles_of<Tile>(length) - 1 - (nth - place_of<queries_of<Tile>>(args.q_starts, b)), heads};
   }
 };
@@ -126,7 +126,7 @@ struct Item {
   int owners;  ///< a bit for each warp that the tile is recomputed for; or `all`
   Work work;
   Walk walk;
-  Stretch queries, keys;  ///< positions of its sequence
+  Range queries, keys;  ///< positions of its sequence
 };
 static_assert(sizeof(Item) == item_bytes);
 
@@ -150,7 +150,7 @@ struct Recompute {
   struct Next {
     int index, owners;
   };
-  /// The first tile on any list behind this one, and the warps that have it. A block takes tiles in the order of their
+  /// The first tile on any list after this one, and the warps that have it. A block takes tiles in the order of their
   /// indices, so lists rise.
   __device__ Next behind(int last) const {
     Next next{0x7fffffff, 0};
@@ -171,7 +171,7 @@ struct Recompute {
 template <class Tile, class User>
 struct Items {
   using Shared = Shared90<Tile>;
-  /// Without packed sequences all stretches are alike, and are not handed over.
+  /// Without packed sequences all ranges are alike, and are not handed over.
   static constexpr int words = item_bytes / 4 - (is_packed<Tile> ? 0 : 4);
 
   const ForwardArgs& args;
@@ -205,8 +205,8 @@ struct Items {
     if constexpr (!User::traits.listed) item.walk.list = nullptr;
     if constexpr (Tile::heads == 1) item.work.heads.count = 1;
     if constexpr (!is_packed<Tile>) {
-      item.queries = stretch<Tile>(args.q_starts, 0, args.q_len);
-      item.keys = stretch<Tile>(args.kv_starts, 0, args.kv_len);
+      item.queries = range_of<Tile>(args.q_starts, 0, args.q_len);
+      item.keys = range_of<Tile>(args.kv_starts, 0, args.kv_len);
     }
     return item;
   }
@@ -222,8 +222,8 @@ struct Items {
 template <class Tile, class User>
 __device__ inline Item item_of(const ForwardArgs& args, const User& user, const Schedule<Tile>& schedule, Work work,
                                int index, int owner) {
-  const Stretch queries = stretch<Tile>(args.q_starts, work.b, args.q_len),
-                keys = stretch<Tile>(args.kv_starts, work.b, args.kv_len);
+  const Range queries = range_of<Tile>(args.q_starts, work.b, args.q_len),
+              keys = range_of<Tile>(args.kv_starts, work.b, args.kv_len);
   Walk walk;
   if constexpr (User::traits.listed) {
     walk = walk_list(args, work.b, work.heads.first, schedule.q_tiles, work.tile);

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/warpgroup_sm90.cuh — what the warpgroups of Hopper's backward kernels share: pairs of scores that
-// stand as k q^T, products of a warpgroup, results on their way to memory
+// codegen/cuda/parts/warpgroup_sm90.cuh — shared by the warpgroups of Hopper's backward kernels: pairs of S^T = K Q^T,
+// wgmma products, results on their way to memory
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
@@ -83,12 +83,12 @@ struct KeysByQueries {
   int keys, queries;  ///< this thread's first ones
   Int origin;
 
-  /// Starts a step, of a head and of a tile of queries with the warpgroup's 64 keys. What hangs on the head alone is
+  /// Starts a step, of a head and of a tile of queries with the warpgroup's 64 keys. What depends only on the head is
   /// computed as it changes.
   __device__ void enter_head(int b, int h) {
     if (at.b != b || at.h != h) {
-      at = {b, h, stretch<Tile>(args.q_starts, b, args.q_len).length,
-            stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+      at = {b, h, range_of<Tile>(args.q_starts, b, args.q_len).length,
+            range_of<Tile>(args.kv_starts, b, args.kv_len).length};
       head = user.head(at);
       factor = factor_of(user, head);
     }
@@ -198,7 +198,7 @@ __device__ inline void store4(const Gradient& to, long long offset, int count, f
 struct WarpRows {
   const Gradient& to;
   int b, h;
-  Stretch of;
+  Range of;
   int row, width;
 };
 
@@ -240,7 +240,7 @@ constexpr Stored stored_as = Stored::f16;
 template <>
 constexpr Stored stored_as<bf16> = Stored::bf16;
 
-/// Can rows of a gradient be stored 8 elements at a time?
+/// True if rows of a gradient can be stored 8 elements at a time.
 template <class Element>
 __device__ inline bool stores_eights(const Gradient& to, int width) {
   const long long steps = to.to.batch | to.to.head | to.to.position | width;
@@ -277,7 +277,7 @@ __device__ inline void store_sixteen(const float (&x)[Half], float by, const War
   }
 }
 
-/// Is one of these infinite or NaN?
+/// True if one of these is infinite or NaN.
 template <int N>
 __device__ inline bool has_non_finite(const float (&x)[N]) {
   float zero[4] = {};

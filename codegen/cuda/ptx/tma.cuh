@@ -43,7 +43,7 @@ __device__ inline void store_bulk(void* to, unsigned from, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");
 }
-/// cp.reduce.async.bulk: adds so many bytes of f32 to those in global memory, each atomically.
+/// cp.reduce.async.bulk: adds bytes of f32 to those in global memory, each atomically.
 __device__ inline void add_bulk(void* to, unsigned from, unsigned bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)

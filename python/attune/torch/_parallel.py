@@ -19,7 +19,7 @@ from attune.torch._group import group_of
 from attune.torch._mod import Spelled, Texts, spelled_of
 from attune.torch._value import refuse
 
-Stretches = list[tuple[int, int]]
+Ranges = list[tuple[int, int]]
 _ASSIGNMENTS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
 _TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "decode": 4}
 
@@ -120,8 +120,8 @@ class ContextParallel:
     @torch.no_grad()
     def gather(self, *tensors: Tensor, dim: int = -2, keys: bool = False) -> Any:
         """Whole tensors, on every rank, of the rows that each rank holds; without gradients."""
-        stretches = [self._of(rank, keys) for rank in range(self.count)]
-        counts = [_rows(one) for one in stretches]
+        ranges = [self._of(rank, keys) for rank in range(self.count)]
+        counts = [_rows(one) for one in ranges]
         made = []
         for t in tensors:
             if t.shape[dim] != counts[self.rank]:
@@ -131,7 +131,7 @@ class ContextParallel:
             whole = own.new_empty((sum(counts), *own.shape[1:]))
             with self._or_give_up():
                 parts = self._group.gather(own, counts)
-            for part, held in zip(parts, stretches):
+            for part, held in zip(parts, ranges):
                 at = 0
                 for begin, end in held:
                     whole[begin:end] = part[at:at + end - begin]
@@ -161,7 +161,7 @@ class ContextParallel:
     def _length(self, keys: bool) -> int:
         return self.whole((0, 0))[keys]
 
-    def _of(self, rank: int, keys: bool, *tensors: Tensor) -> Stretches:
+    def _of(self, rank: int, keys: bool, *tensors: Tensor) -> Ranges:
         return self._any(*tensors).of(rank, keys)
 
     def _any(self, *tensors: Tensor) -> _core.Sharding:
@@ -263,5 +263,5 @@ def _layer(spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: T
     return handle, {"q": q, "k": k, "v": v}, captures, tuple([float(n) for n in spelled.ints])
 
 
-def _rows(stretches: Stretches) -> int:
-    return sum(end - begin for begin, end in stretches)
+def _rows(ranges: Ranges) -> int:
+    return sum(end - begin for begin, end in ranges)

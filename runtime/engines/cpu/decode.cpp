@@ -19,7 +19,7 @@ using compiler::Problem;
 constexpr Among decoded{.most = most_decoded};
 /// Keys of one task. A constant, so that results do not depend on the number of threads.
 constexpr std::int32_t chunk_keys = 512;
-/// Keys whose scores are held at a time. Memory is read in longer stretches than with 128 of them, which took a fifth
+/// Keys whose scores are held at a time. Memory is read in longer ranges than with 128 of them, which took a fifth
 /// more time.
 constexpr std::int32_t tile_keys = 512;
 /// One chunk of one (batch entry, head) of keys, for all the queries of its group of heads.

@@ -13,7 +13,7 @@
 #include "codegen/llvm.h"
 #include "runtime/engines/cpu/enter_llvm.h"
 #include "runtime/engines/cpu/host.h"
-#include "runtime/engines/told.h"
+#include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
 
 namespace attune::runtime::cpu {
@@ -54,7 +54,7 @@ Loaded built(Object object, const Purpose* purpose) {
   object.asked.purpose = purpose;
   const Objects::Kept kept = objects().get(
       object.asked, [&] { return object.entry(); }, &origin);
-  told_built(object.called, origin, object.asked, clock.seconds(), {.bytes = kept->bytes.size()});
+  record_built(object.called, origin, object.asked, clock.seconds(), {.bytes = kept->bytes.size()});
   dump_object(object.called, object.asked.content, [&] {
     Listing listing;
     std::string code = object.write(&listing);
@@ -65,8 +65,8 @@ Loaded built(Object object, const Purpose* purpose) {
   return Loaded(kept->bytes);
 }
 
-/// Tells which instruction set was chosen, and why no wider one.
-void tell_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit unit) {
+/// Records which instruction set was chosen, and why no wider one.
+void record_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit unit) {
   if (!wants(Fact::chosen)) return;
   watch::Chosen fact{.mod = mod.digest().hex(),
                      .target = std::string(name_of(isa)),
@@ -78,7 +78,7 @@ void tell_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit u
     fact.rejected.push_back(
         {std::string(isa_names[i]), has ? "ATTUNE_CPU asks for less" : "this CPU does not have it"});
   }
-  tell(std::move(fact));
+  record(std::move(fact));
 }
 
 /// Leaves out parts of the key that take few values.
@@ -195,7 +195,7 @@ std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& 
                                                     Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel, KeyHash> kept;
   return kept.get({what.isa, unit, lowered.digest}, [&] {
-    tell_isa(lowered.mod, "forward", what.isa, unit);
+    record_isa(lowered.mod, "forward", what.isa, unit);
     return std::make_shared<const ForwardKernel>(lowered.mod, what, unit);
   });
 }
@@ -204,7 +204,7 @@ std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::LoweredMod
                                                       const KernelsFor& what, Unit unit) {
   static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel, KeyHash> kept;
   return kept.get({what.isa, unit, lowered.digest, wanted}, [&] {
-    tell_isa(lowered.mod, "backward", what.isa, unit);
+    record_isa(lowered.mod, "backward", what.isa, unit);
     return std::make_shared<const BackwardKernel>(lowered.mod, wanted, what, unit);
   });
 }

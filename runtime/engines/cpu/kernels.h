@@ -11,7 +11,7 @@
 #include "codegen/parts.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/orc.h"
-#include "runtime/engines/told.h"
+#include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
 #include <attune/tensor.h>
 

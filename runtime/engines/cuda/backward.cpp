@@ -267,7 +267,7 @@ void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted
   const Current here(device_.index);
   std::atomic<std::size_t> next = 0;
   on_threads(std::min(loads.size(), static_cast<std::size_t>(usable_cpus())), [&] {
-    const Telling telling;
+    const Recording recording;
     const Current current(here.context());
     for (std::size_t i; (i = next++) < loads.size();) loads[i]();
   });

@@ -15,7 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "codegen/headers.h"
-#include "runtime/engines/told.h"
+#include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
@@ -165,8 +165,8 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const Ker
       },
       &origin);
   const auto binary = std::make_shared<const Binary>(read_binary(*kept));
-  told_built({of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
-             {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary)});
+  record_built({of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
+               {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary)});
   return binary;
 }
 
@@ -216,7 +216,7 @@ void dump_candidates(const codegen::GpuParts& parts, const Considered& all, int 
     if (c.binary) dump_source(kernel_of(parts, c.choice, arch), *c.written, choice_file(all));
 }
 
-void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
+void record_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
   watch::Chosen fact{.mod = mod.digest().hex(),
                      .target = target_name(arch),
                      .kernel = codegen::variant_of(all.candidates[all.chosen].choice.plan).text(),
@@ -226,7 +226,7 @@ void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
     if (i != all.chosen)
       fact.rejected.push_back({codegen::variant_of(all.candidates[i].choice.plan).text(),
                                i < all.chosen ? all.candidates[i].flaw : "comes after the chosen one"});
-  tell(std::move(fact));
+  record(std::move(fact));
 }
 
 }  // namespace
@@ -265,7 +265,7 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   Candidate& taken = out.candidates[out.chosen];
   if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken);
   if (dumps()) dump_candidates(parts, out, spec.arch);
-  if (wants(Fact::chosen)) tell_chosen(parts.mod(), out, spec.arch);
+  if (wants(Fact::chosen)) record_chosen(parts.mod(), out, spec.arch);
   return out;
 }
 

@@ -17,7 +17,7 @@ namespace attune::runtime::cuda {
 /// sm_90a
 std::string target_name(int arch);
 
-/// What a kernel is, besides its source: told to those that watch.
+/// What a kernel is, besides its source, as watchers hear of it.
 struct KernelOf {
   const compiler::Mod* mod;  ///< null: none; it holds no user's expressions, and no call's
   std::string kernel;        ///< and its tile

@@ -41,7 +41,7 @@ Objects::Kept Objects::get(const Asked& asked, const std::function<CacheEntry()>
   for (;;) try {
       Kept out = kept_.get(key.hex(), make);
       if (origin) *origin = from;
-      tell_notes();
+      record_notes();
       return out;
     } catch (const NotThere&) {
       // The lookup this thread waited for was another thread's find(), which does not build: try again.
@@ -99,8 +99,8 @@ Objects::Kept Objects::built(const Asked& asked, const std::function<CacheEntry(
   return std::make_shared<const CacheEntry>(key ? disk_->get(*key, compiled) : compiled());
 }
 
-// Collects the notes even without a listener: otherwise they would be told later, as news.
-void Objects::tell_notes() {
+// Collects the notes even without a listener: otherwise they would be recorded later, as news.
+void Objects::record_notes() {
   std::vector<std::string> all;
   {
     const std::lock_guard lock(mutex_);
@@ -108,7 +108,7 @@ void Objects::tell_notes() {
   }
   if (disk_)
     for (std::string& text : disk_->notes()) all.push_back(std::move(text));
-  for (std::string& text : all) note(watch::Noted::Of::cache, std::move(text));
+  for (std::string& text : all) note(watch::Notice::Of::cache, std::move(text));
 }
 
 void Objects::note_later(std::string text) {

@@ -55,7 +55,7 @@ class Objects {
 
   /// Bundles that were added later are searched first.
   void add(std::shared_ptr<const Bundle> bundle);
-  /// Told with the next entry that is asked for.
+  /// Recorded with the next entry that is asked for.
   void note_later(std::string text);
   void jit(bool on) { jit_ = on; }
   bool jit() const { return jit_; }
@@ -66,7 +66,7 @@ class Objects {
   Kept bundled(const CacheKey& key);
   Kept on_disk(const Asked& asked);
   Kept built(const Asked& asked, const std::function<CacheEntry()>& build, Origin& from);
-  void tell_notes();
+  void record_notes();
 
   std::unique_ptr<Cache> disk_;
   std::atomic<bool> jit_ = true;

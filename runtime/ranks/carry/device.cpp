@@ -95,7 +95,7 @@ class DeviceCarrier : public Carrier {
 
   void exchange(const Exchange& of) override {
     if (rank_.count() == 1) return;
-    std::vector<Transport::Part> send, receive;
+    std::vector<Transport::Chunk> send, receive;
     for (const Chunk& chunk : of.send) send.push_back(part_of(chunk));
     for (const Chunk& chunk : of.receive) receive.push_back(part_of(chunk));
     rank_.ranks().transport.exchange(send, receive, room_->travel());
@@ -130,7 +130,7 @@ class DeviceCarrier : public Carrier {
     for (const QuerySlice& one : slices()) {
       for (Tensor Forward::*t : {&Forward::q, &Forward::o}) call.*t = rows_of(rank_.rows(part.*t), one);
       for (Tensor Forward::*t : {&Forward::lse, &Forward::max}) call.*t = rows_of(rank_.numbers(part.*t), one);
-      compute(call, problem_of(rank_, one, heads), ranks::part_of(rank_, one, heads), compiler::PartSink::kept,
+      compute(call, problem_of(rank_, one, heads), ranks::slice_of(rank_, one, heads), compiler::PartSink::kept,
               launch_stream());
     }
   }
@@ -200,7 +200,7 @@ class DeviceCarrier : public Carrier {
   }
 
   /// A chunk's rows of one head are one run.
-  static Transport::Part part_of(const Chunk& chunk) {
+  static Transport::Chunk part_of(const Chunk& chunk) {
     const Rows& of = chunk.of;
     const Tensor& t = of.tensor;
     const auto size = static_cast<std::int64_t>(size_of(t.dtype));
@@ -214,7 +214,7 @@ class DeviceCarrier : public Carrier {
             .runs = as_size(runs),
             .stride = as_size(head)};
   }
-  static cuda::Runs runs_of(const Transport::Part& of) {
+  static cuda::Runs runs_of(const Transport::Chunk& of) {
     return {.first = of.data, .bytes = of.bytes / of.runs, .count = of.runs, .stride = of.stride};
   }
 
@@ -248,7 +248,7 @@ class DeviceCarrier : public Carrier {
     return out;
   }
   template <class Asked>
-  void put(Asked& part, const compiler::LoweredMod& mod, const compiler::Problem& p, const compiler::Part& at,
+  void put(Asked& part, const compiler::LoweredMod& mod, const compiler::Problem& p, const compiler::Slice& at,
            Means means) {
     const std::vector<double> params = compiler::params_of(mod.mod, rank_.call().args.params, at);
     part.params = params;
@@ -259,7 +259,7 @@ class DeviceCarrier : public Carrier {
   }
 
   /// Puts a part of the call on a stream: `call` has its tensors, `p` its sizes.
-  void compute(Forward& call, const compiler::Problem& p, const compiler::Part& part, compiler::PartSink sink,
+  void compute(Forward& call, const compiler::Problem& p, const compiler::Slice& part, compiler::PartSink sink,
                cuda::cu::Stream stream) {
     const compiler::LoweredMod& mod = mods_(sink);
     // Both kernels have the same expressions. Left to itself, the choice may still differ, where registers are scarce.
@@ -282,7 +282,7 @@ class DeviceCarrier : public Carrier {
     const bool further = &one != slices().data();
     if (further && call.dk.given()) call.dk = sums.dk_launch;
     if (further && call.dv.given()) call.dv = sums.dv_launch;
-    put(call, mods_(compiler::PartSink::kept), problem_of(rank_, one, heads), ranks::part_of(rank_, one, heads),
+    put(call, mods_(compiler::PartSink::kept), problem_of(rank_, one, heads), ranks::slice_of(rank_, one, heads),
         means_on(stream_));
     if (further) {
       add_keys(one, call.dk, part.dk);

@@ -98,12 +98,12 @@ class HostCarrier : public Carrier {
     std::vector<std::vector<std::byte>> staged;
     staged.reserve(of.send.size() + of.receive.size());
     const auto part = [&](const Chunk& chunk, bool sends) {
-      if (std::byte* const there = in_order(chunk)) return Transport::Part{chunk.peer, there, chunk.bytes()};
+      if (std::byte* const there = in_order(chunk)) return Transport::Chunk{chunk.peer, there, chunk.bytes()};
       std::vector<std::byte>& bytes = staged.emplace_back(chunk.bytes());
       if (sends) pack(chunk, bytes.data());
-      return Transport::Part{chunk.peer, bytes.data(), bytes.size()};
+      return Transport::Chunk{chunk.peer, bytes.data(), bytes.size()};
     };
-    std::vector<Transport::Part> send, receive;
+    std::vector<Transport::Chunk> send, receive;
     for (const Chunk& chunk : of.send)
       if (chunk.bytes() > 0) send.push_back(part(chunk, true));
     const std::size_t first = staged.size();

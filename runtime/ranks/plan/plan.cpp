@@ -14,7 +14,7 @@
 namespace attune::runtime::ranks {
 namespace {
 
-std::vector<std::vector<Sharding::Range>> stretches(const Axis& axis, std::span<const int> owners, int ranks) {
+std::vector<std::vector<Sharding::Range>> ranges(const Axis& axis, std::span<const int> owners, int ranks) {
   std::vector<std::vector<Sharding::Range>> out(static_cast<std::size_t>(ranks));
   for (std::size_t g = 0; g < owners.size(); ++g) {
     const Block& block = axis.blocks[g];
@@ -27,9 +27,9 @@ std::vector<std::vector<Sharding::Range>> stretches(const Axis& axis, std::span<
   return out;
 }
 
-std::int64_t rows_in(std::span<const Sharding::Range> stretches) {
+std::int64_t rows_in(std::span<const Sharding::Range> ranges) {
   std::int64_t rows = 0;
-  for (const Sharding::Range& s : stretches) rows += s.end - s.begin;
+  for (const Sharding::Range& s : ranges) rows += s.end - s.begin;
   return rows;
 }
 
@@ -68,8 +68,8 @@ Plan::Plan(std::span<const Attention> attentions, std::span<const Forward> whole
     layers[i].work = std::move(all.work[i]);
     layers[i].needs.emplace(layers[i].work, owners(), count(), problem.kv_shared);
   }
-  q_of = stretches(q, owners().q, count());
-  kv_of = stretches(kv, owners().kv, count());
+  q_of = ranges(q, owners().q, count());
+  kv_of = ranges(kv, owners().kv, count());
   digest = digest_of_plan();
 }
 

@@ -8,7 +8,7 @@
 namespace attune::runtime::ranks {
 namespace {
 
-/// What starting and draining a launch costs beside its work, ms. On two H100s, 2 to 5 stretches of queries in 4 to 8
+/// What starting and draining a launch costs beside its work, ms. On two H100s, 2 to 5 ranges of queries in 4 to 8
 /// groups took 0.01 to 0.04 ms more for each.
 constexpr double launch_ms = 0.015;
 /// Copies within a device, which bring a rank's own keys to their places: 1270 GB/s on an H100.
@@ -24,9 +24,9 @@ class Predictor {
     const Axis& q = setting.q;
     pairs_.resize(count());
     rows_.resize(count());
-    stretches_.resize(count());
+    ranges_.resize(count());
     for (std::size_t g = 0; g < q.blocks.size(); ++g) {
-      if (g == 0 || owners.q[g] != owners.q[g - 1]) ++stretches_[at(owners.q[g])];
+      if (g == 0 || owners.q[g] != owners.q[g - 1]) ++ranges_[at(owners.q[g])];
       pairs_[at(owners.q[g])] += work.pairs[g];
       rows_[at(owners.q[g])] += q.blocks[g].rows();
       all_pairs_ += work.pairs[g];
@@ -124,7 +124,7 @@ class Predictor {
       RankTimes& times = out.ranks[at(r)];
       times.own = into[at(r)].own;
       times.across = into[at(r)].across;
-      const double launches = launch_ms * std::max(stretches_[at(r)], 1),
+      const double launches = launch_ms * std::max(ranges_[at(r)], 1),
                    compute = attend(r, keys_held(r)) / out.groups + launches;
       Into part = into[at(r)];
       for (double* bytes : {&part.own, &part.across, &part.out}) *bytes /= out.groups;
@@ -273,7 +273,7 @@ class Predictor {
   const How& how_;
   std::vector<double> pairs_;
   std::vector<std::int64_t> rows_;
-  std::vector<int> stretches_;  ///< runs of queries: launches of a group
+  std::vector<int> ranges_;  ///< runs of queries: launches of a group
   double all_pairs_ = 0;
   Needs needs_;
 };

@@ -16,9 +16,9 @@ struct ReversedKeys {
 
   const ForwardArgs& args;
   int b, head;
-  Stretch keys;
+  Range keys;
 
-  __device__ ReversedKeys(const ForwardArgs& args, int b, int head, Stretch keys)
+  __device__ ReversedKeys(const ForwardArgs& args, int b, int head, Range keys)
       : args(args), b(b), head(head), keys(keys) {}
 
   __device__ const Element* line(const Strided& t, int row) const {

@@ -23,7 +23,7 @@ namespace attune::tests::ranks {
 
 using How = Sharding::How;
 
-/// Copies the rows of a tensor that stretches name, along one dimension, to those of a rank, or the other way.
+/// Copies the rows of a tensor that ranges name, along one dimension, to those of a rank, or the other way.
 inline void copy_rows(const Tensor& whole, std::span<const Sharding::Range> rows, std::size_t dimension,
                       const Tensor& local, bool to_whole) {
   const auto last = static_cast<std::size_t>(local.rank) - 1;

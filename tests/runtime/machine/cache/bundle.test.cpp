@@ -232,7 +232,7 @@ TEST_CASE("a damaged entry is a miss, with a note", "[bundle]") {
   }
   const Held held(text);
   std::vector<std::string> notes;
-  const auto watching = watch::on({.noted = [&](const watch::Noted& fact) { notes.push_back(fact.text); }});
+  const auto watching = watch::on({.notice = [&](const watch::Notice& fact) { notes.push_back(fact.text); }});
   Objects objects;
   objects.add(held.bundle);
   for (int again = 0; again < 2; ++again)

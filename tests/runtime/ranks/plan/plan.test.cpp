@@ -34,7 +34,7 @@ Sharding sharding(const Attention& attention, const Forward& call, int ranks, Sh
   return Sharding(std::span(&attention, 1), call, {.rank = rank, .count = ranks}, how);
 }
 
-/// Every row has one owner, and stretches are in order.
+/// Every row has one owner, and ranges are in order.
 bool one_owner(const Sharding& of, int ranks, std::int64_t rows, bool keys) {
   std::vector<int> owners(static_cast<std::size_t>(rows));
   for (int r = 0; r < ranks; ++r) {

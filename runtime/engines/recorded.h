@@ -1,4 +1,4 @@
-// runtime/engines/told.h — the facts and dumps of a kernel that was built or found
+// runtime/engines/recorded.h — the facts and dumps of a kernel that was built or found
 #pragma once
 
 #include <functional>
@@ -22,8 +22,8 @@ struct KernelFacts {
   std::string flaw{};
 };
 
-/// Tells Fact::built, unless the object was already in memory. `asked`: the request to Objects.
-void told_built(const KernelName& name, Origin origin, const Asked& asked, double seconds, const KernelFacts& facts);
+/// Records Fact::built, unless the object was already in memory. `asked`: the request to Objects.
+void record_built(const KernelName& name, Origin origin, const Asked& asked, double seconds, const KernelFacts& facts);
 
 /// Writes a dump if ATTUNE_DUMP asks for one.
 void dump_object(const KernelName& name, const std::string& key, const std::function<std::vector<DumpFile>()>& files);

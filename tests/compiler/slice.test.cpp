@@ -1,5 +1,5 @@
-// tests/compiler/part.test.cpp — Mods of parts of a call: what is added to what they see, and when nothing is
-#include "compiler/part.h"
+// tests/compiler/slice.test.cpp — Mods of parts of a call: what is added to what they see, and when nothing is
+#include "compiler/slice.h"
 
 #include <attune/attune.h>
 
@@ -47,7 +47,7 @@ TEST_CASE("a Mod that sees the batch, heads, lengths or random numbers gets what
     compiler::BoundMod like = part;
     like.mod.whole = {};
     CHECK(digest_of(like) != digest_of(part));
-    const compiler::Part values{.first_batch = 1, .first_head = 2, .more_queries = 3, .more_keys = 4};
+    const compiler::Slice values{.first_batch = 1, .first_head = 2, .more_queries = 3, .more_keys = 4};
     CHECK(compiler::params_of(part.mod, {}, values) == std::vector<double>{1, 2, 3, 4});
   }
 }

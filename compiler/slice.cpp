@@ -1,5 +1,5 @@
-// compiler/part.cpp — a Mod for calls that are parts of a larger one: some of its batch entries, heads and queries
-#include "compiler/part.h"
+// compiler/slice.cpp — a Mod for calls that are parts of a larger one: some of its batch entries, heads and queries
+#include "compiler/slice.h"
 
 #include <algorithm>
 
@@ -35,7 +35,7 @@ BoundMod part_of(BoundMod traced, PartSink sink) {
   return traced;
 }
 
-std::vector<double> params_of(const Mod& part, std::vector<double> users, const Part& values) {
+std::vector<double> params_of(const Mod& part, std::vector<double> users, const Slice& values) {
   if (part.whole)
     for (const std::int64_t value : {values.first_batch, values.first_head, values.more_queries, values.more_keys})
       users.push_back(static_cast<double>(value));

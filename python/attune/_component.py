@@ -1,4 +1,4 @@
-# python/attune/_part.py — Part: a function of an expression that joins with others
+# python/attune/_component.py — Component: a function of an expression that joins with others
 """What Score, Mask, Prob and Sink have in common."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Part:
+class Component:
     """A function of an expression that joins with others. Also a decorator."""
 
     __slots__ = ("function",)

@@ -1,5 +1,5 @@
-// runtime/engines/told.cpp — the facts and dumps of a kernel that was built or found
-#include "runtime/engines/told.h"
+// runtime/engines/recorded.cpp — the facts and dumps of a kernel that was built or found
+#include "runtime/engines/recorded.h"
 
 #include <bit>
 #include <map>
@@ -12,7 +12,7 @@
 namespace attune::runtime {
 namespace {
 
-constexpr std::size_t many = 64;  // kernels of a process that differ by numbers alone; each doubling is told again
+constexpr std::size_t many = 64;  // kernels of a process that differ by numbers alone; each doubling is recorded again
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_in_name(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
@@ -36,14 +36,14 @@ std::string without_numbers(const compiler::Mod& mod) {
 }
 
 /// A score with a new constant at each step of a loop is a new kernel at each step, and all of them stay loaded.
-void tell_alike(const KernelName& name) {
+void record_alike(const KernelName& name) {
   static std::mutex mutex;
   static std::map<std::string, std::size_t> kernels;
   std::unique_lock lock(mutex);
   const std::size_t count = ++kernels[fmt::format("{} {}\n{}", name.kernel, name.target, without_numbers(*name.mod))];
   lock.unlock();
   if (count >= many && std::has_single_bit(count))
-    note(watch::Noted::Of::cache,
+    note(watch::Notice::Of::cache,
          fmt::format(
              "{} kernels {} of {} differ by numbers alone, and all stay loaded: a number that changes is better a "
              "Param, for which one kernel is enough",
@@ -52,24 +52,24 @@ void tell_alike(const KernelName& name) {
 
 }  // namespace
 
-void told_built(const KernelName& name, Origin origin, const Asked& asked, double seconds, const KernelFacts& facts) {
-  if (name.mod && origin != Origin::memory && wants(Fact::noted)) tell_alike(name);
+void record_built(const KernelName& name, Origin origin, const Asked& asked, double seconds, const KernelFacts& facts) {
+  if (name.mod && origin != Origin::memory && wants(Fact::notice)) record_alike(name);
   if (origin == Origin::memory || !wants(Fact::built)) return;
   using From = watch::Built::From;
   const auto on_disk = origin == Origin::bundle ? std::nullopt : asked.on_disk();
-  tell(watch::Built{.mod = name.mod ? name.mod->digest().hex() : "",
-                    .kernel = name.kernel,
-                    .target = name.target,
-                    .from = origin == Origin::bundle ? From::bundle
-                            : origin == Origin::disk ? From::disk
-                                                     : From::compiler,
-                    .seconds = seconds,
-                    .bytes = facts.bytes,
-                    .registers = facts.registers,
-                    .spilled = facts.spilled,
-                    .shared = facts.shared,
-                    .flaw = facts.flaw,
-                    .key = on_disk.value_or(cache_key(asked.content)).name()});
+  record(watch::Built{.mod = name.mod ? name.mod->digest().hex() : "",
+                      .kernel = name.kernel,
+                      .target = name.target,
+                      .from = origin == Origin::bundle ? From::bundle
+                              : origin == Origin::disk ? From::disk
+                                                       : From::compiler,
+                      .seconds = seconds,
+                      .bytes = facts.bytes,
+                      .registers = facts.registers,
+                      .spilled = facts.spilled,
+                      .shared = facts.shared,
+                      .flaw = facts.flaw,
+                      .key = on_disk.value_or(cache_key(asked.content)).name()});
 }
 
 void dump_object(const KernelName& name, const std::string& key, const std::function<std::vector<DumpFile>()>& files) {
