@@ -34,8 +34,7 @@ struct Found {
   std::string why;  ///< there is none
 };
 
-Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind, const Variant& variant,
-            Kernels among) {
+Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, const Variant& variant, Kernels among) {
   const KernelDescriptor* kernel = find(among, variant.kernel);
   if (!kernel) {
     std::string names;
@@ -67,8 +66,8 @@ KernelSpec backward_spec(KernelSpec of) {
   return of;
 }
 
-KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const CallKind& kind,
-                     const Preference* preference, Kernels among) {
+KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKind& kind, const Preference* preference,
+                     Kernels among) {
   KernelSpec spec = wishes;
   if (!facts.shares_tiles) spec.heads = 1;
   if (spec.arch < 80)
@@ -135,7 +134,7 @@ bool takes(const Preference& preference, Way way) {
   return has(way) || std::ranges::none_of(std::array{forward, backward, queries, keys}, has);
 }
 
-std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts) {
+std::vector<Way> ways_of_backward(const KernelSpec& spec, const Traits& facts) {
   const Kernels whole = kernels(Way::backward);
   const bool one = std::ranges::any_of(
       whole, [&](const KernelDescriptor* kernel) { return kernel->why_not(spec, facts).empty(); });
@@ -148,7 +147,7 @@ Variant variant_of(const KernelPlan& plan) {
   return out;
 }
 
-std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, const Variant& from, Kernels among) {
+std::vector<Variant> other_tiles(const KernelSpec& spec, const Traits& facts, const Variant& from, Kernels among) {
   const KernelDescriptor* kernel = find(among, from.kernel);
   if (!kernel || !kernel->other_tiles || !kernel->why_not(spec, facts).empty()) return {};
   std::vector<Variant> out;
@@ -160,7 +159,7 @@ std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, 
   return out;
 }
 
-std::vector<Variant> other_ways(const KernelSpec& spec, const ModFacts& facts, const Variant& from, Kernels among) {
+std::vector<Variant> other_ways(const KernelSpec& spec, const Traits& facts, const Variant& from, Kernels among) {
   const KernelDescriptor* kernel = find(among, from.kernel);
   if (!kernel || !kernel->why_not(spec, facts).empty()) return {};
   std::vector<Variant> out;

@@ -48,24 +48,24 @@ constexpr bool is_decode(std::int64_t q_len, std::int64_t group) {
 }
 /// Kernels for a call, in the order to try. `preference` may be null. `among`: the kernels to choose from; the last one
 /// takes any call.
-KernelChoices choose(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind = {},
+KernelChoices choose(const KernelSpec& spec, const Traits& facts, const CallKind& kind = {},
                      const Preference* preference = nullptr, Kernels among = kernels());
 
 // ---- for measurements ----
 
 /// The ways that together make a backward for such calls: one kernel for all gradients, or one for q and one for k and
 /// v.
-std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts);
+std::vector<Way> ways_of_backward(const KernelSpec& spec, const Traits& facts);
 /// True if this way has the preferred kernel. If none has it, every way is asked for it and refuses.
 bool takes(const Preference& preference, Way way);
 
 /// The plan's kernel with all members of its tile.
 Variant variant_of(const KernelPlan& plan);
 /// Legal variants of the same kernel with other tiles, as little different else as memory allows.
-std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, const Variant& from,
+std::vector<Variant> other_tiles(const KernelSpec& spec, const Traits& facts, const Variant& from,
                                  Kernels among = kernels());
 /// Legal variants that differ in one other member than the tile's sides.
-std::vector<Variant> other_ways(const KernelSpec& spec, const ModFacts& facts, const Variant& from,
+std::vector<Variant> other_ways(const KernelSpec& spec, const Traits& facts, const Variant& from,
                                 Kernels among = kernels());
 
 }  // namespace attune::codegen

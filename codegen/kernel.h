@@ -77,9 +77,9 @@ struct KernelDescriptor {
   /// True for the calls that it is made for; for others it is skipped silently. Null: all calls.
   bool (*is_for)(const KernelSpec& spec) = nullptr;
   /// The reason why it cannot take such calls; empty if it can.
-  std::string (*why_not)(const KernelSpec& spec, const ModFacts& facts) = nullptr;
+  std::string (*why_not)(const KernelSpec& spec, const Traits& facts) = nullptr;
   /// Its tiles for a call that it takes, in the order to try; never empty.
-  std::vector<Variant> (*tiles)(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) = nullptr;
+  std::vector<Variant> (*tiles)(const KernelSpec& spec, const Traits& facts, const CallKind& kind) = nullptr;
   /// The reason why this tile is illegal; empty if it is legal. Each member is already within its values; shared memory
   /// is checked elsewhere.
   std::string (*why_illegal)(const KernelSpec& spec, const Variant& variant) = nullptr;

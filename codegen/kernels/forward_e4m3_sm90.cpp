@@ -54,7 +54,7 @@ constexpr Row rows[] = {
 
 bool is_for(const KernelSpec& spec) { return spec.dtype == DType::e4m3; }
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (!is_for(spec)) return fmt::format("its products are of e4m3, and q holds {}", name_of(spec.dtype));
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (spec.out != DType::bf16 && spec.out != DType::f16)
@@ -66,7 +66,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return why_not_prob(facts);
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Variant> out;
   for (const Row& row : rows) {
     if (!row.covers.has(kind.cover) || !row.lengths.has(kind.length)) continue;

@@ -44,9 +44,9 @@ constexpr WidthRow<Tile> rows[] = {
     {.bytes = 4, .d = 256, .tile = {.m = 16, .n = 32, .passes = 2}},
 };
 
-std::string why_not(const KernelSpec&, const ModFacts&) { return {}; }
+std::string why_not(const KernelSpec&, const Traits&) { return {}; }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   return tiles_of_width(keys_sm80.name, spec, rows, members);
 }
 

@@ -25,14 +25,14 @@ constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&repair_part};
 constexpr Search searches[] = {{.member = "parts", .least = 1, .most = 4}};
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_wide_backward90(spec, facts); !why.empty()) return why;
   // Results pass through the memory of keys, of which a chunk stays in registers, and through that of values.
   if (spec.d <= 128) return "keys are not wider than 128";
   return spec.dv <= 64 ? "values are not wider than 64" : "";
 }
 
-std::vector<Variant> tiles(const KernelSpec&, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec&, const Traits&, const CallKind&) {
   std::vector<Variant> out;
   for (const int parts : {2, 1}) out.push_back(variant_of(keys_sm90.name, Tile{.parts = parts}, members));
   return out;

@@ -28,7 +28,7 @@ constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2},
 
 constexpr int keys = 64, stages = 2, least_box = 8;
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (spec.d != mla_d || spec.dv != mla_dv)
     return fmt::format("its heads have {} columns, of which values are the first {}", mla_d, mla_dv);
@@ -42,7 +42,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
 
 bool may_pair(const KernelSpec& spec) { return spec.two_row_blocks && spec.heads > 1; }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   const Tile tile = may_pair(spec) ? Tile{.cluster = 2} : Tile{.issue_order = 2};
   return {variant_of(mla_sm90.name, tile, members)};
 }

@@ -32,9 +32,9 @@ constexpr WidthRow<Tile> rows[] = {
     {.bytes = 4, .d = 128, .tile = {.m = 64, .n = 16}}, {.bytes = 4, .d = 256, .tile = {.m = 32, .n = 16}},
 };
 
-std::string why_not(const KernelSpec&, const ModFacts&) { return {}; }
+std::string why_not(const KernelSpec&, const Traits&) { return {}; }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   return tiles_of_width(queries_sm80.name, spec, rows, members);
 }
 

@@ -33,7 +33,7 @@ struct LoadedKernel {
   Kernel kernel;
   codegen::KernelChoice choice;
   std::vector<LoadedCompanion> companions;  ///< in the order of their launches
-  bool skips = false;                       ///< as ModFacts has it
+  bool skips = false;                       ///< as Traits has it
   std::string flaw;                         ///< as Candidate has it
   compiler::CoverOf cover_of{};             ///< what its lists depend on, where the launch must be handed some
   bool delta_of_o = true;          ///< of a backward: as GradientTraits of codegen/cuda/contract/gradient.cuh has it
