@@ -58,12 +58,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"ordered", tile.ordered},
                    {"width", static_cast<int>(spec.d)},
                    {"width_v", static_cast<int>(spec.dv)}};
-  const BackwardLayout90 shared{.m = tile.m,
-                                .n = tile.n,
-                                .d = plan.tile.d,
-                                .dv = plan.tile.dv,
-                                .stages = plan.tile.stages,
-                                .element = gpu_element(plan.spec.dtype).bytes};
+  const auto shared = layout_of<BackwardLayout90>(plan);
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared.bytes,

@@ -88,8 +88,6 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind
   return out;
 }
 
-std::string why_illegal(const KernelSpec&, const Variant&) { return {}; }
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   KernelPlan plan = plan_of(decode_sm80, spec, variant, rows, tile.n);
@@ -119,7 +117,6 @@ constinit const KernelDescriptor decode_sm80{
     .is_for = is_for,
     .why_not = why_not,
     .tiles = tiles,
-    .why_illegal = why_illegal,
     .choice = choice,
 };
 

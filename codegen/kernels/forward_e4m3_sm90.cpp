@@ -79,12 +79,8 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
   if (tile.n % 32 != 0) return "n is a multiple of 32, the keys of a product";
-  // A thread holds scores, results, products and probabilities, besides some 24 (two warpgroups) or 32 other registers.
-  const int numbers = tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8,
-            most = tile.m == 128 ? 208 : 128;
-  return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
+  return why_illegal90(tile, tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8);
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
@@ -93,18 +89,8 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
-  std::vector<std::vector<Variant>> out;
-  for (const int m : {128, 192})
-    for (int n = 32; n <= 256; n += 32) {
-      Tile tile = tile_of(from, members);
-      tile.m = m;
-      tile.n = n;
-      out.push_back({variant_of(forward_e4m3_sm90.name, tile, members)});
-    }
-  return out;
+  return other_sides<Tile>(from, members, {&Tile::m, {128, 192}}, {&Tile::n, {32, 64, 96, 128, 160, 192, 224, 256}});
 }
-
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
 }  // namespace
 
@@ -122,7 +108,7 @@ constinit const KernelDescriptor forward_e4m3_sm90{
     .why_illegal = why_illegal,
     .choice = choice,
     .other_tiles = other_tiles,
-    .preamble = preamble,
+    .preamble = forward_preamble90,
 };
 
 }  // namespace attune::codegen

@@ -94,11 +94,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
-  // A thread holds scores, results and probabilities, besides some 24 (two warpgroups) or 32 other registers.
-  const int numbers = tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4,
-            most = tile.m == 128 ? 208 : 128;
-  return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
+  return why_illegal90(tile, tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4);
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
@@ -125,8 +121,6 @@ std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
   return out;
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
-
 }  // namespace
 
 constinit const KernelDescriptor forward_sm90{
@@ -142,7 +136,7 @@ constinit const KernelDescriptor forward_sm90{
     .why_illegal = why_illegal,
     .choice = choice,
     .other_tiles = other_tiles,
-    .preamble = preamble,
+    .preamble = forward_preamble90,
 };
 
 }  // namespace attune::codegen

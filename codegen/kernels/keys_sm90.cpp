@@ -49,15 +49,10 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(keys_sm90, spec, variant, tile.m, tile.n);
   plan.tile.stages = q_stages;
   plan.tile.own = {{"parts", tile.parts}, {"width", static_cast<int>(spec.d)}, {"width_v", static_cast<int>(spec.dv)}};
-  const KeysLayout90 shared{.m = tile.m,
-                            .n = tile.n,
-                            .d = plan.tile.d,
-                            .dv = plan.tile.dv,
-                            .stages = plan.tile.stages,
-                            .element = gpu_element(plan.spec.dtype).bytes};
+  const int shared_bytes = layout_of<KeysLayout90>(plan).bytes;
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = shared.bytes,
+          .shared_bytes = shared_bytes,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }
 

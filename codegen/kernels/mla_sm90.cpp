@@ -64,15 +64,10 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"box", box},
                    {"store", spec.store},
                    {"paged", spec.paged}};
-  const MlaLayout90 shared{.m = mla_rows,
-                           .n = keys,
-                           .d = plan.tile.d,
-                           .dv = plan.tile.dv,
-                           .stages = stages,
-                           .element = gpu_element(plan.spec.dtype).bytes};
+  const int shared_bytes = layout_of<MlaLayout90>(plan).bytes;
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = shared.bytes + chunk_alignment,
+          .shared_bytes = shared_bytes + chunk_alignment,
           .boxes = BoxRows{.q = mla_rows, .k = box}};
 }
 
