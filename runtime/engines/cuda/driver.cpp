@@ -11,6 +11,8 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "runtime/engines/cuda/platform.h"
+
 namespace attune::runtime::cuda {
 namespace {
 
@@ -137,7 +139,9 @@ void refuse(cu::Result result, const char* function) {
   throw Bug(why);
 }
 
-const Found& find_driver() {
+const Found& find_driver() { return platform().driver(); }
+
+const Found& find_nvidia_driver() {
   // Never destroyed: arrays may outlive static objects at the end of the process.
   static const Found& found = *new Found(open());
   return found;

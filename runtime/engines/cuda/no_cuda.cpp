@@ -5,6 +5,7 @@
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/streams.h"
+#include "runtime/engines/emulated/emulated.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -16,7 +17,8 @@ namespace {
 
 }  // namespace
 
-const Found& find_driver() {
+const Found& find_driver() { return find_nvidia_driver(); }
+const Found& find_nvidia_driver() {
   static const Found none{std::nullopt, "attune was built with ATTUNE_CUDA=OFF"};
   return none;
 }
@@ -52,3 +54,12 @@ void copy_runs(const Runs&, const Runs&, cu::Stream) { refuse(); }
 cu::Context current_context() { refuse(); }
 void reach(cu::Context) { refuse(); }
 }  // namespace attune::runtime::cuda
+
+namespace attune::runtime::emulated {
+
+void emulate(const Gpu&) {
+  throw Error("no-device", "there is no GPU to emulate", {}, cuda::find_driver().why, "build it with ATTUNE_CUDA=ON");
+}
+Gpu gpu_of(std::string_view) { return {}; }
+
+}  // namespace attune::runtime::emulated
