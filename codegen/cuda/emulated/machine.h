@@ -34,12 +34,12 @@ enum class Operands { bf16, f16, tf32, e4m3 };
 /// A product of a group of four warps: acc[64 x n] (+)= A[64 x k] B[k x n], `steps` times, each further along k.
 struct GroupProduct {
   float* acc;
-  const unsigned* a;     ///< in registers, 4 words a step; null: a_at says where
+  const unsigned* a;              ///< in registers, 4 words a step; null: a_at says where
   unsigned long long a_at, b_at;  ///< descriptors
   int n, steps;
-  int a_step, b_step;    ///< what a step adds to a descriptor
+  int a_step, b_step;  ///< what a step adds to a descriptor
   bool a_turned, b_turned;
-  bool add;              ///< false: acc is overwritten
+  bool add;  ///< false: acc is overwritten
   Operands operands;
 };
 

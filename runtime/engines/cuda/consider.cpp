@@ -104,8 +104,8 @@ void require_compiler() {
   const Platform& on = platform();
   if (!on.compiler().empty()) return;
   if (&on != &nvidia())
-    throw Error("no-compiler", "there is no compiler of C++, which compiles kernels that are emulated", {}, on.refusal(),
-                "install g++ or clang++");
+    throw Error("no-compiler", "there is no compiler of C++, which compiles kernels that are emulated", {},
+                on.refusal(), "install g++ or clang++");
   throw Error("no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, on.refusal(),
               "install it: libnvrtc of CUDA 12 or 13; or load a bundle that has the kernel, see docs/offline.md");
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <deque>
+#include <map>
 #include <mutex>
 
 #include <dlfcn.h>
@@ -163,9 +164,10 @@ int device_count() {
 
 const Facts& facts(int index) {
   static std::mutex mutex;
-  static std::deque<Facts>& known = *new std::deque<Facts>;
+  static auto& all = *new std::map<std::uint64_t, std::deque<Facts>>;
   driver();
   const std::lock_guard lock(mutex);
+  std::deque<Facts>& known = all[platform().generation()];
   if (known.empty())
     for (int i = 0, count = device_count(); i < count; ++i) known.push_back(ask(i));
   if (index < 0 || static_cast<std::size_t>(index) >= known.size())

@@ -5,7 +5,6 @@
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/streams.h"
-#include "runtime/engines/emulated/emulated.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -54,12 +53,3 @@ void copy_runs(const Runs&, const Runs&, cu::Stream) { refuse(); }
 cu::Context current_context() { refuse(); }
 void reach(cu::Context) { refuse(); }
 }  // namespace attune::runtime::cuda
-
-namespace attune::runtime::emulated {
-
-void emulate(const Gpu&) {
-  throw Error("no-device", "there is no GPU to emulate", {}, cuda::find_driver().why, "build it with ATTUNE_CUDA=ON");
-}
-Gpu gpu_of(std::string_view) { return {}; }
-
-}  // namespace attune::runtime::emulated

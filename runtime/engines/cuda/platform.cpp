@@ -16,6 +16,7 @@ std::atomic<const Platform*> used{nullptr};
 const Platform& nvidia() {
   static const Platform& all = *new Platform{
       .driver = &find_nvidia_driver,
+      .generation = [] { return std::uint64_t{0}; },
       .kind = "cubin",
       .compiler =
           [] { return nvrtc() ? fmt::format("{} {}.{}", nvrtc().build, nvrtc().major, nvrtc().minor) : std::string(); },

@@ -2,6 +2,7 @@
 // another one was put in their place
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "runtime/engines/cuda/driver.h"
@@ -11,7 +12,9 @@ namespace attune::runtime::cuda {
 
 struct Platform {
   const Found& (*driver)() = nullptr;
-  std::string kind;      ///< of what is compiled, in the cache
+  /// Another number where the devices have become others.
+  std::uint64_t (*generation)() = nullptr;
+  std::string kind;                     ///< of what is compiled, in the cache
   std::string (*compiler)() = nullptr;  ///< its exact version; empty: there is none
   std::string (*refusal)() = nullptr;   ///< why there is none
   /// What the compiler is given besides the page and the library's device files.

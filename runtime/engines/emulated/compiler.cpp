@@ -93,9 +93,7 @@ const HostCompiler& host_compiler() {
   return one;
 }
 
-std::string further_input() {
-  return fmt::format("{}\n{}\n{}\n", codegen::emulated_headers_digest(), flags(), entry);
-}
+std::string further_input() { return fmt::format("{}\n{}\n{}\n", codegen::emulated_headers_digest(), flags(), entry); }
 
 cuda::Binary compile(const codegen::Source& source) {
   static std::atomic<unsigned> pages{0};
@@ -106,9 +104,9 @@ cuda::Binary compile(const codegen::Source& source) {
   for (const codegen::Header& one : source.headers) write_below(own, one.name, without_shared(one.name, one.text));
   write_below(own, source.name + ".cu", source.text + fmt::format(fmt::runtime(entry), source.symbol, source.name));
   const std::string command = fmt::format(
-      "cd {0} && {1} {2} -D__CUDA_ARCH__={3}0 -I{4} -I{5} -ffile-prefix-map={4}/= {6} -o {7}", quoted(folder().string()),
-      host_compiler().command, flags(), arch_of(source), quoted(own.string()), quoted(folder().string()),
-      quoted((own / (source.name + ".cu")).string()), quoted(made.string()));
+      "cd {0} && {1} {2} -D__CUDA_ARCH__={3}0 -I{4} -I{5} -ffile-prefix-map={4}/= {6} -o {7}",
+      quoted(folder().string()), host_compiler().command, flags(), arch_of(source), quoted(own.string()),
+      quoted(folder().string()), quoted((own / (source.name + ".cu")).string()), quoted(made.string()));
   const Ran one = ran(command);
   if (one.status != 0)
     throw Bug(fmt::format("{} refuses a page:\n{}\n{}\n{}", host_compiler().version, one.said, command, source.text));

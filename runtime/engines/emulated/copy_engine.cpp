@@ -16,8 +16,8 @@ constexpr unsigned row_bytes = 128;
 PhaseBarrier& phase_barrier(Runner& runner, Block& block, unsigned at, Site from) {
   const auto found = block.phases.find(at);
   if (found == block.phases.end())
-    runner.fail(fmt::format("there is no mbarrier at {} of shared memory: none was initialised", at - first_shared), from,
-                block);
+    runner.fail(fmt::format("there is no mbarrier at {} of shared memory: none was initialised", at - first_shared),
+                from, block);
   return found->second;
 }
 
@@ -46,8 +46,8 @@ void barrier_arrive(unsigned at, unsigned bytes, Site from) {
   Runner& runner = *running;
   PhaseBarrier& barrier = phase_barrier(runner, runner.block(), at, from);
   if (barrier.missing == 0)
-    runner.fail(fmt::format("the mbarrier that was made at {}:{} has its {} arrivals, and this is one more", barrier.made.file,
-                            barrier.made.line, barrier.arrivals),
+    runner.fail(fmt::format("the mbarrier that was made at {}:{} has its {} arrivals, and this is one more",
+                            barrier.made.file, barrier.made.line, barrier.arrivals),
                 from);
   barrier.last = from;
   barrier.bytes += bytes;
@@ -98,7 +98,8 @@ void each_piece(const Map& map, const Box& box, unsigned into, const Body& body)
 
 void require_fitting(Runner& runner, const Map& map, const Box& box, unsigned at, Site from) {
   if (map.magic != Map::right) runner.fail("the copy engine gets a tensor map that is none", from);
-  if (map.rank != box.rank) runner.fail(fmt::format("a box of rank {} of a tensor of rank {}", box.rank, map.rank), from);
+  if (map.rank != box.rank)
+    runner.fail(fmt::format("a box of rank {} of a tensor of rank {}", box.rank, map.rank), from);
   if (map.box[0] * map.element != row_bytes)
     runner.fail("not emulated yet: boxes whose rows are other than 128 bytes", from);
   if (at % row_bytes != 0) runner.fail("a box's place in shared memory is no multiple of 128", from);

@@ -1,13 +1,13 @@
-// runtime/engines/emulated/driver.cpp — what stands in for NVIDIA's driver: memory of the host, streams that are done at
-// once, kernels that are libraries
+// runtime/engines/emulated/driver.cpp — what stands in for NVIDIA's driver: memory of the host, streams that are done
+// at once, kernels that are libraries
 #include "runtime/engines/emulated/driver.h"
 
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -275,7 +275,8 @@ class Arguments {
     for (unsigned i = 0; const unsigned bytes = kernel.bytes(i); ++i) {
       // Aligned as the widest of them, a tensor map.
       constexpr std::size_t grain = 64;
-      held_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(grain, (bytes + grain - 1) / grain * grain)), &std::free);
+      held_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(grain, (bytes + grain - 1) / grain * grain)),
+                         &std::free);
       std::memcpy(held_.back().get(), given[i], bytes);
       all_.push_back(held_.back().get());
     }
@@ -337,6 +338,11 @@ const cuda::Found& find_driver() {
                                                      }(),
                                                      ""};
   return found;
+}
+
+std::uint64_t generation() {
+  const std::lock_guard lock(mutex);
+  return static_cast<std::uint64_t>(gpu.arch) << 32 | static_cast<std::uint64_t>(gpu.sms);
 }
 
 void set_gpu(const Gpu& other) {

@@ -10,5 +10,7 @@ namespace attune::runtime::emulated {
 const cuda::Found& find_driver();
 /// The one device that it has.
 void set_gpu(const Gpu& gpu);
+/// Not 0, and another number for each kind of device.
+std::uint64_t generation();
 
 }  // namespace attune::runtime::emulated

@@ -15,6 +15,7 @@ namespace attune::runtime::emulated {
 void emulate(const Gpu& gpu) {
   static const cuda::Platform& platform = *new cuda::Platform{
       .driver = &find_driver,
+      .generation = &generation,
       .kind = "emulated",
       .compiler = [] { return host_compiler().version; },
       .refusal = [] { return host_compiler().refusal; },

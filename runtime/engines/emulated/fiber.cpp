@@ -7,9 +7,7 @@
 
 #include <sys/mman.h>
 
-#if !defined(__x86_64__)
-#include <ucontext.h>
-#endif
+#include <attune/error.h>
 
 namespace attune::runtime::emulated {
 
@@ -54,21 +52,10 @@ Fiber new_fiber(std::byte* stack, void (*body)()) {
 
 #else
 
-void switch_fibers(Fiber& from, const Fiber& to) {
-  ucontext_t here;
-  from.at = &here;
-  swapcontext(&here, static_cast<ucontext_t*>(to.at));
-}
-
-Fiber new_fiber(std::byte* stack, void (*body)()) {
-  // The context lies at the lower end of its own stack.
-  auto* const context = new (stack) ucontext_t;
-  getcontext(context);
-  context->uc_stack.ss_sp = stack + sizeof(ucontext_t);
-  context->uc_stack.ss_size = Stacks::bytes - sizeof(ucontext_t);
-  context->uc_link = nullptr;
-  makecontext(context, body, 0);
-  return {context};
+void switch_fibers(Fiber&, const Fiber&) { throw Bug("fibers switch on x86-64 alone"); }
+Fiber new_fiber(std::byte*, void (*)()) {
+  throw Error("emulated-processor", "GPUs are not emulated on this processor yet", {},
+              "threads of a kernel switch by code that is written for x86-64", "run it on such a machine");
 }
 
 #endif

@@ -1,4 +1,5 @@
-// runtime/engines/emulated/fiber.h — a stack of its own for each thread of an emulated kernel, and switches between them
+// runtime/engines/emulated/fiber.h — a stack of its own for each thread of an emulated kernel, and switches between
+// them
 #pragma once
 
 #include <cstddef>

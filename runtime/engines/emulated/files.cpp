@@ -22,7 +22,8 @@ struct Folder {
     std::string name = (fs::temp_directory_path() / "attune-emulated-XXXXXX").string();
     if (!mkdtemp(name.data()))
       throw Error("emulated-folder", "there is no folder for kernels that are emulated", {},
-                  "none can be made in " + fs::temp_directory_path().string(), "set TMPDIR to a folder that you may write");
+                  "none can be made in " + fs::temp_directory_path().string(),
+                  "set TMPDIR to a folder that you may write");
     path = name;
   }
   ~Folder() {
@@ -37,8 +38,8 @@ std::string asked_for(const std::string& indent, const std::string& type, const 
   static const std::regex one(R"((\w+)((?:\[[^\]]*\])*)\s*(?:,\s*|$))");
   std::string out = indent;
   for (std::sregex_iterator i(declarators.begin(), declarators.end(), one), end; i != end; ++i)
-    out += fmt::format("auto& {0} = attune::emulated::shared_variable<{1}{2}>(\"{3} {0}\"); ", i->str(1), type, i->str(2),
-                       place);
+    out += fmt::format("auto& {0} = attune::emulated::shared_variable<{1}{2}>(\"{3} {0}\"); ", i->str(1), type,
+                       i->str(2), place);
   return out;
 }
 
@@ -84,8 +85,9 @@ void write_below(const fs::path& in, std::string_view name, std::string_view tex
   std::ofstream out(path, std::ios::binary);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
   out.close();
-  if (!out) throw Error("emulated-folder", fmt::format("{} cannot be written", path.string()), {}, "the disk may be full",
-                        "set TMPDIR to a folder with room");
+  if (!out)
+    throw Error("emulated-folder", fmt::format("{} cannot be written", path.string()), {}, "the disk may be full",
+                "set TMPDIR to a folder with room");
 }
 
 void write_device_files() {
@@ -94,7 +96,8 @@ void write_device_files() {
     for (const codegen::Header& one : codegen::headers())
       if (!one.name.starts_with("codegen/cuda/ptx/"))
         write_below(folder(), one.name, without_shared(one.name, one.text));
-    for (const codegen::Header& one : codegen::emulated_headers()) write_below(folder(), name_in_tree(one.name), one.text);
+    for (const codegen::Header& one : codegen::emulated_headers())
+      write_below(folder(), name_in_tree(one.name), one.text);
   });
 }
 

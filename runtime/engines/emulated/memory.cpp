@@ -1,5 +1,5 @@
-// runtime/engines/emulated/memory.cpp — shared memory by its addresses, copies of threads into it, and numbers that keep
-// their denormals
+// runtime/engines/emulated/memory.cpp — shared memory by its addresses, copies of threads into it, and numbers that
+// keep their denormals
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -107,7 +107,8 @@ float f32_of_f64(double x, bool towards_zero) {
     return std::bit_cast<float>(sign | static_cast<std::uint32_t>(towards_zero ? std::trunc(steps) : std::rint(steps)));
   }
   const float nearest = static_cast<float>(x);
-  if (!towards_zero || std::isnan(x) || std::isinf(x) || std::fabs(static_cast<double>(nearest)) <= size) return nearest;
+  if (!towards_zero || std::isnan(x) || std::isinf(x) || std::fabs(static_cast<double>(nearest)) <= size)
+    return nearest;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) - 1);
 }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -50,8 +51,19 @@ struct Elements {
   }
 };
 
-/// c[16 x n] += a[16 x k] b[k x n], all by rows.
+/// c[16 x n] += a[16 x k] b[k x n], all by rows. `Sum`: of a step; of products of f32 all bits count, as the hardware
+/// rounds once a step.
+template <class Sum = float>
 void add_product(float* c, const float* a, const float* b, int k, int n) {
+  if constexpr (!std::is_same_v<Sum, float>) {
+    for (int row = 0; row < 16; ++row)
+      for (int j = 0; j < n; ++j) {
+        Sum sum = c[row * n + j];
+        for (int i = 0; i < k; ++i) sum += static_cast<Sum>(a[row * k + i]) * static_cast<Sum>(b[i * n + j]);
+        c[row * n + j] = static_cast<float>(sum);
+      }
+    return;
+  }
   for (int row = 0; row < 16; ++row)
     for (int i = 0; i < k; ++i) {
       const float x = a[row * k + i];
@@ -86,11 +98,11 @@ void multiply_warp(void* const* parts, unsigned) {
     take_a(e, part(lane)->a, lane, a.data(), k);
     for (int w = 0; w < 2; ++w)
       for (int i = 0; i < each; ++i)
-        b[static_cast<std::size_t>((each * (static_cast<int>(lane) % 4 + 4 * w) + i) * n) + lane / 4] =
-            e.at(part(lane)->b[w], i);
+        b[static_cast<std::size_t>((each * (static_cast<int>(lane) % 4 + 4 * w) + i) * n) + lane / 4] = e.at(
+            part(lane)->b[w], i);
     for (std::size_t i = 0; i < 4; ++i) c[place(lane, i)] = part(lane)->c[i];
   }
-  add_product(c.data(), a.data(), b.data(), k, n);
+  add_product<std::conditional_t<of == Operands::tf32, double, float>>(c.data(), a.data(), b.data(), k, n);
   for (std::size_t lane = 0; lane < lanes; ++lane)
     if (part(lane))
       for (std::size_t i = 0; i < 4; ++i) part(lane)->c[i] = c[place(lane, i)];
@@ -156,7 +168,8 @@ std::vector<float> operands_of(Runner& runner, Warp& warp, const PendingProduct&
                      one.at);
       for (int row = 0; row < 16; ++row)
         for (int i = 0; i < k; ++i)
-          to[row * k + i] = e.at(a.bits(static_cast<unsigned>(16 * (warp.index % 4) + row), static_cast<unsigned>(i)), 0);
+          to[row * k + i] = e.at(a.bits(static_cast<unsigned>(16 * (warp.index % 4) + row), static_cast<unsigned>(i)),
+                                 0);
     }
     to += 16 * k;
     const Matrix b(runner, *warp.block, p.b_at + static_cast<unsigned long long>(step * p.b_step), p.b_turned, size,
@@ -224,7 +237,8 @@ void begin_product(void* const* parts, unsigned mask) {
   Warp& warp = runner.warp();
   const auto& first = *static_cast<const AskedProduct*>(parts[0]);
   if (mask != ~0u) runner.fail("wgmma of a warp of which lanes have ended", first.at);
-  PendingProduct one{.what = first, .accumulator = accumulator_of(runner, warp, parts, first, first.at), .at = first.at};
+  PendingProduct one{
+      .what = first, .accumulator = accumulator_of(runner, warp, parts, first, first.at), .at = first.at};
   ++warp.accumulators[one.accumulator].under_way;
   if (first.a)
     for (std::size_t lane = 0; lane < lanes; ++lane) {
@@ -267,7 +281,8 @@ void fill_in_products(Machine& machine) {
   };
   machine.group_commit = [](Site at) {
     emulated::machine().together(
-        ~0u, "wgmma.commit_group", [](void* const*, unsigned) { running->warp().products.emplace_back(); }, nullptr, at);
+        ~0u, "wgmma.commit_group", [](void* const*, unsigned) { running->warp().products.emplace_back(); }, nullptr,
+        at);
   };
   machine.group_wait = &group_wait;
 }

@@ -263,8 +263,8 @@ void Runner::stop(std::string why) {
   throw Bug("a launch that has failed goes on");
 }
 void Runner::refuse() const {
-  throw Error("emulated-kernel", fmt::format("{}, emulated, does what a GPU does not allow", launch_.kernel), {}, failed_,
-              fmt::format("mend it there; the same happens again with seed {}", launch_.seed));
+  throw Error("emulated-kernel", fmt::format("{}, emulated, does what a GPU does not allow", launch_.kernel), {},
+              failed_, fmt::format("mend it there; the same happens again with seed {}", launch_.seed));
 }
 
 void Runner::deadlock() {
@@ -279,8 +279,8 @@ void Runner::deadlock() {
         }
   std::string all;
   for (const auto& [what, who] : waits)
-    all += fmt::format("{}{} thread{} ({}{}) wait for {}", all.empty() ? "" : "; ", who.first, who.first == 1 ? "" : "s",
-                       who.first == 1 ? "" : "the first: ", who.second, what);
+    all += fmt::format("{}{} thread{} ({}{}) wait for {}", all.empty() ? "" : "; ", who.first,
+                       who.first == 1 ? "" : "s", who.first == 1 ? "" : "the first: ", who.second, what);
   failed_ = "no thread can go on: " + all;
 }
 
@@ -290,8 +290,9 @@ void Runner::end_blocks() {
     if (cluster->live > 0) return false;
     for (const auto& block : cluster->blocks) {
       if (!block->loads.empty())
-        failed_ = fmt::format("block ({}, {}, {}) ends while a box is on its way into its shared memory, asked for at {}",
-                              block->index.x, block->index.y, block->index.z, place_of(block->loads[0].at));
+        failed_ = fmt::format(
+            "block ({}, {}, {}) ends while a box is on its way into its shared memory, asked for at {}", block->index.x,
+            block->index.y, block->index.z, place_of(block->loads[0].at));
       for (const auto& warp : block->warps) {
         if (warp->listed) {
           ready_.erase(std::find(ready_.begin(), ready_.end(), warp.get()));

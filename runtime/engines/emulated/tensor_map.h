@@ -12,7 +12,7 @@ namespace attune::runtime::emulated {
 struct Map {
   static constexpr std::uint32_t right = 0x6d617073;
   std::uint32_t magic = 0;
-  std::uint16_t rank = 0, element = 0;             ///< bytes of an element
+  std::uint16_t rank = 0, element = 0;  ///< bytes of an element
   const std::byte* first = nullptr;
   std::array<std::uint64_t, 4> strides{};  ///< bytes, of the dimensions from 1 on
   std::array<std::uint32_t, 5> extents{};

@@ -30,8 +30,8 @@ void together(unsigned mask, const char* what, Together* run, void* mine, Site a
     found = warp.meetings.end() - 1;
   } else if (found->run != run || found->at.line != at.line) {
     // Two copies of one place in a page, as an unrolled loop has them, are one place.
-    runner.fail(fmt::format("lanes of a warp part: this one is at {}, and another one at {} at {}:{}", what, found->what,
-                            found->at.file, found->at.line),
+    runner.fail(fmt::format("lanes of a warp part: this one is at {}, and another one at {} at {}:{}", what,
+                            found->what, found->at.file, found->at.line),
                 at);
   }
   found->here |= bit;
@@ -60,7 +60,8 @@ int meet(int id, int threads, bool waits, bool yes, Site at) {
   NamedBarrier& barrier = block.barriers[static_cast<std::size_t>(id)];
   const bool all = threads == 0;
   if (all) threads = -1;
-  if (!all && threads % 32 != 0) runner.fail(fmt::format("barrier {} of {} threads, no multiple of 32", id, threads), at);
+  if (!all && threads % 32 != 0)
+    runner.fail(fmt::format("barrier {} of {} threads, no multiple of 32", id, threads), at);
   if (barrier.here > 0 && barrier.threads != threads)
     runner.fail(fmt::format("barrier {} of {} threads, which another one calls one of {} at {}:{}", id, threads,
                             barrier.threads, barrier.at.file, barrier.at.line),

@@ -4,12 +4,12 @@
 namespace attune {
 
 /// An f32 with `drop` bits of its fraction less, rounded to nearest even, as bits; NaN stays one.
-inline unsigned bf16_of(float x) {
+inline unsigned bits_of_bf16(float x) {
   const unsigned bits = __builtin_bit_cast(unsigned, x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
   return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }
-inline unsigned f16_of(float x) {
+inline unsigned bits_of_f16(float x) {
   const unsigned bits = __builtin_bit_cast(unsigned, x), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
   if (size > 0x7f800000u) return 0x7fff;
   if (size >= 0x477ff000u) return sign | 0x7c00;  // 65520 and more round to infinity
@@ -33,11 +33,11 @@ inline float f32_of_f16(unsigned short x) {
     bits = __builtin_bit_cast(unsigned, static_cast<float>(fraction) * 0x1p-24f);
   return __builtin_bit_cast(float, sign | bits);
 }
-inline unsigned bf16_pair_of(float low, float high) { return bf16_of(low) | bf16_of(high) << 16; }
-inline unsigned f16_pair_of(float low, float high) { return f16_of(low) | f16_of(high) << 16; }
+inline unsigned bf16_pair_of(float low, float high) { return bits_of_bf16(low) | bits_of_bf16(high) << 16; }
+inline unsigned f16_pair_of(float low, float high) { return bits_of_f16(low) | bits_of_f16(high) << 16; }
 
 /// To nearest even; what is beyond 448 becomes 448, and NaN stays one.
-inline unsigned e4m3_of(float x) {
+inline unsigned bits_of_e4m3(float x) {
   const unsigned bits = __builtin_bit_cast(unsigned, x), sign = bits >> 24 & 0x80u;
   const float size = __builtin_fabsf(x);
   if (x != x) return 0x7f;
@@ -47,7 +47,7 @@ inline unsigned e4m3_of(float x) {
   return sign | (from_one + 0x7ffffu + (from_one >> 20 & 1)) >> 20;
 }
 inline unsigned pack_e4m3(float a, float b, float c, float d) {
-  return e4m3_of(a) | e4m3_of(b) << 8 | e4m3_of(c) << 16 | e4m3_of(d) << 24;
+  return bits_of_e4m3(a) | bits_of_e4m3(b) << 8 | bits_of_e4m3(c) << 16 | bits_of_e4m3(d) << 24;
 }
 inline unsigned tf32(unsigned x) {
   if ((x & 0x7f800000u) == 0x7f800000u) return x & 0xffffe000u | (x & 0x7fffffu ? 0x400000u : 0);
@@ -60,7 +60,7 @@ inline unsigned f16_pair_of_e4m3(unsigned two) {
   const auto one = [](unsigned x) -> unsigned {
     const unsigned sign = (x & 0x80) << 8, size = x & 0x7f;
     if (size == 0x7f) return sign | 0x7fff;
-    if (size < 8) return sign | f16_of(static_cast<float>(size) * 0x1p-9f);
+    if (size < 8) return sign | bits_of_f16(static_cast<float>(size) * 0x1p-9f);
     return sign | ((size << 7) + (8u << 10));
   };
   return one(two & 0xff) | one(two >> 8 & 0xff) << 16;
