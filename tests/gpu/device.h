@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <initializer_list>
 #include <random>
@@ -13,19 +12,13 @@
 #include <vector>
 
 #include "runtime/engines/cuda/driver.h"
-#include "runtime/engines/emulated/emulated.h"
 #include "tests/catch.h"
 #include "tests/numerics/engines.h"
 
 namespace attune::tests {
 
-/// True, with a message, if there is no device to test on. ATTUNE_TEST_EMULATED=sm_90a: it is an emulated one.
+/// True, with a message, if there is no device to test on.
 inline bool skipped() {
-  if (const char* arch = std::getenv("ATTUNE_TEST_EMULATED")) {
-    static const bool once = (runtime::emulated::emulate(runtime::emulated::gpu_of(std::string("emulated:") + arch)),
-                              true);
-    return !once;
-  }
   if (runtime::cuda::device_count() > 0) return false;
   WARN("[skip] no CUDA device: " << runtime::cuda::find_driver().why);
   return true;

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/machine/options.h"
+
 namespace attune::runtime::cuda {
 namespace {
 
@@ -27,8 +29,9 @@ const Platform& nvidia() {
 }
 
 const Platform& platform() {
-  const Platform* const other = used;
-  return other ? *other : nvidia();
+  if (const Platform* const other = used) return *other;
+  static const Platform& usual = options().emulated.empty() ? nvidia() : emulated_platform(options().emulated);
+  return usual;
 }
 
 void use(const Platform& other) { used = &other; }

@@ -25,6 +25,8 @@ struct Platform {
 /// NVIDIA's libraries.
 const Platform& nvidia();
 const Platform& platform();
+/// The one that options().emulated names: of the room emulated, which knows this one.
+const Platform& emulated_platform(const std::string& gpu);
 /// From now on, for all threads. Calls that were made before must have ended, and none of their kernels is used again.
 void use(const Platform& other);
 

@@ -2,6 +2,7 @@
 // library of the host
 #include "runtime/engines/emulated/compiler.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -81,6 +82,25 @@ int arch_of(const codegen::Source& source) {
   throw Bug("a page says no architecture");
 }
 
+std::vector<Patch>& patches() {
+  static std::vector<Patch> all;
+  return all;
+}
+
+/// Changed files stand before the others.
+void write_patched(const fs::path& own) {
+  for (const Patch& one : patches()) {
+    const auto all = codegen::headers();
+    const auto file = std::ranges::find(all, one.file, &codegen::Header::name);
+    if (file == all.end()) throw Bug(fmt::format("there is no device file {} to patch", one.file));
+    std::string text = file->text;
+    const std::size_t at = text.find(one.from);
+    if (at == std::string::npos) throw Bug(fmt::format("{} does not hold what is to be patched: {}", one.file, one.from));
+    text.replace(at, one.from.size(), one.to);
+    write_below(own, one.file, without_shared(one.file, text));
+  }
+}
+
 std::string bytes_of(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -93,7 +113,13 @@ const HostCompiler& host_compiler() {
   return one;
 }
 
-std::string further_input() { return fmt::format("{}\n{}\n{}\n", codegen::emulated_headers_digest(), flags(), entry); }
+std::string further_input() {
+  std::string out = fmt::format("{}\n{}\n{}\n", codegen::emulated_headers_digest(), flags(), entry);
+  for (const Patch& one : patches()) out += fmt::format("{}\n{}\n{}\n", one.file, one.from, one.to);
+  return out;
+}
+
+void set_patches(std::vector<Patch> of) { patches() = std::move(of); }
 
 cuda::Binary compile(const codegen::Source& source) {
   static std::atomic<unsigned> pages{0};
@@ -102,9 +128,10 @@ cuda::Binary compile(const codegen::Source& source) {
   const unsigned number = pages++;
   const fs::path own = folder() / fmt::format("page{}", number), made = own / "kernel.so";
   for (const codegen::Header& one : source.headers) write_below(own, one.name, without_shared(one.name, one.text));
+  write_patched(own);
   write_below(own, source.name + ".cu", source.text + fmt::format(fmt::runtime(entry), source.symbol, source.name));
   const std::string command = fmt::format(
-      "cd {0} && {1} {2} -D__CUDA_ARCH__={3}0 -I{4} -I{5} -ffile-prefix-map={4}/= {6} -o {7}",
+      "cd {0} && {1} {2} -D__CUDA_ARCH__={3}0 -I{4} -I{5} -ffile-prefix-map={4}/= -ffile-prefix-map={5}/= {6} -o {7}",
       quoted(folder().string()), host_compiler().command, flags(), arch_of(source), quoted(own.string()),
       quoted(folder().string()), quoted((own / (source.name + ".cu")).string()), quoted(made.string()));
   const Ran one = ran(command);

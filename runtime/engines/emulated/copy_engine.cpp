@@ -2,6 +2,7 @@
 // arrive in any order
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -22,12 +23,16 @@ PhaseBarrier& phase_barrier(Runner& runner, Block& block, unsigned at, Site from
 }
 
 /// Ends the phase if all have arrived.
-void end_phase(Runner& runner, PhaseBarrier& barrier) {
+void end_phase(Runner& runner, Shadow& shadow, PhaseBarrier& barrier) {
   if (barrier.missing > 0 || barrier.bytes != 0) return;
   ++barrier.phase;
   barrier.missing = barrier.arrivals;
+  barrier.known = std::exchange(barrier.next, {});
+  for (const auto& [at, bytes] : barrier.copies) shadow.end_copy(at, bytes);
+  barrier.copies.clear();
   std::erase_if(barrier.waiting, [&](const auto& one) {
     if ((barrier.phase & 1) == one.second) return false;
+    hear(*one.first, barrier.known);
     runner.wake(*one.first);
     return true;
   });
@@ -50,16 +55,19 @@ void barrier_arrive(unsigned at, unsigned bytes, Site from) {
                             barrier.made.file, barrier.made.line, barrier.arrivals),
                 from);
   barrier.last = from;
+  barrier.next.hear(runner.warp().known);
+  tick(runner.warp());
   barrier.bytes += bytes;
   --barrier.missing;
-  end_phase(runner, barrier);
+  end_phase(runner, *runner.block().shadow, barrier);
+  runner.may_let_others_run();
 }
 
 void barrier_wait(unsigned at, unsigned parity, Site from) {
   Runner& runner = *running;
   PhaseBarrier& barrier = phase_barrier(runner, runner.block(), at, from);
   if (parity > 1) runner.fail(fmt::format("an mbarrier has phases of parity 0 and 1, not {}", parity), from);
-  if ((barrier.phase & 1) != parity) return;
+  if ((barrier.phase & 1) != parity) return hear(runner.lane(), barrier.known);
   barrier.waiting.emplace_back(&runner.lane(), parity);
   runner.wait("an mbarrier", from);
 }
@@ -113,6 +121,11 @@ void load_box(unsigned into, const Box* box, unsigned barrier, Site at) {
   std::memcpy(load.map.data(), box->map, load.map.size());
   require_fitting(runner, map_of(load.map), *box, into, at);
   phase_barrier(runner, runner.block(), barrier, at);
+  load.known = runner.warp().known;
+  require_none(runner,
+               runner.block().shadow->begin_copy(into, map_of(load.map).bytes(), toucher(runner.lane(), runner.block()),
+                                                 load.known, at),
+               at);
   if (runner.chance(5))
     arrive(runner, runner.block(), load);
   else
@@ -153,8 +166,15 @@ void write(const Store& store) {
   }
 }
 
+unsigned bytes_of(const Store& store) { return store.box ? map_of(store.map).bytes() : store.bytes; }
+
 void begin_store(Store store) {
   Runner& runner = *running;
+  Toucher by = toucher(runner.lane(), runner.block());
+  by.fences = runner.lane().fences_heard;
+  require_none(runner,
+               runner.block().shadow->begin_store(store.from, bytes_of(store), by, runner.warp().known, store.at),
+               store.at);
   if (runner.chance(5)) read(runner, runner.block(), store);
   runner.lane().stores.back().push_back(std::move(store));
 }
@@ -179,7 +199,10 @@ void store_wait(bool read_only, Site) {
   Runner& runner = *running;
   Lane& lane = runner.lane();
   for (std::size_t i = 0; i + 1 < lane.stores.size(); ++i)
-    for (Store& one : lane.stores[i]) read(runner, runner.block(), one);
+    for (Store& one : lane.stores[i]) {
+      read(runner, runner.block(), one);
+      if (!std::exchange(one.waited_for, true)) runner.block().shadow->end_store(one.from, bytes_of(one));
+    }
   if (read_only && runner.chance(8)) return;
   while (lane.stores.size() > 1) {
     for (const Store& one : lane.stores.front()) write(one);
@@ -198,11 +221,13 @@ void arrive(Runner& runner, Block& block, const Load& load) {
   });
   PhaseBarrier& barrier = phase_barrier(runner, block, load.barrier, load.at);
   barrier.bytes -= map.bytes();
+  barrier.next.hear(load.known);
+  barrier.copies.emplace_back(load.into, map.bytes());
   if (barrier.missing == 0 && barrier.bytes < 0)
     runner.fail(fmt::format("a box brings {} bytes more than the mbarrier expects, as it was told at {}:{}",
                             -barrier.bytes, barrier.last.file, barrier.last.line),
                 load.at, block);
-  end_phase(runner, barrier);
+  end_phase(runner, *block.shadow, barrier);
 }
 
 void require_stores_read(Runner& runner, Lane& lane) {
@@ -224,8 +249,10 @@ void fill_in_copies(Machine& machine) {
   machine.store_bulk = &store_bulk;
   machine.store_commit = [](Site) { running->lane().stores.emplace_back(); };
   machine.store_wait = &store_wait;
-  // Its absence is not looked for.
-  machine.proxy_fence = [](bool, Site) {};
+  machine.proxy_fence = [](bool, Site) {
+    Runner& runner = *running;
+    ++runner.block().shadow->fences(toucher(runner.lane(), runner.block()));
+  };
   machine.barrier_init = &barrier_init;
   machine.barrier_arrive = &barrier_arrive;
   machine.barrier_wait = &barrier_wait;

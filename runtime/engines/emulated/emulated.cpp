@@ -11,9 +11,10 @@
 #include "runtime/engines/emulated/driver.h"
 
 namespace attune::runtime::emulated {
+namespace {
 
-void emulate(const Gpu& gpu) {
-  static const cuda::Platform& platform = *new cuda::Platform{
+const cuda::Platform& platform() {
+  static const cuda::Platform& all = *new cuda::Platform{
       .driver = &find_driver,
       .generation = &generation,
       .kind = "emulated",
@@ -21,8 +22,14 @@ void emulate(const Gpu& gpu) {
       .refusal = [] { return host_compiler().refusal; },
       .further = &further_input,
       .compile = [](const codegen::Source& source, cuda::Ptx) { return compile(source); }};
+  return all;
+}
+
+}  // namespace
+
+void emulate(const Gpu& gpu) {
   set_gpu(gpu);
-  cuda::use(platform);
+  cuda::use(platform());
 }
 
 Gpu gpu_of(std::string_view name) {
@@ -59,3 +66,12 @@ Gpu gpu_of(std::string_view name) {
 }
 
 }  // namespace attune::runtime::emulated
+
+namespace attune::runtime::cuda {
+
+const Platform& emulated_platform(const std::string& gpu) {
+  emulated::set_gpu(emulated::gpu_of("emulated:" + gpu));
+  return emulated::platform();
+}
+
+}  // namespace attune::runtime::cuda

@@ -15,6 +15,7 @@
 
 #include "codegen/cuda/emulated/machine.h"
 #include "runtime/engines/emulated/fiber.h"
+#include "runtime/engines/emulated/shadow.h"
 
 namespace attune::runtime::emulated {
 
@@ -30,6 +31,7 @@ struct AsyncCopy {
   unsigned to;
   const void* from;
   int bytes, count;
+  bool arrived = false;
 };
 
 /// What the copy engine takes from shared memory for a thread: a box, or bytes in a row.
@@ -40,6 +42,7 @@ struct Store {
   unsigned from = 0, bytes = 0;
   bool add = false;
   std::vector<std::byte> taken{};  ///< what was read; empty: nothing yet
+  bool waited_for = false;         ///< until it has been read
   Site at;
 };
 
@@ -51,7 +54,8 @@ struct Lane : Thread {
   // What it waits for, as a report says it.
   const char* waits_for = "";
   Site waits_at;
-  int votes = 0;  ///< of the barrier that it has passed
+  int votes = 0;                   ///< of the barrier that it has passed
+  std::uint16_t fences_heard = 0;  ///< how many proxy fences it had passed when it heard of others last
   // The groups of its copies: the last one is not committed yet.
   std::deque<std::vector<AsyncCopy>> copies{1};
   std::deque<std::vector<Store>> stores{1};
@@ -66,6 +70,7 @@ struct Meeting {
   Together* run = nullptr;
   Site at;
   std::array<void*, 32> parts{};
+  bool orders = false;  ///< what lanes did in memory
 };
 
 /// Accumulators of a warp while products are under way: what the lanes see then is NaN.
@@ -80,6 +85,8 @@ struct PendingProduct {
   std::size_t accumulator;
   std::vector<std::uint32_t> a{};  ///< of all lanes, where A is in registers
   std::vector<float> read{};       ///< the operands, where they were read early: A, then B
+  std::vector<unsigned> reads{};   ///< where it reads 16 bytes each
+  bool spoiled = false;            ///< what it reads is of no one or of another: its results are NaN
   Site at;
 };
 
@@ -87,6 +94,7 @@ struct Warp {
   Block* block = nullptr;
   int index = 0;  ///< in its block
   unsigned live = 0, ready = 0;
+  Known known{};
   bool listed = false;  ///< among those of which a lane is ready
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<Meeting> meetings;
@@ -99,6 +107,7 @@ struct Warp {
 /// One of the sixteen barriers of a block.
 struct NamedBarrier {
   int threads = 0, here = 0, votes = 0;  ///< threads 0: no one is here
+  Known known{};
   Site at;
   std::vector<Lane*> waiting;
 };
@@ -109,6 +118,8 @@ struct PhaseBarrier {
   long long bytes = 0;  ///< that are still to come
   unsigned phase = 0;   ///< how many are over
   Site made, last;
+  Known known{}, next{};  ///< of those who arrived for the phases that are over; for the one that is not
+  std::vector<std::pair<unsigned, unsigned>> copies{};  ///< that have arrived for it: their places, and how long they are
   std::vector<std::pair<Lane*, unsigned>> waiting{};  ///< and the parity
 };
 
@@ -118,6 +129,7 @@ struct Load {
   std::array<std::byte, 128> map{};
   unsigned into, barrier;
   Site at;
+  Known known{};  ///< what its thread knew when it asked for it
 };
 
 struct Cluster {
@@ -131,6 +143,7 @@ struct Block {
   int rank = 0;  ///< in its cluster
   Extent index{};
   std::vector<std::byte> memory;  ///< shared memory, by its addresses
+  std::unique_ptr<Shadow> shadow;
   unsigned dynamic_end = 0, end = 0;
   std::unordered_map<std::string, unsigned> variables;
   std::vector<std::unique_ptr<Warp>> warps;
@@ -160,5 +173,7 @@ struct LaunchOf {
 
 /// Runs all blocks; throws an Error if the kernel does what a GPU does not allow.
 void run(const LaunchOf& launch);
+/// What kernels of this process did that is wrong unless they do not use what comes of it; forgets it.
+std::vector<std::string> take_doubts();
 
 }  // namespace attune::runtime::emulated

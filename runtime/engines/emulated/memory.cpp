@@ -19,15 +19,40 @@ std::byte* shared_bytes(Runner& runner, Block& block, unsigned at, unsigned byte
   return block.memory.data() + at;
 }
 
+void require_none(Runner& runner, const Conflict& conflict, Site at) {
+  if (!conflict.what) return;
+  runner.fail(fmt::format("{} thread {} at {}:{}", conflict.what, 32 * conflict.with.warp + conflict.with.lane,
+                          conflict.at.file, conflict.at.line),
+              at);
+}
+
 namespace {
 
-void* shared(unsigned address, unsigned bytes, Touch, Site at) {
+void* placed(unsigned address, unsigned bytes, Site at) {
   Runner& runner = *running;
   if (address % bytes != 0)
     runner.fail(fmt::format("it touches {} bytes of shared memory at {}, which is no multiple of {}", bytes,
                             static_cast<long long>(address) - first_shared, bytes),
                 at);
   return shared_bytes(runner, runner.block(), address, bytes, at);
+}
+
+void* shared(unsigned address, unsigned bytes, Touch touch, Site at) {
+  Runner& runner = *running;
+  auto* const out = static_cast<std::byte*>(placed(address, bytes, at));
+  Shadow& shadow = *runner.block().shadow;
+  const Toucher by = toucher(runner.lane(), runner.block());
+  if (touch == Touch::write) {
+    require_none(runner, shadow.write(address, bytes, by, runner.warp().known, at), at);
+    return out;
+  }
+  // What a kernel writes by pointers is not seen; it is hardly all ones, as memory is at first.
+  if (shadow.unwritten(address, bytes) && std::all_of(out, out + bytes, [](std::byte x) { return x == std::byte{0xff}; }))
+    runner.fail(fmt::format("it reads {} bytes of shared memory at {}, where nothing was written", bytes,
+                            address - first_shared),
+                at);
+  require_none(runner, shadow.read(address, bytes, by, runner.warp().known, at), at);
+  return out;
 }
 
 void* shared_variable(const char* name, unsigned bytes, unsigned alignment) {
@@ -65,13 +90,18 @@ void copy_async(unsigned to, const void* from, int bytes, int count, Site at) {
   if (count > 0 && reinterpret_cast<std::uintptr_t>(from) % static_cast<unsigned>(bytes) != 0)
     runner.fail(fmt::format("cp.async of {} bytes from an address that is no multiple of that", bytes), at);
   if (count < 0 || count > bytes) runner.fail(fmt::format("cp.async of {} of {} bytes", count, bytes), at);
-  shared(to, static_cast<unsigned>(bytes), Touch::write, at);
-  const AsyncCopy one{to, from, bytes, count};
+  placed(to, static_cast<unsigned>(bytes), at);
+  require_none(runner,
+               runner.block().shadow->begin_copy(to, static_cast<unsigned>(bytes), toucher(runner.lane(), runner.block()),
+                                                 runner.warp().known, at),
+               at);
+  AsyncCopy one{to, from, bytes, count};
   // It may arrive at once, or at last.
-  if (runner.chance(6))
+  if (runner.chance(6)) {
     arrive(runner, one);
-  else
-    runner.lane().copies.back().push_back(one);
+    one.arrived = true;
+  }
+  runner.lane().copies.back().push_back(one);
 }
 
 void copy_wait(int pending, Site) {
@@ -81,7 +111,8 @@ void copy_wait(int pending, Site) {
     auto& group = groups.front();
     while (!group.empty()) {
       const std::size_t i = runner.below(group.size());
-      arrive(runner, group[i]);
+      if (!group[i].arrived) arrive(runner, group[i]);
+      runner.block().shadow->end_copy(group[i].to, static_cast<unsigned>(group[i].bytes));
       group[i] = group.back();
       group.pop_back();
     }

@@ -1,7 +1,7 @@
 // runtime/engines/emulated/no_cuda.cpp — GPUs that are emulated in a build without the CUDA engine: there are none
 #include <attune/error.h>
 
-#include "runtime/engines/cuda/driver.h"
+#include "runtime/engines/cuda/platform.h"
 #include "runtime/engines/emulated/emulated.h"
 
 namespace attune::runtime::emulated {
@@ -13,3 +13,9 @@ void emulate(const Gpu&) {
 Gpu gpu_of(std::string_view) { return {}; }
 
 }  // namespace attune::runtime::emulated
+
+namespace attune::runtime::cuda {
+
+const Platform& emulated_platform(const std::string&) { return nvidia(); }
+
+}  // namespace attune::runtime::cuda

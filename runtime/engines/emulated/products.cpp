@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -128,12 +129,21 @@ class Matrix {
     if (rows_ != 1024) runner.fail("wgmma with rows in groups of other than 1024 bytes", at);
   }
 
+  /// Calls body with the address of each 16 bytes of rows or columns [first, end), of so much k.
+  template <class Body>
+  void each_piece(unsigned first, unsigned end, unsigned k, const Body& body) const {
+    const unsigned many = 16 / element_;
+    if (turned_)
+      for (unsigned i = 0; i < k; ++i)
+        for (unsigned j = first; j < end; j += many) body(address(j, i));
+    else
+      for (unsigned j = first; j < end; ++j)
+        for (unsigned i = 0; i < k; i += many) body(address(j, i));
+  }
+
   /// Of row or column `other`, at k.
   std::uint32_t bits(unsigned other, unsigned k) const {
-    const unsigned row = turned_ ? k : other, byte = (turned_ ? other : k) * element_;
-    const unsigned plain = start_ + byte / 128 * across_ + row / 8 * rows_ + row % 8 * 128 + byte % 128;
-    const unsigned swizzled = plain ^ (plain >> 7 & 7) << 4;
-    const std::byte* const from = shared_bytes(runner_, block_, swizzled, element_, at_);
+    const std::byte* const from = shared_bytes(runner_, block_, address(other, k), element_, at_);
     if (element_ == 1) return static_cast<std::uint32_t>(*from);
     std::uint16_t out = 0;
     std::memcpy(&out, from, sizeof out);
@@ -141,6 +151,12 @@ class Matrix {
   }
 
  private:
+  unsigned address(unsigned other, unsigned k) const {
+    const unsigned row = turned_ ? k : other, byte = (turned_ ? other : k) * element_;
+    const unsigned plain = start_ + byte / 128 * across_ + row / 8 * rows_ + row % 8 * 128 + byte % 128;
+    return plain ^ (plain >> 7 & 7) << 4;
+  }
+
   Runner& runner_;
   Block& block_;
   unsigned start_, across_, rows_, element_;
@@ -180,13 +196,31 @@ std::vector<float> operands_of(Runner& runner, Warp& warp, const PendingProduct&
   return out;
 }
 
+/// Every 16 bytes of shared memory that a product of the warp reads.
+template <class Body>
+void each_piece(Runner& runner, Warp& warp, const PendingProduct& one, const Body& body) {
+  const GroupProduct& p = one.what;
+  const auto k = static_cast<unsigned>(k_of(p.operands)), row = static_cast<unsigned>(16 * (warp.index % 4));
+  for (int step = 0; step < p.steps; ++step) {
+    const auto at = [&](unsigned long long first, int by) { return first + static_cast<unsigned long long>(step * by); };
+    if (!p.a)
+      Matrix(runner, *warp.block, at(p.a_at, p.a_step), p.a_turned, bytes_of(p.operands), one.at)
+          .each_piece(row, row + 16, k, body);
+    Matrix(runner, *warp.block, at(p.b_at, p.b_step), p.b_turned, bytes_of(p.operands), one.at)
+        .each_piece(0, static_cast<unsigned>(p.n), k, body);
+  }
+}
+
 /// Where number i of a lane stands in 16 rows of n.
 std::size_t place_of(std::size_t lane, std::size_t i, std::size_t n) {
   return (lane / 4 + 8 * (i / 2 % 2)) * n + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
 }
 
-void carry_out(Runner& runner, Warp& warp, const PendingProduct& one) {
+void carry_out(Runner& runner, Warp& warp, PendingProduct& one) {
   const GroupProduct& p = one.what;
+  for (const unsigned at : one.reads)
+    if (const Conflict conflict = warp.block->shadow->end_product(at, 16); conflict.what)
+      if (!std::exchange(one.spoiled, true)) runner.doubt(conflict, one.at);
   const std::vector<float> operands = one.read.empty() ? operands_of(runner, warp, one) : one.read;
   Accumulator& acc = warp.accumulators[one.accumulator];
   if (!p.add) std::ranges::fill(acc.value, 0.0f);
@@ -195,6 +229,7 @@ void carry_out(Runner& runner, Warp& warp, const PendingProduct& one) {
     const float* const a = operands.data() + static_cast<std::ptrdiff_t>(step * k) * (16 + p.n);
     add_product(acc.value.data(), a, a + static_cast<std::ptrdiff_t>(16 * k), k, p.n);
   }
+  if (one.spoiled) std::ranges::fill(acc.value, std::nanf(""));
   if (--acc.under_way > 0) return;
   for (std::size_t lane = 0; lane < lanes; ++lane)
     if (acc.at[lane])
@@ -245,6 +280,17 @@ void begin_product(void* const* parts, unsigned mask) {
       const unsigned* const words = static_cast<const AskedProduct*>(parts[lane])->a;
       one.a.insert(one.a.end(), words, words + static_cast<std::ptrdiff_t>(4 * first.steps));
     }
+  Lane& lane = runner.lane();
+  Toucher by = toucher(lane, *warp.block);
+  by.fences = lane.fences_heard;
+  each_piece(runner, warp, one, [&](unsigned at) {
+    shared_bytes(runner, *warp.block, at, 16, one.at);
+    const Conflict conflict = warp.block->shadow->begin_product(at, 16, by, warp.known);
+    if (!conflict.what)
+      one.reads.push_back(at);
+    else if (!std::exchange(one.spoiled, true))
+      runner.doubt(conflict, one.at);
+  });
   // Shared memory is read at once, or as late as may be.
   if (runner.chance(5)) one.read = operands_of(runner, warp, one);
   warp.products.back().push_back(std::move(one));
@@ -263,7 +309,7 @@ void group_wait(int pending, Site at) {
         Warp& warp = running->warp();
         const auto left = static_cast<std::size_t>(*static_cast<const int*>(parts[0]));
         while (warp.products.size() > left + 1) {
-          for (const PendingProduct& one : warp.products.front()) carry_out(*running, warp, one);
+          for (PendingProduct& one : warp.products.front()) carry_out(*running, warp, one);
           warp.products.pop_front();
         }
       },

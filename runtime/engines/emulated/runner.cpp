@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <numeric>
+#include <utility>
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -41,6 +43,9 @@ class Flushed {
 };
 
 std::string place_of(Site at) { return *at.file ? fmt::format("{}:{}", at.file, at.line) : "its end"; }
+
+std::mutex doubts_mutex;
+std::vector<std::string> doubts;  ///< the first of them
 
 std::string name_of(const Lane& lane) {
   return fmt::format("thread {} of block ({}, {}, {})", lane.index.x, lane.block.x, lane.block.y, lane.block.z);
@@ -79,6 +84,7 @@ void Runner::begin_block(Cluster& cluster, unsigned nth) {
   block->dynamic_end = block->end = first_shared + launch_.shared_bytes;
   // Every half, every float of it is NaN.
   block->memory.assign(block->dynamic_end + room_for_variables, std::byte{0xff});
+  block->shadow = std::make_unique<Shadow>(block->memory.size());
   block->live = launch_.threads;
   for (int first = 0; first < launch_.threads; first += static_cast<int>(lanes_of_warp)) {
     auto warp = std::make_unique<Warp>();
@@ -98,6 +104,7 @@ void Runner::begin_block(Cluster& cluster, unsigned nth) {
       warp->lanes.push_back(std::move(lane));
     }
     warp->ready = warp->live;
+    tick(*warp);
     list(*warp);
     block->warps.push_back(std::move(warp));
   }
@@ -186,7 +193,13 @@ void Runner::let_others_run() {
     now_->waits_for = "memory that another thread changes";
     fail("threads wait for memory that no one changes", now_->waits_at);
   }
-  // To the end of the line: of all warps that can run, this one comes last.
+  const std::size_t before = quiet_;
+  step_back();
+  quiet_ = std::max(quiet_, before);
+}
+
+/// Another warp goes on, and this thread later.
+void Runner::step_back() {
   Lane& mine = *now_;
   const std::size_t before = quiet_;
   if (chance(4)) arrive_some();
@@ -195,17 +208,15 @@ void Runner::let_others_run() {
     Warp* const one = ready_[below(ready_.size())];
     if (one->ready && one != mine.warp) other = one;
   }
+  if (!other) arrive_some();
+  wake(mine);
+  quiet_ = before;
   if (!other) {
-    arrive_some();
-    // Nobody else: main may begin other blocks.
-    wake(mine);
-    quiet_ = before;
+    // Main may begin other blocks.
     now_ = nullptr;
     switch_fibers(mine.fiber, main_);
     return;
   }
-  wake(mine);
-  quiet_ = before;
   const int lane = std::countr_zero(other->ready);
   other->ready &= other->ready - 1;
   go(*other->lanes[static_cast<std::size_t>(lane)]);
@@ -253,6 +264,14 @@ void Runner::fail(const std::string& what, Site at) {
 }
 void Runner::fail(const std::string& what, Site at, const Block& of) {
   stop(fmt::format("block ({}, {}, {}): {}, at {}", of.index.x, of.index.y, of.index.z, what, place_of(at)));
+}
+void Runner::doubt(const Conflict& conflict, Site at) {
+  constexpr std::size_t most = 8;
+  const std::string text = fmt::format("{}: {}, at {}: {} thread {} at {}", launch_.kernel, name_of(*now_), place_of(at),
+                                       conflict.what, 32 * conflict.with.warp + conflict.with.lane,
+                                       place_of(conflict.at));
+  const std::lock_guard lock(doubts_mutex);
+  if (doubts.size() < most) doubts.push_back(text);
 }
 void Runner::stop(std::string why) {
   failed_ = std::move(why);
@@ -327,6 +346,11 @@ void Runner::run() {
       deadlock();
   }
   if (!failed_.empty()) refuse();
+}
+
+std::vector<std::string> take_doubts() {
+  const std::lock_guard lock(doubts_mutex);
+  return std::exchange(doubts, {});
 }
 
 void run(const LaunchOf& launch) { Runner(launch).run(); }

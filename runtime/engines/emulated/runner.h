@@ -27,6 +27,10 @@ class Runner {
   void wait(const char* what, Site at);
   /// The same, but it may go on at once.
   void let_others_run();
+  /// The same, by chance: others may be in a hurry.
+  void may_let_others_run() {
+    if (chance(4)) step_back();
+  }
   void wake(Lane& lane);
   /// The running thread is done.
   [[noreturn]] void end_lane();
@@ -34,6 +38,9 @@ class Runner {
   [[noreturn]] void fail(const std::string& what, Site at);
   /// The same, said of this block.
   [[noreturn]] void fail(const std::string& what, Site at, const Block& of);
+
+  /// Remembers it for take_doubts().
+  void doubt(const Conflict& conflict, Site at);
 
   bool chance(unsigned of_16) { return (dice_() & 15) < of_16; }
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(dice_() % n); }
@@ -48,6 +55,7 @@ class Runner {
   void go(Lane& to);
   bool arrive_some();
   void deadlock();
+  void step_back();
   [[noreturn]] void stop(std::string why);
   [[noreturn]] void refuse() const;
 
@@ -76,6 +84,19 @@ void lane_has_ended(Runner& runner, Warp& warp);
 // memory.cpp
 void fill_in_memory(Machine& machine);
 std::byte* shared_bytes(Runner& runner, Block& block, unsigned at, unsigned bytes, Site from);
+inline Toucher toucher(const Lane& lane, const Block& block) {
+  const Toucher out{static_cast<std::uint8_t>(lane.warp->index), static_cast<std::uint8_t>(lane.lane), 0};
+  return {out.warp, out.lane, block.shadow->fences(out)};
+}
+/// What the warp did so far, others hear of; what it does from now on, they do not.
+inline void tick(Warp& warp) { ++warp.known.clock[static_cast<std::size_t>(warp.index)]; }
+/// The lane has heard of what others know.
+inline void hear(Lane& lane, const Known& known) {
+  lane.warp->known.hear(known);
+  lane.fences_heard = toucher(lane, *lane.warp->block).fences;
+}
+/// Fails if there is a conflict.
+void require_none(Runner& runner, const Conflict& conflict, Site at);
 // products.cpp
 void fill_in_products(Machine& machine);
 // copy_engine.cpp

@@ -1,5 +1,6 @@
 // runtime/engines/emulated/together.cpp — what threads of a warp, of a block and of a cluster do together
 #include <algorithm>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -12,11 +13,19 @@ void carry_out(Runner& runner, Warp& warp, std::size_t nth, const Lane* but) {
   const Meeting meeting = warp.meetings[nth];
   warp.meetings.erase(warp.meetings.begin() + static_cast<std::ptrdiff_t>(nth));
   meeting.run(meeting.parts.data(), meeting.here);
+  // Only this lets lanes know of each other's memory.
+  if (meeting.orders) {
+    tick(warp);
+    for (unsigned rest = meeting.here; rest; rest &= rest - 1)
+      hear(*warp.lanes[static_cast<std::size_t>(std::countr_zero(rest))], {});
+  }
   for (unsigned rest = meeting.here; rest; rest &= rest - 1) {
     Lane& lane = *warp.lanes[static_cast<std::size_t>(std::countr_zero(rest))];
     if (&lane != but) runner.wake(lane);
   }
 }
+
+bool is_syncwarp(std::string_view what) { return what == "__syncwarp"; }
 
 void together(unsigned mask, const char* what, Together* run, void* mine, Site at) {
   Runner& runner = *running;
@@ -26,7 +35,7 @@ void together(unsigned mask, const char* what, Together* run, void* mine, Site a
   if (!(mask & bit)) runner.fail(fmt::format("{} of lanes {:#x}, of which it is none", what, mask), at);
   auto found = std::ranges::find(warp.meetings, mask, &Meeting::mask);
   if (found == warp.meetings.end()) {
-    warp.meetings.push_back({.mask = mask, .what = what, .run = run, .at = at});
+    warp.meetings.push_back({.mask = mask, .what = what, .run = run, .at = at, .orders = is_syncwarp(what)});
     found = warp.meetings.end() - 1;
   } else if (found->run != run || found->at.line != at.line) {
     // Two copies of one place in a page, as an unrolled loop has them, are one place.
@@ -46,6 +55,7 @@ void together(unsigned mask, const char* what, Together* run, void* mine, Site a
 void pass(Runner& runner, NamedBarrier& barrier, Lane* but) {
   for (Lane* one : barrier.waiting) {
     one->votes = barrier.votes;
+    hear(*one, barrier.known);
     if (one != but) runner.wake(*one);
   }
   barrier = {};
@@ -70,6 +80,8 @@ int meet(int id, int threads, bool waits, bool yes, Site at) {
     barrier.threads = threads;
     barrier.at = at;
   }
+  barrier.known.hear(lane.warp->known);
+  tick(*lane.warp);
   ++barrier.here;
   barrier.votes += yes;
   if (waits) barrier.waiting.push_back(&lane);
@@ -87,6 +99,10 @@ void meet_cluster(Site at) {
   Runner& runner = *running;
   Lane& lane = runner.lane();
   Cluster& cluster = *runner.block().cluster;
+  // Of a block's own memory: what its threads know is what all of them know.
+  for (const auto& warp : runner.block().warps)
+    if (warp.get() != lane.warp) warp->known.hear(lane.warp->known);
+  tick(*lane.warp);
   cluster.waiting.push_back(&lane);
   if (static_cast<int>(cluster.waiting.size()) < cluster.live) return runner.wait("the cluster", at);
   for (Lane* one : cluster.waiting)
