@@ -34,7 +34,7 @@ struct AsyncCopy {
   bool arrived = false;
 };
 
-/// What the copy engine takes from shared memory for a thread: a box, or bytes in a row.
+/// What TMA takes from shared memory for a thread: a box, or bytes in a row.
 struct Store {
   std::optional<Box> box{};
   std::array<std::byte, 128> map{};  ///< of the box
@@ -119,7 +119,8 @@ struct PhaseBarrier {
   unsigned phase = 0;   ///< how many are over
   Site made, last;
   Known known{}, next{};  ///< of those who arrived for the phases that are over; for the one that is not
-  std::vector<std::pair<unsigned, unsigned>> copies{};  ///< that have arrived for it: their places, and how long they are
+  std::vector<std::pair<unsigned, unsigned>>
+      copies{};                                       ///< that have arrived for it: their places, and how long they are
   std::vector<std::pair<Lane*, unsigned>> waiting{};  ///< and the parity
 };
 

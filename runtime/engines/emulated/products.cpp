@@ -202,7 +202,9 @@ void each_piece(Runner& runner, Warp& warp, const PendingProduct& one, const Bod
   const GroupProduct& p = one.what;
   const auto k = static_cast<unsigned>(k_of(p.operands)), row = static_cast<unsigned>(16 * (warp.index % 4));
   for (int step = 0; step < p.steps; ++step) {
-    const auto at = [&](unsigned long long first, int by) { return first + static_cast<unsigned long long>(step * by); };
+    const auto at = [&](unsigned long long first, int by) {
+      return first + static_cast<unsigned long long>(step * by);
+    };
     if (!p.a)
       Matrix(runner, *warp.block, at(p.a_at, p.a_step), p.a_turned, bytes_of(p.operands), one.at)
           .each_piece(row, row + 16, k, body);

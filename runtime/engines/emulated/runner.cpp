@@ -267,8 +267,8 @@ void Runner::fail(const std::string& what, Site at, const Block& of) {
 }
 void Runner::doubt(const Conflict& conflict, Site at) {
   constexpr std::size_t most = 8;
-  const std::string text = fmt::format("{}: {}, at {}: {} thread {} at {}", launch_.kernel, name_of(*now_), place_of(at),
-                                       conflict.what, 32 * conflict.with.warp + conflict.with.lane,
+  const std::string text = fmt::format("{}: {}, at {}: {} thread {} at {}", launch_.kernel, name_of(*now_),
+                                       place_of(at), conflict.what, 32 * conflict.with.warp + conflict.with.lane,
                                        place_of(conflict.at));
   const std::lock_guard lock(doubts_mutex);
   if (doubts.size() < most) doubts.push_back(text);

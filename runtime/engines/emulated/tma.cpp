@@ -1,5 +1,4 @@
-// runtime/engines/emulated/copy_engine.cpp — mbarriers, and the copy engine: boxes of tensors and bytes in a row, which
-// arrive in any order
+// runtime/engines/emulated/tma.cpp — mbarriers, and TMA: boxes of tensors and bytes in a row, which arrive in any order
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -105,7 +104,7 @@ void each_piece(const Map& map, const Box& box, unsigned into, const Body& body)
 }
 
 void require_fitting(Runner& runner, const Map& map, const Box& box, unsigned at, Site from) {
-  if (map.magic != Map::right) runner.fail("the copy engine gets a tensor map that is none", from);
+  if (map.magic != Map::right) runner.fail("TMA gets a tensor map that is none", from);
   if (map.rank != box.rank)
     runner.fail(fmt::format("a box of rank {} of a tensor of rank {}", box.rank, map.rank), from);
   if (map.box[0] * map.element != row_bytes)
@@ -234,7 +233,7 @@ void require_stores_read(Runner& runner, Lane& lane) {
   for (const auto& group : lane.stores)
     for (const Store& one : group)
       if (one.taken.empty())
-        runner.fail("it ends while the copy engine may still read its shared memory, as it was told here", one.at);
+        runner.fail("it ends while TMA may still read its shared memory, as it was told here", one.at);
 }
 
 void finish_stores(Lane& lane) {
