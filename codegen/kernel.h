@@ -70,6 +70,7 @@ struct KernelDescriptor {
   /// Its arguments in calls whose entries are alike. In per-entry calls a forward kernel gets PerEntryArgs instead.
   ArgsKind args = ArgsKind::forward;
   std::span<const Companion* const> companions{};  ///< in the order of their launches
+  Products products = Products::mma;
   bool waits = false;   ///< it waits for the launch before it (griddepcontrol), so it may start before that one ends
   int spills_well = 0;  ///< bytes of registers that a candidate may spill without harm
 

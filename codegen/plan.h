@@ -42,6 +42,10 @@ struct KernelSpec {
   auto operator<=>(const KernelSpec&) const = default;
 };
 
+/// The instruction that computes a kernel's products: mma.sync of a warp, or wgmma of a warpgroup, which Hopper alone
+/// has.
+enum class Products : std::uint8_t { mma, wgmma };
+
 /// Which struct of codegen/cuda/contract/args.cuh a kernel gets: ForwardArgs, PerEntryArgs, DecodeArgs, MlaArgs or
 /// BackwardArgs.
 enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward };

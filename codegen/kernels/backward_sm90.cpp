@@ -79,6 +79,7 @@ constinit const KernelDescriptor backward_sm90{
     .persistent = true,
     .args = ArgsKind::backward,
     .companions = companions,
+    .products = Products::wgmma,
     .spills_well = 64,  // softcap spills 60 bytes at D=64, and nothing is serialised
     .why_not = why_not,
     .tiles = tiles,

@@ -101,6 +101,7 @@ constinit const KernelDescriptor forward_e4m3_sm90{
     .searches = searches,
     .persistent = true,
     .companions = companions,
+    .products = Products::wgmma,
     .waits = true,
     .is_for = is_for,
     .why_not = why_not,

@@ -130,6 +130,7 @@ constinit const KernelDescriptor forward_sm90{
     .searches = searches,
     .persistent = true,
     .companions = companions,
+    .products = Products::wgmma,
     .waits = true,
     .why_not = why_not,
     .tiles = tiles,

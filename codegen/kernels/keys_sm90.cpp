@@ -67,6 +67,7 @@ constinit const KernelDescriptor keys_sm90{
     .searches = searches,
     .args = ArgsKind::backward,
     .companions = companions,
+    .products = Products::wgmma,
     .spills_well = 64,
     .why_not = why_not,
     .tiles = tiles,

@@ -84,6 +84,7 @@ constinit const KernelDescriptor mla_sm90{
     .persistent = true,
     .args = ArgsKind::mla,
     .companions = companions,
+    .products = Products::wgmma,
     .spills_well =
         192,  // results take 128 registers of a thread, and heavy mods are faster so than with tiles of 32 keys
     .why_not = why_not,

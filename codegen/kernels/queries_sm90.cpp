@@ -81,6 +81,7 @@ constinit const KernelDescriptor queries_sm90{
     .searches = searches,
     .args = ArgsKind::backward,
     .companions = companions,
+    .products = Products::wgmma,
     .spills_well = 64,
     .why_not = why_not,
     .tiles = tiles,
