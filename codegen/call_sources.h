@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose.h"
+#include "codegen/call_choices.h"
 #include "codegen/source.h"
 
 namespace attune::codegen {
@@ -19,12 +19,7 @@ struct CallSource {
 
 /// Which sources to generate.
 struct SourcesOf {
-  KernelSpec spec;  ///< of the forward
-  Length length = Length::longer;
-  std::optional<Preference> preference{};
-  /// Set: the backward's sources, with the captured tensors whose gradients are asked for, by slot. None: the
-  /// forward's.
-  std::optional<Wanted> backward{};
+  CallSpec call;
   bool lists = false;  ///< the sources that list the tiles to visit; none if the mask needs no lists
 };
 std::vector<CallSource> call_sources(const compiler::LoweredMod& lowered, const SourcesOf& what);

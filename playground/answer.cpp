@@ -282,12 +282,12 @@ class Answer {
     runtime::require_word("dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
     const DType type = dtype == "f32" ? DType::f32 : dtype == "f16" ? DType::f16 : DType::bf16;
     codegen::SourcesOf what{
-        .spec = runtime::spec_of({.dtype = type, .d = whole(of, "d", 1, 256, 128)}, whole(of, "arch", 80, 999, 90)),
-        .length = codegen::length_of(view_.extent.q_len, view_.extent.kv_len)};
+        {.spec = runtime::spec_of({.dtype = type, .d = whole(of, "d", 1, 256, 128)}, whole(of, "arch", 80, 999, 90)),
+         .length = codegen::length_of(view_.extent.q_len, view_.extent.kv_len)}};
     if (of.contains("backward") && of["backward"] == true) {
-      what.backward.emplace();
+      what.call.backward.emplace();
       for (const compiler::CaptureSlot& c : lowered_.mod.captures)
-        what.backward->push_back(compiler::type_of(c.dtype) == ir::Type::F32);
+        what.call.backward->push_back(compiler::type_of(c.dtype) == ir::Type::F32);
     }
     Json out = Json::array();
     const auto add = [&](const std::vector<codegen::CallSource>& sources) {

@@ -69,6 +69,7 @@ class Bench {
 
   void operator()() {
     const std::vector<Case> cases = bench_cases(o_, data_);
+    check_positions(cases, o_);
     progress_.emplace(o_.progress.style(), "bench", cases.size() * o_.threads.size());
     for (const Case& one : cases) measure(one);
     progress_.reset();

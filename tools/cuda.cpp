@@ -20,7 +20,6 @@ namespace {
 struct CudaOptions {
   TextOptions text;
   DeviceCall call;
-  std::int64_t group = 1;
   std::string grads = "none";
   bool backward = false, lists = false, json = false;
 };
@@ -46,9 +45,8 @@ nlohmann::ordered_json json_of(const codegen::CallSource& one) {
 }
 
 std::vector<codegen::CallSource> sources(const CudaOptions& o, const compiler::LoweredMod& lowered) {
-  codegen::SourcesOf what{
-      .spec = o.call.spec(90, o.group), .length = o.call.length(), .preference = o.call.preference(), .lists = o.lists};
-  if (o.backward) what.backward = runtime::wanted_of(lowered.mod, o.grads)[0];
+  codegen::SourcesOf what{.call = o.call.spec(lowered), .lists = o.lists};
+  if (o.backward) what.call.backward = runtime::wanted_of(lowered.mod, o.grads)[0];
   std::vector<codegen::CallSource> out = codegen::call_sources(lowered, what);
   if (out.empty())
     throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
@@ -83,7 +81,6 @@ void add_cuda(CLI::App& app) {
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
-  verb.add_option("--group", o->group, "query heads of a key head; 1 if left out")->type_name("N")->group("The call");
   verb.add_flag("--backward", o->backward, "the sources of the gradients, one after the other");
   verb.add_option("--grads", o->grads,
                   "with --backward: captured tensors whose gradients are asked for; none if left out")
@@ -98,9 +95,10 @@ void add_cuda(CLI::App& app) {
               "  attune cuda 'kv <= q' --arch 80 --dtype f32 --json\n"
               "  attune cuda 'doc[q] == doc[kv]' --capture 'doc=i32[8192]' --lists\n"
               "  attune cuda 's + bias[h]' --capture 'bias=f32[16]' --backward --grads bias");
-  verb.callback([o] {
+  verb.callback([o, &verb] {
     o->call.check();
-    require_size("--group", o->group, 1, compiler::max_length);
+    if (o->backward) o->call.check_for_backward();
+    o->call.settle(verb.count("--seq") > 0);
     cuda(*o);
   });
 }

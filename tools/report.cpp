@@ -106,7 +106,7 @@ class Report {
   }
 
   void sources() {
-    codegen::SourcesOf what{.spec = o_.explain.call.spec(90), .length = o_.explain.call.length()};
+    codegen::SourcesOf what{.call = o_.explain.call.spec(of_.lowered)};
     const auto add = [&](std::string_view way) {
       for (const codegen::CallSource& one : codegen::call_sources(of_.lowered, what)) {
         out_ += fmt::format("<details><summary>{}: {} ({})</summary>\n", way, one.of, one.source.name);
@@ -116,9 +116,9 @@ class Report {
     };
     heading("The CUDA sources that NVRTC gets");
     add("forward");
-    what.backward.emplace();
+    what.call.backward.emplace();
     for (const compiler::CaptureSlot& c : of_.lowered.mod.captures)
-      what.backward->push_back(compiler::type_of(c.dtype) == ir::Type::F32);
+      what.call.backward->push_back(compiler::type_of(c.dtype) == ir::Type::F32);
     add("gradients");
     what.lists = true;
     add("lists of tiles");
@@ -152,11 +152,12 @@ void add_report(CLI::App& app) {
       "  attune report 'kv <= q && q - kv < 48' -o window.html\n"
       "  attune report --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[8]' --heads 8 \\\n"
       "    --fill slope=slopes --title ALiBi -o alibi.html");
-  verb.callback([o] {
+  verb.callback([o, &verb] {
     require_expression(o->picture.text, "report");
     require_word("--target", o->explain.target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
     o->explain.call.check();
-    o->explain.batch = o->picture.extent.batch, o->explain.heads = o->picture.extent.heads;
+    o->explain.call.batch = o->picture.extent.batch, o->explain.call.heads = o->picture.extent.heads;
+    o->explain.call.settle(verb.count("--seq") > 0);
     o->explain.bench().check();
     write_files(std::array{FileBytes{o->file, Report{*o}.html()}});
   });

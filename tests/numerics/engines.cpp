@@ -143,19 +143,22 @@ std::string Engine::why_not(const Shape& shape) const {
   return {};
 }
 
+Engine cuda_engine() {
+  return {.name = "cuda",
+          .forward = forward_on_device,
+          .backward = backward_on_device,
+          .per_entry = true,
+          .widest = 256,
+          .fp8_kv = Engine::Fp8Kv::decode,
+          .products_of_e4m3 = true};
+}
+
 const std::vector<Engine>& engines() {
   static const std::vector<Engine> all = [] {
     std::vector<Engine> found;
     for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx})
       if (runtime::cpu::supports(isa)) found.push_back(engine(isa));
-    if (runtime::cuda::device_count() > 0)
-      found.push_back({.name = "cuda",
-                       .forward = forward_on_device,
-                       .backward = backward_on_device,
-                       .per_entry = true,
-                       .widest = 256,
-                       .fp8_kv = Engine::Fp8Kv::decode,
-                       .products_of_e4m3 = true});
+    if (runtime::cuda::device_count() > 0) found.push_back(cuda_engine());
     const char* asked = std::getenv("ATTUNE_TEST_ENGINE");
     if (asked) std::erase_if(found, [&](const Engine& e) { return !e.name.starts_with(asked); });
     if (found.empty()) std::printf("[skip] this machine has no engine of %s\n", asked ? asked : "any kind");

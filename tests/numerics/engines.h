@@ -48,6 +48,9 @@ struct Engine {
 void on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem,
                const runtime::Means& means);
 
+/// The CUDA engine, on the first device.
+Engine cuda_engine();
+
 /// One for each instruction set of this CPU, and CUDA if there is a device. ATTUNE_TEST_ENGINE=cuda: only engines whose
 /// names begin with that.
 const std::vector<Engine>& engines();

@@ -410,7 +410,7 @@ class Contract(Calls):
         for wrong in ["--kv-len", "4,0"], ["--kv-len", "random:0"], ["--kv-len", "3", "--seq", "4"], ["--page-size", "0"]:
             self.refused("bad-size", "bench", "--decode", *wrong)
         self.assertIn("--kv-len cannot be 0", self.refused("bad-size", "bench", "--decode", "--kv-len", "0"))
-        self.refused("bad-usage", "tune", "--row", "full", "--kv-len", "5,4", fix="bench --decode")
+        self.refused("bad-usage", "tune", "--row", "full", "--kv-len", "5,4", fix="--decode")
 
     @unittest.skipUnless(ENGINE, "built without the CPU engine")
     def test_bench_of_a_step(self):
@@ -550,7 +550,7 @@ class Contract(Calls):
             self.refused("head-groups", *verb, "--heads", "4", "--kv-heads", "3", fix="--kv-heads")
 
     def test_numbers_of_options(self):
-        for wrong in (["cuda", "s", "--group", 0], ["cuda", "s", "--group", 2 ** 40], ["bench", "--graph", 0],
+        for wrong in (["cuda", "s", "--heads", 0], ["cuda", "s", "--heads", 2 ** 40], ["bench", "--graph", 0],
                       ["plot", "s", "--random", 0], ["plot", "s", "--random", 1025], ["verify", "--calls", 0],
                       ["bench", "--seconds", "inf"], ["bench", "--seconds", "nan"], ["tune", "--limit", "-1"],
                       ["cover", "kv <= q", "--limit", "-1"], ["cover", "kv <= q", "--limit", "nan"]):
@@ -688,7 +688,7 @@ class Contract(Calls):
         self.assertEqual([line.split()[0] for line in said.stdout.splitlines()], ["f32", "row", "own"])
 
     def test_bench_beside_a_cache_of_e4m3(self):
-        said = self.bench("--row", "causal", "--seq", "4", "--kv-seq", "64", "--d", "16", "--cache-dtype", "e4m3", "--json")
+        said = self.bench("--row", "causal", "--decode", "--seq", "4", "--kv-seq", "64", "--d", "16", "--cache-dtype", "e4m3", "--json")
         line = json.loads(said.stdout)
         self.assertEqual((line["dtype"], line["cache_dtype"]), ("f32", "e4m3"))
         self.refused("bad-choice", "bench", "--cache-dtype", "f16")
