@@ -61,7 +61,7 @@ void Fields::compute(const ForwardKernel& kernel, const TileRows& tile) const {
 }
 
 TensorRows::TensorRows(const KernelsFor& what, Unit unit, DType type)
-    : kit_(type == DType::f64 ? nullptr : kit(what, unit, type)) {}
+    : kit_(type == DType::f64 ? Held<Kit>() : kit(what, unit, type)) {}
 
 bool TensorRows::load(const Tensor& t, const MatrixLayout& at, const Into& into) const {
   if (kit_) {

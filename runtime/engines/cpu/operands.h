@@ -91,7 +91,7 @@ class TensorRows {
  public:
   /// Rows are read as the Unit, and written from f32.
   TensorRows(const KernelsFor& what, Unit unit, DType type);
-  explicit TensorRows(std::shared_ptr<const Kit> kit) : kit_(std::move(kit)) {}
+  explicit TensorRows(Held<Kit> kit) : kit_(std::move(kit)) {}
 
   struct Into {
     std::int64_t rows, columns;
@@ -112,7 +112,7 @@ class TensorRows {
   void store(const Tensor& t, const MatrixLayout& at, const From& from) const;
 
  private:
-  std::shared_ptr<const Kit> kit_;  ///< null for f64
+  Held<Kit> kit_;  ///< null for f64
 };
 
 }  // namespace attune::runtime::cpu
