@@ -257,3 +257,15 @@ print({{f.get("from") for f in facts if f["fact"] == "built"}})
 """
     said = run(code)
     assert said.stdout == "{'bundle'}\n", said.stdout + said.stderr
+
+
+def test_the_kernels_of_a_wheel_are_written_to_a_file(tmp_path, monkeypatch, capsys):
+    """As ./dev wheel calls it, but with one kernel of the CPU."""
+    from attune import usual
+
+    one = {"mods": [attune.Attention(mask=attune.mods.causal()).describe()["mod"]], "shapes": {"dtype": "f32", "d": 64},
+           "passes": "forward", "targets": "host"}
+    monkeypatch.setattr(usual, "manifests", lambda: [one])
+    monkeypatch.setattr(sys, "argv", ["usual", str(tmp_path / "usual.attune")])
+    assert usual.main() == 0
+    assert (tmp_path / "usual.attune").stat().st_size > 0 and "kernels" in capsys.readouterr().out
