@@ -247,7 +247,7 @@ class DecodeRun {
                          .p = p,
                          .p_row = tile_keys,
                          .rows = static_cast<std::int32_t>(queries_here.rows),
-                         .q = frame.origin,
+                         .q = queries_here.position,
                          .kv = position,
                          .first = v.first,
                          .last = v.last,

@@ -154,6 +154,7 @@ Kit::Kit(const KernelsFor& what, Unit unit, DType type)
   find(product, code, kit_symbol::product);
   half_product = code.find<ProductFn>(kit_symbol::half_product);
   find(guarded_product, code, kit_symbol::guarded_product);
+  find(row_dots, code, kit_symbol::row_dots);
   find(load_rows, code, kit_symbol::load_rows);
   find(pack_columns, code, kit_symbol::pack_columns);
   find(pack_rows, code, kit_symbol::pack_rows);

@@ -36,6 +36,7 @@ struct Kit {
   codegen::ProductFn* product;
   codegen::ProductFn* half_product;  ///< null for amx
   codegen::GuardedProductFn* guarded_product;
+  codegen::RowDotsFn* row_dots;
   codegen::LoadRowsFn* load_rows;
   codegen::PackColumnsFn* pack_columns;
   codegen::PackRowsFn* pack_rows;
