@@ -34,8 +34,7 @@ struct Found {
   std::string why;  ///< there is none
 };
 
-Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind, const Variant& variant,
-            Kernels among) {
+Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, const Variant& variant, Kernels among) {
   const KernelDescriptor* kernel = find(among, variant.kernel);
   if (!kernel) {
     std::string names;
@@ -67,29 +66,8 @@ KernelSpec backward_spec(KernelSpec of) {
   return of;
 }
 
-bool is_mla(std::int64_t d, std::int64_t dv, bool values_within_keys) {
-  return values_within_keys && d > widest_head && dv <= d;
-}
-
-int mla_heads_to_share(std::int64_t group) {
-  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, mla_rows))));
-}
-
-int heads_to_share(std::int64_t q_len, std::int64_t group) {
-  constexpr std::int64_t half_a_tile = 64;
-  if (q_len > half_a_tile || group < 2) return 1;
-  // Decode tiles have 16 rows: as many heads of one query.
-  const std::int64_t most = q_len > 1 ? 8 : 16;
-  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
-}
-
-bool is_decode(std::int64_t q_len, std::int64_t group) {
-  constexpr std::int64_t most = 16;
-  return q_len * heads_to_share(q_len, group) <= most;
-}
-
-KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const CallKind& kind,
-                     const Preference* preference, Kernels among) {
+KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKind& kind, const Preference* preference,
+                     Kernels among) {
   KernelSpec spec = wishes;
   if (!facts.shares_tiles) spec.heads = 1;
   if (spec.arch < 80)
@@ -156,7 +134,7 @@ bool takes(const Preference& preference, Way way) {
   return has(way) || std::ranges::none_of(std::array{forward, backward, queries, keys}, has);
 }
 
-std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts) {
+std::vector<Way> ways_of_backward(const KernelSpec& spec, const Traits& facts) {
   const Kernels whole = kernels(Way::backward);
   const bool one = std::ranges::any_of(
       whole, [&](const KernelDescriptor* kernel) { return kernel->why_not(spec, facts).empty(); });
@@ -169,7 +147,7 @@ Variant variant_of(const KernelPlan& plan) {
   return out;
 }
 
-std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, const Variant& from, Kernels among) {
+std::vector<Variant> other_tiles(const KernelSpec& spec, const Traits& facts, const Variant& from, Kernels among) {
   const KernelDescriptor* kernel = find(among, from.kernel);
   if (!kernel || !kernel->other_tiles || !kernel->why_not(spec, facts).empty()) return {};
   std::vector<Variant> out;
@@ -181,7 +159,7 @@ std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, 
   return out;
 }
 
-std::vector<Variant> other_ways(const KernelSpec& spec, const ModFacts& facts, const Variant& from, Kernels among) {
+std::vector<Variant> other_ways(const KernelSpec& spec, const Traits& facts, const Variant& from, Kernels among) {
   const KernelDescriptor* kernel = find(among, from.kernel);
   if (!kernel || !kernel->why_not(spec, facts).empty()) return {};
   std::vector<Variant> out;

@@ -1,28 +1,42 @@
 # codegen/embed.cmake — writes INTO, a C++ file with the text of every device file: cmake -D ROOT= -D INTO= -P
 #
-# A file is named by its path from ROOT, the repository, which is how device files include each other.
-file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/codegen/cuda/*.cuh)
-list(SORT files)
-set(texts "")
-set(digests "")
-foreach(name IN LISTS files)
-  file(READ ${ROOT}/${name} text)
-  file(SHA256 ${ROOT}/${name} digest)
-  string(APPEND digests "${name} ${digest}\n")
-  string(APPEND texts "    {\"${name}\", R\"cuda(${text})cuda\"},\n")
-endforeach()
-string(SHA256 digest "${digests}")
-file(WRITE ${INTO} "#include \"codegen/headers.h\"
+# A file is named by its path from ROOT, the repository, which is how device files include each other. Those of the
+# folder emulated are a list of their own: no GPU's compiler gets them.
+file(GLOB_RECURSE all RELATIVE ${ROOT} ${ROOT}/codegen/cuda/*.cuh ${ROOT}/codegen/cuda/emulated/*.h)
+list(SORT all)
+set(usual ${all})
+list(FILTER usual EXCLUDE REGEX ^codegen/cuda/emulated/)
+set(emulated ${all})
+list(FILTER emulated INCLUDE REGEX ^codegen/cuda/emulated/)
 
-namespace attune::codegen {
-
-std::span<const Header> headers() {
+# The two functions of a list of files.
+function(write_list name)
+  set(texts "")
+  set(digests "")
+  foreach(file IN LISTS ARGN)
+    file(READ ${ROOT}/${file} text)
+    file(SHA256 ${ROOT}/${file} digest)
+    string(APPEND digests "${file} ${digest}\n")
+    string(APPEND texts "    {\"${file}\", R\"cuda(${text})cuda\"},\n")
+  endforeach()
+  string(SHA256 digest "${digests}")
+  file(APPEND ${INTO} "
+std::span<const Header> ${name}() {
   static constexpr Header all[] = {
 ${texts}  };
   return all;
 }
 
-std::string_view headers_digest() { return \"${digest}\"; }
+std::string_view ${name}_digest() { return \"${digest}\"; }
+")
+endfunction()
 
+file(WRITE ${INTO} "#include \"codegen/headers.h\"
+
+namespace attune::codegen {
+")
+write_list(headers ${usual})
+write_list(emulated_headers ${emulated})
+file(APPEND ${INTO} "
 }  // namespace attune::codegen
 ")

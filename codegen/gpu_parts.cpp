@@ -157,20 +157,20 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   const Expr scale = ir::param(static_cast<std::uint32_t>(mod.params.size()), ir::Type::F32);
   const Expr prob = gathered(value_of(mod.prob)), mask = value_of(mod.mask);
   const Limits limits = limits_of(mask);
-  out.has_first = limits.first != nullptr;
-  out.has_last = limits.last != nullptr;
+  Traits& facts = out.facts;
+  facts.has_first = limits.first != nullptr;
+  facts.has_last = limits.last != nullptr;
   const Expr none = ir::integer(0);
   std::vector<Expr> roots{exponent(value_of(mod.fold.core), scale), limits.rest, prob,
-                          out.has_first ? limits.first : none, out.has_last ? limits.last : none};
+                          facts.has_first ? limits.first : none, facts.has_last ? limits.last : none};
   if (wanted) out.gradient = gradient_parts(lowered, *wanted, scale, roots);
   out.levels = compiler::level(roots);
-  out.has_keep = !ir::is_literal(out.keep(), 1);
-  out.keeps_by_fields = out.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
+  facts.has_keep = !ir::is_literal(out.keep(), 1);
+  facts.keeps_by_fields = facts.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
   keep_origin_out(out.levels);
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
 
-  ModFacts& facts = out.facts;
   const Expr& e = out.exponent();
   const bool multiple = e->op == Op::Mul && e->args[0]->op == Op::Input && !ir::uses(e->args[1], Input::S) &&
                         compiler::varies(e->args[1]) == Vary::Head;
@@ -183,11 +183,11 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   for (const Expr& n : nodes) facts.scaled = facts.scaled && (n->op != Op::Field || ir::field_level(*n) == Level::Head);
   if (facts.scaled) out.factor = e->args[1];
   facts.bounded = mod.fold.bounded();
-  if (facts.bounded) out.most = upward(mod.fold.range.hi * std::numbers::log2e);
+  if (facts.bounded) facts.most = upward(mod.fold.range.hi * std::numbers::log2e);
   facts.masked = !ir::is_literal(mask, 1);
   facts.skips = !ir::is_literal(lowered.cover.may_drop, 0);
   facts.has_prob = prob->op != Op::Input;
-  facts.prob_linear = linear_in_p(value_of(mod.prob));
+  facts.linear_prob = linear_in_p(value_of(mod.prob));
   facts.has_sink = mod.sink != nullptr;
   const compiler::Bands& along = keeps_keys ? lowered.cover.along_q : lowered.cover.along_kv;
   facts.listed = listed(lowered.cover, along, mod.captures.size());

@@ -49,9 +49,7 @@ struct GpuParts {
   compiler::Levels levels;
   ir::Expr rest, sink;
   ir::Expr factor;  ///< null: the exponent is more than factor * s
-  bool has_first = false, has_last = false, has_keep = false, keeps_by_fields = false;
-  ModFacts facts;
-  float most = 0;
+  Traits facts;
   ir::FieldNames fields;
   std::optional<GradientParts> gradient{};  ///< none: of a forward
 

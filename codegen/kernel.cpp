@@ -45,15 +45,6 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const
           .variant = variant};
 }
 
-ArgsKind KernelPlan::args() const {
-  return kernel->args == ArgsKind::forward && spec.per_entry ? ArgsKind::per_entry : kernel->args;
-}
-
-bool cuts_keys(const KernelDescriptor& kernel) {
-  return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
-}
-bool takes_mla(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
-
 CoverForm cover_form(Way way) {
   switch (way) {
     case Way::forward:

@@ -11,6 +11,7 @@
 
 #include "codegen/companion.h"
 #include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/gpu_element.h"
 #include "codegen/headers.h"
 #include "codegen/kind.h"
 #include "codegen/plan.h"
@@ -50,6 +51,10 @@ struct OwnArgs {
 };
 inline constexpr std::size_t most_own_args = 2048;
 
+/// For kernels that refuse no call, and no tile whose members are within their values.
+inline std::string takes_all(const KernelSpec&, const Traits&) { return {}; }
+inline std::string allows_all(const KernelSpec&, const Variant&) { return {}; }
+
 /// One kernel. `choose` and the code that compiles candidates know kernels only by descriptors:
 /// docs/adding-a-kernel.md. A Variant that a descriptor gives or takes has all of its members.
 struct KernelDescriptor {
@@ -78,18 +83,22 @@ struct KernelDescriptor {
   /// True for the calls that it is made for; for others it is skipped silently. Null: all calls.
   bool (*is_for)(const KernelSpec& spec) = nullptr;
   /// The reason why it cannot take such calls; empty if it can.
-  std::string (*why_not)(const KernelSpec& spec, const ModFacts& facts) = nullptr;
+  std::string (*why_not)(const KernelSpec& spec, const Traits& facts) = takes_all;
   /// Its tiles for a call that it takes, in the order to try; never empty.
-  std::vector<Variant> (*tiles)(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) = nullptr;
+  std::vector<Variant> (*tiles)(const KernelSpec& spec, const Traits& facts, const CallKind& kind) = nullptr;
   /// The reason why this tile is illegal; empty if it is legal. Each member is already within its values; shared memory
   /// is checked elsewhere.
-  std::string (*why_illegal)(const KernelSpec& spec, const Variant& variant) = nullptr;
+  std::string (*why_illegal)(const KernelSpec& spec, const Variant& variant) = allows_all;
   KernelChoice (*choice)(const KernelSpec& spec, const Variant& variant) = nullptr;
   /// Tiles that a search tries instead of this one: the first legal one of each group. Null: none.
   std::vector<std::vector<Variant>> (*other_tiles)(const Variant& from) = nullptr;
   /// Lines of a source before it includes the kernel. Null: none.
   std::string (*preamble)(const KernelPlan& plan) = nullptr;
 };
+
+inline ArgsKind KernelPlan::args() const {
+  return kernel->args == ArgsKind::forward && spec.per_entry ? ArgsKind::per_entry : kernel->args;
+}
 
 /// Bytes of shared memory that a block may have.
 int most_shared(int arch);
@@ -100,9 +109,11 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const
 
 /// True for split-KV kernels, whose blocks share the keys of tiles. Then a launch needs room for parts of results, and
 /// entries apart from queries.
-bool cuts_keys(const KernelDescriptor& kernel);
+inline bool cuts_keys(const KernelDescriptor& kernel) {
+  return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
+}
 /// True if it is for MLA alone, as in KernelSpec::mla.
-bool takes_mla(const KernelDescriptor& kernel);
+inline bool takes_mla(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
 
 /// A line before wgmma.cuh that makes it define products of these widths only; by default it defines all.
 std::string ask_for_products(const std::set<int>& widths);
@@ -134,6 +145,40 @@ Tile tile_of(const Variant& variant, const std::array<TileMember<Tile>, N>& all)
   Tile out{};
   for (const TileMember<Tile>& one : all) out.*one.at = variant.of(one.member.name).value_or(0);
   return out;
+}
+
+/// Values of a side of a tile, for a search.
+template <class Tile>
+struct Sides {
+  int Tile::*at;
+  std::vector<int> values;
+};
+
+/// Tiles that differ from this one in two sides, each in a group of its own.
+template <class Tile, std::size_t N>
+std::vector<std::vector<Variant>> other_sides(const Variant& from, const std::array<TileMember<Tile>, N>& all,
+                                              const Sides<Tile>& outer, const Sides<Tile>& inner) {
+  std::vector<std::vector<Variant>> out;
+  Tile tile = tile_of(from, all);
+  for (const int length : outer.values)
+    for (const int other : inner.values) {
+      tile.*outer.at = length;
+      tile.*inner.at = other;
+      out.push_back({variant_of(from.kernel, tile, all)});
+    }
+  return out;
+}
+
+/// How shared memory is laid out where that follows from what every tile has.
+template <class Layout>
+Layout layout_of(const KernelPlan& plan) {
+  const Tile& tile = plan.tile;
+  return {.m = tile.m,
+          .n = tile.n,
+          .d = tile.d,
+          .dv = tile.dv,
+          .stages = tile.stages,
+          .element = gpu_element(plan.spec.dtype).bytes};
 }
 
 }  // namespace attune::codegen

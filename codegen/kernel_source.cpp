@@ -32,7 +32,7 @@ std::string of_lane(std::string_view type, const std::vector<std::string>& field
 
 /// What lets a warp ask about a column once, see mod.cuh.
 std::string alike_rows(const GpuParts& parts) {
-  if (!parts.keeps_by_fields) return {};
+  if (!parts.facts.keeps_by_fields) return {};
   std::string same;
   for (const std::string& name : parts.fields[1])
     same += fmt::format("{}{} == other.{}", same.empty() ? "" : " && ", name, name);
@@ -136,7 +136,7 @@ std::string traits_of(const std::string& head, const std::vector<std::string>& l
 }
 
 std::string traits(const GpuParts& parts) {
-  const ModFacts& f = parts.facts;
+  const Traits& f = parts.facts;
   std::vector<std::string> list;
   const auto flag = [&](std::string_view name, bool value, bool usual = false) {
     if (value != usual) list.push_back(fmt::format(".{} = {}", name, value));
@@ -144,17 +144,17 @@ std::string traits(const GpuParts& parts) {
   flag("scaled", f.scaled);
   flag("bounded", f.bounded);
   flag("masked", f.masked);
-  flag("has_first", parts.has_first);
-  flag("has_last", parts.has_last);
-  flag("has_keep", parts.has_keep);
-  flag("keeps_by_fields", parts.keeps_by_fields);
+  flag("has_first", f.has_first);
+  flag("has_last", f.has_last);
+  flag("has_keep", f.has_keep);
+  flag("keeps_by_fields", f.keeps_by_fields);
   flag("has_prob", f.has_prob);
-  flag("linear_prob", f.prob_linear, true);
+  flag("linear_prob", f.linear_prob, true);
   flag("has_sink", f.has_sink);
   flag("skips", f.skips);
   flag("listed", f.listed);
   if (f.bounded)
-    list.push_back(fmt::format(".most = {}", ir::print_literal(ir::Type::F32, static_cast<double>(parts.most))));
+    list.push_back(fmt::format(".most = {}", ir::print_literal(ir::Type::F32, static_cast<double>(f.most))));
   return traits_of("  static constexpr Traits traits{", list);
 }
 

@@ -1,6 +1,7 @@
 // codegen/kind.h — kinds of calls: what is fastest for one call is fastest for others of its kind
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -51,7 +52,10 @@ struct CallKind {
 
 CallKind call_kind(const GpuParts& parts, Length length);
 /// The length of the keys or the queries, whichever are fewer.
-Length length_of(std::int64_t q_len, std::int64_t kv_len);
+constexpr Length length_of(std::int64_t q_len, std::int64_t kv_len) {
+  const std::int64_t fewer = std::min(q_len, kv_len);
+  return fewer <= 1024 ? Length::to_1k : fewer <= 4096 ? Length::to_4k : Length::longer;
+}
 
 std::string_view name_of(CoverKind kind);
 std::string_view name_of(ModKind kind);

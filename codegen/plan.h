@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/cuda/contract/traits.cuh"
 #include "codegen/variant.h"
 #include <attune/tensor.h>
 
@@ -72,7 +73,7 @@ struct KernelPlan {
 
   /// True if it has the arguments that only some calls need.
   bool further() const { return spec.before || spec.fixed_split; }
-  ArgsKind args() const;
+  inline ArgsKind args() const;  // in codegen/kernel.h
 };
 
 /// Rows of the TMA box of each tensor.
@@ -88,16 +89,6 @@ struct KernelChoice {
   bool counts_tiles = false;       ///< blocks take tiles of queries from a counter, which is 0 before the launch
   std::optional<BoxRows> boxes{};  ///< tensors are described by maps of such boxes too
   int sums = 0;                    ///< f32 in memory that it adds the dq of a tile of queries up in
-};
-
-/// Facts of a Mod by which kernels are chosen: the traits of codegen/cuda/contract/mod.cuh.
-struct ModFacts {
-  bool scaled = false, bounded = false, masked = false, has_prob = false, prob_linear = true, has_sink = false;
-  bool skips = false;              ///< some tiles of keys are not visited: by the mask, or by scores of -inf
-  bool listed = false;             ///< the launch must hand in lists of tiles, made by cover_source's kernel
-  bool has_terms = false;          ///< gradients of captured tensors are asked for
-  bool terms_by_distance = false;  ///< and all are sums along diagonals, q - kv, of what flows to the score
-  bool shares_tiles = false;       ///< heads can: neither the mask nor what is read for a column varies with them
 };
 
 }  // namespace attune::codegen

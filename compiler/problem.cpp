@@ -153,7 +153,7 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
     p.q.packed() ? check_packed_q(in, p) : check_dense_q(in, p);
     p.kv.paged() ? check_paged_kv(in, p) : check_dense_kv(in, p);
   }
-  check_positions(in, p, check_apart(in, p));
+  check_positions(in, p, in.is_per_entry() ? check_apart(in, p) : in.q_offset);
   p.q_offset = in.q_offset;
   p.scale = scale.value_or(1 / std::sqrt(static_cast<double>(p.d)));
   return p;

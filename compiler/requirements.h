@@ -98,6 +98,8 @@ inline constexpr Shared kv_heads{1, Code{"kv-heads"}, "k and v have different nu
 }  // namespace shared
 void check_shared(const Named& a, const Named& b, const Shared& extent);
 
+/// Refuses shapes that a Tensor cannot have. Its constructor did, but its fields are public.
+void check_extents(std::span<const std::int64_t> shape, DType dtype);
 /// Checks that apply to any tensor, before its shape is looked at.
 void check_alone(const Named& t);
 /// `device`: the device of the other tensors.

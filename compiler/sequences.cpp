@@ -178,7 +178,6 @@ void check_packed(const Inputs& in, Problem& p) {
 }
 
 std::int32_t check_apart(const Inputs& in, Problem& p) {
-  if (!in.forward) return in.q_offset;
   if (in.forward->kv_offset < 0)
     throw refuse("kv-offset", fmt::format("kv_offset is {}", in.forward->kv_offset), "positions start at 0",
                  "pass the position of the first key, 0 or more");

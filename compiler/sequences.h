@@ -15,6 +15,11 @@ struct Inputs {
   bool one_type = true;              ///< must q, k and v hold the same?
 
   bool paged() const { return forward && forward->page_table.given(); }
+  /// Has the forward lengths or positions of its own for keys, or for each entry?
+  bool is_per_entry() const {
+    return forward && (forward->kv_offset != 0 || forward->fixed_split_size != 0 || forward->kv_len.given() ||
+                       forward->q_offsets.given());
+  }
   /// Do packed queries read keys that are not packed?
   bool mixed() const { return forward && cu_q->given() && !cu_kv->given() && q->rank == 3 && k->rank == 4; }
 };
@@ -23,7 +28,7 @@ struct Inputs {
 void check_packed_q(const Inputs& in, Problem& p);
 /// Packed queries, keys and values.
 void check_packed(const Inputs& in, Problem& p);
-/// Lengths and positions of a forward's entries. Returns the greatest position of a first query.
+/// Lengths and positions of Inputs::is_per_entry. Returns the greatest position of a first query.
 std::int32_t check_apart(const Inputs& in, Problem& p);
 
 }  // namespace attune::compiler

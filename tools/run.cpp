@@ -17,6 +17,7 @@
 #include "runtime/machine/tensor.h"
 #include "tools/output.h"
 #include "tools/run_options.h"
+#include "tools/target.h"
 #include "tools/verbs.h"
 #include "tools/write_files.h"
 
@@ -341,7 +342,10 @@ void add_run(CLI::App& app) {
       "Examples:\n"
       "  attune run --q q.npy --k k.npy --v v.npy --out results \\\n"
       "    --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture slope=slope.npy");
-  verb.callback([o] { Run{*o}(); });
+  verb.callback([o] {
+    take_target(o->target);
+    Run{*o}();
+  });
 }
 
 }  // namespace attune::tools

@@ -89,7 +89,7 @@ void RunOptions::add_to(CLI::App& verb) {
   verb.add_option("--grad", grads, "a capture whose gradient is wanted")->type_name("NAME")->allow_extra_args(false);
   verb.add_flag("--deterministic", deterministic,
                 "the same bits every time, as the CPU engine and the oracle always do");
-  verb.add_option("--target", target, "what computes")->type_name("auto|cuda|cpu|oracle");
+  verb.add_option("--target", target, "what computes")->type_name("auto|cuda|cpu|oracle|emulated:ARCH");
   exact.add_to(verb);
   verb.add_flag("--max", max, "also write the largest score of each row");
   verb.add_flag("--json", json, "say what was written as JSON");

@@ -21,6 +21,7 @@
 #include "tools/bench.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/target.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
@@ -346,7 +347,7 @@ void add_verify(CLI::App& app) {
   verb.add_option("--row", o->what.rows, "a known attention; all of them if left out")->type_name(names);
   o->what.text.add_bare_to(verb);
   o->what.text.add_to(verb, Captures::FilesOrTypes);
-  verb.add_option("--target", o->what.target, "what computes")->type_name("auto|cpu|cuda");
+  verb.add_option("--target", o->what.target, "what computes")->type_name("auto|cpu|cuda|emulated:ARCH");
   verb.add_option("--dtype", o->dtypes, "of q, k, v and o; each in turn if left out")->type_name("f32|f16|bf16");
   verb.add_option("--calls", o->calls, "of each attention; 12 if left out")->type_name("N");
   verb.add_option("--seed", o->seed, "other calls; 1 if left out")->type_name("N");
@@ -367,6 +368,7 @@ void add_verify(CLI::App& app) {
       "Exit:\n"
       "  3  a call was off by more: a bug of attune");
   verb.callback([o] {
+    take_target(o->what.target);
     o->what.check();
     for (const std::string& dtype : o->dtypes)
       require_word("--dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});

@@ -34,7 +34,7 @@ constexpr int rows = 16;
 
 bool is_for(const KernelSpec& spec) { return spec.decode; }
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (!is_for(spec))
     return fmt::format("it is for queries that are {} rows at most, times the heads that share keys", rows);
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
@@ -62,7 +62,7 @@ DecodeLayout80 shared_memory(const KernelSpec& spec, const Tile& tile) {
           .has_before = spec.before};
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   // More bytes than these on their way to a multiprocessor gain nothing; a slot is 4 KB where heads are usual.
   constexpr int most_in_flight = 160 * 1024, short_row = 128, usual_row = 256, most_stages = 10;
   const int row = std::max(columns(spec, spec.d), columns(spec, spec.dv)) * kept(spec);
@@ -87,8 +87,6 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKi
   out.push_back(variant_of(decode_sm80.name, with_keys(16), members));
   return out;
 }
-
-std::string why_illegal(const KernelSpec&, const Variant&) { return {}; }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
@@ -119,7 +117,6 @@ constinit const KernelDescriptor decode_sm80{
     .is_for = is_for,
     .why_not = why_not,
     .tiles = tiles,
-    .why_illegal = why_illegal,
     .choice = choice,
 };
 

@@ -54,7 +54,7 @@ constexpr Row rows[] = {
 
 bool is_for(const KernelSpec& spec) { return spec.dtype == DType::e4m3; }
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (!is_for(spec)) return fmt::format("its products are of e4m3, and q holds {}", name_of(spec.dtype));
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (spec.out != DType::bf16 && spec.out != DType::f16)
@@ -66,7 +66,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return why_not_prob(facts);
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Variant> out;
   for (const Row& row : rows) {
     if (!row.covers.has(kind.cover) || !row.lengths.has(kind.length)) continue;
@@ -79,12 +79,8 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const 
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
   if (tile.n % 32 != 0) return "n is a multiple of 32, the keys of a product";
-  // A thread holds scores, results, products and probabilities, besides some 24 (two warpgroups) or 32 other registers.
-  const int numbers = tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8,
-            most = tile.m == 128 ? 208 : 128;
-  return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
+  return why_illegal90(tile, tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8);
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
@@ -93,18 +89,8 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
-  std::vector<std::vector<Variant>> out;
-  for (const int m : {128, 192})
-    for (int n = 32; n <= 256; n += 32) {
-      Tile tile = tile_of(from, members);
-      tile.m = m;
-      tile.n = n;
-      out.push_back({variant_of(forward_e4m3_sm90.name, tile, members)});
-    }
-  return out;
+  return other_sides<Tile>(from, members, {&Tile::m, {128, 192}}, {&Tile::n, {32, 64, 96, 128, 160, 192, 224, 256}});
 }
-
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
 }  // namespace
 
@@ -123,7 +109,7 @@ constinit const KernelDescriptor forward_e4m3_sm90{
     .why_illegal = why_illegal,
     .choice = choice,
     .other_tiles = other_tiles,
-    .preamble = preamble,
+    .preamble = forward_preamble90,
 };
 
 }  // namespace attune::codegen

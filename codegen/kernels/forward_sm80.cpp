@@ -45,12 +45,12 @@ constexpr WidthRow<Tile> rows[] = {
     {.bytes = 4, .d = 256, .tile = {.m = 64, .n = 16, .stages = 1}},
 };
 
-std::string why_not(const KernelSpec& spec, const ModFacts&) {
+std::string why_not(const KernelSpec& spec, const Traits&) {
   if (spec.dtype == DType::e4m3) return "its products are of f32, bf16 or f16, and q, k and v hold e4m3";
   return spec.fp8_kv ? "it reads k and v in the type of q" : "";
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   return tiles_of_width(forward_sm80.name, spec, rows, members);
 }
 

@@ -62,7 +62,7 @@ constexpr Row rows[] = {
     {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
 };
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (spec.fp8_kv) return "it reads k and v in the type of q";
@@ -73,7 +73,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return why_not_prob(facts);
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   const Row* narrowest = std::ranges::find_if(rows,
                                               [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
   std::vector<Tile> out;
@@ -94,11 +94,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const 
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
-  // A thread holds scores, results and probabilities, besides some 24 (two warpgroups) or 32 other registers.
-  const int numbers = tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4,
-            most = tile.m == 128 ? 208 : 128;
-  return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
+  return why_illegal90(tile, tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4);
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
@@ -125,8 +121,6 @@ std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
   return out;
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
-
 }  // namespace
 
 constinit const KernelDescriptor forward_sm90{
@@ -143,7 +137,7 @@ constinit const KernelDescriptor forward_sm90{
     .why_illegal = why_illegal,
     .choice = choice,
     .other_tiles = other_tiles,
-    .preamble = preamble,
+    .preamble = forward_preamble90,
 };
 
 }  // namespace attune::codegen

@@ -2,6 +2,8 @@
 // launch of it needs
 #pragma once
 
+#include <fmt/format.h>
+
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
@@ -27,6 +29,16 @@ inline constexpr std::array forward_members90{
     TileMember<ForwardTile90>{{.name = "issue_order", .least = 0, .most = 2}, &ForwardTile90::issue_order},
     TileMember<ForwardTile90>{{.name = "dynamic", .least = 0, .most = 1}, &ForwardTile90::dynamic},
 };
+
+/// Why its tile cannot be cut like this, or empty. `numbers`: the scores, results and probabilities that a thread
+/// holds, beside some 24 (two warpgroups) or 32 other registers.
+inline std::string why_illegal90(const ForwardTile90& tile, int numbers) {
+  if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
+  const int most = tile.m == 128 ? 208 : 128;
+  return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
+}
+
+inline std::string forward_preamble90(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
 inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
                                      const ForwardTile90& tile, bool transposed = false) {

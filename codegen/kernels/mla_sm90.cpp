@@ -28,7 +28,7 @@ constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2},
 
 constexpr int keys = 64, stages = 2, least_box = 8;
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (spec.d != mla_d || spec.dv != mla_dv)
     return fmt::format("its heads have {} columns, of which values are the first {}", mla_d, mla_dv);
@@ -42,7 +42,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
 
 bool may_pair(const KernelSpec& spec) { return spec.two_row_blocks && spec.heads > 1; }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   const Tile tile = may_pair(spec) ? Tile{.cluster = 2} : Tile{.issue_order = 2};
   return {variant_of(mla_sm90.name, tile, members)};
 }
@@ -64,15 +64,10 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"box", box},
                    {"store", spec.store},
                    {"paged", spec.paged}};
-  const MlaLayout90 shared{.m = mla_rows,
-                           .n = keys,
-                           .d = plan.tile.d,
-                           .dv = plan.tile.dv,
-                           .stages = stages,
-                           .element = gpu_element(plan.spec.dtype).bytes};
+  const int shared_bytes = layout_of<MlaLayout90>(plan).bytes;
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = shared.bytes + chunk_alignment,
+          .shared_bytes = shared_bytes + chunk_alignment,
           .boxes = BoxRows{.q = mla_rows, .k = box}};
 }
 

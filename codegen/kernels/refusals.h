@@ -24,21 +24,21 @@ inline std::string why_no_boxes(const KernelSpec& spec) {
 inline std::string why_not_apart(const KernelSpec& spec) {
   return spec.per_entry ? "entries have lengths or positions of their own, or pages" : "";
 }
-inline std::string why_not_prob(const ModFacts& facts) {
-  if (!facts.has_prob || facts.prob_linear) return {};
+inline std::string why_not_prob(const Traits& facts) {
+  if (!facts.has_prob || facts.linear_prob) return {};
   return "the prob mod is not a multiple of p: it needs each row's sum first";
 }
 
 // ---- backward ----
 
-inline std::string why_not_backward90(const KernelSpec& spec, const ModFacts& facts) {
+inline std::string why_not_backward90(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (std::string why = why_no_boxes(spec); !why.empty()) return why;
   return facts.has_prob ? "there is a prob mod" : "";
 }
 /// For wide heads, one kernel computes dq and another dk and dv.
-inline std::string why_not_wide_backward90(const KernelSpec& spec, const ModFacts& facts) {
+inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
   if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
   if (spec.packed) return "sequences are packed";

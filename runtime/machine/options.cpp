@@ -130,6 +130,16 @@ constexpr std::array rows{
                 options.dump = value;
                 return true;
               }},
+    OptionRow{"ATTUNE_EMULATED",
+              "a GPU that is emulated, slowly, in place of this machine's: see docs/debugging.md",
+              "this machine's are used",
+              "sm_80 or sm_90a, with :seed=N and :sms=N behind it",
+              {},
+              [](Options& options, std::string_view value) {
+                options.emulated = value;
+                const std::string_view arch = value.substr(0, value.find(':'));
+                return arch == "sm_80" || arch == "sm_90a";
+              }},
     OptionRow{"ATTUNE_JIT", "may kernels be compiled?", "on", "", jit_words,
               [](Options& options, std::string_view value) {
                 options.jit = value == "on";

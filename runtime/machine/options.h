@@ -22,6 +22,7 @@ struct Options {
   std::string cache_system{};              ///< a folder of compiled kernels, only read; empty: none
   bool check_range = false;                ///< refuse calls that read captured tensors outside of them
   std::string dump{};                      ///< a folder; empty: nothing is dumped
+  std::string emulated{};                  ///< a GPU that is emulated; empty: this machine's are used
   bool lineinfo = false;                   ///< GPU kernels carry the lines they were written in
   unsigned log = 0;                        ///< bits of channel_names
   bool jit = true;                         ///< whether kernels may be compiled

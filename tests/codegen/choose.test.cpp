@@ -14,7 +14,7 @@
 namespace attune::codegen {
 namespace {
 
-std::vector<std::string> chosen(const KernelSpec& spec, const ModFacts& facts = {}) {
+std::vector<std::string> chosen(const KernelSpec& spec, const Traits& facts = {}) {
   std::vector<std::string> out;
   for (const KernelChoice& c : choose(spec, facts).choices)
     out.push_back(fmt::format("{} {} x {}", c.plan.kernel->name, c.plan.tile.m, c.plan.tile.n));
@@ -50,14 +50,14 @@ TEST_CASE("every width has kernels, and the portable one is the last", "[choose]
 TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(chosen({}).front() == "forward_sm90 128 x 128");
   CHECK(choose({}, {}).story.empty());
-  const auto story = [](const KernelSpec& spec, const ModFacts& facts = {}) { return story_of(choose(spec, facts)); };
+  const auto story = [](const KernelSpec& spec, const Traits& facts = {}) { return story_of(choose(spec, facts)); };
   CHECK(story({.arch = 80}).find("compute capability 9.0") != std::string::npos);
   CHECK(story({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
   CHECK(story({.tma = false}).find("multiples of 16 bytes") != std::string::npos);
-  CHECK(story({}, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
-  CHECK(story({}, {.has_prob = true, .prob_linear = true}).empty());
+  CHECK(story({}, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
+  CHECK(story({}, {.has_prob = true, .linear_prob = true}).empty());
 }
 
 TEST_CASE("kernels are as exact as is asked for, and else as their type makes them", "[choose]") {
@@ -209,7 +209,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       }
       if (arch == 90) CHECK(story_of(all).find("not forward_sm90: entries have lengths") != std::string::npos);
     }
-  const auto why = [](KernelSpec spec, const ModFacts& facts = {}) {
+  const auto why = [](KernelSpec spec, const Traits& facts = {}) {
     spec.decode = true;
     const KernelChoices all = choose(spec, facts);
     CHECK(all.choices.front().plan.kernel->name != "decode_sm80");
@@ -217,7 +217,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
   };
   CHECK(why({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
   CHECK(why({.load = 8}).find("by 16 bytes") != std::string::npos);
-  CHECK(why({}, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
+  CHECK(why({}, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
   const Preference only{variant("decode_sm80"), true, ""};
   CHECK_THROWS_AS(choose({}, {}, {}, &only), Error);
   // Of calls that it is not made for, nothing is said.
@@ -238,7 +238,7 @@ TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choos
       CHECK(all.choices[0].shared_bytes <= most_shared(arch));
       CHECK(all.story.back() == "not forward_sm80: it reads k and v in the type of q");
     }
-  const auto refusal = [](const KernelSpec& spec, const ModFacts& facts = {}) -> std::string {
+  const auto refusal = [](const KernelSpec& spec, const Traits& facts = {}) -> std::string {
     try {
       choose(spec, facts);
     } catch (const Error& e) {
@@ -252,7 +252,7 @@ TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choos
         "q; forward_sm80: it reads k and v in the type of q");
   CHECK(refusal({.arch = 80, .fp8_kv = true, .decode = true, .load = 8}).find("engine-type: decode_sm80: it reads") ==
         0);
-  CHECK(refusal({.fp8_kv = true, .decode = true}, {.has_prob = true, .prob_linear = false}).find("engine-type") == 0);
+  CHECK(refusal({.fp8_kv = true, .decode = true}, {.has_prob = true, .linear_prob = false}).find("engine-type") == 0);
   CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .fp8_kv = true, .decode = true}).find("engine-type") == 0);
 }
 
@@ -269,7 +269,7 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
     }
   }
   CHECK(story_of(choose({}, {})).find("e4m3") == std::string::npos);
-  const auto refusal = [](const KernelSpec& spec, const ModFacts& facts = {}) -> std::string {
+  const auto refusal = [](const KernelSpec& spec, const Traits& facts = {}) -> std::string {
     try {
       choose(spec, facts);
     } catch (const Error& e) {
@@ -289,7 +289,7 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   CHECK(refusal(other).find("it writes o as bf16 or f16, not as f32") != std::string::npos);
   other = usual, other.tma = false;
   CHECK(refusal(other).find("forward_e4m3_sm90: TMA") != std::string::npos);
-  CHECK(refusal(usual, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
+  CHECK(refusal(usual, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
   // Decode too: its kernel reads q as 16 bits.
   other = usual, other.decode = true;
   CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
@@ -340,7 +340,7 @@ TEST_CASE("calls are of the kind that their expressions make them", "[choose]") 
 TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the portable kernels, and says why",
           "[choose]") {
   for (const Way way : {Way::queries, Way::keys}) {
-    const auto why = [&](const KernelSpec& spec, const ModFacts& facts = {}) {
+    const auto why = [&](const KernelSpec& spec, const Traits& facts = {}) {
       const KernelChoices all = choose(spec, facts, {}, nullptr, kernels(way));
       CHECK((all.choices.front().plan.kernel->takes_any) == !all.story.empty());
       return all.story.empty() ? "" : all.story.front();
@@ -369,7 +369,7 @@ TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the por
 }
 
 TEST_CASE("Hopper's whole backward gives gradients of captured tensors that are sums along diagonals", "[choose]") {
-  const auto ways = [](const ModFacts& facts, const KernelSpec& spec = {}) {
+  const auto ways = [](const Traits& facts, const KernelSpec& spec = {}) {
     return ways_of_backward(spec, facts).size();
   };
   CHECK(ways({}) == 1);
@@ -397,7 +397,7 @@ TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]
 }
 
 TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]") {
-  const auto refused = [](std::string_view text, const KernelSpec& spec = {}, const ModFacts& facts = {}) {
+  const auto refused = [](std::string_view text, const KernelSpec& spec = {}, const Traits& facts = {}) {
     const Preference preference{variant(text), false, ""};
     const KernelChoices all = choose(spec, facts, {}, &preference);
     CHECK(all.choices.size() == choose(spec, facts).choices.size());
@@ -478,17 +478,17 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   CHECK(!is_mla(576, 512, false));
   CHECK(!is_mla(128, 64, true));
   const KernelSpec usual{.d = mla_d, .dv = mla_dv, .per_entry = true, .mla = true, .two_row_blocks = true, .heads = 64};
-  const auto cluster = [](const KernelSpec& spec, const ModFacts& facts) {
+  const auto cluster = [](const KernelSpec& spec, const Traits& facts) {
     const KernelChoices all = choose(spec, facts);
     REQUIRE(all.choices.size() == 1);
     CHECK(all.choices[0].plan.kernel->name == "mla_sm90");
     CHECK(all.choices[0].shared_bytes <= 227 * 1024);
     return all.choices[0].plan.tile.cluster;
   };
-  const ModFacts shares{.shares_tiles = true};
+  const Traits shares{.shares_tiles = true};
   CHECK(cluster(usual, shares) == 2);
   CHECK(cluster(usual, {}) == 1);
-  const auto refused = [&](auto change, std::string_view why, ModFacts facts = {.shares_tiles = true}) {
+  const auto refused = [&](auto change, std::string_view why, Traits facts = {.shares_tiles = true}) {
     KernelSpec spec = usual;
     change(spec);
     try {
@@ -507,7 +507,7 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   refused([](KernelSpec& s) { s.tma = false; }, "multiples of 16");
   refused([](KernelSpec& s) { s.paged = true, s.page_rows = 4; }, "a multiple of 8 rows");
   refused([](KernelSpec& s) { s.fixed_split = true; }, "fixed split");
-  refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .prob_linear = false});
+  refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .linear_prob = false});
   for (const auto& [group, heads] : {std::pair{1, 1}, {3, 4}, {16, 16}, {40, 64}, {64, 64}, {128, 64}})
     CHECK(mla_heads_to_share(group) == heads);
 }

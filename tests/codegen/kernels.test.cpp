@@ -122,8 +122,8 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
   if (row.portable()) row.spec.per_entry = number % 3 == 1, row.spec.paged = row.spec.per_entry && number % 2;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);
-  if ((row.spec.dtype == DType::e4m3 || row.spec.mla) && !parts.facts.prob_linear) return;  // refused
-  row.spec.before = row.spec.before && parts.facts.prob_linear;                             // likewise
+  if ((row.spec.dtype == DType::e4m3 || row.spec.mla) && !parts.facts.linear_prob) return;  // refused
+  row.spec.before = row.spec.before && parts.facts.linear_prob;                             // likewise
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
   if (!row.portable() && !row.spec.mla) {
     // The fast kernel does not take every Mod; the portable one does.

@@ -393,7 +393,7 @@ TEST_CASE("lengths and positions of entries", "[problem]") {
 
   const Problem in_pages = check(plain, paged(), {});
   CHECK(in_pages.kv.paged());
-  CHECK(in_pages.per_entry->page == 5);
+  CHECK(in_pages.per_entry->page_size == 5);
   CHECK(in_pages.batch == 2);
   CHECK(in_pages.kv.length == 9);
   Forward whole = paged();
@@ -433,7 +433,7 @@ TEST_CASE("lengths and positions that make no sense are refused", "[problem]") {
   refuses_apart("too-long.kv_offset", [](Forward& c) { c.kv_offset = std::numeric_limits<std::int32_t>::max(); });
   refuses_apart("tensor-alias.kv_len", [](Forward& c) { c.o.data = c.kv_len.data; });
   refuses_apart("fixed-split-size", [](Forward& c) { c.fixed_split_size = 100; });
-  refuses_apart("piece.negative", [](Forward& c) { c.fixed_split_size = -128; });
+  refuses_apart("fixed-split-size.negative", [](Forward& c) { c.fixed_split_size = -128; });
   golden_error("kv-len.packed", refused<Forward>(packed(), [](Forward& c) {
                  static std::int32_t more[]{9, 1};
                  c.kv_len = Tensor(more, DType::i32, {2});

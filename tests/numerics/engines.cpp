@@ -124,14 +124,14 @@ Subject::Subject(compiler::BoundMod mod)
 std::string Engine::why_not(const Shape& shape) const {
   const bool takes = mla && shape.mla && shape.d == 576 && shape.dv == 512;
   if (std::max(shape.d, shape.dv) > widest && !takes) return fmt::format("heads wider than {}", widest);
-  if (shape.per_entry() && !apart) return "queries and keys that are described apart";
+  if (shape.per_entry() && !per_entry) return "entries with settings of their own";
   if (shape.e4m3 && products_of_e4m3) {
     if (std::max(shape.d, shape.dv) > 128) return "q, k and v of e4m3 wider than 128";
     const bool in_boxes = shape.layout == Layout::bhsd || shape.layout == Layout::bshd;
     if (!in_boxes || shape.d % 16 || shape.dv % 16)
       return "q, k and v of e4m3 whose rows are not multiples of 16 bytes";
     if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return "o of 32 bits beside e4m3";
-    if (shape.per_entry()) return "q, k and v of e4m3 that are described apart";
+    if (shape.per_entry()) return "q, k and v of e4m3 with per-entry settings";
   }
   if (fp8_kv == Fp8Kv::all || !(shape.fp8_kv || shape.fixed_split_size)) return {};
   const std::string what = shape.fp8_kv ? "k and v of e4m3" : "a fixed split size";
@@ -143,19 +143,22 @@ std::string Engine::why_not(const Shape& shape) const {
   return {};
 }
 
+Engine cuda_engine() {
+  return {.name = "cuda",
+          .forward = forward_on_device,
+          .backward = backward_on_device,
+          .per_entry = true,
+          .widest = 256,
+          .fp8_kv = Engine::Fp8Kv::decode,
+          .products_of_e4m3 = true};
+}
+
 const std::vector<Engine>& engines() {
   static const std::vector<Engine> all = [] {
     std::vector<Engine> found;
     for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx})
       if (runtime::cpu::supports(isa)) found.push_back(engine(isa));
-    if (runtime::cuda::device_count() > 0)
-      found.push_back({.name = "cuda",
-                       .forward = forward_on_device,
-                       .backward = backward_on_device,
-                       .per_entry = true,
-                       .widest = 256,
-                       .fp8_kv = Engine::Fp8Kv::decode,
-                       .products_of_e4m3 = true});
+    if (runtime::cuda::device_count() > 0) found.push_back(cuda_engine());
     const char* asked = std::getenv("ATTUNE_TEST_ENGINE");
     if (asked) std::erase_if(found, [&](const Engine& e) { return !e.name.starts_with(asked); });
     if (found.empty()) std::printf("[skip] this machine has no engine of %s\n", asked ? asked : "any kind");

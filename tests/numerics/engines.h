@@ -33,7 +33,7 @@ struct Engine {
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
   std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
-  bool per_entry = false;      ///< takes calls that describe q and keys apart
+  bool per_entry = false;      ///< takes calls with per-entry settings
   std::int64_t widest = 1024;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
   bool mla = false;  ///< takes heads of 576 columns of which values are the first 512, however wide others are
   Fp8Kv fp8_kv = Fp8Kv::all;
@@ -47,6 +47,9 @@ struct Engine {
 /// A forward of host tensors on a device, by copies there; values that are a view of keys stay one.
 void on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem,
                const runtime::Means& means);
+
+/// The CUDA engine, on the first device.
+Engine cuda_engine();
 
 /// One for each instruction set of this CPU, and CUDA if there is a device. ATTUNE_TEST_ENGINE=cuda: only engines whose
 /// names begin with that.

@@ -44,8 +44,8 @@ struct Shape {
 
   bool packed() const { return !q_lens.empty(); }
   std::int64_t entries() const { return packed() ? static_cast<std::int64_t>(q_lens.size()) : batch; }
-  /// Whether q and k are described apart, which only forward calls can be.
-  bool apart() const {
+  /// Whether entries have settings of their own, which only forward calls can be.
+  bool per_entry() const {
     return kv_offset || page || fixed_split_size || !used.empty() || !q_offsets.empty() ||
            q_lens.empty() != kv_lens.empty();
   }

@@ -39,7 +39,7 @@ TABLES = {"python": ["ir/ops.def"]}
 # ranks.
 SHARED = ["runtime/machine", "runtime/engines"]
 PURE = [*SHARED, "runtime/engines/cover", "runtime/engines/oracle", "runtime/engines/picture"]
-ENGINES = [*PURE, "runtime/engines/cpu", "runtime/engines/cuda"]
+ENGINES = [*PURE, "runtime/engines/cpu", "runtime/engines/cuda", "runtime/engines/emulated"]
 RANKS = ["runtime/ranks", "runtime/ranks/plan", "runtime/ranks/schedule", "runtime/ranks/transport"]
 FLOORS = {
     "runtime/machine": [],
@@ -47,6 +47,8 @@ FLOORS = {
     "runtime/engines/cover": SHARED, "runtime/engines/oracle": SHARED,
     "runtime/engines/picture": [*SHARED, "runtime/engines/cover", "runtime/engines/oracle"],
     "runtime/engines/cpu": PURE, "runtime/engines/cuda": PURE,
+    # What stands in for NVIDIA's driver and compiler knows no call: it runs whatever kernel it is given.
+    "runtime/engines/emulated": ["runtime/machine", "runtime/engines/cuda"],
     "runtime/ranks/plan": PURE,
     "runtime/ranks/transport": [*SHARED, "runtime/engines/cuda", "runtime/ranks/plan", "runtime/ranks"],
     "runtime/ranks/schedule": [*SHARED, *RANKS],
@@ -131,6 +133,10 @@ verdict(complaints, wrong={
         "runtime/engines/cpu/a.cpp": '#include "runtime/engines/cuda/driver.h"\n'},
     'runtime/engines/cuda/a.cpp:1: runtime/engines/cuda may not include "runtime/attention/bind.h"': {
         "runtime/engines/cuda/a.cpp": '#include "runtime/attention/bind.h"\n'},
+    'runtime/engines/cuda/a.cpp:1: runtime/engines/cuda may not include "runtime/engines/emulated/grid.h"': {
+        "runtime/engines/cuda/a.cpp": '#include "runtime/engines/emulated/grid.h"\n'},
+    'runtime/engines/emulated/a.cpp:1: runtime/engines/emulated may not include "runtime/engines/call.h"': {
+        "runtime/engines/emulated/a.cpp": '#include "runtime/engines/call.h"\n'},
     'runtime/ranks/plan/a.cpp:1: runtime/ranks/plan may not include "runtime/engines/cpu/engine.h"': {
         "runtime/ranks/plan/a.cpp": '#include "runtime/engines/cpu/engine.h"\n'},
     'runtime/ranks/plan/a.cpp:2: runtime/ranks/plan may not include "runtime/machine/parallel.h"': {

@@ -324,9 +324,8 @@ struct Block80 {
   }
 
   __device__ int row_at(int t, int r) const { return warp * 16 * tall + 16 * t + 8 * r + lane / 4; }
-  __device__ bool exists(int row) const {
-    return first + row / heads < queries.length && row % heads < place.heads.count;
-  }
+  __device__ int query_of(int row) const { return first + row / heads; }
+  __device__ bool exists(int row, int query) const { return query < queries.length && row % heads < place.heads.count; }
 };
 
 /// A function of its own, so that it takes no registers from the rest; it never returns, so that it saves none.

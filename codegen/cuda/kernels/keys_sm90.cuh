@@ -102,7 +102,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     each_part<Tile::parts>([&]<int Nth>() {
       constexpr int from = Nth * (m / 16) / Tile::parts, to = (Nth + 1) * (m / 16) / Tile::parts;
       weigh<2 * from, 2 * to>(q.stage);
-      if constexpr (Nth + 1 == Tile::parts) arrive_as_warp(weights.full, lane);
+      if constexpr (Nth + 1 == Tile::parts) arrive_as_warp(weights.full, this->lane);
       if constexpr (Nth == 0) grad_o.wait();
       along<Element, m, from, to>(dv, p, shared + Shared::grad_o + grad_o.stage * Shared::grad_o_bytes);
     });

@@ -8,6 +8,7 @@
 #include "codegen/cuda/contract/args.cuh"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/operands.h"
 
 namespace attune::runtime::cuda {

@@ -6,8 +6,8 @@
 
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/keys.h"
+#include "runtime/engines/cuda/lists.h"
 #include "runtime/engines/cuda/starts.h"
-#include "runtime/engines/cuda/walk.h"
 #include "runtime/engines/workspace.h"
 
 namespace attune::runtime::cuda {

@@ -12,6 +12,7 @@
 #include "codegen/ceil_div.h"
 #include "codegen/cuda/layout/equal_parts.cuh"
 #include "runtime/engines/cuda/keys.h"
+#include "runtime/engines/cuda/memory.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -121,6 +122,38 @@ void take_parts(ForwardRun& run, std::int64_t rows, std::int64_t blocks) {
                                                                    : run.splits > 1       ? tiles * run.splits
                                                                                           : 0;
   run.parts = run.space.take<float>(parts * rows * (plan.tile.dv + part_floats));
+}
+
+void check_outputs(const Forward& call) {
+  require_writable("o", call.o);
+  require_f32_rows("lse", call.lse);
+  require_f32_rows("max", call.max);
+  if (call.o_before.given() && call.o_before.dtype == DType::f64)
+    throw Error("engine-type", "the CUDA engine does not read o_before as f64", {}, "it computes in f32",
+                "give it elements of f32");
+  require_f32_rows("lse_before", call.lse_before);
+}
+
+std::size_t forward_workspace(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  if (is_empty(call.problem)) return 0;
+  const Facts& device = facts(call.forward().q.device.index);
+  const Current current(device.index);
+  return ForwardRun(device, call, means).bytes();
+}
+
+void forward(const Call& call, const Means& means) {
+  check_outputs(call.forward());
+  if (is_empty(call.problem)) return;
+  const Facts& device = facts(call.forward().q.device.index);
+  const Current current(device.index);
+  ForwardRun run(device, call, means);
+  const std::size_t bytes = run.bytes();
+  if (means.used)
+    *means.used = {target_name(device.arch()), codegen::variant_of(run.kernel->choice.plan).text(), bytes};
+  if (!means.workspace.empty()) return run.put(checked_workspace(means.workspace, bytes).data());
+  const Pooled own(device, bytes, static_cast<cu::Stream>(means.stream));
+  run.put(own.bytes().data());
 }
 
 }  // namespace attune::runtime::cuda

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/cuda/lists.h"
 #include "runtime/engines/cuda/operands.h"
 #include "runtime/engines/cuda/query_tiles.h"
 #include "runtime/engines/cuda/starts.h"
-#include "runtime/engines/cuda/walk.h"
 #include "runtime/engines/workspace.h"
 
 namespace attune::runtime::cuda {
@@ -69,6 +69,11 @@ struct ForwardRun {
  private:
   void put_walk(Launches& launches, Walk& walk, void* args, std::size_t bytes, std::byte* memory);
 };
+
+/// Refuses outputs that this engine cannot write, and results to merge that it cannot read.
+void check_outputs(const Forward& call);
+/// Without a query there is nothing to compute.
+inline bool is_empty(const compiler::Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
 /// The user's struct, as the kernel's source has it.
 std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel);

@@ -11,6 +11,7 @@
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/source.h"
 #include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/operands.h"
 
 namespace attune::runtime::cuda {

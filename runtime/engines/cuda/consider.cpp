@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "codegen/headers.h"
+#include "runtime/engines/cuda/platform.h"
 #include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
@@ -99,6 +100,16 @@ DumpOf dump_of(const KernelOf& of, std::string dump) {
 
 constexpr const char* source_name = "05-source.cu";
 
+void require_compiler() {
+  const Platform& on = platform();
+  if (!on.compiler().empty()) return;
+  if (&on != &nvidia())
+    throw Error("no-compiler", "there is no compiler of C++, which compiles kernels that are emulated", {},
+                on.refusal(), "install g++ or clang++");
+  throw Error("no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, on.refusal(),
+              "install it: libnvrtc of CUDA 12 or 13; or load a bundle that has the kernel, see docs/offline.md");
+}
+
 std::string choice_file(const Considered& all) {
   std::string out;
   for (const std::string& line : all.story) out += line + "\n";
@@ -115,7 +126,7 @@ std::string choice_file(const Considered& all) {
 /// Compiles once more: neither PTX nor the log is kept.
 void dump_source(const KernelOf& of, const KernelSource& written, std::string choice) {
   dump(dump_of(of, written.dump), [&] {
-    Binary binary = compile(written.source, Ptx::yes);
+    Binary binary = platform().compile(written.source, Ptx::yes);
     return std::vector<DumpFile>{
         {"04-choice.txt", std::move(choice)},
         {source_name, fmt::format("{}", written.source.text)},
@@ -128,15 +139,14 @@ void dump_source(const KernelOf& of, const KernelSource& written, std::string ch
 }  // namespace
 
 Asked asked(const codegen::Source& source) {
-  std::string content = fmt::format("cubin 2\n{}\n{}\n{}\n{}", fmt::join(source.options, " "), source.symbol,
-                                    codegen::headers_digest(), source.text);
+  std::string content = fmt::format("{} 2\n{}\n{}\n{}\n{}{}", platform().kind, fmt::join(source.options, " "),
+                                    source.symbol, codegen::headers_digest(), platform().further(), source.text);
   for (const codegen::Header& own : source.headers) content += fmt::format("\n{}\n{}", own.name, own.text);
-  return {std::move(content),
-          [] { return nvrtc() ? fmt::format("{} {}.{}", nvrtc().build, nvrtc().major, nvrtc().minor) : ""; }};
+  return {std::move(content), platform().compiler};
 }
 
 CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
-  CacheEntry out{{{"kind", "cubin"},
+  CacheEntry out{{{"kind", platform().kind},
                   {"kernel", source.name},
                   {"options", fmt::format("{}", fmt::join(source.options, " "))},
                   {"symbol", binary.symbol},
@@ -156,12 +166,9 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const Ker
   const Objects::Kept kept = objects().get(
       what,
       [&] {
-        if (!nvrtc())
-          throw Error(
-              "no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, nvrtc().refusal,
-              "install it: libnvrtc of CUDA 12 or 13; or load a bundle that has the kernel, see docs/offline.md");
+        require_compiler();
         ++compiled_so_far;
-        return entry_of(compile(source), source);
+        return entry_of(platform().compile(source, Ptx::no), source);
       },
       &origin);
   const auto binary = std::make_shared<const Binary>(read_binary(*kept));

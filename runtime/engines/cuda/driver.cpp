@@ -4,12 +4,15 @@
 
 #include <array>
 #include <deque>
+#include <map>
 #include <mutex>
 
 #include <dlfcn.h>
 
 #include <attune/error.h>
 #include <fmt/format.h>
+
+#include "runtime/engines/cuda/platform.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -137,7 +140,9 @@ void refuse(cu::Result result, const char* function) {
   throw Bug(why);
 }
 
-const Found& find_driver() {
+const Found& find_driver() { return platform().driver(); }
+
+const Found& find_nvidia_driver() {
   // Never destroyed: arrays may outlive static objects at the end of the process.
   static const Found& found = *new Found(open());
   return found;
@@ -159,9 +164,10 @@ int device_count() {
 
 const Facts& facts(int index) {
   static std::mutex mutex;
-  static std::deque<Facts>& known = *new std::deque<Facts>;
+  static auto& all = *new std::map<std::uint64_t, std::deque<Facts>>;
   driver();
   const std::lock_guard lock(mutex);
+  std::deque<Facts>& known = all[platform().generation()];
   if (known.empty())
     for (int i = 0, count = device_count(); i < count; ++i) known.push_back(ask(i));
   if (index < 0 || static_cast<std::size_t>(index) >= known.size())

@@ -136,6 +136,8 @@ struct Found {
   std::optional<Driver> driver;
   std::string why;
 };
+const Found& find_nvidia_driver();
+/// That of the platform that is used: see platform.h.
 const Found& find_driver();
 /// Throws an Error if there is none.
 const Driver& driver();

@@ -10,11 +10,17 @@
 #include "codegen/companion.h"
 #include "codegen/parts.h"
 #include "codegen/source.h"
+#include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/cuda/engine.h"
-#include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/tuned.h"
 
 namespace attune::runtime::cuda {
+
+/// A kernel that a device has loaded.
+struct Kernel {
+  cu::Kernel handle = nullptr;
+  int registers = 0, spilled = 0;
+};
 
 /// A companion of a kernel, for its launches.
 struct LoadedCompanion {
@@ -27,7 +33,7 @@ struct LoadedKernel {
   Kernel kernel;
   codegen::KernelChoice choice;
   std::vector<LoadedCompanion> companions;  ///< in the order of their launches
-  bool skips = false;                       ///< as ModFacts has it
+  bool skips = false;                       ///< as Traits has it
   std::string flaw;                         ///< as Candidate has it
   compiler::CoverOf cover_of{};             ///< what its lists depend on, where the launch must be handed some
   bool delta_of_o = true;          ///< of a backward: as GradientTraits of codegen/cuda/contract/gradient.cuh has it

@@ -16,7 +16,8 @@ namespace {
 
 }  // namespace
 
-const Found& find_driver() {
+const Found& find_driver() { return find_nvidia_driver(); }
+const Found& find_nvidia_driver() {
   static const Found none{std::nullopt, "attune was built with ATTUNE_CUDA=OFF"};
   return none;
 }

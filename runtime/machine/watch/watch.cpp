@@ -63,7 +63,6 @@ All& all() {
 }
 
 struct OfThread {
-  int recordings = 0;
   std::vector<AnyFact> waiting;
   std::vector<const Listener*> within;  ///< listeners whose callbacks this thread is in
 };
@@ -149,9 +148,8 @@ void give_all(const F& fact, bool at_once) {
 template <class F>
 void record_all(F fact) {
   give_all(fact, true);
-  OfThread& mine = of_thread();
-  if (mine.recordings > 0)
-    mine.waiting.emplace_back(std::move(fact));
+  if (Recording::holds())
+    of_thread().waiting.emplace_back(std::move(fact));
   else
     give_all(fact, false);
 }
@@ -172,11 +170,9 @@ unsigned Audience::begin() {
 
 void listen_at_once(watch::Callbacks callbacks) { add(std::make_shared<Listener>(std::move(callbacks), true)); }
 
-Recording::Recording() { ++of_thread().recordings; }
-Recording::~Recording() {
-  OfThread& mine = of_thread();
-  if (--mine.recordings > 0 || mine.waiting.empty()) return;
-  const std::vector<AnyFact> facts = std::exchange(mine.waiting, {});
+void Recording::give_waiting() {
+  waiting_ = false;
+  const std::vector<AnyFact> facts = std::exchange(of_thread().waiting, {});
   for (const AnyFact& fact : facts) std::visit([](const auto& one) { give_all(one, false); }, fact);
 }
 

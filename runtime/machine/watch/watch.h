@@ -29,10 +29,24 @@ inline bool wants(Fact fact) {
 /// While one lives on a thread, its callbacks wait, because locks may be held. The log does not wait.
 class Recording {
  public:
-  Recording();
-  ~Recording();
+  Recording() { ++alive_; }
+  ~Recording() {
+    if (--alive_ == 0 && waiting_) give_waiting();
+  }
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
+
+  /// Whether a fact of this thread has to wait for the last one's end.
+  static bool holds() {
+    waiting_ = waiting_ || alive_ > 0;
+    return alive_ > 0;
+  }
+
+ private:
+  static void give_waiting();
+
+  static constinit inline thread_local int alive_ = 0;
+  static constinit inline thread_local bool waiting_ = false;
 };
 
 void record(watch::Lowered fact);

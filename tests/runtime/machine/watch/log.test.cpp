@@ -109,7 +109,7 @@ std::string told(unsigned channels) {
 TEST_CASE("each fact has its line", "[log]") {
   std::string all;
   for (const std::string& line : {log_line(lowered), log_line(chosen), log_line(built(watch::Built::From::compiler)),
-                                  log_line(built(watch::Built::From::disk)), log_line(called), log_line(noted)})
+                                  log_line(built(watch::Built::From::disk)), log_line(called), log_line(notice)})
     all += line + "\n";
   tests::golden("runtime/log", all);
 }

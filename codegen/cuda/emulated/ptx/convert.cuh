@@ -1,0 +1,73 @@
+// codegen/cuda/emulated/ptx/convert.cuh — conversions between f32 and other floating types, by their bits
+#pragma once
+
+namespace attune {
+
+/// An f32 with `drop` bits of its fraction less, rounded to nearest even, as bits; NaN stays one.
+inline unsigned bits_of_bf16(float x) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+inline unsigned bits_of_f16(float x) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+  if (size > 0x7f800000u) return 0x7fff;
+  if (size >= 0x477ff000u) return sign | 0x7c00;  // 65520 and more round to infinity
+  if (size >= 0x38800000u) {                      // normal: from 2^-14 on
+    const unsigned from_one = size - (112u << 23);
+    return sign | (from_one + 0xfffu + (from_one >> 13 & 1)) >> 13;
+  }
+  if (size < 0x33000000u) return sign;  // below 2^-25
+  const unsigned exponent = size >> 23, fraction = (size & 0x7fffffu) | 0x800000u, shift = 126 - exponent;
+  const unsigned kept = fraction >> shift, rest = fraction & ((1u << shift) - 1), half = 1u << (shift - 1);
+  return sign | (kept + (rest > half || (rest == half && (kept & 1))));
+}
+inline float f32_of_f16(unsigned short x) {
+  const unsigned sign = (x & 0x8000u) << 16, exponent = x >> 10 & 31, fraction = x & 0x3ffu;
+  unsigned bits;
+  if (exponent == 31)
+    bits = 0x7f800000u | fraction << 13;
+  else if (exponent > 0)
+    bits = (exponent + 112) << 23 | fraction << 13;
+  else
+    bits = __builtin_bit_cast(unsigned, static_cast<float>(fraction) * 0x1p-24f);
+  return __builtin_bit_cast(float, sign | bits);
+}
+inline unsigned bf16_pair_of(float low, float high) { return bits_of_bf16(low) | bits_of_bf16(high) << 16; }
+inline unsigned f16_pair_of(float low, float high) { return bits_of_f16(low) | bits_of_f16(high) << 16; }
+
+/// To nearest even; what is beyond 448 becomes 448, and NaN stays one.
+inline unsigned bits_of_e4m3(float x) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x), sign = bits >> 24 & 0x80u;
+  const float size = __builtin_fabsf(x);
+  if (x != x) return 0x7f;
+  if (size >= 448.0f) return sign | 0x7e;
+  if (size < 0x1p-6f) return sign | static_cast<unsigned>(__builtin_rintf(size * 0x1p9f));
+  const unsigned from_one = __builtin_bit_cast(unsigned, size) - (120u << 23);
+  return sign | (from_one + 0x7ffffu + (from_one >> 20 & 1)) >> 20;
+}
+inline unsigned pack_e4m3(float a, float b, float c, float d) {
+  return bits_of_e4m3(a) | bits_of_e4m3(b) << 8 | bits_of_e4m3(c) << 16 | bits_of_e4m3(d) << 24;
+}
+inline unsigned tf32(unsigned x) {
+  if ((x & 0x7f800000u) == 0x7f800000u) return x & 0xffffe000u | (x & 0x7fffffu ? 0x400000u : 0);
+  return (x + 0x1000u) & 0xffffe000u;
+}
+
+inline float f32_of_low_f16(unsigned pair) { return f32_of_f16(static_cast<unsigned short>(pair)); }
+inline float f32_of_high_f16(unsigned pair) { return f32_of_f16(static_cast<unsigned short>(pair >> 16)); }
+inline unsigned f16_pair_of_e4m3(unsigned two) {
+  const auto one = [](unsigned x) -> unsigned {
+    const unsigned sign = (x & 0x80) << 8, size = x & 0x7f;
+    if (size == 0x7f) return sign | 0x7fff;
+    if (size < 8) return sign | bits_of_f16(static_cast<float>(size) * 0x1p-9f);
+    return sign | ((size << 7) + (8u << 10));
+  };
+  return one(two & 0xff) | one(two >> 8 & 0xff) << 16;
+}
+
+inline double f64_of_f32(float x) { return attune_machine->f64_of_f32(x); }
+inline float f32_of_f64(double x) { return attune_machine->f32_of_f64(x, false); }
+inline float f32_of_f64_towards_zero(double x) { return attune_machine->f32_of_f64(x, true); }
+
+}  // namespace attune

@@ -1,0 +1,40 @@
+// codegen/cuda/emulated/ptx/tma.cuh — TMA: boxes of tensors, and bytes in a row
+#pragma once
+
+#include "codegen/cuda/contract/args.cuh"
+
+namespace attune {
+
+inline void load_box(unsigned into, const TensorMap& map, unsigned barrier, int d, int position, int head, int batch,
+                     Site at = Site::here()) {
+  const emulated::Box box{&map, {d, position, head, batch}, 4};
+  attune_machine->load_box(into, &box, barrier, at);
+}
+inline void load_box_of_heads(unsigned into, const TensorMap& map, unsigned barrier, int d, int head, int position,
+                              int kv_head, int batch, Site at = Site::here()) {
+  const emulated::Box box{&map, {d, head, position, kv_head, batch}, 5};
+  attune_machine->load_box(into, &box, barrier, at);
+}
+inline void store_box(const TensorMap& map, unsigned from, int d, int position, int head, int batch,
+                      Site at = Site::here()) {
+  const emulated::Box box{&map, {d, position, head, batch}, 4};
+  attune_machine->store_box(&box, from, at);
+}
+inline void store_box_of_heads(const TensorMap& map, unsigned from, int d, int head, int position, int kv_head,
+                               int batch, Site at = Site::here()) {
+  const emulated::Box box{&map, {d, head, position, kv_head, batch}, 5};
+  attune_machine->store_box(&box, from, at);
+}
+inline void store_bulk(void* to, unsigned from, unsigned bytes, Site at = Site::here()) {
+  attune_machine->store_bulk(to, from, bytes, false, at);
+}
+inline void add_bulk(void* to, unsigned from, unsigned bytes, Site at = Site::here()) {
+  attune_machine->store_bulk(to, from, bytes, true, at);
+}
+inline void store_commit(Site at = Site::here()) { attune_machine->store_commit(at); }
+inline void store_wait_read(Site at = Site::here()) { attune_machine->store_wait(true, at); }
+inline void store_wait(Site at = Site::here()) { attune_machine->store_wait(false, at); }
+inline void proxy_fence(Site at = Site::here()) { attune_machine->proxy_fence(false, at); }
+inline void copy_fence(Site at = Site::here()) { attune_machine->proxy_fence(true, at); }
+
+}  // namespace attune

@@ -1,0 +1,152 @@
+// runtime/engines/emulated/compiler.cpp — the system's compiler of C++, found at first use: from a page of CUDA to a
+// library of the host
+#include "runtime/engines/emulated/compiler.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include <sys/wait.h>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/engines/emulated/files.h"
+#include "runtime/machine/options.h"
+
+namespace attune::runtime::emulated {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Ran {
+  int status = -1;
+  std::string said;
+};
+Ran ran(const std::string& command) {
+  Ran out;
+  FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
+  if (!pipe) return out;
+  std::array<char, 4096> some;
+  for (std::size_t n; (n = std::fread(some.data(), 1, some.size(), pipe)) > 0;) out.said.append(some.data(), n);
+  const int status = pclose(pipe);
+  out.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return out;
+}
+
+std::string quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
+HostCompiler found() {
+  constexpr std::array names{"g++", "clang++", "c++"};
+  for (const char* name : names) {
+    const Ran one = ran(fmt::format("{} --version", name));
+    if (one.status == 0) return {name, fmt::format("{}", one.said.substr(0, one.said.find('\n'))), {}};
+  }
+  return {{}, {}, fmt::format("none of {} is found on the PATH", fmt::join(names, ", "))};
+}
+
+/// Instructions of this machine that kernels' products and sums need most.
+std::string instructions() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return " -mavx2 -mfma";
+#endif
+  return {};
+}
+
+std::string flags() {
+  // Kernels read registers as other types.
+  return fmt::format("-x c++ -std=c++20 -O1 -w -Wno-psabi -fPIC -shared -fno-exceptions -fno-rtti -fno-strict-aliasing "
+                     "-fno-stack-protector -include codegen/cuda/emulated/builtins.cuh{}{}",
+                     instructions(), options().lineinfo ? " -g" : "");
+}
+
+constexpr std::string_view entry = R"(
+extern "C" void attune_kernel(void* const* arguments) {{ attune::emulated::call(&{0}, arguments); }}
+extern "C" {{ extern const char* attune_name; const char* attune_name = "{1}"; }}
+extern "C" unsigned attune_arguments(unsigned nth) {{ return attune::emulated::bytes_of_argument(&{0}, nth); }}
+)";
+
+int arch_of(const codegen::Source& source) {
+  constexpr std::string_view option = "--gpu-architecture=sm_";
+  for (const std::string& one : source.options)
+    if (one.starts_with(option)) return std::atoi(one.c_str() + option.size());
+  throw Bug("a page says no architecture");
+}
+
+std::vector<Patch>& patches() {
+  static std::vector<Patch> all;
+  return all;
+}
+
+/// Changed files stand before the others.
+void write_patched(const fs::path& own) {
+  for (const Patch& one : patches()) {
+    const auto all = codegen::headers();
+    const auto file = std::ranges::find(all, one.file, &codegen::Header::name);
+    if (file == all.end()) throw Bug(fmt::format("there is no device file {} to patch", one.file));
+    std::string text = file->text;
+    const std::size_t at = text.find(one.from);
+    if (at == std::string::npos)
+      throw Bug(fmt::format("{} does not hold what is to be patched: {}", one.file, one.from));
+    text.replace(at, one.from.size(), one.to);
+    write_below(own, one.file, without_shared(one.file, text));
+  }
+}
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+const HostCompiler& host_compiler() {
+  static const HostCompiler one = found();
+  return one;
+}
+
+std::string further_input() {
+  std::string out = fmt::format("{}\n{}\n{}\n", codegen::emulated_headers_digest(), flags(), entry);
+  for (const Patch& one : patches()) out += fmt::format("{}\n{}\n{}\n", one.file, one.from, one.to);
+  return out;
+}
+
+void set_patches(std::vector<Patch> of) { patches() = std::move(of); }
+
+cuda::Binary compile(const codegen::Source& source) {
+  static std::atomic<unsigned> pages{0};
+  if (host_compiler().version.empty()) throw Bug("a kernel was to be compiled without a compiler");
+  write_device_files();
+  const unsigned number = pages++;
+  const fs::path own = folder() / fmt::format("page{}", number), made = own / "kernel.so";
+  for (const codegen::Header& one : source.headers) write_below(own, one.name, without_shared(one.name, one.text));
+  write_patched(own);
+  write_below(own, source.name + ".cu", source.text + fmt::format(fmt::runtime(entry), source.symbol, source.name));
+  const std::string command = fmt::format(
+      "cd {0} && {1} {2} -D__CUDA_ARCH__={3}0 -I{4} -I{5} -ffile-prefix-map={4}/= -ffile-prefix-map={5}/= {6} -o {7}",
+      quoted(folder().string()), host_compiler().command, flags(), arch_of(source), quoted(own.string()),
+      quoted(folder().string()), quoted((own / (source.name + ".cu")).string()), quoted(made.string()));
+  const Ran one = ran(command);
+  if (one.status != 0)
+    throw Bug(fmt::format("{} refuses a page:\n{}\n{}\n{}", host_compiler().version, one.said, command, source.text));
+  cuda::Binary out;
+  out.cubin = bytes_of(made);
+  out.symbol = "attune_kernel";
+  out.log = one.said;
+  if (!options().lineinfo) {
+    std::error_code error;
+    fs::remove_all(own, error);
+  }
+  return out;
+}
+
+}  // namespace attune::runtime::emulated

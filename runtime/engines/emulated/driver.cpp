@@ -1,0 +1,354 @@
+// runtime/engines/emulated/driver.cpp — what stands in for NVIDIA's driver: memory of the host, streams that are done
+// at once, kernels that are libraries
+#include "runtime/engines/emulated/driver.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "runtime/engines/emulated/files.h"
+#include "runtime/engines/emulated/grid.h"
+#include "runtime/engines/emulated/tensor_map.h"
+#include "runtime/machine/options.h"
+
+namespace attune::runtime::emulated {
+namespace {
+
+namespace cu = cuda::cu;
+using cu::Result;
+
+std::mutex mutex;  ///< guards what follows; a launch holds it from its begin to its end
+Gpu gpu;
+std::uint64_t launches = 0;
+std::set<cu::Address> taken;
+thread_local std::vector<cu::Context> contexts;
+int context_of_all = 0;
+
+using Step = std::function<void()>;
+/// What a stream was given while a graph was captured from it.
+struct Stream {
+  bool capturing = false;
+  std::vector<Step> steps{};
+};
+struct Event {
+  std::chrono::steady_clock::time_point at;
+};
+struct Graph {
+  std::vector<Step> steps;
+};
+struct Loaded {
+  void* library = nullptr;
+};
+struct KernelOfLibrary {
+  std::string name;
+  void (*entry)(void* const*) = nullptr;
+  unsigned (*bytes)(unsigned nth) = nullptr;
+  Machine** machine = nullptr;
+};
+
+Stream default_stream;
+Stream& of(cu::Stream stream) { return stream ? *reinterpret_cast<Stream*>(stream) : default_stream; }
+void* at(cu::Address address) { return reinterpret_cast<void*>(address); }
+
+template <class T>
+Result give(T* into, T value) {
+  *into = value;
+  return Result::success;
+}
+/// Now, or whenever the graph runs that is captured from the stream.
+Result put(cu::Stream stream, Step step) {
+  if (of(stream).capturing)
+    of(stream).steps.push_back(std::move(step));
+  else
+    step();
+  return Result::success;
+}
+
+// ---- devices --------------------------------------------------------------------------------------------------------
+
+Result cuInit(unsigned) { return Result::success; }
+Result cuDriverGetVersion(int* version) { return give(version, 13000); }
+Result cuDeviceGetCount(int* devices) { return give(devices, 1); }
+Result cuDeviceGet(cu::Device* device, int index) { return give(device, index); }
+Result cuDeviceGetName(char* name, int room, cu::Device) {
+  std::strncpy(name, gpu.arch == 80 ? "emulated sm_80" : "emulated sm_90a", static_cast<std::size_t>(room));
+  return Result::success;
+}
+Result cuDeviceGetAttribute(int* value, cu::DeviceAttribute which, cu::Device) {
+  // From NVIDIA's tables of compute capabilities.
+  const int per_sm = gpu.arch == 80 ? 164 : 228;
+  using enum cu::DeviceAttribute;
+  switch (which) {
+    case sm_count: return give(value, gpu.sms);
+    case l2_bytes: return give(value, 50 << 20);
+    case major: return give(value, gpu.arch / 10);
+    case minor: return give(value, gpu.arch % 10);
+    case shared_per_sm: return give(value, per_sm << 10);
+    case shared_per_block: return give(value, (per_sm - 1) << 10);
+    case memory_pools: return give(value, 1);
+  }
+  return Result::invalid_value;
+}
+
+Result cuDevicePrimaryCtxRetain(cu::Context* context, cu::Device) {
+  return give(context, reinterpret_cast<cu::Context>(&context_of_all));
+}
+Result cuCtxGetCurrent(cu::Context* context) { return give(context, contexts.empty() ? nullptr : contexts.back()); }
+Result cuCtxGetDevice(cu::Device* device) { return give(device, 0); }
+Result cuCtxPushCurrent(cu::Context context) {
+  contexts.push_back(context);
+  return Result::success;
+}
+Result cuCtxPopCurrent(cu::Context* context) {
+  if (contexts.empty()) return Result::invalid_context;
+  *context = contexts.back();
+  contexts.pop_back();
+  return Result::success;
+}
+Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  return give(greatest, 0);
+}
+Result cuCtxEnablePeerAccess(cu::Context, unsigned) { return Result::success; }
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+Result take(cu::Address* into, std::size_t bytes) {
+  constexpr std::size_t grain = 256;
+  void* const made = std::aligned_alloc(grain, (bytes + grain) / grain * grain);
+  if (!made) return Result::out_of_memory;
+  // What no one has written is NaN.
+  std::memset(made, 0xff, bytes);
+  *into = reinterpret_cast<cu::Address>(made);
+  const std::lock_guard lock(mutex);
+  taken.insert(*into);
+  return Result::success;
+}
+Result give_back(cu::Address address) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!taken.erase(address)) return Result::invalid_value;
+  }
+  std::free(at(address));
+  return Result::success;
+}
+Result cuMemAlloc(cu::Address* into, std::size_t bytes) { return take(into, bytes); }
+Result cuMemFree(cu::Address address) { return give_back(address); }
+Result cuMemAllocAsync(cu::Address* into, std::size_t bytes, cu::Stream) { return take(into, bytes); }
+/// A graph that was captured may still use it.
+Result cuMemFreeAsync(cu::Address address, cu::Stream stream) {
+  return of(stream).capturing ? Result::success : give_back(address);
+}
+Result cuMemcpyAsync(cu::Address to, cu::Address from, std::size_t bytes, cu::Stream stream) {
+  return put(stream, [=] { std::memmove(at(to), at(from), bytes); });
+}
+Result cuMemcpy2DAsync(const cu::Copy2D* copy, cu::Stream stream) {
+  return put(stream, [copy = *copy] {
+    for (std::size_t i = 0; i < copy.height; ++i)
+      std::memmove(at(copy.to + i * copy.to_pitch), at(copy.from + i * copy.from_pitch), copy.width);
+  });
+}
+Result cuMemsetD8Async(cu::Address to, unsigned char value, std::size_t bytes, cu::Stream stream) {
+  return put(stream, [=] { std::memset(at(to), value, bytes); });
+}
+Result cuMemsetD32Async(cu::Address to, unsigned value, std::size_t words, cu::Stream stream) {
+  return put(stream, [=] { std::fill_n(static_cast<unsigned*>(at(to)), words, value); });
+}
+
+// ---- streams, events, graphs ----------------------------------------------------------------------------------------
+
+Result cuStreamCreate(cu::Stream* stream, unsigned) { return give(stream, reinterpret_cast<cu::Stream>(new Stream)); }
+Result cuStreamCreateWithPriority(cu::Stream* stream, unsigned, int) { return cuStreamCreate(stream, 0); }
+Result cuStreamWaitEvent(cu::Stream, cu::Event, unsigned) { return Result::success; }
+Result cuStreamDestroy(cu::Stream stream) {
+  delete &of(stream);
+  return Result::success;
+}
+Result cuStreamSynchronize(cu::Stream) { return Result::success; }
+Result cuStreamQuery(cu::Stream) { return Result::success; }
+Result cuStreamIsCapturing(cu::Stream stream, cu::Capture* status) {
+  return give(status, of(stream).capturing ? cu::Capture::active : cu::Capture::none);
+}
+Result cuStreamBeginCapture(cu::Stream stream, cu::CaptureMode) {
+  of(stream) = {.capturing = true};
+  return Result::success;
+}
+Result cuStreamEndCapture(cu::Stream stream, cu::Graph* graph) {
+  of(stream).capturing = false;
+  return give(graph, reinterpret_cast<cu::Graph>(new Graph{std::move(of(stream).steps)}));
+}
+Result cuGraphInstantiateWithFlags(cu::GraphExec* into, cu::Graph graph, unsigned long long) {
+  return give(into, reinterpret_cast<cu::GraphExec>(new Graph(*reinterpret_cast<Graph*>(graph))));
+}
+Result cuGraphLaunch(cu::GraphExec graph, cu::Stream) {
+  for (const Step& step : reinterpret_cast<Graph*>(graph)->steps) step();
+  return Result::success;
+}
+Result cuGraphExecDestroy(cu::GraphExec graph) {
+  delete reinterpret_cast<Graph*>(graph);
+  return Result::success;
+}
+Result cuGraphDestroy(cu::Graph graph) {
+  delete reinterpret_cast<Graph*>(graph);
+  return Result::success;
+}
+Result cuEventCreate(cu::Event* event, unsigned) { return give(event, reinterpret_cast<cu::Event>(new Event{})); }
+Result cuEventDestroy(cu::Event event) {
+  delete reinterpret_cast<Event*>(event);
+  return Result::success;
+}
+Result cuEventRecord(cu::Event event, cu::Stream) {
+  reinterpret_cast<Event*>(event)->at = std::chrono::steady_clock::now();
+  return Result::success;
+}
+Result cuEventQuery(cu::Event) { return Result::success; }
+Result cuEventSynchronize(cu::Event) { return Result::success; }
+Result cuEventElapsedTime(float* milliseconds, cu::Event from, cu::Event to) {
+  return give(milliseconds, std::chrono::duration<float, std::milli>(reinterpret_cast<Event*>(to)->at -
+                                                                     reinterpret_cast<Event*>(from)->at)
+                                .count());
+}
+
+// ---- kernels --------------------------------------------------------------------------------------------------------
+
+/// The length of an image is in its own header: where its table of sections ends.
+std::size_t size_of_image(const void* image) {
+  struct Header {
+    unsigned char ident[40];
+    std::uint64_t sections;
+    std::uint32_t flags;
+    std::uint16_t size, program_size, programs, section_size, count, names;
+  } header;
+  static_assert(offsetof(Header, section_size) == 58);
+  std::memcpy(&header, image, sizeof header);
+  return static_cast<std::size_t>(header.sections) + static_cast<std::size_t>(header.section_size) * header.count;
+}
+
+Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, unsigned, int*, void**, unsigned) {
+  static std::atomic<unsigned> number{0};
+  if (std::memcmp(image, "\177ELF", 4) != 0) return Result::invalid_image;
+  const std::string name = fmt::format("kernel{}.so", number++);
+  write_below(folder(), name, {static_cast<const char*>(image), size_of_image(image)});
+  const std::filesystem::path path = folder() / name;
+  void* const opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!opened) throw Bug(fmt::format("an emulated kernel does not load: {}", dlerror()));
+  std::error_code error;
+  if (!options().lineinfo) std::filesystem::remove(path, error);
+  return give(library, reinterpret_cast<cu::Library>(new Loaded{opened}));
+}
+Result cuLibraryUnload(cu::Library library) {
+  delete reinterpret_cast<Loaded*>(library);
+  return Result::success;
+}
+Result cuLibraryGetKernel(cu::Kernel* kernel, cu::Library library, const char* name) {
+  void* const opened = reinterpret_cast<Loaded*>(library)->library;
+  auto made = std::make_unique<KernelOfLibrary>();
+  made->entry = reinterpret_cast<void (*)(void* const*)>(dlsym(opened, name));
+  made->bytes = reinterpret_cast<unsigned (*)(unsigned)>(dlsym(opened, "attune_arguments"));
+  made->machine = static_cast<Machine**>(dlsym(opened, "attune_machine"));
+  if (const auto* const called = static_cast<const char* const*>(dlsym(opened, "attune_name"))) made->name = *called;
+  if (!made->entry || !made->bytes || !made->machine) return Result::invalid_image;
+  return give(kernel, reinterpret_cast<cu::Kernel>(made.release()));
+}
+Result cuKernelGetFunction(cu::Function* function, cu::Kernel kernel) {
+  return give(function, reinterpret_cast<cu::Function>(kernel));
+}
+Result cuKernelGetAttribute(int* value, cu::KernelAttribute, cu::Kernel, cu::Device) { return give(value, 0); }
+Result cuKernelSetAttribute(cu::KernelAttribute, int, cu::Kernel, cu::Device) { return Result::success; }
+
+/// A kernel's arguments, which a graph has to keep.
+class Arguments {
+ public:
+  Arguments(const KernelOfLibrary& kernel, void** given) {
+    for (unsigned i = 0; const unsigned bytes = kernel.bytes(i); ++i) {
+      // Aligned as the widest of them, a tensor map.
+      constexpr std::size_t grain = 64;
+      held_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(grain, (bytes + grain - 1) / grain * grain)),
+                         &std::free);
+      std::memcpy(held_.back().get(), given[i], bytes);
+      all_.push_back(held_.back().get());
+    }
+  }
+  void* const* get() const { return all_.data(); }
+
+ private:
+  std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> held_;
+  std::vector<void*> all_;
+};
+
+Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void** arguments, void**) {
+  const auto& kernel = *reinterpret_cast<const KernelOfLibrary*>(function);
+  LaunchOf launch{.kernel = kernel.name,
+                  .entry = kernel.entry,
+                  .machine = kernel.machine,
+                  .blocks = {config->grid[0], config->grid[1], config->grid[2]},
+                  .threads = static_cast<int>(config->block[0]),
+                  .shared_bytes = config->shared_bytes};
+  for (unsigned i = 0; i < config->attribute_count; ++i)
+    if (config->attributes[i].key == cu::LaunchAttributeKey::cluster) launch.cluster = config->attributes[i].value[0];
+  if (launch.blocks.x % static_cast<unsigned>(launch.cluster) != 0) return Result::invalid_value;
+  return put(config->stream, [launch, kept = std::make_shared<const Arguments>(kernel, arguments)]() mutable {
+    const std::lock_guard lock(mutex);
+    launch.arguments = kept->get();
+    launch.sms = gpu.sms;
+    launch.seed = gpu.seed + launches++;
+    run(launch);
+  });
+}
+
+Result cuTensorMapEncodeTiled(void* into, cu::Element element, unsigned rank, void* data, const std::uint64_t* extents,
+                              const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t*,
+                              cu::Interleave, cu::Swizzle swizzle, cu::Promote, cu::Fill) {
+  Map map{.magic = Map::right, .rank = static_cast<std::uint16_t>(rank)};
+  using enum codegen::MapElement;
+  map.element = element == byte ? 1 : element == f32 ? 4 : 2;
+  map.first = static_cast<const std::byte*>(data);
+  for (std::size_t i = 0; i < rank; ++i) {
+    map.extents[i] = static_cast<std::uint32_t>(extents[i]);
+    map.box[i] = static_cast<std::uint16_t>(box[i]);
+    if (i + 1 < rank) map.strides[i] = strides[i];
+  }
+  if (swizzle != cu::Swizzle::b128 || rank > map.extents.size()) return Result::invalid_value;
+  std::memcpy(into, &map, sizeof map);
+  return Result::success;
+}
+
+}  // namespace
+
+const cuda::Found& find_driver() {
+  static const cuda::Found& found = *new cuda::Found{[] {
+                                                       cuda::Driver out;
+#define ATTUNE_CU(function, abi, ...) out.function.raw = &function;
+#include "runtime/engines/cuda/driver.def"
+#undef ATTUNE_CU
+                                                       out.version = 13000;
+                                                       return out;
+                                                     }(),
+                                                     ""};
+  return found;
+}
+
+std::uint64_t generation() {
+  const std::lock_guard lock(mutex);
+  return static_cast<std::uint64_t>(gpu.arch) << 32 | static_cast<std::uint64_t>(gpu.sms);
+}
+
+void set_gpu(const Gpu& other) {
+  const std::lock_guard lock(mutex);
+  gpu = other;
+  launches = 0;
+}
+
+}  // namespace attune::runtime::emulated

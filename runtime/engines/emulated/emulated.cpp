@@ -1,0 +1,77 @@
+// runtime/engines/emulated/emulated.cpp — GPUs that are emulated on the host, in place of those of this machine
+#include "runtime/engines/emulated/emulated.h"
+
+#include <charconv>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "runtime/engines/cuda/platform.h"
+#include "runtime/engines/emulated/compiler.h"
+#include "runtime/engines/emulated/driver.h"
+
+namespace attune::runtime::emulated {
+namespace {
+
+const cuda::Platform& platform() {
+  static const cuda::Platform& all = *new cuda::Platform{
+      .driver = &find_driver,
+      .generation = &generation,
+      .kind = "emulated",
+      .compiler = [] { return host_compiler().version; },
+      .refusal = [] { return host_compiler().refusal; },
+      .further = &further_input,
+      .compile = [](const codegen::Source& source, cuda::Ptx) { return compile(source); }};
+  return all;
+}
+
+}  // namespace
+
+void emulate(const Gpu& gpu) {
+  set_gpu(gpu);
+  cuda::use(platform());
+}
+
+Gpu gpu_of(std::string_view name) {
+  const auto refuse = [&](std::string_view part, const std::string& why) {
+    const auto at = static_cast<std::size_t>(part.data() - name.data());
+    throw Error("bad-target", fmt::format("there is no target {}", name),
+                {.name = "--target", .line = 0, .text = std::string(name), .begin = at, .end = at + part.size()}, why,
+                "write emulated:sm_80 or emulated:sm_90a, and behind it :seed=N or :sms=N if you like");
+  };
+  Gpu out;
+  std::size_t nth = 0;
+  for (std::string_view rest = name;; ++nth) {
+    const std::size_t end = rest.find(':');
+    const std::string_view part = rest.substr(0, end);
+    const auto number = [&](std::string_view key, auto& into) {
+      if (!part.starts_with(key)) return false;
+      const std::string_view digits = part.substr(key.size());
+      const auto [last, error] = std::from_chars(digits.data(), digits.data() + digits.size(), into);
+      if (error != std::errc() || last != digits.data() + digits.size()) refuse(part, "that is no whole number");
+      return true;
+    };
+    if (nth == 1) {
+      if (part != "sm_80" && part != "sm_90a") refuse(part, "sm_80 and sm_90a are emulated");
+      out.arch = part == "sm_80" ? 80 : 90;
+    } else if (nth > 1 && !number("seed=", out.seed) && !number("sms=", out.sms)) {
+      refuse(part, "a target has a seed and a number of multiprocessors, sms, and nothing else");
+    }
+    if (end == std::string_view::npos) break;
+    rest.remove_prefix(end + 1);
+  }
+  if (nth < 1) refuse(name, "it does not say which architecture is emulated");
+  if (out.sms < 1 || out.sms > 256) refuse(name, "a GPU has 1 to 256 multiprocessors here");
+  return out;
+}
+
+}  // namespace attune::runtime::emulated
+
+namespace attune::runtime::cuda {
+
+const Platform& emulated_platform(const std::string& gpu) {
+  emulated::set_gpu(emulated::gpu_of("emulated:" + gpu));
+  return emulated::platform();
+}
+
+}  // namespace attune::runtime::cuda

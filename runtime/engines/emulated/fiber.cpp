@@ -1,0 +1,85 @@
+// runtime/engines/emulated/fiber.cpp — a stack of its own for each thread of an emulated kernel, and switches between
+// them
+#include "runtime/engines/emulated/fiber.h"
+
+#include <cstdint>
+#include <new>
+
+#include <sys/mman.h>
+
+#include <attune/error.h>
+
+namespace attune::runtime::emulated {
+
+#if defined(__x86_64__)
+
+// The registers that a function keeps for its caller; a switch takes some two nanoseconds.
+asm(R"(
+.text
+.p2align 4
+.type attune_switch_fibers, @function
+attune_switch_fibers:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size attune_switch_fibers, .-attune_switch_fibers
+)");
+extern "C" void attune_switch_fibers(void** from, void* to);
+
+void switch_fibers(Fiber& from, const Fiber& to) { attune_switch_fibers(&from.at, to.at); }
+
+Fiber new_fiber(std::byte* stack, void (*body)()) {
+  constexpr std::size_t registers = 6;
+  auto* top = reinterpret_cast<std::uintptr_t*>(stack + Stacks::bytes);
+  // At its begin a function has its return address below a multiple of 16.
+  *--top = 0;
+  *--top = reinterpret_cast<std::uintptr_t>(body);
+  for (std::size_t i = 0; i < registers; ++i) *--top = 0;
+  return {top};
+}
+
+#else
+
+void switch_fibers(Fiber&, const Fiber&) { throw Bug("fibers switch on x86-64 alone"); }
+Fiber new_fiber(std::byte*, void (*)()) {
+  throw Error("emulated-processor", "GPUs are not emulated on this processor yet", {},
+              "threads of a kernel switch by code that is written for x86-64", "run it on such a machine");
+}
+
+#endif
+
+namespace {
+constexpr std::size_t guard = 4096;
+}
+
+std::byte* Stacks::take() {
+  if (free_.empty()) {
+    void* const made = mmap(nullptr, bytes + guard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                            -1, 0);
+    if (made == MAP_FAILED) throw std::bad_alloc();
+    mprotect(made, guard, PROT_NONE);
+    all_.push_back(static_cast<std::byte*>(made));
+    free_.push_back(static_cast<std::byte*>(made) + guard);
+  }
+  std::byte* const out = free_.back();
+  free_.pop_back();
+  return out;
+}
+
+Stacks::~Stacks() {
+  for (std::byte* one : all_) munmap(one, bytes + guard);
+}
+
+}  // namespace attune::runtime::emulated

@@ -1,0 +1,104 @@
+// runtime/engines/emulated/files.cpp — device files as the host's compiler reads them, in a folder of this process
+#include "runtime/engines/emulated/files.h"
+
+#include <array>
+#include <fstream>
+#include <mutex>
+#include <regex>
+
+#include <unistd.h>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+namespace attune::runtime::emulated {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Folder {
+  fs::path path;
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "attune-emulated-XXXXXX").string();
+    if (!mkdtemp(name.data()))
+      throw Error("emulated-folder", "there is no folder for kernels that are emulated", {},
+                  "none can be made in " + fs::temp_directory_path().string(),
+                  "set TMPDIR to a folder that you may write");
+    path = name;
+  }
+  ~Folder() {
+    std::error_code error;
+    fs::remove_all(path, error);
+  }
+};
+
+/// `Type name[n], other[m]` as references that are asked for.
+std::string asked_for(const std::string& indent, const std::string& type, const std::string& declarators,
+                      std::string_view place) {
+  static const std::regex one(R"((\w+)((?:\[[^\]]*\])*)\s*(?:,\s*|$))");
+  std::string out = indent;
+  for (std::sregex_iterator i(declarators.begin(), declarators.end(), one), end; i != end; ++i)
+    out += fmt::format("auto& {0} = attune::emulated::shared_variable<{1}{2}>(\"{3} {0}\"); ", i->str(1), type,
+                       i->str(2), place);
+  return out;
+}
+
+}  // namespace
+
+const fs::path& folder() {
+  static const Folder made;
+  return made.path;
+}
+
+std::string without_shared(std::string_view name, std::string_view text) {
+  static const std::regex dynamic(R"((\s*)extern __shared__ (?:__align__\(\d+\) )?unsigned char (\w+)\[\];)"),
+      variable(R"((\s*)__shared__ ([^\[,;]*) (\w+[^;]*);)");
+  std::string out;
+  std::size_t number = 1;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string line(text.substr(0, end));
+    std::smatch found;
+    if (line.find("__shared__") == std::string::npos)
+      out += line;
+    else if (std::regex_search(line, found, dynamic))
+      out += fmt::format("{}unsigned char* const {} = attune_machine->dynamic_shared();", found.str(1), found.str(2));
+    else if (std::regex_search(line, found, variable))
+      out += asked_for(found.str(1), found.str(2), found.str(3), fmt::format("{}:{}", name, number));
+    else
+      out += line;
+    out += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+  }
+  return out;
+}
+
+std::string name_in_tree(std::string_view name) {
+  constexpr std::string_view twin = "codegen/cuda/emulated/ptx/", of = "codegen/cuda/ptx/";
+  return name.starts_with(twin) ? fmt::format("{}{}", of, name.substr(twin.size())) : std::string(name);
+}
+
+void write_below(const fs::path& in, std::string_view name, std::string_view text) {
+  const fs::path path = in / name;
+  fs::create_directories(path.parent_path());
+  std::ofstream out(path, std::ios::binary);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  out.close();
+  if (!out)
+    throw Error("emulated-folder", fmt::format("{} cannot be written", path.string()), {}, "the disk may be full",
+                "set TMPDIR to a folder with room");
+}
+
+void write_device_files() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const codegen::Header& one : codegen::headers())
+      if (!one.name.starts_with("codegen/cuda/ptx/"))
+        write_below(folder(), one.name, without_shared(one.name, one.text));
+    for (const codegen::Header& one : codegen::emulated_headers())
+      write_below(folder(), name_in_tree(one.name), one.text);
+  });
+}
+
+}  // namespace attune::runtime::emulated

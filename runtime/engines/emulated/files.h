@@ -1,0 +1,27 @@
+// runtime/engines/emulated/files.h — device files as the host's compiler reads them, in a folder of this process
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "codegen/headers.h"
+
+namespace attune::runtime::emulated {
+
+/// A folder of this process, removed at its end.
+const std::filesystem::path& folder();
+
+/// A device file in which variables in shared memory are asked of the machine.
+std::string without_shared(std::string_view name, std::string_view text);
+
+/// Where headers of the folder emulated/ptx stand for those of ptx.
+std::string name_in_tree(std::string_view name);
+
+/// Writes the device files below folder(), once.
+void write_device_files();
+
+/// Writes a file, with its folders.
+void write_below(const std::filesystem::path& folder, std::string_view name, std::string_view text);
+
+}  // namespace attune::runtime::emulated

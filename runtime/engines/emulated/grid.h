@@ -1,0 +1,180 @@
+// runtime/engines/emulated/grid.h — a launch that is emulated: its blocks, their warps and threads, and what these wait
+// for
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "codegen/cuda/emulated/machine.h"
+#include "runtime/engines/emulated/fiber.h"
+#include "runtime/engines/emulated/shadow.h"
+
+namespace attune::runtime::emulated {
+
+using attune::emulated::Box, attune::emulated::Extent, attune::emulated::GroupProduct, attune::emulated::Machine,
+    attune::emulated::Operands, attune::emulated::Product, attune::emulated::Site, attune::emulated::Thread,
+    attune::emulated::Together, attune::emulated::Touch;
+
+struct Block;
+struct Warp;
+
+/// Bytes that a thread copies into shared memory with cp.async.
+struct AsyncCopy {
+  unsigned to;
+  const void* from;
+  int bytes, count;
+  bool arrived = false;
+};
+
+/// What TMA takes from shared memory for a thread: a box, or bytes in a row.
+struct Store {
+  std::optional<Box> box{};
+  std::array<std::byte, 128> map{};  ///< of the box
+  void* to = nullptr;
+  unsigned from = 0, bytes = 0;
+  bool add = false;
+  std::vector<std::byte> taken{};  ///< what was read; empty: nothing yet
+  bool waited_for = false;         ///< until it has been read
+  Site at;
+};
+
+struct Lane : Thread {
+  Fiber fiber;
+  std::byte* stack = nullptr;
+  Warp* warp = nullptr;
+  bool ended = false;
+  // What it waits for, as a report says it.
+  const char* waits_for = "";
+  Site waits_at;
+  int votes = 0;                   ///< of the barrier that it has passed
+  std::uint16_t fences_heard = 0;  ///< how many proxy fences it had passed when it heard of others last
+  // The groups of its copies: the last one is not committed yet.
+  std::deque<std::vector<AsyncCopy>> copies{1};
+  std::deque<std::vector<Store>> stores{1};
+
+  Thread& thread() { return *this; }
+};
+
+/// What lanes of a warp do together: as soon as all have come.
+struct Meeting {
+  unsigned mask = 0, here = 0;
+  const char* what = "";
+  Together* run = nullptr;
+  Site at;
+  std::array<void*, 32> parts{};
+  bool orders = false;  ///< what lanes did in memory
+};
+
+/// Accumulators of a warp while products are under way: what the lanes see then is NaN.
+struct Accumulator {
+  std::array<float*, 32> at{};
+  int numbers = 0;  ///< of each lane
+  std::vector<float> value{};
+  int under_way = 0;
+};
+struct PendingProduct {
+  GroupProduct what;  ///< of the first lane
+  std::size_t accumulator;
+  std::vector<std::uint32_t> a{};  ///< of all lanes, where A is in registers
+  std::vector<float> read{};       ///< the operands, where they were read early: A, then B
+  std::vector<unsigned> reads{};   ///< where it reads 16 bytes each
+  bool spoiled = false;            ///< what it reads is of no one or of another: its results are NaN
+  Site at;
+};
+
+struct Warp {
+  Block* block = nullptr;
+  int index = 0;  ///< in its block
+  unsigned live = 0, ready = 0;
+  Known known{};
+  bool listed = false;  ///< among those of which a lane is ready
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<Meeting> meetings;
+  std::vector<Accumulator> accumulators;
+  std::deque<std::vector<PendingProduct>> products{1};  ///< by group; the last one is not committed yet
+
+  bool has(int lane) const { return live >> lane & 1; }
+};
+
+/// One of the sixteen barriers of a block.
+struct NamedBarrier {
+  int threads = 0, here = 0, votes = 0;  ///< threads 0: no one is here
+  Known known{};
+  Site at;
+  std::vector<Lane*> waiting;
+};
+
+/// An mbarrier.
+struct PhaseBarrier {
+  unsigned arrivals = 0, missing = 0;
+  long long bytes = 0;  ///< that are still to come
+  unsigned phase = 0;   ///< how many are over
+  Site made, last;
+  Known known{}, next{};  ///< of those who arrived for the phases that are over; for the one that is not
+  std::vector<std::pair<unsigned, unsigned>>
+      copies{};                                       ///< that have arrived for it: their places, and how long they are
+  std::vector<std::pair<Lane*, unsigned>> waiting{};  ///< and the parity
+};
+
+/// A box on its way into shared memory.
+struct Load {
+  Box box;
+  std::array<std::byte, 128> map{};
+  unsigned into, barrier;
+  Site at;
+  Known known{};  ///< what its thread knew when it asked for it
+};
+
+struct Cluster {
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::vector<Lane*> waiting;
+  int here = 0, live = 0;
+};
+
+struct Block {
+  Cluster* cluster = nullptr;
+  int rank = 0;  ///< in its cluster
+  Extent index{};
+  std::vector<std::byte> memory;  ///< shared memory, by its addresses
+  std::unique_ptr<Shadow> shadow;
+  unsigned dynamic_end = 0, end = 0;
+  std::unordered_map<std::string, unsigned> variables;
+  std::vector<std::unique_ptr<Warp>> warps;
+  std::array<NamedBarrier, 16> barriers{};
+  std::unordered_map<unsigned, PhaseBarrier> phases;
+  std::vector<Load> loads;
+  int live = 0;
+};
+
+/// The first address of dynamic shared memory: what is below belongs to the system.
+inline constexpr unsigned first_shared = 1024;
+/// Room for variables behind it.
+inline constexpr unsigned room_for_variables = 64 << 10;
+
+struct LaunchOf {
+  std::string kernel{};
+  void (*entry)(void* const* arguments) = nullptr;
+  Machine** machine = nullptr;  ///< where the kernel looks for it
+  void* const* arguments = nullptr;
+  Extent blocks{1, 1, 1};
+  int threads = 0;
+  unsigned shared_bytes = 0;
+  int cluster = 1;
+  int sms = 1;
+  std::uint64_t seed = 0;
+};
+
+/// Runs all blocks; throws an Error if the kernel does what a GPU does not allow.
+void run(const LaunchOf& launch);
+/// What kernels of this process did that is wrong unless they do not use what comes of it; forgets it.
+std::vector<std::string> take_doubts();
+
+}  // namespace attune::runtime::emulated

@@ -1,0 +1,21 @@
+// runtime/engines/emulated/no_cuda.cpp — GPUs that are emulated in a build without the CUDA engine: there are none
+#include <attune/error.h>
+
+#include "runtime/engines/cuda/platform.h"
+#include "runtime/engines/emulated/emulated.h"
+
+namespace attune::runtime::emulated {
+
+void emulate(const Gpu&) {
+  throw Error("no-device", "there is no GPU to emulate", {}, cuda::find_driver().why,
+              "build it with ATTUNE_CUDA=ON, or compute on the host: Device::cpu() and Target::cpu");
+}
+Gpu gpu_of(std::string_view) { return {}; }
+
+}  // namespace attune::runtime::emulated
+
+namespace attune::runtime::cuda {
+
+const Platform& emulated_platform(const std::string&) { return nvidia(); }
+
+}  // namespace attune::runtime::cuda

@@ -1,0 +1,108 @@
+// runtime/engines/emulated/runner.h — who runs next: the scheduler of a launch, and what its parts share
+#pragma once
+
+#include <random>
+#include <string>
+
+#include "runtime/engines/emulated/grid.h"
+
+namespace attune::runtime::emulated {
+
+class Runner {
+ public:
+  explicit Runner(const LaunchOf& launch);
+  ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  void run();
+
+  // ---- for the functions that a kernel calls, on its threads' stacks ------------------------------------------------
+
+  Lane& lane() const { return *now_; }
+  Warp& warp() const { return *now_->warp; }
+  Block& block() const { return *now_->warp->block; }
+
+  /// Others run until someone calls wake() for this thread.
+  void wait(const char* what, Site at);
+  /// The same, but it may go on at once.
+  void let_others_run();
+  /// The same, by chance: others may be in a hurry.
+  void may_let_others_run() {
+    if (chance(4)) step_back();
+  }
+  void wake(Lane& lane);
+  /// The running thread is done.
+  [[noreturn]] void end_lane();
+  /// The launch has failed: no thread goes on.
+  [[noreturn]] void fail(const std::string& what, Site at);
+  /// The same, said of this block.
+  [[noreturn]] void fail(const std::string& what, Site at, const Block& of);
+
+  /// Remembers it for take_doubts().
+  void doubt(const Conflict& conflict, Site at);
+
+  bool chance(unsigned of_16) { return (dice_() & 15) < of_16; }
+  std::size_t below(std::size_t n) { return static_cast<std::size_t>(dice_() % n); }
+
+ private:
+  friend void on_fiber();
+  void begin_cluster(unsigned nth);
+  void begin_block(Cluster& cluster, unsigned nth);
+  void end_blocks();
+  void list(Warp& warp);
+  Lane* next();
+  void go(Lane& to);
+  bool arrive_some();
+  void deadlock();
+  void step_back();
+  [[noreturn]] void stop(std::string why);
+  [[noreturn]] void refuse() const;
+
+  const LaunchOf& launch_;
+  Fiber main_;
+  Lane* now_ = nullptr;
+  std::mt19937_64 dice_;
+  unsigned mode_;  ///< which warp goes on: any, the first or the last of them
+  std::vector<std::unique_ptr<Cluster>> clusters_;
+  std::vector<Warp*> ready_;
+  std::string failed_;
+  std::size_t quiet_ = 0;  ///< turns in which threads only looked whether something has changed
+};
+
+/// The launch that runs; there is one at a time.
+extern Runner* running;
+
+// ---- parts of the machine -------------------------------------------------------------------------------------------
+
+/// What a kernel is told it runs on.
+Machine& machine();
+// together.cpp
+void fill_in_threads(Machine& machine);
+/// After a lane of the warp has ended: the others need not wait for it.
+void lane_has_ended(Runner& runner, Warp& warp);
+// memory.cpp
+void fill_in_memory(Machine& machine);
+std::byte* shared_bytes(Runner& runner, Block& block, unsigned at, unsigned bytes, Site from);
+inline Toucher toucher(const Lane& lane, const Block& block) {
+  const Toucher out{static_cast<std::uint8_t>(lane.warp->index), static_cast<std::uint8_t>(lane.lane), 0};
+  return {out.warp, out.lane, block.shadow->fences(out)};
+}
+/// What the warp did so far, others hear of; what it does from now on, they do not.
+inline void tick(Warp& warp) { ++warp.known.clock[static_cast<std::size_t>(warp.index)]; }
+/// The lane has heard of what others know.
+inline void hear(Lane& lane, const Known& known) {
+  lane.warp->known.hear(known);
+  lane.fences_heard = toucher(lane, *lane.warp->block).fences;
+}
+/// Fails if there is a conflict.
+void require_none(Runner& runner, const Conflict& conflict, Site at);
+// products.cpp
+void fill_in_products(Machine& machine);
+// tma.cpp
+void fill_in_copies(Machine& machine);
+void arrive(Runner& runner, Block& block, const Load& load);
+void require_stores_read(Runner& runner, Lane& lane);
+void finish_stores(Lane& lane);
+
+}  // namespace attune::runtime::emulated
