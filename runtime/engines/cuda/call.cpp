@@ -11,6 +11,7 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/cuda/layout/equal_parts.cuh"
+#include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/keys.h"
 #include "runtime/engines/cuda/memory.h"
 
