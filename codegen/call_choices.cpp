@@ -12,7 +12,7 @@ CallChoices call_choices(const compiler::LoweredMod& lowered, const CallSpec& ca
   CallChoices out;
   std::vector<Way> ways{Way::forward};
   if (backward) {
-    const ModFacts facts = gpu_parts(lowered, spec.scale_positive, wanted).facts;
+    const Traits facts = gpu_parts(lowered, spec.scale_positive, wanted).facts;
     ways = ways_of_backward(spec, facts);
     if (call.preference && !takes(*call.preference, ways[0])) ways = {Way::queries, Way::keys};
     if (ways.size() > 1)
