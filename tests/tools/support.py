@@ -71,7 +71,7 @@ class Support(Calls):
             self.assertEqual((said.returncode, said.stderr), (0, ""), row)
             page = json.loads(said.stdout)
             # Of pages, those of kernels that were chosen.
-            pages = [one for one in page.get("pages", [page]) if "candidates" in one]
+            pages = [one for one in page.get("sources", [page]) if "candidates" in one]
             self.assertEqual([one["candidates"][0]["kernel"] for one in pages], row["kernels"], row)
 
     def test_filters(self):
