@@ -77,6 +77,15 @@ struct PackRows {
 };
 using PackRowsFn = void(const PackRows*);
 
+/// into[r] = row r of a times row r of b, summed as a product's elements are: one multiply-add after the other.
+struct RowDots {
+  const float *a, *b;
+  std::int64_t row;  ///< elements from one row to the next, of both
+  std::int64_t rows, columns;
+  float* into;
+};
+using RowDotsFn = void(const RowDots*);
+
 /// Transposes a row-major matrix of elements (f32 or bf16, as the Unit); both counts are multiples of 16 and `into` has
 /// columns x rows.
 struct Transpose {
@@ -145,6 +154,7 @@ inline constexpr const char* pack_columns = "pack_columns";
 inline constexpr const char* pack_rows = "pack_rows";
 inline constexpr const char* transpose = "transpose";
 inline constexpr const char* store_rows = "store_rows";
+inline constexpr const char* row_dots = "row_dots";
 inline constexpr const char* dots = "dots";
 /// Dots where q and k are bf16, and d is a multiple of dots_columns. Kits of bf16 have it where has_bf16(isa).
 inline constexpr const char* dots_of_pairs = "dots_of_pairs";

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -39,7 +40,7 @@ def main() -> int:
         print(f"\r{done:4.0%} {row:<60}", end="", file=sys.stderr, flush=True)
 
     try:
-        report = json.loads(_core.compile(json.dumps(manifests()), sys.argv[1], 0,
+        report = json.loads(_core.compile(json.dumps(manifests()), os.fsencode(sys.argv[1]), 0,
                                           told if sys.stderr.isatty() else None))
     except attune.Error as error:
         print(error, file=sys.stderr)

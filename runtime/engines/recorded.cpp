@@ -35,18 +35,20 @@ std::string without_numbers(const compiler::Mod& mod) {
   return out;
 }
 
-/// A score with a new constant at each step of a loop is a new kernel at each step, and all of them stay loaded.
+/// A score with a new constant at each step of a loop is a new kernel at each step, and a compilation.
 void record_alike(const KernelName& name) {
   static std::mutex mutex;
   static std::map<std::string, std::size_t> kernels;
   std::unique_lock lock(mutex);
+  constexpr std::size_t most_kinds = 1024;
+  if (kernels.size() >= most_kinds) kernels.clear();
   const std::size_t count = ++kernels[fmt::format("{} {}\n{}", name.kernel, name.target, without_numbers(*name.mod))];
   lock.unlock();
   if (count >= many && std::has_single_bit(count))
     note(watch::Notice::Of::cache,
          fmt::format(
-             "{} kernels {} of {} differ by numbers alone, and all stay loaded: a number that changes is better a "
-             "Param, for which one kernel is enough",
+             "{} kernels {} of {} differ by numbers alone, and each was compiled or read: a number that changes is "
+             "better a Param, for which one kernel is enough",
              count, name.kernel, name.target));
 }
 

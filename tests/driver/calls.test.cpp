@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <iterator>
 #include <random>
 #include <string>
@@ -15,6 +16,7 @@
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/oracle/verify_rows.h"
+#include "runtime/machine/options.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/golden.h"
@@ -538,6 +540,50 @@ TEST_CASE("what would be loaded during a capture is refused, and what is there i
   driver().cuStreamEndCapture(stream, &graph);
   driver().cuGraphDestroy(graph);
   driver().cuStreamDestroy(stream);
+}
+
+TEST_CASE("kernels that no call uses are unloaded when their stream is done with them, but for those of graphs",
+          "[driver]") {
+  if (!runtime::set_option("ATTUNE_LOADED", "4")) {
+    std::puts("[skip] options were read before: run this case alone");
+    return;
+  }
+  const Call call;
+  const runtime::cuda::Current current(0);
+  std::array<cu::Stream, 2> streams{};
+  for (cu::Stream& one : streams) driver().cuStreamCreate(&one, cu::stream_non_blocking);
+  float number = 10;
+  const auto run = [&](float by, cu::Stream on) { call.causal(by).run(call.forward, {.stream = on}); };
+  const auto run_others = [&](int count, cu::Stream on) {
+    for (int i = 0; i < count; ++i) run(number += 1, on);
+  };
+  run_others(40, streams[0]);
+  // The first two stay, four are kept, and as many may wait for the stream.
+  const int loaded = fake::calls("cuLibraryLoadData"), unloaded = fake::calls("cuLibraryUnload");
+  CHECK(loaded - unloaded <= 2 + 4 + 2);
+
+  // In a graph, on two streams, or on a stream that does not come again: these stay, or wait.
+  run(1, streams[0]);
+  cu::Graph graph = nullptr;
+  driver().cuStreamBeginCapture(streams[0], cu::CaptureMode::relaxed);
+  run(1, streams[0]);
+  driver().cuStreamEndCapture(streams[0], &graph);
+  run(2, streams[0]);
+  run(2, streams[1]);
+  fake::forget();
+  run_others(20, streams[0]);
+  run(1, streams[0]);
+  run(2, streams[1]);
+  CHECK(fake::calls("cuLibraryLoadData") == 20);
+
+  // A stream that is not done keeps what it runs.
+  fake::stick(0);
+  fake::forget();
+  run_others(20, streams[0]);
+  CHECK(fake::calls("cuLibraryUnload") == 0);
+  fake::stick(-1);
+  driver().cuGraphDestroy(graph);
+  for (const cu::Stream one : streams) driver().cuStreamDestroy(one);
 }
 
 TEST_CASE("calls with a cover are captured, and so is the cover where it is given memory", "[driver]") {

@@ -176,7 +176,7 @@ class BackwardWalk {
     const Sequence seq = sequence(problem, b);
     static_cast<TileRows&>(tile) = tile_rows(state_.slots, sizes_.cut, seq, h, t, s_.head);
     const std::int64_t ld = field_row(sizes_.cut.tile_q);
-    state_.kernel->row_fields(&tile.frame, tile.frame.origin, static_cast<std::int32_t>(ld), tile.fields, ld);
+    state_.kernel->row_fields(&tile.frame, tile.position, static_cast<std::int32_t>(ld), tile.fields, ld);
 
     // In bf16 the scale would round q, so scores and dk are scaled instead.
     const float scale = sizes_.unit == Unit::f32 ? static_cast<float>(problem.scale) : 1;

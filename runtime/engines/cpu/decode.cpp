@@ -40,8 +40,8 @@ struct DecodePlan {
   const Call& call;
   const Problem& problem;  ///< the call's
   KernelsFor kernels;
-  std::shared_ptr<const Kit> kit;
-  std::shared_ptr<const ForwardKernel> kernel;
+  Held<Kit> kit;
+  Held<ForwardKernel> kernel;
   Cut cut;
   DType q_elements;        ///< of q as products read it
   std::int64_t row_bytes;  ///< of the longer of a key and a value
@@ -247,7 +247,7 @@ class DecodeRun {
                          .p = p,
                          .p_row = tile_keys,
                          .rows = static_cast<std::int32_t>(queries_here.rows),
-                         .q = frame.origin,
+                         .q = queries_here.position,
                          .kv = position,
                          .first = v.first,
                          .last = v.last,

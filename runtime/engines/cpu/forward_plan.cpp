@@ -18,7 +18,7 @@ Cut cut_for(const codegen::Tiling& t, const Problem& problem, bool alone) {
     return count * problem.q_heads;
   };
   const std::int64_t rows = alone ? 64 : tiles_of(256) >= 128 ? 256 : tiles_of(128) >= 32 ? 128 : 64;
-  return {.tile_q = static_cast<std::int32_t>(up_to(rows, t.mr)),
+  return {.tile_q = static_cast<std::int32_t>(up_to(rows, whole_rows(t.mr))),
           .tile_kv = static_cast<std::int32_t>(up_to(256, t.nr)),
           .group = t.mr,
           .panel = t.nr};

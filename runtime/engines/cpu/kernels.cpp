@@ -1,5 +1,4 @@
-// runtime/engines/cpu/kernels.cpp — the CPU's kernels: compiled once per instruction set and expressions, kept for the
-// process
+// runtime/engines/cpu/kernels.cpp — the CPU's kernels: compiled for an instruction set and expressions, kept by use
 #include "runtime/engines/cpu/kernels.h"
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "runtime/engines/cpu/host.h"
 #include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
+#include "runtime/machine/options.h"
 
 namespace attune::runtime::cpu {
 namespace {
@@ -154,6 +154,7 @@ Kit::Kit(const KernelsFor& what, Unit unit, DType type)
   find(product, code, kit_symbol::product);
   half_product = code.find<ProductFn>(kit_symbol::half_product);
   find(guarded_product, code, kit_symbol::guarded_product);
+  find(row_dots, code, kit_symbol::row_dots);
   find(load_rows, code, kit_symbol::load_rows);
   find(pack_columns, code, kit_symbol::pack_columns);
   find(pack_rows, code, kit_symbol::pack_rows);
@@ -186,23 +187,34 @@ BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, c
   sum_rows = code.find<DifferentiateFn>(mod_symbol::sum_rows);
 }
 
-std::shared_ptr<const Kit> kit(const KernelsFor& what, Unit unit, DType type) {
+namespace {
+
+/// Of forwards or backwards, as ATTUNE_LOADED has it.
+template <class T>
+Limit<T> limit() {
+  return {.count = options().loaded, .bytes = options().loaded_bytes, .bytes_of = [](const T& one) {
+            return one.code.bytes();
+          }};
+}
+
+}  // namespace
+
+Held<Kit> kit(const KernelsFor& what, Unit unit, DType type) {
   static Single<std::tuple<Isa, Unit, DType>, Kit, KeyHash> kept;
   return kept.get({what.isa, unit, type}, [&] { return std::make_shared<const Kit>(what, unit, type); });
 }
 
-std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what,
-                                                    Unit unit) {
-  static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel, KeyHash> kept;
+Held<ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what, Unit unit) {
+  static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel, KeyHash> kept(limit<ForwardKernel>());
   return kept.get({what.isa, unit, lowered.digest}, [&] {
     record_isa(lowered.mod, "forward", what.isa, unit);
     return std::make_shared<const ForwardKernel>(lowered.mod, what, unit);
   });
 }
 
-std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const Wanted& wanted,
-                                                      const KernelsFor& what, Unit unit) {
-  static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel, KeyHash> kept;
+Held<BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const Wanted& wanted, const KernelsFor& what,
+                                     Unit unit) {
+  static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel, KeyHash> kept(limit<BackwardKernel>());
   return kept.get({what.isa, unit, lowered.digest, wanted}, [&] {
     record_isa(lowered.mod, "backward", what.isa, unit);
     return std::make_shared<const BackwardKernel>(lowered.mod, wanted, what, unit);

@@ -132,8 +132,8 @@ void BackwardRun::take_results() {
       rows() > 0 ? static_cast<std::int64_t>(forward_workspace(first_call(first), forward_means({}))) : 0);
 }
 
-std::vector<std::shared_ptr<const LoadedKernel>> BackwardRun::walkers() const {
-  std::vector<std::shared_ptr<const LoadedKernel>> out;
+std::vector<Held<LoadedKernel>> BackwardRun::walkers() const {
+  std::vector<Held<LoadedKernel>> out;
   for (const BackwardWalk* one : {&whole_, &queries_, &keys_})
     if (one->kernel) out.push_back(one->kernel);
   return out;
@@ -148,6 +148,8 @@ void BackwardRun::put(std::byte* memory) {
     const Forward first = forward_call(memory);
     forward(first_call(first), forward_means(room));
   }
+  for (const BackwardWalk* one : {&whole_, &queries_, &keys_})
+    if (one->kernel) one->kernel->used_on(stream);
   Launches launches;
   const Starts starts = starts_.send(launches, memory, p_, {.queries = 1}, false, call_.cu_seqlens_q,
                                      call_.cu_seqlens_kv);

@@ -14,7 +14,7 @@ namespace attune::runtime::cuda {
 
 /// One of the kernels that walk pairs, with the lists that its tiles need, and its arguments.
 struct BackwardWalk {
-  std::shared_ptr<const LoadedKernel> kernel;
+  Held<LoadedKernel> kernel;
   CoverLists lists{};
   Room<int> room{};
   BackwardArgs arguments{};
@@ -37,7 +37,7 @@ class BackwardRun {
   std::size_t bytes() const { return space_.bytes(); }
   void put(std::byte* memory);
   /// Those that walk pairs, in the order of their launches.
-  std::vector<std::shared_ptr<const LoadedKernel>> walkers() const;
+  std::vector<Held<LoadedKernel>> walkers() const;
 
  private:
   bool asks_keys() const { return call_.dk.given() || call_.dv.given() || !captured_.empty(); }
@@ -96,7 +96,7 @@ class BackwardRun {
   StartsRoom starts_;
   BackwardWalk whole_;           ///< where one kernel does all
   BackwardWalk queries_, keys_;  ///< else
-  std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
+  Held<Kernel> rows_kernel_, sums_kernel_;
   Room<unsigned long long> sums_;  ///< of all captured tensors
   Room<float> diagonals_;          ///< sums along diagonals, where one kernel does all
   Room<float> added_;              ///< sums of dq, where one kernel does all

@@ -78,6 +78,7 @@ ForwardRun::ForwardRun(const Facts& on, const Call& call_of, const Means& with)
 void ForwardRun::put(std::byte* memory) {
   const auto stream = static_cast<cu::Stream>(means.stream);
   starts.require_no_capture(stream);
+  kernel->used_on(stream);
   Launches launches;
   const Placed at{memory,
                   starts.send(launches, memory, p, tiling, kernel->skips, call.cu_seqlens_q, call.cu_seqlens_kv)};

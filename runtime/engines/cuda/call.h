@@ -27,7 +27,7 @@ struct ForwardRun {
   const compiler::Problem& p;
   const Means& means;
   const Facts& device;
-  std::shared_ptr<const LoadedKernel> kernel;
+  Held<LoadedKernel> kernel;
   QueryTiling tiling;
   QueryTiles tiles;
   WorkspaceLayout space;

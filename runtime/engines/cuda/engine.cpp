@@ -65,6 +65,7 @@ std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& 
           : checked_workspace(means.workspace, space.bytes(), "Attention::cover_bytes for the call").data();
   made->lists.at = room.in(memory);
   CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
+  kernel->used_on(stream);
   Launches launches;
   launches.launch(cover_launch(kernel->lists()->kernel, made->lists, arguments));
   std::vector<std::byte> user = user_of(call, *kernel);

@@ -39,7 +39,7 @@ Objects::Kept Objects::get(const Asked& asked, const std::function<CacheEntry()>
     refuse_to_compile(asked.purpose);
   };
   for (;;) try {
-      Kept out = kept_.get(key.hex(), make);
+      Kept out = kept_.get(key.hex(), make).shared();
       if (origin) *origin = from;
       record_notes();
       return out;
@@ -51,11 +51,14 @@ Objects::Kept Objects::get(const Asked& asked, const std::function<CacheEntry()>
 Objects::Kept Objects::find(const Asked& asked) {
   const CacheKey key = cache_key(asked.content);
   try {
-    return kept_.get(key.hex(), [&]() -> Kept {
-      if (Kept found = bundled(key)) return found;
-      if (Kept found = on_disk(asked)) return found;
-      throw NotThere{};
-    });
+    return kept_
+        .get(key.hex(),
+             [&]() -> Kept {
+               if (Kept found = bundled(key)) return found;
+               if (Kept found = on_disk(asked)) return found;
+               throw NotThere{};
+             })
+        .shared();
   } catch (const NotThere&) {
     return nullptr;
   }
@@ -133,8 +136,10 @@ Objects& objects() {
     const Options& o = options();
     CacheFolders folders = cache_folders(o);
     const bool on_disk = !folders.user.empty() || !folders.system.empty();
-    auto made = std::make_unique<Objects>(on_disk ? std::make_unique<Cache>(std::move(folders), o.cache_bytes)
-                                                  : nullptr);
+    const Limit<CacheEntry> in_memory{
+        .count = o.loaded, .bytes = o.loaded_bytes, .bytes_of = [](const CacheEntry& one) { return one.bytes.size(); }};
+    auto made = std::make_unique<Objects>(
+        on_disk ? std::make_unique<Cache>(std::move(folders), o.cache_bytes) : nullptr, in_memory);
     if (const std::string why = why_not_ours(o.cache); !why.empty())
       made->note_later(fmt::format("{} is not used: {}", o.cache, why));
     for (const std::string& path : o.bundles) made->add(Bundle::open(path));

@@ -41,7 +41,9 @@ class Objects {
   using Kept = std::shared_ptr<const CacheEntry>;
 
   /// Without a cache, nothing is kept on disk.
-  explicit Objects(std::unique_ptr<Cache> disk = nullptr) : disk_(std::move(disk)) {}
+  /// `in_memory`: how much stays there.
+  explicit Objects(std::unique_ptr<Cache> disk = nullptr, const Limit<CacheEntry>& in_memory = {})
+      : disk_(std::move(disk)), kept_(in_memory) {}
 
   /// Returns what exists, else calls `build` and keeps the result. Content is built by one thread at a time. With
   /// compiling off, throws an Error instead of building: see purpose.h. `origin` may be null.
