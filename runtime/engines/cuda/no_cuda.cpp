@@ -22,6 +22,7 @@ const Found& find_nvidia_driver() {
   return none;
 }
 const Driver& find_or_refuse_driver() { refuse(); }
+void refuse(cu::Result, const char*) { refuse(); }
 std::shared_ptr<void> allocate(int, std::size_t) { refuse(); }
 void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
 bool is_captured(void*) { refuse(); }
