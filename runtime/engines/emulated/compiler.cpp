@@ -95,7 +95,8 @@ void write_patched(const fs::path& own) {
     if (file == all.end()) throw Bug(fmt::format("there is no device file {} to patch", one.file));
     std::string text = file->text;
     const std::size_t at = text.find(one.from);
-    if (at == std::string::npos) throw Bug(fmt::format("{} does not hold what is to be patched: {}", one.file, one.from));
+    if (at == std::string::npos)
+      throw Bug(fmt::format("{} does not hold what is to be patched: {}", one.file, one.from));
     text.replace(at, one.from.size(), one.to);
     write_below(own, one.file, without_shared(one.file, text));
   }

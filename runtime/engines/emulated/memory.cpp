@@ -46,8 +46,8 @@ void* shared(unsigned address, unsigned bytes, Touch touch, Site at) {
     require_none(runner, shadow.write(address, bytes, by, runner.warp().known, at), at);
     return out;
   }
-  // What a kernel writes by pointers is not seen; it is hardly all ones, as memory is at first.
-  if (shadow.unwritten(address, bytes) && std::all_of(out, out + bytes, [](std::byte x) { return x == std::byte{0xff}; }))
+  // What a kernel writes by pointers is not seen; it is hardly what memory is filled with at first.
+  if (shadow.unwritten(address, bytes) && std::all_of(out, out + bytes, [](std::byte x) { return x == unknown_byte; }))
     runner.fail(fmt::format("it reads {} bytes of shared memory at {}, where nothing was written", bytes,
                             address - first_shared),
                 at);
@@ -92,8 +92,8 @@ void copy_async(unsigned to, const void* from, int bytes, int count, Site at) {
   if (count < 0 || count > bytes) runner.fail(fmt::format("cp.async of {} of {} bytes", count, bytes), at);
   placed(to, static_cast<unsigned>(bytes), at);
   require_none(runner,
-               runner.block().shadow->begin_copy(to, static_cast<unsigned>(bytes), toucher(runner.lane(), runner.block()),
-                                                 runner.warp().known, at),
+               runner.block().shadow->begin_copy(to, static_cast<unsigned>(bytes),
+                                                 toucher(runner.lane(), runner.block()), runner.warp().known, at),
                at);
   AsyncCopy one{to, from, bytes, count};
   // It may arrive at once, or at last.

@@ -121,6 +121,7 @@ Conflict Shadow::begin_product(unsigned at, unsigned bytes, Toucher by, const Kn
     if (cell.copies > 0)
       return {"it reads what a copy may not have brought yet, which was asked for by", cell.writer,
               sites_[cell.write_site]};
+    if (cell.written == 0) return {"it reads where nothing was written, unlike", by, {}};
     if (const Conflict unordered = against_write(cell, by, known, "it reads what may not be written yet, by");
         unordered.what)
       return unordered;
@@ -137,8 +138,8 @@ Conflict Shadow::begin_product(unsigned at, unsigned bytes, Toucher by, const Kn
 Conflict Shadow::end_product(unsigned at, unsigned bytes) {
   Conflict out;
   each(at, bytes, [&](Cell& cell) -> Conflict {
-    if (cell.spoiled) out = {"what it reads was overwritten before it was waited for, by", cell.writer,
-                             sites_[cell.write_site]};
+    if (cell.spoiled)
+      out = {"what it reads was overwritten before it was waited for, by", cell.writer, sites_[cell.write_site]};
     if (cell.products > 0 && --cell.products == 0) cell.spoiled = false;
     return {};
   });

@@ -74,7 +74,7 @@ class Shadow {
     std::uint16_t write_site = 0, read_site = 0;
     std::uint8_t copies = 0, stores = 0, products = 0;  ///< under way
     bool by_copy = false;                               ///< the last write
-    bool spoiled = false;  ///< it came while a product was under way
+    bool spoiled = false;                               ///< it came while a product was under way
   };
 
   std::uint16_t number_of(Site site);
