@@ -44,7 +44,7 @@ Resources resources_of(const attune_with* given, const char* function) {
   out.workspace = {static_cast<std::byte*>(from.workspace), from.workspace ? from.workspace_bytes : 0};
   out.stream = from.stream;
   if (from.cover) out.cover = from.cover->cover;
-  if (from.shares) out.shares = from.shares->shares;
+  if (from.sharding) out.sharding = from.sharding->sharding;
   return out;
 }
 
@@ -158,7 +158,7 @@ attune_error* attune_append(const attune_new_keys* keys, const attune_with* with
             .v_new = c::tensor_of(from.v_new, "v_new"),
             .k = c::tensor_of(from.k, "k"),
             .v = c::tensor_of(from.v, "v"),
-            .pages = c::tensor_of(from.pages, "pages"),
+            .page_table = c::tensor_of(from.page_table, "page_table"),
             .kv_len = c::tensor_of(from.kv_len, "kv_len"),
             .cu_seqlens = c::tensor_of(from.cu_new, "cu_new"),
             .k_scale = from.k_scale == 0 ? 1 : from.k_scale,

@@ -15,11 +15,11 @@ namespace {
 void refuse_forward_only(const attune_call& from) {
   const std::array<std::pair<const char*, bool>, 7> given{{{"kv_len", from.kv_len},
                                                            {"q_offsets", from.q_offsets},
-                                                           {"pages", from.pages},
+                                                           {"page_table", from.page_table},
                                                            {"o_before", from.o_before},
                                                            {"lse_before", from.lse_before},
                                                            {"kv_offset", from.kv_offset != 0},
-                                                           {"piece", from.piece != 0}}};
+                                                           {"fixed_split_size", from.fixed_split_size != 0}}};
   for (const auto& [name, is_given] : given)
     if (is_given)
       throw Error("forward-only", fmt::format("a backward is given `{}`", name), {}, "it is for the forward alone",
@@ -65,10 +65,10 @@ void Call::fill(const attune_call& from, Forward& into) {
   };
   take(from.kv_len, "kv_len", into.kv_len);
   take(from.q_offsets, "q_offsets", into.q_offsets);
-  take(from.pages, "pages", into.pages);
+  take(from.page_table, "page_table", into.page_table);
   take(from.o_before, "o_before", into.o_before);
   take(from.lse_before, "lse_before", into.lse_before);
-  into.piece = from.piece;
+  into.fixed_split_size = from.fixed_split_size;
   into.kv_offset = from.kv_offset;
 }
 

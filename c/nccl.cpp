@@ -14,7 +14,7 @@
 namespace attune::c {
 namespace {
 
-/// What an exchange or a stop says; the Error itself is told to shares alone, which call the transport without C.
+/// What an exchange or a stop says; the Error itself is told to a Sharding alone, which calls the transport without C.
 template <class Body>
 std::int32_t told_as_number(const Body& body) {
   attune_error* const error = guarded(body);
@@ -22,13 +22,13 @@ std::int32_t told_as_number(const Body& body) {
   return error ? 1 : 0;
 }
 
-std::vector<Transport::Part> parts_of(const attune_part* from, std::size_t count) {
-  std::vector<Transport::Part> out;
+std::vector<Transport::Chunk> parts_of(const attune_chunk* from, std::size_t count) {
+  std::vector<Transport::Chunk> out;
   for (std::size_t i = 0; i < count; ++i) out.push_back({from[i].peer, from[i].data, from[i].bytes});
   return out;
 }
 
-std::int32_t exchange(void* user, const attune_part* send, std::size_t n_send, const attune_part* receive,
+std::int32_t exchange(void* user, const attune_chunk* send, std::size_t n_send, const attune_chunk* receive,
                       std::size_t n_receive, void* stream) {
   return told_as_number([&] {
     static_cast<const Transport*>(user)->exchange(parts_of(send, n_send), parts_of(receive, n_receive), stream);

@@ -23,22 +23,22 @@ void check(const char* function, std::int32_t said) {
 }
 
 /// C's parts are in one piece: a part of several runs becomes as many parts.
-std::vector<attune_part> parts_of(std::span<const Transport::Part> from) {
-  std::vector<attune_part> out;
-  for (const Transport::Part& part : from)
+std::vector<attune_chunk> parts_of(std::span<const Transport::Chunk> from) {
+  std::vector<attune_chunk> out;
+  for (const Transport::Chunk& part : from)
     for (std::size_t run = 0; run < part.runs; ++run)
       out.push_back({part.peer, 0, static_cast<std::byte*>(part.data) + run * part.stride, part.bytes / part.runs});
   return out;
 }
 
 Transport transport_of(const attune_transport* given) {
-  const auto from = c::given(given, "attune_shares_new", "with");
+  const auto from = c::given(given, "attune_sharding_new", "with");
   if (const Transport* ours = nccl_of(from)) return *ours;
   Transport out{.rank = from.rank, .count = from.count};
   if (from.exchange)
-    out.exchange = [from](std::span<const Transport::Part> send, std::span<const Transport::Part> receive,
+    out.exchange = [from](std::span<const Transport::Chunk> send, std::span<const Transport::Chunk> receive,
                           void* stream) {
-      const std::vector<attune_part> to = parts_of(send), by = parts_of(receive);
+      const std::vector<attune_chunk> to = parts_of(send), by = parts_of(receive);
       check("exchange", from.exchange(from.user, to.data(), to.size(), by.data(), by.size(), stream));
     };
   if (from.sum)
@@ -57,25 +57,25 @@ Choice choice_of(const char* name, std::int32_t value, Choice last) {
               fmt::format("it is 0 to {}", static_cast<int>(last)), "take one of the names in attune/c.h");
 }
 
-static_assert(ATTUNE_CONTIGUOUS == static_cast<int>(Shares::Deal::contiguous) &&
-              ATTUNE_ZIGZAG == static_cast<int>(Shares::Deal::zigzag) &&
-              ATTUNE_GREEDY == static_cast<int>(Shares::Deal::greedy));
-static_assert(ATTUNE_GATHER == static_cast<int>(Shares::Travel::gather) &&
-              ATTUNE_RING == static_cast<int>(Shares::Travel::ring) &&
-              ATTUNE_HEADS == static_cast<int>(Shares::Travel::heads) &&
-              ATTUNE_FEW == static_cast<int>(Shares::Travel::few));
+static_assert(ATTUNE_CONTIGUOUS == static_cast<int>(Sharding::Assignment::contiguous) &&
+              ATTUNE_ZIGZAG == static_cast<int>(Sharding::Assignment::zigzag) &&
+              ATTUNE_GREEDY == static_cast<int>(Sharding::Assignment::greedy));
+static_assert(ATTUNE_GATHER == static_cast<int>(Sharding::Travel::gather) &&
+              ATTUNE_RING == static_cast<int>(Sharding::Travel::ring) &&
+              ATTUNE_HEADS == static_cast<int>(Sharding::Travel::heads) &&
+              ATTUNE_DECODE == static_cast<int>(Sharding::Travel::decode));
 
-Shares::How how_of(const attune_how* given) {
-  Shares::How out;
+Sharding::How how_of(const attune_how* given) {
+  Sharding::How out;
   if (!given) return out;
-  const auto from = c::given(given, "attune_shares_new", "how");
-  out.deal = choice_of("deal", from.deal, Shares::Deal::greedy);
-  out.travel = choice_of("travel", from.travel, Shares::Travel::few);
+  const auto from = c::given(given, "attune_sharding_new", "how");
+  out.assignment = choice_of("assignment", from.assignment, Sharding::Assignment::greedy);
+  out.travel = choice_of("travel", from.travel, Sharding::Travel::decode);
   out.groups = from.groups;
   const auto take = [](auto value, auto& into) {
     if (value != 0) into = value;
   };
-  take(from.grain, out.grain);
+  take(from.block, out.block);
   take(from.per_node, out.per_node);
   take(from.own_gb_s, out.own_gb_s);
   take(from.node_gb_s, out.node_gb_s);
@@ -98,12 +98,12 @@ void give(const From& all, Into* into, std::size_t room, std::size_t* count, con
 
 using namespace attune;
 
-attune_error* attune_shares_new(const attune_attention* const* attentions, const attune_call* const* calls,
-                                size_t count, const attune_transport* with, const attune_how* how,
-                                const attune_shares* before, attune_shares** shares) {
+attune_error* attune_sharding_new(const attune_attention* const* attentions, const attune_call* const* calls,
+                                  size_t count, const attune_transport* with, const attune_how* how,
+                                  const attune_sharding* before, attune_sharding** sharding) {
   return c::guarded([&] {
-    constexpr const char* name = "attune_shares_new";
-    c::require(shares, name, "shares");
+    constexpr const char* name = "attune_sharding_new";
+    c::require(sharding, name, "sharding");
     if (count > 0) c::require(attentions, name, "attentions"), c::require(calls, name, "calls");
     std::vector<Attention> layers;
     std::vector<std::unique_ptr<const c::Call>> held;
@@ -112,57 +112,58 @@ attune_error* attune_shares_new(const attune_attention* const* attentions, const
       const c::Held attention(attentions[i], name);
       held.push_back(std::make_unique<const c::Call>(*attentions[i], calls[i], name));
       if (held.back()->backward)
-        throw Error("bad-choice", "Shares are made for a backward", {}, "they are made for forward calls",
+        throw Error("bad-choice", "a Sharding is made for a backward", {}, "they are made for forward calls",
                     "set call.pass to ATTUNE_FORWARD");
       layers.push_back(attention->attention);
       wholes.push_back(held.back()->forward);
     }
     if (before && (with || how))
       throw Error("bad-choice", "a transport or choices are given besides `before`", {},
-                  "those of `before` are kept, as its deal is", "pass NULL for `with` and `how`, or for `before`");
+                  "those of `before` are kept, as its assignment is",
+                  "pass NULL for `with` and `how`, or for `before`");
     const Line at = held.empty() ? Line{} : held.front()->at;
-    *shares = new attune_shares{before ? Shares(before->shares, layers, wholes, at)
-                                       : Shares(layers, wholes, c::transport_of(with), c::how_of(how), at)};
+    *sharding = new attune_sharding{before ? Sharding(before->sharding, layers, wholes, at)
+                                           : Sharding(layers, wholes, c::transport_of(with), c::how_of(how), at)};
   });
 }
 
-void attune_shares_free(attune_shares* shares) { delete shares; }
+void attune_sharding_free(attune_sharding* sharding) { delete sharding; }
 
-attune_error* attune_shares_of(const attune_shares* shares, int32_t rank, int32_t keys, attune_stretch* stretches,
-                               size_t room, size_t* count) {
+attune_error* attune_sharding_of(const attune_sharding* sharding, int32_t rank, int32_t keys, attune_range* ranges,
+                                 size_t room, size_t* count) {
   return c::guarded([&] {
-    c::require(shares, "attune_shares_of", "shares");
+    c::require(sharding, "attune_sharding_of", "sharding");
     if (keys != 0 && keys != 1)
       throw Error("bad-choice", fmt::format("`keys` cannot be {}", keys), {},
                   "it is 0 (what the rank has of the queries) or 1 (of the keys)", "pass one of these");
-    c::give(keys ? shares->shares.keys_of(rank) : shares->shares.of(rank), stretches, room, count,
-            [](const Shares::Stretch& s) {
-              return attune_stretch{s.begin, s.end};
+    c::give(keys ? sharding->sharding.keys_of(rank) : sharding->sharding.of(rank), ranges, room, count,
+            [](const Sharding::Range& s) {
+              return attune_range{s.begin, s.end};
             });
   });
 }
 
-attune_error* attune_shares_positions(const attune_shares* shares, int32_t rank, int32_t* positions, size_t room,
-                                      size_t* count) {
+attune_error* attune_sharding_positions(const attune_sharding* sharding, int32_t rank, int32_t* positions, size_t room,
+                                        size_t* count) {
   return c::guarded([&] {
-    c::require(shares, "attune_shares_positions", "shares");
-    const Array<int> all = shares->shares.positions(rank);
+    c::require(sharding, "attune_sharding_positions", "sharding");
+    const Array<int> all = sharding->sharding.positions(rank);
     c::give(all.values(), positions, room, count, [](int position) { return position; });
   });
 }
 
-attune_error* attune_shares_received(const attune_shares* shares, int32_t rank, size_t layer, size_t* bytes) {
+attune_error* attune_sharding_received(const attune_sharding* sharding, int32_t rank, size_t layer, size_t* bytes) {
   return c::guarded([&] {
-    c::require(shares, "attune_shares_received", "shares");
-    c::require(bytes, "attune_shares_received", "bytes");
-    *bytes = shares->shares.received(rank, layer);
+    c::require(sharding, "attune_sharding_received", "sharding");
+    c::require(bytes, "attune_sharding_received", "bytes");
+    *bytes = sharding->sharding.received(rank, layer);
   });
 }
 
-attune_error* attune_shares_explain(const attune_shares* shares, char** text) {
+attune_error* attune_sharding_explain(const attune_sharding* sharding, char** text) {
   return c::guarded([&] {
-    c::require(shares, "attune_shares_explain", "shares");
-    c::require(text, "attune_shares_explain", "text");
-    *text = c::copied(shares->shares.explain());
+    c::require(sharding, "attune_sharding_explain", "sharding");
+    c::require(text, "attune_sharding_explain", "text");
+    *text = c::copied(sharding->sharding.explain());
   });
 }

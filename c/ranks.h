@@ -1,11 +1,11 @@
-// c/ranks.h — what an attune_shares is, and transports of ours as those of C
+// c/ranks.h — what an attune_sharding is, and transports of ours as those of C
 #pragma once
 
 #include <attune/c.h>
 #include <attune/ranks.h>
 
-struct attune_shares {
-  attune::Shares shares;
+struct attune_sharding {
+  attune::Sharding sharding;
 };
 
 namespace attune::c {

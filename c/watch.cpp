@@ -65,17 +65,17 @@ Json json_of(const watch::Called& fact) {
   return out;
 }
 
-const char* name_of(watch::Noted::Of of) {
+const char* name_of(watch::Notice::Of of) {
   switch (of) {
-    case watch::Noted::Of::cache: return "cache";
-    case watch::Noted::Of::dump: return "dump";
-    case watch::Noted::Of::verify: return "verify";
-    case watch::Noted::Of::watch: return "watch";
+    case watch::Notice::Of::cache: return "cache";
+    case watch::Notice::Of::dump: return "dump";
+    case watch::Notice::Of::verify: return "verify";
+    case watch::Notice::Of::watch: return "watch";
   }
   return "";
 }
 
-Json json_of(const watch::Noted& fact) { return {{"fact", "noted"}, {"of", name_of(fact.of)}, {"text", fact.text}}; }
+Json json_of(const watch::Notice& fact) { return {{"fact", "notice"}, {"of", name_of(fact.of)}, {"text", fact.text}}; }
 
 }  // namespace
 }  // namespace attune::c
@@ -90,7 +90,7 @@ attune_error* attune_watch_on(void (*fact)(void* user, const char* json), void* 
       fact(user, c::json_of(what).dump(-1, ' ', false, c::Json::error_handler_t::replace).c_str());
     };
     auto out = std::make_unique<attune_watch>();
-    out->watching = watch::on({.lowered = tell, .chosen = tell, .built = tell, .called = tell, .noted = tell});
+    out->watching = watch::on({.lowered = tell, .chosen = tell, .built = tell, .called = tell, .notice = tell});
     *watch = out.release();
   });
 }

@@ -34,17 +34,15 @@ struct Found {
   std::string why;  ///< there is none
 };
 
-Found found(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind, const Variant& variant,
-            Kernels among) {
+Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, const Variant& variant, Kernels among) {
   const KernelDescriptor* kernel = find(among, variant.kernel);
   if (!kernel) {
     std::string names;
     for (const KernelDescriptor* one : among) names += fmt::format("{}{}", names.empty() ? "" : " and ", one->name);
     return {{}, "there are " + names};
   }
-  if (takes_latent(*kernel) != spec.latent)
-    return {{},
-            spec.latent ? "heads are wider than it takes" : "it takes heads whose values are columns of their keys"};
+  if (takes_mla(*kernel) != spec.mla)
+    return {{}, spec.mla ? "heads are wider than it takes" : "it takes heads whose values are columns of their keys"};
   if (std::string why = kernel->why_not(spec, facts); !why.empty()) return {{}, why};
   Variant whole = kernel->tiles(spec, facts, kind).front();
   for (const auto& [name, value] : variant.members) {
@@ -62,35 +60,14 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.few = of.apart = of.paged = of.narrow = of.before = of.pieces = of.latent = of.pairs = false;
+  of.decode = of.per_entry = of.paged = of.fp8_kv = of.before = of.fixed_split = of.mla = of.two_row_blocks = false;
   of.page_rows = 0;
   of.store = KernelSpec{}.store;
   return of;
 }
 
-bool is_latent(std::int64_t d, std::int64_t dv, bool values_within_keys) {
-  return values_within_keys && d > widest_head && dv <= d;
-}
-
-int latent_heads_to_share(std::int64_t group) {
-  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, latent_rows))));
-}
-
-int heads_to_share(std::int64_t q_len, std::int64_t group) {
-  constexpr std::int64_t half_a_tile = 64;
-  if (q_len > half_a_tile || group < 2) return 1;
-  // The tiles of few queries have 16 rows: as many heads of one query.
-  const std::int64_t most = q_len > 1 ? 8 : 16;
-  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
-}
-
-bool few_rows(std::int64_t q_len, std::int64_t group) {
-  constexpr std::int64_t most = 16;
-  return q_len * heads_to_share(q_len, group) <= most;
-}
-
-KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const CallKind& kind,
-                     const Preference* preference, Kernels among) {
+KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKind& kind, const Preference* preference,
+                     Kernels among) {
   KernelSpec spec = wishes;
   if (!facts.shares_tiles) spec.heads = 1;
   if (spec.arch < 80)
@@ -101,11 +78,11 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     throw Error("engine-type", "the CUDA engine computes in f32", {},
                 fmt::format("q, k and v hold {}", name_of(spec.dtype)),
                 "convert them to f32, or choose .target = Target::oracle on the host");
-  if (!spec.latent && (spec.d > widest_head || spec.dv > widest_head))
+  if (!spec.mla && (spec.d > widest_head || spec.dv > widest_head))
     throw Error("engine-width", "heads are too wide for the CUDA engine", {},
                 fmt::format("D is {} and Dv is {}, and kernels take up to {}, or {} and {} where v is a view of k: its "
                             "first columns",
-                            spec.d, spec.dv, widest_head, latent_d, latent_dv),
+                            spec.d, spec.dv, widest_head, mla_d, mla_dv),
                 "split the heads, or compute on the host");
   KernelChoices out;
   if (preference) {
@@ -117,13 +94,14 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     if (preference->only) return out;
     if (!first.why.empty()) out.refused = fmt::format("not {}: {}", preference->variant.text(), first.why);
   }
-  // Others, even if they spill less, find no lengths, positions, pages or pieces.
-  const bool cuts = (spec.apart || spec.pieces) && std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
-                      return cuts_keys(*kernel) && takes_latent(*kernel) == spec.latent &&
+  // Others, even if they spill less, find no lengths, positions, page tables or fixed split sizes.
+  const bool cuts = (spec.per_entry || spec.fixed_split) &&
+                    std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
+                      return cuts_keys(*kernel) && takes_mla(*kernel) == spec.mla &&
                              kernel->why_not(spec, facts).empty();
                     });
   for (const KernelDescriptor* kernel : among) {
-    if (takes_latent(*kernel) != spec.latent || (cuts && !cuts_keys(*kernel))) continue;
+    if (takes_mla(*kernel) != spec.mla || (cuts && !cuts_keys(*kernel))) continue;
     if (kernel->is_for && !kernel->is_for(spec)) continue;
     if (const std::string why = kernel->why_not(spec, facts); !why.empty()) {
       out.story.push_back(fmt::format("not {}: {}", kernel->name, why));
@@ -132,19 +110,19 @@ KernelChoices choose(const KernelSpec& wishes, const ModFacts& facts, const Call
     for (const Variant& variant : kernel->tiles(spec, facts, kind))
       out.choices.push_back(kernel->choice(spec, variant));
   }
-  if (out.choices.empty() && spec.latent)
+  if (out.choices.empty() && spec.mla)
     throw Error("engine-call", "the CUDA engine does not take such a call with heads of so many columns", {},
                 fmt::format("D is {} and Dv is {}; {}", spec.d, spec.dv, fmt::join(out.story, "; ")),
                 "change what it names, or compute on the host");
-  if (out.choices.empty() && (spec.narrow || spec.dtype == DType::e4m3)) {
+  if (out.choices.empty() && (spec.fp8_kv || spec.dtype == DType::e4m3)) {
     std::vector<std::string> why;
     for (const KernelDescriptor* kernel : among)
-      if (!takes_latent(*kernel)) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
+      if (!takes_mla(*kernel)) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
     throw Error("engine-type",
                 fmt::format("no kernel of the CUDA engine takes such a call with {} of e4m3",
-                            spec.narrow ? "k and v" : "q, k and v"),
+                            spec.fp8_kv ? "k and v" : "q, k and v"),
                 {}, fmt::format("{}", fmt::join(why, "; ")),
-                spec.narrow ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");
+                spec.fp8_kv ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");
   }
   if (out.choices.empty()) throw Bug("none of the kernels takes any call");
   return out;
@@ -156,7 +134,7 @@ bool takes(const Preference& preference, Way way) {
   return has(way) || std::ranges::none_of(std::array{forward, backward, queries, keys}, has);
 }
 
-std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts) {
+std::vector<Way> ways_of_backward(const KernelSpec& spec, const Traits& facts) {
   const Kernels whole = kernels(Way::backward);
   const bool one = std::ranges::any_of(
       whole, [&](const KernelDescriptor* kernel) { return kernel->why_not(spec, facts).empty(); });
@@ -169,7 +147,7 @@ Variant variant_of(const KernelPlan& plan) {
   return out;
 }
 
-std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, const Variant& from, Kernels among) {
+std::vector<Variant> other_tiles(const KernelSpec& spec, const Traits& facts, const Variant& from, Kernels among) {
   const KernelDescriptor* kernel = find(among, from.kernel);
   if (!kernel || !kernel->other_tiles || !kernel->why_not(spec, facts).empty()) return {};
   std::vector<Variant> out;
@@ -181,7 +159,7 @@ std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, 
   return out;
 }
 
-std::vector<Variant> other_ways(const KernelSpec& spec, const ModFacts& facts, const Variant& from, Kernels among) {
+std::vector<Variant> other_ways(const KernelSpec& spec, const Traits& facts, const Variant& from, Kernels among) {
   const KernelDescriptor* kernel = find(among, from.kernel);
   if (!kernel || !kernel->why_not(spec, facts).empty()) return {};
   std::vector<Variant> out;

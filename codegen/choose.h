@@ -1,55 +1,71 @@
 // codegen/choose.h — which kernels of a GPU can compute a call, and with which tiles, in the order to try
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <optional>
 
 #include "codegen/kernels.h"
 
 namespace attune::codegen {
 
-/// As the call asks for it; if it does not, f32 alone is exact.
+/// Exactness that the call asks for. By default only f32 is exact.
 constexpr bool is_exact(std::optional<bool> asked, DType type) { return asked.value_or(type == DType::f32); }
 
-/// What the kernels of a backward are chosen by, of what a forward's would be for its tensors: dq, dk and dv are
-/// written by their strides, and `out` is the forward's, which rows.cuh alone reads.
+/// The KernelSpec of a backward's kernels, from that of the forward over the same tensors. dq, dk and dv are written by
+/// their strides; `out` is the forward's, which only rows.cuh reads.
 KernelSpec backward_spec(KernelSpec of);
 
 struct KernelChoices {
-  /// Never empty: the last one takes any call, and may spill; where a kernel cuts keys as the call needs it, those
-  /// alone.
+  /// Never empty: the last one takes any call, and may spill. Where the call needs split-KV, only split-KV kernels.
   std::vector<KernelChoice> choices;
   std::vector<std::string> story;  ///< kernels that cannot take the call, and why
   std::string refused;             ///< why the preferred kernel is not the first of them, or empty
 };
-/// The widest ordinary head; the columns of a latent head, and how many of them are values; the rows of a latent tile.
-constexpr std::int64_t widest_head = 256, latent_d = 576, latent_dv = 512;
-constexpr int latent_rows = 64;
-/// KernelSpec::latent, where values are a view of the keys' first columns or not; and then KernelSpec::heads.
-bool is_latent(std::int64_t d, std::int64_t dv, bool values_within_keys);
-int latent_heads_to_share(std::int64_t group);
+/// The widest head of ordinary kernels; the columns of an MLA head, and those that are values; the rows of an MLA tile.
+constexpr std::int64_t widest_head = 256, mla_d = 576, mla_dv = 512;
+constexpr int mla_rows = 64;
+/// KernelSpec::mla, given whether v is a view of k's first columns; and KernelSpec::heads for MLA.
+constexpr bool is_mla(std::int64_t d, std::int64_t dv, bool values_within_keys) {
+  return values_within_keys && d > widest_head && dv <= d;
+}
+constexpr int mla_heads_to_share(std::int64_t group) {
+  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, mla_rows))));
+}
 
 /// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
-int heads_to_share(std::int64_t q_len, std::int64_t group);
-/// KernelSpec::few for such calls.
-bool few_rows(std::int64_t q_len, std::int64_t group);
-/// `preference` may be null. `among`: the kernels to choose from, the last of which takes any call.
-KernelChoices choose(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind = {},
+constexpr int heads_to_share(std::int64_t q_len, std::int64_t group) {
+  constexpr std::int64_t half_a_tile = 64;
+  if (q_len > half_a_tile || group < 2) return 1;
+  // Decode tiles have 16 rows: as many heads of one query.
+  const std::int64_t most = q_len > 1 ? 8 : 16;
+  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
+}
+/// KernelSpec::decode for such calls.
+constexpr bool is_decode(std::int64_t q_len, std::int64_t group) {
+  constexpr std::int64_t most = 16;
+  return q_len * heads_to_share(q_len, group) <= most;
+}
+/// Kernels for a call, in the order to try. `preference` may be null. `among`: the kernels to choose from; the last one
+/// takes any call.
+KernelChoices choose(const KernelSpec& spec, const Traits& facts, const CallKind& kind = {},
                      const Preference* preference = nullptr, Kernels among = kernels());
 
 // ---- for measurements ----
 
-/// Those that together are a backward for such calls: one kernel for all of it, or those of q and of k and v.
-std::vector<Way> ways_of_backward(const KernelSpec& spec, const ModFacts& facts);
-/// Has this way the preferred kernel? If none has it, each way is asked for it, and refuses.
+/// The ways that together make a backward for such calls: one kernel for all gradients, or one for q and one for k and
+/// v.
+std::vector<Way> ways_of_backward(const KernelSpec& spec, const Traits& facts);
+/// True if this way has the preferred kernel. If none has it, every way is asked for it and refuses.
 bool takes(const Preference& preference, Way way);
 
-/// The plan's kernel, and all members of its tile.
+/// The plan's kernel with all members of its tile.
 Variant variant_of(const KernelPlan& plan);
 /// Legal variants of the same kernel with other tiles, as little different else as memory allows.
-std::vector<Variant> other_tiles(const KernelSpec& spec, const ModFacts& facts, const Variant& from,
+std::vector<Variant> other_tiles(const KernelSpec& spec, const Traits& facts, const Variant& from,
                                  Kernels among = kernels());
 /// Legal variants that differ in one other member than the tile's sides.
-std::vector<Variant> other_ways(const KernelSpec& spec, const ModFacts& facts, const Variant& from,
+std::vector<Variant> other_ways(const KernelSpec& spec, const Traits& facts, const Variant& from,
                                 Kernels among = kernels());
 
 }  // namespace attune::codegen

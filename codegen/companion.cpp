@@ -15,14 +15,14 @@ namespace {
 using When = Companion::When;
 
 template <CoverForm form>
-Source lists_page(const GpuParts& parts, const KernelPlan& plan) {
-  return cover_source(*parts.of, plan.spec.wide, plan.spec.arch, form);
+Source lists_source(const GpuParts& parts, const KernelPlan& plan) {
+  return cover_source(*parts.of, plan.spec.offsets64, plan.spec.arch, form);
 }
 bool is_listed(const GpuParts& parts, const KernelPlan&) { return parts.facts.listed; }
 
-Grid turn_grid(const LaunchCall& call) {
+Grid transpose_grid(const LaunchCall& call) {
   const compiler::Problem& p = call.problem;
-  return {static_cast<unsigned>(turned_batch(p) * p.kv_heads * turned_tiles(p, call.plan)), 1, 1};
+  return {static_cast<unsigned>(transposed_batch(p) * p.kv_heads * transposed_tiles(p, call.plan)), 1, 1};
 }
 
 /// A launch can overlap only the launch right before it, and lists of tiles are written there.
@@ -46,9 +46,9 @@ Grid spread_grid(const LaunchCall& call) {
           static_cast<unsigned>(p.q_heads), static_cast<unsigned>(p.batch)};
 }
 
-Source repair_page(const GpuParts& parts, const KernelPlan& plan) {
-  KernelPlan careful = plan;
-  Tile& tile = careful.tile;
+Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
+  KernelPlan exact = plan;
+  Tile& tile = exact.tile;
   tile.m = tile.n = 64;
   tile.stages = 1;
   tile.own = {{"warps", 4},
@@ -57,24 +57,24 @@ Source repair_page(const GpuParts& parts, const KernelPlan& plan) {
               {"vector", 0},
               {"exact", plan.spec.exact},
               {"passes", 1}};
-  return page_beside(parts, careful, "repair_sm80");
+  return source_beside(parts, exact, "repair_sm80");
 }
 
 constexpr Companion repair(bool early) {
   return {.when = When::after,
           .role = "repair",
           .name = "repair_sm80",
-          .source = repair_page,
+          .source = repair_source,
           .needed = may_be_odd,
           .grid = repair_grid,
           .threads = 128,
           .early = early};
 }
 
-constexpr Companion lists(std::string_view role, Source (*page)(const GpuParts&, const KernelPlan&), bool early) {
+constexpr Companion lists(std::string_view role, Source (*source)(const GpuParts&, const KernelPlan&), bool early) {
   return {.role = role,
           .name = "cover",
-          .source = page,
+          .source = source,
           .needed = is_listed,
           .threads = cover_threads,
           .early = early,
@@ -83,18 +83,18 @@ constexpr Companion lists(std::string_view role, Source (*page)(const GpuParts&,
 
 }  // namespace
 
-constinit const Companion lists_along_kv = lists("lists along kv", lists_page<CoverForm::of_queries>, false),
-                          lists_along_q = lists("lists along q", lists_page<CoverForm::of_keys>, false),
-                          table_of_visits = lists("table of visits", lists_page<CoverForm::visits>, true);
+constinit const Companion lists_along_kv = lists("lists along kv", lists_source<CoverForm::of_queries>, false),
+                          lists_along_q = lists("lists along q", lists_source<CoverForm::of_keys>, false),
+                          table_of_visits = lists("table of visits", lists_source<CoverForm::visits>, true);
 
-constinit const Companion turn_values{
-    .role = "values turned round",
-    .name = "turn_values_sm90",
-    .source = [](const GpuParts&, const KernelPlan& plan) { return turn_source(plan); },
-    .needed = [](const GpuParts&, const KernelPlan& plan) { return plan.tile.turned; },
-    .grid = turn_grid,
-    .threads = turn_threads,
-    .args = Companion::Args::turn,
+constinit const Companion transpose_v{
+    .role = "values transposed",
+    .name = "transpose_v_sm90",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return transpose_source(plan); },
+    .needed = [](const GpuParts&, const KernelPlan& plan) { return plan.tile.transposed; },
+    .grid = transpose_grid,
+    .threads = transpose_threads,
+    .args = Companion::Args::transpose,
 };
 
 // A call's first kernel may start before the kernel of another call has ended, and waits for it itself.
@@ -109,17 +109,17 @@ constinit const Companion clear_arrivals{
     .launched_for = Companion::For::shared_tiles,
 };
 
-constinit const Companion join_latent{
+constinit const Companion combine_mla{
     .when = When::after,
     .role = "parts",
-    .name = "join_latent_sm90",
+    .name = "combine_mla_sm90",
     .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return page_beside(parts, plan, "join_latent_sm90"); },
+                 const KernelPlan& plan) { return source_beside(parts, plan, "combine_mla_sm90"); },
     .grid =
         [](const LaunchCall& call) {
-          return Grid{static_cast<unsigned>(call.blocks * join_blocks), 1, 1};
+          return Grid{static_cast<unsigned>(call.blocks * combine_mla_blocks), 1, 1};
         },
-    .threads = join_threads,
+    .threads = combine_mla_threads,
     .early = true,
     .launched_for = Companion::For::shared_tiles,
 };
@@ -142,7 +142,7 @@ constinit const Companion spread_diagonals{
     .role = "sums along diagonals",
     .name = "spread_diagonals",
     .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return page_beside(parts, plan, "spread_diagonals"); },
+                 const KernelPlan& plan) { return source_beside(parts, plan, "spread_diagonals"); },
     .needed = leaves_diagonals,
     .grid = spread_grid,
     .threads = diagonals_threads,
@@ -156,7 +156,7 @@ constinit const Companion append_rows{
     .name = "append",
     .source = [](const GpuParts&, const KernelPlan& plan) { return append_source(plan.spec.arch); },
     // Keys and values of such calls are a cache's.
-    .needed = [](const GpuParts& parts, const KernelPlan& plan) { return !parts.gradient && plan.spec.apart; },
+    .needed = [](const GpuParts& parts, const KernelPlan& plan) { return !parts.gradient && plan.spec.per_entry; },
     .threads = append_threads,
     .args = Companion::Args::append,
 };
@@ -205,10 +205,10 @@ std::string words_of(const Companion& companion) {
   return fmt::format("{} {}", companion.role, companion.when == When::before ? "before" : "after");
 }
 
-std::int64_t turned_tiles(const compiler::Problem& p, const KernelPlan& plan) {
+std::int64_t transposed_tiles(const compiler::Problem& p, const KernelPlan& plan) {
   const std::int64_t n = plan.tile.n;
   return p.kv.packed() ? p.kv.total / n + p.batch : ceil_div(p.kv.length, n);
 }
-std::int64_t turned_batch(const compiler::Problem& p) { return p.kv.packed() || p.kv_shared ? 1 : p.batch; }
+std::int64_t transposed_batch(const compiler::Problem& p) { return p.kv.packed() || p.kv_shared ? 1 : p.batch; }
 
 }  // namespace attune::codegen

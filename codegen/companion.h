@@ -13,7 +13,7 @@
 
 namespace attune::codegen {
 
-/// What a grid is computed from.
+/// Facts of a call from which grids are computed.
 struct LaunchCall {
   const compiler::Problem& problem;
   const KernelPlan& plan;
@@ -27,7 +27,7 @@ struct Companion {
   enum class When : std::uint8_t { before, after };
   /// The struct it gets: the one of the kernel it belongs to, or one of args.cuh and cover_args.cuh that the call fills
   /// in.
-  enum class Args : std::uint8_t { of_kernel, lists, turn, clear, sums, append };
+  enum class Args : std::uint8_t { of_kernel, lists, transpose, clear, sums, append };
   /// Which of the calls that have it launch it.
   enum class For : std::uint8_t {
     all,
@@ -50,23 +50,23 @@ struct Companion {
   bool is_needed(const GpuParts& parts, const KernelPlan& plan) const { return !needed || needed(parts, plan); }
 };
 
-/// Those of the plan's kernel that its calls need, in the order of their launches.
+/// The companions of the plan's kernel that its calls need, in the order of their launches.
 std::vector<const Companion*> companions_of(const GpuParts& parts, const KernelPlan& plan);
-/// "values turned round before"
+/// "values transposed before"
 std::string words_of(const Companion& companion);
 
 /// Transposed values (FP8): the tiles of keys of a head; packed, places for the tiles of all sequences, as place_of in
 /// tile_scheduler_sm90.cuh counts them. And the batch entries that have values of their own.
-std::int64_t turned_tiles(const compiler::Problem& p, const KernelPlan& plan);
-std::int64_t turned_batch(const compiler::Problem& p);
+std::int64_t transposed_tiles(const compiler::Problem& p, const KernelPlan& plan);
+std::int64_t transposed_batch(const compiler::Problem& p);
 
 // ---- the library's, for the descriptors of its kernels --------------------------------------------------------------
 
 // The lists of tiles that a kernel visits, for masks that look at data.
 extern const Companion lists_along_kv, lists_along_q, table_of_visits;
-extern const Companion turn_values;     ///< transposes FP8 values
+extern const Companion transpose_v;     ///< transposes FP8 values
 extern const Companion clear_arrivals;  ///< clears the counters of blocks that share a tile, while the kernel starts
-extern const Companion join_latent;     ///< split-KV combine of MLA
+extern const Companion combine_mla;     ///< split-KV combine of MLA
 extern const Companion end_queries;     ///< makes dq of the sums in memory
 extern const Companion repair_whole, repair_part;  ///< recompute what masked-out pairs made non-finite
 extern const Companion spread_diagonals;           ///< adds sums along diagonals to captured gradients

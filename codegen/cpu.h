@@ -20,7 +20,7 @@ struct Tiling {
   int k = 1;  ///< k must be a multiple of this many units
 };
 Tiling tiling(Isa isa, Unit unit);
-/// Does this instruction set multiply bf16? If not, packing widens bf16 to f32.
+/// True if this instruction set multiplies bf16. If not, packing widens bf16 to f32.
 inline constexpr bool has_bf16(Isa isa) { return isa >= Isa::avx512bf16; }
 
 // The kit: kernels that do not depend on the user's expressions. Compiled once per (Isa, Unit, type of the tensors).
@@ -76,6 +76,15 @@ struct PackRows {
   std::int64_t panel;  ///< units
 };
 using PackRowsFn = void(const PackRows*);
+
+/// into[r] = row r of a times row r of b, summed as a product's elements are: one multiply-add after the other.
+struct RowDots {
+  const float *a, *b;
+  std::int64_t row;  ///< elements from one row to the next, of both
+  std::int64_t rows, columns;
+  float* into;
+};
+using RowDotsFn = void(const RowDots*);
 
 /// Transposes a row-major matrix of elements (f32 or bf16, as the Unit); both counts are multiples of 16 and `into` has
 /// columns x rows.
@@ -145,6 +154,7 @@ inline constexpr const char* pack_columns = "pack_columns";
 inline constexpr const char* pack_rows = "pack_rows";
 inline constexpr const char* transpose = "transpose";
 inline constexpr const char* store_rows = "store_rows";
+inline constexpr const char* row_dots = "row_dots";
 inline constexpr const char* dots = "dots";
 /// Dots where q and k are bf16, and d is a multiple of dots_columns. Kits of bf16 have it where has_bf16(isa).
 inline constexpr const char* dots_of_pairs = "dots_of_pairs";

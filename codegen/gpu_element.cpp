@@ -1,4 +1,4 @@
-// codegen/gpu_element.cpp — what GPU kernels, their pages and tensor maps must know of an element type
+// codegen/gpu_element.cpp — what GPU kernels, their sources and tensor maps must know of an element type
 #include "codegen/gpu_element.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace attune::codegen {
 namespace {
 
 constexpr std::array<GpuElement, 4> elements{{
-    {.type = DType::bf16, .page_name = "bf16", .map = MapElement::bf16, .bytes = 2, .grain = 16},
-    {.type = DType::f16, .page_name = "f16", .map = MapElement::f16, .bytes = 2, .grain = 16},
-    {.type = DType::e4m3, .page_name = "e4m3", .map = MapElement::byte, .bytes = 1, .grain = 32},
-    {.type = DType::f32, .page_name = "float", .map = MapElement::f32, .bytes = 4, .grain = 32},
+    {.type = DType::bf16, .source_name = "bf16", .map = MapElement::bf16, .bytes = 2, .width_step = 16},
+    {.type = DType::f16, .source_name = "f16", .map = MapElement::f16, .bytes = 2, .width_step = 16},
+    {.type = DType::e4m3, .source_name = "e4m3", .map = MapElement::byte, .bytes = 1, .width_step = 32},
+    {.type = DType::f32, .source_name = "float", .map = MapElement::f32, .bytes = 4, .width_step = 32},
 }};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// codegen/gpu_element.h — what GPU kernels, their pages and tensor maps must know of an element type
+// codegen/gpu_element.h — what GPU kernels, their sources and tensor maps must know of an element type
 #pragma once
 
 #include <string_view>
@@ -13,12 +13,12 @@ enum class MapElement : int { byte = 0, f16 = 6, f32 = 7, bf16 = 9 };
 /// An element type of q, k, v and o.
 struct GpuElement {
   DType type;
-  std::string_view page_name;  ///< in pages
+  std::string_view source_name;  ///< in sources
   MapElement map;
   int bytes;
-  int grain;  ///< the widths of a tile are multiples of it
+  int width_step;  ///< the widths of a tile are multiples of it
 
-  /// Elements of a 128-byte chunk, the widest box that the copy engine swizzles.
+  /// Elements of a 128-byte chunk, the widest box that TMA swizzles.
   int chunk() const { return 128 / bytes; }
 };
 

@@ -10,9 +10,9 @@
 
 #include "codegen/exponent.h"
 #include "codegen/limits.h"
-#include "codegen/page.h"
 #include "codegen/parts.h"
 #include "codegen/reads.h"
+#include "codegen/source_text.h"
 #include "compiler/distance.h"
 #include "compiler/level.h"
 
@@ -47,7 +47,7 @@ void keep_origin_out(compiler::Levels& levels) {
   filter(Level::Row, levels.row, {&levels.col, &levels.left});
 }
 
-/// Does the launch need lists: do bands leave something open, and do verdicts on tiles say anything?
+/// True if the launch needs tile lists: bands leave something open, and verdicts on tiles tell more.
 bool listed(const Cover& cover, const compiler::Bands& bands, std::size_t captures) {
   if (bands.exact() && bands.kept.size() <= 1 && !reads_summaries(bands, captures)) return false;
   return !ir::is_literal(cover.may_keep, 1) || !ir::is_literal(cover.may_drop, 1);
@@ -55,7 +55,7 @@ bool listed(const Cover& cover, const compiler::Bands& bands, std::size_t captur
 
 float upward(double x) { return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity()); }
 
-/// Does it use nothing of a row and a column but their fields?
+/// True if it uses only the fields of a row and a column.
 bool asks_fields_alone(const Expr& e) {
   const std::vector<Expr> nodes = ir::in_order(e);
   return std::none_of(nodes.begin(), nodes.end(), [](const Expr& n) {
@@ -64,7 +64,7 @@ bool asks_fields_alone(const Expr& e) {
   });
 }
 
-/// Do fields vary with the head?
+/// True if fields vary with the head.
 bool ask_heads(std::span<const Expr> fields) {
   const std::vector<Expr> nodes = ir::in_order(fields);
   return std::ranges::any_of(nodes, [](const Expr& n) {
@@ -157,20 +157,20 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   const Expr scale = ir::param(static_cast<std::uint32_t>(mod.params.size()), ir::Type::F32);
   const Expr prob = gathered(value_of(mod.prob)), mask = value_of(mod.mask);
   const Limits limits = limits_of(mask);
-  out.has_first = limits.first != nullptr;
-  out.has_last = limits.last != nullptr;
+  Traits& facts = out.facts;
+  facts.has_first = limits.first != nullptr;
+  facts.has_last = limits.last != nullptr;
   const Expr none = ir::integer(0);
   std::vector<Expr> roots{exponent(value_of(mod.fold.core), scale), limits.rest, prob,
-                          out.has_first ? limits.first : none, out.has_last ? limits.last : none};
+                          facts.has_first ? limits.first : none, facts.has_last ? limits.last : none};
   if (wanted) out.gradient = gradient_parts(lowered, *wanted, scale, roots);
   out.levels = compiler::level(roots);
-  out.has_keep = !ir::is_literal(out.keep(), 1);
-  out.keeps_by_fields = out.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
+  facts.has_keep = !ir::is_literal(out.keep(), 1);
+  facts.keeps_by_fields = facts.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
   keep_origin_out(out.levels);
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
 
-  ModFacts& facts = out.facts;
   const Expr& e = out.exponent();
   const bool multiple = e->op == Op::Mul && e->args[0]->op == Op::Input && !ir::uses(e->args[1], Input::S) &&
                         compiler::varies(e->args[1]) == Vary::Head;
@@ -183,18 +183,18 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   for (const Expr& n : nodes) facts.scaled = facts.scaled && (n->op != Op::Field || ir::field_level(*n) == Level::Head);
   if (facts.scaled) out.factor = e->args[1];
   facts.bounded = mod.fold.bounded();
-  if (facts.bounded) out.most = upward(mod.fold.range.hi * std::numbers::log2e);
+  if (facts.bounded) facts.most = upward(mod.fold.range.hi * std::numbers::log2e);
   facts.masked = !ir::is_literal(mask, 1);
   facts.skips = !ir::is_literal(lowered.cover.may_drop, 0);
   facts.has_prob = prob->op != Op::Input;
-  facts.prob_linear = linear_in_p(value_of(mod.prob));
+  facts.linear_prob = linear_in_p(value_of(mod.prob));
   facts.has_sink = mod.sink != nullptr;
   const compiler::Bands& along = keeps_keys ? lowered.cover.along_q : lowered.cover.along_kv;
   facts.listed = listed(lowered.cover, along, mod.captures.size());
   facts.has_terms = out.gradient && !(out.gradient->terms.empty() && out.gradient->of_sink.empty());
   facts.terms_by_distance = facts.has_terms && out.gradient->by_distance();
   facts.shares_tiles = !lowered.cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
-  const ir::Signature signature = page_signature(mod);
+  const ir::Signature signature = source_signature(mod);
   out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),
                 field_names(out.levels.col, signature)};
   return out;
@@ -202,7 +202,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
 
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec) {
   GpuParts out = gpu_parts(lowered, spec.scale_positive);
-  if (spec.apart) out.facts.listed = false;
+  if (spec.per_entry) out.facts.listed = false;
   // A sink has joined in the call before.
   if (spec.before) out.facts.has_sink = false;
   return out;

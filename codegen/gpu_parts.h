@@ -36,22 +36,20 @@ struct GradientParts {
   std::vector<Term> terms;
 
   std::size_t count(Term::Place place) const;
-  /// Can all terms be made of sums along diagonals?
+  /// True if all terms can be made of sums along diagonals.
   bool by_distance() const;
   /// Terms of the sink's gradient: their indices depend on b and h alone.
   std::vector<compiler::Scatter> of_sink;
 };
 
-/// What kernels are chosen by and what pages are written from, derived once for a Mod. `levels.left` holds exponent,
+/// What kernels are chosen by and what sources are written from, derived once for a Mod. `levels.left` holds exponent,
 /// what limits leave of the mask, prob, and the limits. Refers to the lowered Mod, which must live as long.
 struct GpuParts {
   const compiler::LoweredMod* of = nullptr;
   compiler::Levels levels;
   ir::Expr rest, sink;
   ir::Expr factor;  ///< null: the exponent is more than factor * s
-  bool has_first = false, has_last = false, has_keep = false, keeps_by_fields = false;
-  ModFacts facts;
-  float most = 0;
+  Traits facts;
   ir::FieldNames fields;
   std::optional<GradientParts> gradient{};  ///< none: of a forward
 
@@ -70,13 +68,13 @@ struct GpuParts {
 /// kernels that walk queries, so that `listed` is about the lists that these need.
 GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted = nullptr,
                    bool keeps_keys = false);
-/// Those of a forward's kernel. Where entries are told apart, masks that look at data are asked pair by pair; where
-/// results of another call are merged in, there is no sink.
+/// Those of a forward's kernel. Where entries have lengths or positions of their own, masks that look at data are asked
+/// pair by pair; where results of another call are merged in, there is no sink.
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec);
-/// How often this process has derived them.
+/// Number of times that this process has derived them.
 std::size_t gpu_parts_derived();
 
-/// Do the ends of these bands read summaries of captured tensors?
+/// True if the ends of these bands read summaries of captured tensors.
 bool reads_summaries(const compiler::Bands& bands, std::size_t captures);
 
 }  // namespace attune::codegen

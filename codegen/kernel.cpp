@@ -34,25 +34,16 @@ int most_shared(int arch) {
 }
 
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n) {
-  const int grain = gpu_element(spec.dtype).grain;
+  const int width_step = gpu_element(spec.dtype).width_step;
   return {.kernel = &kernel,
           .spec = spec,
           .tile = {.m = m,
                    .n = n,
-                   .d = static_cast<int>(round_up(spec.d, grain)),
-                   .dv = static_cast<int>(round_up(spec.dv, grain)),
+                   .d = static_cast<int>(round_up(spec.d, width_step)),
+                   .dv = static_cast<int>(round_up(spec.dv, width_step)),
                    .heads = std::min(spec.heads, kernel.most_heads)},
           .variant = variant};
 }
-
-ArgsKind KernelPlan::args() const {
-  return kernel->args == ArgsKind::forward && spec.apart ? ArgsKind::per_entry : kernel->args;
-}
-
-bool cuts_keys(const KernelDescriptor& kernel) {
-  return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
-}
-bool takes_latent(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
 
 CoverForm cover_form(Way way) {
   switch (way) {

@@ -1,4 +1,4 @@
-// codegen/kernel.h — what a GPU kernel says of itself: the calls it takes, how its tile is cut, what a launch needs
+// codegen/kernel.h — the descriptor of a GPU kernel: the calls it takes, its tiles, what a launch needs
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 
 #include "codegen/companion.h"
 #include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/gpu_element.h"
 #include "codegen/headers.h"
 #include "codegen/kind.h"
 #include "codegen/plan.h"
@@ -18,13 +19,13 @@
 
 namespace attune::codegen {
 
-/// What a kernel computes: a forward; a backward; or of a backward the gradient of q, or those of k and v.
+/// What a kernel computes: a forward; a whole backward; the gradient of q; or the gradients of k and v.
 enum class Way : std::uint8_t { forward, backward, queries, keys };
 std::string_view name_of(Way way);
-/// What its kernels walk where a mask needs lists.
+/// The form of tile lists that a way's kernels read.
 CoverForm cover_form(Way way);
 
-/// A number that a kernel's tile is cut by: in variants, and in the Tile of a page.
+/// A parameter of a kernel's tile: in variants, and in the Tile of a source.
 struct Member {
   std::string_view name;
   int least, most, step = 1;  ///< its values
@@ -33,80 +34,91 @@ struct Member {
   std::string why_not(int value) const;
 };
 
-/// Values of a member that a search tries while all else stays.
+/// Values of a member that a search tries while the other members stay.
 struct Search {
   std::string_view member;
   int least, most;
 };
 
-/// A struct that begins as ArgsKind says, for a kernel that needs more.
+/// The argument struct of a kernel that needs more than the struct of its ArgsKind; it begins with that struct.
 struct OwnArgs {
   std::string_view name;  ///< in namespace attune
   std::size_t bytes;      ///< of all, at most most_own_args
-  /// Bytes of the call's memory that are the kernel's own. Null: none.
+  /// Bytes of workspace that only this kernel uses. Null: none.
   std::int64_t (*room)(const LaunchCall& call) = nullptr;
-  /// Fills in what follows: `args` holds the struct of its kind already, and `room` is on the device.
+  /// Fills in the members after the struct of its kind, which `args` holds already. `room` is on the device.
   void (*fill)(void* args, const LaunchCall& call, std::byte* room) = nullptr;
 };
 inline constexpr std::size_t most_own_args = 2048;
 
-/// One kernel. `choose` and what compiles candidates know kernels by these alone: docs/adding-a-kernel.md. A Variant
-/// that a descriptor gives or gets has all of its members.
+/// For kernels that refuse no call, and no tile whose members are within their values.
+inline std::string takes_all(const KernelSpec&, const Traits&) { return {}; }
+inline std::string allows_all(const KernelSpec&, const Variant&) { return {}; }
+
+/// One kernel. `choose` and the code that compiles candidates know kernels only by descriptors:
+/// docs/adding-a-kernel.md. A Variant that a descriptor gives or takes has all of its members.
 struct KernelDescriptor {
   std::string_view name;  ///< of its file in codegen/cuda, without the ending, and of the kernel in it
   Way way = Way::forward;
   std::span<const Member> members{};   ///< in the order of a variant's text
-  std::span<const Search> searches{};  ///< what `attune tune` tries besides other tiles
+  std::span<const Search> searches{};  ///< members that `attune tune` varies, besides tiles
 
   bool takes_any = false;  ///< takes every call, and is listed last
   int most_heads = 8;      ///< query heads of a key head that its tiles may share
-  /// As many blocks as multiprocessors share the tiles of queries; otherwise each tile has a block of its own.
+  /// True for a persistent kernel: one block per SM, which takes tile after tile. Otherwise one block per tile.
   bool persistent = false;
-  /// What it gets, of a call whose entries are not told apart; a forward's kernel that takes others gets theirs.
+  /// Its arguments in calls whose entries are alike. In per-entry calls a forward kernel gets PerEntryArgs instead.
   ArgsKind args = ArgsKind::forward;
   std::span<const Companion* const> companions{};  ///< in the order of their launches
-  bool waits = false;   ///< waits by itself for the launch before it, and so may start before that one ends
-  int spills_well = 0;  ///< bytes of registers that a candidate may spill and still be as it was meant to be
+  Products products = Products::mma;
+  bool waits = false;   ///< it waits for the launch before it (griddepcontrol), so it may start before that one ends
+  int spills_well = 0;  ///< bytes of registers that a candidate may spill without harm
 
-  /// What follows a struct of `args` in that of its own, if it has one.
+  /// Its own argument struct, if it has one.
   const OwnArgs* own = nullptr;
 
-  /// Device files beside those of the library: a test's.
+  /// Device files besides those of the library: a test's.
   std::span<const Header> headers{};
 
-  /// The calls that it is made for: from others it is left out without a word. Null: all.
+  /// True for the calls that it is made for; for others it is skipped silently. Null: all calls.
   bool (*is_for)(const KernelSpec& spec) = nullptr;
-  /// Why it cannot take such calls, or empty.
-  std::string (*why_not)(const KernelSpec& spec, const ModFacts& facts) = nullptr;
-  /// The tiles it is made with for a call that it takes, in the order to try; never empty.
-  std::vector<Variant> (*tiles)(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) = nullptr;
-  /// Why its tile cannot be cut like this, or empty. Each member is within its values, and shared memory is compared
-  /// with the device's elsewhere.
-  std::string (*why_illegal)(const KernelSpec& spec, const Variant& variant) = nullptr;
+  /// The reason why it cannot take such calls; empty if it can.
+  std::string (*why_not)(const KernelSpec& spec, const Traits& facts) = takes_all;
+  /// Its tiles for a call that it takes, in the order to try; never empty.
+  std::vector<Variant> (*tiles)(const KernelSpec& spec, const Traits& facts, const CallKind& kind) = nullptr;
+  /// The reason why this tile is illegal; empty if it is legal. Each member is already within its values; shared memory
+  /// is checked elsewhere.
+  std::string (*why_illegal)(const KernelSpec& spec, const Variant& variant) = allows_all;
   KernelChoice (*choice)(const KernelSpec& spec, const Variant& variant) = nullptr;
-  /// Tiles that a search tries instead of this one: the first legal one of each group. Null: no others.
+  /// Tiles that a search tries instead of this one: the first legal one of each group. Null: none.
   std::vector<std::vector<Variant>> (*other_tiles)(const Variant& from) = nullptr;
-  /// What a page says before it includes the kernel. Null: nothing.
+  /// Lines of a source before it includes the kernel. Null: none.
   std::string (*preamble)(const KernelPlan& plan) = nullptr;
 };
+
+inline ArgsKind KernelPlan::args() const {
+  return kernel->args == ArgsKind::forward && spec.per_entry ? ArgsKind::per_entry : kernel->args;
+}
 
 /// Bytes of shared memory that a block may have.
 int most_shared(int arch);
 
-/// `d` and `dv` of the tile and all else that is the same for every kernel; the rest of the tile is the kernel's to
-/// fill in.
+/// A plan with `d` and `dv` of the tile and everything else that is the same for every kernel; the kernel fills in the
+/// rest of the tile.
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n);
 
-/// Do blocks share the keys of tiles? Then a launch needs room for parts of results, and keys are described apart from
-/// queries.
-bool cuts_keys(const KernelDescriptor& kernel);
-/// Does it take the heads of MLA alone, as KernelSpec::latent has them?
-bool takes_latent(const KernelDescriptor& kernel);
+/// True for split-KV kernels, whose blocks share the keys of tiles. Then a launch needs room for parts of results, and
+/// entries apart from queries.
+inline bool cuts_keys(const KernelDescriptor& kernel) {
+  return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
+}
+/// True if it is for MLA alone, as in KernelSpec::mla.
+inline bool takes_mla(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
 
-/// A line before wgmma.cuh that has it define products of these widths alone; it defines all unless told.
+/// A line before wgmma.cuh that makes it define products of these widths only; by default it defines all.
 std::string ask_for_products(const std::set<int>& widths);
 
-// ---- a kernel's own struct of members, and the Variant that others see ----
+// ---- between a kernel's own struct of members and a Variant ----
 
 template <class Tile>
 struct TileMember {
@@ -133,6 +145,40 @@ Tile tile_of(const Variant& variant, const std::array<TileMember<Tile>, N>& all)
   Tile out{};
   for (const TileMember<Tile>& one : all) out.*one.at = variant.of(one.member.name).value_or(0);
   return out;
+}
+
+/// Values of a side of a tile, for a search.
+template <class Tile>
+struct Sides {
+  int Tile::*at;
+  std::vector<int> values;
+};
+
+/// Tiles that differ from this one in two sides, each in a group of its own.
+template <class Tile, std::size_t N>
+std::vector<std::vector<Variant>> other_sides(const Variant& from, const std::array<TileMember<Tile>, N>& all,
+                                              const Sides<Tile>& outer, const Sides<Tile>& inner) {
+  std::vector<std::vector<Variant>> out;
+  Tile tile = tile_of(from, all);
+  for (const int length : outer.values)
+    for (const int other : inner.values) {
+      tile.*outer.at = length;
+      tile.*inner.at = other;
+      out.push_back({variant_of(from.kernel, tile, all)});
+    }
+  return out;
+}
+
+/// How shared memory is laid out where that follows from what every tile has.
+template <class Layout>
+Layout layout_of(const KernelPlan& plan) {
+  const Tile& tile = plan.tile;
+  return {.m = tile.m,
+          .n = tile.n,
+          .d = tile.d,
+          .dv = tile.dv,
+          .stages = tile.stages,
+          .element = gpu_element(plan.spec.dtype).bytes};
 }
 
 }  // namespace attune::codegen

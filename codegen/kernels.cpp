@@ -8,7 +8,7 @@ namespace attune::codegen {
 
 // Each row declares a kernel, which codegen/kernels has in a file of this name, and lists it.
 #define ATTUNE_FORWARD_KERNELS(ROW) \
-  ROW(latent_sm90)                  \
+  ROW(mla_sm90)                     \
   ROW(decode_sm80)                  \
   ROW(forward_e4m3_sm90)            \
   ROW(forward_sm90)                 \

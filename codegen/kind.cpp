@@ -20,7 +20,7 @@ std::optional<Kind> named(const std::array<std::string_view, N>& names, std::str
   return static_cast<Kind>(at - names.begin());
 }
 
-CoverKind cover_kind(const compiler::Cover& cover, const ModFacts& facts) {
+CoverKind cover_kind(const compiler::Cover& cover, const Traits& facts) {
   if (facts.listed) return CoverKind::listed;
   if (!facts.skips) return CoverKind::full;
   const compiler::Bands& bands = cover.along_kv;
@@ -33,7 +33,7 @@ CoverKind cover_kind(const compiler::Cover& cover, const ModFacts& facts) {
   return from_the_first ? CoverKind::causal : CoverKind::window;
 }
 
-ModKind mod_kind(const compiler::Mod& mod, const ModFacts& facts) {
+ModKind mod_kind(const compiler::Mod& mod, const Traits& facts) {
   const std::array roots{mod.levels.left[0], mod.levels.left[2]};  // score and prob
   const std::vector<Expr> nodes = ir::in_order(roots);
   if (std::ranges::any_of(nodes, [](const Expr& e) { return e->op == ir::Op::Read; })) return ModKind::reads;
@@ -45,11 +45,6 @@ ModKind mod_kind(const compiler::Mod& mod, const ModFacts& facts) {
 
 CallKind call_kind(const GpuParts& parts, Length length) {
   return {cover_kind(parts.cover(), parts.facts), mod_kind(parts.mod(), parts.facts), length};
-}
-
-Length length_of(std::int64_t q_len, std::int64_t kv_len) {
-  const std::int64_t fewer = std::min(q_len, kv_len);
-  return fewer <= 1024 ? Length::to_1k : fewer <= 4096 ? Length::to_4k : Length::longer;
 }
 
 std::string_view name_of(CoverKind kind) { return cover_names[static_cast<std::size_t>(kind)]; }

@@ -1,6 +1,7 @@
 // codegen/kind.h — kinds of calls: what is fastest for one call is fastest for others of its kind
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -14,14 +15,14 @@ namespace attune::codegen {
 enum class CoverKind : std::uint8_t {
   full,    ///< all, and no pair is removed
   causal,  ///< a first part of the keys
-  window,  ///< a stretch of the keys: few tiles, and many of them partial
+  window,  ///< a range of the keys: few tiles, and many of them partial
   listed,  ///< those on lists
   pairs,   ///< all, and the kernel asks for each pair whether it stays
 };
 /// What a score costs.
 enum class ModKind : std::uint8_t {
   scaled,  ///< nothing: a factor of the exponent
-  affine,  ///< a term beside s
+  affine,  ///< a term besides s
   heavy,   ///< functions of s, or a prob mod
   reads,   ///< elements of captured tensors, for each pair
 };
@@ -51,7 +52,10 @@ struct CallKind {
 
 CallKind call_kind(const GpuParts& parts, Length length);
 /// The length of the keys or the queries, whichever are fewer.
-Length length_of(std::int64_t q_len, std::int64_t kv_len);
+constexpr Length length_of(std::int64_t q_len, std::int64_t kv_len) {
+  const std::int64_t fewer = std::min(q_len, kv_len);
+  return fewer <= 1024 ? Length::to_1k : fewer <= 4096 ? Length::to_4k : Length::longer;
+}
 
 std::string_view name_of(CoverKind kind);
 std::string_view name_of(ModKind kind);

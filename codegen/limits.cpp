@@ -67,8 +67,8 @@ struct Limit {
 };
 std::optional<Limit> limit_of(const Expr& term) {
   if (term->op < Op::Lt || term->op > Op::Ge || term->args[0]->type != ir::Type::I32) return std::nullopt;
-  const bool turned = term->op == Op::Gt || term->op == Op::Ge;
-  const Expr &low = term->args[turned], &high = term->args[!turned];
+  const bool reversed = term->op == Op::Gt || term->op == Op::Ge;
+  const Expr &low = term->args[reversed], &high = term->args[!reversed];
   const int strict = term->op == Op::Lt || term->op == Op::Gt;
   std::optional<Expr> at;
   bool is_last = false;

@@ -55,7 +55,7 @@ struct BackwardParts : ForwardParts {
 using Wanted = std::vector<bool>;
 BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted);
 
-/// Is `e` a multiple of p by something that does not depend on p?
+/// True if `e` is p times something that does not depend on p.
 bool linear_in_p(const ir::Expr& e);
 /// p prob'(p) == prob(p): what a row's gradient loses in the softmax, the sum of p dp, is dO . O.
 bool delta_is_of_o(const ir::Expr& prob);

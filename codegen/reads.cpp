@@ -14,7 +14,7 @@ namespace {
 using compiler::Vary, compiler::varies;
 using ir::Expr, ir::Input, ir::Op;
 
-/// Is it a sum of q, kv and per-head values? q and kv appear a few times at most, so no index wraps within a tile. A
+/// True for a sum of q, kv and per-head values. q and kv appear a few times at most, so no index wraps within a tile. A
 /// product with q or kv is already a field of a row or column, about which a tile's corners say nothing.
 bool is_linear(const Expr& e) {
   if (varies(e) == Vary::Head) return !ir::uses(e, Input::Origin);

@@ -12,10 +12,10 @@ namespace attune::codegen {
 /// range at a tile's corners are then in range inside. Otherwise none.
 std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 
-/// Does any of these read a captured tensor?
+/// True if any of these reads a captured tensor.
 bool read_captures(std::span<const ir::Expr> roots);
 
-/// Do offsets into any of these need more than 32 bits?
+/// True if offsets into any of these need more than 32 bits.
 bool reach_far(std::span<const Tensor> captures);
 
 }  // namespace attune::codegen

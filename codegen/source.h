@@ -1,4 +1,4 @@
-// codegen/source.h — a Mod as one page of CUDA for one kernel, and the bytes of the arguments that the page declares
+// codegen/source.h — the CUDA source of a Mod for one kernel, and the bytes of the arguments that it declares
 #pragma once
 
 #include <span>
@@ -13,35 +13,35 @@
 
 namespace attune::codegen {
 
-/// What NVRTC gets.
+/// The input of NVRTC.
 struct Source {
-  std::string name;  ///< of the page, for messages: its kernel's
+  std::string name;  ///< of the source, for messages: its kernel's
   std::string text;
   std::vector<std::string> options;
   std::string symbol;  ///< the kernel as a name expression; compiling gives its mangled name
   std::vector<std::pair<std::string, std::string>> facts{};  ///< for readers: what the kernel is of
-  std::span<const Header> headers{};                         ///< device files beside those of the library
+  std::span<const Header> headers{};                         ///< device files besides those of the library
 };
 
-/// The page of a plan's kernel. `path`: empty, or where profilers will find the page; then the kernel knows its lines,
-/// which are the user's where expressions were written in C++. The plan says the same of the scale's sign as was said
-/// when the parts were derived.
+/// The source of a plan's kernel. `path`: empty, or where profilers will find the source; then the kernel knows its
+/// lines, which are the user's where expressions were written in C++. The plan says the same of the scale's sign as was
+/// said when the parts were derived.
 Source kernel_source(const GpuParts& parts, const KernelPlan& plan, std::string_view path = {});
-/// The same of a kernel beside it, of the device file `file`, or of one of its name.
-Source page_beside(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel,
-                   const std::string& file = {});
-/// How many such pages this process has written.
-std::size_t kernel_pages_written();
+/// The same for a companion kernel, of the device file `file`, or of one of its name.
+Source source_beside(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel,
+                     const std::string& file = {});
+/// Number of such sources that this process has generated.
+std::size_t kernel_sources_written();
 /// NVRTC's, for kernels that know their lines.
 inline constexpr const char* line_option = "--generate-line-info";
 
-/// What `struct User` of a backward's page ends with: a pointer for each captured tensor whose gradient is asked for,
+/// What `struct User` of a backward's source ends with: a pointer for each captured tensor whose gradient is asked for,
 /// to exact_words words for each of its elements (exact_sum.cuh), then one to sums along diagonals, if there are any.
-std::vector<std::string> page_sums(const GpuParts& parts, const KernelPlan& plan);
-/// Does such a plan's kernel leave sums along diagonals?
+std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan);
+/// True if the plan's kernel leaves sums along diagonals.
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan);
 
-/// What rows.cuh is compiled for.
+/// The calls that an instance of rows.cuh is compiled for.
 struct RowsSpec {
   int arch = 90;
   DType dtype = DType::bf16, out = DType::bf16;  ///< of grad_o; of o
@@ -63,18 +63,19 @@ Source add_parts_source(int arch);
 Source merge_parts_source(int arch);
 /// The kernel of clear.cuh.
 Source clear_source(int arch);
-/// The kernel of turn_values_sm90.cuh for the plan.
-Source turn_source(const KernelPlan& plan);
+/// The kernel of transpose_v_sm90.cuh for the plan.
+Source transpose_source(const KernelPlan& plan);
 /// The kernel end_queries_sm90 of the plan's file.
 Source end_source(const KernelPlan& plan);
 
 /// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
-Source cover_source(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what = CoverForm::of_queries);
+Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arch,
+                    CoverForm what = CoverForm::of_queries);
 
-/// `struct User` of pages. `captures` by slot, on the device; `params` by slot as Param holds them; `wide` as the pages
-/// have it; `sums` as page_sums() names them.
+/// `struct User` of sources. `captures` by slot, on the device; `params` by slot as Param holds them; `offsets64` as
+/// the sources have it; `sums` as source_sums() names them.
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
-                                  std::span<const double> params, float scale, bool wide,
+                                  std::span<const double> params, float scale, bool offsets64,
                                   std::span<void* const> sums = {});
 
 }  // namespace attune::codegen

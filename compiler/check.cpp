@@ -17,7 +17,7 @@ namespace {
 using ir::bit, ir::Input;
 
 /// One of a Mod's expressions, with the words messages use for it.
-struct Part {
+struct Component {
   std::string_view name;
   const ir::Expr& root;
   std::uint32_t may_read;
@@ -27,15 +27,15 @@ struct Part {
 constexpr std::uint32_t per_head = bit(Input::B) | bit(Input::H);
 constexpr std::uint32_t per_pair = per_head | bit(Input::Q) | bit(Input::KV) | bit(Input::QLen) | bit(Input::KVLen);
 
-std::array<Part, 4> parts(const Mod& mod) {
-  return {Part{"score", mod.score, per_pair | bit(Input::S), "a score is computed before there are probabilities"},
-          Part{"mask", mod.mask, per_pair, "a mask removes pairs before there are scores"},
-          Part{"prob mod", mod.prob, per_pair | bit(Input::P), "a prob mod sees what became of the scores"},
-          Part{"sink", mod.sink, per_head, "a sink is one logit per batch entry and head"}};
+std::array<Component, 4> parts(const Mod& mod) {
+  return {Component{"score", mod.score, per_pair | bit(Input::S), "a score is computed before there are probabilities"},
+          Component{"mask", mod.mask, per_pair, "a mask removes pairs before there are scores"},
+          Component{"prob mod", mod.prob, per_pair | bit(Input::P), "a prob mod sees what became of the scores"},
+          Component{"sink", mod.sink, per_head, "a sink is one logit per batch entry and head"}};
 }
 
 /// The user's text with a caret under the node, or the user's line.
-Place place_of(const ir::Expr& node, const Part& part, const ir::Signature& names) {
+Place place_of(const ir::Expr& node, const Component& part, const ir::Signature& names) {
   const ir::Written& at = node->written;
   if (at.text) return {.name = at.text->name, .line = 0, .text = at.text->body, .begin = at.begin, .end = at.end};
   const ir::Printed printed = ir::print_spans(part.root, names);
@@ -53,7 +53,7 @@ std::uint32_t own_inputs(const ir::Node& node) {
   return node.op == ir::Op::Random ? node.uses & (bit(Input::Q) | bit(Input::KV)) : 0;
 }
 
-[[noreturn]] void refuse_input(const ir::Expr& node, const Part& part, const ir::Signature& names) {
+[[noreturn]] void refuse_input(const ir::Expr& node, const Component& part, const ir::Signature& names) {
   const bool random = node->op == ir::Op::Random;
   const std::string read = random ? "random" : std::string(ir::input_names[node->bits]);
   throw Error("wrong-input", fmt::format("a {} reads `{}`", part.name, read), place_of(node, part, names),
@@ -73,7 +73,7 @@ ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
   bounds[Input::H] = range(0, p.q_heads - 1);
   std::int64_t first = p.q_offset, last = p.q_offset;
   if (p.has_q_offsets()) {
-    const auto offsets = std::ranges::minmax_element(p.apart->q_offsets);
+    const auto offsets = std::ranges::minmax_element(p.per_entry->q_offsets);
     first = *offsets.min, last = *offsets.max;
   }
   bounds[Input::Q] = range(first, last + p.q.length - 1);
@@ -87,7 +87,7 @@ ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
   };
   const auto shortest_told = [&] {
     std::int64_t least = p.kv.length;
-    for (const std::int64_t n : p.apart->kv_lens)
+    for (const std::int64_t n : p.per_entry->kv_lens)
       if (n > 0) least = std::min(least, n);
     return least;
   };
@@ -105,7 +105,7 @@ ir::Bounds bounds_of(const Mod& mod, const Problem& p) {
 }
 
 /// "h (0..15)": the coordinates that would be in range, for the fix.
-std::string coordinates_within(const Part& part, const ir::Bounds& bounds, std::int64_t extent) {
+std::string coordinates_within(const Component& part, const ir::Bounds& bounds, std::int64_t extent) {
   std::string out;
   for (const Input which : {Input::B, Input::H, Input::Q, Input::KV}) {
     if (!(part.may_read & bit(which)) || bounds[which].hi >= static_cast<double>(extent)) continue;
@@ -131,7 +131,7 @@ std::string fix_of_some(const std::string& index, const ir::Interval& range, std
 
 /// Throws the Error for a read whose index at `dimension` takes the values `range`, some or all outside the tensor.
 [[noreturn]] void refuse_read(const ir::Expr& read, std::size_t dimension, const ir::Interval& range,
-                              const Tensor& tensor, const Part& part, const Mod& mod, const ir::Bounds& bounds) {
+                              const Tensor& tensor, const Component& part, const Mod& mod, const ir::Bounds& bounds) {
   const ir::Signature names = mod.signature();
   const std::string& name = mod.captures[read->bits].name;
   const std::int64_t extent = tensor.shape[dimension];
@@ -151,7 +151,7 @@ std::string fix_of_some(const std::string& index, const ir::Interval& range, std
 }
 
 /// Is this expression evaluated at all?
-bool has_coordinates(const Part& part, const Problem& p) {
+bool has_coordinates(const Component& part, const Problem& p) {
   const bool rows = p.batch > 0 && p.q_heads > 0 && p.q.length > 0;
   return part.root && rows && (part.name == "sink" || p.kv.length > 0);
 }
@@ -160,7 +160,7 @@ bool has_coordinates(const Part& part, const Problem& p) {
 
 void check(const Mod& mod) {
   const ir::Signature names = mod.signature();
-  for (const Part& part : parts(mod)) {
+  for (const Component& part : parts(mod)) {
     if (!part.root || !(part.root->uses & ~part.may_read)) continue;
     for (const ir::Expr& node : ir::in_order(part.root))
       if (own_inputs(*node) & ~part.may_read) refuse_input(node, part, names);
@@ -170,7 +170,7 @@ void check(const Mod& mod) {
 std::vector<ir::Expr> check_reads(const Mod& mod, std::span<const Tensor> captures, const Problem& problem) {
   std::vector<ir::Expr> clamped;
   ir::Ranger ranger(bounds_of(mod, problem));
-  for (const Part& part : parts(mod)) {
+  for (const Component& part : parts(mod)) {
     if (!has_coordinates(part, problem)) continue;
     const bool of_pairs = part.may_read & bit(Input::KV), masks = &part.root == &mod.mask;
     const ir::Expr removes = of_pairs && !masks ? mod.mask : nullptr;

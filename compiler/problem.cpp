@@ -85,22 +85,22 @@ void check_dense_kv(const Inputs& in, Problem& p) {
 }
 
 void check_paged_kv(const Inputs& in, Problem& p) {
-  const Named pages{"pages", &in.forward->pages};
-  check_one(pages, in.q->device);
-  check_type(pages, types::pages);
-  if (pages->rank != 2 || pages->shape[0] != p.batch)
-    throw refuse("pages", "pages has the wrong shape",
-                 fmt::format("{}, and {} has {} entries", description(pages), in.q.name(), p.batch),
-                 fmt::format("pass pages as [{}, n]: the pages of each entry, in the order of its keys", p.batch));
+  const Named page_table{"page_table", &in.forward->page_table};
+  check_one(page_table, in.q->device);
+  check_type(page_table, types::page_table);
+  if (page_table->rank != 2 || page_table->shape[0] != p.batch)
+    throw refuse("page-table", "page_table has the wrong shape",
+                 fmt::format("{}, and {} has {} entries", description(page_table), in.q.name(), p.batch),
+                 fmt::format("pass page_table as [{}, n]: the pages of each entry, in the order of its keys", p.batch));
   check_shared(in.k, in.v, shared::kv_pages);
-  const std::int64_t page = in.k->shape[2];
-  p.tell_apart().page = page;
+  const std::int64_t page_size = in.k->shape[2];
+  p.entries().page_size = page_size;
   check_shared(in.k, in.v, shared::page_size);
-  if (page == 0)
-    throw refuse("page-size", "pages have no rows", fmt::format("{}: [pages, H, page, D]", description(in.k)),
+  if (page_size == 0)
+    throw refuse("page-size", "pages have no rows", fmt::format("{}: [pages, H, page_size, D]", description(in.k)),
                  "give each page at least one row");
-  const std::int64_t n = pages->shape[1];
-  p.kv.length = n == 0 ? 0 : std::min(page, std::numeric_limits<std::int64_t>::max() / n) * n;
+  const std::int64_t n = page_table->shape[1];
+  p.kv.length = n == 0 ? 0 : std::min(page_size, std::numeric_limits<std::int64_t>::max() / n) * n;
 }
 
 void check_positions(const Inputs& in, const Problem& p, std::int32_t q_offset) {
@@ -131,10 +131,10 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
   check_scale(scale);
   Problem p;
   p.q.layout = in.cu_q->given() ? Layout::packed : Layout::dense;
-  p.kv.layout = in.paged() ? Layout::pages : in.cu_kv->given() ? Layout::packed : Layout::dense;
+  p.kv.layout = in.paged() ? Layout::paged : in.cu_kv->given() ? Layout::packed : Layout::dense;
   if (in.paged() && in.cu_kv->given())
-    throw refuse("pages", "pages and cu_seqlens_kv are both given",
-                 "k and v lie in pages, or one sequence after another", "pass one of them");
+    throw refuse("page-table", "page_table and cu_seqlens_kv are both given",
+                 "k and v are paged, or one sequence after another", "pass one of them");
   if (p.q.packed() != p.kv.packed() && !in.mixed())
     throw refuse("cu-seqlens-half",
                  fmt::format("{} is given without {}", p.q.packed() ? "cu_seqlens_q" : "cu_seqlens_kv",
@@ -153,7 +153,7 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
     p.q.packed() ? check_packed_q(in, p) : check_dense_q(in, p);
     p.kv.paged() ? check_paged_kv(in, p) : check_dense_kv(in, p);
   }
-  check_positions(in, p, check_apart(in, p));
+  check_positions(in, p, in.is_per_entry() ? check_apart(in, p) : in.q_offset);
   p.q_offset = in.q_offset;
   p.scale = scale.value_or(1 / std::sqrt(static_cast<double>(p.d)));
   return p;
@@ -282,7 +282,7 @@ Problem check(const BoundMod& bound, const Forward& call, std::optional<double> 
   };
   add("kv_len", call.kv_len);
   add("q_offsets", call.q_offsets);
-  add("pages", call.pages);
+  add("page_table", call.page_table);
 
   check_o(o, p, q, v);
   check_row_values(lse, p, q);
@@ -347,9 +347,9 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
 
 Problem check(const Append& call) {
   const Named k_new{"k_new", &call.k_new}, v_new{"v_new", &call.v_new}, k{"k", &call.k}, v{"v", &call.v},
-      kv_len{"kv_len", &call.kv_len}, pages{"pages", &call.pages}, cu{"cu_seqlens", &call.cu_seqlens};
+      kv_len{"kv_len", &call.kv_len}, page_table{"page_table", &call.page_table}, cu{"cu_seqlens", &call.cu_seqlens};
   static const Tensor none;
-  const Forward cache{.kv_len = call.kv_len, .pages = call.pages};
+  const Forward cache{.kv_len = call.kv_len, .page_table = call.page_table};
   for (const auto& [name, value] : {std::pair{"k_scale", call.k_scale}, {"v_scale", call.v_scale}})
     if (!std::isfinite(value) || value == 0)
       throw refuse("bad-scale", fmt::format("{} is {}", name, value), "what is stored is divided by it",
@@ -375,7 +375,7 @@ Problem check(const Append& call) {
     throw refuse("kv-heads", "the new keys are not those of the cache",
                  fmt::format("{} and {}", description(k_new), description(k)),
                  "give k_new and v_new a row for each head and entry of the cache");
-  check_outputs(std::array{k, v}, std::array{k_new, v_new, kv_len, pages, cu});
+  check_outputs(std::array{k, v}, std::array{k_new, v_new, kv_len, page_table, cu});
   return p;
 }
 

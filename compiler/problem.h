@@ -11,9 +11,9 @@
 
 namespace attune::compiler {
 
-/// How positions lie in a tensor: dense [B, H, S, D], packed [T, H, D] with sequences one after another, or in pages
-/// [pages, H, page, D] that a table lists for each entry.
-enum class Layout : std::uint8_t { dense, packed, pages };
+/// How positions lie in a tensor: dense [B, H, S, D], packed [T, H, D] with sequences one after another, or paged
+/// [pages, H, page_size, D] that a table lists for each entry.
+enum class Layout : std::uint8_t { dense, packed, paged };
 
 /// The positions of q and what is shaped like it, or those of k and v: which rows there are.
 struct Positions {
@@ -23,7 +23,7 @@ struct Positions {
   std::vector<std::int64_t> starts{};  ///< packed: batch + 1 of them; none where a device has them
   bool operator==(const Positions&) const = default;
   bool packed() const { return layout == Layout::packed; }
-  bool paged() const { return layout == Layout::pages; }
+  bool paged() const { return layout == Layout::paged; }
   bool starts_on_device() const { return packed() && starts.empty(); }
 };
 
@@ -51,13 +51,13 @@ struct Held {
   }
 };
 
-/// What few calls say of their entries. None of it in the others, which compare and move nothing for it.
-struct Apart {
+/// Per-entry settings that most calls do not have; empty then, and cheap to copy and compare.
+struct PerEntry {
   std::vector<std::int64_t> kv_lens{};    ///< keys of each entry, of which kv.length is the greatest; none: not told
   std::vector<std::int32_t> q_offsets{};  ///< of each entry, in place of q_offset; none: all have that
-  std::int64_t page = 0;                  ///< rows of each, where keys lie in pages
+  std::int64_t page_size = 0;             ///< rows of each, where keys are paged
   const Held* held = nullptr;             ///< over ranks
-  bool operator==(const Apart&) const = default;
+  bool operator==(const PerEntry&) const = default;
 };
 
 struct Problem {
@@ -68,12 +68,12 @@ struct Problem {
   double scale = 1;
   // What expressions see as the positions of the first query and of the first key.
   std::int32_t q_offset = 0, kv_offset = 0;
-  std::optional<Apart> apart{};
+  std::optional<PerEntry> per_entry{};
   bool operator==(const Problem&) const = default;
-  Apart& tell_apart() { return apart ? *apart : apart.emplace(); }
-  bool has_kv_lens() const { return apart && !apart->kv_lens.empty(); }
-  const Held* held() const { return apart ? apart->held : nullptr; }
-  bool has_q_offsets() const { return apart && !apart->q_offsets.empty(); }
+  PerEntry& entries() { return per_entry ? *per_entry : per_entry.emplace(); }
+  bool has_kv_lens() const { return per_entry && !per_entry->kv_lens.empty(); }
+  const Held* held() const { return per_entry ? per_entry->held : nullptr; }
+  bool has_q_offsets() const { return per_entry && !per_entry->q_offsets.empty(); }
 };
 
 /// The Error of query heads that do not share KV heads evenly. `told`: what says how many there are, if that has to be

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -72,6 +73,30 @@ void check_shared(const Named& a, const Named& b, const Shared& extent) {
                fmt::format("{} and {}", description(a), description(b)), std::string(extent.fix));
 }
 
+void check_extents(std::span<const std::int64_t> shape, DType dtype) {
+  const auto has_shape = [&] { return fmt::format("a tensor has the shape [{}]", fmt::join(shape, ", ")); };
+  if (shape.size() > Tensor::max_rank)
+    throw Error("bad-rank", has_shape(), {},
+                fmt::format("it has {} dimensions, and a tensor has at most {}", shape.size(), Tensor::max_rank),
+                "merge or index away some dimensions before you hand it over");
+  std::int64_t least = 1;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0)
+      throw Error("bad-extent", has_shape(), {}, fmt::format("an extent is {}, and extents are 0 or more", extent),
+                  "pass the extents of the data");
+    least = std::min(least, extent);
+  }
+  if (least == 0) return;
+  const auto element = static_cast<std::int64_t>(size_of(dtype));
+  std::int64_t bytes = element;
+  for (const std::int64_t extent : shape)
+    if (__builtin_mul_overflow(bytes, extent, &bytes))
+      throw Error("bad-extent", has_shape(), {},
+                  fmt::format("it would hold more than {} elements of {}, beyond 2^63 bytes",
+                              std::numeric_limits<std::int64_t>::max() / element, name_of(dtype)),
+                  "pass the extents of the data");
+}
+
 void check_alone(const Named& t) {
   if (!t->given())
     throw refuse("tensor-missing", t.name() + " is missing", "the call needs it, and it was left out",
@@ -80,8 +105,7 @@ void check_alone(const Named& t) {
     throw refuse("bad-rank", fmt::format("{} has {} dimensions", t.name(), t->rank),
                  fmt::format("a tensor has at most {}", Tensor::max_rank), "merge or index away some dimensions");
   try {
-    // Construct it again for the constructor's checks, since a Tensor's fields are public.
-    const Tensor again(t->data, t->dtype, std::span(t->shape).first(static_cast<std::size_t>(t->rank)));
+    check_extents(std::span(t->shape).first(static_cast<std::size_t>(t->rank)), t->dtype);
   } catch (const Error& e) {
     throw refuse(e.code, t.name() + ": " + e.problem, e.why, e.fix);
   }

@@ -53,7 +53,7 @@ inline constexpr Types floats{float_types, "it has to be f32, f16, bf16 or f64",
            Code{"cu-seqlens-type"}},
     starts_there{Types::of({DType::i32}), "a device reads starts of sequences as i32", "convert it to i32",
                  Code{"cu-seqlens-type"}},
-    pages{Types::of({DType::i32}), "numbers of pages are i32", "convert it to i32", Code{"pages"}};
+    page_table{Types::of({DType::i32}), "page numbers are i32", "convert it to i32", Code{"page-table"}};
 /// A number of each entry. Only the host reads i64.
 constexpr Types numbers(Code code, bool on_host) {
   return {Types::of({DType::i32}) | (on_host ? Types::of({DType::i64}) : 0), "it has to be i32", "convert it to i32",
@@ -71,7 +71,7 @@ namespace dimensions {
 inline constexpr std::string_view fix_dense =
     "give it these dimensions: an extent of 1 for a missing one, a permuted view for another order; "
     "packed sequences are given with cu_seqlens_q and cu_seqlens_kv";
-inline constexpr Dimensions dense{4, "[B, H, S, D]", fix_dense}, paged{4, "[pages, H, page, D]", fix_dense},
+inline constexpr Dimensions dense{4, "[B, H, S, D]", fix_dense}, paged{4, "[pages, H, page_size, D]", fix_dense},
     packed{3, "[T, H, D], as packed sequences are",
            "give it these dimensions, or leave out cu_seqlens_q and cu_seqlens_kv for a dense batch"},
     starts{1, "[B + 1]", "pass one start per sequence and the end"};
@@ -92,12 +92,14 @@ inline constexpr Shared kv_heads{1, Code{"kv-heads"}, "k and v have different nu
     kv_batch{0, Code{"kv-batch"}, "k and v have different batch sizes", "give k and v the same batch entries"},
     kv_pages{0, Code{"kv-batch"}, "k and v have different numbers of pages", "give k and v the same pages"},
     page_size{2, Code{"page-size"}, "pages of k and of v have different sizes",
-              "give both as many rows a page: [pages, H, page, D]"},
+              "give both as many rows a page: [pages, H, page_size, D]"},
     sequences{0, Code{"cu-seqlens-batch"}, "cu_seqlens_q and cu_seqlens_kv hold different numbers of sequences",
               "give both one entry per sequence and one more; a sequence may be empty"};
 }  // namespace shared
 void check_shared(const Named& a, const Named& b, const Shared& extent);
 
+/// Refuses shapes that a Tensor cannot have. Its constructor did, but its fields are public.
+void check_extents(std::span<const std::int64_t> shape, DType dtype);
 /// Checks that apply to any tensor, before its shape is looked at.
 void check_alone(const Named& t);
 /// `device`: the device of the other tensors.

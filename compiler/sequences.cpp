@@ -114,7 +114,7 @@ void check_kv_len(const Inputs& in, Problem& p) {
                 : fmt::format("{} and {}: this entry has room for {} keys", description(in.k), description(in.v), room),
           fmt::format("pass 0 to {}: the keys that are there, new ones too", room));
     longest = std::max(longest, n);
-    p.tell_apart().kv_lens.push_back(n);
+    p.entries().kv_lens.push_back(n);
   }
   p.kv.length = longest;
 }
@@ -135,7 +135,7 @@ std::int32_t check_q_offsets(const Inputs& in, Problem& p) {
     if (offset < 0 || offset > max_length)
       throw refuse("q-offsets", fmt::format("q_offsets[{}] is {}", b, offset),
                    fmt::format("positions are 0 to {}", max_length), "pass the position of each entry's first query");
-    p.tell_apart().q_offsets.push_back(static_cast<std::int32_t>(offset));
+    p.entries().q_offsets.push_back(static_cast<std::int32_t>(offset));
     greatest = std::max(greatest, static_cast<std::int32_t>(offset));
   }
   return greatest;
@@ -178,14 +178,13 @@ void check_packed(const Inputs& in, Problem& p) {
 }
 
 std::int32_t check_apart(const Inputs& in, Problem& p) {
-  if (!in.forward) return in.q_offset;
   if (in.forward->kv_offset < 0)
     throw refuse("kv-offset", fmt::format("kv_offset is {}", in.forward->kv_offset), "positions start at 0",
                  "pass the position of the first key, 0 or more");
   p.kv_offset = in.forward->kv_offset;
-  if (in.forward->piece < 0 || in.forward->piece % 128 != 0)
-    throw refuse("piece", fmt::format("piece is {}", in.forward->piece), "keys are summed apart by multiples of 128",
-                 "pass such a multiple, 2048 say, or 0 for any division");
+  if (in.forward->fixed_split_size < 0 || in.forward->fixed_split_size % 128 != 0)
+    throw refuse("fixed-split-size", fmt::format("fixed_split_size is {}", in.forward->fixed_split_size),
+                 "keys are split at multiples of 128", "pass such a multiple, 2048 say, or 0 for any division");
   check_kv_len(in, p);
   return check_q_offsets(in, p);
 }

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "compiler/mod.h"
+#include "compiler/requirements.h"
 
 namespace attune {
 
@@ -28,58 +29,16 @@ std::string_view name_of(DType dtype) {
   return "?";
 }
 
-std::size_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-    case DType::i64: return 8;
-    case DType::f32:
-    case DType::i32: return 4;
-    case DType::f16:
-    case DType::bf16:
-    case DType::i16: return 2;
-    case DType::i8:
-    case DType::u8:
-    case DType::boolean:
-    case DType::e4m3: return 1;
-  }
-  return 0;
-}
-
 namespace {
 
 std::string list(std::span<const std::int64_t> numbers) { return fmt::format("[{}]", fmt::join(numbers, ", ")); }
-
-/// Refuses shapes that a Tensor cannot have; returns the number of elements.
-std::int64_t checked_size(std::span<const std::int64_t> shape, DType dtype) {
-  if (shape.size() > Tensor::max_rank)
-    throw Error("bad-rank", fmt::format("a tensor has the shape {}", list(shape)), {},
-                fmt::format("it has {} dimensions, and a tensor has at most {}", shape.size(), Tensor::max_rank),
-                "merge or index away some dimensions before you hand it over");
-  bool empty = false;
-  for (const std::int64_t extent : shape) {
-    if (extent < 0)
-      throw Error("bad-extent", fmt::format("a tensor has the shape {}", list(shape)), {},
-                  fmt::format("an extent is {}, and extents are 0 or more", extent), "pass the extents of the data");
-    empty |= extent == 0;
-  }
-  const std::int64_t most = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(dtype));
-  std::int64_t size = empty ? 0 : 1;
-  for (const std::int64_t extent : shape) {
-    if (size && extent > most / size)
-      throw Error("bad-extent", fmt::format("a tensor has the shape {}", list(shape)), {},
-                  fmt::format("it would hold more than {} elements of {}, beyond 2^63 bytes", most, name_of(dtype)),
-                  "pass the extents of the data");
-    size *= extent;
-  }
-  return size;
-}
 
 }  // namespace
 
 Tensor::Tensor(const void* memory, DType type, std::span<const std::int64_t> extents,
                std::span<const std::int64_t> steps, Device where)
     : data(const_cast<void*>(memory)), dtype(type), rank(static_cast<int>(extents.size())), device(where) {
-  checked_size(extents, type);
+  compiler::check_extents(extents, type);
   if (!steps.empty() && steps.size() != extents.size())
     throw Error("bad-strides", fmt::format("a tensor has the shape {} and the strides {}", list(extents), list(steps)),
                 {}, fmt::format("it has {} dimensions and {} strides", extents.size(), steps.size()),
@@ -106,12 +65,6 @@ Tensor Tensor::declared(DType dtype, int rank) {
   out.rank = rank;
   out.shape.fill(-1);
   return out;
-}
-
-std::int64_t Tensor::size() const {
-  std::int64_t size = rank < 0 ? 0 : 1;
-  for (int i = 0; i < rank; ++i) size *= shape[static_cast<std::size_t>(i)];
-  return size;
 }
 
 Tensor Tensor::permuted(std::initializer_list<int> order) const {

@@ -27,17 +27,17 @@ int main() {
   // On every rank: the whole call, of which only the shapes count here, and a way to exchange bytes with the others.
   const Forward whole{.q = q, .k = k, .v = v};
   const auto on_rank = [&](const Transport& at) {
-    const Shares shares(std::span(&attention, 1), whole, at);
+    const Sharding sharding(std::span(&attention, 1), whole, at);
     std::int64_t rows = 0;
-    for (const Shares::Stretch& s : shares.of(at.rank)) rows += s.end - s.begin;
+    for (const Sharding::Range& s : sharding.of(at.rank)) rows += s.end - s.begin;
     const auto my_q = host.array<float>({1, heads, rows, d}), my_o = host.array<float>({1, heads, rows, d}),
                my_k = host.array<float>({1, kv_heads, rows, d}), my_v = host.array<float>({1, kv_heads, rows, d});
     // [rank]
-    // Rows [begin, end) of every head, one stretch after the other.
+    // Rows [begin, end) of every head, one range after the other.
     const auto each = [&](const Array<float>& all, const Array<float>& mine, int h, const auto& body) {
       for (int head = 0; head < h; ++head) {
         float* at_mine = mine.data() + head * rows * d;
-        for (const Shares::Stretch& s : shares.of(at.rank)) {
+        for (const Sharding::Range& s : sharding.of(at.rank)) {
           body(all.data() + (head * length + s.begin) * d, at_mine, static_cast<std::size_t>((s.end - s.begin) * d));
           at_mine += (s.end - s.begin) * d;
         }
@@ -48,7 +48,7 @@ int main() {
     each(k, my_k, kv_heads, take);
     each(v, my_v, kv_heads, take);
     // [call]
-    attention.run({.q = my_q, .k = my_k, .v = my_v, .o = my_o}, {.shares = shares});
+    attention.run({.q = my_q, .k = my_k, .v = my_v, .o = my_o}, {.sharding = sharding});
     // [call]
     bool same = true;
     each(o, my_o, heads, [&](const float* all, const float* mine, std::size_t n) {

@@ -1,4 +1,4 @@
-// examples/serving.cpp — a small model serves 64 requests: a cache in pages, and requests that come and go
+// examples/serving.cpp — a small model serves 64 requests: a paged KV cache, and requests that come and go
 //
 // Each step takes the next tokens of all active requests, one behind the other: some of a prompt, or the last one that
 // was generated. `append` puts their keys and values into the requests' pages, and one call reads all pages. Requests
@@ -132,7 +132,7 @@ class Cache {
     // [serving]
     const auto starts = sent<int>(device_, batch.starts, {active + 1}),
                lengths = sent<int>(device_, batch.lengths, {active}), first = sent<int>(device_, batch.first, {active}),
-               pages = sent<int>(device_, batch.pages, {active, most_pages});
+               page_table = sent<int>(device_, batch.pages, {active, most_pages});
     const auto of_heads = [](const Array<T>& pool) { return pool.tensor().permuted({0, 2, 1, 3}); };
     const Tensor all_k = of_heads(k_[static_cast<std::size_t>(layer)]),
                  all_v = of_heads(v_[static_cast<std::size_t>(layer)]);
@@ -142,7 +142,7 @@ class Cache {
             .v_new = new_v,
             .k = all_k,
             .v = all_v,
-            .pages = pages,
+            .page_table = page_table,
             .kv_len = lengths,
             .cu_seqlens = starts});
 
@@ -154,7 +154,7 @@ class Cache {
                    .o = o,
                    .cu_seqlens_q = starts,
                    .kv_len = lengths,
-                   .pages = pages,
+                   .page_table = page_table,
                    .q_offsets = first,
                    .max_q_len = most_fed});
     // [serving]

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "codegen/call_pages.h"
+#include "codegen/call_sources.h"
 #include "compiler/check.h"
 #include "compiler/explain.h"
 #include "ir/parse.h"
@@ -281,22 +281,22 @@ class Answer {
     const std::string dtype = text(of, "dtype").value_or("bf16");
     runtime::require_word("dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
     const DType type = dtype == "f32" ? DType::f32 : dtype == "f16" ? DType::f16 : DType::bf16;
-    codegen::PagesOf what{
-        .spec = runtime::spec_of({.dtype = type, .d = whole(of, "d", 1, 256, 128)}, whole(of, "arch", 80, 999, 90)),
-        .length = codegen::length_of(view_.extent.q_len, view_.extent.kv_len)};
+    codegen::SourcesOf what{
+        {.spec = runtime::spec_of({.dtype = type, .d = whole(of, "d", 1, 256, 128)}, whole(of, "arch", 80, 999, 90)),
+         .length = codegen::length_of(view_.extent.q_len, view_.extent.kv_len)}};
     if (of.contains("backward") && of["backward"] == true) {
-      what.backward.emplace();
+      what.call.backward.emplace();
       for (const compiler::CaptureSlot& c : lowered_.mod.captures)
-        what.backward->push_back(compiler::type_of(c.dtype) == ir::Type::F32);
+        what.call.backward->push_back(compiler::type_of(c.dtype) == ir::Type::F32);
     }
     Json out = Json::array();
-    const auto add = [&](const std::vector<codegen::CallPage>& pages) {
-      for (const codegen::CallPage& page : pages)
-        out.push_back({{"of", page.of}, {"kernel", page.source.name}, {"text", page.source.text}});
+    const auto add = [&](const std::vector<codegen::CallSource>& sources) {
+      for (const codegen::CallSource& one : sources)
+        out.push_back({{"of", one.of}, {"kernel", one.source.name}, {"text", one.source.text}});
     };
-    add(codegen::call_pages(lowered_, what));
+    add(codegen::call_sources(lowered_, what));
     what.lists = true;
-    add(codegen::call_pages(lowered_, what));
+    add(codegen::call_sources(lowered_, what));
     return out;
   }
 

@@ -14,7 +14,7 @@ namespace attune::playground {
 ///   q_len, kv_len, q_offset, batch, heads, b, h, tile: [128, 128]
 ///   qk                                 {d, seed}: random q and k; without it q . k is 0
 ///   cells                              of the maps, at most, along each axis; 0: no maps
-///   cuda                               {arch, d, dtype, backward}: the pages, which are long
+///   cuda                               {arch, d, dtype, backward}: the sources, which are long
 /// The answer has what README.md of this room lists, or only `error`: code, what, why, fix, where and the whole
 /// message. The same question has the same answer everywhere, but for the last bits of what the machine's exp and log
 /// round. Never throws.

@@ -69,6 +69,7 @@ class Bench {
 
   void operator()() {
     const std::vector<Case> cases = bench_cases(o_, data_);
+    check_positions(cases, o_);
     progress_.emplace(o_.progress.style(), "bench", cases.size() * o_.threads.size());
     for (const Case& one : cases) measure(one);
     progress_.reset();
@@ -200,7 +201,7 @@ void add_bench(CLI::App& app) {
       "  attune bench --row causal --d 64 --seq 512 --threads 1 2 --seconds 0.1\n"
       "  attune bench --score '30.0f * tanh(s / 30.0f)' --mask 'q - kv < 512' --seq 512 --seconds 0.1 --backward "
       "--json\n"
-      "  attune bench --decode --row causal --batch 4 --kv-len random:512 --pages 16 --seconds 0.1\n"
+      "  attune bench --decode --row causal --batch 4 --kv-len random:512 --page-size 16 --seconds 0.1\n"
       "  attune bench --row causal --seq 512 --seconds 0.1 --save before.jsonl\n"
       "  attune bench --row causal --seq 512 --seconds 0.1 --compare before.jsonl\n"
       "Environment:\n"

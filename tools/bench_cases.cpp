@@ -6,9 +6,7 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
-#include "codegen/ceil_div.h"
 #include "codegen/choose.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cover/tiles.h"
@@ -45,9 +43,8 @@ Case made(const Row& row, const BenchOptions& o, Data& data) {
     capture("slope", data.fill(DType::f32, {o.heads}, [&](std::int64_t h) {
       return std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(o.heads));
     }));
-  // Queries of a decoder's step stand behind nearly all keys.
   if (row.score.find("table") != std::string::npos)
-    capture("table", data.normal(DType::f32, {kv + (o.decode ? kv : o.seq)}));
+    capture("table", data.normal(DType::f32, {kv + o.first_query() + o.seq}));
   if (row.mask.find("doc") != std::string::npos) {
     const std::int64_t length = std::max(o.seq, kv);
     capture("doc",
@@ -71,20 +68,12 @@ Case made(const TextOptions& options, Data& data) {
   return out;
 }
 
-Owned filled(DType type, std::span<const std::int64_t> shape, const std::function<double(std::int64_t)>& value) {
-  Owned out;
-  out.memory = detail::allocate(Device::cpu(), type, shape);
-  out.tensor = Tensor(out.memory.get(), type, shape);
-  for (std::int64_t i = 0; i < out.tensor.size(); ++i) runtime::store(out.tensor, i, value(i));
-  return out;
-}
-
 runtime::Extent extent_of(const BenchOptions& o) {
   return {.batch = static_cast<std::int32_t>(o.batch),
           .heads = static_cast<std::int32_t>(o.heads),
           .q_len = static_cast<std::int32_t>(o.seq),
           .kv_len = static_cast<std::int32_t>(o.of_kv_seq()),
-          .q_offset = static_cast<std::int32_t>(o.decode ? o.of_kv_seq() - o.seq : 0)};
+          .q_offset = static_cast<std::int32_t>(o.first_query())};
 }
 
 /// Gives up after 60 s, which is the default limit of `cover`.
@@ -145,35 +134,6 @@ double kept_pairs(const Case& one, const BenchOptions& o) {
 
 }  // namespace
 
-Owned Data::fill(DType type, const std::vector<std::int64_t>& shape, const std::function<double(std::int64_t)>& value) {
-  return moved(filled(type, shape, value), device_);
-}
-
-Owned Data::normal(DType type, const std::vector<std::int64_t>& shape) {
-  const auto draw = [&](std::int64_t) { return static_cast<double>(normal_(dice_)); };
-  constexpr std::int64_t most = 1 << 20;
-  const std::int64_t size = Tensor(nullptr, type, shape).size();
-  if (device_.kind == Device::Kind::cpu || size <= most) return fill(type, shape, draw);
-  const Owned some = filled(type, std::array{most}, draw);
-  Owned out;
-  out.memory = detail::allocate(device_, type, shape);
-  out.tensor = Tensor(out.memory.get(), type, shape, {}, device_);
-  const auto width = static_cast<std::int64_t>(size_of(type));
-  for (std::int64_t at = 0; at < size; at += most) {
-    const std::array part{std::min(most, size - at)};
-    copy(Tensor(some.tensor.data, type, part),
-         Tensor(static_cast<std::byte*>(out.memory.get()) + at * width, type, part, {}, device_));
-  }
-  return out;
-}
-
-Owned Data::zeros(DType type, const std::vector<std::int64_t>& shape) const {
-  Owned out;
-  out.memory = detail::allocate(device_, type, shape);
-  out.tensor = Tensor(out.memory.get(), type, shape, {}, device_);
-  return out;
-}
-
 std::string mod_digest(const Case& one) { return compiler::lower(one.attention).mod.digest().hex(); }
 
 std::vector<std::string> bench_rows() {
@@ -194,74 +154,8 @@ std::vector<Case> bench_cases(const BenchOptions& o, Data& data) {
   return out;
 }
 
-ForwardTensors::ForwardTensors(const BenchOptions& from, Data& data) {
-  const std::int64_t total = std::accumulate(from.lengths.begin(), from.lengths.end(), std::int64_t{0});
-  const auto shape = [&](std::int64_t heads, std::int64_t positions, std::int64_t width) {
-    using Shape = std::vector<std::int64_t>;
-    return from.packed() ? Shape{total, heads, width} : Shape{from.batch, heads, positions, width};
-  };
-  q = data.normal(from.type(), shape(from.heads, from.seq, from.d));
-  if (from.decode) make_cache(from, data);
-  if (!k.tensor.given()) k = data.normal(from.kept_type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.d));
-  if (!v.tensor.given()) v = data.normal(from.kept_type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.of_dv()));
-  o = data.zeros(from.out_type(), shape(from.heads, from.seq, from.of_dv()));
-  if (!from.packed()) {
-    lse = data.zeros(DType::f32, {from.batch, from.heads, from.seq});
-    return;
-  }
-  lse = data.zeros(DType::f32, {from.heads, total});
-  starts = filled(DType::i32, std::array{static_cast<std::int64_t>(from.lengths.size()) + 1}, [&](std::int64_t i) {
-    return static_cast<double>(std::accumulate(from.lengths.begin(), from.lengths.begin() + i, std::int64_t{0}));
-  });
-  if (from.starts == "device") starts = moved(starts, data.device());
-  longest = from.seq;
-}
-
-void ForwardTensors::make_cache(const BenchOptions& from, Data& data) {
-  const auto batch = static_cast<std::size_t>(from.batch);
-  const auto keys = [&](std::size_t b) { return from.kv_lengths.empty() ? from.of_kv_seq() : from.kv_lengths[b]; };
-  const auto each = [&](const std::function<std::int64_t(std::size_t)>& value) {
-    return data.fill(DType::i32, {from.batch},
-                     [&](std::int64_t b) { return static_cast<double>(value(static_cast<std::size_t>(b))); });
-  };
-  if (from.kv_lengths.empty())
-    q_offset = static_cast<std::int32_t>(from.of_kv_seq() - from.seq);
-  else
-    q_offsets = each([&](std::size_t b) { return keys(b) - from.seq; });
-  // A call whose entries are alike needs no lengths, unless their last pages are not full.
-  if (!from.kv_lengths.empty() || (from.page && from.of_kv_seq() % *from.page != 0)) kv_len = each(keys);
-  if (!from.page) return;
-  const auto pages_of = [&](std::size_t b) { return ceil_div(keys(b), *from.page); };
-  std::int64_t total = 0;
-  for (std::size_t b = 0; b < batch; ++b) total += pages_of(b);
-  std::vector<std::int64_t> order(static_cast<std::size_t>(total));
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::shuffle(order, std::mt19937(7));
-  const std::int64_t most = ceil_div(from.of_kv_seq(), *from.page);
-  std::vector<std::int64_t> table(batch * static_cast<std::size_t>(most), -1);
-  auto next = order.begin();
-  for (std::size_t b = 0; b < batch; ++b)
-    next = std::ranges::copy_n(next, pages_of(b), table.begin() + static_cast<std::int64_t>(b) * most).in;
-  pages = data.fill(DType::i32, {from.batch, most},
-                    [&](std::int64_t i) { return static_cast<double>(table[static_cast<std::size_t>(i)]); });
-  k = data.normal(from.kept_type(), {total, from.of_kv_heads(), *from.page, from.d});
-  v = data.normal(from.kept_type(), {total, from.of_kv_heads(), *from.page, from.of_dv()});
-}
-
-Forward ForwardTensors::call() const {
-  return {.q = q.tensor,
-          .k = k.tensor,
-          .v = v.tensor,
-          .o = o.tensor,
-          .lse = lse.tensor,
-          .cu_seqlens_q = starts.tensor,
-          .cu_seqlens_kv = starts.tensor,
-          .kv_len = kv_len.tensor,
-          .pages = pages.tensor,
-          .q_offset = q_offset,
-          .q_offsets = q_offsets.tensor,
-          .max_q_len = longest,
-          .max_kv_len = longest};
+void check_positions(const std::vector<Case>& cases, const CallOptions& options) {
+  for (const Case& one : cases) options.check_position(compiler::lower(one.attention));
 }
 
 std::string_view name_of(BenchOptions::Direction direction) {
@@ -285,34 +179,6 @@ double flop_of(const Case& one, const BenchOptions& o) {
   return kept_pairs(one, o) * 2 * widths;
 }
 
-BackwardTensors::BackwardTensors(const BenchOptions& from, Data& data) {
-  const std::int64_t total = std::accumulate(from.lengths.begin(), from.lengths.end(), std::int64_t{0});
-  const auto shape = [&](std::int64_t heads, std::int64_t positions, std::int64_t width) {
-    using Shape = std::vector<std::int64_t>;
-    return from.packed() ? Shape{total, heads, width} : Shape{from.batch, heads, positions, width};
-  };
-  grad_o = data.normal(from.type(), shape(from.heads, from.seq, from.of_dv()));
-  dq = data.zeros(from.type(), shape(from.heads, from.seq, from.d));
-  dk = data.zeros(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.d));
-  dv = data.zeros(from.type(), shape(from.of_kv_heads(), from.of_kv_seq(), from.of_dv()));
-}
-
-Backward BackwardTensors::call(const ForwardTensors& forward) const {
-  return {.q = forward.q.tensor,
-          .k = forward.k.tensor,
-          .v = forward.v.tensor,
-          .grad_o = grad_o.tensor,
-          .o = forward.o.tensor,
-          .lse = forward.lse.tensor,
-          .dq = dq.tensor,
-          .dk = dk.tensor,
-          .dv = dv.tensor,
-          .cu_seqlens_q = forward.starts.tensor,
-          .cu_seqlens_kv = forward.starts.tensor,
-          .max_q_len = forward.longest,
-          .max_kv_len = forward.longest};
-}
-
 CapturedGradients::CapturedGradients(const Attention& attention, const Data& data, DType type) {
   const compiler::LoweredMod lowered = compiler::lower(attention);
   std::vector<bool> has(lowered.slots.captures.size());
@@ -327,6 +193,13 @@ CapturedGradients::CapturedGradients(const Attention& attention, const Data& dat
   }
 }
 
+namespace {
+
+/// Columns of a key and its value: values may be columns of the keys.
+std::int64_t columns_in_memory(const CallOptions& o) { return o.d + (o.v_columns ? 0 : o.of_dv()); }
+
+}  // namespace
+
 double kept_bytes(const Case& one, const BenchOptions& o) {
   const compiler::LoweredMod lowered = compiler::lower(one.attention);
   const runtime::Tiles tiles(lowered);
@@ -338,22 +211,28 @@ double kept_bytes(const Case& one, const BenchOptions& o) {
     return static_cast<double>(lists.some + lists.all);
   });
   const double by_key_head = keys / static_cast<double>(o.heads) * static_cast<double>(o.of_kv_heads());
-  return by_key_head * static_cast<double>(o.d + o.of_dv()) * static_cast<double>(size_of(o.kept_type()));
+  return by_key_head * static_cast<double>(columns_in_memory(o)) * static_cast<double>(size_of(o.kept_type()));
 }
 
 double visited_pairs(const Case& one, const BenchOptions& o, int tile_q, int tile_kv) {
   const compiler::LoweredMod lowered = compiler::lower(one.attention);
-  runtime::Extent extent = extent_of(o);
-  extent.tile_q = tile_q;
-  extent.tile_kv = tile_kv;
-  return pairs_of(listed(runtime::Tiles(lowered), extent));
+  const runtime::Tiles tiles(lowered);
+  return of_entries(o, [&](const BenchOptions& alone) {
+    runtime::Extent extent = extent_of(alone);
+    extent.tile_q = tile_q;
+    extent.tile_kv = tile_kv;
+    return pairs_of(listed(tiles, extent));
+  });
 }
 
 double tensor_bytes(const BenchOptions& o) {
-  const auto q = static_cast<double>(o.heads * o.seq), kv = static_cast<double>(o.of_kv_heads() * o.of_kv_seq()),
-             widths = static_cast<double>(o.d + o.of_dv());
-  const double bytes = q * static_cast<double>(size_of(o.type())) + kv * static_cast<double>(size_of(o.kept_type()));
-  return static_cast<double>(o.batch) * widths * bytes;
+  return of_entries(o, [](const BenchOptions& alone) {
+    const double q = static_cast<double>(alone.heads * alone.seq) * static_cast<double>(alone.d + alone.of_dv()),
+                 kv = static_cast<double>(alone.of_kv_heads() * alone.of_kv_seq()) *
+                      static_cast<double>(columns_in_memory(alone));
+    return static_cast<double>(alone.batch) *
+           (q * static_cast<double>(size_of(alone.type())) + kv * static_cast<double>(size_of(alone.kept_type())));
+  });
 }
 
 }  // namespace attune::tools

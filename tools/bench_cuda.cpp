@@ -44,6 +44,7 @@ class CudaBench {
     preference_ = preference_of(o);
     Data host;
     std::vector<Case> cases = bench_cases(o_, data_), on_host = bench_cases(o_, host);
+    check_positions(on_host, o);
     for (std::size_t i = 0; i < cases.size(); ++i)
       prepare(std::move(cases[i]), flop_of(on_host[i], o), o.decode ? kept_bytes(on_host[i], o) : 0);
   }

@@ -2,16 +2,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <utility>
 
 #include "compiler/lower.h"
-#include "compiler/problem.h"
 #include "tools/bench.h"
 
 namespace attune::tools {
@@ -32,62 +29,15 @@ void BenchOptions::check() const {
   if (starts && !packed())
     throw Error("bad-usage", "the command line cannot be read", {.name = "--starts"},
                 "it says where the starts of packed sequences are", "add --lengths, or leave it out");
-  for (const auto& [option, given] :
-       {std::pair{"--pages", page.has_value()}, {"--kv-len", !kv_lengths.empty() || kv_random.has_value()}})
-    if (given && !decode)
-      throw Error("bad-usage", "the command line cannot be read", {.name = option},
-                  "pages and lengths of each entry are those of a cache, which a decoder's step reads",
-                  "write one number of keys, or use attune bench --decode");
   if (graph && has_backward())
     throw Error("bad-usage", "the command line cannot be read", {.name = "--graph"}, "graphs of forwards are measured",
                 "leave it out, or measure a forward");
-  for (const auto& [option, given] : {std::pair{"--backward", backward}, {"--step", step}, {"--lengths", packed()}})
-    if (given && decode)
-      throw Error("bad-usage", "the command line cannot be read", {.name = option},
-                  "--decode is a forward of few queries, as many of each entry", "leave one of them out");
-  if (type() == DType::e4m3 && has_backward())
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--dtype"},
-                "queries, keys and values of e4m3 have no gradients", "name another type, or measure a forward");
-  if (cache_dtype) require_word("--cache-dtype", *cache_dtype, std::array<std::string, 1>{"e4m3"});
-  if (cache_dtype && has_backward())
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--cache-dtype"},
-                "keys and values of e4m3 have no gradients", "leave it out, or measure a forward");
-  exact.check();
+  CallOptions::check();
+  if (has_backward()) check_for_backward();
   for (const std::string& row : rows) require_word("--row", row, bench_rows());
-  for (const auto& [option, value] : {std::pair{"--batch", batch},
-                                      {"--heads", heads},
-                                      {"--kv-heads", kv_heads.value_or(1)},
-                                      {"--d", d},
-                                      {"--dv", dv.value_or(1)},
-                                      {"--seq", seq},
-                                      {decode ? "--kv-len" : "--kv-seq", kv_seq.value_or(1)},
-                                      {"--kv-len", kv_random.value_or(1)},
-                                      {"--pages", page.value_or(1)},
-                                      {"--graph", graph.value_or(1)}})
-    require_size(option, value, 1, compiler::max_length);
-  for (const std::int64_t length : lengths) require_size("--lengths", length, 1, compiler::max_length);
-  for (const std::int64_t length : kv_lengths) require_size("--kv-len", length, 1, compiler::max_length);
+  require_size("--graph", graph.value_or(1), 1, compiler::max_length);
   for (const int n : threads) require_size("--threads", n, 1, std::numeric_limits<int>::max());
   require_seconds("--seconds", seconds);
-  if (heads % of_kv_heads() != 0)
-    throw compiler::uneven_heads(heads, of_kv_heads(),
-                                 {.name = fmt::format("--heads {} --kv-heads {}", heads, of_kv_heads())}, "",
-                                 "make --heads a multiple of --kv-heads");
-  check_products();
-}
-
-void BenchOptions::check_products() const {
-  const std::int64_t widest = std::max(d, of_dv()), longest = std::max(seq, of_kv_seq());
-  for (const auto& [what, sizes] : {std::pair{"pairs", std::array{batch, heads, seq, of_kv_seq()}},
-                                    {"bytes", std::array{batch, heads, longest, widest * 8}}}) {
-    std::int64_t product = 1;
-    for (const std::int64_t size : sizes)
-      if (__builtin_mul_overflow(product, size, &product))
-        throw Error("bad-size", fmt::format("there are too many {} to count", what),
-                    {.name = fmt::format("--batch {} --heads {} --seq {} --kv-seq {} --d {} --dv {}", batch, heads, seq,
-                                         of_kv_seq(), d, of_dv())},
-                    "they are 2^63 or more", "make some of these smaller");
-  }
 }
 
 void BenchOptions::add_to(CLI::App& verb) {
@@ -96,71 +46,9 @@ void BenchOptions::add_to(CLI::App& verb) {
   verb.add_option("--row", rows, "a known attention; all of them if left out")->type_name(names);
   text.add_bare_to(verb);
   text.add_to(verb, Captures::FilesOrTypes);
-  add_call_type(verb, dtype);
-  verb.add_option("--batch", batch, "1 if left out")->type_name("N");
-  verb.add_option("--heads", heads, "query heads; 1 if left out")->type_name("N");
-  verb.add_option("--kv-heads", kv_heads, "as many as --heads if left out")->type_name("N");
-  verb.add_option("--seq,--q-len", seq, "queries; 4096 if left out")->type_name("N");
-  verb.add_option_function<std::string>(
-          "--kv-seq,--kv-len", [this](const std::string& keys) { read_keys(keys); },
-          "keys; as many as queries if left out; with --decode of each entry, or drawn up to N")
-      ->type_name("N|N,...|random:N");
-  verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N");
-  verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N");
-  exact.add_to(verb);
-}
-
-void BenchOptions::read_keys(std::string_view keys) {
-  const auto number = [&](std::string_view word) {
-    std::int64_t out = 0;
-    const auto [end, wrong] = std::from_chars(word.data(), word.data() + word.size(), out);
-    if (wrong != std::errc{} || end != word.data() + word.size())
-      throw CLI::ValidationError("--kv-len", fmt::format("`{}` is not a number of keys", word));
-    return out;
-  };
-  constexpr std::string_view random = "random:";
-  if (keys.starts_with(random)) {
-    kv_random = number(keys.substr(random.size()));
-    return;
-  }
-  for (std::size_t from = 0; from <= keys.size();) {
-    const std::size_t to = std::min(keys.find(',', from), keys.size());
-    kv_lengths.push_back(number(keys.substr(from, to - from)));
-    from = to + 1;
-  }
-  if (kv_lengths.size() > 1) return;
-  kv_seq = kv_lengths[0];
-  kv_lengths.clear();
-}
-
-void BenchOptions::settle(bool has_seq) {
-  if (decode && !has_seq) seq = 1;
-  if (packed()) {
-    batch = static_cast<std::int64_t>(lengths.size());
-    seq = *std::ranges::max_element(lengths);
-    kv_seq.reset();
-  }
-  if (kv_random) {
-    std::mt19937 dice(7);
-    for (std::int64_t b = 0; b < batch; ++b)
-      kv_lengths.push_back(std::uniform_int_distribution(std::min(seq, *kv_random), *kv_random)(dice));
-  }
-  if (!kv_lengths.empty()) {
-    batch = static_cast<std::int64_t>(kv_lengths.size());
-    kv_seq = *std::ranges::max_element(kv_lengths);
-  }
-  const std::int64_t least = kv_lengths.empty() ? of_kv_seq() : *std::ranges::min_element(kv_lengths);
-  if (decode && least < seq)
-    throw Error("bad-size", fmt::format("{} queries cannot be the last of {} keys", seq, least), {.name = "--kv-len"},
-                "a decoder's queries are the last positions of their entry", "give it more keys, or fewer queries");
-  check_products();
-}
-
-std::string BenchOptions::lengths_text() const {
-  if (packed()) return fmt::format("S={} packed", fmt::join(lengths, "+"));
-  const auto [least, most] = std::ranges::minmax(kv_lengths.empty() ? std::vector{of_kv_seq()} : kv_lengths);
-  return fmt::format("S={}x{}{}", seq, least == most ? fmt::to_string(most) : fmt::format("{}…{}", least, most),
-                     page ? fmt::format(", pages of {},", *page) : "");
+  add_types_to(verb);
+  add_sizes_to(verb);
+  add_cache_to(verb);
 }
 
 void BenchOptions::add_verb_options_to(CLI::App& verb) {
@@ -174,8 +62,6 @@ void BenchOptions::add_verb_options_to(CLI::App& verb) {
   verb.add_flag("--grads", grads, "with these: also the gradients of the captured tensors");
   verb.add_option("--kernel", kernel, "of a GPU: measure this kernel, with these members of its tile changed")
       ->type_name("NAME[:m=N,n=N,...]");
-  verb.add_option("--cache-dtype", cache_dtype, "of k and v, as a cache holds them; that of q if left out")
-      ->type_name("e4m3");
   verb.add_option("--cover", cover,
                   "on a GPU: tiles are listed by each call, or once before, as for a model's layers; each if left out")
       ->type_name("each|once");
@@ -184,10 +70,6 @@ void BenchOptions::add_verb_options_to(CLI::App& verb) {
           "on a GPU: packed sequences of so many queries and keys each, in place of --batch, --seq and --kv-seq")
       ->type_name("N,...")
       ->delimiter(',');
-  verb.add_flag("--decode", decode,
-                "a decoder's step: queries, one if --seq is left out, are the last positions; GB/s of keys and values");
-  verb.add_option("--pages", page, "with --decode: keys and values lie in pages of N keys, in random order")
-      ->type_name("N");
   verb.add_option(
           "--starts", starts,
           "where the starts of packed sequences are: the host does not wait for those on a device; host if left out")
@@ -224,8 +106,10 @@ nlohmann::ordered_json BenchOptions::shape() const {
   if (packed()) out["lengths"] = lengths;
   if (starts == "device") out["starts"] = *starts;
   if (decode) out["decode"] = true;
+  if (q_offset) out["q_offset"] = *q_offset;
+  if (v_columns) out["v_columns"] = *v_columns;
   if (!kv_lengths.empty()) out["kv_lengths"] = kv_lengths;
-  if (page) out["page"] = *page;
+  if (page_size) out["page_size"] = *page_size;
   if (const auto other = unusually_exact()) out["exact"] = *other;
   if (grads) out["grads"] = true;
   return out;

@@ -6,9 +6,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "compiler/lower.h"
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
+#include "tools/device_call.h"
 #include "tools/emit.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -20,8 +22,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* call_group = "The call";
+
 struct CompileOptions {
   TextOptions text;
+  DeviceCall call;  ///< another way to say fields
   std::vector<std::string> fields = std::vector<std::string>(runtime::shape_rows().size());
   std::vector<std::string> targets, passes, emit;
   std::string manifest, out, folder;
@@ -38,6 +43,33 @@ std::vector<std::string> parts(const std::string& list) {
     begin = end + 1;
   }
   return out;
+}
+
+std::string& field(CompileOptions& o, std::string_view name) {
+  const auto rows = runtime::shape_rows();
+  return o.fields.at(static_cast<std::size_t>(std::ranges::find(rows, name, &runtime::ShapeRow::name) - rows.begin()));
+}
+
+/// Puts in the fields of a shape that such a call has. `--d` and `--dtype` are fields: their first values count.
+void add_fields_of_call(CompileOptions& o) {
+  const auto first = [&](std::string_view name) { return parts(field(o, name))[0]; };
+  if (const std::string type = first("dtype"); !type.empty()) o.call.dtype = type;
+  if (const std::string d = first("d"); !d.empty()) o.call.d = static_cast<std::int64_t>(number("--d", d));
+  o.call.as_packed = first("packed") == "true";
+  o.call.check();
+  const codegen::CallSpec call = o.call.spec(compiler::lower(Attention{}));
+  const runtime::Shape shape = runtime::shape_of(call.spec, call.length);
+  for (const char* const name :
+       {"shared_heads", "decode", "per_entry", "paged", "fp8_kv", "mla", "page_rows", "two_row_blocks"}) {
+    const auto rows = runtime::shape_rows();
+    const runtime::ShapeRow& row = *std::ranges::find(rows, std::string_view(name), &runtime::ShapeRow::name);
+    std::string& into = field(o, name);
+    if (!into.empty())
+      throw Error("bad-usage", "the command line cannot be read", {.name = runtime::option_of(row)},
+                  "options of a call (--heads, --decode and others) say it already", "leave one of them out");
+    into = row.text(shape);
+  }
+  if (o.call.v_columns) field(o, "dv") = std::to_string(*o.call.v_columns);
 }
 
 runtime::Manifest manifest_of(const CompileOptions& o) {
@@ -152,8 +184,13 @@ void add_compile(CLI::App& app) {
       ->allow_extra_args(false);
   for (std::size_t i = 0; i < o->fields.size(); ++i) {
     const runtime::ShapeRow& row = runtime::shape_rows()[i];
-    verb.add_option(runtime::option_of(row), o->fields[i], std::string(row.meaning))->type_name(std::string(row.takes));
+    CLI::Option* const one = verb.add_option(runtime::option_of(row), o->fields[i], std::string(row.meaning))
+                                 ->type_name(std::string(row.takes));
+    // Alone it is the option of a call; with a value, the field.
+    if (row.name == "decode") one->expected(0, 1)->description(std::string(CallOptions::decode_meaning));
   }
+  o->call.add_sizes_to(verb, call_group);
+  o->call.add_kept_to(verb, call_group);
   verb.add_option("-o", o->out, "the bundle; - for stdout, and nothing else is printed")->type_name("FILE.attune");
   add_words(verb, "--emit", o->emit, "plain files too: cu, ptx, cubin, sass, o, ll, h")
       ->type_name("KIND,...")
@@ -164,10 +201,19 @@ void add_compile(CLI::App& app) {
   verb.add_flag("--json", o->json, "tells what was built as JSON");
   verb.add_flag("--quiet", o->quiet, "tells nothing");
   verb.footer(
-      "Fields of a shape take several values with commas between them: each is built.\n"
-      "Example:\n  attune compile --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[16]' \\\n"
+      "Fields of a shape take several values with commas between them: each is built. Options of a call stand for the "
+      "fields that such a call has.\n"
+      "Examples:\n  attune compile 'kv <= q' --target sm_90a --decode --heads 32 --kv-heads 8 --page-size 16 -o "
+      "decode.attune\n  attune compile --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[16]' "
+      "\\\n"
       "    --target host,avx2 -o alibi.attune");
-  verb.callback([o] { compile(*o); });
+  verb.callback([o, &verb] {
+    o->call.decode = verb.count("--decode") > 0 && field(*o, "decode").empty();
+    o->call.settle(verb.count("--seq") > 0);
+    const auto given = [&](const CLI::Option* one) { return one->get_group() == call_group && one->count() > 0; };
+    if (o->call.decode || std::ranges::any_of(verb.get_options(), given)) add_fields_of_call(*o);
+    compile(*o);
+  });
 }
 
 }  // namespace attune::tools

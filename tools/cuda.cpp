@@ -1,4 +1,4 @@
-// tools/cuda.cpp — attune cuda: the CUDA page of an attention, and the kernel that is chosen for it
+// tools/cuda.cpp — attune cuda: the CUDA source of an attention, and the kernel that is chosen for it
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "codegen/call_pages.h"
+#include "codegen/call_sources.h"
 #include "compiler/lower.h"
 #include "runtime/attention/offline/builds.h"
 #include "tools/device_call.h"
@@ -20,20 +20,19 @@ namespace {
 struct CudaOptions {
   TextOptions text;
   DeviceCall call;
-  std::int64_t group = 1;
   std::string grads = "none";
   bool backward = false, lists = false, json = false;
 };
 
-nlohmann::ordered_json json_of(const codegen::CallPage& page) {
+nlohmann::ordered_json json_of(const codegen::CallSource& one) {
   nlohmann::ordered_json out{
-      {"kernel", page.source.name}, {"symbol", page.source.symbol}, {"options", page.source.options}};
-  if (page.choices) {
-    const codegen::KernelChoice& first = page.choices->choices[0];
+      {"kernel", one.source.name}, {"symbol", one.source.symbol}, {"options", one.source.options}};
+  if (one.choices) {
+    const codegen::KernelChoice& first = one.choices->choices[0];
     out["threads"] = first.threads;
     out["shared_bytes"] = first.shared_bytes;
-    out["story"] = fmt::format("{}", fmt::join(page.choices->story, "; "));
-    for (const codegen::KernelChoice& c : page.choices->choices)
+    out["story"] = fmt::format("{}", fmt::join(one.choices->story, "; "));
+    for (const codegen::KernelChoice& c : one.choices->choices)
       out["candidates"].push_back({{"kernel", c.plan.kernel->name},
                                    {"m", c.plan.tile.m},
                                    {"n", c.plan.tile.n},
@@ -41,15 +40,14 @@ nlohmann::ordered_json json_of(const codegen::CallPage& page) {
                                    {"heads", c.plan.tile.heads},
                                    {"variant", codegen::variant_of(c.plan).text()}});
   }
-  out["text"] = page.source.text;
+  out["text"] = one.source.text;
   return out;
 }
 
-std::vector<codegen::CallPage> pages(const CudaOptions& o, const compiler::LoweredMod& lowered) {
-  codegen::PagesOf what{
-      .spec = o.call.spec(90, o.group), .length = o.call.length(), .preference = o.call.preference(), .lists = o.lists};
-  if (o.backward) what.backward = runtime::wanted_of(lowered.mod, o.grads)[0];
-  std::vector<codegen::CallPage> out = codegen::call_pages(lowered, what);
+std::vector<codegen::CallSource> sources(const CudaOptions& o, const compiler::LoweredMod& lowered) {
+  codegen::SourcesOf what{.call = o.call.spec(lowered), .lists = o.lists};
+  if (o.backward) what.call.backward = runtime::wanted_of(lowered.mod, o.grads)[0];
+  std::vector<codegen::CallSource> out = codegen::call_sources(lowered, what);
   if (out.empty())
     throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
                 "which keys a tile of queries visits is known without looking at data", "leave --lists out");
@@ -59,19 +57,19 @@ std::vector<codegen::CallPage> pages(const CudaOptions& o, const compiler::Lower
 void cuda(const CudaOptions& o) {
   const TextAttention text = built(o.text, Captures::FilesOrTypes);
   const compiler::LoweredMod lowered = compiler::lower(text.attention);
-  const std::vector<codegen::CallPage> all = pages(o, lowered);
+  const std::vector<codegen::CallSource> all = sources(o, lowered);
   if (o.json) {
     if (!o.backward) return write_json(json_of(all[0]), 2);
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
-    for (const codegen::CallPage& page : all) {
-      list.push_back({{"of", page.of}});
-      list.back().update(json_of(page));
+    for (const codegen::CallSource& one : all) {
+      list.push_back({{"of", one.of}});
+      list.back().update(json_of(one));
     }
-    return write_json({{"pages", list}}, 2);
+    return write_json({{"sources", list}}, 2);
   }
-  for (const codegen::CallPage& page : all) {
-    if (all.size() > 1) print_out("{}// ---- {} ----\n\n", &page == &all[0] ? "" : "\n", page.of);
-    write_out(page.source.text);
+  for (const codegen::CallSource& one : all) {
+    if (all.size() > 1) print_out("{}// ---- {} ----\n\n", &one == &all[0] ? "" : "\n", one.of);
+    write_out(one.source.text);
   }
 }
 
@@ -79,16 +77,15 @@ void cuda(const CudaOptions& o) {
 
 void add_cuda(CLI::App& app) {
   auto o = std::make_shared<CudaOptions>();
-  CLI::App& verb = *app.add_subcommand("cuda", "the page of CUDA that an attention becomes");
+  CLI::App& verb = *app.add_subcommand("cuda", "the CUDA source that an attention becomes");
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
-  verb.add_option("--group", o->group, "query heads of a key head; 1 if left out")->type_name("N")->group("The call");
-  verb.add_flag("--backward", o->backward, "the pages of the gradients, one after the other");
+  verb.add_flag("--backward", o->backward, "the sources of the gradients, one after the other");
   verb.add_option("--grads", o->grads,
                   "with --backward: captured tensors whose gradients are asked for; none if left out")
       ->type_name("all|none|NAME+...");
-  verb.add_flag("--lists", o->lists, "the page that lists the tiles to visit, for masks that look at data");
+  verb.add_flag("--lists", o->lists, "the source that lists the tiles to visit, for masks that look at data");
   verb.add_flag("--json", o->json, "as JSON, with what NVRTC is told and the kernels that would be tried");
   verb.footer("Prints what NVRTC would be given for a forward call, or with --backward for each kernel of a backward: "
               "the arguments and expressions of the mod as device code, and the kernel with its tile. Nothing is "
@@ -98,9 +95,10 @@ void add_cuda(CLI::App& app) {
               "  attune cuda 'kv <= q' --arch 80 --dtype f32 --json\n"
               "  attune cuda 'doc[q] == doc[kv]' --capture 'doc=i32[8192]' --lists\n"
               "  attune cuda 's + bias[h]' --capture 'bias=f32[16]' --backward --grads bias");
-  verb.callback([o] {
+  verb.callback([o, &verb] {
     o->call.check();
-    require_size("--group", o->group, 1, compiler::max_length);
+    if (o->backward) o->call.check_for_backward();
+    o->call.settle(verb.count("--seq") > 0);
     cuda(*o);
   });
 }

@@ -7,37 +7,29 @@
 #include <vector>
 
 #include "codegen/occupancy.h"
-#include "compiler/lower.h"
+#include "runtime/attention/offline/call_spec.h"
 #include "runtime/attention/offline/shape.h"
 
 namespace attune::tools {
 
 void DeviceCall::add_to(CLI::App& verb, bool beside_picture) {
   const std::string group = "The call";
-  add_call_type(verb, dtype, "bf16 if left out; ")->group(group);
-  verb.add_option("--d", d, "width of a head; 128 if left out")->type_name("N")->group(group);
-  verb.add_option("--dv", dv, "width of the values; as --d if left out")->type_name("N")->group(group);
-  verb.add_option(beside_picture ? "--seq" : "--seq,--q-len", seq, "queries; 8192 if left out")
-      ->type_name("N")
-      ->group(group);
-  verb.add_option(beside_picture ? "--kv-seq" : "--kv-seq,--kv-len", kv_seq, "keys; as many as queries if left out")
-      ->type_name("N")
-      ->group(group);
+  add_types_to(verb, group);
+  add_sizes_to(verb, group, beside_picture);
+  add_cache_to(verb, group, beside_picture);
   verb.add_option("--arch", arch, "compute capability times ten")->type_name("N")->group(group);
   verb.add_option("--kernel", kernel, "this kernel, with these members of its tile changed")
       ->type_name("NAME[:m=N,n=N,...]")
       ->group(group);
-  exact.add_to(verb).group(group);
   verb.add_flag("--max", max, "with the largest score of each row")->group(group);
-  verb.add_flag("--packed", packed, "for packed sequences")->group(group);
+  verb.add_flag("--packed", as_packed, "for packed sequences")->group(group);
 }
 
 void DeviceCall::check() const {
-  exact.check();
-  call_type(dtype);
-  for (const auto& [option, value] :
-       {std::pair{"--d", d}, {"--dv", dv.value_or(1)}, {"--seq", seq}, {"--kv-seq", kv_seq.value_or(1)}})
-    require_size(option, value, 1, compiler::max_length);
+  CallOptions::check();
+  if (as_packed && (decode || q_offset))
+    throw Error("bad-usage", "the command line cannot be read", {.name = "--packed"},
+                "packed sequences begin at position 0, and have no cache", "leave one of them out");
   // Those too old for kernels are refused by the choice of one.
   if (arch && *arch >= codegen::multiprocessors().front().arch && !runtime::is_known_arch(*arch)) {
     std::vector<int> known;
@@ -47,22 +39,28 @@ void DeviceCall::check() const {
   }
 }
 
-codegen::KernelSpec DeviceCall::spec(int otherwise, std::int64_t group) const {
-  // Tensors are contiguous: their widths decide how rows may be copied.
-  return runtime::spec_of({.dtype = call_type(dtype),
-                           .d = d,
-                           .dv = dv,
-                           .max = max,
-                           .packed = packed,
-                           .heads = codegen::heads_to_share(seq, group),
-                           .few = codegen::few_rows(seq, group),
-                           .exact = exact.asked()},
-                          arch.value_or(otherwise));
-}
-
-std::optional<codegen::Preference> DeviceCall::preference() const {
-  if (!kernel) return std::nullopt;
-  return codegen::Preference{codegen::variant(*kernel), true, ""};
+codegen::CallSpec DeviceCall::spec(const compiler::LoweredMod& lowered, int otherwise) const {
+  CallOptions of = *this;
+  if (as_packed) {
+    of.lengths.assign(static_cast<std::size_t>(batch), seq);
+    of.kv_lengths.assign(static_cast<std::size_t>(batch), of_kv_seq());
+  }
+  Data data = Data::described();
+  const ForwardTensors tensors(of, data);
+  Forward call = tensors.call();
+  Owned maxima;
+  if (max) {
+    maxima = data.zeros(DType::f32,
+                        {tensors.lse.tensor.shape.begin(), tensors.lse.tensor.shape.begin() + tensors.lse.tensor.rank});
+    call.max = maxima.tensor;
+  }
+  std::vector<Tensor> captures;
+  for (const Tensor& t : lowered.slots.captures)
+    captures.push_back(data.zeros(t.dtype, {t.shape.begin(), t.shape.begin() + t.rank}).tensor);
+  call.captures = captures;
+  codegen::CallSpec out = runtime::call_spec(lowered, call, arch.value_or(otherwise), exact.asked());
+  if (kernel) out.preference = {codegen::variant(*kernel), true, ""};
+  return out;
 }
 
 }  // namespace attune::tools

@@ -4,27 +4,26 @@
 #include <optional>
 #include <string>
 
-#include "codegen/choose.h"
-#include "tools/text.h"
+#include "codegen/call_choices.h"
+#include "tools/call_options.h"
 
 namespace attune::tools {
 
-struct DeviceCall {
-  std::string dtype = "bf16";
-  std::int64_t d = 128, seq = 8192;
-  std::optional<std::int64_t> dv, kv_seq;
+struct DeviceCall : CallOptions {
   std::optional<int> arch;
   std::optional<std::string> kernel;
-  ExactOption exact;
-  bool max = false, packed = false;
+  bool max = false, as_packed = false;
 
-  /// Beside a picture, whose lengths are `--q-len` and `--kv-len`, a call's are `--seq` and `--kv-seq` alone.
+  DeviceCall() {
+    dtype = "bf16";
+    seq = 8192;
+  }
+  /// Next to a picture, whose lengths are `--q-len` and `--kv-len`, a call's are `--seq` and `--kv-seq` alone.
   void add_to(CLI::App& verb, bool beside_picture = false);
   void check() const;
-  /// `otherwise`: the arch if none is given; `group`: query heads of a key head.
-  codegen::KernelSpec spec(int otherwise, std::int64_t group = 1) const;
-  codegen::Length length() const { return codegen::length_of(seq, kv_seq.value_or(seq)); }
-  std::optional<codegen::Preference> preference() const;
+  /// What kernels are chosen by: of such a call's tensors, of which none has memory. `otherwise`: the arch if none is
+  /// given.
+  codegen::CallSpec spec(const compiler::LoweredMod& lowered, int otherwise = 90) const;
 };
 
 }  // namespace attune::tools

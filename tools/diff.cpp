@@ -113,16 +113,13 @@ class Rooms {
   void add(std::string name, std::string text) { out_.push_back({std::move(name), std::move(text)}); }
 
   void device(const compiler::LoweredMod& lowered) {
-    const codegen::KernelSpec spec = o_.call.spec(90);
-    const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
-    const codegen::CallKind kind = codegen::call_kind(parts, o_.call.length());
-    const auto preference = o_.call.preference();
-    const codegen::KernelChoices choices = codegen::choose(spec, parts.facts, kind,
-                                                           preference ? &*preference : nullptr);
-    if (wants("plan")) add("plan", plan_of(spec, kind, choices));
+    const codegen::CallChoices call = codegen::call_choices(lowered, o_.call.spec(lowered));
+    const codegen::WayChoices& one = call.ways[0];
+    if (wants("plan")) add("plan", plan_of(one.spec, one.kind, one.choices));
     if (!wants("source")) return;
-    add("source", codegen::kernel_source(parts, choices.choices[0].plan).text);
-    add("source of lists", parts.facts.listed ? codegen::cover_source(lowered, spec.wide, spec.arch).text : "");
+    add("source", codegen::kernel_source(one.parts, one.choices.choices[0].plan).text);
+    add("source of lists",
+        one.parts.facts.listed ? codegen::cover_source(lowered, one.spec.offsets64, one.spec.arch).text : "");
   }
 
   const DiffOptions& o_;
@@ -190,7 +187,7 @@ void add_diff(CLI::App& app) {
   verb.footer(
       "Shows, as unified diffs, where the compiler makes something else of B than of A: the expressions as they are "
       "written and simplified, their derivatives, what the softmax makes free and what is hoisted, what a tile keeps, "
-      "which kernels of a GPU would be tried, and the page of CUDA that the first of them becomes. No GPU is needed.\n"
+      "which kernels of a GPU would be tried, and the CUDA source that the first of them becomes. No GPU is needed.\n"
       "\n"
       "Expressions, captures, parameters and lets without a letter hold for both; what a side says itself comes first. "
       "A file has a line for each: `score EXPR`, `mask EXPR`, `let NAME=EXPR`, `capture NAME=f32[16]`, "
@@ -201,11 +198,12 @@ void add_diff(CLI::App& app) {
       "  attune diff 's * slope[h]' 's + slope[h]' --capture 'slope=f32[16]' --only ir,derivatives --json\n"
       "Exit:\n"
       "  1  they differ in a room that was looked at");
-  verb.callback([o] {
+  verb.callback([o, &verb] {
     // Empty: what both sides have alone.
     for (Side* side : {&o->a, &o->b})
       if (side->mod == "") side->mod.reset();
     o->call.check();
+    o->call.settle(verb.count("--seq") > 0);
     require_word("--color", o->color, std::array<std::string, 3>{"auto", "always", "never"});
     const std::vector<std::string> known(rooms_of_diff.begin(), rooms_of_diff.end());
     for (const std::string& room : o->only) require_word("--only", room, known);

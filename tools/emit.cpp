@@ -1,4 +1,4 @@
-// tools/emit.cpp — built kernels as plain files: pages, PTX, cubins, SASS, objects, LLVM IR, C headers
+// tools/emit.cpp — built kernels as plain files: sources, PTX, cubins, SASS, objects, LLVM IR, C headers
 #include "tools/emit.h"
 
 #include <algorithm>
@@ -64,22 +64,22 @@ std::string symbol_of(const runtime::CacheEntry& entry) {
 /// A kernel in one of the kinds; nothing if a kernel of its sort has no such file.
 std::optional<std::string> text_of(const runtime::Built& one, const std::string& kind, const std::string& name) {
   const std::string& bytes = one.entry.entry.bytes;
-  if (!one.page) {
+  if (!one.source) {
     if (kind == "o") return bytes;
     if (kind != "ll") return std::nullopt;
     codegen::Listing listing;
     one.write(&listing);
     return listing.after;
   }
-  if (kind == "cu") return one.page->text;
-  if (kind == "ptx") return runtime::cuda::compile(*one.page, runtime::cuda::Ptx::yes).ptx;
+  if (kind == "cu") return one.source->text;
+  if (kind == "ptx") return runtime::cuda::compile(*one.source, runtime::cuda::Ptx::yes).ptx;
   if (kind == "cubin") return bytes;
   if (kind == "sass") return sass_of(bytes);
   // A backward takes several launches, and memory between them.
   if (kind == "h" && one.of && one.way == codegen::Way::forward)
     return launch_header({.mod = one.of->mod,
                           .choice = one.choice ? &*one.choice : nullptr,
-                          .wide = one.wide,
+                          .offsets64 = one.offsets64,
                           .listed = one.listed,
                           .name = name,
                           .symbol = symbol_of(one.entry.entry),
@@ -89,7 +89,7 @@ std::optional<std::string> text_of(const runtime::Built& one, const std::string&
 
 /// As in: NAME-sm_90a-3f2a91c0
 std::string name_of(const runtime::Built& one) {
-  std::string stem = one.page ? one.page->name : one.entry.label.substr(0, one.entry.label.rfind(' '));
+  std::string stem = one.source ? one.source->name : one.entry.label.substr(0, one.entry.label.rfind(' '));
   std::replace(stem.begin(), stem.end(), ' ', '-');
   return fmt::format("{}-{}-{}", stem, one.target, one.entry.key.hex().substr(0, 8));
 }

@@ -1,4 +1,4 @@
-// tools/emit.h — built kernels as plain files: pages, PTX, cubins, SASS, objects, LLVM's text, headers of C
+// tools/emit.h — built kernels as plain files: sources, PTX, cubins, SASS, objects, LLVM's text, headers of C
 #pragma once
 
 #include <filesystem>

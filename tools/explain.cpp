@@ -27,6 +27,7 @@ void explain(const ExplainOptions& o) {
   steps.keep_text = true;
   const compiler::LoweredMod lowered = compiler::lower(text.attention, &steps);
   const compiler::Mod& mod = lowered.mod;
+  if (o.target == "cuda" || is_for_cpu(o)) o.call.check_position(lowered);
   std::optional<Explained> engine;
   if (o.target == "cuda") engine = explain_cuda(lowered, o);
   if (is_for_cpu(o)) engine = explain_cpu(mod, o);
@@ -62,16 +63,9 @@ void explain(const ExplainOptions& o) {
 
 BenchOptions ExplainOptions::bench() const {
   BenchOptions out;
+  static_cast<CallOptions&>(out) = call;
   out.text = text;
-  out.dtype = call.dtype;
-  out.batch = batch;
-  out.heads = heads;
-  out.kv_heads = kv_heads;
-  out.seq = call.seq;
-  out.kv_seq = call.kv_seq;
-  out.d = call.d;
-  out.dv = call.dv;
-  out.exact = call.exact;
+  if (!text.given()) out.rows = {"full"};
   out.backward = backward;
   out.kernel = call.kernel;
   return out;
@@ -86,9 +80,6 @@ void add_explain(CLI::App& app) {
       ->type_name("auto|cpu|cuda");
   o->call.add_to(verb);
   const std::string group = "The call";
-  verb.add_option("--batch", o->batch, "1 if left out")->type_name("N")->group(group);
-  verb.add_option("--heads", o->heads, "query heads; 16 if left out")->type_name("N")->group(group);
-  verb.add_option("--kv-heads", o->kv_heads, "as many as --heads if left out")->type_name("N")->group(group);
   verb.add_flag("--backward", o->backward, "with --target cuda: of the gradients")->group(group);
   verb.add_option("--grads", o->grads,
                   "with --backward: captured tensors whose gradients are asked for; all if left out")
@@ -114,7 +105,7 @@ void add_explain(CLI::App& app) {
       "  attune explain --mask 'kv <= q' --target cuda --arch 90 --d 64\n"
       "  attune explain --score 's + slope[h] * f32(kv - q)' --capture 'slope=f32[16]' --target cuda --arch 90 \\\n"
       "    --backward");
-  verb.callback([o] {
+  verb.callback([o, &verb] {
     require_word("--target", o->target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
     o->call.check();
     o->bench().check();
@@ -124,7 +115,7 @@ void add_explain(CLI::App& app) {
     if (o->call.arch && o->target != "cuda")
       throw Error("bad-usage", "the command line cannot be read", {.name = "--arch"}, "it is of a GPU",
                   "add --target cuda, or leave it out");
-    require_expression(o->text, "explain");
+    o->call.settle(verb.count("--seq") > 0);
     explain(*o);
   });
 }

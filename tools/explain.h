@@ -13,10 +13,10 @@ struct ExplainOptions {
   TextOptions text;
   std::string target = "auto";
   DeviceCall call;
-  std::int64_t batch = 1, heads = 16;
-  std::optional<std::int64_t> kv_heads;
   std::string grads = "all";  ///< of a backward: as a shape has it
   bool backward = false, measure = false, json = false;
+
+  ExplainOptions() { call.heads = 16; }
 
   BenchOptions bench() const;  ///< the call to measure
 };

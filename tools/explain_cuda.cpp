@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "codegen/bound.h"
+#include "codegen/call_choices.h"
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/occupancy.h"
 #include "runtime/attention/offline/builds.h"
@@ -18,9 +19,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The kernels that could compute one way.
+/// The kernels that could compute one way, and what was made of them.
 struct OfWay {
-  codegen::Way way;
+  codegen::WayChoices choices;
   runtime::cuda::Considered considered;
 };
 
@@ -66,66 +67,61 @@ std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::spa
 class OnDevice {
  public:
   OnDevice(const compiler::LoweredMod& lowered, const ExplainOptions& options)
-      : call_(options.call), bench_(options.bench()), there_(!call_.arch && runtime::cuda::device_count() > 0),
-        spec_(call_.spec(there_ ? runtime::cuda::facts(0).arch() : 90, bench_.heads / bench_.of_kv_heads())),
-        wanted_(runtime::wanted_of(lowered.mod, options.grads)[0]),
-        parts_(codegen::gpu_parts(lowered, spec_.scale_positive, options.backward ? &wanted_ : nullptr)),
-        kind_(codegen::call_kind(parts_, call_.length())) {
-    std::optional<codegen::Preference> preference = preference_of(bench_);
-    if (!preference && there_ && !options.backward) {
-      runtime::cuda::Remembered found = runtime::cuda::remembered({.device = runtime::cuda::facts(0).name,
-                                                                   .arch = spec_.arch,
-                                                                   .dtype = spec_.dtype,
-                                                                   .d = spec_.d,
-                                                                   .dv = spec_.dv,
-                                                                   .kind = kind_,
-                                                                   .exact = spec_.exact});
-      preference = std::move(found.preference);
-      notes_ = std::move(found.notes);
-      if (preference) notes_.push_back(preference->origin);
-    }
-    if (options.backward) {
-      const codegen::KernelSpec spec = codegen::backward_spec(spec_);
-      std::vector<codegen::Way> ways = codegen::ways_of_backward(spec, parts_.facts);
-      if (preference && !codegen::takes(*preference, ways[0])) ways = {codegen::Way::queries, codegen::Way::keys};
-      captured_ = captured_sums(parts_, lowered.slots.captures, ways.size() == 1);
-      if (ways.size() > 1)
-        for (const codegen::KernelDescriptor* one : codegen::kernels(codegen::Way::backward))
-          if (const std::string why = one->why_not(spec, parts_.facts); !why.empty())
-            notes_.push_back(fmt::format("not {}: {}", one->name, why));
-      for (const codegen::Way way : ways) consider(way, spec, preference);
-    } else {
-      consider(codegen::Way::forward, spec_, preference);
-    }
+      : call_(options.call), bench_(options.bench()), there_(!call_.arch && runtime::cuda::device_count() > 0) {
+    codegen::CallSpec call = call_.spec(lowered, there_ ? runtime::cuda::facts(0).arch() : 90);
+    if (options.backward) call.backward = runtime::wanted_of(lowered.mod, options.grads)[0];
+    if (call.preference) preference_of(bench_);
+    spec_ = call.spec;
+    codegen::CallChoices choices = codegen::call_choices(lowered, call);
+    if (!call.preference && there_ && !options.backward && recall(choices.ways[0].kind, call))
+      choices = codegen::call_choices(lowered, call);
+    notes_.insert(notes_.end(), choices.story.begin(), choices.story.end());
+    for (codegen::WayChoices& way : choices.ways) consider(std::move(way));
+    if (options.backward) captured_ = captured_sums(ways_[0].choices.parts, lowered.slots.captures, ways_.size() == 1);
     work_bounds(lowered.mod);
-    if (options.measure) measure(preference ? &*preference : nullptr);
+    if (options.measure) measure(call.preference ? &*call.preference : nullptr);
   }
 
   Explained operator()() const { return {text(), json()}; }
 
  private:
-  void consider(codegen::Way way, const codegen::KernelSpec& spec,
-                const std::optional<codegen::Preference>& preference) {
-    const bool takes = preference && codegen::takes(*preference, way);
-    const codegen::GpuParts of_keys = codegen::gpu_parts(*parts_.of, spec.scale_positive,
-                                                         parts_.gradient ? &wanted_ : nullptr, true);
-    const codegen::GpuParts& parts = way == codegen::Way::keys ? of_keys : parts_;
-    ways_.push_back({way, runtime::cuda::consider(parts, kind_, spec, takes ? &*preference : nullptr, true,
-                                                  codegen::kernels(way))});
-    const auto& story = ways_.back().considered.story;
-    notes_.insert(notes_.end(), story.begin(), story.end());
+  /// What this machine was tuned to, as a call recalls it.
+  bool recall(const codegen::CallKind& kind, codegen::CallSpec& call) {
+    if (spec_.decode) return false;
+    runtime::cuda::Remembered found = runtime::cuda::remembered({.device = runtime::cuda::facts(0).name,
+                                                                 .arch = spec_.arch,
+                                                                 .dtype = spec_.dtype,
+                                                                 .d = spec_.d,
+                                                                 .dv = spec_.dv,
+                                                                 .kind = kind,
+                                                                 .exact = spec_.exact});
+    call.preference = std::move(found.preference);
+    notes_ = std::move(found.notes);
+    if (call.preference) notes_.push_back(call.preference->origin);
+    return call.preference.has_value();
   }
+
+  void consider(codegen::WayChoices way) {
+    const codegen::Preference* const preference = way.preference ? &*way.preference : nullptr;
+    runtime::cuda::Considered considered = runtime::cuda::consider(way.parts, way.kind, way.spec, preference, true,
+                                                                   codegen::kernels(way.way));
+    notes_.insert(notes_.end(), considered.story.begin(), considered.story.end());
+    ways_.push_back({std::move(way), std::move(considered)});
+  }
+
+  const codegen::CallKind& kind() const { return ways_[0].choices.kind; }
+  /// Of a backward.
+  const codegen::GradientParts& gradient() const { return *ways_[0].choices.parts.gradient; }
 
   std::string text() const {
     std::string out = fmt::format("\n{}on {}, compute capability {}.{}\n", bench_.backward ? "backward " : "", name(),
                                   spec_.arch / 10, spec_.arch % 10);
-    out += fmt::format("  call     {}{}, B={} H={}/{}, D={}/{}, S={}x{}\n", call_.dtype, bench_.exact_text(),
-                       bench_.batch, bench_.heads, bench_.of_kv_heads(), spec_.d, spec_.dv, call_.seq,
-                       bench_.of_kv_seq());
-    out += fmt::format("  kind     {}, {}, {}\n", name_of(kind_.cover), name_of(kind_.mod), name_of(kind_.length));
+    out += fmt::format("  call     {}{}, B={} H={}/{}, D={}/{}, {}\n", bench_.types_text(), bench_.exact_text(),
+                       bench_.batch, bench_.heads, bench_.of_kv_heads(), spec_.d, spec_.dv, where());
+    out += fmt::format("  kind     {}, {}, {}\n", name_of(kind().cover), name_of(kind().mod), name_of(kind().length));
     out += fmt::format("  tiles    {}\n", tiles());
     for (const OfWay& one : ways_) {
-      if (one.way != codegen::Way::forward) out += fmt::format("  {}\n", name_of(one.way));
+      if (one.choices.way != codegen::Way::forward) out += fmt::format("  {}\n", name_of(one.choices.way));
       for (std::size_t i = 0; i < one.considered.candidates.size(); ++i) {
         const runtime::cuda::Candidate& c = one.considered.candidates[i];
         out += fmt::format(
@@ -137,7 +133,7 @@ class OnDevice {
                            there.blocks == 1 ? "block" : "blocks", there.warps, there.most_warps, there.limited_by);
       }
     }
-    if (parts_.gradient) out += backward_text();
+    if (bench_.backward) out += backward_text();
     for (const std::string& note : notes_) out += fmt::format("  note     {}\n", note);
     return out + bound_text();
   }
@@ -155,8 +151,8 @@ class OnDevice {
     return out;
   }
   std::string_view delta_in_words() const {
-    return parts_.gradient->delta_of_o ? "of each row from o and its gradient, by a kernel of its own before"
-                                       : "of each row from its pairs, by the kernel of q: prob is no multiple of p";
+    return gradient().delta_of_o ? "of each row from o and its gradient, by a kernel of its own before"
+                                 : "of each row from its pairs, by the kernel of q: prob is no multiple of p";
   }
 
   std::string bound_text() const {
@@ -168,8 +164,8 @@ class OnDevice {
     };
     line("work", fmt::format("{:.2f} GFLOP for the pairs that stay, {:.2f} for the tiles that are visited", flop_ / 1e9,
                              2 * work_.visited * (work_.d + work_.dv) / 1e9));
-    line("products", fmt::format("{:.4f} ms   — {:.0f} TFLOP/s of {}", bound_.products * 1e3,
-                                 card_.flops(spec_.dtype, spec_.exact) / 1e12, call_.dtype));
+    line("products", fmt::format("{:.4f} ms   — {:.0f} TFLOP/s of {}{}", bound_.products * 1e3, peak(work_.products),
+                                 call_.dtype, instruction()));
     line("exponent", fmt::format("{:.4f} ms   — {} special function{} a pair, 16 a clock and multiprocessor",
                                  bound_.exponentials * 1e3, work_.specials, work_.specials == 1 ? "" : "s"));
     line("memory", fmt::format("{:.4f} ms   — {:.1f} MB of {}, each once, at {:.2f} TB/s", bound_.memory * 1e3,
@@ -187,16 +183,16 @@ class OnDevice {
   Json json() const {
     Json out{{"device", name()}, {"arch", spec_.arch}};
     out.update(bench_.shape());
-    out.update({{"cover", std::string(name_of(kind_.cover))},
-                {"mod", std::string(name_of(kind_.mod))},
-                {"length", std::string(name_of(kind_.length))},
+    out.update({{"cover", std::string(name_of(kind().cover))},
+                {"mod", std::string(name_of(kind().mod))},
+                {"length", std::string(name_of(kind().length))},
                 {"tiles", tiles()},
                 {"notes", notes_}});
     for (const OfWay& one : ways_)
       for (std::size_t i = 0; i < one.considered.candidates.size(); ++i) {
         const runtime::cuda::Candidate& c = one.considered.candidates[i];
         const codegen::Occupancy there = occupancy(c);
-        out["candidates"].push_back({{"way", std::string(name_of(one.way))},
+        out["candidates"].push_back({{"way", std::string(name_of(one.choices.way))},
                                      {"kernel", codegen::variant_of(c.choice.plan).text()},
                                      {"verdict", verdict(one, i)},
                                      {"threads", c.choice.threads},
@@ -210,8 +206,8 @@ class OnDevice {
                                        {"limited_by", there.limited_by}}},
                                      {"flaw", c.flaw}});
       }
-    if (parts_.gradient) {
-      out["delta_of_o"] = parts_.gradient->delta_of_o;
+    if (bench_.backward) {
+      out["delta_of_o"] = gradient().delta_of_o;
       out["captured"] = Json::array();
       for (const CapturedSums& one : captured_)
         out["captured"].push_back(
@@ -222,6 +218,8 @@ class OnDevice {
                     {"visited_flop", 2 * work_.visited * (work_.d + work_.dv)},
                     {"specials_a_pair", work_.specials},
                     {"bytes", work_.bytes},
+                    {"products_by", work_.products == codegen::Products::mma ? "mma.sync" : "wgmma"},
+                    {"products_tflops", peak(work_.products)},
                     {"products_seconds", bound_.products},
                     {"exponent_seconds", bound_.exponentials},
                     {"memory_seconds", bound_.memory},
@@ -257,7 +255,8 @@ class OnDevice {
              .dv = of_dv * static_cast<double>(spec_.dv),
              .specials = codegen::special_functions(mod),
              .bytes = (bench_.backward ? 2 : 1) * tensor_bytes(bench_),
-             .exact = spec_.exact};
+             .exact = spec_.exact,
+             .products = plan.kernel->products};
     card_ = codegen::card(spec_.arch, there_ ? std::string_view(runtime::cuda::facts(0).name) : std::string_view());
     if (there_) card_.multiprocessors = runtime::cuda::facts(0).sms;
     bound_ = codegen::bound(card_, work_);
@@ -291,12 +290,27 @@ class OnDevice {
     std::ranges::sort(times_.all);
   }
 
+  /// TFLOP/s.
+  double peak(codegen::Products by) const { return card_.flops(spec_.dtype, spec_.exact, by) / 1e12; }
+  /// Of a kernel that cannot use all of the card's tensor cores.
+  std::string instruction() const {
+    if (work_.products != codegen::Products::mma || card_.by_mma == 1) return "";
+    return fmt::format(" by mma.sync; the card has {:.0f} by instructions that this kernel does not use",
+                       peak(codegen::Products::wgmma));
+  }
+  /// How many queries and keys there are, and where they are.
+  std::string where() const {
+    std::string out = bench_.lengths_text();
+    if (out.ends_with(',')) out.pop_back();
+    return bench_.first_query() == 0 ? out : fmt::format("{}, the first query at {}", out, bench_.first_query());
+  }
+
   std::string name() const { return there_ ? runtime::cuda::facts(0).name : "a GPU that is not here"; }
   static std::string verdict(const OfWay& of, std::size_t i) {
     return i == of.considered.chosen ? "chosen" : i < of.considered.chosen ? "left" : "behind";
   }
   std::string tiles() const {
-    switch (kind_.cover) {
+    switch (kind().cover) {
       case codegen::CoverKind::full: return "all, and all of them full";
       case codegen::CoverKind::listed:
         return "as lists say that a kernel of their own writes at each call, or once for a cover";
@@ -310,10 +324,7 @@ class OnDevice {
   const DeviceCall& call_;
   BenchOptions bench_;
   bool there_;
-  codegen::KernelSpec spec_;
-  codegen::Wanted wanted_;
-  codegen::GpuParts parts_;
-  codegen::CallKind kind_;
+  codegen::KernelSpec spec_;  ///< of the forward
   std::vector<OfWay> ways_;
   std::vector<CapturedSums> captured_;
   std::vector<std::string> notes_;

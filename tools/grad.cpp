@@ -16,7 +16,7 @@ namespace attune::tools {
 namespace {
 
 /// One expression, and the name of its derivative.
-struct Part {
+struct Component {
   const char* name;
   bool asked;
   const char* by;        ///< "" for a sink, which has none
@@ -33,9 +33,10 @@ void grad(const TextOptions& options, bool json) {
   const ir::Signature names = mod.signature();
   const auto& a = text.attention;
   nlohmann::ordered_json all = nlohmann::ordered_json::object();
-  for (const Part& part : {Part{"score", bool(a.score), "d score / d s", "the gradient of the score", mod.dscore},
-                           Part{"prob", bool(a.prob), "d prob / d p", "the gradient of prob(p)", mod.dprob},
-                           Part{"sink", bool(a.sink), "", "the gradient of the sink", mod.dsink}}) {
+  for (const Component& part :
+       {Component{"score", bool(a.score), "d score / d s", "the gradient of the score", mod.dscore},
+        Component{"prob", bool(a.prob), "d prob / d p", "the gradient of prob(p)", mod.dprob},
+        Component{"sink", bool(a.sink), "", "the gradient of the sink", mod.dsink}}) {
     if (!part.asked) continue;
     nlohmann::ordered_json& entry = all[part.name];
     entry["captures"] = nlohmann::ordered_json::array();

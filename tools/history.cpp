@@ -19,10 +19,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Fields that must agree for two results to be comparable.
-constexpr const char* same_in_both[] = {"row",      "mod",    "direction",  "dtype",   "batch",      "heads",
-                                        "kv_heads", "seq",    "kv_seq",     "d",       "dv",         "isa",
-                                        "threads",  "device", "cover",      "lengths", "exact",      "starts",
-                                        "grads",    "decode", "kv_lengths", "page",    "cache_dtype"};
+constexpr const char* same_in_both[] = {"row",      "mod",    "direction",  "dtype",     "batch",      "heads",
+                                        "kv_heads", "seq",    "kv_seq",     "d",         "dv",         "isa",
+                                        "threads",  "device", "cover",      "lengths",   "exact",      "starts",
+                                        "grads",    "decode", "kv_lengths", "page_size", "cache_dtype"};
 
 bool comparable(const Json& a, const Json& b) {
   return std::ranges::all_of(same_in_both, [&](const char* key) {

@@ -10,7 +10,7 @@
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/gpu_element.h"
-#include "codegen/page.h"
+#include "codegen/source_text.h"
 
 namespace attune::tools {
 namespace {
@@ -51,16 +51,16 @@ struct attune_forward_args {
   unsigned* next;       /* a dynamic schedule's counter: 0 before the launch */
 };
 struct attune_numbers { const int* at; long long stride; }; /* one for each batch entry; null: all have the call's */
-struct attune_pages { const int* at; long long entry, nth; int rows, count; }; /* pages [batch, n] and their strides */
+struct attune_page_table { const int* at; long long entry, nth; int rows, count; }; /* page table [batch, n] and its strides */
 struct attune_apart_args {
-  struct attune_forward_args forward; /* of k and v in pages, batch is a page's stride */
+  struct attune_forward_args forward; /* of a paged k and v, batch is a page's stride */
   ATTUNE_ALIGNED(64) struct attune_numbers kv_lens;
   struct attune_numbers q_offsets;
-  struct attune_pages pages;
+  struct attune_page_table page_table;
   int kv_offset;
 };
 struct attune_decode_args {
-  struct attune_strided q, k, v, o; /* of k and v in pages, batch is a page's stride */
+  struct attune_strided q, k, v, o; /* of a paged k and v, batch is a page's stride */
   struct attune_rows lse, max;
   int batch, group, q_len, kv_len, q_offset, kv_shared;
   int sets, sets_of_group; /* sets of heads that share a tile of queries, in all and of a key head */
@@ -68,7 +68,7 @@ struct attune_decode_args {
   const int* q_starts;
   const int* kv_starts;
   struct attune_numbers kv_lens, q_offsets;
-  struct attune_pages pages;
+  struct attune_page_table page_table;
   const int* tiles;
   int tile_stride, tile_batches, tile_heads;
   float* parts;       /* of tiles that blocks share */
@@ -76,24 +76,24 @@ struct attune_decode_args {
   int paired; /* each tile is shared by two blocks, launched as a cluster, which count no arrivals; else 0 */
 };
 struct attune_cut_tile { int tile, first, count; };
-struct attune_latent_args {
+struct attune_mla_args {
   struct attune_decode_args decode; /* sets: clusters that a batch entry's rows take, and a key head's; no arrivals */
   struct attune_tensor_map q_map, k_map;
   struct attune_cut_tile* cut; /* one for each cluster */
   int cuts;                    /* how many */
 };
-/* where results over other keys are merged in, or keys are summed in pieces */
+/* where results over other keys are merged in, or keys are split at fixed places */
 struct attune_further {
   struct attune_strided o_before;
   struct attune_rows lse_before;
   int o_before_type;   /* of its elements: 0 f32, 1 f16, 2 bf16 */
-  int piece, pieces;   /* steps of TILE_KV keys, a multiple of the block's warps; the most that a tile has: then parts are
-                          pieces * tiles * q_len * ... floats, and each tile has an arrival */
+  int split_steps, splits; /* steps of TILE_KV keys, a multiple of the block's warps; the most that a tile has: then parts are
+                          splits * tiles * q_len * ... floats, and each tile has an arrival */
 };
 struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_apart_args_further { struct attune_apart_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_decode_args_further { struct attune_decode_args args; struct attune_further further; };
-struct attune_latent_args_further { struct attune_latent_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
+struct attune_mla_args_further { struct attune_mla_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_cover_args {
   int* tiles;
   int tile_stride;
@@ -118,20 +118,20 @@ std::string required(const std::string& name, std::size_t bytes) {
 }
 
 std::string user_struct(const Launch& launch, const std::string& name) {
-  const ir::Signature signature = codegen::page_signature(launch.mod);
+  const ir::Signature signature = codegen::source_signature(launch.mod);
   std::string out = fmt::format("struct {} {{\n", name);
   for (std::size_t i = 0; i < launch.mod.captures.size(); ++i) {
     const auto& slot = launch.mod.captures[i];
     out += fmt::format("  struct {{ const void* data;{} }} {}; /* {} */\n",
-                       slot.rank ? fmt::format(" {} stride[{}]; int last[{}];", launch.wide ? "long long" : "int",
+                       slot.rank ? fmt::format(" {} stride[{}]; int last[{}];", launch.offsets64 ? "long long" : "int",
                                                slot.rank, slot.rank)
                                  : "",
                        signature.captures[i].name, attune::name_of(slot.dtype));
   }
   for (const auto& param : signature.params)
     out += fmt::format("  {} {};\n", param.type == ir::Type::F32 ? "float" : "int", param.name);
-  out += fmt::format("  float {}; /* of q . k */\n}};\n", codegen::page_scale);
-  return out + required(name, codegen::page_bytes(launch.mod, launch.wide));
+  out += fmt::format("  float {}; /* of q . k */\n}};\n", codegen::source_scale);
+  return out + required(name, codegen::source_bytes(launch.mod, launch.offsets64));
 }
 
 /// Of the companions that such launches need, those that get this struct.
@@ -144,12 +144,12 @@ std::string beside(const Launch& launch, codegen::Companion::Args kind) {
     if (one->args != kind) continue;
     if (kind == Args::of_kernel)
       out += fmt::format("then     the kernel `{}` with the same arguments, {} blocks for each block, {} threads\n",
-                         one->name, join_blocks, one->threads);
+                         one->name, combine_mla_blocks, one->threads);
     if (kind == Args::lists && launch.listed)
       out += fmt::format("\ntiles    lists that the kernel `{}` of the same Mod writes first", one->name);
-    if (kind == Args::turn && plan.tile.turned)
+    if (kind == Args::transpose && plan.tile.transposed)
       out += fmt::format("\nbefore   the kernel `{}`, {} threads, a block for each {} keys of a head, with "
-                         "TurnArgs of args.cuh: {} rows for each block\n"
+                         "TransposeArgs of args.cuh: {} rows for each block\n"
                          "         are where v_map is to be, over [{}][key head][row][{}] in boxes of as many",
                          one->name, one->threads, plan.tile.n, ceil_div(plan.tile.n, chunk) * plan.tile.dv,
                          plan.spec.packed ? "1" : "batch", chunk);
@@ -181,7 +181,7 @@ std::string how(const Launch& launch) {
                              "maps     q_map in boxes of {} rows, k_map of {}; each {} columns wide, swizzled by 128 "
                              "bytes\n"
                              "{}"
-                             "arguments struct attune_latent_args{}, then the user's struct",
+                             "arguments struct attune_mla_args{}, then the user's struct",
                              tile.cluster, tile.m * (tile.dv + part_floats), c.boxes->q, c.boxes->k, chunk,
                              beside(launch, Args::of_kernel), further);
   if (cuts)
@@ -189,7 +189,7 @@ std::string how(const Launch& launch) {
                              "arguments struct attune_decode_args{}, then the user's struct{}",
                              tile.heads * (tile.dv + part_floats), further, beside(launch, Args::lists));
   out += fmt::format("arguments struct attune_{}_args{}, then the user's struct\n",
-                     plan.args() == codegen::ArgsKind::per_entry ? "apart" : "forward", further);
+                     plan.args() == codegen::ArgsKind::per_entry ? "per_entry" : "forward", further);
   const char* const batch = plan.spec.packed ? "1" : "batch";
   out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
                                "columns wide, swizzled by 128 bytes,\n"
@@ -200,7 +200,7 @@ std::string how(const Launch& launch) {
     out += fmt::format("\n         q_map and o_map over [{}][key head][position][head of it][d], boxes of {} and {} "
                        "positions, {} heads of each",
                        batch, c.boxes->q / tile.heads, c.boxes->o / tile.heads, tile.heads);
-  out += beside(launch, Args::turn);
+  out += beside(launch, Args::transpose);
   if (c.counts_tiles) out += "\nnext     points to a zeroed unsigned";
   if (ordered)
     out += fmt::format("\norder    of all sequences each tile of {} queries once, the longest walks first",
@@ -222,10 +222,9 @@ std::string launch_header(const Launch& launch) {
   out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_decode_args", sizeof(DecodeArgs)) +
          required("attune_forward_args_further", sizeof(Further<ForwardArgs>)) +
          required("attune_decode_args_further", sizeof(Further<DecodeArgs>)) +
-         required("attune_apart_args", sizeof(ApartArgs)) +
-         required("attune_apart_args_further", sizeof(Further<ApartArgs>)) +
-         required("attune_latent_args", sizeof(LatentArgs)) +
-         required("attune_latent_args_further", sizeof(Further<LatentArgs>)) +
+         required("attune_apart_args", sizeof(PerEntryArgs)) +
+         required("attune_apart_args_further", sizeof(Further<PerEntryArgs>)) +
+         required("attune_mla_args", sizeof(MlaArgs)) + required("attune_mla_args_further", sizeof(Further<MlaArgs>)) +
          required("attune_cover_args", sizeof(CoverArgs));
   out += "#endif\n\n";
   out += fmt::format("#define {}_SYMBOL \"{}\"\n", prefix, launch.symbol);

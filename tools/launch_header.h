@@ -11,7 +11,7 @@ namespace attune::tools {
 struct Launch {
   const compiler::Mod& mod;
   const codegen::KernelChoice* choice;
-  bool wide, listed;
+  bool offsets64, listed;
   std::string name, symbol, target;
 };
 std::string launch_header(const Launch& launch);

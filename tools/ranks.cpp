@@ -31,9 +31,9 @@ constexpr int most_listed = 16;
 
 struct RanksOptions {
   TextOptions text;
-  std::int64_t q_len = 131072, q_offset = 0, batch = 1, ranks = 4, per_node = 8, groups = 0, grain = 384;
+  std::int64_t q_len = 131072, q_offset = 0, batch = 1, ranks = 4, per_node = 8, groups = 0, block = 384;
   std::optional<std::int64_t> kv_len, kv_heads;
-  std::string heads = "64/8", d = "128", dtype = "bf16", links = "330,45", tflops = "660", deal = "best",
+  std::string heads = "64/8", d = "128", dtype = "bf16", links = "330,45", tflops = "660", assignment = "best",
               travel = "best";
   std::optional<std::string> starts, svg;
   std::optional<std::string> measure;  ///< by what bytes travel
@@ -76,14 +76,15 @@ class RanksVerb {
   explicit RanksVerb(const RanksOptions& o) : o_(o), text_(built(o.text, Captures::FilesOrTypes)) {
     mask_ = ir::print(compiler::lower(text_.attention).cover.mask, compiler::lower(text_.attention).mod.signature());
     refuse_no_data();
-    Shares::How how;
-    how.deal = word_of("--deal", o.deal,
-                       {Shares::Deal::best, Shares::Deal::contiguous, Shares::Deal::zigzag, Shares::Deal::greedy});
+    Sharding::How how;
+    how.assignment = word_of("--assignment", o.assignment,
+                             {Sharding::Assignment::best, Sharding::Assignment::contiguous,
+                              Sharding::Assignment::zigzag, Sharding::Assignment::greedy});
     how.travel = word_of("--travel", o.travel,
-                         {Shares::Travel::best, Shares::Travel::gather, Shares::Travel::ring, Shares::Travel::heads,
-                          Shares::Travel::few});
+                         {Sharding::Travel::best, Sharding::Travel::gather, Sharding::Travel::ring,
+                          Sharding::Travel::heads, Sharding::Travel::decode});
     how.groups = static_cast<int>(size("--groups", static_cast<double>(o.groups), 0, 1024));
-    how.grain = size("--grain", static_cast<double>(o.grain), 1, 1 << 20);
+    how.block = size("--block", static_cast<double>(o.block), 1, 1 << 20);
     how.per_node = static_cast<int>(size("--per-node", static_cast<double>(o.per_node), 1, most_ranks));
     const auto links = pair_of("--links", o.links, ',');
     how.own_gb_s = links[0];
@@ -91,7 +92,7 @@ class RanksVerb {
     how.tflops = number("--tflops", o.tflops);
     const int count = static_cast<int>(size("--ranks", static_cast<double>(o.ranks), 1, most_ranks));
     const Forward call = whole();
-    const auto plan = [&](const Transport& with) { return Shares(std::span(&text_.attention, 1), call, with, how); };
+    const auto plan = [&](const Transport& with) { return Sharding(std::span(&text_.attention, 1), call, with, how); };
     if (o.measure) {
       require_word("--measure", *o.measure, std::array<std::string, 2>{"copies", "nccl"});
       const MeasuredOptions options{
@@ -99,7 +100,7 @@ class RanksVerb {
       alone_ = measure_alone(text_.attention, call, options);
       // Predictions are then of GPUs as fast as this one.
       if (!o.backward) {
-        shares_ = plan({.rank = 0, .count = 1});
+        sharding_ = plan({.rank = 0, .count = 1});
         // A call takes the time of its products or of its memory: whichever it is, the other rate does not decide.
         const double faster = layer().chosen().ideal / alone_->median;
         how.tflops *= faster;
@@ -107,7 +108,7 @@ class RanksVerb {
       }
       measured_ = measure_ranks(text_.attention, call, plan, options);
     }
-    shares_ = plan({.rank = 0, .count = count});
+    sharding_ = plan({.rank = 0, .count = count});
   }
 
   void operator()() {
@@ -120,7 +121,7 @@ class RanksVerb {
   }
 
  private:
-  const detail::Ranks& ranks() const { return *shares_.get(); }
+  const detail::Ranks& ranks() const { return *sharding_.get(); }
   const runtime::ranks::Layer& layer() const { return ranks().layers.front(); }
 
   void refuse_no_data() const {
@@ -174,9 +175,9 @@ class RanksVerb {
 
   double load(int rank) const {
     double mine = 0, all = 0;
-    for (std::size_t g = 0; g < ranks().dealt().q.size(); ++g) {
+    for (std::size_t g = 0; g < ranks().owners().q.size(); ++g) {
       all += layer().work.pairs[g];
-      if (ranks().dealt().q[g] == rank) mine += layer().work.pairs[g];
+      if (ranks().owners().q[g] == rank) mine += layer().work.pairs[g];
     }
     return all > 0 ? mine * ranks().count() / all : 1;
   }
@@ -189,7 +190,7 @@ class RanksVerb {
   }
 
   std::string page() const {
-    std::string out = fmt::format("mask   {}\n\n", mask_) + shares_.explain();
+    std::string out = fmt::format("mask   {}\n\n", mask_) + sharding_.explain();
     const Predicted& chosen = layer().chosen();
     if (measured_)
       out += fmt::format("\nmeasured by {}{}   {} alone, {} over {} ranks: {:.1f}% of {} times one\n", *o_.measure,
@@ -229,11 +230,13 @@ class RanksVerb {
                       {"tflops", ranks().how.tflops},
                       {"memory_gb_s", ranks().how.memory_gb_s},
                       {"latency_us", ranks().how.latency_us}};
-    all["grain"] = ranks().how.grain;
-    all["deals"] = Json::array();
+    all["block"] = ranks().how.block;
+    all["assignments"] = Json::array();
     for (const Candidate& c : ranks().candidates)
-      all["deals"].push_back(
-          {{"deal", runtime::ranks::name_of(c.deal)}, {"load", c.load}, {"of_gather", c.gather}, {"ms", c.ms}});
+      all["assignments"].push_back({{"assignment", runtime::ranks::name_of(c.assignment)},
+                                    {"load", c.load},
+                                    {"of_gather", c.gather},
+                                    {"ms", c.ms}});
     all["schedules"] = Json::array();
     for (const Predicted& s : layer().schedules) {
       Json one = {{"travel", runtime::ranks::name_of(s.travel)}, {"groups", s.groups}};
@@ -257,13 +260,13 @@ class RanksVerb {
     all["ranks"] = Json::array();
     for (int r = 0; r < ranks().count(); ++r) {
       const RankTimes& times = layer().chosen().ranks[static_cast<std::size_t>(r)];
-      Json stretches = Json::array();
-      for (const Shares::Stretch& s : shares_.of(r)) stretches.push_back({s.begin, s.end});
+      Json ranges = Json::array();
+      for (const Sharding::Range& s : sharding_.of(r)) ranges.push_back({s.begin, s.end});
       all["ranks"].push_back({{"queries", ranks().q_rows(r)},
                               {"keys", ranks().kv_rows(r)},
-                              {"stretches", stretches},
+                              {"ranges", ranges},
                               {"load", load(r)},
-                              {"received", shares_.received(r)},
+                              {"received", sharding_.received(r)},
                               {"from_node", times.own},
                               {"from_others", times.across},
                               {"compute_ms", times.compute},
@@ -276,7 +279,7 @@ class RanksVerb {
   TextAttention text_;
   Owned starts_;
   std::string mask_;
-  Shares shares_;
+  Sharding sharding_;
   std::optional<MeasuredTimes> alone_, measured_;
 };
 
@@ -310,13 +313,13 @@ void add_ranks(CLI::App& app) {
   verb.add_option("--tflops", o->tflops, "of a GPU's attention kernels; 660 if left out")
       ->type_name("X")
       ->group(machine);
-  verb.add_option("--deal", o->deal, "who holds what; the fastest if left out")
+  verb.add_option("--assignment", o->assignment, "who holds what; the fastest if left out")
       ->type_name("best|contiguous|zigzag|greedy");
   verb.add_option("--travel", o->travel, "what travels; the fastest if left out")
-      ->type_name("best|gather|ring|heads|few");
+      ->type_name("best|gather|ring|heads|decode");
   verb.add_option("--groups", o->groups, "groups of key heads that keys travel in; the fastest if left out")
       ->type_name("N");
-  verb.add_option("--grain", o->grain, "positions that are dealt as a whole; 384 if left out")->type_name("N");
+  verb.add_option("--block", o->block, "positions that are sharded as a whole; 384 if left out")->type_name("N");
   CLI::Option* const measure = verb.add_option(
       "--measure", o->measure,
       "also run it on this machine's GPUs, a rank each, and on one alone; bytes travel by copies or by NCCL");
@@ -328,7 +331,8 @@ void add_ranks(CLI::App& app) {
   verb.add_option("--svg", o->svg, "write a picture, in place of the page where FILE is -")->type_name("FILE");
   verb.add_flag("--json", o->json, "as JSON, with every rank");
   verb.footer(
-      "Deals positions to ranks, works out from the mask which keys each rank needs, and predicts how long a forward "
+      "Shards positions over ranks, works out from the mask which keys each rank needs, and predicts how long a "
+      "forward "
       "takes by every schedule. `load` is the largest share of work by the mean; `moved` is how much of the "
       "others' keys a rank needs; `of ideal` compares with work spread evenly and nothing moved. Only --measure needs "
       "GPUs; it then predicts by the rate of one of them.\n"

@@ -72,9 +72,9 @@ class OnDevice {
     if (gradient_) gradient_->captures = captures_;
   }
 
-  void run(const Shares& shares) const {
-    attention_.run(call_, {.shares = shares});
-    if (gradient_) attention_.backward(*gradient_, {.shares = shares});
+  void run(const Sharding& sharding) const {
+    attention_.run(call_, {.sharding = sharding});
+    if (gradient_) attention_.backward(*gradient_, {.sharding = sharding});
   }
   void wait() const {
     const runtime::cuda::Current current(device_.index);
@@ -96,9 +96,9 @@ class OnDevice {
   std::optional<Backward> gradient_;
 };
 
-std::int64_t rows_of(std::span<const Shares::Stretch> stretches) {
+std::int64_t rows_of(std::span<const Sharding::Range> ranges) {
   std::int64_t rows = 0;
-  for (const Shares::Stretch& s : stretches) rows += s.end - s.begin;
+  for (const Sharding::Range& s : ranges) rows += s.end - s.begin;
   return rows;
 }
 
@@ -133,7 +133,7 @@ MeasuredTimes measure_alone(const Attention& attention, const Forward& whole, co
   return summary(std::move(all));
 }
 
-MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, const SharesOf& shares_of,
+MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, const ShardingOf& sharding_of,
                             const MeasuredOptions& options) {
   const int devices = runtime::cuda::device_count();
   if (devices == 0)
@@ -153,12 +153,13 @@ MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, co
     const auto i = static_cast<std::size_t>(r);
     const Device device = Device::cuda(r % devices);
     const Transport with = options.by_nccl ? nccl(id, r, options.ranks, device.index) : transports[i];
-    const Shares shares = shares_of(with);
-    const OnDevice call(attention, whole, device, rows_of(shares.of(r)), rows_of(shares.keys_of(r)), options.backward);
+    const Sharding sharding = sharding_of(with);
+    const OnDevice call(attention, whole, device, rows_of(sharding.of(r)), rows_of(sharding.keys_of(r)),
+                        options.backward);
     const auto seconds_of = [&](int calls) {
       meet.arrive_and_wait();
       const auto start = Clock::now();
-      for (int n = 0; n < calls; ++n) call.run(shares);
+      for (int n = 0; n < calls; ++n) call.run(sharding);
       call.wait();
       slowest[i] = since(start) / calls;
       meet.arrive_and_wait();

@@ -23,10 +23,10 @@ struct MeasuredTimes {
 /// One GPU alone makes the whole call.
 MeasuredTimes measure_alone(const Attention& attention, const Forward& whole, const MeasuredOptions& options);
 
-/// Makes the Shares of one rank.
-using SharesOf = std::function<Shares(const Transport& with)>;
+/// Makes the Sharding of one rank.
+using ShardingOf = std::function<Sharding(const Transport& with)>;
 /// Every rank a thread with a GPU of its own, or in turns where there are fewer.
-MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, const SharesOf& shares,
+MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, const ShardingOf& sharding_of,
                             const MeasuredOptions& options);
 
 }  // namespace attune::tools

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <memory>
 
-#include "codegen/call_pages.h"
+#include "codegen/call_sources.h"
 #include "compiler/explain.h"
 #include "playground/say.h"
 #include "runtime/engines/picture/counts.h"
@@ -68,7 +68,7 @@ class Report {
       block(s.lines);
     }
     engines();
-    pages();
+    sources();
     return out_ + "</html>\n";
   }
 
@@ -105,20 +105,20 @@ class Report {
     }
   }
 
-  void pages() {
-    codegen::PagesOf what{.spec = o_.explain.call.spec(90), .length = o_.explain.call.length()};
+  void sources() {
+    codegen::SourcesOf what{.call = o_.explain.call.spec(of_.lowered)};
     const auto add = [&](std::string_view way) {
-      for (const codegen::CallPage& page : codegen::call_pages(of_.lowered, what)) {
-        out_ += fmt::format("<details><summary>{}: {} ({})</summary>\n", way, page.of, page.source.name);
-        block(page.source.text);
+      for (const codegen::CallSource& one : codegen::call_sources(of_.lowered, what)) {
+        out_ += fmt::format("<details><summary>{}: {} ({})</summary>\n", way, one.of, one.source.name);
+        block(one.source.text);
         out_ += "</details>\n";
       }
     };
-    heading("The pages of CUDA that NVRTC gets");
+    heading("The CUDA sources that NVRTC gets");
     add("forward");
-    what.backward.emplace();
+    what.call.backward.emplace();
     for (const compiler::CaptureSlot& c : of_.lowered.mod.captures)
-      what.backward->push_back(compiler::type_of(c.dtype) == ir::Type::F32);
+      what.call.backward->push_back(compiler::type_of(c.dtype) == ir::Type::F32);
     add("gradients");
     what.lists = true;
     add("lists of tiles");
@@ -146,17 +146,18 @@ void add_report(CLI::App& app) {
   verb.footer(
       "Writes one page that needs no other file: the picture, how many tiles and pairs stay, the same attention in "
       "C++, "
-      "Python and as a command, what explain, grad and cover say, and the pages of CUDA. Captured tensors without data "
+      "Python and as a command, what explain, grad and cover say, and the CUDA sources. Captured tensors without data "
       "get random numbers, or what --fill says.\n"
       "Examples:\n"
       "  attune report 'kv <= q && q - kv < 48' -o window.html\n"
       "  attune report --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[8]' --heads 8 \\\n"
       "    --fill slope=slopes --title ALiBi -o alibi.html");
-  verb.callback([o] {
+  verb.callback([o, &verb] {
     require_expression(o->picture.text, "report");
     require_word("--target", o->explain.target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
     o->explain.call.check();
-    o->explain.batch = o->picture.extent.batch, o->explain.heads = o->picture.extent.heads;
+    o->explain.call.batch = o->picture.extent.batch, o->explain.call.heads = o->picture.extent.heads;
+    o->explain.call.settle(verb.count("--seq") > 0);
     o->explain.bench().check();
     write_files(std::array{FileBytes{o->file, Report{*o}.html()}});
   });

@@ -67,9 +67,9 @@ Owned read_floats(const std::string& option, const std::string& path, std::optio
   return type == in.tensor.dtype ? in : converted(in, type);
 }
 
-/// Numbers of pages as engines take them. One that is no i32 is no page either.
-Owned read_pages(const std::string& path) {
-  const Owned in = read_tensor(path, "--pages " + path);
+/// Page numbers as engines take them. One that is no i32 is no page either.
+Owned read_page_table(const std::string& path) {
+  const Owned in = read_tensor(path, "--page-table " + path);
   if (in.tensor.dtype != DType::i64) return in;
   Owned out = make(DType::i32, shape_of(in.tensor));
   const auto* from = static_cast<const std::int64_t*>(in.tensor.data);
@@ -152,7 +152,7 @@ class Run {
     if (o_.cu_seqlens_kv) cu_kv_ = read_tensor(*o_.cu_seqlens_kv, "--cu-seqlens-kv " + *o_.cu_seqlens_kv);
     if (o_.kv_len) kv_len_ = read_tensor(*o_.kv_len, "--kv-len " + *o_.kv_len);
     if (o_.q_offsets) q_offsets_ = read_tensor(*o_.q_offsets, "--q-offsets " + *o_.q_offsets);
-    if (o_.pages) pages_ = read_pages(*o_.pages);
+    if (o_.page_table) page_table_ = read_page_table(*o_.page_table);
     if (o_.o_before) o_before_ = read_floats("--o-before", *o_.o_before, std::nullopt);
     // A GPU's kernels take it in the type of q.
     if (o_.grad_out)
@@ -165,7 +165,8 @@ class Run {
     };
     if (o_.grad_lse) grad_lse_ = read_rows("--grad-lse", *o_.grad_lse);
     if (o_.lse_before) lse_before_ = read_rows("--lse-before", *o_.lse_before);
-    for (Owned* t : {&q_, &k_, &v_, &grad_out_, &grad_lse_, &kv_len_, &q_offsets_, &pages_, &o_before_, &lse_before_})
+    for (Owned* t :
+         {&q_, &k_, &v_, &grad_out_, &grad_lse_, &kv_len_, &q_offsets_, &page_table_, &o_before_, &lse_before_})
       if (t->tensor.given()) *t = moved(*t, device_);
     if (o_.v_columns) take_values_from_keys();
     text_ = built(o_.text, Captures::Files, {}, device_);
@@ -186,7 +187,7 @@ class Run {
     for (const std::string& name : o_.grads) require_captured(name);
   }
 
-  /// Values are a view of the keys, which is how engines know latent heads.
+  /// Values are a view of the keys, which is how engines know MLA.
   void take_values_from_keys() {
     v_ = k_;
     if (k_.tensor.rank < 1) return;  // refused by name later
@@ -236,13 +237,13 @@ class Run {
     call.cu_seqlens_q = cu_q_.tensor;
     call.cu_seqlens_kv = cu_kv_.tensor;
     call.kv_len = kv_len_.tensor;
-    call.pages = pages_.tensor;
+    call.page_table = page_table_.tensor;
     call.q_offset = static_cast<std::int32_t>(o_.q_offset);
     call.q_offsets = q_offsets_.tensor;
     call.kv_offset = static_cast<std::int32_t>(o_.kv_offset);
     call.o_before = laid_out(o_before_.tensor);
     call.lse_before = lse_before_.tensor;
-    call.piece = o_.piece;
+    call.fixed_split_size = o_.fixed_split_size;
     std::vector<std::int64_t> shape(shape_of(q_.tensor).begin(), shape_of(q_.tensor).end());
     if (!shape.empty() && v_.tensor.rank > 0) shape.back() = shape_of(v_.tensor).back();
     // A GPU's kernel for e4m3 writes 16 bits.
@@ -321,7 +322,7 @@ class Run {
 
   const RunOptions& o_;
   Device device_;
-  Owned q_, k_, v_, cu_q_, cu_kv_, grad_out_, grad_lse_, kv_len_, q_offsets_, pages_, o_before_, lse_before_;
+  Owned q_, k_, v_, cu_q_, cu_kv_, grad_out_, grad_lse_, kv_len_, q_offsets_, page_table_, o_before_, lse_before_;
   TextAttention text_;
   std::vector<Result> results_;
   double seconds_ = 0;

@@ -39,11 +39,11 @@ void RunOptions::check() const {
                         "the backward starts from the gradient of the output", "pass --grad-out FILE.npy");
   const std::array<std::pair<std::string_view, bool>, 7> forward_only{{{"--kv-len", kv_len.has_value()},
                                                                        {"--q-offsets", q_offsets.has_value()},
-                                                                       {"--pages", pages.has_value()},
+                                                                       {"--page-table", page_table.has_value()},
                                                                        {"--o-before", o_before.has_value()},
                                                                        {"--lse-before", lse_before.has_value()},
                                                                        {"--kv-offset", kv_offset != 0},
-                                                                       {"--piece", piece != 0}}};
+                                                                       {"--fixed-split-size", fixed_split_size != 0}}};
   for (const auto& [option, given] : forward_only)
     if (given && grad_out)
       throw refuse_option("forward-only", fmt::format("{} is given with --grad-out", option), std::string(option),
@@ -56,7 +56,7 @@ void RunOptions::check() const {
 
 void RunOptions::add_to(CLI::App& verb) {
   verb.add_option("--q", q, "queries: [B, Hq, Sq, D], packed [T, Hq, D]")->type_name("FILE.npy")->required();
-  verb.add_option("--k", k, "keys: [B or 1, Hkv, Skv, D], packed [T, Hkv, D], in pages [pages, Hkv, page, D]")
+  verb.add_option("--k", k, "keys: [B or 1, Hkv, Skv, D], packed [T, Hkv, D], paged [pages, Hkv, page_size, D]")
       ->type_name("FILE.npy")
       ->required();
   verb.add_option("--v", v, "values, as the keys")->type_name("FILE.npy");
@@ -77,11 +77,12 @@ void RunOptions::add_to(CLI::App& verb) {
   verb.add_option("--kv-offset", kv_offset, "the position of the first key")->type_name("N");
   verb.add_option("--kv-len", kv_len, "how many keys each entry has; k and v may have room for more")
       ->type_name("FILE.npy");
-  verb.add_option("--pages", pages, "the pages of each entry's keys, [B, n]: k and v are pools of pages")
+  verb.add_option("--page-table", page_table, "the pages of each entry's keys, [B, n]: k and v are pools of pages")
       ->type_name("FILE.npy");
   verb.add_option("--o-before", o_before, "the output over other keys, to merge with")->type_name("FILE.npy");
   verb.add_option("--lse-before", lse_before, "its lse")->type_name("FILE.npy");
-  verb.add_option("--piece", piece, "not 0: an entry's bits do not depend on others; a multiple of 128")
+  verb.add_option("--fixed-split-size", fixed_split_size,
+                  "not 0: an entry's bits do not depend on others; a multiple of 128")
       ->type_name("N");
   verb.add_option("--grad-out", grad_out, "the output's gradient: also computes dq, dk and dv")->type_name("FILE.npy");
   verb.add_option("--grad-lse", grad_lse, "the gradient of lse")->type_name("FILE.npy");

@@ -19,10 +19,10 @@ struct RunOptions {
   TextOptions text;
   ExactOption exact;
   std::optional<std::string> scale, dtype, grad_out, grad_lse, cu_seqlens_q, cu_seqlens_kv;
-  std::optional<std::string> kv_len, q_offsets, pages, o_before, lse_before;
+  std::optional<std::string> kv_len, q_offsets, page_table, o_before, lse_before;
   std::string layout, target = "auto";
   std::vector<std::string> grads;
-  std::int64_t q_offset = 0, kv_offset = 0, piece = 0;
+  std::int64_t q_offset = 0, kv_offset = 0, fixed_split_size = 0;
   ProgressOption progress;
   bool max = false, deterministic = false, json = false, quiet = false;
 

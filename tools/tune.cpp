@@ -120,7 +120,9 @@ class Tuner {
       : o_(o), shape_(shape), trials_(trials), data_(Device::cuda()), tensors_(shape, data_),
         one_(std::move(bench_cases(shape, data_).at(0))), wants_(runtime::wants(one_.attention, tensors_.call())) {
     Data host;
-    flop_ = forward_flop(bench_cases(shape, host).at(0), shape);
+    const std::vector<Case> on_host = bench_cases(shape, host);
+    check_positions(on_host, shape);
+    flop_ = forward_flop(on_host.at(0), shape);
     usual_ = usual();
     runtime::run(one_.attention, tensors_.call(), &usual_);
     expected_ = moved(tensors_.o, Device::cpu());
@@ -218,8 +220,9 @@ class Tuner {
                                    .date = today(),
                                    .kernels = std::string(codegen::headers_digest())};
     const std::filesystem::path path = runtime::cuda::tuned_path();
-    // A kernel that the user named may not be the fastest.
-    const bool remembers = !o_.dry && !o_.bench.kernel;
+    // A kernel that the user named may not be the fastest. What is remembered is for dense and packed calls: others of
+    // the same kind and widths must not find the tile of a cache.
+    const bool remembers = !o_.dry && !o_.bench.kernel && !wants_.spec.decode && !wants_.spec.per_entry;
     if (remembers) runtime::cuda::remember(path, wants_.key, row);
     tell(trials, row, remembers ? path.string() : "");
   }
@@ -318,11 +321,13 @@ void add_tune(CLI::App& app) {
   verb.footer(
       "Measures other tiles of the kernel that would be chosen, each beside that one and checked against its results, "
       "and "
-      "keeps the fastest for calls of the same kind, type and widths on this device: see docs/gpu.md. Without a "
+      "keeps the fastest for calls of the same kind, type and widths on this device: see docs/gpu.md. Of calls over a "
+      "cache (--decode) nothing is kept. Without a "
       "row or an expression, it tunes the most common attentions.\n"
       "Examples:\n  attune tune --row causal --d 128 --heads 16 --seq 8192");
-  verb.callback([o] {
+  verb.callback([o, &verb] {
     o->bench.check();
+    o->bench.settle(verb.count("--seq") > 0);
     require_seconds("--limit", o->limit);
     const TextOptions& text = o->bench.text;
     tell_doubts(text);

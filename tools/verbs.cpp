@@ -165,6 +165,7 @@ void add_verbs(CLI::App& app) {
   add_compile(app);
   add_bundle(app);
   add_cuda(app);
+  add_support(app);
   add_tune(app);
   add_verify(app);
   add_diff(app);

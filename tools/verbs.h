@@ -20,6 +20,7 @@ void add_bundle(CLI::App& app);
 void add_cache(CLI::App& app);
 void add_compile(CLI::App& app);
 void add_cuda(CLI::App& app);
+void add_support(CLI::App& app);
 void add_tune(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_diff(CLI::App& app);

@@ -27,7 +27,7 @@ constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 2}};
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
   if (spec.d > 128 || spec.dv > 128) return "it is for heads up to 128 wide";
   if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
@@ -36,10 +36,10 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return {};
 }
 
-/// 64 x 64 numbers of dq for each of two groups: half of 128 columns, or half of 128 queries.
+/// 64 x 64 numbers of dq for each of two warpgroups: half of 128 columns, or half of 128 queries.
 int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   std::vector<Variant> out;
   for (const int order : {2, 1, 0})
     out.push_back(variant_of(backward_sm90.name, Tile{.m = queries_of(spec), .order = order}, members));
@@ -58,12 +58,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"ordered", tile.ordered},
                    {"width", static_cast<int>(spec.d)},
                    {"width_v", static_cast<int>(spec.dv)}};
-  const BackwardLayout90 shared{.m = tile.m,
-                                .n = tile.n,
-                                .d = plan.tile.d,
-                                .dv = plan.tile.dv,
-                                .stages = plan.tile.stages,
-                                .element = gpu_element(plan.spec.dtype).bytes};
+  const auto shared = layout_of<BackwardLayout90>(plan);
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared.bytes,
@@ -84,6 +79,7 @@ constinit const KernelDescriptor backward_sm90{
     .persistent = true,
     .args = ArgsKind::backward,
     .companions = companions,
+    .products = Products::wgmma,
     .spills_well = 64,  // softcap spills 60 bytes at D=64, and nothing is serialised
     .why_not = why_not,
     .tiles = tiles,

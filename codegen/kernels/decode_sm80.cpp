@@ -1,5 +1,4 @@
-// codegen/kernels/decode_sm80.cpp — the forward of few queries, codegen/cuda/kernels/decode_sm80.cuh: its calls, its
-// tiles
+// codegen/kernels/decode_sm80.cpp — decode, codegen/cuda/kernels/decode_sm80.cuh: its calls, its tiles
 #include <algorithm>
 #include <fmt/format.h>
 
@@ -16,16 +15,16 @@ extern const KernelDescriptor decode_sm80;
 namespace {
 
 struct Tile {
-  int n = 16;      ///< keys of a warp's step
-  int stages = 5;  ///< slots of each warp's ring, of n keys or n values
-  int warps = 8;   ///< of a block, which divide the keys
-  int pairs = 1;   ///< two blocks that share a tile are a cluster, which counts no arrivals
+  int n = 16;        ///< keys of a warp's step
+  int stages = 5;    ///< slots of each warp's ring, of n keys or n values
+  int warps = 8;     ///< of a block, which divide the keys
+  int clusters = 1;  ///< two blocks that share a tile are a cluster, which counts no arrivals
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "n", .least = 16, .most = 32, .step = 16}, &Tile::n},
     TileMember<Tile>{{.name = "stages", .least = 2, .most = 16}, &Tile::stages},
     TileMember<Tile>{{.name = "warps", .least = 1, .most = 8}, &Tile::warps},
-    TileMember<Tile>{{.name = "pairs", .least = 0, .most = 1}, &Tile::pairs},
+    TileMember<Tile>{{.name = "clusters", .least = 0, .most = 1}, &Tile::clusters},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&lists_along_kv, &clear_arrivals};
@@ -33,9 +32,9 @@ constexpr Search searches[] = {{.member = "stages", .least = 2, .most = 10}};
 
 constexpr int rows = 16;
 
-bool is_for(const KernelSpec& spec) { return spec.few; }
+bool is_for(const KernelSpec& spec) { return spec.decode; }
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (!is_for(spec))
     return fmt::format("it is for queries that are {} rows at most, times the heads that share keys", rows);
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
@@ -45,10 +44,10 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
 
 constexpr int element = 2;  ///< bytes of an element of q
 /// Bytes of an element of k and v.
-int kept(const KernelSpec& spec) { return spec.narrow ? 1 : element; }
-/// Columns that tiles have: rows of e4m3 are read 32 bytes at a time.
+int kept(const KernelSpec& spec) { return spec.fp8_kv ? 1 : element; }
+/// Columns that tiles have: FP8 rows are read 32 bytes at a time.
 int columns(const KernelSpec& spec, std::int64_t width) {
-  return static_cast<int>(round_up(width, std::max(gpu_element(spec.dtype).grain, 32 / kept(spec))));
+  return static_cast<int>(round_up(width, std::max(gpu_element(spec.dtype).width_step, 32 / kept(spec))));
 }
 
 DecodeLayout80 shared_memory(const KernelSpec& spec, const Tile& tile) {
@@ -63,7 +62,7 @@ DecodeLayout80 shared_memory(const KernelSpec& spec, const Tile& tile) {
           .has_before = spec.before};
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   // More bytes than these on their way to a multiprocessor gain nothing; a slot is 4 KB where heads are usual.
   constexpr int most_in_flight = 160 * 1024, short_row = 128, usual_row = 256, most_stages = 10;
   const int row = std::max(columns(spec, spec.d), columns(spec, spec.dv)) * kept(spec);
@@ -76,18 +75,18 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKi
     }
     return tile;
   };
-  // Widened keys in pieces, 32 at a time, would spill registers.
-  if (row <= short_row) return {variant_of(decode_sm80.name, with_keys(spec.narrow && spec.pieces ? 16 : 32), members)};
+  // Widened keys with a fixed split size, 32 at a time, would spill registers.
+  if (row <= short_row)
+    return {variant_of(decode_sm80.name, with_keys(spec.fp8_kv && spec.fixed_split ? 16 : 32), members)};
   std::vector<Variant> out;
-  // So would longer rows in pieces or with results before; what some mods spill shows when they are compiled.
+  // So would longer rows with a fixed split size or with results before; what some mods spill shows when they are
+  // compiled.
   const Tile more = with_keys(32);
-  if (row <= usual_row && more.warps == Tile{}.warps && !spec.narrow && !spec.pieces && !spec.before)
+  if (row <= usual_row && more.warps == Tile{}.warps && !spec.fp8_kv && !spec.fixed_split && !spec.before)
     out.push_back(variant_of(decode_sm80.name, more, members));
   out.push_back(variant_of(decode_sm80.name, with_keys(16), members));
   return out;
 }
-
-std::string why_illegal(const KernelSpec&, const Variant&) { return {}; }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
@@ -97,9 +96,9 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.dv = columns(spec, spec.dv);
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
   plan.tile.warps = tile.warps;
-  plan.tile.pairs = tile.pairs != 0;
-  plan.tile.own = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v}, {"store", spec.store},
-                   {"paged", spec.paged}, {"narrow", spec.narrow}, {"pairs", tile.pairs}};
+  plan.tile.clusters = tile.clusters != 0;
+  plan.tile.own = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v},       {"store", spec.store},
+                   {"paged", spec.paged}, {"fp8_kv", spec.fp8_kv}, {"clusters", tile.clusters}};
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_memory(spec, tile).bytes};
 }
 
@@ -118,7 +117,6 @@ constinit const KernelDescriptor decode_sm80{
     .is_for = is_for,
     .why_not = why_not,
     .tiles = tiles,
-    .why_illegal = why_illegal,
     .choice = choice,
 };
 

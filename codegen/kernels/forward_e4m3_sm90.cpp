@@ -14,22 +14,22 @@ extern const KernelDescriptor forward_e4m3_sm90;
 namespace {
 
 struct Tile : ForwardTile90 {
-  int turned = 0;  ///< values come turned round, by a kernel before, rather than in shared memory for each use
+  int transposed = 0;  ///< values come transposed, by a kernel before, rather than in shared memory for each use
 };
 constexpr auto members = [] {
   std::array<TileMember<Tile>, forward_members90.size() + 1> out{};
   std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
     return TileMember<Tile>{one.member, one.at};
   });
-  out.back() = {{.name = "turned", .least = 0, .most = 1}, &Tile::turned};
+  out.back() = {{.name = "transposed", .least = 0, .most = 1}, &Tile::transposed};
   return out;
 }();
 constexpr auto erased_members = members_of(members);
-constexpr const Companion* companions[] = {&turn_values, &lists_along_kv};
+constexpr const Companion* companions[] = {&transpose_v, &lists_along_kv};
 constexpr Search searches[] = {
-    {.member = "turns", .least = 0, .most = 2},    {.member = "dynamic", .least = 0, .most = 1},
-    {.member = "q_stages", .least = 1, .most = 2}, {.member = "own_o", .least = 0, .most = 1},
-    {.member = "stages", .least = 2, .most = 4},   {.member = "turned", .least = 0, .most = 1}};
+    {.member = "issue_order", .least = 0, .most = 2}, {.member = "dynamic", .least = 0, .most = 1},
+    {.member = "q_stages", .least = 1, .most = 2},    {.member = "own_o", .least = 0, .most = 1},
+    {.member = "stages", .least = 2, .most = 4},      {.member = "transposed", .least = 0, .most = 1}};
 
 constexpr std::int64_t widest = 128;
 
@@ -41,19 +41,20 @@ struct Row {
 };
 constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others();
 
-// In the order to try, whatever the width: one that spills leaves its place to the next. Turning values round before
+// In the order to try, whatever the width: one that spills leaves its place to the next. Transposing values before
 // takes the time of moving them twice, which many tiles of queries save again.
-constexpr Row rows[] = {{.tile = {{.n = 128, .stages = 3, .turns = 1}, 1}, .covers = full, .lengths = Length::longer},
-                        {.tile = {{.n = 128, .stages = 3, .turns = 2}}, .covers = full},
-                        {.tile = {{.n = 128, .turns = 0}}, .covers = masked},
-                        {.tile = {{.n = 128, .turns = 2}}},
-                        {.tile = {{.n = 96, .turns = 1}}},
-                        {.tile = {{.n = 64, .turns = 1}}},
-                        {.tile = {{.n = 32, .turns = 1}}}};
+constexpr Row rows[] = {
+    {.tile = {{.n = 128, .stages = 3, .issue_order = 1}, 1}, .covers = full, .lengths = Length::longer},
+    {.tile = {{.n = 128, .stages = 3, .issue_order = 2}}, .covers = full},
+    {.tile = {{.n = 128, .issue_order = 0}}, .covers = masked},
+    {.tile = {{.n = 128, .issue_order = 2}}},
+    {.tile = {{.n = 96, .issue_order = 1}}},
+    {.tile = {{.n = 64, .issue_order = 1}}},
+    {.tile = {{.n = 32, .issue_order = 1}}}};
 
 bool is_for(const KernelSpec& spec) { return spec.dtype == DType::e4m3; }
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (!is_for(spec)) return fmt::format("its products are of e4m3, and q holds {}", name_of(spec.dtype));
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (spec.out != DType::bf16 && spec.out != DType::f16)
@@ -65,7 +66,7 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return why_not_prob(facts);
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Variant> out;
   for (const Row& row : rows) {
     if (!row.covers.has(kind.cover) || !row.lengths.has(kind.length)) continue;
@@ -78,32 +79,18 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const 
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
   if (tile.n % 32 != 0) return "n is a multiple of 32, the keys of a product";
-  // A thread holds scores, results, products and probabilities, beside some 24 (two groups) or 32 other registers.
-  const int numbers = tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8,
-            most = tile.m == 128 ? 208 : 128;
-  return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
+  return why_illegal90(tile, tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8);
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  return forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.turned != 0);
+  return forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.transposed != 0);
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
-  std::vector<std::vector<Variant>> out;
-  for (const int m : {128, 192})
-    for (int n = 32; n <= 256; n += 32) {
-      Tile tile = tile_of(from, members);
-      tile.m = m;
-      tile.n = n;
-      out.push_back({variant_of(forward_e4m3_sm90.name, tile, members)});
-    }
-  return out;
+  return other_sides<Tile>(from, members, {&Tile::m, {128, 192}}, {&Tile::n, {32, 64, 96, 128, 160, 192, 224, 256}});
 }
-
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
 }  // namespace
 
@@ -114,6 +101,7 @@ constinit const KernelDescriptor forward_e4m3_sm90{
     .searches = searches,
     .persistent = true,
     .companions = companions,
+    .products = Products::wgmma,
     .waits = true,
     .is_for = is_for,
     .why_not = why_not,
@@ -121,7 +109,7 @@ constinit const KernelDescriptor forward_e4m3_sm90{
     .why_illegal = why_illegal,
     .choice = choice,
     .other_tiles = other_tiles,
-    .preamble = preamble,
+    .preamble = forward_preamble90,
 };
 
 }  // namespace attune::codegen

@@ -1,4 +1,4 @@
-// codegen/kernels/forward_sm80.cpp — the forward on any card, codegen/cuda/kernels/forward_sm80.cuh: its tiles
+// codegen/kernels/forward_sm80.cpp — the forward on any GPU, codegen/cuda/kernels/forward_sm80.cuh: its tiles
 #include <fmt/format.h>
 
 #include "codegen/cuda/layout/forward_sm80.cuh"
@@ -26,7 +26,7 @@ constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&lists_along_kv};
 constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 3}};
 
-// At most 99 kB of shared memory, which every card has.
+// At most 99 kB of shared memory, which every GPU has.
 constexpr WidthRow<Tile> rows[] = {
     {.bytes = 2, .d = 64, .tile = {.m = 128, .n = 96}},
     {.bytes = 2, .d = 64, .tile = {.m = 64, .n = 64}},
@@ -45,12 +45,12 @@ constexpr WidthRow<Tile> rows[] = {
     {.bytes = 4, .d = 256, .tile = {.m = 64, .n = 16, .stages = 1}},
 };
 
-std::string why_not(const KernelSpec& spec, const ModFacts&) {
+std::string why_not(const KernelSpec& spec, const Traits&) {
   if (spec.dtype == DType::e4m3) return "its products are of f32, bf16 or f16, and q, k and v hold e4m3";
-  return spec.narrow ? "it reads k and v in the type of q" : "";
+  return spec.fp8_kv ? "it reads k and v in the type of q" : "";
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   return tiles_of_width(forward_sm80.name, spec, rows, members);
 }
 
@@ -67,7 +67,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
   plan.tile.own = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},
                    {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
-  if (spec.apart) plan.tile.own.insert(plan.tile.own.end(), {{"apart", 1}, {"paged", spec.paged}});
+  if (spec.per_entry) plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", spec.paged}});
   const ForwardLayout80 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.tile.d,

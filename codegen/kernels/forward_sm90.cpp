@@ -16,7 +16,7 @@ using Tile = ForwardTile90;
 constexpr auto& members = forward_members90;
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&lists_along_kv};
-constexpr Search searches[] = {{.member = "turns", .least = 0, .most = 2},
+constexpr Search searches[] = {{.member = "issue_order", .least = 0, .most = 2},
                                {.member = "dynamic", .least = 0, .most = 1},
                                {.member = "q_stages", .least = 1, .most = 2},
                                {.member = "own_o", .least = 0, .most = 1},
@@ -41,16 +41,16 @@ constexpr KindSet<Length> to_1k = Length::to_1k, to_4k = Length::to_4k;
 // The rows of the narrowest width that holds a head, as far as they are for the call's kind, are its candidates: one
 // that spills leaves its place to the next. What a machine measured itself (attune tune) goes before them.
 constexpr Row rows[] = {
-    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128, .turns = 2}, .mods = heavy},
+    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = listed},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = masked, .lengths = to_1k},
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 96, .stages = 3}, .covers = masked, .lengths = to_4k},
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 128}, .covers = full},
-    {.d = 64, .dv = 64, .tile = {.m = 192, .n = 128, .turns = 2}},
+    {.d = 64, .dv = 64, .tile = {.m = 192, .n = 128, .issue_order = 2}},
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 96, .stages = 3}},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}},
-    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 64, .turns = 0}},
-    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .turns = 2}, .mods = heavy},
+    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 64, .issue_order = 0}},
+    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 96}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 64}},
@@ -62,10 +62,10 @@ constexpr Row rows[] = {
     {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
 };
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
-  if (spec.narrow) return "it reads k and v in the type of q";
+  if (spec.fp8_kv) return "it reads k and v in the type of q";
   if (spec.out != spec.dtype)
     return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
   if (std::string why = why_not_apart(spec); !why.empty()) return why;
@@ -73,16 +73,16 @@ std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
   return why_not_prob(facts);
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const CallKind& kind) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   const Row* narrowest = std::ranges::find_if(rows,
                                               [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
   std::vector<Tile> out;
   for (const Row* row = narrowest; row != std::end(rows) && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
     Tile tile = row->tile;
     tile.dynamic = facts.skips || spec.packed;
-    // How groups take turns makes no difference to what spills.
+    // How warpgroups take turns makes no difference to what spills.
     const auto alike = [&](Tile other) {
-      other.turns = tile.turns;
+      other.issue_order = tile.issue_order;
       return other == tile;
     };
     if (row->is_for(kind) && std::ranges::none_of(out, alike)) out.push_back(tile);
@@ -94,11 +94,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts& facts, const 
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
-  // A thread holds scores, results and probabilities, beside some 24 (two groups) or 32 other registers.
-  const int numbers = tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4,
-            most = tile.m == 128 ? 208 : 128;
-  return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
+  return why_illegal90(tile, tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4);
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
@@ -125,8 +121,6 @@ std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
   return out;
 }
 
-std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
-
 }  // namespace
 
 constinit const KernelDescriptor forward_sm90{
@@ -136,13 +130,14 @@ constinit const KernelDescriptor forward_sm90{
     .searches = searches,
     .persistent = true,
     .companions = companions,
+    .products = Products::wgmma,
     .waits = true,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,
     .choice = choice,
     .other_tiles = other_tiles,
-    .preamble = preamble,
+    .preamble = forward_preamble90,
 };
 
 }  // namespace attune::codegen

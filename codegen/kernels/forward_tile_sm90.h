@@ -2,6 +2,8 @@
 // launch of it needs
 #pragma once
 
+#include <fmt/format.h>
+
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
@@ -9,13 +11,13 @@
 namespace attune::codegen {
 
 struct ForwardTile90 {
-  int m = 128;       ///< queries: m / 64 groups of four warps share them
-  int n = 128;       ///< keys
-  int stages = 2;    ///< tiles of keys and values in shared memory
-  int q_stages = 2;  ///< tiles of queries in shared memory: 2 load the next one ahead
-  int own_o = 1;     ///< results have shared memory of their own, else they lie on the queries
-  int turns = 1;     ///< how groups take turns at issuing their products
-  int dynamic = 0;   ///< blocks take tiles from a counter: tiles of equal length are dealt out evenly without one
+  int m = 128;          ///< queries: m / 64 warpgroups share them
+  int n = 128;          ///< keys
+  int stages = 2;       ///< tiles of keys and values in shared memory
+  int q_stages = 2;     ///< tiles of queries in shared memory: 2 load the next one ahead
+  int own_o = 1;        ///< results have shared memory of their own, else they lie on the queries
+  int issue_order = 1;  ///< how warpgroups take turns at issuing their products
+  int dynamic = 0;      ///< blocks take tiles from a counter: tiles of equal length are spread evenly without one
   bool operator==(const ForwardTile90&) const = default;
 };
 inline constexpr std::array forward_members90{
@@ -24,19 +26,29 @@ inline constexpr std::array forward_members90{
     TileMember<ForwardTile90>{{.name = "stages", .least = 2, .most = 4}, &ForwardTile90::stages},
     TileMember<ForwardTile90>{{.name = "q_stages", .least = 1, .most = 2}, &ForwardTile90::q_stages},
     TileMember<ForwardTile90>{{.name = "own_o", .least = 0, .most = 1}, &ForwardTile90::own_o},
-    TileMember<ForwardTile90>{{.name = "turns", .least = 0, .most = 2}, &ForwardTile90::turns},
+    TileMember<ForwardTile90>{{.name = "issue_order", .least = 0, .most = 2}, &ForwardTile90::issue_order},
     TileMember<ForwardTile90>{{.name = "dynamic", .least = 0, .most = 1}, &ForwardTile90::dynamic},
 };
 
+/// Why its tile cannot be cut like this, or empty. `numbers`: the scores, results and probabilities that a thread
+/// holds, beside some 24 (two warpgroups) or 32 other registers.
+inline std::string why_illegal90(const ForwardTile90& tile, int numbers) {
+  if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
+  const int most = tile.m == 128 ? 208 : 128;
+  return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
+}
+
+inline std::string forward_preamble90(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
+
 inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
-                                     const ForwardTile90& tile, bool turned = false) {
+                                     const ForwardTile90& tile, bool transposed = false) {
   constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
   KernelPlan plan = plan_of(kernel, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
   plan.tile.own = {
-      {"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"turns", tile.turns}, {"dynamic", tile.dynamic}};
-  plan.tile.turned = turned;
-  if (turned) plan.tile.own.emplace_back("turned", 1);
+      {"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"issue_order", tile.issue_order}, {"dynamic", tile.dynamic}};
+  plan.tile.transposed = transposed;
+  if (transposed) plan.tile.own.emplace_back("transposed", 1);
   const ForwardLayout90 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.tile.d,
@@ -46,8 +58,8 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .element = gpu_element(plan.spec.dtype).bytes,
                                .out_element = gpu_element(plan.spec.out).bytes,
                                .own_o = tile.own_o != 0,
-                               .comes_turned = turned,
-                               .turns_values = gpu_element(plan.spec.dtype).bytes == 1 && !turned};
+                               .comes_transposed = transposed,
+                               .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed};
   return {.plan = std::move(plan),
           .threads = 128 * (tile.m / 64 + 1),
           .shared_bytes = shared.bytes + chunk_alignment,

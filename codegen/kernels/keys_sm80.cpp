@@ -1,4 +1,4 @@
-// codegen/kernels/keys_sm80.cpp — the backward of k and v on any card, codegen/cuda/kernels/keys_sm80.cuh: its tiles
+// codegen/kernels/keys_sm80.cpp — the backward of k and v on any GPU, codegen/cuda/kernels/keys_sm80.cuh: its tiles
 #include "codegen/cuda/layout/keys_sm80.cuh"
 #include "codegen/kernels/widths.h"
 
@@ -25,7 +25,7 @@ constexpr const Companion* companions[] = {&lists_along_q};
 constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 2},
                                {.member = "passes", .least = 1, .most = 2}};
 
-// At most 99 kB of shared memory, which every card has. Both gradients of 128 columns and two tiles of scores fill the
+// At most 99 kB of shared memory, which every GPU has. Both gradients of 128 columns and two tiles of scores fill the
 // registers; wider heads have two walks.
 constexpr WidthRow<Tile> rows[] = {
     {.bytes = 2, .d = 64, .tile = {.m = 64}},
@@ -44,9 +44,7 @@ constexpr WidthRow<Tile> rows[] = {
     {.bytes = 4, .d = 256, .tile = {.m = 16, .n = 32, .passes = 2}},
 };
 
-std::string why_not(const KernelSpec&, const ModFacts&) { return {}; }
-
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   return tiles_of_width(keys_sm80.name, spec, rows, members);
 }
 
@@ -66,25 +64,12 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"vector", spec.load},
                    {"exact", spec.exact},
                    {"passes", tile.passes}};
-  const KeysLayout80 shared{.m = tile.m,
-                            .n = tile.n,
-                            .d = plan.tile.d,
-                            .dv = plan.tile.dv,
-                            .stages = tile.stages,
-                            .element = gpu_element(plan.spec.dtype).bytes};
-  return {.plan = std::move(plan), .threads = 2 * tile.n, .shared_bytes = shared.bytes};
+  const int shared_bytes = layout_of<KeysLayout80>(plan).bytes;
+  return {.plan = std::move(plan), .threads = 2 * tile.n, .shared_bytes = shared_bytes};
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
-  std::vector<std::vector<Variant>> out;
-  for (const int n : {32, 64, 128})
-    for (int m = 16; m <= 64; m += 16) {
-      Tile tile = tile_of(from, members);
-      tile.m = m;
-      tile.n = n;
-      out.push_back({variant_of(keys_sm80.name, tile, members)});
-    }
-  return out;
+  return other_sides<Tile>(from, members, {&Tile::n, {32, 64, 128}}, {&Tile::m, {16, 32, 48, 64}});
 }
 
 }  // namespace
@@ -98,7 +83,6 @@ constinit const KernelDescriptor keys_sm80{
     .args = ArgsKind::backward,
     .companions = companions,
     .spills_well = 64,
-    .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,
     .choice = choice,

@@ -25,14 +25,14 @@ constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&repair_part};
 constexpr Search searches[] = {{.member = "parts", .least = 1, .most = 4}};
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_wide_backward90(spec, facts); !why.empty()) return why;
   // Results pass through the memory of keys, of which a chunk stays in registers, and through that of values.
   if (spec.d <= 128) return "keys are not wider than 128";
   return spec.dv <= 64 ? "values are not wider than 64" : "";
 }
 
-std::vector<Variant> tiles(const KernelSpec&, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec&, const Traits&, const CallKind&) {
   std::vector<Variant> out;
   for (const int parts : {2, 1}) out.push_back(variant_of(keys_sm90.name, Tile{.parts = parts}, members));
   return out;
@@ -49,15 +49,10 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(keys_sm90, spec, variant, tile.m, tile.n);
   plan.tile.stages = q_stages;
   plan.tile.own = {{"parts", tile.parts}, {"width", static_cast<int>(spec.d)}, {"width_v", static_cast<int>(spec.dv)}};
-  const KeysLayout90 shared{.m = tile.m,
-                            .n = tile.n,
-                            .d = plan.tile.d,
-                            .dv = plan.tile.dv,
-                            .stages = plan.tile.stages,
-                            .element = gpu_element(plan.spec.dtype).bytes};
+  const int shared_bytes = layout_of<KeysLayout90>(plan).bytes;
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = shared.bytes,
+          .shared_bytes = shared_bytes,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }
 
@@ -72,6 +67,7 @@ constinit const KernelDescriptor keys_sm90{
     .searches = searches,
     .args = ArgsKind::backward,
     .companions = companions,
+    .products = Products::wgmma,
     .spills_well = 64,
     .why_not = why_not,
     .tiles = tiles,

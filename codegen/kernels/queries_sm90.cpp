@@ -29,7 +29,7 @@ constexpr const Companion* companions[] = {&repair_part};
 constexpr Search searches[] = {{.member = "v_stages", .least = 1, .most = 2},
                                {.member = "parts", .least = 1, .most = 4}};
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_wide_backward90(spec, facts); !why.empty()) return why;
   // Results pass through the memory of queries.
   return spec.d <= 64 ? "queries are not wider than 64" : "";
@@ -57,7 +57,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
 }
 
 /// Two stages of values where there is room.
-std::vector<Variant> tiles(const KernelSpec& spec, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   const std::int64_t chunk = gpu_element(spec.dtype).chunk(),
                      chunks = ceil_div(spec.d, chunk) + ceil_div(spec.dv, chunk);
   std::vector<Variant> out;
@@ -81,6 +81,7 @@ constinit const KernelDescriptor queries_sm90{
     .searches = searches,
     .args = ArgsKind::backward,
     .companions = companions,
+    .products = Products::wgmma,
     .spills_well = 64,
     .why_not = why_not,
     .tiles = tiles,

@@ -15,30 +15,30 @@ inline std::string why_not_16_bits(const KernelSpec& spec) {
   if (spec.dtype == DType::bf16 || spec.dtype == DType::f16) return {};
   return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
 }
-/// The copy engine cannot take the call's tensors.
+/// TMA cannot take the call's tensors.
 inline std::string why_no_boxes(const KernelSpec& spec) {
-  if (spec.boxes) return {};
-  return "the copy engine takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
+  if (spec.tma) return {};
+  return "TMA takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
          "bytes, and none of them empty";
 }
 inline std::string why_not_apart(const KernelSpec& spec) {
-  return spec.apart ? "entries have lengths or positions of their own, or pages" : "";
+  return spec.per_entry ? "entries have lengths or positions of their own, or pages" : "";
 }
-inline std::string why_not_prob(const ModFacts& facts) {
-  if (!facts.has_prob || facts.prob_linear) return {};
+inline std::string why_not_prob(const Traits& facts) {
+  if (!facts.has_prob || facts.linear_prob) return {};
   return "the prob mod is not a multiple of p: it needs each row's sum first";
 }
 
 // ---- backward ----
 
-inline std::string why_not_backward90(const KernelSpec& spec, const ModFacts& facts) {
+inline std::string why_not_backward90(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (std::string why = why_no_boxes(spec); !why.empty()) return why;
   return facts.has_prob ? "there is a prob mod" : "";
 }
 /// For wide heads, one kernel computes dq and another dk and dv.
-inline std::string why_not_wide_backward90(const KernelSpec& spec, const ModFacts& facts) {
+inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
   if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
   if (spec.packed) return "sequences are packed";

@@ -9,7 +9,7 @@
 
 namespace attune::codegen {
 
-/// A tile for elements of so many bytes, and heads whose keys and values are up to `d` wide.
+/// A tile for elements of `bytes` bytes, and heads whose keys and values are up to `d` wide.
 template <class Tile>
 struct WidthRow {
   int bytes, d;

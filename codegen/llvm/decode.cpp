@@ -217,7 +217,7 @@ llvm::Function* weigh_guarded(const Kit& kit, Code& caller) {
   return code.function();
 }
 
-/// Are `columns` (whole registers) of `values_at_once` values finite? Reads them in memory order.
+/// True if `columns` (whole registers) of `values_at_once` values are finite. Reads them in memory order.
 Val all_finite(const Kit& kit, Code& code, const Weights& of, Val columns) {
   const NotFinite test(code, kit.type);
   const Val none = splat(test.none(), kit.width());
@@ -232,7 +232,7 @@ Val all_finite(const Kit& kit, Code& code, const Weights& of, Val columns) {
   return !any(test.found(worst[0]));
 }
 
-/// Is no weight of `values_at_once` values 0? Then it does not matter which values are finite.
+/// True if no weight of `values_at_once` values is 0. Then it does not matter which values are finite.
 Val none_skipped(Code& code, const Weights& of) {
   llvm::Type* weights = Code::vector(code.i32(), values_at_once);
   const Val magnitude = splat(code.integer(0x7fffffff), values_at_once);

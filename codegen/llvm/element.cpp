@@ -6,7 +6,7 @@
 namespace attune::codegen {
 namespace {
 
-/// Has it F16C? Without that LLVM would call a function of the compiler's run-time library.
+/// True if it has F16C. Without it, LLVM would call a function of the compiler's run-time library.
 bool converts_f16(Isa isa) { return isa >= Isa::avx2; }
 
 Val cast_to(Val a, llvm::Type* element) {

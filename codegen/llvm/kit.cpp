@@ -24,6 +24,7 @@ std::string kit_object(Isa isa, Unit unit, DType type, Listing* listing) {
     define_product(half, kit_symbol::half_product);
   }
   define_guarded_product(kit);
+  define_row_dots(kit);
   define_load_rows(kit);
   define_store_rows(kit);
   define_pack_columns(kit);

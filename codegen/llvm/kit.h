@@ -29,6 +29,7 @@ void define_product(const Kit& kit, const char* symbol);
 void define_guarded_product(const Kit& kit);
 void define_load_rows(const Kit& kit);
 void define_store_rows(const Kit& kit);
+void define_row_dots(const Kit& kit);
 void define_pack_columns(const Kit& kit);
 void define_pack_rows(const Kit& kit);
 void define_transpose(const Kit& kit);

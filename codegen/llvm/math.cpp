@@ -13,7 +13,7 @@ namespace {
 constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-// Does an instruction compute p * 2^n, correct for every special value? Only at this one of the kernels' widths.
+// True if an instruction computes p * 2^n, correct for every special value: only at this one of the kernels' widths.
 bool has_scalef(Isa isa, const Val& x) { return isa >= Isa::avx512 && x.lanes() == 16; }
 
 /// p * 2^floor(n), rounded once. By definition 0 for n = -inf and inf for n = inf, even if p is a (quiet) NaN.

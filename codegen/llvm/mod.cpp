@@ -35,7 +35,7 @@ Val literal(Code& code, const Node& n) {
   return {code, llvm::ConstantFP::get(type, llvm::APFloat(llvm::APFloat::IEEEsingle(), llvm::APInt(32, n.bits)))};
 }
 
-/// Is it a constant other than NaN and 0?
+/// True for a constant other than NaN and 0.
 bool is_plain(const Val& x) {
   const auto* constant = llvm::dyn_cast<llvm::ConstantFP>(x.get());
   return constant && !constant->isNaN() && !constant->isZero();

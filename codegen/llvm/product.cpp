@@ -1,6 +1,7 @@
 // codegen/llvm/product.cpp — products with a packed operand, in blocks that stay in registers
 #include <llvm/IR/IntrinsicsX86.h>
 
+#include "codegen/llvm/args.h"
 #include "codegen/llvm/block.h"
 #include "codegen/llvm/kit.h"
 
@@ -148,6 +149,33 @@ void define_guarded_product(const Kit& kit) {
       return guarded_step(kit, code, code.load(unit, code.at(block.a, unit, k)), columns, sums);
     }));
   });
+  code.done();
+}
+
+void define_row_dots(const Kit& kit) {
+  Code code(kit.kernel(kit_symbol::row_dots));
+  const Args<RowDots> args(code, code.arg(0));
+  const Val a = args(&RowDots::a), b = args(&RowDots::b), row = args(&RowDots::row), into = args(&RowDots::into);
+  const Val rows = args(&RowDots::rows), columns = args(&RowDots::columns);
+  const auto sum_rows = [&](Val first, unsigned count) {
+    const Val from = first * row;
+    const auto sums = code.loop(code.index(0), columns, 1, Code::Carried(count, code.real(0)),
+                                [&](Val c, const Code::Carried& before) {
+                                  Code::Carried next;
+                                  for (unsigned i = 0; i < count; ++i) {
+                                    const auto value = [&](Val matrix) {
+                                      return code.load(code.f32(), code.at(matrix, code.f32(), from + row * i + c));
+                                    };
+                                    next.push_back(fma(value(a), value(b), before[i]));
+                                  }
+                                  return next;
+                                });
+    for (unsigned i = 0; i < count; ++i) code.store(sums[i], code.at(into, code.f32(), first + i));
+  };
+  constexpr unsigned at_once = 4;  // a multiply-add takes four cycles
+  const Val whole = rows & code.index(-std::int64_t{at_once});
+  code.loop(code.index(0), whole, at_once, [&](Val r) { sum_rows(r, at_once); });
+  code.loop(whole, rows, 1, [&](Val r) { sum_rows(r, 1); });
   code.done();
 }
 

@@ -154,7 +154,7 @@ class Code {
   /// Assumes alignment only to the element's size.
   Val load(llvm::Type* type, Val pointer);
   void store(Val value, Val pointer);
-  /// A member of a C++ struct behind `pointer`.
+  /// A member of a C++ struct at `pointer`.
   Val member(llvm::Type* type, Val pointer, std::size_t offset) {
     return load(type, at(pointer, i8(), static_cast<std::int64_t>(offset)));
   }

@@ -23,7 +23,7 @@ namespace attune {
 namespace detail {
 /// A part of an attention: empty, or one callable that its copies share.
 template <class R, class... A>
-class Part {
+class Component {
  public:
   explicit operator bool() const { return call_ != nullptr; }
   /// Equal only for copies of one part.
@@ -58,7 +58,7 @@ concept Callable = !std::same_as<std::remove_cvref_t<F>, Own> && !std::is_arithm
 
 /// Changes the score s = scale * (q . k) before the softmax: a callable (Float s, At at) -> Float.
 /// `a | b` applies a, then b. A score of -inf removes the pair.
-class Score : public detail::Part<Float, Float, At> {
+class Score : public detail::Component<Float, Float, At> {
  public:
   Score() = default;
   template <class F>
@@ -81,7 +81,7 @@ class Score : public detail::Part<Float, Float, At> {
 };
 
 /// Selects the pairs to keep: a callable (At at) -> Bool. Masks compose with && || !.
-class Mask : public detail::Part<Bool, At> {
+class Mask : public detail::Component<Bool, At> {
  public:
   Mask() = default;
   template <class F>
@@ -125,7 +125,7 @@ Mask operator||(const A& a, const B& b) {
 }
 
 /// Changes a probability after the softmax, as dropout does: a callable (Float p, At at) -> Float.
-class Prob : public detail::Part<Float, Float, At> {
+class Prob : public detail::Component<Float, Float, At> {
  public:
   Prob() = default;
   template <class F>
@@ -152,7 +152,7 @@ struct SinkAt {
 };
 
 /// A logit that joins the softmax's denominator: a callable (SinkAt at) -> Float.
-class Sink : public detail::Part<Float, SinkAt> {
+class Sink : public detail::Component<Float, SinkAt> {
  public:
   Sink() = default;
   template <class F>
@@ -185,10 +185,10 @@ struct Forward {
   /// i32 [B], where q is: how many keys each entry has. k and v may have room for more, which holds anything: it is
   /// not read.
   Tensor kv_len{};
-  /// i32 [B, n], where q is: k and v are pools of pages [pages, Hkv, page, D], and key i of entry b is row i % page of
-  /// page pages[b, i / page]. Pages may be shared and in any order. Entries of keys that no query needs are not read;
-  /// keys of a page that does not exist, -1 say, are zeros.
-  Tensor pages{};
+  /// i32 [B, n], where q is: k and v are pools of pages [pages, Hkv, page_size, D], and key i of entry b is row i %
+  /// page_size of page page_table[b, i / page_size]. Pages may be shared and in any order. Entries of keys that no
+  /// query needs are not read; keys of a page that does not exist, -1 say, are zeros.
+  Tensor page_table{};
   std::int32_t q_offset = 0;  ///< at.q of the first query
   Tensor q_offsets{};         ///< i32 [B], where q is: at.q of each entry's first query, in place of q_offset
   /// at.kv of the first key. at.kv_len is where the keys end: kv_offset and their number.
@@ -198,7 +198,7 @@ struct Forward {
   Tensor o_before{}, lse_before{};
   /// Not 0: each entry's results get the same bits whatever else is in the call, and engines that divide its keys do so
   /// at multiples of this, a multiple of 128.
-  std::int64_t piece = 0;
+  std::int64_t fixed_split_size = 0;
   /// The longest packed sequence; positions beyond it are ignored. Required when cu_seqlens is on a device: only
   /// kernels read it there, and nothing checks it.
   std::int64_t max_q_len = 0, max_kv_len = 0;
@@ -258,7 +258,7 @@ struct Resources {
   /// made for other calls are an Error. The host ignores them.
   Cover cover{};
   /// Who holds which positions: q, k, v, o and their gradients are then this rank's, and every rank makes the call.
-  Shares shares{};
+  Sharding sharding{};
 };
 
 struct Attention;

@@ -201,14 +201,14 @@ typedef struct {
   // Of a forward alone, which may describe keys apart from queries: see Forward in attune/attention.h.
   const attune_tensor* kv_len;     // i32 [B], where q is: keys of each entry; k and v may have room for more
   const attune_tensor* q_offsets;  // i32 [B], where q is: at.q of each entry's first query, in place of q_offset
-  // i32 [B, n], where q is: k and v are pools [pages, Hkv, page, D], and key i of entry b is row i % page of page
-  // pages[b, i / page].
-  const attune_tensor* pages;
+  // i32 [B, n], where q is: k and v are pools [pages, Hkv, page_size, D], and key i of entry b is row i % page_size of
+  // page page_table[b, i / page_size].
+  const attune_tensor* page_table;
   // Results over other keys, both or neither, to merge with; they may be o and lse.
   const attune_tensor *o_before, *lse_before;
-  int64_t piece;      // not 0: an entry's bits do not depend on other entries; a multiple of 128
-  int32_t kv_offset;  // at.kv of the first key
-  int32_t reserved;   // 0
+  int64_t fixed_split_size;  // not 0: an entry's bits do not depend on other entries; a multiple of 128
+  int32_t kv_offset;         // at.kv of the first key
+  int32_t reserved;          // 0
   // Of a backward over ranks: 1: captured_grads are of this rank's queries alone, 0: of all ranks together.
   int32_t own_captured_grads;
   int32_t reserved_2;  // 0
@@ -218,7 +218,7 @@ typedef struct {
 typedef void (*attune_task)(void* run, int64_t task, int32_t worker);
 
 typedef struct attune_cover attune_cover;
-typedef struct attune_shares attune_shares;
+typedef struct attune_sharding attune_sharding;
 
 // What a call may use of this machine. Only calls on the host use workers, parallel_for and progress.
 typedef struct {
@@ -239,7 +239,7 @@ typedef struct {
   int32_t (*progress)(void* user, double done);
   void* user;  // for both
   // Who holds which positions, or NULL: tensors of the call are then this rank's, and every rank makes the call.
-  const attune_shares* shares;
+  const attune_sharding* sharding;
 } attune_with;
 
 // Computes. `with` may be NULL.
@@ -255,11 +255,11 @@ typedef struct {
   uint32_t size;
   int32_t line;  // of `file`, where the call is written, for errors
   const char* file;
-  const attune_tensor *k_new, *v_new;   // [B, Hkv, n, D] and [B, Hkv, n, Dv], packed [T, Hkv, D] and [T, Hkv, Dv]
-  const attune_tensor *k, *v;           // [B, Hkv, S, D] and [B, Hkv, S, Dv], or pools of pages
-  const attune_tensor *pages, *kv_len;  // as of attune_call; kv_len counts the new keys, which go to the ends
-  const attune_tensor* cu_new;          // packed: the starts of the new rows
-  double k_scale, v_scale;              // what is stored is a new element divided by this; 0 means 1
+  const attune_tensor *k_new, *v_new;        // [B, Hkv, n, D] and [B, Hkv, n, Dv], packed [T, Hkv, D] and [T, Hkv, Dv]
+  const attune_tensor *k, *v;                // [B, Hkv, S, D] and [B, Hkv, S, Dv], or pools of pages
+  const attune_tensor *page_table, *kv_len;  // as of attune_call; kv_len counts the new keys, which go to the ends
+  const attune_tensor* cu_new;               // packed: the starts of the new rows
+  double k_scale, v_scale;                   // what is stored is a new element divided by this; 0 means 1
 } attune_new_keys;
 
 // On the host, or put on with->stream of the device that holds the tensors. `with` may be NULL.
@@ -317,9 +317,9 @@ typedef struct {
   int32_t reserved;  // 0
   void* data;
   size_t bytes;
-} attune_part;
+} attune_chunk;
 
-// How this rank exchanges bytes with the others. Functions and `user` stay until the shares that were made with them
+// How this rank exchanges bytes with the others. Functions and `user` stay until each sharding that was made with them
 // are freed, and are called on threads that call attune. They return 0, or anything else if they failed: the call then
 // returns the error `ranks-transport`.
 typedef struct {
@@ -329,22 +329,22 @@ typedef struct {
   void* user;        // for all functions
   // Sends and receives parts, which keep their order between two ranks; the other rank names the same sizes. Returns
   // once all have arrived. Every rank calls it in the same order. NULL: for planning alone.
-  int32_t (*exchange)(void* user, const attune_part* send, size_t n_send, const attune_part* receive, size_t n_receive,
-                      void* stream);
+  int32_t (*exchange)(void* user, const attune_chunk* send, size_t n_send, const attune_chunk* receive,
+                      size_t n_receive, void* stream);
   // Adds up `count` floats of so many bytes, 4 or 8, over all ranks, in place. NULL: made of `exchange`.
   int32_t (*sum)(void* user, void* values, size_t count, int32_t bytes_of_each, void* stream);
   void (*stop)(void* user);  // this rank fails: exchanges of the others are to fail soon. May be NULL.
 } attune_transport;
 
-enum { ATTUNE_DEAL_BEST = 0, ATTUNE_CONTIGUOUS = 1, ATTUNE_ZIGZAG = 2, ATTUNE_GREEDY = 3 };
-enum { ATTUNE_TRAVEL_BEST = 0, ATTUNE_GATHER = 1, ATTUNE_RING = 2, ATTUNE_HEADS = 3, ATTUNE_FEW = 4 };
+enum { ATTUNE_ASSIGNMENT_BEST = 0, ATTUNE_CONTIGUOUS = 1, ATTUNE_ZIGZAG = 2, ATTUNE_GREEDY = 3 };
+enum { ATTUNE_TRAVEL_BEST = 0, ATTUNE_GATHER = 1, ATTUNE_RING = 2, ATTUNE_HEADS = 3, ATTUNE_DECODE = 4 };
 
-// Choices, and the machine that times are predicted for. What is 0 is as in Shares::How.
+// Choices, and the machine that times are predicted for. What is 0 is as in Sharding::How.
 typedef struct {
   uint32_t size;
-  int32_t deal, travel;
+  int32_t assignment, travel;
   int32_t groups;    // of key heads that travel together
-  int64_t grain;     // positions are dealt in runs of so many
+  int64_t block;     // positions are sharded in blocks of so many
   int32_t per_node;  // ranks that share a host
   int32_t reserved;  // 0
   double own_gb_s, node_gb_s, tflops, memory_gb_s, latency_us;
@@ -352,29 +352,30 @@ typedef struct {
 
 // For forward calls of `count` attentions: calls[i] is one of attentions[i], as one rank would make it. Of its tensors
 // shapes and types count, and q, k, v and o may have no memory; only cu_q, cu_kv and what masks capture is read, on the
-// host. Where `before` is given, its deal, transport and choices are kept for these masks, and `with` and `how` are
-// NULL; `how` may be NULL always. Ranks compare their plans by `exchange`.
-ATTUNE_API attune_error* attune_shares_new(const attune_attention* const* attentions, const attune_call* const* calls,
-                                           size_t count, const attune_transport* with, const attune_how* how,
-                                           const attune_shares* before, attune_shares** shares);
-ATTUNE_API void attune_shares_free(attune_shares* shares);
+// host. Where `before` is given, its assignment, transport and choices are kept for these masks, and `with` and `how`
+// are NULL; `how` may be NULL always. Ranks compare their plans by `exchange`.
+ATTUNE_API attune_error* attune_sharding_new(const attune_attention* const* attentions, const attune_call* const* calls,
+                                             size_t count, const attune_transport* with, const attune_how* how,
+                                             const attune_sharding* before, attune_sharding** sharding);
+ATTUNE_API void attune_sharding_free(attune_sharding* sharding);
 
 // Positions from begin to before end: of the row of all tokens where sequences are packed.
 typedef struct {
   int64_t begin, end;
-} attune_stretch;
+} attune_range;
 
-// Gives the number of stretches that a rank holds, in the order of its tensors, and writes as many as there is `room`
+// Gives the number of ranges that a rank holds, in the order of its tensors, and writes as many as there is `room`
 // for. `keys`: 0 of queries, 1 of keys.
-ATTUNE_API attune_error* attune_shares_of(const attune_shares* shares, int32_t rank, int32_t keys,
-                                          attune_stretch* stretches, size_t room, size_t* count);
+ATTUNE_API attune_error* attune_sharding_of(const attune_sharding* sharding, int32_t rank, int32_t keys,
+                                            attune_range* ranges, size_t room, size_t* count);
 // The same of at.q of each of a rank's queries, for rotary embeddings.
-ATTUNE_API attune_error* attune_shares_positions(const attune_shares* shares, int32_t rank, int32_t* positions,
-                                                 size_t room, size_t* count);
+ATTUNE_API attune_error* attune_sharding_positions(const attune_sharding* sharding, int32_t rank, int32_t* positions,
+                                                   size_t room, size_t* count);
 // Bytes that a forward of attentions[layer] brings to a rank.
-ATTUNE_API attune_error* attune_shares_received(const attune_shares* shares, int32_t rank, size_t layer, size_t* bytes);
-// A page: every deal and schedule with its predicted time, and which was chosen.
-ATTUNE_API attune_error* attune_shares_explain(const attune_shares* shares, char** text);
+ATTUNE_API attune_error* attune_sharding_received(const attune_sharding* sharding, int32_t rank, size_t layer,
+                                                  size_t* bytes);
+// A page: every assignment and schedule with its predicted time, and which was chosen.
+ATTUNE_API attune_error* attune_sharding_explain(const attune_sharding* sharding, char** text);
 
 // Ranks by NCCL, which is opened by name; attune/ranks.h tells more.
 typedef struct {
@@ -382,16 +383,16 @@ typedef struct {
   int32_t rank, count;  // with an id: this rank, and how many there are
   int32_t device;       // this rank's
   const void* id;       // ATTUNE_NCCL_ID bytes, alike on all ranks, or
-  void* communicator;   // an ncclComm_t of yours, which outlives the transport and all shares that are made with it
+  void* communicator;   // an ncclComm_t of yours, which outlives the transport and every sharding that is made with it
   double seconds;       // how long a rank waits for the others; 0: 60
 } attune_nccl;
 enum { ATTUNE_NCCL_ID = 128 };
 
 // Writes an id of ATTUNE_NCCL_ID bytes. One rank makes it, and hands it to the others by means of yours.
 ATTUNE_API attune_error* attune_nccl_id(void* id);
-// Fills a transport, whose size is set, for attune_shares_new. All ranks of an id call it at once.
+// Fills a transport, whose size is set, for attune_sharding_new. All ranks of an id call it at once.
 ATTUNE_API attune_error* attune_nccl_new(const attune_nccl* how, attune_transport* transport);
-// Empties a transport that attune_nccl_new has filled. Shares that were made with it keep what they need.
+// Empties a transport that attune_nccl_new has filled. A Sharding that was made with it keeps what they need.
 ATTUNE_API void attune_nccl_free(attune_transport* transport);
 
 // ---- Kernels compiled beforehand
@@ -420,7 +421,7 @@ ATTUNE_API attune_error* attune_compile(const attune_job* job, char** report);
 
 typedef struct attune_watch attune_watch;
 
-// Calls `fact` with JSON {"fact": "lowered" | "chosen" | "built" | "called" | "noted", …}, whose other members are
+// Calls `fact` with JSON {"fact": "lowered" | "chosen" | "built" | "called" | "notice", …}, whose other members are
 // those of the structs of attune/watch.h, on the thread that caused it, until attune_watch_off. When that returns,
 // `fact` is not running, unless it is called from within `fact`.
 ATTUNE_API attune_error* attune_watch_on(void (*fact)(void* user, const char* json), void* user, attune_watch** watch);

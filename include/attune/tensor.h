@@ -17,7 +17,22 @@ namespace attune {
 
 enum class DType : std::uint8_t { f32, f16, bf16, f64, i64, i32, i16, i8, u8, boolean, e4m3 };
 std::string_view name_of(DType dtype);
-std::size_t size_of(DType dtype);
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64: return 8;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f16:
+    case DType::bf16:
+    case DType::i16: return 2;
+    case DType::i8:
+    case DType::u8:
+    case DType::boolean:
+    case DType::e4m3: return 1;
+  }
+  return 0;
+}
 
 /// 16-bit floats as stored; arithmetic is done in float. Conversions round to nearest even.
 struct f16 {
@@ -109,7 +124,11 @@ struct Tensor {
 
   bool given() const { return rank >= 0; }
   bool declared() const { return given() && shape[0] < 0; }
-  std::int64_t size() const;
+  std::int64_t size() const {
+    std::int64_t size = rank < 0 ? 0 : 1;
+    for (int i = 0; i < rank; ++i) size *= shape[static_cast<std::size_t>(i)];
+    return size;
+  }
   /// The same memory with its dimensions in another order: [b, s, h, d] as [b, h, s, d] is permuted({0, 2, 1, 3}).
   Tensor permuted(std::initializer_list<int> order) const;
   /// "f32 [2, 16, 8192, 128]"

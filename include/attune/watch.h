@@ -63,7 +63,7 @@ struct Called {
 
 /// Something worth knowing that is not a failure: a discarded cache entry, a folder that cannot be written, a callback
 /// that threw.
-struct Noted {
+struct Notice {
   enum class Of : std::uint8_t { cache, dump, verify, watch };
   Of of = Of::cache;
   std::string text;
@@ -74,13 +74,13 @@ struct Noted {
 /// A callback runs on the thread that caused the event, at the end of that call into attune, when attune holds no lock:
 /// it may call attune itself. Several threads may run it at once. What attune does for a callback is reported to the
 /// other listeners, not to its own. An exception it throws is swallowed: the watched call is unaffected, and the other
-/// listeners get a Noted.
+/// listeners get a Notice.
 struct Callbacks {
   std::function<void(const Lowered&)> lowered{};
   std::function<void(const Chosen&)> chosen{};
   std::function<void(const Built&)> built{};
   std::function<void(const Called&)> called{};
-  std::function<void(const Noted&)> noted{};
+  std::function<void(const Notice&)> notice{};
 };
 
 struct Listener;

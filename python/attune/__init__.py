@@ -18,7 +18,7 @@ from attune._errors import Bug, Error
 from attune._library import compile, load, machine, options, version, watch
 from attune._parts import Mask, Prob, Score, Sink
 from attune._picture import Picture, show
-from attune._ranks import Shares, Transport, nccl, nccl_id
+from attune._ranks import Sharding, Transport, nccl, nccl_id
 from attune._trace import text
 from attune.expr import (
     At,
@@ -64,7 +64,7 @@ from attune.expr import (
 __version__ = version()
 __all__ = [
     "At", "Attention", "Bool", "Bug", "Capture", "Cover", "Error", "Float", "Gradients", "Int", "Mask", "Param",
-    "Picture", "Prob", "Score", "Shares", "Sink", "SinkAt", "Transport", "abs", "append", "attention", "ceil", "clamp",
+    "Picture", "Prob", "Score", "Sharding", "Sink", "SinkAt", "Transport", "abs", "append", "attention", "ceil", "clamp",
     "compile", "cos", "custom", "erf", "exp", "exp2", "f32", "floor", "floordiv", "floormod", "i32", "load", "log",
     "log2", "machine", "max", "min", "mods", "nccl", "nccl_id", "options", "pow", "random", "round", "rsqrt", "show",
     "sigmoid", "sin", "sqrt", "sum", "tan", "tanh", "text", "trunc", "truncdiv", "truncmod", "version", "watch", "where",

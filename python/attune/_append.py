@@ -12,14 +12,14 @@ from attune._place import here
 Array = Any  # of NumPy, or any library that speaks DLPack
 
 
-def append(k_new: Array, v_new: Array, k: Array, v: Array, *, kv_len: Array, pages: Array = None,
+def append(k_new: Array, v_new: Array, k: Array, v: Array, *, kv_len: Array, page_table: Array = None,
            cu_seqlens: Array = None, k_scale: float = 1.0, v_scale: float = 1.0, stream: int = 0,
            workers: int = 0) -> None:
     """Puts new keys and values to the ends of the entries of a cache.
 
     `k_new` is [B, Hkv, n, D] and `v_new` [B, Hkv, n, Dv]; packed [T, Hkv, D] and [T, Hkv, Dv], with the starts of each
-    entry's rows in `cu_seqlens` [B + 1]. The cache `k` and `v` is [B, Hkv, S, D], or with `pages` [B, n] pools of pages
-    [pages, Hkv, page, D], of any float types: an element is divided by `k_scale` or `v_scale` and rounded. Of the
+    entry's rows in `cu_seqlens` [B + 1]. The cache `k` and `v` is [B, Hkv, S, D], or with `page_table` [B, n] pools of pages
+    [pages, Hkv, page_size, D], of any float types: an element is divided by `k_scale` or `v_scale` and rounded. Of the
     `kv_len` [B] keys that an entry then has, the last ones are new. All integers are i32.
 
     On a device it is one kernel on `stream`, which a graph may capture once another call has loaded it. It can refuse
@@ -39,7 +39,7 @@ def append(k_new: Array, v_new: Array, k: Array, v: Array, *, kv_len: Array, pag
             raise _arguments.bad(name, given, "what new elements are divided by", "pass a number that is not 0")
         scales.append(scale)
     try:
-        _core.append((k_new, v_new, k, v, pages, kv_len, cu_seqlens), *scales,
+        _core.append((k_new, v_new, k, v, page_table, kv_len, cu_seqlens), *scales,
                      _arguments.whole("stream", stream, 0, 2**64 - 1), _arguments.whole("workers", workers))
     except Error as error:
         place = here()

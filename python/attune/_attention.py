@@ -14,7 +14,7 @@ from attune._kept import Kept
 from attune._mod import Array, Mod, placed
 from attune._picture import show
 from attune._place import here
-from attune._ranks import Shares
+from attune._ranks import Sharding
 from attune._trace import Capturable, Written
 
 Progress = Callable[[float], object]
@@ -52,8 +52,8 @@ class Attention(Mod):
                  cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0,
                  cover: Cover | None = None, workspace: Array = None, stream: int = 0, workers: int = 0,
                  progress: Progress | None = None, parallel_for: ParallelFor | None = None, kv_len: Array = None,
-                 q_offsets: Array = None, pages: Array = None, kv_offset: int = 0, o_before: Array = None,
-                 lse_before: Array = None, piece: int = 0, shares: Shares | None = None,
+                 q_offsets: Array = None, page_table: Array = None, kv_offset: int = 0, o_before: Array = None,
+                 lse_before: Array = None, fixed_split_size: int = 0, sharding: Sharding | None = None,
                  **captures: Capturable) -> Any:
         """The output, of the kind and type of q; with `lse` or `max` a tuple of it and them.
 
@@ -62,13 +62,13 @@ class Attention(Mod):
         written; `lse` is a natural logarithm. `q_offset` is at.q of the first query. `progress` is called with the
         share done.
 
-        A cache: `kv_len` [B] is how many keys each entry has, `q_offsets` [B] where its queries begin. With `pages`
-        [B, n], k and v are [pages, Hkv, page, D], and key i of entry b is row i % page of page pages[b, i // page].
+        A cache: `kv_len` [B] is how many keys each entry has, `q_offsets` [B] where its queries begin. With `page_table`
+        [B, n], k and v are [pages, Hkv, page_size, D], and key i of entry b is row i % page_size of page page_table[b, i // page_size].
         `kv_offset` is at.kv of the first key; `o_before` and `lse_before` are results over other keys, which are merged
-        in. With `piece`, a multiple of 128, an entry's bits do not depend on other entries. Integers are i32; `kv_len`
+        in. With `fixed_split_size`, a multiple of 128, an entry's bits do not depend on other entries. Integers are i32; `kv_len`
         and `q_offsets` on the host may be i64.
 
-        Over ranks: with `shares` q, k, v and results are this rank's, and every rank makes the call.
+        Over ranks: with `sharding` q, k, v and results are this rank's, and every rank makes the call.
         """
         if cu_seqlens is not None:
             cu_seqlens_q = cu_seqlens_kv = cu_seqlens
@@ -77,10 +77,10 @@ class Attention(Mod):
         lse, max = (sums(q, cu_seqlens_q is not None) if x is True else x for x in (lse, max))
         call = {"q": q, "k": k, "v": v, "out": written(out), "lse": written(lse), "max": written(max),
                 "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "kv_len": kv_len, "q_offsets": q_offsets,
-                "pages": pages, "o_before": o_before, "lse_before": lse_before}
+                "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
         call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
                             stream=stream, workspace=workspace, cover=cover, progress=progress,
-                            parallel_for=parallel_for, kv_offset=kv_offset, piece=piece, shares=shares))
+                            parallel_for=parallel_for, kv_offset=kv_offset, fixed_split_size=fixed_split_size, sharding=sharding))
         arrays, numbers = self._slots(captures)
         self._do(self._core.run, FORWARD, call, arrays, None, numbers)
         if type(out) is _core.Memory:
@@ -102,13 +102,13 @@ class Attention(Mod):
                  cu_seqlens: Array = None, cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None,
                  max_q_len: int = 0, max_kv_len: int = 0, q_offset: int = 0, workspace: Array = None, stream: int = 0,
                  workers: int = 0, progress: Progress | None = None, parallel_for: ParallelFor | None = None,
-                 shares: Shares | None = None, sum_captured: bool = True, **captures: Capturable) -> Gradients:
+                 sharding: Sharding | None = None, sum_captured: bool = True, **captures: Capturable) -> Gradients:
         """The gradients of q, k, v and the captured tensors, from that of the output.
 
         `wrt` names what is wanted: "q", "k", "v" and captures; by default all that have a gradient. `into` has arrays
         to write some of them to, by the same names. With the forward's `o` and `lse` it is not computed again.
 
-        Over ranks: with `shares`, gradients of captured tensors are those of all ranks together, or with
+        Over ranks: with `sharding`, gradients of captured tensors are those of all ranks together, or with
         `sum_captured=False` of this rank's queries.
         """
         if cu_seqlens is not None:
@@ -131,7 +131,7 @@ class Attention(Mod):
                 "cu_seqlens_kv": cu_seqlens_kv, "grad_o": grad_o, "grad_lse": grad_lse, "dq": dq, "dk": dk, "dv": dv}
         call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
                             stream=stream, workspace=workspace, progress=progress, parallel_for=parallel_for,
-                            shares=shares, sum_captured=sum_captured))
+                            sharding=sharding, sum_captured=sum_captured))
         self._do(self._core.run, BACKWARD, call, arrays, grads, numbers)
         done = {c.name: _arrays.finished(g, q) for c, g in zip(self._spelled.captures, grads) if g is not None}
         return Gradients(*(_arrays.finished(x, q) for x in (dq, dk, dv)), done)
@@ -158,8 +158,8 @@ class Attention(Mod):
     def prepare(self, q: Array, k: Array, v: Array, *, workers: int = 0, q_offset: int = 0, cu_seqlens: Array = None,
                 max_q_len: int = 0, max_kv_len: int = 0, stream: int = 0, cover: Cover | None = None,
                 lse: bool = False, parallel_for: ParallelFor | None = None, kv_len: Array = None,
-                q_offsets: Array = None, pages: Array = None, kv_offset: int = 0, o_before: Array = None,
-                lse_before: Array = None, piece: int = 0, **captures: Capturable) -> dict[str, int]:
+                q_offsets: Array = None, page_table: Array = None, kv_offset: int = 0, o_before: Array = None,
+                lse_before: Array = None, fixed_split_size: int = 0, **captures: Capturable) -> dict[str, int]:
         """Compiles what a call will need, and tells how many bytes it works in: {"workspace": …, "cover": …}.
 
         >>> import attune, numpy
@@ -169,9 +169,9 @@ class Attention(Mod):
         """
         call = {"q": q, "k": k, "v": v, "out": result(q, v), "cu_seqlens_q": cu_seqlens, "cu_seqlens_kv": cu_seqlens,
                 "lse": None if lse is False else sums(q, cu_seqlens is not None), "kv_len": kv_len,
-                "q_offsets": q_offsets, "pages": pages, "o_before": o_before, "lse_before": lse_before}
+                "q_offsets": q_offsets, "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
         call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
-                            stream=stream, cover=cover, parallel_for=parallel_for, kv_offset=kv_offset, piece=piece))
+                            stream=stream, cover=cover, parallel_for=parallel_for, kv_offset=kv_offset, fixed_split_size=fixed_split_size))
         arrays, numbers = self._slots(captures)
         workspace, lists = self._do(self._core.prepare, FORWARD, call, arrays, None, numbers)
         return {"workspace": workspace, "cover": lists}
@@ -197,8 +197,8 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
               cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0,
               q_offset: int = 0, cover: Cover | None = None, workspace: Array = None, stream: int = 0,
               workers: int = 0, progress: Progress | None = None, kv_len: Array = None, q_offsets: Array = None,
-              pages: Array = None, kv_offset: int = 0, o_before: Array = None, lse_before: Array = None,
-              piece: int = 0, shares: Shares | None = None, **captures: Capturable) -> Any:
+              page_table: Array = None, kv_offset: int = 0, o_before: Array = None, lse_before: Array = None,
+              fixed_split_size: int = 0, sharding: Sharding | None = None, **captures: Capturable) -> Any:
     """softmax(score(scale * q k^T)) v under a mask, in one line. The first call of its kind compiles, later ones run.
 
     >>> import attune, numpy
@@ -224,5 +224,5 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,
                 cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress, kv_len=kv_len,
-                q_offsets=q_offsets, pages=pages, kv_offset=kv_offset, o_before=o_before, lse_before=lse_before,
-                piece=piece, shares=shares)
+                q_offsets=q_offsets, page_table=page_table, kv_offset=kv_offset, o_before=o_before, lse_before=lse_before,
+                fixed_split_size=fixed_split_size, sharding=sharding)

@@ -11,7 +11,7 @@ from attune import _arguments, _arrays
 from attune._cover import Cover
 from attune._errors import Error
 from attune._place import here
-from attune._ranks import Shares
+from attune._ranks import Sharding
 
 Array = Any
 FORWARD, BACKWARD = 0, 1
@@ -68,16 +68,16 @@ def _cover(name: str, given: Any) -> Any:
     return given.lists
 
 
-def _shares(name: str, given: Any) -> Any:
-    if not isinstance(given, Shares):
-        raise _arguments.bad(name, given, "an attune.Shares", "make them of the attentions and the whole call")
+def _sharding(name: str, given: Any) -> Any:
+    if not isinstance(given, Sharding):
+        raise _arguments.bad(name, given, "an attune.Sharding", "make them of the attentions and the whole call")
     return given._core
 
 
-_NUMBERS = frozenset(["q_offset", "kv_offset", "max_q_len", "max_kv_len", "piece", "workers", "stream"])
+_NUMBERS = frozenset(["q_offset", "kv_offset", "max_q_len", "max_kv_len", "fixed_split_size", "workers", "stream"])
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, _arguments.whole),
-    "stream": _stream, "workspace": _as_it_is, "cover": _cover, "shares": _shares,
+    "stream": _stream, "workspace": _as_it_is, "cover": _cover, "sharding": _sharding,
     "sum_captured": lambda _, given: bool(given),
     "progress": lambda name, given: _arguments.function(name, given, "the share done"),
     "parallel_for": lambda name, given: _arguments.function(name, given, "a number of tasks and what runs one"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attune._part import Part
+from attune._component import Component
 from attune._trace import text
 from attune.expr import At, Bool, Float, FloatLike, SinkAt, as_value
 
@@ -14,7 +14,7 @@ MaskFunction = Callable[[At], Bool | bool]
 SinkFunction = Callable[[SinkAt], FloatLike]
 
 
-class _Shown(Part):
+class _Shown(Component):
     """A part that shows its text."""
 
     __slots__ = ()

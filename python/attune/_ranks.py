@@ -1,4 +1,4 @@
-# python/attune/_ranks.py — Transport and Shares: one attention on many ranks, which hold some positions each
+# python/attune/_ranks.py — Transport and Sharding: one attention on many ranks, which hold some positions each
 """Ranks: how they exchange bytes, who holds which positions, and what travels. docs/ranks.md tells of them."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from attune._mod import Mod
 from attune._place import here
 
 Parts = list[tuple[int, memoryview]] | list[tuple[int, int, int]]
-_DEALS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
-_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "few": 4}
+_ASSIGNMENTS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
+_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "decode": 4}
 
 
 class Transport:
@@ -72,27 +72,27 @@ def nccl(id: bytes | int, rank: int | None = None, count: int | None = None, *, 
     return made
 
 
-class Shares:
+class Sharding:
     """Who holds which positions of a sequence that is too long for one rank, and what must travel for a mask.
 
-    Made once for many calls, alike on every rank, and passed to calls as `shares`. `attentions` are those of the calls,
+    Made once for many calls, alike on every rank, and passed to calls as `sharding`. `attentions` are those of the calls,
     of which the masks count; what masks capture is read here. q, k and v are those of the whole call: of them, shapes
-    and types alone count, so that `numpy.broadcast_to(numpy.float32(0), shape)` does. `deal` is "best", "contiguous",
-    "zigzag" or "greedy"; `travel` "best", "gather", "ring", "heads" or "few". What is 0 is chosen, or the default.
+    and types alone count, so that `numpy.broadcast_to(numpy.float32(0), shape)` does. `assignment` is "best", "contiguous",
+    "zigzag" or "greedy"; `travel` "best", "gather", "ring", "heads" or "decode". What is 0 is chosen, or the default.
 
     >>> import attune, numpy
     >>> q = numpy.broadcast_to(numpy.float32(0), (1, 8, 3000, 64))
-    >>> shares = attune.Shares(attune.Attention(mask="kv <= q"), q, q, q, attune.Transport(0, 2), deal="zigzag")
-    >>> shares.of(0)
+    >>> sharding = attune.Sharding(attune.Attention(mask="kv <= q"), q, q, q, attune.Transport(0, 2), assignment="zigzag")
+    >>> sharding.of(0)
     [(0, 768), (2304, 3000)]
     """
 
     def __init__(self, attentions: Mod | Sequence[Mod], q: Any, k: Any, v: Any, transport: Transport, *,
-                 deal: str = "best", travel: str = "best", groups: int = 0, grain: int = 0, per_node: int = 0,
+                 assignment: str = "best", travel: str = "best", groups: int = 0, block: int = 0, per_node: int = 0,
                  own_gb_s: float = 0, node_gb_s: float = 0, tflops: float = 0, memory_gb_s: float = 0,
                  latency_us: float = 0, cu_seqlens: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
                  q_offset: int = 0, kv_offset: int = 0) -> None:
-        for name, given, known in (("deal", deal, _DEALS), ("travel", travel, _TRAVELS)):
+        for name, given, known in (("assignment", assignment, _ASSIGNMENTS), ("travel", travel, _TRAVELS)):
             if type(given) is not str or given not in known:
                 raise _arguments.bad(name, given, "one of " + ", ".join(known), "pass one of these")
         if not isinstance(transport, Transport):
@@ -102,22 +102,22 @@ class Shares:
         whole = _arguments.whole
         rates = {"own_gb_s": own_gb_s, "node_gb_s": node_gb_s, "tflops": tflops, "memory_gb_s": memory_gb_s,
                  "latency_us": latency_us}
-        how = {"deal": _DEALS[deal], "travel": _TRAVELS[travel], "groups": whole("groups", groups),
-               "grain": whole("grain", grain), "per_node": whole("per_node", per_node),
+        how = {"assignment": _ASSIGNMENTS[assignment], "travel": _TRAVELS[travel], "groups": whole("groups", groups),
+               "block": whole("block", block), "per_node": whole("per_node", per_node),
                **{name: _arguments.real(name, x) for name, x in rates.items()}}
         self._places = {"q_offset": whole("q_offset", q_offset), "kv_offset": whole("kv_offset", kv_offset),
                         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv}
         self._make(transport, attentions, (q, k, v), how, None)
 
-    def also(self, attentions: Mod | Sequence[Mod], q: Any, k: Any, v: Any) -> Shares:
-        """The same deal for calls of other masks: as long, but with heads and types of their own."""
-        made = Shares.__new__(Shares)
+    def also(self, attentions: Mod | Sequence[Mod], q: Any, k: Any, v: Any) -> Sharding:
+        """The same assignment for calls of other masks: as long, but with heads and types of their own."""
+        made = Sharding.__new__(Sharding)
         made._places = self._places
         made._make(self.transport, attentions, (q, k, v), None, self._core)
         return made
 
     def _make(self, transport: Transport, attentions: Mod | Sequence[Mod], tensors: tuple[Any, ...],
-              how: dict[str, Any] | None, before: _core.Shares | None) -> None:
+              how: dict[str, Any] | None, before: _core.Sharding | None) -> None:
         several = [attentions] if isinstance(attentions, Mod) else list(attentions)
         for one in several:
             if not isinstance(one, Mod):
@@ -125,10 +125,10 @@ class Shares:
         self.transport = transport
         call = {**dict(zip("qkv", tensors)), **self._places}
         layers = [(one._core, call, *one._slots({})) for one in several]
-        self._core = _placed(lambda: _core.shares(transport._core if before is None else None, layers, how, before))
+        self._core = _placed(lambda: _core.sharding(transport._core if before is None else None, layers, how, before))
 
     def of(self, rank: int | None = None) -> list[tuple[int, int]]:
-        """The queries that a rank holds, this one by default, as stretches [begin, end) in the order of its tensors."""
+        """The queries that a rank holds, this one by default, as ranges [begin, end) in the order of its tensors."""
         return self._core.of(self._rank(rank), False)
 
     def keys_of(self, rank: int | None = None) -> list[tuple[int, int]]:
@@ -144,14 +144,14 @@ class Shares:
         return self._core.received(self._rank(rank), _arguments.whole("layer", layer))
 
     def explain(self) -> str:
-        """Every deal and schedule with its predicted time, and which was chosen."""
+        """Every assignment and schedule with its predicted time, and which was chosen."""
         return self._core.explain()
 
     def _rank(self, rank: int | None) -> int:
         return self.transport.rank if rank is None else _arguments.whole("rank", rank)
 
     def __repr__(self) -> str:
-        return f"<attune.Shares of {self.transport.count} ranks>"
+        return f"<attune.Sharding of {self.transport.count} ranks>"
 
 
 def _placed(make: Callable[[], Any]) -> Any:

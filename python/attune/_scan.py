@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from attune import _arrays, _leaves, _values, expr
 from attune._kept import Kept
 from attune._leaves import Param
-from attune._part import Part
+from attune._component import Component
 
 # Modules whose members stay as they are: what a function reads of them needs no second look.
 _CONSTANT_MODULES = ("attune", "math", "numpy", "torch")
@@ -67,7 +67,7 @@ class Scan:
             return self.function(thing)  # type: ignore[arg-type]
         if kind is Param:
             return ("param", thing.kind, self.leaf(thing, name))  # type: ignore[attr-defined]
-        if isinstance(thing, Part):
+        if isinstance(thing, Component):
             return self.refer(thing.function, name)
         if self.is_array(thing):
             return self.array(thing, name)
@@ -189,7 +189,7 @@ class Replaced:
             return self._by[id(thing)]
         if id(thing) in self._made:
             return self._made[id(thing)]
-        if isinstance(thing, Part):
+        if isinstance(thing, Component):
             return self(thing.function)
         if isinstance(thing, tuple) and type(thing) is tuple:
             made = tuple(self(x) for x in thing)

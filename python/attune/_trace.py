@@ -14,7 +14,7 @@ from attune._errors import Error
 from attune._kept import Kept
 from attune._leaves import At, Capture, Param, SinkAt
 from attune._ops import OPS
-from attune._part import Part
+from attune._component import Component
 from attune._place import Place, here
 from attune._scan import Replaced, Scan
 from attune._text import Text, write
@@ -86,7 +86,7 @@ def _keyword(name: str, thing: object) -> object:
 
 
 def _check_arguments(kind: str, function: object) -> None:
-    while isinstance(function, Part):
+    while isinstance(function, Component):
         function = function.function
     if _arrays.is_array(function):
         index = {"sink": "at.head"}.get(kind, "at.q, at.kv")
@@ -272,9 +272,9 @@ def text(function: Written, **captures: Capturable) -> str:
     if isinstance(function, str):
         return function
     plain: object = function
-    while isinstance(plain, Part):
+    while isinstance(plain, Component):
         plain = plain.function
-    kind = type(function).__name__.lower() if isinstance(function, Part) else ""
+    kind = type(function).__name__.lower() if isinstance(function, Component) else ""
     if kind not in KINDS:
         two = isinstance(plain, FunctionType) and plain.__code__.co_argcount - len(plain.__defaults__ or ()) >= 2
         kind = "score" if two else "mask"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -14,7 +15,7 @@ NO_COMPILER = 77
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Training, dense and packed; serving: decode over pages, and prefill of packed queries beside it."""
+    """Training, dense and packed; serving: decode over a paged KV cache, and prefill of packed queries beside it."""
     width, cap = attune.Param(256, "width"), attune.Param(30.0, "cap")
     plain, causal, window, capped, capped_causal = (a.describe()["mod"] for a in (
         attune.Attention(), attune.Attention(mask=mods.causal()), attune.Attention(mask=mods.sliding_window(width)),
@@ -24,13 +25,13 @@ def manifests() -> list[dict[str, Any]]:
     causal_documents = {**documents, "mask": "kv <= q && id[q] == id[kv]"}
     # f16 for the most usual calls alone: a kernel takes 20 to 50 kB of the wheel, and two seconds to compile.
     widths, bf16 = {"dtype": ["bf16", "f16"], "d": [64, 128]}, {"dtype": "bf16", "d": [64, 128]}
-    pages = {**bf16, "apart": True, "paged": True}
+    paged = {**bf16, "per_entry": True, "paged": True}
     training, serving = ["forward", "backward"], ["forward"]
     return [{"mods": of, "shapes": shapes, "passes": passes, "targets": ["sm_80", "sm_90a"]} for of, shapes, passes in [
         ([plain, causal, window, capped, capped_causal, alibi, documents, causal_documents], widths, training),
         ([plain, causal], {**bf16, "packed": True}, training),
-        ([plain, causal], {**pages, "few": True, "shared_heads": [1, 4, 8]}, serving),
-        ([causal], {**pages, "packed": True}, serving)]]
+        ([plain, causal], {**paged, "decode": True, "shared_heads": [1, 4, 8]}, serving),
+        ([causal], {**paged, "packed": True}, serving)]]
 
 
 def main() -> int:
@@ -39,7 +40,7 @@ def main() -> int:
         print(f"\r{done:4.0%} {row:<60}", end="", file=sys.stderr, flush=True)
 
     try:
-        report = json.loads(_core.compile(json.dumps(manifests()), sys.argv[1], 0,
+        report = json.loads(_core.compile(json.dumps(manifests()), os.fsencode(sys.argv[1]), 0,
                                           told if sys.stderr.isatty() else None))
     except attune.Error as error:
         print(error, file=sys.stderr)

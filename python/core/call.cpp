@@ -28,7 +28,7 @@ struct Options {
       {"kv_offset", false, [](Call& c, nb::handle v) { c.call.kv_offset = nb::cast<std::int32_t>(v); }},
       {"max_q_len", false, [](Call& c, nb::handle v) { c.call.max_q_len = nb::cast<std::int64_t>(v); }},
       {"max_kv_len", false, [](Call& c, nb::handle v) { c.call.max_kv_len = nb::cast<std::int64_t>(v); }},
-      {"piece", false, [](Call& c, nb::handle v) { c.call.piece = nb::cast<std::int64_t>(v); }},
+      {"fixed_split_size", false, [](Call& c, nb::handle v) { c.call.fixed_split_size = nb::cast<std::int64_t>(v); }},
       {"sum_captured", false, [](Call& c, nb::handle v) { c.call.own_captured_grads = !nb::cast<bool>(v); }},
       {"workers", true, [](Call& c, nb::handle v) { c.with.with.workers = nb::cast<std::int32_t>(v); }},
       {"stream", true,
@@ -42,10 +42,10 @@ struct Options {
        }},
       {"parallel_for", true,
        [](Call& c, nb::handle v) { c.with.loop = nb::borrow(v), c.with.with.parallel_for = looped; }},
-      {"shares", true, [](Call& c, nb::handle v) {
-         const auto& shares = nb::cast<const Shares&>(v);
-         c.with.with.shares = shares.handle;
-         c.with.ranks = &shares.ranks();
+      {"sharding", true, [](Call& c, nb::handle v) {
+         const auto& sharding = nb::cast<const Sharding&>(v);
+         c.with.with.sharding = sharding.handle;
+         c.with.ranks = &sharding.ranks();
        }}};
 };
 

@@ -10,7 +10,7 @@
 #include "python/core/borrowed.h"
 #include "python/core/handle.h"
 #include "python/core/raised.h"
-#include "python/core/shares.h"
+#include "python/core/sharding.h"
 
 namespace attune::python {
 

@@ -16,7 +16,7 @@
 #include "python/core/memory.h"
 #include "python/core/quick.h"
 #include "python/core/quick_torch.h"
-#include "python/core/shares.h"
+#include "python/core/sharding.h"
 
 namespace attune::python {
 namespace {
@@ -34,12 +34,12 @@ void add_ranks(nb::module_& m) {
       .def_ro("count", &Transport::count);
   m.def("nccl_id", &nccl_id);
   m.def("nccl", &nccl, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::rv_policy::take_ownership);
-  nb::class_<Shares>(m, "Shares")
-      .def("of", &Shares::of)
-      .def("positions", &Shares::positions)
-      .def("received", &Shares::received)
-      .def("explain", &Shares::explain);
-  m.def("shares", &shares_of, nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg().none(),
+  nb::class_<Sharding>(m, "Sharding")
+      .def("of", &Sharding::of)
+      .def("positions", &Sharding::positions)
+      .def("received", &Sharding::received)
+      .def("explain", &Sharding::explain);
+  m.def("sharding", &sharding_of, nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg().none(),
         nb::rv_policy::take_ownership);
 }
 

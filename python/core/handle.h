@@ -53,7 +53,7 @@ constexpr Row rows[tensors] = {{"q", &attune_call::q, 0},
                                {"dv", &attune_call::dv, 2},
                                {"kv_len", &attune_call::kv_len, 0},
                                {"q_offsets", &attune_call::q_offsets, 0},
-                               {"pages", &attune_call::pages, 0},
+                               {"page_table", &attune_call::page_table, 0},
                                {"o_before", &attune_call::o_before, 0},
                                {"lse_before", &attune_call::lse_before, 0}};
 

@@ -55,7 +55,7 @@ void append(const nb::tuple& given, double k_scale, double v_scale, std::uintptr
                                      {"v_new", &attune_new_keys::v_new, false},
                                      {"k", &attune_new_keys::k, true},
                                      {"v", &attune_new_keys::v, true},
-                                     {"pages", &attune_new_keys::pages, false},
+                                     {"page_table", &attune_new_keys::page_table, false},
                                      {"kv_len", &attune_new_keys::kv_len, false},
                                      {"cu_seqlens", &attune_new_keys::cu_new, false}};
   attune_with with{};

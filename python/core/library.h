@@ -27,7 +27,8 @@ class Watch {
 /// The rows of ir/ops.def that are written: (spelling, precedence, arguments, takes, gives).
 nb::list operations();
 
-/// New keys and values to their places in a cache. `given`: k_new, v_new, k, v, pages, kv_len and cu_seqlens, or None.
+/// New keys and values to their places in a cache. `given`: k_new, v_new, k, v, page_table, kv_len and cu_seqlens, or
+/// None.
 void append(const nb::tuple& given, double k_scale, double v_scale, std::uintptr_t stream, std::int32_t workers);
 
 std::string machine();

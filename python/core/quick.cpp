@@ -37,10 +37,10 @@ struct Words {
   /// Options that are Python's to handle, unless they are None, or 0.
   PyObject* others[13] = {word("cu_seqlens"), word("cu_seqlens_q"), word("cu_seqlens_kv"), word("cover"),
                           word("workspace"),  word("progress"),     word("parallel_for"),  word("kv_len"),
-                          word("q_offsets"),  word("pages"),        word("o_before"),      word("lse_before"),
-                          word("shares")};
+                          word("q_offsets"),  word("page_table"),   word("o_before"),      word("lse_before"),
+                          word("sharding")};
   PyObject* numbers[6] = {word("max_q_len"), word("max_kv_len"), word("stream"),
-                          word("workers"),   word("kv_offset"),  word("piece")};
+                          word("workers"),   word("kv_offset"),  word("fixed_split_size")};
   PyObject* zero = PyLong_FromLong(0);  // the one 0 of CPython
 };
 const Words& words() {

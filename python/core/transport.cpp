@@ -34,7 +34,7 @@ class Views {
     return kept(of(data, count * static_cast<std::size_t>(bytes)).attr("cast")(bytes == 8 ? "d" : "f"));
   }
 
-  nb::list of(const attune_part* parts, std::size_t count, bool on_device) {
+  nb::list of(const attune_chunk* parts, std::size_t count, bool on_device) {
     nb::list out;
     for (std::size_t i = 0; i < count; ++i)
       if (on_device) {
@@ -65,7 +65,7 @@ std::int32_t guarded(void* user, const Body& body) {
   return !done;
 }
 
-std::int32_t exchanged(void* user, const attune_part* send, std::size_t n_send, const attune_part* receive,
+std::int32_t exchanged(void* user, const attune_chunk* send, std::size_t n_send, const attune_chunk* receive,
                        std::size_t n_receive, void* stream) {
   return guarded(user, [&](Transport& self, Views& views) {
     self.exchange(views.of(send, n_send, stream), views.of(receive, n_receive, stream),

@@ -23,11 +23,11 @@ void check_places(const Append& call, const compiler::Problem& p) {
     if (seq.q_len > seq.kv_len)
       throw Error("kv-len", fmt::format("kv_len[{}] is {}, and {} keys are new", b, seq.kv_len, seq.q_len), {},
                   "it counts all keys of the entry, the new ones too", "add the number of new keys to it");
-    const KeyRows keys(p, call.pages, seq, 0);
+    const KeyRows keys(p, call.page_table, seq, 0);
     for (std::int64_t at = seq.kv_len - seq.q_len; at < seq.kv_len;) {
-      const KeyRows::Stretch some = keys.stretch(call.k, at, seq.kv_len);
+      const KeyRows::Range some = keys.range(call.k, at, seq.kv_len);
       if (!some.there)
-        throw Error("pages", fmt::format("pages[{}, {}] is no page", b, at / p.apart->page), {},
+        throw Error("page-table", fmt::format("page_table[{}, {}] is no page", b, at / p.per_entry->page_size), {},
                     fmt::format("key {} goes there, and the pool has {} pages", at, call.k.shape[0]),
                     "give new keys pages of the pool");
       at += some.count;
@@ -54,12 +54,12 @@ void put(const Tensor& from, const MatrixLayout& source, const Tensor& into, con
 
 void append_one(const Append& call, const compiler::Problem& p, std::int64_t b, std::int64_t h) {
   const Sequence seq = sequence(p, b);
-  const KeyRows keys(p, call.pages, seq, h);
+  const KeyRows keys(p, call.page_table, seq, h);
   const std::int64_t old = seq.kv_len - seq.q_len;
   const auto all = [&](const Tensor& from, const Tensor& into, std::int64_t width, double scale) {
     MatrixLayout source = matrix(from, p.q.layout, b, h, seq.q_start);
     for (std::int64_t at = old; at < seq.kv_len;) {
-      const KeyRows::Stretch some = keys.stretch(into, at, seq.kv_len);
+      const KeyRows::Range some = keys.range(into, at, seq.kv_len);
       put(from, source, into, some.at, some.count, width, scale);
       source.origin += some.count * source.row;
       at += some.count;

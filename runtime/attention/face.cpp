@@ -40,14 +40,14 @@ Means means_of(Target target, const Resources& with, Used* used) {
 /// A rank's part of a call of several. It allocates its memory, of which the workspace is no part.
 void run_part(const detail::Ranks& plan, const Checked& checked, const Resources& with, Used* used) {
   if (checked.target() == Target::oracle)
-    throw Error("shares-call", "the oracle does not compute over ranks", {}, "it has the whole call on one",
-                "leave .target as it is, or call without Shares");
+    throw Error("sharding-call", "the oracle does not compute over ranks", {}, "it has the whole call on one",
+                "leave .target as it is, or call without a Sharding");
   Means means = means_of(checked.target(), with, used);
   means.workspace = {};
   if (checked.target() == Target::cpu) return ranks::run_on_host(plan, checked.call(), means);
   if (means.cover)
-    throw Error("shares-call", "calls over ranks do not take a cover", {}, "each rank lists the tiles of its own parts",
-                "leave it out");
+    throw Error("sharding-call", "calls over ranks do not take a cover", {},
+                "each rank lists the tiles of its own parts", "leave it out");
   const auto parts = [&checked](compiler::PartSink sink) -> const compiler::LoweredMod& {
     return checked.lowered().part(sink);
   };
@@ -57,7 +57,7 @@ void run_part(const detail::Ranks& plan, const Checked& checked, const Resources
 /// Stops the other ranks if it throws: they may already wait for this rank.
 template <class Asked>
 void run_shared(const Attention& attention, const Asked& asked, const Resources& with, Line at) {
-  const detail::Ranks& plan = *with.shares.get();
+  const detail::Ranks& plan = *with.sharding.get();
   ranks::or_stop(plan, [&] {
     Watched watched(at);
     const ranks::Local<Asked> local(plan, asked);
@@ -81,7 +81,7 @@ void run_whole(const Attention& attention, const What& asked, const Resources& w
 }
 
 std::size_t workspace_of(const Attention& attention, const What& asked, const Resources& with, Line at) {
-  if (with.shares) return 0;
+  if (with.sharding) return 0;
   return placed(at, [&] {
     const Checked checked(attention, asked);
     Means means = means_of(checked.target(), with, nullptr);
@@ -94,7 +94,7 @@ std::size_t workspace_of(const Attention& attention, const What& asked, const Re
 
 void run(const Attention& attention, const What& asked, const Resources& with, Line at, Stages* stages) {
   placed(at, [&] {
-    if (!with.shares) return run_whole(attention, asked, with, at, stages);
+    if (!with.sharding) return run_whole(attention, asked, with, at, stages);
     asked.visit([&](const auto& call) { run_shared(attention, call, with, at); });
   });
 }

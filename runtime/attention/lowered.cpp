@@ -23,23 +23,6 @@ bool have_types(std::span<const Tensor> captures, const Lowered& lowered) {
   return std::ranges::equal(captures, lowered.written.captures, {}, &Tensor::dtype, &compiler::CaptureSlot::dtype);
 }
 
-/// A flag as a lock.
-class Busy {
- public:
-  explicit Busy(std::atomic_flag& flag) : flag_(flag) {
-    while (flag_.test_and_set(std::memory_order_acquire)) flag_.wait(true, std::memory_order_relaxed);
-  }
-  ~Busy() {
-    flag_.clear(std::memory_order_release);
-    flag_.notify_one();
-  }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
-
- private:
-  std::atomic_flag& flag_;
-};
-
 }  // namespace
 
 Lowered::Lowered(const Attention& a, std::span<const DType> types)
@@ -53,7 +36,7 @@ Lowered::Lowered(const Attention& a, std::span<const DType> types)
   written = traced.mod;
   if (watched || dumped) steps.steps.push_back(compiler::traced_step(written, clock.took(), steps.keep_text));
   lowered = compiler::lower(std::move(traced), watched || dumped ? &steps : nullptr);
-  if (watched) runtime::tell(fact(lowered, steps, clock.seconds()));
+  if (watched) runtime::record(fact(lowered, steps, clock.seconds()));
   if (dumped) runtime::remember_steps(written, lowered, steps);
 }
 
@@ -74,8 +57,7 @@ std::shared_ptr<const Lowered> Lowered::typed(const Attention& a, std::span<cons
   return typed_.emplace_back(std::make_shared<const Lowered>(a, types));
 }
 
-void Lowered::check_reads(std::span<const Tensor> captures, const compiler::Problem& problem) const {
-  if (captures.empty()) return;
+void Lowered::check_sizes(std::span<const Tensor> captures, const compiler::Problem& problem) const {
   {
     const std::lock_guard lock(fine_mutex_);
     if (fine_ == problem && std::ranges::equal(captures, fine_shapes_, {}, &Tensor::shape)) return;
@@ -97,12 +79,6 @@ Memo& Memo::operator=(const Memo& other) {
   const Busy lock(busy_);
   last_ = std::move(theirs);
   return *this;
-}
-
-std::shared_ptr<const Lowered> Memo::get(const Attention& attention) const {
-  const Busy lock(busy_);
-  if (!last_ || !last_->is_of(attention)) last_ = std::make_shared<const Lowered>(attention);
-  return last_;
 }
 
 }  // namespace attune::detail

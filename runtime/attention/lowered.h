@@ -12,8 +12,8 @@
 #include <attune/attention.h>
 
 #include "compiler/lower.h"
-#include "compiler/part.h"
 #include "compiler/problem.h"
+#include "compiler/slice.h"
 
 namespace attune::detail {
 
@@ -38,9 +38,13 @@ struct Lowered {
   /// The same parts for the types of these captures, lowered once for each combination. Null where they are its own.
   std::shared_ptr<const Lowered> typed(const Attention& a, std::span<const Tensor> captures) const;
   /// Refuses reads that are never in range. Sizes that passed once are not checked again.
-  void check_reads(std::span<const Tensor> captures, const compiler::Problem& problem) const;
+  void check_reads(std::span<const Tensor> captures, const compiler::Problem& problem) const {
+    if (!captures.empty()) check_sizes(captures, problem);
+  }
 
  private:
+  void check_sizes(std::span<const Tensor> captures, const compiler::Problem& problem) const;
+
   mutable std::mutex typed_mutex_;
   mutable std::vector<std::shared_ptr<const Lowered>> typed_;
   mutable std::mutex parts_mutex_;
@@ -49,5 +53,28 @@ struct Lowered {
   mutable std::optional<compiler::Problem> fine_;
   mutable std::vector<Tensor::Extents> fine_shapes_;
 };
+
+/// A flag as a lock.
+class Busy {
+ public:
+  explicit Busy(std::atomic_flag& flag) : flag_(flag) {
+    while (flag_.test_and_set(std::memory_order_acquire)) flag_.wait(true, std::memory_order_relaxed);
+  }
+  ~Busy() {
+    flag_.clear(std::memory_order_release);
+    flag_.notify_one();
+  }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  std::atomic_flag& flag_;
+};
+
+inline std::shared_ptr<const Lowered> Memo::get(const Attention& attention) const {
+  const Busy lock(busy_);
+  if (!last_ || !last_->is_of(attention)) last_ = std::make_shared<const Lowered>(attention);
+  return last_;
+}
 
 }  // namespace attune::detail

@@ -11,7 +11,7 @@ namespace {
 
 /// A checked call on a device, while callbacks wait.
 struct OnDevice {
-  const Telling telling;
+  const Recording recording;
   const Checked checked;
 
   OnDevice(const Attention& attention, const What& asked) : checked(attention, asked) {

@@ -60,8 +60,8 @@ void verify_forward(const Call& call, const Verified& which, OnHost& on_host) {
   here.captures = captures;
   on_host.take(here.q, here.k, here.v, here.o, here.lse, here.max);
   const bool sizes = call.problem.q.starts_on_device() || here.kv_len.given() || here.q_offsets.given() ||
-                     here.pages.given();
-  if (sizes) on_host.take(here.cu_seqlens_q, here.cu_seqlens_kv, here.kv_len, here.q_offsets, here.pages);
+                     here.page_table.given();
+  if (sizes) on_host.take(here.cu_seqlens_q, here.cu_seqlens_kv, here.kv_len, here.q_offsets, here.page_table);
   verify_here(call, here, sizes, which);
 }
 
@@ -85,13 +85,13 @@ void verify_backward(const Call& call, const Verified& which, OnHost& on_host) {
 void verify(const Call& call, const Verified& which, void* stream) {
   if (call.q().device.kind == Device::Kind::cpu) return verify(call, which);
   if (cuda::is_captured(stream))
-    return note(watch::Noted::Of::verify, "a call that is captured into a graph is not verified");
+    return note(watch::Notice::Of::verify, "a call that is captured into a graph is not verified");
   Verified by_device = which;
   by_device.by_device = true;
   OnHost on_host(stream);
   if (call.is_forward()) return verify_forward(call, by_device, on_host);
   if (call.q().dtype == DType::f32 && !codegen::is_exact(call.exact, DType::f32))
-    return note(watch::Noted::Of::verify, "gradients whose products are of TF32 are not verified");
+    return note(watch::Notice::Of::verify, "gradients whose products are of TF32 are not verified");
   verify_backward(call, by_device, on_host);
 }
 

@@ -37,14 +37,14 @@ watch::Called fact(const Call& call, const Used& used, double seconds, Line at) 
 void Watched::report(const Checked& checked, void* stream, Whole whole) {
   const bool by_oracle = checked.target() == Target::oracle;
   if (by_oracle) used_ = {"oracle", "oracle", 0};
-  if (told_) tell(fact(checked.call(), used_, clock_->seconds(), at_));
+  if (watched_) record(fact(checked.call(), used_, clock_->seconds(), at_));
   if (!verifies_) return;
   if (whole == Whole::no)
-    note(watch::Noted::Of::verify, "a call over ranks is not verified: no rank has all of it");
+    note(watch::Notice::Of::verify, "a call over ranks is not verified: no rank has all of it");
   else if (by_oracle)
     return;
   else if (is_merged(checked.call()))
-    note(watch::Noted::Of::verify, "a call that is merged with results of another is not verified");
+    note(watch::Notice::Of::verify, "a call that is merged with results of another is not verified");
   else
     verify(checked.call(), {.rows = options().verify, .sample = next_sample(), .used = used_}, stream);
 }

@@ -12,23 +12,23 @@ namespace attune::runtime {
 /// Reports a call to callbacks, and verifies some of its rows where ATTUNE_VERIFY asks for it.
 class Watched {
  public:
-  explicit Watched(Line at) : at_(at), told_(wants(Fact::called)), verifies_(options().verify > 0) {
-    if (told_) clock_.emplace();
+  explicit Watched(Line at) : at_(at), watched_(wants(Fact::called)), verifies_(options().verify > 0) {
+    if (watched_) clock_.emplace();
   }
   /// For the engine to fill in; null where it is not needed.
-  Used* used() { return told_ || verifies_ ? &used_ : nullptr; }
+  Used* used() { return watched_ || verifies_ ? &used_ : nullptr; }
 
   enum class Whole : std::uint8_t { no, yes };
   /// `whole`: whether this program has all of the call's rows.
   void done(const Checked& checked, void* stream, Whole whole = Whole::yes) {
-    if (told_ || verifies_) report(checked, stream, whole);
+    if (watched_ || verifies_) report(checked, stream, whole);
   }
 
  private:
   void report(const Checked& checked, void* stream, Whole whole);
 
   Line at_;
-  bool told_, verifies_;
+  bool watched_, verifies_;
   std::optional<Clock> clock_;
   Used used_;
 };

@@ -116,9 +116,9 @@ void dump(const DumpOf& of, const std::function<std::vector<DumpFile>()>& files)
     std::vector<DumpFile> all = of.mod ? files_of(*of.mod) : std::vector<DumpFile>{};
     for (DumpFile& file : files()) all.push_back(std::move(file));
     if (const std::string wrong = write_folder(folder, all); !wrong.empty())
-      note(watch::Noted::Of::dump, "a kernel is not dumped: " + wrong);
+      note(watch::Notice::Of::dump, "a kernel is not dumped: " + wrong);
   } catch (const std::exception& e) {
-    note(watch::Noted::Of::dump, fmt::format("a kernel is not dumped: {}", e.what()));
+    note(watch::Notice::Of::dump, fmt::format("a kernel is not dumped: {}", e.what()));
   }
 }
 

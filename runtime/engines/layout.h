@@ -12,7 +12,7 @@ struct MatrixLayout {
   std::int64_t origin = 0, row = 0, column = 0;
 };
 
-/// q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D]; `b` of pages [pages, H, page, D] is a page.
+/// q, k, v, o and their gradients: [B, H, S, D], packed [T, H, D]; `b` of pages [pages, H, page_size, D] is a page.
 inline MatrixLayout matrix(const Tensor& t, compiler::Layout layout, std::int64_t b, std::int64_t h,
                            std::int64_t start) {
   const auto& s = t.strides;
@@ -44,7 +44,7 @@ inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
                .kv_b = p.kv_shared ? 0 : b,
                .q_len = p.q.length,
                .kv_len = p.kv.length,
-               .q_offset = p.has_q_offsets() ? p.apart->q_offsets[i] : p.q_offset,
+               .q_offset = p.has_q_offsets() ? p.per_entry->q_offsets[i] : p.q_offset,
                .kv_offset = p.kv_offset};
   if (p.q.packed()) {
     out.q_start = p.q.starts[i];
@@ -54,7 +54,7 @@ inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
     out.kv_start = p.kv.starts[i];
     out.kv_len = p.kv.starts[i + 1] - out.kv_start;
   }
-  if (p.has_kv_lens()) out.kv_len = p.apart->kv_lens[i];
+  if (p.has_kv_lens()) out.kv_len = p.per_entry->kv_lens[i];
   if (const compiler::Held* held = p.held()) {
     // Rows of memory are those of Held.
     out.q_start = out.kv_start = 0;

@@ -54,6 +54,18 @@ bool set_log(Options& options, std::string_view value) {
   return true;
 }
 
+/// A number of bytes, or of K, M or G of them.
+bool read_bytes(std::string_view value, std::uint64_t& into) {
+  constexpr std::string_view units = "KMG";
+  const std::size_t unit = units.find(value.back());
+  if (unit != std::string_view::npos) value.remove_suffix(1);
+  const auto [end, error] = std::from_chars(value.begin(), value.end(), into);
+  const std::size_t shift = unit == std::string_view::npos ? 0 : 10 * (unit + 1);
+  if (error != std::errc{} || end != value.end() || into > ~0ull >> shift) return false;
+  into <<= shift;
+  return true;
+}
+
 constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"}, jit_words{"on", "off"},
     check_words{"range", "off"};
 
@@ -90,16 +102,7 @@ constexpr std::array rows{
               "1G",
               "a number of bytes, or of K, M or G of them; 0 keeps none",
               {},
-              [](Options& options, std::string_view value) {
-                constexpr std::string_view units = "KMG";
-                const std::size_t unit = units.find(value.back());
-                if (unit != std::string_view::npos) value.remove_suffix(1);
-                const auto [end, error] = std::from_chars(value.begin(), value.end(), options.cache_bytes);
-                const std::size_t shift = unit == std::string_view::npos ? 0 : 10 * (unit + 1);
-                if (error != std::errc{} || end != value.end() || options.cache_bytes > ~0ull >> shift) return false;
-                options.cache_bytes <<= shift;
-                return true;
-              }},
+              [](Options& options, std::string_view value) { return read_bytes(value, options.cache_bytes); }},
     OptionRow{"ATTUNE_CACHE_SYSTEM",
               "a further folder of compiled kernels, for what the user's lacks; only read",
               "there is none",
@@ -151,6 +154,21 @@ constexpr std::array rows{
                 options.lineinfo = value == "1";
                 return std::ranges::find(switch_words, value) != switch_words.end();
               }},
+    OptionRow{"ATTUNE_LOADED",
+              "how many kernels of a kind stay loaded that no call is using: forwards, backwards, and those of GPUs",
+              "1024",
+              "a number",
+              {},
+              [](Options& options, std::string_view value) {
+                const auto [end, error] = std::from_chars(value.begin(), value.end(), options.loaded);
+                return error == std::errc{} && end == value.end();
+              }},
+    OptionRow{"ATTUNE_LOADED_SIZE",
+              "how much memory these may take, of each kind",
+              "256M",
+              "a number of bytes, or of K, M or G of them",
+              {},
+              [](Options& options, std::string_view value) { return read_bytes(value, options.loaded_bytes); }},
     OptionRow{"ATTUNE_LOG", "what is told on stderr, with commas between: see docs/debugging.md", "silence", "",
               log_words, set_log, true},
     OptionRow{"ATTUNE_NVRTC",

@@ -14,23 +14,25 @@
 namespace attune::runtime {
 
 struct Options {
-  std::vector<std::string> bundles{};      ///< files of kernels that were compiled beforehand
-  std::optional<codegen::Isa> cpu{};       ///< none: the widest that this CPU has
-  std::string cache{};                     ///< a folder; empty: none
-  bool cache_read_only = false;            ///< nothing in that folder is changed
-  std::uint64_t cache_bytes = 1ull << 30;  ///< limit for compiled kernels in it; 0: they are not kept
-  std::string cache_system{};              ///< a folder of compiled kernels, only read; empty: none
-  bool check_range = false;                ///< refuse calls that read captured tensors outside of them
-  std::string dump{};                      ///< a folder; empty: nothing is dumped
-  std::string emulated{};                  ///< a GPU that is emulated; empty: this machine's are used
-  bool lineinfo = false;                   ///< GPU kernels carry the lines they were written in
-  unsigned log = 0;                        ///< bits of channel_names
-  bool jit = true;                         ///< whether kernels may be compiled
-  std::string record{};                    ///< a file for what was compiled; empty: none
-  std::string nvrtc{};                     ///< empty: the usual places
-  std::string state{};                     ///< a folder for what a user's work leaves behind; empty: none
-  int threads = 1;                         ///< 1 to max_threads, including the caller's
-  int verify = 0;                          ///< rows of each result to compute again
+  std::vector<std::string> bundles{};       ///< files of kernels that were compiled beforehand
+  std::optional<codegen::Isa> cpu{};        ///< none: the widest that this CPU has
+  std::string cache{};                      ///< a folder; empty: none
+  bool cache_read_only = false;             ///< nothing in that folder is changed
+  std::uint64_t cache_bytes = 1ull << 30;   ///< limit for compiled kernels in it; 0: they are not kept
+  std::string cache_system{};               ///< a folder of compiled kernels, only read; empty: none
+  bool check_range = false;                 ///< refuse calls that read captured tensors outside of them
+  std::string dump{};                       ///< a folder; empty: nothing is dumped
+  std::string emulated{};                   ///< a GPU that is emulated; empty: this machine's are used
+  bool lineinfo = false;                    ///< GPU kernels carry the lines they were written in
+  std::size_t loaded = 1024;                ///< kernels of a kind that stay loaded
+  std::uint64_t loaded_bytes = 256u << 20;  ///< and how much they may take
+  unsigned log = 0;                         ///< bits of channel_names
+  bool jit = true;                          ///< whether kernels may be compiled
+  std::string record{};                     ///< a file for what was compiled; empty: none
+  std::string nvrtc{};                      ///< empty: the usual places
+  std::string state{};                      ///< a folder for what a user's work leaves behind; empty: none
+  int threads = 1;                          ///< 1 to max_threads, including the caller's
+  int verify = 0;                           ///< rows of each result to compute again
 };
 
 inline constexpr int max_threads = 1024;

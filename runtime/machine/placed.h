@@ -11,7 +11,7 @@ namespace attune::runtime {
 /// Returns what `body` returns. An Error without a place of its own gets the line of the call.
 template <class Body>
 auto placed(Line at, const Body& body) {
-  const Telling telling;
+  const Recording recording;
   try {
     return body();
   } catch (const Error& e) {

@@ -1,4 +1,5 @@
-// runtime/ranks/ranks.h — the plan of Shares with what ranks meet by: their transport, and what calls keep between them
+// runtime/ranks/ranks.h — the plan of a Sharding with what ranks meet by: their transport, and what calls keep between
+// them
 #pragma once
 
 #include <memory>
@@ -16,9 +17,9 @@ class DeviceRoom;
 namespace attune::detail {
 
 struct Ranks : runtime::ranks::Plan {
-  /// Ranks compare their plans. `before`: whose deal is kept, or null.
+  /// Ranks compare their plans. `before`: whose assignment is kept, or null.
   Ranks(std::span<const Attention> attentions, std::span<const Forward> wholes, Transport with,
-        const Shares::How& asked, const Ranks* before);
+        const Sharding::How& asked, const Ranks* before);
 
   Transport transport;
   /// The digests of calls on which the ranks agreed before.

@@ -15,6 +15,7 @@
 #include "codegen/llvm.h"
 #include "compiler/check.h"
 #include "compiler/lower.h"
+#include "runtime/attention/lowered.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/kernels.h"
 #include "runtime/engines/cpu/orc.h"

@@ -165,7 +165,7 @@ static void caches(void) {
   keys.v_new = &p->tv->t;
   keys.k = &tk->t;
   keys.v = &tv->t;
-  keys.pages = &table->t;
+  keys.page_table = &table->t;
   keys.kv_len = &lengths->t;
   GOOD(attune_append(&keys, NULL));
 
@@ -181,11 +181,11 @@ static void caches(void) {
   GOOD(attune_run(a, &call, NULL));
   call.k = &tk->t;
   call.v = &tv->t;
-  call.pages = &table->t;
+  call.page_table = &table->t;
   call.kv_len = &lengths->t;
   call.q_offset = 0;
   call.q_offsets = &offsets->t;
-  call.piece = 128;
+  call.fixed_split_size = 128;
   call.o = &to->t;
   call.lse = &tlse->t;
   GOOD(attune_run(a, &call, NULL));
@@ -222,7 +222,7 @@ enum { ranks = 3 };
 typedef struct {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
-  const attune_part* sent[ranks];
+  const attune_chunk* sent[ranks];
   size_t counts[ranks], taken[ranks][ranks];
   int here, round, failing, stopped;
 } hub;
@@ -244,7 +244,7 @@ static void all_here(hub* h) {
   }
   while (h->round == round) pthread_cond_wait(&h->changed, &h->mutex);
 }
-static int32_t exchange(void* user, const attune_part* send, size_t n_send, const attune_part* receive,
+static int32_t exchange(void* user, const attune_chunk* send, size_t n_send, const attune_chunk* receive,
                         size_t n_receive, void* stream) {
   seat* s = user;
   hub* h = s->hub;
@@ -287,7 +287,7 @@ static attune_transport transport_of(seat* s) {
 }
 enum { long_n = 1000 };
 // This rank's rows of [1, h, long_n, d], or back.
-static void rows_of(float* whole, float* mine, int h, const attune_stretch* held, size_t count, int back) {
+static void rows_of(float* whole, float* mine, int h, const attune_range* held, size_t count, int back) {
   for (int head = 0; head < h; ++head)
     for (size_t i = 0; i < count; ++i) {
       const size_t size = (size_t)(held[i].end - held[i].begin) * d;
@@ -303,25 +303,25 @@ static void* one_rank(void* user) {
   const attune_attention* attentions[1] = {a};
   attune_call whole = w->call;
   const attune_call* calls[1] = {&whole};
-  attune_shares *shares = NULL, *again = NULL;
+  attune_sharding *sharding = NULL, *again = NULL;
   const attune_transport transport = transport_of(s);
   attune_how how;
   memset(&how, 0, sizeof how);
   how.size = sizeof how;
-  how.deal = ATTUNE_ZIGZAG;
-  how.grain = 96;
-  GOOD(attune_shares_new(attentions, calls, 1, &transport, &how, NULL, &shares));
-  GOOD(attune_shares_new(attentions, calls, 1, NULL, NULL, shares, &again));
-  attune_shares_free(shares);  // what was made of it keeps what it needs
-  attune_stretch held[8];
+  how.assignment = ATTUNE_ZIGZAG;
+  how.block = 96;
+  GOOD(attune_sharding_new(attentions, calls, 1, &transport, &how, NULL, &sharding));
+  GOOD(attune_sharding_new(attentions, calls, 1, NULL, NULL, sharding, &again));
+  attune_sharding_free(sharding);  // what was made of it keeps what it needs
+  attune_range held[8];
   size_t count = 0, n_positions = 0, bytes = 0;
-  GOOD(attune_shares_of(again, s->rank, 1, held, 8, &count));
+  GOOD(attune_sharding_of(again, s->rank, 1, held, 8, &count));
   int64_t mine = 0;
   for (size_t i = 0; i < count; ++i) mine += held[i].end - held[i].begin;
   int32_t* positions = calloc(long_n, sizeof *positions);
-  GOOD(attune_shares_positions(again, s->rank, positions, long_n, &n_positions));
+  GOOD(attune_sharding_positions(again, s->rank, positions, long_n, &n_positions));
   CHECK((int64_t)n_positions == mine && positions[0] == held[0].begin);
-  GOOD(attune_shares_received(again, s->rank, 0, &bytes));
+  GOOD(attune_sharding_received(again, s->rank, 0, &bytes));
   CHECK(bytes > 0);
   float *q = calloc(heads * long_n * d, 4), *k = calloc(kv_heads * long_n * d, 4),
         *v = calloc(kv_heads * long_n * d, 4), *o = calloc(heads * long_n * d, 4);
@@ -340,7 +340,7 @@ static void* one_rank(void* user) {
   memset(&with, 0, sizeof with);
   with.size = sizeof with;
   with.workers = 1;
-  with.shares = again;
+  with.sharding = again;
   GOOD(attune_run(a, &call, &with));
   rows_of(w->o, o, heads, held, count, 1);
   // The gradient of the slopes for a gradient of o itself, summed over the ranks.
@@ -358,7 +358,7 @@ static void* one_rank(void* user) {
   s->hub->failing = 1;
   pthread_mutex_unlock(&s->hub->mutex);
   REFUSED(attune_run(a, &call, &with), "ranks-transport");
-  attune_shares_free(again);
+  attune_sharding_free(again);
   attune_free(a);
   void* all[] = {positions, q, k, v, o, tq, tk, tv, to, tdslope};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
@@ -406,35 +406,35 @@ static void over_ranks(void) {
   const attune_call* calls[1] = {&alone->call};
   attune_transport planning = transport_of(&seats[0]);
   planning.exchange = NULL;
-  attune_shares* shares = NULL;
+  attune_sharding* sharding = NULL;
   attune_how how;
   memset(&how, 0, sizeof how);
   how.size = sizeof how;
-  how.deal = 4;
-  REFUSED(attune_shares_new(attentions, calls, 1, &planning, &how, NULL, &shares), "bad-choice");
-  how.deal = 0;
+  how.assignment = 4;
+  REFUSED(attune_sharding_new(attentions, calls, 1, &planning, &how, NULL, &sharding), "bad-choice");
+  how.assignment = 0;
   how.groups = -1;
-  REFUSED(attune_shares_new(attentions, calls, 1, &planning, &how, NULL, &shares), "shares-how");
-  REFUSED(attune_shares_new(attentions, calls, 0, &planning, NULL, NULL, &shares), "shares-call");
-  REFUSED(attune_shares_new(attentions, calls, 1, NULL, NULL, NULL, &shares), "null-pointer");
-  REFUSED(attune_shares_new(NULL, calls, 1, &planning, NULL, NULL, &shares), "null-pointer");
-  REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, NULL), "null-pointer");
+  REFUSED(attune_sharding_new(attentions, calls, 1, &planning, &how, NULL, &sharding), "sharding-how");
+  REFUSED(attune_sharding_new(attentions, calls, 0, &planning, NULL, NULL, &sharding), "sharding-call");
+  REFUSED(attune_sharding_new(attentions, calls, 1, NULL, NULL, NULL, &sharding), "null-pointer");
+  REFUSED(attune_sharding_new(NULL, calls, 1, &planning, NULL, NULL, &sharding), "null-pointer");
+  REFUSED(attune_sharding_new(attentions, calls, 1, &planning, NULL, NULL, NULL), "null-pointer");
   calls[0] = &back;
-  REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, &shares), "bad-choice");
+  REFUSED(attune_sharding_new(attentions, calls, 1, &planning, NULL, NULL, &sharding), "bad-choice");
   calls[0] = &alone->call;
   const int32_t planned = planning.count;
   planning.count = 100000;
-  REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, &shares), "ranks-count");
+  REFUSED(attune_sharding_new(attentions, calls, 1, &planning, NULL, NULL, &sharding), "ranks-count");
   planning.count = planned;
   planning.size = 8;
-  REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, &shares), "struct-size");
+  REFUSED(attune_sharding_new(attentions, calls, 1, &planning, NULL, NULL, &sharding), "struct-size");
   planning.size = sizeof planning;
-  CHECK(!shares);
-  GOOD(attune_shares_new(attentions, calls, 1, &planning, NULL, NULL, &shares));
-  attune_shares* other = NULL;
-  REFUSED(attune_shares_new(attentions, calls, 1, &planning, NULL, shares, &other), "bad-choice");
+  CHECK(!sharding);
+  GOOD(attune_sharding_new(attentions, calls, 1, &planning, NULL, NULL, &sharding));
+  attune_sharding* other = NULL;
+  REFUSED(attune_sharding_new(attentions, calls, 1, &planning, NULL, sharding, &other), "bad-choice");
   char* text = NULL;
-  GOOD(attune_shares_explain(shares, &text));
+  GOOD(attune_sharding_explain(sharding, &text));
   CHECK(strstr(text, "3 ranks") != NULL);
   // By NCCL: what is refused without it. tests/driver and tests/python exchange by one.
   attune_nccl nccl;
@@ -458,22 +458,22 @@ static void over_ranks(void) {
   attune_nccl_free(NULL);
   attune_string_free(text);
   size_t count = 0;
-  GOOD(attune_shares_of(shares, 0, 0, NULL, 0, &count));
+  GOOD(attune_sharding_of(sharding, 0, 0, NULL, 0, &count));
   CHECK(count > 0);
-  REFUSED(attune_shares_of(shares, 3, 0, NULL, 0, &count), "ranks-count");
-  REFUSED(attune_shares_of(NULL, 0, 0, NULL, 0, &count), "null-pointer");
-  REFUSED(attune_shares_of(shares, 0, 9, NULL, 0, &count), "bad-choice");
-  REFUSED(attune_shares_positions(NULL, 0, NULL, 0, &count), "null-pointer");
-  REFUSED(attune_shares_received(shares, 0, 0, NULL), "null-pointer");
-  REFUSED(attune_shares_received(shares, 0, 1, &count), "ranks-count");
-  REFUSED(attune_shares_explain(shares, NULL), "null-pointer");
+  REFUSED(attune_sharding_of(sharding, 3, 0, NULL, 0, &count), "ranks-count");
+  REFUSED(attune_sharding_of(NULL, 0, 0, NULL, 0, &count), "null-pointer");
+  REFUSED(attune_sharding_of(sharding, 0, 9, NULL, 0, &count), "bad-choice");
+  REFUSED(attune_sharding_positions(NULL, 0, NULL, 0, &count), "null-pointer");
+  REFUSED(attune_sharding_received(sharding, 0, 0, NULL), "null-pointer");
+  REFUSED(attune_sharding_received(sharding, 0, 1, &count), "ranks-count");
+  REFUSED(attune_sharding_explain(sharding, NULL), "null-pointer");
   attune_with with;
   memset(&with, 0, sizeof with);
   with.size = sizeof with;
-  with.shares = shares;
-  REFUSED(attune_run(a, &alone->call, &with), "shares-shape");
-  attune_shares_free(shares);
-  attune_shares_free(NULL);
+  with.sharding = sharding;
+  REFUSED(attune_run(a, &alone->call, &with), "sharding-shape");
+  attune_sharding_free(sharding);
+  attune_sharding_free(NULL);
   attune_free(a);
   free(tdslope);
   pthread_mutex_destroy(&h.mutex);
@@ -560,7 +560,7 @@ static void sizes(void) {
     REFUSED(attune_run(a, &call, NULL), "struct-size");
     attune_with with;
     memset(&with, 0, sizeof with);
-    with.size = wrong[i] == sizeof what - 1 ? (uint32_t)offsetof(attune_with, shares) - 1 : wrong[i];
+    with.size = wrong[i] == sizeof what - 1 ? (uint32_t)offsetof(attune_with, sharding) - 1 : wrong[i];
     REFUSED(attune_run(a, &p->call, &with), "struct-size");
   }
   // A program with a later header: members that are not set do not matter, others are refused.

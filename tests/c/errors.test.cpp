@@ -75,7 +75,7 @@ TEST_CASE("messages about a backward that is given what a forward takes", "[c]")
   attune_call call{};
   call.size = sizeof call;
   call.pass = ATTUNE_BACKWARD;
-  call.piece = 128;
+  call.fixed_split_size = 128;
   golden_error("forward-only", message(attune_run(attention.made, &call, nullptr)));
 }
 

@@ -19,7 +19,9 @@ int specials(const char* score, const char* mask = "true") {
 }  // namespace
 
 TEST_CASE("peaks are those of data sheets", "[bound]") {
-  const auto teraflops = [](int arch, const char* name) { return card(arch, name).flops(DType::bf16, false) / 1e12; };
+  const auto teraflops = [](int arch, const char* name) {
+    return card(arch, name).flops(DType::bf16, false, Products::wgmma) / 1e12;
+  };
   CHECK(teraflops(90, "NVIDIA H200") == Approx(989).epsilon(0.01));
   CHECK(teraflops(90, "NVIDIA H100 80GB HBM3") == Approx(989).epsilon(0.01));
   CHECK(teraflops(80, "NVIDIA A100-SXM4-80GB") == Approx(312).epsilon(0.01));

@@ -14,14 +14,14 @@
 namespace attune::codegen {
 namespace {
 
-std::vector<std::string> chosen(const KernelSpec& spec, const ModFacts& facts = {}) {
+std::vector<std::string> chosen(const KernelSpec& spec, const Traits& facts = {}) {
   std::vector<std::string> out;
   for (const KernelChoice& c : choose(spec, facts).choices)
     out.push_back(fmt::format("{} {} x {}", c.plan.kernel->name, c.plan.tile.m, c.plan.tile.n));
   return out;
 }
 
-/// A member that the page's Tile alone has; 0: none.
+/// A member that the source's Tile alone has; 0: none.
 int said(const KernelPlan& plan, std::string_view name) {
   const auto found = std::ranges::find(plan.tile.own, name, [](const auto& one) { return one.first; });
   return found == plan.tile.own.end() ? 0 : found->second;
@@ -50,14 +50,14 @@ TEST_CASE("every width has kernels, and the portable one is the last", "[choose]
 TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(chosen({}).front() == "forward_sm90 128 x 128");
   CHECK(choose({}, {}).story.empty());
-  const auto story = [](const KernelSpec& spec, const ModFacts& facts = {}) { return story_of(choose(spec, facts)); };
+  const auto story = [](const KernelSpec& spec, const Traits& facts = {}) { return story_of(choose(spec, facts)); };
   CHECK(story({.arch = 80}).find("compute capability 9.0") != std::string::npos);
   CHECK(story({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
-  CHECK(story({.boxes = false}).find("multiples of 16 bytes") != std::string::npos);
-  CHECK(story({}, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
-  CHECK(story({}, {.has_prob = true, .prob_linear = true}).empty());
+  CHECK(story({.tma = false}).find("multiples of 16 bytes") != std::string::npos);
+  CHECK(story({}, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
+  CHECK(story({}, {.has_prob = true, .linear_prob = true}).empty());
 }
 
 TEST_CASE("kernels are as exact as is asked for, and else as their type makes them", "[choose]") {
@@ -92,7 +92,7 @@ TEST_CASE("short sequences take narrower tiles where these are faster", "[choose
   CHECK(m(CoverKind::full, Length::to_1k) == 192);
 }
 
-TEST_CASE("what spills is followed by another tile, not by other turns", "[choose]") {
+TEST_CASE("what spills is followed by another tile, not by another order of issue", "[choose]") {
   for (const int d : {64, 128})
     for (const auto cover : {CoverKind::full, CoverKind::causal, CoverKind::listed})
       for (const auto mod : {ModKind::scaled, ModKind::affine, ModKind::heavy}) {
@@ -101,7 +101,7 @@ TEST_CASE("what spills is followed by another tile, not by other turns", "[choos
           for (std::size_t j = 0; j < i; ++j) {
             Variant here = variant_of(all[i].plan);
             const Variant before = variant_of(all[j].plan);
-            if (before.of("turns")) here.set("turns", *before.of("turns"));
+            if (before.of("issue_order")) here.set("issue_order", *before.of("issue_order"));
             CHECK(here != before);
           }
       }
@@ -137,8 +137,8 @@ TEST_CASE("heads share tiles where there are few queries, and nothing that lanes
     for (const KernelChoice& c : all.choices) {
       CHECK(c.plan.tile.heads == heads);
       CHECK(c.plan.tile.queries() == c.plan.tile.m / heads);
-      const std::string page = kernel_source(parts, c.plan).text;
-      CHECK(page.find(fmt::format("heads = {};", heads)) != std::string::npos);
+      const std::string source = kernel_source(parts, c.plan).text;
+      CHECK(source.find(fmt::format("heads = {};", heads)) != std::string::npos);
     }
     return heads == 8;
   };
@@ -165,10 +165,10 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
                                           {1, 128, true},
                                           {3, 8, false},
                                           {0, 8, true}})
-    CHECK(few_rows(q_len, group) == few);
+    CHECK(is_decode(q_len, group) == few);
   for (int d = 1; d <= 256; ++d)
     for (const int arch : {80, 86, 90, 100, 120}) {
-      const KernelSpec spec{.arch = arch, .d = d, .dv = 257 - d, .few = true};
+      const KernelSpec spec{.arch = arch, .d = d, .dv = 257 - d, .decode = true};
       const KernelChoices all = choose(spec, {});
       const KernelChoice& first = all.choices.front();
       CHECK(first.plan.kernel->name == "decode_sm80");
@@ -180,9 +180,10 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       const Preference same{variant_of(first.plan), true, ""};
       CHECK(choose(spec, {}, {}, &same).refused.empty());
     }
-  // Where entries are told apart, or keys summed in pieces, no other kernel follows, even if it spills less.
-  CHECK(choose({.few = true}, {}).choices.size() > 1);
-  for (const KernelSpec& spec : {KernelSpec{.apart = true, .few = true}, KernelSpec{.pieces = true, .few = true}})
+  // Where entries are told apart, or there is a fixed split size, no other kernel follows, even if it spills less.
+  CHECK(choose({.decode = true}, {}).choices.size() > 1);
+  for (const KernelSpec& spec :
+       {KernelSpec{.per_entry = true, .decode = true}, KernelSpec{.fixed_split = true, .decode = true}})
     for (const KernelChoice& c : choose(spec, {}).choices) CHECK(c.plan.kernel->name == "decode_sm80");
   // Steps of 32 keys at the usual width, where the ring has room for them; then of 16, for mods that would spill.
   const auto steps = [](const KernelSpec& spec) {
@@ -191,53 +192,53 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       if (c.plan.kernel->name == "decode_sm80") out.push_back(c.plan.tile.n);
     return out;
   };
-  CHECK(steps({.few = true}) == std::vector{32, 16});
-  CHECK(steps({.pieces = true, .few = true}) == std::vector{16});
-  CHECK(steps({.before = true, .few = true}) == std::vector{16});
-  CHECK(steps({.arch = 86, .few = true}) == std::vector{16});
-  CHECK(steps({.d = 64, .dv = 64, .few = true}) == std::vector{32});
-  CHECK(choose({.pieces = true}, {}).choices.back().plan.kernel->takes_any);
+  CHECK(steps({.decode = true}) == std::vector{32, 16});
+  CHECK(steps({.fixed_split = true, .decode = true}) == std::vector{16});
+  CHECK(steps({.before = true, .decode = true}) == std::vector{16});
+  CHECK(steps({.arch = 86, .decode = true}) == std::vector{16});
+  CHECK(steps({.d = 64, .dv = 64, .decode = true}) == std::vector{32});
+  CHECK(choose({.fixed_split = true}, {}).choices.back().plan.kernel->takes_any);
   // Where queries are many, the kernel that takes any call finds what entries have of their own.
   for (const int arch : {80, 90, 120})
     for (const bool paged : {false, true}) {
-      const KernelChoices all = choose({.arch = arch, .apart = true, .paged = paged}, {});
+      const KernelChoices all = choose({.arch = arch, .per_entry = true, .paged = paged}, {});
       for (const KernelChoice& c : all.choices) {
         CHECK(c.plan.kernel->takes_any);
-        CHECK(said(c.plan, "apart") == 1);
+        CHECK(said(c.plan, "per_entry") == 1);
         CHECK(said(c.plan, "paged") == int{paged});
       }
       if (arch == 90) CHECK(story_of(all).find("not forward_sm90: entries have lengths") != std::string::npos);
     }
-  const auto why = [](KernelSpec spec, const ModFacts& facts = {}) {
-    spec.few = true;
+  const auto why = [](KernelSpec spec, const Traits& facts = {}) {
+    spec.decode = true;
     const KernelChoices all = choose(spec, facts);
     CHECK(all.choices.front().plan.kernel->name != "decode_sm80");
     return story_of(all);
   };
   CHECK(why({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
   CHECK(why({.load = 8}).find("by 16 bytes") != std::string::npos);
-  CHECK(why({}, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
+  CHECK(why({}, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
   const Preference only{variant("decode_sm80"), true, ""};
   CHECK_THROWS_AS(choose({}, {}, {}, &only), Error);
   // Of calls that it is not made for, nothing is said.
   CHECK(choose({}, {}).story.empty());
 }
 
-TEST_CASE("keys of e4m3 are read by the kernel of few queries, and by no other", "[choose]") {
+TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choose]") {
   for (int d = 16; d <= 256; d += 16)
     for (const int arch : {80, 86, 90, 120}) {
-      const KernelSpec spec{.arch = arch, .d = d, .dv = 272 - d, .narrow = true, .few = true};
+      const KernelSpec spec{.arch = arch, .d = d, .dv = 272 - d, .fp8_kv = true, .decode = true};
       const KernelChoices all = choose(spec, {});
       REQUIRE(all.choices.size() == 1);
       const KernelPlan& plan = all.choices[0].plan;
       CHECK(plan.kernel->name == "decode_sm80");
-      CHECK(said(plan, "narrow") == 1);
+      CHECK(said(plan, "fp8_kv") == 1);
       CHECK(plan.tile.d == (d + 31) / 32 * 32);
       CHECK(plan.tile.dv == (spec.dv + 31) / 32 * 32);
       CHECK(all.choices[0].shared_bytes <= most_shared(arch));
       CHECK(all.story.back() == "not forward_sm80: it reads k and v in the type of q");
     }
-  const auto refusal = [](const KernelSpec& spec, const ModFacts& facts = {}) -> std::string {
+  const auto refusal = [](const KernelSpec& spec, const Traits& facts = {}) -> std::string {
     try {
       choose(spec, facts);
     } catch (const Error& e) {
@@ -245,13 +246,14 @@ TEST_CASE("keys of e4m3 are read by the kernel of few queries, and by no other",
     }
     return "nothing";
   };
-  CHECK(refusal({.narrow = true}) ==
+  CHECK(refusal({.fp8_kv = true}) ==
         "engine-type: decode_sm80: it is for queries that are 16 rows at most, times the heads that share keys; "
         "forward_e4m3_sm90: its products are of e4m3, and q holds bf16; forward_sm90: it reads k and v in the type of "
         "q; forward_sm80: it reads k and v in the type of q");
-  CHECK(refusal({.arch = 80, .narrow = true, .few = true, .load = 8}).find("engine-type: decode_sm80: it reads") == 0);
-  CHECK(refusal({.narrow = true, .few = true}, {.has_prob = true, .prob_linear = false}).find("engine-type") == 0);
-  CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .narrow = true, .few = true}).find("engine-type") == 0);
+  CHECK(refusal({.arch = 80, .fp8_kv = true, .decode = true, .load = 8}).find("engine-type: decode_sm80: it reads") ==
+        0);
+  CHECK(refusal({.fp8_kv = true, .decode = true}, {.has_prob = true, .linear_prob = false}).find("engine-type") == 0);
+  CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .fp8_kv = true, .decode = true}).find("engine-type") == 0);
 }
 
 TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' calls do not see", "[choose]") {
@@ -267,7 +269,7 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
     }
   }
   CHECK(story_of(choose({}, {})).find("e4m3") == std::string::npos);
-  const auto refusal = [](const KernelSpec& spec, const ModFacts& facts = {}) -> std::string {
+  const auto refusal = [](const KernelSpec& spec, const Traits& facts = {}) -> std::string {
     try {
       choose(spec, facts);
     } catch (const Error& e) {
@@ -285,34 +287,34 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   CHECK(refusal(other).find("it takes heads up to 128 wide, and D is 144 and Dv is 128") != std::string::npos);
   other = usual, other.out = DType::f32;
   CHECK(refusal(other).find("it writes o as bf16 or f16, not as f32") != std::string::npos);
-  other = usual, other.boxes = false;
-  CHECK(refusal(other).find("forward_e4m3_sm90: the copy engine") != std::string::npos);
-  CHECK(refusal(usual, {.has_prob = true, .prob_linear = false}).find("not a multiple of p") != std::string::npos);
-  // Few queries too: the kernel of few reads q as 16 bits.
-  other = usual, other.few = true;
+  other = usual, other.tma = false;
+  CHECK(refusal(other).find("forward_e4m3_sm90: TMA") != std::string::npos);
+  CHECK(refusal(usual, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
+  // Decode too: its kernel reads q as 16 bits.
+  other = usual, other.decode = true;
   CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
 }
 
-TEST_CASE("values of e4m3 are turned round before where many tiles of queries read them all", "[choose]") {
-  const auto turned = [](CoverKind cover, Length length, bool packed = false) {
+TEST_CASE("values of e4m3 are transposed before where many tiles of queries read them all", "[choose]") {
+  const auto transposed = [](CoverKind cover, Length length, bool packed = false) {
     const KernelSpec spec{.dtype = DType::e4m3, .packed = packed};
-    return choose(spec, {}, {.cover = cover, .length = length}).choices.front().plan.tile.turned;
+    return choose(spec, {}, {.cover = cover, .length = length}).choices.front().plan.tile.transposed;
   };
-  CHECK(turned(CoverKind::full, Length::longer));
-  CHECK(turned(CoverKind::full, Length::longer, true));
-  CHECK_FALSE(turned(CoverKind::full, Length::to_4k));
-  CHECK_FALSE(turned(CoverKind::causal, Length::longer));
+  CHECK(transposed(CoverKind::full, Length::longer));
+  CHECK(transposed(CoverKind::full, Length::longer, true));
+  CHECK_FALSE(transposed(CoverKind::full, Length::to_4k));
+  CHECK_FALSE(transposed(CoverKind::causal, Length::longer));
   // A tile that is asked for by name may have it or not.
   for (const bool packed : {false, true})
     for (const int value : {0, 1})
       for (const int n : {32, 96, 128}) {
         const KernelSpec spec{.dtype = DType::e4m3, .d = 64, .dv = 80, .packed = packed};
-        const Preference preference{variant(fmt::format("forward_e4m3_sm90:n={},turned={}", n, value)), true, ""};
+        const Preference preference{variant(fmt::format("forward_e4m3_sm90:n={},transposed={}", n, value)), true, ""};
         const KernelPlan plan = choose(spec, {}, {}, &preference).choices.front().plan;
-        CHECK(plan.tile.turned == (value == 1));
-        const std::string page = turn_source(plan).text;
-        CHECK(page.find(fmt::format("n = {}, dv = 96", n)) != std::string::npos);
-        CHECK(page.find(packed ? "Layout::packed" : "Layout::dense") != std::string::npos);
+        CHECK(plan.tile.transposed == (value == 1));
+        const std::string source = transpose_source(plan).text;
+        CHECK(source.find(fmt::format("n = {}, dv = 96", n)) != std::string::npos);
+        CHECK(source.find(packed ? "Layout::packed" : "Layout::dense") != std::string::npos);
       }
 }
 
@@ -338,7 +340,7 @@ TEST_CASE("calls are of the kind that their expressions make them", "[choose]") 
 TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the portable kernels, and says why",
           "[choose]") {
   for (const Way way : {Way::queries, Way::keys}) {
-    const auto why = [&](const KernelSpec& spec, const ModFacts& facts = {}) {
+    const auto why = [&](const KernelSpec& spec, const Traits& facts = {}) {
       const KernelChoices all = choose(spec, facts, {}, nullptr, kernels(way));
       CHECK((all.choices.front().plan.kernel->takes_any) == !all.story.empty());
       return all.story.empty() ? "" : all.story.front();
@@ -359,7 +361,7 @@ TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the por
     CHECK(with([](KernelSpec& s) { s.arch = 80; }).find("compute capability") != std::string::npos);
     CHECK(with([](KernelSpec& s) { s.dtype = DType::f32; }).find("bf16 or f16") != std::string::npos);
     CHECK(with([](KernelSpec& s) { s.packed = true; }).find("packed") != std::string::npos);
-    CHECK(with([](KernelSpec& s) { s.boxes = false; }).find("copy engine") != std::string::npos);
+    CHECK(with([](KernelSpec& s) { s.tma = false; }).find("TMA") != std::string::npos);
     CHECK(why(wide, {.has_prob = true}).find("prob mod") != std::string::npos);
     CHECK(why(wide, {.listed = true}).find("lists") != std::string::npos);
     CHECK(why(wide, {.has_terms = true}).find("captured") != std::string::npos);
@@ -367,7 +369,7 @@ TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the por
 }
 
 TEST_CASE("Hopper's whole backward gives gradients of captured tensors that are sums along diagonals", "[choose]") {
-  const auto ways = [](const ModFacts& facts, const KernelSpec& spec = {}) {
+  const auto ways = [](const Traits& facts, const KernelSpec& spec = {}) {
     return ways_of_backward(spec, facts).size();
   };
   CHECK(ways({}) == 1);
@@ -382,12 +384,12 @@ TEST_CASE("Hopper's whole backward gives gradients of captured tensors that are 
 
 TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
   const std::vector<std::string> usual = chosen({});
-  const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,turns=2,dynamic=1"), false, ""};
+  const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,issue_order=2,dynamic=1"), false, ""};
   const KernelChoices all = choose({}, {}, {}, &preference);
   CHECK(all.refused.empty());
   REQUIRE(all.choices.size() == usual.size() + 1);
   CHECK(variant_of(all.choices[0].plan).text() ==
-        "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,turns=2,dynamic=1");
+        "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,issue_order=2,dynamic=1");
   CHECK(all.choices[0].shared_bytes <= 227 * 1024);
   for (std::size_t i = 0; i < usual.size(); ++i)
     CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel->name, all.choices[i + 1].plan.tile.m,
@@ -395,7 +397,7 @@ TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]
 }
 
 TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]") {
-  const auto refused = [](std::string_view text, const KernelSpec& spec = {}, const ModFacts& facts = {}) {
+  const auto refused = [](std::string_view text, const KernelSpec& spec = {}, const Traits& facts = {}) {
     const Preference preference{variant(text), false, ""};
     const KernelChoices all = choose(spec, facts, {}, &preference);
     CHECK(all.choices.size() == choose(spec, facts).choices.size());
@@ -403,8 +405,7 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
     CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
     return all.refused;
   };
-  CHECK(refused("forward_sm91")
-            .find("there are latent_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
+  CHECK(refused("forward_sm91").find("there are mla_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
         std::string::npos);
   CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
   CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
@@ -472,22 +473,22 @@ TEST_CASE("what no kernel takes is refused", "[choose]") {
   CHECK(refusal({.d = 576, .dv = 512}) == "engine-width");
 }
 
-TEST_CASE("latent heads have a kernel of their own", "[choose]") {
-  CHECK(is_latent(576, 512, true));
-  CHECK(!is_latent(576, 512, false));
-  CHECK(!is_latent(128, 64, true));
-  const KernelSpec usual{.d = latent_d, .dv = latent_dv, .apart = true, .latent = true, .pairs = true, .heads = 64};
-  const auto cluster = [](const KernelSpec& spec, const ModFacts& facts) {
+TEST_CASE("MLA has a kernel of its own", "[choose]") {
+  CHECK(is_mla(576, 512, true));
+  CHECK(!is_mla(576, 512, false));
+  CHECK(!is_mla(128, 64, true));
+  const KernelSpec usual{.d = mla_d, .dv = mla_dv, .per_entry = true, .mla = true, .two_row_blocks = true, .heads = 64};
+  const auto cluster = [](const KernelSpec& spec, const Traits& facts) {
     const KernelChoices all = choose(spec, facts);
     REQUIRE(all.choices.size() == 1);
-    CHECK(all.choices[0].plan.kernel->name == "latent_sm90");
+    CHECK(all.choices[0].plan.kernel->name == "mla_sm90");
     CHECK(all.choices[0].shared_bytes <= 227 * 1024);
     return all.choices[0].plan.tile.cluster;
   };
-  const ModFacts shares{.shares_tiles = true};
+  const Traits shares{.shares_tiles = true};
   CHECK(cluster(usual, shares) == 2);
   CHECK(cluster(usual, {}) == 1);
-  const auto refused = [&](auto change, std::string_view why, ModFacts facts = {.shares_tiles = true}) {
+  const auto refused = [&](auto change, std::string_view why, Traits facts = {.shares_tiles = true}) {
     KernelSpec spec = usual;
     change(spec);
     try {
@@ -502,13 +503,13 @@ TEST_CASE("latent heads have a kernel of their own", "[choose]") {
   refused([](KernelSpec& s) { s.arch = 80; }, "compute capability 9.0");
   refused([](KernelSpec& s) { s.d = 320; }, "576");
   refused([](KernelSpec& s) { s.dtype = s.out = DType::f32; }, "q, k and v hold f32");
-  refused([](KernelSpec& s) { s.narrow = true; }, "the type of q");
-  refused([](KernelSpec& s) { s.boxes = false; }, "multiples of 16");
+  refused([](KernelSpec& s) { s.fp8_kv = true; }, "the type of q");
+  refused([](KernelSpec& s) { s.tma = false; }, "multiples of 16");
   refused([](KernelSpec& s) { s.paged = true, s.page_rows = 4; }, "a multiple of 8 rows");
-  refused([](KernelSpec& s) { s.pieces = true; }, "pieces");
-  refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .prob_linear = false});
+  refused([](KernelSpec& s) { s.fixed_split = true; }, "fixed split");
+  refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .linear_prob = false});
   for (const auto& [group, heads] : {std::pair{1, 1}, {3, 4}, {16, 16}, {40, 64}, {64, 64}, {128, 64}})
-    CHECK(latent_heads_to_share(group) == heads);
+    CHECK(mla_heads_to_share(group) == heads);
 }
 
 TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]") {
@@ -517,21 +518,21 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
   const GpuParts parts = gpu_parts(lowered, true);
   for (const KernelSpec& spec :
        {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16}, KernelSpec{.d = 64, .dv = 160},
-        KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .few = true},
-        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .few = true},
-        KernelSpec{.before = true, .pieces = true, .heads = 2, .few = true},
-        KernelSpec{.d = 48, .dv = 80, .narrow = true, .few = true},
+        KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .decode = true},
+        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .decode = true},
+        KernelSpec{.before = true, .fixed_split = true, .heads = 2, .decode = true},
+        KernelSpec{.d = 48, .dv = 80, .fp8_kv = true, .decode = true},
         KernelSpec{.dtype = DType::e4m3, .d = 128, .dv = 128}, KernelSpec{.dtype = DType::e4m3, .d = 40, .dv = 80},
-        KernelSpec{.arch = 86, .d = 256, .dv = 64, .narrow = true, .before = true, .few = true},
-        KernelSpec{.d = 576, .dv = 512, .apart = true, .latent = true, .heads = 16}})
+        KernelSpec{.arch = 86, .d = 256, .dv = 64, .fp8_kv = true, .before = true, .decode = true},
+        KernelSpec{.d = 576, .dv = 512, .per_entry = true, .mla = true, .heads = 16}})
     for (const KernelChoice& c : choose(spec, parts.facts).choices) {
       Source source = kernel_source(parts, c.plan);
       const bool copied = c.plan.kernel->name == "forward_sm90" || c.plan.kernel->name == "forward_e4m3_sm90";
       const std::string shared = copied                                 ? "Shared90"
                                  : c.plan.kernel->name == "decode_sm80" ? "SharedDecode"
-                                 : c.plan.kernel->name == "latent_sm90" ? "SharedLatent"
+                                 : c.plan.kernel->name == "mla_sm90"    ? "SharedMla"
                                                                         : "Shared80";
-      const int aligned = copied || shared == "SharedLatent" ? 1024 : 0;
+      const int aligned = copied || shared == "SharedMla" ? 1024 : 0;
       // Without the kernel itself, which takes a second or two to compile.
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";

@@ -1,4 +1,4 @@
-// tests/codegen/device.test.cpp — generated pages on a GPU, pair by pair, against eval; lists of tiles against every
+// tests/codegen/device.test.cpp — generated sources on a GPU, pair by pair, against eval; lists of tiles against every
 // pair
 #include <cmath>
 #include <cstring>

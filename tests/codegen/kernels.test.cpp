@@ -27,14 +27,14 @@ using runtime::cuda::Binary;
 struct Row {
   KernelSpec spec;
   std::string variant;  ///< of the fast kernel
-  /// Bytes it may spill: for the widest rows of the portable kernel, no further tile spills less; latent heads have one
+  /// Bytes it may spill: for the widest rows of the portable kernel, no further tile spills less; MLA has one
   /// tile, whose results take 128 registers a thread.
   int spills = 0;
   bool slow = false;  ///< takes several seconds to compile rather than one
   /// Takes the mods of examples alone: its kernel leaves mods few registers, and no other follows it.
   bool golden = false;
 
-  bool portable() const { return !spec.boxes; }
+  bool portable() const { return !spec.tma; }
 };
 
 /// Every tile of a fast kernel, for all kinds of calls.
@@ -58,27 +58,28 @@ std::vector<Row> rows() {
     const int width = bytes * d;  // of a row
     for (const int arch : {80, 90, 120})
       out.push_back(
-          {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .boxes = false, .exact = bytes == 4},
+          {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .tma = false, .exact = bytes == 4},
            .variant = {},
            .spills = width <= 256 ? 0 : 48,
            .slow = width >= 256});
   }
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
-      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .few = true}, .variant = "decode_sm80", .slow = d > 64});
+      out.push_back(
+          {.spec = {.arch = arch, .d = d, .dv = dv, .decode = true}, .variant = "decode_sm80", .slow = d > 64});
   for (const auto& [d, dv] : {std::pair{48, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
-      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .narrow = true, .few = true},
+      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .fp8_kv = true, .decode = true},
                      .variant = "decode_sm80",
                      .slow = d > 64});
   for (const bool pairs : {false, true})
-    out.push_back({.spec = {.d = codegen::latent_d,
-                            .dv = codegen::latent_dv,
-                            .apart = true,
-                            .latent = true,
+    out.push_back({.spec = {.d = codegen::mla_d,
+                            .dv = codegen::mla_dv,
+                            .per_entry = true,
+                            .mla = true,
                             .page_rows = 64,
-                            .pairs = pairs},
-                   .variant = "latent_sm90",
+                            .two_row_blocks = pairs},
+                   .variant = "mla_sm90",
                    .spills = 48,
                    .golden = true});
   const std::size_t others = out.size();
@@ -114,17 +115,17 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (number % 2 && row.spec.dtype == DType::e4m3) row.spec.out = DType::f16;
   row.spec.max = number % 5 == 0;
   row.spec.packed = number % 3 == 0;
-  row.spec.heads = 1 << number % (row.spec.latent ? 7 : row.spec.few ? 5 : 4);
-  row.spec.paged = (row.spec.few || row.spec.latent) && number % 2;
-  row.spec.pieces = row.spec.few && number % 4 < 2;
-  row.spec.before = number % 7 == 2 || (row.spec.few && number % 4 == 1);
+  row.spec.heads = 1 << number % (row.spec.mla ? 7 : row.spec.decode ? 5 : 4);
+  row.spec.paged = (row.spec.decode || row.spec.mla) && number % 2;
+  row.spec.fixed_split = row.spec.decode && number % 4 < 2;
+  row.spec.before = number % 7 == 2 || (row.spec.decode && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.load = 0;
-  if (row.portable()) row.spec.apart = number % 3 == 1, row.spec.paged = row.spec.apart && number % 2;
+  if (row.portable()) row.spec.per_entry = number % 3 == 1, row.spec.paged = row.spec.per_entry && number % 2;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);
-  if ((row.spec.dtype == DType::e4m3 || row.spec.latent) && !parts.facts.prob_linear) return;  // refused
-  row.spec.before = row.spec.before && parts.facts.prob_linear;                                // likewise
+  if ((row.spec.dtype == DType::e4m3 || row.spec.mla) && !parts.facts.linear_prob) return;  // refused
+  row.spec.before = row.spec.before && parts.facts.linear_prob;                             // likewise
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
-  if (!row.portable() && !row.spec.latent) {
+  if (!row.portable() && !row.spec.mla) {
     // The fast kernel does not take every Mod; the portable one does.
     const auto is_portable = [](const KernelChoice& c) { return c.plan.kernel->takes_any; };
     if (is_portable(candidates.front())) return;
@@ -160,7 +161,7 @@ bool is_golden(const CorpusMod& mod) {
   return std::ranges::find(names, mod.name) != names.end();
 }
 
-/// Half of the rows, each with another mod. Slow rows take architectures in turn. forward_page.test.cpp compiles every
+/// Half of the rows, each with another mod. Slow rows take architectures in turn. kernel_source.test.cpp compiles every
 /// mod with a small kernel.
 void rotate(std::size_t half) {
   if (skips_compiling()) return;
@@ -223,7 +224,7 @@ void rotate_backward(std::size_t half) {
                           .d = d,
                           .dv = d,
                           .packed = i % 4 == 0,
-                          .boxes = false,
+                          .tma = false,
                           .load = i % 5 ? 16 : 0,
                           .exact = type == DType::f32},
                          64, true);
@@ -248,18 +249,18 @@ void rotate_backward(std::size_t half) {
 TEST_CASE("the kernels that append, clear and combine compile without spills for every architecture", "[cuda]") {
   if (skips_compiling()) return;
   for (const int arch : {80, 86, 90, 100, 120})
-    for (const codegen::Source& page :
+    for (const codegen::Source& source :
          {codegen::append_source(arch), codegen::clear_source(arch), codegen::copy_rows_source(arch),
           codegen::add_parts_source(arch), codegen::merge_parts_source(arch)})
-      CHECK(flaw(runtime::cuda::compile(page), 0) == "");
+      CHECK(flaw(runtime::cuda::compile(source), 0) == "");
 }
 
-TEST_CASE("the kernel that turns values round compiles without spills for every tile", "[cuda]") {
+TEST_CASE("the kernel that transposes values compiles without spills for every tile", "[cuda]") {
   if (skips_compiling()) return;
   for (const auto& [n, dv] : {std::pair{128, 128}, {32, 128}, {96, 96}, {160, 96}, {224, 64}, {256, 32}})
     for (const bool packed : {false, true}) {
       const codegen::KernelPlan plan{.spec = {.dtype = DType::e4m3, .packed = packed}, .tile = {.n = n, .dv = dv}};
-      CHECK(flaw(runtime::cuda::compile(codegen::turn_source(plan)), 0) == "");
+      CHECK(flaw(runtime::cuda::compile(codegen::transpose_source(plan)), 0) == "");
     }
 }
 

@@ -358,6 +358,48 @@ TEST_CASE("rows are packed by panels, bf16 two rows a unit", "[kit]") {
       }
 }
 
+TEST_CASE("a row's dot has the bits of the product of its two rows", "[kit]") {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (const LoadedKit& kit : kits())
+    for (const std::int64_t rows : {0, 1, 3, 4, 7, 12})
+      for (const std::int64_t columns : {0, 1, 15, 64, 121}) {
+        if (kit.is_bf16()) continue;  // their products sum pairs
+        INFO(kit.name() << ", " << rows << " x " << columns);
+        const std::int64_t row = columns + 3, nr = kit.tiling.nr, mr = kit.tiling.mr;
+        const auto size = static_cast<std::size_t>(rows * row);
+        const Guarded<float> a(size), b(size), into(static_cast<std::size_t>(rows));
+        for (float& x : a) x = normal(random);
+        for (float& x : b) x = normal(random);
+        const RowDots dots{
+            .a = a.data(), .b = b.data(), .row = row, .rows = rows, .columns = columns, .into = into.data()};
+        kit.find<RowDotsFn>(kit_symbol::row_dots)(&dots);
+        CHECK(into.front_untouched());
+        for (std::int64_t r = 0; r < rows; ++r) {
+          // One block of a product, whose rows are a's and whose columns are b's.
+          std::vector<float> left(static_cast<std::size_t>(mr * columns)),
+              right(static_cast<std::size_t>(columns * nr)), c(static_cast<std::size_t>(mr * nr));
+          for (std::int64_t i = 0; i < columns; ++i) {
+            left[static_cast<std::size_t>(i)] = a[r * row + i];
+            right[static_cast<std::size_t>(i * nr)] = b[r * row + i];
+          }
+          const Product product{.a = left.data(),
+                                .a_row = columns,
+                                .b = right.data(),
+                                .b_k = nr,
+                                .b_panel = columns * nr,
+                                .c = c.data(),
+                                .c_row = nr,
+                                .groups = 1,
+                                .panels = 1,
+                                .k = columns,
+                                .keep = nullptr};
+          kit.find<ProductFn>(kit_symbol::product)(&product);
+          CHECK(into[r] == c[0]);
+        }
+      }
+}
+
 TEST_CASE("matrices are transposed", "[kit]") {
   for (const LoadedKit& kit : kits())
     for (const auto& [rows, columns] : {std::pair(0, 16), std::pair(16, 16), std::pair(48, 32), std::pair(16, 80)}) {

@@ -3,8 +3,8 @@
 #include <limits>
 #include <vector>
 
-#include "codegen/page.h"
 #include "codegen/source.h"
+#include "codegen/source_text.h"
 #include "ir/print.h"
 #include "tests/catch.h"
 #include "tests/nvrtc.h"
@@ -67,16 +67,16 @@ TEST_CASE("operations on nothing but literals compile for GPUs", "[cuda]") {
   for (const int arch : {80, 90})
     for (const bool exact : {false, true}) {
       const std::string space = exact ? "exact" : "fast";
-      const codegen::Source page{
+      const codegen::Source source{
           .name = "literals",
           .text = fmt::format("#include \"codegen/cuda/contract/ops.cuh\"\nnamespace attune::{} {{\n__global__ void "
                               "literals(float* to) {{\n"
                               "  const auto into = [&](auto x) {{ *to++ = float(f32(x)); }};\n{}}}\n}}\n",
                               space, body),
-          .options = codegen::page_options(arch, exact),
+          .options = codegen::source_options(arch, exact),
           .symbol = fmt::format("attune::{}::literals", space)};
-      INFO(page.text);
-      const runtime::cuda::Binary binary = runtime::cuda::compile(page);
+      INFO(source.text);
+      const runtime::cuda::Binary binary = runtime::cuda::compile(source);
       CHECK(binary.warnings.empty());
     }
 }

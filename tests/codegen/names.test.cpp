@@ -1,4 +1,4 @@
-// tests/codegen/names.test.cpp — a user's names never collide with those of a page, of the device files or of CUDA
+// tests/codegen/names.test.cpp — a user's names never collide with those of a source, of the device files or of CUDA
 #include <fmt/format.h>
 #include <set>
 
@@ -7,7 +7,7 @@
 #include "codegen/gpu_parts.h"
 #include "codegen/headers.h"
 #include "codegen/kernel.h"
-#include "codegen/page.h"
+#include "codegen/source_text.h"
 #include "compiler/lower.h"
 #include "ir/names.h"
 #include "ir/parse.h"
@@ -39,7 +39,7 @@ std::set<std::string> device_identifiers() {
 /// Every name worth trying that the language does not reserve.
 std::vector<std::string> names() {
   std::set<std::string> all = device_identifiers();
-  for (const std::string_view words : {cpp_words, c_words, cuda_words, page_words, nvrtc_macros})
+  for (const std::string_view words : {cpp_words, c_words, cuda_words, source_words, nvrtc_macros})
     all.merge(identifiers(words));
   std::erase_if(all, [](const std::string& name) { return ir::is_reserved(name); });
   return {all.begin(), all.end()};
@@ -53,7 +53,7 @@ std::string joined(std::span<const std::string> names, std::string_view form, st
 }
 
 /// A Mod with a name for each capture, parameter and let. Captures become fields of heads; those in the mask become
-/// fields of rows and columns, and summaries in the page of the cover.
+/// fields of rows and columns, and summaries in the source of the cover.
 compiler::LoweredMod named(std::span<const std::string> captures, std::size_t in_mask,
                            std::span<const std::string> ints, std::span<const std::string> floats,
                            std::span<const std::string> lets) {
@@ -76,23 +76,23 @@ void compiles(const codegen::Source& source) {
 
 }  // namespace
 
-TEST_CASE("no identifier of the device files begins as the names in pages that come from the user's", "[cuda]") {
+TEST_CASE("no identifier of the device files begins as the names in sources that come from the user's", "[cuda]") {
   for (const std::string& name : device_identifiers()) {
     INFO(name);
-    CHECK_FALSE(name.starts_with(codegen::page_name("")));
-    CHECK(name.find("_of_" + codegen::page_name("")) == std::string::npos);
+    CHECK_FALSE(name.starts_with(codegen::source_name("")));
+    CHECK(name.find("_of_" + codegen::source_name("")) == std::string::npos);
   }
 }
 
-TEST_CASE("a user's names never meet the page's", "[cuda]") {
+TEST_CASE("a user's names never meet the source's", "[cuda]") {
   if (skips_compiling()) return;
   const std::vector<std::string> all = names();
   CHECK(all.size() > 1000);
-  // Each name is used once in each of the four ways: pages take neighbouring quarters of a window that wraps around.
+  // Each name is used once in each of the four ways: sources take neighbouring quarters of a window that wraps around.
   constexpr std::size_t each = 200;
   std::vector<std::string> round = all;
   round.insert(round.end(), all.begin(), all.begin() + 4 * each);
-  // NVRTC checks all functions of a page's struct, called or not. A kernel that calls none compiles much faster.
+  // NVRTC checks all functions of a source's struct, called or not. A kernel that calls none compiles much faster.
   std::string includes;
   for (const codegen::Header& header : codegen::headers()) includes += fmt::format("#include \"{}\"\n", header.name);
   const std::string text =

@@ -1,4 +1,4 @@
-// tests/codegen/probe.cuh — a kernel that shows what a generated page makes of every pair, one thread each
+// tests/codegen/probe.cuh — a kernel that shows what a generated source makes of every pair, one thread each
 //
 // In: q holds s and k holds p, f32 [b, h, q, kv]. Out: o holds {exponent, rest, keep, prob} a pair, and lse {sink,
 // begin, end, full_begin, full_end} a row, whose bands are those of tiles of m queries.

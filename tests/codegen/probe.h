@@ -1,4 +1,4 @@
-// tests/codegen/probe.h — a Mod as the page of the kernel in probe.cuh
+// tests/codegen/probe.h — a Mod as the source of the kernel in probe.cuh
 #pragma once
 
 #include "codegen/kernel.h"

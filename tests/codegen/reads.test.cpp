@@ -19,11 +19,11 @@ const std::vector<CorpusCapture> captures{{"table", DType::f32, {64}},
                                           {"of_head", DType::f32, {4, 28}},
                                           {"doc", DType::i32, {28}, Fill::documents}};
 
-codegen::Source page(const std::string& score, const std::string& mask = "true", bool wide = false) {
+codegen::Source source_of(const std::string& score, const std::string& mask = "true", bool offsets64 = false) {
   const Made made = make({.name = "reads", .score = score, .mask = mask, .captures = captures}, 1);
   const compiler::LoweredMod lowered = compiler::lower(made.attention);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
-  return codegen::kernel_source(parts, codegen::choose({.wide = wide}, parts.facts).choices[0].plan);
+  return codegen::kernel_source(parts, codegen::choose({.offsets64 = offsets64}, parts.facts).choices[0].plan);
 }
 bool has(const codegen::Source& source, const std::string& text) { return source.text.find(text) != std::string::npos; }
 
@@ -33,24 +33,24 @@ TEST_CASE("reads whose indices are linear in q and kv go unclamped within a tile
   for (const std::string score : {"s + table[q - kv + 31]", "s + bias[q, kv]", "s + bias[kv - q, q - kv + 5]",
                                   "s + of_head[h * 3, q - kv] * table[kv - q + 5]"}) {
     INFO(score);
-    CHECK(has(page(score), "is_inside"));
+    CHECK(has(source_of(score), "is_inside"));
   }
   for (const std::string score : {"s + table[q * kv]", "s + table[doc[q] - kv]", "s + table[abs(q - kv)]",
                                   "s + table[kv + 2 * q]", "s + table[q - kv] * table[max(q, kv)]", "s + table[h]"}) {
     INFO(score);
-    CHECK_FALSE(has(page(score), "is_inside"));
+    CHECK_FALSE(has(source_of(score), "is_inside"));
   }
   // Masks are evaluated in partial tiles only, where nothing is known about indices.
-  CHECK_FALSE(has(page("s", "table[q - kv + 31] > 0.0f"), "is_inside"));
+  CHECK_FALSE(has(source_of("s", "table[q - kv + 31] > 0.0f"), "is_inside"));
 }
 
 TEST_CASE("lanes share columns that read captured tensors", "[reads]") {
-  CHECK(has(page("s + of_head[h, kv]"), "in_scores = true"));
-  CHECK(has(page("s", "doc[q] == doc[kv]"), "in_scores = false"));
-  CHECK_FALSE(has(page("s + f32(kv - q)"), "of_lane"));
+  CHECK(has(source_of("s + of_head[h, kv]"), "in_scores = true"));
+  CHECK(has(source_of("s", "doc[q] == doc[kv]"), "in_scores = false"));
+  CHECK_FALSE(has(source_of("s + f32(kv - q)"), "of_lane"));
 }
 
-TEST_CASE("offsets are as wide as tensors need", "[reads]") {
+TEST_CASE("offsets are as offsets64 as tensors need", "[reads]") {
   Tensor t;
   t.rank = 2;
   t.shape = {3, 1000};
@@ -66,9 +66,9 @@ TEST_CASE("offsets are as wide as tensors need", "[reads]") {
   CHECK_FALSE(codegen::reach_far(std::span(&t, 1)));
 
   if (skips_compiling()) return;
-  for (const bool wide : {false, true}) {
-    const codegen::Source source = page("s + bias[q, kv] + of_head[h, kv]", "doc[q] == doc[kv]", wide);
-    CHECK(has(source, "long long") == wide);
+  for (const bool offsets64 : {false, true}) {
+    const codegen::Source source = source_of("s + bias[q, kv] + of_head[h, kv]", "doc[q] == doc[kv]", offsets64);
+    CHECK(has(source, "long long") == offsets64);
     CHECK_NOTHROW(runtime::cuda::compile(source));
   }
 }

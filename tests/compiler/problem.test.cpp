@@ -365,7 +365,7 @@ Forward paged() {
   Forward c = apart();
   c.k = at(1, single, {4, 2, 5, 16});
   c.v = at(2, single, {4, 2, 5, 32});
-  c.pages = Tensor(table, DType::i32, {2, 2});
+  c.page_table = Tensor(table, DType::i32, {2, 2});
   return c;
 }
 
@@ -383,8 +383,8 @@ Forward mixed() {
 TEST_CASE("lengths and positions of entries", "[problem]") {
   const Problem p = check(plain, apart(), {});
   CHECK(p.kv.length == 9);
-  CHECK(p.apart->kv_lens == std::vector<std::int64_t>{9, 0});
-  CHECK(p.apart->q_offsets == std::vector<std::int32_t>{8, 100});
+  CHECK(p.per_entry->kv_lens == std::vector<std::int64_t>{9, 0});
+  CHECK(p.per_entry->q_offsets == std::vector<std::int32_t>{8, 100});
   CHECK(p.kv_offset == 5);
   Forward wide = apart();
   std::int64_t of_64[]{3, 4};
@@ -393,7 +393,7 @@ TEST_CASE("lengths and positions of entries", "[problem]") {
 
   const Problem in_pages = check(plain, paged(), {});
   CHECK(in_pages.kv.paged());
-  CHECK(in_pages.apart->page == 5);
+  CHECK(in_pages.per_entry->page_size == 5);
   CHECK(in_pages.batch == 2);
   CHECK(in_pages.kv.length == 9);
   Forward whole = paged();
@@ -412,7 +412,7 @@ TEST_CASE("lengths and positions of entries", "[problem]") {
   Forward own = packed();
   std::int32_t shorter[]{4, 0};
   own.kv_len = Tensor(shorter, DType::i32, {2});
-  CHECK(check(plain, own, {}).apart->kv_lens == std::vector<std::int64_t>{4, 0});
+  CHECK(check(plain, own, {}).per_entry->kv_lens == std::vector<std::int64_t>{4, 0});
 }
 
 TEST_CASE("lengths and positions that make no sense are refused", "[problem]") {
@@ -432,8 +432,8 @@ TEST_CASE("lengths and positions that make no sense are refused", "[problem]") {
   refuses_apart("kv-offset", [](Forward& c) { c.kv_offset = -1; });
   refuses_apart("too-long.kv_offset", [](Forward& c) { c.kv_offset = std::numeric_limits<std::int32_t>::max(); });
   refuses_apart("tensor-alias.kv_len", [](Forward& c) { c.o.data = c.kv_len.data; });
-  refuses_apart("piece", [](Forward& c) { c.piece = 100; });
-  refuses_apart("piece.negative", [](Forward& c) { c.piece = -128; });
+  refuses_apart("fixed-split-size", [](Forward& c) { c.fixed_split_size = 100; });
+  refuses_apart("fixed-split-size.negative", [](Forward& c) { c.fixed_split_size = -128; });
   golden_error("kv-len.packed", refused<Forward>(packed(), [](Forward& c) {
                  static std::int32_t more[]{9, 1};
                  c.kv_len = Tensor(more, DType::i32, {2});
@@ -445,17 +445,17 @@ TEST_CASE("pages that make no sense are refused", "[problem]") {
     golden_error(name, refused<Forward>(paged(), spoil));
   };
   static std::int32_t many[]{11, 0};
-  refuses_paged("pages.type", [](Forward& c) { c.pages.dtype = DType::i64; });
-  refuses_paged("pages.rank", [](Forward& c) { c.pages = Tensor(table, DType::i32, {4}); });
-  refuses_paged("pages.batch", [](Forward& c) { c.pages.shape[0] = 1; });
-  refuses_paged("tensor-device.pages", [](Forward& c) { c.pages.device = Device::cuda(); });
-  refuses_paged("pages.cu-seqlens", [](Forward& c) { c.cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3}); });
-  refuses_paged("kv-batch.pages", [](Forward& c) { c.v.shape[0] = 5; });
+  refuses_paged("page-table.type", [](Forward& c) { c.page_table.dtype = DType::i64; });
+  refuses_paged("page-table.rank", [](Forward& c) { c.page_table = Tensor(table, DType::i32, {4}); });
+  refuses_paged("page-table.batch", [](Forward& c) { c.page_table.shape[0] = 1; });
+  refuses_paged("tensor-device.page-table", [](Forward& c) { c.page_table.device = Device::cuda(); });
+  refuses_paged("page-table.cu-seqlens", [](Forward& c) { c.cu_seqlens_kv = Tensor(starts_kv, DType::i32, {3}); });
+  refuses_paged("kv-batch.page-table", [](Forward& c) { c.v.shape[0] = 5; });
   refuses_paged("page-size", [](Forward& c) { c.v.shape[2] = 4; });
   refuses_paged("page-size.none", [](Forward& c) { c.k.shape[2] = c.v.shape[2] = 0; });
-  refuses_paged("kv-len.pages", [](Forward& c) { c.kv_len.data = many; });
-  refuses_paged("tensor-rank.pages", [](Forward& c) { c.k = at(1, single, {20, 2, 16}); });
-  refuses_paged("too-long.pages", [](Forward& c) {
+  refuses_paged("kv-len.page-table", [](Forward& c) { c.kv_len.data = many; });
+  refuses_paged("tensor-rank.page-table", [](Forward& c) { c.k = at(1, single, {20, 2, 16}); });
+  refuses_paged("too-long.page-table", [](Forward& c) {
     c.kv_len = {};
     c.k.shape[2] = c.v.shape[2] = std::int64_t{1} << 35;
     c.k.strides = c.v.strides = {};

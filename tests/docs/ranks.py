@@ -66,10 +66,10 @@ def size(n):
     return f"{n >> 20}M" if n >= 1 << 20 else f"{n >> 10}k"
 
 
-def deals(simulate):
+def assignments(simulate):
     rows = []
     for mask in ("causal", "window", "documents of 2k", "documents of 8k", "documents of 32k", "packed of 2k"):
-        found = {d["deal"]: d for d in simulate(mask, 1 << 17)["deals"]}
+        found = {d["assignment"]: d for d in simulate(mask, 1 << 17)["assignments"]}
         best = min(found, key=lambda d: found[d]["ms"])
         rows.append([mask] + [f"{found[d]['load']:.2f}, {percent(found[d]['of_gather'])}" for d in
                               ("contiguous", "zigzag", "greedy")] + [best])
@@ -82,9 +82,9 @@ def schedules(simulate):
         for length in (1 << 17, 1 << 15, 1 << 14):
             said = simulate("causal", length, "--heads", heads)
             found = {(s["travel"], s["groups"]): s for s in said["schedules"]}
-            shares = [found[key]["of_ideal"] for key in (("gather", 1), ("gather", 4), ("ring", 1), ("heads", 1))]
+            sharding = [found[key]["of_ideal"] for key in (("gather", 1), ("gather", 4), ("ring", 1), ("heads", 1))]
             rows.append([f"{size(length)}, {heads}", f"{found['gather', 1]['most_received'] / 1e6:.0f} MB",
-                         *map(percent, shares)])
+                         *map(percent, sharding)])
     return table(["length, heads", "gathered", "gather, 1 group", "gather, 4 groups", "ring", "heads"], rows)
 
 
@@ -93,16 +93,16 @@ def many(simulate):
     for mask in ("causal", "window", "documents of 32k", "packed of 8k"):
         for ranks in (4, 16, 64, 256, 1024):
             said = simulate(mask, 1 << 20, "--ranks", ranks)
-            best, taken = said["deals"][0], said["schedules"][0]
+            best, taken = said["assignments"][0], said["schedules"][0]
             groups = f" in {taken['groups']}" if taken["groups"] > 1 else ""
-            rows.append([mask, ranks, best["deal"], taken["travel"] + groups, f"{best['load']:.2f}",
+            rows.append([mask, ranks, best["assignment"], taken["travel"] + groups, f"{best['load']:.2f}",
                          f"{taken['most_received'] / 1e6:.0f} MB", milliseconds(taken["ms"]), percent(taken["of_ideal"])])
-    return table(["mask", "ranks", "deal", "schedule", "load", "received", "time", "of ideal"], rows)
+    return table(["mask", "ranks", "assignment", "schedule", "load", "received", "time", "of ideal"], rows)
 
 
 with tempfile.TemporaryDirectory() as temporary:
     simulator, wrong = Simulator(str(Path(sys.argv[1]).resolve()), Path(temporary)), []
-    made = {"deals": deals, "schedules": schedules, "many": many}
+    made = {"assignments": assignments, "schedules": schedules, "many": many}
 
     def replaced(match):
         new = made.pop(match[2])(simulator)

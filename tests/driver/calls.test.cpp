@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <iterator>
 #include <random>
 #include <string>
@@ -15,6 +16,7 @@
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/oracle/verify_rows.h"
+#include "runtime/machine/options.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/golden.h"
@@ -209,23 +211,23 @@ TEST_CASE("a cover is for calls of its mask, however exact they are", "[driver]"
   CHECK(fake::launches().size() == 1);
 }
 
-TEST_CASE("a cold kernel has its parts derived once and each candidate's page written once", "[driver][cold]") {
+TEST_CASE("a cold kernel has its parts derived once and each candidate's source written once", "[driver][cold]") {
   const Call call;
   const Attention causal = call.causal(0.625f);
   const auto compiled = runtime::cuda::compiled_kernels(), derived = codegen::gpu_parts_derived(),
-             written = codegen::kernel_pages_written();
+             written = codegen::kernel_sources_written();
   causal.run(call.forward);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 1);
   CHECK(codegen::gpu_parts_derived() == derived + 1);
-  CHECK(codegen::kernel_pages_written() == written + 1);
+  CHECK(codegen::kernel_sources_written() == written + 1);
   causal.run(call.forward);
   CHECK(codegen::gpu_parts_derived() == derived + 1);
-  CHECK(codegen::kernel_pages_written() == written + 1);
+  CHECK(codegen::kernel_sources_written() == written + 1);
   // The kernel that writes its lists needs no parts of its own.
   call.documents(0.625f).run(call.forward);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 3);
   CHECK(codegen::gpu_parts_derived() == derived + 2);
-  CHECK(codegen::kernel_pages_written() == written + 2);
+  CHECK(codegen::kernel_sources_written() == written + 2);
 }
 
 TEST_CASE("a call on a device is told with its kernel and its workspace", "[driver]") {
@@ -540,6 +542,50 @@ TEST_CASE("what would be loaded during a capture is refused, and what is there i
   driver().cuStreamDestroy(stream);
 }
 
+TEST_CASE("kernels that no call uses are unloaded when their stream is done with them, but for those of graphs",
+          "[driver]") {
+  if (!runtime::set_option("ATTUNE_LOADED", "4")) {
+    std::puts("[skip] options were read before: run this case alone");
+    return;
+  }
+  const Call call;
+  const runtime::cuda::Current current(0);
+  std::array<cu::Stream, 2> streams{};
+  for (cu::Stream& one : streams) driver().cuStreamCreate(&one, cu::stream_non_blocking);
+  float number = 10;
+  const auto run = [&](float by, cu::Stream on) { call.causal(by).run(call.forward, {.stream = on}); };
+  const auto run_others = [&](int count, cu::Stream on) {
+    for (int i = 0; i < count; ++i) run(number += 1, on);
+  };
+  run_others(40, streams[0]);
+  // The first two stay, four are kept, and as many may wait for the stream.
+  const int loaded = fake::calls("cuLibraryLoadData"), unloaded = fake::calls("cuLibraryUnload");
+  CHECK(loaded - unloaded <= 2 + 4 + 2);
+
+  // In a graph, on two streams, or on a stream that does not come again: these stay, or wait.
+  run(1, streams[0]);
+  cu::Graph graph = nullptr;
+  driver().cuStreamBeginCapture(streams[0], cu::CaptureMode::relaxed);
+  run(1, streams[0]);
+  driver().cuStreamEndCapture(streams[0], &graph);
+  run(2, streams[0]);
+  run(2, streams[1]);
+  fake::forget();
+  run_others(20, streams[0]);
+  run(1, streams[0]);
+  run(2, streams[1]);
+  CHECK(fake::calls("cuLibraryLoadData") == 20);
+
+  // A stream that is not done keeps what it runs.
+  fake::stick(0);
+  fake::forget();
+  run_others(20, streams[0]);
+  CHECK(fake::calls("cuLibraryUnload") == 0);
+  fake::stick(-1);
+  driver().cuGraphDestroy(graph);
+  for (const cu::Stream one : streams) driver().cuStreamDestroy(one);
+}
+
 TEST_CASE("calls with a cover are captured, and so is the cover where it is given memory", "[driver]") {
   const Call call;
   const Attention documents = call.documents();
@@ -612,7 +658,7 @@ TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "
   CHECK(code_of([&] { documents.run(call.forward); }) == "nothing");
 }
 
-TEST_CASE("lengths, positions and pages have a kernel for few queries, and the portable one for others", "[driver]") {
+TEST_CASE("lengths, positions and page tables have a decode kernel, and the portable one for others", "[driver]") {
   const Device gpu = device_of(90);
   const auto numbers = gpu.array<std::int32_t>({2});
   const auto table = gpu.array<std::int32_t>({2, 3});
@@ -630,7 +676,7 @@ TEST_CASE("lengths, positions and pages have a kernel for few queries, and the p
   const std::function<void(Forward&)> changes[] = {lengths,
                                                    {[&](Forward& call) { call.q_offsets = numbers; }},
                                                    {[&](Forward& call) { call.kv_offset = 3; }},
-                                                   {[&](Forward& call) { call.pages = table; }}};
+                                                   {[&](Forward& call) { call.page_table = table; }}};
   for (const auto& change : changes) {
     fits(with(bf16(), causal, 4, change), "decode_sm80", 227 << 10);
     for (const std::int64_t many : {5, 64, 65, 300})
@@ -645,13 +691,13 @@ TEST_CASE("lengths, positions and pages have a kernel for few queries, and the p
   fits(with(bf16(), plain, 1, lengths), "decode_sm80", 227 << 10);
 }
 
-TEST_CASE("pieces are for few queries, and refused in words for others", "[driver]") {
+TEST_CASE("a fixed split size is for decode, and refused in words for others", "[driver]") {
   const Device gpu = device_of(90);
   const Attention causal{.mask = mods::causal()};
   const auto call = [&](std::int64_t q_len) {
     const auto q = gpu.array<bf16>({2, 8, q_len, 64}), k = gpu.array<bf16>({2, 2, 100, 64}),
                o = gpu.array<bf16>({2, 8, q_len, 64});
-    causal.run({.q = q, .k = k, .v = k, .o = o, .piece = 256}, Line{});
+    causal.run({.q = q, .k = k, .v = k, .o = o, .fixed_split_size = 256}, Line{});
   };
   call(4);
   tests::golden_error("engine-call", tests::refusal([&] { call(5); }).what());
@@ -667,7 +713,7 @@ TEST_CASE("keys of e4m3 are read by one kernel, and refused in words where it ta
     const auto table = gpu.array<std::int32_t>({2, 9});
     const Tensor kept(memory.data(), DType::e4m3, {pages ? 9 : 2, 1, 64, d}, {64 * row, 64 * row, row, 1}, gpu);
     fake::forget();
-    causal.run({.q = q, .k = kept, .v = kept, .o = o, .pages = pages ? Tensor(table) : Tensor()}, Line{});
+    causal.run({.q = q, .k = kept, .v = kept, .o = o, .page_table = pages ? Tensor(table) : Tensor()}, Line{});
     const auto launches = fake::launches();
     REQUIRE(launches.size() == (arch < 90 ? 1 : 2));
     return launches.back();
@@ -718,23 +764,23 @@ TEST_CASE("queries, keys and values of e4m3 get a kernel of their own on Hopper,
         std::string::npos);
 }
 
-TEST_CASE("values of e4m3 are turned round by a launch before, in the call's workspace", "[driver]") {
+TEST_CASE("values of e4m3 are transposed by a launch before, in the call's workspace", "[driver]") {
   const Device gpu = device_of(90);
   constexpr std::int64_t batch = 2, heads = 4, kv_heads = 2, length = 5000, d = 128;
   const auto q = gpu.array<e4m3>({batch, heads, length, d}), kept = gpu.array<e4m3>({batch, kv_heads, length, d});
   const auto o = gpu.array<bf16>({batch, heads, length, d});
-  const codegen::Preference asked{codegen::variant("forward_e4m3_sm90:n=128,turned=1"), true, ""};
+  const codegen::Preference asked{codegen::variant("forward_e4m3_sm90:n=128,transposed=1"), true, ""};
   const auto launched = [&](const Attention& attention, const Forward& call, const codegen::Preference* preference) {
     runtime::run(attention, call, preference, {});
     fake::forget();
     runtime::run(attention, call, preference, {});
     return fake::launches();
   };
-  const auto turned = [&](const Forward& call, std::int64_t tiles) {
+  const auto transposed = [&](const Forward& call, std::int64_t tiles) {
     const Attention plain;
     const auto launches = launched(plain, call, &asked);
     REQUIRE(launches.size() == 2);
-    CHECK(launches[0].kernel.find("turn_values_sm90") != std::string::npos);
+    CHECK(launches[0].kernel.find("transpose_v_sm90") != std::string::npos);
     CHECK(launches[0].blocks == tiles);
     CHECK_FALSE(launches[0].early);
     CHECK(launches[1].kernel.find("forward_e4m3_sm90") != std::string::npos);
@@ -742,19 +788,20 @@ TEST_CASE("values of e4m3 are turned round by a launch before, in the call's wor
     CHECK(fake::calls("cuMemAllocAsync") == 1);
   };
   Forward call{.q = q, .k = kept, .v = kept, .o = o};
-  turned(call, batch * kv_heads * 40);
-  // Keys that all entries share are turned once.
+  transposed(call, batch * kv_heads * 40);
+  // Keys that all entries share are transposed once.
   const Tensor one(kept.data(), DType::e4m3, {1, kv_heads, length, d}, {}, gpu);
   call.k = call.v = one;
-  turned(call, kv_heads * 40);
+  transposed(call, kv_heads * 40);
   // Sequences have places for their tiles.
   const auto starts = Device::cpu().array<std::int32_t>({3});
   starts.data()[1] = 4500, starts.data()[2] = length;
   const Tensor packed_q(q.data(), DType::e4m3, {length, heads, d}, {}, gpu),
       packed_k(kept.data(), DType::e4m3, {length, kv_heads, d}, {}, gpu),
       packed_o(o.data(), DType::bf16, {length, heads, d}, {}, gpu);
-  turned({.q = packed_q, .k = packed_k, .v = packed_k, .o = packed_o, .cu_seqlens_q = starts, .cu_seqlens_kv = starts},
-         kv_heads * (length / 128 + 2));
+  transposed(
+      {.q = packed_q, .k = packed_k, .v = packed_k, .o = packed_o, .cu_seqlens_q = starts, .cu_seqlens_kv = starts},
+      kv_heads * (length / 128 + 2));
   // Left to attune, they are where all keys of a long call are read.
   call.k = call.v = kept;
   CHECK(launched({}, call, nullptr).size() == 2);
@@ -794,21 +841,21 @@ TEST_CASE("a call that is merged with another's has a kernel of its own", "[driv
     }
 }
 
-TEST_CASE("keys that are summed in pieces have a part for each, in the call's workspace", "[driver]") {
+TEST_CASE("keys that are split at fixed places have a part for each, in the call's workspace", "[driver]") {
   const Device gpu = device_of(90);
   constexpr std::int64_t batch = 3, heads = 8, kv_heads = 2, length = 1000, d = 64;
   const auto q = gpu.array<bf16>({batch, heads, 1, d}), k = gpu.array<bf16>({batch, kv_heads, length, d}),
              o = gpu.array<bf16>({batch, heads, 1, d});
   const Attention plain;
-  const auto bytes = [&](std::int64_t piece) {
+  const auto bytes = [&](std::int64_t fixed_split_size) {
     Forward call{.q = q, .k = k, .v = k, .o = o};
-    call.piece = piece;
+    call.fixed_split_size = fixed_split_size;
     return static_cast<std::int64_t>(plain.workspace(call));
   };
   // Rows of f32 and the sums of each; an arrival for each of the six tiles, of four heads each.
-  const auto parts = [&](std::int64_t pieces) { return batch * kv_heads * pieces * 4 * (d + 4) * 4; };
+  const auto parts = [&](std::int64_t splits) { return batch * kv_heads * splits * 4 * (d + 4) * 4; };
   const auto is_about = [](std::int64_t got, std::int64_t wanted) { return got >= wanted && got <= wanted + 512; };
-  // A block of eight warps, of 32 keys each, divides pieces of 256.
+  // A block of eight warps, of 32 keys each, divides splits of 256.
   CHECK(is_about(bytes(128), parts(4)));
   CHECK(is_about(bytes(256), parts(4)));
   CHECK(is_about(bytes(384), parts(2)));
@@ -816,7 +863,7 @@ TEST_CASE("keys that are summed in pieces have a part for each, in the call's wo
   CHECK(bytes(1024) <= 512);
   CHECK(bytes(std::int64_t{1} << 40) <= 512);
   Forward call{.q = q, .k = k, .v = k, .o = o};
-  call.piece = 256;
+  call.fixed_split_size = 256;
   plain.prepare(call);
   fake::forget();
   plain.run(call);
@@ -828,15 +875,15 @@ TEST_CASE("keys that are summed in pieces have a part for each, in the call's wo
   CHECK(fake::calls("cuMemsetD32Async") == 0);
 }
 
-TEST_CASE("where all tiles of few queries stay whole, or two blocks share each, nothing is cleared before and nothing "
+TEST_CASE("where all decode tiles stay whole, or two blocks share each, nothing is cleared before and nothing "
           "added up behind",
           "[driver]") {
   const Device gpu = device_of(90);
   const std::int64_t sms = runtime::cuda::facts(gpu.index).sms;
   const Attention plain, causal{.mask = mods::causal()};
   const auto lengths = gpu.array<std::int32_t>({2 * sms});
-  const auto launched = [&](const Attention& attention, std::int64_t batch, bool latent, bool own_lengths = false) {
-    const std::int64_t d = latent ? 576 : 64, dv = latent ? 512 : 64;
+  const auto launched = [&](const Attention& attention, std::int64_t batch, bool mla, bool own_lengths = false) {
+    const std::int64_t d = mla ? 576 : 64, dv = mla ? 512 : 64;
     const auto q = gpu.array<bf16>({batch, 8, 1, d}), k = gpu.array<bf16>({batch, 1, 2048, d}),
                o = gpu.array<bf16>({batch, 8, 1, dv});
     Tensor v = k.tensor(), kv_len = lengths.tensor();
@@ -849,20 +896,20 @@ TEST_CASE("where all tiles of few queries stay whole, or two blocks share each, 
     for (const auto& one : launches) CHECK(one.early);
     return launches.size();
   };
-  for (const bool latent : {false, true}) {
-    CHECK(launched(plain, sms, latent) == 1);
-    CHECK(launched(plain, sms - sms / 20, latent) == 1);
-    CHECK(launched(plain, 2 * sms, latent) == 1);
+  for (const bool mla : {false, true}) {
+    CHECK(launched(plain, sms, mla) == 1);
+    CHECK(launched(plain, sms - sms / 20, mla) == 1);
+    CHECK(launched(plain, 2 * sms, mla) == 1);
     // Two parts of each.
-    CHECK(launched(plain, sms / 2, latent) == (latent ? 2 : 1));
-    if (!latent) {
+    CHECK(launched(plain, sms / 2, mla) == (mla ? 2 : 1));
+    if (!mla) {
       CHECK(fake::launches().back().cluster == 2);
       CHECK(fake::launches().back().blocks == sms / 2 * 2);
     }
-    CHECK(launched(plain, 1, latent) == 2);
-    CHECK(launched(plain, sms + 1, latent) == 2);    // equal stretches
-    CHECK(launched(plain, sms, latent, true) == 2);  // the device knows
-    CHECK(launched(causal, sms, latent) == 2);
+    CHECK(launched(plain, 1, mla) == 2);
+    CHECK(launched(plain, sms + 1, mla) == 2);    // equal ranges
+    CHECK(launched(plain, sms, mla, true) == 2);  // the device knows
+    CHECK(launched(causal, sms, mla) == 2);
   }
 }
 
@@ -871,9 +918,14 @@ TEST_CASE("appending is one launch, a block a new row, captured once its kernel 
   const auto k_new = gpu.array<float>({5, 2, 64}), v_new = gpu.array<float>({5, 2, 32});
   const auto k = gpu.array<bf16>({9, 2, 16, 64}), v = gpu.array<bf16>({9, 2, 16, 32});
   const auto starts = gpu.array<std::int32_t>({4}), lengths = gpu.array<std::int32_t>({3}),
-             pages = gpu.array<std::int32_t>({3, 3});
-  const Append call{
-      .k_new = k_new, .v_new = v_new, .k = k, .v = v, .pages = pages, .kv_len = lengths, .cu_seqlens = starts};
+             page_table = gpu.array<std::int32_t>({3, 3});
+  const Append call{.k_new = k_new,
+                    .v_new = v_new,
+                    .k = k,
+                    .v = v,
+                    .page_table = page_table,
+                    .kv_len = lengths,
+                    .cu_seqlens = starts};
   const runtime::cuda::Current current(gpu.index);
   cu::Stream stream = nullptr;
   cu::Graph graph = nullptr;
@@ -899,7 +951,7 @@ TEST_CASE("appending is one launch, a block a new row, captured once its kernel 
   fake::forget();
   const Tensor none(k_new.data(), DType::f32, {3, 2, 0, 64}, {}, gpu),
       no_v(v_new.data(), DType::f32, {3, 2, 0, 32}, {}, gpu);
-  append({.k_new = none, .v_new = no_v, .k = k, .v = v, .pages = pages, .kv_len = lengths});
+  append({.k_new = none, .v_new = no_v, .k = k, .v = v, .page_table = page_table, .kv_len = lengths});
   CHECK(fake::launches().empty());
 }
 

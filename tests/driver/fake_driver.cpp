@@ -53,9 +53,10 @@ struct Object {
   std::string name;
   bool capturing = false;
   bool stuck = false;
-  int number = 0;  ///< of a stream, or of an event's latest record
+  int number = 0;             ///< of a stream, or of an event's latest record
+  Object* library = nullptr;  ///< of a kernel
 };
-/// Objects not destroyed yet: attune never unloads what it has loaded.
+/// Objects not destroyed yet.
 std::set<Object*>& objects = *new std::set<Object*>;
 template <class Handle>
 Handle handle(std::string name = {}) {
@@ -160,9 +161,9 @@ Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 Result cuCtxEnablePeerAccess(cu::Context, unsigned) { return Result::success; }
 
 Result take(cu::Address* into, std::size_t bytes) {
-  constexpr std::size_t grain = 256, most = std::size_t{1} << 32;
+  constexpr std::size_t block = 256, most = std::size_t{1} << 32;
   if (bytes > most) return Result::out_of_memory;
-  *into = reinterpret_cast<cu::Address>(std::aligned_alloc(grain, (bytes + grain) / grain * grain));
+  *into = reinterpret_cast<cu::Address>(std::aligned_alloc(block, (bytes + block) / block * block));
   const std::lock_guard lock(mutex);
   live.insert(*into);
   return Result::success;
@@ -212,6 +213,15 @@ Result cuStreamQuery(cu::Stream) { return Result::success; }
 Result cuStreamIsCapturing(cu::Stream stream, cu::Capture* status) {
   return give(status, stream_of(stream).capturing ? cu::Capture::active : cu::Capture::none);
 }
+Result cuStreamGetId(cu::Stream stream, unsigned long long* id) {
+  const std::lock_guard lock(mutex);
+  return give(id, static_cast<unsigned long long>(number_of(stream)));
+}
+Result cuThreadExchangeStreamCaptureMode(cu::CaptureMode* mode) {
+  thread_local cu::CaptureMode of_thread = cu::CaptureMode::global;
+  std::swap(of_thread, *mode);
+  return Result::success;
+}
 Result cuStreamBeginCapture(cu::Stream stream, cu::CaptureMode) {
   stream_of(stream).capturing = true;
   return Result::success;
@@ -247,10 +257,19 @@ Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, 
   if (std::memcmp(image, "\177ELF", 4) != 0) return Result::invalid_image;
   return give(library, handle<cu::Library>());
 }
-Result cuLibraryUnload(cu::Library library) { return destroy(library); }
-// Kernels live as long as the process: attune unloads none.
-Result cuLibraryGetKernel(cu::Kernel* kernel, cu::Library, const char* name) {
-  return give(kernel, handle<cu::Kernel>(name));
+Result cuLibraryUnload(cu::Library library) {
+  const std::lock_guard lock(mutex);
+  std::erase_if(objects, [library](Object* one) {
+    if (one != &object(library) && one->library != &object(library)) return false;
+    delete one;
+    return true;
+  });
+  return Result::success;
+}
+Result cuLibraryGetKernel(cu::Kernel* kernel, cu::Library library, const char* name) {
+  give(kernel, handle<cu::Kernel>(name));
+  object(*kernel).library = &object(library);
+  return Result::success;
 }
 Result cuKernelGetFunction(cu::Function* function, cu::Kernel kernel) {
   return give(function, reinterpret_cast<cu::Function>(kernel));
@@ -260,6 +279,7 @@ Result cuKernelSetAttribute(cu::KernelAttribute, int, cu::Kernel, cu::Device) { 
 Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void** arguments, void**) {
   constexpr std::size_t most = 1000;
   const std::lock_guard lock(mutex);
+  if (!objects.contains(&object(function))) return Result::invalid_value;  // it was unloaded
   give_step(config->stream, "launches " + object(function).name);
   if (launched.size() >= most) return Result::success;
   Launch& one = launched.emplace_back();

@@ -1,4 +1,4 @@
-// tests/driver/fake_nvrtc.cpp — a libnvrtc.so.13 that compiles nothing: a kernel's binary is its page, and spills
+// tests/driver/fake_nvrtc.cpp — a libnvrtc.so.13 that compiles nothing: a kernel's binary is its source, and spills
 // nothing
 #include <cstddef>
 #include <cstring>

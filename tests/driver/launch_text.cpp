@@ -29,7 +29,7 @@ class Text {
     const bool of_backward = kind == "backward" && kernel.find("forward") == std::string::npos;
     repeats_ = repeats_ && of_backward;
     if (kernel == "set" || kernel == "copy") return line("to", place(args));
-    if (kernel == "turn_values_sm90") return turn(*static_cast<const TurnArgs*>(args));
+    if (kernel == "transpose_v_sm90") return transpose(*static_cast<const TransposeArgs*>(args));
     if (kernel == "clear") return clear(*static_cast<const ClearArgs*>(args));
     if (kernel == "cover") return cover(*static_cast<const CoverArgs*>(args));
     if (kernel == "store_sums") return sums(*static_cast<const SumsArgs*>(args));
@@ -43,9 +43,9 @@ class Text {
       forward(*static_cast<const ForwardArgs*>(args));
       return line("tops", place(static_cast<const PlainArgs*>(args)->tops));
     }
-    if (kind == "per_entry") return both<ApartArgs>(args, further, &Text::apart);
+    if (kind == "per_entry") return both<PerEntryArgs>(args, further, &Text::per_entry);
     if (kind == "decode") return both<DecodeArgs>(args, further, &Text::decode);
-    if (kind == "mla") return both<LatentArgs>(args, further, &Text::latent);
+    if (kind == "mla") return both<MlaArgs>(args, further, &Text::mla);
     both<ForwardArgs>(args, further, &Text::forward);
   }
   std::string take() { return std::move(out_); }
@@ -81,7 +81,7 @@ class Text {
     return t.data ? fmt::format("{} {} {} {}", place(t.data), t.batch, t.head, t.position) : "-";
   }
   std::string text(const Numbers& t) const { return t.at ? fmt::format("{} {}", place(t.at), t.stride) : "-"; }
-  std::string text(const Pages& t) const {
+  std::string text(const PageTable& t) const {
     return t.at ? fmt::format("{} {} {} {} {}", place(t.at), t.entry, t.nth, t.rows, t.count) : "-";
   }
   std::string text(const Gradient& t) const {
@@ -96,7 +96,7 @@ class Text {
     const auto& more = *static_cast<const Further<Args>*>(args);
     line("o_before", text(more.o_before)), line("lse_before", text(more.lse_before));
     number("o_before_type", static_cast<int>(more.o_before_type));
-    number("piece", more.piece), number("pieces", more.pieces);
+    number("split_steps", more.split_steps), number("splits", more.splits);
   }
   template <class Args>
   void operands(const Args& a) {
@@ -115,20 +115,20 @@ class Text {
     line("order", place(a.order)), number("order_count", a.order_count);
     number("section", a.section), line("next", place(a.next));
   }
-  void apart(const ApartArgs& a) {
+  void per_entry(const PerEntryArgs& a) {
     forward(a);
-    line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("pages", text(a.pages));
+    line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("page_table", text(a.page_table));
     number("kv_offset", a.kv_offset);
   }
   void decode(const DecodeArgs& a) {
     operands(a);
     line("max", text(a.max));
     line("sets", fmt::format("{} {}", a.sets, a.sets_of_group));
-    line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("pages", text(a.pages));
+    line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("page_table", text(a.page_table));
     number("kv_offset", a.kv_offset);
     line("parts", place(a.parts)), line("arrivals", place(a.arrivals)), number("paired", a.paired);
   }
-  void latent(const LatentArgs& a) {
+  void mla(const MlaArgs& a) {
     decode(a);
     map("q_map", a.q_map), map("k_map", a.k_map);
     line("cut", place(a.cut)), number("cuts", a.cuts);
@@ -141,9 +141,10 @@ class Text {
     line("heads", fmt::format("{} {} {} {} {}", a.q_heads, a.kv_heads, a.d, a.dv, a.scale));
     number("section", a.section), line("visited", place(a.visited));
     number("q_places", a.q_places), number("kv_places", a.kv_places);
-    line("sums", place(a.sums)), line("turns", place(a.turns)), line("next", place(a.next)), line("odd", place(a.odd));
+    line("sums", place(a.sums)), line("added", place(a.added)), line("next", place(a.next)),
+        line("non_finite", place(a.non_finite));
   }
-  void turn(const TurnArgs& a) {
+  void transpose(const TransposeArgs& a) {
     map("from", a.from), map("to", a.to);
     line("sizes", fmt::format("{} {} {}", a.heads, a.tiles, a.batch)), line("starts", place(a.starts));
   }
@@ -162,7 +163,7 @@ class Text {
   void append(const AppendArgs& a) {
     line("k", text(a.k.from) + " into " + text(a.k.into)), line("v", text(a.v.from) + " into " + text(a.v.into));
     line("sizes", fmt::format("{} {} {} {}", a.batch, a.heads, a.new_rows, a.room));
-    line("starts", place(a.starts)), line("kv_lens", text(a.kv_lens)), line("pages", text(a.pages));
+    line("starts", place(a.starts)), line("kv_lens", text(a.kv_lens)), line("page_table", text(a.page_table));
   }
 
   const std::vector<Region>& regions_;

@@ -44,7 +44,7 @@ class Calls {
     std::vector<codegen::Preference> preference;
     if (*variant) preference.push_back({codegen::variant(variant), true, ""});
     const codegen::Preference* const asked = preference.empty() ? nullptr : preference.data();
-    put(name, kind, call.o_before.given() || call.piece != 0, attention.workspace(call) + more_room,
+    put(name, kind, call.o_before.given() || call.fixed_split_size != 0, attention.workspace(call) + more_room,
         [&](const Resources& with) { runtime::run(attention, call, asked, with); });
   }
   void run(const char* name, const Attention& attention, const Backward& call) {
@@ -91,7 +91,7 @@ Attention documents(Calls& on) {
   return {.mask = [doc](At at) { return at.kv <= at.q && doc[at.q] == doc[at.kv]; }};
 }
 
-Forward latent(Calls& on, std::int64_t batch, std::int64_t heads, std::int64_t length) {
+Forward mla(Calls& on, std::int64_t batch, std::int64_t heads, std::int64_t length) {
   const Tensor k = on.tensor("k", {batch, 1, length, 576});
   Tensor v = k;
   v.shape[3] = 512;
@@ -137,10 +137,10 @@ TEST_CASE("what forwards put on their streams", "[driver][launches]") {
   Calls on(90);
   const Heads large{.q_len = 5000, .kv_len = 5000, .d = 128};
   on.run("e4m3", "forward", causal, dense(on, large, DType::e4m3));
-  on.run("e4m3, values turned before", "forward", {}, dense(on, large, DType::e4m3),
-         "forward_e4m3_sm90:n=128,turned=1");
-  on.run("e4m3, values turned before, documents", "forward", documents(on), dense(on, {.d = 128}, DType::e4m3),
-         "forward_e4m3_sm90:n=128,turned=1");
+  on.run("e4m3, values transposed before", "forward", {}, dense(on, large, DType::e4m3),
+         "forward_e4m3_sm90:n=128,transposed=1");
+  on.run("e4m3, values transposed before, documents", "forward", documents(on), dense(on, {.d = 128}, DType::e4m3),
+         "forward_e4m3_sm90:n=128,transposed=1");
   tests::golden("driver/forwards", all + "---- e4m3\n" + on.text);
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("a kernel that a test adds gets its own struct, memory and companion i
   CHECK(runtime::stories(attention, other).front().kernel.starts_with("forward_plain:threads=64"));
 }
 
-TEST_CASE("what forwards of few queries put on their streams", "[driver][launches]") {
+TEST_CASE("what decode calls put on their streams", "[driver][launches]") {
   std::string all;
   for (const int arch : {90, 80}) {
     Calls on(arch);
@@ -171,26 +171,26 @@ TEST_CASE("what forwards of few queries put on their streams", "[driver][launche
     on.run("lengths of entries", "decode", causal, entries);
     Forward paged = entries;
     paged.k = on.tensor("k", {60, 2, 64, 64}), paged.v = on.tensor("v", {60, 2, 64, 64});
-    paged.pages = on.tensor("pages", {2, 20}, DType::i32);
-    on.run("pages", "decode", causal, paged);
-    Forward pieces = dense(on, {.batch = 3, .q = 8, .q_len = 1, .kv_len = 1000});
-    pieces.piece = 256;
-    on.run("pieces", "decode", {}, pieces);
+    paged.page_table = on.tensor("page_table", {2, 20}, DType::i32);
+    on.run("paged", "decode", causal, paged);
+    Forward fixed = dense(on, {.batch = 3, .q = 8, .q_len = 1, .kv_len = 1000});
+    fixed.fixed_split_size = 256;
+    on.run("a fixed split size", "decode", {}, fixed);
     all += fmt::format("---- sm_{}\n{}", arch, on.text);
   }
   Calls on(90);
-  on.run("one", "mla", {}, latent(on, 1, 8, 2048));
-  on.run("many, which stay whole", "mla", {}, latent(on, 132, 8, 2048));
-  on.run("more than 64 rows", "mla", causal, latent(on, 3, 128, 2048));
-  Forward merged = latent(on, 3, 16, 700);
+  on.run("one", "mla", {}, mla(on, 1, 8, 2048));
+  on.run("many, which stay whole", "mla", {}, mla(on, 132, 8, 2048));
+  on.run("more than 64 rows", "mla", causal, mla(on, 3, 128, 2048));
+  Forward merged = mla(on, 3, 16, 700);
   merged.lse = on.tensor("lse", {3, 16, 1}, DType::f32);
   merged.o_before = on.tensor("o_before", {3, 16, 1, 512}, DType::f32), merged.lse_before = merged.lse;
   on.run("merged with another's results", "mla", {}, merged);
-  Forward paged = latent(on, 60, 16, 64);
+  Forward paged = mla(on, 60, 16, 64);
   paged.q = on.tensor("q", {3, 16, 1, 576}), paged.o = on.tensor("o", {3, 16, 1, 512});
-  paged.pages = on.tensor("pages", {3, 20}, DType::i32), paged.kv_len = on.tensor("kv_len", {3}, DType::i32);
-  on.run("pages", "mla", causal, paged);
-  tests::golden("driver/decodes", all + "---- latent heads\n" + on.text);
+  paged.page_table = on.tensor("page_table", {3, 20}, DType::i32), paged.kv_len = on.tensor("kv_len", {3}, DType::i32);
+  on.run("paged", "mla", causal, paged);
+  tests::golden("driver/decodes", all + "---- MLA\n" + on.text);
 }
 
 TEST_CASE("what backwards put on their streams", "[driver][launches]") {

@@ -64,7 +64,7 @@ std::array<std::byte, N> bytes_from(int first) {
 /// Sends one byte to the next rank and receives one of the one before.
 void one_byte(const Transport& at, void* stream) {
   std::byte there{}, here{};
-  const Transport::Part send{(at.rank + 1) % at.count, &there, 1},
+  const Transport::Chunk send{(at.rank + 1) % at.count, &there, 1},
       receive{(at.rank + at.count - 1) % at.count, &here, 1};
   at.exchange(std::span(&send, 1), std::span(&receive, 1), stream);
 }
@@ -93,10 +93,10 @@ TEST_CASE("NCCL gets a group of sends and receives in the order of parts, run by
             auto data = bytes_from<20>(100 * at.rank);
             const int peer = 1 - at.rank;
             std::byte* const into = got[static_cast<std::size_t>(at.rank)].data();
-            const std::array send{Transport::Part{peer, data.data(), 5}, Transport::Part{peer, nullptr, 0, 7, 0},
-                                  Transport::Part{peer, data.data() + 8, 6, 3, 4}};
-            const std::array receive{Transport::Part{peer, into, 5}, Transport::Part{peer, nullptr, 0},
-                                     Transport::Part{peer, into + 8, 6, 3, 4}};
+            const std::array send{Transport::Chunk{peer, data.data(), 5}, Transport::Chunk{peer, nullptr, 0, 7, 0},
+                                  Transport::Chunk{peer, data.data() + 8, 6, 3, 4}};
+            const std::array receive{Transport::Chunk{peer, into, 5}, Transport::Chunk{peer, nullptr, 0},
+                                     Transport::Chunk{peer, into + 8, 6, 3, 4}};
             at.exchange(send, receive, stream.made);
           }).empty());
   const Calls expected{"send 5 to 1",      "send 2 to 1",      "send 2 to 1",      "send 2 to 1",
@@ -122,7 +122,7 @@ TEST_CASE("without a stream, parts of the host's memory go through the device's"
       for (int round = 0; round < 50; ++round) {
         const auto size = static_cast<std::size_t>(1000 * round + 10);
         std::vector<std::vector<char>> out, in;
-        std::vector<Transport::Part> send, receive;
+        std::vector<Transport::Chunk> send, receive;
         for (int peer = 0; peer < at.count; ++peer) {  // this rank too
           out.emplace_back(size, static_cast<char>(at.rank * 16 + peer));
           in.emplace_back(2 * size);

@@ -36,7 +36,8 @@ struct Own {
   Backward backward() const { return {.q = q, .k = k, .v = v, .grad_o = grad, .dq = dq, .dk = dk, .dv = dv}; }
 };
 
-constexpr Shares::How zigzag{.deal = Shares::Deal::zigzag, .travel = Shares::Travel::gather, .groups = 2};
+constexpr Sharding::How zigzag{
+    .assignment = Sharding::Assignment::zigzag, .travel = Sharding::Travel::gather, .groups = 2};
 
 std::size_t launches_of(std::string_view kernel) {
   const auto all = fake::launches();
@@ -46,24 +47,23 @@ std::size_t launches_of(std::string_view kernel) {
 
 }  // namespace
 
-TEST_CASE("a forward over ranks is a launch for each stretch and group, on several streams, without waits",
-          "[driver]") {
+TEST_CASE("a forward over ranks is a launch for each range and group, on several streams, without waits", "[driver]") {
   std::vector<Transport> ranks = threads(2, 20);
-  std::vector<Shares> shares(2);
+  std::vector<Sharding> sharding(2);
   std::vector<std::unique_ptr<Own>> own(2);
   const auto on_all = [&](const auto& body) { CHECK(tests::on_ranks(ranks, body).empty()); };
   on_all([&](const Transport& at) {
     const auto i = static_cast<std::size_t>(at.rank);
-    shares[i] = Shares(std::span(&causal, 1), whole(), at, zigzag);
+    sharding[i] = Sharding(std::span(&causal, 1), whole(), at, zigzag);
     own[i] = std::make_unique<Own>(length / 2);
-    causal.run(own[i]->forward(), {.shares = shares[i]});
+    causal.run(own[i]->forward(), {.sharding = sharding[i]});
   });
   fake::forget();
   on_all([&](const Transport& at) {
     const auto i = static_cast<std::size_t>(at.rank);
-    causal.run(own[i]->forward(), {.shares = shares[i]});
+    causal.run(own[i]->forward(), {.sharding = sharding[i]});
   });
-  // Two groups of heads; one rank holds both ends, the other one stretch between them.
+  // Two groups of heads; one rank holds both ends, the other one range between them.
   CHECK(launches_of("forward_sm90") == 6);
   std::set<void*> streams;
   for (const fake::Launch& one : fake::launches()) streams.insert(one.stream);
@@ -73,7 +73,7 @@ TEST_CASE("a forward over ranks is a launch for each stretch and group, on sever
   CHECK(fake::calls("cuMemcpy2DAsync") + fake::calls("cuMemcpyAsync") >= 8);
 }
 
-TEST_CASE("few queries go to the keys where their kernel takes these, else keys to them", "[driver]") {
+TEST_CASE("decode queries go to the keys where their kernel takes these, else keys to them", "[driver]") {
   const Attention plain{.score = [](Float s, At at) { return s + 0.25f * f32(at.kv_len - at.kv); }};
   const auto kernels = [&](DType type, std::int64_t shift) {
     const auto like = [&](std::int64_t heads, std::int64_t rows) {
@@ -82,8 +82,8 @@ TEST_CASE("few queries go to the keys where their kernel takes these, else keys 
     fake::forget();
     CHECK(tests::on_ranks(threads(2, 20), [&](const Transport& at) {
             const Forward call{.q = like(4, 1), .k = like(2, length), .v = like(2, length), .q_offset = length - 1};
-            const Shares shares(std::span(&plain, 1), call, at, {.travel = Shares::Travel::few});
-            const std::int64_t queries = shares.of(at.rank).empty() ? 0 : 1, keys = length / 2;
+            const Sharding sharding(std::span(&plain, 1), call, at, {.travel = Sharding::Travel::decode});
+            const std::int64_t queries = sharding.of(at.rank).empty() ? 0 : 1, keys = length / 2;
             const auto memory = Device::cuda().array<std::uint8_t>({1 << 20});
             const auto placed = [&](std::int64_t heads, std::int64_t rows, std::int64_t from) {
               return Tensor(memory.data() + from, type, {1, heads, rows, 64}, {}, Device::cuda());
@@ -93,7 +93,7 @@ TEST_CASE("few queries go to the keys where their kernel takes these, else keys 
                        .v = placed(2, keys, 500000 + shift),
                        .o = placed(4, queries, 1000000),
                        .q_offset = length - 1},
-                      {.shares = shares});
+                      {.sharding = sharding});
           }).empty());
     return std::array{launches_of("decode_sm80"), launches_of("copy_rows"), launches_of("merge_parts")};
   };
@@ -107,23 +107,23 @@ TEST_CASE("few queries go to the keys where their kernel takes these, else keys 
 TEST_CASE("a backward over ranks adds up what launches and ranks give", "[driver]") {
   fake::forget();
   CHECK(tests::on_ranks(threads(2, 20), [&](const Transport& at) {
-          const Shares shares(std::span(&causal, 1), whole(), at, zigzag);
+          const Sharding sharding(std::span(&causal, 1), whole(), at, zigzag);
           const Own own(length / 2);
-          causal.backward(own.backward(), {.shares = shares});
+          causal.backward(own.backward(), {.sharding = sharding});
         }).empty());
   // For dk and dv of each of two groups: what one rank's second launch gives, and what both ranks give to both.
   CHECK(launches_of("add_parts") == 12);
 }
 
-TEST_CASE("Shares that go, or need more memory, wait for the call that uses it", "[driver]") {
+TEST_CASE("Sharding that go, or need more memory, wait for the call that uses it", "[driver]") {
   const Own own(length);
   {
-    const Shares shares(std::span(&causal, 1), whole(), {}, {.travel = Shares::Travel::gather});
-    causal.run(own.forward(), {.shares = shares});
+    const Sharding sharding(std::span(&causal, 1), whole(), {}, {.travel = Sharding::Travel::gather});
+    causal.run(own.forward(), {.sharding = sharding});
     fake::forget();
-    causal.run(own.forward(), {.shares = shares});
+    causal.run(own.forward(), {.sharding = sharding});
     CHECK(fake::calls("cuEventSynchronize") == 0);
-    causal.backward(own.backward(), {.shares = shares});
+    causal.backward(own.backward(), {.sharding = sharding});
     CHECK(fake::calls("cuEventSynchronize") == 1);
     CHECK(fake::calls("cuMemFree") == 1);
   }
@@ -134,25 +134,25 @@ TEST_CASE("Shares that go, or need more memory, wait for the call that uses it",
 TEST_CASE("a rank that fails within a call leaves nothing that others could wait for", "[driver]") {
   std::vector<std::string> codes(2);
   tests::on_ranks(threads(2, 1), [&](const Transport& at) {
-    const Shares shares(std::span(&causal, 1), whole(), at, zigzag);
+    const Sharding sharding(std::span(&causal, 1), whole(), at, zigzag);
     const Own own(length / 2);
     Forward call = own.forward();
     if (at.rank == 1) call.k = unplaced(2, 5);  // rows of another rank's
-    codes[static_cast<std::size_t>(at.rank)] = tests::refusal([&] { causal.run(call, {.shares = shares}); }).code;
+    codes[static_cast<std::size_t>(at.rank)] = tests::refusal([&] { causal.run(call, {.sharding = sharding}); }).code;
   });
-  CHECK(codes[1] == "shares-shape");
+  CHECK(codes[1] == "sharding-shape");
   CHECK(codes[0] == "ranks-timeout");
 }
 
 TEST_CASE("calls over ranks on a device refuse graphs and covers", "[driver]") {
-  const Shares shares(std::span(&causal, 1), whole(), {}, {.travel = Shares::Travel::gather});
+  const Sharding sharding(std::span(&causal, 1), whole(), {}, {.travel = Sharding::Travel::gather});
   const Own own(length);
-  causal.run(own.forward(), {.shares = shares});
+  causal.run(own.forward(), {.sharding = sharding});
   const Cover cover = causal.cover(own.forward());
   CHECK_FALSE(cover);
   const auto doc = Device::cuda().array<int>({length}, "doc");
   const Attention documents{.mask = [=](At at) { return doc[at.q] == doc[at.kv]; }};
-  CHECK(tests::refusal([&] { Shares(std::span(&documents, 1), whole(), Transport{}); }).code == "shares-capture");
+  CHECK(tests::refusal([&] { Sharding(std::span(&documents, 1), whole(), Transport{}); }).code == "sharding-capture");
 }
 
 namespace {
@@ -170,7 +170,7 @@ std::string exchanged(const Transport& with, std::size_t received_runs) {
   const Bytes from, to;
   for (int i = 0; i < 64; ++i) *from.at(i) = static_cast<std::uint8_t>(100 * with.rank + i);
   const int peer = 1 - with.rank;
-  const std::vector<Transport::Part> send{{peer, from.at(1), 6, 3, 8}, {peer, from.at(40), 5}},
+  const std::vector<Transport::Chunk> send{{peer, from.at(1), 6, 3, 8}, {peer, from.at(40), 5}},
       receive{{peer, to.at(0), 6, received_runs, 4}, {peer, to.at(20), 5}};
   with.exchange(send, receive, stream.get());
   std::string out;

@@ -14,15 +14,15 @@
 
 using namespace attune;
 namespace fake = tests::fake_driver;
-using Travel = Shares::Travel;
+using Travel = Sharding::Travel;
 
 namespace {
 
 constexpr std::int64_t length = 1536;
 
-std::size_t bytes_of(std::span<const Transport::Part> parts) {
+std::size_t bytes_of(std::span<const Transport::Chunk> parts) {
   std::size_t bytes = 0;
-  for (const Transport::Part& part : parts) bytes += part.bytes;
+  for (const Transport::Chunk& part : parts) bytes += part.bytes;
   return bytes;
 }
 
@@ -31,7 +31,7 @@ Transport half(int rank) {
   return {
       .rank = rank,
       .count = 2,
-      .exchange = [](std::span<const Transport::Part> send, std::span<const Transport::Part> receive, void* stream) {
+      .exchange = [](std::span<const Transport::Chunk> send, std::span<const Transport::Chunk> receive, void* stream) {
         if (stream)
           return fake::add_step(stream, fmt::format("sends {} bytes in {}, receives {} in {}", bytes_of(send),
                                                     send.size(), bytes_of(receive), receive.size()));
@@ -91,7 +91,7 @@ struct Case {
   const char* name;
   std::int64_t q_len;
   DType type;
-  Shares::How how;
+  Sharding::How how;
   bool backward = false, strided = false, results = false;
 };
 
@@ -102,16 +102,16 @@ std::string order_of(const Case& c, int rank) {
     return Tensor(nullptr, c.type, {2, heads, rows, 64});
   };
   const auto q_offset = static_cast<std::int32_t>(length - c.q_len);
-  const Shares shares(
+  const Sharding sharding(
       std::span(&causal, 1),
       {.q = unplaced(4, c.q_len), .k = unplaced(2, length), .v = unplaced(2, length), .q_offset = q_offset}, half(rank),
       c.how);
-  const auto rows = [](std::span<const Shares::Stretch> of) {
+  const auto rows = [](std::span<const Sharding::Range> of) {
     std::int64_t out = 0;
-    for (const Shares::Stretch& s : of) out += s.end - s.begin;
+    for (const Sharding::Range& s : of) out += s.end - s.begin;
     return out;
   };
-  const std::int64_t queries = rows(shares.of(rank)), keys = rows(shares.keys_of(rank));
+  const std::int64_t queries = rows(sharding.of(rank)), keys = rows(sharding.keys_of(rank));
   const auto d_bias = Device::cuda().array<float>({4}, "d_bias");
   std::vector<Array<std::uint8_t>> memory;
   const auto placed = [&](DType type, std::int64_t heads, std::int64_t n, std::int64_t width) {
@@ -141,9 +141,10 @@ std::string order_of(const Case& c, int rank) {
                        .dv = dv,
                        .captured = {{.of = bias, .into = d_bias}},
                        .q_offset = q_offset},
-                      {.shares = shares});
+                      {.sharding = sharding});
     else
-      causal.run({.q = q, .k = k, .v = v, .o = o, .lse = lse, .max = max, .q_offset = q_offset}, {.shares = shares});
+      causal.run({.q = q, .k = k, .v = v, .o = o, .lse = lse, .max = max, .q_offset = q_offset},
+                 {.sharding = sharding});
   };
   run();
   fake::forget();
@@ -154,23 +155,25 @@ std::string order_of(const Case& c, int rank) {
 }  // namespace
 
 TEST_CASE("each schedule of ranks puts its exchanges, copies and launches on streams in one order", "[driver]") {
-  constexpr auto zigzag = Shares::Deal::zigzag;
+  constexpr auto zigzag = Sharding::Assignment::zigzag;
   std::string all;
   for (const Case& c :
-       {Case{"gather in two groups", length, DType::bf16, {.deal = zigzag, .travel = Travel::gather, .groups = 2}},
+       {Case{
+            "gather in two groups", length, DType::bf16, {.assignment = zigzag, .travel = Travel::gather, .groups = 2}},
         Case{"gather of strided rows",
              length,
              DType::bf16,
-             {.deal = zigzag, .travel = Travel::gather, .groups = 1},
+             {.assignment = zigzag, .travel = Travel::gather, .groups = 1},
              false,
              true},
-        Case{"heads", length, DType::bf16, {.deal = zigzag, .travel = Travel::heads}, false, false, true},
-        Case{"heads of strided rows", length, DType::bf16, {.deal = zigzag, .travel = Travel::heads}, false, true},
-        Case{"few", 3, DType::bf16, {.travel = Travel::few}, false, false, true},
+        Case{"heads", length, DType::bf16, {.assignment = zigzag, .travel = Travel::heads}, false, false, true},
+        Case{
+            "heads of strided rows", length, DType::bf16, {.assignment = zigzag, .travel = Travel::heads}, false, true},
+        Case{"decode", 3, DType::bf16, {.travel = Travel::decode}, false, false, true},
         Case{"backward in two groups",
              length,
              DType::bf16,
-             {.deal = zigzag, .travel = Travel::gather, .groups = 2},
+             {.assignment = zigzag, .travel = Travel::gather, .groups = 2},
              true}})
     for (const int rank : {0, 1}) all += fmt::format("{}, rank {}\n{}\n", c.name, rank, order_of(c, rank));
   tests::golden("runtime/ranks_order", all);

@@ -178,7 +178,7 @@ Shape told_apart(Shape shape, std::uint64_t seed) {
   if (shape.page) shape.kv_shared = false;
   shape.holes = shape.page && random.chance(0.3);
   shape.kv_offset = random.chance(0.4) ? static_cast<std::int32_t>(random.below(300)) : 0;
-  shape.piece = random.chance(0.2) ? 128 : 0;
+  shape.fixed_split_size = random.chance(0.2) ? 128 : 0;
   if (random.chance(0.7))
     for (std::int64_t b = 0; b < shape.entries(); ++b)
       shape.used.push_back(random.below(static_cast<std::uint32_t>(shape.kv_len) + 1));

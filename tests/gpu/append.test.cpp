@@ -94,7 +94,7 @@ bool agrees(const Case& c) {
     std::vector<std::int32_t> table(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(i);
     std::ranges::shuffle(table, std::mt19937(7));
-    both.add(&Append::pages, table, {3, each});
+    both.add(&Append::page_table, table, {3, each});
   }
   both.add(&Append::kv_len, {9, 2, 5}, {3});
   both.here.k_scale = both.there.k_scale = c.scale;
@@ -133,8 +133,8 @@ TEST_CASE("a device leaves out new rows that have no place, and writes nothing e
   // its room, entry 2 to have fewer keys than are new, and entry 3's pages are beyond the pool.
   const auto k_new = normal<bf16>(1, {4, 2, 3, 16}).on(gpu), v_new = normal<bf16>(2, {4, 2, 3, 16}).on(gpu);
   const auto k = gpu.array<bf16>({2, 2, 4, 16}), v = gpu.array<bf16>({2, 2, 4, 16});
-  const auto pages = on_gpu({1, -1, 0, 0, 0, 0, 2, 5}, {4, 2}), lengths = on_gpu({5, 12, 2, 6}, {4});
-  append({.k_new = k_new, .v_new = v_new, .k = k, .v = v, .pages = pages, .kv_len = lengths});
+  const auto page_table = on_gpu({1, -1, 0, 0, 0, 0, 2, 5}, {4, 2}), lengths = on_gpu({5, 12, 2, 6}, {4});
+  append({.k_new = k_new, .v_new = v_new, .k = k, .v = v, .page_table = page_table, .kv_len = lengths});
   for (const auto& [cache, from] : {std::pair{&k, &k_new}, {&v, &v_new}}) {
     const auto stored = cache->on(host), fresh = from->on(host);
     for (std::int64_t page = 0; page < 2; ++page)

@@ -161,10 +161,11 @@ TEST_CASE("tiles of e4m3 that are asked for by name compute the same", "[gpu][e4
   causal.run({.q = q, .k = k, .v = v, .o = here});
   const auto q_there = q.on(gpu), k_there = k.on(gpu), v_there = v.on(gpu);
   int computed = 0;
-  for (const char* text : {"forward_e4m3_sm90", "forward_e4m3_sm90:n=64,turns=0", "forward_e4m3_sm90:n=96,turns=2",
-                           "forward_e4m3_sm90:n=128,dynamic=0", "forward_e4m3_sm90:n=32,stages=3",
-                           "forward_e4m3_sm90:q_stages=1,own_o=0", "forward_e4m3_sm90:n=128,stages=3",
-                           "forward_e4m3_sm90:n=128,turned=1", "forward_e4m3_sm90:n=96,turns=1,turned=1"}) {
+  for (const char* text :
+       {"forward_e4m3_sm90", "forward_e4m3_sm90:n=64,issue_order=0", "forward_e4m3_sm90:n=96,issue_order=2",
+        "forward_e4m3_sm90:n=128,dynamic=0", "forward_e4m3_sm90:n=32,stages=3", "forward_e4m3_sm90:q_stages=1,own_o=0",
+        "forward_e4m3_sm90:n=128,stages=3", "forward_e4m3_sm90:n=128,transposed=1",
+        "forward_e4m3_sm90:n=96,issue_order=1,transposed=1"}) {
     const codegen::Preference preference{codegen::variant(text), true, ""};
     INFO(text);
     const auto o = gpu.array<bf16>({2, 4, 300, 128});
@@ -187,7 +188,7 @@ TEST_CASE("tiles of e4m3 that are asked for by name compute the same", "[gpu][e4
   CHECK((runtime::cuda::facts(0).arch() != 90 || computed == 9));
 }
 
-TEST_CASE("values that are turned round before give the bits of those that are turned where they are read",
+TEST_CASE("values that are transposed before give the bits of those that are transposed where they are read",
           "[gpu][e4m3]") {
   if (skipped() || runtime::cuda::facts(0).arch() != 90) return;
   std::vector<Shape> of = shapes();
@@ -207,11 +208,11 @@ TEST_CASE("values that are turned round before give the bits of those that are t
     }
     const Subject subject(*all[i % std::size(all)]);
     std::array<Placed, 2> o;
-    for (const int turned : {0, 1}) {
-      Placed& mine = o[static_cast<std::size_t>(turned)] = place(DType::bf16, in.shape_of_o());
-      const codegen::Preference preference{codegen::variant(std::string("forward_e4m3_sm90:stages=2,turns=1,n=") +
+    for (const int transposed : {0, 1}) {
+      Placed& mine = o[static_cast<std::size_t>(transposed)] = place(DType::bf16, in.shape_of_o());
+      const codegen::Preference preference{codegen::variant(std::string("forward_e4m3_sm90:stages=2,issue_order=1,n=") +
                                                             (i % 4 ? "128" : "64") +
-                                                            ",turned=" + std::to_string(turned)),
+                                                            ",transposed=" + std::to_string(transposed)),
                                            true, ""};
       Forward call = in.forward();
       call.o = mine.tensor;

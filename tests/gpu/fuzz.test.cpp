@@ -7,7 +7,7 @@
 namespace attune::tests {
 namespace {
 
-/// A call for the fastest kernel: 16 bits, rows that the copy engine can read, several tiles of keys.
+/// A call for the fastest kernel: 16 bits, rows that TMA can read, several tiles of keys.
 Shape straight(std::uint64_t seed) {
   ir::Random random(seed ^ 0x90);
   constexpr std::array widths{8, 64, 72, 128};

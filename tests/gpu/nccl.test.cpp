@@ -68,7 +68,7 @@ int number(int from, int round, std::int64_t i) { return from * 7919 + round * 1
 /// The integers that a rank exchanges: a part in one piece, a part of eight runs, and a small one.
 constexpr std::int64_t plain = 50000, runs = 8, run = 1000, stride = 1500, small = 3;
 constexpr std::int64_t all = plain + runs * stride + small;
-std::vector<Transport::Part> parts(int peer, int* data) {
+std::vector<Transport::Chunk> parts(int peer, int* data) {
   return {{peer, data, plain * sizeof(int)},
           {peer, data + plain, runs * run * sizeof(int), runs, stride * sizeof(int)},
           {peer, data + plain + runs * stride, small * sizeof(int)}};
@@ -178,10 +178,11 @@ TEST_CASE("calls over ranks by NCCL give the bits of ranks that are threads", "[
   const ranks::Results one = ranks::alone(attention, in, {1});
   const std::vector<Transport> by_nccl = two_ranks(60);
   const std::vector<Tensor> captures{slope};
-  for (const Shares::Deal deal : {Shares::Deal::contiguous, Shares::Deal::zigzag, Shares::Deal::greedy})
+  for (const Sharding::Assignment assignment :
+       {Sharding::Assignment::contiguous, Sharding::Assignment::zigzag, Sharding::Assignment::greedy})
     for (const int groups : {1, 2, 4}) {
-      INFO(static_cast<int>(deal) << ", " << groups << " groups");
-      const Shares::How how{.deal = deal, .travel = Shares::Travel::gather, .groups = groups};
+      INFO(static_cast<int>(assignment) << ", " << groups << " groups");
+      const Sharding::How how{.assignment = assignment, .travel = Sharding::Travel::gather, .groups = groups};
       CHECK(ranks::differs(one, ranks::together(attention, in, 2, how, Layout::bhsd, {2}, by_nccl)) == "");
       const ranks::HowBackward back{.results = true, .where = {2}};
       const auto threaded = ranks::together(attention, in, captures, 2, how, back),

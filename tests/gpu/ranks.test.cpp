@@ -11,8 +11,8 @@
 namespace attune::tests::ranks {
 namespace {
 
-using Deal = Shares::Deal;
-using Travel = Shares::Travel;
+using Assignment = Sharding::Assignment;
+using Travel = Sharding::Travel;
 
 /// All ranks on one device, or by turns on as many as there are.
 std::vector<Where> places() {
@@ -55,14 +55,14 @@ std::vector<Named> mods_here() {
           {"rich", rich()}, {"by head", by_head}, {"squared", squared}};
 }
 
-std::string how_of(const char* name, const Shape& shape, int count, Deal deal, int groups, Where where) {
+std::string how_of(const char* name, const Shape& shape, int count, Assignment assignment, int groups, Where where) {
   return fmt::format("{}, {}, {} ranks on {} devices, {}, {} groups", name, shape.describe(), count, where.devices,
-                     runtime::ranks::name_of(deal), groups);
+                     runtime::ranks::name_of(assignment), groups);
 }
 
 }  // namespace
 
-TEST_CASE("on devices any deal over any number of ranks gives the bits of one", "[gpu][ranks]") {
+TEST_CASE("on devices any assignment over any number of ranks gives the bits of one", "[gpu][ranks]") {
   if (skipped()) return;
   const std::vector<Named> mods = mods_here();
   const std::array shapes{Shape{.batch = 1,
@@ -96,19 +96,19 @@ TEST_CASE("on devices any deal over any number of ranks gives the bits of one", 
           const Results one = alone(attention, in, {1});
           std::string said;
           std::size_t next = i;
-          for (const auto& [count, deal, groups, travel] : {std::tuple{2, Deal::zigzag, 2, Travel::gather},
-                                                            {1, Deal::contiguous, 1, Travel::gather},
-                                                            {2, Deal::best, 1, Travel::heads},
-                                                            {3, Deal::greedy, 1, Travel::gather},
-                                                            {4, Deal::zigzag, 2, Travel::gather},
-                                                            {8, Deal::contiguous, 2, Travel::gather}})
+          for (const auto& [count, assignment, groups, travel] : {std::tuple{2, Assignment::zigzag, 2, Travel::gather},
+                                                                  {1, Assignment::contiguous, 1, Travel::gather},
+                                                                  {2, Assignment::best, 1, Travel::heads},
+                                                                  {3, Assignment::greedy, 1, Travel::gather},
+                                                                  {4, Assignment::zigzag, 2, Travel::gather},
+                                                                  {8, Assignment::contiguous, 2, Travel::gather}})
             for (const Where where : places()) {
               if (count != 2 && where.devices == 1 && next++ % 3 != 0) continue;
-              const std::string differ = differs(one, together(attention, in, count,
-                                                               {.deal = deal, .travel = travel, .groups = groups},
-                                                               i % 2 ? Layout::bhsd : Layout::bshd, where));
+              const std::string differ = differs(
+                  one, together(attention, in, count, {.assignment = assignment, .travel = travel, .groups = groups},
+                                i % 2 ? Layout::bhsd : Layout::bshd, where));
               if (!differ.empty())
-                said += how_of(name, in.shape, count, deal, groups, where) + ", " +
+                said += how_of(name, in.shape, count, assignment, groups, where) + ", " +
                         std::string(runtime::ranks::name_of(travel)) + ": " + differ + "\n";
             }
           return said;
@@ -131,21 +131,23 @@ TEST_CASE("on devices packed sequences over ranks get the bits of one", "[gpu][r
         const Results one = alone(attention, in, {1});
         std::string said;
         for (const int count : {1, 2, 3})
-          for (const auto& [deal, travel] : {std::pair{Deal::contiguous, Travel::gather},
-                                             {Deal::zigzag, Travel::gather},
-                                             {Deal::greedy, Travel::gather},
-                                             {Deal::best, Travel::heads}}) {
+          for (const auto& [assignment, travel] : {std::pair{Assignment::contiguous, Travel::gather},
+                                                   {Assignment::zigzag, Travel::gather},
+                                                   {Assignment::greedy, Travel::gather},
+                                                   {Assignment::best, Travel::heads}}) {
             if (travel == Travel::heads && count == 3) continue;
-            const std::string differ = differs(
-                one, together(attention, in, count, {.deal = deal, .travel = travel, .groups = 2}, Layout::bhsd, {1}));
+            const std::string differ = differs(one, together(attention, in, count,
+                                                             {.assignment = assignment, .travel = travel, .groups = 2},
+                                                             Layout::bhsd, {1}));
             if (!differ.empty())
-              said += how_of(i % 2 ? "by entry" : "dropped", in.shape, count, deal, 2, {1}) + ": " + differ + "\n";
+              said += how_of(i % 2 ? "by entry" : "dropped", in.shape, count, assignment, 2, {1}) + ": " + differ +
+                      "\n";
           }
         return said;
       }) == "");
 }
 
-TEST_CASE("on devices few queries go to the keys, and parts merge", "[gpu][ranks]") {
+TEST_CASE("on devices decode queries go to the keys, and parts merge", "[gpu][ranks]") {
   if (skipped()) return;
   const std::vector<Named> mods = mods_here();
   CHECK(side_by_side(mods.size(), [&](std::size_t i) -> std::string {
@@ -174,12 +176,12 @@ TEST_CASE("on devices few queries go to the keys, and parts merge", "[gpu][ranks
             const Results one = alone(attention, in, {1});
             for (const int count : {1, 2, 3})
               for (const Where where : places()) {
-                const Results many = together(attention, in, count, {.travel = Travel::few}, Layout::bhsd, where);
+                const Results many = together(attention, in, count, {.travel = Travel::decode}, Layout::bhsd, where);
                 const double far = std::max({distance(one.o.tensor, many.o.tensor),
                                              distance(one.lse.tensor, many.lse.tensor),
                                              distance(one.max.tensor, many.max.tensor)});
                 if (!(far < 1e-2))
-                  said += fmt::format("{}: {} apart\n", how_of(name, shape, count, Deal::best, 1, where), far);
+                  said += fmt::format("{}: {} apart\n", how_of(name, shape, count, Assignment::best, 1, where), far);
               }
           }
           return said;
@@ -196,11 +198,11 @@ TEST_CASE("on devices every mod of the corpus gives over ranks what it gives alo
           const Results one = alone(made.attention, in, {1});
           std::string said = differs(one,
                                      together(made.attention, in, 2, {.travel = Travel::gather}, Layout::bhsd, {1}));
-          // Shorter grains than tiles have queries: other tiles of keys may be full, but sums are as close.
-          const Results cut = together(made.attention, in, 3, {.travel = Travel::gather, .groups = 2, .grain = 8},
+          // Shorter blocks than tiles have queries: other tiles of keys may be full, but sums are as close.
+          const Results cut = together(made.attention, in, 3, {.travel = Travel::gather, .groups = 2, .block = 8},
                                        Layout::bhsd, {1});
           const double far = std::max(distance(one.o.tensor, cut.o.tensor), distance(one.lse.tensor, cut.lse.tensor));
-          if (far > 2e-2) said += fmt::format(" and by grains of 8 {} apart", far);
+          if (far > 2e-2) said += fmt::format(" and by blocks of 8 {} apart", far);
           return said.empty() ? "" : fmt::format("{}: {}\n", mods[i].name, said);
         }) == "");
 }
@@ -264,14 +266,14 @@ TEST_CASE("on devices gradients over ranks are as on one rank, reproducibly", "[
             const Gradients one = alone(attention, in, asked, {.results = results, .where = {1}});
             for (const int count : {1, 2, 3})
               for (const Where where : places()) {
-                const How how{.deal = Deal::zigzag, .travel = Travel::gather, .groups = 2};
+                const How how{.assignment = Assignment::zigzag, .travel = Travel::gather, .groups = 2};
                 const HowBackward back{.results = results, .where = where};
                 const Gradients many = together(attention, in, asked, count, how, back);
                 const auto check = [&](const char* name, const Tensor& a, const Tensor& b, double within) {
                   if (const double far = distance(a, b); !(far < within))
-                    said += fmt::format("{}{}: {} is {} apart\n", results ? "with results, " : "",
-                                        how_of(i % 2 ? "biased" : "causal", in.shape, count, Deal::zigzag, 2, where),
-                                        name, far);
+                    said += fmt::format(
+                        "{}{}: {} is {} apart\n", results ? "with results, " : "",
+                        how_of(i % 2 ? "biased" : "causal", in.shape, count, Assignment::zigzag, 2, where), name, far);
                 };
                 check("dq", one.dq.tensor, many.dq.tensor, least);
                 check("dk", one.dk.tensor, many.dk.tensor, least);

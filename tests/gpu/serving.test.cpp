@@ -41,7 +41,7 @@ const Attention unseen{.score = [](Float s, At at) { return where(at.kv <= at.q,
 
 std::string judge(const Attention& attention, const Shape& shape) {
   Engine engine = device_engine();
-  engine.narrow = Engine::Narrow::all;
+  engine.fp8_kv = Engine::Fp8Kv::all;
   return compare(Subject(attention), inputs(shape), std::span(&engine, 1),
                  {.backward = false, .max = shape.seed % 2 == 0})
       .wrong;
@@ -104,14 +104,14 @@ std::vector<Shape> apart() {
   return out;
 }
 
-/// Beside keys of e4m3: few queries of every width, number and group, dense and in pages, of lengths and positions of
-/// their own, in pieces, merged with results before.
-std::vector<Shape> narrow() {
+/// Beside keys of e4m3: decode of every width, number and group, dense and in pages, of lengths and positions of
+/// their own, with a fixed split size, merged with results before.
+std::vector<Shape> fp8_kv() {
   std::vector<Shape> out;
   for (const std::int64_t d : {48, 64, 128, 256})
     for (const std::int64_t q_len : {1, 2, 3, 4})
       for (const std::int64_t group : {1, 4, 8, 16}) {
-        if (!codegen::few_rows(q_len, group)) continue;
+        if (!codegen::is_decode(q_len, group)) continue;
         const std::size_t nth = out.size();
         Shape shape{.batch = 4,
                     .q_heads = group == 16 ? 16 : 2 * group,
@@ -123,12 +123,12 @@ std::vector<Shape> narrow() {
                     .dtype = nth % 2 ? DType::f16 : DType::bf16,
                     .layout = nth % 3 ? Layout::bhsd : Layout::bshd,
                     .q_offset = 770,
-                    .narrow = true,
+                    .fp8_kv = true,
                     .before = nth % 4 == 3,
                     .seed = nth + 1};
         if (nth % 2) shape.used = {777, 0, 130, 31};
         if (nth % 3 == 1) shape.page = std::array{1, 16, 24, 128}[nth / 3 % 4];
-        if (nth % 3 == 2) shape.piece = nth % 2 ? 384 : 256;
+        if (nth % 3 == 2) shape.fixed_split_size = nth % 2 ? 384 : 256;
         if (nth % 7 == 6) shape.q_offset = 0, shape.q_offsets = {776, 0, 129, 400};
         shape.holes = nth % 9 == 7;
         out.push_back(shape);
@@ -142,7 +142,7 @@ std::vector<Shape> narrow() {
                  .q_lens = {2, 0, 1, 3},
                  .q_offset = 200,
                  .used = {260, 3, 0, 131},
-                 .narrow = true});
+                 .fp8_kv = true});
   return out;
 }
 
@@ -198,7 +198,7 @@ struct Call {
 
 }  // namespace
 
-TEST_CASE("few queries get what the oracle says, whatever their entries' lengths, positions and pages", "[gpu]") {
+TEST_CASE("decode gets what the oracle says, whatever its entries' lengths, positions and page tables", "[gpu]") {
   if (skipped()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich, &unseen};
   std::vector<Shape> shapes = apart();
@@ -220,7 +220,7 @@ TEST_CASE("few queries get what the oracle says, whatever their entries' lengths
   CHECK(wrong.empty());
 }
 
-TEST_CASE("many queries get what the oracle says, whatever their entries' lengths, positions and pages", "[gpu]") {
+TEST_CASE("prefill gets what the oracle says, whatever its entries' lengths, positions and pages", "[gpu]") {
   if (skipped()) return;
   const Attention squares{.mask = mods::causal(), .prob = [](Float p, At) { return p * p; }};
   const Attention* const what[] = {&plain, &causal, &windowed, &rich, &unseen, &squares};
@@ -267,10 +267,10 @@ TEST_CASE("many queries get what the oracle says, whatever their entries' length
   CHECK(wrong.empty());
 }
 
-TEST_CASE("few queries beside keys and values of e4m3 get what the oracle says", "[gpu]") {
+TEST_CASE("decode beside keys and values of e4m3 gets what the oracle says", "[gpu]") {
   if (skipped()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich};
-  const std::vector<Shape> shapes = narrow();
+  const std::vector<Shape> shapes = fp8_kv();
   const std::string wrong = side_by_side(shapes.size() * 2, [&](std::size_t i) {
     return judge(*what[(i / 2 + i % 2 * 2) % std::size(what)], shapes[i / 2]);
   });
@@ -294,7 +294,7 @@ TEST_CASE("scales of e4m3 are mods, of each head and of each position", "[gpu]")
                              .used = {777, 131, 4},
                              .q_offsets = {773, 127, 0},
                              .page = i < 4 ? 0 : 16,
-                             .narrow = true,
+                             .fp8_kv = true,
                              .seed = i + 1});
   });
   INFO(wrong);
@@ -398,7 +398,7 @@ TEST_CASE("what was before may lie where results go: the bits stay the same", "[
                                 .dtype = DType::bf16,
                                 .q_offset = 10,
                                 .before = true});
-      // Values that are not finite send tiles to the careful way.
+      // Values that are not finite send tiles to the exact path.
       if (removed) runtime::store(in.v.tensor, runtime::offset(in.v.tensor, 1, 1, 4000, 7), INFINITY);
       const Moved q(in.q.tensor), k(in.k.tensor), v(in.v.tensor), o_before(in.o_before.tensor),
           lse_before(in.lse_before.tensor), o(in.o_before.tensor), lse(in.lse_before.tensor);
@@ -457,26 +457,26 @@ TEST_CASE("what is removed reaches nothing, however many blocks share the keys",
         v.values()[i] = bf16(i % 2 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN());
     call.v = v.on(Device::cuda());
     for (const int blocks : {1, 2, 3, 7, 132}) {
-      const Call::Results odd = call.run(most, blocks);
+      const Call::Results non_finite = call.run(most, blocks);
       std::size_t wrong = 0;
       for (std::size_t i = 0; i < clean.o.values().size(); ++i)
-        wrong += !is_near(odd.o.values()[i], clean.o.values()[i]);
+        wrong += !is_near(non_finite.o.values()[i], clean.o.values()[i]);
       INFO(kv_len << " keys, " << batch << " entries, " << blocks << " blocks");
       CHECK(wrong == 0);
-      REQUIRE(call.run(most, blocks) == odd);
+      REQUIRE(call.run(most, blocks) == non_finite);
     }
   }
 }
 
-TEST_CASE("keys that are summed in pieces get what the oracle says", "[gpu]") {
+TEST_CASE("keys that are split at fixed places get what the oracle says", "[gpu]") {
   if (skipped()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich};
   std::vector<Shape> shapes = apart();
   for (std::size_t i = 0; i < shapes.size(); ++i) {
-    shapes[i].piece = i % 3 == 2 ? 384 : 128;
+    shapes[i].fixed_split_size = i % 3 == 2 ? 384 : 128;
     shapes[i].before = i % 2 == 1;
   }
-  // One piece, although there may be more keys.
+  // One split, although there may be more keys.
   shapes.push_back({.batch = 1,
                     .q_heads = 2,
                     .kv_heads = 1,
@@ -486,7 +486,7 @@ TEST_CASE("keys that are summed in pieces get what the oracle says", "[gpu]") {
                     .dv = 64,
                     .dtype = DType::bf16,
                     .q_offset = 88,
-                    .piece = 1 << 20});
+                    .fixed_split_size = 1 << 20});
   const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
     return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
   });
@@ -494,7 +494,8 @@ TEST_CASE("keys that are summed in pieces get what the oracle says", "[gpu]") {
   CHECK(wrong.empty());
 }
 
-TEST_CASE("with piece an entry has the same bits alone and among 64 others, in any number of blocks", "[gpu]") {
+TEST_CASE("with a fixed split size an entry has the same bits alone and among 64 others, in any number of blocks",
+          "[gpu]") {
   if (skipped()) return;
   const Device host = Device::cpu(), gpu = Device::cuda();
   constexpr std::int64_t entries = 65, room = 3000, heads = 8, d = 64;
@@ -512,18 +513,18 @@ TEST_CASE("with piece an entry has the same bits alone and among 64 others, in a
     runtime::cuda::engine.run(runtime::call_of(lowered, forward, compiler::check(lowered, forward, attention.scale)),
                               {.blocks = blocks});
   };
-  for (const std::int64_t piece : {128, 512, 8192})
+  for (const std::int64_t fixed_split_size : {128, 512, 8192})
     for (const Attention* attention : {&plain, &windowed, &bent}) {
       const auto kv_len = numbers(lengths, 0), first = numbers(lengths, 1);
       Forward together = call.forward();
       together.kv_len = kv_len;
       together.q_offsets = first;
-      together.piece = piece;
+      together.fixed_split_size = fixed_split_size;
       run(*attention, together, 0);
       const Call::Results wanted = call.results();
       for (const int blocks : {1, 2, 7, 63, 131}) {
         run(*attention, together, blocks);
-        INFO("pieces of " << piece << ", " << blocks << " blocks");
+        INFO("splits of " << fixed_split_size << ", " << blocks << " blocks");
         CHECK(call.results() == wanted);
       }
       for (const std::size_t e : {0u, 1u, 2u, 4u, 5u, 31u, 64u}) {
@@ -538,23 +539,23 @@ TEST_CASE("with piece an entry has the same bits alone and among 64 others, in a
                             .lse = lse,
                             .kv_len = length,
                             .q_offsets = offset,
-                            .piece = piece};
+                            .fixed_split_size = fixed_split_size};
         run(*attention, alone, 0);
         const auto own_o = o.on(host);
         const auto own_lse = lse.on(host);
-        INFO("pieces of " << piece << ", entry " << e << " of " << lengths[e] << " keys");
+        INFO("splits of " << fixed_split_size << ", entry " << e << " of " << lengths[e] << " keys");
         CHECK(std::memcmp(own_o.data(), wanted.o.data() + at * heads * d, heads * d * sizeof(bf16)) == 0);
         CHECK(std::memcmp(own_lse.data(), wanted.lse.data() + at * heads, heads * sizeof(float)) == 0);
       }
     }
 }
 
-TEST_CASE("with piece an entry whose values are not finite changes no bit of others", "[gpu]") {
+TEST_CASE("with a fixed split size an entry whose values are not finite changes no bit of others", "[gpu]") {
   if (skipped()) return;
   constexpr std::int64_t entries = 12, room = 2000, of_entry = 8 * 64;
   const Call call(room, entries);
   Forward forward = call.forward();
-  forward.piece = 256;
+  forward.fixed_split_size = 256;
   plain.run(forward);
   const Call::Results before = call.results();
   const auto v = call.v.on(Device::cpu());
@@ -572,7 +573,7 @@ TEST_CASE("with piece an entry whose values are not finite changes no bit of oth
   for (std::int64_t h = 0; h < 4; ++h) CHECK(std::isinf(static_cast<float>(after.o.data()[(5 * 8 + h) * 64 + 3])));
 }
 
-TEST_CASE("keys in pages give bit for bit what dense keys give", "[gpu]") {
+TEST_CASE("a paged KV cache gives bit for bit what dense keys give", "[gpu]") {
   if (skipped()) return;
   const Device host = Device::cpu(), gpu = Device::cuda();
   constexpr std::int64_t kv_len = 1024;
@@ -599,14 +600,14 @@ TEST_CASE("keys in pages give bit for bit what dense keys give", "[gpu]") {
         }
       const auto table = pages.on(gpu);
       const auto gk = pool_k.on(gpu), gv = pool_v.on(gpu);
-      attention->run({.q = dense.q, .k = gk, .v = gv, .o = dense.o, .lse = dense.lse, .pages = table});
+      attention->run({.q = dense.q, .k = gk, .v = gv, .o = dense.o, .lse = dense.lse, .page_table = table});
       INFO("pages of " << page);
       CHECK(dense.results() == wanted);
     }
   }
 }
 
-TEST_CASE("a call of few queries is captured into a graph, and replayed with other lengths and pages", "[gpu]") {
+TEST_CASE("a decode call is captured into a graph, and replayed with other lengths and page tables", "[gpu]") {
   if (skipped()) return;
   const runtime::cuda::Current current(0);
   const runtime::cuda::Driver& d = runtime::cuda::driver();
@@ -649,8 +650,7 @@ TEST_CASE("a call of few queries is captured into a graph, and replayed with oth
   d.cuStreamDestroy(stream);
 }
 
-TEST_CASE("calls of few queries in a row read what the one before wrote, although they start before it has ended",
-          "[gpu]") {
+TEST_CASE("decode calls in a row read what the one before wrote, although they start before it has ended", "[gpu]") {
   if (skipped()) return;
   namespace cu = runtime::cuda::cu;
   const runtime::cuda::Current current(0);
@@ -665,7 +665,7 @@ TEST_CASE("calls of few queries in a row read what the one before wrote, althoug
   d.cuEventCreate(&joined, cu::event_without_time);
   constexpr std::int64_t heads = 4, keys = 3000, width = 64;
   constexpr int calls = 8;
-  for (const char* kernel : {"decode_sm80", "decode_sm80:pairs=0"}) {
+  for (const char* kernel : {"decode_sm80", "decode_sm80:clusters=0"}) {
     const codegen::Preference preference{codegen::variant(kernel), true, ""};
     // Whole tiles, two parts of each, more parts, stretches; then by lengths on the device.
     for (const std::int64_t batch : {sms, sms / 2, std::int64_t{3}, sms + 7, std::int64_t{-5}}) {

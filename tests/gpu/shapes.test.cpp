@@ -40,7 +40,7 @@ struct Room {
 
 }  // namespace
 
-TEST_CASE("every length of queries and keys from 1 to 300 runs in two kernels, one for few queries", "[gpu]") {
+TEST_CASE("every length of queries and keys from 1 to 300 runs in two kernels, one for decode", "[gpu]") {
   if (skipped()) return;
   const Room here(Device::cpu()), there(Device::cuda());
   const auto untouched = here.o.on(Device::cpu());

@@ -51,7 +51,7 @@ Matrix read(const Tensor& t, const MatrixLayout& at, std::int64_t rows, std::int
 Matrix read(const Tensor& t, const runtime::KeyRows& keys, std::int64_t rows, std::int64_t columns) {
   Matrix m(rows, columns);
   for (std::int64_t i = 0; i < rows; ++i)
-    if (const auto one = keys.stretch(t, i, i + 1); one.there)
+    if (const auto one = keys.range(t, i, i + 1); one.there)
       for (std::int64_t j = 0; j < columns; ++j)
         m(i, j) = static_cast<float>(runtime::load(t, one.at.origin + j * one.at.column));
   return m;
@@ -363,7 +363,7 @@ void dense_forward(const BoundMod& bound, const Forward& call, const Problem& pr
   Dense dense(own, problem, products == DType::e4m3);
   each_head(problem, [&](const Places& at) {
     const Matrix q = read(call.q, at.q(call.q), at.seq.q_len, problem.d);
-    const runtime::KeyRows keys(problem, call.pages, at.seq, at.h / problem.group);
+    const runtime::KeyRows keys(problem, call.page_table, at.seq, at.h / problem.group);
     const Matrix k = read(call.k, keys, at.seq.kv_len, problem.d);
     const Matrix v = read(call.v, keys, at.seq.kv_len, problem.dv);
     Head head = dense.head(at.seq, at.h, q, k);

@@ -36,7 +36,7 @@ Engine engine(Isa isa) {
               [isa](const Subject& subject, const Backward& call, const compiler::Problem& problem) {
                 runtime::cpu::engine.run(runtime::call_of(subject.lowered, call, problem), means(isa));
               },
-          .apart = true};
+          .per_entry = true};
 }
 
 }  // namespace
@@ -60,13 +60,13 @@ void on_device(const Subject& subject, const Forward& call, const compiler::Prob
                      .k = k,
                      .v = v,
                      .kv_len = there(call.kv_len),
-                     .pages = there(call.pages),
+                     .page_table = there(call.page_table),
                      .q_offset = call.q_offset,
                      .q_offsets = there(call.q_offsets),
                      .kv_offset = call.kv_offset,
                      .o_before = there(call.o_before),
                      .lse_before = there(call.lse_before),
-                     .piece = call.piece};
+                     .fixed_split_size = call.fixed_split_size};
   const std::size_t inputs = moved.size();
   there_call.o = there(call.o);
   there_call.lse = there(call.lse);
@@ -122,21 +122,21 @@ Subject::Subject(compiler::BoundMod mod)
     : written(runtime::as_written(std::move(mod))), lowered(compiler::lower(written)) {}
 
 std::string Engine::why_not(const Shape& shape) const {
-  const bool takes = latent && shape.latent && shape.d == 576 && shape.dv == 512;
+  const bool takes = mla && shape.mla && shape.d == 576 && shape.dv == 512;
   if (std::max(shape.d, shape.dv) > widest && !takes) return fmt::format("heads wider than {}", widest);
-  if (shape.apart() && !apart) return "queries and keys that are described apart";
+  if (shape.per_entry() && !per_entry) return "entries with settings of their own";
   if (shape.e4m3 && products_of_e4m3) {
     if (std::max(shape.d, shape.dv) > 128) return "q, k and v of e4m3 wider than 128";
     const bool in_boxes = shape.layout == Layout::bhsd || shape.layout == Layout::bshd;
     if (!in_boxes || shape.d % 16 || shape.dv % 16)
       return "q, k and v of e4m3 whose rows are not multiples of 16 bytes";
     if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return "o of 32 bits beside e4m3";
-    if (shape.apart()) return "q, k and v of e4m3 that are described apart";
+    if (shape.per_entry()) return "q, k and v of e4m3 with per-entry settings";
   }
-  if (narrow == Narrow::all || !(shape.narrow || shape.piece)) return {};
-  const std::string what = shape.narrow ? "k and v of e4m3" : "pieces";
+  if (fp8_kv == Fp8Kv::all || !(shape.fp8_kv || shape.fixed_split_size)) return {};
+  const std::string what = shape.fp8_kv ? "k and v of e4m3" : "a fixed split size";
   const std::int64_t q_len = shape.packed() ? std::ranges::max(shape.q_lens) : shape.q_len;
-  if (!codegen::few_rows(q_len, shape.q_heads / shape.kv_heads)) return what + " beside many queries";
+  if (!codegen::is_decode(q_len, shape.q_heads / shape.kv_heads)) return what + " beside many queries";
   if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) return what + " beside q of 32 bits";
   const bool in_rows = shape.layout == Layout::bhsd || shape.layout == Layout::bshd;
   if (!in_rows || shape.d % 16 || shape.dv % 16) return what + " whose rows are not multiples of 16 bytes";
@@ -147,9 +147,9 @@ Engine cuda_engine() {
   return {.name = "cuda",
           .forward = forward_on_device,
           .backward = backward_on_device,
-          .apart = true,
+          .per_entry = true,
           .widest = 256,
-          .narrow = Engine::Narrow::few,
+          .fp8_kv = Engine::Fp8Kv::decode,
           .products_of_e4m3 = true};
 }
 

@@ -28,15 +28,15 @@ struct Shape;
 
 struct Engine {
   /// Beside which queries it takes k and v of e4m3.
-  enum class Narrow : std::uint8_t { all, few };
+  enum class Fp8Kv : std::uint8_t { all, decode };
 
   std::string name;
   std::function<void(const Subject&, const Forward&, const compiler::Problem&)> forward;
   std::function<void(const Subject&, const Backward&, const compiler::Problem&)> backward;  ///< may be none
-  bool apart = false;          ///< takes calls that describe q and keys apart
+  bool per_entry = false;      ///< takes calls with per-entry settings
   std::int64_t widest = 1024;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
-  bool latent = false;  ///< takes heads of 576 columns of which values are the first 512, however wide others are
-  Narrow narrow = Narrow::all;
+  bool mla = false;  ///< takes heads of 576 columns of which values are the first 512, however wide others are
+  Fp8Kv fp8_kv = Fp8Kv::all;
   /// Where q, k and v hold e4m3, so do operands of its products, probabilities too; else these have f32.
   bool products_of_e4m3 = false;
 

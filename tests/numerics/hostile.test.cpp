@@ -219,7 +219,7 @@ TEST_CASE("factors of a score that leave f32 together make no NaN of 0, and flus
 }
 
 // docs/semantics.md says what engines may do here; what they do today is written down, so that a change is noticed.
-TEST_CASE("denormals, values of probability 0, inf beside NaN, and NaN of a row that is -inf", "[engine]") {
+TEST_CASE("denormals, values of probability 0, inf beside NaN, NaN of a row that is -inf or dropped", "[engine]") {
   const auto one = [](std::initializer_list<std::int64_t> shape, const std::vector<float>& values) {
     const auto out = host.array<float>(shape);
     std::ranges::copy(values, out.data());
@@ -228,7 +228,8 @@ TEST_CASE("denormals, values of probability 0, inf beside NaN, and NaN of a row 
   const auto q = one({1, 1, 1, 1}, {1}), k = one({1, 1, 2, 1}, {1, 1}), v = one({1, 1, 2, 1}, {1, 1}),
              bad = one({1, 1, 2, 1}, {not_a_number, 1}), o = one({1, 1, 1, 1}, {7}), lse = one({1, 1, 1}, {7}),
              max = one({1, 1, 1}, {7}), odd = one({2}, {infinity, not_a_number}),
-             dead = one({2}, {-infinity, -infinity}), row = one({1}, {not_a_number});
+             dead = one({2}, {-infinity, -infinity}), row = one({1}, {not_a_number}), none = one({2}, {0, 0}),
+             hot = one({2}, {infinity, 1});
   const auto run = [&](Attention attention, Target target, const Array<float>& values) {
     attention.target = target;
     attention.run({.q = q, .k = k, .v = values, .o = o, .lse = lse, .max = max});
@@ -236,6 +237,9 @@ TEST_CASE("denormals, values of probability 0, inf beside NaN, and NaN of a row 
   const Attention least{.score = [](Float s, At) { return where(s * 1e-38f * 1e-7f > 0.0f, 1.0f, 0.0f * s); }};
   const Attention zero{.prob = [](Float p, At at) { return where(at.kv == 0, 0.0f, p); }};
   const Attention mixed{.score = [=](Float, At at) { return odd[at.kv]; }};
+  const Attention dropped{.score = [=](Float s, At at) { return s + odd[at.kv]; },
+                          .prob = [=](Float p, At at) { return where(none[at.kv] > 0.0f, p, 0.0f); }};
+  const Attention infinite{.score = [=](Float, At at) { return hot[at.kv]; }};
   const Attention apart{.score = [=](Float s, At at) { return s + dead[at.kv] + row[at.q]; }};
 
   run(least, Target::oracle, v);
@@ -246,6 +250,10 @@ TEST_CASE("denormals, values of probability 0, inf beside NaN, and NaN of a row 
   CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0]) && std::isnan(max.data()[0])));
   run(apart, Target::oracle, v);
   CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0])));
+  run(dropped, Target::oracle, v);
+  CHECK((o.data()[0] == 0 && std::isnan(lse.data()[0])));
+  run(infinite, Target::oracle, v);
+  CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0]) && max.data()[0] == infinity));
 
   run(least, Target::cpu, v);
   CHECK(lse.data()[0] == Approx(std::log(2.0)));
@@ -256,6 +264,10 @@ TEST_CASE("denormals, values of probability 0, inf beside NaN, and NaN of a row 
   CHECK(max.data()[0] == infinity);
   run(apart, Target::cpu, v);
   CHECK((o.data()[0] == 0 && lse.data()[0] == -infinity));
+  run(dropped, Target::cpu, v);
+  CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0])));
+  run(infinite, Target::cpu, v);
+  CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0]) && max.data()[0] == infinity));
 }
 
 TEST_CASE("prob mods may make anything of p, also what its pair's row lacks", "[engine]") {

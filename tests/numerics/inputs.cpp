@@ -66,15 +66,15 @@ std::int64_t pool_of(const Shape& shape) {
   return pages;
 }
 
-/// Deals out the pages of the pool, and makes NaN of all rows that nobody has.
-void deal_pages(Inputs& in, std::mt19937_64& random) {
+/// Gives the pages of the pool to entries, and makes NaN of all rows that nobody has.
+void place_pages(Inputs& in, std::mt19937_64& random) {
   const Shape& shape = in.shape;
   const std::int64_t width = (shape.kv_len + shape.page - 1) / shape.page;
   std::vector<std::int32_t> free(static_cast<std::size_t>(pool_of(shape)));
   std::iota(free.begin(), free.end(), 0);
   std::ranges::shuffle(free, random);
   std::vector<std::int64_t> used(free.size());  // rows of each page
-  in.pages = place(DType::i32, {shape.entries(), width}, Layout::reversed);
+  in.page_table = place(DType::i32, {shape.entries(), width}, Layout::reversed);
   // All entries begin with the same page, unless they had nothing else: their rows would be equal, errors and all.
   const std::int64_t shared = width > 1 ? free.back() : -1;
   if (width > 1) free.pop_back();
@@ -88,7 +88,7 @@ void deal_pages(Inputs& in, std::mt19937_64& random) {
         std::int64_t& most = used[static_cast<std::size_t>(page)];
         most = std::max(most, rows);
       }
-      runtime::store(in.pages.tensor, runtime::offset(in.pages.tensor, b, i), static_cast<double>(page));
+      runtime::store(in.page_table.tensor, runtime::offset(in.page_table.tensor, b, i), static_cast<double>(page));
     }
   for (std::size_t page = 0; page < used.size(); ++page)
     for (const Tensor& t : {in.k.tensor, in.v.tensor})
@@ -153,10 +153,10 @@ std::string Shape::describe() const {
   if (!used.empty()) more += fmt::format(", kv_len [{}] of {}", fmt::join(used, " "), kv_len);
   if (!q_offsets.empty()) more += fmt::format(", q_offsets [{}]", fmt::join(q_offsets, " "));
   if (page) more += fmt::format(", pages of {}{}", page, holes ? " with holes" : "");
-  if (narrow) more += ", k and v of e4m3";
-  if (latent) more += ", v within k";
+  if (fp8_kv) more += ", k and v of e4m3";
+  if (mla) more += ", v within k";
   if (e4m3) more += ", q, k and v of e4m3";
-  if (piece) more += fmt::format(", pieces of {}", piece);
+  if (fixed_split_size) more += fmt::format(", splits of {}", fixed_split_size);
   if (before) more += ", results before";
   return fmt::format("{} {} x {}/{} x {} x {}/{} {}{}{}, from {}, seed {}", name_of(dtype), entries(), q_heads,
                      kv_heads, lengths, d, dv, layouts[static_cast<std::size_t>(layout)],
@@ -220,13 +220,13 @@ Forward Inputs::forward() const {
           .cu_seqlens_q = cu_seqlens_q.tensor,
           .cu_seqlens_kv = cu_seqlens_kv.tensor,
           .kv_len = kv_len.tensor,
-          .pages = pages.tensor,
+          .page_table = page_table.tensor,
           .q_offset = shape.q_offset,
           .q_offsets = q_offsets.tensor,
           .kv_offset = shape.kv_offset,
           .o_before = o_before.tensor,
           .lse_before = lse_before.tensor,
-          .piece = shape.piece};
+          .fixed_split_size = shape.fixed_split_size};
 }
 Backward Inputs::backward() const {
   return {.q = q.tensor,
@@ -256,9 +256,9 @@ Inputs inputs(const Shape& shape) {
   std::vector<std::int64_t> q = in.shape_of_o();
   q.back() = shape.d;
   in.q = filled(shape.e4m3 ? DType::e4m3 : shape.dtype, q);
-  const DType kept = shape.narrow || shape.e4m3 ? DType::e4m3 : shape.dtype;
+  const DType kept = shape.fp8_kv || shape.e4m3 ? DType::e4m3 : shape.dtype;
   in.k = filled(kept, kv(shape.d));
-  if (shape.latent) {
+  if (shape.mla) {
     in.v = in.k;
     in.v.tensor.shape[static_cast<std::size_t>(in.v.tensor.rank - 1)] = shape.dv;
   } else {
@@ -276,7 +276,7 @@ Inputs inputs(const Shape& shape) {
     spoil_some(in);
   }
   if (shape.page)
-    deal_pages(in, random);
+    place_pages(in, random);
   else if (!shape.used.empty() && shape.kv_lens.empty())
     spoil_rest(in);
   return in;

@@ -34,9 +34,9 @@ struct Shape {
   /// has are NaN.
   std::int64_t page = 0;
   bool holes = false;  ///< some pages do not exist
-  std::int64_t piece = 0;
-  bool narrow = false;  ///< k and v hold e4m3
-  bool latent = false;  ///< v is a view of k: its first dv columns
+  std::int64_t fixed_split_size = 0;
+  bool fp8_kv = false;  ///< k and v hold e4m3
+  bool mla = false;     ///< v is a view of k: its first dv columns
   bool e4m3 = false;    ///< q, k and v hold e4m3, and only o is of dtype
   /// Results over other keys are merged in. Some rows have none: their lse is -inf, and their results are NaN.
   bool before = false;
@@ -44,9 +44,10 @@ struct Shape {
 
   bool packed() const { return !q_lens.empty(); }
   std::int64_t entries() const { return packed() ? static_cast<std::int64_t>(q_lens.size()) : batch; }
-  /// Whether q and k are described apart, which only forward calls can be.
-  bool apart() const {
-    return kv_offset || page || piece || !used.empty() || !q_offsets.empty() || q_lens.empty() != kv_lens.empty();
+  /// Whether entries have settings of their own, which only forward calls can be.
+  bool per_entry() const {
+    return kv_offset || page || fixed_split_size || !used.empty() || !q_offsets.empty() ||
+           q_lens.empty() != kv_lens.empty();
   }
   /// Such as: "f32 2 x 4/2 x 24/28 x 16/16 columns, from 5, seed 1"
   std::string describe() const;
@@ -74,7 +75,7 @@ std::shared_ptr<std::byte> guarded(std::size_t size);
 /// Normally distributed q, k, v and gradients.
 struct Inputs {
   Shape shape;
-  Placed q, k, v, grad_o, grad_lse, cu_seqlens_q{}, cu_seqlens_kv{}, kv_len{}, q_offsets{}, pages{}, o_before{},
+  Placed q, k, v, grad_o, grad_lse, cu_seqlens_q{}, cu_seqlens_kv{}, kv_len{}, q_offsets{}, page_table{}, o_before{},
       lse_before{};
 
   std::vector<std::int64_t> shape_of_o() const;

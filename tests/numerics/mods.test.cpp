@@ -21,8 +21,8 @@ void agree(const CorpusMod& mod, const Shape& shape, const Compared& what) {
   CHECK(wrong.empty());
 }
 
-// `small` fits into one tile of keys. `wide` has several tiles of both, where indices beyond a capture read its last
-// element.
+// `small` fits into one tile of keys. `offsets64` has several tiles of both, where indices beyond a capture read its
+// last element.
 Shape small(DType dtype, std::uint64_t seed) { return {.dtype = dtype, .seed = seed}; }
 Shape wide(DType dtype, std::uint64_t seed) {
   return {.batch = 1, .kv_heads = 1, .q_len = 67, .kv_len = 150, .d = 8, .dv = 5, .dtype = dtype, .seed = seed};

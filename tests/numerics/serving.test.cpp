@@ -1,4 +1,4 @@
-// tests/numerics/serving.test.cpp — lengths, positions, pages and pieces of keys, on every engine that takes them
+// tests/numerics/serving.test.cpp — lengths, positions, page tables and splits of keys, on every engine that takes them
 #include <attune/attune.h>
 
 #include <cmath>
@@ -45,7 +45,7 @@ const Attention rich = [] {
       .sink = [](SinkAt at) { return sinks(at.batch, at.head); }};
 }();
 const Attention windowed{.mask = mods::sliding_window(20)};
-/// Takes two passes over the keys, and no shortcut for few queries.
+/// Takes two passes over the keys, and no shortcut for decode.
 const Attention squared{.mask = mods::causal(), .prob = [](Float p, At at) { return p * p + 0 * at.q; }};
 
 void agree(const Attention& attention, const Shape& shape) {
@@ -58,7 +58,7 @@ void agree(const Attention& attention, const Shape& shape) {
 std::vector<const Engine*> engines() {
   std::vector<const Engine*> out;
   for (const Engine& engine : tests::engines())
-    if (engine.apart) out.push_back(&engine);
+    if (engine.per_entry) out.push_back(&engine);
   if (tests::sanitized && out.size() > 1) out.erase(out.begin(), out.end() - 1);
   return out;
 }
@@ -108,9 +108,9 @@ Placed gathered(const Inputs& in, const Tensor& pool, std::int64_t width) {
   for (std::int64_t b = 0; b < shape.entries(); ++b)
     for (std::int64_t h = 0; h < shape.kv_heads; ++h) {
       const runtime::Sequence seq = runtime::sequence(problem, b);
-      const runtime::KeyRows rows(problem, call.pages, seq, h);
+      const runtime::KeyRows rows(problem, call.page_table, seq, h);
       for (std::int64_t i = 0; i < seq.kv_len; ++i) {
-        const auto one = rows.stretch(pool, i, i + 1);
+        const auto one = rows.range(pool, i, i + 1);
         for (std::int64_t j = 0; j < width; ++j)
           runtime::store(out.tensor, runtime::offset(out.tensor, b, h, i, j),
                          one.there ? runtime::load(pool, one.at.origin + j * one.at.column) : 0.0);
@@ -196,7 +196,7 @@ TEST_CASE("entries of their own lengths and positions are as the oracle has them
     if (shape.dtype == DType::f32) agree(squared, shape);
 }
 
-TEST_CASE("keys in pages are as the oracle has them", "[engine][serving]") {
+TEST_CASE("a paged KV cache is as the oracle has them", "[engine][serving]") {
   for (const Shape& shape : paged()) agree(shape.seed % 2 ? rich : causal, shape);
   Shape mixed{.q_heads = 4,
               .kv_heads = 2,
@@ -214,7 +214,7 @@ TEST_CASE("keys in pages are as the oracle has them", "[engine][serving]") {
 }
 
 /// Heads of 576 columns, of which values are the first 512.
-std::vector<Shape> latent() {
+std::vector<Shape> mla() {
   std::vector<Shape> out;
   for (const std::int64_t heads : {1, 5, 16, 24})
     for (const std::int64_t page : {0, 1, 16, 64}) {
@@ -234,20 +234,20 @@ std::vector<Shape> latent() {
                      .used = page || nth % 2 ? std::vector<std::int64_t>{150, 0, 67} : std::vector<std::int64_t>{},
                      .page = page,
                      .holes = nth % 5 == 2,
-                     .latent = true,
+                     .mla = true,
                      .seed = nth + 1});
     }
   return out;
 }
 
-TEST_CASE("latent heads are as the oracle has them: values are the first columns of the keys", "[engine][serving]") {
-  for (const Shape& shape : latent())
+TEST_CASE("MLA is as the oracle has them: values are the first columns of the keys", "[engine][serving]") {
+  for (const Shape& shape : mla())
     for (const Attention* attention : {&plain, &causal, &rich}) agree(*attention, shape);
 }
 
-TEST_CASE("latent heads give what the same values in memory of their own give", "[engine][serving]") {
+TEST_CASE("MLA gives what the same values in memory of their own give", "[engine][serving]") {
   for (const Engine* engine : engines())
-    for (Shape shape : latent()) {
+    for (Shape shape : mla()) {
       if (engine->widest < shape.d || shape.layout != Layout::bhsd) continue;
       const Inputs in = tests::inputs(shape);
       Inputs apart = in;
@@ -265,11 +265,11 @@ TEST_CASE("latent heads give what the same values in memory of their own give", 
 
 TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of any type", "[engine][serving]") {
   for (Shape shape : told_apart()) {
-    shape.narrow = true;
+    shape.fp8_kv = true;
     for (const Attention* attention : {&plain, &rich}) agree(*attention, shape);
   }
   for (Shape shape : paged()) {
-    shape.narrow = true;
+    shape.fp8_kv = true;
     agree(shape.seed % 2 ? causal : rich, shape);
   }
   std::size_t number = 0;
@@ -278,7 +278,7 @@ TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of
       for (const std::int64_t d : {8, 40, 128}) {
         if (!tests::runs_case(number++, 4)) continue;
         Shape shape{.q_len = q_len, .kv_len = 333, .d = d, .dv = d, .dtype = dtype, .seed = 7};
-        shape.narrow = true;
+        shape.fp8_kv = true;
         agree(rich, shape);
       }
 }
@@ -289,7 +289,7 @@ TEST_CASE("every e4m3 is read as it is, also NaN", "[engine][serving]") {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       Shape shape{
           .batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 256, .kv_len = 256, .d = 16, .dv = 16, .dtype = dtype};
-      shape.narrow = true;
+      shape.fp8_kv = true;
       const Inputs in = tests::inputs(shape);
       for (std::int64_t i = 0; i < 256; ++i)
         for (std::int64_t j = 0; j < 16; ++j)
@@ -305,7 +305,7 @@ TEST_CASE("every e4m3 is read as it is, also NaN", "[engine][serving]") {
     }
 }
 
-TEST_CASE("keys in pages give the same bits as the same keys in a row", "[engine][serving]") {
+TEST_CASE("a paged KV cache gives the same bits as the same keys in a row", "[engine][serving]") {
   for (const Engine* engine : engines())
     for (const Shape& shape : paged()) {
       // The columns of a page of one row are adjacent, so that it can be read in place, unlike others.
@@ -313,7 +313,7 @@ TEST_CASE("keys in pages give the same bits as the same keys in a row", "[engine
       const Inputs in = tests::inputs(shape);
       const Placed k = gathered(in, in.k.tensor, shape.d), v = gathered(in, in.v.tensor, shape.dv);
       Forward dense = in.forward();
-      dense.pages = {};
+      dense.page_table = {};
       dense.k = k.tensor;
       dense.v = v.tensor;
       for (const Attention* attention : {&plain, &rich, &windowed}) {
@@ -343,7 +343,7 @@ TEST_CASE("pages of keys that no query needs may be gone", "[engine][serving]") 
       for (std::int64_t b = 0; b < 2; ++b) {
         const std::int64_t first = shape.q_offsets[static_cast<std::size_t>(b)] - 20;
         for (std::int64_t i = 0; (i + 1) * 16 <= first; ++i)
-          runtime::store(in.pages.tensor, runtime::offset(in.pages.tensor, b, i), -1);
+          runtime::store(in.page_table.tensor, runtime::offset(in.page_table.tensor, b, i), -1);
       }
       INFO(engine->name);
       CHECK(run(*engine, subject, in, in.forward()) == whole);
@@ -383,7 +383,7 @@ TEST_CASE("drafts see what is known, and of each other what the tree says", "[en
         run(oracle_engine, Subject(of_pairs), in, in.forward()));
 }
 
-TEST_CASE("with piece an entry's bits do not depend on its neighbours", "[engine][serving]") {
+TEST_CASE("with a fixed split size an entry's bits do not depend on its neighbours", "[engine][serving]") {
   constexpr std::array<std::int64_t, 6> lengths{1, 90, 8, 9, 300, 3};
   for (const Engine* engine : engines())
     for (const DType dtype : {DType::f32, DType::bf16})
@@ -398,7 +398,7 @@ TEST_CASE("with piece an entry's bits do not depend on its neighbours", "[engine
                           .used = {700, 90, 512, 600, 333, 3},
                           .q_offsets = {699, 0, 504, 591, 33, 0},
                           .page = 16,
-                          .piece = 128};
+                          .fixed_split_size = 128};
         if (!engine->why_not(shape).empty()) continue;
         const Inputs in = tests::inputs(shape);
         Subject subject(*attention);
@@ -422,7 +422,8 @@ TEST_CASE("with piece an entry's bits do not depend on its neighbours", "[engine
           starts.back() = static_cast<std::int32_t>(lengths[b]);
           call.q = rows(in.q.tensor, 0);
           call.cu_seqlens_q = Tensor(starts.data(), DType::i32, {static_cast<std::int64_t>(starts.size())});
-          for (Tensor* t : {&call.kv_len, &call.q_offsets, &call.pages}) t->shape[0] = static_cast<std::int64_t>(b) + 1;
+          for (Tensor* t : {&call.kv_len, &call.q_offsets, &call.page_table})
+            t->shape[0] = static_cast<std::int64_t>(b) + 1;
           const Results own = run(*engine, subject, one, call);
           INFO(engine->name << ", entry " << b);
           CHECK(tests::elements(own.o.tensor) == tests::elements(rows(together.o.tensor, 0)));
@@ -549,7 +550,7 @@ TEST_CASE("what was before counts by its lse, and for nothing where that is -inf
     }
 }
 
-TEST_CASE("sequences grow in a cache of pages, and each step is as if computed anew", "[engine][serving]") {
+TEST_CASE("sequences grow in a paged KV cache, and each step is as if computed anew", "[engine][serving]") {
   const Device cpu = Device::cpu();
   constexpr int batch = 4, heads = 4, kv_heads = 2, d = 16, page = 16, steps = 40;
   const Attention attention{.score = mods::softcap(5), .mask = mods::sliding_window(24)};
@@ -560,18 +561,18 @@ TEST_CASE("sequences grow in a cache of pages, and each step is as if computed a
   const auto q = cpu.array<float>({batch, heads, 1, d}), o = cpu.array<float>({batch, heads, 1, d}),
              new_k = cpu.array<float>({batch, kv_heads, 1, d}), new_v = cpu.array<float>({batch, kv_heads, 1, d});
   // [cache]
-  // A pool of pages of 16 keys for all sequences; which pages each of them has, and how many keys.
+  // A pool of pages of 16 keys for all sequences; the pages of each of them, and how many keys.
   const auto k = cpu.array<float>({20, kv_heads, page, d}), v = cpu.array<float>({20, kv_heads, page, d});
-  const auto pages = cpu.array<int>({batch, 4}), lengths = cpu.array<int>({batch}), last = cpu.array<int>({batch});
+  const auto page_table = cpu.array<int>({batch, 4}), lengths = cpu.array<int>({batch}), last = cpu.array<int>({batch});
   // [cache]
   for (float& x : k.values()) x = not_a_number;
   for (float& x : v.values()) x = not_a_number;
-  std::ranges::fill(pages.values(), -1);
+  std::ranges::fill(page_table.values(), -1);
   std::vector<std::vector<float>> all_k(batch), all_v(batch);
   int next = 0;
   for (int b = 0; b < batch; ++b) {
     lengths.data()[b] = 0;
-    for (int i = 0; i < 4; ++i) pages.data()[b * 4 + i] = i < 3 ? (7 * next++) % 20 : -1;
+    for (int i = 0; i < 4; ++i) page_table.data()[b * 4 + i] = i < 3 ? (7 * next++) % 20 : -1;
   }
   for (int step = 0; step < steps; ++step) {
     normal(q);
@@ -579,8 +580,8 @@ TEST_CASE("sequences grow in a cache of pages, and each step is as if computed a
     normal(new_v);
     // [step]
     for (int b = 0; b < batch; ++b) last.data()[b] = lengths.data()[b]++;
-    append({.k_new = new_k, .v_new = new_v, .k = k, .v = v, .pages = pages, .kv_len = lengths});
-    attention.run({.q = q, .k = k, .v = v, .o = o, .kv_len = lengths, .pages = pages, .q_offsets = last});
+    append({.k_new = new_k, .v_new = new_v, .k = k, .v = v, .page_table = page_table, .kv_len = lengths});
+    attention.run({.q = q, .k = k, .v = v, .o = o, .kv_len = lengths, .page_table = page_table, .q_offsets = last});
     // [step]
     for (int b = 0; b < batch; ++b) {
       const std::int64_t at = b * kv_heads * d;

@@ -32,7 +32,7 @@ def test_pages_and_packed_rows(rng):
     starts = np.array([0, 3, 4], np.int32)
     pools = [np.full((5, 3, PAGE, 8), np.nan, np.float32) for _ in range(2)]
     rows = [rng.standard_normal((4, 3, 8), np.float32) for _ in range(2)]
-    attune.append(*rows, *pools, kv_len=lengths, pages=table, cu_seqlens=starts)
+    attune.append(*rows, *pools, kv_len=lengths, page_table=table, cu_seqlens=starts)
     for pool, fresh in zip(pools, rows):
         for b, n in enumerate(lengths):
             for i in range(starts[b], starts[b + 1]):

@@ -439,23 +439,23 @@ def test_a_cache_in_pages_is_as_the_same_keys_in_a_row(rng, how):
                                    lambda s, b, h, i, j, n=n: s + 0.1 * (j - (n - 1)),
                                    lambda b, h, i, j, n=n: j > n - 10)[0] for b, n in enumerate(lengths)])
     assert near(call(q, k, v, kv_len=lengths, q_offsets=lengths - 1), wanted)
-    assert near(call(q, *pools, kv_len=lengths, q_offsets=lengths - 1, pages=table, piece=128), wanted)
+    assert near(call(q, *pools, kv_len=lengths, q_offsets=lengths - 1, page_table=table, fixed_split_size=128), wanted)
 
 
 def test_a_call_over_a_cache_is_prepared(rng):
     q, k = rng.standard_normal((2, 4, 1, 8), np.float32), rng.standard_normal((5, 2, 4, 8), np.float32)
-    cache = {"kv_len": np.array([13, 2], np.int32), "pages": np.array([[3, 0, 1, 4], [2, -1, -1, -1]], np.int32)}
+    cache = {"kv_len": np.array([13, 2], np.int32), "page_table": np.array([[3, 0, 1, 4], [2, -1, -1, -1]], np.int32)}
     attention = attune.Attention("s + 0.25f")
     facts = []
     with attune.watch(facts.append):
-        need = attention.prepare(q, k, k, **cache, kv_offset=5, piece=128, workers=2)
+        need = attention.prepare(q, k, k, **cache, kv_offset=5, fixed_split_size=128, workers=2)
         made = len(facts)
         room = np.empty(need["workspace"] + 64, np.uint8)
         room = room[-room.ctypes.data % 64 :][: need["workspace"]]
-        attention(q, k, k, **cache, kv_offset=5, piece=128, workers=2, workspace=room)
+        attention(q, k, k, **cache, kv_offset=5, fixed_split_size=128, workers=2, workspace=room)
     assert made and [f["fact"] for f in facts[made:]] == ["called"]
-    assert refused(attention.prepare, q, k, k, **cache, piece=5).code == "piece"
-    assert refused(attention.prepare, q, k, k, **cache, piece=None).code == "bad-argument"
+    assert refused(attention.prepare, q, k, k, **cache, fixed_split_size=5).code == "fixed-split-size"
+    assert refused(attention.prepare, q, k, k, **cache, fixed_split_size=None).code == "bad-argument"
 
 
 def test_keys_in_two_calls_are_merged(qkv):
@@ -472,7 +472,7 @@ def test_what_is_told_of_keys_is_checked(qkv):
     assert refused(call, kv_len=np.array([17, 1], np.int32)).code == "kv-len"
     assert refused(call, kv_offset=-1).code == "bad-argument"
     assert refused(call, kv_offset="1").code == "bad-argument"
-    assert refused(call, piece=5).code == "piece"
-    assert refused(call, piece=None).code == "bad-argument"
+    assert refused(call, fixed_split_size=5).code == "fixed-split-size"
+    assert refused(call, fixed_split_size=None).code == "bad-argument"
     assert refused(call, o_before=qkv[0]).code == "before-half"
-    assert refused(call, pages=np.zeros((2, 4), np.int64)).code == "pages"
+    assert refused(call, page_table=np.zeros((2, 4), np.int64)).code == "page-table"

@@ -125,11 +125,11 @@ def test_ranks_by_nccl_exchange_what_the_host_holds():
     def body(rank):
         transport = attune.nccl(id, rank, 2, seconds=30)
         assert repr(transport) == f"<attune.Transport: rank {rank} of 2>"
-        shares = attune.Shares(attention, q, k, v, transport, grain=96, travel="gather")
-        q_rows, k_rows, v_rows = ([np.concatenate([t[:, :, a:b] for a, b in shares.of()], 2) for t in (q, k, v)])
-        out = attention(q_rows, k_rows, v_rows, shares=shares, workers=1)
-        grads = attention.backward(q_rows, k_rows, v_rows, out, shares=shares, workers=1)
-        return np.array_equal(out, np.concatenate([whole[:, :, a:b] for a, b in shares.of()], 2)), grads.captured["slope"]
+        sharding = attune.Sharding(attention, q, k, v, transport, block=96, travel="gather")
+        q_rows, k_rows, v_rows = ([np.concatenate([t[:, :, a:b] for a, b in sharding.of()], 2) for t in (q, k, v)])
+        out = attention(q_rows, k_rows, v_rows, sharding=sharding, workers=1)
+        grads = attention.backward(q_rows, k_rows, v_rows, out, sharding=sharding, workers=1)
+        return np.array_equal(out, np.concatenate([whole[:, :, a:b] for a, b in sharding.of()], 2)), grads.captured["slope"]
 
     (one, sum_one), (other, sum_other) = on_ranks(2, body)
     assert one and other and np.array_equal(sum_one, sum_other)

@@ -1,4 +1,4 @@
-# tests/python/test_ranks.py — Shares and Transport: calls of ranks that are threads against one rank, and mistakes
+# tests/python/test_ranks.py — Sharding and Transport: calls of ranks that are threads against one rank, and mistakes
 """Ranks are threads here, whose exchanges go through queues of Python."""
 
 import queue
@@ -34,13 +34,13 @@ class Hub:
         return attune.Transport(rank, self.count, exchange, **functions)
 
 
-def rows(whole, stretches, axis=2):
-    return np.concatenate([whole.take(range(a, b), axis) for a, b in stretches], axis)
+def rows(whole, ranges, axis=2):
+    return np.concatenate([whole.take(range(a, b), axis) for a, b in ranges], axis)
 
 
-def put(whole, mine, stretches, axis=2):
+def put(whole, mine, ranges, axis=2):
     at = 0
-    for a, b in stretches:
+    for a, b in ranges:
         index = (slice(None),) * axis
         whole[(*index, slice(a, b))] = mine[(*index, slice(at, at + b - a))]
         at += b - a
@@ -50,8 +50,8 @@ def shaped(*shape):
     return np.broadcast_to(np.float32(0), shape)
 
 
-@pytest.mark.parametrize("deal", ["contiguous", "zigzag", "greedy"])
-def test_three_ranks_are_one(deal):
+@pytest.mark.parametrize("assignment", ["contiguous", "zigzag", "greedy"])
+def test_three_ranks_are_one(assignment):
     q, k, v, grad = normal(1, 4, 1400, 16), normal(1, 2, 1400, 16), normal(1, 2, 1400, 8), normal(1, 4, 1400, 8)
     slope, bias, doc = normal(4), normal(1400), (np.arange(1400) // 333).astype(np.int32)
     attention = attune.Attention(score="s + slope[h] * f32(kv - q) + bias[kv]", mask="kv <= q && doc[kv] == doc[q]",
@@ -62,18 +62,18 @@ def test_three_ranks_are_one(deal):
     got = [np.empty_like(t) for t in (q, k, v)]
 
     def body(rank):
-        shares = attune.Shares(attention, shaped(*q.shape), shaped(*k.shape), shaped(*v.shape), hub.at(rank), deal=deal,
-                               travel="gather", grain=96)
-        mine = shares.of()
-        assert mine == shares.keys_of(rank) and list(shares.positions()) == [i for a, b in mine for i in range(a, b)]
+        sharding = attune.Sharding(attention, shaped(*q.shape), shaped(*k.shape), shaped(*v.shape), hub.at(rank), assignment=assignment,
+                               travel="gather", block=96)
+        mine = sharding.of()
+        assert mine == sharding.keys_of(rank) and list(sharding.positions()) == [i for a, b in mine for i in range(a, b)]
         parts = [rows(t, mine) for t in (q, k, v)]
-        out, sums = attention(*parts, lse=True, shares=shares, workers=1)
+        out, sums = attention(*parts, lse=True, sharding=sharding, workers=1)
         put(got_o, out, mine), put(got_lse, sums, mine)
-        grads = attention.backward(*parts, rows(grad, mine), shares=shares, workers=1)
-        own = attention.backward(*parts, rows(grad, mine), shares=shares, workers=1, sum_captured=False)
+        grads = attention.backward(*parts, rows(grad, mine), sharding=sharding, workers=1)
+        own = attention.backward(*parts, rows(grad, mine), sharding=sharding, workers=1, sum_captured=False)
         for whole, part in zip(got, grads):
             put(whole, part, mine)
-        return shares.received(), grads.captured, own.captured
+        return sharding.received(), grads.captured, own.captured
 
     made = on_ranks(3, body)
     for part in made:
@@ -96,13 +96,13 @@ def test_packed_and_the_same_deal_for_another_mask():
     hub, both = Hub(2), [np.empty_like(q) for _ in range(2)]
 
     def body(rank):
-        shares = attune.Shares([causal], q, k, k, hub.at(rank), cu_seqlens=starts, deal="zigzag", grain=96)
-        more = shares.also(windowed, q, k, k)
-        assert more.of() == shares.of() and more.received() < shares.received()
-        mine = shares.of()
-        assert list(shares.positions())[:3] == ([0, 1, 2] if mine[0][0] == 0 else list(shares.positions())[:3])
-        for attention, plan, out in ((causal, shares, both[0]), (windowed, more, both[1])):
-            put(out, attention(rows(q, mine, 0), rows(k, mine, 0), rows(k, mine, 0), cu_seqlens=starts, shares=plan,
+        sharding = attune.Sharding([causal], q, k, k, hub.at(rank), cu_seqlens=starts, assignment="zigzag", block=96)
+        more = sharding.also(windowed, q, k, k)
+        assert more.of() == sharding.of() and more.received() < sharding.received()
+        mine = sharding.of()
+        assert list(sharding.positions())[:3] == ([0, 1, 2] if mine[0][0] == 0 else list(sharding.positions())[:3])
+        for attention, plan, out in ((causal, sharding, both[0]), (windowed, more, both[1])):
+            put(out, attention(rows(q, mine, 0), rows(k, mine, 0), rows(k, mine, 0), cu_seqlens=starts, sharding=plan,
                                workers=1), mine, 0)
 
     assert on_ranks(2, body) == [None, None]
@@ -122,10 +122,10 @@ def test_sum_stop_and_exceptions_of_a_transport():
                 raise ZeroDivisionError
 
         transport = hub.at(rank, sum=total, stop=lambda: stops.append(rank))
-        shares = attune.Shares(attention, x, x, x, transport, travel="gather")
-        part = rows(x, shares.of())
+        sharding = attune.Sharding(attention, x, x, x, transport, travel="gather")
+        part = rows(x, sharding.of())
         for _ in range(2):
-            attention.backward(part, part, part, part, shares=shares, wrt=("slope",), workers=1)
+            attention.backward(part, part, part, part, sharding=sharding, wrt=("slope",), workers=1)
 
     made = on_ranks(2, body)
     assert [type(one) for one in made] == [ZeroDivisionError] * 2
@@ -135,7 +135,7 @@ def test_sum_stop_and_exceptions_of_a_transport():
         raise KeyError("no network")
 
     with pytest.raises(KeyError, match="no network"):
-        attune.Shares(attention, x, x, x, attune.Transport(0, 2, failing))
+        attune.Sharding(attention, x, x, x, attune.Transport(0, 2, failing))
 
 
 def test_views_end_with_the_exchange():
@@ -147,7 +147,7 @@ def test_views_end_with_the_exchange():
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        attune.Shares(attune.Attention(), x, x, x, attune.Transport(1, 2, exchange))
+        attune.Sharding(attune.Attention(), x, x, x, attune.Transport(1, 2, exchange))
     assert len(kept) == 2
     for view in kept:
         with pytest.raises(ValueError, match="released"):
@@ -163,22 +163,22 @@ def refused(code, function):
 
 def test_mistakes():
     x, attention, alone = normal(1, 2, 900, 16), attune.Attention(), attune.Transport(0, 2)
-    shares = attune.Shares(attention, x, x, x, alone)
-    assert "2 ranks" in shares.explain() and repr(shares) == "<attune.Shares of 2 ranks>"
-    refused("shares-call", lambda: attention(*[rows(x, shares.of())] * 3, shares=shares))  # nothing to exchange with
-    refused("shares-shape", lambda: attention(x, x, x, shares=shares))
-    refused("ranks-count", lambda: shares.of(2))
-    refused("ranks-count", lambda: shares.received(0, 1))
-    refused("ranks-count", lambda: attune.Shares(attention, x, x, x, attune.Transport(2, 2)))
-    refused("shares-call", lambda: attune.Shares([], x, x, x, alone))
-    refused("shares-other", lambda: shares.also(attention, *[x[:, :, 1:]] * 3))
-    refused("bad-argument", lambda: attention(x, x, x, shares=alone))
-    refused("bad-argument", lambda: attune.attention(x, x, x, shares=alone))
-    refused("bad-argument", lambda: attune.Shares(attention, x, x, x, 2))
-    refused("bad-argument", lambda: attune.Shares("kv <= q", x, x, x, alone))
-    refused("bad-argument", lambda: attune.Shares(attention, x, x, x, alone, deal="fair"))
-    refused("bad-argument", lambda: attune.Shares(attention, x, x, x, alone, travel=1))
+    sharding = attune.Sharding(attention, x, x, x, alone)
+    assert "2 ranks" in sharding.explain() and repr(sharding) == "<attune.Sharding of 2 ranks>"
+    refused("sharding-call", lambda: attention(*[rows(x, sharding.of())] * 3, sharding=sharding))  # nothing to exchange with
+    refused("sharding-shape", lambda: attention(x, x, x, sharding=sharding))
+    refused("ranks-count", lambda: sharding.of(2))
+    refused("ranks-count", lambda: sharding.received(0, 1))
+    refused("ranks-count", lambda: attune.Sharding(attention, x, x, x, attune.Transport(2, 2)))
+    refused("sharding-call", lambda: attune.Sharding([], x, x, x, alone))
+    refused("sharding-other", lambda: sharding.also(attention, *[x[:, :, 1:]] * 3))
+    refused("bad-argument", lambda: attention(x, x, x, sharding=alone))
+    refused("bad-argument", lambda: attune.attention(x, x, x, sharding=alone))
+    refused("bad-argument", lambda: attune.Sharding(attention, x, x, x, 2))
+    refused("bad-argument", lambda: attune.Sharding("kv <= q", x, x, x, alone))
+    refused("bad-argument", lambda: attune.Sharding(attention, x, x, x, alone, assignment="fair"))
+    refused("bad-argument", lambda: attune.Sharding(attention, x, x, x, alone, travel=1))
     refused("bad-argument", lambda: attune.Transport(-1, 2))
     refused("bad-argument", lambda: attune.Transport(0, 2, exchange=3))
-    error = refused("shares-how", lambda: attune.Shares(attention, x, x, x, alone, groups=7))
+    error = refused("sharding-how", lambda: attune.Sharding(attention, x, x, x, alone, groups=7))
     assert error.file == __file__

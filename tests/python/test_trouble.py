@@ -109,6 +109,42 @@ def test_many_calls_take_no_memory():
     assert peak_kib() - before < 2048
 
 
+MODS = """
+import sys
+import attune
+import numpy as np
+
+def mappings():
+    with open("/proc/self/maps") as f:
+        return sum(1 for _ in f)
+
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * 4096
+
+q = np.ones((1, 2, 5, 8), np.float32)
+once, count = int(sys.argv[1]), int(sys.argv[2])
+for i in range(count):
+    a = attune.Attention(score=lambda s, at, c=float(i): s * c)
+    out = a(q, q, q)
+    if i % 3 == 0:
+        a.backward(q, q, q, out)
+    if i == once:
+        before = mappings(), resident()
+kept = attune.Attention(score=lambda s, at: s * 0.0)(q, q, q)
+assert np.array_equal(kept, q)
+print(mappings() - before[0], (resident() - before[1]) >> 20, before)
+"""
+
+
+def test_kernels_that_no_call_uses_go(tmp_path):
+    """Each new number is a kernel: a process with many of them stays as it is. 10 000 were run once, by hand."""
+    env = {**os.environ, "ATTUNE_LOADED": "8", "ATTUNE_CACHE": str(tmp_path)}
+    out = subprocess.run([sys.executable, "-c", MODS, "40", "160"], env=env, check=True, capture_output=True, text=True)
+    more, mebibytes = map(int, out.stdout.split()[:2])
+    assert more < 20 and mebibytes < 8, out.stdout
+
+
 def test_handles_are_freed_in_any_order(q):
     from attune import _mod as module
 
@@ -223,3 +259,13 @@ print({{f.get("from") for f in facts if f["fact"] == "built"}})
     assert said.stdout == "{'bundle'}\n", said.stdout + said.stderr
 
 
+def test_the_kernels_of_a_wheel_are_written_to_a_file(tmp_path, monkeypatch, capsys):
+    """As ./dev wheel calls it, but with one kernel of the CPU."""
+    from attune import usual
+
+    one = {"mods": [attune.Attention(mask=attune.mods.causal()).describe()["mod"]], "shapes": {"dtype": "f32", "d": 64},
+           "passes": "forward", "targets": "host"}
+    monkeypatch.setattr(usual, "manifests", lambda: [one])
+    monkeypatch.setattr(sys, "argv", ["usual", str(tmp_path / "usual.attune")])
+    assert usual.main() == 0
+    assert (tmp_path / "usual.attune").stat().st_size > 0 and "kernels" in capsys.readouterr().out

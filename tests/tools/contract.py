@@ -103,7 +103,7 @@ class Contract(Calls):
             wanted["out"] += o
             wanted["lse"] += lse
         whole = ["--kv-len", "lengths.npy", "--q-offsets", "last.npy", *mod]
-        paged = ["--k", "kp.npy", "--v", "vp.npy", "--pages", "pages.npy", "--piece", "128", *whole]
+        paged = ["--k", "kp.npy", "--v", "vp.npy", "--page-table", "pages.npy", "--fixed-split-size", "128", *whole]
         targets = ["oracle", "cpu"] if ENGINE else ["oracle"]
         for target in targets:
             said = [self.attune("run", "--q", "q.npy", "--out", self.out, "--target", target, *how)
@@ -114,7 +114,7 @@ class Contract(Calls):
                 self.close(self.result(name)[1], wanted[name])
 
     def test_values_within_keys(self):
-        # Latent heads: values are the first columns of the keys.
+        # MLA: values are the first columns of the keys.
         _, k, _ = self.qkv(hq=1, skv=5)
         write_npy(self.at / "first.npy", [1, 1, 5, 1], k[::2])
         for target in ["oracle", "cpu"] if ENGINE else ["oracle"]:
@@ -156,11 +156,11 @@ class Contract(Calls):
     def test_sink_and_prob(self):
         q, k, v = self.qkv(hq=1)
         self.done("--sink", "1.0", "--prob", "2.0 * p")
-        shares, lse = self.expected(q, k, v, 1, 3, 4, 2, 3, lambda s, h, i, j: s, lambda i, j: True)
+        sharding, lse = self.expected(q, k, v, 1, 3, 4, 2, 3, lambda s, h, i, j: s, lambda i, j: True)
         with_sink = [math.log(math.exp(x) + math.e) for x in lse]
         self.close(self.result("lse")[1], with_sink)
         self.close(self.result("out")[1],
-                   [2 * shares[i * 3 + n] * math.exp(lse[i] - with_sink[i]) for i in range(3) for n in range(3)])
+                   [2 * sharding[i * 3 + n] * math.exp(lse[i] - with_sink[i]) for i in range(3) for n in range(3)])
 
     def test_backward(self):
         self.qkv(b=2, hq=4, hkv=2)
@@ -265,11 +265,11 @@ class Contract(Calls):
         self.refused("kv-offset", "--kv-offset", "-1")
         self.refused("kv-len", "--kv-len", "nine.npy")
         self.refused("q-offsets", "--q-offsets", "nine.npy", "--q-offset", "1")
-        self.refused("pages", "--pages", "nine.npy")
-        self.refused("piece", "--piece", "7")
+        self.refused("page-table", "--page-table", "nine.npy")
+        self.refused("fixed-split-size", "--fixed-split-size", "7")
         self.refused("before-half", "--o-before", "q.npy")
         self.refused("before-half", "--lse-before", "q.npy")
-        self.refused("forward-only", "--piece", "128", "--grad-out", "q.npy")
+        self.refused("forward-only", "--fixed-split-size", "128", "--grad-out", "q.npy")
         self.refused("file-missing", "--kv-len", "missing.npy")
         self.refused("grad-without-out", "--grad", "slope", *slope)
         self.refused("grad-without-out", "--grad-lse", "slope.npy")
@@ -372,9 +372,9 @@ class Contract(Calls):
             self.assertEqual(names, ["forward"] * (direction == "step") + ["queries", "keys"])
 
         said = self.bench("--target", "cuda", "--row", "window", "--dtype", "bf16", "--decode", "--kv-len", "random:2000",
-                          "--batch", "3", "--heads", "8", "--kv-heads", "2", "--pages", "16", "--json")
+                          "--batch", "3", "--heads", "8", "--kv-heads", "2", "--page-size", "16", "--json")
         row = json.loads(said.stdout)
-        self.assertEqual((said.returncode, row["page"], len(row["kv_lengths"])), (0, 16, 3))
+        self.assertEqual((said.returncode, row["page_size"], len(row["kv_lengths"])), (0, 16, 3))
         self.assertIn("decode_sm", row["kernel"])
         self.close([row["gb_s"]["best"] * row["seconds"]["best"] * 1e9], [row["kv_bytes"]])
 
@@ -383,13 +383,13 @@ class Contract(Calls):
         sizes = ["--heads", "8", "--kv-heads", "2", "--d", "24", "--dv", "40", "--row", "window"]
         keys = {"100,2000,777": 100 + 1024 + 777, "1500": 1024}
         for given, read in keys.items():
-            for pages in [], ["--pages", "1"], ["--pages", "64"]:
+            for pages in [], ["--page-size", "1"], ["--page-size", "64"]:
                 said = self.bench("--decode", "--kv-len", given, *pages, *sizes, "--json")
                 self.assertEqual((said.returncode, said.stderr), (0, ""))
                 row = json.loads(said.stdout)
                 self.assertEqual((row["seq"], row["batch"], row["decode"]), (1, given.count(",") + 1, True))
                 self.assertEqual(row["kv_seq"], max(map(int, given.split(","))))
-                self.assertEqual(row.get("page"), int(pages[1]) if pages else None)
+                self.assertEqual(row.get("page_size"), int(pages[1]) if pages else None)
                 # 2 key heads, 4 bytes; 8 heads with two flop for each column of a kept pair.
                 self.assertEqual(row["kv_bytes"], read * 2 * (24 + 40) * 4)
                 self.close([row["gb_s"]["median"] * row["seconds"]["median"] * 1e9], [row["kv_bytes"]])
@@ -401,16 +401,16 @@ class Contract(Calls):
                 for _ in range(2)]
         self.assertEqual(rows[0]["kv_lengths"], rows[1]["kv_lengths"])
         self.assertTrue(len(set(rows[0]["kv_lengths"])) > 1 and 1 <= min(rows[0]["kv_lengths"]) <= rows[0]["kv_seq"] <= 99)
-        said = self.bench("--decode", "--kv-len", "90", "--pages", "16", *sizes)
+        said = self.bench("--decode", "--kv-len", "90", "--page-size", "16", *sizes)
         self.assertIn("S=1x90, pages of 16, D=24/40", said.stdout)
         self.assertTrue(said.stdout.splitlines()[1].endswith("GB/s"))
-        for wrong in ["--pages", "4"], ["--kv-len", "5,4"], ["--kv-len", "random:5"], ["--decode", "--step"], [
+        for wrong in ["--page-size", "4"], ["--kv-len", "5,4"], ["--kv-len", "random:5"], ["--decode", "--step"], [
                 "--decode", "--kv-len", "many"], ["--decode", "--kv-len", "5,,4"]:
             self.refused("bad-usage", "bench", *wrong)
-        for wrong in ["--kv-len", "4,0"], ["--kv-len", "random:0"], ["--kv-len", "3", "--seq", "4"], ["--pages", "0"]:
+        for wrong in ["--kv-len", "4,0"], ["--kv-len", "random:0"], ["--kv-len", "3", "--seq", "4"], ["--page-size", "0"]:
             self.refused("bad-size", "bench", "--decode", *wrong)
         self.assertIn("--kv-len cannot be 0", self.refused("bad-size", "bench", "--decode", "--kv-len", "0"))
-        self.refused("bad-usage", "tune", "--row", "full", "--kv-len", "5,4", fix="bench --decode")
+        self.refused("bad-usage", "tune", "--row", "full", "--kv-len", "5,4", fix="--decode")
 
     @unittest.skipUnless(ENGINE, "built without the CPU engine")
     def test_bench_of_a_step(self):
@@ -435,7 +435,7 @@ class Contract(Calls):
             for line in map(json.loads, said.stdout.splitlines()):
                 self.assertTrue(line["good"] and {"o", "lse", "dq", "dk", "dv", *([name] if name else [])} <= set(line))
 
-    def test_pages_of_a_backward(self):
+    def test_sources_of_a_backward(self):
         documents = ["--mask", "doc[q] == doc[kv]", "--capture", "doc=i32[8192]"]
         by_head = ["--score", "s + bias[h]", "--capture", "bias=f32[16]", *documents]
         by_key = ["--score", "s + bias[kv]", "--capture", "bias=f32[8192]", *documents]
@@ -446,11 +446,11 @@ class Contract(Calls):
                 (by_key, ["--grads", "bias"], ["rows", "queries_sm80", "keys_sm80", "store_sums"],
                  ["lists along kv", "lists along q"])):
             said = self.attune("cuda", *mods, "--backward", *grads, "--json")
-            pages = json.loads(said.stdout)["pages"]
-            self.assertEqual([page["kernel"] for page in pages], kernels)
+            sources = json.loads(said.stdout)["sources"]
+            self.assertEqual([source["kernel"] for source in sources], kernels)
             said = self.attune("cuda", *mods, "--backward", *grads, "--lists", "--json")
-            self.assertEqual([page["of"] for page in json.loads(said.stdout)["pages"]], lists)
-        self.assertIn("sums_of_", pages[1]["text"])
+            self.assertEqual([source["of"] for source in json.loads(said.stdout)["sources"]], lists)
+        self.assertIn("sums_of_", sources[1]["text"])
         text = self.attune("cuda", *by_head, "--backward").stdout
         self.assertEqual(re.findall(r"^// ---- (.*) ----$", text, re.M),
                          ["rows before", "backward", "dq after", "repair after"])
@@ -467,10 +467,10 @@ class Contract(Calls):
         self.refused("bad-choice", "bench", "--target", "cuda", "--cover", "twice")
         self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n=100")
         self.refused("bad-kernel", "cuda", "kv <= q", "--kernel", "forward_sm90:n")
-        said = self.attune("cuda", "kv <= q", "--kernel", "forward_sm90:n=96,turns=2", "--json")
+        said = self.attune("cuda", "kv <= q", "--kernel", "forward_sm90:n=96,issue_order=2", "--json")
         (one,) = json.loads(said.stdout)["candidates"]
         self.assertTrue(one["variant"].startswith("forward_sm90:m=128,n=96,"), one)
-        self.assertIn("turns=2", one["variant"])
+        self.assertIn("issue_order=2", one["variant"])
 
     def test_kernels_as_exact_as_they_are_asked_to_be(self):
         self.refused("bad-usage", "--exact", "true")
@@ -479,8 +479,8 @@ class Contract(Calls):
             self.refused("bad-choice", *arguments, "--exact", "yes")
         for dtype, usual in ("f32", "exact"), ("f16", "fast"), ("bf16", "fast"):
             for asked, space in ([], usual), (["--exact", "true"], "exact"), (["--exact", "false"], "fast"):
-                page = self.attune("cuda", "kv <= q", "--dtype", dtype, *asked).stdout
-                self.assertIn(f"namespace attune::{space} ", page)
+                source = self.attune("cuda", "kv <= q", "--dtype", dtype, *asked).stdout
+                self.assertIn(f"namespace attune::{space} ", source)
 
         def explained(*asked):
             return self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "90", "--dtype", "f32", "--seq",
@@ -550,7 +550,7 @@ class Contract(Calls):
             self.refused("head-groups", *verb, "--heads", "4", "--kv-heads", "3", fix="--kv-heads")
 
     def test_numbers_of_options(self):
-        for wrong in (["cuda", "s", "--group", 0], ["cuda", "s", "--group", 2 ** 40], ["bench", "--graph", 0],
+        for wrong in (["cuda", "s", "--heads", 0], ["cuda", "s", "--heads", 2 ** 40], ["bench", "--graph", 0],
                       ["plot", "s", "--random", 0], ["plot", "s", "--random", 1025], ["verify", "--calls", 0],
                       ["bench", "--seconds", "inf"], ["bench", "--seconds", "nan"], ["tune", "--limit", "-1"],
                       ["cover", "kv <= q", "--limit", "-1"], ["cover", "kv <= q", "--limit", "nan"]):
@@ -587,7 +587,7 @@ class Contract(Calls):
             self.assertTrue(0 <= line["o"]["error"] <= line["o"]["allowed"] < 0.1)
         self.refused("bad-size", "verify", "--calls", "0")
 
-    def test_pages_of_cuda(self):
+    def test_sources_of_cuda(self):
         said = self.attune("cuda", "--score", "s + slope[h] * f32(kv - q)", "--capture", "slope=f32[16]")
         self.assertEqual((said.returncode, said.stderr), (0, ""))
         self.assertIn("struct User {", said.stdout)
@@ -596,10 +596,10 @@ class Contract(Calls):
         self.assertEqual((old["kernel"], old["candidates"][0]["kernel"]), ("forward_sm80", "forward_sm80"))
         self.assertIn("compute capability", old["story"])
         for width, load, store in (100, 8, 8), (98, 4, 4), (33, 0, 0):
-            page = self.attune("cuda", "s", "--arch", "90", "--dtype", "f16", "--d", width).stdout
-            self.assertIn("forward_sm80", page)
-            self.assertIn(f"static constexpr int vector = {load};", page)
-            self.assertIn(f"static constexpr int store = {store};", page)
+            source = self.attune("cuda", "s", "--arch", "90", "--dtype", "f16", "--d", width).stdout
+            self.assertIn("forward_sm80", source)
+            self.assertIn(f"static constexpr int vector = {load};", source)
+            self.assertIn(f"static constexpr int store = {store};", source)
         lists = self.attune("cuda", "doc[q] == doc[kv]", "--capture", "doc=i32[64]", "--lists")
         self.assertEqual(lists.returncode, 0)
         self.assertIn("cover", lists.stdout)
@@ -688,7 +688,7 @@ class Contract(Calls):
         self.assertEqual([line.split()[0] for line in said.stdout.splitlines()], ["f32", "row", "own"])
 
     def test_bench_beside_a_cache_of_e4m3(self):
-        said = self.bench("--row", "causal", "--seq", "4", "--kv-seq", "64", "--d", "16", "--cache-dtype", "e4m3", "--json")
+        said = self.bench("--row", "causal", "--decode", "--seq", "4", "--kv-seq", "64", "--d", "16", "--cache-dtype", "e4m3", "--json")
         line = json.loads(said.stdout)
         self.assertEqual((line["dtype"], line["cache_dtype"]), ("f32", "e4m3"))
         self.refused("bad-choice", "bench", "--cache-dtype", "f16")
@@ -912,28 +912,28 @@ class Contract(Calls):
         self.assertEqual(said.returncode, 0, said.stderr)
         return json.loads(said.stdout)
 
-    def test_ranks_deal_and_predict(self):
-        said = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--deal", "zigzag")
-        self.assertEqual([r["stretches"] for r in said["ranks"]],
+    def test_ranks_assign_and_predict(self):
+        said = self.ranks("kv <= q", "--q-len", "1000", "--block", "100", "--ranks", "2", "--assignment", "zigzag")
+        self.assertEqual([r["ranges"] for r in said["ranks"]],
                          [[[0, 200], [700, 1000]], [[200, 700]]])
-        self.assertEqual([d["deal"] for d in said["deals"]], ["zigzag"])
+        self.assertEqual([d["assignment"] for d in said["assignments"]], ["zigzag"])
         # Rank 0 lacks keys 200 to 699, rank 1 those before 200, of 8 heads and 512 bytes.
-        taken = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--deal", "zigzag",
+        taken = self.ranks("kv <= q", "--q-len", "1000", "--block", "100", "--ranks", "2", "--assignment", "zigzag",
                            "--travel", "gather", "--groups", "1")
         self.assertEqual([r["received"] for r in taken["ranks"]], [500 * 8 * 512, 200 * 8 * 512])
         self.assertEqual((taken["schedules"][0]["travel"], taken["schedules"][0]["groups"]), ("gather", 1))
-        twice = self.ranks("kv <= q", "--q-len", "1000", "--grain", "100", "--ranks", "2", "--d", "128/64", "--dtype",
-                           "f32", "--heads", "4/1", "--batch", "3", "--deal", "zigzag", "--travel", "gather")
+        twice = self.ranks("kv <= q", "--q-len", "1000", "--block", "100", "--ranks", "2", "--d", "128/64", "--dtype",
+                           "f32", "--heads", "4/1", "--batch", "3", "--assignment", "zigzag", "--travel", "gather")
         self.assertEqual(twice["ranks"][1]["received"], 200 * 3 * (128 + 64) * 4)
 
     def test_ranks_of_packed_sequences_and_data(self):
         write_npy(self.at / "starts.npy", [4], [0, 300, 300, 512], kind="i4")
-        said = self.ranks("kv <= q", "--starts", "starts.npy", "--grain", "64", "--ranks", "2", "--deal", "contiguous")
+        said = self.ranks("kv <= q", "--starts", "starts.npy", "--block", "64", "--ranks", "2", "--assignment", "contiguous")
         self.assertEqual(said["call"]["sequences"], 3)
         self.assertEqual(sum(r["queries"] for r in said["ranks"]), 512)
-        self.assertEqual(said["ranks"][1]["stretches"], [[256, 512]])
+        self.assertEqual(said["ranks"][1]["ranges"], [[256, 512]])
         write_npy(self.at / "doc.npy", [512], [i // 256 for i in range(512)], kind="i4")
-        apart = self.ranks("doc[q] == doc[kv]", "--capture", "doc=doc.npy", "--q-len", "512", "--grain", "64",
+        apart = self.ranks("doc[q] == doc[kv]", "--capture", "doc=doc.npy", "--q-len", "512", "--block", "64",
                            "--ranks", "2", "--travel", "gather")
         self.assertEqual([r["received"] for r in apart["ranks"]], [0, 0])
 
@@ -948,18 +948,18 @@ class Contract(Calls):
         self.assertTrue(piped.stdout.startswith("<svg"))
         self.assertIn("--json lists", self.attune("ranks", "kv <= q", "--ranks", "17").stdout)
         several = self.attune("ranks", "kv <= q", "--q-len", "1", "--q-offset", "65535", "--ranks", "2")
-        self.assertIn("few", several.stdout.split("schedules")[1].splitlines()[1])
+        self.assertIn("decode", several.stdout.split("schedules")[1].splitlines()[1])
 
     def test_mistakes_of_ranks(self):
         self.refused("bad-size", "ranks", "kv <= q", "--ranks", "0")
         self.refused("bad-size", "ranks", "kv <= q", "--heads", "1.5/1")
         self.refused("bad-number", "ranks", "kv <= q", "--links", "fast")
-        self.refused("bad-choice", "ranks", "kv <= q", "--deal", "fair")
+        self.refused("bad-choice", "ranks", "kv <= q", "--assignment", "fair")
         self.refused("bad-choice", "ranks", "kv <= q", "--travel", "plane")
         self.refused("bad-choice", "ranks", "kv <= q", "--dtype", "i32")
         self.refused("head-groups", "ranks", "kv <= q", "--heads", "64/7")
-        self.refused("shares-how", "ranks", "kv <= q", "--links", "0,45")
-        self.refused("shares-how", "ranks", "kv <= q", "--travel", "heads", "--ranks", "16")
+        self.refused("sharding-how", "ranks", "kv <= q", "--links", "0,45")
+        self.refused("sharding-how", "ranks", "kv <= q", "--travel", "heads", "--ranks", "16")
         self.refused("no-data", "ranks", "doc[q] == doc[kv]", "--capture", "doc=i32[512]", fix="doc=FILE.npy")
         write_npy(self.at / "starts.npy", [2], [0.0, 4.0])
         self.refused("cu-seqlens", "ranks", "kv <= q", "--starts", "starts.npy")
@@ -1088,11 +1088,11 @@ class Contract(Calls):
         self.assertEqual(len(folders), len(logged))
         for folder in folders:
             self.assertEqual(sorted(f.name for f in folder.iterdir()),
-                             ["00-attention.mod", "04-choice.txt", "05-page.cu", "06-kernel.ptx", "07-kernel.cubin",
+                             ["00-attention.mod", "04-choice.txt", "05-source.cu", "06-kernel.ptx", "07-kernel.cubin",
                               "08-nvrtc.log"])
             self.assertIn("chosen  forward_sm80", (folder / "04-choice.txt").read_text())
             # Where expressions come from no file, the page's lines lead profilers to the page.
-            page = folder / "05-page.cu"
+            page = folder / "05-source.cu"
             self.assertTrue(page.read_text().startswith(f'#line 2 "{page}"\n'), page.read_text()[:200])
             self.assertIn(str(page), (folder / "06-kernel.ptx").read_text())
             self.assertIn("--generate-line-info", (folder / "08-nvrtc.log").read_text())

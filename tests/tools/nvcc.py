@@ -1,4 +1,4 @@
-# tests/tools/nvcc.py — the pages that attune cuda writes, compiled by nvcc as they are, without a warning
+# tests/tools/nvcc.py — the sources that attune cuda writes, compiled by nvcc as they are, without a warning
 import os
 import subprocess
 import sys
@@ -11,8 +11,8 @@ from calls import Calls  # noqa: E402
 ALIBI = ["--score", "s + slope[h] * f32(kv - q)", "--mask", "kv <= q", "--capture", "slope=f32[16]"]
 SOFTCAP = ["--score", "20.0f * tanh(s / 20.0f)", "--prob", "p > 1e-3f ? p : 0.0f", "--sink", "f32(h)"]
 DOCUMENTS = ["--mask", "doc[q] == doc[kv]", "--capture", "doc=i32[300]"]
-SHARED = ["--seq", "8", "--kv-seq", "4096", "--group", "4"]  # heads share a tile
-FEW = ["--seq", "1", "--kv-seq", "4096", "--group", "4"]  # blocks share keys too
+SHARED = ["--seq", "8", "--kv-seq", "4096", "--heads", "4", "--kv-heads", "1"]  # heads share a tile
+FEW = ["--seq", "1", "--kv-seq", "4096", "--heads", "4", "--kv-heads", "1"]  # blocks share keys too
 
 
 class Pages(Calls):

@@ -123,7 +123,7 @@ class Offline(unittest.TestCase):
                        "--emit-dir", "plain", "--json")
         self.assertEqual(made.returncode, 0, made.stderr)
         names = sorted(pathlib.Path(path).name.split("-")[0] for path in json.loads(made.stdout)["files"])
-        self.assertEqual(names, ["keys_sm80", "queries_sm80", "rows", "store_sums"])  # pages, and no headers
+        self.assertEqual(names, ["keys_sm80", "queries_sm80", "rows", "store_sums"])  # sources, and no headers
 
     @ours_alone
     def test_a_compiler_does_not_try_again_what_a_bundle_says_it_tried(self):

@@ -173,7 +173,7 @@ const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& sp
          .dv = 36,
          .max = true,
          .packed = true,
-         .boxes = false,
+         .tma = false,
          .load = 0,
          .store = 4,
          .scale_positive = false},
@@ -184,10 +184,10 @@ const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& sp
          .out = DType::f32,
          .d = 32,
          .dv = 32,
-         .boxes = false,
+         .tma = false,
          .load = 8,
          .exact = true,
-         .wide = true},
+         .offsets64 = true},
         longer}},
   };
   return all;
@@ -218,7 +218,7 @@ int consider(const std::string& attention, const std::string& name) {
                                                                 false, codegen::kernels(), &purpose);
   const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;
   if (parts.facts.listed)
-    runtime::cuda::binary_of(codegen::cover_source(lowered, spec.wide, spec.arch),
+    runtime::cuda::binary_of(codegen::cover_source(lowered, spec.offsets64, spec.arch),
                              {.mod = &lowered.mod, .kernel = "cover", .arch = spec.arch, .purpose = &purpose});
   std::printf("%s, %zu compiled\n", there ? "ok" : "wrong", runtime::cuda::compiled_kernels());
   return 0;

@@ -23,8 +23,9 @@ PRODUCTS = {"forward": 2, "backward": 5, "step": 7}  # of a pair
 # Heads, key heads, queries, batch entries and keys of each.
 DECODE = ((32, 8, 1, 1, 131072), (32, 8, 1, 16, 8192), (32, 8, 1, 64, 4096), (32, 8, 1, 64, 8192), (32, 8, 1, 8, 512),
           (64, 8, 1, 64, 8192), (64, 8, 8, 64, 8192))
-PEERS = {"dense": ["cudnn", "flash"], "mods": ["flex"], "portable": ["flash"], "packed": ["varlen"],
-         "decode": ["cudnn", "flash", "flex"], "grouped": ["cudnn", "flash", "flex"],
+PEERS = {"dense": ["cudnn", "flash", "fa4"], "mods": ["flex", "flex_flash", "fa4"], "portable": ["flash"],
+         "packed": ["varlen", "fa4"], "decode": ["cudnn", "flash", "flex"],
+         "grouped": ["cudnn", "flash", "flex", "flex_flash", "fa4"],
          "e4m3": []}  # torch's attentions take no 8 bits
 KERNELS = {"portable": "forward_sm80"}
 PATIENCE = 120  # seconds for a block; then attune's process is killed
@@ -60,6 +61,8 @@ def of_run(run, cases):
     out = [run["machine"], run["attune"]]
     if "torch" in run:
         out.append(f"torch {run['torch']}, CUDA {run['cuda']}, cuDNN {run['cudnn']}")
+    if "fa4" in run:
+        out.append(f"FlashAttention-4 {run['fa4']}")
     return out
 
 
@@ -74,12 +77,14 @@ def notes(data):
             "sequences, 256 to 2048 long, 16384 tokens; with their starts on the host attune puts their tiles in order there at\n"
             "each call; varlen_attn has them on the device in both rows.\n"
             "Backward: the gradients of q, k and v from one of o, given what the forward gave; forward and backward: both,\n"
-            "one after the other. attune's bits are the same each time; those of the others need not be. Few queries: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.")
+            "one after the other. attune's bits are the same each time; those of the others need not be, but for FlashAttention-4's rows\n"
+            "`deterministic`. FlexAttention is measured with both its kernels: Triton's, and FLASH by FlashAttention-4. Few queries: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.")
 
 
 LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
             peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention",
-                   "varlen": "varlen_attn"},
+                   "flex_flash": "FlexAttention, FLASH", "varlen": "varlen_attn", "fa4": "FlashAttention-4",
+                   "fa4_ordered": "FlashAttention-4, deterministic"},
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["kind"], case["cover"], case["direction"], f"d{case['d']}",
                                 f"s{case['seq']}"},
@@ -148,6 +153,19 @@ def cases(o):
     """The cases that have all words of one of --rows."""
     wanted = [set(words.split(":")) for words in o.rows]
     return [case for case in all_cases() if not wanted or any(words <= LOOK.words(asdict(case)) for words in wanted)]
+
+
+def by_fa4(case):
+    """Whether FlashAttention-4's own interface has the row; FlexAttention's FLASH has more."""
+    return case.row in ("causal", "full", "softcap", "window") or (
+        case.row in ("alibi", "relative") and case.direction == "forward")
+
+
+def peers_of(case, o):
+    """The peers of a case. FlashAttention-4's gradients have two columns: in any order, and in a fixed one, as attune's."""
+    out = [peer for peer in PEERS[case.kind]
+           if (o.flex or not peer.startswith("flex")) and (peer != "fa4" or by_fa4(case))]
+    return out + ["fa4_ordered"] if "fa4" in out and case.direction != "forward" else out
 
 
 class Attune:
@@ -247,8 +265,7 @@ def main():
     if o.torch:
         import torch_gpu  # takes seconds; --from and --no-torch do not need it
         run_of.update(torch_gpu.facts())
-        prepare = lambda case: torch_gpu.Prepared(
-            case, [p for p in PEERS[case.kind] if o.flex or p != "flex"]) if PEERS[case.kind] else None
+        prepare = lambda case: torch_gpu.Prepared(case, peers_of(case, o)) if PEERS[case.kind] else None
     print(f"{', '.join(of_run(run_of, []))}; {len(cases(o))} cases", file=sys.stderr)
     peers.finish(o, LOOK, peers.run(o, LOOK, cases(o), run_of, lambda case: measure(o, case, prepare)))
 

@@ -42,7 +42,7 @@ __device__ void reduce_add(void* to, unsigned from, int bytes) {
                : "memory");
   asm volatile("cp.async.bulk.commit_group;");
 }
-/// Fills shared memory with ones that the copy engine may read.
+/// Fills shared memory with ones that TMA may read.
 __device__ void fill(char* memory, int bytes) {
   for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) reinterpret_cast<float*>(memory)[i] = 1;
   asm volatile("fence.proxy.async.shared::cta;");

@@ -147,7 +147,7 @@ class Ours:
             heads = (case.heads, case.kv_heads)
             attend = lambda q, k, v: flex_attention(q, k, v, whole.score, mask, enable_gqa=True)
             # Once made, it may be entered again and again.
-            parallel = context_parallel(at.mesh, mask, heads=heads, deal=o.deal, travel=o.travel, seconds=o.patience)
+            parallel = context_parallel(at.mesh, mask, heads=heads, assignment=o.assignment, travel=o.travel, seconds=o.patience)
             with parallel as ranks:
                 mine = ranks.shard(whole.q, whole.k, whole.v)
                 grad = None if whole.grad is None else ranks.shard(whole.grad)
@@ -176,13 +176,13 @@ class Ours:
         transport = attune.Transport(at.rank, o.ranks)
         transport._core = ranks._group.transport(at.device.type)
         shapes = [torch.empty((), dtype=t.dtype).expand(t.shape) for t in flat]
-        shares = attune.Shares(attention, *shapes, transport, deal=o.deal, travel=o.travel, cu_seqlens=whole.starts)
-        rows = torch.cat([torch.arange(*stretch) for stretch in shares.of()])
+        sharding = attune.Sharding(attention, *shapes, transport, assignment=o.assignment, travel=o.travel, cu_seqlens=whole.starts)
+        rows = torch.cat([torch.arange(*range) for range in sharding.of()])
         mine = [t[rows.to(t.device)] for t in flat]
-        self.notes["taken"] = taken(shares.explain())
+        self.notes["taken"] = taken(sharding.explain())
         self.positions, starts = rows, whole.starts
         seen = lambda out: out.transpose(0, 1)[None]
-        self.ranks = lambda: seen(attention(*mine, cu_seqlens=starts, shares=shares))
+        self.ranks = lambda: seen(attention(*mine, cu_seqlens=starts, sharding=sharding))
         self.one = lambda: seen(attention(*flat, cu_seqlens=starts))
 
 
@@ -230,7 +230,7 @@ class Theirs:
 
 
 def taken(page):
-    """The deal and the schedule that a plan chose."""
+    """The assignment and the schedule that a plan chose."""
     return [line.split("  ")[1].strip() for line in page.splitlines() if line.endswith("taken")]
 
 
@@ -253,7 +253,7 @@ def measure(at, case, say):
                     say(f"  {case}: {name}, {way}: the first call took {time.monotonic() - begun:.1f} s")
                     if way == "ranks" and case.direction == "forward":
                         apart = max(at.all(whole.apart(out, one.positions)))
-                        one.notes["apart"] = float(f"{apart:.2g}")
+                        one.notes["per_entry"] = float(f"{apart:.2g}")
                         if not apart < APART["f32" if at.o.small else "bf16"]:
                             raise RuntimeError(f"its results are {apart:.2g} from those in f32")
                     del out
@@ -347,8 +347,8 @@ def options():
     p.add_argument("--rounds", type=int, default=3, help="blocks of each, in turn")
     p.add_argument("--limit", type=float, default=330, help="seconds after which no case is begun")
     p.add_argument("--patience", type=float, default=60, help="seconds that attune's ranks wait for each other")
-    p.add_argument("--deal", default="best", help="attune's: best, contiguous, zigzag or greedy")
-    p.add_argument("--travel", default="best", help="attune's: best, gather, ring, heads or few")
+    p.add_argument("--assignment", default="best", help="attune's: best, contiguous, zigzag or greedy")
+    p.add_argument("--travel", default="best", help="attune's: best, gather, ring, heads or decode")
     p.add_argument("--balance", choices=["head-tail", "ptrr", "none"], help="torch's; by row if left out")
     p.add_argument("--skip-torch", dest="torch", action="store_false", help="attune alone")
     p.add_argument("--small", action="store_true", help="small sizes, on the host: tries this script, measures nothing")

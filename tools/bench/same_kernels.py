@@ -11,7 +11,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# The mods of tests/golden/codegen, and some whose pages differ in kind.
+# The mods of tests/golden/codegen, and some whose sources differ in kind.
 SLOPE, DOC = ["--capture", "slope=f32[16]"], ["--capture", "doc=i32[8192]"]
 MODS = {
     "plain": ["--score", "s"],
@@ -38,9 +38,9 @@ WIDTHS = {"bf16": [(64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256,
           "f32": [(64, 64), (128, 128), (256, 256)]}
 TARGETS = {80: "sm_80", 90: "sm_90a"}
 # Calls that differ in more than width: compiled at one width, with every mod.
-OTHERS = [["--max", "true"], ["--packed", "true"], ["--packed", "true", "--boxes", "true"],
-          ["--shared-heads", "4"], ["--packed", "true", "--shared-heads", "8", "--boxes", "true"],
-          ["--load", "0", "--store", "0", "--boxes", "false"], ["--exact", "true"], ["--negative", "true"],
+OTHERS = [["--max", "true"], ["--packed", "true"], ["--packed", "true", "--tma", "true"],
+          ["--shared-heads", "4"], ["--packed", "true", "--shared-heads", "8", "--tma", "true"],
+          ["--load", "0", "--store", "0", "--tma", "false"], ["--exact", "true"], ["--negative", "true"],
           ["--out-dtype", "f32"]]
 
 

@@ -1,4 +1,7 @@
-# tools/bench/torch_gpu.py — the same attention in torch on a GPU: SDPA by cuDNN, SDPA by its flash kernel, Flex
+# tools/bench/torch_gpu.py — the same attention in torch on a GPU: SDPA by cuDNN and by its flash kernel, FlexAttention by
+# Triton and by FlashAttention-4, and FlashAttention-4 itself
+import importlib.metadata
+import importlib.util
 import inspect
 
 import torch
@@ -7,13 +10,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+HAS_FA4 = importlib.util.find_spec("flash_attn") is not None and importlib.util.find_spec("cutlass") is not None
+NEED_FA4 = {"flex_flash", "fa4", "fa4_ordered"}
 ROUND = 20  # calls, as in runtime/engines/cuda/clock.cpp
 
 
 def facts():
     version = torch.backends.cudnn.version() or 0
     return {"machine": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
-            "cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}"}
+            "cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}",
+            "fa4": importlib.metadata.version("flash-attn-4") if HAS_FA4 else "not installed: its rows are left out"}
 
 
 class Prepared(torch_peers.Prepared):
@@ -25,8 +31,15 @@ class Prepared(torch_peers.Prepared):
         self.has_grad = case.direction != "forward"
         for one in self.qkv:
             one.requires_grad_(self.has_grad)
+        self.usual = {}  # by peer: how its results become torch's layout, where they have another
         for peer in peers:
-            forward = {"flex": self.flex, "varlen": self.varlen}.get(peer, lambda: self.sdpa)
+            if peer in NEED_FA4 and not HAS_FA4:
+                continue  # facts() says so, once
+            if peer in ("fa4", "fa4_ordered"):
+                self.add(peer, lambda: self.fa4(peer))
+                continue
+            forward = {"flex": self.flex, "flex_flash": lambda: self.flex({"BACKEND": "FLASH"}),
+                       "varlen": self.varlen}.get(peer, lambda: self.sdpa)
             self.add(peer, (lambda: self.with_gradients(peer, forward())) if self.has_grad else forward, self.has_grad)
         self.compare()
         torch.cuda.synchronize()
@@ -42,8 +55,11 @@ class Prepared(torch_peers.Prepared):
             return lambda: torch.autograd.grad(forward(), inputs, grad)
         return lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
 
-    def result(self, call):
-        return torch.cat([x.flatten().float() for x in call()[:3]]) if self.has_grad else call().float()
+    def result(self, peer, call):
+        usual = self.usual.get(peer, lambda x: x)
+        if not self.has_grad:
+            return usual(call()).float()
+        return torch.cat([usual(x).flatten().float() for x in call()[:3]])
 
     def by(self, peer):
         return sdpa_kernel(BACKENDS[peer]) if peer in BACKENDS else super().by(peer)
@@ -51,6 +67,11 @@ class Prepared(torch_peers.Prepared):
     def sdpa(self):
         return scaled_dot_product_attention(*self.qkv, is_causal=self.case.row != "full",
                                             **self.grouped)
+
+    def fa4(self, peer):
+        import torch_fa4  # takes seconds, and is not installed everywhere
+        call, self.usual[peer] = torch_fa4.prepare(self.case, self.qkv, ordered=peer == "fa4_ordered")
+        return call
 
     def varlen(self):
         from torch.nn.attention.varlen import varlen_attn  # missing in older versions

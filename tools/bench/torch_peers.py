@@ -19,10 +19,15 @@ def documents(seq, device):
     return (torch.arange(seq, device=device) * 12 // seq).int()
 
 
+def table_of(case, device):
+    """Row `relative`: a bias for each distance of a query and a key; the same for all peers."""
+    return torch.randn(2 * case.seq, generator=torch.Generator(device).manual_seed(9), device=device)
+
+
 def mods(case, device):
     """score_mod and mask_mod of a row; None where the row has none."""
     slope, doc = slopes(case.heads, device), documents(case.seq, device)
-    table = torch.randn(2 * case.seq, device=device, requires_grad=getattr(case, "grads", False))
+    table = table_of(case, device).requires_grad_(getattr(case, "grads", False))
     scores = {"alibi": lambda s, b, h, q, kv: s + slope[h] * (kv - q),
               "softcap": lambda s, b, h, q, kv: 30.0 * torch.tanh(s / 30.0),
               "relative": lambda s, b, h, q, kv: s + table[q - kv + case.seq]}
@@ -62,19 +67,20 @@ class Prepared:
         except Exception as error:  # any compiler error: the row reports it, and the others are measured
             self.failed[peer] = f"{type(error).__name__}: {error}"[:400]
 
-    def flex(self):
+    def flex(self, kernel_options=None):
         score, mask, self.captured = mods(self.case, self.device)
         seq = self.case.seq
         begun = time.perf_counter()
         blocks = mask and create_block_mask(mask, None, None, seq, seq, device=self.device)
-        self.notes["flex"] = {"block_mask_seconds": time.perf_counter() - begun}
+        self.notes.setdefault("flex", {})["block_mask_seconds"] = time.perf_counter() - begun
         # fullgraph: an error is better than measuring uncompiled attention unnoticed.
         compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-        return lambda: compiled(*self.qkv, score_mod=score, block_mask=blocks, **self.grouped)
+        return lambda: compiled(*self.qkv, score_mod=score, block_mask=blocks, kernel_options=kernel_options,
+                                **self.grouped)
 
     has_grad = False
 
-    def result(self, call):
+    def result(self, peer, call):
         return call().float()
 
     def compare(self):
@@ -84,7 +90,7 @@ class Prepared:
         found = {}
         for name, call in self.calls.items():
             with torch.set_grad_enabled(self.has_grad), self.by(name):
-                found[name] = self.result(call)
+                found[name] = self.result(name, call)
         first, *others = found
         for name in others:
             apart = (found[first] - found[name]).abs().max().item()

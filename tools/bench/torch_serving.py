@@ -134,7 +134,7 @@ class Prepared:
             begun = time.perf_counter()
             with self.by(name):
                 apart = ((call()[0].float() - wanted).norm() / wanted.norm()).item()
-            self.notes[name] = {"first_call_seconds": time.perf_counter() - begun, "apart": apart}
+            self.notes[name] = {"first_call_seconds": time.perf_counter() - begun, "per_entry": apart}
             if not apart <= APART[self.case.dtype]:
                 raise ValueError(f"differs from f32 by {apart:.3g}")
             self.calls[name] = call
@@ -168,7 +168,7 @@ class Prepared:
             return self.attune_in_two(out)
         arrays = {"alibi": {"slope": self.slope}, "table": {"table": self.bias}, "tree": {"tree": self.tree}}
         attention = attune.Attention(**TEXTS.get(c.row, {}), **arrays.get(c.row, {}))
-        more = {name: x for name, x in (("kv_len", self.kv_len), ("pages", self.table)) if x is not None}
+        more = {name: x for name, x in (("kv_len", self.kv_len), ("page_table", self.table)) if x is not None}
         if c.row in TEXTS and c.row != "tree":
             more["q_offset"] = c.keys - c.seq
         if c.row == "tree":

@@ -1,4 +1,5 @@
-# tools/checks/kernels.py — refuse a GPU kernel's name outside its own files: the rest knows kernels by descriptors alone
+# tools/checks/kernels.py — refuse a GPU kernel's name outside its own files: the rest knows kernels by descriptors
+# alone
 import re
 
 from tree import files, read
@@ -41,4 +42,4 @@ verdict(complaints, wrong={
         **DESCRIPTOR, **ROW, "codegen/cuda/kernels/forward_sm98.cuh": "// like forward_sm99\n"},
     "codegen/kernels.cpp: no row for forward_sm99": {**DESCRIPTOR, LIST: "ROW(forward_sm98)\n"},
 }, right={**DESCRIPTOR, **ROW, "codegen/cuda/kernels/forward_sm99.cuh": "forward_sm99\n",
-          "codegen/cuda/parts/deal_sm99.cuh": "// of forward_sm99.cuh\n", "codegen/choose.cpp": "end_forward_sm99\n", "tests/codegen/choose.test.cpp": "forward_sm99\n"})
+          "codegen/cuda/parts/tile_scheduler_sm99.cuh": "// of forward_sm99.cuh\n", "codegen/choose.cpp": "end_forward_sm99\n", "tests/codegen/choose.test.cpp": "forward_sm99\n"})

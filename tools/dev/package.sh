@@ -11,7 +11,8 @@ pack() {
   done
   for deb in "$1"/*.deb; do
     [[ -e $deb ]] || continue
-    tree=$(mktemp -d)
+    tree=build/unpacked  # below build/: what a failed part leaves goes at the next one's start
+    rm -rf "$tree"
     dpkg-deb --raw-extract "$deb" "$tree"
     size=$(du -sk --apparent-size --exclude=DEBIAN "$tree" | cut -f1)
     sed -i "s/^Installed-Size:.*/Installed-Size: $size/" "$tree/DEBIAN/control"
@@ -24,8 +25,8 @@ pack() {
 
 # What was packed is tried too: its command line must run, and a C program must link its library.
 try_package() {
-  local at root
-  at=$(mktemp -d)
+  local at=$PWD/build/tried root
+  rm -rf "$at" && mkdir -p "$at"
   tar -xJf build/packages/*.tar.xz -C "$at"
   root=$(echo "$at"/*)
   "$root/bin/attune" verify 'kv <= q' --calls 2 --target cpu

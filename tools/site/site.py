@@ -22,7 +22,7 @@ import results  # noqa: E402
 # The pages by the headings of the site's contents; every other page is reached by links.
 CONTENTS = {
     "Begin": ["README.md", "docs/start.md", "docs/expressions.md", "docs/masks-and-tiles.md", "docs/playground.md",
-              "docs/semantics.md"],
+              "docs/semantics.md", "docs/glossary.md"],
     "Use it from": ["docs/python.md", "docs/torch.md", "docs/jax.md", "docs/cpp.md", "docs/c.md",
                     "docs/cli.md"],
     "Run it": ["docs/cpu.md", "docs/gpu.md", "docs/offline.md", "docs/cache.md", "docs/debugging.md",

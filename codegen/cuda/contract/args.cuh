@@ -23,7 +23,7 @@ struct Rows {
 };
 
 struct ForwardArgs {
-  TensorMap q_map, k_map, v_map, o_map;  ///< for kernels that use the copy engine
+  TensorMap q_map, k_map, v_map, o_map;  ///< for kernels that use TMA
   Strided q, k, v, o;
   Rows lse, max;
   int batch, q_heads, group;  ///< group: query heads of a key head
@@ -49,20 +49,20 @@ struct Numbers {
   long long stride;  ///< in ints
 };
 
-/// Keys and values in pages of `rows` rows: the nth rows of an entry are those of page at[b * entry + n * nth], if it
-/// is below `count`, else zeros. What Strided calls a batch entry of k and v is then a page.
-struct Pages {
+/// A paged KV cache with pages of `rows` rows: the nth rows of an entry are those of page at[b * entry + n * nth], if
+/// it is below `count`, else zeros. What Strided calls a batch entry of k and v is then a page.
+struct PageTable {
   const int* at;
   long long entry, nth;
   int rows, count;
 };
 
-/// For calls whose keys are described apart from their queries, by kernels whose blocks share no keys.
-struct ApartArgs : ForwardArgs {
-  // Aligned as ForwardArgs are, so that all compilers begin it behind their padding.
+/// For calls whose entries have lengths and positions of their own, by kernels whose blocks share no keys.
+struct PerEntryArgs : ForwardArgs {
+  // Aligned as ForwardArgs are, so that all compilers place it after their padding.
   alignas(ForwardArgs) Numbers kv_lens;  ///< instead of kv_len, which is then the most there may be
   Numbers q_offsets;                     ///< instead of q_offset
-  Pages pages;
+  PageTable page_table;
   int kv_offset;  ///< what expressions see as the position of the first key
 };
 
@@ -79,10 +79,10 @@ struct DecodeArgs {
   const int* q_starts;                                   ///< as ForwardArgs has them
   const int* kv_starts;
   Numbers kv_lens, q_offsets;  ///< instead of kv_len, which is then the most there may be, and of q_offset
-  Pages pages;
+  PageTable page_table;
   const int* tiles;  ///< as ForwardArgs has them
   int tile_stride, tile_batches, tile_heads;
-  float* parts;        ///< two for each block: rows of results of all queries and heads of a tile, then their Parts
+  float* parts;  ///< two for each block: rows of results of all queries and heads of a tile, then their RowPartials
   unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
   int paired;          ///< each tile is shared by two blocks, a cluster, which count no arrivals
 };
@@ -93,16 +93,16 @@ struct CutTile {
   int tile, first, count;
 };
 
-/// For kernels whose blocks share the keys of a tile, and load these by the copy engine. `arrivals` is null: a kernel
-/// behind it adds up the parts of the tiles that `cut` lists, one for each block or cluster of them.
-struct LatentArgs : DecodeArgs {
+/// For kernels whose blocks share the keys of a tile, and load these by TMA. `arrivals` is null: a kernel
+/// after it adds up the parts of the tiles that `cut` lists, one for each block or cluster of them.
+struct MlaArgs : DecodeArgs {
   TensorMap q_map, k_map;
   CutTile* cut;
-  int cuts;  ///< how many of them, at most join_threads
+  int cuts;  ///< how many of them, at most combine_mla_threads
 };
 
-/// Threads of a block of join_latent_sm90.cuh, and how many blocks it has for each of the kernel before it.
-constexpr int join_threads = 256, join_blocks = 4;
+/// Threads of a block of combine_mla_sm90.cuh, and how many blocks it has for each of the kernel before it.
+constexpr int combine_mla_threads = 256, combine_mla_blocks = 4;
 
 /// What elements are, where a kernel takes any of several types. f64, e4m3: append.cuh alone.
 enum class Stored : int { f32, f16, bf16, f64, e4m3 };
@@ -119,7 +119,7 @@ constexpr int rows_of_block = rows_threads / rows_lanes * rows_each;
 
 /// One struct for the kernels of a backward: each reads what it needs.
 struct BackwardArgs {
-  TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use the copy engine
+  TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use TMA
   Strided q, k, v, o, grad_o;
   Rows lse, grad_lse;  ///< lse: of the whole row, as the forward gives it
   Rows delta;          ///< the sum of p dp of each row, less its grad_lse: what softmax takes from every dp
@@ -138,24 +138,24 @@ struct BackwardArgs {
                             ///< starts[b] / positions of a tile + b on, of which it may leave one free
   float* sums;  ///< for kernels that add dq up in memory: f32, laid out as the kernel likes, a tile of queries after
                 ///< another: [batch, head, place], packed without batch
-  unsigned* turns;  ///< for each of these tiles, how many tiles of keys were added to it: 0 before the launch
+  unsigned* added;  ///< for each of these tiles, how many tiles of keys were added to it: 0 before the launch
   unsigned* next;   ///< how many items of a dynamic schedule were taken beyond one for each block: 0 before the launch
-  unsigned* odd;  ///< set to 1 where a result is not finite though pairs were removed: a removed pair may have brought
-                  ///< it in
+  unsigned* non_finite;  ///< set to 1 where a result is not finite though pairs were removed: a removed pair may have
+                         ///< brought it in
 };
 
-/// The arguments of calls that are merged with another's results, or whose keys are summed in pieces. Kernels of other
-/// calls get no more than `Args`.
+/// The arguments of calls that are merged with another's results, or whose keys are split at fixed places. Kernels of
+/// other calls get no more than `Args`.
 template <class Args>
 struct Further : Args {
-  // Aligned as Args are, so that all compilers begin it behind their padding.
+  // Aligned as Args are, so that all compilers place it after their padding.
   alignas(Args) Strided o_before;  ///< results over other keys, of each row that the call has; may be o
   Rows lse_before;                 ///< may be lse
   Stored o_before_type;
-  // Of kernels whose blocks share the keys of a tile: then each piece of a tile, not each block, has a part in
+  // Of kernels whose blocks share the keys of a tile: then each split of a tile, not each block, has a part in
   // DecodeArgs::parts, and each tile an arrival.
-  int piece;   ///< steps of a warp's keys; all warps have as many in it
-  int pieces;  ///< that a tile may have
+  int split_steps;  ///< steps of a warp's keys; all warps have as many in it
+  int splits;       ///< that a tile may have
 };
 
 /// Threads of the block of clear.cuh.
@@ -167,12 +167,12 @@ struct ClearArgs {
   int count;
 };
 
-/// Threads of a block of turn_values_sm90.cuh.
-constexpr int turn_threads = 128;
+/// Threads of a block of transpose_v_sm90.cuh.
+constexpr int transpose_threads = 128;
 
-/// What turn_values_sm90.cuh gets.
-struct TurnArgs {
-  TensorMap from, to;  ///< boxes of v, a tile of keys each; boxes of tiles turned round, one each
+/// What transpose_v_sm90.cuh gets.
+struct TransposeArgs {
+  TensorMap from, to;  ///< boxes of v, a tile of keys each; boxes of transposed tiles, one each
   int heads, tiles;    ///< of keys, in `to`; packed: as places count them
   int batch;           ///< packed: sequences
   const int* starts;   ///< packed: of keys
@@ -186,19 +186,19 @@ struct Appended {
   Strided from, into;
   Stored from_type, into_type;
   int width;
-  int piece;     ///< bytes: rows are copied as they are, by so many at a time; 0: element by element, through f64
-  double scale;  ///< what is stored is an element divided by this
+  int copy_bytes;  ///< bytes copied at a time; 0: element by element, through f64
+  double scale;    ///< what is stored is an element divided by this
 };
 
 /// What append.cuh gets.
 struct AppendArgs {
   Appended k, v;
   int batch, heads;
-  int new_rows;       ///< of each entry; packed: unused
-  int room;           ///< keys that an entry may have
-  const int* starts;  ///< packed: batch + 1 starts of the new rows, else null
-  Numbers kv_lens;    ///< keys of each entry, the new ones too
-  Pages pages;        ///< null: each entry has its room
+  int new_rows;          ///< of each entry; packed: unused
+  int room;              ///< keys that an entry may have
+  const int* starts;     ///< packed: batch + 1 starts of the new rows, else null
+  Numbers kv_lens;       ///< keys of each entry, the new ones too
+  PageTable page_table;  ///< null: each entry has its room
 };
 
 /// Rows of a block of copy_rows.cuh, add_parts.cuh and merge_parts.cuh.

@@ -11,7 +11,7 @@ constexpr int cover_threads = 1024;
 enum class CoverForm { of_queries, of_keys, visits };
 
 /// What a table says of two tiles, in a word; 0: there is nothing to visit. `below`, `above`: how many tiles of keys
-/// before and behind this one the queries visit too.
+/// before and after this one the queries visit too.
 struct Visit {
   static constexpr unsigned there = 1, whole = 2;  ///< bits; whole: no pair of a key that exists is removed
   static constexpr int below_at = 2, above_at = 17, most_tiles = 1 << (above_at - below_at);  ///< bits from these on

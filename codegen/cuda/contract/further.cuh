@@ -7,23 +7,23 @@
 
 namespace attune {
 
-/// Are results of another call merged in?
+/// True if results of another call are merged in.
 template <class Tile>
 constexpr bool has_before = requires {
   requires Tile::before;
 };
-/// Are keys summed in pieces?
+/// True if the call has a fixed split size.
 template <class Tile>
-constexpr bool in_pieces = requires {
-  requires Tile::pieces;
+constexpr bool has_fixed_split = requires {
+  requires Tile::fixed_split;
 };
 
-/// Are keys described apart from queries, by lengths and positions of entries?
+/// True if entries have lengths and positions of their own.
 template <class Tile>
-constexpr bool is_apart = requires {
-  requires Tile::apart != 0;
+constexpr bool is_per_entry = requires {
+  requires Tile::per_entry != 0;
 };
-/// Do keys lie in pages?
+/// True if the KV cache is paged.
 template <class Tile>
 constexpr bool is_paged = requires {
   requires Tile::paged != 0;
@@ -31,7 +31,7 @@ constexpr bool is_paged = requires {
 
 /// What a kernel of such a Tile gets.
 template <class Tile, class Args>
-using ArgsOf = Either<has_before<Tile> || in_pieces<Tile>, Further<Args>, Args>;
+using ArgsOf = Either<has_before<Tile> || has_fixed_split<Tile>, Further<Args>, Args>;
 /// The same where a function was handed no more than Args.
 template <class Args>
 __device__ inline const Further<Args>& further(const Args& args) {

@@ -6,8 +6,8 @@
 
 namespace attune {
 
-/// What is known about a Mod's derivative when its page is written. Gradients of captured tensors are sums of terms, a
-/// term for each read; a term is summed along what its place in the tensor does not depend on.
+/// What is known about a Mod's derivative when its source is written. Gradients of captured tensors are sums of terms,
+/// a term for each read; a term is summed along what its place in the tensor does not depend on.
 struct GradientTraits {
   bool has_slope = false;  ///< slope() is not 1 everywhere
   bool delta_of_o = true;  ///< the sum of p dp along a row is do . o; else a kernel has to walk the row for it

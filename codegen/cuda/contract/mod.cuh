@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/ops.cuh"
+#include "codegen/cuda/contract/traits.cuh"
 
 namespace attune {
 
@@ -30,23 +31,6 @@ struct Bands {
     else
       full_begin = min(to, full_end);
   }
-};
-
-/// What is known about a Mod when its page is written.
-struct Traits {
-  bool scaled = false;     ///< exponent(s) is factor() * s, and factor() is positive: one multiply-add makes the power
-  bool bounded = false;    ///< exponent() stays below `most`, closely enough that no running maximum is needed
-  bool masked = false;     ///< some pairs are removed, by the next three:
-  bool has_first = false;  ///< keys before first()
-  bool has_last = false;   ///< keys after last()
-  bool has_keep = false;   ///< pairs for which keep() is false
-  bool keeps_by_fields = false;  ///< keep() reads neither q nor kv, and a Row with fields has of_lane() and is()
-  bool has_prob = false;         ///< prob() changes p
-  bool linear_prob = true;       ///< prob() is a multiple of p, so it may act before the normalisation
-  bool has_sink = false;         ///< sink() joins the denominator
-  bool skips = false;            ///< some tiles of keys are not visited: by the mask, or by scores of -inf
-  bool listed = false;           ///< the tiles to visit come as lists; bands() says nothing
-  float most = 0;                ///< see bounded
 };
 
 /// A user's expressions. Scores are exponents of two here: exponent() is log2(e) times the part of the score that

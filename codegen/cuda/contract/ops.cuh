@@ -1,4 +1,4 @@
-// codegen/cuda/contract/ops.cuh — what the operations of ir/ops.def mean on the device; no headers, so that pages
+// codegen/cuda/contract/ops.cuh — what the operations of ir/ops.def mean on the device; no headers, so that sources
 // compile fast
 #pragma once
 
@@ -22,7 +22,7 @@ constexpr float nan = __builtin_bit_cast(float, 0x7fc00000u);
 
 // ---- Int: an int that wraps, divides by anything and shifts by anything ---------------------------------------------
 
-/// `step` is 0 except for positions in unrolled loops and expressions linear in these: there it is a constant beside a
+/// `step` is 0 except for positions in unrolled loops and expressions linear in these: there it is a constant next to a
 /// base that the whole loop shares, which is then computed once.
 struct Int {
   int base, step;
@@ -44,7 +44,7 @@ struct Int {
   }
 };
 
-/// An Int as an argument of a page: it has no step.
+/// An Int as an argument of a source: it has no step.
 struct Word {
   int value;
   __device__ operator Int() const { return value; }
@@ -213,7 +213,7 @@ struct Capture {
     return out;
   }
 
-  /// May this be read as from inside?
+  /// True if this may be read without clamping.
   template <class... Index>
   __device__ bool holds(Index... index) const {
     const Int at[rank] = {index...};

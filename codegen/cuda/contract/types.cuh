@@ -25,7 +25,7 @@ struct f16 {
   unsigned short bits;
 };
 
-/// Captured tensors may hold it; keys and values, beside q of another type; and all three.
+/// Captured tensors may hold it; keys and values, while q has another type; and all three.
 struct e4m3 {
   unsigned char bits;
 };

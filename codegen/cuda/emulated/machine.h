@@ -31,7 +31,7 @@ struct Product {
 };
 enum class Operands { bf16, f16, tf32, e4m3 };
 
-/// A product of a group of four warps: acc[64 x n] (+)= A[64 x k] B[k x n], `steps` times, each further along k.
+/// A product of a warpgroup: acc[64 x n] (+)= A[64 x k] B[k x n], `steps` times, each further along k.
 struct GroupProduct {
   float* acc;
   const unsigned* a;              ///< in registers, 4 words a step; null: a_at says where
@@ -93,7 +93,7 @@ struct Machine {
   void (*copy_commit)(Site at);
   void (*copy_wait)(int pending, Site at);
 
-  // The copy engine.
+  // TMA.
   void (*load_box)(unsigned into, const Box* box, unsigned barrier, Site at);
   void (*store_box)(const Box* box, unsigned from, Site at);
   void (*store_bulk)(void* to, unsigned from, unsigned bytes, bool add, Site at);

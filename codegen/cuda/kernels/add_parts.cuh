@@ -1,7 +1,7 @@
 // codegen/cuda/kernels/add_parts.cuh — sums of the parts that ranks or launches have computed of a tensor, in their
 // order
 //
-// A warp a row, rows_of_copy rows a block. Sums are of double precision, and rounded once.
+// One warp per row, rows_of_copy rows per block. Sums are in double precision and rounded once.
 #pragma once
 
 #include "codegen/cuda/contract/elements.cuh"

@@ -1,8 +1,8 @@
-// codegen/cuda/kernels/append.cuh — new keys and values, put to their places in a cache
+// codegen/cuda/kernels/append.cuh — writes new keys and values to their places in a KV cache
 //
-// A block a new row: append_lanes of its append_threads threads share the row of a head of k or of v. Its bits are
-// those that the host stores. Lengths and pages are read here and checked nowhere: rows beyond their entry's room, and
-// rows of pages that do not exist, are left out.
+// One block per new row: append_lanes of its append_threads threads share the row of one head of k or v. The stored
+// bits equal those that the host stores. Lengths and page tables are read here and not checked: rows beyond their
+// entry's room, and rows whose page does not exist, are skipped.
 #pragma once
 
 #include "codegen/cuda/contract/elements.cuh"
@@ -19,7 +19,7 @@ struct NewRow {
 
   __device__ static NewRow of(const AppendArgs& args, int nth) {
     NewRow out{0, nth, 0, 0, false};
-    int b = 0, behind = 0;  // this row, counted from behind the last one
+    int b = 0, behind = 0;  // this row, counted back from the end
     if (args.starts) {
       b = entry_of(args, nth);
       behind = args.starts[b + 1] - nth;
@@ -34,11 +34,11 @@ struct NewRow {
     if (key < 0 || key >= args.room) return out;
     out.into_entry = b;
     out.into_position = key;
-    if (args.pages.at) {
-      const int page = key / args.pages.rows;
-      out.into_entry = args.pages.at[b * args.pages.entry + page * args.pages.nth];
-      out.into_position = key - page * args.pages.rows;
-      if (out.into_entry < 0 || out.into_entry >= args.pages.count) return out;
+    if (args.page_table.at) {
+      const int page = key / args.page_table.rows;
+      out.into_entry = args.page_table.at[b * args.page_table.entry + page * args.page_table.nth];
+      out.into_position = key - page * args.page_table.rows;
+      if (out.into_entry < 0 || out.into_entry >= args.page_table.count) return out;
     }
     out.has_place = true;
     return out;
@@ -75,7 +75,7 @@ __device__ inline void put_row(const Appended& what, const NewRow& row, int head
   const char* const from = at(what.from, row.from_entry, row.from_position, from_size);
   char* const into = at(what.into, row.into_entry, row.into_position, into_size);
   const int bytes = what.width * static_cast<int>(from_size);
-  switch (what.piece) {
+  switch (what.copy_bytes) {
     case 16: return copy_row<uint4>(from, into, bytes, lane);
     case 8: return copy_row<uint2>(from, into, bytes, lane);
     case 4: return copy_row<unsigned>(from, into, bytes, lane);

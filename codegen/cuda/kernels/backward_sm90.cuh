@@ -1,11 +1,12 @@
 // codegen/cuda/kernels/backward_sm90.cuh — the backward on Hopper, for heads up to 128 wide: keys stay, five products,
 // dq is added up in memory
 //
-// A block takes 128 keys of a head and walks the queries that see them. Two groups of four warps have 64 keys each: S^T
-// = K Q^T and dP^T = V dO^T from shared memory, whose numbers become, in the same registers, operands of dV += P^T dO
-// and dK += dS^T Q. dS also goes through shared memory: dQ = dS K sums over the keys of both groups, each of which
-// computes half. A warp of its own adds dQ to f32 sums in memory by the copy engine, tiles of keys in a fixed order, so
-// that bits do not depend on timing. One warp deals items, loads, and prepares the ends of rows.
+// A block takes 128 keys of a head and iterates over the queries that see them. Each of two warpgroups has 64 keys. It
+// computes S^T = K Q^T and dP^T = V dO^T from shared memory; P and dS then are, in the same registers, operands of
+// dV += P^T dO and dK += dS^T Q. dS also goes through shared memory, because dQ = dS K sums over the keys of both
+// warpgroups; each computes half of dQ. A separate warp adds dQ to f32 sums in memory by TMA, in a fixed order of
+// tiles of keys, so that bits do not depend on timing. The producer warp schedules items, loads, and prepares what
+// rows need at their end.
 #pragma once
 
 #include "codegen/cuda/parts/add_dq_sm90.cuh"
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(384, 1)
       if (warp == 3) Diagonals90<Tile, User>{args, user, shared}.run();
   } else {
     registers_up<232>();
-    const int thread = static_cast<int>(threadIdx.x) % group_threads;
+    const int thread = static_cast<int>(threadIdx.x) % warpgroup_threads;
     BackwardConsumer90<Tile, User>{{{args, user, shared, group - 1, thread % 32, uniform(thread / 32)}}}.run();
   }
 }
@@ -78,12 +79,12 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, of_group = thread % 128;
   const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), h = static_cast<int>(gridDim.y - 1 - blockIdx.y),
             b = static_cast<int>(gridDim.z - 1 - blockIdx.z);
-  const Stretch queries = stretch<Tile>(args.q_starts, b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
   let_next_start();
   wait_for_kernel_before();
   if (tile * Tile::m >= queries.length) return;
   const int place = sums_of<Tile>(args, b, h) + tile;
-  const bool any = !Tile::ordered || args.turns[place] > 0;
+  const bool any = !Tile::ordered || args.added[place] > 0;
   const float4* from = reinterpret_cast<const float4*>(args.sums) +
                        static_cast<long long>(place) * (Shared::sum_bytes / 16) + thread / 128 * 1024 + of_group;
   float4 x[8];
@@ -99,9 +100,9 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
     shared_put(staged(area, lane / 4, column), x[i].x * by, x[i].y * by);
     shared_put(staged(area, lane / 4 + 8, column), x[i].z * by, x[i].w * by);
   }
-  if (args.odd && !(zero == 0.0f)) *args.odd = 1;
+  if (args.non_finite && !(zero == 0.0f)) *args.non_finite = 1;
   __syncwarp();
-  // Where queries are 128, groups have 64 of them each, else half of the width.
+  // Where queries are 128, warpgroups have 64 of them each, else half of the width.
   const int row = tile * Tile::m + 16 * (warp % 4) + (Tile::m == 128 ? 64 * (warp / 4) : 0);
   const WarpRows rows{args.grad_q, b, h, queries, row, args.d};
   store_rows(rows, area, Tile::m == 128 ? 0 : 64 * (warp / 4), lane);

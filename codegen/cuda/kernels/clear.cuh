@@ -1,4 +1,4 @@
-// codegen/cuda/kernels/clear.cuh — counters of a call set to 0, beside the kernel that will count with them
+// codegen/cuda/kernels/clear.cuh — sets a call's counters to 0, while the kernel that counts with them starts
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"

@@ -1,7 +1,6 @@
-// codegen/cuda/kernels/copy_rows.cuh — elements of one tensor to another of the same shape and type, whatever their
-// strides
+// codegen/cuda/kernels/copy_rows.cuh — copies a tensor to another of the same shape and type, for any strides
 //
-// A warp a row, rows_of_copy rows a block.
+// One warp per row, rows_of_copy rows per block.
 #pragma once
 
 #include "codegen/cuda/parts/tensor_rows.cuh"

@@ -1,10 +1,10 @@
-// codegen/cuda/kernels/cover.cuh — the tiles worth visiting under a mask that depends on data, as lists, on the device
+// codegen/cuda/kernels/cover.cuh — builds tile lists on the device, FlexAttention's BlockMask, for masks that read data
 //
-// A row of lists for each tile of queries (and head, and batch entry, where the mask varies with them):
-//   {how many partial, how many full, the partial tiles, the full tiles}, tiles as numbers along kv, falling.
-// For a backward, also a row for each tile of keys, with tiles of queries; or a table of all pairs of tiles, which says
-// of each how many tiles of keys its queries visit before and behind. A tile that reaches beyond kv_len is partial. One
-// block a row, one warp a verdict; no order depends on timing.
+// One row of lists per tile of queries (and per head and batch entry, where the mask varies with them):
+//   {number of partial tiles, number of full tiles, partial tiles, full tiles}; tiles are numbers along kv, falling.
+// A backward also gets one row per tile of keys, with tiles of queries; or a table of all pairs of tiles, which gives
+// for each pair how many tiles of keys its queries visit before it and after it. A tile that reaches past kv_len is
+// partial. One block per row, one warp per verdict; no order depends on timing.
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"
@@ -71,7 +71,7 @@ __device__ __forceinline__ auto greatest(const Capture<T, rank, Stride>& of, Ind
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-/// What a page says about a mask: may a tile keep anything, may it drop anything? Whole warps ask.
+/// What a source says about a mask: may a tile keep anything, may it drop anything? Whole warps ask.
 template <class C>
 concept Covers = requires(const C c, Where at, typename C::Row row, typename C::Col col, int i) {
   row = c.row(at, i, i);                       // queries [begin, end)

@@ -1,23 +1,22 @@
-// codegen/cuda/kernels/decode_sm80.cuh — the forward of few queries, for any card since sm_80: all blocks share the
-// keys
+// codegen/cuda/kernels/decode_sm80.cuh — split-KV decode, for any GPU since sm_80
 //
 // A tile of queries has at most 16 rows: a few queries of the heads that share keys. Its warps divide the keys, not the
-// rows: each has a ring of slots of its own, which it fills with keys and values in turn, and its own maxima, sums and
-// results. They meet only at the end of a tile. Blocks stay, and take equal shares of all keys (cuts_sm80.cuh): the
-// next tile's keys are under way while this one's results are stored.
+// rows: each warp has its own ring of slots, which it fills with keys and values alternately, and its own maxima, sums
+// and results. Warps combine only at the end of a tile. Blocks are persistent and take equal shares of all keys
+// (cuts_sm80.cuh): the next tile's keys load while this tile's results are stored.
 //
-// What is removed reaches nothing: rows behind the last key are zeros in shared memory, whatever memory holds. Where a
-// result is not finite although its row's sum is, the block does that tile and all after it in the careful way, as
-// forward_sm80.cuh does; of pieces, that one alone.
+// Masked-out values never reach a result: rows past the last key are zeros in shared memory, whatever memory holds.
+// Where a result is non-finite although its row's sum is finite, the block computes that tile and all later ones on the
+// exact path, as forward_sm80.cuh does; with a fixed split size, that split alone.
 //
-// In pieces, blocks take whole pieces of a tile's keys, each of which has a maximum, sums and results of its own; the
-// last to arrive adds up all of them. What a row gets then hangs on its own keys alone.
+// With a fixed split size, blocks take whole splits of a tile's keys. Each split has its own maximum, sums and results;
+// the last block to arrive combines them. Each row's result then depends only on its own keys.
 //
 // Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
 // warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// before: as forward_sm80.cuh has them; paged: keys lie in pages; pieces: each of so many keys is a part of its own;
-// narrow: k and v hold e4m3, and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
-// SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
+// before: as forward_sm80.cuh has them; paged: the KV cache is paged; fixed_split: a split of fixed size is a part of
+// its own; fp8_kv: k and v are FP8 (E4M3), and d and dv are multiples of 32. Rows of q, k and v start at multiples of
+// 16 bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "codegen/cuda/parts/decode_epilogue_sm80.cuh"
@@ -30,7 +29,7 @@
 
 namespace attune {
 
-/// Is nothing read before queries and keys are? Expressions that read captured tensors hold their addresses.
+/// True if nothing is read before queries and keys. Expressions that read captured tensors hold their addresses.
 template <class Tile, class User>
 __device__ inline bool reads_queries_first(const DecodeArgs& args) {
   return alignof(User) < alignof(void*) && !User::traits.listed && !is_packed<Tile> && !Tile::paged &&
@@ -39,8 +38,8 @@ __device__ inline bool reads_queries_first(const DecodeArgs& args) {
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
-/// A tile of queries, or a part of its keys. Careful: values that are not finite are kept apart.
-template <class Tile, class User, bool Careful>
+/// A tile of queries, or a part of its keys. ExactPath: non-finite values are kept apart.
+template <class Tile, class User, bool ExactPath>
 struct DecodeBlock : DecodeEpilogue<Tile, User> {
   using Epilogue = DecodeEpilogue<Tile, User>;
   using Epilogue::args, Epilogue::shared, Epilogue::of, Epilogue::lane, Epilogue::warp;
@@ -53,7 +52,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
   static constexpr bool running = !fixed_maximum<Tile, User>;
   static constexpr int slack = Tile::max ? 0 : 8;
   static constexpr int q_steps = Tile::d / per_step;
-  static constexpr bool held = !Careful && q_steps * 4 + Tile::dv / 2 <= 112;
+  static constexpr bool held = !ExactPath && q_steps * 4 + Tile::dv / 2 <= 112;
   static_assert(size == 2 && Tile::m == 16 && 16 % heads == 0 && (n == 16 || n == 32) && Tile::stages >= 2);
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
@@ -113,8 +112,8 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
       for (int step = 0; step < q_steps; ++step) Queried(shared + Shared::q, lane).load(q[step], step);
   }
   /// How q is read as an operand, and v: in the order in which keys and values of this type lie.
-  using Queried = Either<Tile::narrow != 0, WidenedRows<QLine>, AsTheyLie<QLine>>;
-  using Valued = Either<Tile::narrow != 0, WidenedColumns<Element, typename Stream::VLine>,
+  using Queried = Either<Tile::fp8_kv != 0, WidenedRows<QLine>, AsTheyLie<QLine>>;
+  using Valued = Either<Tile::fp8_kv != 0, WidenedColumns<Element, typename Stream::VLine>,
                         Columns<Element, typename Stream::VLine>>;
 
   /// s = q . k
@@ -128,7 +127,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
         queries.load(a, step);
     };
     const auto keys = by_bytes<typename Stream::KLine>(slot, lane);
-    if constexpr (Tile::narrow)
+    if constexpr (Tile::fp8_kv)
       widened_dots<Element, q_steps, n>(s, load_q, keys);
     else
       dots<Element, false, q_steps, 1, n>(s, load_q, keys);
@@ -136,7 +135,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
   /// o += p v
   __device__ void results(unsigned slot) {
     const Valued at(slot, lane);
-    if constexpr (Careful)
+    if constexpr (ExactPath)
       add_product_apart<Element, false, 1, n, Tile::dv>(o, s, at);
     else
       add_product<Element, false, 1, n, Tile::dv>(o, s, at);
@@ -154,7 +153,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float& x = o[0][i][j];
-          x = Careful && lift[0][j / 2] == 0.0f ? 0.0f : x * lift[0][j / 2];
+          x = ExactPath && lift[0][j / 2] == 0.0f ? 0.0f : x * lift[0][j / 2];
         }
     if constexpr (User::traits.has_prob) softmax.template prob<n>(s, kv);
   }
@@ -189,18 +188,18 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
 
   // ---- the end of a tile -----------------------------------------------------------------------------------------
 
-  /// False: nothing is stored, the tile has to be done carefully.
+  /// False: nothing is stored, the tile needs the exact path.
   __device__ bool end(bool whole, Sharing sharing, int nth) {
-    const Part part[2] = {softmax.part(0, 0), softmax.part(0, 1)};
-    if constexpr (!Careful)
-      if (__syncthreads_or(has_nonfinite(o[0], finite(part[0].sum), finite(part[1].sum)))) return false;
+    const RowPartial part[2] = {softmax.part(0, 0), softmax.part(0, 1)};
+    if constexpr (!ExactPath)
+      if (__syncthreads_or(has_non_finite(o[0], finite(part[0].sum), finite(part[1].sum)))) return false;
     this->store(o[0], part, whole, sharing, nth);
     return true;
   }
 };
 
-/// Does the tiles of a share from this one on. Returns the first that has to be done carefully, if there is one.
-template <bool Careful, class Tile, class User>
+/// Computes the tiles of a share from this one on. Returns the first that needs the exact path, if there is one.
+template <bool ExactPath, class Tile, class User>
 __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const Share& share, unsigned shared,
                                int tile) {
   Ahead<Tile, User> ahead(args, user, share, shared, tile);
@@ -212,7 +211,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
     const Walk walk = of.template walk<Tile>(args, user);
     const int begin = tile == share.begin.tile ? share.begin.step : 0,
               end = tile == share.end.tile ? share.end.step : walk.count;
-    DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
+    DecodeBlock<Tile, User, ExactPath> block(args, user, shared, ahead, of);
     // Queries are asked for before the first keys, which would keep them waiting.
     if (!started) wait_for_kernel_before();
     const auto queries = block.read_q();
@@ -230,18 +229,18 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
 
 /// A function of its own, so that it takes no registers from the rest; it never returns, so that it saves none.
 template <class Tile, class User>
-[[noreturn]] __device__ __noinline__ void decode_carefully(const DecodeArgs& args, const User& user, const Share& share,
-                                                           unsigned shared, int tile) {
+[[noreturn]] __device__ __noinline__ void decode_exact_path(const DecodeArgs& args, const User& user,
+                                                            const Share& share, unsigned shared, int tile) {
   __syncthreads();
   do_tiles<true, Tile>(args, user, share, shared, tile);
   leave();
 }
 
-/// Does the pieces of a share; carefully, one of them. Returns where it ends: at the first piece that has to be done
-/// carefully, if there is one. Others are not done so: their bits may not hang on that one.
-template <bool Careful, class Tile, class User>
-__device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const Share& share, unsigned shared) {
-  const int each = further(args).piece;
+/// Computes the splits of a share; on the exact path, one of them. Returns where it ends: at the first split that needs
+/// the exact path, if there is one. The other splits stay on the fast path: their bits may not depend on that one.
+template <bool ExactPath, class Tile, class User>
+__device__ inline Cut do_splits(const DecodeArgs& args, const User& user, const Share& share, unsigned shared) {
+  const int each = further(args).split_steps;
   Ahead<Tile, User> ahead(args, user, share, shared, share.begin.tile);
   bool started = false, stored = true;
   int slot = 0;
@@ -251,33 +250,33 @@ __device__ inline Cut do_pieces(const DecodeArgs& args, const User& user, const 
     const int tile = at.tile;
     const auto of = DecodeTile::of<Tile>(args, tile);
     const Walk walk = of.template walk<Tile>(args, user);
-    const int end = tile == share.end.tile ? share.end.step : walk.count, pieces = (walk.count + each - 1) / each;
-    DecodeBlock<Tile, User, Careful> block(args, user, shared, ahead, of);
+    const int end = tile == share.end.tile ? share.end.step : walk.count, splits = (walk.count + each - 1) / each;
+    DecodeBlock<Tile, User, ExactPath> block(args, user, shared, ahead, of);
     if (!started) wait_for_kernel_before();
     const auto queries = block.read_q();
     if (!started) ahead.fill();
     started = true;
     block.put_q(queries);
-    // A tile without keys has one piece.
+    // A tile without keys has one split.
 #pragma unroll 1
     do {
       const int to = min(at.step + each, end);
       block.softmax.start();
       block.visit(walk, at.step, to, ahead.ring, slot);
-      stored = block.end(pieces <= 1, {tile, pieces}, at.step / each);
+      stored = block.end(splits <= 1, {tile, splits}, at.step / each);
       if (stored) at = to == walk.count ? Cut{tile + 1, 0} : Cut{tile, to};
-    } while (!Careful && stored && at.tile == tile && at.step < end);
-    if (Careful) break;
+    } while (!ExactPath && stored && at.tile == tile && at.step < end);
+    if (ExactPath) break;
   }
   copy_wait<0>();
   if (!started) wait_for_kernel_before();
   return at;
 }
 template <class Tile, class User>
-__device__ __noinline__ Cut do_piece_carefully(const DecodeArgs& args, const User& user, const Share& share,
-                                               unsigned shared) {
+__device__ __noinline__ Cut do_split_exact_path(const DecodeArgs& args, const User& user, const Share& share,
+                                                unsigned shared) {
   __syncthreads();
-  const Cut end = do_pieces<true, Tile>(args, user, share, shared);
+  const Cut end = do_splits<true, Tile>(args, user, share, shared);
   __syncthreads();
   return end;
 }
@@ -295,18 +294,18 @@ __global__ void __launch_bounds__(Tile::warps * 32, 1)
   const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met),
                                        wait_for_kernel_before);
   if (!reads_queries_first<Tile, User>(args)) wait_for_kernel_before();
-  if constexpr (in_pieces<Tile>) {
+  if constexpr (has_fixed_split<Tile>) {
     Share rest = share;
 #pragma unroll 1
     for (;;) {
-      rest.begin = do_pieces<false, Tile>(args, user, rest, shared);
+      rest.begin = do_splits<false, Tile>(args, user, rest, shared);
       if (!rest.begin.is_before(rest.end)) break;
-      rest.begin = do_piece_carefully<Tile>(args, user, rest, shared);
+      rest.begin = do_split_exact_path<Tile>(args, user, rest, shared);
     }
   } else {
     const int tile = do_tiles<false, Tile>(args, user, share, shared, share.begin.tile);
     if (tile < share.end.tile || (tile == share.end.tile && share.end.step > 0))
-      decode_carefully<Tile>(args, user, share, shared, tile);
+      decode_exact_path<Tile>(args, user, share, shared, tile);
   }
 }
 

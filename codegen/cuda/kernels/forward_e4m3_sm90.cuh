@@ -1,17 +1,18 @@
-// codegen/cuda/kernels/forward_e4m3_sm90.cuh — the forward on Hopper where q, k and v hold e4m3: products of 8 bits
+// codegen/cuda/kernels/forward_e4m3_sm90.cuh — the forward on Hopper where q, k and v are FP8 (E4M3): products of 8
+// bits
 //
-// The kernel of forward_sm90.cuh, but for this. Products take both operands with their rows along what is summed over,
-// so each tile of values is turned round, keys along rows: by two warps beside the one that loads, or by
-// turn_values_sm90.cuh before. The keys of each sixteen are put in the order in which a thread holds their scores,
-// which makes a thread's probabilities an operand as they are. Probabilities are powers of two up to 2^8, the range of
-// their type, and products with values are summed up tile by tile: the tensor cores' own sums keep some 14 bits.
+// The kernel of forward_sm90.cuh, with three differences. FP8 products need both operands K-major, so each tile of
+// values is transposed, keys along rows: by two warps next to the producer warp, or before by transpose_v_sm90.cuh.
+// Each sixteen keys are permuted into the order in which a thread holds their scores, so that a thread's probabilities
+// are an operand as they are. Probabilities are powers of two up to 2^8, the range of their type, and P V is summed up
+// tile by tile, because the tensor cores' own FP8 sums keep only some 14 bits.
 //
-// Tile: as there; Element is e4m3, Out bf16 or f16; n a multiple of 32; turned: values come turned round, and v_map is
-// of their tiles.
+// Tile: as there; Element is e4m3, Out bf16 or f16; n a multiple of 32; transposed: values come transposed, and v_map
+// is of their tiles.
 #pragma once
 
 #include "codegen/cuda/kernels/forward_sm90.cuh"
-#include "codegen/cuda/parts/turner_sm90.cuh"
+#include "codegen/cuda/parts/transposer_sm90.cuh"
 #include "codegen/cuda/ptx/arithmetic.cuh"
 
 namespace attune {
@@ -19,37 +20,38 @@ namespace attune {
 // ---- computing ---------------------------------------------------------------------------------------------------
 
 template <class Tile, class User>
-struct GroupE4m3 : Group90<Tile, User> {
-  using Base = Group90<Tile, User>;
+struct WarpgroupE4m3 : Warpgroup90<Tile, User> {
+  using Base = Warpgroup90<Tile, User>;
   using Base::lane, Base::n, Base::o, Base::p, Base::s, Base::shared;
   using typename Base::Shared;
 
   float products[Tile::dv / 2];  ///< of the last tile's probabilities with its values
   float back[2];                 ///< makes them results, where a prob mod may have given probabilities of any size
 
-  __device__ static void turn_values(const ForwardArgs& args, unsigned shared) {
+  __device__ static void transpose_v(const ForwardArgs& args, unsigned shared) {
     using Shared = Shared90<Tile>;
-    const Turner<Tile> turner{uniform(static_cast<int>(threadIdx.x) / 32 - 2), static_cast<int>(threadIdx.x) % 32};
+    const Transposer<Tile> transposer{uniform(static_cast<int>(threadIdx.x) / 32 - 2),
+                                      static_cast<int>(threadIdx.x) % 32};
     Place<Tile::stages> v;  // of both rings: a place each took 2 % of the kernel's rate
     Items<Tile, User> items{args, shared};
     for (;;) {
       const Item item = items.template take<true>();
       __syncwarp();
-      if (turner.lane == 0) items.done();
+      if (transposer.lane == 0) items.done();
       if (item.index == Item::stop) return;
 #pragma unroll 1
       for (int i = 0; i < item.walk.count; ++i) {
         const StageBarriers loaded{shared + Shared::loaded_full + StageBarriers::bytes * v.stage},
-            turned{shared + Shared::v_full + StageBarriers::bytes * v.stage};
+            transposed{shared + Shared::v_full + StageBarriers::bytes * v.stage};
         loaded.wait(v.phase);
-        turned.acquire(v.phase);
-        turner.turn(shared + Shared::loaded + v.stage * Shared::loaded_bytes,
-                    shared + Shared::v + v.stage * Shared::v_bytes);
+        transposed.acquire(v.phase);
+        transposer.transpose(shared + Shared::loaded + v.stage * Shared::loaded_bytes,
+                             shared + Shared::v + v.stage * Shared::v_bytes);
         proxy_fence();
         __syncwarp();
-        if (turner.lane == 0) {
+        if (transposer.lane == 0) {
           barrier_arrive(loaded.empty());
-          barrier_arrive(turned.full);
+          barrier_arrive(transposed.full);
         }
         v.next();
       }
@@ -113,7 +115,7 @@ struct GroupE4m3 : Group90<Tile, User> {
 template <ForwardTile Tile, class User>
 __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
     forward_e4m3_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
-  forward_block<GroupE4m3<Tile, User>, Tile>(args, user);
+  forward_block<WarpgroupE4m3<Tile, User>, Tile>(args, user);
 }
 
 }  // namespace attune

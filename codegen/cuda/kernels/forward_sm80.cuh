@@ -1,14 +1,14 @@
-// codegen/cuda/kernels/forward_sm80.cuh — the portable forward, for any card since sm_80: every width, stride and type
+// codegen/cuda/kernels/forward_sm80.cuh — the portable forward, for any GPU since sm_80: every width, stride and type
 //
-// A block computes a tile of queries of one head, a warp 16 or 32 of them; all warps share the tiles of keys and values
-// that they copy into shared memory. With one stage, values arrive while scores are computed, and keys while values are
-// used; with more, whole tiles arrive ahead. Probabilities stay in registers. A prob mod that is not a multiple of p
-// walks the keys twice: for the sums, then for the results.
+// A block computes a tile of queries of one head; a warp computes 16 or 32 of them. All warps share the tiles of keys
+// and values that they copy into shared memory. With one stage, values load while scores are computed, and keys load
+// while values are used; with more stages, whole tiles load ahead. Probabilities stay in registers. A prob mod that is
+// not a multiple of p needs two passes over the keys: one for the sums, one for the results.
 //
-// A removed pair has p = 0 and must add nothing, even if its value is infinite or NaN. Values are not checked. Instead,
-// if a result is infinite or NaN while its row's sum is finite, the block starts again in the careful way, which keeps
-// finite and other values apart. This takes such blocks some six times as long; other blocks pay one comparison a
-// result.
+// A masked-out pair has p = 0 and must add nothing, even if its value is infinite or NaN. Values are not checked.
+// Instead, if a result is non-finite while its row's sum is finite, the block starts again on the exact path, which
+// separates finite and non-finite values. The exact path takes some six times as long; other blocks pay one comparison
+// per result.
 //
 // Tile: Element (bf16, f16, float) of q, k and v, Out (also another of these) of o; m queries, n keys, multiples of 16;
 // warps, so that m is 16 or 32 of them; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many
@@ -16,9 +16,9 @@
 // for anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
 // bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
 // maximum is asked for; before: results of another call are merged in; packed; heads: query heads that share a tile, 1,
-// 2, 4 or 8, so that a thread's rows are of one head; apart: entries may have lengths and positions of their own;
-// paged: and keys in pages. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile of
-// queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
+// 2, 4 or 8, so that a thread's rows are of one head; per_entry: entries may have lengths and positions of their own;
+// paged: and a paged KV cache. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile
+// of queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
 #pragma once
 
 #include "codegen/cuda/parts/exact_path.cuh"
@@ -33,23 +33,23 @@ namespace attune {
 
 enum class Pass { Online, Sums, Known };
 
-/// Careful: values that are not finite are kept apart, and a warp has 16 queries at a time.
-template <class Tile, class User, bool Careful>
+/// ExactPath: non-finite values are kept apart, and a warp has 16 queries at a time.
+template <class Tile, class User, bool ExactPath>
 struct Block80 {
   using Element = typename Tile::Element;
   using Out = typename Tile::Out;
   using Shared = Shared80<Tile>;
   static constexpr int size = Shared::size, per_step = 32 / size;  ///< elements that a product sums over
-  static constexpr int tall = Careful ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n,
+  static constexpr int tall = ExactPath ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n,
                        heads = Tile::heads, queries_here = m / heads, out_size = static_cast<int>(sizeof(Out));
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
   static constexpr bool two_passes = User::traits.has_prob && !User::traits.linear_prob;
   static constexpr bool running = !fixed_maximum<Tile, User>;
-  /// Where the maximum is not asked for, it may lag behind.
+  /// Where the maximum is not asked for, it may lag.
   static constexpr int slack = Tile::max ? 0 : 8;
   /// Queries stay in registers where these suffice.
   static constexpr int q_steps = Tile::d / per_step;
-  static constexpr bool held = !Careful && tall * (q_steps * 4 + Tile::dv / 2 + n / 2 * (exact ? 2 : 1)) <= 176;
+  static constexpr bool held = !ExactPath && tall * (q_steps * 4 + Tile::dv / 2 + n / 2 * (exact ? 2 : 1)) <= 176;
   using QLine = Lines<Tile::d * size>;
   using KLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size, is_float>;
@@ -63,7 +63,7 @@ struct Block80 {
 
   const Args& args;
   const Place80 place;
-  const Stretch queries, keys;
+  const Range queries, keys;
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first;  ///< query
@@ -74,7 +74,7 @@ struct Block80 {
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
   Ended ended[tall][2];
 
-  __device__ Block80(const Args& args, const User& user, Place80 place, Stretch queries, int first, unsigned shared)
+  __device__ Block80(const Args& args, const User& user, Place80 place, Range queries, int first, unsigned shared)
       : args(args), place(place), queries(queries), keys(own_keys()), shared(shared), first(first), k(keys_of(args.k)),
         v(keys_of(args.v)),
         // Rows of heads that do not exist repeat the last head.
@@ -85,26 +85,26 @@ struct Block80 {
 
   // ---- what may be the entry's own -------------------------------------------------------------------------------
 
-  __device__ Stretch own_keys() const {
-    Stretch out = stretch<Tile>(args.kv_starts, place.b, args.kv_len);
-    if constexpr (is_apart<Tile>)
+  __device__ Range own_keys() const {
+    Range out = range_of<Tile>(args.kv_starts, place.b, args.kv_len);
+    if constexpr (is_per_entry<Tile>)
       if (args.kv_lens.at) out.length = max(min(args.kv_lens.at[place.b * args.kv_lens.stride], out.length), 0);
     return out;
   }
   __device__ Keys keys_of(const Strided& t) const {
     if constexpr (is_paged<Tile>)
-      return paged_rows_of<Element>(t, args.pages, place.b, place.heads.first / args.group);
+      return paged_rows_of<Element>(t, args.page_table, place.b, place.heads.first / args.group);
     else
       return rows_of<Element>(t, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start);
   }
   /// What expressions see as the positions of the first query and the first key.
   __device__ int q_offset() const {
-    if constexpr (is_apart<Tile>)
+    if constexpr (is_per_entry<Tile>)
       if (args.q_offsets.at) return args.q_offsets.at[place.b * args.q_offsets.stride];
     return args.q_offset;
   }
   __device__ int kv_offset() const {
-    if constexpr (is_apart<Tile>)
+    if constexpr (is_per_entry<Tile>)
       return args.kv_offset;
     else
       return 0;
@@ -118,7 +118,7 @@ struct Block80 {
     } else {
       const Bands bands = softmax.user.bands(softmax.head(), softmax.at(), q_offset() + first,
                                              q_offset() + min(first + queries_here, queries.length));
-      return walk_bands(is_apart<Tile> ? counted_from(kv_offset(), bands) : bands, keys.length, n);
+      return walk_bands(is_per_entry<Tile> ? counted_from(kv_offset(), bands) : bands, keys.length, n);
     }
   }
 
@@ -174,7 +174,7 @@ struct Block80 {
   __device__ void results(int stage) { add_product<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage)); }
 
   // The same, but p = 0 adds nothing, whatever v is.
-  __device__ void results_carefully(int stage) {
+  __device__ void results_exact_path(int stage) {
     add_product_apart<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage));
   }
 
@@ -187,7 +187,7 @@ struct Block80 {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float& x = o[t][i][j];
-          x = Careful && lift[t][j / 2] == 0.0f ? 0.0f : x * lift[t][j / 2];
+          x = ExactPath && lift[t][j / 2] == 0.0f ? 0.0f : x * lift[t][j / 2];
         }
   }
 
@@ -213,8 +213,8 @@ struct Block80 {
   template <Pass P>
   __device__ void add(int stage) {
     if constexpr (P != Pass::Sums) {
-      if constexpr (Careful)
-        results_carefully(stage);
+      if constexpr (ExactPath)
+        results_exact_path(stage);
       else
         results(stage);
     }
@@ -293,13 +293,13 @@ struct Block80 {
 
   /// Results that are not finite although their row's powers are.
   __device__ bool suspicious() const {
-    bool odd = false;
+    bool non_finite = false;
 #pragma unroll
-    for (int t = 0; t < tall; ++t) odd |= has_nonfinite(o[t], ended[t][0].plain, ended[t][1].plain);
-    return odd;
+    for (int t = 0; t < tall; ++t) non_finite |= has_non_finite(o[t], ended[t][0].plain, ended[t][1].plain);
+    return non_finite;
   }
 
-  /// Stores the results and returns true, unless they have to be computed carefully.
+  /// Stores the results and returns true, unless they need the exact path.
   __device__ bool run() {
     const Walk walk = this->walk();
     if (walk.count > 0) load_q();
@@ -317,24 +317,23 @@ struct Block80 {
       if (walk.count > 0) visit<Pass::Online>(walk);
       end();
     }
-    if constexpr (!Careful)
+    if constexpr (!ExactPath)
       if (__syncthreads_or(suspicious())) return false;
     store_rows<Tile>(*this);
     return true;
   }
 
   __device__ int row_at(int t, int r) const { return warp * 16 * tall + 16 * t + 8 * r + lane / 4; }
-  __device__ bool exists(int row) const {
-    return first + row / heads < queries.length && row % heads < place.heads.count;
-  }
+  __device__ int query_of(int row) const { return first + row / heads; }
+  __device__ bool exists(int row, int query) const { return query < queries.length && row % heads < place.heads.count; }
 };
 
 /// A function of its own, so that it takes no registers from the rest; it never returns, so that it saves none.
 template <class Tile, class User>
-[[noreturn]] __device__ __noinline__ void carefully(const ForwardArgs80<Tile>& args, const User& user,
-                                                    unsigned shared) {
+[[noreturn]] __device__ __noinline__ void exact_path(const ForwardArgs80<Tile>& args, const User& user,
+                                                     unsigned shared) {
   const auto place = Place80::of<Tile>(args);
-  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, place.b, args.q_len);
   using Block = Block80<Tile, User, true>;
   const int end = min((place.tile + 1) * queries_of<Tile>, queries.length);
   for (int first = place.tile * queries_of<Tile>; first < end; first += Block::queries_here) {
@@ -350,10 +349,11 @@ __global__ void __launch_bounds__(Tile::warps * 32)
   extern __shared__ __align__(128) unsigned char memory[];
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   const auto place = Place80::of<Tile>(args);
-  const Stretch queries = stretch<Tile>(args.q_starts, place.b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, place.b, args.q_len);
   const int first = place.tile * queries_of<Tile>;
   if (first >= queries.length) return;
-  if (!Block80<Tile, User, false>(args, user, place, queries, first, shared).run()) carefully<Tile>(args, user, shared);
+  if (!Block80<Tile, User, false>(args, user, place, queries, first, shared).run())
+    exact_path<Tile>(args, user, shared);
 }
 
 }  // namespace attune

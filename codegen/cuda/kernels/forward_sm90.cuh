@@ -1,11 +1,11 @@
 // codegen/cuda/kernels/forward_sm90.cuh — the forward on Hopper: TMA, a producer warp, consumer warpgroups, products
 // from registers
 //
-// One warp loads (forward_producer_sm90.cuh), one deals tiles of queries (tile_scheduler_sm90.cuh), two or three
-// warpgroups compute 64 queries each (forward_consumer_sm90.cuh): a group issues the scores of its next tile of keys,
-// then the products of the previous tile's probabilities with its values, and computes the softmax of the new scores
-// while those products run. Groups take turns at issuing, so that the softmax of one overlaps the products of another.
-// Blocks are persistent; the next queries load while a tile is finished. Where keys come from is a type
+// One warp loads (forward_producer_sm90.cuh), one schedules tiles of queries (tile_scheduler_sm90.cuh), two or three
+// warpgroups compute 64 queries each (forward_consumer_sm90.cuh): a warpgroup issues the scores of its next tile of
+// keys, then the products of the previous tile's probabilities with its values, and computes the softmax of the new
+// scores while those products run. Warpgroups take turns at issuing, so that the softmax of one overlaps the products
+// of another. Blocks are persistent; the next queries load while a tile is finished. Where keys come from is a type
 // (key_source_sm90.cuh).
 #pragma once
 
@@ -31,7 +31,7 @@ concept ForwardTile = requires {
   // Results have shared memory of their own, else that of the queries.
   requires Tile::own_o == 1 || Tile::q_stages == 1;
   // How warpgroups take turns: not at all, until both products are issued, or until the scores are there.
-  requires Tile::turns >= 0 && Tile::turns <= 2;
+  requires Tile::issue_order >= 0 && Tile::issue_order <= 2;
   // Tiles are taken from a common counter.
   requires Tile::dynamic == 0 || Tile::dynamic == 1;
   // Query heads that share a tile, so that a thread's rows, 8 apart, are of one head.
@@ -44,7 +44,7 @@ concept ForwardTile = requires {
 
 /// What a consumer warpgroup computes 64 queries with.
 template <class Tile, class User>
-struct Group90 : ForwardExact90<Tile, User> {
+struct Warpgroup90 : ForwardExact90<Tile, User> {
   using Exact = ForwardExact90<Tile, User>;
   using Exact::bytes, Exact::group, Exact::n, Exact::o, Exact::p, Exact::s, Exact::shared;
   using typename Exact::Element, typename Exact::Shared;
@@ -87,9 +87,9 @@ struct Group90 : ForwardExact90<Tile, User> {
   }
 };
 
-/// Warps that turn values round.
+/// Warps that transpose values.
 template <class Tile>
-constexpr int turners = turns_values<Tile> ? 2 : 0;
+constexpr int turners = transposes_values<Tile> ? 2 : 0;
 
 /// The barriers of a block, by one thread.
 template <class Tile>
@@ -98,10 +98,10 @@ __device__ inline void init_barriers(unsigned shared) {
   constexpr unsigned warps = Tile::m / 16;  // that compute
   Ring<Tile::q_stages>::init(shared + Shared::q_full, 1, warps);
   Ring<Tile::stages>::init(shared + Shared::k_full, 1, warps);
-  Ring<Tile::stages>::init(shared + Shared::v_full, turns_values<Tile> ? turners<Tile> : 1, warps);
-  if constexpr (turns_values<Tile>) Ring<Tile::stages>::init(shared + Shared::loaded_full, 1, turners<Tile>);
+  Ring<Tile::stages>::init(shared + Shared::v_full, transposes_values<Tile> ? turners<Tile> : 1, warps);
+  if constexpr (transposes_values<Tile>) Ring<Tile::stages>::init(shared + Shared::loaded_full, 1, turners<Tile>);
   barrier_init(shared + Shared::known, warps);
-  shared_put(shared + Shared::crowded, 0);
+  shared_put(shared + Shared::list_full, 0);
   StageBarriers{shared + Shared::item_full}.init(1, warps + 1 + turners<Tile>);
   barrier_init_done();
 }
@@ -114,26 +114,26 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
   const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
   if (threadIdx.x == 0) init_barriers<Tile>(shared);
   __syncthreads();
-  // This kernel may start before the lists are written, or values turned round.
-  if constexpr (User::traits.listed || come_turned<Tile>) wait_for_kernel_before();
-  const int thread = static_cast<int>(threadIdx.x), group = uniform(thread / group_threads);
+  // This kernel may start before the lists are written, or values transposed.
+  if constexpr (User::traits.listed || come_transposed<Tile>) wait_for_kernel_before();
+  const int thread = static_cast<int>(threadIdx.x), group = uniform(thread / warpgroup_threads);
   if (group == 0) {
     registers_down<groups == 2 ? 40 : 32>();
     using Producer = ForwardProducer90<Tile, User>;
     if (Producer::loads(thread)) Producer{args, shared, thread}.run();
-    if (thread == 32) deal<Tile>(args, user, shared);
-    if constexpr (turns_values<Tile>)
-      if (thread >= 64) Group::turn_values(args, shared);
+    if (thread == 32) schedule_tiles<Tile>(args, user, shared);
+    if constexpr (transposes_values<Tile>)
+      if (thread >= 64) Group::transpose_v(args, shared);
   } else {
     registers_up<groups == 2 ? 232 : 160>();
-    ForwardConsumer90<Group, Tile, User>(args, user, shared, group - 1, thread % group_threads).run();
+    ForwardConsumer90<Group, Tile, User>(args, user, shared, group - 1, thread % warpgroup_threads).run();
   }
 }
 
 template <ForwardTile Tile, class User>
 __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
     forward_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
-  forward_block<Group90<Tile, User>, Tile>(args, user);
+  forward_block<Warpgroup90<Tile, User>, Tile>(args, user);
 }
 
 }  // namespace attune

@@ -1,12 +1,12 @@
-// codegen/cuda/kernels/keys_sm80.cuh — the portable backward of k and v, for any card since sm_80: every width, stride
+// codegen/cuda/kernels/keys_sm80.cuh — the portable backward of k and v, for any GPU since sm_80: every width, stride
 // and type
 //
-// A block keeps a tile of keys of one key head and walks the queries that read them, of every head of the group, a warp
-// for 16 keys: scores stand as k q^T, so that probabilities and their gradients go from products to products within
-// registers. Queries and grad_o arrive a tile ahead. Nothing is added up across blocks.
+// A block keeps a tile of keys of one key head, 16 keys per warp, and iterates over the queries that read them, of
+// every head of the group. It computes S^T = K Q^T, so that P^T and dS^T go from one product to the next in registers.
+// Queries and grad_o load one tile ahead. Nothing is added up across blocks.
 //
-// The fast way removes pairs by their exponents alone. Where a result is infinite or NaN under a mask, the warp makes
-// its keys again pair by pair, some hundred times as slow.
+// The fast path masks pairs by their exponents alone. Where a result is non-finite under a mask, the warp recomputes
+// its keys pair by pair, some hundred times slower.
 //
 // Tile: Element (bf16, f16, float) of q, k, v and grad_o; m queries and n keys, multiples of 16, a warp for 16 keys; d,
 // dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many columns there are of these; stages:
@@ -66,7 +66,7 @@ struct Keys80 {
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int b, kv_head, tile, tiles;  ///< b: of k
-  Stretch keys{};
+  Range keys{};
   Fragment<1, dk_width> dk;
   Fragment<1, dv_width> dv;
 
@@ -82,7 +82,7 @@ struct Keys80 {
     tile = within / here;
     b = set / kv_heads;
     kv_head = set % kv_heads;
-    keys = stretch<Tile>(args.kv_starts, b, args.kv_len);
+    keys = range_of<Tile>(args.kv_starts, b, args.kv_len);
   }
 
   __device__ int first_key() const { return tile * n; }
@@ -100,12 +100,12 @@ struct Keys80 {
   /// A query head of a batch entry that reads these keys.
   struct Reader {
     Where at;
-    Stretch queries;
+    Range queries;
     Head head;
     float factor;
   };
   __device__ Reader reader(int of_b, int h) const {
-    Reader out{.at = {}, .queries = stretch<Tile>(args.q_starts, of_b, args.q_len), .head = {}, .factor = 1};
+    Reader out{.at = {}, .queries = range_of<Tile>(args.q_starts, of_b, args.q_len), .head = {}, .factor = 1};
     out.at = {of_b, h, out.queries.length, keys.length};
     out.head = user.head(out.at);
     out.factor = factor_of(user, out.head);
@@ -299,7 +299,7 @@ struct Keys80 {
     });
     copy_wait<0>();
     if constexpr (terms.removes)
-      if (__any_sync(~0u, has_nonfinite(dk[0]) || has_nonfinite(dv[0])))
+      if (__any_sync(~0u, has_non_finite(dk[0]) || has_non_finite(dv[0])))
         return keys_pair_by_pair<Tile, User, Gives>(args, user, shared);
     if constexpr (gives_k) store<Tile::d>(args.grad_k, dk, Tile::width, args.scale);
     if constexpr (gives_v) store<Tile::dv>(args.grad_v, dv, Tile::width_v, 1);

@@ -1,26 +1,26 @@
 // codegen/cuda/kernels/keys_sm90.cuh — the backward of k and v on Hopper, for heads wider than 128: keys stay, four
 // products
 //
-// A block keeps 64 keys of a key head and walks the queries that see them. Two groups of four warps share the work by
-// product: one computes S^T = K Q^T, the probabilities and dV += P^T dO, the other dP^T = V dO^T and dK += dS^T Q, so
-// that each holds one gradient in its registers. P goes from one to the other through shared memory, as it was rounded
-// for its product; where scores have a slope, p times the slope goes in its place. One warp loads keys and queries, and
-// prepares the ends of rows; another loads values and grad_o.
+// A block keeps 64 keys of a key head and iterates over the queries that see them. Two warpgroups divide the products:
+// one computes S^T = K Q^T, the probabilities and dV += P^T dO; the other computes dP^T = V dO^T and dK += dS^T Q. Each
+// holds one gradient in its registers. P goes from the first to the second through shared memory, rounded as for its
+// product; where scores have a slope, P times the slope goes instead. One producer warp loads keys and queries and
+// prepares what rows need at their end; another loads values and grad_o.
 //
 // Tile: Element (bf16, f16); m = n = 64 queries and keys; d: a multiple of 16 above 128, up to 256; dv: one above 64;
-// stages of queries, 3; parts: in how many parts a group makes operands while the product of the part before runs, 1, 2
-// or 4. SharedKeys90<Tile>::bytes of shared memory, 384 threads, a block for each tile of keys of each key head of each
-// batch entry that k has.
+// stages of queries, 3; parts: in how many parts a warpgroup makes operands while the product of the part before runs,
+// 1, 2 or 4. SharedKeys90<Tile>::bytes of shared memory, 384 threads, a block for each tile of keys of each key head of
+// each batch entry that k has.
 #pragma once
 
-#include "codegen/cuda/parts/group_sm90.cuh"
 #include "codegen/cuda/parts/keys_producer_sm90.cuh"
+#include "codegen/cuda/parts/warpgroup_sm90.cuh"
 
 namespace attune {
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
-/// The group that has scores, probabilities and dv.
+/// The warpgroup that has scores, probabilities and dv.
 template <class Tile, class User>
 struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
   using Element = typename Tile::Element;
@@ -71,7 +71,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
           if constexpr (User::gradient.has_slope)
             s[nth] = is_kept(nth) ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
         });
-    // With a slope, p times it goes to the other group: rounded likewise.
+    // With a slope, p times it goes to the other warpgroup: rounded likewise.
     const unsigned into = shared + Shared::weights + 16 * (32 * warp + lane);
 #pragma unroll
     for (int i = From / 2; i < To / 2; ++i) {
@@ -85,7 +85,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     }
   }
 
-  /// A step of queries: P = exp2(S - lse), handed to the other group; dV += P^T dO; then S of the next step.
+  /// A step of queries: P = exp2(S - lse), handed to the other warpgroup; dV += P^T dO; then S of the next step.
   __device__ void iteration(int nth, int steps, StageBarriers weights, Ring<Shared::stages>& q,
                             Ring<Shared::grad_o_stages>& grad_o) {
     const unsigned words = shared + Shared::words + 4 * Shared::step_words * q.stage;
@@ -93,7 +93,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     this->enter_head(uniform(shared_get(words + 4)), uniform(shared_get(words + 8)));
     this->enter_queries(uniform(shared_get(words)));
     const int whole = uniform(shared_get(words + 12));
-    // The other group has taken the weights of the step before.
+    // The other warpgroup has taken the weights of the step before.
     weights.acquire(nth & 1);
     wgmma_wait<0>();
     pin(s);
@@ -137,9 +137,9 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
       pin(dv);
     }
     if constexpr (User::gradient.removes)
-      if (args.odd && __any_sync(~0u, is_odd(dv)) && lane == 0) *args.odd = 1;
-    // Only this group reads the keys, whose memory results pass through.
-    named_sync(first_group_done, group_threads);
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dv)) && lane == 0) *args.non_finite = 1;
+    // Only this warpgroup reads the keys, whose memory results pass through.
+    named_sync(first_warpgroup_done, warpgroup_threads);
     if (!args.grad_v.to.data) return;
     const unsigned area = shared + Shared::k + 4096 * warp;
     const WarpRows rows{args.grad_v, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.dv};
@@ -147,7 +147,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
   }
 };
 
-/// The group that has dP, dS and dk.
+/// The warpgroup that has dP, dS and dk.
 template <class Tile, class User>
 struct FlowsOfKeys90 {
   using Element = typename Tile::Element;
@@ -185,7 +185,7 @@ struct FlowsOfKeys90 {
     }
   }
 
-  /// A step of queries: dS = P (dP - delta), with the other group's P; dK += dS^T Q; then dP of the next step.
+  /// A step of queries: dS = P (dP - delta), with the other warpgroup's P; dK += dS^T Q; then dP of the next step.
   __device__ void iteration(int nth, int steps, StageBarriers weights, Ring<Shared::stages>& q,
                             Ring<Shared::grad_o_stages>& grad_o) {
     const StageBarriers q_now = q.now();
@@ -228,9 +228,9 @@ struct FlowsOfKeys90 {
       pin(dk);
     }
     if constexpr (User::gradient.removes)
-      if (args.odd && __any_sync(~0u, is_odd(dk)) && lane == 0) *args.odd = 1;
-    // Only this group reads the values, whose memory results pass through.
-    named_sync(second_group_done, group_threads);
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dk)) && lane == 0) *args.non_finite = 1;
+    // Only this warpgroup reads the values, whose memory results pass through.
+    named_sync(second_warpgroup_done, warpgroup_threads);
     if (!args.grad_k.to.data) return;
     const unsigned area = shared + Shared::v + 4096 * warp;
     const WarpRows rows{args.grad_k, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.d};

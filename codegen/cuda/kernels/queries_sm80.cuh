@@ -1,9 +1,9 @@
-// codegen/cuda/kernels/queries_sm80.cuh — the portable backward of q, for any card since sm_80: every width, stride and
+// codegen/cuda/kernels/queries_sm80.cuh — the portable backward of q, for any GPU since sm_80: every width, stride and
 // type
 //
-// A block keeps a tile of queries of one head and walks the keys, a warp for 16 queries, as forward_sm80.cuh does. Keys
-// and values arrive a tile ahead. Where a row's delta is not the product of o and grad_o, a first walk sums it and
-// stores it, for the kernel of keys too.
+// A block keeps a tile of queries of one head, 16 per warp, and iterates over the keys, as forward_sm80.cuh does. Keys
+// and values load one tile ahead. Where a row's delta is not the product of o and grad_o, a first pass sums and stores
+// it, also for keys_sm80.cuh.
 //
 // Removed pairs: as keys_sm80.cuh has it.
 //
@@ -52,7 +52,7 @@ struct Queries80 {
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int tile, tiles;
-  Stretch queries{}, keys{};
+  Range queries{}, keys{};
   Where at{};
   Int origin = 0;
   Head head{};
@@ -81,8 +81,8 @@ struct Queries80 {
   }
   __device__ Queries80(const BackwardArgs& args, const User& user, unsigned shared, Place place)
       : args(args), user(user), shared(shared), tile(place.tile), tiles(place.tiles),
-        queries(stretch<Tile>(args.q_starts, place.b, args.q_len)),
-        keys(stretch<Tile>(args.kv_starts, place.b, args.kv_len)), at{place.b, place.h, queries.length, keys.length},
+        queries(range_of<Tile>(args.q_starts, place.b, args.q_len)),
+        keys(range_of<Tile>(args.kv_starts, place.b, args.kv_len)), at{place.b, place.h, queries.length, keys.length},
         origin(args.q_offset + place.tile * m), head(user.head(at)),
         factor(factor_of(user, head)), reach{reach_of(0), reach_of(1)} {}
 
@@ -227,7 +227,7 @@ struct Queries80 {
     store_sums();
     if (!args.grad_q.to.data) return;
     if constexpr (terms.removes)
-      if (__any_sync(~0u, has_nonfinite(dq[0]))) return queries_pair_by_pair<Tile>(args, user, shared);
+      if (__any_sync(~0u, has_non_finite(dq[0]))) return queries_pair_by_pair<Tile>(args, user, shared);
     store();
   }
 

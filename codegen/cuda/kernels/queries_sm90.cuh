@@ -1,20 +1,20 @@
 // codegen/cuda/kernels/queries_sm90.cuh — the backward of q on Hopper, for heads wider than 128: queries stay, three
 // products
 //
-// A block keeps 128 queries of a head and walks the keys that they see, as forward_sm90.cuh does. Two groups of four
-// warps have 64 queries each: S = Q K^T and dP = dO V^T from shared memory; dS becomes, in registers, an operand of
-// dQ += dS K. A group issues the products of the next keys before it waits for any, and makes probabilities while their
-// dP is being computed. One thread loads.
+// A block keeps 128 queries of a head and iterates over the keys that they see, as forward_sm90.cuh does. Each of two
+// warpgroups has 64 queries. It computes S = Q K^T and dP = dO V^T from shared memory; dS stays in registers as an
+// operand of dQ += dS K. A warpgroup issues the products of the next keys before it waits for any, and computes
+// probabilities while their dP is under way. One producer thread loads.
 //
 // Tile: Element (bf16, f16); m = 128 queries; n = 64 keys; d, dv: multiples of 16 up to 256; stages of keys, 2;
-// v_stages of values, 1 or 2; parts: in how many parts a group makes operands while the product of the part before
+// v_stages of values, 1 or 2; parts: in how many parts a warpgroup makes operands while the product of the part before
 // runs, 1, 2 or 4. SharedQueries90<Tile>::bytes of shared memory, 384 threads, a block for every tile of queries of
 // every head of every batch entry.
 #pragma once
 
 #include "codegen/cuda/layout/queries_sm90.cuh"
-#include "codegen/cuda/parts/group_sm90.cuh"
 #include "codegen/cuda/parts/sections.cuh"
+#include "codegen/cuda/parts/warpgroup_sm90.cuh"
 
 namespace attune {
 
@@ -89,10 +89,10 @@ __device__ inline void load_queries(const BackwardArgs& args, const User& user, 
   }
 }
 
-/// A thread's registers while its group computes 64 queries. Thread t of the group holds query t / 4 % 8 + 16 (t / 32)
-/// and the query 8 below; of these, keys 8 i + 2 (t % 4) and the next.
+/// A thread's registers while its warpgroup computes 64 queries. Thread t of the warpgroup holds query t / 4 % 8 + 16
+/// (t / 32) and the query 8 below; of these, keys 8 i + 2 (t % 4) and the next.
 template <class Tile, class User>
-struct GroupQueries90 {
+struct QueriesWarpgroup90 {
   using Element = typename Tile::Element;
   using Shared = SharedQueries90<Tile>;
   using Row = typename User::Row;
@@ -274,12 +274,12 @@ struct GroupQueries90 {
   __device__ void epilogue(const Queries90<Tile>& queries) {
     if (!args.grad_q.to.data) return;
     if constexpr (User::gradient.removes)
-      if (args.odd && __any_sync(~0u, is_odd(dq)) && lane == 0) *args.odd = 1;
-    // Results pass through this group's own queries: 16 KB in two chunks, which the whole group is done with.
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dq)) && lane == 0) *args.non_finite = 1;
+    // Results pass through this warpgroup's own queries: 16 KB in two chunks, which the whole warpgroup is done with.
     if (group == 0)
-      named_sync(first_group_done, group_threads);
+      named_sync(first_warpgroup_done, warpgroup_threads);
     else
-      named_sync(second_group_done, group_threads);
+      named_sync(second_warpgroup_done, warpgroup_threads);
     const unsigned area = shared + Shared::q + warp / 2 * (m * chunk_bytes) + group * 64 * chunk_bytes +
                           warp % 2 * 4096;
     const int row = queries.tile * m + 64 * group + 16 * warp;
@@ -326,7 +326,8 @@ __global__ void __launch_bounds__(384, 1)
     if (threadIdx.x == 0) load_queries<Tile>(args, user, shared, queries);
   } else {
     registers_up<232>();
-    GroupQueries90<Tile, User>{args, user, shared, group - 1, static_cast<int>(threadIdx.x) % 32, warp}.run(queries);
+    QueriesWarpgroup90<Tile, User>{args, user, shared, group - 1, static_cast<int>(threadIdx.x) % 32, warp}.run(
+        queries);
   }
 }
 

@@ -1,9 +1,9 @@
-// codegen/cuda/kernels/repair_sm80.cuh — gradients once more, pair by pair, where removed pairs may have brought in
-// what is not finite
+// codegen/cuda/kernels/repair_sm80.cuh — recomputes gradients pair by pair, where masked-out pairs may have made them
+// non-finite
 //
-// For kernels that multiply what masks remove by 0. A launch for every such call; its blocks end at once unless the
-// kernel before it has set *args.odd. Tile: of keys_sm80.cuh and queries_sm80.cuh, 64 x 64. Blocks share the tiles of
-// keys of all key heads (blockIdx.y 0) and the tiles of queries of all heads (1), 128 threads each: a block for every
+// For kernels that multiply masked-out pairs by 0. Launched for every such call; its blocks end at once unless the
+// kernel before has set *args.non_finite. Tile: of keys_sm80.cuh and queries_sm80.cuh, 64 x 64. Blocks share the tiles
+// of keys of all key heads (blockIdx.y 0) and the tiles of queries of all heads (1), 128 threads each: one block per
 // tile took 5 us longer to end at once.
 #pragma once
 
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(128)
     repair_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   let_next_start();
   wait_for_kernel_before();
-  if (*args.odd == 0) return;
+  if (*args.non_finite == 0) return;
   if (blockIdx.y == 0) {
     const long long sets = args.q_heads / args.group * (args.kv_shared ? 1 : args.batch),
                     blocks = sets * ((args.kv_len + Tile::n - 1) / Tile::n);

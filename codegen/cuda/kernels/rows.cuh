@@ -1,9 +1,9 @@
-// codegen/cuda/kernels/rows.cuh — what the backward must know of a row before any pair: its delta
+// codegen/cuda/kernels/rows.cuh — the backward's preprocess: delta of each row, sum(o * grad_o) - grad_lse
 //
 // Tile: Element (bf16, f16, float) of grad_o, Out (also another of these) of o; width_v columns; layout; of_o: delta is
-// the product of o and grad_o, else a kernel that walks the row adds to what is left here. rows_lanes threads for each
-// row of each head of each batch entry, rows_each rows one after another, rows_threads a block, blocks of one head
-// after another.
+// the product of o and grad_o; otherwise a kernel that iterates over the row adds to what is stored here. rows_lanes
+// threads for each row of each head of each batch entry, rows_each rows one after another, rows_threads per block;
+// blocks of one head follow one another.
 #pragma once
 
 #include "codegen/cuda/parts/backward_sm80.cuh"
@@ -47,11 +47,11 @@ __device__ inline bool has_neighbours(const Rows80& rows) {
   return rows.element == size && (reinterpret_cast<unsigned long long>(rows.data) | rows.position) % bytes == 0;
 }
 
-/// Adds this thread's part of o . grad_o for each of its rows, from q on. The last row is read in place of rows that do
+/// Adds this thread's part of o . grad_o for each of its rows, from q on. The last row is read instead of rows that do
 /// not exist, so that no read waits for another. An element at a time this took 84 us for 16384 tokens of 2048 columns,
 /// four at a time 38; to read them takes 31.
 template <class Tile>
-__device__ inline void products_of_rows(float (&sums)[rows_each], const BackwardArgs& args, int b, int h, Stretch of,
+__device__ inline void products_of_rows(float (&sums)[rows_each], const BackwardArgs& args, int b, int h, Range of,
                                         int q, int lane) {
   using Out = typename Tile::Out;
   using Element = typename Tile::Element;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(rows_threads) rows(const __grid_constant__ Bac
   constexpr int apart = rows_threads / rows_lanes;
   const int lane = static_cast<int>(threadIdx.x) % rows_lanes, tiles = (args.q_len + rows_of_block - 1) / rows_of_block,
             head = static_cast<int>(blockIdx.x) / tiles, b = head / args.q_heads, h = head % args.q_heads;
-  const Stretch queries = stretch<Tile>(args.q_starts, b, args.q_len);
+  const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
   const int first = static_cast<int>(blockIdx.x) % tiles * rows_of_block,
             q = first + static_cast<int>(threadIdx.x) / rows_lanes;
   if (first >= queries.length) return;

@@ -1,8 +1,8 @@
-// codegen/cuda/kernels/spread_diagonals.cuh — sums along diagonals, added to the captured tensors whose places hang on
-// q - kv
+// codegen/cuda/kernels/spread_diagonals.cuh — adds sums along diagonals to captured tensors whose index depends on q -
+// kv
 //
-// For kernels that sum along diagonals, behind them and their repair. Tile: that kernel's. A thread for each distance q
-// - kv: (diagonals_threads distances, head, batch entry).
+// Runs after kernels that sum along diagonals, and after their repair. Tile: that kernel's. One thread per distance
+// q - kv: (diagonals_threads distances, head, batch entry).
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
@@ -31,10 +31,10 @@ __global__ void __launch_bounds__(diagonals_threads)
   static_assert(SumsDiagonals<User>);
   wait_for_kernel_before();
   // The repair has added the terms pair by pair.
-  if (*args.odd) return;
+  if (*args.non_finite) return;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const Where at{b, h, stretch<Tile>(args.q_starts, b, args.q_len).length,
-                 stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+  const Where at{b, h, range_of<Tile>(args.q_starts, b, args.q_len).length,
+                 range_of<Tile>(args.kv_starts, b, args.kv_len).length};
   if (at.q_len == 0 || at.kv_len == 0) return;
   // Four distances, places of which lie side by side: their first one is a multiple of 4.
   const int least = 1 - at.kv_len, apart = diagonals_apart<Tile>(args), tiles = (at.kv_len + Tile::n - 1) / Tile::n,

@@ -1,6 +1,6 @@
 // codegen/cuda/kernels/sums.cuh — exact sums as the elements of a tensor, rounded once
 //
-// A thread an element, sums_threads threads a block.
+// One thread per element, sums_threads threads per block.
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"

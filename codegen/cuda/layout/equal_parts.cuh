@@ -1,4 +1,4 @@
-// codegen/cuda/layout/equal_parts.cuh — into how many equal parts blocks cut tiles of queries; the host decides the
+// codegen/cuda/layout/equal_parts.cuh — into how many equal parts blocks split a tile's keys; the host computes the
 // same, so only C++ is used here
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace attune {
 
-/// Warps that each of two blocks that share a tile as a cluster has at least, so that its part fits where its keys
+/// The least number of warps of a block in a cluster of two that shares a tile, so that its part fits where its keys
 /// were.
 constexpr int cluster_warps = 4;
 

@@ -9,30 +9,32 @@ struct ForwardLayout90 {
   /// As Tile has them; bytes of an element of q, k and v, and of o.
   int m, n, d, dv, stages, q_stages, element, out_element;
   bool own_o;
-  /// Values of 8 bits lie turned round where products read them (`v`): a kernel before has turned them, or they are
-  /// turned here, from where the copy engine puts them (`loaded`). Others are loaded to where they are read.
-  bool comes_turned, turns_values;
+  /// Values of 8 bits lie transposed where products read them (`v`): a kernel before has transposed them, or they are
+  /// transposed here, from where TMA puts them (`loaded`). Others are loaded to where they are read.
+  bool comes_transposed, transposes_values;
 
   int d_chunks = (d * element + chunk_bytes - 1) / chunk_bytes,
       dv_chunks = (dv * element + chunk_bytes - 1) / chunk_bytes,
       n_chunks = (n * element + chunk_bytes - 1) / chunk_bytes,
       o_chunks = (dv * out_element + chunk_bytes - 1) / chunk_bytes;
   int q_bytes = d_chunks * m * chunk_bytes, k_bytes = d_chunks * n * chunk_bytes, o_bytes = o_chunks * m * chunk_bytes;
-  int turned_rows = n_chunks * dv, turned_bytes = turned_rows * chunk_bytes,
-      loaded_bytes = comes_turned ? turned_bytes : dv_chunks * n * chunk_bytes,
-      v_bytes = turns_values ? turned_bytes : loaded_bytes;
+  int transposed_rows = n_chunks * dv, transposed_bytes = transposed_rows * chunk_bytes,
+      loaded_bytes = comes_transposed ? transposed_bytes : dv_chunks * n * chunk_bytes,
+      v_bytes = transposes_values ? transposed_bytes : loaded_bytes;
   // Results without memory of their own overwrite the queries.
   int queries_bytes = own_o || q_stages * q_bytes > o_bytes ? q_stages* q_bytes : o_bytes;
   int q = 0, k = q + queries_bytes, v = k + stages * k_bytes, behind_v = v + stages * v_bytes,
-      loaded = turns_values ? behind_v : v, behind_loaded = behind_v + (turns_values ? stages * loaded_bytes : 0),
-      o = own_o ? behind_loaded : q, barriers = behind_loaded + (own_o ? o_bytes : 0);
+      loaded = transposes_values ? behind_v : v,
+      behind_loaded = behind_v + (transposes_values ? stages * loaded_bytes : 0), o = own_o ? behind_loaded : q,
+      barriers = behind_loaded + (own_o ? o_bytes : 0);
   // Two barriers for each stage of queries, keys and values: full, then empty.
   int q_full = barriers, k_full = q_full + 16 * q_stages, v_full = k_full + 16 * stages,
-      behind_v_full = v_full + 16 * stages, loaded_full = turns_values ? behind_v_full : v_full;
-  int item_bytes = 64, item_full = behind_v_full + (turns_values ? 16 * stages : 0), known = item_full + 16,
-      crowded = known + 8, item = known + 16;
-  // Lists of tiles to do again: for each warp a count, then the tiles.
-  int warps = m / 16, again_most = 31, again = item + item_bytes, bytes = again + 4 * (again_most + 1) * warps;
+      behind_v_full = v_full + 16 * stages, loaded_full = transposes_values ? behind_v_full : v_full;
+  int item_bytes = 64, item_full = behind_v_full + (transposes_values ? 16 * stages : 0), known = item_full + 16,
+      list_full = known + 8, item = known + 16;
+  // Lists of tiles to recompute: for each warp a count, then the tiles.
+  int warps = m / 16, recompute_most = 31, recompute = item + item_bytes,
+      bytes = recompute + 4 * (recompute_most + 1) * warps;
 };
 
 }  // namespace attune

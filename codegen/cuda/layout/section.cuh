@@ -1,4 +1,4 @@
-// codegen/cuda/layout/section.cuh — how far apart blocks of a backward take items of one set; the host deals by the
+// codegen/cuda/layout/section.cuh — the distance between items of one set in a backward's schedule; the host uses the
 // same numbers, so only C++ is used here
 #pragma once
 
@@ -6,10 +6,10 @@
 
 namespace attune {
 
-/// Steps, or items of one step, that start between two items of one set of heads: blocks take these some 2 us apart,
-/// which is what a tile of `m` queries needs to pass from one to the next. The kernel's page in docs/kernels has what
-/// other numbers gave; bits depend on them. `masked`: the host, which does not know how short items are under a mask,
-/// says at least so many; the kernel counts their steps, and raises what it was told.
+/// Number of steps, or of items of one step, that start between two items of one set of heads. Blocks then take these
+/// items some 2 us apart, the time in which a tile of `m` queries passes from one to the next. docs/kernels has what
+/// other numbers gave; bits depend on them. `masked`: the host does not know how short items are under a mask, so it
+/// gives a lower bound; the kernel counts their steps and raises it.
 ATTUNE_HOST_DEVICE constexpr int items_apart(int m, bool masked) { return m == 64 ? 128 : masked ? 512 : 256; }
 
 }  // namespace attune

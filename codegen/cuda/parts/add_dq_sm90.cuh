@@ -1,4 +1,4 @@
-// codegen/cuda/parts/add_dq_sm90.cuh — the warps of Hopper's backward that add dq up in memory
+// codegen/cuda/parts/add_dq_sm90.cuh — the warps of Hopper's backward that accumulate dQ in memory, in order
 #pragma once
 
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
@@ -6,9 +6,9 @@
 
 namespace attune {
 
-/// A thread for each stage takes tiles of dq from shared memory: one alone, which waits for its turn, for its sums to
-/// arrive and for others to see that, would not keep up. The first tile of keys stores, others add: nothing is cleared
-/// before, and a tile whose turns stay 0 has no gradient.
+/// One thread per stage takes tiles of dQ from shared memory. A single thread would not keep up: for each tile it waits
+/// until the tiles before are added, until its sums have arrived, and until other blocks see them. The first tile of
+/// keys stores, later ones add. So nothing is cleared before, and a tile whose counter stays 0 has no gradient.
 template <class Tile>
 __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int stage) {
   using Shared = Shared90Backward<Tile>;
@@ -18,7 +18,7 @@ __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int sta
   for (unsigned step = stage;; step += Tile::stages, phase ^= 1) {
     barrier_wait(shared + Shared::known + 8 * (step % steps_kept), step / steps_kept & 1);
     const int tile = shared_get(step_word<Tile>(shared, step, 6));
-    const unsigned turn = static_cast<unsigned>(shared_get(step_word<Tile>(shared, step, 7)));
+    const unsigned before = static_cast<unsigned>(shared_get(step_word<Tile>(shared, step, 7)));
     if (tile == Step::no_more) return;
     if (tile == Step::nothing) {
       sum.wait(phase);
@@ -27,11 +27,11 @@ __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int sta
     }
     float* to = args.sums + static_cast<long long>(tile) * (Shared::sum_bytes / 4);
     if (Tile::ordered)
-      while (global_acquire(args.turns + tile) != turn) {
+      while (global_acquire(args.added + tile) != before) {
       }
     sum.wait(phase);
     if (Tile::ordered) copy_fence();
-    if (Tile::ordered && turn == 0)
+    if (Tile::ordered && before == 0)
       store_bulk(to, from, Shared::sum_bytes);
     else
       add_bulk(to, from, Shared::sum_bytes);
@@ -41,7 +41,7 @@ __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int sta
     if (Tile::ordered) {
       store_wait();
       copy_fence();
-      global_release(args.turns + tile, turn + 1);
+      global_release(args.added + tile, before + 1);
     }
   }
 }

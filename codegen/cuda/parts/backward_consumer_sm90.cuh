@@ -1,18 +1,18 @@
 // codegen/cuda/parts/backward_consumer_sm90.cuh — what a consumer warpgroup of Hopper's backward does: a prologue for
 // each item of keys, an iteration for each tile of queries, an epilogue
 //
-// Orders, by what is under way while a group computes. 0: nothing; both S and dP are waited for. 1: dP beside
-// probabilities, dV beside dS. 2: also the next S while dQ is stored, which is handed over behind the next dS: a fence
-// of its own, with nothing behind it yet, cost 1 %.
+// Orders, by the products that are under way while a warpgroup computes. 0: none; it waits for both S and dP. 1: dP
+// during the probabilities, dV during dS. 2: also the next S while dQ is stored. dQ is then handed over after the next
+// dS, since a separate fence at that point cost 1 %.
 #pragma once
 
-#include "codegen/cuda/parts/backward_group_sm90.cuh"
+#include "codegen/cuda/parts/backward_warpgroup_sm90.cuh"
 
 namespace attune {
 
 template <class Tile, class User>
-struct BackwardConsumer90 : Group90Backward<Tile, User> {
-  using Group = Group90Backward<Tile, User>;
+struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
+  using Group = BackwardWarpgroup90<Tile, User>;
   using Shared = Shared90Backward<Tile>;
   using Group::args, Group::dk, Group::dp, Group::dv, Group::group, Group::lane, Group::order, Group::s, Group::shared,
       Group::warp, Group::word;
@@ -124,7 +124,7 @@ struct BackwardConsumer90 : Group90Backward<Tile, User> {
     proxy_fence();
     if constexpr (order == 2)
       if (!(what & Step::first)) this->give_sums(stage ^ 1);
-    named_sync(ds_shared, 2 * group_threads);
+    named_sync(ds_shared, 2 * warpgroup_threads);
     this->products_of_queries(stage);  // dQ = dS K
     if constexpr (order < 2)
       end_step(stage, what);
@@ -138,18 +138,19 @@ struct BackwardConsumer90 : Group90Backward<Tile, User> {
     // The next keys may come while results leave.
     arrive_as_warp(shared + Shared::keys_empty, lane);
     if constexpr (User::gradient.removes || is_packed<Tile>)
-      if (args.odd && __any_sync(~0u, is_odd(dk) || is_odd(dv)) && lane == 0) *args.odd = 1;
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dk) || has_non_finite(dv)) && lane == 0)
+        *args.non_finite = 1;
     const unsigned step = clock - 1;
     const int b = word(step, 2), kv_head = word(step, 5);
     this->keys = word(step, 4) * Tile::n + 64 * group + 16 * warp + lane / 4;
     // All are done with dS, whose memory results pass through.
     for (unsigned before = 1; before <= Tile::stages; ++before)
       this->wait_for_diagonals(static_cast<int>(clock - before & 1), phase_of(clock - before) ^ 1);
-    named_sync(ds_shared, 2 * group_threads);
+    named_sync(ds_shared, 2 * warpgroup_threads);
     this->store(b, kv_head, dv, args.grad_v, args.dv, 1);
     this->store(b, kv_head, dk, args.grad_k, args.d, args.scale);
-    // Each warp puts its dS all over its group's part.
-    named_sync(results_staged + group, group_threads);
+    // Each warp puts its dS all over its warpgroup's part.
+    named_sync(results_staged + group, warpgroup_threads);
   }
 
   __device__ void run() {

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/backward_producer_sm90.cuh — the producer warp of Hopper's backward: finds the steps of the items
-// that its block takes, loads them, and prepares the ends of rows
+// codegen/cuda/parts/backward_producer_sm90.cuh — the producer warp of Hopper's backward: finds the steps of its
+// block's items, loads their operands, and prepares what rows need at their end
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"
@@ -32,10 +32,10 @@ struct Loader90Backward {
            : lane == 4 ? step.keys
            : lane == 5 ? step.kv_head
            : lane == 6 ? step.sums
-                       : step.turn;
+                       : step.added_before;
     if (step.what & (Step::empty | Step::stop)) return;
-    const Stretch queries = stretch<Tile>(args.q_starts, step.b, args.q_len);
-    const Where where{step.b, step.h, queries.length, stretch<Tile>(args.kv_starts, step.b, args.kv_len).length};
+    const Range queries = range_of<Tile>(args.q_starts, step.b, args.q_len);
+    const Where where{step.b, step.h, queries.length, range_of<Tile>(args.kv_starts, step.b, args.kv_len).length};
     const Int origin = args.q_offset + step.queries * m;
     const auto head = user.head(where);
 #pragma unroll
@@ -78,14 +78,14 @@ struct Loader90Backward {
       if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
       if (loads) {
         const int q_batch = is_packed<Tile> ? 0 : b,
-                  q_first = stretch<Tile>(args.q_starts, b, args.q_len).start + queries * m;
+                  q_first = range_of<Tile>(args.q_starts, b, args.q_len).start + queries * m;
         barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
         load(Shared::q + stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, q_first, h, q_batch);
         load(Shared::grad_o + stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m, q_first, h,
              q_batch);
         if (what & Step::first) {
           const int kv_batch = is_packed<Tile> || args.kv_shared ? 0 : b,
-                    kv_first = stretch<Tile>(args.kv_starts, b, args.kv_len).start + keys * n;
+                    kv_first = range_of<Tile>(args.kv_starts, b, args.kv_len).start + keys * n;
           barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
           barrier_expect(shared + Shared::k_full, Shared::k_bytes);
           load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, kv_first, kv_head, kv_batch);
@@ -120,8 +120,8 @@ struct Loader90Backward {
              (is_packed<Tile> ? args.kv_places : args.tile_batches * ((args.kv_len + n - 1) / n));
     } else {
       const int b = lane * args.batch / 32;
-      const Where at{b, lane % args.q_heads, stretch<Tile>(args.q_starts, b, args.q_len).length,
-                     stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+      const Where at{b, lane % args.q_heads, range_of<Tile>(args.q_starts, b, args.q_len).length,
+                     range_of<Tile>(args.kv_starts, b, args.kv_len).length};
       const int tiles = (at.q_len + m - 1) / m, tile = is_packed<Tile> ? tiles / 2 : lane * tiles / 32;
       const int begin = tile * m, end = min(begin + m, at.q_len);
       if (begin < end) {
@@ -136,13 +136,13 @@ struct Loader90Backward {
       }
     }
     const float steps = visits * (args.kv_shared ? args.group * args.batch : args.group);
-    // That many steps are what a tile needs to pass on, times the blocks of a large card.
+    // That many steps are what a tile needs to pass on, times the blocks of a large GPU.
     constexpr float apart = items_apart(m, false);
     return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
   }
 
-  /// What a tile of queries and a tile of keys share: -1 if the queries do not visit the keys, else twice the turn,
-  /// plus 1 where no pair is removed. `falls`: keys are dealt rising.
+  /// What a tile of queries and a tile of keys share: -1 if the queries do not visit the keys, else twice how many come
+  /// before, plus 1 where no pair is removed. `falls`: keys are scheduled rising.
   __device__ int meeting(Where at, int tile, int keys, bool falls) const {
     const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
     if (tile >= tiles) return -1;
@@ -152,8 +152,8 @@ struct Loader90Backward {
       const auto visit = static_cast<unsigned>(
           __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile));
       if (visit == 0) return -1;
-      const unsigned turn = falls ? visit >> Visit::below_at & (Visit::most_tiles - 1) : visit >> Visit::above_at;
-      return static_cast<int>(2 * turn) + (end - begin == m && (visit & Visit::whole));
+      const unsigned before = falls ? visit >> Visit::below_at & (Visit::most_tiles - 1) : visit >> Visit::above_at;
+      return static_cast<int>(2 * before) + (end - begin == m && (visit & Visit::whole));
     }
     const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
     const int from = first_of(bands), to = end_of(bands, at), kv = keys * n;
@@ -164,7 +164,7 @@ struct Loader90Backward {
 
   /// Which tiles of queries visit these keys is the forward's answer, from bands or from a table: that of each of 32
   /// tiles, a tile a lane. One function, because parts of it took four bytes more than this warp's registers. Queries
-  /// count the tiles of keys that they visit alike, so their turns miss none.
+  /// count the tiles of keys that they visit alike, so their counts miss none.
   __device__ void run() {
     // Ends of rows and tables come from kernels before; that others of the block need not wait, this warp's steps see
     // to.
@@ -172,7 +172,7 @@ struct Loader90Backward {
     const Items90Backward<Tile> items{args, sets_of_section()};
     const int all_tiles = (args.q_len + m - 1) / m;
     int index = static_cast<int>(blockIdx.x);
-    // Drawn as an item ends. A block that draws its next item early keeps others waiting for the turns of that.
+    // Drawn as an item ends. A block that draws its next item early keeps others waiting for those of that.
     const auto next_item = [&] {
       int next = 0;
       if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
@@ -188,7 +188,7 @@ struct Loader90Backward {
       {
         const auto item = items.item(index);
         if constexpr (is_packed<Tile>)
-          if (item.keys * n >= stretch<Tile>(args.kv_starts, item.b, args.kv_len).length) {
+          if (item.keys * n >= range_of<Tile>(args.kv_starts, item.b, args.kv_len).length) {
             next_item();
             continue;
           }
@@ -209,8 +209,8 @@ struct Loader90Backward {
           int met;
           {
             const int b = get(now_b);
-            const Where where{b, get(now_h), stretch<Tile>(args.q_starts, b, args.q_len).length,
-                              stretch<Tile>(args.kv_starts, b, args.kv_len).length};
+            const Where where{b, get(now_h), range_of<Tile>(args.q_starts, b, args.q_len).length,
+                              range_of<Tile>(args.kv_starts, b, args.kv_len).length};
             met = meeting(where, base + lane, get(keys), falls);
           }
           unsigned left = __ballot_sync(~0u, met >= 0);
@@ -228,7 +228,7 @@ struct Loader90Backward {
                   .keys = get(keys),
                   .kv_head = get(kv_head),
                   .sums = sums_of<Tile>(args, b, h) + base + nth,
-                  .turn = meets >> 1});
+                  .added_before = meets >> 1});
             found = true;
           }
         }
@@ -241,7 +241,7 @@ struct Loader90Backward {
               .keys = get(keys),
               .kv_head = get(kv_head),
               .sums = Step::nothing,
-              .turn = 0});
+              .added_before = 0});
       hand_over(Step::last);
       next_item();
     }
@@ -254,7 +254,7 @@ struct Loader90Backward {
             .keys = 0,
             .kv_head = 0,
             .sums = Step::no_more,
-            .turn = 0});
+            .added_before = 0});
       hand_over(0);
     }
   }

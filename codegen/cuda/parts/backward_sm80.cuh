@@ -1,4 +1,4 @@
-// codegen/cuda/parts/backward_sm80.cuh — what the portable backward kernels share: operands, the ends of rows, results
+// codegen/cuda/parts/backward_sm80.cuh — shared by the portable backward kernels: operands, numbers of rows, results
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"

@@ -1,5 +1,4 @@
-// codegen/cuda/parts/before.cuh — results over some keys, and those over others that another call gave, become those
-// over all
+// codegen/cuda/parts/before.cuh — merges a call's results with the results of another call over other keys
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"
@@ -7,7 +6,7 @@
 
 namespace attune {
 
-/// A row of a call, and what another call gave for the same query and other keys. As runtime/engines/merge.h has it.
+/// A row's own result, and another call's result for the same query over other keys; as in runtime/engines/merge.h.
 struct Merged {
   float own, before;  ///< shares of the two outputs
   float lse;          ///< of all keys

@@ -1,8 +1,8 @@
-// codegen/cuda/parts/cuts_sm80.cuh — which keys a block of decode_sm80.cuh works on: equal shares of all tiles in a row
+// codegen/cuda/parts/cuts_sm80.cuh — split-KV: which keys a block of decode_sm80.cuh works on, equal shares of all
 //
-// No one plans ahead: each block finds its own share from the lengths and the mask, which are on the device. A tile of
-// queries is cut where a block's share ends. Blocks that share a tile count up when they have written their parts, and
-// the last one merges these in the order of keys, so that bits do not depend on timing.
+// There is no planning step: each block computes its share of the keys on the device, from the lengths and the mask. A
+// tile of queries is split where a block's share ends. Each block of a split tile increments a counter once it has
+// written its part; the last one combines the parts in the order of keys, so that bits do not depend on timing.
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"
@@ -11,11 +11,11 @@
 
 namespace attune {
 
-/// A tile's queries, and its keys as far as they exist. Positions that expressions see are rows and an offset.
+/// A tile's queries, and those of its keys that exist. Expressions see positions as rows plus an offset.
 struct DecodeTile {
   int b, kv_head;
   Heads heads;
-  Stretch queries, keys;
+  Range queries, keys;
   int q_offset, kv_offset;
 
   __device__ Where at(int head) const { return {b, head, queries.length, kv_offset + keys.length}; }
@@ -32,8 +32,8 @@ struct DecodeTile {
     DecodeTile out{b,
                    kv_head,
                    {kv_head * args.group + before, min(args.group - before, Tile::heads)},
-                   stretch<Tile>(args.q_starts, b, args.q_len),
-                   stretch<Tile>(args.kv_starts, b, args.kv_len),
+                   range_of<Tile>(args.q_starts, b, args.q_len),
+                   range_of<Tile>(args.kv_starts, b, args.kv_len),
                    args.q_offsets.at ? args.q_offsets.at[b * args.q_offsets.stride] : args.q_offset,
                    args.kv_offset};
     if (args.kv_lens.at) out.keys.length = max(min(args.kv_lens.at[b * args.kv_lens.stride], out.keys.length), 0);
@@ -55,10 +55,11 @@ struct DecodeTile {
 /// A place between two steps of a tile's walk.
 struct Cut {
   int tile, step;
-  /// Are there steps from here to such an end of a share?
+  /// True if steps remain from here to this end of a share.
   __device__ bool is_before(const Cut& end) const { return tile < end.tile || (tile == end.tile && step < end.step); }
 };
-/// The blocks that share a tile: `count` from `first` on. In pieces: the tile, and how many of these it has.
+/// The blocks that share a tile: `count` from `first` on. With a fixed split size: the tile, and how many of these it
+/// has.
 struct Sharing {
   int first, count;
 };
@@ -85,11 +86,11 @@ struct Even {
   __device__ int before(int nth) const { return nth * each + min(nth, more); }
 };
 
-/// Steps that stay together: tiles are cut at multiples of so many.
+/// Steps that stay together: tiles are split at multiples of this.
 template <class Tile>
 __device__ inline int together(const DecodeArgs& args) {
-  if constexpr (in_pieces<Tile>)
-    return further(args).piece;
+  if constexpr (has_fixed_split<Tile>)
+    return further(args).split_steps;
   else
     return 1;
 }
@@ -121,8 +122,8 @@ struct Shares {
   }
 };
 
-/// Equal stretches of all tiles in a row.
-struct Stretches {
+/// Equal ranges of all tiles in a row.
+struct EqualRanges {
   long long total;
   int blocks;
 
@@ -132,7 +133,7 @@ struct Stretches {
     const int at = behind < steps ? static_cast<int>(behind) : steps;
     return at < Shares::least ? 0 : at > steps - Shares::least ? steps : at / together * together;
   }
-  /// Who shares a tile with so much cost before it. Of pieces no one asks.
+  /// Who shares a tile with so much cost before it. With a fixed split size no one asks.
   __device__ Sharing sharing(long long before, int steps) const {
     const auto first_from = [&](long long cost) { return static_cast<int>((cost * blocks + total - 1) / total); };
     int first = first_from(before), last = first_from(before + steps + Shares::overhead) - 1;
@@ -192,23 +193,23 @@ __device__ inline Share find_share(const DecodeArgs& args, const User& user, Sha
   if (least == most && shares.template equal<Of>(least, out)) return out;
 
   const long long most_blocks = total / (2 * Shares::least + Shares::overhead);
-  const Stretches stretches{total, most_blocks < shares.blocks ? max(static_cast<int>(most_blocks), 1) : shares.blocks};
+  const EqualRanges ranges{total, most_blocks < shares.blocks ? max(static_cast<int>(most_blocks), 1) : shares.blocks};
   // Whoever has the tile of one of the two ends says where it is.
   const int me = Of::sharer();
 #pragma unroll 1
   for (int end = 0; end < 2; ++end) {
-    const int block = min(me + end, stretches.blocks);
-    const long long place = stretches.place(block);
+    const int block = min(me + end, ranges.blocks);
+    const long long place = ranges.place(block);
     Cut cut{shares.tiles, 0};
     Sharing sharing{};
-    if (block == stretches.blocks ? thread == 0 : place >= before && place < before + sum) {
-      if (block < stretches.blocks) {
+    if (block == ranges.blocks ? thread == 0 : place >= before && place < before + sum) {
+      if (block < ranges.blocks) {
         long long at = before;
         int tile = first, steps = steps_of(tile);
         for (; place >= at + steps + Shares::overhead; steps = steps_of(++tile)) at += steps + Shares::overhead;
-        const int step = Stretches::step(place - at, steps, shares.together);
+        const int step = EqualRanges::step(place - at, steps, shares.together);
         cut = step == steps && steps > 0 ? Cut{tile + 1, 0} : Cut{tile, step};
-        if (!in_pieces<Tile> && cut.step > 0) sharing = stretches.sharing(at, steps);
+        if (!has_fixed_split<Tile> && cut.step > 0) sharing = ranges.sharing(at, steps);
       }
       (end ? room.share.end : room.share.begin) = cut;
       (end ? room.share.at_end : room.share.at_begin) = sharing;

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/decode_epilogue_sm80.cuh — the end of a tile of decode_sm80.cuh: what its warps, and the blocks
-// that share it, have of each row is added up and stored
+// codegen/cuda/parts/decode_epilogue_sm80.cuh — the epilogue of decode_sm80.cuh: combines the parts of each row that
+// warps and blocks have, and stores the result
 #pragma once
 
 #include "codegen/cuda/parts/decode_ring_sm80.cuh"
@@ -27,16 +27,16 @@ struct DecodeEpilogue {
       : args(args), user(user), shared(shared), of(of), rows(of.queries.length * heads) {}
 
   /// Of the tile, if `whole`, results are stored; else of a part of its keys, sums, which the last of its blocks adds
-  /// up. `nth`: which of the tile's pieces; where there are none, 0 for the first of its parts.
-  __device__ void store(const float (&o)[Tile::dv / 8][4], const Part (&part)[2], bool whole, Sharing sharing,
+  /// up. `nth`: which of the tile's splits; where there are none, 0 for the first of its parts.
+  __device__ void store(const float (&o)[Tile::dv / 8][4], const RowPartial (&part)[2], bool whole, Sharing sharing,
                         int nth) {
     if (lane % 4 == 0)
 #pragma unroll
       for (int r = 0; r < 2; ++r) parts_met()[warp * Tile::m + 8 * r + lane / 4] = part[r];
     const int block = static_cast<int>(blockIdx.x);
-    float* const into = whole             ? nullptr
-                        : in_pieces<Tile> ? part_of(sharing, nth)
-                                          : slot_of(nth == 0 ? 2 * block + 1 : 2 * block);
+    float* const into = whole                   ? nullptr
+                        : has_fixed_split<Tile> ? part_of(sharing, nth)
+                                                : slot_of(nth == 0 ? 2 * block + 1 : 2 * block);
     if (whole) read_before();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -61,8 +61,8 @@ struct DecodeEpilogue {
     // Rows that do not exist are not read either.
     if (8 * r + lane / 4 < rows) {
       float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
-                          (Tile::narrow ? 4 : 2) * (lane & 3);
-      if constexpr (Tile::narrow) {
+                          (Tile::fp8_kv ? 4 : 2) * (lane & 3);
+      if constexpr (Tile::fp8_kv) {
         // Of sixteen columns the even ones, then the odd ones.
 #pragma unroll
         for (int i = 0; i < Tile::dv / 8; i += 2)
@@ -116,7 +116,7 @@ struct DecodeEpilogue {
           if (const int nth = first + i; nth < sharing.count) {
             const float* const from = part_of(sharing, nth);
             some[i] = {__ldcg(reinterpret_cast<const float4*>(from + row * Tile::dv + column)),
-                       __builtin_bit_cast(Part, __ldcg(reinterpret_cast<const float2*>(parts_in(from) + row)))};
+                       __builtin_bit_cast(RowPartial, __ldcg(reinterpret_cast<const float2*>(parts_in(from) + row)))};
           }
         all.add(some);
       }
@@ -125,7 +125,7 @@ struct DecodeEpilogue {
   }
 
   __device__ bool is_clustered() const {
-    return has_clusters && !in_pieces<Tile> && Tile::warps >= cluster_warps && args.paired != 0;
+    return has_clusters && !has_fixed_split<Tile> && Tile::warps >= cluster_warps && args.paired != 0;
   }
   /// A part in this block's shared memory, where its keys were: none are under way any more, as such a block has one
   /// tile. Laid out as parts in memory are.
@@ -156,7 +156,7 @@ struct DecodeEpilogue {
       for (int nth = 0; nth < 2; ++nth) {
         const auto of_block = [&](int floats) { return shared_of(kept_at(floats), nth); };
         both[nth] = {load_cluster(of_block(row * Tile::dv + column)),
-                     __builtin_bit_cast(Part, load_cluster_pair(of_block(Tile::m * Tile::dv + 2 * row)))};
+                     __builtin_bit_cast(RowPartial, load_cluster_pair(of_block(Tile::m * Tile::dv + 2 * row)))};
       }
       PartOfRow all;
       all.add(both);
@@ -205,7 +205,7 @@ struct DecodeEpilogue {
     return reinterpret_cast<T*>(__cvta_shared_to_generic(shared + static_cast<unsigned>(at)));
   }
   __device__ float* met() const { return shared_as<float>(Shared::met); }
-  __device__ Part* parts_met() const { return shared_as<Part>(Shared::parts); }
+  __device__ RowPartial* parts_met() const { return shared_as<RowPartial>(Shared::parts); }
   __device__ float* before_met() const { return shared_as<float>(Shared::before); }
 
   /// A part in memory: results of every row that a tile may have, then their sums.
@@ -214,14 +214,16 @@ struct DecodeEpilogue {
     return args.parts + static_cast<long long>(nth) * part_rows() * (Tile::dv + part_floats);
   }
   __device__ float* part_of(Sharing sharing, int nth) const {
-    if constexpr (in_pieces<Tile>)
-      return slot_of(sharing.first * further(args).pieces + nth);
+    if constexpr (has_fixed_split<Tile>)
+      return slot_of(sharing.first * further(args).splits + nth);
     else
       return slot_of(2 * (sharing.first + nth) + (nth == 0));
   }
-  __device__ Part* parts_in(float* slot) const { return reinterpret_cast<Part*>(slot + part_rows() * Tile::dv); }
-  __device__ const Part* parts_in(const float* slot) const {
-    return reinterpret_cast<const Part*>(slot + part_rows() * Tile::dv);
+  __device__ RowPartial* parts_in(float* slot) const {
+    return reinterpret_cast<RowPartial*>(slot + part_rows() * Tile::dv);
+  }
+  __device__ const RowPartial* parts_in(const float* slot) const {
+    return reinterpret_cast<const RowPartial*>(slot + part_rows() * Tile::dv);
   }
 };
 

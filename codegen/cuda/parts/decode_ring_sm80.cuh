@@ -1,5 +1,5 @@
-// codegen/cuda/parts/decode_ring_sm80.cuh — the shared memory of a block of decode_sm80.cuh, and the keys and values on
-// their way into each warp's ring there
+// codegen/cuda/parts/decode_ring_sm80.cuh — the shared memory of a block of decode_sm80.cuh, and how each warp loads
+// keys and values into its ring there
 #pragma once
 
 #include "codegen/cuda/layout/decode_sm80.cuh"
@@ -13,7 +13,7 @@ namespace attune {
 
 /// The type of keys and values.
 template <class Tile>
-using Kept = Either<Tile::narrow != 0, e4m3, typename Tile::Element>;
+using Kept = Either<Tile::fp8_kv != 0, e4m3, typename Tile::Element>;
 
 /// Where each thing is, as layout/ places it.
 template <class Tile>
@@ -31,7 +31,7 @@ struct SharedDecode {
   static constexpr int ring = at.ring, q = at.q, met = at.met, parts = at.parts, last = at.last, before = at.before,
                        slot_bytes = at.slot_bytes, ring_bytes = at.ring_bytes, met_rows = at.met_rows,
                        met_pitch = at.met_pitch, met_bytes = at.met_bytes, bytes = at.bytes;
-  static_assert(at.part == sizeof(Part));
+  static_assert(at.part == sizeof(RowPartial));
 };
 
 // ---- the ring ----------------------------------------------------------------------------------------------------
@@ -52,8 +52,8 @@ struct Ahead {
   int length;
   Walk walk;
   Rows80 k, v;
-  const int* pages = nullptr;      ///< of the entry
-  int page = -1, row_of_page = 0;  ///< of the row that this lane looks up: the lane's of the step's
+  const int* page_table = nullptr;  ///< of the entry
+  int page = -1, row_of_page = 0;   ///< of the row that this lane looks up: the lane's of the step's
 
   __device__ Ahead(const DecodeArgs& args, const User& user, const Share& share, unsigned shared, int from)
       : args(args), user(user), share(share), lane(static_cast<int>(threadIdx.x) % 32),
@@ -79,7 +79,7 @@ struct Ahead {
       const int kv_b = args.kv_shared || Tile::paged ? 0 : of.b;
       k = rows_of<Kept<Tile>>(args.k, kv_b, of.kv_head, of.keys.start);
       v = rows_of<Kept<Tile>>(args.v, kv_b, of.kv_head, of.keys.start);
-      if constexpr (Tile::paged) pages = args.pages.at + of.b * args.pages.entry;
+      if constexpr (Tile::paged) page_table = args.page_table.at + of.b * args.page_table.entry;
     }
     if constexpr (Tile::paged) look_up();
   }
@@ -115,9 +115,9 @@ struct Ahead {
     const int row = walk.tile(step) * Tile::n + lane;
     page = -1;
     if (lane >= Tile::n || row >= length) return;
-    const int nth = row / args.pages.rows, found = pages[nth * args.pages.nth];
-    row_of_page = row - nth * args.pages.rows;
-    if (found < args.pages.count) page = found;
+    const int nth = row / args.page_table.rows, found = page_table[nth * args.page_table.nth];
+    row_of_page = row - nth * args.page_table.rows;
+    if (found < args.page_table.count) page = found;
   }
   /// n rows of Width bytes into lines of Pitch; what does not exist is 0.
   template <class Line, int Pitch, int Width>

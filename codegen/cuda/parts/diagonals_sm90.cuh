@@ -1,9 +1,9 @@
 // codegen/cuda/parts/diagonals_sm90.cuh — the warp of Hopper's backward that sums dS along diagonals
 //
-// A table such as bias[h, clamp(q - kv, -R, R) + R] gets the sum of dS over all pairs of a distance. A warp beside
-// those that compute sums dS where it lies for dq's product. Sums of a distance leave its registers once no later tile
-// of the walk has pairs of that distance. Each item has memory of its own for them: blocks are on the same distances at
-// the same time, and would wait for one another at sums that they share.
+// The gradient of a table such as bias[h, clamp(q - kv, -R, R) + R] is the sum of dS over all pairs of one distance. A
+// separate warp sums dS in shared memory, where dS lies for dQ's product. The sum of a distance leaves the warp's
+// registers once no later tile has pairs of that distance. Each item has its own memory for these sums: blocks reach
+// the same distances at the same time, and would wait for one another at shared sums.
 #pragma once
 
 #include "codegen/cuda/kernels/spread_diagonals.cuh"
@@ -32,7 +32,7 @@ struct Diagonals90 {
   const User& user;
   unsigned shared;
   float held[fours] = {};
-  int left = 0;  ///< after so many more tiles nothing is left of it
+  int left = 0;  ///< tiles after which nothing is left of it
   /// Of the step whose tile was summed last, a word a lane, since this warp has few registers. Its tile of queries is
   /// the one that would meet what is held.
   int word = 0;

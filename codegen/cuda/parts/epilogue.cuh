@@ -1,13 +1,12 @@
-// codegen/cuda/parts/epilogue.cuh — the end of a row: its sums become results, other keys' results join them, and both
-// go to memory
+// codegen/cuda/parts/epilogue.cuh — the end of a row: divides by its sum, merges results over other keys, and stores
 #pragma once
 
 #include "codegen/cuda/parts/before.cuh"
 
 namespace attune {
 
-/// What a row's sums of powers times values, and what other keys gave, are multiplied by: o = (sum * factor) * own +
-/// before * o_before. `factor` and `own` apart, so that a row without pairs gives 0 whatever its sums are.
+/// The factors of a row's result: o = (sum * factor) * own + before * o_before. `factor` and `own` are separate, so
+/// that a row without pairs gives 0 whatever its sums are.
 struct Finished {
   float factor, own, before;
   float lse;  ///< of all keys
@@ -37,7 +36,7 @@ __device__ inline void put_of_row(const Rows& rows, int b, int h, int position, 
   if (rows.data) rows.data[b * rows.batch + h * rows.head + position * rows.position] = x;
 }
 
-/// Does a row of results have this column? Where Tile::dv is rounded up, Tile::width_v is the width.
+/// True if a row of results has this column. Where Tile::dv is rounded up, Tile::width_v is the width.
 template <class Tile>
 __device__ constexpr bool has_column(int column) {
   if constexpr (requires { Tile::width_v; })

@@ -1,8 +1,8 @@
-// codegen/cuda/parts/exact_path.cuh — what is removed reaches nothing, even where it is infinite or NaN
+// codegen/cuda/parts/exact_path.cuh — masked-out values never reach a result, even where they are infinite or NaN
 //
-// Kernels first multiply everything, removed pairs by 0. Where that leaves a result that is not finite although its
-// row's weights are, they compute again: forwards with operands that are split into finite numbers and others, which
-// takes six times as long; backwards a pair at a time, a hundred times as long.
+// Kernels first multiply everything, masked-out pairs by 0. Where that gives a non-finite result although the row's
+// weights are finite, they recompute it: forwards with operands split into finite and non-finite numbers, which takes
+// six times as long; backwards one pair at a time, which takes a hundred times as long.
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
@@ -10,16 +10,15 @@
 
 namespace attune {
 
-/// True if a thread's results of 16 rows hold one that is not finite, in its first row or its second one, where these
-/// count.
+/// True if one of a thread's results of 16 rows is non-finite, in its first or second row where that row counts.
 template <int Eights>
-__device__ inline bool has_nonfinite(const float (&x)[Eights][4], bool of_first = true, bool of_second = true) {
-  bool odd = false;
+__device__ inline bool has_non_finite(const float (&x)[Eights][4], bool of_first = true, bool of_second = true) {
+  bool non_finite = false;
 #pragma unroll
   for (int i = 0; i < Eights; ++i)
 #pragma unroll
-    for (int j = 0; j < 4; ++j) odd |= (j < 2 ? of_first : of_second) && !finite(x[i][j]);
-  return odd;
+    for (int j = 0; j < 4; ++j) non_finite |= (j < 2 ? of_first : of_second) && !finite(x[i][j]);
+  return non_finite;
 }
 
 // ---- operands apart ----------------------------------------------------------------------------------------------
@@ -33,18 +32,21 @@ template <class Element>
 __device__ inline Apart apart(unsigned x) {
   using Of = ElementOf<Element>;
   if constexpr (Of::bytes == 4) {
-    const bool odd = (x & Of::infinity) == Of::infinity, nan = odd && (x & 0x007fffffu);
-    return {odd ? 0u : x, odd && !nan ? Of::one | (x & 0x80000000u) : 0u, nan ? Of::two : odd ? Of::one : 0u};
+    const bool non_finite = (x & Of::infinity) == Of::infinity, nan = non_finite && (x & 0x007fffffu);
+    return {non_finite ? 0u : x, non_finite && !nan ? Of::one | (x & 0x80000000u) : 0u,
+            nan          ? Of::two
+            : non_finite ? Of::one
+                         : 0u};
   } else {
     constexpr unsigned exponent = Of::infinity, fraction = 0x7fff - exponent;
     Apart out{};
 #pragma unroll
     for (int i = 0; i < 32; i += 16) {
       const unsigned half = x >> i & 0xffffu;
-      const bool odd = (half & exponent) == exponent, nan = odd && (half & fraction);
-      out.finite |= (odd ? 0u : half) << i;
-      out.sign |= (odd && !nan ? Of::one | (half & 0x8000u) : 0u) << i;
-      out.much |= (nan ? Of::two : odd ? Of::one : 0u) << i;
+      const bool non_finite = (half & exponent) == exponent, nan = non_finite && (half & fraction);
+      out.finite |= (non_finite ? 0u : half) << i;
+      out.sign |= (non_finite && !nan ? Of::one | (half & 0x8000u) : 0u) << i;
+      out.much |= (nan ? Of::two : non_finite ? Of::one : 0u) << i;
     }
     return out;
   }

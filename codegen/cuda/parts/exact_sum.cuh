@@ -1,12 +1,12 @@
-// codegen/cuda/parts/exact_sum.cuh — sums of f32 that lose nothing, so that the order of their terms decides no bit
+// codegen/cuda/parts/exact_sum.cuh — exact sums of f32, whose bits do not depend on the order of additions
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
 
 namespace attune {
 
-/// A sum is twelve words, each 24 bits higher than the one before, and one of flags for what is not finite. Words are
-/// integers, whose order of addition does not matter; 2^39 terms fit. All words are 0 before.
+/// A sum is twelve words, each 24 bits above the one before, and one word of flags for non-finite terms. Words are
+/// integers, so the order of additions does not matter; 2^39 terms fit. All words are 0 before the first term.
 constexpr unsigned long long exact_nan = 1, exact_plus = 2, exact_minus = 4;
 
 __device__ inline void add_exactly(unsigned long long* sum, float x) {

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_consumer_sm90.cuh — what a consumer warpgroup of Hopper's forward does: a prologue, an
-// iteration for each tile of keys, an epilogue
+// codegen/cuda/parts/forward_consumer_sm90.cuh — a consumer warpgroup of Hopper's forward: prologue, main loop over
+// tiles of keys, epilogue
 #pragma once
 
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
@@ -8,33 +8,33 @@
 
 namespace attune {
 
-/// Group: what it computes with, Group90 of forward_sm90.cuh or one like it.
+/// Group: what it computes with, Warpgroup90 of forward_sm90.cuh or one like it.
 template <class Group, class Tile, class User>
 struct ForwardConsumer90 {
   using Shared = Shared90<Tile>;
   static constexpr int groups = Tile::m / 64;
-  static constexpr bool issue_in_turns = Tile::turns == 1, products_in_turns = Tile::turns == 2;
-  /// Keys behind the end of a packed sequence belong to the next one.
+  static constexpr bool issue_ordered = Tile::issue_order == 1, products_ordered = Tile::issue_order == 2;
+  /// Keys past the end of a packed sequence belong to the next one.
   static constexpr bool removes = User::traits.masked || is_packed<Tile>;
 
   Group g;
   unsigned shared;
   Ring<Tile::q_stages> q;
   Ring<Tile::stages> k;
-  Again<Tile> again;
+  Recompute<Tile> recompute;
   Items<Tile, User> items;
   int me = 0;     ///< of the block's computing warps
-  int found = 0;  ///< tiles to do again
+  int found = 0;  ///< tiles to recompute
 
   __device__ ForwardConsumer90(const ForwardArgs& args, const User& user, unsigned shared, int group, int thread)
       : g{args, user, shared, group, thread % 32, thread / 32}, shared(shared), q(shared + Shared::q_full),
-        k(shared + Shared::k_full), again{shared}, items{args, shared} {}
+        k(shared + Shared::k_full), recompute{shared}, items{args, shared} {}
 
-  // Groups issue in turns: each waits at its own barrier, at which the group before it arrives.
-  __device__ void my_turn() const { named_sync(issue_turn + g.group, 2 * group_threads); }
-  __device__ void your_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * group_threads); }
+  // Warpgroups issue in turns: each waits at its own barrier, at which the warpgroup before it arrives.
+  __device__ void wait_for_turn() const { named_sync(issue_turn + g.group, 2 * warpgroup_threads); }
+  __device__ void pass_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * warpgroup_threads); }
 
-  /// Values are a tile behind keys.
+  /// Values follow one tile after keys.
   __device__ Ring<Tile::stages> values() const { return Ring<Tile::stages>(shared + Shared::v_full, k.before()); }
 
   __device__ Item next_item() {
@@ -51,44 +51,44 @@ struct ForwardConsumer90 {
       q.wait();
       k.wait();
     }
-    if constexpr (issue_in_turns) my_turn();
+    if constexpr (issue_ordered) wait_for_turn();
     pin(g.s);
     wgmma_fence();
     g.scores(q.stage, k.stage);
-    if constexpr (issue_in_turns) your_turn();
+    if constexpr (issue_ordered) pass_turn();
   }
 
   /// P = exp2(S - max) of the first tile of keys.
-  __device__ void first_tile(const Item& now, bool careful) {
+  __device__ void first_tile(const Item& now, bool recomputing) {
     k.release(g.lane);
     k.next();
-    g.template weigh<true>(now.walk.last, true, careful);
+    g.template weigh<true>(now.walk.last, true, recomputing);
     g.operand();
   }
 
   /// A tile of keys: S = Q K^T is issued, then O += P V of the tile before, which runs while P = exp2(S - max) is
   /// computed. `next` is the tile, and becomes the one after it.
   template <bool Partial>
-  __device__ void iteration(const Walk& walk, int i, int& next, bool careful) {
+  __device__ void iteration(const Walk& walk, int i, int& next, bool recomputing) {
     const int tile = next;
     const Ring<Tile::stages> v = values();
     k.wait();
-    if constexpr (issue_in_turns || products_in_turns) my_turn();
+    if constexpr (issue_ordered || products_ordered) wait_for_turn();
     pin(g.s);
     g.pin_products();
     wgmma_fence();
     g.scores(q.stage, k.stage);
     v.wait();
     g.values(v.stage, i > 1);
-    if constexpr (issue_in_turns) your_turn();
+    if constexpr (issue_ordered) pass_turn();
     g.template read_columns<Partial>(tile);
     next = walk.tile(i + 1);
     wgmma_wait<1>();
-    if constexpr (products_in_turns) your_turn();
+    if constexpr (products_ordered) pass_turn();
     pin(g.s);
     k.release(g.lane);
     k.next();
-    g.template weigh<Partial>(tile, false, careful);
+    g.template weigh<Partial>(tile, false, recomputing);
     wgmma_wait<0>();
     g.pin_products();
     v.release(g.lane);
@@ -97,18 +97,18 @@ struct ForwardConsumer90 {
     g.rescale();
   }
 
-  /// The tiles of keys after the first. Full and partial ones have an iteration each. Warps of a group must agree on
-  /// which products they issue, so nothing of a warp's own decides which.
-  __device__ void main_loop(const Walk& walk, bool careful) {
+  /// The tiles of keys after the first. Full and partial ones have an iteration each. Warps of a warpgroup must agree
+  /// on which products they issue, so nothing of a warp's own decides which.
+  __device__ void main_loop(const Walk& walk, bool recomputing) {
     int next = walk.tile(1);
     int i = 1;
 #pragma unroll 1
     while (i < walk.count) {
 #pragma unroll 1
-      for (; !(g.lean && careful) && walk.is_full(i) && g.is_inside(next); ++i)
-        iteration<false>(walk, i, next, careful);
+      for (; !(g.lean && recomputing) && walk.is_full(i) && g.is_inside(next); ++i)
+        iteration<false>(walk, i, next, recomputing);
       if (i == walk.count) break;
-      iteration<true>(walk, i++, next, careful);
+      iteration<true>(walk, i++, next, recomputing);
     }
     if constexpr (Tile::own_o) {
       q.release(g.lane);
@@ -117,30 +117,30 @@ struct ForwardConsumer90 {
     values().wait();
   }
 
-  /// Tells the thread that deals how many tiles this warp has to do again.
+  /// Tells the tile scheduler how many tiles this warp has to recompute.
   __device__ void report_found() {
-    if (g.lane == 0) again.put(me, 0, found);
+    if (g.lane == 0) recompute.put(me, 0, found);
     __syncwarp();
     if (g.lane == 0) barrier_arrive(shared + Shared::known);
     found = 0;
   }
 
-  /// The tile is dealt once more, to the warps that have it on their lists.
+  /// The tile is scheduled once more, for the warps that have it on their lists.
   __device__ void recompute_later(int index) {
     ++found;
-    if (g.lane == 0) again.put(me, found, index);
-    if (g.lane == 0 && found == Shared::again_most - 1) again.say_crowded(true);
+    if (g.lane == 0) recompute.put(me, found, index);
+    if (g.lane == 0 && found == Shared::recompute_most - 1) recompute.set_list_full(true);
   }
 
   /// O = O / l, lse and max, results to memory.
-  __device__ void epilogue(const Item& now, bool careful, bool mine) {
+  __device__ void epilogue(const Item& now, bool recomputing, bool mine) {
     bool by_pairs = false;
-    if constexpr (does_again<Tile, User> || removes) {
+    if constexpr (recomputes<Tile, User> || removes) {
       // An infinite or NaN sum of powers: the maximum was too low, or the scores themselves are so.
-      const bool low = does_again<Tile, User> && !careful && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
-      const bool odd = removes && now.walk.count > now.walk.full && g.has_odd();
-      if (__any_sync(~0u, low || odd)) {
-        if (does_again<Tile, User> && __any_sync(~0u, low)) {
+      const bool low = recomputes<Tile, User> && !recomputing && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
+      const bool non_finite = removes && now.walk.count > now.walk.full && g.has_non_finite();
+      if (__any_sync(~0u, low || non_finite)) {
+        if (recomputes<Tile, User> && __any_sync(~0u, low)) {
           mine = false;
           recompute_later(now.index);
         } else {
@@ -158,13 +158,13 @@ struct ForwardConsumer90 {
     store(now, mine);
   }
 
-  /// Memory for results is free once the previous ones were read, or once the whole group is done with q.
+  /// Memory for results is free once the previous ones were read, or once the whole warpgroup is done with q.
   __device__ void store(const Item& now, bool mine) {
     if constexpr (Tile::own_o) {
       if (g.lane == 0) store_wait_read();
       __syncwarp();
     } else {
-      named_sync(queries_read + g.group, group_threads);
+      named_sync(queries_read + g.group, warpgroup_threads);
     }
     if (mine) g.store(now.work);
     if constexpr (!Tile::own_o) {
@@ -178,7 +178,7 @@ struct ForwardConsumer90 {
   }
 
   __device__ void run() {
-    if (Tile::turns && g.group == groups - 1) your_turn();
+    if (Tile::issue_order && g.group == groups - 1) pass_turn();
     me = uniform(4 * g.group + g.warp);
     Item item = next_item();
     // The compiler would move undefined registers about while products are under way.
@@ -188,14 +188,14 @@ struct ForwardConsumer90 {
     prologue(item);
     for (;;) {
       const Item now = item;
-      const bool careful = now.owners != Item::all, mine = now.owners >> me & 1;
+      const bool recomputing = now.owners != Item::all, mine = now.owners >> me & 1;
       g.enter(now);
       if (now.walk.count > 0) g.template read_columns<true>(now.walk.last);
       wgmma_wait<0>();
       pin(g.s);
       if (now.walk.count > 0) {
-        first_tile(now, careful);
-        main_loop(now.walk, careful);
+        first_tile(now, recomputing);
+        main_loop(now.walk, recomputing);
       }
       // O += P V of the last tile.
       const Ring<Tile::stages> v = values();
@@ -209,7 +209,7 @@ struct ForwardConsumer90 {
       g.take_in();
       if (there) {
         if (now.walk.count > 0) v.release(g.lane);
-        epilogue(now, careful, mine);
+        epilogue(now, recomputing, mine);
       }
       item = next_item();
       prologue(item);

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_epilogue_sm80.cuh — the end of a block of forward_sm80.cuh: its rows' results, through its
-// shared memory to memory
+// codegen/cuda/parts/forward_epilogue_sm80.cuh — the epilogue of forward_sm80.cuh: results go through shared memory to
+// global memory
 #pragma once
 
 #include "codegen/cuda/parts/epilogue.cuh"
@@ -7,8 +7,8 @@
 
 namespace attune {
 
-/// Results get their factor, and what other keys gave is added; lse becomes that of all keys. All of it is read
-/// before any thread of the warp stores in its place.
+/// Scales results and adds the results over other keys; lse becomes that of all keys. Everything is read before any
+/// thread of the warp stores in its place.
 template <class Tile, class Block>
 __device__ inline void merge_before(Block& of) {
   static_assert(!Block::two_passes);
@@ -16,10 +16,11 @@ __device__ inline void merge_before(Block& of) {
   for (int t = 0; t < Block::tall; ++t)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = of.row_at(t, r), position = of.queries.start + of.first + row / Block::heads,
+      const int row = of.row_at(t, r), query = of.query_of(row), position = of.queries.start + query,
                 h = of.softmax.at().h;
       Ended& at = of.ended[t][r];
-      const Finished by = finish<Tile>(at, of.exists(row) ? lse_before(of.args, of.place.b, h, position) : -infinity);
+      const Finished by = finish<Tile>(at, of.exists(row, query) ? lse_before(of.args, of.place.b, h, position)
+                                                                 : -infinity);
 #pragma unroll
       for (int i = 0; i < Tile::dv / 8; ++i)
 #pragma unroll
@@ -55,8 +56,9 @@ __device__ inline void put_in_lines(const Block& of) {
         else
           shared_put(into, __float_as_uint(x), __float_as_uint(y));
       }
-      if (of.lane % 4 == 0 && of.exists(row)) {
-        const int position = of.queries.start + of.first + row / Block::heads;
+      const int query = of.query_of(row);
+      if (of.lane % 4 == 0 && of.exists(row, query)) {
+        const int position = of.queries.start + query;
         put_of_row(of.args.lse, of.place.b, of.softmax.at().h, position, at.lse);
         if constexpr (Tile::max) put_of_row(of.args.max, of.place.b, of.softmax.at().h, position, at.max);
       }

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_epilogue_sm90.cuh — the end of a tile of queries of Hopper's forward: o = o / l, lse and
-// max, results to memory
+// codegen/cuda/parts/forward_epilogue_sm90.cuh — the epilogue of Hopper's forward: o = o / l, lse and max, results to
+// memory
 #pragma once
 
 #include "codegen/cuda/parts/epilogue.cuh"
@@ -87,8 +87,8 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     }
   }
 
-  /// Is any result not finite? Then some value is not, and a removed pair may have brought it in: 0 times NaN.
-  __device__ bool has_odd() const {
+  /// True if a result is non-finite. Then a value is, and a masked-out pair may have brought it in: 0 times NaN.
+  __device__ bool has_non_finite() const {
     float zero[4] = {};
 #pragma unroll
     for (int i = 0; i < Tile::dv / 2; ++i) zero[i % 4] += o[i] * 0.0f;
@@ -128,7 +128,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
       store_commit();
     }
   }
-  /// Stores element by element where a packed sequence ends within the warp's rows: the copy engine would overwrite
+  /// Stores element by element where a packed sequence ends within the warp's rows: TMA would overwrite
   /// rows of the next sequence.
   __device__ void store_some(const Work& work, unsigned from, int q) const {
     constexpr int unit = 8;  // elements in 16 bytes, which stay together

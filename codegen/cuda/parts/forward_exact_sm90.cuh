@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_exact_sm90.cuh — rows of Hopper's forward computed pair by pair, where a value is not
-// finite and pairs are removed
+// codegen/cuda/parts/forward_exact_sm90.cuh — the exact path of Hopper's forward: rows with non-finite values and
+// masked-out pairs are computed pair by pair
 #pragma once
 
 #include "codegen/cuda/parts/forward_epilogue_sm90.cuh"

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_place_sm80.cuh — what a block of forward_sm80.cuh gets, where its tile of queries stands,
-// and its shared memory
+// codegen/cuda/parts/forward_place_sm80.cuh — the arguments, the tile of queries and the shared memory of a block of
+// forward_sm80.cuh
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"
@@ -8,9 +8,9 @@
 
 namespace attune {
 
-/// What the kernel gets, but for what only some calls have.
+/// The kernel's arguments without those that only some calls have.
 template <class Tile>
-using ForwardArgs80 = Either<is_apart<Tile>, ApartArgs, ForwardArgs>;
+using ForwardArgs80 = Either<is_per_entry<Tile>, PerEntryArgs, ForwardArgs>;
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 

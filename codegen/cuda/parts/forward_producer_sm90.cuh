@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_producer_sm90.cuh — the producer warp of Hopper's forward: queries, keys and values into
-// rings of stages
+// codegen/cuda/parts/forward_producer_sm90.cuh — the producer warp of Hopper's forward: loads queries, keys and values
+// into rings of stages
 #pragma once
 
 #include "codegen/cuda/parts/key_source_sm90.cuh"
@@ -19,7 +19,7 @@ struct ForwardProducer90 {
   Ring<Tile::stages> k{shared + Shared::k_full}, v{shared + Shared::loaded_full};
   Items<Tile, User> items{args, shared};
 
-  /// Is this one of its threads?
+  /// True if this is one of its threads.
   __device__ static bool loads(int thread) { return Source::threads == 1 ? thread == 0 : thread < Source::threads; }
 
   __device__ void run() {
@@ -27,13 +27,13 @@ struct ForwardProducer90 {
       const Item item = items.template take<false>();
       if (item.index == Item::stop) return;
       if (item.walk.count > 0) load(item);
-      // The next tile is dealt only now: dealing sooner makes the ends of blocks less even.
+      // The next tile is scheduled only now: doing so sooner makes the ends of blocks less even.
       if constexpr (Source::threads > 1) __syncwarp();
       if (speaks()) items.done();
     }
   }
 
-  /// Is this the thread that speaks for the warp?
+  /// True if this thread arrives for the warp.
   __device__ bool speaks() const { return Source::threads == 1 || lane == 0; }
 
   __device__ void load_queries(const Item& item) {

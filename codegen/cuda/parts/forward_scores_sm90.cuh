@@ -1,5 +1,5 @@
-// codegen/cuda/parts/forward_scores_sm90.cuh — what a consumer warpgroup of Hopper's forward holds in registers, and
-// its pairs: scores become exponents, removed ones -inf
+// codegen/cuda/parts/forward_scores_sm90.cuh — the registers of a consumer warpgroup of Hopper's forward; scores become
+// exponents of two, masked-out ones -inf
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"
@@ -8,8 +8,8 @@
 
 namespace attune {
 
-/// A thread's registers while its group computes 64 queries. Thread t of the group holds row t / 4 % 8 + 16 (t / 32)
-/// and the row 8 below; of these, columns 8 i + 2 (t % 4) and the next.
+/// A thread's registers while its warpgroup computes 64 queries. Thread t of the warpgroup holds row t / 4 % 8 + 16 (t
+/// / 32) and the row 8 below; of these, columns 8 i + 2 (t % 4) and the next.
 template <class Tile, class User>
 struct ForwardScores90 {
   using Element = typename Tile::Element;
@@ -21,7 +21,7 @@ struct ForwardScores90 {
   static constexpr bool fixed = fixed_maximum<Tile, User>;
   /// Full tiles reuse the maximum that earlier tiles found; they never compute one. With bands, partial tiles come
   /// first and find a maximum for nearly every row; partial tiles of lists may leave many rows without.
-  static constexpr bool lean = does_again<Tile, User> && !User::traits.listed;
+  static constexpr bool lean = recomputes<Tile, User> && !User::traits.listed;
   /// Where a tile's rows belong to several heads, it may be inside for some of them only.
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
@@ -49,7 +49,7 @@ struct ForwardScores90 {
     else
       return user;
   }
-  /// Can a full tile's reads go unclamped?
+  /// True if a full tile's reads need no clamping.
   __device__ bool is_inside(int tile) const {
     if constexpr (knows_inside)
       return user.is_inside(head, at, origin, origin + Tile::m, tile * n, tile * n + n);

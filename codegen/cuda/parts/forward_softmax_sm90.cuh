@@ -13,9 +13,9 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   using Scores::each, Scores::remove;
   using typename Scores::Element;
 
-  /// Are all rows' maxima known, so that powers can be taken below them?
-  __device__ bool ready(bool careful) const {
-    return does_again<Tile, User> && !careful && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity);
+  /// True if all rows' maxima are known, so that powers can be relative to them.
+  __device__ bool ready(bool recomputing) const {
+    return recomputes<Tile, User> && !recomputing && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity);
   }
 
   /// Exponents become probabilities, not divided by their sum yet, and the rows' maxima are brought up to date.
@@ -106,15 +106,15 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   }
   /// Scores of a tile become probabilities. Partial: some of its pairs may be removed.
   template <bool Partial>
-  __device__ void weigh(int tile, bool first, bool careful) {
+  __device__ void weigh(int tile, bool first, bool recomputing) {
     this->template exponents<Partial>(tile);
     if constexpr (Partial) remove(tile);
-    if (fixed || (!first && ready(careful)))
+    if (fixed || (!first && ready(recomputing)))
       powers();
     else if constexpr (Partial || !lean)
       softmax(first);
     else
-      moved = false, l[0] = infinity;  // a row has had no pair before: done again
+      moved = false, l[0] = infinity;  // a row has had no pair before: recomputed
     prob<Partial>(tile);
   }
 };

@@ -7,23 +7,23 @@
 
 namespace attune {
 
-/// A source is made for a tile of queries: from the arguments, the batch entry, the key head, and the positions of the
-/// keys. Rows count from the first of these. Rows that do not exist become zeros, or may be anything finite where the
-/// consumers remove them.
+/// A key source is made for a tile of queries, from the arguments, the batch entry, the key head, and the positions of
+/// the keys. Rows count from the first key. Rows that do not exist become zeros; they may be any finite number where
+/// the consumers mask them out.
 template <class Source>
 concept KeySource = requires(const Source source, unsigned into, unsigned full, int row) {
   /// Threads of the producer warp that load: 1 or all 32.
   requires Source::threads == 1 || Source::threads == 32;
   /// Fills a stage at `into` with n keys from a row on, in chunks of swizzled rows, and arrives once at `full`.
   source.load_keys(into, full, row);
-  /// The same of values, in the order that the Tile's products read, or that its turning warps do.
+  /// The same of values, in the order that the Tile's products read, or that its transposing warps do.
   source.load_values(into, full, row);
   /// A row's elements in memory, for all 32 lanes of a consumer's warp.
   *source.key(row);
   *source.value(row);
 };
 
-/// Boxes of the copy engine (TMA): tensors with a batch entry each, or packed sequences.
+/// TMA boxes: tensors with a batch entry each, or packed sequences.
 template <class Tile>
 struct TmaKeys {
   using Element = typename Tile::Element;
@@ -32,9 +32,9 @@ struct TmaKeys {
 
   const ForwardArgs& args;
   int b, head, batch;
-  Stretch keys;
+  Range keys;
 
-  __device__ TmaKeys(const ForwardArgs& args, int b, int head, Stretch keys)
+  __device__ TmaKeys(const ForwardArgs& args, int b, int head, Range keys)
       : args(args), b(b), head(head), batch(args.kv_shared ? 0 : b), keys(keys) {}
 
   /// Packed sequences follow one another along the positions of one batch entry.
@@ -48,10 +48,10 @@ struct TmaKeys {
   }
   __device__ void load_values(unsigned into, unsigned full, int row) const {
     barrier_expect(full, Shared::loaded_bytes);
-    if constexpr (come_turned<Tile>) {
+    if constexpr (come_transposed<Tile>) {
       // A tile is a box. Those of a packed sequence begin at its place.
       const int place = is_packed<Tile> ? keys.start / Tile::n + b : 0;
-      load_box(into, args.v_map, full, 0, (place + row / Tile::n) * Shared::turned_rows, head, box_batch());
+      load_box(into, args.v_map, full, 0, (place + row / Tile::n) * Shared::transposed_rows, head, box_batch());
     } else {
       for (int c = 0; c < Shared::dv_chunks; ++c)
         load_box(into + c * Tile::n * chunk_bytes, args.v_map, full, c * Shared::chunk, keys.start + row, head,

@@ -1,10 +1,10 @@
-// codegen/cuda/parts/keys_producer_sm90.cuh — which keys a block of keys_sm90.cuh has, and the two producer warps that
-// load these, and queries and grad_o
+// codegen/cuda/parts/keys_producer_sm90.cuh — which keys a block of keys_sm90.cuh has, and its two producer warps,
+// which load keys, queries and grad_o
 #pragma once
 
 #include "codegen/cuda/layout/keys_sm90.cuh"
-#include "codegen/cuda/parts/group_sm90.cuh"
 #include "codegen/cuda/parts/sections.cuh"
+#include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
@@ -48,7 +48,7 @@ struct Keys90 {
 
 // ---- loading -----------------------------------------------------------------------------------------------------
 
-/// A warp that loads: one has keys and queries, another values and grad_o.
+/// A producer warp: one has keys and queries, another values and grad_o.
 template <class Tile, class User>
 struct LoaderKeys90 {
   using Shared = SharedKeys90<Tile>;

@@ -1,5 +1,4 @@
-// codegen/cuda/parts/lines.cuh — copies rows of a tensor of any strides into lines of shared memory, free of bank
-// conflicts
+// codegen/cuda/parts/lines.cuh — copies rows of a tensor of any strides into swizzled lines of shared memory
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
@@ -9,25 +8,25 @@
 
 namespace attune {
 
-/// Rows of Pitch bytes whose units of 16 change places, so that the same unit of eight rows lies in eight different
+/// Rows of Pitch bytes, swizzled in units of 16 bytes, so that the same unit of eight rows lies in eight different
 /// banks. Paired: two units of rows 0, 2, 4 and 6 do.
 template <int Pitch, bool Paired = false>
 struct Lines {
   /// How many units change places among each other.
   static constexpr int pitch = Pitch, units = Pitch / 16, among = (units & -units) < 8 ? units & -units : 8;
 
-  __device__ static int turn(int row) {
+  __device__ static int swizzle(int row) {
     if constexpr (Paired) return among == 8 ? (row / 2 % 4) * 2 : among == 4 ? (row / 4 % 2) * 2 : 0;
     return row / (8 / among) % among;
   }
   __device__ static unsigned at(int row, int byte) {
-    return static_cast<unsigned>(row * Pitch + (((byte / 16) ^ turn(row)) * 16 + byte % 16));
+    return static_cast<unsigned>(row * Pitch + (((byte / 16) ^ swizzle(row)) * 16 + byte % 16));
   }
 };
 
 /// Rows of a head of a tensor.
 struct Rows80 {
-  static constexpr bool in_pages = false;
+  static constexpr bool paged = false;
   const char* data;
   long long position, element;  ///< bytes
 };
@@ -50,27 +49,27 @@ __device__ inline float element(const Rows80& rows, int position, int column) {
 
 /// Rows of a head of a pool of pages, of one entry.
 struct PagedRows80 : Rows80 {
-  static constexpr bool in_pages = true;
-  const int* pages;    ///< of the entry
-  long long nth;       ///< ints from one of them to the next
-  long long page;      ///< bytes
-  int of_page, count;  ///< rows of a page; pages of the pool
+  static constexpr bool paged = true;
+  const int* page_table;  ///< of the entry
+  long long nth;          ///< ints from one of them to the next
+  long long page;         ///< bytes
+  int of_page, count;     ///< rows of a page; pages of the pool
 
   /// Null where its page does not exist.
   __device__ const char* row(int i) const {
-    const int before = i / of_page, found = pages[before * nth];
+    const int before = i / of_page, found = page_table[before * nth];
     if (found < 0 || found >= count) return nullptr;
     return data + found * page + (i - before * of_page) * position;
   }
 };
 template <class Element>
-__device__ inline PagedRows80 paged_rows_of(const Strided& t, const Pages& pages, int b, int h) {
+__device__ inline PagedRows80 paged_rows_of(const Strided& t, const PageTable& page_table, int b, int h) {
   return {rows_of<Element>(t, 0, h, 0),
-          pages.at + b * pages.entry,
-          pages.nth,
+          page_table.at + b * page_table.entry,
+          page_table.nth,
           t.batch * ElementOf<Element>::bytes,
-          pages.rows,
-          pages.count};
+          page_table.rows,
+          page_table.count};
 }
 
 /// Rows [first, first + Count) of a tensor, Width bytes of each, become every Every-th line of shared memory, from the
@@ -93,7 +92,7 @@ __device__ inline void load_rows(unsigned into, const Rows& rows, int first, int
     for (int r = 0; r < Count; r += down, from += down * rows.position) {
       if (Count % down != 0 && row0 + r >= Count) break;
       bool has_row = r < left;
-      if constexpr (Rows::in_pages) {
+      if constexpr (Rows::paged) {
         from = has_row ? rows.row(first + row0 + r) : nullptr;
         has_row = from != nullptr;
       }
@@ -119,7 +118,7 @@ __device__ inline void load_rows(unsigned into, const Rows& rows, int first, int
       const int row = row0 + r;
       if (row >= Count) break;
       bool there = first + row < length;
-      if constexpr (Rows::in_pages) {
+      if constexpr (Rows::paged) {
         from = there ? rows.row(first + row) : nullptr;
         there = from != nullptr;
       }

@@ -1,20 +1,20 @@
-// codegen/cuda/parts/mla_epilogue_sm90.cuh — the end of a tile of MLA on Hopper: results, or a part of them, to memory;
-// rows computed once more, pair by pair
+// codegen/cuda/parts/mla_epilogue_sm90.cuh — the epilogue of MLA on Hopper: stores results or a part of them;
+// recomputes rows pair by pair on the exact path
 #pragma once
 
-#include "codegen/cuda/parts/mla_group_sm90.cuh"
+#include "codegen/cuda/parts/mla_warpgroup_sm90.cuh"
 
 namespace attune {
 
 template <class Tile, class User, int Group>
-struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
-  using Base = MlaGroup90<Tile, User, Group>;
+struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
+  using Base = MlaWarpgroup90<Tile, User, Group>;
   using Base::args, Base::columns, Base::lane, Base::n, Base::o, Base::shared, Base::softmax;
   using Base::Base;
   using typename Base::Element, typename Base::Rows, typename Base::Shared;
 
-  /// Both groups' sums of the thread's rows, added in the same order.
-  __device__ void meet(int parity, int row, int lane, Part (&part)[2]) const {
+  /// Both warpgroups' sums of the thread's rows, added in the same order.
+  __device__ void meet(int parity, int row, int lane, RowPartial (&part)[2]) const {
     const auto at = [&](int group) {
       return shared + Shared::sums + (2 * parity + group) * Shared::row_numbers + 4 * row;
     };
@@ -23,42 +23,42 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
       part[r] = softmax.part(0, r);
       if (lane % 4 == 0) shared_put(at(Group) + 32 * r, __float_as_int(part[r].sum));
     }
-    named_sync(all_groups, 2 * group_threads);
+    named_sync(all_groups, 2 * warpgroup_threads);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       part[r].sum = __int_as_float(shared_get(at(0) + 32 * r)) + __int_as_float(shared_get(at(1) + 32 * r));
   }
 
   /// Stores results, or a part of them. What it needs to know of the tile is found anew: products leave no registers.
-  __device__ void store(const LatentItem<Tile, User>& item, int parity, float* part_at) {
+  __device__ void store(const MlaItem<Tile, User>& item, int parity, float* part_at) {
     int thread = static_cast<int>(threadIdx.x) % 128;
     pin(thread);
     const int lane = thread % 32, warp = thread / 32, row = 16 * warp + lane / 4;
     const Rows rows(args, softmax.user, item.of, cluster_rank<Tile>());
-    Part part[2];
+    RowPartial part[2];
     meet(parity, row, lane, part);
-    bool odd[2];
+    bool non_finite[2];
     typename Rows::Factors by[2] = {};
     float before[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) before[r] = part_at ? 0.0f : rows.before(row + 8 * r);
     // lse_before may be lse.
-    if (has_before<Tile> && !part_at) named_sync(all_groups, 2 * group_threads);
+    if (has_before<Tile> && !part_at) named_sync(all_groups, 2 * warpgroup_threads);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int mine = row + 8 * r;
       float zero = 0;
 #pragma unroll
       for (int i = 0; i < columns / 8; ++i) zero += o[4 * i + 2 * r] * 0.0f + o[4 * i + 2 * r + 1] * 0.0f;
-      odd[r] = row_sum(zero) != 0.0f || row_sum(zero) != row_sum(zero);
-      odd[r] = odd[r] && finite(part[r].sum) && rows.exists(mine);
+      non_finite[r] = row_sum(zero) != 0.0f || row_sum(zero) != row_sum(zero);
+      non_finite[r] = non_finite[r] && finite(part[r].sum) && rows.exists(mine);
       const bool first = Group == 0 && lane % 4 == 0 && rows.exists(mine);
       if (part_at) {
         if (first) parts_in<Tile>(part_at)[mine] = part[r];
       } else {
         by[r] = rows.end(mine, part[r], before[r], first);
       }
-      if (odd[r] || !rows.exists(mine)) continue;
+      if (non_finite[r] || !rows.exists(mine)) continue;
 #pragma unroll
       for (int i = 0; i < columns / 8; ++i) {
         const int column = Group * columns + 8 * i + 2 * (lane & 3);
@@ -66,8 +66,8 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
         put(rows, part_at, mine, column, x, by[r]);
       }
     }
-    if (!__any_sync(~0u, odd[0] || odd[1])) return;
-    const unsigned first = __ballot_sync(~0u, odd[0]), second = __ballot_sync(~0u, odd[1]);
+    if (!__any_sync(~0u, non_finite[0] || non_finite[1])) return;
+    const unsigned first = __ballot_sync(~0u, non_finite[0]), second = __ballot_sync(~0u, non_finite[1]);
 #pragma unroll 1
     for (int i = 0; i < 16; ++i) {
       const int r = i / 8, from = i % 8 * 4;
@@ -90,13 +90,13 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
       *into = x[0];
   }
 
-  /// A warp computes a row's results of this group's columns once more, pair by pair: a removed value must not reach a
-  /// result, and a product of matrices leaves nothing out. Powers are relative to `over`.
-  __device__ void by_pairs(const LatentItem<Tile, User>& item, const Rows& rows, int row, float* part_at, float over,
+  /// A warp computes a row's results of this warpgroup's columns once more, pair by pair: a removed value must not
+  /// reach a result, and a product of matrices leaves nothing out. Powers are relative to `over`.
+  __device__ void by_pairs(const MlaItem<Tile, User>& item, const Rows& rows, int row, float* part_at, float over,
                            typename Rows::Factors by) const {
     constexpr int lanes = 32;
     const User& user = softmax.user;
-    const LatentTile<Tile>& of = item.of;
+    const MlaTile<Tile>& of = item.of;
     const int h = rows.head(row);
     const Where at = of.at(h);
     const auto head = user.head(at);
@@ -140,12 +140,13 @@ struct MlaEpilogue90 : MlaGroup90<Tile, User, Group> {
     }
   }
   /// Where a key lies, or null: its page does not exist.
-  __device__ const Element* key_line(const LatentTile<Tile>& of, int key) const {
+  __device__ const Element* key_line(const MlaTile<Tile>& of, int key) const {
     const auto* data = static_cast<const Element*>(args.k.data) + of.kv_head * args.k.head;
     if constexpr (Tile::paged) {
-      const int nth = key / args.pages.rows, page = args.pages.at[of.b * args.pages.entry + nth * args.pages.nth];
-      if (page < 0 || page >= args.pages.count) return nullptr;
-      return data + page * args.k.batch + (key - nth * args.pages.rows) * args.k.position;
+      const int nth = key / args.page_table.rows,
+                page = args.page_table.at[of.b * args.page_table.entry + nth * args.page_table.nth];
+      if (page < 0 || page >= args.page_table.count) return nullptr;
+      return data + page * args.k.batch + (key - nth * args.page_table.rows) * args.k.position;
     } else {
       return data + (args.kv_shared ? 0 : of.b) * args.k.batch + (of.keys.start + key) * args.k.position;
     }

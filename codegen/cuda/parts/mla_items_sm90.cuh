@@ -1,9 +1,8 @@
-// codegen/cuda/parts/mla_items_sm90.cuh — where things are in the shared memory of latent_sm90.cuh, and the tiles and
-// steps of a block's share
+// codegen/cuda/parts/mla_items_sm90.cuh — the shared memory of mla_sm90.cuh, and the tiles and steps of a block's share
 #pragma once
 
-#include "codegen/cuda/layout/latent_sm90.cuh"
-#include "codegen/cuda/parts/latent_rows_sm90.cuh"
+#include "codegen/cuda/layout/mla_sm90.cuh"
+#include "codegen/cuda/parts/mla_rows_sm90.cuh"
 #include "codegen/cuda/parts/ring_sm90.cuh"
 
 namespace attune {
@@ -12,13 +11,13 @@ namespace attune {
 
 /// Where each thing is, as layout/ places it.
 template <class Tile>
-struct SharedLatent {
-  static constexpr LatentLayout90 at{.m = Tile::m,
-                                     .n = Tile::n,
-                                     .d = Tile::d,
-                                     .dv = Tile::dv,
-                                     .stages = Tile::stages,
-                                     .element = ElementOf<typename Tile::Element>::bytes};
+struct SharedMla {
+  static constexpr MlaLayout90 at{.m = Tile::m,
+                                  .n = Tile::n,
+                                  .d = Tile::d,
+                                  .dv = Tile::dv,
+                                  .stages = Tile::stages,
+                                  .element = ElementOf<typename Tile::Element>::bytes};
   static constexpr int chunk = at.chunk, chunks = at.chunks, v_chunks = at.v_chunks, half_chunks = at.half_chunks,
                        chunk_size = at.chunk_size, stage_bytes = at.stage_bytes, q = at.q, keys = at.keys, p = at.p,
                        tops = at.tops, sums = at.sums, share = at.share, q_full = at.q_full, q_empty = at.q_empty,
@@ -33,20 +32,20 @@ struct SharedLatent {
   static __device__ unsigned used(unsigned shared, int stage, int what) {
     return shared + stage_barriers + stage * of_stage + 8 * (chunks + what);
   }
-  /// The chunks of a group's stage in the order in which they become free: no values, then both halves.
+  /// The chunks of a warpgroup's stage in the order in which they become free: no values, then both halves.
   static __device__ constexpr int nth_chunk(int group, int nth) {
     constexpr int rest = chunks - v_chunks;
     if (nth < rest) return v_chunks + nth;
     const int of_values = nth - rest;
-    return group == (Tile::turns == 3) ? of_values : (of_values + half_chunks) % v_chunks;
+    return group == (Tile::issue_order == 3) ? of_values : (of_values + half_chunks) % v_chunks;
   }
   static __device__ constexpr int user_of(int chunk) { return chunk >= v_chunks ? used_rest : chunk / half_chunks; }
 };
 
-constexpr int latent_threads = 384;
-/// Each group has every other stage: a Place counts pairs of them.
+constexpr int mla_threads = 384;
+/// Each warpgroup has every other stage: a Place counts pairs of them.
 template <class Tile>
-using LatentPlace = Place<Tile::stages / 2>;
+using MlaPlace = Place<Tile::stages / 2>;
 /// Which of its cluster a block is.
 template <class Tile>
 __device__ inline int cluster_rank() {
@@ -58,13 +57,13 @@ __device__ inline int cluster_rank() {
 
 /// A tile of a share, and the steps of its walk that the share has: pairs of tiles of keys, one for each group.
 template <class Tile, class User>
-struct LatentItem {
-  LatentTile<Tile> of;
+struct MlaItem {
+  MlaTile<Tile> of;
   Walk walk;
   int begin, end, pairs;
 
-  __device__ LatentItem(const LatentArgs& args, const User& user, const Share& share, int tile)
-      : of(LatentTile<Tile>::template of<Tile>(args, tile)), walk(of.template walk<Tile>(args, user)) {
+  __device__ MlaItem(const MlaArgs& args, const User& user, const Share& share, int tile)
+      : of(MlaTile<Tile>::template of<Tile>(args, tile)), walk(of.template walk<Tile>(args, user)) {
     begin = tile == share.begin.tile ? share.begin.step : 0;
     end = tile == share.end.tile ? share.end.step : walk.count;
     pairs = (end - begin + 1) / 2;

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/mla_producer_sm90.cuh — the producer threads of MLA on Hopper: boxes of keys, dense, packed or
-// from a paged KV cache, and the queries
+// codegen/cuda/parts/mla_producer_sm90.cuh — the producer threads of MLA on Hopper: load TMA boxes of keys (dense,
+// packed or paged) and the queries
 #pragma once
 
 #include "codegen/cuda/parts/mla_items_sm90.cuh"
@@ -7,7 +7,7 @@
 
 namespace attune {
 
-/// Where the boxes of a tile of keys lie. What does not exist lies before all there is, and is 0.
+/// The coordinates of the boxes of a tile of keys. A box that does not exist lies outside the tensor, so it is 0.
 template <class Tile>
 struct MlaBoxes {
   static constexpr int boxes = Tile::n / Tile::box;
@@ -15,14 +15,14 @@ struct MlaBoxes {
   int position[boxes], batch[boxes];  ///< batch: a page's, where keys are paged
 
   /// Of the tile from key `first` on.
-  __device__ void look_up(const LatentArgs& args, const LatentTile<Tile>& of, const int* pages, int entry, int first) {
+  __device__ void look_up(const MlaArgs& args, const MlaTile<Tile>& of, const int* page_table, int entry, int first) {
 #pragma unroll
     for (int i = 0; i < boxes; ++i) {
       const int row = first + i * Tile::box;
       const bool there = row < of.keys.length;
       if constexpr (Tile::paged) {
-        const int nth = row / args.pages.rows, page = there ? pages[nth * args.pages.nth] : -1;
-        position[i] = row - nth * args.pages.rows;
+        const int nth = row / args.page_table.rows, page = there ? page_table[nth * args.page_table.nth] : -1;
+        position[i] = row - nth * args.page_table.rows;
         batch[i] = page;
       } else {
         position[i] = of.keys.start + row;
@@ -31,30 +31,30 @@ struct MlaBoxes {
     }
   }
   /// The same once page numbers have come: those of no page lie before all there is.
-  __device__ MlaBoxes checked(const LatentArgs& args) const {
+  __device__ MlaBoxes checked(const MlaArgs& args) const {
     MlaBoxes out;
 #pragma unroll
     for (int i = 0; i < boxes; ++i) {
       out.position[i] = position[i];
-      out.batch[i] = !Tile::paged || batch[i] < args.pages.count ? batch[i] : -1;
+      out.batch[i] = !Tile::paged || batch[i] < args.page_table.count ? batch[i] : -1;
     }
     return out;
   }
 };
 
-/// A thread loads one group's tiles, and that of the first group the queries too.
+/// A thread loads one warpgroup's tiles, and that of the first warpgroup the queries too.
 template <int Group, class Tile, class User>
 struct MlaProducer90 {
-  using Shared = SharedLatent<Tile>;
+  using Shared = SharedMla<Tile>;
 
-  const LatentArgs& args;
+  const MlaArgs& args;
   const User& user;
   const Share& share;
   unsigned shared;
-  LatentPlace<Tile> place;
+  MlaPlace<Tile> place;
 
-  __device__ void load_queries(const LatentTile<Tile>& of) const {
-    const LatentRows<Tile, User> rows(args, user, of, cluster_rank<Tile>());
+  __device__ void load_queries(const MlaTile<Tile>& of) const {
+    const MlaRows<Tile, User> rows(args, user, of, cluster_rank<Tile>());
     const unsigned full = shared + Shared::q_full;
     const int position = of.queries.start + rows.first_query, batch = is_packed<Tile> && args.q_starts ? 0 : of.b,
               head = rows.first_head % of.group;
@@ -92,20 +92,20 @@ struct MlaProducer90 {
     unsigned q_phase = 1;
 #pragma unroll 1
     for (int tile = share.begin.tile; has_tile(share, tile); ++tile) {
-      const LatentItem<Tile, User> item(args, user, share, tile);
-      const LatentTile<Tile>& of = item.of;
+      const MlaItem<Tile, User> item(args, user, share, tile);
+      const MlaTile<Tile>& of = item.of;
       // Queries come with every tile, so that their barrier's phase is known by the tile alone.
       if constexpr (Group == 0) {
         barrier_wait(shared + Shared::q_empty, q_phase);
         q_phase ^= 1;
         load_queries(of);
       }
-      const int* const pages = Tile::paged ? args.pages.at + of.b * args.pages.entry : nullptr;
+      const int* const page_table = Tile::paged ? args.page_table.at + of.b * args.page_table.entry : nullptr;
       const int entry = args.kv_shared || (is_packed<Tile> && args.kv_starts) ? 0 : of.b;
       // The boxes of a step are found a step ahead.
       MlaBoxes<Tile> next;
       const auto look_up = [&](int step) {
-        next.look_up(args, of, pages, entry, step < item.end ? item.walk.tile(step) * Tile::n : of.keys.length);
+        next.look_up(args, of, page_table, entry, step < item.end ? item.walk.tile(step) * Tile::n : of.keys.length);
       };
       look_up(item.begin + Group);
 #pragma unroll 1

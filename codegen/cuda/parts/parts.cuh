@@ -1,4 +1,4 @@
-// codegen/cuda/parts/parts.cuh — parts of a row's results, each over some of its keys, on their way to all of them
+// codegen/cuda/parts/parts.cuh — combines the parts of a row, each computed over some of its keys
 #pragma once
 
 #include "codegen/cuda/parts/softmax.cuh"
@@ -8,11 +8,11 @@ namespace attune {
 /// Four columns of a row of results, of some of its keys.
 struct PartOfRow {
   float o[4] = {};
-  Part part{0, -infinity};
+  RowPartial part{0, -infinity};
 
   struct Other {
     float4 o{};
-    Part part{0, -infinity};
+    RowPartial part{0, -infinity};
   };
   /// Joins what other keys give. The order of calls decides the last bits.
   template <int Count>

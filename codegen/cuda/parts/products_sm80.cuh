@@ -20,12 +20,12 @@ struct Spot {
   /// Units change places by an exclusive or with bits that are 0 in a row's start.
   static constexpr bool by_bits = Line::pitch % 128 == 0;
   unsigned first;
-  int turn;
+  int swizzle;
 
   __device__ Spot(unsigned from, int row, int half)
-      : first(from + static_cast<unsigned>(row * Line::pitch)), turn(half ^ Line::turn(row & 7)) {
+      : first(from + static_cast<unsigned>(row * Line::pitch)), swizzle(half ^ Line::swizzle(row & 7)) {
     if constexpr (by_bits) {
-      first |= static_cast<unsigned>(turn * 16);
+      first |= static_cast<unsigned>(swizzle * 16);
       // Otherwise the compiler keeps every unit's place in a register of its own across tiles.
       pin(first);
     }
@@ -36,7 +36,7 @@ struct Spot {
     const int unit = nth % 8;
     const auto there = static_cast<unsigned>(row * Line::pitch + nth / 8 * 128);
     if constexpr (by_bits) return (first ^ static_cast<unsigned>(unit * 16)) + there;
-    return first + static_cast<unsigned>((unit ^ turn) * 16) + there;
+    return first + static_cast<unsigned>((unit ^ swizzle) * 16) + there;
   }
 };
 /// The first 16 bytes of both halves of the rows first.

@@ -1,8 +1,8 @@
-// codegen/cuda/parts/ring_sm90.cuh — rings of stages in shared memory, whose barriers say when a stage is full and when
-// it is empty; names for the hardware's barriers
+// codegen/cuda/parts/ring_sm90.cuh — rings of stages in shared memory with full and empty barriers; names for the
+// hardware's barriers
 //
-// A producer acquires a stage, fills it and arrives at `full`; consumers wait for it, read, and release it. Producer
-// and consumers each count places of their own.
+// A producer acquires a stage, fills it and arrives at `full`. Consumers wait for `full`, read the stage, and release
+// it. The producer and each consumer keep their own Place.
 #pragma once
 
 #include "codegen/cuda/ptx/mbarrier.cuh"
@@ -10,25 +10,25 @@
 
 namespace attune {
 
-/// Named barriers of a block. 0 is that of __syncthreads. Ids of one kernel follow one another; `+ group` and the like:
-/// one for each.
+/// Named barriers of a block. 0 is that of __syncthreads. Ids of one kernel follow one another; `+ warpgroup` and the
+/// like: one for each.
 enum NamedBarrier : int {
   // forward_sm90.cuh
-  issue_turn = 1,    ///< + group: the group before has issued its products
-  queries_read = 8,  ///< + group: all four warps are done with their queries
+  issue_turn = 1,    ///< + warpgroup: the warpgroup before has issued its products
+  queries_read = 8,  ///< + warpgroup: all four warps are done with their queries
   // backward_sm90.cuh
-  ds_shared = 1,       ///< both groups' dS is in shared memory, or no longer read there
-  results_staged = 2,  ///< + group: its four warps are done with the memory that results pass through
+  ds_shared = 1,       ///< both warpgroups' dS is in shared memory, or no longer read there
+  results_staged = 2,  ///< + warpgroup: its four warps are done with the memory that results pass through
   // keys_sm90.cuh, queries_sm90.cuh
-  first_group_done = 1,   ///< its four warps are done with the operands that results pass over
-  second_group_done = 2,  ///< the same of the other group
-  // latent_sm90.cuh
+  first_warpgroup_done = 1,   ///< its four warps are done with the operands that results pass over
+  second_warpgroup_done = 2,  ///< the same of the other warpgroup
+  // mla_sm90.cuh
   all_groups = 1,
-  scores_done = 2,    ///< + group: its scores are there
-  probabilities = 4,  ///< + group: its probabilities are in shared memory
-  group_cleared = 6,  ///< + group: its four warps have cleared rows behind the last key
+  scores_done = 2,        ///< + warpgroup: its scores are there
+  probabilities = 4,      ///< + warpgroup: its probabilities are in shared memory
+  warpgroup_cleared = 6,  ///< + warpgroup: its four warps have cleared rows past the last key
 };
-constexpr int group_threads = 128;  ///< of four warps, which issue products together
+constexpr int warpgroup_threads = 128;  ///< of four warps, which issue products together
 
 /// Arrives once for a warp, after all of its lanes have come here.
 __device__ inline void arrive_as_warp(unsigned barrier, int lane) {

@@ -1,11 +1,11 @@
-// codegen/cuda/parts/sections.cuh — the order of tiles: sets of tiles (those of a head, or of a key head) in sections
-// whose operands stay in the cache together
+// codegen/cuda/parts/sections.cuh — the order of tiles: sets of tiles (of a head, or of a key head) in sections whose
+// operands stay in the L2 cache together
 #pragma once
 
 namespace attune {
 
-/// `sets` of `of_set` tiles each. A section has `section` sets, the last one what is left; within it the nth tiles of
-/// all sets follow one another. Index: wide enough for all tiles of a call.
+/// `sets` sets of `of_set` tiles each. A section has `section` sets, the last section what is left. Within a section
+/// the nth tiles of all sets follow one another. Index: a type that counts all tiles of a call.
 template <class Index>
 struct Sections {
   int sets, section, of_set;

@@ -1,5 +1,4 @@
-// codegen/cuda/parts/softmax.cuh — what every kernel's softmax is made of: powers of two, maxima and sums of a row, its
-// end
+// codegen/cuda/parts/softmax.cuh — shared by every kernel's softmax: powers of two, maxima and sums of a row, its end
 #pragma once
 
 #include "codegen/cuda/contract/mod.cuh"
@@ -49,7 +48,7 @@ constexpr bool fixed_maximum = User::traits.bounded && !Tile::max && !ElementOf<
 
 /// What a part of a row's keys gives besides its results: the sum of their powers of two, which are taken relative to
 /// `over`. Parts of a row can be added up once their results are multiplied to the same `over`.
-struct Part {
+struct RowPartial {
   float sum, over;
 };
 
@@ -64,25 +63,25 @@ struct Ended {
 /// without pairs, or whose rest is -inf, has no results and no lse.
 template <class User>
 __device__ inline Ended end_of_row(const User& user, const typename User::Head& head, const typename User::Row& row,
-                                   Where at, Int origin, Int q, Part part) {
+                                   Where at, Int origin, Int q, RowPartial part) {
   const float rest = user.rest(head, row, at, origin, q);
   // NaN if rest is infinite or NaN: such a row has no lse.
-  const float spoilt = rest - rest;
+  const float nan_if_non_finite = rest - rest;
   if (part.sum == 0.0f || rest == -infinity) {
     float lse = -infinity;
     if constexpr (User::traits.has_sink) lse = user.sink(head, at);
     return {0, lse < infinity ? lse : lse - lse, -infinity, false};
   }
-  Ended out{1 / part.sum + spoilt, back(part.over + log2f(part.sum)) + rest + spoilt, back(part.over) + rest,
-            part.sum - part.sum == 0.0f};
+  Ended out{1 / part.sum + nan_if_non_finite, back(part.over + log2f(part.sum)) + rest + nan_if_non_finite,
+            back(part.over) + rest, part.sum - part.sum == 0.0f};
   // Where scores hold NaN, the maximum is NaN.
   if (part.sum != part.sum && part.over < infinity) out.max = part.sum;
   if constexpr (User::traits.has_sink) {
     const float sink = (user.sink(head, at) - rest) * (1 / ln2);
     const float both = sink > part.over || sink != sink ? sink : part.over;
     const float lift = power_of_two(part.over - both), all = part.sum * lift + power_of_two(sink - both);
-    out.factor = lift / all + spoilt;
-    out.lse = back(both + log2f(all)) + rest + spoilt;
+    out.factor = lift / all + nan_if_non_finite;
+    out.lse = back(both + log2f(all)) + rest + nan_if_non_finite;
   }
   return out;
 }

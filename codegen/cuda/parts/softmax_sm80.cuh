@@ -1,5 +1,4 @@
-// codegen/cuda/parts/softmax_sm80.cuh — the portable kernel's softmax: a running maximum, or none, over the tiles of a
-// walk
+// codegen/cuda/parts/softmax_sm80.cuh — the portable kernels' online softmax: with a running maximum, or with none
 #pragma once
 
 #include "codegen/cuda/parts/products_sm80.cuh"
@@ -7,9 +6,9 @@
 
 namespace attune {
 
-/// The softmax of 2 Tall rows of a thread. Running: the power of each score is taken relative to the row's maximum so
-/// far, or to one that is Slack less; else to User::traits.most. Heads: as queries_of has them, or 16: then the two
-/// rows of each 16 belong to two heads.
+/// The softmax of 2 Tall rows of a thread. Running: P = exp2(S - max), with the row's maximum so far, or one that is
+/// Slack less; otherwise P = exp2(S - User::traits.most). Heads: as in queries_of, or 16: then the two rows of each 16
+/// belong to two heads.
 template <class User, bool Running, int Tall, int Slack, int Heads>
 struct Softmax80 {
   using Head = typename User::Head;
@@ -143,7 +142,7 @@ struct Softmax80 {
   }
 
   /// What the keys that were visited come to.
-  __device__ Part part(int t, int r) const {
+  __device__ RowPartial part(int t, int r) const {
     return {row_sum(sum[t][r]), Running ? top[t][r] * factor(r) : User::traits.most};
   }
   __device__ Ended end(int t, int r) const {

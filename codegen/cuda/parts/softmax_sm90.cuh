@@ -5,9 +5,9 @@
 
 namespace attune {
 
-/// Powers are taken below the maximum of the first tiles, and a tile of queries whose powers overflow is done again.
+/// Powers are relative to the maximum of the first tiles; a tile of queries whose powers overflow is recomputed.
 template <class Tile, class User>
-constexpr bool does_again = !fixed_maximum<Tile, User> && !Tile::max;
+constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max;
 
 /// The largest power that softmax of a tile gives is two to this. Powers as operands of 8 bits have to use the range of
 /// their type: e4m3 holds what is between 2^-9 and 448.

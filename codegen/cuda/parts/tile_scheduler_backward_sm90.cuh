@@ -1,5 +1,5 @@
-// codegen/cuda/parts/tile_scheduler_backward_sm90.cuh — which tiles of keys a block of backward_sm90.cuh works on: the
-// order of items, their steps, and where these lie in shared memory
+// codegen/cuda/parts/tile_scheduler_backward_sm90.cuh — the tile scheduler of backward_sm90.cuh: the order of items
+// (tiles of keys), their steps, and where steps lie in shared memory
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"
@@ -21,13 +21,13 @@ struct Step {
   static constexpr int falls = 32;  ///< its item visits queries from the last on; said where diagonals are summed
   int what, queries, b, h;
   int keys, kv_head;
-  int sums;  ///< which tile of all heads' queries; where there is none, what the warp that adds does
-  int turn;  ///< tiles of keys that are added to these queries before this one
-  static constexpr int nothing = -1, no_more = -2;  ///< in place of sums
+  int sums;          ///< which tile of all heads' queries; where there is none, what the warp that adds does
+  int added_before;  ///< tiles of keys that are added to these queries before this one
+  static constexpr int nothing = -1, no_more = -2;  ///< instead of sums
 };
 constexpr int step_words = sizeof(Step) / 4;
-/// Steps outlive their stages: groups read where results belong after they let go of the last one, and the warp that
-/// adds is behind. It is less than six steps behind the warp that loads, since stages of queries and of sums lie
+/// Steps outlive their stages: warpgroups read where results belong after they let go of the last one, and the warp
+/// that adds is behind. It is less than six steps after the producer warp, since stages of queries and of sums lie
 /// between them.
 constexpr int steps_kept = 8;
 
@@ -48,7 +48,7 @@ struct Shared90Backward {
                        known = at.known, full = at.full, sum_full = at.sum_full, k_full = at.k_full, v_full = at.v_full,
                        keys_empty = at.keys_empty, ds_full = at.ds_full, bytes = at.bytes;
   static_assert(at.step_words == step_words && at.steps_kept == steps_kept);
-  // Each of two groups holds 64 x 64 of dq: half of the width, or half of the queries.
+  // Each of two warpgroups holds 64 x 64 of dq: half of the width, or half of the queries.
   static_assert(m * d_chunks == 128 && n == 128);
 };
 
@@ -67,13 +67,13 @@ __device__ inline int sums_of(const BackwardArgs& args, int b, int h) {
   return (b * args.q_heads + h) * args.q_places;
 }
 
-/// A tile of keys of a key head, for all batch entries that share it: an item of that head's set. Sets are dealt in
+/// A tile of keys of a key head, for all batch entries that share it: an item of that head's set. Sets are scheduled in
 /// sections, whose nth items follow one another: a tile of queries passes from one item of a set to the next in some 2
 /// us, so items of a set must not start in faster succession than that. Sections alternate: in even ones
 /// keys fall and queries rise, in odd ones the other way round. Where a mask makes items longer towards one end, what
 /// ends late in one section is short in the next, and blocks visit the same queries one after another. If the last
-/// section has no partner, it starts with the longest items of a causal mask. A block waits only for items dealt before
-/// its own, so nothing deadlocks, whatever the number of blocks.
+/// section has no partner, it starts with the longest items of a causal mask. A block waits only for items scheduled
+/// before its own, so nothing deadlocks, whatever the number of blocks.
 template <class Tile>
 struct Items90Backward {
   const BackwardArgs& args;
@@ -82,7 +82,7 @@ struct Items90Backward {
   struct Item {
     int b, kv_head;
     int keys;     ///< the tile; a packed sequence may have fewer
-    bool rising;  ///< the order in which items of this set are dealt; queries are visited the other way round
+    bool rising;  ///< the order in which items of this set are scheduled; queries are visited the other way round
   };
 
   /// How many tiles a set has. A packed call has all its sequences in each set, side by side.

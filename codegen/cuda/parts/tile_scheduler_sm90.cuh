@@ -1,5 +1,5 @@
-// codegen/cuda/parts/tile_scheduler_sm90.cuh — which tiles of queries a block of forward_sm90.cuh works on, and where
-// they lie meanwhile: its shared memory, the order of tiles, and the thread that deals them
+// codegen/cuda/parts/tile_scheduler_sm90.cuh — the tile scheduler of Hopper's forward: which tiles of queries a block
+// works on, in which order, and the block's shared memory
 #pragma once
 
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
@@ -21,16 +21,16 @@ __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 constexpr int item_bytes = 64;
 
-/// Have values been turned round, keys along rows, by a kernel before?
+/// True if a kernel before has transposed values, keys along rows.
 template <class Tile>
-constexpr bool come_turned = requires {
-  requires Tile::turned != 0;
+constexpr bool come_transposed = requires {
+  requires Tile::transposed != 0;
 };
-/// Where values have 8 bits, products take them with their rows along keys: unless they come so, they are turned round
-/// in shared memory, from where the copy engine puts them (`loaded`) to where products read them (`v`). Others are
+/// Where values have 8 bits, products take them with their rows along keys: unless they come so, they are transposed
+/// in shared memory, from where TMA puts them (`loaded`) to where products read them (`v`). Others are
 /// loaded to where they are read.
 template <class Tile>
-constexpr bool turns_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_turned<Tile>;
+constexpr bool transposes_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_transposed<Tile>;
 
 /// Where each thing is, as layout/ places it.
 template <class Tile>
@@ -45,14 +45,15 @@ struct Shared90 {
                                       .element = ElementOf<typename Tile::Element>::bytes,
                                       .out_element = ElementOf<typename Tile::Out>::bytes,
                                       .own_o = Tile::own_o != 0,
-                                      .comes_turned = come_turned<Tile>,
-                                      .turns_values = turns_values<Tile>};
+                                      .comes_transposed = come_transposed<Tile>,
+                                      .transposes_values = transposes_values<Tile>};
   static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
                        k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
                        d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,
-                       turned_rows = at.turned_rows, q_full = at.q_full, k_full = at.k_full, v_full = at.v_full,
-                       loaded_full = at.loaded_full, item_full = at.item_full, known = at.known, crowded = at.crowded,
-                       item = at.item, warps = at.warps, again_most = at.again_most, again = at.again, bytes = at.bytes;
+                       transposed_rows = at.transposed_rows, q_full = at.q_full, k_full = at.k_full, v_full = at.v_full,
+                       loaded_full = at.loaded_full, item_full = at.item_full, known = at.known,
+                       list_full = at.list_full, item = at.item, warps = at.warps, recompute_most = at.recompute_most,
+                       recompute = at.recompute, bytes = at.bytes;
   static_assert(at.item_bytes == item_bytes);
 };
 
@@ -110,46 +111,46 @@ struct Schedule {
   /// first. It has at most one place more than tiles.
   __device__ Work unordered(const ForwardArgs& args, int nth, Heads heads) const {
     const int b = sequence_at<queries_of<Tile>>(args.q_starts, args.batch, nth);
-    const int length = stretch<Tile>(args.q_starts, b, args.q_len).length;
+    const int length = range_of<Tile>(args.q_starts, b, args.q_len).length;
     return {b, q_tiles_of<Tile>(length) - 1 - (nth - place_of<queries_of<Tile>>(args.q_starts, b)), heads};
   }
 };
 
-/// A tile of queries on its way from the warp that deals them to those that work on it.
+/// A tile of queries on its way from the tile scheduler to the warps that compute it.
 struct Item {
   /// In place of an index. pause: tiles on lists come next. stop: there are no more tiles.
   static constexpr int pause = -1, stop = -2;
   /// Owners of a tile that is computed for the first time, with powers below maxima of earlier tiles of keys.
   static constexpr int all = -1;
   int index;
-  int owners;  ///< a bit for each warp that the tile is done again for, carefully; or `all`
+  int owners;  ///< a bit for each warp that the tile is recomputed for; or `all`
   Work work;
   Walk walk;
-  Stretch queries, keys;  ///< positions of its sequence
+  Range queries, keys;  ///< positions of its sequence
 };
 static_assert(sizeof(Item) == item_bytes);
 
-/// The tiles that each computing warp has to do again. Only that warp adds to its own list, and only the thread that
-/// deals empties them, while no warp adds.
+/// The tiles that each consumer warp has to recompute. Only that warp adds to its own list, and only the thread that
+/// schedules empties them, while no warp adds.
 template <class Tile>
-struct Again {
+struct Recompute {
   using Shared = Shared90<Tile>;
   unsigned shared;
 
   __device__ unsigned at(int warp, int i) const {
-    return shared + Shared::again + 4 * (warp * (Shared::again_most + 1) + i);
+    return shared + Shared::recompute + 4 * (warp * (Shared::recompute_most + 1) + i);
   }
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
-  /// A warp has room for one tile more, which may be on its way: lists are worked off before others are dealt.
-  __device__ bool crowded() const { return shared_get(shared + Shared::crowded) != 0; }
-  __device__ void say_crowded(bool is) const { shared_put(shared + Shared::crowded, is); }
+  /// A warp has room for one tile more, which may be on its way: lists are worked off before others are scheduled.
+  __device__ bool list_full() const { return shared_get(shared + Shared::list_full) != 0; }
+  __device__ void set_list_full(bool is) const { shared_put(shared + Shared::list_full, is); }
 
   struct Next {
     int index, owners;
   };
-  /// The first tile on any list behind this one, and the warps that have it. A block takes tiles in the order of their
+  /// The first tile on any list after this one, and the warps that have it. A block takes tiles in the order of their
   /// indices, so lists rise.
   __device__ Next behind(int last) const {
     Next next{0x7fffffff, 0};
@@ -170,7 +171,7 @@ struct Again {
 template <class Tile, class User>
 struct Items {
   using Shared = Shared90<Tile>;
-  /// Without packed sequences all stretches are alike, and are not handed over.
+  /// Without packed sequences all ranges are alike, and are not handed over.
   static constexpr int words = item_bytes / 4 - (is_packed<Tile> ? 0 : 4);
 
   const ForwardArgs& args;
@@ -179,7 +180,7 @@ struct Items {
 
   __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
 
-  /// Waits until all warps have read the item before. Later dealing leaves blocks with more even ends.
+  /// Waits until all warps have read the item before. Later scheduling leaves blocks with more even ends.
   __device__ void wait_for_room() const { ring.acquire(); }
   /// Called by one thread.
   __device__ void give(const Item& item) {
@@ -204,12 +205,12 @@ struct Items {
     if constexpr (!User::traits.listed) item.walk.list = nullptr;
     if constexpr (Tile::heads == 1) item.work.heads.count = 1;
     if constexpr (!is_packed<Tile>) {
-      item.queries = stretch<Tile>(args.q_starts, 0, args.q_len);
-      item.keys = stretch<Tile>(args.kv_starts, 0, args.kv_len);
+      item.queries = range_of<Tile>(args.q_starts, 0, args.q_len);
+      item.keys = range_of<Tile>(args.kv_starts, 0, args.kv_len);
     }
     return item;
   }
-  /// Called by one thread of each warp: the next item may be dealt.
+  /// Called by one thread of each warp: the next item may be scheduled.
   __device__ void done() const { barrier_arrive(ring.empty()); }
 
  private:
@@ -221,8 +222,8 @@ struct Items {
 template <class Tile, class User>
 __device__ inline Item item_of(const ForwardArgs& args, const User& user, const Schedule<Tile>& schedule, Work work,
                                int index, int owner) {
-  const Stretch queries = stretch<Tile>(args.q_starts, work.b, args.q_len),
-                keys = stretch<Tile>(args.kv_starts, work.b, args.kv_len);
+  const Range queries = range_of<Tile>(args.q_starts, work.b, args.q_len),
+              keys = range_of<Tile>(args.kv_starts, work.b, args.kv_len);
   Walk walk;
   if constexpr (User::traits.listed) {
     walk = walk_list(args, work.b, work.heads.first, schedule.q_tiles, work.tile);
@@ -234,13 +235,13 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, const 
   return {index, owner, work, walk, queries, keys};
 }
 
-// ---- dealing -----------------------------------------------------------------------------------------------------
+// ---- the tile scheduler -------------------------------------------------------------------------------------------
 
 /// One thread finds the tiles of this block ahead of the warps that need them: the divisions took a twentieth of the
-/// time of short sequences. Every tile is computed once in the same way, and done again for the warps that put it on
+/// time of short sequences. Every tile is computed once in the same way, and recomputed for the warps that put it on
 /// their lists: when lists are worked off depends on timing, which tiles are on them does not.
 template <class Tile, class User>
-__device__ inline void deal(const ForwardArgs& args, const User& user, unsigned shared) {
+__device__ inline void schedule_tiles(const ForwardArgs& args, const User& user, unsigned shared) {
   const Schedule<Tile> schedule(args);
   Items<Tile, User> items{args, shared};
   const auto give = [&](int index, int owners) {
@@ -252,24 +253,24 @@ __device__ inline void deal(const ForwardArgs& args, const User& user, unsigned 
   const auto say = [&](int what) {
     items.give({.index = what, .owners = Item::all, .work = {}, .walk = {}, .queries = {}, .keys = {}});
   };
-  const Again<Tile> again{shared};
+  const Recompute<Tile> recompute{shared};
   int index = static_cast<int>(blockIdx.x), round = 1;
   unsigned phase = 0;
   for (;;) {
     for (; index < schedule.count; ++round) {
-      if (does_again<Tile, User> && again.crowded()) break;
+      if (recomputes<Tile, User> && recompute.list_full()) break;
       if (give(index, Item::all)) items.wait_for_room();
       if constexpr (Tile::dynamic)
         index = args.next ? static_cast<int>(gridDim.x + atomicAdd(args.next, 1u)) : schedule.count;
       else
         index = schedule.index(round);
     }
-    if constexpr (does_again<Tile, User>) {
+    if constexpr (recomputes<Tile, User>) {
       say(Item::pause);
       barrier_wait(shared + Shared90<Tile>::known, phase);
       phase ^= 1;
-      again.say_crowded(false);
-      for (auto next = again.behind(-1); next.owners; next = again.behind(next.index)) {
+      recompute.set_list_full(false);
+      for (auto next = recompute.behind(-1); next.owners; next = recompute.behind(next.index)) {
         items.wait_for_room();
         give(next.index, next.owners);
       }

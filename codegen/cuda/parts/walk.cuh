@@ -6,23 +6,23 @@
 
 namespace attune {
 
-/// The positions of a batch entry: all there are, or those of a sequence within packed tensors. Starts on the device
-/// are not checked; a sequence counts as no longer than `length`, whatever they say.
-struct Stretch {
+/// The positions of a batch entry: all of them, or those of a sequence within packed tensors. Starts on the device are
+/// not checked; a sequence is cut off at `length`, whatever its starts say.
+struct Range {
   int start, length;
 };
 template <class Tile>
-__device__ inline Stretch stretch(const int* starts, int b, int length) {
+__device__ inline Range range_of(const int* starts, int b, int length) {
   if constexpr (is_packed<Tile>)
     if (starts) return {starts[b], min(starts[b + 1] - starts[b], length)};
   return {0, length};
 }
 
-/// Where there are few queries, Tile::heads query heads of a key head share a tile: row r belongs to query r / heads
+/// In decode, Tile::heads query heads of a key head share a tile: row r belongs to query r / heads
 /// and to head r % heads of these.
 template <class Tile>
 constexpr int queries_of = Tile::m / Tile::heads;
-/// How many tiles so many queries take.
+/// How many tiles this many queries take.
 template <class Tile>
 __device__ inline int q_tiles_of(int length) {
   return (length + queries_of<Tile> - 1) / queries_of<Tile>;

@@ -1,8 +1,8 @@
-// codegen/cuda/parts/widened_sm80.cuh — keys and values of e4m3 as operands of 16 bits: widened in registers, exactly
+// codegen/cuda/parts/widened_sm80.cuh — an FP8 (E4M3) KV cache as operands of 16 bits: widened in registers, exactly
 //
-// A product may take what it sums over, and what it gives, in any order that its operands share. So words of shared
+// A product may sum in any order, and give its columns in any order, as long as both operands agree. So words of shared
 // memory are used as ldmatrix gives them: a thread's four columns of a key are two pairs of one product, and of sixteen
-// columns of values the even ones are one product's and the odd ones another's.
+// columns of values the even ones belong to one product and the odd ones to another.
 #pragma once
 
 #include "codegen/cuda/parts/products_sm80.cuh"
@@ -19,7 +19,7 @@ template <>
 __device__ inline unsigned of_halves<f16>(unsigned halves) {
   return halves;
 }
-/// How cards without an instruction for it widen e4m3: their bits, at the places of the wider type's exponent and
+/// How GPUs without an instruction for it widen FP8 (E4M3): their bits, at the places of the wider type's exponent and
 /// fraction, are the number but for a power of two. NaN is what would be 480, the only one that `beyond` makes
 /// infinite.
 template <class Element>
@@ -75,7 +75,7 @@ struct WidenedRows {
   }
 };
 
-/// s = q k^T, of N keys of e4m3, Steps times 16 columns wide. load_a(into, step) loads 16 rows of q by 32 bytes, as
+/// s = q k^T, of N FP8 keys, Steps times 16 columns wide. load_a(into, step) loads 16 rows of q by 32 bytes, as
 /// WidenedRows does.
 template <class Element, int Steps, int N, class LoadA, class Line>
 __device__ inline void widened_dots(Fragment<1, N>& s, LoadA load_a, Spot<Line> at) {
@@ -100,7 +100,7 @@ __device__ inline void widened_dots(Fragment<1, N>& s, LoadA load_a, Spot<Line> 
   }
 }
 
-/// Values of e4m3, as Columns has those of 16 bits; but in place of the eight columns from 8 i on and the next eight,
+/// FP8 values, as Columns has those of 16 bits; but instead of the eight columns from 8 i on and the next eight,
 /// the even and the odd ones of all sixteen.
 template <class Element, class Line>
 struct WidenedColumns {

@@ -1,7 +1,7 @@
 // codegen/cuda/ptx/launch.cuh — kernels of a call that start before the kernel before them has ended
 //
 // A kernel that is launched early starts once every block of the one before it has said so or ended. In each of its
-// blocks a thread waits for that kernel, if only at the end: the kernel behind it takes its end for that of all before.
+// blocks a thread waits for that kernel, if only at the end: the next kernel takes its end for that of all before.
 #pragma once
 
 namespace attune {

@@ -3,7 +3,7 @@
 
 namespace attune {
 
-/// mbarrier.init: a barrier of 8 bytes whose phases end once so many threads have arrived.
+/// mbarrier.init: a barrier of 8 bytes whose phases end once this many threads have arrived.
 __device__ inline void barrier_init(unsigned barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }

@@ -24,7 +24,7 @@ __device__ inline float moved(float x) {
   return out;
 }
 
-/// setmaxnreg.inc, by all warps of a group of four: each thread has N registers, once the block has so many free.
+/// setmaxnreg.inc, by all warps of a warpgroup: each thread has N registers, once the block has that many free.
 template <int N>
 __device__ inline void registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

@@ -1,5 +1,4 @@
-// codegen/cuda/ptx/tma.cuh — the copy engine (TMA): boxes of tensors, and bytes in a row, between global and shared
-// memory
+// codegen/cuda/ptx/tma.cuh — TMA: boxes of tensors, and bytes in a row, between global and shared memory
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
@@ -44,7 +43,7 @@ __device__ inline void store_bulk(void* to, unsigned from, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");
 }
-/// cp.reduce.async.bulk: adds so many bytes of f32 to those in global memory, each atomically.
+/// cp.reduce.async.bulk: adds bytes of f32 to those in global memory, each atomically.
 __device__ inline void add_bulk(void* to, unsigned from, unsigned bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)
@@ -59,10 +58,10 @@ __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group
 __device__ inline void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 /// cp.async.bulk.wait_group: waits until they are done.
 __device__ inline void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-/// fence.proxy.async, of the block's shared memory: stands between ordinary writes to it and reads of it by the copy
-/// engine or the tensor cores.
+/// fence.proxy.async, of the block's shared memory: stands between ordinary writes to it and reads of it by TMA
+///  or the tensor cores.
 __device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-/// fence.proxy.async: between ordinary accesses and those of the copy engine, in all memory.
+/// fence.proxy.async: between ordinary accesses and those of TMA, in all memory.
 __device__ inline void copy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 }  // namespace attune

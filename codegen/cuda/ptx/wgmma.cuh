@@ -7,7 +7,7 @@
 
 namespace attune {
 
-/// A descriptor of a matrix in shared memory, in 128-byte rows that the copy engine swizzled (SWIZZLE_128B) from a
+/// A descriptor of a matrix in shared memory, in 128-byte rows that TMA swizzled (SWIZZLE_128B) from a
 /// multiple of 1024 on. `across`: bytes from one chunk to the next, for operands whose rows run along k.
 __device__ inline unsigned long long descriptor(unsigned address, unsigned across = 16) {
   return (1ull << 62) | (static_cast<unsigned long long>(1024 >> 4) << 32) |
@@ -29,9 +29,9 @@ enum class Major { k, n };
 /// From one product of 16 of k to the next, in the 16 bytes that descriptors count in: 32 bytes along a row, or 16
 /// rows.
 __device__ constexpr int k_step(Major major) { return (major == Major::k ? 32 : 16 * chunk_bytes) >> 4; }
-__device__ constexpr int turned(Major major) { return major != Major::k; }
+__device__ constexpr int transposed(Major major) { return major != Major::k; }
 
-/// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a group. `ss`: A and B in shared memory. `rs`: A in
+/// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a warpgroup. `ss`: A and B in shared memory. `rs`: A in
 /// registers. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 64 of k, in one statement: each has all of acc
 /// as operands, in and out, which compilers take their time over. `set4`: ss4 that overwrites acc, whose registers are
 /// free until then.
@@ -131,7 +131,7 @@ struct Product;
       asm volatile("{.reg .pred p; setp.ne.b32 p, %" #c ", 0;\n"                                                       \
                    ATTUNE_MMA(T, N, j, "%" #a ", %" #b ", p, 1, 1", "%" #d ", %" #e) "}"                               \
                    : ATTUNE_ACC##j                                                                                     \
-                   : "l"(x), "l"(y), "r"(add), "n"(turned(x_major)), "n"(turned(y_major)));                            \
+                   : "l"(x), "l"(y), "r"(add), "n"(transposed(x_major)), "n"(transposed(y_major)));                            \
     }                                                                                                                  \
     template <Major x_major, Major y_major>                                                                            \
     __device__ static void ss4(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add) {             \
@@ -145,7 +145,7 @@ struct Product;
                    "add.s64 x, %" #a ", %" #k "; add.s64 y, %" #b ", %" #l ";\n"                                       \
                    ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1", "%" #d ", %" #e) "}"                                           \
                    : ATTUNE_ACC##j                                                                                     \
-                   : "l"(x), "l"(y), "r"(add), "n"(turned(x_major)), "n"(turned(y_major)), "n"(dx), "n"(dy),           \
+                   : "l"(x), "l"(y), "r"(add), "n"(transposed(x_major)), "n"(transposed(y_major)), "n"(dx), "n"(dy),           \
                      "n"(2 * dx), "n"(2 * dy), "n"(3 * dx), "n"(3 * dy));                                              \
     }                                                                                                                  \
     template <Major x_major, Major y_major>                                                                            \
@@ -160,7 +160,7 @@ struct Product;
                    "add.s64 x, %" #a ", %" #i "; add.s64 y, %" #b ", %" #k ";\n"                                       \
                    ATTUNE_MMA(T, N, j, "x, y, 1, 1, 1", "%" #c ", %" #d) "}"                                           \
                    : ATTUNE_NEW##j                                                                                     \
-                   : "l"(x), "l"(y), "n"(turned(x_major)), "n"(turned(y_major)), "n"(dx), "n"(dy), "n"(2 * dx),        \
+                   : "l"(x), "l"(y), "n"(transposed(x_major)), "n"(transposed(y_major)), "n"(dx), "n"(dy), "n"(2 * dx),        \
                      "n"(2 * dy), "n"(3 * dx), "n"(3 * dy));                                                           \
     }                                                                                                                  \
     template <Major y_major>                                                                                           \
@@ -168,7 +168,7 @@ struct Product;
       asm volatile("{.reg .pred p; setp.ne.b32 p, %" #f ", 0;\n"                                                       \
                    ATTUNE_MMA(T, N, j, "{%" #a ",%" #b ",%" #c ",%" #d "}, %" #e ", p, 1, 1", "%" #g) "}"              \
                    : ATTUNE_ACC##j                                                                                     \
-                   : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(add), "n"(turned(y_major)));              \
+                   : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(add), "n"(transposed(y_major)));              \
     }                                                                                                                  \
     template <Major y_major>                                                                                           \
     __device__ static void rs4(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add) {                \
@@ -184,7 +184,7 @@ struct Product;
                    : ATTUNE_ACC##j                                                                                     \
                    : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]), "r"(x[7]),           \
                      "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]), "r"(x[13]), "r"(x[14]), "r"(x[15]),     \
-                     "l"(y), "r"(add), "n"(turned(y_major)), "n"(dy), "n"(2 * dy), "n"(3 * dy));                       \
+                     "l"(y), "r"(add), "n"(transposed(y_major)), "n"(dy), "n"(2 * dy), "n"(3 * dy));                       \
     }                                                                                                                  \
   };
 // clang-format on
@@ -209,7 +209,7 @@ struct Product;
 #define ATTUNE_N240 ATTUNE_WIDTH(240, 15, ATTUNE_EIGHT15, ATTUNE_EIGHT16, ATTUNE_EIGHT17)
 #define ATTUNE_N256 ATTUNE_WIDTH(256, 16, ATTUNE_EIGHT16, ATTUNE_EIGHT17, ATTUNE_EIGHT18)
 
-// All widths, unless a page names those it uses: all of them took a tenth of the time to compile.
+// All widths, unless a source names those it uses: all of them took a tenth of the time to compile.
 #ifndef ATTUNE_PRODUCTS
 #define ATTUNE_PRODUCTS                                                                                             \
   ATTUNE_N16 ATTUNE_N32 ATTUNE_N48 ATTUNE_N64 ATTUNE_N80 ATTUNE_N96 ATTUNE_N112 ATTUNE_N128 ATTUNE_N144 ATTUNE_N160 \

@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend import core
 
 from attune import expr
-from attune._part import Part
+from attune._component import Component
 from attune.jax._lax import TABLE, Row, captured, each, number, refuse
 
 _ARGUMENTS = {"score": ("s", "b", "h", "q", "kv"), "prob": ("p", "b", "h", "q", "kv"), "mask": ("b", "h", "q", "kv"),
@@ -23,7 +23,7 @@ _ARGUMENTS = {"score": ("s", "b", "h", "q", "kv"), "prob": ("p", "b", "h", "q", 
 
 def from_jnp(kind: str, written: Any) -> Any:
     """What was written, or the same in the language if it is a function with the arguments of jnp."""
-    if isinstance(written, (str, Part)) or not callable(written):
+    if isinstance(written, (str, Component)) or not callable(written):
         return written
     try:
         given = inspect.signature(written).parameters.values()

@@ -1,5 +1,5 @@
 # python/attune/torch/_parallel.py — context_parallel: attention over the ranks of a process group
-"""`with context_parallel(mesh, mask):` attention of a sequence whose rows are dealt to several processes."""
+"""`with context_parallel(mesh, mask):` attention of a sequence whose rows are sharded to several processes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from attune.torch._group import group_of
 from attune.torch._mod import Spelled, Texts, spelled_of
 from attune.torch._value import refuse
 
-Stretches = list[tuple[int, int]]
-_DEALS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
-_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "few": 4}
+Ranges = list[tuple[int, int]]
+_ASSIGNMENTS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
+_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "decode": 4}
 
 
 def context_parallel(mesh: Any, block_mask: Any = None, *, lengths: tuple[int, int] | None = None,
-                     deal: str = "best", travel: str = "best", heads: tuple[int, int] | None = None,
+                     assignment: str = "best", travel: str = "best", heads: tuple[int, int] | None = None,
                      sum_captured: bool = True, seconds: float = 60) -> ContextParallel:
     """Within it, flex_attention takes this rank's rows of q, k and v, and attends to those of all ranks.
 
     `mesh` is a DeviceMesh of one dimension, or a process group. Which rows a rank holds follows from `block_mask`, one
-    or several, so that all have as much work and little travels; without one, rows are dealt evenly for a causal mask.
+    or several, so that all have as much work and little travels; without one, rows are sharded evenly for a causal mask.
     `shard` takes this rank's rows of a whole tensor, `gather` brings a whole tensor together, and `positions` are what
     rotary embeddings need. Masks and mods are those of the whole sequence; `lengths` (of queries, of keys) are those of
     block_mask, or else of what is sharded first. `heads` (of queries, of keys) tells what times are predicted for.
@@ -53,15 +53,15 @@ def context_parallel(mesh: Any, block_mask: Any = None, *, lengths: tuple[int, i
     True
     >>> dist.destroy_process_group()
     """
-    return ContextParallel(mesh, block_mask, lengths, deal, travel, heads, sum_captured, seconds)
+    return ContextParallel(mesh, block_mask, lengths, assignment, travel, heads, sum_captured, seconds)
 
 
 class ContextParallel:
     """What context_parallel gives."""
 
-    def __init__(self, mesh: Any, block_mask: Any, lengths: tuple[int, int] | None, deal: str, travel: str,
+    def __init__(self, mesh: Any, block_mask: Any, lengths: tuple[int, int] | None, assignment: str, travel: str,
                  heads: tuple[int, int] | None, sum_captured: bool, seconds: float) -> None:
-        for name, given, known in (("deal", deal, _DEALS), ("travel", travel, _TRAVELS)):
+        for name, given, known in (("assignment", assignment, _ASSIGNMENTS), ("travel", travel, _TRAVELS)):
             if type(given) is not str or given not in known:
                 raise _arguments.bad(name, given, "one of " + ", ".join(known), "pass one of these")
         limit = _arguments.real("seconds", seconds)
@@ -73,18 +73,18 @@ class ContextParallel:
         if lengths is not None:
             found.add((_arguments.whole("lengths[0]", lengths[0], 1), _arguments.whole("lengths[1]", lengths[1], 1)))
         if len(found) > 1:
-            refuse("block-mask", "masks of several lengths are to share one deal",
+            refuse("block-mask", "masks of several lengths are to share one sharding",
                    "they are for " + " and ".join(f"{q} x {kv}" for q, kv in sorted(found)),
                    "make a context_parallel for each")
         self._lengths: tuple[int, int] | None = found.pop() if found else None
-        self._how = {"deal": _DEALS["zigzag" if deal == "best" and not self._masks else deal],
+        self._how = {"assignment": _ASSIGNMENTS["zigzag" if assignment == "best" and not self._masks else assignment],
                      "travel": _TRAVELS[travel]}
         self._heads, self.sum_captured = heads, sum_captured
         self._group = group_of(mesh.get_group() if hasattr(mesh, "get_group") else mesh, limit)
         self._kinds = [mesh.device_type] if hasattr(mesh, "device_type") else self._group.kinds
         self.rank, self.count = self._group.rank, self._group.count
-        self._dealt: dict[str, _core.Shares] = {}  # by the kind of device: the same deal, by other transports
-        self._plans: Kept[object, tuple[_core.Shares, object]] = Kept(64)
+        self._sharded: dict[str, _core.Sharding] = {}  # by the kind of device: the same assignment, by other transports
+        self._plans: Kept[object, tuple[_core.Sharding, object]] = Kept(64)
         self._outside: list[Any] = []
 
     # ---- the context
@@ -102,7 +102,7 @@ class ContextParallel:
     # ---- rows
 
     def shard(self, *tensors: Tensor, dim: int = -2, keys: bool = False) -> Any:
-        """This rank's rows of whole tensors: one, or a tuple of them. `keys`: as keys are dealt, where that differs.
+        """This rank's rows of whole tensors: one, or a tuple of them. `keys`: as keys are sharded, where that differs.
 
         Gradients flow back to the rows that were taken.
         """
@@ -111,7 +111,7 @@ class ContextParallel:
         rows, length = self._of(self.rank, keys, *tensors), self._length(keys)
         for t in tensors:
             if t.shape[dim] != length:
-                refuse("shares-shape", f"a tensor of {t.shape[dim]} rows is to be sharded",
+                refuse("sharding-shape", f"a tensor of {t.shape[dim]} rows is to be sharded",
                        f"{'keys' if keys else 'queries'} have {length} positions", "pass whole tensors, and their dim")
         made = [torch.cat([t.narrow(dim, begin, end - begin) for begin, end in rows] or [t.narrow(dim, 0, 0)], dim)
                 for t in tensors]
@@ -120,18 +120,18 @@ class ContextParallel:
     @torch.no_grad()
     def gather(self, *tensors: Tensor, dim: int = -2, keys: bool = False) -> Any:
         """Whole tensors, on every rank, of the rows that each rank holds; without gradients."""
-        stretches = [self._of(rank, keys) for rank in range(self.count)]
-        counts = [_rows(one) for one in stretches]
+        ranges = [self._of(rank, keys) for rank in range(self.count)]
+        counts = [_rows(one) for one in ranges]
         made = []
         for t in tensors:
             if t.shape[dim] != counts[self.rank]:
-                refuse("shares-shape", f"a tensor of {t.shape[dim]} rows is to be gathered",
+                refuse("sharding-shape", f"a tensor of {t.shape[dim]} rows is to be gathered",
                        f"this rank holds {counts[self.rank]}", "pass this rank's rows, and their dim")
             own = t.detach().movedim(dim, 0).contiguous()
             whole = own.new_empty((sum(counts), *own.shape[1:]))
             with self._or_give_up():
                 parts = self._group.gather(own, counts)
-            for part, held in zip(parts, stretches):
+            for part, held in zip(parts, ranges):
                 at = 0
                 for begin, end in held:
                     whole[begin:end] = part[at:at + end - begin]
@@ -145,7 +145,7 @@ class ContextParallel:
                          [torch.arange(0, device=device)])
 
     def explain(self) -> str:
-        """Every deal and schedule with its predicted time, and which was chosen."""
+        """Every assignment and schedule with its predicted time, and which was chosen."""
         return self._any().explain()
 
     # ---- plans
@@ -153,7 +153,7 @@ class ContextParallel:
     def whole(self, local: tuple[int, int]) -> tuple[int, int]:
         """The lengths of the whole call, of one whose tensors have these."""
         if self._lengths is None:
-            refuse("shares-shape", "the length of the whole sequence is not known",
+            refuse("sharding-shape", "the length of the whole sequence is not known",
                    f"this rank's rows are {local[0]} queries and {local[1]} keys",
                    "write context_parallel(mesh, lengths=(queries, keys)), or make q by its shard")
         return self._lengths
@@ -161,19 +161,19 @@ class ContextParallel:
     def _length(self, keys: bool) -> int:
         return self.whole((0, 0))[keys]
 
-    def _of(self, rank: int, keys: bool, *tensors: Tensor) -> Stretches:
+    def _of(self, rank: int, keys: bool, *tensors: Tensor) -> Ranges:
         return self._any(*tensors).of(rank, keys)
 
-    def _any(self, *tensors: Tensor) -> _core.Shares:
-        """The deal, the same wherever tensors are. If it is not made yet: for the group's tensors, or these."""
-        for known in self._dealt.values():
+    def _any(self, *tensors: Tensor) -> _core.Sharding:
+        """The assignment, the same wherever tensors are. If it is not made yet: for the group's tensors, or these."""
+        for known in self._sharded.values():
             return known
         first = tensors[0].device.type if tensors and len(self._kinds) > 1 else self._kinds[-1]
-        return self._deal(first)
+        return self._sharding(first)
 
-    def _deal(self, kind: str) -> _core.Shares:
+    def _sharding(self, kind: str) -> _core.Sharding:
         """Who holds which rows. Made of heads and a type that may be others than a call's: they say what is fast."""
-        if kind not in self._dealt:
+        if kind not in self._sharded:
             device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
             layers = []
             for mask in self._masks or [None]:
@@ -186,12 +186,12 @@ class ContextParallel:
             with self._or_give_up():
                 transport = self._group.transport(kind)
                 self._group.begin(kind)
-                self._dealt[kind] = _core.shares(transport, layers, self._how, None)
-        return self._dealt[kind]
+                self._sharded[kind] = _core.sharding(transport, layers, self._how, None)
+        return self._sharded[kind]
 
-    def _plan(self, spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> _core.Shares:
-        """The deal with what must travel for this mask."""
-        dealt, lengths = self._deal(q.device.type), self.whole((q.shape[-2], k.shape[-2]))
+    def _plan(self, spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> _core.Sharding:
+        """The assignment with what must travel for this mask."""
+        sharded, lengths = self._sharding(q.device.type), self.whole((q.shape[-2], k.shape[-2]))
         # The contents of what other parts of a mod read do not matter. A score of -inf is a mask.
         read = spelled.texts.mask + (spelled.texts.score if "inf" in spelled.texts.score else "")
         seen = tuple([(id(t), t._version) for name, t in zip(spelled.names, spelled.captures) if f"{name}[" in read])
@@ -201,7 +201,7 @@ class ContextParallel:
             whole = [torch.empty((), dtype=t.dtype, device="cpu").expand(*t.shape[:-2], n, t.shape[-1])
                      for t, n in zip((q, k, v), (*lengths, lengths[1]))]
             self._group.begin(q.device.type)
-            made = _core.shares(None, [_layer(spelled, handle, *whole)], None, dealt)
+            made = _core.sharding(None, [_layer(spelled, handle, *whole)], None, sharded)
             known = self._plans.put(key, (made, spelled.captures))  # tensors that are kept keep their id
         return known[0]
 
@@ -211,11 +211,11 @@ class ContextParallel:
                with_max: bool, packed: _attend.Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The attention of this rank's rows."""
         if is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
-            refuse("shares-call", "an attention over ranks is inside of torch.compile, a transform or a mode",
+            refuse("sharding-call", "an attention over ranks is inside of torch.compile, a transform or a mode",
                    "its exchanges are no part of a graph", "leave it out of the graph: torch.compiler.disable")
         captures = tuple(spelled.captures)
         if packed is not _attend.DENSE or q.dim() != 4 or not _core.plain(q, k, v, *captures):
-            refuse("shares-call", "calls over ranks take plain tensors [batch, heads, positions, width]",
+            refuse("sharding-call", "calls over ranks take plain tensors [batch, heads, positions, width]",
                    f"q is {type(q).__name__} {list(q.shape)}", "call flex_attention with this rank's rows")
         with self._or_give_up():
             call = _Shared(self, spelled, scale, q, k, v, with_max)
@@ -234,19 +234,19 @@ class ContextParallel:
 class _Shared(_attend.Call):
     """A rank's part of a call, and of its gradients."""
 
-    __slots__ = ("parallel", "shares")
+    __slots__ = ("parallel", "sharding")
 
     def __init__(self, parallel: ContextParallel, spelled: Spelled, scale: float | None, q: Tensor, k: Tensor,
                  v: Tensor, with_max: bool) -> None:
         super().__init__(spelled, spelled.ints, scale, q.dtype is torch.float64, _attend.Packed(), with_max)
         self.parallel = parallel
         try:
-            self.shares = parallel._plan(spelled, self.core, q, k, v)
+            self.sharding = parallel._plan(spelled, self.core, q, k, v)
         except Error as error:
             raise spelled.placed(error) from None
 
     def _told(self, *call: Any) -> dict[str, Any]:
-        return {**super()._told(*call), "shares": self.shares, "sum_captured": self.parallel.sum_captured}
+        return {**super()._told(*call), "sharding": self.sharding, "sum_captured": self.parallel.sum_captured}
 
     def _workspace(self, *_: Any) -> None:
         """A call over ranks has memory of its own."""
@@ -258,10 +258,10 @@ class _Shared(_attend.Call):
 
 
 def _layer(spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> Any:
-    """A call as Shares are made of it: what is captured is read on the host, now, and no more."""
+    """A call as Sharding are made of it: what is captured is read on the host, now, and no more."""
     captures = tuple([t.detach().cpu() for t in spelled.captures])
     return handle, {"q": q, "k": k, "v": v}, captures, tuple([float(n) for n in spelled.ints])
 
 
-def _rows(stretches: Stretches) -> int:
-    return sum(end - begin for begin, end in stretches)
+def _rows(ranges: Ranges) -> int:
+    return sum(end - begin for begin, end in ranges)

@@ -46,11 +46,11 @@ class GpuBuild {
                                                                  : codegen::gpu_parts(*of_, spec.scale_positive, wanted,
                                                                                       way == codegen::Way::keys);
     const bool listed = parts.facts.listed;
-    const auto add = [&](const codegen::Source& page, const std::string& what, const cuda::Binary& binary) {
-      this->add(page, what, binary);
+    const auto add = [&](const codegen::Source& source, const std::string& what, const cuda::Binary& binary) {
+      this->add(source, what, binary);
       out_.back().of = of_;
       out_.back().way = way;
-      out_.back().wide = spec.wide;
+      out_.back().offsets64 = spec.offsets64;
       out_.back().listed = listed;
     };
     const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, preference, false,
@@ -58,24 +58,24 @@ class GpuBuild {
     for (std::size_t i = 0; i < all.candidates.size(); ++i) {
       const cuda::Candidate& one = all.candidates[i];
       if (!one.binary || (i != all.chosen && one.flaw.empty())) continue;
-      const codegen::Source& page = one.page->source;
-      const std::string what = fmt::format("{} {} D={}/{} {}x{}", page.name, attune::name_of(spec.dtype), spec.d,
+      const codegen::Source& source = one.written->source;
+      const std::string what = fmt::format("{} {} D={}/{} {}x{}", source.name, attune::name_of(spec.dtype), spec.d,
                                            spec.dv, one.choice.plan.tile.m, one.choice.plan.tile.n);
-      add(page, what, *one.binary);
+      add(source, what, *one.binary);
       out_.back().choice = one.choice;
       if (i == all.chosen) continue;
       Built& facts_alone = out_.back();
       facts_alone.only_facts = true;
-      facts_alone.entry.key = Objects::key_of_facts(cuda::asked(page).content);
+      facts_alone.entry.key = Objects::key_of_facts(cuda::asked(source).content);
       facts_alone.entry.label = fmt::format("{} {}: {}", what, target_, one.flaw);
       facts_alone.entry.entry.bytes.clear();
     }
     const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
     for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
-      const codegen::Source page = cuda::companion_page(*one, parts, plan);
+      const codegen::Source source = cuda::companion_source_of(*one, parts, plan);
       // Lists of both axes are made by kernels of one name.
       const bool lists = one->args == codegen::Companion::Args::lists;
-      add(page, lists ? std::string(one->role) : page.name, compiled(page, page.name));
+      add(source, lists ? std::string(one->role) : source.name, compiled(source, source.name));
     }
   }
 
@@ -84,21 +84,21 @@ class GpuBuild {
     const codegen::KernelPlan of_call{.spec = spec};
     for (const codegen::Companion* one : codegen::companions_of_calls())
       if (one->is_needed(parts, of_call)) {
-        const codegen::Source page = one->source(parts, of_call);
-        add(page, page.name, compiled(page, page.name));
+        const codegen::Source source = one->source(parts, of_call);
+        add(source, source.name, compiled(source, source.name));
       }
   }
 
   std::vector<Built> done() { return std::move(out_); }
 
  private:
-  cuda::Binary compiled(const codegen::Source& page, const std::string& kernel) const {
-    return *cuda::binary_of(page, {.mod = &of_->mod, .kernel = kernel, .arch = arch_});
+  cuda::Binary compiled(const codegen::Source& source, const std::string& kernel) const {
+    return *cuda::binary_of(source, {.mod = &of_->mod, .kernel = kernel, .arch = arch_});
   }
-  void add(const codegen::Source& page, const std::string& what, const cuda::Binary& binary) {
-    out_.push_back(
-        built(cuda::asked(page).content, fmt::format("{} {}", what, target_), cuda::entry_of(binary, page), target_));
-    out_.back().page = page;
+  void add(const codegen::Source& source, const std::string& what, const cuda::Binary& binary) {
+    out_.push_back(built(cuda::asked(source).content, fmt::format("{} {}", what, target_),
+                         cuda::entry_of(binary, source), target_));
+    out_.back().source = source;
   }
 
   std::shared_ptr<const compiler::LoweredMod> of_;
@@ -153,7 +153,7 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
   using enum codegen::Way;
   const codegen::KernelSpec spec = spec_of(row.shape, row.target.arch.value_or(0));
   if (row.pass == "forward") {
-    if (spec.apart) add_call_job(row, of, spec, {}, jobs);
+    if (spec.per_entry) add_call_job(row, of, spec, {}, jobs);
     return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
   }
   const std::vector<codegen::Wanted> all = wanted_of(of->mod, row.shape.grads);

@@ -23,10 +23,10 @@ struct Built {
   std::string target;
   // GPU only:
   std::shared_ptr<const compiler::LoweredMod> of{};  ///< null: it holds no expression
-  std::optional<codegen::Source> page{};
+  std::optional<codegen::Source> source{};
   std::optional<codegen::KernelChoice> choice{};  ///< none: the kernel that writes lists
   codegen::Way way = codegen::Way::forward;       ///< what it is a kernel of
-  bool wide = false, listed = false;
+  bool offsets64 = false, listed = false;
   // CPU only:
   std::function<std::string(codegen::Listing*)> write{};
 };

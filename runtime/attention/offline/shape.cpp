@@ -88,11 +88,11 @@ constexpr std::array rows{
     ShapeRow{"out_dtype", "f32, f16 or bf16", "of o; as dtype if left out, and bf16 for e4m3",
              [](Shape& s, std::string_view v) { return set_dtype(s.out_dtype, v) && s.out_dtype != DType::e4m3; },
              [](const Shape& s) { return dtype_text(s.out_dtype); }, JsonForm::text, false},
-    ShapeRow{"d", "a number from 1 to 576", "width of a head, to 256 unless it is latent; 128 if left out",
-             [](Shape& s, std::string_view v) { return set_number(s.d, v, 1, codegen::latent_d); },
+    ShapeRow{"d", "a number from 1 to 576", "width of a head, to 256 unless it is MLA; 128 if left out",
+             [](Shape& s, std::string_view v) { return set_number(s.d, v, 1, codegen::mla_d); },
              [](const Shape& s) { return std::to_string(s.d); }, JsonForm::number, false},
-    ShapeRow{"dv", "a number from 1 to 576", "width of the values, to 256 unless heads are latent; as d if left out",
-             [](Shape& s, std::string_view v) { return set_number(s.dv, v, 1, codegen::latent_d); },
+    ShapeRow{"dv", "a number from 1 to 576", "width of the values, to 256 unless it is MLA; as d if left out",
+             [](Shape& s, std::string_view v) { return set_number(s.dv, v, 1, codegen::mla_d); },
              [](const Shape& s) { return number_text(s.dv); }, JsonForm::number, false},
     ShapeRow{"length", "to_1k, to_4k or longer", "of the sequences; each of them if left out",
              [](Shape& s, std::string_view v) { return (s.length = codegen::length_named(v)).has_value(); },
@@ -103,26 +103,25 @@ constexpr std::array rows{
     ShapeRow{"shared_heads", "1, 2, 4, 8, 16, 32 or 64",
              "query heads of a key head that share a tile of queries; 1 if left out",
              [](Shape& s, std::string_view v) {
-               return set_number(s.heads, v, 1, codegen::latent_rows) &&
+               return set_number(s.heads, v, 1, codegen::mla_rows) &&
                       std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
-    flag<&Shape::few>("few", "are there few queries: 16 at most, times the heads that share a tile?"),
-    flag<&Shape::apart>("apart", "have entries lengths or positions of their own, or pages?"),
-    flag<&Shape::paged>("paged", "are keys and values in pages?"),
-    flag<&Shape::narrow>("narrow", "do keys and values hold e4m3, beside queries that do not?"),
+    flag<&Shape::decode>("decode", "is it decode: 16 queries at most, times the heads that share a tile?"),
+    flag<&Shape::per_entry>("per_entry", "have entries lengths or positions of their own, or pages?"),
+    flag<&Shape::paged>("paged", "is the KV cache paged?"),
+    flag<&Shape::fp8_kv>("fp8_kv", "is the KV cache FP8 (E4M3), beside a q that is not?"),
     flag<&Shape::before>("before", "are results over other keys merged in?"),
-    flag<&Shape::pieces>("pieces", "are keys summed in pieces?"),
-    flag<&Shape::latent>("latent", "are values the first columns of the keys, of heads of 576?"),
-    ShapeRow{"page_rows", "1, 2, 4 … 64",
-             "latent, in pages: the largest power of 2 that divides a page's rows; 64 if left out",
-             [](Shape& s, std::string_view v) {
-               return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
-             },
-             [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number,
-             false},
-    flag<&Shape::pairs>("pairs", "latent: do more than 64 rows, queries times heads, share keys?"),
-    flag<&Shape::boxes>("boxes", "can the copy engine take the tensors? As for contiguous ones if left out"),
+    flag<&Shape::fixed_split>("fixed_split", "has the call a fixed split size?"),
+    flag<&Shape::mla>("mla", "are values the first columns of the keys, of heads of 576?"),
+    ShapeRow{
+        "page_rows", "1, 2, 4 … 64", "MLA, paged: the largest power of 2 that divides a page's rows; 64 if left out",
+        [](Shape& s, std::string_view v) {
+          return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
+        },
+        [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number, false},
+    flag<&Shape::two_row_blocks>("two_row_blocks", "MLA: do more than 64 rows, queries times heads, share keys?"),
+    flag<&Shape::tma>("tma", "can TMA take the tensors? As for contiguous ones if left out"),
     ShapeRow{"load", load_widths, "that rows of q, k and v may be read by; as for contiguous ones if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
              [](const Shape& s) { return number_text(s.load); }, JsonForm::number, false},
@@ -132,7 +131,7 @@ constexpr std::array rows{
     flag<&Shape::negative>("negative", "is the scale of q . k below 0?"),
     flag<&Shape::exact>("exact",
                         "functions within 2 ulp, and products of f32 as three of TF32; for f32 alone if left out"),
-    flag<&Shape::wide>("wide", "do offsets into captured tensors need more than 32 bits?"),
+    flag<&Shape::offsets64>("offsets64", "do offsets into captured tensors need more than 32 bits?"),
     ShapeRow{"kernel", "NAME:m=N,n=N,...", "a kernel besides those that are chosen",
              [](Shape& s, std::string_view v) {
                s.kernel = v;
@@ -173,24 +172,24 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.max = shape.max;
   out.packed = shape.packed;
   out.heads = static_cast<int>(shape.heads);
-  out.few = shape.few;
-  out.apart = shape.apart || shape.paged || shape.latent;
+  out.decode = shape.decode;
+  out.per_entry = shape.per_entry || shape.paged || shape.mla;
   out.paged = shape.paged;
-  out.narrow = shape.narrow;
+  out.fp8_kv = shape.fp8_kv;
   out.before = shape.before;
-  out.pieces = shape.pieces;
-  out.latent = shape.latent;
-  out.page_rows = shape.latent && shape.paged ? static_cast<int>(shape.page_rows) : 0;
-  out.pairs = shape.pairs;
+  out.fixed_split = shape.fixed_split;
+  out.mla = shape.mla;
+  out.page_rows = shape.mla && shape.paged ? static_cast<int>(shape.page_rows) : 0;
+  out.two_row_blocks = shape.two_row_blocks;
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
-             kept = out.narrow ? 1 : in;
+             kept = out.fp8_kv ? 1 : in;
   const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
   out.load = shape.load.value_or(piece_of(rows_of_in));
   out.store = shape.store.value_or(piece_of(out.dv * written));
-  out.boxes = shape.boxes.value_or(out.load == 16 && out.store == 16);
+  out.tma = shape.tma.value_or(out.load == 16 && out.store == 16);
   out.scale_positive = !shape.negative;
   out.exact = codegen::is_exact(shape.exact, out.dtype);
-  out.wide = shape.wide;
+  out.offsets64 = shape.offsets64;
   return out;
 }
 
@@ -201,22 +200,22 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.max = spec.max;
   out.packed = spec.packed;
   out.heads = spec.heads;
-  out.few = spec.few;
-  out.apart = spec.apart;
+  out.decode = spec.decode;
+  out.per_entry = spec.per_entry;
   out.paged = spec.paged;
-  out.narrow = spec.narrow;
+  out.fp8_kv = spec.fp8_kv;
   out.before = spec.before;
-  out.pieces = spec.pieces;
-  out.latent = spec.latent;
+  out.fixed_split = spec.fixed_split;
+  out.mla = spec.mla;
   if (spec.page_rows) out.page_rows = spec.page_rows;
-  out.pairs = spec.pairs;
+  out.two_row_blocks = spec.two_row_blocks;
   out.negative = !spec.scale_positive;
-  out.wide = spec.wide;
+  out.offsets64 = spec.offsets64;
   const KernelSpec usual = spec_of(out, spec.arch);
   if (usual.load != spec.load) out.load = spec.load;
   if (usual.store != spec.store) out.store = spec.store;
   if (usual.exact != spec.exact) out.exact = spec.exact;
-  if (spec_of(out, spec.arch).boxes != spec.boxes) out.boxes = spec.boxes;
+  if (spec_of(out, spec.arch).tma != spec.tma) out.tma = spec.tma;
   return out;
 }
 

@@ -18,12 +18,12 @@ struct Shape {
   std::int64_t d = 128;
   std::optional<std::int64_t> dv{};
   std::optional<codegen::Length> length{};  ///< none: kernels for each length
-  bool max = false, packed = false, negative = false, wide = false;
+  bool max = false, packed = false, negative = false, offsets64 = false;
   std::int64_t heads = 1;
-  bool few = false, apart = false, paged = false, narrow = false, before = false, pieces = false, latent = false,
-       pairs = false;
+  bool decode = false, per_entry = false, paged = false, fp8_kv = false, before = false, fixed_split = false,
+       mla = false, two_row_blocks = false;
   std::int64_t page_rows = 64;
-  std::optional<bool> boxes{}, exact{};
+  std::optional<bool> tma{}, exact{};
   std::optional<int> load{}, store{};
   std::optional<std::string> kernel{};
   std::optional<std::string> grads{};  ///< of captures: all, none, or names joined by +. Left out: both all and none

@@ -303,7 +303,7 @@ std::int64_t pause_of(double cost) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(operations / std::max(1.0, cost)));
 }
 
-TileLists Tiles::lists(const Extent& e, bool along_q, int threads, const Told& told) const {
+TileLists Tiles::lists(const Extent& e, bool along_q, int threads, const Progress& progress) const {
   TileLists out{.extent = e,
                 .by_batch = cover_.by_batch,
                 .by_head = cover_.by_head,
@@ -324,7 +324,7 @@ TileLists Tiles::lists(const Extent& e, bool along_q, int threads, const Told& t
     const std::int64_t from = count * static_cast<std::int64_t>(p) / static_cast<std::int64_t>(parts);
     std::int64_t i = from;
     std::function<void()> between;
-    if (told) between = [&] { told(static_cast<double>(i) / static_cast<double>(count)); };
+    if (progress) between = [&] { progress(static_cast<double>(i) / static_cast<double>(count)); };
     Asker asker(*this, e, 0, 0, std::move(between));
     Part& part = done[p];
     const std::int64_t to = count * static_cast<std::int64_t>(p + 1) / static_cast<std::int64_t>(parts);

@@ -67,10 +67,10 @@ class Tiles {
 
   /// Hears what share of a long task is done, about ten times a second or after each evaluation that takes longer. What
   /// it throws ends the task.
-  using Told = std::function<void(double share)>;
+  using Progress = std::function<void(double share)>;
 
-  /// `told` is for one thread.
-  TileLists lists(const Extent& e, bool along_q = false, int threads = 1, const Told& told = {}) const;
+  /// `progress` is for one thread.
+  TileLists lists(const Extent& e, bool along_q = false, int threads = 1, const Progress& progress = {}) const;
 
   /// Pairs kept over all batch entries and heads; nothing if the bands are not exact. O(batches heads queries).
   std::optional<std::int64_t> live(const Extent& e) const;

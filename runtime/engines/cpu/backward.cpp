@@ -16,18 +16,6 @@ namespace {
 
 using compiler::Problem;
 
-float dot(const float* a, const float* b, std::int64_t n) {
-  // Independent sums, which compilers keep in registers.
-  constexpr std::int64_t lanes = 16;
-  float sums[lanes] = {};
-  for (std::int64_t i = 0; i + lanes <= n; i += lanes)
-    for (std::int64_t j = 0; j < lanes; ++j) sums[j] += a[i + j] * b[i + j];
-  float sum = 0;
-  for (const float s : sums) sum += s;
-  for (std::int64_t i = n / lanes * lanes; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 /// Adds up `count` arrays that lie `apart` floats from each other, into the first.
 float* sum_up(float* first, std::int64_t count, std::int64_t size, std::int64_t apart) {
   for (std::int64_t i = 1; i < count; ++i)
@@ -176,7 +164,9 @@ class BackwardRun {
     run_tasks(pieces(count, at_once), some, means_.executor);
   }
 
-  /// Where prob is linear in p, a row's sum of p dp is its sum of p' dO . v, which is dO . O.
+  /// Where prob is linear in p, a row's sum of p dp is its sum of p' dO . v, which is dO . O. It is added up as dp is,
+  /// so that dp - delta is 0 where one key has all of a row's weight: a gradient of a slope multiplies it by a
+  /// distance.
   void find_deltas() {
     each_tile_of_rows([&](std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count, int worker) {
       const BackwardScratch& s = scratch_[static_cast<std::size_t>(worker)];
@@ -193,7 +183,9 @@ class BackwardRun {
         };
         load(o_f32_, o_, s.s);
         load(grad_o_f32_, call_.grad_o, s.dp);
-        for (std::int64_t i = 0; i < rows; ++i) into[i] = dot(s.s + i * width, s.dp + i * width, problem_.dv);
+        const codegen::RowDots dots{
+            .a = s.dp, .b = s.s, .row = width, .rows = rows, .columns = problem_.dv, .into = into};
+        state_.kit->row_dots(&dots);
       };
       each_query_run(problem_, seq, first, count, [&](std::int64_t skip, std::int64_t there, std::int64_t row) {
         for (std::int64_t r = 0; r < there; r += at_once) some(row + r, std::min(at_once, there - r), tile + skip + r);

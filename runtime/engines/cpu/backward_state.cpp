@@ -40,7 +40,7 @@ void BackwardState::store(const KVEntry& entry, std::int32_t tile, const float* 
     static const Tensor no_pages;
     const KeyRows lie(problem, no_pages, {.b = entry.b, .kv_b = entry.b, .kv_start = entry.start}, entry.head);
     for (std::int64_t at = 0; at < columns;) {
-      const KeyRows::Stretch some = lie.stretch(t, first + at, first + columns);
+      const KeyRows::Range some = lie.range(t, first + at, first + columns);
       // The sums are transposed: their rows are the tensor's columns.
       if (some.there)
         rows.store(t, {.origin = some.at.origin, .row = some.at.column, .column = some.at.row},

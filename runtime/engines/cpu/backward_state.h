@@ -12,8 +12,8 @@ struct BackwardState {
   const Backward& call;
   const compiler::Problem& problem;
   Unit unit;
-  std::shared_ptr<const Kit> kit;
-  std::shared_ptr<const BackwardKernel> kernel;
+  Held<Kit> kit;
+  Held<BackwardKernel> kernel;
   BackwardSizes sizes;
   BackwardPlan plan;
   SlotArgs slots;

@@ -21,10 +21,10 @@ class BackwardWalk {
       : state_(state), sizes_(state.sizes), task_(task), entry_(state.plan.entries()[task.entry]),
         s_(s), keys_{.s = s, .pass = pass, .gradients = gradients} {}
 
-  /// Takes tiles of keys in strips whose sums are kept side by side: each stretch of queries is prepared once per
+  /// Takes tiles of keys in strips whose sums are kept side by side: each range of queries is prepared once per
   /// strip.
   void operator()() {
-    const std::vector<Stretch> stretches = cleared_stretches();
+    const std::vector<Range> ranges = cleared_ranges();
     const std::vector<std::int32_t> tiles = state_.plan.tiles(task_);
     const auto strip = static_cast<std::size_t>(state_.strip);
     for (std::size_t i = 0; i < tiles.size(); i += strip) {
@@ -36,9 +36,9 @@ class BackwardWalk {
         }
       };
       each([&] { clear_sums(); });
-      for (const Stretch& stretch : stretches) {
-        begin(stretch);
-        each([&] { meet_stretch(); });
+      for (const Range& range : ranges) {
+        begin(range);
+        each([&] { meet_range(); });
       }
       if (keys_.pass == Pass::Gradients && state_.plan.parts() == 1)
         each([&] { state_.store(entry_, keys_.tile, keys_.dk, keys_.dv); });
@@ -47,13 +47,13 @@ class BackwardWalk {
 
  private:
   /// Neighbouring tiles of queries of one reader, as many as stay prepared.
-  struct Stretch {
+  struct Range {
     Reader reader;
     std::int32_t first, last;
   };
 
-  std::vector<Stretch> cleared_stretches() const {
-    std::vector<Stretch> out;
+  std::vector<Range> cleared_ranges() const {
+    std::vector<Range> out;
     const auto step = static_cast<std::int32_t>(state_.prepared);
     for (const Reader& reader : state_.plan.readers(task_)) {
       clear_rows(reader);
@@ -90,21 +90,21 @@ class BackwardWalk {
     if (state_.call.dv.given()) std::fill_n(keys_.dv, state_.v_sums(), 0.0f);
   }
 
-  void begin(const Stretch& stretch) {
-    if (stretch_ == &stretch) return;
-    stretch_ = &stretch;
-    keys_.first_row = first_row(stretch.reader);
+  void begin(const Range& range) {
+    if (range_ == &range) return;
+    range_ = &range;
+    keys_.first_row = first_row(range.reader);
     for (QueryTile& tile : s_.queries) tile.ready = false;
-    const Frame frame = state_.slots.frame(sequence(state_.problem, stretch.reader.b), stretch.reader.h);
+    const Frame frame = state_.slots.frame(sequence(state_.problem, range.reader.b), range.reader.h);
     state_.kernel->head_fields(&frame, s_.head);
   }
 
-  /// The current tile of keys against the current stretch.
-  void meet_stretch() {
-    const auto [b, h] = stretch_->reader;
+  /// The current tile of keys against the current range.
+  void meet_range() {
+    const auto [b, h] = range_->reader;
     const std::int32_t panel = keys_.tile * sizes_.cut.panels();
     bool packed = false;
-    for (std::int32_t t = stretch_->first; t < stretch_->last; ++t) {
+    for (std::int32_t t = range_->first; t < range_->last; ++t) {
       const auto [begin, end] = state_.visits->panels(b, h, t);
       if (panel >= end || panel + sizes_.cut.panels() <= begin) continue;
       visits_.clear();
@@ -116,7 +116,7 @@ class BackwardWalk {
       if (!any) continue;
       if (!packed) pack();
       packed = true;
-      QueryTile& queries = s_.queries[static_cast<std::size_t>(t - stretch_->first)];
+      QueryTile& queries = s_.queries[static_cast<std::size_t>(t - range_->first)];
       if (!queries.ready) prepare(t, queries);
       meet(state_, keys_, queries, visits_);
     }
@@ -147,7 +147,7 @@ class BackwardWalk {
                       entry_.head);
     bool bad = false;
     for (std::int64_t at = 0; at < rows;) {
-      const KeyRows::Stretch some = lie.stretch(t, first + at, first + rows);
+      const KeyRows::Range some = lie.range(t, first + at, first + rows);
       std::byte* into = s_.rows + at * row * sizes_.element_size();
       if (some.there)
         bad |= state_.inputs.load(t, some.at, {.rows = some.count, .columns = columns, .into = into, .row = row});
@@ -171,12 +171,12 @@ class BackwardWalk {
   }
 
   void prepare(std::int32_t t, QueryTile& tile) const {
-    const auto [b, h] = stretch_->reader;
+    const auto [b, h] = range_->reader;
     const compiler::Problem& problem = state_.problem;
     const Sequence seq = sequence(problem, b);
     static_cast<TileRows&>(tile) = tile_rows(state_.slots, sizes_.cut, seq, h, t, s_.head);
     const std::int64_t ld = field_row(sizes_.cut.tile_q);
-    state_.kernel->row_fields(&tile.frame, tile.frame.origin, static_cast<std::int32_t>(ld), tile.fields, ld);
+    state_.kernel->row_fields(&tile.frame, tile.position, static_cast<std::int32_t>(ld), tile.fields, ld);
 
     // In bf16 the scale would round q, so scores and dk are scaled instead.
     const float scale = sizes_.unit == Unit::f32 ? static_cast<float>(problem.scale) : 1;
@@ -218,7 +218,7 @@ class BackwardWalk {
   const KVEntry& entry_;
   BackwardScratch& s_;
   KeysAtHand keys_;
-  const Stretch* stretch_ = nullptr;
+  const Range* range_ = nullptr;
   std::vector<Visit> visits_;  ///< per group, for the current tile of queries
 };
 

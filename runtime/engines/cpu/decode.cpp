@@ -16,10 +16,10 @@ namespace {
 using namespace codegen;
 using compiler::Problem;
 
-constexpr Among few{.most = most_decoded};
+constexpr Among decoded{.most = most_decoded};
 /// Keys of one task. A constant, so that results do not depend on the number of threads.
 constexpr std::int32_t chunk_keys = 512;
-/// Keys whose scores are held at a time. Memory is read in longer stretches than with 128 of them, which took a fifth
+/// Keys whose scores are held at a time. Memory is read in longer ranges than with 128 of them, which took a fifth
 /// more time.
 constexpr std::int32_t tile_keys = 512;
 /// One chunk of one (batch entry, head) of keys, for all the queries of its group of heads.
@@ -40,8 +40,8 @@ struct DecodePlan {
   const Call& call;
   const Problem& problem;  ///< the call's
   KernelsFor kernels;
-  std::shared_ptr<const Kit> kit;
-  std::shared_ptr<const ForwardKernel> kernel;
+  Held<Kit> kit;
+  Held<ForwardKernel> kernel;
   Cut cut;
   DType q_elements;        ///< of q as products read it
   std::int64_t row_bytes;  ///< of the longer of a key and a value
@@ -83,7 +83,7 @@ struct DecodeMemory {
 Cut cut_for(const Problem& problem, const Kit& kit) {
   std::int32_t queries = 1;
   for (std::int64_t b = 0; b < problem.batch; ++b)
-    if (const Sequence seq = sequence(problem, b); few.has(seq))
+    if (const Sequence seq = sequence(problem, b); decoded.has(seq))
       queries = std::max(queries, static_cast<std::int32_t>(seq.q_len));
   return {.tile_q = queries, .tile_kv = tile_keys, .group = queries, .panel = 2 * kit.tiling.width};
 }
@@ -100,7 +100,7 @@ DecodePlan::DecodePlan(const Call& of, const Means& means)
   for (std::int64_t b = 0; b < p.batch; ++b) {
     firsts.push_back(static_cast<std::int64_t>(chunks.size()));
     const Sequence seq = sequence(p, b);
-    const std::int64_t count = few.has(seq) ? pieces(seq.kv_len, chunk_keys) : 0;
+    const std::int64_t count = decoded.has(seq) ? pieces(seq.kv_len, chunk_keys) : 0;
     const compiler::Held* held = p.held();
     for (std::int64_t h = held ? held->first_head : 0; h < (held ? held->last_head : p.kv_heads); ++h)
       for (std::int64_t i = 0; i < count; ++i) chunks.push_back({b, h, i});
@@ -116,7 +116,7 @@ class DecodeRun {
       : plan_(plan), call_(plan.call.forward()), problem_(plan.problem), kernel_(*plan.kernel), means_(means),
         slots_(plan.call), q_rows_(plan.kernels, Unit::f32, call_.q.dtype), results_(plan.call, plan.kernels),
         callers_(means.workspace, plan.workspace), memory_(callers_.workspace(), plan),
-        visits_(plan.call, plan.cut, means.executor, few) {}
+        visits_(plan.call, plan.cut, means.executor, decoded) {}
 
   void operator()() {
     const auto scratch = [&](int worker) -> const DecodeScratch& {
@@ -185,7 +185,7 @@ class DecodeRun {
     if (begin >= end) return;
     // Keys of a tile that no head keeps are not read: their memory may hold anything.
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
-    const EvenRows walk(problem_, KeyRows(problem_, call_.pages, seq, chunk.kv_head), s.gathered);
+    const EvenRows walk(problem_, KeyRows(problem_, call_.page_table, seq, chunk.kv_head), s.gathered);
     const std::pair<std::int64_t, std::int64_t> here{kv + begin, kv + end};
     walk.each({call_.k, problem_.d}, here, walk.at(call_.v, kv + begin), [&](const EvenRows::Some& k) {
       const Dots dots{.q = plan_.pairs() ? static_cast<const void*>(s.pairs) : s.q,
@@ -247,7 +247,7 @@ class DecodeRun {
                          .p = p,
                          .p_row = tile_keys,
                          .rows = static_cast<std::int32_t>(queries_here.rows),
-                         .q = frame.origin,
+                         .q = queries_here.position,
                          .kv = position,
                          .first = v.first,
                          .last = v.last,
@@ -274,7 +274,7 @@ class DecodeRun {
 
   void merge(std::int64_t b, std::int64_t kv_head, const DecodeScratch& s) {
     const Sequence seq = sequence(problem_, b);
-    if (!few.has(seq) || !any_query(problem_, seq, 0, seq.q_len)) return;
+    if (!decoded.has(seq) || !any_query(problem_, seq, 0, seq.q_len)) return;
     const std::int64_t count = pieces(seq.kv_len, chunk_keys),
                        first = plan_.firsts[static_cast<std::size_t>(b)] +
                                (kv_head - (problem_.held() ? problem_.held()->first_head : 0)) * count;

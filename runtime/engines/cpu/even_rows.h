@@ -38,7 +38,7 @@ class EvenRows {
 
   /// Where one key lies, or its value; null where it does not.
   const void* at(const Tensor& t, std::int64_t key) const {
-    const KeyRows::Stretch one = lie_.stretch(t, key, key + 1);
+    const KeyRows::Range one = lie_.range(t, key, key + 1);
     return one.there ? element(t, one.at.origin) : nullptr;
   }
 
@@ -52,7 +52,7 @@ class EvenRows {
     };
     for (std::int64_t key = range.first; key < range.second;) {
       const std::int64_t first = key;
-      const KeyRows::Stretch some = lie_.stretch(of.tensor, key, range.second);
+      const KeyRows::Range some = lie_.range(of.tensor, key, range.second);
       if (!scattered_ || in_place(some)) {
         key += some.count;
         const void* const data = element(of.tensor, some.at.origin);
@@ -68,13 +68,13 @@ class EvenRows {
   /// Rows that lie evenly apart, of pages say, are read in place if there are so many of them; others are copied
   /// together first, so that kernels are called for many at a time. Over ranks all are: sums are then of as many keys
   /// at a time as on one rank.
-  bool in_place(const KeyRows::Stretch& some) const {
+  bool in_place(const KeyRows::Range& some) const {
     constexpr std::int64_t least = 16;
     return some.there && some.count >= least && !held_;
   }
 
   /// Copies rows [first, last), or those before the first that are read in place; the first row that is not copied.
-  std::int64_t gather(const Of& of, KeyRows::Stretch some, std::int64_t first, std::int64_t last,
+  std::int64_t gather(const Of& of, KeyRows::Range some, std::int64_t first, std::int64_t last,
                       std::int64_t end) const {
     const auto bytes = static_cast<std::size_t>(of.width) * size_of(of.tensor.dtype);
     std::byte* into = memory_;
@@ -85,7 +85,7 @@ class EvenRows {
         some.there ? std::memcpy(into, element(of.tensor, some.at.origin + i * some.at.row), bytes)
                    : std::memset(into, 0, bytes);
       key += some.count;
-      if (key < last) some = lie_.stretch(of.tensor, key, end);
+      if (key < last) some = lie_.range(of.tensor, key, end);
     } while (key < last && !in_place(some));
     return key;
   }

@@ -98,7 +98,7 @@ Ways ways(const Call& call) {
   if (problem.q.length <= most_decoded) return {.decode = true};
   // Entries go different ways where a cache is read, most of which would be packed for a query or two, and where each
   // has to go its own. Packed sequences that bring their keys along are all packed.
-  if (problem.q.packed() == problem.kv.packed() && call.forward().piece == 0) return {.tiles = true};
+  if (problem.q.packed() == problem.kv.packed() && call.forward().fixed_split_size == 0) return {.tiles = true};
   Ways out{.tiled = {.least = most_decoded + 1}};
   for (std::int64_t b = 0; b < problem.batch; ++b)
     (out.tiled.has(sequence(problem, b)) ? out.tiles : out.decode) = true;

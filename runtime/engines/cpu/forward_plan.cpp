@@ -18,7 +18,7 @@ Cut cut_for(const codegen::Tiling& t, const Problem& problem, bool alone) {
     return count * problem.q_heads;
   };
   const std::int64_t rows = alone ? 64 : tiles_of(256) >= 128 ? 256 : tiles_of(128) >= 32 ? 128 : 64;
-  return {.tile_q = static_cast<std::int32_t>(up_to(rows, t.mr)),
+  return {.tile_q = static_cast<std::int32_t>(up_to(rows, whole_rows(t.mr))),
           .tile_kv = static_cast<std::int32_t>(up_to(256, t.nr)),
           .group = t.mr,
           .panel = t.nr};
@@ -54,7 +54,7 @@ std::vector<std::span<const KVEntry>> rounds_of(std::span<const KVEntry> entries
 ForwardPlan::ForwardPlan(const Call& of, const Means& means, const Among& some)
     : call(of), problem(of.problem), among(some), kernels(of, means), unit(unit_for(kernels.isa, of.forward().k.dtype)),
       kit(cpu::kit(kernels, unit, of.forward().k.dtype)), kernel(forward_kernel(of.mod, kernels, unit)),
-      cut(cut_for(kit->tiling, problem, of.forward().piece != 0)), qk(problem.d, kit->tiling, unit),
+      cut(cut_for(kit->tiling, problem, of.forward().fixed_split_size != 0)), qk(problem.d, kit->tiling, unit),
       pv(problem.dv, kit->tiling, unit), inputs(kit), queries(kernels, unit, of.forward().q.dtype),
       v_in_place(reads_in_place(of.forward().v, problem, pv)),
       entries(problem.batch ? kv_entries(problem, cut.tile_kv, among) : std::vector<KVEntry>()),

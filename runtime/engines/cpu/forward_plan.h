@@ -16,8 +16,8 @@ struct ForwardPlan {
   Among among;
   KernelsFor kernels;
   Unit unit;
-  std::shared_ptr<const Kit> kit;
-  std::shared_ptr<const ForwardKernel> kernel;
+  Held<Kit> kit;
+  Held<ForwardKernel> kernel;
   Cut cut;
   Widths qk, pv;
   TensorRows inputs, queries;  ///< rows of k and v, and of q, loaded as the Unit

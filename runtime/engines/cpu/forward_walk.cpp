@@ -104,7 +104,7 @@ class ForwardWalk {
                          .p = p_at(row, 0),
                          .p_row = cut_.tile_kv,
                          .rows = groups * cut_.group,
-                         .q = static_cast<std::int32_t>(tile_.frame.origin + row),
+                         .q = static_cast<std::int32_t>(tile_.position + row),
                          .kv = seq_.kv_offset + kv,
                          .first = v.first,
                          .last = v.last,

@@ -1,5 +1,4 @@
-// runtime/engines/cpu/kernels.cpp — the CPU's kernels: compiled once per instruction set and expressions, kept for the
-// process
+// runtime/engines/cpu/kernels.cpp — the CPU's kernels: compiled for an instruction set and expressions, kept by use
 #include "runtime/engines/cpu/kernels.h"
 
 #include <algorithm>
@@ -13,8 +12,9 @@
 #include "codegen/llvm.h"
 #include "runtime/engines/cpu/enter_llvm.h"
 #include "runtime/engines/cpu/host.h"
-#include "runtime/engines/told.h"
+#include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
+#include "runtime/machine/options.h"
 
 namespace attune::runtime::cpu {
 namespace {
@@ -54,7 +54,7 @@ Loaded built(Object object, const Purpose* purpose) {
   object.asked.purpose = purpose;
   const Objects::Kept kept = objects().get(
       object.asked, [&] { return object.entry(); }, &origin);
-  told_built(object.called, origin, object.asked, clock.seconds(), {.bytes = kept->bytes.size()});
+  record_built(object.called, origin, object.asked, clock.seconds(), {.bytes = kept->bytes.size()});
   dump_object(object.called, object.asked.content, [&] {
     Listing listing;
     std::string code = object.write(&listing);
@@ -65,8 +65,8 @@ Loaded built(Object object, const Purpose* purpose) {
   return Loaded(kept->bytes);
 }
 
-/// Tells which instruction set was chosen, and why no wider one.
-void tell_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit unit) {
+/// Records which instruction set was chosen, and why no wider one.
+void record_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit unit) {
   if (!wants(Fact::chosen)) return;
   watch::Chosen fact{.mod = mod.digest().hex(),
                      .target = std::string(name_of(isa)),
@@ -78,7 +78,7 @@ void tell_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit u
     fact.rejected.push_back(
         {std::string(isa_names[i]), has ? "ATTUNE_CPU asks for less" : "this CPU does not have it"});
   }
-  tell(std::move(fact));
+  record(std::move(fact));
 }
 
 /// Leaves out parts of the key that take few values.
@@ -105,7 +105,7 @@ void add_kits(std::vector<Object>& out, Isa isa) {
   if (has_bf16(isa)) out.push_back(kit_code(isa, Unit::bf16, DType::bf16));
 }
 
-/// The units of a call's products: f32 besides bf16 for few queries, and for a grad_o of another type.
+/// The units of a call's products: f32 besides bf16 for decode, and for a grad_o of another type.
 std::vector<Unit> units_of(Isa isa, DType type) {
   if (type == DType::bf16 && has_bf16(isa)) return {Unit::bf16, Unit::f32};
   return {Unit::f32};
@@ -154,6 +154,7 @@ Kit::Kit(const KernelsFor& what, Unit unit, DType type)
   find(product, code, kit_symbol::product);
   half_product = code.find<ProductFn>(kit_symbol::half_product);
   find(guarded_product, code, kit_symbol::guarded_product);
+  find(row_dots, code, kit_symbol::row_dots);
   find(load_rows, code, kit_symbol::load_rows);
   find(pack_columns, code, kit_symbol::pack_columns);
   find(pack_rows, code, kit_symbol::pack_rows);
@@ -186,25 +187,36 @@ BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, c
   sum_rows = code.find<DifferentiateFn>(mod_symbol::sum_rows);
 }
 
-std::shared_ptr<const Kit> kit(const KernelsFor& what, Unit unit, DType type) {
+namespace {
+
+/// Of forwards or backwards, as ATTUNE_LOADED has it.
+template <class T>
+Limit<T> limit() {
+  return {.count = options().loaded, .bytes = options().loaded_bytes, .bytes_of = [](const T& one) {
+            return one.code.bytes();
+          }};
+}
+
+}  // namespace
+
+Held<Kit> kit(const KernelsFor& what, Unit unit, DType type) {
   static Single<std::tuple<Isa, Unit, DType>, Kit, KeyHash> kept;
   return kept.get({what.isa, unit, type}, [&] { return std::make_shared<const Kit>(what, unit, type); });
 }
 
-std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what,
-                                                    Unit unit) {
-  static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel, KeyHash> kept;
+Held<ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what, Unit unit) {
+  static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel, KeyHash> kept(limit<ForwardKernel>());
   return kept.get({what.isa, unit, lowered.digest}, [&] {
-    tell_isa(lowered.mod, "forward", what.isa, unit);
+    record_isa(lowered.mod, "forward", what.isa, unit);
     return std::make_shared<const ForwardKernel>(lowered.mod, what, unit);
   });
 }
 
-std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const Wanted& wanted,
-                                                      const KernelsFor& what, Unit unit) {
-  static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel, KeyHash> kept;
+Held<BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const Wanted& wanted, const KernelsFor& what,
+                                     Unit unit) {
+  static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel, KeyHash> kept(limit<BackwardKernel>());
   return kept.get({what.isa, unit, lowered.digest, wanted}, [&] {
-    tell_isa(lowered.mod, "backward", what.isa, unit);
+    record_isa(lowered.mod, "backward", what.isa, unit);
     return std::make_shared<const BackwardKernel>(lowered.mod, wanted, what, unit);
   });
 }

@@ -1,5 +1,4 @@
-// runtime/engines/cpu/kernels.h — the CPU's kernels: compiled once per instruction set and expressions, kept for the
-// process
+// runtime/engines/cpu/kernels.h — the CPU's kernels: compiled for an instruction set and expressions, kept by use
 #pragma once
 
 #include <functional>
@@ -11,8 +10,9 @@
 #include "codegen/parts.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/orc.h"
-#include "runtime/engines/told.h"
+#include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
+#include "runtime/machine/cache/single.h"
 #include <attune/tensor.h>
 
 namespace attune::runtime::cpu {
@@ -36,6 +36,7 @@ struct Kit {
   codegen::ProductFn* product;
   codegen::ProductFn* half_product;  ///< null for amx
   codegen::GuardedProductFn* guarded_product;
+  codegen::RowDotsFn* row_dots;
   codegen::LoadRowsFn* load_rows;
   codegen::PackColumnsFn* pack_columns;
   codegen::PackRowsFn* pack_rows;
@@ -93,11 +94,11 @@ Object backward_code(const compiler::Mod& mod, const codegen::Wanted& wanted, Is
 std::vector<Object> forward_objects(const compiler::Mod& mod, Isa isa, DType type);
 std::vector<Object> backward_objects(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa, DType type);
 
-/// Compiled at first use, by one thread per key; different keys compile side by side.
-std::shared_ptr<const Kit> kit(const KernelsFor& what, Unit unit, DType type);
-std::shared_ptr<const ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what,
-                                                    Unit unit);
-std::shared_ptr<const BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered,
-                                                      const codegen::Wanted& wanted, const KernelsFor& what, Unit unit);
+/// Compiled at first use, by one thread per key; different keys compile side by side. Of kernels, ATTUNE_LOADED says
+/// how many stay once no call uses them.
+Held<Kit> kit(const KernelsFor& what, Unit unit, DType type);
+Held<ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what, Unit unit);
+Held<BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const codegen::Wanted& wanted,
+                                     const KernelsFor& what, Unit unit);
 
 }  // namespace attune::runtime::cpu

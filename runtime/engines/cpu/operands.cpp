@@ -42,9 +42,11 @@ codegen::Frame SlotArgs::frame(const Sequence& seq, std::int64_t h, std::int64_t
 TileRows tile_rows(const SlotArgs& slots, const Cut& cut, const Sequence& seq, std::int64_t h, std::int64_t t,
                    const std::uint32_t* head) {
   const std::int64_t first = t * cut.tile_q, rows = std::min<std::int64_t>(cut.tile_q, seq.q_len - first);
-  return {.frame = slots.frame(seq, h, first, head),
+  const std::int64_t around = rows_of_origin(cut.group);
+  return {.frame = slots.frame(seq, h, first / around * around, head),
           .first = first,
           .rows = rows,
+          .position = static_cast<std::int32_t>(seq.q_offset + first),
           .groups = static_cast<std::int32_t>(pieces(rows, cut.group))};
 }
 
@@ -57,11 +59,11 @@ Fields::Fields(Workspace& memory, const codegen::ForwardParts& parts, const Cut&
 
 void Fields::compute(const ForwardKernel& kernel, const TileRows& tile) const {
   kernel.head_fields(&tile.frame, head);
-  kernel.row_fields(&tile.frame, tile.frame.origin, static_cast<std::int32_t>(row_ld), row, row_ld);
+  kernel.row_fields(&tile.frame, tile.position, static_cast<std::int32_t>(row_ld), row, row_ld);
 }
 
 TensorRows::TensorRows(const KernelsFor& what, Unit unit, DType type)
-    : kit_(type == DType::f64 ? nullptr : kit(what, unit, type)) {}
+    : kit_(type == DType::f64 ? Held<Kit>() : kit(what, unit, type)) {}
 
 bool TensorRows::load(const Tensor& t, const MatrixLayout& at, const Into& into) const {
   if (kit_) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <numeric>
 
 #include "compiler/bind.h"
 #include "ir/eval.h"
@@ -34,7 +35,7 @@ inline MatrixLayout shifted(MatrixLayout at, std::int64_t rows) {
 class SlotArgs {
  public:
   explicit SlotArgs(const Call& call);
-  /// The frame of a tile whose first row is `first`. `head`: where the fields of the (batch entry, head) are.
+  /// The frame of rows whose origin is row `first`. `head`: where the fields of the (batch entry, head) are.
   codegen::Frame frame(const Sequence& seq, std::int64_t h, std::int64_t first = 0,
                        const std::uint32_t* head = nullptr) const;
 
@@ -61,8 +62,15 @@ struct Widths {
 struct TileRows {
   codegen::Frame frame{};
   std::int64_t first = 0, rows = 0;  ///< within the sequence
+  std::int32_t position = 0;         ///< of the first row
   std::int32_t groups = 0;
 };
+/// Tiles of queries have a multiple of so many rows, in both directions. `group`: of the call's products.
+constexpr std::int64_t whole_rows(std::int64_t group) { return std::lcm(group, std::int64_t{16}); }
+/// Rows of one origin, a multiple of those of any tile. A score that looks at positions is rounded around its row's
+/// origin: it has the same bits in both directions, whose tiles differ, so that a row's p and its delta belong
+/// together.
+constexpr std::int64_t rows_of_origin(std::int64_t group) { return up_to(256, whole_rows(group)); }
 /// The t-th tile of queries. `head`: where the fields of the (batch entry, head) are.
 TileRows tile_rows(const SlotArgs& slots, const Cut& cut, const Sequence& seq, std::int64_t h, std::int64_t t,
                    const std::uint32_t* head);
@@ -91,7 +99,7 @@ class TensorRows {
  public:
   /// Rows are read as the Unit, and written from f32.
   TensorRows(const KernelsFor& what, Unit unit, DType type);
-  explicit TensorRows(std::shared_ptr<const Kit> kit) : kit_(std::move(kit)) {}
+  explicit TensorRows(Held<Kit> kit) : kit_(std::move(kit)) {}
 
   struct Into {
     std::int64_t rows, columns;
@@ -112,7 +120,7 @@ class TensorRows {
   void store(const Tensor& t, const MatrixLayout& at, const From& from) const;
 
  private:
-  std::shared_ptr<const Kit> kit_;  ///< null for f64
+  Held<Kit> kit_;  ///< null for f64
 };
 
 }  // namespace attune::runtime::cpu

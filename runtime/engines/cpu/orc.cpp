@@ -79,7 +79,10 @@ Loaded::Jit::Jit(const std::string& object) {
   take(jit->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(llvm::StringRef(object.data(), object.size()))));
 }
 
-Loaded::Loaded(const std::string& object) {
+// LLVM's session for one object, its pages of code and constants among it: measured with 1000 masks (LLVM 19, x86-64).
+constexpr std::size_t session_bytes = 64 << 10;
+
+Loaded::Loaded(const std::string& object) : bytes_(object.size() + session_bytes) {
   enter_llvm(LlvmWork::link, [&] { jit_ = std::make_unique<Jit>(object); });
 }
 

@@ -13,6 +13,8 @@ class Loaded {
   ~Loaded();
   Loaded(Loaded&&) noexcept;
 
+  /// About what it takes while it is loaded.
+  std::size_t bytes() const { return bytes_; }
   /// Null if the object does not define it.
   template <class F>
   F* find(const char* symbol) const {
@@ -23,6 +25,7 @@ class Loaded {
   void* address(const char* symbol) const;
   struct Jit;
   std::unique_ptr<Jit> jit_;
+  std::size_t bytes_;
 };
 
 }  // namespace attune::runtime::cpu

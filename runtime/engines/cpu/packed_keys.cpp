@@ -18,7 +18,7 @@ std::uint32_t* PackedKeys::keys(const KVEntry& entry, std::int64_t key) const {
 
 PackedKeys::Values PackedKeys::values(const KVEntry& entry, std::int64_t key) const {
   if (plan_.v_in_place) {
-    const MatrixLayout at = rows_of(entry).stretch(call_.v, key, entry.length).at;
+    const MatrixLayout at = rows_of(entry).range(call_.v, key, entry.length).at;
     return {element(call_.v, at.origin), at.row, plan_.cut.panel};
   }
   return {memory_.v + tile(entry) * plan_.v_tile() + key / per_unit(plan_.unit) * plan_.cut.panel, plan_.cut.panel,
@@ -49,7 +49,7 @@ void PackedKeys::pack_panel(const KVEntry& entry, std::int64_t tile, std::int64_
   const auto load = [&](const Tensor& t, std::int64_t columns, std::int64_t row) {
     bool bad = false;
     for (std::int64_t at = 0; at < rows;) {
-      const KeyRows::Stretch some = lie.stretch(t, first + at, first + rows);
+      const KeyRows::Range some = lie.range(t, first + at, first + rows);
       std::byte* into = scratch + at * row * element_size(plan_.unit);
       if (some.there)
         bad |= plan_.inputs.load(t, some.at, {.rows = some.count, .columns = columns, .into = into, .row = row});

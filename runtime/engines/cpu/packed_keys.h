@@ -31,7 +31,7 @@ class PackedKeys {
  private:
   std::int64_t tile(const KVEntry& entry) const { return entry.first_tile - first_tile_; }
   KeyRows rows_of(const KVEntry& entry) const {
-    return {plan_.problem, call_.pages, {.b = entry.b, .kv_b = entry.b, .kv_start = entry.start}, entry.head};
+    return {plan_.problem, call_.page_table, {.b = entry.b, .kv_b = entry.b, .kv_start = entry.start}, entry.head};
   }
   std::int64_t v_panel(const KVEntry& entry) const;
   void pack_panel(const KVEntry& entry, std::int64_t tile, std::int64_t first, std::int64_t rows,

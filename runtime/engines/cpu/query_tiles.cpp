@@ -14,7 +14,7 @@ namespace {
 Cut cut_for(const compiler::Problem& p, const codegen::Tiling& t, std::int64_t step) {
   constexpr std::int64_t tile_q = 128, most_kv = 256, least_kv = 64, elements = 256 * 128;
   // Transposes take blocks of 16.
-  const std::int64_t whole = std::lcm(std::lcm<std::int64_t>(t.mr, 16), step);
+  const std::int64_t whole = std::lcm(whole_rows(t.mr), step);
   const std::int64_t tile_kv = std::clamp(elements / std::max(p.d, p.dv), least_kv, most_kv);
   const auto cut = [](std::int64_t tile, std::int64_t length, std::int64_t multiple) {
     return static_cast<std::int32_t>(up_to(std::clamp<std::int64_t>(length, 1, tile), multiple));

@@ -56,7 +56,7 @@ class Meeting {
                              .ds = element_at(s_.ds, row, 0),
                              .p_row = sizes_.score_row(),
                              .rows = static_cast<std::int32_t>(rows),
-                             .q = static_cast<std::int32_t>(queries_.frame.origin + row),
+                             .q = static_cast<std::int32_t>(queries_.position + row),
                              .kv = kv,
                              .first = v.first,
                              .last = v.last,

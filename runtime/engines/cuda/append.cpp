@@ -8,6 +8,7 @@
 #include "codegen/cuda/contract/args.cuh"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/operands.h"
 
 namespace attune::runtime::cuda {
@@ -25,7 +26,7 @@ Appended appended(const Tensor& from, const Tensor& into, const Problem& p, std:
           .from_type = stored(from.dtype),
           .into_type = stored(into.dtype),
           .width = static_cast<int>(width),
-          .piece = as_they_are ? std::max(wide, size) : 0,
+          .copy_bytes = as_they_are ? std::max(wide, size) : 0,
           .scale = scale};
 }
 
@@ -49,7 +50,7 @@ void append(const Append& call, const Problem& p, void* stream) {
                   .room = static_cast<int>(p.kv.length),
                   .starts = p.q.packed() ? static_cast<const int*>(call.cu_seqlens.data) : nullptr,
                   .kv_lens = numbers(call.kv_len),
-                  .pages = pages(call.pages, call.k)};
+                  .page_table = page_table(call.page_table, call.k)};
   Launches launches;
   launches.launch({.kernel = kernel.get(),
                    .grid = {static_cast<unsigned>(rows), 1, 1},

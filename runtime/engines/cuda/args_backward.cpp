@@ -19,7 +19,7 @@ Gradient gradient(const Tensor& t, compiler::Layout layout) {
   return t.given() ? Gradient{strided(t, layout), stored(t.dtype)} : Gradient{};
 }
 
-/// Maps of the tensors that a kernel's copy engine reads.
+/// Maps of the tensors that a kernel reads by TMA.
 void put_maps(BackwardArgs& args, const Backward& call, const std::optional<codegen::BoxRows>& boxes) {
   if (!boxes) return;
   args.q_map = boxes_of(call.q, boxes->q);
@@ -86,7 +86,7 @@ BackwardArgs BackwardRun::args_of_call(std::byte* memory, const Starts& starts) 
   args.dv = static_cast<int>(p_.dv);
   args.q_starts = starts.q;
   args.kv_starts = starts.kv;
-  args.odd = counters_.in(memory);
+  args.non_finite = counters_.in(memory);
   return args;
 }
 
@@ -99,7 +99,7 @@ void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
   args.sums = added_.in(memory);
   args.next = counters + 1;
   args.visited = counters + 2;
-  args.turns = counters + 3;
+  args.added = counters + 3;
   args.q_places = static_cast<int>(q_places());
   args.kv_places = static_cast<int>(kv_places());
   const std::int64_t apart = items_apart(tile.m, whole_.kernel->skips);

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/args_decode.cpp — what kernels get whose blocks share the keys of few queries: DecodeArgs
+// runtime/engines/cuda/args_decode.cpp — what decode kernels get, whose blocks share keys: DecodeArgs
 #include "codegen/cuda/layout/equal_parts.cuh"
 #include "runtime/engines/cuda/call.h"
 
@@ -14,7 +14,7 @@ std::int64_t decode_blocks(const ForwardRun& run) {
 void take_decode(ForwardRun& run) {
   const std::int64_t blocks = decode_blocks(run);
   take_parts(run, run.p.q.length * run.plan().tile.heads, blocks);
-  run.arrivals = run.space.take<unsigned>(run.plan().spec.pieces ? run.p.batch * run.tiles.sets : blocks);
+  run.arrivals = run.space.take<unsigned>(run.plan().spec.fixed_split ? run.p.batch * run.tiles.sets : blocks);
 }
 
 DecodeArgs decode_args(const ForwardRun& run, const Placed& at) {
@@ -39,7 +39,7 @@ DecodeArgs decode_args(const ForwardRun& run, const Placed& at) {
           .kv_starts = at.starts.kv,
           .kv_lens = numbers(call.kv_len),
           .q_offsets = numbers(call.q_offsets),
-          .pages = pages(call.pages, call.k),
+          .page_table = page_table(call.page_table, call.k),
           .tiles = run.lists.at,
           .tile_stride = run.lists.stride,
           .tile_batches = run.lists.batches,
@@ -55,13 +55,13 @@ void put_decode(ForwardRun& run, Launches& launches, const Placed& at) {
   const std::int64_t tiles = run.p.batch * run.tiles.sets, blocks = decode_blocks(run);
   const int parts = known_parts(run, tiles, blocks);
   // Two blocks that share a tile are a cluster.
-  const bool pairs = clears && parts == 2 && tile.pairs && tile.warps >= cluster_warps;
+  const bool clusters = clears && parts == 2 && tile.clusters && tile.warps >= cluster_warps;
   CoverArgs cover{};
   ClearArgs arrivals{run.arrivals.in(at.memory), static_cast<int>(run.arrivals.count)};
-  Walk walk = run.walk_of(pairs ? 2 * tiles : blocks);
-  walk.cluster = pairs ? 2 : 1;
+  Walk walk = run.walk_of(clusters ? 2 * tiles : blocks);
+  walk.cluster = clusters ? 2 : 1;
   walk.early = clears;
-  walk.shares_tiles = parts != 1 && !pairs;
+  walk.shares_tiles = parts != 1 && !clusters;
   walk.lists = &run.lists;
   walk.clear = &arrivals;
   if (run.own_lists.count > 0) {
@@ -73,7 +73,7 @@ void put_decode(ForwardRun& run, Launches& launches, const Placed& at) {
     walk.cleared_count = static_cast<std::size_t>(arrivals.count);
   }
   DecodeArgs args = decode_args(run, at);
-  args.paired = pairs;
+  args.paired = clusters;
   run.put_walk(launches, walk, args, at.memory);
 }
 

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/args_forward.cpp — what kernels get whose blocks share no keys: ForwardArgs, ApartArgs
+// runtime/engines/cuda/args_forward.cpp — what kernels get whose blocks share no keys: ForwardArgs, PerEntryArgs
 #include <limits>
 
 #include <attune/error.h>
@@ -23,24 +23,24 @@ std::int64_t forward_blocks(const ForwardRun& run) {
   return blocks;
 }
 
-// ---- values turned round
+// ---- transposed values
 
 /// Rows of a tile, 128 keys each: where it has more keys, rows of the next 128 follow.
-int turned_rows(const codegen::Tile& tile) {
+int transposed_rows(const codegen::Tile& tile) {
   return ceil_div(tile.n, codegen::gpu_element(DType::e4m3).chunk()) * tile.dv;
 }
 /// All of them; as WorkspaceLayout has it, memory may be null.
-Tensor turned(const ForwardRun& run, const std::byte* memory) {
-  const std::int64_t rows = codegen::turned_tiles(run.p, run.plan()) * turned_rows(run.plan().tile);
+Tensor transposed(const ForwardRun& run, const std::byte* memory) {
+  const std::int64_t rows = codegen::transposed_tiles(run.p, run.plan()) * transposed_rows(run.plan().tile);
   return {memory,
           DType::e4m3,
-          {codegen::turned_batch(run.p), run.p.kv_heads, rows, codegen::gpu_element(DType::e4m3).chunk()}};
+          {codegen::transposed_batch(run.p), run.p.kv_heads, rows, codegen::gpu_element(DType::e4m3).chunk()}};
 }
-TurnArgs turn_args(const ForwardRun& run, const Placed& at) {
+TransposeArgs transpose_args(const ForwardRun& run, const Placed& at) {
   return {.from = boxes_of(run.call.v, run.plan().tile.n),
-          .to = boxes_of(turned(run, run.turned.in(at.memory)), turned_rows(run.plan().tile)),
+          .to = boxes_of(transposed(run, run.transposed.in(at.memory)), transposed_rows(run.plan().tile)),
           .heads = static_cast<int>(run.p.kv_heads),
-          .tiles = static_cast<int>(codegen::turned_tiles(run.p, run.plan())),
+          .tiles = static_cast<int>(codegen::transposed_tiles(run.p, run.plan())),
           .batch = static_cast<int>(run.p.batch),
           .starts = at.starts.kv};
 }
@@ -51,8 +51,8 @@ void put_maps(ForwardArgs& args, const ForwardRun& run, const Placed& at) {
   const codegen::Tile& tile = run.plan().tile;
   args.q_map = query_boxes(run.call.q, rows->q, tile.heads, run.p.group);
   args.k_map = boxes_of(run.call.k, rows->k);
-  args.v_map = tile.turned ? boxes_of(turned(run, run.turned.in(at.memory)), turned_rows(tile))
-                           : boxes_of(run.call.v, rows->v);
+  args.v_map = tile.transposed ? boxes_of(transposed(run, run.transposed.in(at.memory)), transposed_rows(tile))
+                               : boxes_of(run.call.v, rows->v);
   args.o_map = query_boxes(run.call.o, rows->o, tile.heads, run.p.group);
 }
 
@@ -93,31 +93,31 @@ ForwardArgs forward_args(const ForwardRun& run, const Placed& at) {
 
 void take_forward(ForwardRun& run) {
   if (run.tiles.count > run.most_blocks() && run.kernel->choice.counts_tiles) run.next = run.space.take<unsigned>(1);
-  if (run.plan().tile.turned) run.turned = run.space.take<std::byte>(turned(run, nullptr).size());
+  if (run.plan().tile.transposed) run.transposed = run.space.take<std::byte>(transposed(run, nullptr).size());
 }
 
 void put_forward(ForwardRun& run, Launches& launches, const Placed& at) {
-  const bool writes_lists = run.own_lists.count > 0, turns = run.plan().tile.turned;
+  const bool writes_lists = run.own_lists.count > 0, transposes = run.plan().tile.transposed;
   unsigned* const next = run.next.in(at.memory);
   if (next && !writes_lists) launches.clear(next);
   CoverArgs cover{};
-  TurnArgs turn{};
+  TransposeArgs transpose{};
   Walk walk = run.walk_of(forward_blocks(run));
-  walk.early = (writes_lists || turns) && run.plan().kernel->waits;
+  walk.early = (writes_lists || transposes) && run.plan().kernel->waits;
   walk.lists = &run.lists;
   if (writes_lists) {
     cover = cover_arguments(run.lists, run.p, at.starts, next);
     walk.cover = &cover;
   }
-  if (turns) {
-    turn = turn_args(run, at);
-    walk.turn = &turn;
+  if (transposes) {
+    transpose = transpose_args(run, at);
+    walk.transpose = &transpose;
   }
   ForwardArgs args = forward_args(run, at);
   if (run.plan().args() == codegen::ArgsKind::forward) return run.put_walk(launches, walk, args, at.memory);
-  ApartArgs apart{args, numbers(run.call.kv_len), numbers(run.call.q_offsets), pages(run.call.pages, run.call.k),
-                  run.p.kv_offset};
-  run.put_walk(launches, walk, apart, at.memory);
+  PerEntryArgs per_entry{args, numbers(run.call.kv_len), numbers(run.call.q_offsets),
+                         page_table(run.call.page_table, run.call.k), run.p.kv_offset};
+  run.put_walk(launches, walk, per_entry, at.memory);
 }
 
 }  // namespace attune::runtime::cuda

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/args_mla.cpp — what kernels of MLA get, whose values are the first columns of keys: LatentArgs
+// runtime/engines/cuda/args_mla.cpp — what kernels of MLA get, where values are the first columns of keys: MlaArgs
 #include "codegen/ceil_div.h"
 #include "runtime/engines/cuda/call.h"
 #include "runtime/engines/cuda/maps.h"
@@ -30,7 +30,7 @@ void take_mla(ForwardRun& run) {
 void put_mla(ForwardRun& run, Launches& launches, const Placed& at) {
   const codegen::BoxRows& boxes = *run.kernel->choice.boxes;
   const std::int64_t clusters = clusters_of(run);
-  LatentArgs args{decode_args(run, at), {}, {}, run.cut.in(at.memory), static_cast<int>(run.cut.count)};
+  MlaArgs args{decode_args(run, at), {}, {}, run.cut.in(at.memory), static_cast<int>(run.cut.count)};
   args.sets = static_cast<int>(sets_of(run));
   args.sets_of_group = static_cast<int>(sets_of_group(run));
   args.q_map = query_boxes(run.call.q, boxes.q, run.plan().tile.heads, run.p.group);

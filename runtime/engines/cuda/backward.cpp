@@ -132,8 +132,8 @@ void BackwardRun::take_results() {
       rows() > 0 ? static_cast<std::int64_t>(forward_workspace(first_call(first), forward_means({}))) : 0);
 }
 
-std::vector<std::shared_ptr<const LoadedKernel>> BackwardRun::walkers() const {
-  std::vector<std::shared_ptr<const LoadedKernel>> out;
+std::vector<Held<LoadedKernel>> BackwardRun::walkers() const {
+  std::vector<Held<LoadedKernel>> out;
   for (const BackwardWalk* one : {&whole_, &queries_, &keys_})
     if (one->kernel) out.push_back(one->kernel);
   return out;
@@ -148,6 +148,8 @@ void BackwardRun::put(std::byte* memory) {
     const Forward first = forward_call(memory);
     forward(first_call(first), forward_means(room));
   }
+  for (const BackwardWalk* one : {&whole_, &queries_, &keys_})
+    if (one->kernel) one->kernel->used_on(stream);
   Launches launches;
   const Starts starts = starts_.send(launches, memory, p_, {.queries = 1}, false, call_.cu_seqlens_q,
                                      call_.cu_seqlens_kv);
@@ -245,7 +247,7 @@ void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted
     });
     if (listed)
       loads.emplace_back([&, way] {
-        binary_of(cover_page(of_.mod, spec.wide, spec.arch, codegen::cover_form(way)),
+        binary_of(cover_source_of(of_.mod, spec.offsets64, spec.arch, codegen::cover_form(way)),
                   {.mod = &of_.mod.mod, .kernel = "cover", .arch = spec.arch, .purpose = of_.purpose});
       });
   };
@@ -267,7 +269,7 @@ void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted
   const Current here(device_.index);
   std::atomic<std::size_t> next = 0;
   on_threads(std::min(loads.size(), static_cast<std::size_t>(usable_cpus())), [&] {
-    const Telling telling;
+    const Recording recording;
     const Current current(here.context());
     for (std::size_t i; (i = next++) < loads.size();) loads[i]();
   });

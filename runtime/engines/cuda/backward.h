@@ -6,15 +6,15 @@
 
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/keys.h"
+#include "runtime/engines/cuda/lists.h"
 #include "runtime/engines/cuda/starts.h"
-#include "runtime/engines/cuda/walk.h"
 #include "runtime/engines/workspace.h"
 
 namespace attune::runtime::cuda {
 
 /// One of the kernels that walk pairs, with the lists that its tiles need, and its arguments.
 struct BackwardWalk {
-  std::shared_ptr<const LoadedKernel> kernel;
+  Held<LoadedKernel> kernel;
   CoverLists lists{};
   Room<int> room{};
   BackwardArgs arguments{};
@@ -37,7 +37,7 @@ class BackwardRun {
   std::size_t bytes() const { return space_.bytes(); }
   void put(std::byte* memory);
   /// Those that walk pairs, in the order of their launches.
-  std::vector<std::shared_ptr<const LoadedKernel>> walkers() const;
+  std::vector<Held<LoadedKernel>> walkers() const;
 
  private:
   bool asks_keys() const { return call_.dk.given() || call_.dv.given() || !captured_.empty(); }
@@ -96,11 +96,12 @@ class BackwardRun {
   StartsRoom starts_;
   BackwardWalk whole_;           ///< where one kernel does all
   BackwardWalk queries_, keys_;  ///< else
-  std::shared_ptr<const Kernel> rows_kernel_, sums_kernel_;
+  Held<Kernel> rows_kernel_, sums_kernel_;
   Room<unsigned long long> sums_;  ///< of all captured tensors
   Room<float> diagonals_;          ///< sums along diagonals, where one kernel does all
   Room<float> added_;              ///< sums of dq, where one kernel does all
-  /// Of any kernel whether a result is odd; of one that does all its next item, its visits, its turns.
+  /// Of any kernel whether a result is non-finite; of one that does all its next item, its visits, its counts of added
+  /// tiles.
   Room<unsigned> counters_;
   Room<float> delta_;
   Room<std::byte> own_o_;  ///< the forward's results, where the call has none

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/cuda/lists.h"
 #include "runtime/engines/cuda/operands.h"
 #include "runtime/engines/cuda/query_tiles.h"
 #include "runtime/engines/cuda/starts.h"
-#include "runtime/engines/cuda/walk.h"
 #include "runtime/engines/workspace.h"
 
 namespace attune::runtime::cuda {
@@ -27,17 +27,17 @@ struct ForwardRun {
   const compiler::Problem& p;
   const Means& means;
   const Facts& device;
-  std::shared_ptr<const LoadedKernel> kernel;
+  Held<LoadedKernel> kernel;
   QueryTiling tiling;
   QueryTiles tiles;
   WorkspaceLayout space;
   StartsRoom starts;
   Room<unsigned> next{};  ///< the counter that tiles are taken from, where there are more of them than blocks
-  Room<std::byte> turned{};
+  Room<std::byte> transposed{};
   Room<float> parts{};  ///< of tiles that blocks share, and how many of these have written theirs
   Room<unsigned> arrivals{};
   Room<CutTile> cut{};
-  int piece = 0, pieces = 0;  ///< as Further has them
+  int split_steps = 0, splits = 0;  ///< as Further has them
   Room<int> own_lists{};
   CoverLists lists{};
   Room<std::byte> own{};  ///< of a kernel with a struct of its own
@@ -57,7 +57,7 @@ struct ForwardRun {
   template <class Args>
   void put_walk(Launches& launches, Walk& walk, Args& args, std::byte* memory) {
     if (!plan().further()) return put_walk(launches, walk, &args, sizeof args, memory);
-    Further<Args> all{args, {}, {}, {}, piece, pieces};
+    Further<Args> all{args, {}, {}, {}, split_steps, splits};
     if (call.o_before.given()) {
       all.o_before = strided(call.o_before, p.q.layout);
       all.lse_before = rows(call.lse_before, p.q.layout);
@@ -70,7 +70,12 @@ struct ForwardRun {
   void put_walk(Launches& launches, Walk& walk, void* args, std::size_t bytes, std::byte* memory);
 };
 
-/// The user's struct, as the kernel's page has it.
+/// Refuses outputs that this engine cannot write, and results to merge that it cannot read.
+void check_outputs(const Forward& call);
+/// Without a query there is nothing to compute.
+inline bool is_empty(const compiler::Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
+
+/// The user's struct, as the kernel's source has it.
 std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel);
 
 // ---- what a family of kernels needs of a call, by ArgsKind ----------------------------------------------------------

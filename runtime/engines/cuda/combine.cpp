@@ -11,16 +11,17 @@
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/source.h"
 #include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/operands.h"
 
 namespace attune::runtime::cuda {
 namespace {
 
-void put(const Facts& device, const codegen::Source& page, std::int64_t rows, void* arguments, cu::Stream stream) {
+void put(const Facts& device, const codegen::Source& source, std::int64_t rows, void* arguments, cu::Stream stream) {
   if (rows == 0) return;
   const std::int64_t blocks = ceil_div(rows, std::int64_t{rows_of_copy});
   if (blocks > std::numeric_limits<int>::max()) throw Bug("a copy has more rows than a grid");
-  const auto kernel = loaded_plain(device.index, page, device.arch(), stream);
+  const auto kernel = loaded_plain(device.index, source, device.arch(), stream);
   Launches launches;
   launches.launch({.kernel = kernel.get(),
                    .grid = {static_cast<unsigned>(blocks), 1, 1},

@@ -16,7 +16,7 @@
 
 #include "codegen/headers.h"
 #include "runtime/engines/cuda/platform.h"
-#include "runtime/engines/told.h"
+#include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
@@ -58,13 +58,13 @@ Binary read_binary(const CacheEntry& entry) {
   return out;
 }
 
-/// What memory, a bundle or the disk has for the page, or null.
+/// What memory, a bundle or the disk has for the source, or null.
 std::shared_ptr<const Binary> there(const codegen::Source& source) {
   const Objects::Kept kept = objects().find(asked(source));
   return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
 }
 
-/// What a bundle says of a page that was compiled for it, and not taken: it need not be compiled again.
+/// What a bundle says of a source that was compiled for it, and not taken: it need not be compiled again.
 std::shared_ptr<const Binary> bundled_facts(const codegen::Source& source) {
   const Objects::Kept kept = objects().facts(asked(source).content);
   return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
@@ -90,15 +90,15 @@ std::size_t best(std::span<const Candidate> all, std::optional<std::size_t> whol
   return first == all.end() ? 0 : static_cast<std::size_t>(first - all.begin());
 }
 
-std::string text_and_options(const codegen::Source& page) {
-  return fmt::format("{} {}", page.text, fmt::join(page.options, " "));
+std::string text_and_options(const codegen::Source& source) {
+  return fmt::format("{} {}", source.text, fmt::join(source.options, " "));
 }
 
 DumpOf dump_of(const KernelOf& of, std::string dump) {
   return {.mod = of.mod, .target = target_name(of.arch), .kernel = of.kernel, .all = std::move(dump)};
 }
 
-constexpr const char* page_name = "05-page.cu";
+constexpr const char* source_name = "05-source.cu";
 
 void require_compiler() {
   const Platform& on = platform();
@@ -124,15 +124,15 @@ std::string choice_file(const Considered& all) {
 }
 
 /// Compiles once more: neither PTX nor the log is kept.
-void dump_page(const KernelOf& of, const Page& page, std::string choice) {
-  dump(dump_of(of, page.dump), [&] {
-    Binary binary = platform().compile(page.source, Ptx::yes);
+void dump_source(const KernelOf& of, const KernelSource& written, std::string choice) {
+  dump(dump_of(of, written.dump), [&] {
+    Binary binary = platform().compile(written.source, Ptx::yes);
     return std::vector<DumpFile>{
         {"04-choice.txt", std::move(choice)},
-        {page_name, fmt::format("{}", page.source.text)},
+        {source_name, fmt::format("{}", written.source.text)},
         {"06-kernel.ptx", std::move(binary.ptx)},
         {"07-kernel.cubin", std::move(binary.cubin)},
-        {"08-nvrtc.log", fmt::format("{}\n{}\n", fmt::join(page.source.options, " "), binary.log)}};
+        {"08-nvrtc.log", fmt::format("{}\n{}\n", fmt::join(written.source.options, " "), binary.log)}};
   });
 }
 
@@ -172,8 +172,8 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const Ker
       },
       &origin);
   const auto binary = std::make_shared<const Binary>(read_binary(*kept));
-  told_built({of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
-             {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary)});
+  record_built({of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
+               {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary)});
   return binary;
 }
 
@@ -181,34 +181,34 @@ std::string target_name(int arch) { return fmt::format("sm_{}{}", arch, arch == 
 
 std::size_t compiled_kernels() { return compiled_so_far; }
 
-Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
+KernelSource kernel_source_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
   const bool lined = options().lineinfo, dumped = dumps();
-  // Where a dump lies depends on the page without its lines, which tell where it lies.
-  Page out;
+  // Where a dump lies depends on the source without its lines, which tell where it lies.
+  KernelSource out;
   if (dumped || !lined) out.source = codegen::kernel_source(parts, plan);
   if (dumped) out.dump = text_and_options(out.source);
   if (!lined) return out;
   std::string path = fmt::format("{}.cu", plan.kernel->name);
   if (dumped) {
     const KernelOf of{&parts.mod(), codegen::variant_of(plan).text(), plan.spec.arch};
-    path = std::filesystem::absolute(dump_folder(dump_of(of, out.dump)) / page_name).string();
+    path = std::filesystem::absolute(dump_folder(dump_of(of, out.dump)) / source_name).string();
   }
   out.source = codegen::kernel_source(parts, plan, path);
   return out;
 }
 
-codegen::Source companion_page(const codegen::Companion& companion, const codegen::GpuParts& parts,
-                               const codegen::KernelPlan& plan) {
-  codegen::Source page = companion.source(parts, plan);
+codegen::Source companion_source_of(const codegen::Companion& companion, const codegen::GpuParts& parts,
+                                    const codegen::KernelPlan& plan) {
+  codegen::Source source = companion.source(parts, plan);
   if (companion.args == codegen::Companion::Args::lists && options().lineinfo)
-    page.options.emplace_back(codegen::line_option);
-  return page;
+    source.options.emplace_back(codegen::line_option);
+  return source;
 }
 
-codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what) {
-  codegen::Source page = codegen::cover_source(lowered, wide, arch, what);
-  if (options().lineinfo) page.options.emplace_back(codegen::line_option);
-  return page;
+codegen::Source cover_source_of(const compiler::LoweredMod& lowered, bool offsets64, int arch, CoverForm what) {
+  codegen::Source source = codegen::cover_source(lowered, offsets64, arch, what);
+  if (options().lineinfo) source.options.emplace_back(codegen::line_option);
+  return source;
 }
 
 namespace {
@@ -220,10 +220,10 @@ KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::KernelChoice& 
 
 void dump_candidates(const codegen::GpuParts& parts, const Considered& all, int arch) {
   for (const Candidate& c : all.candidates)
-    if (c.binary) dump_page(kernel_of(parts, c.choice, arch), *c.page, choice_file(all));
+    if (c.binary) dump_source(kernel_of(parts, c.choice, arch), *c.written, choice_file(all));
 }
 
-void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
+void record_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
   watch::Chosen fact{.mod = mod.digest().hex(),
                      .target = target_name(arch),
                      .kernel = codegen::variant_of(all.candidates[all.chosen].choice.plan).text(),
@@ -233,7 +233,7 @@ void tell_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
     if (i != all.chosen)
       fact.rejected.push_back({codegen::variant_of(all.candidates[i].choice.plan).text(),
                                i < all.chosen ? all.candidates[i].flaw : "comes after the chosen one"});
-  tell(std::move(fact));
+  record(std::move(fact));
 }
 
 }  // namespace
@@ -247,9 +247,9 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   for (codegen::KernelChoice& choice : choices.choices) out.candidates.push_back({std::move(choice)});
 
   const auto compiled = [&](const Candidate& one) {
-    return binary_of(one.page->source, kernel_of(parts, one.choice, spec.arch, purpose));
+    return binary_of(one.written->source, kernel_of(parts, one.choice, spec.arch, purpose));
   };
-  const auto write = [&](Candidate& one) { one.page = kernel_page(parts, one.choice.plan); };
+  const auto write = [&](Candidate& one) { one.written = kernel_source_of(parts, one.choice.plan); };
   if (all) {
     std::ranges::for_each(out.candidates, write);
     // Each takes a second or two of one thread.
@@ -262,8 +262,8 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   std::optional<std::size_t> first;
   for (std::size_t i = 0; i < out.candidates.size() && (!first || all); ++i) {
     Candidate& one = out.candidates[i];
-    if (!one.page) write(one);
-    if (!all) one.binary = jit ? bundled_facts(one.page->source) : there(one.page->source);
+    if (!one.written) write(one);
+    if (!all) one.binary = jit ? bundled_facts(one.written->source) : there(one.written->source);
     if (!one.binary && (all || jit)) one.binary = compiled(one);
     one.flaw = one.binary ? flaw_of(*one.binary) : "it is in no bundle, and compiling is off";
     if (!first && will_do(one)) first = i;
@@ -272,7 +272,7 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   Candidate& taken = out.candidates[out.chosen];
   if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken);
   if (dumps()) dump_candidates(parts, out, spec.arch);
-  if (wants(Fact::chosen)) tell_chosen(parts.mod(), out, spec.arch);
+  if (wants(Fact::chosen)) record_chosen(parts.mod(), out, spec.arch);
   return out;
 }
 

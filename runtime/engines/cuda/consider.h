@@ -17,7 +17,7 @@ namespace attune::runtime::cuda {
 /// sm_90a
 std::string target_name(int arch);
 
-/// What a kernel is, besides its page: told to those that watch.
+/// What a kernel is, besides its source, as watchers hear of it.
 struct KernelOf {
   const compiler::Mod* mod;  ///< null: none; it holds no user's expressions, and no call's
   std::string kernel;        ///< and its tile
@@ -26,31 +26,31 @@ struct KernelOf {
   const Purpose* purpose = nullptr;  ///< the call that needs it; may be null
 };
 
-/// What NVRTC is asked for a page.
+/// What NVRTC is asked for a source.
 Asked asked(const codegen::Source& source);
 /// A binary as caches keep it.
 CacheEntry entry_of(const Binary& binary, const codegen::Source& source);
 
-/// What NVRTC makes of a page, once in a process; an Error if it has to compile and there is no NVRTC.
+/// What NVRTC makes of a source, once in a process; an Error if it has to compile and there is no NVRTC.
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of);
 
-/// A page as ATTUNE_LINEINFO has it, and what its dump is named by.
-struct Page {
+/// A source as ATTUNE_LINEINFO has it, and what its dump is named by.
+struct KernelSource {
   codegen::Source source;
-  std::string dump;  ///< the page and its options as they are without lines; empty unless dumps are on
+  std::string dump;  ///< the source and its options as they are without lines; empty unless dumps are on
 };
-Page kernel_page(const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
-/// The page of a companion. ATTUNE_LINEINFO concerns those alone that list tiles.
-codegen::Source companion_page(const codegen::Companion& companion, const codegen::GpuParts& parts,
-                               const codegen::KernelPlan& plan);
-codegen::Source cover_page(const compiler::LoweredMod& lowered, bool wide, int arch, CoverForm what);
+KernelSource kernel_source_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
+/// The source of a companion. ATTUNE_LINEINFO concerns those alone that list tiles.
+codegen::Source companion_source_of(const codegen::Companion& companion, const codegen::GpuParts& parts,
+                                    const codegen::KernelPlan& plan);
+codegen::Source cover_source_of(const compiler::LoweredMod& lowered, bool offsets64, int arch, CoverForm what);
 
 /// How many kernels this process has compiled so far. No call may compile one for each length of its sequences.
 std::size_t compiled_kernels();
 
 struct Candidate {
   codegen::KernelChoice choice;
-  std::optional<Page> page{};  ///< none: it came after the chosen one
+  std::optional<KernelSource> written{};  ///< none: it came after the chosen one
   /// Null: it came after the chosen one, or is nowhere while compiling is off. Without a cubin: a bundle says what
   /// became of it, and it was not taken.
   std::shared_ptr<const Binary> binary{};

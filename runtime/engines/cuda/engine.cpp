@@ -14,18 +14,6 @@ namespace {
 
 using compiler::Problem;
 
-void check_outputs(const Forward& call) {
-  require_writable("o", call.o);
-  require_f32_rows("lse", call.lse);
-  require_f32_rows("max", call.max);
-  if (call.o_before.given() && call.o_before.dtype == DType::f64)
-    throw Error("engine-type", "the CUDA engine does not read o_before as f64", {}, "it computes in f32",
-                "give it elements of f32");
-  require_f32_rows("lse_before", call.lse_before);
-}
-
-bool is_empty(const Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
-
 void check_operands(const Backward& call) {
   require_writable("dq", call.dq);
   require_writable("dk", call.dk);
@@ -43,28 +31,6 @@ void check_operands(const Backward& call) {
 }
 
 }  // namespace
-
-std::size_t forward_workspace(const Call& call, const Means& means) {
-  check_outputs(call.forward());
-  if (is_empty(call.problem)) return 0;
-  const Facts& device = facts(call.forward().q.device.index);
-  const Current current(device.index);
-  return ForwardRun(device, call, means).bytes();
-}
-
-void forward(const Call& call, const Means& means) {
-  check_outputs(call.forward());
-  if (is_empty(call.problem)) return;
-  const Facts& device = facts(call.forward().q.device.index);
-  const Current current(device.index);
-  ForwardRun run(device, call, means);
-  const std::size_t bytes = run.bytes();
-  if (means.used)
-    *means.used = {target_name(device.arch()), codegen::variant_of(run.kernel->choice.plan).text(), bytes};
-  if (!means.workspace.empty()) return run.put(checked_workspace(means.workspace, bytes).data());
-  const Pooled own(device, bytes, static_cast<cu::Stream>(means.stream));
-  run.put(own.bytes().data());
-}
 
 std::size_t cover_bytes(const Call& call, const Means& means) {
   check_outputs(call.forward());
@@ -99,6 +65,7 @@ std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& 
           : checked_workspace(means.workspace, space.bytes(), "Attention::cover_bytes for the call").data();
   made->lists.at = room.in(memory);
   CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
+  kernel->used_on(stream);
   Launches launches;
   launches.launch(cover_launch(kernel->lists()->kernel, made->lists, arguments));
   std::vector<std::byte> user = user_of(call, *kernel);

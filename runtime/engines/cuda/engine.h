@@ -46,7 +46,7 @@ void append(const Append& call, const compiler::Problem& problem, void* stream);
 /// What a kernel is chosen by, for the call.
 struct KernelWants {
   codegen::KernelSpec spec;
-  codegen::ModFacts facts;
+  Traits facts;
   codegen::CallKind kind;
   TunedKey key;
 };

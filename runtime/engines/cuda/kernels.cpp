@@ -3,12 +3,13 @@
 #include "runtime/engines/cuda/kernels.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 
 #include "runtime/engines/cuda/consider.h"
-#include "runtime/machine/cache/single.h"
+#include "runtime/machine/options.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -25,8 +26,8 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
                             d.version % 1000 / 10, nvrtc().major, nvrtc().minor),
                 "install a newer driver, or an older NVRTC");
   if (result != cu::Result::success) refuse(result, d.cuLibraryLoadData.name);
-  // Never unloaded: kernels may run for as long as the process does.
-  Kernel kernel{.registers = binary.registers, .spilled = binary.spilled};
+  Kernel kernel{
+      .registers = binary.registers, .spilled = binary.spilled, .library = library, .bytes = binary.cubin.size()};
   d.cuLibraryGetKernel(&kernel.handle, library, binary.symbol.c_str());
   cu::Device of = 0;
   d.cuDeviceGet(&of, device);
@@ -35,6 +36,15 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
   cu::Function loaded = nullptr;
   d.cuKernelGetFunction(&loaded, kernel.handle);
   return kernel;
+}
+
+/// The first kernels of a process stay.
+void let_go_later(LoadedKernel& kernel, int device) {
+  static std::atomic<std::size_t> loaded = 0;
+  if (loaded++ < options().loaded / 2) return;
+  std::vector<cu::Library> all{kernel.kernel.library};
+  for (const LoadedCompanion& one : kernel.companions) all.push_back(one.kernel.library);
+  kernel.libraries = std::make_unique<Libraries>(device, std::move(all));
 }
 
 LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
@@ -56,8 +66,8 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   }
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   Remembered found;
-  // What was measured with many queries says nothing of few.
-  if (forward && !key.preference && !key.spec.few) found = remembered(tuned_key(key, kind));
+  // What was measured for prefill says nothing of decode.
+  if (forward && !key.preference && !key.spec.decode) found = remembered(tuned_key(key, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
   Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
                             codegen::kernels(key.way), purpose);
@@ -69,9 +79,9 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   out.story = std::move(found.notes);
   const codegen::KernelPlan& plan = out.choice.plan;
   for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
-    const codegen::Source page = companion_page(*one, parts, plan);
-    const KernelOf of{.mod = &mod, .kernel = page.name, .arch = key.spec.arch, .purpose = purpose};
-    out.companions.push_back({one, load(*binary_of(page, of), key.device, 0)});
+    const codegen::Source source = companion_source_of(*one, parts, plan);
+    const KernelOf of{.mod = &mod, .kernel = source.name, .arch = key.spec.arch, .purpose = purpose};
+    out.companions.push_back({one, load(*binary_of(source, of), key.device, 0)});
   }
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
@@ -79,6 +89,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
   if (out.writes_lists()) out.cover_of = compiler::cover_of(lowered.cover);
+  let_go_later(out, key.device);
   return out;
 }
 
@@ -107,17 +118,17 @@ auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& mak
   return kept.get(key, make);
 }
 
-/// Kernels whose pages hold no user's expressions. `mod` may be null.
-std::shared_ptr<const Kernel> loaded_page(int device, const codegen::Source& page, int arch, const compiler::Mod* mod,
-                                          const Purpose* purpose) {
+/// Kernels whose sources hold no user's expressions. `mod` may be null.
+std::shared_ptr<const Kernel> loaded_source(int device, const codegen::Source& source, int arch,
+                                            const compiler::Mod* mod, const Purpose* purpose) {
   return std::make_shared<const Kernel>(
-      load(*binary_of(page, {.mod = mod, .kernel = page.name, .arch = arch, .purpose = purpose}), device, 0));
+      load(*binary_of(source, {.mod = mod, .kernel = source.name, .arch = arch, .purpose = purpose}), device, 0));
 }
 
 }  // namespace
 
-std::shared_ptr<const Kernel> loaded_rows(int device, const codegen::RowsSpec& spec, const compiler::Mod& mod,
-                                          cu::Stream stream, const Purpose* purpose) {
+Held<Kernel> loaded_rows(int device, const codegen::RowsSpec& spec, const compiler::Mod& mod, cu::Stream stream,
+                         const Purpose* purpose) {
   using Key = std::pair<int, codegen::RowsSpec>;
   struct Hash {
     std::size_t operator()(const Key& key) const {
@@ -126,24 +137,23 @@ std::shared_ptr<const Kernel> loaded_rows(int device, const codegen::RowsSpec& s
   };
   static auto& kept = *new Single<Key, Kernel, Hash>;
   return kept_or_made(kept, Key{device, spec}, stream,
-                      [&] { return loaded_page(device, codegen::rows_source(spec), spec.arch, &mod, purpose); });
+                      [&] { return loaded_source(device, codegen::rows_source(spec), spec.arch, &mod, purpose); });
 }
 
-std::shared_ptr<const Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream,
-                                          const Purpose* purpose) {
+Held<Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream, const Purpose* purpose) {
   static auto& kept = *new Single<int, Kernel>;
   return kept_or_made(kept, device, stream,
-                      [&] { return loaded_page(device, codegen::sums_source(arch), arch, &mod, purpose); });
+                      [&] { return loaded_source(device, codegen::sums_source(arch), arch, &mod, purpose); });
 }
 
-std::shared_ptr<const Kernel> loaded_append(int device, int arch, cu::Stream stream) {
+Held<Kernel> loaded_append(int device, int arch, cu::Stream stream) {
   static auto& kept = *new Single<int, Kernel>;
   return kept_or_made(
-      kept, device, stream, [&] { return loaded_page(device, codegen::append_source(arch), arch, nullptr, nullptr); },
+      kept, device, stream, [&] { return loaded_source(device, codegen::append_source(arch), arch, nullptr, nullptr); },
       "append once before the capture");
 }
 
-std::shared_ptr<const Kernel> loaded_plain(int device, const codegen::Source& page, int arch, cu::Stream stream) {
+Held<Kernel> loaded_plain(int device, const codegen::Source& source, int arch, cu::Stream stream) {
   using Key = std::pair<int, std::string>;
   struct Hash {
     std::size_t operator()(const Key& key) const {
@@ -152,7 +162,7 @@ std::shared_ptr<const Kernel> loaded_plain(int device, const codegen::Source& pa
   };
   static auto& kept = *new Single<Key, Kernel, Hash>;
   return kept_or_made(
-      kept, Key{device, page.name}, stream, [&] { return loaded_page(device, page, arch, nullptr, nullptr); },
+      kept, Key{device, source.name}, stream, [&] { return loaded_source(device, source, arch, nullptr, nullptr); },
       "make one such call before the capture");
 }
 
@@ -181,7 +191,16 @@ auto& kept_kernels() {
              17 * static_cast<std::size_t>(key.length) + 5 * static_cast<std::size_t>(key.device);
     }
   };
-  static auto& kept = *new Single<KernelKey, LoadedKernel, Hash>;
+  static auto& kept = *new Single<KernelKey, LoadedKernel, Hash>(
+      {.count = options().loaded,
+       .bytes = options().loaded_bytes,
+       .bytes_of =
+           [](const LoadedKernel& one) {
+             std::size_t bytes = one.kernel.bytes;
+             for (const LoadedCompanion& companion : one.companions) bytes += companion.kernel.bytes;
+             return bytes;
+           },
+       .may_go = [](const LoadedKernel& one) { return one.libraries && one.libraries->may_go(); }});
   return kept;
 }
 
@@ -189,10 +208,13 @@ auto& kept_kernels() {
 
 bool is_loaded(const KernelKey& key) { return kept_kernels().find(key) != nullptr; }
 
-std::shared_ptr<const LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered,
-                                                  cu::Stream stream, const Purpose* purpose) {
-  return kept_or_made(kept_kernels(), key, stream,
-                      [&] { return std::make_shared<const LoadedKernel>(made(key, lowered, purpose)); });
+Held<LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered, cu::Stream stream,
+                                 const Purpose* purpose) {
+  return kept_or_made(kept_kernels(), key, stream, [&] {
+    auto out = std::make_shared<const LoadedKernel>(made(key, lowered, purpose));
+    unload_finished(key.device, stream);
+    return out;
+  });
 }
 
 }  // namespace attune::runtime::cuda

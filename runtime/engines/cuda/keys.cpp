@@ -20,7 +20,7 @@ int page_rows(const Forward& call, const Problem& p) {
 }
 
 /// Does the call say more of its keys than its queries do?
-bool tells_apart(const Forward& call, const Problem& p) {
+bool is_per_entry(const Forward& call, const Problem& p) {
   return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
 }
 
@@ -29,37 +29,37 @@ bool tells_apart(const Forward& call, const Problem& p) {
 KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
   const Forward& call = of.forward();
   const Problem& p = of.problem;
-  const bool latent = codegen::is_latent(p.d, p.dv, compiler::values_within_keys(call.k, call.v));
+  const bool mla = codegen::is_mla(p.d, p.dv, compiler::values_within_keys(call.k, call.v));
   const Problem& whole = of.whole ? *of.whole : p;
-  // Of latent heads the copy engine moves q and k alone.
-  const bool boxes = has_boxes(call.q) && has_boxes(call.k) && (latent || (has_boxes(call.v) && has_boxes(call.o)));
-  KernelKey key{.device = device.index,
-                .spec = {.arch = device.arch(),
-                         .dtype = call.q.dtype,
-                         .out = call.o.dtype,
-                         .d = p.d,
-                         .dv = p.dv,
-                         .max = call.max.given(),
-                         .packed = p.q.packed(),
-                         .apart = tells_apart(call, p) || latent,
-                         .paged = p.kv.paged(),
-                         .narrow = call.k.dtype != call.q.dtype,
-                         .before = call.o_before.given(),
-                         .pieces = call.piece != 0,
-                         .latent = latent,
-                         .page_rows = latent ? page_rows(call, p) : 0,
-                         .pairs = latent && whole.q.length * p.group > codegen::latent_rows,
-                         .heads = latent ? codegen::latent_heads_to_share(p.group)
-                                         : codegen::heads_to_share(whole.q.length, p.group),
-                         .few = !latent && codegen::few_rows(whole.q.length, p.group),
-                         .boxes = boxes,
-                         .load = copied_bytes({&call.q, &call.k, &call.v}),
-                         .store = stored_bytes(call.o),
-                         .scale_positive = static_cast<float>(p.scale) > 0,
-                         .exact = codegen::is_exact(of.exact, call.q.dtype),
-                         .wide = codegen::reach_far(of.args.captures)},
-                .mod = of.mod.digest,
-                .length = codegen::length_of(whole.q.length, whole.kv.length)};
+  // In MLA, TMA moves q and k alone.
+  const bool tma = has_boxes(call.q) && has_boxes(call.k) && (mla || (has_boxes(call.v) && has_boxes(call.o)));
+  KernelKey key{
+      .device = device.index,
+      .spec = {.arch = device.arch(),
+               .dtype = call.q.dtype,
+               .out = call.o.dtype,
+               .d = p.d,
+               .dv = p.dv,
+               .max = call.max.given(),
+               .packed = p.q.packed(),
+               .per_entry = is_per_entry(call, p) || mla,
+               .paged = p.kv.paged(),
+               .fp8_kv = call.k.dtype != call.q.dtype,
+               .before = call.o_before.given(),
+               .fixed_split = call.fixed_split_size != 0,
+               .mla = mla,
+               .page_rows = mla ? page_rows(call, p) : 0,
+               .two_row_blocks = mla && whole.q.length * p.group > codegen::mla_rows,
+               .heads = mla ? codegen::mla_heads_to_share(p.group) : codegen::heads_to_share(whole.q.length, p.group),
+               .decode = !mla && codegen::is_decode(whole.q.length, p.group),
+               .tma = tma,
+               .load = copied_bytes({&call.q, &call.k, &call.v}),
+               .store = stored_bytes(call.o),
+               .scale_positive = static_cast<float>(p.scale) > 0,
+               .exact = codegen::is_exact(of.exact, call.q.dtype),
+               .offsets64 = codegen::reach_far(of.args.captures)},
+      .mod = of.mod.digest,
+      .length = codegen::length_of(whole.q.length, whole.kv.length)};
   if (means.preference) key.preference = *means.preference;
   return key;
 }
@@ -92,11 +92,11 @@ BackwardWants wants_of(const Facts& device, const Call& of) {
                    .d = p.d,
                    .dv = p.dv,
                    .packed = p.q.packed(),
-                   .boxes = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
+                   .tma = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
                    .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(of.exact, call.q.dtype),
-                   .wide = codegen::reach_far(of.args.captures)},
+                   .offsets64 = codegen::reach_far(of.args.captures)},
           .length = codegen::length_of(whole.q.length, whole.kv.length)};
 }
 

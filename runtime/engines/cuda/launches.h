@@ -7,15 +7,14 @@
 #include <span>
 #include <vector>
 
-#include "runtime/engines/cuda/driver.h"
+#include "codegen/companion.h"
+#include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/cover_args.cuh"
+#include "runtime/engines/cuda/kernels.h"
 
 namespace attune::runtime::cuda {
 
-/// A kernel that a device has loaded.
-struct Kernel {
-  cu::Kernel handle = nullptr;
-  int registers = 0, spilled = 0;
-};
+struct CoverLists;
 
 struct Launch {
   const Kernel* kernel = nullptr;
@@ -63,5 +62,29 @@ class Launches {
   std::size_t count_ = 0;
   std::vector<int> sent_;  ///< of the one step that sends
 };
+
+/// What a family of kernels (args_*.cpp) says of one launch and of those around it. Structs live until all is put.
+struct Walk {
+  const LoadedKernel& kernel;
+  codegen::LaunchCall call;
+  void* arguments = nullptr;
+  unsigned cluster = 1;
+  bool early = false;                 ///< starts as the launch before it drains
+  bool shares_tiles = true;           ///< blocks share tiles of queries
+  bool gives_dq = true;               ///< the gradient of q is asked for
+  const CoverLists* lists = nullptr;  ///< to be written before
+  // Structs of companions that do not get the kernel's; null: these companions are not launched.
+  CoverArgs* cover = nullptr;
+  TransposeArgs* transpose = nullptr;
+  ClearArgs* clear = nullptr;
+  // Words set to 0 right before the kernel, where no companion does.
+  unsigned* cleared = nullptr;
+  std::size_t cleared_count = 0;
+};
+
+/// The companions before it, and the kernel itself.
+void put_kernel(Launches& launches, const Walk& walk);
+/// The companions that follow, once all kernels of the call are put.
+void put_after(Launches& launches, const Walk& walk);
 
 }  // namespace attune::runtime::cuda

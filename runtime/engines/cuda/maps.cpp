@@ -1,4 +1,4 @@
-// runtime/engines/cuda/maps.cpp — tensor maps: a call's tensors as Hopper's copy engine takes them
+// runtime/engines/cuda/maps.cpp — tensor maps: a call's tensors as Hopper's TMA takes them
 #include "runtime/engines/cuda/maps.h"
 
 #include <array>
@@ -10,7 +10,7 @@
 namespace attune::runtime::cuda {
 namespace {
 
-constexpr std::int64_t grain = 16, most_stride = std::int64_t{1} << 40, most_extent = std::int64_t{1} << 32;
+constexpr std::int64_t alignment = 16, most_stride = std::int64_t{1} << 40, most_extent = std::int64_t{1} << 32;
 
 /// A packed tensor as a dense one: its sequences follow one another in one batch entry.
 Tensor dense(const Tensor& t) {
@@ -38,7 +38,7 @@ TensorMap map_of(const Tensor& t, const std::array<std::int64_t, Rank>& shape,
     steps[i] = 1;
   }
   for (std::size_t i = 0; i + 1 < Rank; ++i)  // an extent of 1 is never stepped along: its stride may be anything
-    strides[i] = shape[i + 1] == 1 ? grain : static_cast<std::uint64_t>(outer[i]) * bytes;
+    strides[i] = shape[i + 1] == 1 ? alignment : static_cast<std::uint64_t>(outer[i]) * bytes;
   TensorMap map{};
   driver().cuTensorMapEncodeTiled(&map, codegen::gpu_element(t.dtype).map, Rank, t.data, extents.data(), strides.data(),
                                   sides.data(), steps.data(), cu::Interleave::none, cu::Swizzle::b128,
@@ -50,13 +50,13 @@ TensorMap map_of(const Tensor& t, const std::array<std::int64_t, Rank>& shape,
 
 bool has_boxes(const Tensor& of) {
   const Tensor t = dense(of);
-  if (t.rank != 4 || t.strides[3] != 1 || reinterpret_cast<std::uintptr_t>(t.data) % grain != 0) return false;
+  if (t.rank != 4 || t.strides[3] != 1 || reinterpret_cast<std::uintptr_t>(t.data) % alignment != 0) return false;
   const auto bytes = static_cast<std::int64_t>(size_of(t.dtype));
   for (std::size_t i = 0; i < 4; ++i) {
     if (t.shape[i] < 1 || t.shape[i] > most_extent) return false;
     if (i == 3 || t.shape[i] == 1) continue;
     const std::int64_t stride = t.strides[i];
-    if (stride <= 0 || stride >= most_stride / bytes || stride * bytes % grain != 0) return false;
+    if (stride <= 0 || stride >= most_stride / bytes || stride * bytes % alignment != 0) return false;
   }
   return true;
 }

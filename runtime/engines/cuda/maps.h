@@ -1,4 +1,4 @@
-// runtime/engines/cuda/maps.h — tensor maps: a call's tensors as Hopper's copy engine takes them
+// runtime/engines/cuda/maps.h — tensor maps: a call's tensors as Hopper's TMA takes them
 #pragma once
 
 #include <attune/tensor.h>

@@ -48,20 +48,17 @@ void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream)
   d.cuStreamSynchronize(behind);
 }
 
-Pooled::Pooled(const Facts& device, std::size_t bytes, cu::Stream stream) : stream_(stream) {
-  if (bytes == 0) return;
+void Pooled::take(const Facts& device, std::size_t bytes) {
   if (!device.pools)
     throw Error("workspace-missing", "the call needs memory to work in", {},
                 fmt::format("it is {} bytes, and {} has no pools to take them from in the order of a stream", bytes,
                             device.name),
                 "pass that many bytes of the device as its workspace");
-  driver().cuMemAllocAsync(&at_, bytes, stream);
+  driver().cuMemAllocAsync(&at_, bytes, stream_);
   bytes_ = {reinterpret_cast<std::byte*>(at_), bytes};
 }
 
-Pooled::~Pooled() {
-  if (at_) driver().cuMemFreeAsync.raw(at_, stream_);
-}
+void Pooled::give_back() { driver().cuMemFreeAsync.raw(at_, stream_); }
 
 bool is_captured(void* stream) { return capturing(static_cast<cu::Stream>(stream)); }
 

@@ -20,13 +20,20 @@ void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream)
 /// device.
 class Pooled {
  public:
-  Pooled(const Facts& device, std::size_t bytes, cu::Stream stream);
-  ~Pooled();
+  Pooled(const Facts& device, std::size_t bytes, cu::Stream stream) : stream_(stream) {
+    if (bytes > 0) take(device, bytes);
+  }
+  ~Pooled() {
+    if (at_) give_back();
+  }
   Pooled(const Pooled&) = delete;
   Pooled& operator=(const Pooled&) = delete;
   std::span<std::byte> bytes() const { return bytes_; }
 
  private:
+  void take(const Facts& device, std::size_t bytes);
+  void give_back();
+
   cu::Stream stream_;
   cu::Address at_ = 0;
   std::span<std::byte> bytes_;

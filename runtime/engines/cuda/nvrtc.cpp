@@ -1,5 +1,4 @@
-// runtime/engines/cuda/nvrtc.cpp — NVIDIA's run-time compiler, opened by name at first use: from a page of text to a
-// cubin
+// runtime/engines/cuda/nvrtc.cpp — NVIDIA's run-time compiler, opened by name at first use: from CUDA source to a cubin
 #include "runtime/engines/cuda/nvrtc.h"
 
 #include <charconv>
@@ -126,7 +125,7 @@ int number_before(const std::string& log, std::string_view after) {
   return total;
 }
 
-/// The part of the log about one function: ptxas reports all functions of a page, also those that few calls reach.
+/// The part of the log about one function: ptxas reports all functions of a source, also those that few calls reach.
 std::string part_of(const std::string& log, std::string_view symbol) {
   constexpr std::string_view begins = "Function properties for ";
   const std::size_t at = log.find(fmt::format("{}{}\n", begins, symbol));
@@ -184,7 +183,7 @@ Binary compile(const codegen::Source& source, Ptx ptx) {
   must(api.nvrtcGetProgramLog(program.get(), binary.log.data()), "nvrtcGetProgramLog");
   while (binary.log.ends_with('\0')) binary.log.pop_back();
   if (result != 0)
-    throw Bug(fmt::format("NVRTC {}.{} refuses a page ({}):\n{}\n{}\n{}\n", nvrtc().major, nvrtc().minor,
+    throw Bug(fmt::format("NVRTC {}.{} refuses a source ({}):\n{}\n{}\n{}\n", nvrtc().major, nvrtc().minor,
                           api.nvrtcGetErrorString(result), binary.log, fmt::join(source.options, " "), source.text));
 
   const char* symbol = nullptr;

@@ -1,5 +1,4 @@
-// runtime/engines/cuda/nvrtc.h — NVIDIA's run-time compiler, opened by name at first use: from a page of text to a
-// cubin
+// runtime/engines/cuda/nvrtc.h — NVIDIA's run-time compiler, opened by name at first use: from CUDA source to a cubin
 #pragma once
 
 #include <cstdint>
@@ -31,7 +30,7 @@ struct Nvrtc {
 };
 const Nvrtc& nvrtc();
 
-/// Throws a Bug if there is no NVRTC (ask nvrtc() first), and a Bug with the log and the page if NVRTC refuses it.
+/// Throws a Bug if there is no NVRTC (ask nvrtc() first), and a Bug with the log and the source if NVRTC refuses it.
 enum class Ptx : std::uint8_t { no, yes };
 Binary compile(const codegen::Source& source, Ptx ptx = Ptx::no);
 

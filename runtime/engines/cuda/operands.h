@@ -1,6 +1,8 @@
 // runtime/engines/cuda/operands.h — a call's tensors as kernels take them: strides, rows, and how wide copies may be
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 
 #include "codegen/cuda/contract/args.cuh"
@@ -21,8 +23,8 @@ inline Stored stored(DType type) {
 inline Numbers numbers(const Tensor& t) {
   return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0]} : Numbers{};
 }
-/// A table of pages of a pool such as k; empty where the tensor was not given.
-inline Pages pages(const Tensor& t, const Tensor& pool) {
+/// The page table of a pool such as k; empty where the tensor was not given.
+inline PageTable page_table(const Tensor& t, const Tensor& pool) {
   if (!t.given()) return {};
   return {.at = static_cast<const int*>(t.data),
           .entry = t.strides[0],
@@ -47,12 +49,33 @@ inline Rows rows(const Tensor& t, compiler::Layout layout) {
 
 /// The widest copy, in bytes, that every row of these tensors allows: 16, 8 or 4, or 0 where elements have to be copied
 /// one by one.
-int copied_bytes(std::initializer_list<const Tensor*> tensors);
+inline int copied_bytes(std::initializer_list<const Tensor*> tensors) {
+  std::uint64_t bits = 16;
+  for (const Tensor* t : tensors) {
+    const auto last = static_cast<std::size_t>(t->rank) - 1;
+    if (t->shape[last] > 1 && t->strides[last] != 1) return 0;
+    bits |= reinterpret_cast<std::uintptr_t>(t->data);
+    for (std::size_t i = 0; i < last; ++i)
+      if (t->shape[i] > 1) bits |= static_cast<std::uint64_t>(t->strides[i]) * size_of(t->dtype);
+  }
+  const auto most = static_cast<int>(bits & -bits);
+  return most >= 4 ? most : 0;
+}
 /// The same where such copies must also divide a row.
-int stored_bytes(const Tensor& t);
+inline int stored_bytes(const Tensor& t) {
+  const auto row = static_cast<int>(t.shape[static_cast<std::size_t>(t.rank) - 1]) * static_cast<int>(size_of(t.dtype));
+  const int most = std::min(copied_bytes({&t}), row & -row);
+  return most >= 4 ? most : 0;
+}
 
 /// Refuses an output that this engine cannot write: tensors of f64, and rows (lse, max) that are not f32.
-void require_writable(const char* name, const Tensor& t);
-void require_f32_rows(const char* name, const Tensor& t);
+[[noreturn]] void refuse_f64(const char* name);
+[[noreturn]] void refuse_rows(const char* name, const Tensor& t);
+inline void require_writable(const char* name, const Tensor& t) {
+  if (t.dtype == DType::f64) refuse_f64(name);
+}
+inline void require_f32_rows(const char* name, const Tensor& t) {
+  if (t.given() && t.dtype != DType::f32) refuse_rows(name, t);
+}
 
 }  // namespace attune::runtime::cuda

@@ -13,25 +13,21 @@ namespace attune::runtime::cuda {
 
 using compiler::Problem;
 
-StartsRoom::StartsRoom(WorkspaceLayout& space, const Problem& p, const QueryTiles& tiles) {
-  if (!p.q.packed() || p.q.starts_on_device()) return;
+void StartsRoom::take(WorkspaceLayout& space, const Problem& p, const QueryTiles& tiles) {
   const std::int64_t count = 2 * (p.batch + 1), order = tiles.ordered ? 2 * tiles.order : 0;
   // One copy sends both, so the order lies right behind the starts.
   starts_ = space.take<int>(count + order);
   order_ = {starts_.offset + static_cast<std::size_t>(count) * sizeof(int), order};
 }
 
-void StartsRoom::require_no_capture(cu::Stream stream) const {
-  if (starts_.count > 0 && capturing(stream))
-    throw Error("stream-capture", "a packed call whose starts are on the host cannot be captured into a graph", {},
-                "the graph would not have them any more when it runs",
-                "pass cu_seqlens where q is, with .max_q_len and .max_kv_len; or call it without a graph");
+void StartsRoom::refuse_capture() {
+  throw Error("stream-capture", "a packed call whose starts are on the host cannot be captured into a graph", {},
+              "the graph would not have them any more when it runs",
+              "pass cu_seqlens where q is, with .max_q_len and .max_kv_len; or call it without a graph");
 }
 
-Starts StartsRoom::send(Launches& launches, std::byte* memory, const Problem& p, const QueryTiling& tiling, bool masked,
-                        const Tensor& cu_q, const Tensor& cu_kv) const {
-  if (!p.q.packed()) return {};
-  if (starts_.count == 0) return {static_cast<const int*>(cu_q.data), static_cast<const int*>(cu_kv.data), nullptr};
+Starts StartsRoom::send_known(Launches& launches, std::byte* memory, const Problem& p, const QueryTiling& tiling,
+                              bool masked) const {
   std::vector<int> sent(p.q.starts.begin(), p.q.starts.end());
   sent.insert(sent.end(), p.kv.starts.begin(), p.kv.starts.end());
   if (order_.count > 0) {

@@ -15,15 +15,28 @@ struct Starts {
 /// Room for starts that the host knows, and for the order of tiles that follows from them.
 class StartsRoom {
  public:
-  StartsRoom(WorkspaceLayout& space, const compiler::Problem& p, const QueryTiles& tiles);
+  StartsRoom(WorkspaceLayout& space, const compiler::Problem& p, const QueryTiles& tiles) {
+    if (p.q.packed() && !p.q.starts_on_device()) take(space, p, tiles);
+  }
 
   /// Refuses to send into a graph, which would not keep what was sent.
-  void require_no_capture(cu::Stream stream) const;
+  void require_no_capture(cu::Stream stream) const {
+    if (starts_.count > 0 && capturing(stream)) refuse_capture();
+  }
   /// The starts as kernels get them; what the host knows is sent first. `masked`: the mask may remove pairs.
   Starts send(Launches& launches, std::byte* memory, const compiler::Problem& p, const QueryTiling& tiling, bool masked,
-              const Tensor& cu_q, const Tensor& cu_kv) const;
+              const Tensor& cu_q, const Tensor& cu_kv) const {
+    if (!p.q.packed()) return {};
+    if (starts_.count == 0) return {static_cast<const int*>(cu_q.data), static_cast<const int*>(cu_kv.data), nullptr};
+    return send_known(launches, memory, p, tiling, masked);
+  }
 
  private:
+  void take(WorkspaceLayout& space, const compiler::Problem& p, const QueryTiles& tiles);
+  [[noreturn]] static void refuse_capture();
+  Starts send_known(Launches& launches, std::byte* memory, const compiler::Problem& p, const QueryTiling& tiling,
+                    bool masked) const;
+
   Room<int> starts_, order_;
 };
 

@@ -181,6 +181,11 @@ Result cuStreamQuery(cu::Stream) { return Result::success; }
 Result cuStreamIsCapturing(cu::Stream stream, cu::Capture* status) {
   return give(status, of(stream).capturing ? cu::Capture::active : cu::Capture::none);
 }
+/// Work is done when it is put on a stream: one that gets the place of another is as good.
+Result cuStreamGetId(cu::Stream stream, unsigned long long* id) {
+  return give(id, static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(stream)));
+}
+Result cuThreadExchangeStreamCaptureMode(cu::CaptureMode*) { return Result::success; }
 Result cuStreamBeginCapture(cu::Stream stream, cu::CaptureMode) {
   of(stream) = {.capturing = true};
   return Result::success;

@@ -34,7 +34,7 @@ struct AsyncCopy {
   bool arrived = false;
 };
 
-/// What the copy engine takes from shared memory for a thread: a box, or bytes in a row.
+/// What TMA takes from shared memory for a thread: a box, or bytes in a row.
 struct Store {
   std::optional<Box> box{};
   std::array<std::byte, 128> map{};  ///< of the box

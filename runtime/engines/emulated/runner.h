@@ -99,7 +99,7 @@ inline void hear(Lane& lane, const Known& known) {
 void require_none(Runner& runner, const Conflict& conflict, Site at);
 // products.cpp
 void fill_in_products(Machine& machine);
-// copy_engine.cpp
+// tma.cpp
 void fill_in_copies(Machine& machine);
 void arrive(Runner& runner, Block& block, const Load& load);
 void require_stores_read(Runner& runner, Lane& lane);

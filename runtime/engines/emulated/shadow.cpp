@@ -57,7 +57,7 @@ Conflict Shadow::write(unsigned at, unsigned bytes, Toucher by, const Known& kno
     if (cell.copies > 0)
       return {"it writes where a copy is under way, which was asked for by", cell.writer, sites_[cell.write_site]};
     if (cell.stores > 0)
-      return {"it overwrites what the copy engine still reads, as it was told by", cell.reader, sites_[cell.read_site]};
+      return {"it overwrites what TMA still reads, as it was told by", cell.reader, sites_[cell.read_site]};
     cell.spoiled = cell.products > 0;
     if (const Conflict out = against_write(cell, by, known, "it writes where another thread may write too,"); out.what)
       return out;

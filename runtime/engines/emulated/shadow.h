@@ -17,9 +17,9 @@ namespace attune::runtime::emulated {
 
 using attune::emulated::Site;
 
-/// How far each warp's clock is known to have gone, and behind them that of the copy engine.
+/// How far each warp's clock is known to have gone, and behind them that of TMA.
 struct Known {
-  static constexpr std::size_t most_warps = 32, copy_engine = most_warps;
+  static constexpr std::size_t most_warps = 32, tma = most_warps;
   std::array<std::uint32_t, most_warps + 1> clock{};
 
   void hear(const Known& other) {
@@ -55,7 +55,7 @@ class Shadow {
   Conflict begin_copy(unsigned at, unsigned bytes, Toucher by, const Known& known, Site site);
   void end_copy(unsigned at, unsigned bytes);
 
-  /// A read of the copy engine, from when it is asked for until it is waited for.
+  /// A read of TMA, from when it is asked for until it is waited for.
   Conflict begin_store(unsigned at, unsigned bytes, Toucher by, const Known& known, Site site);
   void end_store(unsigned at, unsigned bytes);
   /// The same of a product. Kernels issue products whose results they do not use, of anything: what is wrong with their

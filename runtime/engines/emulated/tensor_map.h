@@ -1,4 +1,4 @@
-// runtime/engines/emulated/tensor_map.h — a tensor map as the emulated driver writes it, for the emulated copy engine
+// runtime/engines/emulated/tensor_map.h — a tensor map as the emulated driver writes it, for the emulated TMA
 #pragma once
 
 #include <array>

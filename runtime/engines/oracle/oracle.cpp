@@ -27,14 +27,14 @@ struct OracleRows::Head {
     if (b == batch && h == head) return;
     seq = sequence(problem, batch);
     const auto all = [&](const Tensor& t, std::int64_t width) {
-      const KeyRows keys(problem, call.pages, seq, head / problem.group);
+      const KeyRows keys(problem, call.page_table, seq, head / problem.group);
       std::vector<double> out(static_cast<std::size_t>(seq.kv_len * width));
       for (std::int64_t kv = 0; kv < seq.kv_len;) {
-        const KeyRows::Stretch stretch = keys.stretch(t, kv, seq.kv_len);
-        const std::vector<double> some = stretch.there ? HeadMatrix{&t, stretch.at}.all(stretch.count, width)
-                                                       : std::vector<double>();
+        const KeyRows::Range range = keys.range(t, kv, seq.kv_len);
+        const std::vector<double> some = range.there ? HeadMatrix{&t, range.at}.all(range.count, width)
+                                                     : std::vector<double>();
         std::ranges::copy(some, out.begin() + kv * width);
-        kv += stretch.count;
+        kv += range.count;
       }
       return out;
     };

@@ -92,17 +92,18 @@ void refuse_missing_pages(const Call& call) {
   if (!problem.kv.paged()) return;
   const Forward& asked = call.forward();
   OracleRows rows(call);
-  const std::int64_t page = problem.apart->page, all = std::min(asked.k.shape[0], asked.v.shape[0]);
+  const std::int64_t page_size = problem.per_entry->page_size, all = std::min(asked.k.shape[0], asked.v.shape[0]);
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const Sequence seq = sequence(problem, b);
     for (std::int64_t h = 0; h < problem.q_heads; ++h)
       for (std::int64_t i = 0; i < seq.q_len; ++i)
         for (const OracleRow::Pair& kept : rows.row(b, h, i).kept) {
-          const std::int64_t at = kept.kv / page;
-          const std::int32_t number = static_cast<const std::int32_t*>(asked.pages.data)[offset(asked.pages, b, at)];
+          const std::int64_t at = kept.kv / page_size;
+          const std::int32_t number = static_cast<const std::int32_t*>(
+              asked.page_table.data)[offset(asked.page_table, b, at)];
           if (number >= 0 && number < all) continue;
           throw Error(
-              "pages", fmt::format("pages[{}, {}] is no page", b, at), {},
+              "page-table", fmt::format("page_table[{}, {}] is no page", b, at), {},
               fmt::format("it is {}, a query needs key {} there, and the pool has {} pages", number, kept.kv, all),
               "give each key that a query needs a page of the pool");
         }

@@ -290,7 +290,7 @@ class VerifyBackward {
       if (dk || dv) keys(at, walk, dk, dv);
     }
     if (left_out)
-      note(watch::Noted::Of::verify,
+      note(watch::Notice::Of::verify,
            knows_lse() ? "dk is not verified: with this prob mod it takes all pairs of a head"
                        : "dk and dv are not verified: without o and lse they take all pairs of a head");
   }

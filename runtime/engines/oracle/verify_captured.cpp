@@ -35,7 +35,7 @@ class VerifyCaptured {
       pairs += static_cast<double>(p_.q_heads * seq.q_len) * static_cast<double>(seq.kv_len);
     }
     if (pairs > most_pairs)
-      return note(watch::Noted::Of::verify, "gradients of captured tensors are not verified: they take all pairs");
+      return note(watch::Notice::Of::verify, "gradients of captured tensors are not verified: they take all pairs");
     Backward call = call_;
     call.dq = call.dk = call.dv = {};
     const std::vector<CapturedSum> exact = gradients(call);

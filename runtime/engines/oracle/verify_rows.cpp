@@ -133,10 +133,10 @@ namespace {
 
 /// Positions and lengths, where entries may differ.
 std::string told_apart(const compiler::Problem& p) {
-  std::string out = p.has_q_offsets() ? fmt::format(" q_offsets={}", fmt::join(p.apart->q_offsets, ","))
+  std::string out = p.has_q_offsets() ? fmt::format(" q_offsets={}", fmt::join(p.per_entry->q_offsets, ","))
                                       : fmt::format(" q_offset={}", p.q_offset);
   if (p.kv_offset) out += fmt::format(" kv_offset={}", p.kv_offset);
-  if (p.has_kv_lens()) out += fmt::format(" kv_len={}", fmt::join(p.apart->kv_lens, ","));
+  if (p.has_kv_lens()) out += fmt::format(" kv_len={}", fmt::join(p.per_entry->kv_lens, ","));
   return out;
 }
 

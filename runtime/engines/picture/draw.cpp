@@ -177,7 +177,7 @@ Numbers numbers(const compiler::LoweredMod& lowered, const compiler::Args& args,
 }
 
 std::vector<char> kept_pairs(const compiler::LoweredMod& lowered, const compiler::Args& args, const Extent& e,
-                             std::int32_t b, std::int32_t h, const Tiles::Told& told) {
+                             std::int32_t b, std::int32_t h, const Tiles::Progress& progress) {
   const ir::ReadCapture read = reader(args.captures);
   const ir::Program program(lowered.cover.mask);
   ir::Program::Memory memory;
@@ -192,7 +192,8 @@ std::vector<char> kept_pairs(const compiler::LoweredMod& lowered, const compiler
     for (env.kv = 0; env.kv < e.kv_len; ++env.kv) {
       program.run(env, memory);
       pairs.push_back(program.result(0, memory) != 0);
-      if (told && std::ssize(pairs) % pause == 0) told(static_cast<double>(pairs.size()) / static_cast<double>(all));
+      if (progress && std::ssize(pairs) % pause == 0)
+        progress(static_cast<double>(pairs.size()) / static_cast<double>(all));
     }
   return pairs;
 }

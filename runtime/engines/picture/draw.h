@@ -46,7 +46,7 @@ Numbers numbers(const compiler::LoweredMod& lowered, const compiler::Args& args,
 inline constexpr std::int32_t most_pairs_across = 512;
 /// For every pair of one batch entry and head, row by row, whether the mask keeps it.
 std::vector<char> kept_pairs(const compiler::LoweredMod& lowered, const compiler::Args& args, const Extent& e,
-                             std::int32_t b, std::int32_t h, const Tiles::Told& told = {});
+                             std::int32_t b, std::int32_t h, const Tiles::Progress& progress = {});
 
 /// What is known of a mask at real sizes.
 struct Kept {

@@ -39,9 +39,9 @@ Objects::Kept Objects::get(const Asked& asked, const std::function<CacheEntry()>
     refuse_to_compile(asked.purpose);
   };
   for (;;) try {
-      Kept out = kept_.get(key.hex(), make);
+      Kept out = kept_.get(key.hex(), make).shared();
       if (origin) *origin = from;
-      tell_notes();
+      record_notes();
       return out;
     } catch (const NotThere&) {
       // The lookup this thread waited for was another thread's find(), which does not build: try again.
@@ -51,11 +51,14 @@ Objects::Kept Objects::get(const Asked& asked, const std::function<CacheEntry()>
 Objects::Kept Objects::find(const Asked& asked) {
   const CacheKey key = cache_key(asked.content);
   try {
-    return kept_.get(key.hex(), [&]() -> Kept {
-      if (Kept found = bundled(key)) return found;
-      if (Kept found = on_disk(asked)) return found;
-      throw NotThere{};
-    });
+    return kept_
+        .get(key.hex(),
+             [&]() -> Kept {
+               if (Kept found = bundled(key)) return found;
+               if (Kept found = on_disk(asked)) return found;
+               throw NotThere{};
+             })
+        .shared();
   } catch (const NotThere&) {
     return nullptr;
   }
@@ -99,8 +102,8 @@ Objects::Kept Objects::built(const Asked& asked, const std::function<CacheEntry(
   return std::make_shared<const CacheEntry>(key ? disk_->get(*key, compiled) : compiled());
 }
 
-// Collects the notes even without a listener: otherwise they would be told later, as news.
-void Objects::tell_notes() {
+// Collects the notes even without a listener: otherwise they would be recorded later, as news.
+void Objects::record_notes() {
   std::vector<std::string> all;
   {
     const std::lock_guard lock(mutex_);
@@ -108,7 +111,7 @@ void Objects::tell_notes() {
   }
   if (disk_)
     for (std::string& text : disk_->notes()) all.push_back(std::move(text));
-  for (std::string& text : all) note(watch::Noted::Of::cache, std::move(text));
+  for (std::string& text : all) note(watch::Notice::Of::cache, std::move(text));
 }
 
 void Objects::note_later(std::string text) {
@@ -133,8 +136,10 @@ Objects& objects() {
     const Options& o = options();
     CacheFolders folders = cache_folders(o);
     const bool on_disk = !folders.user.empty() || !folders.system.empty();
-    auto made = std::make_unique<Objects>(on_disk ? std::make_unique<Cache>(std::move(folders), o.cache_bytes)
-                                                  : nullptr);
+    const Limit<CacheEntry> in_memory{
+        .count = o.loaded, .bytes = o.loaded_bytes, .bytes_of = [](const CacheEntry& one) { return one.bytes.size(); }};
+    auto made = std::make_unique<Objects>(
+        on_disk ? std::make_unique<Cache>(std::move(folders), o.cache_bytes) : nullptr, in_memory);
     if (const std::string why = why_not_ours(o.cache); !why.empty())
       made->note_later(fmt::format("{} is not used: {}", o.cache, why));
     for (const std::string& path : o.bundles) made->add(Bundle::open(path));

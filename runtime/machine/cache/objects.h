@@ -41,7 +41,9 @@ class Objects {
   using Kept = std::shared_ptr<const CacheEntry>;
 
   /// Without a cache, nothing is kept on disk.
-  explicit Objects(std::unique_ptr<Cache> disk = nullptr) : disk_(std::move(disk)) {}
+  /// `in_memory`: how much stays there.
+  explicit Objects(std::unique_ptr<Cache> disk = nullptr, const Limit<CacheEntry>& in_memory = {})
+      : disk_(std::move(disk)), kept_(in_memory) {}
 
   /// Returns what exists, else calls `build` and keeps the result. Content is built by one thread at a time. With
   /// compiling off, throws an Error instead of building: see purpose.h. `origin` may be null.
@@ -55,7 +57,7 @@ class Objects {
 
   /// Bundles that were added later are searched first.
   void add(std::shared_ptr<const Bundle> bundle);
-  /// Told with the next entry that is asked for.
+  /// Recorded with the next entry that is asked for.
   void note_later(std::string text);
   void jit(bool on) { jit_ = on; }
   bool jit() const { return jit_; }
@@ -66,7 +68,7 @@ class Objects {
   Kept bundled(const CacheKey& key);
   Kept on_disk(const Asked& asked);
   Kept built(const Asked& asked, const std::function<CacheEntry()>& build, Origin& from);
-  void tell_notes();
+  void record_notes();
 
   std::unique_ptr<Cache> disk_;
   std::atomic<bool> jit_ = true;

@@ -1,70 +1,144 @@
-// runtime/machine/cache/single.h — one value per key: the first thread that asks makes it while the others wait
+// runtime/machine/cache/single.h — one value per key: the first thread that asks makes it while the others wait; the
+// values that were used least recently go where there is a limit
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <future>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <unistd.h>
 
 namespace attune::runtime {
 
-/// Values live as long as this object. If making one throws, all threads that wait for it get the exception; the next
-/// call tries again. `Hash` may ignore parts of a key that seldom differ.
+/// A value of a Single. Its uses are counted: while there is one, the value stays where it is.
+template <class T>
+struct Counted {
+  static constexpr std::uint32_t gone = std::uint32_t{1} << 31;
+  std::atomic<std::uint32_t> uses{gone};  ///< with the bit `gone` where there is no value
+  std::shared_ptr<const T> value;         ///< changed only while `gone` is set
+};
+
+/// A use of a value. As cheap as a shared_ptr: one atomic addition at its beginning and one at its end.
+template <class T>
+class Held {
+ public:
+  Held() = default;
+  /// Takes over a use that was counted already.
+  explicit Held(Counted<T>& of) : of_(&of), value_(of.value.get()) {}
+  Held(const Held& other) : of_(other.of_), value_(other.value_) {
+    if (of_) of_->uses.fetch_add(1, std::memory_order_relaxed);
+  }
+  Held(Held&& other) noexcept : of_(std::exchange(other.of_, nullptr)), value_(std::exchange(other.value_, nullptr)) {}
+  Held& operator=(Held other) noexcept {
+    std::swap(of_, other.of_);
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  ~Held() {
+    if (of_) of_->uses.fetch_sub(1, std::memory_order_release);
+  }
+
+  const T* get() const { return value_; }
+  const T& operator*() const { return *value_; }
+  const T* operator->() const { return value_; }
+  explicit operator bool() const { return value_ != nullptr; }
+  bool operator==(const Held& other) const { return value_ == other.value_; }
+  bool operator==(std::nullptr_t) const { return value_ == nullptr; }
+  /// The value for as long as the result lives, whether or not the Single still has it.
+  std::shared_ptr<const T> shared() const { return of_ ? of_->value : nullptr; }
+
+ private:
+  Counted<T>* of_ = nullptr;
+  const T* value_ = nullptr;
+};
+
+/// How much a Single keeps of what no one uses.
+template <class T>
+struct Limit {
+  std::size_t count = std::numeric_limits<std::size_t>::max(), bytes = std::numeric_limits<std::size_t>::max();
+  std::size_t (*bytes_of)(const T&) = [](const T&) { return std::size_t{0}; };
+  /// False: the value stays as long as the Single, and does not count.
+  bool (*may_go)(const T&) = [](const T&) { return true; };
+};
+
+/// If making a value throws, all threads that wait for it get the exception; the next call tries again. `Hash` may
+/// ignore parts of a key that seldom differ.
 template <class Key, class T, class Hash = std::hash<Key>>
 class Single {
  public:
   using Pointer = std::shared_ptr<const T>;
 
   Single() = default;
+  explicit Single(const Limit<T>& limit) : limit_(limit) {}
   Single(const Single&) = delete;
   Single& operator=(const Single&) = delete;
+  /// What is still in use, by threads that outlive the end of the process, stays.
   ~Single() {
-    for (std::atomic<const Made*>& chain : chains_)
-      for (const Made *one = chain, *next = nullptr; one; one = next) {
-        next = one->next;
-        delete one;
-      }
+    for (Node* one : nodes_)
+      if ((one->uses.load(std::memory_order_acquire) & ~Counted<T>::gone) == 0) delete one;
   }
 
   /// Null if not made yet.
-  Pointer find(const Key& key) const {
-    // Entries stay, and new ones go in front: a reader that has a chain's first entry sees all behind it, without a
-    // lock.
-    for (const Made* one = chain_of(key).load(std::memory_order_acquire); one; one = one->next)
-      if (one->key == key) return one->value;
-    return nullptr;
+  Held<T> find(const Key& key) const {
+    const std::size_t hash = Hash()(key);
+    if (Held<T> found = find_unlocked(hash, key)) return found;
+    if (!recycles_.load(std::memory_order_relaxed)) return {};
+    // A node that was recycled meanwhile may have led into another chain.
+    const std::lock_guard lock(mutex_);
+    return find_unlocked(hash, key);
   }
 
   template <class Make>
-  Pointer get(const Key& key, const Make& make) {
-    Pointer found = find(key);
+  Held<T> get(const Key& key, const Make& make) {
+    Held<T> found = find_unlocked(Hash()(key), key);
     return found ? found : get_slowly(key, make);
   }
 
  private:
-  struct Made {
-    Key key;
-    Pointer value;
-    const Made* next;
+  /// Nodes are never freed, only recycled, so that a reader without a lock may look at any. Key and value of a node are
+  /// written while it is `gone`, and read only in a use.
+  struct Node : Counted<T> {
+    std::atomic<std::size_t> hash{0};
+    std::atomic<std::uint64_t> used{0};  ///< the clock at its latest use
+    std::atomic<Node*> next{nullptr};
+    std::optional<Key> key;
+    std::size_t bytes = 0;
   };
   struct Making {
-    std::shared_future<Pointer> future;
+    std::shared_future<Held<T>> future;
     pid_t by = 0;
   };
 
+  Held<T> find_unlocked(std::size_t hash, const Key& key) const {
+    Node* one = chains_[hash % chains].load(std::memory_order_acquire);
+    for (; one; one = one->next.load(std::memory_order_acquire)) {
+      if (one->hash.load(std::memory_order_relaxed) != hash) continue;
+      const bool is_gone = one->uses.fetch_add(1, std::memory_order_acquire) & Counted<T>::gone;
+      if (!is_gone && *one->key == key) {
+        one->used.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        return Held<T>(*one);
+      }
+      one->uses.fetch_sub(1, std::memory_order_release);
+    }
+    return {};
+  }
+
   template <class Make>
-  Pointer get_slowly(const Key& key, const Make& make) {
-    std::optional<std::promise<Pointer>> mine;
-    std::shared_future<Pointer> made;
+  Held<T> get_slowly(const Key& key, const Make& make) {
+    std::optional<std::promise<Held<T>>> mine;
+    std::shared_future<Held<T>> made;
     {
       const std::lock_guard lock(mutex_);
-      if (Pointer found = find(key)) return found;
+      if (Held<T> found = find_unlocked(Hash()(key), key)) return found;
       Making& making = making_[key];
       // In a forked child, no thread continues what the parent was making.
       if (making.by != getpid()) {
@@ -78,16 +152,18 @@ class Single {
   }
 
   template <class Make>
-  void fill(const Key& key, const Make& make, std::promise<Pointer>& promise) {
+  void fill(const Key& key, const Make& make, std::promise<Held<T>>& promise) {
     try {
       Pointer value = make();
+      std::vector<Pointer> gone;  // destroyed without the lock
+      Held<T> held;
       {
         const std::lock_guard lock(mutex_);
-        auto& chain = chain_of(key);
-        chain.store(new Made{key, value, chain.load(std::memory_order_relaxed)}, std::memory_order_release);
+        held = insert(key, std::move(value));
+        gone = recycle();
         making_.erase(key);
       }
-      promise.set_value(std::move(value));
+      promise.set_value(std::move(held));
     } catch (...) {
       {
         const std::lock_guard lock(mutex_);
@@ -97,15 +173,77 @@ class Single {
     }
   }
 
+  // ---- with the mutex held
+
+  /// Begins a use of it.
+  Held<T> insert(const Key& key, Pointer value) {
+    if (free_.empty()) {
+      free_.reserve(nodes_.size() + 1);
+      nodes_.push_back(new Node);
+      free_.push_back(nodes_.back());
+    }
+    Node& node = *free_.back();
+    const std::size_t hash = Hash()(key);
+    auto& chain = chains_[hash % chains];
+    node.key.emplace(key);
+    node.bytes = limit_.bytes_of(*value);
+    node.value = std::move(value);
+    node.hash.store(hash, std::memory_order_relaxed);
+    node.used.store(clock_.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    node.next.store(chain.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    // Its use is counted as `gone` is taken back. Others may count theirs at any time, to find that it is gone.
+    node.uses.fetch_sub(Counted<T>::gone - 1, std::memory_order_acq_rel);
+    chain.store(&node, std::memory_order_release);
+    free_.pop_back();
+    return Held<T>(node);
+  }
+
+  /// Takes out what was used least recently and is not used now, down to the limit.
+  std::vector<Pointer> recycle() {
+    if (limit_.count >= nodes_.size() && limit_.bytes == std::numeric_limits<std::size_t>::max()) return {};
+    std::vector<std::pair<std::uint64_t, Node*>> oldest;
+    std::size_t bytes = 0;
+    for (Node* one : nodes_)
+      if (!(one->uses.load(std::memory_order_relaxed) & Counted<T>::gone) && limit_.may_go(*one->value)) {
+        oldest.emplace_back(one->used.load(std::memory_order_relaxed), one);
+        bytes += one->bytes;
+      }
+    std::size_t count = oldest.size();
+    if (count <= limit_.count && bytes <= limit_.bytes) return {};
+    std::ranges::sort(oldest);
+    std::vector<Pointer> out;
+    out.reserve(count);
+    free_.reserve(nodes_.size());
+    recycles_.store(true, std::memory_order_relaxed);
+    for (const auto& [used, one] : oldest) {
+      if (count <= limit_.count && bytes <= limit_.bytes) break;
+      std::uint32_t none = 0;
+      if (!one->uses.compare_exchange_strong(none, Counted<T>::gone, std::memory_order_acq_rel)) continue;
+      --count;
+      bytes -= one->bytes;
+      unlink(*one);
+      out.push_back(std::exchange(one->value, nullptr));
+      one->key.reset();
+      free_.push_back(one);
+    }
+    return out;
+  }
+
+  void unlink(Node& node) {
+    std::atomic<Node*>* link = &chains_[node.hash.load(std::memory_order_relaxed) % chains];
+    while (link->load(std::memory_order_relaxed) != &node) link = &link->load(std::memory_order_relaxed)->next;
+    link->store(node.next.load(std::memory_order_relaxed), std::memory_order_release);
+  }
+
   // Most processes have some tens of kernels, long-lived ones thousands: chains stay short.
   static constexpr std::size_t chains = 512;
-  using Chains = std::array<std::atomic<const Made*>, chains>;
-  const std::atomic<const Made*>& chain_of(const Key& key) const { return chains_[Hash()(key) % chains]; }
-  std::atomic<const Made*>& chain_of(const Key& key) { return chains_[Hash()(key) % chains]; }
-
-  Chains chains_{};
-  std::mutex mutex_;  ///< guards making_ and insertions into the chains
+  std::array<std::atomic<Node*>, chains> chains_{};
+  Limit<T> limit_;
+  std::atomic<std::uint64_t> clock_ = 0;  ///< values that were ever put in
+  std::atomic<bool> recycles_ = false;    ///< a node was recycled once
+  mutable std::mutex mutex_;              ///< guards what follows, and changes of the chains
   std::map<Key, Making> making_;
+  std::vector<Node*> nodes_, free_;  ///< all of them; those that are gone
 };
 
 }  // namespace attune::runtime

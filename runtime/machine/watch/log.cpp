@@ -89,7 +89,7 @@ std::string log_line(const watch::Called& fact) {
   return out;
 }
 
-std::string log_line(const watch::Noted& fact) {
+std::string log_line(const watch::Notice& fact) {
   constexpr std::array<std::string_view, 4> names{"cache", "dump", "verify", "watch"};
   return fmt::format("{:<6}  {:<8}  {}", names[static_cast<std::size_t>(fact.of)], "-", fact.text);
 }
@@ -107,8 +107,8 @@ watch::Callbacks log_to(int file, unsigned channels) {
         if (on(channel) && is_of(fact, channel)) log(fact);
     };
   if (channels != 0)
-    out.noted = [=](const watch::Noted& fact) {
-      if (fact.of != watch::Noted::Of::cache || on(cache)) log(fact);
+    out.notice = [=](const watch::Notice& fact) {
+      if (fact.of != watch::Notice::Of::cache || on(cache)) log(fact);
     };
   return out;
 }

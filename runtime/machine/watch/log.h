@@ -18,7 +18,7 @@ std::string log_line(const watch::Lowered& fact);
 std::string log_line(const watch::Chosen& fact);
 std::string log_line(const watch::Built& fact);
 std::string log_line(const watch::Called& fact);
-std::string log_line(const watch::Noted& fact);
+std::string log_line(const watch::Notice& fact);
 
 /// Callbacks that write the lines of these channels to `file`, each in one write. Any channel includes notes that do
 /// not concern the cache.

@@ -30,13 +30,13 @@ struct Listener {
     const auto bit = [](Fact fact, bool there) { return there ? static_cast<unsigned>(fact) : 0u; };
     return bit(Fact::lowered, callbacks.lowered != nullptr) | bit(Fact::chosen, callbacks.chosen != nullptr) |
            bit(Fact::built, callbacks.built != nullptr) | bit(Fact::called, callbacks.called != nullptr) |
-           bit(Fact::noted, callbacks.noted != nullptr);
+           bit(Fact::notice, callbacks.notice != nullptr);
   }
   const auto& of(const Lowered&) const { return callbacks.lowered; }
   const auto& of(const Chosen&) const { return callbacks.chosen; }
   const auto& of(const Built&) const { return callbacks.built; }
   const auto& of(const Called&) const { return callbacks.called; }
-  const auto& of(const Noted&) const { return callbacks.noted; }
+  const auto& of(const Notice&) const { return callbacks.notice; }
 };
 
 }  // namespace watch
@@ -49,7 +49,7 @@ namespace {
 
 using watch::Listener;
 using Listeners = std::vector<std::shared_ptr<Listener>>;
-using AnyFact = std::variant<watch::Lowered, watch::Chosen, watch::Built, watch::Called, watch::Noted>;
+using AnyFact = std::variant<watch::Lowered, watch::Chosen, watch::Built, watch::Called, watch::Notice>;
 
 /// Never destroyed: threads may tell facts until the process ends.
 struct All {
@@ -63,7 +63,6 @@ All& all() {
 }
 
 struct OfThread {
-  int tellings = 0;
   std::vector<AnyFact> waiting;
   std::vector<const Listener*> within;  ///< listeners whose callbacks this thread is in
 };
@@ -117,9 +116,9 @@ class Entered {
   bool entered_ = false;
 };
 
-void told_of_throw(const char* what) {
+void record_throw(const char* what) {
   try {
-    tell(watch::Noted{watch::Noted::Of::watch, fmt::format("a callback threw, which changes nothing: {}", what)});
+    record(watch::Notice{watch::Notice::Of::watch, fmt::format("a callback threw, which changes nothing: {}", what)});
   } catch (...) {
   }
 }
@@ -133,9 +132,9 @@ void give(Listener& listener, const F& fact) {
   try {
     callback(fact);
   } catch (const std::exception& e) {
-    told_of_throw(e.what());
+    record_throw(e.what());
   } catch (...) {
-    told_of_throw("no std::exception");
+    record_throw("no std::exception");
   }
 }
 
@@ -147,11 +146,10 @@ void give_all(const F& fact, bool at_once) {
 }
 
 template <class F>
-void tell_all(F fact) {
+void record_all(F fact) {
   give_all(fact, true);
-  OfThread& mine = of_thread();
-  if (mine.tellings > 0)
-    mine.waiting.emplace_back(std::move(fact));
+  if (Recording::holds())
+    of_thread().waiting.emplace_back(std::move(fact));
   else
     give_all(fact, false);
 }
@@ -172,19 +170,17 @@ unsigned Audience::begin() {
 
 void listen_at_once(watch::Callbacks callbacks) { add(std::make_shared<Listener>(std::move(callbacks), true)); }
 
-Telling::Telling() { ++of_thread().tellings; }
-Telling::~Telling() {
-  OfThread& mine = of_thread();
-  if (--mine.tellings > 0 || mine.waiting.empty()) return;
-  const std::vector<AnyFact> facts = std::exchange(mine.waiting, {});
+void Recording::give_waiting() {
+  waiting_ = false;
+  const std::vector<AnyFact> facts = std::exchange(of_thread().waiting, {});
   for (const AnyFact& fact : facts) std::visit([](const auto& one) { give_all(one, false); }, fact);
 }
 
-void tell(watch::Lowered fact) { tell_all(std::move(fact)); }
-void tell(watch::Chosen fact) { tell_all(std::move(fact)); }
-void tell(watch::Built fact) { tell_all(std::move(fact)); }
-void tell(watch::Called fact) { tell_all(std::move(fact)); }
-void tell(watch::Noted fact) { tell_all(std::move(fact)); }
+void record(watch::Lowered fact) { record_all(std::move(fact)); }
+void record(watch::Chosen fact) { record_all(std::move(fact)); }
+void record(watch::Built fact) { record_all(std::move(fact)); }
+void record(watch::Called fact) { record_all(std::move(fact)); }
+void record(watch::Notice fact) { record_all(std::move(fact)); }
 
 }  // namespace runtime
 

@@ -8,8 +8,8 @@
 
 namespace attune::runtime {
 
-/// Bits of what a listener wants to be told.
-enum class Fact : unsigned { lowered = 1, chosen = 2, built = 4, called = 8, noted = 16 };
+/// Bits of what a listener wants to hear of.
+enum class Fact : unsigned { lowered = 1, chosen = 2, built = 4, called = 8, notice = 16 };
 
 /// What all listeners together want.
 struct Audience {
@@ -27,21 +27,35 @@ inline bool wants(Fact fact) {
 }
 
 /// While one lives on a thread, its callbacks wait, because locks may be held. The log does not wait.
-class Telling {
+class Recording {
  public:
-  Telling();
-  ~Telling();
-  Telling(const Telling&) = delete;
-  Telling& operator=(const Telling&) = delete;
+  Recording() { ++alive_; }
+  ~Recording() {
+    if (--alive_ == 0 && waiting_) give_waiting();
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  /// Whether a fact of this thread has to wait for the last one's end.
+  static bool holds() {
+    waiting_ = waiting_ || alive_ > 0;
+    return alive_ > 0;
+  }
+
+ private:
+  static void give_waiting();
+
+  static constinit inline thread_local int alive_ = 0;
+  static constinit inline thread_local bool waiting_ = false;
 };
 
-void tell(watch::Lowered fact);
-void tell(watch::Chosen fact);
-void tell(watch::Built fact);
-void tell(watch::Called fact);
-void tell(watch::Noted fact);
-inline void note(watch::Noted::Of of, std::string text) {
-  if (wants(Fact::noted)) tell(watch::Noted{of, std::move(text)});
+void record(watch::Lowered fact);
+void record(watch::Chosen fact);
+void record(watch::Built fact);
+void record(watch::Called fact);
+void record(watch::Notice fact);
+inline void note(watch::Notice::Of of, std::string text) {
+  if (wants(Fact::notice)) record(watch::Notice{of, std::move(text)});
 }
 
 /// Callbacks run where facts occur, whatever is locked there: they must not throw or call attune.

@@ -41,7 +41,7 @@ Rect place_of(const Rank& rank, const Keys& keys, const Piece& piece) {
     case Keys::Places::whole:
       return {.entry = piece.entry,
               .head = head,
-              .row = rank.ranks().kv.grains[piece.first].row,
+              .row = rank.ranks().kv.blocks[piece.first].row,
               .rows = piece.rows,
               .heads = piece.heads};
     case Keys::Places::owners: break;

@@ -53,17 +53,17 @@ class DeviceCarrier : public Carrier {
   Travel takes(Travel planned) const override {
     const compiler::Problem& p = rank_.problem();
     const bool in_sixteens = size_of(rank_.call().q().dtype) == 2 && p.d % 8 == 0 && p.dv % 8 == 0;
-    const bool to_keys = is_few() && !rank_.packed() && !one_ && in_sixteens &&
+    const bool to_keys = is_decode() && !rank_.packed() && !one_ && in_sixteens &&
                          codegen::linear_in_p(rank_.call().mod.mod.prob) &&
                          std::ranges::all_of(rank_.ranks().kv_of, [](const auto& runs) { return runs.size() <= 1; });
-    return planned == Travel::heads || (planned == Travel::few && to_keys) ? planned : Travel::gather;
+    return planned == Travel::heads || (planned == Travel::decode && to_keys) ? planned : Travel::gather;
   }
-  /// A kernel for few queries divides their keys among its blocks by how many heads there are.
-  std::int64_t groups(std::int64_t planned) const override { return is_few() ? 1 : planned; }
+  /// A decode kernel divides their keys among its blocks by how many heads there are.
+  std::int64_t groups(std::int64_t planned) const override { return is_decode() ? 1 : planned; }
   Keys::Places places() const override { return Keys::Places::whole; }
   bool is_ahead() const override { return true; }
   bool values_within_keys() const override { return one_; }
-  /// Kernels for few queries read keys by 16 bytes.
+  /// Decode kernels read keys by 16 bytes.
   bool reads(const Rows& keys) const override { return cuda::copied_bytes({&keys.tensor}) >= 16; }
   /// Rows of a head are contiguous, and heads apart from each other, one behind another.
   bool sends(const Rows& of) const override {
@@ -95,7 +95,7 @@ class DeviceCarrier : public Carrier {
 
   void exchange(const Exchange& of) override {
     if (rank_.count() == 1) return;
-    std::vector<Transport::Part> send, receive;
+    std::vector<Transport::Chunk> send, receive;
     for (const Chunk& chunk : of.send) send.push_back(part_of(chunk));
     for (const Chunk& chunk : of.receive) receive.push_back(part_of(chunk));
     rank_.ranks().transport.exchange(send, receive, room_->travel());
@@ -130,7 +130,7 @@ class DeviceCarrier : public Carrier {
     for (const QuerySlice& one : slices()) {
       for (Tensor Forward::*t : {&Forward::q, &Forward::o}) call.*t = rows_of(rank_.rows(part.*t), one);
       for (Tensor Forward::*t : {&Forward::lse, &Forward::max}) call.*t = rows_of(rank_.numbers(part.*t), one);
-      compute(call, problem_of(rank_, one, heads), ranks::part_of(rank_, one, heads), compiler::PartSink::kept,
+      compute(call, problem_of(rank_, one, heads), ranks::slice_of(rank_, one, heads), compiler::PartSink::kept,
               launch_stream());
     }
   }
@@ -138,7 +138,7 @@ class DeviceCarrier : public Carrier {
   /// All queries over the rank's own keys, which are one run.
   void attend(const Forward& part, const Slice& of, Partial& into) override {
     const auto& runs = rank_.ranks().kv_of[as_size(rank_.me())];
-    const Shares::Stretch keys = runs.empty() ? Shares::Stretch{} : runs.front();
+    const Sharding::Range keys = runs.empty() ? Sharding::Range{} : runs.front();
     compiler::Problem p = rank_.problem();
     p.kv.length = keys.end - keys.begin;
     p.kv_offset = static_cast<std::int32_t>(p.kv_offset + keys.begin);
@@ -185,22 +185,22 @@ class DeviceCarrier : public Carrier {
     if (!ranks.room || ranks.room->device() != device) ranks.room = std::make_shared<DeviceRoom>(device);
     return ranks.room;
   }
-  /// Are values the first columns of keys? Those of latent heads are, and travel with them. A rank that holds no keys
+  /// Are values the first columns of keys? MLA's are, and travel with them. A rank that holds no keys
   /// goes by the widths alone.
   bool has_one_tensor() const {
     return rank_.call().what.visit([&](const auto& call) {
       const bool within = rank_.kv_rows() == 0 || compiler::values_within_keys(call.k, call.v);
-      return codegen::is_latent(rank_.problem().d, rank_.problem().dv, within);
+      return codegen::is_mla(rank_.problem().d, rank_.problem().dv, within);
     });
   }
-  bool is_few() const { return codegen::few_rows(rank_.problem().q.length, rank_.problem().group); }
+  bool is_decode() const { return codegen::is_decode(rank_.problem().q.length, rank_.problem().group); }
   const std::vector<QuerySlice>& slices() const {
     if (!slices_) slices_ = slices_of(rank_);
     return *slices_;
   }
 
   /// A chunk's rows of one head are one run.
-  static Transport::Part part_of(const Chunk& chunk) {
+  static Transport::Chunk part_of(const Chunk& chunk) {
     const Rows& of = chunk.of;
     const Tensor& t = of.tensor;
     const auto size = static_cast<std::int64_t>(size_of(t.dtype));
@@ -214,7 +214,7 @@ class DeviceCarrier : public Carrier {
             .runs = as_size(runs),
             .stride = as_size(head)};
   }
-  static cuda::Runs runs_of(const Transport::Part& of) {
+  static cuda::Runs runs_of(const Transport::Chunk& of) {
     return {.first = of.data, .bytes = of.bytes / of.runs, .count = of.runs, .stride = of.stride};
   }
 
@@ -248,7 +248,7 @@ class DeviceCarrier : public Carrier {
     return out;
   }
   template <class Asked>
-  void put(Asked& part, const compiler::LoweredMod& mod, const compiler::Problem& p, const compiler::Part& at,
+  void put(Asked& part, const compiler::LoweredMod& mod, const compiler::Problem& p, const compiler::Slice& at,
            Means means) {
     const std::vector<double> params = compiler::params_of(mod.mod, rank_.call().args.params, at);
     part.params = params;
@@ -259,7 +259,7 @@ class DeviceCarrier : public Carrier {
   }
 
   /// Puts a part of the call on a stream: `call` has its tensors, `p` its sizes.
-  void compute(Forward& call, const compiler::Problem& p, const compiler::Part& part, compiler::PartSink sink,
+  void compute(Forward& call, const compiler::Problem& p, const compiler::Slice& part, compiler::PartSink sink,
                cuda::cu::Stream stream) {
     const compiler::LoweredMod& mod = mods_(sink);
     // Both kernels have the same expressions. Left to itself, the choice may still differ, where registers are scarce.
@@ -282,7 +282,7 @@ class DeviceCarrier : public Carrier {
     const bool further = &one != slices().data();
     if (further && call.dk.given()) call.dk = sums.dk_launch;
     if (further && call.dv.given()) call.dv = sums.dv_launch;
-    put(call, mods_(compiler::PartSink::kept), problem_of(rank_, one, heads), ranks::part_of(rank_, one, heads),
+    put(call, mods_(compiler::PartSink::kept), problem_of(rank_, one, heads), ranks::slice_of(rank_, one, heads),
         means_on(stream_));
     if (further) {
       add_keys(one, call.dk, part.dk);

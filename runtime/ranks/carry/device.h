@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "compiler/lower.h"
-#include "compiler/part.h"
+#include "compiler/slice.h"
 #include "runtime/engines/engine.h"
 #include "runtime/ranks/ranks.h"
 

@@ -57,7 +57,7 @@ class HostCarrier : public Carrier {
   }
 
   Travel takes(Travel planned) const override {
-    const bool merges = planned == Travel::ring || planned == Travel::few;
+    const bool merges = planned == Travel::ring || planned == Travel::decode;
     return merges && !codegen::linear_in_p(rank_.call().mod.mod.prob) ? Travel::gather : planned;
   }
   Keys::Places places() const override { return Keys::Places::pieces; }
@@ -98,12 +98,12 @@ class HostCarrier : public Carrier {
     std::vector<std::vector<std::byte>> staged;
     staged.reserve(of.send.size() + of.receive.size());
     const auto part = [&](const Chunk& chunk, bool sends) {
-      if (std::byte* const there = in_order(chunk)) return Transport::Part{chunk.peer, there, chunk.bytes()};
+      if (std::byte* const there = in_order(chunk)) return Transport::Chunk{chunk.peer, there, chunk.bytes()};
       std::vector<std::byte>& bytes = staged.emplace_back(chunk.bytes());
       if (sends) pack(chunk, bytes.data());
-      return Transport::Part{chunk.peer, bytes.data(), bytes.size()};
+      return Transport::Chunk{chunk.peer, bytes.data(), bytes.size()};
     };
-    std::vector<Transport::Part> send, receive;
+    std::vector<Transport::Chunk> send, receive;
     for (const Chunk& chunk : of.send)
       if (chunk.bytes() > 0) send.push_back(part(chunk, true));
     const std::size_t first = staged.size();
@@ -250,7 +250,7 @@ class HostCarrier : public Carrier {
   }
   void compute(const What& part, const Located& at, Progress progress) {
     compiler::Problem problem = rank_.problem();
-    problem.tell_apart().held = &at.held;
+    problem.entries().held = &at.held;
     const Call& whole = rank_.call();
     Means means = means_;
     means.progress = std::move(progress);
@@ -269,7 +269,7 @@ HostCarrier::Located::Located(const HostCarrier& carrier, const Slice& of) {
   const Rank& rank = carrier.rank_;
   const Keys& keys = of.keys;
   const KeyHeads& heads = keys.wanted.heads;
-  const std::vector<Grain>& grains = rank.ranks().kv.grains;
+  const std::vector<Block>& blocks = rank.ranks().kv.blocks;
   held = {.q = of.all_queries ? rank.all_queries() : rank.own_queries(),
           .first_head = heads.first,
           .last_head = heads.last,
@@ -278,32 +278,32 @@ HostCarrier::Located::Located(const HostCarrier& carrier, const Slice& of) {
   const Rows k{keys.k, keys.places == Keys::Places::pieces ? compiler::Layout::dense : rank.problem().kv.layout};
   rows = k.entries() * k.heads() * k.count();
   held.kv.assign(as_size((rank.packed() ? rank.problem().batch : rank.key_entries()) * heads.count()), {});
-  GrainSet all(grains.size());
+  BlockSet all(blocks.size());
   for (const Piece& piece : keys.pieces) {
     const Rect at = place_of(rank, keys, piece);
     for (std::int64_t h = 0; h < piece.heads; ++h) {
       std::int64_t row = (at.entry * k.heads() + at.head + h) * k.count() + at.row;
       for (std::size_t g = piece.first; g < piece.last; ++g) {
-        const std::int64_t entry = rank.packed() ? grains[g].entry : piece.entry;
+        const std::int64_t entry = rank.packed() ? blocks[g].entry : piece.entry;
         auto& into = held.kv[as_size(entry * heads.count() + piece.head + h - heads.first)];
-        if (!into.empty() && into.back().last == grains[g].first &&
+        if (!into.empty() && into.back().last == blocks[g].first &&
             into.back().row + into.back().last - into.back().first == row)
-          into.back().last = grains[g].last;
+          into.back().last = blocks[g].last;
         else
-          into.push_back({grains[g].first, grains[g].last, row});
-        row += grains[g].rows();
+          into.push_back({blocks[g].first, blocks[g].last, row});
+        row += blocks[g].rows();
         all.add(g);
       }
     }
   }
   runs.assign(as_size(rank.packed() ? rank.problem().batch : 1), {});
-  for (std::size_t g = 0; g < grains.size(); ++g) {
+  for (std::size_t g = 0; g < blocks.size(); ++g) {
     if (!all.has(g)) continue;
-    auto& of_entry = runs[as_size(grains[g].entry)];
-    if (!of_entry.empty() && of_entry.back().second == grains[g].first)
-      of_entry.back().second = grains[g].last;
+    auto& of_entry = runs[as_size(blocks[g].entry)];
+    if (!of_entry.empty() && of_entry.back().second == blocks[g].first)
+      of_entry.back().second = blocks[g].last;
     else
-      of_entry.emplace_back(grains[g].first, grains[g].last);
+      of_entry.emplace_back(blocks[g].first, blocks[g].last);
   }
 }
 

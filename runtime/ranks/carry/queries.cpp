@@ -63,7 +63,7 @@ compiler::Problem problem_of(const Rank& rank, const QuerySlice& of, const KeyHe
   return p;
 }
 
-compiler::Part part_of(const Rank& rank, const QuerySlice& of, const KeyHeads& heads) {
+compiler::Slice slice_of(const Rank& rank, const QuerySlice& of, const KeyHeads& heads) {
   const compiler::Problem& whole = rank.problem();
   const std::int64_t queries = !rank.packed()       ? whole.q.length
                                : is_whole(rank, of) ? of.q_last - of.q_first

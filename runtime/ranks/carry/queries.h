@@ -1,7 +1,7 @@
 // runtime/ranks/carry/queries.h — a rank's queries as launches take them: each a part of the whole call
 #pragma once
 
-#include "compiler/part.h"
+#include "compiler/slice.h"
 #include "runtime/ranks/schedule/rank.h"
 
 namespace attune::runtime::ranks {
@@ -18,7 +18,7 @@ std::vector<QuerySlice> slices_of(const Rank& rank);
 /// The sizes of one launch, which computes these queries of these key heads.
 compiler::Problem problem_of(const Rank& rank, const QuerySlice& of, const KeyHeads& heads);
 /// Where it lies in the whole call.
-compiler::Part part_of(const Rank& rank, const QuerySlice& of, const KeyHeads& heads);
+compiler::Slice slice_of(const Rank& rank, const QuerySlice& of, const KeyHeads& heads);
 /// Its rows of a tensor.
 Tensor rows_of(const Rows& rows, const QuerySlice& of);
 

@@ -29,7 +29,7 @@ std::byte* DeviceRoom::memory(std::size_t bytes) {
     if (!memory_)
       throw Error("device-memory", fmt::format("cuda:{} has no {} bytes left", device_, bytes), {},
                   "a rank keeps room for the keys of two groups of heads, at the length of the whole call",
-                  "let keys travel in more groups: Shares::How::groups; or free memory");
+                  "let keys travel in more groups: Sharding::How::groups; or free memory");
     bytes_ = bytes;
     filled = {};
   }

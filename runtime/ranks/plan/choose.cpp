@@ -1,4 +1,4 @@
-// runtime/ranks/plan/choose.cpp — which deal a plan takes, and which schedule each of its layers
+// runtime/ranks/plan/choose.cpp — which assignment a plan takes, and which schedule each of its layers
 #include <algorithm>
 #include <array>
 
@@ -10,31 +10,33 @@
 namespace attune::runtime::ranks {
 namespace {
 
-/// Weights of greedy deals. Causal masks want little, many short documents much: simulated with 4 to 64 ranks.
+/// Weights of greedy assignments. Causal masks want little, many short documents much: simulated with 4 to 64 ranks.
 constexpr std::array greedy_weights{0.35, 0.7, 1.4, 2.8, 5.6, 11.2};
 /// A schedule that gives other bits than one rank does must be so many times as fast as one that gives the same.
 constexpr double merging_gain = 2;
-bool merges(Travel travel) { return travel == Travel::ring || travel == Travel::few; }
-/// Of greedy deals that are nearly as fast as the fastest, the one that moves least is taken: times are predictions.
+bool merges(Travel travel) { return travel == Travel::ring || travel == Travel::decode; }
+/// Of greedy assignments that are nearly as fast as the fastest, the one that moves least is taken: times are
+/// predictions.
 constexpr double nearly = 1.02;
-/// Nor may its work be much less even: all-to-all takes any deal, and would hide that.
+/// Nor may its work be much less even: all-to-all takes any assignment, and would hide that.
 constexpr double nearly_even = 0.08;
 
 }  // namespace
 
-Plan::Considered Plan::consider(Deal deal, std::vector<int> q_owners, const Asked& asked) const {
+Plan::Considered Plan::consider(Assignment assignment, std::vector<int> q_owners, const Asked& asked) const {
   const std::vector<Work>& work = asked.work;
   Considered out;
   Candidate& c = out.candidate;
-  c.deal = deal;
-  c.dealt.kv = together ? q_owners : contiguous(kv, count());
-  c.dealt.q = std::move(q_owners);
+  c.assignment = assignment;
+  c.owners.kv = together ? q_owners : contiguous(kv, count());
+  c.owners.q = std::move(q_owners);
   std::vector<double> load(static_cast<std::size_t>(count()));
   for (std::size_t i = 0; i < work.size(); ++i) {
-    out.schedules.push_back(schedules(work[i], c.dealt, asked.linear[i]));
+    out.schedules.push_back(schedules(work[i], c.owners, asked.linear[i]));
     c.ms += out.schedules.back().front().ms;
-    c.gather += share_of_gather(work[i], c.dealt) / static_cast<double>(work.size());
-    for (std::size_t g = 0; g < c.dealt.q.size(); ++g) load[static_cast<std::size_t>(c.dealt.q[g])] += work[i].pairs[g];
+    c.gather += share_of_gather(work[i], c.owners) / static_cast<double>(work.size());
+    for (std::size_t g = 0; g < c.owners.q.size(); ++g)
+      load[static_cast<std::size_t>(c.owners.q[g])] += work[i].pairs[g];
   }
   double most = 0, sum = 0;
   for (const double one : load) most = std::max(most, one), sum += one;
@@ -42,11 +44,11 @@ Plan::Considered Plan::consider(Deal deal, std::vector<int> q_owners, const Aske
   return out;
 }
 
-/// Of greedy deals that are nearly as fast as the fastest, and as even as the evenest, the one that moves least.
+/// Of greedy assignments that are nearly as fast as the fastest, and as even as the evenest, the one that moves least.
 Plan::Considered Plan::best_greedy(const Asked& asked) const {
   std::vector<Considered> greedies;
   for (const double weight : greedy_weights)
-    greedies.push_back(consider(Deal::greedy, greedy(q, kv, asked.work, count(), together, weight), asked));
+    greedies.push_back(consider(Assignment::greedy, greedy(q, kv, asked.work, count(), together, weight), asked));
   const auto ms = [](const Considered& c) { return c.candidate.ms; };
   const auto load = [](const Considered& c) { return c.candidate.load; };
   const double evenest = load(*std::ranges::min_element(greedies, {}, load));
@@ -59,15 +61,16 @@ Plan::Considered Plan::best_greedy(const Asked& asked) const {
 void Plan::choose(const Asked& asked, const Plan* before) {
   const int ranks = count();
   // Whole positions travel to heads, so that nothing needs balancing.
-  const bool any = !before && how.deal == Deal::best && how.travel != Travel::heads;
-  const auto considered = [&](Deal deal) { return any || (!before && how.deal == deal); };
+  const bool any = !before && how.assignment == Assignment::best && how.travel != Travel::heads;
+  const auto considered = [&](Assignment assignment) { return any || (!before && how.assignment == assignment); };
   std::vector<Considered> all;
-  if (before) all.push_back(consider(before->candidates.front().deal, before->dealt().q, asked));
-  if (considered(Deal::contiguous) || (!before && how.deal == Deal::best))
-    all.push_back(consider(Deal::contiguous, contiguous(q, ranks), asked));
-  if (considered(Deal::zigzag)) all.push_back(consider(Deal::zigzag, zigzag(q, ranks, problem.q.packed()), asked));
-  if (considered(Deal::greedy)) all.push_back(best_greedy(asked));
-  // A deal must be better by a thousandth to be taken instead of a simpler one.
+  if (before) all.push_back(consider(before->candidates.front().assignment, before->owners().q, asked));
+  if (considered(Assignment::contiguous) || (!before && how.assignment == Assignment::best))
+    all.push_back(consider(Assignment::contiguous, contiguous(q, ranks), asked));
+  if (considered(Assignment::zigzag))
+    all.push_back(consider(Assignment::zigzag, zigzag(q, ranks, problem.q.packed()), asked));
+  if (considered(Assignment::greedy)) all.push_back(best_greedy(asked));
+  // An assignment must be better by a thousandth to be taken instead of a simpler one.
   std::size_t best = 0;
   for (std::size_t i = 1; i < all.size(); ++i)
     if (all[i].candidate.ms < all[best].candidate.ms * 0.999) best = i;
@@ -77,22 +80,22 @@ void Plan::choose(const Asked& asked, const Plan* before) {
   for (Considered& c : all) candidates.push_back(std::move(c.candidate));
 }
 
-std::vector<Predicted> Plan::schedules(const Work& work, const Dealt& dealt, bool linear) const {
+std::vector<Predicted> Plan::schedules(const Work& work, const Owners& owners, bool linear) const {
   std::vector<Predicted> out;
   const auto add = [&](Travel travel, int groups) {
     if (how.travel != Travel::best && how.travel != travel) return;
-    out.push_back(predict({sizes, q, kv, count(), how}, work, dealt, travel, groups));
-    if (!linear && (travel == Travel::ring || travel == Travel::few))
+    out.push_back(predict({sizes, q, kv, count(), how}, work, owners, travel, groups));
+    if (!linear && (travel == Travel::ring || travel == Travel::decode))
       out.back().why_not = "the prob mod is no multiple of p, so that parts cannot be merged";
   };
   if (how.groups > 0 && sizes.kv_heads % how.groups != 0)
-    throw Error("shares-how", fmt::format("{} key heads cannot travel in {} groups", sizes.kv_heads, how.groups), {},
+    throw Error("sharding-how", fmt::format("{} key heads cannot travel in {} groups", sizes.kv_heads, how.groups), {},
                 "groups have the same number of heads", "pass a divisor of the key heads, or 0 for the best");
   for (const int groups : how.groups > 0 ? std::vector<int>{how.groups} : groups_of(sizes.kv_heads))
     add(Travel::gather, groups);
   add(Travel::heads, 1);
   add(Travel::ring, 1);
-  add(Travel::few, 1);
+  add(Travel::decode, 1);
   std::stable_sort(out.begin(), out.end(), [](const Predicted& a, const Predicted& b) {
     if (a.why_not.empty() != b.why_not.empty()) return a.why_not.empty();
     return a.why_not.empty() && a.ms < b.ms;
@@ -101,20 +104,20 @@ std::vector<Predicted> Plan::schedules(const Work& work, const Dealt& dealt, boo
                                           [](const Predicted& p) { return p.why_not.empty() && !merges(p.travel); });
   if (exact != out.end() && exact->ms < out.front().ms * merging_gain) std::rotate(out.begin(), exact, exact + 1);
   if (!out.front().why_not.empty())
-    throw Error("shares-how", fmt::format("{} cannot be taken", name_of(how.travel)), {}, out.front().why_not,
+    throw Error("sharding-how", fmt::format("{} cannot be taken", name_of(how.travel)), {}, out.front().why_not,
                 "leave the choice: Travel::best");
   return out;
 }
 
-double Plan::share_of_gather(const Work& work, const Dealt& dealt) const {
-  const Needs needs(work, dealt, count(), problem.kv_shared);
+double Plan::share_of_gather(const Work& work, const Owners& owners) const {
+  const Needs needs(work, owners, count(), problem.kv_shared);
   double share = 0;
   for (int r = 0; r < count(); ++r) {
     double received = 0, all = 0;
     for (std::size_t t = 0; t < needs.tables(); ++t)
-      for (std::size_t g = 0; g < kv.grains.size(); ++g) {
-        const auto rows = static_cast<double>(kv.grains[g].rows());
-        if (dealt.kv[g] == r) continue;
+      for (std::size_t g = 0; g < kv.blocks.size(); ++g) {
+        const auto rows = static_cast<double>(kv.blocks[g].rows());
+        if (owners.kv[g] == r) continue;
         all += rows;
         if (needs.of(t, r).has(g)) received += rows;
       }

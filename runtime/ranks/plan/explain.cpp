@@ -1,4 +1,4 @@
-// runtime/ranks/plan/explain.cpp — a plan in words: every deal and schedule with its predicted time
+// runtime/ranks/plan/explain.cpp — a plan in words: every assignment and schedule with its predicted time
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -12,10 +12,10 @@ std::string Plan::explain() const {
   using runtime::grouped;
   std::string out = fmt::format("{} ranks, {} queries, {} keys, {}/{} heads of {}/{}, {}\n", count(), grouped(q.rows),
                                 grouped(kv.rows), sizes.q_heads, sizes.kv_heads, sizes.d, sizes.dv, name_of(dtype));
-  out += fmt::format("grains of {}: {} of queries, {} of keys\n", how.grain, q.grains.size(), kv.grains.size());
-  out += "\ndeals             load   moved   predicted\n";
+  out += fmt::format("blocks of {}: {} of queries, {} of keys\n", how.block, q.blocks.size(), kv.blocks.size());
+  out += "\nassignments       load   moved   predicted\n";
   for (const Candidate& c : candidates)
-    out += fmt::format("  {:<12}{:>9.3f}{:>7.1f}%  {:>10}{}\n", name_of(c.deal), c.load, 100 * c.gather,
+    out += fmt::format("  {:<12}{:>9.3f}{:>7.1f}%  {:>10}{}\n", name_of(c.assignment), c.load, 100 * c.gather,
                        milliseconds(c.ms), &c == &candidates.front() ? "   taken" : "");
   for (std::size_t i = 0; i < layers.size(); ++i) {
     out += layers.size() > 1 ? fmt::format("\nschedules of layer {}    predicted   of ideal   received\n", i)

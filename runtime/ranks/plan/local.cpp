@@ -15,16 +15,16 @@ namespace {
 
 using compiler::Problem;
 
-/// Throws the Error `shares-other`.
+/// Throws the Error `sharding-other`.
 Error other(std::string problem, std::string why) {
-  return Error("shares-other", std::move(problem), {}, std::move(why),
-               "pass Shares that were made of this attention and of the whole call");
+  return Error("sharding-other", std::move(problem), {}, std::move(why),
+               "pass the Sharding that was made of this attention and of the whole call");
 }
 
 Error shape(std::string_view name, const Tensor& t, std::int64_t rows, int rank) {
-  return Error("shares-shape", fmt::format("{} does not have the rows of rank {}", name, rank), {},
+  return Error("sharding-shape", fmt::format("{} does not have the rows of rank {}", name, rank), {},
                fmt::format("it is {}, and the rank holds {} positions", t.describe(), rows),
-               "pass the rows of Shares::of, and of keys_of, in their order");
+               "pass the rows of Sharding::of, and of keys_of, in their order");
 }
 
 /// The starts of packed sequences among the rows of one rank.
@@ -33,7 +33,7 @@ std::vector<std::int64_t> local_starts(const Axis& axis, std::span<const int> ow
   for (std::size_t e = 0; e + 1 < axis.firsts.size(); ++e) {
     out.push_back(out.back());
     for (auto g = as_size(axis.firsts[e]); g < as_size(axis.firsts[e + 1]); ++g)
-      if (owners[g] == rank) out.back() += axis.grains[g].rows();
+      if (owners[g] == rank) out.back() += axis.blocks[g].rows();
   }
   return out;
 }
@@ -45,13 +45,13 @@ std::int64_t whole_number(const Tensor& t, std::int64_t i) {
 void check_starts(std::string_view name, const Tensor& cu, const std::vector<std::int64_t>& starts) {
   if (!cu.given() && starts.empty()) return;
   if (cu.given() && cu.device.kind != Device::Kind::cpu)
-    throw Error("shares-call", fmt::format("calls over ranks do not take {} on a device", name), {},
-                "Shares were made of starts on the host", "pass those");
+    throw Error("sharding-call", fmt::format("calls over ranks do not take {} on a device", name), {},
+                "the Sharding was made of starts on the host", "pass those");
   bool same = cu.given() && cu.rank == 1 && cu.shape[0] == std::ssize(starts) &&
               (cu.dtype == DType::i32 || cu.dtype == DType::i64);
   for (std::int64_t i = 0; same && i < std::ssize(starts); ++i) same = whole_number(cu, i) == starts[as_size(i)];
   if (!same)
-    throw other(fmt::format("these Shares are of another {}", name),
+    throw other(fmt::format("this Sharding is of another {}", name),
                 starts.empty() ? "they were made of a dense batch"
                                : fmt::format("they were made of {} packed sequences", starts.size() - 1));
 }
@@ -63,7 +63,7 @@ std::string_view refused(const Backward&) { return {}; }
 
 const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args) {
   const auto none = [] {
-    return other("these Shares are of other masks", "none of their attentions has this mask with this data");
+    return other("this Sharding is of other masks", "none of their attentions has this mask with this data");
   };
   const compiler::CoverOf of = compiler::cover_of(lowered.cover);
   const bool on_device = std::ranges::any_of(
@@ -78,8 +78,8 @@ const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, con
   for (const Layer& layer : plan.layers) {
     if (layer.mask.mask != of.mask) continue;
     if (found)
-      throw Error("shares-capture", "two masks of these Shares differ in what they capture alone", {},
-                  "this call captures it on a device, where it is not read", "make Shares of their own for each");
+      throw Error("sharding-capture", "two masks of this Sharding differ in what they capture alone", {},
+                  "this call captures it on a device, where it is not read", "make a Sharding of its own for each");
     found = &layer;
   }
   if (!found) throw none();
@@ -89,8 +89,8 @@ const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, con
 template <class Call>
 Local<Call>::Local(const Plan& plan, const Call& asked) : call_(asked) {
   if (const std::string_view what = refused(asked); !what.empty())
-    throw Error("shares-call", fmt::format("calls over ranks do not take {}", what), {}, "one rank computes it alone",
-                "leave it out, or call without Shares");
+    throw Error("sharding-call", fmt::format("calls over ranks do not take {}", what), {}, "one rank computes it alone",
+                "leave it out, or call without a Sharding");
   check_starts("cu_seqlens_q", asked.cu_seqlens_q, plan.problem.q.starts);
   check_starts("cu_seqlens_kv", asked.cu_seqlens_kv, plan.problem.kv.starts);
   const int rank = plan.place.rank;
@@ -101,8 +101,8 @@ Local<Call>::Local(const Plan& plan, const Call& asked) : call_(asked) {
     if (t->given() && t->rank == (plan.problem.q.packed() ? 3 : 4) && t->shape[dimension] != rows)
       throw shape(name, *t, rows, rank);
   if (!plan.problem.q.packed()) return;
-  q_starts_ = local_starts(plan.q, plan.dealt().q, rank);
-  kv_starts_ = local_starts(plan.kv, plan.dealt().kv, rank);
+  q_starts_ = local_starts(plan.q, plan.owners().q, rank);
+  kv_starts_ = local_starts(plan.kv, plan.owners().kv, rank);
   call_.cu_seqlens_q = Tensor(q_starts_.data(), DType::i64, {std::ssize(q_starts_)});
   call_.cu_seqlens_kv = Tensor(kv_starts_.data(), DType::i64, {std::ssize(kv_starts_)});
   call_.max_q_len = call_.max_kv_len = 0;
@@ -115,11 +115,11 @@ Problem whole_of(const Plan& plan, const compiler::LoweredMod& lowered, const co
                  const Problem& local, DType type) {
   const Problem& whole = plan.problem;
   if (type != plan.dtype)
-    throw other("these Shares are of another type",
+    throw other("this Sharding is of another type",
                 fmt::format("they were made of {}, and q holds {}", name_of(plan.dtype), name_of(type)));
   const auto same = [&](std::string_view what, std::int64_t theirs, std::int64_t here) {
     if (theirs != here)
-      throw other("these Shares are of another call", fmt::format("it has {} {}, and this one {}", theirs, what, here));
+      throw other("this Sharding is of another call", fmt::format("it has {} {}, and this one {}", theirs, what, here));
   };
   same("batch entries", whole.batch, local.batch);
   same("query heads", whole.q_heads, local.q_heads);

@@ -48,10 +48,10 @@ MaskOf mask_of(const compiler::LoweredMod& lowered, const compiler::Args& args) 
   for (const std::uint32_t slot : of.captures) {
     const Tensor& t = args.captures[slot];
     if (t.device.kind != Device::Kind::cpu)
-      throw Error("shares-capture",
+      throw Error("sharding-capture",
                   fmt::format("the mask reads `{}`, which is on a device", lowered.mod.captures[slot].name), {},
                   fmt::format("it is {}, and who needs which keys is worked out on the host", t.describe()),
-                  "make Shares of an attention that captures a copy on the host");
+                  "make a Sharding of an attention that captures a copy on the host");
     data.add(static_cast<std::int64_t>(t.dtype));
     data.add(std::int64_t{t.rank});
     for (int d = 0; d < t.rank; ++d) data.add(t.shape[static_cast<std::size_t>(d)]);

@@ -21,7 +21,7 @@ class Picture {
 
   std::string operator()() {
     words(20, 24, fmt::format("font-family=\"monospace\" font-size=\"13\" class=\"attune-ink\""), title_);
-    words(20, 42, "class=\"attune-dim\"", deal());
+    words(20, 42, "class=\"attune-dim\"", assignment());
     words(20, 58, "class=\"attune-dim\"", schedule());
     y_ = 84;
     panel("who holds what", "0", grouped(ranks_.q.rows), [this](int r) { held(r); });
@@ -41,10 +41,10 @@ class Picture {
   }
 
  private:
-  std::string deal() const {
+  std::string assignment() const {
     const Candidate& c = ranks_.candidates.front();
-    return fmt::format("{} ranks, dealt {}: the most work is {:.2f} of the mean, {:.1f} % of others' keys travel",
-                       ranks_.count(), name_of(c.deal), c.load, 100 * c.gather);
+    return fmt::format("{} ranks, sharded {}: the most work is {:.2f} of the mean, {:.1f} % of others' keys travel",
+                       ranks_.count(), name_of(c.assignment), c.load, 100 * c.gather);
   }
   std::string schedule() const {
     const Predicted& p = layer_.chosen();
@@ -104,24 +104,24 @@ class Picture {
   }
 
   void held(int rank) {
-    for (const Shares::Stretch& s : ranks_.q_of[static_cast<std::size_t>(rank)])
+    for (const Sharding::Range& s : ranks_.q_of[static_cast<std::size_t>(rank)])
       bar(0, share(s.begin, ranks_.q.rows), share(s.end, ranks_.q.rows));
   }
 
   void travels(int rank) {
     const Axis& kv = ranks_.kv;
     const auto runs = [&](std::size_t look, const auto& is) {
-      for (std::size_t g = 0; g < kv.grains.size();) {
+      for (std::size_t g = 0; g < kv.blocks.size();) {
         if (!is(g)) {
           ++g;
           continue;
         }
-        const std::int64_t from = kv.grains[g].row;
-        while (g < kv.grains.size() && is(g)) ++g;
-        bar(look, share(from, kv.rows), share(kv.grains[g - 1].row + kv.grains[g - 1].rows(), kv.rows));
+        const std::int64_t from = kv.blocks[g].row;
+        while (g < kv.blocks.size() && is(g)) ++g;
+        bar(look, share(from, kv.rows), share(kv.blocks[g - 1].row + kv.blocks[g - 1].rows(), kv.rows));
       }
     };
-    const std::vector<int>& owners = ranks_.dealt().kv;
+    const std::vector<int>& owners = ranks_.owners().kv;
     runs(0, [&](std::size_t g) { return owners[g] == rank; });
     runs(1, [&](std::size_t g) {
       bool needed = false;

@@ -1,4 +1,4 @@
-// runtime/ranks/plan/plan.h — the plan of Shares: who holds what, and for each mask what travels by which schedule
+// runtime/ranks/plan/plan.h — the plan of a Sharding: who holds what, and for each mask what travels by which schedule
 #pragma once
 
 #include <functional>
@@ -11,16 +11,16 @@
 
 namespace attune::runtime::ranks {
 
-/// One way to deal.
+/// One assignment of blocks to ranks.
 struct Candidate {
-  Deal deal = Deal::best;
-  Dealt dealt;
+  Assignment assignment = Assignment::best;
+  Owners owners;
   double load = 0;    ///< the largest share of work, by the mean
   double gather = 0;  ///< the mean share of other ranks' keys that a rank needs
   double ms = 0;      ///< of all layers, each by its best schedule
 };
 
-/// Of one layer, by the chosen deal.
+/// Of one layer, by the chosen assignment.
 struct Layer {
   MaskOf mask;
   Work work;
@@ -36,9 +36,9 @@ struct Place {
 };
 
 struct Plan {
-  /// `wholes`: a call for each attention. `before`: whose deal is kept, or null. `tasks`: what works out masks.
+  /// `wholes`: a call for each attention. `before`: whose assignment is kept, or null. `tasks`: what works out masks.
   Plan(std::span<const Attention> attentions, std::span<const Forward> wholes, const Place& place,
-       const Shares::How& asked, const Plan* before, const Tasks& tasks);
+       const Sharding::How& asked, const Plan* before, const Tasks& tasks);
 
   How how;
   compiler::Problem problem;  ///< of the whole call
@@ -49,11 +49,11 @@ struct Plan {
   bool together = false;              ///< a rank holds the queries and the keys of its positions
   std::vector<Candidate> candidates;  ///< the chosen first
   std::vector<Layer> layers;
-  std::vector<std::vector<Shares::Stretch>> q_of, kv_of;  ///< by rank
+  std::vector<std::vector<Sharding::Range>> q_of, kv_of;  ///< by rank
   ir::Digest digest;                                      ///< of all that ranks must agree on
 
   int count() const { return place.count; }
-  const Dealt& dealt() const { return candidates.front().dealt; }
+  const Owners& owners() const { return candidates.front().owners; }
   std::int64_t q_rows(int rank) const;
   std::int64_t kv_rows(int rank) const;
   /// Bytes that a forward of a layer brings to the rank.
@@ -61,7 +61,7 @@ struct Plan {
   std::string explain() const;
 
  private:
-  /// A deal, and by layer all schedules.
+  /// An assignment, and by layer all schedules.
   struct Considered {
     Candidate candidate;
     std::vector<std::vector<Predicted>> schedules;
@@ -71,12 +71,12 @@ struct Plan {
     std::vector<Work> work;
     std::vector<bool> linear;
   };
-  Considered consider(Deal deal, std::vector<int> q_owners, const Asked& asked) const;
+  Considered consider(Assignment assignment, std::vector<int> q_owners, const Asked& asked) const;
   Considered best_greedy(const Asked& asked) const;
   void choose(const Asked& asked, const Plan* before);
   /// All schedules, the best first. `linear`: parts can be merged.
-  std::vector<Predicted> schedules(const Work& work, const Dealt& dealt, bool linear) const;
-  double share_of_gather(const Work& work, const Dealt& dealt) const;
+  std::vector<Predicted> schedules(const Work& work, const Owners& owners, bool linear) const;
+  double share_of_gather(const Work& work, const Owners& owners) const;
   ir::Digest digest_of_plan() const;
 };
 

@@ -8,7 +8,7 @@
 namespace attune::runtime::ranks {
 namespace {
 
-/// What starting and draining a launch costs beside its work, ms. On two H100s, 2 to 5 stretches of queries in 4 to 8
+/// What starting and draining a launch costs beside its work, ms. On two H100s, 2 to 5 ranges of queries in 4 to 8
 /// groups took 0.01 to 0.04 ms more for each.
 constexpr double launch_ms = 0.015;
 /// Copies within a device, which bring a rank's own keys to their places: 1270 GB/s on an H100.
@@ -18,17 +18,17 @@ double rate(double gb_s) { return gb_s * 1e6; }  // bytes a ms
 
 class Predictor {
  public:
-  Predictor(const Setting& setting, const Work& work, const Dealt& dealt)
-      : s_(setting.sizes), kv_(setting.kv), dealt_(dealt), ranks_(setting.ranks), how_(setting.how),
-        needs_(work, dealt, setting.ranks, setting.sizes.kv_shared()) {
+  Predictor(const Setting& setting, const Work& work, const Owners& owners)
+      : s_(setting.sizes), kv_(setting.kv), owners_(owners), ranks_(setting.ranks), how_(setting.how),
+        needs_(work, owners, setting.ranks, setting.sizes.kv_shared()) {
     const Axis& q = setting.q;
     pairs_.resize(count());
     rows_.resize(count());
-    stretches_.resize(count());
-    for (std::size_t g = 0; g < q.grains.size(); ++g) {
-      if (g == 0 || dealt.q[g] != dealt.q[g - 1]) ++stretches_[at(dealt.q[g])];
-      pairs_[at(dealt.q[g])] += work.pairs[g];
-      rows_[at(dealt.q[g])] += q.grains[g].rows();
+    ranges_.resize(count());
+    for (std::size_t g = 0; g < q.blocks.size(); ++g) {
+      if (g == 0 || owners.q[g] != owners.q[g - 1]) ++ranges_[at(owners.q[g])];
+      pairs_[at(owners.q[g])] += work.pairs[g];
+      rows_[at(owners.q[g])] += q.blocks[g].rows();
       all_pairs_ += work.pairs[g];
     }
   }
@@ -41,7 +41,7 @@ class Predictor {
       case Travel::gather: gather(out); break;
       case Travel::ring: ring(out); break;
       case Travel::heads: heads(out); break;
-      case Travel::few: few(out); break;
+      case Travel::decode: decode(out); break;
     }
     for (const RankTimes& r : out.ranks)
       for (const auto* bars : {&r.travels, &r.computes})
@@ -70,15 +70,15 @@ class Predictor {
   double all_keys() const {
     double rows = 0;
     for (std::size_t t = 0; t < needs_.tables(); ++t)
-      for (std::size_t g = 0; g < kv_.grains.size(); ++g) {
+      for (std::size_t g = 0; g < kv_.blocks.size(); ++g) {
         bool needed = false;
         for (int r = 0; r < ranks_; ++r) needed = needed || needs_.of(t, r).has(g);
-        if (needed) rows += static_cast<double>(kv_.grains[g].rows());
+        if (needed) rows += static_cast<double>(kv_.blocks[g].rows());
       }
     return rows * copies() * key_bytes();
   }
 
-  /// Bytes into each rank. A grain that ranks of a node need crosses to the node once, and is passed on within.
+  /// Bytes into each rank. A block that ranks of a node need crosses to the node once, and is passed on within.
   struct Into {
     double own = 0, across = 0;
     double out = 0;  ///< from it, to others
@@ -94,9 +94,9 @@ class Predictor {
     const int nodes = node(ranks_ - 1) + 1;
     const double each = copies() * key_bytes();
     for (std::size_t t = 0; t < needs_.tables(); ++t)
-      for (std::size_t g = 0; g < kv_.grains.size(); ++g) {
-        const int owner = dealt_.kv[g];
-        const double bytes = static_cast<double>(kv_.grains[g].rows()) * each;
+      for (std::size_t g = 0; g < kv_.blocks.size(); ++g) {
+        const int owner = owners_.kv[g];
+        const double bytes = static_cast<double>(kv_.blocks[g].rows()) * each;
         for (int n = 0; n < nodes; ++n) {
           const int first = n * std::max(1, how_.per_node), last = std::min(ranks_, first + std::max(1, how_.per_node));
           int wanting = 0;
@@ -124,7 +124,7 @@ class Predictor {
       RankTimes& times = out.ranks[at(r)];
       times.own = into[at(r)].own;
       times.across = into[at(r)].across;
-      const double launches = launch_ms * std::max(stretches_[at(r)], 1),
+      const double launches = launch_ms * std::max(ranges_[at(r)], 1),
                    compute = attend(r, keys_held(r)) / out.groups + launches;
       Into part = into[at(r)];
       for (double* bytes : {&part.own, &part.across, &part.out}) *bytes /= out.groups;
@@ -148,8 +148,8 @@ class Predictor {
   double keys_held(int rank) const {
     double rows = 0;
     for (std::size_t t = 0; t < needs_.tables(); ++t)
-      for (std::size_t g = 0; g < kv_.grains.size(); ++g)
-        if (needs_.of(t, rank).has(g)) rows += static_cast<double>(kv_.grains[g].rows());
+      for (std::size_t g = 0; g < kv_.blocks.size(); ++g)
+        if (needs_.of(t, rank).has(g)) rows += static_cast<double>(kv_.blocks[g].rows());
     return rows * copies() * key_bytes();
   }
   /// A rank's queries against keys of so many bytes: products, or memory where they are few.
@@ -158,12 +158,12 @@ class Predictor {
                                                                       parts_of_heads() * (q_bytes() + o_bytes())));
   }
 
-  /// Grains of keys that rank r needs of each owner, over all tables: rows.
+  /// Blocks of keys that rank r needs of each owner, over all tables: rows.
   std::vector<double> rows_by_owner(int rank) const {
     std::vector<double> rows(count());
     for (std::size_t t = 0; t < needs_.tables(); ++t)
-      for (std::size_t g = 0; g < kv_.grains.size(); ++g)
-        if (needs_.of(t, rank).has(g)) rows[at(dealt_.kv[g])] += static_cast<double>(kv_.grains[g].rows());
+      for (std::size_t g = 0; g < kv_.blocks.size(); ++g)
+        if (needs_.of(t, rank).has(g)) rows[at(owners_.kv[g])] += static_cast<double>(kv_.blocks[g].rows());
     return rows;
   }
 
@@ -211,8 +211,8 @@ class Predictor {
                  o_row = static_cast<double>(s_.batch * s_.q_heads) / ranks_ * o_bytes(),
                  kv_row = static_cast<double>(s_.kv_batch * s_.kv_heads) / ranks_ * key_bytes();
     std::vector<double> kv_rows(count());
-    for (std::size_t g = 0; g < kv_.grains.size(); ++g)
-      kv_rows[at(dealt_.kv[g])] += static_cast<double>(kv_.grains[g].rows());
+    for (std::size_t g = 0; g < kv_.blocks.size(); ++g)
+      kv_rows[at(owners_.kv[g])] += static_cast<double>(kv_.blocks[g].rows());
     for (int r = 0; r < ranks_; ++r) {
       RankTimes& times = out.ranks[at(r)];
       Into there, back;
@@ -234,7 +234,7 @@ class Predictor {
   }
 
   /// Every query to every rank, f32 parts of o and their lse back.
-  void few(Predicted& out) {
+  void decode(Predicted& out) {
     std::vector<double> load(count()), keys(count());
     for (int r = 0; r < ranks_; ++r) {
       const std::vector<double> rows = rows_by_owner(r);
@@ -243,8 +243,8 @@ class Predictor {
       for (std::size_t owner = 0; owner < count(); ++owner)
         if (all > 0) load[owner] += pairs_[at(r)] * rows[owner] / all;
     }
-    for (std::size_t g = 0; g < kv_.grains.size(); ++g)
-      keys[at(dealt_.kv[g])] += static_cast<double>(kv_.grains[g].rows());
+    for (std::size_t g = 0; g < kv_.blocks.size(); ++g)
+      keys[at(owners_.kv[g])] += static_cast<double>(kv_.blocks[g].rows());
     for (int r = 0; r < ranks_; ++r) {
       RankTimes& times = out.ranks[at(r)];
       Into queries, parts;
@@ -268,24 +268,24 @@ class Predictor {
 
   const Sizes& s_;
   const Axis& kv_;
-  const Dealt& dealt_;
+  const Owners& owners_;
   int ranks_;
   const How& how_;
   std::vector<double> pairs_;
   std::vector<std::int64_t> rows_;
-  std::vector<int> stretches_;  ///< runs of queries: launches of a group
+  std::vector<int> ranges_;  ///< runs of queries: launches of a group
   double all_pairs_ = 0;
   Needs needs_;
 };
 
 }  // namespace
 
-std::string_view name_of(Deal deal) {
-  switch (deal) {
-    case Deal::best: return "best";
-    case Deal::contiguous: return "contiguous";
-    case Deal::zigzag: return "zigzag";
-    case Deal::greedy: return "greedy";
+std::string_view name_of(Assignment assignment) {
+  switch (assignment) {
+    case Assignment::best: return "best";
+    case Assignment::contiguous: return "contiguous";
+    case Assignment::zigzag: return "zigzag";
+    case Assignment::greedy: return "greedy";
   }
   return "";
 }
@@ -296,27 +296,27 @@ std::string_view name_of(Travel travel) {
     case Travel::gather: return "gather";
     case Travel::ring: return "ring";
     case Travel::heads: return "heads";
-    case Travel::few: return "few";
+    case Travel::decode: return "decode";
   }
   return "";
 }
 
 std::string milliseconds(double ms) { return ms < 100 ? fmt::format("{:.3g} ms", ms) : fmt::format("{:.0f} ms", ms); }
 
-Needs::Needs(const Work& work, const Dealt& dealt, int n, bool kv_shared)
+Needs::Needs(const Work& work, const Owners& owners, int n, bool kv_shared)
     : entries(kv_shared ? 1 : static_cast<std::size_t>(work.entries)), heads(static_cast<std::size_t>(work.heads)),
-      ranks(static_cast<std::size_t>(n)), sets(entries * heads * ranks, GrainSet(dealt.kv.size())) {
+      ranks(static_cast<std::size_t>(n)), sets(entries * heads * ranks, BlockSet(owners.kv.size())) {
   for (std::int64_t e = 0; e < work.entries; ++e)
     for (std::int64_t h = 0; h < work.heads; ++h)
-      for (std::size_t g = 0; g < dealt.q.size(); ++g) {
+      for (std::size_t g = 0; g < owners.q.size(); ++g) {
         const std::size_t table = (entries > 1 ? static_cast<std::size_t>(e) : 0) * heads + static_cast<std::size_t>(h);
         for (const Span& span : work.need(e, h, g))
-          sets[table * ranks + static_cast<std::size_t>(dealt.q[g])].add(span);
+          sets[table * ranks + static_cast<std::size_t>(owners.q[g])].add(span);
       }
 }
 
-Predicted predict(const Setting& setting, const Work& work, const Dealt& dealt, Travel travel, int groups) {
-  return Predictor(setting, work, dealt)(travel, groups);
+Predicted predict(const Setting& setting, const Work& work, const Owners& owners, Travel travel, int groups) {
+  return Predictor(setting, work, owners)(travel, groups);
 }
 
 std::vector<int> groups_of(std::int64_t kv_heads) {

@@ -1,15 +1,15 @@
 // runtime/ranks/plan/predict.h — what each schedule moves and how long it takes, on a machine of given rates
 #pragma once
 
-#include "runtime/ranks/plan/deal.h"
+#include "runtime/ranks/plan/assignment.h"
 
 namespace attune::runtime::ranks {
 
-using Deal = Shares::Deal;
-using Travel = Shares::Travel;
-using How = Shares::How;
+using Assignment = Sharding::Assignment;
+using Travel = Sharding::Travel;
+using How = Sharding::How;
 
-std::string_view name_of(Deal deal);
+std::string_view name_of(Assignment assignment);
 std::string_view name_of(Travel travel);
 /// 0.683 ms, 12.3 ms, 6830 ms
 std::string milliseconds(double ms);
@@ -41,16 +41,16 @@ struct Predicted {
   double ideal = 0;  ///< ms, if all work were spread evenly and nothing travelled
 };
 
-/// Grains of keys that each rank's queries need, by (entry, head, rank); one table of entries where all are alike, or
+/// Blocks of keys that each rank's queries need, by (entry, head, rank); one table of entries where all are alike, or
 /// share their keys, and one of heads where those are alike.
 struct Needs {
-  Needs(const Work& work, const Dealt& dealt, int ranks, bool kv_shared);
+  Needs(const Work& work, const Owners& owners, int ranks, bool kv_shared);
   std::size_t entries, heads, ranks;
-  std::vector<GrainSet> sets;
+  std::vector<BlockSet> sets;
 
   std::size_t tables() const { return entries * heads; }
-  const GrainSet& of(std::size_t table, int rank) const { return sets[table * ranks + static_cast<std::size_t>(rank)]; }
-  const GrainSet& of(std::int64_t entry, std::int64_t head, int rank) const {
+  const BlockSet& of(std::size_t table, int rank) const { return sets[table * ranks + static_cast<std::size_t>(rank)]; }
+  const BlockSet& of(std::int64_t entry, std::int64_t head, int rank) const {
     return of((entries > 1 ? static_cast<std::size_t>(entry) : 0) * heads +
                   (heads > 1 ? static_cast<std::size_t>(head) : 0),
               rank);
@@ -65,7 +65,7 @@ struct Setting {
   const How& how;
 };
 /// A schedule with `groups` of key heads (only gather has several).
-Predicted predict(const Setting& setting, const Work& work, const Dealt& dealt, Travel travel, int groups);
+Predicted predict(const Setting& setting, const Work& work, const Owners& owners, Travel travel, int groups);
 /// Groups that gather may have: divisors of the key heads up to 8.
 std::vector<int> groups_of(std::int64_t kv_heads);
 

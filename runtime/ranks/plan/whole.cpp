@@ -12,7 +12,7 @@ namespace attune::runtime::ranks {
 namespace {
 
 Error refuse_call(std::string what, std::string why, std::string fix) {
-  return {"shares-call", fmt::format("calls over ranks do not take {}", what), {}, std::move(why), std::move(fix)};
+  return {"sharding-call", fmt::format("calls over ranks do not take {}", what), {}, std::move(why), std::move(fix)};
 }
 
 }  // namespace
@@ -21,8 +21,8 @@ std::string_view not_over_ranks(const Forward& call) {
   if (call.kv_len.given()) return "kv_len";
   if (call.k.dtype != call.q.dtype) return "keys of another type than q";
   if (call.q_offsets.given()) return "q_offsets";
-  if (call.pages.given()) return "pages";
-  if (call.piece != 0) return "piece";
+  if (call.page_table.given()) return "page_table";
+  if (call.fixed_split_size != 0) return "fixed_split_size";
   if (call.o_before.given() || call.lse_before.given()) return "o_before";
   if (call.cu_seqlens_q.given() != call.cu_seqlens_kv.given()) return "cu_seqlens_q without cu_seqlens_kv";
   return {};
@@ -30,7 +30,7 @@ std::string_view not_over_ranks(const Forward& call) {
 
 compiler::Problem whole_problem(const Forward& whole) {
   if (const std::string_view what = not_over_ranks(whole); !what.empty())
-    throw refuse_call(std::string(what), "Shares are made for a call that has it", "leave it out");
+    throw refuse_call(std::string(what), "a Sharding is made for a call that has it", "leave it out");
   Forward call{.q = whole.q,
                .k = whole.k,
                .v = whole.v,
@@ -71,10 +71,10 @@ Sizes sizes_of(const compiler::Problem& p, DType type) {
 
 void check_how(const How& how) {
   const auto refuse = [](std::string what, std::string why, std::string fix) {
-    return Error("shares-how", std::move(what), {}, std::move(why), std::move(fix));
+    return Error("sharding-how", std::move(what), {}, std::move(why), std::move(fix));
   };
-  if (how.grain < 1)
-    throw refuse(fmt::format("a grain has {} positions", how.grain), "positions are dealt in grains", "pass 384");
+  if (how.block < 1)
+    throw refuse(fmt::format("a block has {} positions", how.block), "positions are sharded in blocks", "pass 384");
   if (how.groups < 0)
     throw refuse(fmt::format("there are {} groups of key heads", how.groups), "keys travel in one group or more",
                  "pass 0 for the best, or a divisor of the key heads");
@@ -90,11 +90,11 @@ void check_how(const How& how) {
 
 void check_layers(std::span<const Attention> attentions, std::span<const Forward> wholes) {
   if (attentions.empty())
-    throw Error("shares-call", "Shares are made for no attention", {}, "who needs which keys follows from masks",
+    throw Error("sharding-call", "a Sharding is made for no attention", {}, "who needs which keys follows from masks",
                 "pass the attentions of the calls");
   if (attentions.size() != wholes.size())
-    throw Error("shares-call",
-                fmt::format("Shares are made for {} attentions and {} calls", attentions.size(), wholes.size()), {},
+    throw Error("sharding-call",
+                fmt::format("a Sharding is made for {} attentions and {} calls", attentions.size(), wholes.size()), {},
                 "each call is of one attention", "pass a call for each");
 }
 

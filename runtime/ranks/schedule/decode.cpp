@@ -106,7 +106,7 @@ class DecodeCall {
   template <class Body>
   void each_range(int rank, const Body& body) const {
     std::int64_t row = 0;
-    for (const Shares::Stretch& range : rank_.ranks().q_of[as_size(rank)]) {
+    for (const Sharding::Range& range : rank_.ranks().q_of[as_size(rank)]) {
       body(range.begin, row, range.end - range.begin);
       row += range.end - range.begin;
     }

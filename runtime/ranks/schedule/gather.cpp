@@ -6,7 +6,7 @@ namespace attune::runtime::ranks {
 namespace {
 
 /// The call's results and queries of some key heads.
-Forward part_of(const Rank& rank, const Forward& call, const KeyHeads& heads) {
+Forward slice_of(const Rank& rank, const Forward& call, const KeyHeads& heads) {
   const std::int64_t group = rank.problem().group;
   Forward part = call;
   for (Tensor* t : {&part.q, &part.o}) *t = Rank::heads_of(rank.rows(*t), heads.first * group, heads.count() * group);
@@ -27,7 +27,7 @@ void gather(const Rank& rank, Carrier& carrier, const Forward& call) {
   traffic.start();
   for (std::int64_t g = 0; g < groups; ++g) {
     Keys& keys = traffic.next(as_size(g));
-    carrier.run(part_of(rank, call, keys.wanted.heads), {.keys = keys, .step = g, .steps = groups});
+    carrier.run(slice_of(rank, call, keys.wanted.heads), {.keys = keys, .step = g, .steps = groups});
     keys.used = carrier.mark(Lane::launches);
   }
   carrier.join();

@@ -10,7 +10,7 @@ namespace {
 struct Swapped {
   Rows own;                                               ///< this rank's rows, of all heads
   Rows whole;                                             ///< all rows, of this rank's heads
-  const std::vector<std::vector<Shares::Stretch>>& held;  ///< rows that each rank holds
+  const std::vector<std::vector<Sharding::Range>>& held;  ///< rows that each rank holds
 };
 /// Rows go to the ranks that compute their heads, or come back from there.
 enum class Way : std::uint8_t { there, back };
@@ -24,12 +24,12 @@ void swap(const Rank& rank, Carrier& carrier, std::span<const Swapped> all, Way 
         // This rank's rows of the peer's heads, and the peer's rows of this rank's heads.
         std::vector<Chunk> mine, theirs;
         std::int64_t row = 0;
-        for (const Shares::Stretch& range : one.held[as_size(rank.me())]) {
+        for (const Sharding::Range& range : one.held[as_size(rank.me())]) {
           const std::int64_t rows = range.end - range.begin;
           mine.push_back({peer, one.own, {.entry = e, .head = peer * each, .row = row, .rows = rows, .heads = each}});
           row += rows;
         }
-        for (const Shares::Stretch& range : one.held[as_size(peer)])
+        for (const Sharding::Range& range : one.held[as_size(peer)])
           theirs.push_back(
               {peer, one.whole, {.entry = e, .row = range.begin, .rows = range.end - range.begin, .heads = each}});
         const auto& from = way == Way::there ? mine : theirs;

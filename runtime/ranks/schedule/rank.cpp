@@ -13,14 +13,14 @@ namespace attune::runtime::ranks {
 
 Rank::Rank(const detail::Ranks& ranks, const Call& of)
     : ranks_(ranks), of_(of), me_(ranks.transport.rank), layer_(layer_of(ranks, of.mod, of.args)),
-      kv_local_(local_rows(ranks.kv, ranks.dealt().kv)), q_local_(local_rows(ranks.q, ranks.dealt().q)) {
+      kv_local_(local_rows(ranks.kv, ranks.owners().kv)), q_local_(local_rows(ranks.q, ranks.owners().q)) {
   if (ranks.count() > 1 && !ranks.transport.exchange)
-    throw Error("shares-call", "these Shares are for planning", {}, "their transport exchanges nothing",
+    throw Error("sharding-call", "this Sharding is for planning", {}, "their transport exchanges nothing",
                 "make them with a transport: attune::threads, or one of your own");
 }
 
 std::vector<Piece> Rank::pieces(int rank, const Wanted& wanted) const {
-  const std::vector<int>& owners = ranks_.dealt().kv;
+  const std::vector<int>& owners = ranks_.owners().kv;
   const int from = wanted.step ? (rank + *wanted.step) % count() : -1;
   const auto has = [&](std::int64_t e, std::int64_t h, std::size_t g) {
     return (from < 0 || owners[g] == from) && (wanted.all || layer_.needs->of(e, h, rank).has(g));
@@ -39,7 +39,7 @@ std::vector<Piece> Rank::pieces(int rank, const Wanted& wanted) const {
         }
         Piece piece{.owner = owners[g], .entry = e, .head = h, .heads = heads, .first = g, .last = g, .before = before};
         for (; g < owners.size() && owners[g] == piece.owner && has(e, h, g); ++g)
-          piece.rows += ranks_.kv.grains[g].rows();
+          piece.rows += ranks_.kv.blocks[g].rows();
         piece.last = g;
         before += piece.rows;
         out.push_back(piece);
@@ -49,33 +49,33 @@ std::vector<Piece> Rank::pieces(int rank, const Wanted& wanted) const {
 
 bool Rank::has_holes() const {
   for (std::size_t table = 0; table < layer_.needs->tables(); ++table)
-    for (std::size_t g = 0; g < ranks_.kv.grains.size(); ++g)
+    for (std::size_t g = 0; g < ranks_.kv.blocks.size(); ++g)
       if (!layer_.needs->of(table, me_).has(g)) return true;
   return false;
 }
 
 Rank::Queries Rank::own_queries() const {
   Queries out(as_size(packed() ? problem().batch : 1));
-  for (std::size_t g = 0; g < ranks_.q.grains.size(); ++g) {
-    if (ranks_.dealt().q[g] != me_) continue;
-    const Grain& grain = ranks_.q.grains[g];
-    auto& into = out[as_size(grain.entry)];
-    if (!into.empty() && into.back().last == grain.first)
-      into.back().last = grain.last;
+  for (std::size_t g = 0; g < ranks_.q.blocks.size(); ++g) {
+    if (ranks_.owners().q[g] != me_) continue;
+    const Block& block = ranks_.q.blocks[g];
+    auto& into = out[as_size(block.entry)];
+    if (!into.empty() && into.back().last == block.first)
+      into.back().last = block.last;
     else
-      into.push_back({grain.first, grain.last, q_local_[g]});
+      into.push_back({block.first, block.last, q_local_[g]});
   }
   return out;
 }
 
 Rank::Queries Rank::all_queries() const {
   Queries out(as_size(packed() ? problem().batch : 1));
-  for (const Grain& grain : ranks_.q.grains) {
-    auto& into = out[as_size(grain.entry)];
+  for (const Block& block : ranks_.q.blocks) {
+    auto& into = out[as_size(block.entry)];
     if (into.empty())
-      into.push_back({grain.first, grain.last, grain.row});
+      into.push_back({block.first, block.last, block.row});
     else
-      into.back().last = grain.last;
+      into.back().last = block.last;
   }
   return out;
 }

@@ -17,11 +17,11 @@ struct KeyHeads {
   std::int64_t count() const { return last - first; }
 };
 
-/// Neighbouring grains of keys of one owner, as a rank gets them: of one entry, and of heads that need the same.
+/// Neighbouring blocks of keys of one owner, as a rank gets them: of one entry, and of heads that need the same.
 struct Piece {
   int owner;
   std::int64_t entry, head, heads;
-  std::size_t first, last;  ///< grains
+  std::size_t first, last;  ///< blocks
   std::int64_t rows = 0;    ///< of each head
   std::int64_t before = 0;  ///< rows of all pieces before this one
 };
@@ -61,8 +61,8 @@ class Rank {
   bool heads_are_alike() const { return layer_.needs->heads == 1; }
   /// Does a gather leave out keys?
   bool has_holes() const;
-  /// The row of a grain in its owner's keys.
-  std::int64_t owners_row(std::size_t grain) const { return kv_local_[grain]; }
+  /// The row of a block in its owner's keys.
+  std::int64_t owners_row(std::size_t block) const { return kv_local_[block]; }
 
   using Queries = std::vector<std::vector<compiler::Held::Rows>>;  ///< by sequence, or one for a dense batch
   Queries own_queries() const;

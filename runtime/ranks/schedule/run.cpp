@@ -41,7 +41,7 @@ void run(const Rank& rank, Carrier& carrier) {
     case Travel::gather: gather(rank, carrier, call); break;
     case Travel::heads: heads(rank, carrier, call); break;
     case Travel::ring: ring(rank, carrier, call); break;
-    case Travel::few: decode(rank, carrier, call); break;
+    case Travel::decode: decode(rank, carrier, call); break;
   }
   carrier.report(name_of(travel));
 }

@@ -15,7 +15,8 @@ Transport transport_by(Line at, A... arguments) {
     const auto made = std::make_shared<runtime::ranks::Communicator>(arguments...);
     return Transport{.rank = made->rank(),
                      .count = made->count(),
-                     .exchange = [made](std::span<const Transport::Part> send, std::span<const Transport::Part> receive,
+                     .exchange = [made](std::span<const Transport::Chunk> send,
+                                        std::span<const Transport::Chunk> receive,
                                         void* stream) { made->exchange(send, receive, stream); },
                      .stop = [made] { made->stop(); }};
   });

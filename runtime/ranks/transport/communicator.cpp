@@ -29,13 +29,13 @@ void pause(int looks) {
 
 std::size_t bytes_of(Communicator::Parts parts) {
   std::size_t bytes = 0;
-  for (const Transport::Part& part : parts) bytes += part.bytes;
+  for (const Transport::Chunk& part : parts) bytes += part.bytes;
   return bytes;
 }
 
 /// Calls `body` with the address and the bytes of each run that is not empty.
 template <class Body>
-void each_run(const Transport::Part& part, const Body& body) {
+void each_run(const Transport::Chunk& part, const Body& body) {
   if (part.bytes == 0) return;
   if (part.runs == 0 || part.bytes % part.runs != 0)
     throw Bug(fmt::format("a part of {} bytes has {} runs", part.bytes, part.runs));
@@ -44,9 +44,9 @@ void each_run(const Transport::Part& part, const Body& body) {
 }
 
 /// The parts one after the other in a room of bytes.
-std::vector<Transport::Part> packed(Communicator::Parts parts, std::byte*& at) {
-  std::vector<Transport::Part> out;
-  for (const Transport::Part& part : parts) {
+std::vector<Transport::Chunk> packed(Communicator::Parts parts, std::byte*& at) {
+  std::vector<Transport::Chunk> out;
+  for (const Transport::Chunk& part : parts) {
     out.push_back({part.peer, at, part.bytes});
     at += part.bytes;
   }
@@ -236,7 +236,7 @@ void Communicator::check(NcclResult result, const char* function) {
 
 void Communicator::exchange(Parts send, Parts receive, void* stream) {
   for (const Parts parts : {send, receive})
-    for (const Transport::Part& part : parts)
+    for (const Transport::Chunk& part : parts)
       if (part.peer < 0 || part.peer >= count_)
         throw Bug(fmt::format("rank {} exchanges with rank {} of {}", rank_, part.peer, count_));
   const std::lock_guard one(one_call_);
@@ -256,11 +256,11 @@ void Communicator::start(Parts send, Parts receive, cu::Stream stream) {
   const auto take = [&](NcclResult result, const char* name) {
     if (first == NcclResult::success && result != NcclResult::in_progress) first = result, function = name;
   };
-  for (const Transport::Part& part : send)
+  for (const Transport::Chunk& part : send)
     each_run(part, [&](const std::byte* data, std::size_t bytes) {
       take(nccl_.ncclSend(data, bytes, NcclType::byte, part.peer, comm_, stream), "ncclSend");
     });
-  for (const Transport::Part& part : receive)
+  for (const Transport::Chunk& part : receive)
     each_run(part, [&](std::byte* data, std::size_t bytes) {
       take(nccl_.ncclRecv(data, bytes, NcclType::byte, part.peer, comm_, stream), "ncclRecv");
     });
@@ -327,7 +327,7 @@ void Communicator::on_host(Parts send, Parts receive) {
   }
   packed_.resize(all);
   std::byte* at = packed_.data();
-  for (const Transport::Part& part : send)
+  for (const Transport::Chunk& part : send)
     each_run(part, [&](const std::byte* data, std::size_t bytes) {
       std::memcpy(at, data, bytes);
       at += bytes;
@@ -346,7 +346,7 @@ void Communicator::on_host(Parts send, Parts receive) {
   if (all == sent) return;
   d.cuMemcpyAsync(host + sent, room_ + sent, all - sent, stream_);
   d.cuStreamSynchronize(stream_);
-  for (const Transport::Part& part : receive)
+  for (const Transport::Chunk& part : receive)
     each_run(part, [&](std::byte* data, std::size_t bytes) {
       std::memcpy(data, at, bytes);
       at += bytes;

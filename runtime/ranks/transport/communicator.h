@@ -23,7 +23,7 @@ namespace attune::runtime::ranks {
 /// after a time limit, never a hang. After an Error every exchange throws it again.
 class Communicator {
  public:
-  using Parts = std::span<const Transport::Part>;
+  using Parts = std::span<const Transport::Chunk>;
 
   /// Makes one, together with all other ranks.
   Communicator(const NcclId& id, int rank, int count, int device, double seconds);

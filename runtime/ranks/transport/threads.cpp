@@ -29,14 +29,14 @@ class OnDevice {
   Moment now() const { return Moment(stream_); }
   void wait_for(const Moment& moment) const { moment.awaited_by(stream_); }
   /// Copies between this call's part and what the other one offers, once the other's stream has come to its call.
-  void copy(const Transport::Part& from, const Transport::Part& to, const OnDevice& other) const {
+  void copy(const Transport::Chunk& from, const Transport::Chunk& to, const OnDevice& other) const {
     runtime::cuda::reach(other.context_);
     wait_for(other.began_);
     runtime::cuda::copy_runs(runs_of(from), runs_of(to), stream_);
   }
 
  private:
-  static runtime::cuda::Runs runs_of(const Transport::Part& part) {
+  static runtime::cuda::Runs runs_of(const Transport::Chunk& part) {
     return {.first = part.data, .bytes = part.bytes / part.runs, .count = part.runs, .stride = part.stride};
   }
 
@@ -53,9 +53,9 @@ class Hub {
   Hub(int count, double seconds)
       : count_(count), seconds_(seconds), waiting_(static_cast<std::size_t>(count * count)) {}
 
-  void exchange(int rank, std::span<const Transport::Part> send, std::span<const Transport::Part> receive,
+  void exchange(int rank, std::span<const Transport::Chunk> send, std::span<const Transport::Chunk> receive,
                 void* stream) {
-    const std::span<const Transport::Part> offered = stream ? receive : send, taken = stream ? send : receive;
+    const std::span<const Transport::Chunk> offered = stream ? receive : send, taken = stream ? send : receive;
     std::optional<OnDevice> device;
     if (stream) device.emplace(stream);
     std::unique_lock lock(mutex_);
@@ -64,10 +64,10 @@ class Hub {
     const auto until = Clock::now() +
                        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_));
     require_going();
-    for (const Transport::Part& part : offered) queue(rank, part.peer).push_back({&part, &leave.offer});
+    for (const Transport::Chunk& part : offered) queue(rank, part.peer).push_back({&part, &leave.offer});
     changed_.notify_all();
     std::vector<Offered> copied;
-    for (const Transport::Part& part : taken) {
+    for (const Transport::Chunk& part : taken) {
       const Offered other = take(lock, until, rank, part, device ? &*device : nullptr);
       if (device)
         copied.push_back(other);
@@ -106,7 +106,7 @@ class Hub {
     std::vector<Moment> done;  ///< when copies of other ranks' streams have ended
   };
   struct Offered {
-    const Transport::Part* part;
+    const Transport::Chunk* part;
     Offer* of;
   };
   struct Leave {
@@ -123,7 +123,7 @@ class Hub {
 
   using Lock = std::unique_lock<std::mutex>;
   /// Waits for the peer's offer, and copies between it and the part, without the lock.
-  Offered take(Lock& lock, Clock::time_point until, int rank, const Transport::Part& part, const OnDevice* device) {
+  Offered take(Lock& lock, Clock::time_point until, int rank, const Transport::Chunk& part, const OnDevice* device) {
     std::deque<Offered>& from = queue(part.peer, rank);
     wait(lock, until, rank, part.peer, [&] { return !from.empty(); });
     const Offered other = from.front();
@@ -154,7 +154,7 @@ class Hub {
       throw Bug(fmt::format("rank {} sends to rank {} of {}", from, to, count_));
     return waiting_[static_cast<std::size_t>(from * count_ + to)];
   }
-  static int first_peer(std::span<const Transport::Part> parts) { return parts.empty() ? 0 : parts.front().peer; }
+  static int first_peer(std::span<const Transport::Chunk> parts) { return parts.empty() ? 0 : parts.front().peer; }
 
   void require_going() const {
     if (over_) throw Error(*over_);
@@ -193,7 +193,7 @@ std::vector<Transport> threads(int count, double seconds) {
     out.push_back(
         {.rank = rank,
          .count = count,
-         .exchange = [hub, rank](std::span<const Transport::Part> send, std::span<const Transport::Part> receive,
+         .exchange = [hub, rank](std::span<const Transport::Chunk> send, std::span<const Transport::Chunk> receive,
                                  void* stream) { hub->exchange(rank, send, receive, stream); },
          .stop = [hub, rank] { hub->stop(rank); }});
   return out;

@@ -14,7 +14,7 @@ namespace {
 
 /// The same bytes to every other rank, and those of each.
 void to_all(const Transport& with, std::span<const std::byte> own, std::span<std::byte> all, void* stream) {
-  std::vector<Transport::Part> send, receive;
+  std::vector<Transport::Chunk> send, receive;
   for (int peer = 0; peer < with.count; ++peer) {
     std::byte* const theirs = all.data() + static_cast<std::size_t>(peer) * own.size();
     if (peer == with.rank) {

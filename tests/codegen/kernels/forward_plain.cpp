@@ -20,11 +20,11 @@ constexpr auto erased_members = members_of(members);
 constexpr Search searches[] = {{.member = "threads", .least = 32, .most = 128}};
 constexpr std::string_view name = "forward_plain";
 
-std::string why_not(const KernelSpec& spec, const ModFacts& facts) {
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (spec.dtype != DType::f32 || spec.out != DType::f32)
     return fmt::format("it takes f32, and q holds {}", name_of(spec.dtype));
   if (spec.packed || spec.max || facts.has_sink) return "it takes neither packed sequences, maxima nor sinks";
-  if (spec.apart || spec.before || spec.pieces) return "it takes plain calls alone";
+  if (spec.per_entry || spec.before || spec.fixed_split) return "it takes plain calls alone";
   return {};
 }
 
@@ -44,7 +44,7 @@ const Companion tops{
     .role = "tops of rows",
     .name = "plain_tops",
     .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return page_beside(parts, plan, "plain_tops", std::string(name)); },
+                 const KernelPlan& plan) { return source_beside(parts, plan, "plain_tops", std::string(name)); },
     .grid =
         [](const LaunchCall& call) {
           return Grid{static_cast<unsigned>(rows(call)), 1, 1};
@@ -53,7 +53,7 @@ const Companion tops{
 };
 constexpr const Companion* companions[] = {&tops};
 
-std::vector<Variant> tiles(const KernelSpec&, const ModFacts&, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec&, const Traits&, const CallKind&) {
   return {variant_of(name, Tile{}, members)};
 }
 

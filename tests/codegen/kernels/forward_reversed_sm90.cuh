@@ -16,9 +16,9 @@ struct ReversedKeys {
 
   const ForwardArgs& args;
   int b, head;
-  Stretch keys;
+  Range keys;
 
-  __device__ ReversedKeys(const ForwardArgs& args, int b, int head, Stretch keys)
+  __device__ ReversedKeys(const ForwardArgs& args, int b, int head, Range keys)
       : args(args), b(b), head(head), keys(keys) {}
 
   __device__ const Element* line(const Strided& t, int row) const {
@@ -60,7 +60,7 @@ struct ReversedTile : Tile {
 template <ForwardTile Tile, class User>
 __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
     forward_reversed_sm90(const __grid_constant__ ForwardArgs args, const __grid_constant__ User user) {
-  forward_block<Group90<ReversedTile<Tile>, User>, ReversedTile<Tile>>(args, user);
+  forward_block<Warpgroup90<ReversedTile<Tile>, User>, ReversedTile<Tile>>(args, user);
 }
 
 }  // namespace attune

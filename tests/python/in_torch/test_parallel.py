@@ -91,14 +91,14 @@ GATHER = {"travel": "gather"}
 @pytest.mark.parametrize("name, lengths, how", [
     ("none", (1000, 1000), GATHER),
     ("causal", (1537, 1537), GATHER),
-    ("causal+alibi", (900, 900), GATHER),  # three grains for four ranks: one has nothing
+    ("causal+alibi", (900, 900), GATHER),  # three blocks for four ranks: one has nothing
     ("window+bias", (1999, 1999), GATHER),
     ("documents+bias", (1537, 1537), GATHER),
-    ("by head+alibi", (1600, 1600), {"deal": "contiguous"}),
-    ("causal+bias", (1600, 1600), {"deal": "greedy"}),
+    ("by head+alibi", (1600, 1600), {"assignment": "contiguous"}),
+    ("causal+bias", (1600, 1600), {"assignment": "greedy"}),
     ("none+alibi", (700, 1300), GATHER),
     ("causal", (1537, 1537), {"travel": "ring"}),
-    ("none", (5, 1300), {"travel": "few"}),
+    ("none", (5, 1300), {"travel": "decode"}),
 ])
 def test_results_are_those_of_one_rank(fleet, name, lengths, how):
     """Sharded, computed and gathered back: the output, lse and dq to the bit where nothing is merged."""
@@ -107,7 +107,7 @@ def test_results_are_those_of_one_rank(fleet, name, lengths, how):
     for same, far, count, _ in made:
         assert count == 5 + ("+" in name)
         assert far < 2e-6
-        if how.get("travel") not in ("ring", "few"):
+        if how.get("travel") not in ("ring", "decode"):
             assert same == [True, True, True]
 
 
@@ -179,7 +179,7 @@ HEADS = [(4, 4), (16, 2)]
       for heads in HEADS],
     ("documents+alibi", (4, 4), 1537, 128),
     ("causal", (4, 4), 1919, 128),
-    ("causal", (16, 2), 385, 128),  # two grains, the second of one row; some ranks have nothing
+    ("causal", (16, 2), 385, 128),  # two blocks, the second of one row; some ranks have nothing
     ("causal+softcap", (4, 4), 100, 64),
 ])
 def test_rows_as_torch_tests_them(ranks, name, heads, length, width):
@@ -192,7 +192,7 @@ def test_rows_as_torch_tests_them(ranks, name, heads, length, width):
 
 
 def on_layers(rank, device):
-    """Two masks that share a deal, one of them unknown before; other heads; what a mask reads changes."""
+    """Two masks that share an assignment, one of them unknown before; other heads; what a mask reads changes."""
     torch.manual_seed(3)
     document = torch.arange(1100, device=device) // 300
     q, k = (torch.randn(1, heads, 1100, 16, device=device) for heads in (4, 2))
@@ -225,7 +225,7 @@ def flex_alone(q, k, mask):
         _attend.sharing = held
 
 
-def test_layers_share_a_deal(ranks):
+def test_layers_share_a_sharding(ranks):
     assert ranks.run(on_layers, ranks.device) == [True] * ranks.count
 
 
@@ -295,7 +295,7 @@ def on_failure(rank, kind, seconds, device="cpu"):
         return type(error).__name__, str(error), time.monotonic() - began
 
 
-@pytest.mark.parametrize("kind, who, own", [("raises", 2, "ValueError"), ("other rows", 1, "shares-shape"),
+@pytest.mark.parametrize("kind, who, own", [("raises", 2, "ValueError"), ("other rows", 1, "sharding-shape"),
                                             ("in the backward", 0, "ValueError")])
 def test_a_rank_that_fails_ends_the_others(fleet, kind, who, own):
     """At once, not after the time limit; then all may begin again."""
@@ -331,7 +331,7 @@ def test_a_rank_that_dies(tmp_path):
 
 
 @pytest.mark.parametrize("kind, own", [("last raises", "ValueError"), ("last, in the backward", "ValueError"),
-                                       ("last has other rows", "shares-shape"), ("last is late", "ranks-timeout")])
+                                       ("last has other rows", "sharding-shape"), ("last is late", "ranks-timeout")])
 def test_the_last_rank_fails(ranks, kind, own):
     """On devices too: a call that has begun there ends by the time limit. Then all may begin again."""
     made = ranks.run(on_failure, kind, 5, ranks.device)
@@ -345,7 +345,7 @@ def test_the_last_rank_fails(ranks, kind, own):
 
 
 def on_communicator(rank, fails):
-    """What each rank hands to NCCL, whether its deal is that of the host, and how a first rank without NCCL ends it."""
+    """What each rank hands to NCCL, whether its assignment is that of the host, and how a first rank without NCCL ends it."""
     given = []
 
     def made_id():
@@ -363,11 +363,11 @@ def on_communicator(rank, fails):
     mask = create_block_mask(_causal, None, None, 1600, 1600)
     try:
         with context_parallel(dist.group.WORLD, mask, seconds=20 + fails) as ranks:
-            deals = [ranks._deal(kind) for kind in ("cpu", "cuda")]
+            made = [ranks._sharding(kind) for kind in ("cpu", "cuda")]
             for _ in range(2):
                 ranks._group.transport("cuda")
             ranks._group.begin("cuda")
-        return given, all(deals[0].of(r, False) == deals[1].of(r, False) for r in range(ranks.count))
+        return given, all(made[0].of(r, False) == made[1].of(r, False) for r in range(ranks.count))
     except attune.Error as error:
         return error.code
     finally:
@@ -449,15 +449,15 @@ def test_mistakes(alone):
             body(ranks)
 
     refused("bad-argument", lambda: context_parallel("world"))
-    refused("bad-argument", lambda: context_parallel(alone, deal="fair"))
+    refused("bad-argument", lambda: context_parallel(alone, assignment="fair"))
     refused("bad-argument", lambda: context_parallel(alone, seconds=0))
     refused("bad-argument", lambda: context_parallel(alone, lengths=(0, 5)))
     refused("block-mask", lambda: context_parallel(alone, [mask, other]))
-    refused("shares-shape", lambda: within(lambda ranks: flex_attention(x, x, x)))
-    refused("shares-shape", lambda: within(lambda ranks: ranks.shard(x[:, :, 1:]), mask))
-    refused("shares-shape", lambda: within(lambda ranks: ranks.gather(x[:, :, 1:]), mask))
+    refused("sharding-shape", lambda: within(lambda ranks: flex_attention(x, x, x)))
+    refused("sharding-shape", lambda: within(lambda ranks: ranks.shard(x[:, :, 1:]), mask))
+    refused("sharding-shape", lambda: within(lambda ranks: ranks.gather(x[:, :, 1:]), mask))
     refused("block-mask", lambda: within(lambda ranks: flex_attention(x, x, x, block_mask=other), mask))
-    refused("shares-call", lambda: within(lambda ranks: flex_attention(x.double(), x.double(), x.double()), mask))
-    refused("shares-call", lambda: within(lambda ranks: torch.vmap(
+    refused("sharding-call", lambda: within(lambda ranks: flex_attention(x.double(), x.double(), x.double()), mask))
+    refused("sharding-call", lambda: within(lambda ranks: torch.vmap(
         lambda t: flex_attention(t, t, t))(x[None]), mask))
     assert flex_attention(x, x, x).shape == x.shape  # outside, calls are as before

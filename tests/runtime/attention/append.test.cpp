@@ -1,4 +1,4 @@
-// tests/runtime/attention/append.test.cpp — new keys and values at the ends of their entries, dense and in pages
+// tests/runtime/attention/append.test.cpp — new keys and values at the ends of their entries, dense and paged
 #include <attune/attune.h>
 
 #include <cmath>
@@ -42,7 +42,7 @@ struct Paged {
               .v_new = v_new.tensor,
               .k = k.tensor,
               .v = v.tensor,
-              .pages = Tensor(table, DType::i32, {2, 2}),
+              .page_table = Tensor(table, DType::i32, {2, 2}),
               .kv_len = Tensor(lengths, DType::i32, {2}),
               .cu_seqlens = Tensor(starts, DType::i32, {3})};
 };
@@ -106,7 +106,7 @@ TEST_CASE("a cache of e4m3 gets new keys divided by their scale, and no infinity
           .v_new = v_new.tensor,
           .k = k.tensor,
           .v = v.tensor,
-          .pages = Tensor(of_pages, DType::i32, {1, 2}),
+          .page_table = Tensor(of_pages, DType::i32, {1, 2}),
           .kv_len = Tensor(after, DType::i32, {1}),
           .k_scale = 0.25,
           .v_scale = -2});
@@ -152,13 +152,13 @@ TEST_CASE("appending that makes no sense is refused, and nothing is written", "[
   refuses("kv-len.append", [](Append& c) { c.kv_len.data = few; });
   refuses("kv-len.append-room", [](Append& c) { c.kv_len.data = beyond; });
   refuses("tensor-missing.kv_len", [](Append& c) { c.kv_len = {}; });
-  refuses("pages.append", [](Append& c) { c.pages.data = holes; });
+  refuses("page-table.append", [](Append& c) { c.page_table.data = holes; });
   refuses("bad-scale.append", [](Append& c) { c.k_scale = 0; });
   refuses("tensor-shape.v_new", [](Append& c) { c.v_new.shape[0] = 3; });
   refuses("head-size.append", [](Append& c) { c.k_new.shape[2] = 1; });
   refuses("kv-heads.append", [](Append& c) { c.k_new.shape[1] = c.v_new.shape[1] = 4; });
   refuses("tensor-alias.append", [](Append& c) { c.v.data = c.k.data; });
   refuses("cu-seqlens-device.append", [](Append& c) {
-    for (Tensor* t : {&c.k_new, &c.v_new, &c.k, &c.v, &c.pages, &c.kv_len}) t->device = Device::cuda();
+    for (Tensor* t : {&c.k_new, &c.v_new, &c.k, &c.v, &c.page_table, &c.kv_len}) t->device = Device::cuda();
   });
 }

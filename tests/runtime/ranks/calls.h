@@ -21,10 +21,10 @@
 
 namespace attune::tests::ranks {
 
-using How = Shares::How;
+using How = Sharding::How;
 
-/// Copies the rows of a tensor that stretches name, along one dimension, to those of a rank, or the other way.
-inline void copy_rows(const Tensor& whole, std::span<const Shares::Stretch> rows, std::size_t dimension,
+/// Copies the rows of a tensor that ranges name, along one dimension, to those of a rank, or the other way.
+inline void copy_rows(const Tensor& whole, std::span<const Sharding::Range> rows, std::size_t dimension,
                       const Tensor& local, bool to_whole) {
   const auto last = static_cast<std::size_t>(local.rank) - 1;
   const bool by_rows = dimension != last && local.strides[last] == 1 && whole.strides[last] == 1;
@@ -40,7 +40,7 @@ inline void copy_rows(const Tensor& whole, std::span<const Shares::Stretch> rows
       rest /= local.shape[dim];
     }
     std::int64_t row = i[dimension], there = 0, here = 0;
-    for (const Shares::Stretch& s : rows) {
+    for (const Sharding::Range& s : rows) {
       if (row < s.end - s.begin) {
         row += s.begin;
         break;
@@ -63,13 +63,13 @@ inline void copy_rows(const Tensor& whole, std::span<const Shares::Stretch> rows
   }
 }
 
-inline std::int64_t rows_in(std::span<const Shares::Stretch> all) {
+inline std::int64_t rows_in(std::span<const Sharding::Range> all) {
   std::int64_t rows = 0;
-  for (const Shares::Stretch& s : all) rows += s.end - s.begin;
+  for (const Sharding::Range& s : all) rows += s.end - s.begin;
   return rows;
 }
 
-inline Placed sliced(const Tensor& whole, std::span<const Shares::Stretch> rows, std::size_t dimension, bool filled,
+inline Placed sliced(const Tensor& whole, std::span<const Sharding::Range> rows, std::size_t dimension, bool filled,
                      Layout layout = Layout::bhsd) {
   std::vector<std::int64_t> shape(whole.shape.begin(), whole.shape.begin() + whole.rank);
   shape[dimension] = rows_in(rows);
@@ -141,8 +141,8 @@ inline Results together(const Attention& attention, const Inputs& in, int count,
   Results out = results_for(in, in.shape.dtype);
   const std::size_t q_rows = in.shape.packed() ? 0 : 2, lse_rows = in.shape.packed() ? 1 : 2;
   const auto errors = on_ranks(ranks, [&](const Transport& at) {
-    const Shares shares(std::span(&attention, 1), in.forward(), at, how);
-    const auto mine = shares.of(at.rank), keys = shares.keys_of(at.rank);
+    const Sharding sharding(std::span(&attention, 1), in.forward(), at, how);
+    const auto mine = sharding.of(at.rank), keys = sharding.keys_of(at.rank);
     Copies copies(where, at.rank);
     const Placed q = sliced(in.q.tensor, mine, q_rows, true, layout),
                  k = sliced(in.k.tensor, keys, q_rows, true, layout),
@@ -159,7 +159,7 @@ inline Results together(const Attention& attention, const Inputs& in, int count,
     call.max = max.tensor;
     copy_inputs(call, copies);
     call.captures = copies.captures(attention);
-    attention.run(call, {.executor = {.workers = 1}, .shares = shares});
+    attention.run(call, {.executor = {.workers = 1}, .sharding = sharding});
     copies.back();
     copy_rows(out.o.tensor, mine, q_rows, o.tensor, true);
     copy_rows(out.lse.tensor, mine, lse_rows, lse.tensor, true);
@@ -257,8 +257,8 @@ inline Gradients together(const Attention& attention, const Inputs& in, std::spa
   const std::size_t rows = in.shape.packed() ? 0 : 2, lse_rows = in.shape.packed() ? 1 : 2;
   if (by_rank) by_rank->resize(static_cast<std::size_t>(count));
   const auto errors = on_ranks(ranks, [&](const Transport& at) {
-    const Shares shares(std::span(&attention, 1), in.forward(), at, how);
-    const auto mine = shares.of(at.rank), keys = shares.keys_of(at.rank);
+    const Sharding sharding(std::span(&attention, 1), in.forward(), at, how);
+    const auto mine = sharding.of(at.rank), keys = sharding.keys_of(at.rank);
     Backward call = in.backward();
     const Placed q = sliced(in.q.tensor, mine, rows, true), k = sliced(in.k.tensor, keys, rows, true),
                  v = sliced(in.v.tensor, keys, rows, true), grad_o = sliced(in.grad_o.tensor, mine, rows, true),
@@ -278,7 +278,7 @@ inline Gradients together(const Attention& attention, const Inputs& in, std::spa
     Copies copies(back.where, at.rank);
     const std::vector<Placed> into = copy_inputs(call, copies, attention, captures);
     call.sum_captured = back.sum_captured;
-    attention.backward(call, {.executor = {.workers = 1}, .shares = shares});
+    attention.backward(call, {.executor = {.workers = 1}, .sharding = sharding});
     copies.back();
     copy_rows(out.dq.tensor, mine, rows, dq.tensor, true);
     copy_rows(out.dk.tensor, keys, rows, dk.tensor, true);

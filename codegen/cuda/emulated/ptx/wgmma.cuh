@@ -1,4 +1,4 @@
-// codegen/cuda/emulated/ptx/wgmma.cuh — Hopper's matrix products, of a group of four warps
+// codegen/cuda/emulated/ptx/wgmma.cuh — Hopper's matrix products, of a warpgroup
 #pragma once
 
 #include "codegen/cuda/contract/types.cuh"
@@ -20,17 +20,18 @@ inline void wgmma_wait(Site at = Site::here()) {
 
 enum class Major { k, n };
 constexpr int k_step(Major major) { return (major == Major::k ? 32 : 16 * chunk_bytes) >> 4; }
-constexpr int turned(Major major) { return major != Major::k; }
+constexpr int transposed(Major major) { return major != Major::k; }
 
 template <int N, class T>
 struct Product {
   template <Major x_major, Major y_major>
   static void ss(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add, Site at = Site::here()) {
-    of({acc, nullptr, x, y, N, 1, 0, 0, turned(x_major) != 0, turned(y_major) != 0, add != 0, operands_of<T>}, at);
+    of({acc, nullptr, x, y, N, 1, 0, 0, transposed(x_major) != 0, transposed(y_major) != 0, add != 0, operands_of<T>},
+       at);
   }
   template <Major x_major, Major y_major>
   static void ss4(float (&acc)[N / 2], unsigned long long x, unsigned long long y, int add, Site at = Site::here()) {
-    of({acc, nullptr, x, y, N, 4, k_step(x_major), k_step(y_major), turned(x_major) != 0, turned(y_major) != 0,
+    of({acc, nullptr, x, y, N, 4, k_step(x_major), k_step(y_major), transposed(x_major) != 0, transposed(y_major) != 0,
         add != 0, operands_of<T>},
        at);
   }
@@ -40,11 +41,11 @@ struct Product {
   }
   template <Major y_major>
   static void rs(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add, Site at = Site::here()) {
-    of({acc, x, 0, y, N, 1, 0, 0, false, turned(y_major) != 0, add != 0, operands_of<T>}, at);
+    of({acc, x, 0, y, N, 1, 0, 0, false, transposed(y_major) != 0, add != 0, operands_of<T>}, at);
   }
   template <Major y_major>
   static void rs4(float (&acc)[N / 2], const unsigned* x, unsigned long long y, int add, Site at = Site::here()) {
-    of({acc, x, 0, y, N, 4, 0, k_step(y_major), false, turned(y_major) != 0, add != 0, operands_of<T>}, at);
+    of({acc, x, 0, y, N, 4, 0, k_step(y_major), false, transposed(y_major) != 0, add != 0, operands_of<T>}, at);
   }
 
  private:

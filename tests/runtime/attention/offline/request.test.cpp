@@ -54,7 +54,7 @@ TEST_CASE("a call is a line of JSON, words and a command", "[request]") {
                             .d = 20,
                             .dv = 64,
                             .max = true,
-                            .boxes = false,
+                            .tma = false,
                             .load = 4,
                             .store = 16,
                             .scale_positive = false},
@@ -86,15 +86,15 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
                                          .dv = 257 - d,
                                          .max = flag,
                                          .packed = !flag,
-                                         .narrow = flag,
+                                         .fp8_kv = flag,
                                          .heads = flag ? 1 : 4,
-                                         .few = flag,
-                                         .boxes = flag,
+                                         .decode = flag,
+                                         .tma = flag,
                                          .load = load,
                                          .store = 4,
                                          .scale_positive = !flag,
                                          .exact = flag,
-                                         .wide = flag};
+                                         .offsets64 = flag};
           const Shape shape = shape_of(spec, codegen::Length::to_4k);
           Shape read;
           for (const ShapeRow& row : shape_rows())
@@ -109,19 +109,19 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
     if (row.json != ShapeRow::JsonForm::text) CHECK_FALSE(row.set(shape, "many"));
   }
   // Rows of e4m3 are half as long as those of q.
-  CHECK(spec_of({.d = 40, .few = true, .narrow = true}, 90).load == 8);
-  CHECK(spec_of({.d = 40, .few = true}, 90).load == 16);
+  CHECK(spec_of({.d = 40, .decode = true, .fp8_kv = true}, 90).load == 8);
+  CHECK(spec_of({.d = 40, .decode = true}, 90).load == 16);
 }
 
 TEST_CASE("packed tensors that nothing is said of are contiguous, and take the same kernels as dense ones",
           "[request]") {
   for (const std::int64_t d : {20, 64, 128}) {
     INFO(d);
-    CHECK(spec_of({.d = d, .packed = true}, 90).boxes == spec_of({.d = d}, 90).boxes);
+    CHECK(spec_of({.d = d, .packed = true}, 90).tma == spec_of({.d = d}, 90).tma);
   }
   const codegen::KernelChoices packed = codegen::choose(spec_of({.packed = true}, 90), {});
   CHECK(packed.choices.front().plan.kernel->name == "forward_sm90");
-  CHECK(shape_of(spec_of({.packed = true}, 90), codegen::Length::longer).boxes == std::nullopt);
+  CHECK(shape_of(spec_of({.packed = true}, 90), codegen::Length::longer).tma == std::nullopt);
 }
 
 TEST_CASE("how exact a kernel is, is said where its type alone does not say it", "[request]") {
@@ -206,9 +206,9 @@ TEST_CASE("keys change with what is compiled, and with nothing else", "[request]
   others[4].max = true;
   others[5].packed = true;
   others[6].out = DType::f32;
-  others[7].wide = true;
+  others[7].offsets64 = true;
   others[8].exact = true;
-  others[9].boxes = false;
+  others[9].tma = false;
   others[10].heads = 2;
   for (const codegen::KernelSpec& other : others) CHECK(content(attention, other) != plain);
   // The compiler is not part of the content, but of the key on disk: results of another compiler are not used.

@@ -237,7 +237,7 @@ TEST_CASE("o and lse are taken as they were given", "[verify]") {
 
 TEST_CASE("keys that would take all pairs of a large head are left out, and that is told", "[verify]") {
   std::vector<std::string> told;
-  const auto watching = watch::on({.noted = [&](const watch::Noted& fact) { told.push_back(fact.text); }});
+  const auto watching = watch::on({.notice = [&](const watch::Notice& fact) { told.push_back(fact.text); }});
   const auto q = host.array<float>({1, 1, 800, 4}), k = host.array<float>({1, 1, 800, 4}),
              grad_o = host.array<float>({1, 1, 800, 4}), lse = host.array<float>({1, 1, 800});
   const auto dq = host.array<float>({1, 1, 800, 4}), dk = host.array<float>({1, 1, 800, 4}),

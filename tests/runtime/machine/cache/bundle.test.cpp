@@ -38,10 +38,10 @@ const std::vector<BundleEntry> three{entry("a page", "code"), entry("another", s
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 /// A bundle, with the bytes it reads.
-struct Held {
+struct Opened {
   std::string text;
   std::shared_ptr<const Bundle> bundle;
-  explicit Held(std::string from) : text(std::move(from)), bundle(Bundle::of(bytes_of(text), "a bundle")) {}
+  explicit Opened(std::string from) : text(std::move(from)), bundle(Bundle::of(bytes_of(text), "a bundle")) {}
 };
 
 struct File {
@@ -82,7 +82,7 @@ TEST_CASE("a bundle has what was put into it, in a file and in memory", "[bundle
     }
     CHECK(bundle->find(cache_key("a fourth")) == nullptr);
   }
-  const Held none(print_bundle({}));
+  const Opened none(print_bundle({}));
   CHECK(none.bundle->items().empty());
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("no damage to a bundle is missed", "[bundle]") {
         CHECK(is_refused(damaged));
         continue;
       }
-      const Held held(damaged);
+      const Opened held(damaged);
       CHECK(std::ranges::count_if(held.bundle->items(),
                                   [](const Bundle::Item& item) { return !item.read().entry.has_value(); }) == 1);
     }
@@ -180,7 +180,7 @@ TEST_CASE("what is wrong with a bundle is said", "[bundle]") {
 }
 
 TEST_CASE("an entry is compressed where that makes it smaller", "[bundle]") {
-  const Held held(print_bundle(three));
+  const Opened held(print_bundle(three));
   for (const BundleEntry& one : three) {
     const Bundle::Item& item = *held.bundle->find(one.key);
     INFO(one.label);
@@ -200,7 +200,7 @@ TEST_CASE("no size that a head tells of is allocated before it is known to be on
   }
   if (!has_zstd()) return;
   const auto wrong = [&](const std::string& there, std::size_t size) {
-    const Held held(tests::bundle_text("a third", there, std::to_string(size)));
+    const Opened held(tests::bundle_text("a third", there, std::to_string(size)));
     return held.bundle->items()[0].read().wrong;
   };
   CHECK(wrong(stored, text.size()) == "");
@@ -214,7 +214,7 @@ TEST_CASE("no size that a head tells of is allocated before it is known to be on
 }
 
 TEST_CASE("who has a bundle compiles nothing that is in it, whatever the compiler is", "[bundle]") {
-  const Held held(print_bundle(three));
+  const Opened held(print_bundle(three));
   for (const char* compiler : {"NVRTC 12", "NVRTC 13", ""}) {
     Objects objects;
     objects.add(held.bundle);
@@ -227,12 +227,12 @@ TEST_CASE("who has a bundle compiles nothing that is in it, whatever the compile
 TEST_CASE("a damaged entry is a miss, with a note", "[bundle]") {
   std::string text = print_bundle(three);
   {
-    const Held sound(text);
+    const Opened sound(text);
     text[static_cast<std::size_t>(sound.bundle->find(three[0].key)->stored.data() - sound.text.data())] ^= 1;
   }
-  const Held held(text);
+  const Opened held(text);
   std::vector<std::string> notes;
-  const auto watching = watch::on({.noted = [&](const watch::Noted& fact) { notes.push_back(fact.text); }});
+  const auto watching = watch::on({.notice = [&](const watch::Notice& fact) { notes.push_back(fact.text); }});
   Objects objects;
   objects.add(held.bundle);
   for (int again = 0; again < 2; ++again)
@@ -242,7 +242,7 @@ TEST_CASE("a damaged entry is a miss, with a note", "[bundle]") {
 }
 
 TEST_CASE("later bundles are looked at first", "[bundle]") {
-  const Held first(print_bundle({entry("a page", "first"), entry("another", "other")})),
+  const Opened first(print_bundle({entry("a page", "first"), entry("another", "other")})),
       second(print_bundle({entry("a page", "second")}));
   Objects objects;
   objects.add(first.bundle);
@@ -253,7 +253,7 @@ TEST_CASE("later bundles are looked at first", "[bundle]") {
 
 TEST_CASE("with compiling off a kernel that is nowhere is refused, and asked for again once there is a bundle",
           "[bundle]") {
-  const Held held(print_bundle(three));
+  const Opened held(print_bundle(three));
   Objects objects;
   objects.jit(false);
   for (int i = 0; i < 2; ++i) CHECK(refusal([&] { objects.get({"a page"}, never); }).code == "kernel-missing");
@@ -270,7 +270,7 @@ TEST_CASE("with compiling off a kernel that is nowhere is refused, and asked for
 
 TEST_CASE("what a bundle says of content that it does not have is no code", "[bundle]") {
   const BundleEntry facts{Objects::key_of_facts("a page"), "spills", {{{"spilled", "16"}}, ""}};
-  const Held held(print_bundle({facts}));
+  const Opened held(print_bundle({facts}));
   Objects objects;
   objects.add(held.bundle);
   REQUIRE(objects.facts("a page"));

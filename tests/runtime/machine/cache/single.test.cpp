@@ -40,7 +40,7 @@ TEST_CASE("each key is made once, whoever asks, and the others wait", "[single]"
         };
         wrong += *chained.get(key, make) != std::to_string(key);
         wrong += *spread.get(key, make) != std::to_string(key);
-        if (const Pointer found = spread.find((key + 1) % keys)) wrong += *found != std::to_string((key + 1) % keys);
+        if (const auto found = spread.find((key + 1) % keys)) wrong += *found != std::to_string((key + 1) % keys);
       }
     });
   for (std::thread& t : threads) t.join();
@@ -71,6 +71,71 @@ TEST_CASE("who throws is asked again, and all who waited hear of it", "[single]"
   CHECK(asked >= 1);
   CHECK(all.find(1) == nullptr);
   CHECK(*all.get(1, [] { return text_of(1); }) == "1");
+}
+
+TEST_CASE("what was used least recently goes, but nothing that is in use", "[single]") {
+  Single<int, std::string> all(Limit<std::string>{.count = 3});
+  int made = 0;
+  const auto ask = [&](int key) {
+    return all.get(key, [&] {
+      ++made;
+      return text_of(key);
+    });
+  };
+  const auto zero = ask(0);  // in use to the end
+  for (int key = 1; key <= 3; ++key) ask(key);
+  CHECK(all.find(1) == nullptr);
+  ask(2);  // used again, so that 3 goes before it
+  ask(4);
+  CHECK(all.find(2) != nullptr);
+  CHECK(all.find(3) == nullptr);
+  CHECK(*zero == "0");
+  CHECK(made == 5);
+  const auto kept = ask(2).shared();
+  for (int key = 5; key < 50; ++key) ask(key);
+  CHECK(all.find(2) == nullptr);
+  CHECK(*kept == "2");
+  CHECK(all.find(0) == zero);
+  CHECK(*ask(3) == "3");
+}
+
+TEST_CASE("values go by their bytes, and those that may not go do not count", "[single]") {
+  Single<int, std::string> all(Limit<std::string>{.bytes = 30,
+                                                  .bytes_of = [](const std::string& one) { return one.size(); },
+                                                  .may_go = [](const std::string& one) { return one[0] != '0'; }});
+  const auto ask = [&](int key, std::string text) {
+    all.get(key, [&] { return std::make_shared<const std::string>(std::move(text)); });
+  };
+  ask(0, std::string(100, '0'));
+  for (int key = 1; key <= 4; ++key) ask(key, std::string(10, 'a'));
+  CHECK(all.find(0) != nullptr);
+  CHECK(all.find(1) == nullptr);
+  for (int key = 2; key <= 4; ++key) CHECK(all.find(key) != nullptr);
+  ask(5, std::string(31, 'a'));  // all others go, and it goes with the next
+  CHECK(all.find(4) == nullptr);
+  ask(6, "a");
+  CHECK(all.find(5) == nullptr);
+  CHECK(all.find(6) != nullptr);
+}
+
+TEST_CASE("threads find what others throw out and make again", "[single]") {
+  Single<int, std::string, Same> chained(Limit<std::string>{.count = 2});
+  Single<int, std::string> spread(Limit<std::string>{.count = 5});
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 6; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 3000; ++i) {
+        const int key = (i * (t + 3) + t) % 12;
+        const auto make = [&] { return text_of(key); };
+        const auto one = chained.get(key, make), other = spread.get(key, make);
+        if (i % 7 == 0) std::this_thread::yield();
+        wrong += *one != std::to_string(key) || *other != std::to_string(key);
+        if (const auto found = spread.find((key + 1) % 12)) wrong += *found != std::to_string((key + 1) % 12);
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("what the parent was making a child makes itself", "[single]") {

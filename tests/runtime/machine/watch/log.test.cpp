@@ -54,7 +54,7 @@ const watch::Called called{.call = "forward",
                            .seconds = 0.25,
                            .file = "mine.cpp",
                            .line = 12};
-const watch::Noted noted{watch::Noted::Of::cache, "an entry\nis discarded"};
+const watch::Notice notice{watch::Notice::Of::cache, "an entry\nis discarded"};
 
 /// Lines as written, through a file that is read back.
 class Written {
@@ -85,8 +85,8 @@ void give_all(const watch::Callbacks& to) {
   if (to.built) to.built(built(watch::Built::From::compiler));
   if (to.built) to.built(built(watch::Built::From::disk));
   if (to.called) to.called(called);
-  if (to.noted) to.noted(noted);
-  if (to.noted) to.noted({watch::Noted::Of::dump, "a folder"});
+  if (to.notice) to.notice(notice);
+  if (to.notice) to.notice({watch::Notice::Of::dump, "a folder"});
 }
 
 /// The first words of the lines in these channels.
@@ -109,7 +109,7 @@ std::string told(unsigned channels) {
 TEST_CASE("each fact has its line", "[log]") {
   std::string all;
   for (const std::string& line : {log_line(lowered), log_line(chosen), log_line(built(watch::Built::From::compiler)),
-                                  log_line(built(watch::Built::From::disk)), log_line(called), log_line(noted)})
+                                  log_line(built(watch::Built::From::disk)), log_line(called), log_line(notice)})
     all += line + "\n";
   tests::golden("runtime/log", all);
 }

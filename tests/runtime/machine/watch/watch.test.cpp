@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "runtime/engines/told.h"
+#include "runtime/engines/recorded.h"
 #include "tests/catch.h"
 
 using namespace attune;
@@ -36,7 +36,7 @@ struct Facts {
   std::vector<watch::Chosen> chosen;
   std::vector<watch::Built> built;
   std::vector<watch::Called> called;
-  std::vector<watch::Noted> noted;
+  std::vector<watch::Notice> notice;
 
   watch::Callbacks all() {
     const auto to = [this](auto& list) {
@@ -45,7 +45,8 @@ struct Facts {
         list.push_back(fact);
       };
     };
-    return {.lowered = to(lowered), .chosen = to(chosen), .built = to(built), .called = to(called), .noted = to(noted)};
+    return {
+        .lowered = to(lowered), .chosen = to(chosen), .built = to(built), .called = to(called), .notice = to(notice)};
   }
 };
 
@@ -81,16 +82,16 @@ TEST_CASE("a call of the oracle is told with its sizes and its line, and lowered
 
 TEST_CASE("what is left out is not asked for, and who leaves leaves nothing behind", "[watch]") {
   using runtime::Fact, runtime::wants;
-  const bool noted_before = wants(Fact::noted), called_before = wants(Fact::called);
+  const bool noted_before = wants(Fact::notice), called_before = wants(Fact::called);
   {
-    const auto watching = watch::on({.noted = [](const auto&) {}});
-    CHECK(wants(Fact::noted));
+    const auto watching = watch::on({.notice = [](const auto&) {}});
+    CHECK(wants(Fact::notice));
     CHECK(wants(Fact::called) == called_before);
     auto moved = watch::on({.called = [](const auto&) {}});
     moved = watch::Watching();
     CHECK(wants(Fact::called) == called_before);
   }
-  CHECK(wants(Fact::noted) == noted_before);
+  CHECK(wants(Fact::notice) == noted_before);
 }
 
 TEST_CASE("a callback that throws is told of, and the call is as good as unwatched", "[watch]") {
@@ -98,13 +99,13 @@ TEST_CASE("a callback that throws is told of, and the call is as good as unwatch
   Facts facts;
   int others = 0;
   const auto thrower = watch::on(
-      {.called = [](const auto&) { throw std::runtime_error("not today"); }, .noted = [](const auto&) { throw 1; }});
-  const auto other = watch::on({.called = [&](const auto&) { ++others; }, .noted = facts.all().noted});
+      {.called = [](const auto&) { throw std::runtime_error("not today"); }, .notice = [](const auto&) { throw 1; }});
+  const auto other = watch::on({.called = [&](const auto&) { ++others; }, .notice = facts.all().notice});
   CHECK_NOTHROW(fresh(Target::oracle).run(c.forward));
   CHECK(others == 1);
-  REQUIRE(facts.noted.size() == 1);
-  CHECK(facts.noted[0].of == watch::Noted::Of::watch);
-  CHECK(facts.noted[0].text.find("not today") != std::string::npos);
+  REQUIRE(facts.notice.size() == 1);
+  CHECK(facts.notice[0].of == watch::Notice::Of::watch);
+  CHECK(facts.notice[0].text.find("not today") != std::string::npos);
 }
 
 TEST_CASE("a callback may call attune, the attention that it is told of too, and is not told of that", "[watch]") {
@@ -130,12 +131,12 @@ TEST_CASE("a callback may call attune, the attention that it is told of too, and
 
 TEST_CASE("stop waits for the callbacks of other threads, and not for its own", "[watch]") {
   std::atomic<bool> entered{false}, go{false}, left{false};
-  auto watching = watch::on({.noted = [&](const auto&) {
+  auto watching = watch::on({.notice = [&](const auto&) {
     entered = true;
     while (!go) std::this_thread::yield();
     left = true;
   }});
-  std::thread teller([] { runtime::note(watch::Noted::Of::cache, "a note"); });
+  std::thread teller([] { runtime::note(watch::Notice::Of::cache, "a note"); });
   while (!entered) std::this_thread::yield();
   std::thread late([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -148,11 +149,11 @@ TEST_CASE("stop waits for the callbacks of other threads, and not for its own", 
 
   watch::Watching own;
   int told = 0;
-  own = watch::on({.noted = [&](const auto&) {
+  own = watch::on({.notice = [&](const auto&) {
     ++told;
     own.stop();
   }});
-  for (int i = 0; i < 2; ++i) runtime::note(watch::Noted::Of::cache, "a note");
+  for (int i = 0; i < 2; ++i) runtime::note(watch::Notice::Of::cache, "a note");
   CHECK(told == 1);
 }
 
@@ -189,7 +190,7 @@ TEST_CASE("a kernel is told with where it came from, and not again", "[watch]") 
           return CacheEntry{{}, "code"};
         },
         &origin);
-    runtime::told_built(
+    runtime::record_built(
         {nullptr, "kernel", "sm_90a"}, origin, {"a key"}, 0.5,
         {.bytes = kept->bytes.size(), .registers = 168, .spilled = 4, .shared = 1024, .flaw = "spills"});
   };
@@ -215,9 +216,9 @@ TEST_CASE("a kernel is told with where it came from, and not again", "[watch]") 
   runtime::Objects third(std::make_unique<runtime::Cache>(folder));
   get(third);
   CHECK(facts.built.back().from == From::compiler);
-  REQUIRE(facts.noted.size() == 1);
-  CHECK(facts.noted[0].of == watch::Noted::Of::cache);
-  CHECK(facts.noted[0].text.find("is discarded") != std::string::npos);
+  REQUIRE(facts.notice.size() == 1);
+  CHECK(facts.notice[0].of == watch::Notice::Of::cache);
+  CHECK(facts.notice[0].text.find("is discarded") != std::string::npos);
   std::filesystem::remove_all(folder);
 }
 
@@ -226,17 +227,17 @@ TEST_CASE("many kernels that differ by a number alone are told of", "[watch]") {
   const auto watching = watch::on(facts.all());
   const auto build = [](const Score& score) {
     const compiler::BoundMod bound = compiler::trace(Attention{.score = score});
-    runtime::told_built({&bound.mod, "forward-f32", "a test's"}, runtime::Origin::compiler, {"a key"}, 0.5, {});
+    runtime::record_built({&bound.mod, "forward-f32", "a test's"}, runtime::Origin::compiler, {"a key"}, 0.5, {});
   };
   const auto scaled = [&](int i) {
     build([=](Float s, At at) { return s * (0.5f + float(i)) + f32(at.q - at.kv) * 1e-20f; });
   };
   for (int i = 0; i < 63; ++i) scaled(i), build([=](Float s, At) { return tanh(s) + float(i) * s; });
-  CHECK(facts.noted.empty());
+  CHECK(facts.notice.empty());
   for (int i = 63; i < 130; ++i) scaled(i);
-  REQUIRE(facts.noted.size() == 2);
-  CHECK_THAT(facts.noted[0].text, Catch::StartsWith("64 kernels forward-f32 of a test's differ by numbers alone"));
-  CHECK_THAT(facts.noted[1].text, Catch::StartsWith("128 kernels"));
+  REQUIRE(facts.notice.size() == 2);
+  CHECK_THAT(facts.notice[0].text, Catch::StartsWith("64 kernels forward-f32 of a test's differ by numbers alone"));
+  CHECK_THAT(facts.notice[1].text, Catch::StartsWith("128 kernels"));
 }
 
 TEST_CASE("the first call builds and the next does not, whatever engine there is", "[watch]") {

@@ -1,4 +1,4 @@
-// tests/runtime/ranks/plan/plan.test.cpp — who holds what and what travels, by brute force; deals, predictions,
+// tests/runtime/ranks/plan/plan.test.cpp — who holds what and what travels, by brute force; assignments, predictions,
 // refusals
 #include "runtime/ranks/plan/plan.h"
 
@@ -30,16 +30,16 @@ Forward whole(std::int64_t batch, std::int64_t q_heads, std::int64_t kv_heads, s
           .v = Tensor(nullptr, type, {batch, kv_heads, kv, d})};
 }
 
-Shares shares(const Attention& attention, const Forward& call, int ranks, Shares::How how, int rank = 0) {
-  return Shares(std::span(&attention, 1), call, {.rank = rank, .count = ranks}, how);
+Sharding sharding(const Attention& attention, const Forward& call, int ranks, Sharding::How how, int rank = 0) {
+  return Sharding(std::span(&attention, 1), call, {.rank = rank, .count = ranks}, how);
 }
 
-/// Every row has one owner, and stretches are in order.
-bool one_owner(const Shares& of, int ranks, std::int64_t rows, bool keys) {
+/// Every row has one owner, and ranges are in order.
+bool one_owner(const Sharding& of, int ranks, std::int64_t rows, bool keys) {
   std::vector<int> owners(static_cast<std::size_t>(rows));
   for (int r = 0; r < ranks; ++r) {
     std::int64_t before = -1;
-    for (const Shares::Stretch& s : keys ? of.keys_of(r) : of.of(r)) {
+    for (const Sharding::Range& s : keys ? of.keys_of(r) : of.of(r)) {
       if (s.begin <= before || s.end <= s.begin || s.end > rows) return false;
       before = s.end;
       for (std::int64_t i = s.begin; i < s.end; ++i) ++owners[static_cast<std::size_t>(i)];
@@ -48,7 +48,8 @@ bool one_owner(const Shares& of, int ranks, std::int64_t rows, bool keys) {
   return std::ranges::all_of(owners, [](int n) { return n == 1; });
 }
 
-constexpr std::array deals{Shares::Deal::best, Shares::Deal::contiguous, Shares::Deal::zigzag, Shares::Deal::greedy};
+constexpr std::array assignments{Sharding::Assignment::best, Sharding::Assignment::contiguous,
+                                 Sharding::Assignment::zigzag, Sharding::Assignment::greedy};
 
 }  // namespace
 
@@ -59,35 +60,36 @@ TEST_CASE("every pair that a mask keeps is of a key that its rank holds or recei
     INFO(c.mod.name << ": " << c.mod.mask);
     const tests::Made made = tests::make(c.mod, 1);
     const compiler::LoweredMod lowered = compiler::lower(made.attention);
-    // Which grains of queries and of keys share a pair that is kept, by batch entry and head.
-    constexpr std::size_t grain = 16, q_grains = (q_len + grain - 1) / grain, kv_grains = (kv_len + grain - 1) / grain;
-    std::vector<std::array<bool, q_grains * kv_grains>> meet;
+    // Which blocks of queries and of keys share a pair that is kept, by batch entry and head.
+    constexpr std::size_t block = 16, q_blocks = (q_len + block - 1) / block, kv_blocks = (kv_len + block - 1) / block;
+    std::vector<std::array<bool, q_blocks * kv_blocks>> meet;
     for (int b = 0; b < 2; ++b)
       for (int h = 0; h < 4; ++h) {
         const std::vector<char> kept = runtime::kept_pairs(
             lowered, compiler::args(lowered), {.batch = 2, .heads = 4, .q_len = q_len, .kv_len = kv_len}, b, h);
         meet.emplace_back();
         for (std::size_t i = 0; i < kept.size(); ++i)
-          if (kept[i]) meet.back()[i / kv_len / grain * kv_grains + i % kv_len / grain] = true;
+          if (kept[i]) meet.back()[i / kv_len / block * kv_blocks + i % kv_len / block] = true;
       }
     for (const int ranks : {1, 2, 3, 4, 8})
-      for (const Shares::Deal deal : deals) {
-        const Shares of = shares(made.attention, whole(2, 4, 2, q_len, kv_len), ranks, {.deal = deal, .grain = grain});
+      for (const Sharding::Assignment assignment : assignments) {
+        const Sharding of = sharding(made.attention, whole(2, 4, 2, q_len, kv_len), ranks,
+                                     {.assignment = assignment, .block = block});
         const detail::Ranks& plan = *of.get();
         REQUIRE(one_owner(of, ranks, q_len, false));
         REQUIRE(one_owner(of, ranks, kv_len, true));
         const Needs& needs = *plan.layers[0].needs;
         for (int b = 0; b < 2; ++b)
           for (int h = 0; h < 4; ++h)
-            for (std::size_t i = 0; i < q_grains * kv_grains; ++i)
+            for (std::size_t i = 0; i < q_blocks * kv_blocks; ++i)
               if (meet[static_cast<std::size_t>(b * 4 + h)][i] &&
-                  !needs.of(b, h / 2, plan.dealt().q[i / kv_grains]).has(i % kv_grains))
-                FAIL("grain " << i / kv_grains << " of " << b << ", " << h << " lacks keys of " << i % kv_grains);
+                  !needs.of(b, h / 2, plan.owners().q[i / kv_blocks]).has(i % kv_blocks))
+                FAIL("block " << i / kv_blocks << " of " << b << ", " << h << " lacks keys of " << i % kv_blocks);
       }
   }
 }
 
-TEST_CASE("packed sequences begin grains, and need no keys of others", "[ranks]") {
+TEST_CASE("packed sequences begin blocks, and need no keys of others", "[ranks]") {
   auto starts = Device::cpu().array<std::int32_t>({7});
   std::ranges::copy(std::array{0, 0, 1, 50, 50, 97, 130}, starts.values().begin());
   Forward call{.q = Tensor(nullptr, DType::f32, {130, 4, 16}),
@@ -97,18 +99,18 @@ TEST_CASE("packed sequences begin grains, and need no keys of others", "[ranks]"
                .cu_seqlens_kv = starts};
   const Attention causal{.mask = mods::causal()};
   for (const int ranks : {1, 2, 3, 4, 8})
-    for (const Shares::Deal deal : deals) {
-      const Shares of = shares(causal, call, ranks, {.deal = deal, .grain = 16});
+    for (const Sharding::Assignment assignment : assignments) {
+      const Sharding of = sharding(causal, call, ranks, {.assignment = assignment, .block = 16});
       const detail::Ranks& plan = *of.get();
       REQUIRE(one_owner(of, ranks, 130, false));
       REQUIRE(plan.together);
-      for (std::size_t g = 0; g < plan.q.grains.size(); ++g) {
-        const auto& grain = plan.q.grains[g];
-        CHECK(grain.first % 16 == 0);
-        CHECK(grain.row == starts.values()[static_cast<std::size_t>(grain.entry)] + grain.first);
-        for (std::size_t k = 0; k < plan.kv.grains.size(); ++k) {
-          const auto& keys = plan.kv.grains[k];
-          const bool sees = keys.entry == grain.entry && keys.first < grain.last;
+      for (std::size_t g = 0; g < plan.q.blocks.size(); ++g) {
+        const auto& block = plan.q.blocks[g];
+        CHECK(block.first % 16 == 0);
+        CHECK(block.row == starts.values()[static_cast<std::size_t>(block.entry)] + block.first);
+        for (std::size_t k = 0; k < plan.kv.blocks.size(); ++k) {
+          const auto& keys = plan.kv.blocks[k];
+          const bool sees = keys.entry == block.entry && keys.first < block.last;
           const auto& spans = plan.layers[0].work.need(0, 0, g);
           const bool needed = std::ranges::any_of(spans, [&](const auto& s) {
             return s.begin <= static_cast<std::int32_t>(k) && static_cast<std::int32_t>(k) < s.end;
@@ -121,7 +123,7 @@ TEST_CASE("packed sequences begin grains, and need no keys of others", "[ranks]"
       for (int r = 0; r < ranks; ++r) {
         const Array<int> positions = of.positions(r);
         std::size_t at = 0;
-        for (const Shares::Stretch& s : of.of(r))
+        for (const Sharding::Range& s : of.of(r))
           for (std::int64_t row = s.begin; row < s.end; ++row) {
             const auto next = std::upper_bound(starts.values().begin(), starts.values().end(), row);
             CHECK(positions.values()[at++] == row - next[-1]);
@@ -134,30 +136,34 @@ TEST_CASE("packed sequences begin grains, and need no keys of others", "[ranks]"
 TEST_CASE("all ranks make the same plan, and another plan is not the same", "[ranks]") {
   const Attention causal{.mask = mods::causal()}, window{.mask = mods::sliding_window(64)};
   const Forward call = whole(1, 8, 2, 1000, 1000);
-  const Shares::How how{.grain = 32};
-  const ir::Digest first = shares(causal, call, 3, how, 0).get()->digest;
-  CHECK(shares(causal, call, 3, how, 2).get()->digest == first);
-  CHECK(shares(Attention{.mask = mods::causal()}, call, 3, how, 1).get()->digest == first);
-  CHECK(shares(window, call, 3, how).get()->digest != first);
-  CHECK(shares(causal, whole(1, 8, 2, 1001, 1001), 3, how).get()->digest != first);
-  CHECK(shares(causal, call, 4, how).get()->digest != first);
-  const ir::Digest line = shares(causal, call, 3, {.deal = Shares::Deal::contiguous, .grain = 32}).get()->digest,
-                   both_ends = shares(causal, call, 3, {.deal = Shares::Deal::zigzag, .grain = 32}).get()->digest;
+  const Sharding::How how{.block = 32};
+  const ir::Digest first = sharding(causal, call, 3, how, 0).get()->digest;
+  CHECK(sharding(causal, call, 3, how, 2).get()->digest == first);
+  CHECK(sharding(Attention{.mask = mods::causal()}, call, 3, how, 1).get()->digest == first);
+  CHECK(sharding(window, call, 3, how).get()->digest != first);
+  CHECK(sharding(causal, whole(1, 8, 2, 1001, 1001), 3, how).get()->digest != first);
+  CHECK(sharding(causal, call, 4, how).get()->digest != first);
+  const ir::Digest
+      line = sharding(causal, call, 3, {.assignment = Sharding::Assignment::contiguous, .block = 32}).get()->digest,
+      both_ends = sharding(causal, call, 3, {.assignment = Sharding::Assignment::zigzag, .block = 32}).get()->digest;
   CHECK(line != both_ends);
   auto doc = Device::cpu().array<int>({1000});
   const Attention documents{.mask = mods::document(doc)};
-  const ir::Digest one = shares(documents, call, 3, how).get()->digest;
+  const ir::Digest one = sharding(documents, call, 3, how).get()->digest;
   doc.values()[999] = 1;
-  CHECK(shares(documents, call, 3, how).get()->digest != one);
+  CHECK(sharding(documents, call, 3, how).get()->digest != one);
 }
 
-TEST_CASE("deals are as even as is known of them, and move what is known", "[ranks]") {
-  const auto measured = [](const Attention& attention, Shares::Deal deal) {
-    return shares(attention, whole(1, 64, 8, 131072, 131072), 4, {.deal = deal}).get()->candidates.front();
+TEST_CASE("assignments are as even as is known of them, and move what is known", "[ranks]") {
+  const auto measured = [](const Attention& attention, Sharding::Assignment assignment) {
+    return sharding(attention, whole(1, 64, 8, 131072, 131072), 4, {.assignment = assignment})
+        .get()
+        ->candidates.front();
   };
   const Attention causal{.mask = mods::causal()}, window{.mask = mods::sliding_window(1024)};
-  const auto line = measured(causal, Shares::Deal::contiguous), zigzag = measured(causal, Shares::Deal::zigzag),
-             greedy = measured(causal, Shares::Deal::greedy);
+  const auto line = measured(causal, Sharding::Assignment::contiguous),
+             zigzag = measured(causal, Sharding::Assignment::zigzag),
+             greedy = measured(causal, Sharding::Assignment::greedy);
   CHECK(line.load == Approx(1.75).margin(0.01));
   CHECK(line.gather == Approx(0.50).margin(0.01));
   CHECK(zigzag.load < 1.01);
@@ -169,19 +175,19 @@ TEST_CASE("deals are as even as is known of them, and move what is known", "[ran
     if (i % 8192 == 3000 || i % 8192 == 5500) ++id;
     ids.data()[i] = static_cast<std::int32_t>(id);
   }
-  const auto documents = measured({.mask = mods::causal() && mods::document(ids)}, Shares::Deal::greedy);
+  const auto documents = measured({.mask = mods::causal() && mods::document(ids)}, Sharding::Assignment::greedy);
   CHECK(documents.load < 1.10);
   CHECK(documents.gather < 0.10);
-  const auto near = measured(window, Shares::Deal::best);
-  CHECK(near.deal == Shares::Deal::contiguous);
+  const auto near = measured(window, Sharding::Assignment::best);
+  CHECK(near.assignment == Sharding::Assignment::contiguous);
   CHECK(near.gather < 0.02);
   CHECK(near.load < 1.02);
 }
 
 TEST_CASE("a predicted gather is its first group and all work, and head groups must divide", "[ranks]") {
   const Attention plain{};
-  const Shares of = shares(plain, whole(1, 8, 4, 1024, 1024), 2,
-                           {.travel = Shares::Travel::gather, .groups = 2, .grain = 128});
+  const Sharding of = sharding(plain, whole(1, 8, 4, 1024, 1024), 2,
+                               {.travel = Sharding::Travel::gather, .groups = 2, .block = 128});
   const runtime::ranks::Predicted& p = of.get()->layers[0].chosen();
   // 512 keys of 4 heads and 512 bytes, half of them before anything is computed.
   const double bytes = 512 * 4 * 512, travel = bytes / 2 / 330e6 + 0.03;
@@ -189,61 +195,63 @@ TEST_CASE("a predicted gather is its first group and all work, and head groups m
   CHECK(static_cast<double>(of.received(0)) == bytes);
   CHECK(p.ms == Approx(travel + compute + 2 * 0.015).epsilon(1e-6));
   CHECK(p.ideal == Approx(compute));
-  CHECK(tests::refusal([&] { shares(plain, whole(1, 8, 4, 64, 64), 2, {.groups = 3}); }).code == "shares-how");
+  CHECK(tests::refusal([&] { sharding(plain, whole(1, 8, 4, 64, 64), 2, {.groups = 3}); }).code == "sharding-how");
 }
 
-TEST_CASE("a grain crosses between nodes once, and is passed on inside", "[ranks]") {
+TEST_CASE("a block crosses between nodes once, and is passed on inside", "[ranks]") {
   const Attention plain{};
   const Forward call = whole(1, 8, 1, 1024, 1024);
-  const Shares of = shares(plain, call, 4, {.travel = Shares::Travel::gather, .grain = 128, .per_node = 2});
+  const Sharding of = sharding(plain, call, 4, {.travel = Sharding::Travel::gather, .block = 128, .per_node = 2});
   for (const auto& r : of.get()->layers[0].chosen().ranks) {
     CHECK(r.across == Approx(512 * 512 / 2));  // half of what two ranks of the other node hold
     CHECK(r.received() == Approx(768 * 512));
   }
 }
 
-TEST_CASE("few queries go to the keys, and prob mods that are no multiple of p keep parts from being merged",
+TEST_CASE("decode queries go to the keys, and prob mods that are no multiple of p keep parts from being merged",
           "[ranks]") {
   const Attention causal{.mask = mods::causal()};
   const Attention squared{.mask = mods::causal(), .prob = [](Float p, At) { return p * p; }};
   Forward call = whole(8, 64, 8, 1, 131072);
   call.q_offset = 131071;
-  CHECK(shares(causal, call, 2, {}).get()->layers[0].chosen().travel == Shares::Travel::few);
-  const auto travel = shares(squared, call, 2, {}).get()->layers[0].chosen().travel;
-  CHECK((travel == Shares::Travel::gather || travel == Shares::Travel::heads));
-  for (const Shares::Travel asked : {Shares::Travel::few, Shares::Travel::ring}) {
-    const Error e = tests::refusal([&] { shares(squared, call, 2, {.travel = asked}); });
-    CHECK(e.code == "shares-how");
+  CHECK(sharding(causal, call, 2, {}).get()->layers[0].chosen().travel == Sharding::Travel::decode);
+  const auto travel = sharding(squared, call, 2, {}).get()->layers[0].chosen().travel;
+  CHECK((travel == Sharding::Travel::gather || travel == Sharding::Travel::heads));
+  for (const Sharding::Travel asked : {Sharding::Travel::decode, Sharding::Travel::ring}) {
+    const Error e = tests::refusal([&] { sharding(squared, call, 2, {.travel = asked}); });
+    CHECK(e.code == "sharding-how");
   }
 }
 
-TEST_CASE("layers share one deal, and each moves what it needs", "[ranks]") {
+TEST_CASE("layers share one sharding, and each moves what it needs", "[ranks]") {
   const std::array layers{Attention{.mask = mods::causal()}, Attention{.mask = mods::sliding_window(256)}};
-  const Shares of(layers, whole(1, 8, 2, 32768, 32768), {.rank = 1, .count = 4});
+  const Sharding of(layers, whole(1, 8, 2, 32768, 32768), {.rank = 1, .count = 4});
   CHECK(of.received(1, 0) > 4 * of.received(1, 1));
   CHECK(of.explain().find("schedules of layer 1") != std::string::npos);
   CHECK(tests::refusal([&] { of.received(1, 2); }).code == "ranks-count");
 }
 
-TEST_CASE("a deal is kept for calls of other masks, heads and types", "[ranks]") {
+TEST_CASE("an assignment is kept for calls of other masks, heads and types", "[ranks]") {
   const Attention causal{.mask = mods::causal()}, window{.mask = mods::sliding_window(64)};
   const Forward call = whole(1, 8, 2, 3000, 3000), heads = whole(1, 4, 2, 3000, 3000);
-  for (const Shares::Deal deal : deals) {
-    const Shares first = shares(causal, call, 3, {.deal = deal, .grain = 32}, 1);
-    const Shares second(first, std::span(&window, 1), std::span(&heads, 1));
+  for (const Sharding::Assignment assignment : assignments) {
+    const Sharding first = sharding(causal, call, 3, {.assignment = assignment, .block = 32}, 1);
+    const Sharding second(first, std::span(&window, 1), std::span(&heads, 1));
     for (int rank = 0; rank < 3; ++rank) {
       CHECK(std::ranges::equal(first.of(rank), second.of(rank)));
       CHECK(std::ranges::equal(first.keys_of(rank), second.keys_of(rank)));
     }
     CHECK(second.get()->digest != first.get()->digest);
     CHECK(second.received(1) < first.received(1));
-    const Shares third(second, std::span(&causal, 1), std::span(&call, 1));
+    const Sharding third(second, std::span(&causal, 1), std::span(&call, 1));
     CHECK(third.get()->digest == first.get()->digest);
   }
-  const Shares first = shares(causal, call, 3, {.grain = 32});
+  const Sharding first = sharding(causal, call, 3, {.block = 32});
   const Forward longer = whole(1, 8, 2, 3001, 3001);
-  CHECK(tests::refusal([&] { Shares(first, std::span(&causal, 1), std::span(&longer, 1)); }).code == "shares-other");
-  CHECK(tests::refusal([&] { Shares(Shares(), std::span(&causal, 1), std::span(&call, 1)); }).code == "ranks-count");
+  CHECK(tests::refusal([&] { Sharding(first, std::span(&causal, 1), std::span(&longer, 1)); }).code ==
+        "sharding-other");
+  CHECK(tests::refusal([&] { Sharding(Sharding(), std::span(&causal, 1), std::span(&call, 1)); }).code ==
+        "ranks-count");
 }
 
 TEST_CASE("layers may bind other tensors to the same names", "[ranks]") {
@@ -257,55 +265,55 @@ TEST_CASE("layers may bind other tensors to the same names", "[ranks]") {
   std::array calls{whole(1, 8, 2, 1000, 1000), whole(1, 8, 2, 1000, 1000)};
   calls[0].captures = one;
   calls[1].captures = two;
-  const Shares of(layers, calls, {.rank = 0, .count = 2}, {.grain = 32});
+  const Sharding of(layers, calls, {.rank = 0, .count = 2}, {.block = 32});
   CHECK(of.get()->layers[0].mask != of.get()->layers[1].mask);
-  CHECK(tests::refusal([&] { Shares(layers, std::span(calls).first(1), {}, {}); }).code == "shares-call");
+  CHECK(tests::refusal([&] { Sharding(layers, std::span(calls).first(1), {}, {}); }).code == "sharding-call");
 }
 
-TEST_CASE("lengths of nothing, of one, and below the number of ranks can be dealt", "[ranks]") {
+TEST_CASE("lengths of nothing, of one, and below the number of ranks can be sharded", "[ranks]") {
   const Attention causal{.mask = mods::causal()};
   for (const std::int64_t length : {0, 1, 2, 7, 13})
-    for (const Shares::Deal deal : deals) {
-      const Shares of = shares(causal, whole(2, 4, 2, length, length), 8, {.deal = deal, .grain = 2});
+    for (const Sharding::Assignment assignment : assignments) {
+      const Sharding of = sharding(causal, whole(2, 4, 2, length, length), 8, {.assignment = assignment, .block = 2});
       CHECK(one_owner(of, 8, length, false));
       CHECK(!of.explain().empty());
     }
-  CHECK(one_owner(shares(causal, whole(0, 4, 2, 64, 64), 3, {.grain = 8}), 3, 64, false));
+  CHECK(one_owner(sharding(causal, whole(0, 4, 2, 64, 64), 3, {.block = 8}), 3, 64, false));
 }
 
-TEST_CASE("what cannot be dealt is refused", "[ranks]") {
+TEST_CASE("what cannot be sharded is refused", "[ranks]") {
   const Attention causal{.mask = mods::causal()};
   const Forward call = whole(2, 4, 2, 64, 64);
-  const auto code = [&](const Attention& attention, const Forward& of, int ranks, Shares::How how) {
-    return tests::refusal([&] { shares(attention, of, ranks, how); }).code;
+  const auto code = [&](const Attention& attention, const Forward& of, int ranks, Sharding::How how) {
+    return tests::refusal([&] { sharding(attention, of, ranks, how); }).code;
   };
   CHECK(code(causal, call, 0, {}) == "ranks-count");
   CHECK(code(causal, call, 4097, {}) == "ranks-count");
   CHECK(tests::refusal([] { threads(1 << 16); }).code == "ranks-count");
-  CHECK(tests::refusal([&] { Shares(std::span(&causal, 1), call, {.rank = 2, .count = 2}); }).code == "ranks-count");
-  CHECK(tests::refusal([&] { Shares({}, call, {}); }).code == "shares-call");
-  CHECK(code(causal, call, 2, {.grain = 0}) == "shares-how");
-  CHECK(code(causal, call, 2, {.groups = -1}) == "shares-how");
-  CHECK(code(causal, call, 2, {.per_node = 0}) == "shares-how");
-  CHECK(code(causal, call, 2, {.own_gb_s = 0}) == "shares-how");
-  CHECK(code(causal, call, 3, {.travel = Shares::Travel::heads}) == "shares-how");
+  CHECK(tests::refusal([&] { Sharding(std::span(&causal, 1), call, {.rank = 2, .count = 2}); }).code == "ranks-count");
+  CHECK(tests::refusal([&] { Sharding({}, call, {}); }).code == "sharding-call");
+  CHECK(code(causal, call, 2, {.block = 0}) == "sharding-how");
+  CHECK(code(causal, call, 2, {.groups = -1}) == "sharding-how");
+  CHECK(code(causal, call, 2, {.per_node = 0}) == "sharding-how");
+  CHECK(code(causal, call, 2, {.own_gb_s = 0}) == "sharding-how");
+  CHECK(code(causal, call, 3, {.travel = Sharding::Travel::heads}) == "sharding-how");
   CHECK(code(causal, whole(2, 4, 3, 64, 64), 2, {}) == "head-groups");
   Forward lens = call;
   lens.kv_len = Tensor(nullptr, DType::i32, {2});
-  CHECK(code(causal, lens, 2, {}) == "shares-call");
+  CHECK(code(causal, lens, 2, {}) == "sharding-call");
   const Tensor there(reinterpret_cast<void*>(64), DType::i32, {64}, {}, Device::cuda());
   const Capture<int> doc(there, "doc");
-  const Error e = tests::refusal([&] { shares(Attention{.mask = mods::document(doc)}, call, 2, {}); });
-  CHECK(e.code == "shares-capture");
+  const Error e = tests::refusal([&] { sharding(Attention{.mask = mods::document(doc)}, call, 2, {}); });
+  CHECK(e.code == "sharding-capture");
   CHECK(e.problem.find("`doc`") != std::string::npos);
-  CHECK(tests::refusal([] { Shares().of(0); }).code == "ranks-count");
-  CHECK(tests::refusal([&] { shares(causal, call, 2, {}).of(2); }).code == "ranks-count");
+  CHECK(tests::refusal([] { Sharding().of(0); }).code == "ranks-count");
+  CHECK(tests::refusal([&] { sharding(causal, call, 2, {}).of(2); }).code == "ranks-count");
 }
 
 TEST_CASE("a plan's picture has a row for each rank", "[ranks]") {
   const Attention causal{.mask = mods::causal()};
   for (const int ranks : {1, 4, 64}) {
-    const std::string svg = runtime::ranks::picture(*shares(causal, whole(1, 8, 2, 32768, 32768), ranks, {}).get(), 0,
+    const std::string svg = runtime::ranks::picture(*sharding(causal, whole(1, 8, 2, 32768, 32768), ranks, {}).get(), 0,
                                                     "kv <= q");
     CHECK(svg.starts_with("<svg"));
     CHECK(svg.find("<title>kv &lt;= q</title>") != std::string::npos);

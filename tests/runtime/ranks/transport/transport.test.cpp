@@ -30,7 +30,7 @@ TEST_CASE("parts arrive whole and in order, whatever their sizes", "[ranks]") {
           return static_cast<std::size_t>((from * 13 + to * 5 + static_cast<int>(part) + static_cast<int>(round)) % 97);
         };
         std::vector<std::vector<std::byte>> memory;
-        std::vector<Transport::Part> send, receive;
+        std::vector<Transport::Chunk> send, receive;
         for (int peer = 0; peer < count; ++peer)
           for (std::size_t part = 0; part < 3; ++part) {
             memory.emplace_back(size(at.rank, peer, part), byte(at.rank, peer, part));
@@ -78,7 +78,7 @@ TEST_CASE("a rank that never comes is an Error on the others within the time lim
   const std::vector<Error> errors = on_ranks(threads(3, 0.2), [](const Transport& at) {
     if (at.rank == 1) return;
     std::byte there{}, here{};
-    const Transport::Part send{1, &there, 1}, receive{1, &here, 1};
+    const Transport::Chunk send{1, &there, 1}, receive{1, &here, 1};
     at.exchange(std::span(&send, 1), std::span(&receive, 1), nullptr);
   });
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
@@ -90,11 +90,11 @@ TEST_CASE("what a rank sends may go once nobody can read it any more", "[ranks]"
   const std::vector<Transport> all = threads(2, 0.1);
   {
     std::vector<std::byte> gone(1 << 20);
-    const Transport::Part part{1, gone.data(), gone.size()};
+    const Transport::Chunk part{1, gone.data(), gone.size()};
     CHECK(tests::refusal([&] { all[0].exchange(std::span(&part, 1), {}, nullptr); }).code == "ranks-timeout");
   }
   std::vector<std::byte> here(1 << 20);
-  const Transport::Part part{0, here.data(), here.size()};
+  const Transport::Chunk part{0, here.data(), here.size()};
   CHECK(tests::refusal([&] { all[1].exchange({}, std::span(&part, 1), nullptr); }).code == "ranks-timeout");
 }
 
@@ -103,7 +103,7 @@ TEST_CASE("a rank that fails stops the others before the time limit", "[ranks]")
   const std::vector<Error> errors = on_ranks(threads(2, 600), [](const Transport& at) {
     if (at.rank == 0) return at.stop();
     std::byte here{};
-    const Transport::Part receive{0, &here, 1};
+    const Transport::Chunk receive{0, &here, 1};
     at.exchange({}, std::span(&receive, 1), nullptr);
   });
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(60));
@@ -116,7 +116,7 @@ TEST_CASE("ranks that are not at the same call hear of it, all of them", "[ranks
   const std::vector<Error> sizes = on_ranks(threads(2, 60), [](const Transport& at) {
     std::byte there[8]{}, here[8]{};
     const std::size_t bytes = at.rank == 0 ? 4 : 8;
-    const Transport::Part send{1 - at.rank, there, bytes}, receive{1 - at.rank, here, bytes};
+    const Transport::Chunk send{1 - at.rank, there, bytes}, receive{1 - at.rank, here, bytes};
     at.exchange(std::span(&send, 1), std::span(&receive, 1), nullptr);
   });
   REQUIRE(sizes.size() == 2);

@@ -1,0 +1,28 @@
+// codegen/cuda/contract/traits.cuh — what is known about a Mod when its source is written: kernels are chosen by it,
+// and compiled with it
+#pragma once
+
+namespace attune {
+
+/// What is known about a Mod when its source is written.
+struct Traits {
+  bool scaled = false;     ///< exponent(s) is factor() * s, and factor() is positive: one multiply-add makes the power
+  bool bounded = false;    ///< exponent() stays below `most`, closely enough that no running maximum is needed
+  bool masked = false;     ///< some pairs are removed, by the next three:
+  bool has_first = false;  ///< keys before first()
+  bool has_last = false;   ///< keys after last()
+  bool has_keep = false;   ///< pairs for which keep() is false
+  bool keeps_by_fields = false;  ///< keep() reads neither q nor kv, and a Row with fields has of_lane() and is()
+  bool has_prob = false;         ///< prob() changes p
+  bool linear_prob = true;       ///< prob() is a multiple of p, so it may act before the normalisation
+  bool has_sink = false;         ///< sink() joins the denominator
+  bool skips = false;            ///< some tiles of keys are not visited: by the mask, or by scores of -inf
+  bool listed = false;           ///< the tiles to visit come as lists; bands() says nothing
+  float most = 0;                ///< see bounded
+  // For the choice of a kernel alone: no source says these.
+  bool has_terms = false;          ///< gradients of captured tensors are asked for
+  bool terms_by_distance = false;  ///< and all are sums along diagonals, q - kv, of what flows to the score
+  bool shares_tiles = false;       ///< heads can: neither the mask nor what is read for a column varies with them
+};
+
+}  // namespace attune

@@ -1,0 +1,107 @@
+// codegen/cuda/kernels/mla_sm90.cuh — the forward of MLA on Hopper: values are the first columns of the keys
+//
+// A block has 64 rows: queries times the heads that share keys. Keys come in tiles of 64, each loaded once, alternately
+// into two stages; each of two warpgroups computes the scores of every other tile. Results are divided by columns: each
+// warpgroup has half of the columns of all rows, 128 numbers per thread at 512 columns. It multiplies the probabilities
+// of both tiles, the other warpgroup's from shared memory, by its half of the values. Dividing the scores of a tile by
+// keys instead would need products of 32 columns that each read all of q: a ceiling of 74 % of the tensor cores' peak
+// instead of 92 %.
+//
+// Shared memory holds one probability matrix at a time: a warpgroup writes its own only after it has read the other's.
+// The rows' maxima go with it. They are raised only when powers would pass 2^slack.
+//
+// The blocks of a cluster have different rows of the same keys at the same time, so that the second one finds the keys
+// in the L2 cache. Clusters are persistent and take equal shares of all keys (cuts_sm80.cuh); combine_mla_sm90.cuh then
+// adds up the parts of split tiles.
+//
+// Masked-out values never reach a result: rows past the last key are cleared in shared memory. Rows with non-finite
+// results although their sum is finite are recomputed pair by pair.
+//
+// Tile: Element (bf16, f16) of q and k, Out (also float) of o; m and n: 64; d, dv: multiples of 64 and of 256, dv at
+// most 512 and d; heads: that share a tile, 1 to 64; cluster: blocks that read the same keys, 1 or 2; box: keys of a
+// box, a divisor of 64 and of a page's rows, at least 8; issue_order: 0: scores begin as soon as keys are there; 1:
+// those of the second warpgroup when those of the first are there; 2: when the second warpgroup has multiplied the
+// first's probabilities; 3: as 2, and each warpgroup's own probabilities are multiplied when the other's next scores
+// are there; layout, max, store, before, paged: as the decode kernel has them. SharedMla<Tile>::bytes of shared memory
+// and 1024 to align it, 384 threads.
+#pragma once
+
+#include "codegen/cuda/parts/mla_epilogue_sm90.cuh"
+#include "codegen/cuda/parts/mla_producer_sm90.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
+
+namespace attune {
+
+template <class Tile>
+__device__ inline Share& shared_share(unsigned shared) {
+  return *static_cast<Share*>(__cvta_shared_to_generic(shared + SharedMla<Tile>::share));
+}
+
+template <int Group, class Tile, class User>
+__device__ inline void compute_mla(const MlaArgs& args, const User& user, unsigned shared) {
+  using Shared = SharedMla<Tile>;
+  MlaPlace<Tile> place;
+  const Share& share = shared_share<Tile>(shared);
+#pragma unroll 1
+  for (int tile = uniform(share.begin.tile); uniform(has_tile(share, tile)); ++tile) {
+    const MlaItem<Tile, User> item(args, user, share, tile);
+    MlaEpilogue90<Tile, User, Group> group(args, user, shared, item);
+    barrier_wait(shared + Shared::q_full, (tile - share.begin.tile) & 1);
+    if (uniform(item.pairs) > 0) group.run(place);
+    arrive_as_warp(shared + Shared::q_empty, group.lane);
+    pin_with_memory(tile);
+    const MlaItem<Tile, User> same(args, user, share, tile);
+    const Sharing sharing = same.begin > 0 ? share.at_begin : share.at_end;
+    const int me = MlaTile<Tile>::sharer();
+    group.store(same, (tile - share.begin.tile) & 1,
+                same.whole() ? nullptr : mla_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
+  }
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(mla_threads, 1)
+    mla_sm90(const __grid_constant__ ArgsOf<Tile, MlaArgs> args, const __grid_constant__ User user) {
+  using Shared = SharedMla<Tile>;
+  extern __shared__ unsigned char memory[];
+  const unsigned start = shared_address(memory), shared = (start + 1023) & ~1023u;
+  if (threadIdx.x == 0) {
+    barrier_init(shared + Shared::q_full, 1);
+    barrier_init(shared + Shared::q_empty, 8);
+    for (int stage = 0; stage < Tile::stages; ++stage) {
+      for (int c = 0; c < Shared::chunks; ++c) barrier_init(Shared::full(shared, stage, c), 1);
+      for (int what = 0; what < 3; ++what) barrier_init(Shared::used(shared, stage, what), 4);
+    }
+    barrier_init_done();
+  }
+  // The next kernel's blocks take the places of those that are done, and wait there.
+  let_next_start();
+  using Room = ShareRoom<mla_threads>;
+  static_assert(sizeof(Room) <= Shared::p_bytes);
+  const Share share = find_share<Tile, MlaTile<Tile>>(
+      args, user, *reinterpret_cast<Room*>(memory + (shared - start) + Shared::p), wait_for_kernel_before);
+  // It may have written what this one reads, or read what it writes.
+  wait_for_kernel_before();
+  if (threadIdx.x == 0) shared_share<Tile>(shared) = share;
+  const int me = MlaTile<Tile>::sharer();
+  if (threadIdx.x == 0 && cluster_rank<Tile>() == 0) {
+    const bool begins = share.end.step > 0 && (share.begin.tile < share.end.tile || share.begin.step == 0);
+    args.cut[me] = begins && share.at_end.first == me ? CutTile{share.end.tile, me, share.at_end.count}
+                                                      : CutTile{0, 0, 0};
+  }
+  __syncthreads();
+  const int group = uniform(static_cast<int>(threadIdx.x) / 128);
+  if (group == 0) {
+    registers_down<24>();
+    const Share& its = shared_share<Tile>(shared);
+    if (threadIdx.x == 0) MlaProducer90<0, Tile, User>{args, user, its, shared}.run();
+    if (threadIdx.x == 32) MlaProducer90<1, Tile, User>{args, user, its, shared}.run();
+  } else if (group == 1) {
+    registers_up<240>();
+    compute_mla<0, Tile>(args, user, shared);
+  } else {
+    registers_up<240>();
+    compute_mla<1, Tile>(args, user, shared);
+  }
+}
+
+}  // namespace attune

@@ -1,0 +1,24 @@
+// codegen/cuda/layout/mla_sm90.cuh — the shared memory of a block of kernels/mla_sm90.cuh, in bytes
+#pragma once
+
+#include "codegen/cuda/layout/chunks.cuh"
+
+namespace attune {
+
+struct MlaLayout90 {
+  int m, n, d, dv, stages, element;  ///< as Tile has them; bytes of an element
+  int number = 4, share_bytes = 32;  ///< bytes of an f32 and of a Share
+  int chunk = chunk_bytes / element, chunks = d / chunk, v_chunks = dv / chunk, half_chunks = v_chunks / 2;
+  int chunk_size = n * chunk_bytes, stage_bytes = chunks * chunk_size, q_bytes = chunks * m * chunk_bytes,
+      p_bytes = m * chunk_bytes, row_numbers = m * number;
+  int q = 0, keys = q_bytes, p = keys + stages * stage_bytes;
+  // Maxima that each warpgroup's last probabilities are relative to; sums of each warpgroup's keys, of this tile and
+  // the last.
+  int tops = p + p_bytes, sums = tops + 2 * row_numbers, share = sums + 4 * row_numbers, q_full = share + share_bytes,
+      q_empty = q_full + 8;
+  // Of each stage: a barrier for each chunk that arrives, and three for what was used: the columns of each warpgroup,
+  // and those that are no values.
+  int stage_barriers = q_empty + 8, of_stage = 8 * (chunks + 3), bytes = stage_barriers + stages * of_stage;
+};
+
+}  // namespace attune

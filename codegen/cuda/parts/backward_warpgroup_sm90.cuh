@@ -1,0 +1,192 @@
+// codegen/cuda/parts/backward_warpgroup_sm90.cuh — the registers of a consumer warpgroup of Hopper's backward: its
+// products, its pairs, and its results on their way to memory
+#pragma once
+
+#include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
+#include "codegen/cuda/parts/warpgroup_sm90.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
+
+namespace attune {
+
+/// A thread's registers while its warpgroup computes 64 keys.
+template <class Tile, class User>
+struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
+  using Element = typename Tile::Element;
+  using Shared = Shared90Backward<Tile>;
+  using Pairs = KeysByQueries<Tile, User>;
+  using Row = typename User::Row;
+  using Col = typename User::Col;
+  using Pairs::args, Pairs::user, Pairs::shared, Pairs::group, Pairs::lane, Pairs::warp, Pairs::s, Pairs::at,
+      Pairs::head, Pairs::factor, Pairs::origin, Pairs::is_kept;
+  static constexpr int m = Tile::m, n = Tile::n;
+  static constexpr int order = User::traits.has_prob ? 0 : Tile::order;
+
+  float dp[m / 2];  ///< then, its first 32, dq
+  float dk[Tile::d / 2], dv[Tile::dv / 2];
+  unsigned p[m / 4], ds[m / 4];
+
+  __device__ float (&dq())[32] { return *reinterpret_cast<float(*)[32]>(dp); }
+
+  // ---- products ----
+
+  /// Where the rows of this warpgroup's keys or values are.
+  __device__ unsigned of_group(int keys) const { return shared + keys + group * 64 * chunk_bytes; }
+  __device__ void scores(int stage) {
+    wgmma_fence();
+    across<Element, Tile::d, n>(s, of_group(Shared::k), shared + Shared::q + stage * Shared::q_bytes);
+  }
+  __device__ void flows(int stage) {
+    wgmma_fence();
+    across<Element, Tile::dv, n>(dp, of_group(Shared::v), shared + Shared::grad_o + stage * Shared::grad_o_bytes);
+  }
+  __device__ void add_values(int stage) {
+    along<Element, m, 0, m / 16>(dv, p, shared + Shared::grad_o + stage * Shared::grad_o_bytes);
+  }
+  __device__ void add_keys(int stage) {
+    along<Element, m, 0, m / 16>(dk, ds, shared + Shared::q + stage * Shared::q_bytes);
+  }
+  /// This warpgroup's half of dq.
+  __device__ void products_of_queries(int buffer) {
+    const unsigned long long a = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes +
+                                            (m == 128 ? group * 64 * chunk_bytes : 0)),
+                             b = descriptor(shared + Shared::k + (m == 128 ? 0 : group * n * chunk_bytes));
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < n / Shared::chunk; ++c)
+      if (c == 0)
+        Product<64, Element>::template set4<Major::k, Major::n>(dq(), a, b);
+      else
+        Product<64, Element>::template ss4<Major::k, Major::n>(dq(), a + c * (m * chunk_bytes >> 4),
+                                                               b + c * (64 * chunk_bytes >> 4), 1);
+    wgmma_commit();
+  }
+
+  // ---- pairs ----
+
+  __device__ int word(unsigned step, int i) const { return uniform(shared_get(step_word<Tile>(shared, step, i))); }
+  __device__ void enter(unsigned step) {
+    this->enter_head(word(step, 2), word(step, 3));
+    this->enter_queries(word(step, 1));
+    this->enter_keys(word(step, 4) * n + 64 * group);
+  }
+
+  /// Scores become probabilities, an operand in `p`. What stays in their place is p times the slope, in f32.
+  __device__ void weigh(int stage) {
+    const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
+    float2 under{};
+    float low[2];
+    this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
+      if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
+      const int nth = 4 * i + 2 * r + e;
+      const float given = s[nth];
+      const float to = probability_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor,
+                                      e ? under.y : under.x, is_kept(nth), given);
+      if (e == 0)
+        low[r] = to;
+      else
+        p[2 * i + r] = pack<Element>(low[r], to);
+      if constexpr (User::gradient.has_slope)
+        s[nth] = is_kept(nth) ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
+      else
+        s[nth] = to;
+    });
+  }
+
+  /// dP becomes dS, an operand in `ds`: what weigh left is rounded once, as a part of it.
+  __device__ void join(int stage) {
+    const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
+#pragma unroll
+    for (int i = 0; i < m / 8; ++i) {
+      const float2 delta = shared_get2(ends + 32 * i);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int nth = 4 * i + 2 * r;
+        ds[2 * i + r] = pack<Element>(s[nth] * (dp[nth] - delta.x), s[nth + 1] * (dp[nth + 1] - delta.y));
+      }
+    }
+  }
+
+  /// Both at once, for probabilities that are not what the softmax gives.
+  __device__ void weigh_and_join(int stage) {
+    const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
+    float2 under{}, delta{};
+    PairNumbers low[2];
+    this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
+      if (e == 0 && r == 0) {
+        under = shared_get2(ends + 32 * i);
+        delta = shared_get2(ends + 32 * i + (Shared::delta - Shared::under));
+      }
+      const int nth = 4 * i + 2 * r + e;
+      const RowEnd end = e ? RowEnd{under.y, delta.y} : RowEnd{under.x, delta.x};
+      const PairNumbers out = gradient_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor, end,
+                                          is_kept(nth), {s[nth], dp[nth]}, [](Flow, float, float) {});
+      if (e == 0) {
+        low[r] = out;
+      } else {
+        p[2 * i + r] = pack<Element>(low[r].s, out.s);
+        ds[2 * i + r] = pack<Element>(low[r].dp, out.dp);
+      }
+    });
+  }
+
+  /// Puts dS into shared memory, queries by keys in swizzled rows of 64 keys.
+  __device__ void share(int buffer) const {
+    const unsigned into = shared + Shared::ds + buffer * Shared::ds_bytes + group * m * chunk_bytes;
+    const int line = (lane & 7) + 8 * (lane >> 4);
+    const unsigned address = into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
+#pragma unroll
+    for (int i = 0; i < m / 16; ++i)
+      store_blocks_transposed(address + i * 16 * chunk_bytes, ds[4 * i], ds[4 * i + 1], ds[4 * i + 2], ds[4 * i + 3]);
+  }
+
+  // ---- results on their way ----
+
+  __device__ StageBarriers barriers(int first, int stage) const {
+    return {shared + first + StageBarriers::bytes * stage};
+  }
+  __device__ StageBarriers sums(int stage) const { return barriers(Shared::sum_full, stage); }
+  __device__ StageBarriers diagonals(int buffer) const { return barriers(Shared::ds_full, buffer); }
+
+  static constexpr bool has_diagonals = User::gradient.by_diagonal > 0;
+  /// Until the warp that sums diagonals is done with the tile of dS before.
+  __device__ void wait_for_diagonals(int buffer, unsigned phase) const {
+    if constexpr (has_diagonals) diagonals(buffer).acquire(phase);
+  }
+  __device__ void give_diagonals(int buffer) const {
+    if constexpr (has_diagonals) arrive_as_warp(diagonals(buffer).full, lane);
+  }
+
+  /// Puts this warpgroup's half of dq where an adding warp takes it.
+  __device__ void put_sums(int stage, unsigned phase) {
+    wait_for_sums(stage, phase);
+    const unsigned into = shared + Shared::sums + stage * Shared::sum_bytes + group * 16384 + 16 * (32 * warp + lane);
+    const float(&x)[32] = dq();
+#pragma unroll
+    for (int i = 0; i < 8; ++i) shared_put(into + 2048 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+  }
+  /// Until the tile of dq before is out of the stage.
+  __device__ void wait_for_sums(int stage, unsigned phase) const { sums(stage).acquire(phase); }
+  /// What was put there is complete, and a proxy_fence() has followed.
+  __device__ void give_sums(int stage) const { arrive_as_warp(sums(stage).full, lane); }
+
+  /// The warp's part of what its warpgroup puts dS into, 16 rows of staged().
+  __device__ unsigned staging() const {
+    constexpr int part = 16 * 64 * 4, of_group = m * chunk_bytes, parts = of_group / part;
+    return shared + Shared::ds + warp / parts * Shared::ds_bytes + group * of_group + warp % parts * part;
+  }
+  /// Stores the warp's 16 keys of dk or dv through there.
+  template <int Half>
+  __device__ void store(int b, int kv_head, const float (&x)[Half], const Gradient& to, int columns, float by) {
+    if (!to.to.data) return;
+    const unsigned area = staging();
+    const WarpRows rows{
+        to,     args.kv_shared ? 0 : b, kv_head, range_of<Tile>(args.kv_starts, b, args.kv_len), this->keys - lane / 4,
+        columns};
+    if (stores_eights<Element>(to, columns))
+      store_sixteen<Element>(x, by, rows, area, lane);
+    else
+      stage_sixteen(x, by, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,289 @@
+// codegen/cuda/parts/warpgroup_sm90.cuh — shared by the warpgroups of Hopper's backward kernels: pairs of S^T = K Q^T,
+// wgmma products, results on their way to memory
+#pragma once
+
+#include "codegen/cuda/contract/gradient.cuh"
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
+#include "codegen/cuda/ptx/global.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
+#include "codegen/cuda/ptx/wgmma.cuh"
+
+namespace attune {
+
+// ---- products ----------------------------------------------------------------------------------------------------
+
+/// acc = A B^T over a width, rows of both in chunks: 64 rows of A, which has `lines`, by all of B. More may follow in
+/// the same group of products.
+template <class Element, int width, int lines, int Half>
+__device__ inline void across_chunks(float (&acc)[Half], unsigned rows_of_a, unsigned rows_of_b) {
+  constexpr int columns = 2 * Half, chunk = chunk_columns<Element>;
+  const unsigned long long a = descriptor(rows_of_a), b = descriptor(rows_of_b);
+  constexpr int a_chunk = lines * chunk_bytes >> 4, b_chunk = columns * chunk_bytes >> 4, chunks = width / chunk;
+#pragma unroll
+  for (int c = 0; c < chunks; ++c)
+    if (c == 0)
+      Product<columns, Element>::template set4<Major::k, Major::k>(acc, a, b);
+    else
+      Product<columns, Element>::template ss4<Major::k, Major::k>(acc, a + c * a_chunk, b + c * b_chunk, 1);
+#pragma unroll
+  for (int i = 0; i < width % chunk / 16; ++i)
+    Product<columns, Element>::template ss<Major::k, Major::k>(acc, a + chunks * a_chunk + i * 2,
+                                                               b + chunks * b_chunk + i * 2, chunks + i > 0);
+}
+template <class Element, int width, int lines, int Half>
+__device__ inline void across(float (&acc)[Half], unsigned rows_of_a, unsigned rows_of_b) {
+  across_chunks<Element, width, lines>(acc, rows_of_a, rows_of_b);
+  wgmma_commit();
+}
+
+/// acc += A B over rows [16 From, 16 To) of B, which has `lines` in chunks; A from registers, for all rows.
+template <class Element, int lines, int From, int To, int Half>
+__device__ inline void along(float (&acc)[Half], const unsigned (&a)[lines / 4], unsigned rows_of_b) {
+  const unsigned long long b = descriptor(rows_of_b, lines * chunk_bytes);
+  constexpr int step = 16 * chunk_bytes >> 4, fours = (To - From) / 4 * 4;
+  wgmma_fence();
+#pragma unroll
+  for (int i = From; i < From + fours; i += 4)
+    Product<2 * Half, Element>::template rs4<Major::n>(acc, a + 4 * i, b + i * step, 1);
+#pragma unroll
+  for (int i = From + fours; i < To; ++i)
+    Product<2 * Half, Element>::template rs<Major::n>(acc, a + 4 * i, b + i * step, 1);
+  wgmma_commit();
+}
+
+/// Calls f<0>(), f<1>(), …: a warpgroup's operand made in parts, whose products are under way while the next is made.
+template <int Count, int Nth = 0, class F>
+__device__ inline void each_part(const F& f) {
+  f.template operator()<Nth>();
+  if constexpr (Nth + 1 < Count) each_part<Count, Nth + 1>(f);
+}
+
+// ---- pairs -------------------------------------------------------------------------------------------------------
+
+/// A thread's registers while its warpgroup has 64 keys by m queries. Thread t of the warpgroup holds key t / 4 % 8 +
+/// 16 (t / 32) and the key 8 below; of these, queries 8 i + 2 (t % 4) and the next.
+template <class Tile, class User>
+struct KeysByQueries {
+  using Row = typename User::Row;
+  using Col = typename User::Col;
+  static constexpr int m = Tile::m;
+  static constexpr bool shares = Shareable<Row>;
+  /// Where exponents are multiples of scores, a removed one becomes -inf; else a bit for each pair says it.
+  static constexpr bool removes_scores = User::traits.scaled;
+
+  const BackwardArgs& args;
+  const User& user;
+  unsigned shared;
+  int group, lane, warp;
+  float s[m / 2];
+  unsigned removed[m / 64];
+  Where at{-1, 0, 0, 0};
+  typename User::Head head;
+  float factor = 1;
+  int keys, queries;  ///< this thread's first ones
+  Int origin;
+
+  /// Starts a step, of a head and of a tile of queries with the warpgroup's 64 keys. What depends only on the head is
+  /// computed as it changes.
+  __device__ void enter_head(int b, int h) {
+    if (at.b != b || at.h != h) {
+      at = {b, h, range_of<Tile>(args.q_starts, b, args.q_len).length,
+            range_of<Tile>(args.kv_starts, b, args.kv_len).length};
+      head = user.head(at);
+      factor = factor_of(user, head);
+    }
+  }
+  __device__ void enter_queries(int tile) {
+    const int first = args.q_offset + tile * m;
+    origin = first;
+    queries = first + 2 * (lane & 3);
+  }
+  __device__ void enter_keys(int first) { keys = first + 16 * warp + lane / 4; }
+
+  /// f(i, e, r, row, col, q, kv, kept) for this thread's pairs: query 8 i + e for i in [From, To), key 8 r.
+  template <bool Partial, int From = 0, int To = m / 8, class F>
+  __device__ void each_pair(const F& f) {
+    const Col cols[2] = {user.col(head, at, origin, Int(keys)), user.col(head, at, origin, Int(keys, 8))};
+    // Where lanes share rows: of columns 8 i + e with 2 i + e = 8 j + lane / 4.
+    Row rows[(m + 31) / 32];
+    if constexpr (shares) {
+#pragma unroll
+      for (int j = From / 4; j < (To + 3) / 4; ++j) {
+        const int nth = 8 * j + lane / 4;
+        rows[j] = user.row(head, at, Int(queries + 8 * (nth / 2) + nth % 2));
+      }
+    }
+#pragma unroll
+    for (int i = From; i < To; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const Int q(queries, 8 * i + e);
+        Row row;
+        if constexpr (shares)
+          row = rows[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3));
+        else
+          row = user.row(head, at, q);
+        int from = 0, to = 0;
+        if constexpr (Partial) {
+          const Reach<User> reach(user, head, row, at, q, keys);
+          from = reach.from;
+          to = q.i() - args.q_offset < at.q_len ? reach.to : -1;
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const Int kv(keys, 8 * r);
+          bool kept = true;
+          if constexpr (Partial) {
+            kept = (!User::traits.has_first || 8 * r >= from) && 8 * r <= to;
+            if constexpr (User::traits.has_keep) kept = kept && user.keep(head, row, cols[r], at, q, kv);
+          }
+          f(i, e, r, row, cols[r], q, kv, kept);
+        }
+      }
+  }
+
+  /// Marks what is removed. Two copies of what follows it, for whole tiles and others, took registers for both.
+  __device__ void remove(bool whole) {
+    if constexpr (!removes_scores)
+      for (unsigned& x : removed) x = 0;
+    if (whole) return;
+    each_pair<true>([&](int i, int e, int r, const Row&, const Col&, Int, Int, bool kept) {
+      const int nth = 4 * i + 2 * r + e;
+      if constexpr (removes_scores)
+        s[nth] = kept ? s[nth] : -infinity;
+      else
+        removed[nth / 32] |= kept ? 0u : 1u << nth % 32;
+    });
+  }
+  __device__ bool is_kept(int nth) const { return removes_scores || !(removed[nth / 32] & 1u << nth % 32); }
+};
+
+// ---- results -----------------------------------------------------------------------------------------------------
+
+/// Rows of 64 f32 in shared memory, whose groups of 8 change places so that neither fragments nor rows collide.
+__device__ inline unsigned staged(unsigned area, int row, int column) {
+  return area + 4 * (row * 64 + (column ^ 8 * (row & 7)));
+}
+
+/// Stores four neighbours of a gradient's row, of which `count` exist.
+__device__ inline void store4(const Gradient& to, long long offset, int count, float4 x) {
+  const float all[4] = {x.x, x.y, x.z, x.w};
+  const long long step = to.to.element;
+  const bool at_once = count >= 4 && step == 1;
+  if (to.type == Stored::f32) {
+    float* at = static_cast<float*>(to.to.data) + offset;
+    if (at_once && (reinterpret_cast<unsigned long long>(at) & 15) == 0) {
+      *reinterpret_cast<float4*>(at) = x;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (i < count) at[i * step] = all[i];
+    }
+    return;
+  }
+  const bool is_bf16 = to.type == Stored::bf16;
+  const uint2 two{is_bf16 ? pack<bf16>(x.x, x.y) : pack<f16>(x.x, x.y),
+                  is_bf16 ? pack<bf16>(x.z, x.w) : pack<f16>(x.z, x.w)};
+  unsigned short* at = static_cast<unsigned short*>(to.to.data) + offset;
+  if (at_once && (reinterpret_cast<unsigned long long>(at) & 7) == 0) {
+    *reinterpret_cast<uint2*>(at) = two;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i < count) at[i * step] = static_cast<unsigned short>((i < 2 ? two.x : two.y) >> (i % 2 * 16));
+  }
+}
+
+/// The 16 rows of a gradient that a warp stores, `row` the first, counted in the positions `of`.
+struct WarpRows {
+  const Gradient& to;
+  int b, h;
+  Range of;
+  int row, width;
+};
+
+/// A warp stores 64 columns of its rows, which it has staged, from column `first` on.
+__device__ inline void store_rows(const WarpRows& rows, unsigned area, int first, int lane) {
+  const auto& [to, b, h, of, row, width] = rows;
+#pragma unroll 2
+  for (int i = lane / 16; i < 16; i += 2) {
+    const int column = 4 * (lane % 16);
+    const float4 x = shared_get4(staged(area, i, column));
+    if (row + i < of.length && first + column < width)
+      store4(to,
+             b * to.to.batch + h * to.to.head + (of.start + row + i) * to.to.position +
+                 (first + column) * to.to.element,
+             width - first - column, x);
+  }
+}
+
+/// A warp stages 16 rows, which its warpgroup holds as products leave them, in 4 KB of shared memory, 64 columns at a
+/// time: then(first) follows each time.
+template <int Half, class Then>
+__device__ inline void stage_sixteen(const float (&x)[Half], float by, unsigned area, int lane, const Then& then) {
+#pragma unroll
+  for (int c = 0; c < (Half + 31) / 32; ++c) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 8 * c; i < min(8 * c + 8, Half / 4); ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        shared_put(staged(area, lane / 4 + 8 * r, 8 * (i - 8 * c) + 2 * (lane & 3)), x[4 * i + 2 * r] * by,
+                   x[4 * i + 2 * r + 1] * by);
+    __syncwarp();
+    then(64 * c);
+  }
+}
+
+template <class Element>
+constexpr Stored stored_as = Stored::f16;
+template <>
+constexpr Stored stored_as<bf16> = Stored::bf16;
+
+/// True if rows of a gradient can be stored 8 elements at a time.
+template <class Element>
+__device__ inline bool stores_eights(const Gradient& to, int width) {
+  const long long steps = to.to.batch | to.to.head | to.to.position | width;
+  return to.type == stored_as<Element> && to.to.element == 1 && (steps & 7) == 0 &&
+         (reinterpret_cast<unsigned long long>(to.to.data) & 15) == 0;
+}
+
+/// A warp stores 16 rows of such a gradient, which its warpgroup holds as products leave them, through 4 KB of shared
+/// memory: rows of 64 or 128 columns, whose eights change places so that neither matrices nor rows collide. dk and dv
+/// of 128 keys of 128 columns take 3900 clocks so; store_rows(), which takes any type and strides, took 8400.
+template <class Element, int Half>
+__device__ inline void store_sixteen(const float (&x)[Half], float by, const WarpRows& of_warp, unsigned area,
+                                     int lane) {
+  const auto& [to, b, h, of, row, width] = of_warp;
+  constexpr int eights = Half > 32 ? 16 : 8, pitch = 16 * eights, at_once = 32 / eights;  // rows
+  const int line = lane & 15;
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < Half / 4; i += 2) {
+    const unsigned at = area + pitch * line + 16 * ((i + (lane >> 4)) ^ (line & 7));
+    store_blocks(
+        at, pack<Element>(x[4 * i] * by, x[4 * i + 1] * by), pack<Element>(x[4 * i + 2] * by, x[4 * i + 3] * by),
+        pack<Element>(x[4 * i + 4] * by, x[4 * i + 5] * by), pack<Element>(x[4 * i + 6] * by, x[4 * i + 7] * by));
+  }
+  __syncwarp();
+  const int eight = lane & (eights - 1), first = lane / eights;
+  Element* at = static_cast<Element*>(to.to.data) + b * to.to.batch + h * to.to.head +
+                (of.start + row + first) * to.to.position + 8 * eight;
+  const int rows = 8 * eight < width ? of.length - row : 0;
+#pragma unroll
+  for (int i = 0; i < 16; i += at_once) {
+    const uint4 x8 = shared_get_words(area + pitch * (first + i) + 16 * (eight ^ (first + i & 7)));
+    if (first + i < rows) global_put(at + i * to.to.position, x8);
+  }
+}
+
+/// True if one of these is infinite or NaN.
+template <int N>
+__device__ inline bool has_non_finite(const float (&x)[N]) {
+  float zero[4] = {};
+#pragma unroll
+  for (int i = 0; i < N; ++i) zero[i % 4] += x[i] * 0.0f;
+  return !(zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
+}
+
+}  // namespace attune

@@ -1,0 +1,482 @@
+// codegen/kernel_source.cpp — a Mod as the source of a kernel of the forward or the backward
+#include "codegen/source.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <fmt/format.h>
+
+#include <attune/error.h>
+
+#include "codegen/companion.h"
+#include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
+#include "codegen/reads.h"
+#include "codegen/source_text.h"
+
+namespace attune::codegen {
+namespace {
+
+using compiler::Cover, compiler::Mod;
+using ir::Expr, ir::Input, ir::Level, ir::Op;
+
+std::atomic<std::size_t> written_so_far{0};
+
+/// The member function that gives the value that a struct of these fields has in another lane.
+std::string of_lane(std::string_view type, const std::vector<std::string>& fields) {
+  std::string values;
+  for (const std::string& name : fields)
+    values += fmt::format("{}attune::of_lane({}, lane)", values.empty() ? "" : ", ", name);
+  return fmt::format("    __device__ {} of_lane(int lane) const {{ return {{{}}}; }}\n", type, values);
+}
+
+/// What lets a warp ask about a column once, see mod.cuh.
+std::string alike_rows(const GpuParts& parts) {
+  if (!parts.facts.keeps_by_fields) return {};
+  std::string same;
+  for (const std::string& name : parts.fields[1])
+    same += fmt::format("{}{} == other.{}", same.empty() ? "" : " && ", name, name);
+  return of_lane("Row", parts.fields[1]) +
+         fmt::format("    __device__ bool is(const Row& other) const {{ return {}; }}\n", same);
+}
+
+/// What lets lanes share columns that read captured tensors, see mod.cuh.
+std::string shared_columns(const GpuParts& parts) {
+  if (!read_captures(parts.levels.col)) return {};
+  const std::array scores{parts.exponent(), parts.prob()};
+  const std::vector<Expr> nodes = ir::in_order(scores);
+  const bool in_scores = std::any_of(nodes.begin(), nodes.end(), [](const Expr& e) {
+    return e->op == Op::Field && ir::field_level(*e) == Level::Col;
+  });
+  return fmt::format("    static constexpr bool in_scores = {};\n", in_scores) + of_lane("Col", parts.fields[2]);
+}
+
+/// Whether a tile's reads need no clamping.
+std::string inside_function(std::span<const Expr> reads, const ir::Signature& signature, const ir::FieldNames& fields) {
+  std::uint32_t uses = 0;
+  std::string holds;
+  for (const Expr& read : reads) {
+    std::string indices;
+    for (std::size_t i = 0; i < read->arity; ++i) {
+      uses |= source_uses(read->args[i]);
+      indices += (i ? ", " : "") + source_value(read->args[i], signature, fields);
+    }
+    holds += fmt::format("{}{}.holds({})", holds.empty() ? "" : " && ", signature.captures[read->bits].name, indices);
+  }
+  return fmt::format(
+      "  __device__ bool is_inside(Head head, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end) "
+      "const {{\n{}    return at_corners(q_begin, q_end, kv_begin, kv_end, [&](Int q, Int kv) {{\n"
+      "      return {};\n    }});\n  }}\n",
+      source_locals(uses, signature), holds);
+}
+
+/// The function that tells which positions of an axis a tile of the other visits, between these two ends of the axis.
+/// Tiles come from lists or from exact bands; otherwise every tile counts as partial.
+struct BandsFunction {
+  std::string head;
+  const compiler::Bands& bands;
+  std::string_view begin, end;
+};
+
+std::string bands_function(const BandsFunction& of, const GpuParts& parts, const ir::Signature& signature) {
+  const compiler::Bands& bands = of.bands;
+  const auto one_line = [&](std::string_view value) { return fmt::format("{} return {{{}}}; }}\n", of.head, value); };
+  if (parts.facts.listed || (bands.kept.empty() && bands.exact())) return one_line("0, 0, 0, 0");
+  if (!parts.facts.skips) return one_line(fmt::format("{0}, {1}, {0}, {1}", of.begin, of.end));
+  const bool known = !reads_summaries(bands, parts.mod().captures.size());
+  if (!known || bands.gone.empty()) return one_line(fmt::format("{0}, {1}, {0}, {0}", of.begin, of.end));
+
+  std::uint32_t uses = 0;
+  const auto text = [&](const Expr& end) {
+    const Expr e = value_of(end);
+    uses |= source_uses(e);
+    return source_value(e, signature);
+  };
+  std::string ends = fmt::format("{}, {}", of.begin, of.end), cuts;
+  if (bands.kept.size() == 1)
+    ends = fmt::format("int({}), int({})", text(bands.kept[0].begin), text(bands.kept[0].end));
+  for (const compiler::Band& gone : bands.gone)
+    cuts += fmt::format("    out.cut(int({}), int({}));\n", text(gone.begin), text(gone.end));
+  return fmt::format("{}\n{}    Bands out{{{}, {}, {}}};\n{}    return out;\n  }}\n", of.head,
+                     source_locals(uses, signature), ends, of.begin, of.end, cuts);
+}
+
+}  // namespace
+
+std::string source_tile(const KernelPlan& plan) {
+  const Tile& tile = plan.tile;
+  std::string out = fmt::format("struct Tile {{\n  using Element = {};\n  using Out = {};\n"
+                                "  static constexpr int m = {}, n = {}, d = {}, dv = {}, stages = {}, heads = {};\n"
+                                "  static constexpr Layout layout = Layout::{};\n"
+                                "  static constexpr bool max = {};\n",
+                                gpu_element(plan.spec.dtype).source_name, gpu_element(plan.spec.out).source_name,
+                                tile.m, tile.n, tile.d, tile.dv, tile.stages, tile.heads,
+                                plan.spec.packed ? "packed" : "dense", plan.spec.max);
+  if (plan.spec.before) out += "  static constexpr bool before = true;\n";
+  if (plan.spec.fixed_split) out += "  static constexpr bool fixed_split = true;\n";
+  for (const auto& [name, value] : tile.own) out += fmt::format("  static constexpr int {} = {};\n", name, value);
+  return out + "};\n";
+}
+
+namespace {
+
+/// The traits that differ from their defaults in mod.cuh, broken into lines as clang-format does.
+std::string traits_of(const std::string& head, const std::vector<std::string>& list) {
+  std::string out, line = head;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string text = list[i] + (i + 1 < list.size() ? "," : "};\n");
+    if (i > 0 && line.size() + 1 + text.size() > source_width) {
+      out += line + "\n";
+      line = std::string(head.size(), ' ') + text;
+    } else {
+      line += (i > 0 ? " " : "") + text;
+    }
+  }
+  return out + line + (list.empty() ? "};\n" : "");
+}
+
+std::string traits(const GpuParts& parts) {
+  const Traits& f = parts.facts;
+  std::vector<std::string> list;
+  const auto flag = [&](std::string_view name, bool value, bool usual = false) {
+    if (value != usual) list.push_back(fmt::format(".{} = {}", name, value));
+  };
+  flag("scaled", f.scaled);
+  flag("bounded", f.bounded);
+  flag("masked", f.masked);
+  flag("has_first", f.has_first);
+  flag("has_last", f.has_last);
+  flag("has_keep", f.has_keep);
+  flag("keeps_by_fields", f.keeps_by_fields);
+  flag("has_prob", f.has_prob);
+  flag("linear_prob", f.linear_prob, true);
+  flag("has_sink", f.has_sink);
+  flag("skips", f.skips);
+  flag("listed", f.listed);
+  if (f.bounded)
+    list.push_back(fmt::format(".most = {}", ir::print_literal(ir::Type::F32, static_cast<double>(f.most))));
+  return traits_of("  static constexpr Traits traits{", list);
+}
+
+// ---- what a backward adds -------------------------------------------------------------------------------------------
+
+std::string_view sums_function(Term::Place place) {
+  switch (place) {
+    case Term::Place::head: return "by_head";
+    case Term::Place::row: return "by_row";
+    case Term::Place::col: return "by_col";
+    case Term::Place::pair: return "by_pair";
+  }
+  return {};
+}
+
+std::string gradient_traits(const GradientParts& gradient, bool diagonals) {
+  std::vector<std::string> list;
+  if (gradient.has_slope) list.emplace_back(".has_slope = true");
+  if (!gradient.delta_of_o) list.emplace_back(".delta_of_o = false");
+  if (diagonals) {
+    list.push_back(fmt::format(".by_diagonal = {}", gradient.terms.size()));
+  } else {
+    for (const Term::Place place : {Term::Place::head, Term::Place::row, Term::Place::col})
+      if (const std::size_t count = gradient.count(place))
+        list.push_back(fmt::format(".{} = {}", sums_function(place), count));
+    if (gradient.count(Term::Place::pair)) list.emplace_back(".by_pair = true");
+  }
+  if (!gradient.removes) list.emplace_back(".removes = false");
+  if (!gradient.of_sink.empty()) list.emplace_back(".by_sink = true");
+  return traits_of("  static constexpr GradientTraits gradient{", list);
+}
+
+/// A member of the source's struct: where the exact sums of a captured tensor's gradient lie.
+std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
+  return "sums_of_" + signature.captures[capture].name;
+}
+
+/// Writes the functions that add terms to sums, and tell where these belong.
+class TermFunctions {
+ public:
+  TermFunctions(const GpuParts& parts, const ir::Signature& signature, bool diagonals)
+      : parts_(parts), signature_(signature), diagonals_(diagonals) {}
+
+  std::string text() {
+    std::string out;
+    for (const Term::Place place : {Term::Place::head, Term::Place::row, Term::Place::col}) out += sums(place);
+    out += pairs();
+    out += places(Term::Place::head, "Head head, Where at");
+    out += places(Term::Place::row, "Head head, Row row, Where at, Int q");
+    out += places(Term::Place::col, "Head head, Col col, Where at, Int origin, Int kv");
+    if (diagonals_)
+      out += function("by_diagonal(float x, Head head, Row row, Col col, Where at, Int q, Int kv)", [&] {
+        std::string statements;
+        // A distance without pairs adds nothing, whatever multiplies it.
+        for (const Term& term : parts_.gradient->terms)
+          statements += addition(term, "add_together", "x == 0.0f ? 0.0f : x");
+        return statements;
+      }());
+    return out + sink();
+  }
+
+ private:
+  static constexpr std::string_view pair_arguments =
+      "Flow flow, float s, float p, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv";
+
+  const Expr& left(std::size_t i) const { return parts_.levels.left[i]; }
+  std::string value(const Expr& e) {
+    uses_ |= source_uses(e);
+    return source_value(e, signature_, parts_.fields);
+  }
+  std::string indices(std::span<const Expr> list) {
+    std::string out;
+    for (const Expr& index : list) out += (out.empty() ? "" : ", ") + value(index);
+    return out;
+  }
+  std::string place(std::uint32_t capture, std::span<const Expr> index) {
+    return fmt::format("{} + exact_words * {}.place({})", sums_of(signature_, capture),
+                       signature_.captures[capture].name, indices(index));
+  }
+  std::string place(const Term& term) {
+    return place(term.capture, std::span(parts_.levels.left).subspan(term.first, term.rank));
+  }
+  std::string added(const Term& term, std::string_view flow) {
+    return fmt::format("{} * ({})", flow, value(left(term.first + term.rank)));
+  }
+  std::string added(const Term& term) { return added(term, term.by_prob ? "flow.prob" : "flow.score"); }
+  /// Statements that add the term to its sum, by this function of a sum and a number.
+  std::string addition(const Term& term, std::string_view add, std::string_view flow) {
+    std::string statements, indent = "    ";
+    for (const compiler::Scatter::Loop& loop : term.loops) {
+      const std::string variable = source_value(ir::bound(loop.binder), signature_);
+      statements += fmt::format("{0}for (Int {1} = 0; {1} < {2}; {1} = {1} + 1)\n", indent, variable, loop.count);
+      indent += "  ";
+    }
+    return statements + fmt::format("{}{}({}, {});\n", indent, add, place(term), added(term, flow));
+  }
+  /// The function, with the locals that its statements use.
+  std::string function(std::string_view head, const std::string& statements) {
+    const std::string out = statements.empty() ? fmt::format("  __device__ void {} const {{}}\n", head)
+                                               : fmt::format("  __device__ void {} const {{\n{}{}  }}\n", head,
+                                                             source_locals(uses_, signature_), statements);
+    uses_ = 0;
+    return out;
+  }
+
+  /// Where diagonals are summed, terms go pair by pair where a call has to be mended.
+  Term::Place place_of(const Term& term) const { return diagonals_ ? Term::Place::pair : term.place; }
+  template <class Fn>
+  void each(Term::Place place, const Fn& fn) {
+    std::size_t i = 0;
+    for (const Term& term : parts_.gradient->terms)
+      if (place_of(term) == place) fn(i++, term);
+  }
+
+  std::string sums(Term::Place where) {
+    std::string statements;
+    each(where,
+         [&](std::size_t i, const Term& term) { statements += fmt::format("    sums[{}] += {};\n", i, added(term)); });
+    return function(fmt::format("{}(float* sums, {})", sums_function(where), pair_arguments), statements);
+  }
+  std::string places(Term::Place where, std::string_view arguments) {
+    std::string statements;
+    each(where,
+         [&](std::size_t i, const Term& term) { statements += fmt::format("    places[{}] = {};\n", i, place(term)); });
+    return function(fmt::format("places_{}(unsigned long long** places, {})", sums_function(where), arguments),
+                    statements);
+  }
+  std::string pairs() {
+    std::string statements;
+    each(Term::Place::pair, [&](std::size_t, const Term& term) {
+      statements += addition(term, "add_exactly", term.by_prob ? "flow.prob" : "flow.score");
+    });
+    return function(fmt::format("by_pair({})", pair_arguments), statements);
+  }
+  std::string sink() {
+    std::string statements;
+    for (const compiler::Scatter& scatter : parts_.gradient->of_sink) {
+      std::vector<Expr> index;
+      for (const Expr& e : scatter.index) index.push_back(value_of(e));
+      std::string indent = "    ";
+      for (const compiler::Scatter::Loop& loop : scatter.loops) {
+        const std::string variable = source_value(ir::bound(loop.binder), signature_);
+        statements += fmt::format("{0}for (Int {1} = 0; {1} < {2}; {1} = {1} + 1)\n", indent, variable, loop.count);
+        indent += "  ";
+      }
+      statements += fmt::format("{}add_exactly({}, x * ({}));\n", indent, place(scatter.capture, index),
+                                value(value_of(scatter.value)));
+    }
+    return function("by_sink(float x, Head head, Where at)", statements);
+  }
+
+  const GpuParts& parts_;
+  const ir::Signature& signature_;
+  bool diagonals_;
+  std::uint32_t uses_ = 0;
+};
+
+std::string gradient(const GpuParts& parts, const ir::Signature& signature, bool diagonals, Lines lines) {
+  std::string out;
+  out += source_function("float slope(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
+                         parts.slope(), signature, parts.fields, lines);
+  out += source_function("float prob_slope(float p, Head head, Row row, Col col, Where at, Int q, Int kv)",
+                         parts.prob_slope(), signature, parts.fields, lines);
+  out += bands_function(
+      {.head =
+           "  __device__ Bands q_bands(Head head, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end) const {",
+       .bands = parts.cover().along_q,
+       .begin = "int(q_begin)",
+       .end = "int(q_end)"},
+      parts, signature);
+  return out + TermFunctions(parts, signature, diagonals).text();
+}
+
+std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
+  const Mod& mod = parts.mod();
+  const Cover& cover = parts.cover();
+  ir::Signature signature = source_signature(mod);
+  signature.params.push_back({source_scale, ir::Type::F32});
+  const auto function = [&](const std::string& head, const Expr& e) {
+    return source_function(head, e, signature, parts.fields, lines);
+  };
+  const auto fields = [&](const std::string& head, const std::vector<Expr>& list) {
+    return fields_function(head, list, signature, parts.fields, lines);
+  };
+  const std::string all_fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
+                                 fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +
+                                 fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
+  const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
+  const bool inside = !reads.empty();
+  std::string members = source_members(mod, source_signature(mod), plan.spec.offsets64, inside);
+  const bool diagonals = leaves_diagonals(parts, plan);
+  for (const std::string& sums : source_sums(parts, plan))
+    members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);
+  std::string out = inside ? fmt::format(
+                                 "struct Fields {{\n{}}};\n\ntemplate <Reads reads>\nstruct UserOf : Fields {{\n{}\n"
+                                 "  using Inside = UserOf<Reads::inside>;\n",
+                                 all_fields, members)
+                           : fmt::format("struct User {{\n{}\n{}", members, all_fields);
+  out += traits(parts);
+  if (parts.gradient) out += gradient_traits(*parts.gradient, diagonals);
+  out += "\n";
+  out += fields("Head head(Where at)", parts.levels.head);
+  out += fields("Row row(Head head, Where at, Int q)", parts.levels.row);
+  out += fields("Col col(Head head, Where at, Int origin, Int kv)", parts.levels.col);
+  out += function("float factor(Head head)", parts.factor ? parts.factor : ir::real(0));
+  out += function("float exponent(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
+                  parts.exponent());
+  out += function("float rest(Head head, Row row, Where at, Int origin, Int q)", parts.rest);
+  out += function("Int first(Head head, Row row, Where at, Int q)", parts.first());
+  out += function("Int last(Head head, Row row, Where at, Int q)", parts.last());
+  out += function("bool keep(Head head, Row row, Col col, Where at, Int q, Int kv)", parts.keep());
+  out += function("float prob(float p, Head head, Row row, Col col, Where at, Int q, Int kv)", parts.prob());
+  out += function("float sink(Head head, Where at)", parts.sink ? parts.sink : ir::real(0));
+  out += bands_function({.head = "  __device__ Bands bands(Head head, Where at, Int q_begin, Int q_end) const {",
+                         .bands = cover.along_kv,
+                         .begin = "0",
+                         .end = "at.kv_len"},
+                        parts, signature);
+  if (parts.gradient) out += gradient(parts, signature, diagonals, lines);
+  if (!inside) return out + "};\n";
+  return out + inside_function(reads, signature, parts.fields) + "};\nusing User = UserOf<Reads::clamped>;\n";
+}
+
+/// True if a choice depends on a division or function of positions, whose last bit may decide it.
+bool wants_exact(const Mod& mod) {
+  const auto inexact = [](const Expr& e) {
+    const bool noisy = ir::uses(e, Input::S) || ir::uses(e, Input::P);
+    return e->type == ir::Type::F32 && !noisy && (e->op == Op::Div || (e->op >= Op::Sqrt && e->op <= Op::Erf));
+  };
+  const auto chooses = [](const Expr& e) {
+    const bool rounds = e->op >= Op::Floor && e->op <= Op::Trunc;
+    return e->arity > 0 && e->args[0]->type == ir::Type::F32 && (e->type != ir::Type::F32 || rounds);
+  };
+  std::vector<Expr> decisive;
+  for (const Expr& e : ir::in_order(std::array{mod.score, mod.mask, mod.prob}))
+    if (chooses(e)) decisive.push_back(e);
+  const std::vector<Expr> below = ir::in_order(decisive);
+  return std::any_of(below.begin(), below.end(), inexact);
+}
+
+}  // namespace
+
+bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan) {
+  return parts.gradient && !parts.gradient->terms.empty() &&
+         std::ranges::find(plan.kernel->companions, &spread_diagonals) != plan.kernel->companions.end();
+}
+
+std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan) {
+  std::vector<std::string> out;
+  if (!parts.gradient) return out;
+  const ir::Signature signature = source_signature(parts.mod());
+  for (std::uint32_t slot = 0; slot < parts.gradient->wanted.size(); ++slot)
+    if (parts.gradient->wanted[slot]) out.push_back(sums_of(signature, slot));
+  if (leaves_diagonals(parts, plan)) out.emplace_back("diagonals");
+  return out;
+}
+
+namespace {
+
+/// In namespace attune.
+std::string args_type(const KernelPlan& plan) {
+  const auto usual = [&]() -> std::string_view {
+    switch (plan.args()) {
+      case ArgsKind::forward: return "ForwardArgs";
+      case ArgsKind::per_entry: return "PerEntryArgs";
+      case ArgsKind::decode: return "DecodeArgs";
+      case ArgsKind::mla: return "MlaArgs";
+      case ArgsKind::backward: return "BackwardArgs";
+    }
+    throw Bug("a kernel gets arguments of no kind that is known");
+  };
+  const std::string_view type = plan.kernel->own ? plan.kernel->own->name : usual();
+  return plan.further() ? fmt::format("attune::Further<attune::{}>", type) : fmt::format("attune::{}", type);
+}
+
+/// A source of one kernel of a device file, with a Mod.
+Source source_of(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel, const std::string& file,
+                 std::string_view path) {
+  const Mod& mod = parts.mod();
+  const bool exact = plan.spec.exact || wants_exact(mod);
+  const int arch = plan.spec.arch;
+  const Tile& tile = plan.tile;
+  const std::string space = exact ? "exact" : "fast";
+  Source out{.name = kernel,
+             .text = {},
+             .options = source_options(arch, exact),
+             .symbol = fmt::format("attune::{0}<attune::{1}::Tile, attune::{1}::User>", kernel, space),
+             .facts = {{"arch", fmt::format("sm_{}", arch)},
+                       {"type", std::string(name_of(plan.spec.dtype))},
+                       {"d", tile.d == tile.dv ? std::to_string(tile.d) : fmt::format("{}/{}", tile.d, tile.dv)},
+                       {"tile", fmt::format("{}x{}", tile.m, tile.n)}},
+             .headers = plan.kernel->headers};
+  for (auto& fact : mod.facts()) out.facts.push_back(std::move(fact));
+  out.text = fmt::format("{}{}#include \"codegen/cuda/kernels/{}.cuh\"\n\nnamespace attune::{} {{\n\n",
+                         source_comment(mod), plan.kernel->preamble ? plan.kernel->preamble(plan) : "", file, space);
+  out.text += user(parts, plan, path.empty() ? Lines::no : Lines::yes);
+  out.text += fmt::format("static_assert({}<User> && sizeof(User) == {});\n\n",
+                          parts.gradient ? "Differentiable" : "Mod",
+                          source_bytes(mod, plan.spec.offsets64, source_sums(parts, plan).size()));
+  out.text += source_tile(plan) + fmt::format("\n}}  // namespace attune::{}\n\n", space);
+  out.text += fmt::format("template __global__ void {}(\n    const __grid_constant__ {}, "
+                          "const __grid_constant__ attune::{}::User);\n",
+                          out.symbol, args_type(plan), space);
+  if (path.empty()) return out;
+  out.options.emplace_back(line_option);
+  out.text = with_own_lines(out.text, path);
+  return out;
+}
+
+}  // namespace
+
+Source kernel_source(const GpuParts& parts, const KernelPlan& plan, std::string_view path) {
+  ++written_so_far;
+  const std::string name(plan.kernel->name);
+  return source_of(parts, plan, name, name, path);
+}
+
+Source source_beside(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel,
+                     const std::string& file) {
+  return source_of(parts, plan, kernel, file.empty() ? kernel : file, {});
+}
+
+std::size_t kernel_sources_written() { return written_so_far; }
+
+}  // namespace attune::codegen

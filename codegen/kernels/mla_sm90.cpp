@@ -1,0 +1,97 @@
+// codegen/kernels/mla_sm90.cpp — the forward of MLA on Hopper, codegen/cuda/kernels/mla_sm90.cuh: its calls, its tiles
+#include <fmt/format.h>
+
+#include "codegen/choose.h"
+#include "codegen/cuda/layout/mla_sm90.cuh"
+#include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
+#include "codegen/kernels/refusals.h"
+
+namespace attune::codegen {
+
+extern const KernelDescriptor mla_sm90;
+
+namespace {
+
+struct Tile {
+  int cluster = 1;      ///< blocks that have other rows of the same keys, at the same time
+  int issue_order = 0;  ///< what the warpgroups' products wait for
+};
+constexpr std::array members{
+    TileMember<Tile>{{.name = "cluster", .least = 1, .most = 2}, &Tile::cluster},
+    TileMember<Tile>{{.name = "issue_order", .least = 0, .most = 3}, &Tile::issue_order},
+};
+constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&combine_mla};
+constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2},
+                               {.member = "issue_order", .least = 0, .most = 3}};
+
+constexpr int keys = 64, stages = 2, least_box = 8;
+
+std::string why_not(const KernelSpec& spec, const Traits& facts) {
+  if (std::string why = why_not_hopper(spec); !why.empty()) return why;
+  if (spec.d != mla_d || spec.dv != mla_dv)
+    return fmt::format("its heads have {} columns, of which values are the first {}", mla_d, mla_dv);
+  if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
+  if (spec.fp8_kv) return "it reads k and v in the type of q";
+  if (std::string why = why_no_boxes(spec); !why.empty()) return why;
+  if (spec.paged && spec.page_rows < least_box) return fmt::format("its pages have a multiple of {} rows", least_box);
+  if (spec.fixed_split) return "it takes no fixed split size";
+  return why_not_prob(facts);
+}
+
+bool may_pair(const KernelSpec& spec) { return spec.two_row_blocks && spec.heads > 1; }
+
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
+  const Tile tile = may_pair(spec) ? Tile{.cluster = 2} : Tile{.issue_order = 2};
+  return {variant_of(mla_sm90.name, tile, members)};
+}
+
+std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
+  // Rows of one head may visit other keys than those of another.
+  if (tile_of(variant, members).cluster > 1 && !may_pair(spec)) return "no more than 64 rows share keys";
+  return {};
+}
+
+KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  KernelPlan plan = plan_of(mla_sm90, spec, variant, mla_rows, keys);
+  plan.tile.stages = stages;
+  const int box = spec.paged ? spec.page_rows : keys;
+  plan.tile.cluster = tile.cluster;
+  plan.tile.own = {{"cluster", tile.cluster},
+                   {"issue_order", tile.issue_order},
+                   {"box", box},
+                   {"store", spec.store},
+                   {"paged", spec.paged}};
+  const int shared_bytes = layout_of<MlaLayout90>(plan).bytes;
+  return {.plan = std::move(plan),
+          .threads = 384,
+          .shared_bytes = shared_bytes + chunk_alignment,
+          .boxes = BoxRows{.q = mla_rows, .k = box}};
+}
+
+std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv / 2}); }
+
+}  // namespace
+
+constinit const KernelDescriptor mla_sm90{
+    .name = "mla_sm90",
+    .way = Way::forward,
+    .members = erased_members,
+    .searches = searches,
+    .most_heads = mla_rows,
+    .persistent = true,
+    .args = ArgsKind::mla,
+    .companions = companions,
+    .products = Products::wgmma,
+    .spills_well =
+        192,  // results take 128 registers of a thread, and heavy mods are faster so than with tiles of 32 keys
+    .why_not = why_not,
+    .tiles = tiles,
+    .why_illegal = why_illegal,
+    .choice = choice,
+    .preamble = preamble,
+};
+
+}  // namespace attune::codegen

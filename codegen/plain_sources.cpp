@@ -1,0 +1,98 @@
+// codegen/plain_sources.cpp — the sources that hold no expression of a user: rows.cuh, sums.cuh, append.cuh, clear.cuh,
+// transpose_v_sm90.cuh, and those that combine what ranks have
+#include <fmt/format.h>
+
+#include "codegen/gpu_element.h"
+#include "codegen/kernel.h"
+#include "codegen/source.h"
+#include "codegen/source_text.h"
+
+namespace attune::codegen {
+
+Source rows_source(const RowsSpec& spec) {
+  const std::string text = fmt::format(
+      "#include \"codegen/cuda/kernels/rows.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n  using Element = {};\n  "
+      "using Out = {};\n"
+      "  static constexpr int width_v = {};\n  static constexpr Layout layout = Layout::{};\n"
+      "  static constexpr bool of_o = {};\n}};\n\n}}  // namespace attune\n\n"
+      "template __global__ void attune::rows<attune::Tile>(const __grid_constant__ attune::BackwardArgs);\n",
+      gpu_element(spec.dtype).source_name, gpu_element(spec.out).source_name, spec.dv, spec.packed ? "packed" : "dense",
+      spec.of_o);
+  return {.name = "rows",
+          .text = text,
+          .options = source_options(spec.arch, true),
+          .symbol = "attune::rows<attune::Tile>",
+          .facts = {{"arch", fmt::format("sm_{}", spec.arch)}, {"type", std::string(name_of(spec.dtype))}}};
+}
+
+RowsSpec rows_spec(const KernelSpec& spec, bool of_o) {
+  return {.arch = spec.arch, .dtype = spec.dtype, .out = spec.out, .dv = spec.dv, .packed = spec.packed, .of_o = of_o};
+}
+
+Source end_source(const KernelPlan& plan) {
+  const std::string symbol = "attune::end_queries_sm90<attune::Tile>";
+  return {.name = "end_queries_sm90",
+          .text = fmt::format(
+              "#include \"codegen/cuda/kernels/{}.cuh\"\n\nnamespace attune {{\n\n{}\n}}  // namespace attune\n\n"
+              "template __global__ void {}(const __grid_constant__ attune::BackwardArgs);\n",
+              plan.kernel->name, source_tile(plan), symbol),
+          .options = source_options(plan.spec.arch, true),
+          .symbol = symbol,
+          .facts = {{"arch", fmt::format("sm_{}", plan.spec.arch)}, {"type", std::string(name_of(plan.spec.dtype))}}};
+}
+
+Source transpose_source(const KernelPlan& plan) {
+  const std::string symbol = "attune::transpose_v_sm90<attune::Tile>";
+  return {.name = "transpose_v_sm90",
+          .text = fmt::format(
+              "#include \"codegen/cuda/kernels/transpose_v_sm90.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n"
+              "  static constexpr int n = {}, dv = {};\n  static constexpr Layout layout = Layout::{};\n"
+              "}};\n\n}}  // namespace attune\n\n"
+              "template __global__ void {}(const __grid_constant__ attune::TransposeArgs);\n",
+              plan.tile.n, plan.tile.dv, plan.spec.packed ? "packed" : "dense", symbol),
+          .options = source_options(plan.spec.arch, true),
+          .symbol = symbol,
+          .facts = {{"arch", fmt::format("sm_{}", plan.spec.arch)}, {"type", std::string(name_of(plan.spec.dtype))}}};
+}
+
+Source sums_source(int arch) {
+  return {.name = "store_sums",
+          .text = "#include \"codegen/cuda/kernels/sums.cuh\"\n",
+          .options = source_options(arch, true),
+          .symbol = "attune::store_sums",
+          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
+}
+
+namespace {
+
+Source row_copy_source(const std::string& kernel, int arch) {
+  return {.name = kernel,
+          .text = fmt::format("#include \"codegen/cuda/kernels/{}.cuh\"\n", kernel),
+          .options = source_options(arch, true),
+          .symbol = fmt::format("attune::{}", kernel),
+          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
+}
+
+}  // namespace
+
+Source append_source(int arch) {
+  return {.name = "append",
+          .text = "#include \"codegen/cuda/kernels/append.cuh\"\n",
+          .options = source_options(arch, true),
+          .symbol = "attune::append",
+          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
+}
+
+Source copy_rows_source(int arch) { return row_copy_source("copy_rows", arch); }
+Source add_parts_source(int arch) { return row_copy_source("add_parts", arch); }
+Source merge_parts_source(int arch) { return row_copy_source("merge_parts", arch); }
+
+Source clear_source(int arch) {
+  return {.name = "clear",
+          .text = "#include \"codegen/cuda/kernels/clear.cuh\"\n",
+          .options = source_options(arch, true),
+          .symbol = "attune::clear",
+          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
+}
+
+}  // namespace attune::codegen

@@ -1,0 +1,177 @@
+// tests/codegen/kernel_source.test.cpp — sources of CUDA compared with committed texts and compiled by NVRTC; the bytes
+// of their arguments
+#include "codegen/source.h"
+
+#include <cstring>
+#include <fmt/format.h>
+#include <set>
+#include <sstream>
+
+#include "codegen/choose.h"
+#include "codegen/headers.h"
+#include "compiler/lower.h"
+#include "compiler/slice.h"
+#include "runtime/engines/cuda/nvrtc.h"
+#include "tests/catch.h"
+#include "tests/codegen/probe.h"
+#include "tests/golden.h"
+#include "tests/numerics/masks.h"
+#include "tests/nvrtc.h"
+
+namespace attune::tests {
+namespace {
+
+using codegen::KernelPlan, codegen::Source;
+
+struct Lowered {
+  Made made;
+  compiler::LoweredMod lowered;
+
+  explicit Lowered(const CorpusMod& mod) : Lowered(make(mod, 1)) {}
+  explicit Lowered(Made m) : made(std::move(m)), lowered(compiler::lower(made.attention)) {}
+};
+
+const CorpusMod& named(std::string_view name) {
+  for (const CorpusMod& mod : corpus())
+    if (mod.name == name) return mod;
+  throw std::runtime_error("no such mod");
+}
+
+std::vector<CorpusMod> everything() {
+  std::vector<CorpusMod> all = corpus();
+  for (const MaskCase& mask : masks()) all.push_back(mask.mod);
+  return all;
+}
+
+void compiles(const Source& source, int most_spilled) {
+  INFO(source.text);
+  const runtime::cuda::Binary binary = runtime::cuda::compile(source);
+  INFO(binary.log);
+  CHECK(binary.cubin.starts_with("\x7f"
+                                 "ELF"));
+  CHECK(binary.spilled <= most_spilled);
+  CHECK(binary.warnings.empty());
+  CHECK(binary.registers > 0);
+}
+
+/// Expressions on lines of their own, counted from this one.
+constexpr int line = __LINE__;
+const Attention written_in_lines{.score =
+                                     [](Float s, At at) {
+                                       Float x = 30.0f * tanh(s / 30.0f) + f32(at.kv - at.q);
+                                       for (int i = 0; i < 4; ++i) x = sin(x * x + x);
+                                       return x * 2.0f;
+                                     },
+                                 .mask = [](At at) { return (at.q + at.kv) % 3 == 0; }};
+
+}  // namespace
+
+TEST_CASE("the source of a part adds what the whole call has before it", "[cuda]") {
+  const Attention attention{.score = [](Float s, At at) { return s + f32(at.head + at.q_len); },
+                            .mask = [](At at) { return at.kv <= at.q + at.kv_len && at.batch != at.kv; },
+                            .prob = [](Float p, At) { return where(attune::random(7) < 0.5f, p, 0); }};
+  const compiler::LoweredMod lowered = compiler::lower(
+      compiler::part_of(compiler::trace(attention), compiler::PartSink::kept));
+  const codegen::KernelSpec spec{.arch = 90, .d = 64, .dv = 64};
+  const codegen::GpuParts parts = codegen::forward_parts(lowered, spec);
+  const KernelPlan plan =
+      codegen::choose(spec, parts.facts, codegen::call_kind(parts, codegen::Length::longer)).choices.front().plan;
+  const Source source = codegen::kernel_source(parts, plan);
+  for (const char* local :
+       {"const Int b = u_first_b + at.b;", "const Int h = u_first_h + at.h;",
+        "const Int q_len = u_more_q_len + at.q_len;", "const Int kv_len = u_more_kv_len + at.kv_len;"})
+    CHECK(source.text.find(local) != std::string::npos);
+  CHECK(source.text.find("= at.") == std::string::npos);
+  if (!skips_compiling()) compiles(source, 16);  // random numbers take many registers
+}
+
+TEST_CASE("the sources of canonical mods are as committed", "[cuda]") {
+  for (const char* name : {"plain", "causal", "alibi", "softcap", "documents", "window", "relative_table", "dropout",
+                           "everything", "small_network"}) {
+    const Lowered lowered(named(name));
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+    const auto kind = codegen::call_kind(parts, codegen::Length::longer);
+    const KernelPlan plan = codegen::choose({}, parts.facts, kind).choices[0].plan;
+    const Source source = codegen::kernel_source(parts, plan);
+    golden(fmt::format("codegen/cuda.{}", name), source.text);
+  }
+  const Lowered lowered(named("documents_causal"));
+  golden("codegen/cuda.cover", codegen::cover_source(lowered.lowered, false, 90).text);
+}
+
+TEST_CASE("a source that knows its lines leads to the user's, and its own are where they are", "[cuda]") {
+  const Lowered lowered(Made{written_in_lines, {}, {}});
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+  const KernelPlan plan = codegen::choose({}, parts.facts).choices[0].plan;
+  const Source plain = codegen::kernel_source(parts, plan);
+  const Source lined = codegen::kernel_source(parts, plan, "a \"folder\" \\/page.cu");
+  CHECK(plain.text.find("#line") == std::string::npos);
+  CHECK(std::ranges::count(plain.options, codegen::line_option) == 0);
+  CHECK(lined.options.back() == codegen::line_option);
+  CHECK(lined.symbol == plain.symbol);
+  std::set<int> users;
+  std::istringstream lines(lined.text);
+  int number = 1;
+  for (std::string text; std::getline(lines, text); ++number) {
+    if (!text.starts_with("#line ")) continue;
+    const int said = std::stoi(text.substr(6));
+    if (text.ends_with("page.cu\""))
+      CHECK(text == fmt::format("#line {} \"a _folder_ _/page.cu\"", number + 1));
+    else if (text == fmt::format("#line {} \"{}\"", said, __FILE__))
+      users.insert(said - line);
+    else
+      FAIL_CHECK(text);
+  }
+  CHECK(users == std::set<int>{3, 4, 7});
+  // An attention written as text has no source file, so all lines are the source's own.
+  const Lowered text(named("alibi"));
+  const codegen::GpuParts of_text = codegen::gpu_parts(text.lowered, true);
+  CHECK(codegen::kernel_source(of_text, plan, "page.cu").text ==
+        "#line 2 \"page.cu\"\n" + codegen::kernel_source(of_text, plan).text);
+}
+
+TEST_CASE("a source that knows its lines compiles", "[cuda]") {
+  if (skips_compiling()) return;
+  const Lowered lowered(Made{written_in_lines, {}, {}});
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+  const KernelPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, parts.facts).choices[0].plan;
+  compiles(codegen::kernel_source(parts, plan, "a \"folder\" \\/page.cu"), 128);
+}
+
+TEST_CASE("masks of a column's fields, a row's, both and neither compile with the kernel for Hopper", "[cuda]") {
+  if (skips_compiling()) return;
+  const auto doc = Device::cpu().array<int>({300}, "doc");
+  const Mask masks[] = {[=](At at) { return doc[at.kv] == 3; }, [=](At at) { return doc[at.q] == 3; },
+                        [=](At at) { return doc[at.q] == doc[at.kv] && at.kv <= at.q; },
+                        [=](At at) { return doc[at.q] < doc[at.kv] || (at.q + at.kv) % 3 == 0; },
+                        [=](At at) { return doc[at.head] < at.kv; }};
+  for (const Mask& mask : masks) {
+    const Lowered lowered(Made{{.mask = mask}, {}, {}});
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+    std::vector<codegen::KernelChoice> candidates =
+        codegen::choose({.arch = 90, .d = 64, .dv = 64}, parts.facts).choices;
+    std::erase_if(candidates, [](const codegen::KernelChoice& c) { return c.plan.kernel->takes_any; });
+    REQUIRE(!candidates.empty());
+    const KernelPlan& plan = candidates.back().plan;  // the smallest tile
+    compiles(codegen::kernel_source(parts, plan), 0);
+  }
+}
+
+TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]") {
+  if (skips_compiling()) return;
+  // Each mod on one architecture, in turn: what may fail is parsing, which is the same on all.
+  constexpr std::array archs{80, 90, 120};
+  std::size_t next = 0;
+  for (const CorpusMod& mod : everything()) {
+    INFO(mod.name);
+    const Lowered lowered(mod);
+    const int arch = archs[next++ % archs.size()];
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
+    compiles(probe_source(parts, arch, next % 2 == 0), 0);
+    if (parts.facts.listed)
+      // It runs once a call, over tiles rather than pairs, so a few words in local memory cost nothing.
+      compiles(codegen::cover_source(lowered.lowered, false, arch), 128);
+  }
+}
+
+}  // namespace attune::tests

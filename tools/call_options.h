@@ -1,0 +1,116 @@
+// tools/call_options.h — options that describe a call: types, sizes, where its keys are; declared once for all verbs
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/lower.h"
+#include "tools/text.h"
+
+namespace attune::tools {
+
+struct CallOptions {
+  std::string dtype = "f32";
+  std::int64_t batch = 1, heads = 1, d = 128, seq = 4096;
+  std::optional<std::int64_t> kv_heads, dv, kv_seq;
+  std::vector<std::int64_t> lengths;       ///< of packed sequences, instead of batch, seq and kv_seq
+  std::vector<std::int64_t> kv_lengths;    ///< keys of each entry, where they differ; kv_seq is the longest
+  std::optional<std::int64_t> kv_random;   ///< kv_lengths are to be drawn up to this
+  std::optional<std::int64_t> page_size;   ///< keys lie in pages of so many, in random order
+  std::optional<std::int64_t> q_offset;    ///< position of the first query
+  std::optional<std::int64_t> v_columns;   ///< values are so many columns of the keys
+  std::optional<std::string> starts;       ///< of packed sequences: where they are
+  std::optional<std::string> cache_dtype;  ///< of k and v, where it is not that of q
+  ExactOption exact;                       ///< GPU only
+  bool decode = false;                     ///< queries are the last positions of their entries
+
+  // `group`: of the help. Next to a picture, which has sizes of its own, lengths are --seq and --kv-seq alone, and its
+  // heads are the call's.
+  void add_types_to(CLI::App& verb, const std::string& group = "");
+  void add_sizes_to(CLI::App& verb, const std::string& group = "", bool beside_picture = false);
+  /// A cache of keys and values, and where queries stand in it.
+  void add_cache_to(CLI::App& verb, const std::string& group = "", bool beside_picture = false);
+  /// Of these, how keys and values are kept: without --decode and --q-offset.
+  void add_kept_to(CLI::App& verb, const std::string& group = "");
+  static constexpr std::string_view decode_meaning =
+      "queries, one if --seq is left out, are the last positions of their keys: a decoder's step";
+  void check() const;
+  /// Refuses what a backward has not.
+  void check_for_backward() const;
+  /// Puts in what follows from the options: sizes of packed sequences, lengths of entries. `has_seq`: seq was given.
+  void settle(bool has_seq);
+  /// Refuses fewer queries than keys of which nobody said where they are, if the mask depends on it.
+  void check_position(const compiler::LoweredMod& lowered) const;
+
+  DType type() const { return call_type(dtype); }
+  DType out_type() const;                                                 ///< of o
+  DType kept_type() const { return cache_dtype ? DType::e4m3 : type(); }  ///< of k and v
+  std::string types_text() const { return cache_dtype ? dtype + " beside " + *cache_dtype : dtype; }
+  std::int64_t of_kv_heads() const { return kv_heads.value_or(heads); }
+  std::int64_t of_kv_seq() const { return kv_seq.value_or(seq); }
+  std::int64_t of_dv() const { return v_columns ? *v_columns : dv.value_or(d); }
+  /// Position of the first query, of the entry with the most keys.
+  std::int64_t first_query() const { return decode ? of_kv_seq() - seq : q_offset.value_or(0); }
+  bool packed() const { return !lengths.empty(); }
+  std::string lengths_text() const;  ///< queries and keys, for human readers
+
+ private:
+  void check_products() const;            ///< of sizes that are in range
+  void check_cache() const;               ///< what goes with --decode, and what does not
+  void read_keys(std::string_view keys);  ///< N, N,... or random:N
+};
+
+/// Numbers that are the same in every run: normally distributed, as a model's are. On a device, a million of them,
+/// repeated.
+class Data {
+ public:
+  explicit Data(Device device = Device::cpu()) : device_(device) {}
+  /// Tensors of a GPU that need not be here: they have addresses, and no memory.
+  static Data described();
+
+  Owned normal(DType type, const std::vector<std::int64_t>& shape);
+  Owned fill(DType type, const std::vector<std::int64_t>& shape, const std::function<double(std::int64_t)>& value);
+  Owned zeros(DType type, const std::vector<std::int64_t>& shape) const;
+  const Device& device() const { return device_; }
+
+ private:
+  Owned at_an_address(DType type, const std::vector<std::int64_t>& shape) const;
+
+  Device device_;
+  bool described_ = false;
+  mutable std::uintptr_t next_ = 1 << 20;  ///< the address of the next tensor that is described
+  std::mt19937 dice_{7};
+  std::normal_distribution<float> normal_;
+};
+
+/// The tensors of a forward call, in the memory of `data`'s device; results start as zeros.
+struct ForwardTensors {
+  ForwardTensors(const CallOptions& options, Data& data);
+  Forward call() const;
+
+  Owned q, k, v, o, lse;
+  Owned starts, kv_starts;  ///< of packed sequences
+  std::int64_t longest = 0, longest_kv = 0;
+  Owned kv_len, q_offsets, page_table;  ///< of caches whose entries have lengths or pages
+  std::int32_t q_offset = 0;
+
+ private:
+  void make_cache(const CallOptions& options, Data& data);
+};
+
+/// The tensors of a backward call besides those of its forward.
+struct BackwardTensors {
+  BackwardTensors() = default;
+  BackwardTensors(const CallOptions& options, Data& data);
+  /// Given what the forward gave.
+  Backward call(const ForwardTensors& forward) const;
+
+  Owned grad_o, dq, dk, dv;
+};
+
+}  // namespace attune::tools

@@ -1,0 +1,237 @@
+// tools/support_rows.cpp — which kernel takes which call on which GPU: rows of all kinds of calls, folded
+#include "tools/support_rows.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <map>
+#include <tuple>
+
+#include "compiler/lower.h"
+#include "runtime/attention/offline/call_spec.h"
+#include "tools/call_options.h"
+#include <attune/error.h>
+
+namespace attune::tools {
+namespace {
+
+using Words = std::span<const std::string_view>;
+
+constexpr std::array<std::string_view, 6> arch_values{"80", "86", "89", "90", "100", "120"};
+constexpr std::array<std::string_view, 3> call_values{"forward", "decode", "backward"};
+constexpr std::array<std::string_view, 6> dtype_values{"f32", "f16", "bf16", "f16/e4m3", "bf16/e4m3", "e4m3"};
+constexpr std::array<std::string_view, 8> width_values{"32", "64", "96", "128", "192/128", "192", "256", "576/512"};
+constexpr std::array<std::string_view, 4> layout_values{"dense", "packed", "lengths", "paged"};
+
+/// A mod of each kind that some kernel tells from others.
+struct ModOfKind {
+  std::string_view name, meaning, score, mask, prob, sink;
+  std::string_view gradient{};  ///< the captured tensor whose gradient is asked for
+};
+constexpr std::array<ModOfKind, 9> mod_kinds{{
+    {"plain", "softmax(q k) v", "", "", "", ""},
+    {"score", "s + slope[h] * f32(kv - q)", "s + slope[h] * f32(kv - q)", "", "", ""},
+    {"mask", "kv <= q", "", "kv <= q", "", ""},
+    {"data mask", "doc[q] == doc[kv]", "", "doc[q] == doc[kv]", "", ""},
+    {"dropout", "p * where(random(7) < 0.9f, 1.0f, 0.0f), as any multiple of p", "", "",
+     "p * where(random(7) < 0.9f, 1.0f, 0.0f)", ""},
+    {"prob", "where(p > 0.01f, p, 0.0f), as any prob mod that is no multiple of p", "", "", "where(p > 0.01f, p, 0.0f)",
+     ""},
+    {"sink", "slope[h]: a sink for each head", "", "", "", "slope[h]"},
+    {"grads q-kv", "the gradient of table in s + table[q - kv + 8192], as of all sums along diagonals",
+     "s + table[q - kv + 8192]", "", "", "", "table"},
+    {"grads", "the gradient of bias in s + bias[kv], as of any other place than q - kv", "s + bias[kv]", "", "", "",
+     "bias"},
+}};
+constexpr auto mod_names = [] {
+  std::array<std::string_view, mod_kinds.size()> out{};
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = mod_kinds[i].name;
+  return out;
+}();
+constexpr std::int64_t most_positions = 8192;
+
+/// The mod, with captured tensors of 8192 positions and 32 heads.
+compiler::LoweredMod lowered(const ModOfKind& of) {
+  Text text;
+  text.capture("slope", Tensor::declared(DType::f32, 1));
+  text.capture("table", Tensor::declared(DType::f32, 1));
+  text.capture("bias", Tensor::declared(DType::f32, 1));
+  text.capture("doc", Tensor::declared(DType::i32, 1));
+  Attention out;
+  if (!of.score.empty()) out.score = text.score(std::string(of.score));
+  if (!of.mask.empty()) out.mask = text.mask(std::string(of.mask));
+  if (!of.prob.empty()) out.prob = text.prob(std::string(of.prob));
+  if (!of.sink.empty()) out.sink = text.sink(std::string(of.sink));
+  return compiler::lower(out);
+}
+
+/// A call of this kind: sizes that people use, since only few of them choose kernels.
+CallOptions call_of(const SupportRow& row) {
+  CallOptions o;
+  const std::string_view type = row.value(Axis::dtype), width = row.value(Axis::width),
+                         layout = row.value(Axis::layout);
+  o.dtype = type.substr(0, type.find('/'));
+  if (type.find('/') != type.npos) o.cache_dtype = "e4m3";
+  const auto number = [](std::string_view text) { return std::stoll(std::string(text)); };
+  o.d = number(width.substr(0, width.find('/')));
+  const bool mla = width == "576/512", decode = row.value(Axis::call) == "decode";
+  if (mla)
+    o.v_columns = 512;
+  else if (width.find('/') != width.npos)
+    o.dv = number(width.substr(width.find('/') + 1));
+  o.batch = 2;
+  o.heads = 32;
+  o.kv_heads = mla ? 1 : 8;
+  o.seq = decode ? 1 : layout == "lengths" || layout == "paged" ? 512 : 4096;
+  o.kv_seq = decode || layout == "lengths" || layout == "paged" ? most_positions : o.seq;
+  o.decode = decode || layout == "lengths" || layout == "paged";
+  if (layout == "lengths") o.kv_lengths = {most_positions, 5000};
+  if (layout == "paged") o.page_size = mla ? 64 : 16;
+  if (layout == "packed") {
+    o.decode = false;
+    o.lengths = {o.seq, o.seq};
+    o.kv_lengths = {*o.kv_seq, *o.kv_seq};
+  }
+  return o;
+}
+
+/// The tensors of a call that its mod reads; as none of them has memory, all have these sizes.
+std::vector<Tensor> captures_of(const compiler::LoweredMod& mod, Data& data) {
+  std::vector<Tensor> out;
+  for (const compiler::CaptureSlot& slot : mod.mod.captures)
+    out.push_back(data.zeros(slot.dtype, {2 * most_positions}).tensor);
+  return out;
+}
+
+/// A Backward cannot say what such a call has: there is no Error to ask for.
+bool has_no_members(const SupportRow& row) {
+  const std::string_view layout = row.value(Axis::layout);
+  return row.value(Axis::call) == "backward" && (layout == "lengths" || layout == "paged");
+}
+const Refusal no_members{"", "a Backward has no kv_len and no pages: keys of a cache have no gradients", "", ""};
+
+void ask(SupportRow& row, const ModOfKind& kind, const compiler::LoweredMod& mod) {
+  if (has_no_members(row)) {
+    row.refused = no_members;
+    return;
+  }
+  const CallOptions options = call_of(row);
+  const bool backward = row.value(Axis::call) == "backward";
+  const int arch = std::stoi(std::string(row.value(Axis::arch)));
+  Data data = Data::described();
+  const std::vector<Tensor> captures = captures_of(mod, data);
+  const ForwardTensors tensors(options, data);
+  codegen::CallSpec spec;
+  if (!backward) {
+    Forward call = tensors.call();
+    call.captures = captures;
+    spec = runtime::call_spec(mod, call, arch);
+  } else {
+    Backward call = BackwardTensors(options, data).call(tensors);
+    call.captures = captures;
+    spec = runtime::call_spec(mod, call, arch);
+    for (std::size_t slot = 0; slot < mod.mod.captures.size(); ++slot)
+      (*spec.backward)[slot] = mod.mod.captures[slot].name == kind.gradient;
+  }
+  codegen::CallChoices choices = codegen::call_choices(mod, spec);
+  row.others = std::move(choices.story);
+  for (const codegen::WayChoices& way : choices.ways) {
+    row.kernels.emplace_back(way.choices.choices[0].plan.kernel->name);
+    row.others.insert(row.others.end(), way.choices.story.begin(), way.choices.story.end());
+  }
+}
+
+/// Gradients are those of a backward.
+bool is_a_call(const SupportRow& row) {
+  const std::string_view mod = row.value(Axis::mod);
+  return row.value(Axis::call) == "backward" || !mod.starts_with("grads");
+}
+
+}  // namespace
+
+std::string_view name_of(Axis axis) {
+  constexpr std::array<std::string_view, axes> names{"arch", "call", "dtype", "d", "layout", "mod"};
+  return names[static_cast<std::size_t>(axis)];
+}
+
+Words values_of(Axis axis) {
+  switch (axis) {
+    case Axis::arch: return arch_values;
+    case Axis::call: return call_values;
+    case Axis::dtype: return dtype_values;
+    case Axis::width: return width_values;
+    case Axis::layout: return layout_values;
+    case Axis::mod: return mod_names;
+  }
+  throw Bug("calls differ in no such axis");
+}
+
+std::string_view meaning_of(Axis axis, std::size_t value) { return axis == Axis::mod ? mod_kinds[value].meaning : ""; }
+
+std::vector<SupportRow> support_rows(const Asked& asked) {
+  std::vector<SupportRow> out{{}};
+  for (std::size_t axis = 0; axis < axes; ++axis) {
+    std::vector<SupportRow> next;
+    for (const SupportRow& row : out)
+      for (std::size_t value = 0; value < values_of(static_cast<Axis>(axis)).size(); ++value) {
+        if (!asked[axis].empty() && std::ranges::find(asked[axis], value) == asked[axis].end()) continue;
+        next.push_back(row);
+        next.back().at[axis] = value;
+      }
+    out = std::move(next);
+  }
+  std::erase_if(out, [](const SupportRow& row) { return !is_a_call(row); });
+  std::vector<compiler::LoweredMod> all;
+  for (const ModOfKind& kind : mod_kinds) all.push_back(lowered(kind));
+  for (SupportRow& row : out) {
+    const std::size_t mod = row.at[static_cast<std::size_t>(Axis::mod)];
+    try {
+      ask(row, mod_kinds[mod], all[mod]);
+    } catch (const Error& e) {
+      row.refused = {e.code, e.problem, e.why, e.fix};
+    }
+  }
+  return out;
+}
+
+std::vector<SupportBox> folded(std::span<const SupportRow> rows) {
+  using Outcome = std::tuple<std::vector<std::string>, std::string, std::string>;
+  std::map<Outcome, std::size_t> outcomes;
+  struct Folding {
+    SupportBox box;
+    std::size_t outcome;
+  };
+  std::vector<Folding> boxes;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const SupportRow& row = rows[i];
+    const Outcome outcome = row.refused ? Outcome{{}, row.refused->code, row.refused->problem}
+                                        : Outcome{row.kernels, "", ""};
+    Folding one{{.first = i}, outcomes.emplace(outcome, outcomes.size()).first->second};
+    for (std::size_t axis = 0; axis < axes; ++axis) one.box.values[axis] = 1u << row.at[axis];
+    boxes.push_back(one);
+  }
+  // Two boxes that differ in one axis alone are one.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Axis axis : {Axis::mod, Axis::width, Axis::layout, Axis::dtype, Axis::arch}) {
+      const auto at = static_cast<std::size_t>(axis);
+      std::map<std::pair<std::size_t, std::array<unsigned, axes>>, std::size_t> found;
+      std::vector<Folding> next;
+      for (const Folding& one : boxes) {
+        auto others = one.box.values;
+        others[at] = 0;
+        const auto [place, fresh] = found.try_emplace({one.outcome, others}, next.size());
+        if (fresh)
+          next.push_back(one);
+        else
+          next[place->second].box.values[at] |= one.box.values[at];
+      }
+      changed |= next.size() < boxes.size();
+      boxes = std::move(next);
+    }
+  }
+  std::vector<SupportBox> out;
+  for (const Folding& one : boxes) out.push_back(one.box);
+  return out;
+}
+
+}  // namespace attune::tools

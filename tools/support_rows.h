@@ -1,0 +1,51 @@
+// tools/support_rows.h — which kernel takes which call on which GPU, asked of what chooses kernels for calls
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace attune::tools {
+
+/// What calls differ in.
+enum class Axis : std::uint8_t { arch, call, dtype, width, layout, mod };
+inline constexpr std::size_t axes = 6;
+std::string_view name_of(Axis axis);
+/// Its values, in the order of tables; widths are D or D/Dv.
+std::span<const std::string_view> values_of(Axis axis);
+/// What a value stands for, if its name does not say it; else empty.
+std::string_view meaning_of(Axis axis, std::size_t value);
+
+/// The Error of a call that is refused.
+struct Refusal {
+  std::string code, problem, why, fix;
+  bool operator==(const Refusal&) const = default;
+};
+
+struct SupportRow {
+  std::array<std::size_t, axes> at{};  ///< the value of each axis
+  std::vector<std::string> kernels;    ///< that walk pairs, in the order of their launches; none: refused
+  std::vector<std::string> others;     ///< why others do not take it
+  std::optional<Refusal> refused{};
+
+  std::string_view value(Axis axis) const { return values_of(axis)[at[static_cast<std::size_t>(axis)]]; }
+};
+
+/// For each axis the values that are asked about; none: all.
+using Asked = std::array<std::vector<std::size_t>, axes>;
+std::vector<SupportRow> support_rows(const Asked& asked);
+
+/// Rows of one outcome: for each axis the values that it holds for.
+struct SupportBox {
+  std::array<unsigned, axes> values{};  ///< a bit for each
+  std::size_t first = 0;                ///< one of its rows
+};
+/// Rows folded where neighbours agree: every row is in one box.
+std::vector<SupportBox> folded(std::span<const SupportRow> rows);
+
+}  // namespace attune::tools
