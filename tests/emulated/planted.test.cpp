@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "runtime/engines/emulated/grid.h"
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
 

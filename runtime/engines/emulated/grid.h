@@ -178,7 +178,5 @@ struct LaunchOf {
 
 /// Runs all blocks; throws an Error if the kernel does what a GPU does not allow.
 void run(const LaunchOf& launch);
-/// What kernels of this process did that is wrong unless they do not use what comes of it; forgets it.
-std::vector<std::string> take_doubts();
 
 }  // namespace attune::runtime::emulated

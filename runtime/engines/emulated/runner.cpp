@@ -11,6 +11,8 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "runtime/engines/emulated/emulated.h"
+
 #if defined(__SSE__)
 #include <immintrin.h>
 #endif
@@ -266,9 +268,9 @@ void Runner::fail(const std::string& what, Site at, const Block& of) {
 }
 void Runner::doubt(const Conflict& conflict, Site at) {
   constexpr std::size_t most = 8;
-  const std::string text = fmt::format("{}: {}, at {}: {} thread {} at {}", launch_.kernel, name_of(*now_),
-                                       place_of(at), conflict.what, 32 * conflict.with.warp + conflict.with.lane,
-                                       place_of(conflict.at));
+  std::string text = fmt::format("{}: {}, at {}: {}", launch_.kernel, name_of(*now_), place_of(at), conflict.what);
+  if (*conflict.at.file)
+    text += fmt::format(" thread {} at {}", 32 * conflict.with.warp + conflict.with.lane, place_of(conflict.at));
   const std::lock_guard lock(doubts_mutex);
   if (doubts.size() < most) doubts.push_back(text);
 }
