@@ -14,6 +14,7 @@
 #include "compiler/lower.h"
 #include "compiler/trace.h"
 #include "runtime/attention/tools.h"
+#include "runtime/engines/emulated/emulated.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/engines/oracle/outside.h"
 #include "runtime/engines/oracle/scatters.h"
@@ -84,6 +85,8 @@ class Verify {
     if (!o_.what.json && outside_.count > 0)
       print_out("{} reads of captured tensors were out of range, and clamped, in {} calls; the first: {}\n",
                 outside_.count, calls_outside_, outside_.first);
+    if (wrong_ > 0)
+      for (const std::string& doubt : runtime::emulated::take_doubts()) print_out("doubt: {}\n", doubt);
     if (wrong_ > 0) throw Bug(fmt::format("{} of {} calls differ from the oracle", wrong_, calls_));
     if (calls_ == 0)
       throw Error("bad-kernel", "no call was computed", {.name = o_.what.kernel.value_or("")},

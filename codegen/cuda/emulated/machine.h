@@ -63,7 +63,7 @@ struct Machine {
 
   // Memory of the block.
   unsigned char* (*dynamic_shared)();
-  /// A variable of the block's, by its name: the same for all threads, filled with NaN at first.
+  /// A variable of the block's, by its name: the same for all threads.
   void* (*shared_variable)(const char* name, unsigned bytes, unsigned alignment);
   unsigned (*shared_address)(const void* pointer, Site at);
   void* (*shared_pointer)(unsigned address, Site at);

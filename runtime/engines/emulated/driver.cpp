@@ -254,6 +254,7 @@ Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, 
   return give(library, reinterpret_cast<cu::Library>(new Loaded{opened}));
 }
 Result cuLibraryUnload(cu::Library library) {
+  dlclose(reinterpret_cast<Loaded*>(library)->library);
   delete reinterpret_cast<Loaded*>(library);
   return Result::success;
 }

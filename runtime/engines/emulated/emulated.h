@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace attune::runtime::emulated {
 
@@ -16,6 +17,10 @@ struct Gpu {
 /// From now on there is one CUDA device in this process: this one. Calls return once they are computed. Replaces an
 /// earlier one of the same architecture.
 void emulate(const Gpu& gpu);
+
+/// What emulated kernels of this process did that is wrong unless they do not use what comes of it, the first few;
+/// forgets it. Products of nothing are among it: kernels issue some whose results they do not use.
+std::vector<std::string> take_doubts();
 
 /// The GPU that a target's name asks for: `emulated:sm_80` or `emulated:sm_90a`, with `:seed=3` and `:sms=2` behind it
 /// where it shall have others than these. Throws an Error for a name that there is not.

@@ -73,7 +73,7 @@ struct Meeting {
   bool orders = false;  ///< what lanes did in memory
 };
 
-/// Accumulators of a warp while products are under way: what the lanes see then is NaN.
+/// Accumulators of a warp while products are under way: what the lanes see then is unknown_number.
 struct Accumulator {
   std::array<float*, 32> at{};
   int numbers = 0;  ///< of each lane
@@ -86,7 +86,7 @@ struct PendingProduct {
   std::vector<std::uint32_t> a{};  ///< of all lanes, where A is in registers
   std::vector<float> read{};       ///< the operands, where they were read early: A, then B
   std::vector<unsigned> reads{};   ///< where it reads 16 bytes each
-  bool spoiled = false;            ///< what it reads is of no one or of another: its results are NaN
+  bool spoiled = false;            ///< what it reads is of no one or of another: its results are unknown_number
   Site at;
 };
 
@@ -154,6 +154,10 @@ struct Block {
   int live = 0;
 };
 
+/// What no one has computed or written yet: finite, as kernels compute again what is infinite or NaN, and large in
+/// every type.
+inline constexpr float unknown_number = 12345.678f;
+inline constexpr std::byte unknown_byte{0x5a};
 /// The first address of dynamic shared memory: what is below belongs to the system.
 inline constexpr unsigned first_shared = 1024;
 /// Room for variables behind it.
@@ -174,7 +178,5 @@ struct LaunchOf {
 
 /// Runs all blocks; throws an Error if the kernel does what a GPU does not allow.
 void run(const LaunchOf& launch);
-/// What kernels of this process did that is wrong unless they do not use what comes of it; forgets it.
-std::vector<std::string> take_doubts();
 
 }  // namespace attune::runtime::emulated

@@ -46,9 +46,8 @@ void* shared(unsigned address, unsigned bytes, Touch touch, Site at) {
     require_none(runner, shadow.write(address, bytes, by, runner.warp().known, at), at);
     return out;
   }
-  // What a kernel writes by pointers is not seen; it is hardly all ones, as memory is at first.
-  if (shadow.unwritten(address, bytes) &&
-      std::all_of(out, out + bytes, [](std::byte x) { return x == std::byte{0xff}; }))
+  // What a kernel writes by pointers is not seen; it is hardly what memory is filled with at first.
+  if (shadow.unwritten(address, bytes) && std::all_of(out, out + bytes, [](std::byte x) { return x == unknown_byte; }))
     runner.fail(fmt::format("it reads {} bytes of shared memory at {}, where nothing was written", bytes,
                             address - first_shared),
                 at);

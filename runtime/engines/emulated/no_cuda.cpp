@@ -11,6 +11,7 @@ void emulate(const Gpu&) {
               "build it with ATTUNE_CUDA=ON, or compute on the host: Device::cpu() and Target::cpu");
 }
 Gpu gpu_of(std::string_view) { return {}; }
+std::vector<std::string> take_doubts() { return {}; }
 
 }  // namespace attune::runtime::emulated
 

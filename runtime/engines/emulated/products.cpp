@@ -231,7 +231,7 @@ void carry_out(Runner& runner, Warp& warp, PendingProduct& one) {
     const float* const a = operands.data() + static_cast<std::ptrdiff_t>(step * k) * (16 + p.n);
     add_product(acc.value.data(), a, a + static_cast<std::ptrdiff_t>(16 * k), k, p.n);
   }
-  if (one.spoiled) std::ranges::fill(acc.value, std::nanf(""));
+  if (one.spoiled) std::ranges::fill(acc.value, unknown_number);
   if (--acc.under_way > 0) return;
   for (std::size_t lane = 0; lane < lanes; ++lane)
     if (acc.at[lane])
@@ -240,7 +240,7 @@ void carry_out(Runner& runner, Warp& warp, PendingProduct& one) {
   acc.at = {};
 }
 
-/// The accumulators of a product: those of products under way, or others, whose lanes see NaN from now on.
+/// The accumulators of a product: those of products under way, or others, whose lanes see no more of them from now on.
 std::size_t accumulator_of(Runner& runner, Warp& warp, void* const* parts, const GroupProduct& first, Site at) {
   auto& all = warp.accumulators;
   const auto acc_of = [&](std::size_t lane) { return static_cast<const GroupProduct*>(parts[lane])->acc; };
@@ -259,7 +259,7 @@ std::size_t accumulator_of(Runner& runner, Warp& warp, void* const* parts, const
     acc.at[lane] = acc_of(lane);
     for (std::size_t j = 0; j < static_cast<std::size_t>(acc.numbers); ++j) {
       acc.value[place_of(lane, j, static_cast<std::size_t>(first.n))] = acc.at[lane][j];
-      acc.at[lane][j] = std::nanf("");
+      acc.at[lane][j] = unknown_number;
     }
   }
   return i;

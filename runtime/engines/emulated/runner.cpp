@@ -11,6 +11,8 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "runtime/engines/emulated/emulated.h"
+
 #if defined(__SSE__)
 #include <immintrin.h>
 #endif
@@ -82,8 +84,7 @@ void Runner::begin_block(Cluster& cluster, unsigned nth) {
   block->rank = static_cast<int>(cluster.blocks.size());
   block->index = {nth % grid.x, nth / grid.x % grid.y, nth / grid.x / grid.y};
   block->dynamic_end = block->end = first_shared + launch_.shared_bytes;
-  // Every half, every float of it is NaN.
-  block->memory.assign(block->dynamic_end + room_for_variables, std::byte{0xff});
+  block->memory.assign(block->dynamic_end + room_for_variables, unknown_byte);
   block->shadow = std::make_unique<Shadow>(block->memory.size());
   block->live = launch_.threads;
   for (int first = 0; first < launch_.threads; first += static_cast<int>(lanes_of_warp)) {
@@ -267,9 +268,9 @@ void Runner::fail(const std::string& what, Site at, const Block& of) {
 }
 void Runner::doubt(const Conflict& conflict, Site at) {
   constexpr std::size_t most = 8;
-  const std::string text = fmt::format("{}: {}, at {}: {} thread {} at {}", launch_.kernel, name_of(*now_),
-                                       place_of(at), conflict.what, 32 * conflict.with.warp + conflict.with.lane,
-                                       place_of(conflict.at));
+  std::string text = fmt::format("{}: {}, at {}: {}", launch_.kernel, name_of(*now_), place_of(at), conflict.what);
+  if (*conflict.at.file)
+    text += fmt::format(" thread {} at {}", 32 * conflict.with.warp + conflict.with.lane, place_of(conflict.at));
   const std::lock_guard lock(doubts_mutex);
   if (doubts.size() < most) doubts.push_back(text);
 }

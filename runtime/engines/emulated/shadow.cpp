@@ -121,6 +121,7 @@ Conflict Shadow::begin_product(unsigned at, unsigned bytes, Toucher by, const Kn
     if (cell.copies > 0)
       return {"it reads what a copy may not have brought yet, which was asked for by", cell.writer,
               sites_[cell.write_site]};
+    if (cell.written == 0) return {"it reads where nothing was written", by, {}};
     if (const Conflict unordered = against_write(cell, by, known, "it reads what may not be written yet, by");
         unordered.what)
       return unordered;
