@@ -111,7 +111,7 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
       out.choices.push_back(kernel->choice(spec, variant));
   }
   if (out.choices.empty() && spec.mla)
-    throw Error("engine-call", "the CUDA engine does not take such a call with heads of so many columns", {},
+    throw Error("engine-call", "no kernel of the CUDA engine takes this call of MLA", {},
                 fmt::format("D is {} and Dv is {}; {}", spec.d, spec.dv, fmt::join(out.story, "; ")),
                 "change what it names, or compute on the host");
   if (out.choices.empty() && (spec.fp8_kv || spec.dtype == DType::e4m3)) {
@@ -119,7 +119,7 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
     for (const KernelDescriptor* kernel : among)
       if (!takes_mla(*kernel)) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
     throw Error("engine-type",
-                fmt::format("no kernel of the CUDA engine takes such a call with {} of e4m3",
+                fmt::format("no kernel of the CUDA engine takes this call with {} of e4m3",
                             spec.fp8_kv ? "k and v" : "q, k and v"),
                 {}, fmt::format("{}", fmt::join(why, "; ")),
                 spec.fp8_kv ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");

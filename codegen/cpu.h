@@ -141,7 +141,7 @@ struct Weigh {
 using WeighFn = void(const Weigh*);
 
 /// Like Product with panels of B and keep, but a unit of A that is 0 adds nothing, whatever B is: for operands that
-/// hold infinities or NaN where pairs were removed. Slow: one row at a time.
+/// hold infinities or NaN where pairs were masked out. Slow: one row at a time.
 using GuardedProductFn = void(const Product*);
 
 namespace kit_symbol {
@@ -188,7 +188,7 @@ using HeadFieldsFn = void(const Frame*, std::uint32_t* into);
 using LineFieldsFn = void(const Frame*, std::int32_t first, std::int32_t count, std::uint32_t* into, std::int64_t ld);
 
 /// The online softmax of a few rows against the columns [first, last) of a tile of keys.
-/// first and last are multiples of 2 * width; p is 0 for removed pairs.
+/// first and last are multiples of 2 * width; p is 0 for masked-out pairs.
 struct Attend {
   const Frame* frame;
   const float* s;  ///< scores, at column 0 of the tile
@@ -218,7 +218,7 @@ struct Differentiate {
   const float* dp;  ///< gradients of prob's result: dO . V, laid out like s
   std::int64_t s_row;
   void* p;             ///< out: prob's result, f32 (may be s) or bf16 as the Unit: row-major, at column 0
-  void* ds;            ///< out: gradients of s / scale, likewise (may be dp); removed pairs have 0 in both
+  void* ds;            ///< out: gradients of s / scale, likewise (may be dp); masked-out pairs have 0 in both
   std::int64_t p_row;  ///< elements
   std::int32_t rows;
   std::int32_t q, kv;        ///< positions of the first row and of column 0

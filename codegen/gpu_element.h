@@ -1,6 +1,7 @@
 // codegen/gpu_element.h — what GPU kernels, their sources and tensor maps must know of an element type
 #pragma once
 
+#include <array>
 #include <string_view>
 
 #include <attune/tensor.h>
@@ -22,9 +23,24 @@ struct GpuElement {
   int chunk() const { return 128 / bytes; }
 };
 
+inline constexpr std::array<GpuElement, 4> gpu_elements{{
+    {.type = DType::bf16, .source_name = "bf16", .map = MapElement::bf16, .bytes = 2, .width_step = 16},
+    {.type = DType::f16, .source_name = "f16", .map = MapElement::f16, .bytes = 2, .width_step = 16},
+    {.type = DType::e4m3, .source_name = "e4m3", .map = MapElement::byte, .bytes = 1, .width_step = 32},
+    {.type = DType::f32, .source_name = "float", .map = MapElement::f32, .bytes = 4, .width_step = 32},
+}};
+
 /// Null: GPU kernels have no such elements.
-const GpuElement* find_gpu_element(DType type);
+constexpr const GpuElement* find_gpu_element(DType type) {
+  for (const GpuElement& one : gpu_elements)
+    if (one.type == type) return &one;
+  return nullptr;
+}
+[[noreturn]] void refuse_gpu_element(DType type);
 /// The trait of a type that was checked before; throws a Bug for any other.
-const GpuElement& gpu_element(DType type);
+inline const GpuElement& gpu_element(DType type) {
+  if (const GpuElement* found = find_gpu_element(type)) return *found;
+  refuse_gpu_element(type);
+}
 
 }  // namespace attune::codegen

@@ -13,7 +13,7 @@ namespace attune::codegen {
 
 /// Which tiles of keys a tile of queries visits.
 enum class CoverKind : std::uint8_t {
-  full,    ///< all, and no pair is removed
+  full,    ///< all, and no pair is masked out
   causal,  ///< a first part of the keys
   window,  ///< a range of the keys: few tiles, and many of them partial
   listed,  ///< those on lists

@@ -2,9 +2,6 @@
 #include "codegen/reads.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <limits>
 
 #include "compiler/level.h"
 
@@ -39,16 +36,6 @@ std::vector<Expr> linear_reads(std::span<const Expr> roots) {
 bool read_captures(std::span<const Expr> roots) {
   const std::vector<Expr> nodes = ir::in_order(roots);
   return std::any_of(nodes.begin(), nodes.end(), [](const Expr& e) { return e->op == Op::Read; });
-}
-
-bool reach_far(std::span<const Tensor> captures) {
-  return std::any_of(captures.begin(), captures.end(), [](const Tensor& t) {
-    double reach = 0;
-    for (std::size_t d = 0; d < static_cast<std::size_t>(t.rank); ++d)
-      reach += static_cast<double>(std::max<std::int64_t>(t.shape[d] - 1, 0)) *
-               std::abs(static_cast<double>(t.strides[d]));
-    return reach > static_cast<double>(std::numeric_limits<std::int32_t>::max());
-  });
 }
 
 }  // namespace attune::codegen

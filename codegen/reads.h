@@ -1,6 +1,9 @@
 // codegen/reads.h — which reads of captured tensors a GPU kernel may leave unclamped
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -16,6 +19,14 @@ std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 bool read_captures(std::span<const ir::Expr> roots);
 
 /// True if offsets into any of these need more than 32 bits.
-bool reach_far(std::span<const Tensor> captures);
+inline bool reach_far(std::span<const Tensor> captures) {
+  return std::any_of(captures.begin(), captures.end(), [](const Tensor& t) {
+    double reach = 0;
+    for (std::size_t d = 0; d < static_cast<std::size_t>(t.rank); ++d)
+      reach += static_cast<double>(std::max<std::int64_t>(t.shape[d] - 1, 0)) *
+               std::abs(static_cast<double>(t.strides[d]));
+    return reach > static_cast<double>(std::numeric_limits<std::int32_t>::max());
+  });
+}
 
 }  // namespace attune::codegen

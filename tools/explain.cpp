@@ -27,7 +27,8 @@ void explain(const ExplainOptions& o) {
   steps.keep_text = true;
   const compiler::LoweredMod lowered = compiler::lower(text.attention, &steps);
   const compiler::Mod& mod = lowered.mod;
-  if (o.target == "cuda" || is_for_cpu(o)) o.call.check_position(lowered);
+  // Packed sequences begin at position 0.
+  if ((o.target == "cuda" || is_for_cpu(o)) && !o.call.as_packed) o.call.check_position(lowered);
   std::optional<Explained> engine;
   if (o.target == "cuda") engine = explain_cuda(lowered, o);
   if (is_for_cpu(o)) engine = explain_cpu(mod, o);

@@ -287,7 +287,8 @@ class RanksVerb {
 
 void add_ranks(CLI::App& app) {
   auto o = std::make_shared<RanksOptions>();
-  CLI::App& verb = *app.add_subcommand("ranks", "one attention over many GPUs: who holds what, what travels, how long");
+  CLI::App& verb = *app.add_subcommand("ranks",
+                                       "one attention over several GPUs: who holds what, what travels, how long");
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   const std::string call = "The call", machine = "The machine";

@@ -1,4 +1,4 @@
-// codegen/llvm/decode.cpp — few queries against unpacked keys and values, each read once
+// codegen/llvm/decode.cpp — decode: few queries against unpacked keys and values, each read once
 #include <algorithm>
 #include <array>
 #include <llvm/IR/IntrinsicsX86.h>

@@ -79,7 +79,7 @@ Scattering::Indices Scattering::indices(const Scattered& s, Expressions& emit) c
   return out;
 }
 
-/// For a removed pair the value may be NaN: select 0, never multiply by 0.
+/// For a masked-out pair the value may be NaN: select 0, never multiply by 0.
 Val Scattering::term(const Scattered& s, Expressions& emit, Val keep, Val ds, Val dp) const {
   const Val upstream = s.by_prob ? dp : ds;
   const Val product = ir::is_literal(value(s), 1) ? upstream : upstream * emit(value(s));

@@ -18,8 +18,8 @@ def append(k_new: Array, v_new: Array, k: Array, v: Array, *, kv_len: Array, pag
     """Puts new keys and values to the ends of the entries of a cache.
 
     `k_new` is [B, Hkv, n, D] and `v_new` [B, Hkv, n, Dv]; packed [T, Hkv, D] and [T, Hkv, Dv], with the starts of each
-    entry's rows in `cu_seqlens` [B + 1]. The cache `k` and `v` is [B, Hkv, S, D], or with `page_table` [B, n] pools of pages
-    [pages, Hkv, page_size, D], of any float types: an element is divided by `k_scale` or `v_scale` and rounded. Of the
+    entry's rows in `cu_seqlens` [B + 1]. The cache `k` and `v` is [B, Hkv, S, D], or with `page_table` [B, n] pools of
+    pages [pages, Hkv, page_size, D], of any float types: an element is divided by `k_scale` or `v_scale` and rounded. Of the
     `kv_len` [B] keys that an entry then has, the last ones are new. All integers are i32.
 
     On a device it is one kernel on `stream`, which a graph may capture once another call has loaded it. It can refuse

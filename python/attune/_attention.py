@@ -63,10 +63,11 @@ class Attention(Mod):
         share done.
 
         A cache: `kv_len` [B] is how many keys each entry has, `q_offsets` [B] where its queries begin. With `page_table`
-        [B, n], k and v are [pages, Hkv, page_size, D], and key i of entry b is row i % page_size of page page_table[b, i // page_size].
+        [B, n], k and v are [pages, Hkv, page_size, D], and key i of entry b is row i % page_size of page
+        page_table[b, i // page_size].
         `kv_offset` is at.kv of the first key; `o_before` and `lse_before` are results over other keys, which are merged
-        in. With `fixed_split_size`, a multiple of 128, an entry's bits do not depend on other entries. Integers are i32; `kv_len`
-        and `q_offsets` on the host may be i64.
+        in. With `fixed_split_size`, a multiple of 128, an entry's bits do not depend on other entries. Integers are i32;
+        `kv_len` and `q_offsets` on the host may be i64.
 
         Over ranks: with `sharding` q, k, v and results are this rank's, and every rank makes the call.
         """
@@ -80,7 +81,8 @@ class Attention(Mod):
                 "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
         call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
                             stream=stream, workspace=workspace, cover=cover, progress=progress,
-                            parallel_for=parallel_for, kv_offset=kv_offset, fixed_split_size=fixed_split_size, sharding=sharding))
+                            parallel_for=parallel_for, kv_offset=kv_offset, fixed_split_size=fixed_split_size,
+                            sharding=sharding))
         arrays, numbers = self._slots(captures)
         self._do(self._core.run, FORWARD, call, arrays, None, numbers)
         if type(out) is _core.Memory:
@@ -171,7 +173,8 @@ class Attention(Mod):
                 "lse": None if lse is False else sums(q, cu_seqlens is not None), "kv_len": kv_len,
                 "q_offsets": q_offsets, "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
         call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
-                            stream=stream, cover=cover, parallel_for=parallel_for, kv_offset=kv_offset, fixed_split_size=fixed_split_size))
+                            stream=stream, cover=cover, parallel_for=parallel_for, kv_offset=kv_offset,
+                            fixed_split_size=fixed_split_size))
         arrays, numbers = self._slots(captures)
         workspace, lists = self._do(self._core.prepare, FORWARD, call, arrays, None, numbers)
         return {"workspace": workspace, "cover": lists}
@@ -224,5 +227,5 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,
                 cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress, kv_len=kv_len,
-                q_offsets=q_offsets, page_table=page_table, kv_offset=kv_offset, o_before=o_before, lse_before=lse_before,
-                fixed_split_size=fixed_split_size, sharding=sharding)
+                q_offsets=q_offsets, page_table=page_table, kv_offset=kv_offset, o_before=o_before,
+                lse_before=lse_before, fixed_split_size=fixed_split_size, sharding=sharding)

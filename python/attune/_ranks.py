@@ -82,7 +82,8 @@ class Sharding:
 
     >>> import attune, numpy
     >>> q = numpy.broadcast_to(numpy.float32(0), (1, 8, 3000, 64))
-    >>> sharding = attune.Sharding(attune.Attention(mask="kv <= q"), q, q, q, attune.Transport(0, 2), assignment="zigzag")
+    >>> causal, alone = attune.Attention(mask="kv <= q"), attune.Transport(0, 2)
+    >>> sharding = attune.Sharding(causal, q, q, q, alone, assignment="zigzag")
     >>> sharding.of(0)
     [(0, 768), (2304, 3000)]
     """

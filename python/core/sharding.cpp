@@ -1,4 +1,4 @@
-// python/core/sharding.cpp — shares made of attentions and their calls, and what they tell
+// python/core/sharding.cpp — a Sharding made of attentions and their calls, and what they tell
 #include "python/core/sharding.h"
 
 #include <nanobind/stl/string.h>

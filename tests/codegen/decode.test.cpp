@@ -1,4 +1,4 @@
-// tests/codegen/decode.test.cpp — few queries against unpacked keys and values, checked against plain loops
+// tests/codegen/decode.test.cpp — decode: few queries against unpacked keys and values, checked against plain loops
 #include <cmath>
 #include <limits>
 #include <random>

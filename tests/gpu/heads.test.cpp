@@ -1,4 +1,4 @@
-// tests/gpu/heads.test.cpp — few queries, whose heads share tiles: each head gets its own results
+// tests/gpu/heads.test.cpp — decode, where heads share tiles: each head gets its own results
 #include <attune/attune.h>
 
 #include <limits>

@@ -1,4 +1,4 @@
-// tests/gpu/serving.test.cpp — few queries on a device: keys that blocks share, lengths, positions, pages, graphs
+// tests/gpu/serving.test.cpp — decode and prefill on a device: split-KV, lengths, positions, page tables, graphs
 #include <attune/attune.h>
 
 #include <array>

@@ -69,10 +69,10 @@ class Support(Calls):
                 self.assertIn(row["refused"]["problem"], said.stderr)
                 continue
             self.assertEqual((said.returncode, said.stderr), (0, ""), row)
-            page = json.loads(said.stdout)
-            # Of pages, those of kernels that were chosen.
-            pages = [one for one in page.get("pages", [page]) if "candidates" in one]
-            self.assertEqual([one["candidates"][0]["kernel"] for one in pages], row["kernels"], row)
+            source = json.loads(said.stdout)
+            # Of sources, those of kernels that were chosen.
+            sources = [one for one in source.get("sources", [source]) if "candidates" in one]
+            self.assertEqual([one["candidates"][0]["kernel"] for one in sources], row["kernels"], row)
 
     def test_filters(self):
         rows = self.rows("--arch", "90", "--call", "decode", "--dtype", "bf16,f16", "--d", "128", "--mod", "prob")

@@ -113,7 +113,7 @@ class Verbs(Calls):
         self.assertEqual(self.completed("attune", "run", "--scale", ""), [])
         # Every option of every verb, taken from help rather than listed here.
         for verb in self.verbs():
-            shown = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", self.done(verb, "--help"), re.M))
+            shown = set(re.findall(r"^  (?:-h, )?(--[a-z0-9-]+)", self.done(verb, "--help"), re.M))
             self.assertLessEqual(shown, set(self.completed("attune", verb, "--")), verb)
 
     def test_other_shells_read_their_scripts(self):

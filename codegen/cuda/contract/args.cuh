@@ -140,8 +140,8 @@ struct BackwardArgs {
                 ///< another: [batch, head, place], packed without batch
   unsigned* added;  ///< for each of these tiles, how many tiles of keys were added to it: 0 before the launch
   unsigned* next;   ///< how many items of a dynamic schedule were taken beyond one for each block: 0 before the launch
-  unsigned* non_finite;  ///< set to 1 where a result is not finite though pairs were removed: a removed pair may have
-                         ///< brought it in
+  unsigned* non_finite;  ///< set to 1 where a result is not finite though pairs were masked out: a masked-out pair may
+                         ///< have brought it in
 };
 
 /// The arguments of calls that are merged with another's results, or whose keys are split at fixed places. Kernels of

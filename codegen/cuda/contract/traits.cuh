@@ -8,7 +8,7 @@ namespace attune {
 struct Traits {
   bool scaled = false;     ///< exponent(s) is factor() * s, and factor() is positive: one multiply-add makes the power
   bool bounded = false;    ///< exponent() stays below `most`, closely enough that no running maximum is needed
-  bool masked = false;     ///< some pairs are removed, by the next three:
+  bool masked = false;     ///< some pairs are masked out, by the next three:
   bool has_first = false;  ///< keys before first()
   bool has_last = false;   ///< keys after last()
   bool has_keep = false;   ///< pairs for which keep() is false

@@ -5,7 +5,7 @@
 // and values load one tile ahead. Where a row's delta is not the product of o and grad_o, a first pass sums and stores
 // it, also for keys_sm80.cuh.
 //
-// Removed pairs: as keys_sm80.cuh has it.
+// Masked-out pairs: as keys_sm80.cuh has it.
 //
 // Tile: as keys_sm80.cuh has it, but m is 16 for each warp, and stages are of keys. SharedQueries80<Tile>::bytes of
 // shared memory, Tile::warps x 32 threads, a block for every tile of queries of every head of every batch entry.

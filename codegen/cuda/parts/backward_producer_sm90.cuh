@@ -142,7 +142,7 @@ struct Loader90Backward {
   }
 
   /// What a tile of queries and a tile of keys share: -1 if the queries do not visit the keys, else twice how many come
-  /// before, plus 1 where no pair is removed. `falls`: keys are scheduled rising.
+  /// before, plus 1 where no pair is masked out. `falls`: keys are scheduled rising.
   __device__ int meeting(Where at, int tile, int keys, bool falls) const {
     const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
     if (tile >= tiles) return -1;

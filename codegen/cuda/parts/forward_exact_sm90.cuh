@@ -26,8 +26,9 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
     return Tile::heads == 1 ? factor : factor_of(user, head);
   }
 
-  /// Computes rows pair by pair, some fifty times slower, where values are not finite and pairs are removed: a removed
-  /// value must not reach a result, and a product of matrices leaves nothing out. A warp takes one row after another.
+  /// Computes rows pair by pair, some fifty times slower, where values are not finite and pairs are masked out: a
+  /// removed value must not reach a result, and a product of matrices leaves nothing out. A warp takes one row after
+  /// another.
   __device__ void by_pairs(const Work& work, const Walk& walk) {
     const Source source(args, work.b, work.heads.first / args.group, {kv_start, at.kv_len});
 #pragma unroll 1

@@ -134,7 +134,7 @@ struct ForwardScores90 {
       });
   }
 
-  /// Removed pairs become -inf.
+  /// Masked-out pairs become -inf.
   __device__ void remove(int tile) {
     const int kv0 = tile * n + 2 * (lane & 3);
     const Reach<User> reach[2] = {{user, head, row[0], at, Int(q0), kv0},

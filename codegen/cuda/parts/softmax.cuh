@@ -32,7 +32,7 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-/// The factor from scores, as they are compared with a maximum, to exponents. A factor of 0 would turn removed pairs
+/// The factor from scores, as they are compared with a maximum, to exponents. A factor of 0 would turn masked-out pairs
 /// into NaN; the least number has the same effect on other scores.
 template <class User>
 __device__ inline float factor_of(const User& user, const typename User::Head& head) {

@@ -258,7 +258,7 @@ class _Shared(_attend.Call):
 
 
 def _layer(spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> Any:
-    """A call as Sharding are made of it: what is captured is read on the host, now, and no more."""
+    """A call that a Sharding is made of: what is captured is read on the host, now, and no more."""
     captures = tuple([t.detach().cpu() for t in spelled.captures])
     return handle, {"q": q, "k": k, "v": v}, captures, tuple([float(n) for n in spelled.ints])
 

@@ -1,4 +1,4 @@
-// runtime/engines/cpu/decode.cpp — few queries against many keys: keys and values are read once, in place
+// runtime/engines/cpu/decode.cpp — decode: few queries against many keys; keys and values are read once, in place
 #include "runtime/engines/cpu/decode.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// runtime/engines/cpu/decode.h — few queries against many keys: keys and values are read once, in place
+// runtime/engines/cpu/decode.h — decode: few queries against many keys; keys and values are read once, in place
 #pragma once
 
 #include "runtime/engines/cpu/engine.h"

@@ -148,11 +148,12 @@ const Found& find_nvidia_driver() {
   return found;
 }
 
-const Driver& driver() {
+const Driver& find_or_refuse_driver() {
   const Found& found = find_driver();
   if (!found.driver)
     throw Error("no-device", "there is no GPU to compute on", {}, found.why,
                 "install NVIDIA's driver, or compute on the host: Device::cpu() and Target::cpu");
+  driver_in_use.store(&*found.driver, std::memory_order_release);
   return *found.driver;
 }
 

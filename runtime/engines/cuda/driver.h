@@ -2,6 +2,7 @@
 // facts
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -140,7 +141,13 @@ const Found& find_nvidia_driver();
 /// That of the platform that is used: see platform.h.
 const Found& find_driver();
 /// Throws an Error if there is none.
-const Driver& driver();
+const Driver& find_or_refuse_driver();
+inline std::atomic<const Driver*> driver_in_use{
+    nullptr};  ///< null until it is asked for, and after use() of platform.h
+inline const Driver& driver() {
+  const Driver* const known = driver_in_use.load(std::memory_order_acquire);
+  return known ? *known : find_or_refuse_driver();
+}
 
 struct Facts {
   int index = 0;

@@ -21,7 +21,8 @@ const Found& find_nvidia_driver() {
   static const Found none{std::nullopt, "attune was built with ATTUNE_CUDA=OFF"};
   return none;
 }
-const Driver& driver() { refuse(); }
+const Driver& find_or_refuse_driver() { refuse(); }
+void refuse(cu::Result, const char*) { refuse(); }
 std::shared_ptr<void> allocate(int, std::size_t) { refuse(); }
 void copy(const Tensor&, const Tensor&, std::size_t, void*) { refuse(); }
 bool is_captured(void*) { refuse(); }

@@ -34,6 +34,9 @@ const Platform& platform() {
   return usual;
 }
 
-void use(const Platform& other) { used = &other; }
+void use(const Platform& other) {
+  used = &other;
+  driver_in_use = nullptr;
+}
 
 }  // namespace attune::runtime::cuda

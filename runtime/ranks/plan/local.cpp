@@ -63,7 +63,7 @@ std::string_view refused(const Backward&) { return {}; }
 
 const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args) {
   const auto none = [] {
-    return other("this Sharding is of other masks", "none of their attentions has this mask with this data");
+    return other("this Sharding is of other masks", "none of its attentions has this mask with this data");
   };
   const compiler::CoverOf of = compiler::cover_of(lowered.cover);
   const bool on_device = std::ranges::any_of(

@@ -1,4 +1,4 @@
-// runtime/ranks/schedule/decode.cpp — few queries go to all keys, and results go back, where they are merged
+// runtime/ranks/schedule/decode.cpp — decode: queries go to all keys, and results go back, where they are merged
 #include <array>
 
 #include "runtime/ranks/schedule/keys.h"

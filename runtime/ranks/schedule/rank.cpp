@@ -15,7 +15,7 @@ Rank::Rank(const detail::Ranks& ranks, const Call& of)
     : ranks_(ranks), of_(of), me_(ranks.transport.rank), layer_(layer_of(ranks, of.mod, of.args)),
       kv_local_(local_rows(ranks.kv, ranks.owners().kv)), q_local_(local_rows(ranks.q, ranks.owners().q)) {
   if (ranks.count() > 1 && !ranks.transport.exchange)
-    throw Error("sharding-call", "this Sharding is for planning", {}, "their transport exchanges nothing",
+    throw Error("sharding-call", "this Sharding is for planning", {}, "its transport exchanges nothing",
                 "make them with a transport: attune::threads, or one of your own");
 }
 

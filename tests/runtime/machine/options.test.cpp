@@ -49,6 +49,15 @@ void refused_size(const std::string& value) {
 
 }  // namespace
 
+TEST_CASE("how many kernels stay loaded, and how much memory they may take", "[options]") {
+  CHECK(parse({}).loaded == 1024);
+  CHECK(parse({}).loaded_bytes == 256u << 20);
+  CHECK(parse({{"ATTUNE_LOADED", "0"}}).loaded == 0);
+  CHECK(parse({{"ATTUNE_LOADED_SIZE", "2M"}}).loaded_bytes == 2u << 20);
+  for (const char* wrong : {"many", "-1", "3 ", "1K"}) CHECK_THROWS_AS(parse({{"ATTUNE_LOADED", wrong}}), Error);
+  for (const char* wrong : {"many", "-1", "M", "1T"}) CHECK_THROWS_AS(parse({{"ATTUNE_LOADED_SIZE", wrong}}), Error);
+}
+
 TEST_CASE("without variables, or with empty ones, the machine decides", "[options]") {
   for (const runtime::Options& o : {parse({}), parse({{"ATTUNE_CPU", ""}, {"ATTUNE_THREADS", ""}})}) {
     CHECK(!o.cpu);
