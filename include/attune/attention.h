@@ -21,12 +21,12 @@
 namespace attune {
 
 namespace detail {
-/// A part of an attention: empty, or one callable that its copies share.
+/// A component of an attention: empty, or one callable that its copies share.
 template <class R, class... A>
 class Component {
  public:
   explicit operator bool() const { return call_ != nullptr; }
-  /// Equal only for copies of one part.
+  /// Equal only for copies of one component.
   const void* identity() const { return call_.get(); }
 
  protected:
@@ -109,12 +109,12 @@ class Mask : public detail::Component<Bool, At> {
 };
 
 namespace detail {
-/// What makes a mask and is none yet: a lambda.
+/// True for a lambda that a Mask can be made from, and false for Mask itself.
 template <class F>
 concept LikeMask = !std::same_as<F, Mask> && std::invocable<const F&, At> &&
                    std::same_as<std::remove_cvref_t<std::invoke_result_t<const F&, At>>, Bool>;
 }  // namespace detail
-/// Two lambdas. C++ itself would join their addresses to a bool.
+/// For two lambdas: C++'s own && would convert both to function pointers and give a bool.
 template <detail::LikeMask A, detail::LikeMask B>
 Mask operator&&(const A& a, const B& b) {
   return Mask(a) && Mask(b);
@@ -146,7 +146,7 @@ class Prob : public detail::Component<Float, Float, At> {
   }
 };
 
-/// Where a sink sits: one per batch entry and head.
+/// The coordinates of a sink: there is one per batch entry and head.
 struct SinkAt {
   Int batch, head;
 };
@@ -175,36 +175,37 @@ class Sink : public detail::Component<Float, SinkAt> {
 enum class Target : std::uint8_t { automatic, cpu, oracle, cuda };
 
 /// q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv], o [B, Hq, Sq, Dv]; Hq a multiple of Hkv, Bk is B or 1.
-/// Packed: [T, H, D] with the sequences' starts in cu_seqlens (i32, [B + 1]), on the host or where q is. Packed queries
-/// may read keys that are not packed: then only cu_seqlens_q is given.
+/// Packed: [T, H, D] with the sequences' starts in cu_seqlens (i32, [B + 1]), on the host or on q's device. Packed
+/// queries may read keys that are not packed: then only cu_seqlens_q is given.
 struct Forward {
   Tensor q{}, k{}, v{}, o{};
   Tensor lse{};  ///< optional: f32 or f64 [B, Hq, Sq], packed [Hq, T]
   Tensor max{};  ///< optional: the largest score of each row, shaped like lse
   Tensor cu_seqlens_q{}, cu_seqlens_kv{};
-  /// i32 [B], where q is: how many keys each entry has. k and v may have room for more, which holds anything: it is
-  /// not read.
+  /// i32 [B], on q's device: the number of keys of each entry. k and v may have room for more keys; that room is never
+  /// read and may hold anything.
   Tensor kv_len{};
-  /// i32 [B, n], where q is: k and v are pools of pages [pages, Hkv, page_size, D], and key i of entry b is row i %
-  /// page_size of page page_table[b, i / page_size]. Pages may be shared and in any order. Entries of keys that no
-  /// query needs are not read; keys of a page that does not exist, -1 say, are zeros.
+  /// i32 [B, n], on q's device: k and v are pools of pages [pages, Hkv, page_size, D], and key i of entry b is row i %
+  /// page_size of page page_table[b, i / page_size]. Pages may be shared and in any order. Table entries of keys that
+  /// no query needs are not read; keys of a page that does not exist, e.g. -1, are zeros.
   Tensor page_table{};
   std::int32_t q_offset = 0;  ///< at.q of the first query
-  Tensor q_offsets{};         ///< i32 [B], where q is: at.q of each entry's first query, in place of q_offset
-  /// at.kv of the first key. at.kv_len is where the keys end: kv_offset and their number.
+  Tensor q_offsets{};         ///< i32 [B], on q's device: at.q of each entry's first query, instead of q_offset
+  /// at.kv of the first key. at.kv_len = kv_offset + the number of keys.
   std::int32_t kv_offset = 0;
-  /// The results of a call over other keys, both or neither: this one's are merged with them, as if all had been in one
-  /// call. They may be o and lse themselves. A sink joins in the call without them, and max is of this call's keys.
+  /// The results of a call over other keys, both or neither. This call merges its results with them, as if one call had
+  /// had all keys. They may be o and lse themselves. A sink counts only in the call that has no o_before, and max
+  /// covers this call's keys only.
   Tensor o_before{}, lse_before{};
-  /// Not 0: each entry's results get the same bits whatever else is in the call, and engines that divide its keys do so
-  /// at multiples of this, a multiple of 128.
+  /// If not 0, the bits of an entry's results do not depend on the rest of the batch (batch invariance): engines split
+  /// the entry's keys only at multiples of fixed_split_size, which is a multiple of 128.
   std::int64_t fixed_split_size = 0;
   /// The longest packed sequence; positions beyond it are ignored. Required when cu_seqlens is on a device: only
-  /// kernels read it there, and nothing checks it.
+  /// kernels read cu_seqlens there, and nothing checks it.
   std::int64_t max_q_len = 0, max_kv_len = 0;
-  /// Tensors and numbers that this call reads in place of those that the attention was made with, in the order of
-  /// Attention::captures and ::params, of the same kinds and ranks. None, or one for each; a capture may be left out by
-  /// an empty Tensor. Nothing is lowered again, unless a capture is of another type than before.
+  /// Tensors and numbers that this call reads instead of the ones that the attention was made with, in the order of
+  /// Attention::captures and ::params, of the same kinds and ranks. Either none, or one for each; an empty Tensor omits
+  /// a capture. The attention is lowered again only if a capture has another type than before.
   std::span<const Tensor> captures{};
   std::span<const double> params{};
 };
@@ -222,18 +223,18 @@ struct Backward {
     int slot = -1;  ///< instead of `of`: the gradient of this one of Attention::captures
   };
   std::vector<Captured> captured{};
-  /// Over ranks: gradients of captured tensors are those of all ranks together. false: of this rank's queries, for a
-  /// program that adds them up itself.
+  /// Over ranks. true: gradients of captured tensors are summed over all ranks. false: they are sums over this rank's
+  /// queries only, for a program that adds them up itself.
   bool sum_captured = true;
   Tensor cu_seqlens_q{}, cu_seqlens_kv{};
   std::int32_t q_offset = 0;
-  // As those of Forward:
+  // As in Forward:
   std::int64_t max_q_len = 0, max_kv_len = 0;
   std::span<const Tensor> captures{};
   std::span<const double> params{};
 };
 
-/// What an attention's expressions read besides coordinates, for calls to bind.
+/// A captured tensor or a parameter of an attention's expressions, which calls may bind.
 struct Slot {
   std::string name;
   DType dtype = DType::f32;  ///< a parameter is f32 or i32
@@ -257,7 +258,8 @@ struct Resources {
   /// Tile lists made earlier by Attention::cover. Without them, a call whose mask depends on data makes its own. Lists
   /// made for other calls are an Error. The host ignores them.
   Cover cover{};
-  /// Who holds which positions: q, k, v, o and their gradients are then this rank's, and every rank makes the call.
+  /// Which rank holds which positions. If it is not empty, q, k, v, o and their gradients are this rank's, and every
+  /// rank makes the call.
   Sharding sharding{};
 };
 
@@ -265,7 +267,7 @@ struct Attention;
 
 namespace detail {
 struct Lowered;
-/// Caches what an Attention was lowered to while its parts stay the same.
+/// Caches the lowered form of an Attention while its components stay the same.
 class Memo {
  public:
   Memo() = default;
@@ -298,7 +300,8 @@ struct Attention {
   void backward(const Backward& call, Line at = Line::here()) const;
   void backward(const Backward& call, const Resources& with, Line at = Line::here()) const;
 
-  /// Compiles what the call will need, so that the call itself compiles nothing. Does not read the tensors' data.
+  /// Compiles the kernels that the call needs, so that the call itself compiles nothing. Does not read the tensors'
+  /// data.
   void prepare(const Forward& call, Line at = Line::here()) const;
   void prepare(const Backward& call, Line at = Line::here()) const;
   /// Bytes of working memory the call needs with this executor and this cover.
@@ -323,7 +326,8 @@ struct Attention {
   std::vector<Slot> captures() const;
   std::vector<Slot> params() const;
 
-  /// What the compiler made of it: the expressions, what it simplified and why, levels, what the softmax makes free.
+  /// The compiler's result as text: the expressions, the simplifications and their reasons, levels, and the work that
+  /// the softmax makes unnecessary.
   std::string explain() const;
 };
 

@@ -18,7 +18,7 @@ class Cover {
   Cover() = default;
   explicit Cover(std::shared_ptr<const detail::DeviceCover> lists) : lists_(std::move(lists)) {}
 
-  /// Does it hold lists?
+  /// True if it holds lists.
   explicit operator bool() const { return lists_ != nullptr; }
   const detail::DeviceCover* lists() const { return lists_.get(); }
 

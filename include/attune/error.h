@@ -1,4 +1,4 @@
-// include/attune/error.h — what attune throws: Error when you can act, Bug when we must
+// include/attune/error.h — what attune throws: Error for a mistake that the caller can fix, Bug for a defect of attune
 #pragma once
 
 #include <attune/cxx20.h>
@@ -16,13 +16,13 @@ struct Place {
   int line = 0;           ///< 0: no line, the name alone
   std::string text{};     ///< the expression, as the user wrote it or as attune prints it
   std::size_t begin = 0;  ///< the wrong part of `text`, half open; empty: no caret
-  std::size_t end = 0;    ///< one beyond the text: something is missing there
+  std::size_t end = 0;    ///< text.size() + 1: something is missing at the end
 };
 
 /// A mistake the caller can fix. `code` is a stable slug and an anchor of docs/errors.md.
 struct Error : std::exception {
   std::string code;
-  std::string problem;  ///< what is wrong, in the user's words
+  std::string problem;  ///< what is wrong, in the user's terms
   Place where;
   std::string why;  ///< the facts that collide, with their numbers
   std::string fix;  ///< what to do
@@ -34,7 +34,7 @@ struct Error : std::exception {
   std::string message_;
 };
 
-/// A mistake of ours. The message asks the reader to report it.
+/// A defect of attune. The message asks the reader to report it.
 struct Bug : std::exception {
   explicit Bug(std::string_view what);
   const char* what() const noexcept override { return message_.c_str(); }

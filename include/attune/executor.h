@@ -11,10 +11,10 @@ namespace attune {
 /// Runs one task of a call, by its number, as one worker.
 using Task = std::function<void(std::int64_t task, int worker)>;
 
-/// By default, attune's own threads, as many as ATTUNE_THREADS says, started when first needed.
+/// By default, attune's own threads: ATTUNE_THREADS of them, started when first needed.
 struct Executor {
-  /// The most threads that work on a call, including the calling one. 0: ATTUNE_THREADS; with your own parallel_for you
-  /// must set it.
+  /// Upper bound on the threads that work on a call, including the calling one. 0: ATTUNE_THREADS; it must be set with
+  /// your own parallel_for.
   int workers = 0;
   /// Your own loop: calls run(task, worker) once for each task in [0, count), best in this order since the longest come
   /// first, and returns when all are done. Workers are numbered from 0, below `workers`; each runs one task at a time.

@@ -141,14 +141,14 @@ class Param {
   std::shared_ptr<detail::ParamCell> cell_;
 };
 
-/// Where a score sits. Passed whole, so that a new coordinate breaks no lambda.
+/// The coordinates of a score. Passed as one struct, so that a new coordinate breaks no lambda.
 struct At {
   Int batch, head, q, kv;  ///< head is the query head; positions are logical (within the sequence of a packed batch)
   Int q_len, kv_len;       ///< of this batch entry
 };
 
-// Operators and functions are defined in compiler/operators.cpp: in a header they are half of the time that a file with
-// one mod takes to compile. The Float forms are templates only so that the Int ones win when both sides are Ints or
+// Operators and functions are defined in compiler/operators.cpp: in a header they would take half of the compile time
+// of a file with one mod. The Float forms are templates only so that the Int ones win when both sides are Ints or
 // integer literals.
 #define ATTUNE_ARITHMETIC(symbol)         \
   Int operator symbol(Int a, Rhs<int> b); \
@@ -282,7 +282,7 @@ Float abs(Float x, Line at = Line::here());
   Int name(Int a, Int b, Line at = Line::here()); \
   template <class = void>                         \
   Float name(Float a, Float b, Line at = Line::here());
-ATTUNE_OF_PAIR(min)  // if one operand is NaN, the other
+ATTUNE_OF_PAIR(min)  // if one operand is NaN, the result is the other
 ATTUNE_OF_PAIR(max)
 #undef ATTUNE_OF_PAIR
 

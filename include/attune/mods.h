@@ -1,4 +1,4 @@
-// include/attune/mods.h — named mods, each a line of the language: use them, or read them to learn it
+// include/attune/mods.h — named mods, each one line of the language: use them, or read them to learn the language
 #pragma once
 
 #include <concepts>
@@ -26,7 +26,7 @@ class Scalar {
 inline Mask causal() {
   return [](At at) { return at.kv <= at.q; };
 }
-/// Causal with the queries `offset` positions further on, e.g. with the end of q aligned to the end of kv.
+/// Causal with the queries shifted by `offset` positions, e.g. with the end of q aligned to the end of kv.
 inline Mask causal(Scalar<int> offset) {
   return [=](At at) { return at.kv <= at.q + offset; };
 }
@@ -45,7 +45,7 @@ inline Mask dilated_window(Scalar<int> reach, Scalar<int> step) {
 inline Mask sink_window(Scalar<int> width, Scalar<int> sinks) {
   return [=](At at) { return at.kv <= at.q && (at.q - at.kv < width || at.kv < sinks); };
 }
-/// Every position sees the prefix, whose length is per batch entry; after it, causal.
+/// Every position sees the prefix, whose length is given per batch entry; after the prefix, causal.
 inline Mask prefix(Capture<int> length) {
   return [=](At at) { return at.kv < length[at.batch] || at.kv <= at.q; };
 }

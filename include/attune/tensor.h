@@ -48,8 +48,8 @@ struct bf16 {
   operator float() const;
 };
 
-/// A float of 8 bits for caches of keys and values: 4 of them exponent, 3 fraction. It reaches 448, has NaN and no
-/// infinity. A conversion rounds to nearest even, and what is larger becomes 448.
+/// FP8 (E4M3) for KV caches: 4 bits of exponent, 3 bits of fraction. The largest value is 448; there is a NaN and no
+/// infinity. Conversions round to nearest even; larger magnitudes saturate to 448.
 struct e4m3 {
   std::uint8_t bits = 0;
   e4m3() = default;
@@ -83,7 +83,7 @@ ATTUNE_ELEMENT(e4m3, e4m3, float);
 template <class T>
 class Array;
 
-/// Where memory lives.
+/// The device that holds memory.
 struct Device {
   enum class Kind : std::uint8_t { cpu, cuda };
   Kind kind = Kind::cpu;
@@ -112,14 +112,15 @@ struct Tensor {
   Device device{};
 
   Tensor() = default;
-  /// Contiguous unless strides are given. What a call only reads may be const: a call writes its results alone.
+  /// Contiguous unless strides are given. Memory that a call only reads may be const: a call writes nothing but its
+  /// results.
   Tensor(const void* data, DType dtype, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides = {},
          Device device = {});
   Tensor(const void* data, DType dtype, std::initializer_list<std::int64_t> shape,
          std::initializer_list<std::int64_t> strides = {}, Device device = {});
 
-  /// A tensor to come: expressions can read it as a capture, by its name, and each call binds the memory that they read
-  /// (Forward::captures). Calls may bind any type that is seen alike: another float for a float.
+  /// A tensor without memory: expressions can capture it by its name, and each call binds the memory that they read
+  /// (Forward::captures). A call may bind any type of the same kind, e.g. another float type for a float.
   static Tensor declared(DType dtype, int rank);
 
   bool given() const { return rank >= 0; }
@@ -149,8 +150,8 @@ template <class I>
 concept NoIndex = !std::convertible_to<const I&, Int> && (Number<I> || Condition<I>);
 }  // namespace detail
 
-/// A captured tensor seen inside the kernel as Floats, Ints or Bools. `slope[at.head]`, `bias(at.q, at.kv)`.
-/// A tensor too small for a coordinate of a call is refused; an index that depends on data is clamped into it.
+/// A captured tensor whose elements the kernel sees as Floats, Ints or Bools. `slope[at.head]`, `bias(at.q, at.kv)`. A
+/// tensor too small for a coordinate of a call is refused; an index that depends on data is clamped into it.
 template <class T>
 class Capture {
  public:

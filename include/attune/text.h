@@ -1,4 +1,4 @@
-// include/attune/text.h — the same language as text: names for captures, parameters and sub-expressions
+// include/attune/text.h — the language as text: names for captures, parameters and sub-expressions
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace attune {
 class Text {
  public:
   Text();
-  /// A tensor, or Tensor::declared for one that calls bind.
+  /// A tensor, or Tensor::declared for a tensor that calls bind.
   Text& capture(std::string name, const Tensor& tensor);
   Text& param(std::string name, float value);
   Text& param(std::string name, int value);

@@ -1,4 +1,4 @@
-// include/attune/watch.h — callbacks that tell your program what attune does: kernels made, calls run, choices
+// include/attune/watch.h — callbacks that report what attune does: kernels made, calls run, choices
 #pragma once
 
 #include <attune/cxx20.h>
@@ -19,7 +19,8 @@ struct Lowered {
     double seconds = 0;
     std::size_t nodes = 0;  ///< distinct nodes of all expressions after the step
   };
-  std::string mod;  ///< digest of the expressions and the types they read: their name everywhere
+  std::string
+      mod;  ///< digest of the expressions and of the types they read; the cache, facts and dumps use it as their name
   std::vector<Step> steps;
   double seconds = 0;
 };
@@ -30,7 +31,7 @@ struct Chosen {
     std::string kernel, why;
   };
   std::string mod, target, kernel;
-  std::vector<std::string> notes;  ///< what decided, and kernels that were no candidates
+  std::vector<std::string> notes;  ///< what decided the choice, and the kernels that were not candidates
   std::vector<Rejected> rejected;
 };
 
@@ -38,13 +39,13 @@ struct Chosen {
 struct Built {
   enum class From : std::uint8_t { compiler, disk, bundle };
   std::string mod;     ///< empty: a kernel that does not depend on the expressions
-  std::string kernel;  ///< with its tile sizes, as `attune bench --kernel` takes it: NAME:m=128,n=96
+  std::string kernel;  ///< with its tile sizes, in the form that `attune bench --kernel` takes: NAME:m=128,n=96
   std::string target;  ///< sm_90a, avx512bf16
   From from = From::compiler;
   double seconds = 0;                          ///< time to find or make it
   std::size_t bytes = 0;                       ///< size of its code
   int registers = 0, spilled = 0, shared = 0;  ///< GPU kernels: registers per thread; bytes; bytes
-  std::string flaw;                            ///< what makes its code slower than it should be, or empty
+  std::string flaw;                            ///< the reason why its code is slower than it should be, or empty
   std::string key;                             ///< its name in `attune cache` or `attune bundle`
 };
 
@@ -72,9 +73,9 @@ struct Notice {
 /// Set the callbacks you want; leave the others empty.
 ///
 /// A callback runs on the thread that caused the event, at the end of that call into attune, when attune holds no lock:
-/// it may call attune itself. Several threads may run it at once. What attune does for a callback is reported to the
-/// other listeners, not to its own. An exception it throws is swallowed: the watched call is unaffected, and the other
-/// listeners get a Notice.
+/// the callback may call attune itself. Several threads may run a callback at once. Work that attune does for a
+/// callback is reported to the other listeners, not to the callback's own. If a callback throws, the exception is
+/// swallowed: the watched call is unaffected, and the other listeners get a Notice.
 struct Callbacks {
   std::function<void(const Lowered&)> lowered{};
   std::function<void(const Chosen&)> chosen{};
