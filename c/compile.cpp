@@ -1,4 +1,4 @@
-// c/compile.cpp — kernels compiled beforehand, as attune compile does it
+// c/compile.cpp — kernels compiled ahead of time, as attune compile does it
 #include <attune/c.h>
 #include <attune/error.h>
 
@@ -45,7 +45,7 @@ Json compile(const attune_job& job) {
     facts += one.only_facts;
   }
   const std::string bytes = runtime::print_bundle(std::move(entries));
-  // Not as the command line writes files: a library leaves a process's signals alone.
+  // Unlike the command line, a library must not change the process's signal handlers.
   const std::string why = runtime::replace_file(job.bundle, bytes, std::string(job.bundle) + ".XXXXXX",
                                                 runtime::Durable::yes);
   if (!why.empty())

@@ -24,7 +24,7 @@ attune_error no_memory() {
                   "let the process have more memory (ulimit -v)"));
 }
 
-/// What is left to return when there is no memory to tell more. Made when the library is loaded, and never freed.
+/// Returned when there is no memory to make another error. Made when the library is loaded, and never freed.
 attune_error& last_resort() {
   static attune_error& only = *new attune_error(no_memory());
   return only;
@@ -69,7 +69,7 @@ void check_size(const void* from, std::uint32_t size, std::size_t first, std::si
   const auto refuse = [&](const std::string& why, const std::string& fix) {
     return Error("struct-size", fmt::format("`{}` has a size of {} bytes", name, size), {}, why, fix);
   };
-  constexpr std::uint32_t most = 4096;  // a number that was never set is hardly ever less
+  constexpr std::uint32_t most = 4096;  // a `size` that was never set is hardly ever smaller
   if (size < first || size > most)
     throw refuse(fmt::format("this version of attune knows {} bytes of it, and its first version had {}", ours, first),
                  fmt::format("set {}.size to the sizeof of its type", name));

@@ -14,7 +14,8 @@
 namespace attune::c {
 namespace {
 
-/// What an exchange or a stop says; the Error itself is told to a Sharding alone, which calls the transport without C.
+/// The status that an exchange or a stop returns. Only a Sharding gets the Error itself: it calls the transport
+/// directly, not through C.
 template <class Body>
 std::int32_t told_as_number(const Body& body) {
   attune_error* const error = guarded(body);

@@ -1,4 +1,4 @@
-// c/ranks.cpp — ranks: transports of C's functions, and who holds which positions
+// c/ranks.cpp — ranks: transports made of C functions, and which rank holds which positions
 #include "c/ranks.h"
 
 #include <attune/attention.h>
@@ -14,7 +14,7 @@
 namespace attune::c {
 namespace {
 
-/// Throws where a function of the transport says that it failed.
+/// Throws if a function of the transport returned a failure.
 void check(const char* function, std::int32_t said) {
   if (said == 0) return;
   throw Error("ranks-transport", "this rank's transport has failed", {},
@@ -22,7 +22,7 @@ void check(const char* function, std::int32_t said) {
               "see what it met; then make new transports for all ranks");
 }
 
-/// C's parts are in one piece: a part of several runs becomes as many parts.
+/// C's chunks are contiguous: a chunk of n runs becomes n chunks.
 std::vector<attune_chunk> parts_of(std::span<const Transport::Chunk> from) {
   std::vector<attune_chunk> out;
   for (const Transport::Chunk& part : from)
@@ -85,7 +85,7 @@ Sharding::How how_of(const attune_how* given) {
   return out;
 }
 
-/// Writes as many as there is room for.
+/// Writes the first `room` elements.
 template <class From, class Into, class As>
 void give(const From& all, Into* into, std::size_t room, std::size_t* count, const As& as) {
   if (count) *count = all.size();

@@ -1,4 +1,4 @@
-// c/ranks.h — what an attune_sharding is, and transports of ours as those of C
+// c/ranks.h — the definition of attune_sharding, and attune's transports as C transports
 #pragma once
 
 #include <attune/c.h>
@@ -10,7 +10,7 @@ struct attune_sharding {
 
 namespace attune::c {
 
-/// The transport by NCCL that attune_nccl_new has put into one of C, or null if its functions are others.
+/// The NCCL transport inside a C transport that attune_nccl_new has filled; null for any other C transport.
 const Transport* nccl_of(const attune_transport& given);
 
 }  // namespace attune::c

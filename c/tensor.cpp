@@ -1,4 +1,4 @@
-// c/tensor.cpp — DLPack's tensors as attune's, and tensors that own their memory
+// c/tensor.cpp — converts DLPack's tensors to attune's; tensors that own their memory
 #include "c/tensor.h"
 
 #include <array>
@@ -97,7 +97,7 @@ Tensor tensor_of(const attune_tensor* from, const Called& called) {
 
 namespace {
 
-/// What attune_alloc gives: the tensor first, so that its address is this one's.
+/// The object behind a tensor of attune_alloc. `tensor` is the first member, so both have the same address.
 struct Allocated {
   attune_tensor tensor{};
   std::array<std::int64_t, Tensor::max_rank> shape{}, strides{};

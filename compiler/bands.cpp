@@ -25,7 +25,8 @@ class Banding {
     const Ends whole = tile_.side(other_);
     Ends tile = whole;
     Expr when = space.when;
-    // Is anything of the tile left? Its own begin is below its own end, so those two need no test.
+    // `when` also requires that the restricted tile is not empty. The tile's own begin is below its own end, so that
+    // pair needs no test.
     for (const Expr& from : space.tile_from) {
       when = both(when, ir::op(Op::Le, from, tile.most));
       for (const Expr& to : space.tile_to) when = both(when, ir::op(Op::Le, from, to));
@@ -70,12 +71,12 @@ class Banding {
         }
     set(whole);
     if (!empty) push(bands, begin, end, both(when, tamely), exact);
-    // Where a value is not tame the bounds do not hold: the band is then everything.
+    // Where a value is not tame, the bounds do not hold: the band then covers everything.
     if (!is(tamely, true)) push(bands, wide.begin, wide.end, both(space.when, negated(tamely)), false);
   }
 
  private:
-  /// Adds the band [from, to) where `condition` holds, if it is not empty everywhere.
+  /// Adds the band [from, to) where `condition` holds, unless the band is empty everywhere.
   void push(std::vector<Band>& bands, const Expr& from, const Expr& to, const Expr& condition, bool says_all) {
     const Expr last = is(condition, true) ? to : ir::op(Op::Where, condition, to, from);
     ir::Bounds bounds = cover_bounds();
@@ -102,7 +103,7 @@ class Banding {
     return of == Summary::Of::RunFirst || of == Summary::Of::RunLast;
   }
 
-  /// Does an expression rise, fall or stay the same along the tile's axis?
+  /// How an expression changes along the tile's axis.
   enum class Way : std::uint8_t { Same, Rises, Falls, Unknown };
   Way way(const Expr& e) const {
     if (!ir::uses(e, other_)) return Way::Same;
@@ -203,7 +204,7 @@ class Banding {
   /// The room between a lower and an upper bound, at any one position of the tile.
   struct Room {
     enum { Empty, Asked, Unknown } kind = Unknown;
-    Expr when = truth(true);  ///< Asked: if it holds, neighbours' spaces leave no gap; otherwise there is no room
+    Expr when = truth(true);  ///< Asked: if it holds, the spaces of neighbours leave no gap; else there is no room
   };
   Room room(const Expr& from, const Expr& to) const {
     const auto difference = [](const Expr& low, const Expr& high) -> std::optional<Expr> {

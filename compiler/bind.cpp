@@ -1,4 +1,4 @@
-// compiler/bind.cpp — what a Mod's slots stand for in a call: what the call binds, else what was captured
+// compiler/bind.cpp — the tensors and numbers of a Mod's slots in a call: bound by the call, else captured
 #include "compiler/bind.h"
 
 #include <cmath>

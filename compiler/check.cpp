@@ -1,4 +1,4 @@
-// compiler/check.cpp — refuse expressions that read what they may not, and indices that leave their tensors
+// compiler/check.cpp — refuse expressions that read a variable they may not read, and indices outside of tensors
 #include "compiler/check.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Component {
   std::string_view name;
   const ir::Expr& root;
   std::uint32_t may_read;
-  std::string_view because;  ///< why it may not read the others
+  std::string_view because;  ///< the reason why it may not read the others
 };
 
 constexpr std::uint32_t per_head = bit(Input::B) | bit(Input::H);
@@ -150,7 +150,7 @@ std::string fix_of_some(const std::string& index, const ir::Interval& range, std
               fmt::format("{}, and {}", runs_over(index, range), holds), fix);
 }
 
-/// Is this expression evaluated at all?
+/// True if the expression is evaluated at any coordinates.
 bool has_coordinates(const Component& part, const Problem& p) {
   const bool rows = p.batch > 0 && p.q_heads > 0 && p.q.length > 0;
   return part.root && rows && (part.name == "sink" || p.kv.length > 0);

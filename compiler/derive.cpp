@@ -38,7 +38,7 @@ Expr where_live(const Expr& live, const Expr& value) {
 /// The two sides of one choice: `common && taken` and `common && !taken`, in either order; common may be null.
 struct Choice {
   Expr common, taken;
-  bool first;  ///< is the left one the taken side?
+  bool first;  ///< true if the left operand is the taken side
 };
 std::optional<Choice> one_choice(const Expr& left, const Expr& right) {
   if (!left || !right) return std::nullopt;
@@ -51,10 +51,10 @@ std::optional<Choice> one_choice(const Expr& left, const Expr& right) {
   return std::nullopt;
 }
 
-/// The sum of what a node's users passed to it so far.
+/// The sum of the adjoints that a node's users have passed to it so far.
 struct Flow {
   Expr value;         ///< null: nothing
-  Expr live;          ///< when at least one of those users takes the node; null: always
+  Expr live;          ///< holds when at least one of these users takes the node; null: always
   bool bare = false;  ///< the value is valid only where live; elsewhere it may be anything, even NaN
 
   /// The value, 0 where the node is not taken: needed before adding it to another.
@@ -91,8 +91,8 @@ class Reverse {
  public:
   Reverse(std::optional<ir::Input> by, Derivative& into) : by_(by), into_(into) {}
 
-  /// Adds the derivative of `root` times its adjoint. `by` collects what flows to s (or p); inside sums, `around` holds
-  /// the adjoints outside the innermost one.
+  /// Adds the derivative of `root` times its adjoint. `by` collects the derivative by s (or p); inside sums, `around`
+  /// holds the adjoints outside the innermost sum.
   void run(const Expr& root, Adjoint seed, Expr& by, ir::DigestMap<Adjoint>* around = nullptr) {
     ir::DigestMap<Adjoint> adjoints;
     adjoints.emplace(root->digest, std::move(seed));
@@ -155,14 +155,14 @@ class Reverse {
   Derivative& into_;
 };
 
-// On a tie min and max pass to the first; if one argument is NaN, to the other.
+// On a tie, min and max pass the adjoint to the first argument; if one argument is NaN, to the other one.
 Expr takes_first(Op op, const Expr& a, const Expr& b) {
   const Expr wins = ir::op(op == Op::Max ? Op::Ge : Op::Le, a, b);
   if (ir::is_literal(b) && !std::isnan(ir::literal_value(*b))) return wins;
   return ir::op(Op::Or, wins, ir::op(Op::Ne, b, b));
 }
 
-// A switch over every operation, and as long as that takes.
+// One case per operation, which makes the function long.
 void Reverse::Pass::node() {
   const auto& a = e->args;
   const auto scaled = [](Expr factor) { return [factor](const Expr& up) { return mul(up, factor); }; };
@@ -299,8 +299,8 @@ void Reverse::Pass::read() {
     scatter.loops.erase(scatter.loops.begin() + static_cast<std::ptrdiff_t>(i));
     open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  // The remaining loops get binders above those of all sums. This comes last, since the sums made above take binders
-  // too.
+  // The remaining loops get binders above those of all sums. This comes last, since the sums made above also take
+  // binders.
   std::uint32_t binder = scatter.value->binder;
   for (const Expr& x : scatter.index) binder = std::max(binder, x->binder);
   for (std::size_t i = open.size(); i-- > 0;) {

@@ -9,8 +9,8 @@ namespace {
 
 using ir::Expr, ir::Input, ir::Op;
 
-/// By how much, modulo 2^32, an Int rises as q and kv both rise by 1; 0 for all that stays the same. None: it is not
-/// known to be a multiple of that step.
+/// The increase of an Int, modulo 2^32, when q and kv both increase by 1; 0 if the value stays the same. None: the
+/// increase is not known to be constant.
 using Rise = std::optional<std::uint32_t>;
 
 bool is_position(const Expr& e) {
@@ -25,10 +25,10 @@ Rise of_input(const Expr& e) {
   return stays ? Rise(0) : std::nullopt;
 }
 
-/// Of an operation whose arguments do not all stay the same.
+/// The Rise of an operation of which at least one argument moves.
 Rise of_moving(const Expr& e, const std::array<std::uint32_t, ir::max_args>& rises) {
   const bool alike = rises[0] == rises[1];
-  // Positions are far from wrapping, of which sums and products of them need not be.
+  // Positions are far from wrapping; sums and products of positions need not be.
   const bool positions = alike && is_position(e->args[0]) && e->arity == 2 && is_position(e->args[1]);
   switch (e->op) {
     case Op::Add: return rises[0] + rises[1];

@@ -52,7 +52,8 @@ class Page {
     baked_in();
   }
 
-  /// The numbers that are part of the kernel, as they are shown; 0 and 1 are hardly meant to change.
+  /// The literals that are part of the kernel, as `explain` shows them. 0 and 1 are left out: users hardly mean to
+  /// change them.
   void baked_in() {
     std::vector<std::string> told;
     std::unordered_set<std::string> seen;
@@ -165,7 +166,8 @@ bool is_whole(const Band& band, ir::Input axis) {
   return is_input(band.begin, ir::Input::QBegin) && is_input(band.end, ir::Input::QEnd);
 }
 
-/// A band that exists only on a condition: the condition, and whether the band exists if it is true or if it is false.
+/// A band that exists only on a condition: the condition, and whether the band exists when it is true or when it is
+/// false.
 struct Condition {
   ir::Expr on;
   bool there_if = true;
@@ -192,7 +194,8 @@ std::string bands(const Bands& all, ir::Input axis, const ir::Signature& names) 
   const bool kv = axis == ir::Input::KV;
   std::string out = row(kv ? "along kv" : "along q", form(all, axis, names),
                         kv ? "for queries [q_begin, q_end)" : "for keys [kv_begin, kv_end)");
-  // Say each line once: parts of a mask may give the same band, and one part may stop both the kept and the gone bands.
+  // Print each line once: several parts of a mask may give the same band, and one part may stop both the kept and the
+  // gone bands.
   std::vector<std::string> told;
   const auto tell = [&](std::string line) {
     if (std::find(told.begin(), told.end(), line) != told.end()) return;
@@ -203,7 +206,8 @@ std::string bands(const Bands& all, ir::Input axis, const ir::Signature& names) 
     if (list->empty()) tell(row(name, "nothing"));
     for (const Band& b : *list) tell(row(name, band(b, axis, names), b.exact ? "" : "at most"));
   }
-  // Where a part stops, so do those around it, each as long as all that it holds.
+  // If the analysis stops at a part of a mask, it also stops at the expressions around that part, and each of those is
+  // as long as everything it contains.
   constexpr std::size_t most_stops = 8;
   for (std::size_t i = 0; i < std::min(all.stops.size(), most_stops); ++i)
     tell(row("stopped", ir::print(all.stops[i].at, names), all.stops[i].why));

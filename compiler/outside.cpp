@@ -16,7 +16,7 @@ namespace {
 
 using ir::Bounds, ir::Expr, ir::Input, ir::Interval, ir::Node, ir::Op;
 
-/// An index with more values than this is tried at that many of them, its ends included.
+/// An index with more values than this is tried at only this many of them, including both ends.
 constexpr std::int64_t most_tried = 256;
 /// Nodes to visit between a root and a read. Beyond it nothing is proven.
 constexpr int most_steps = 1000;
@@ -24,7 +24,7 @@ constexpr int most_steps = 1000;
 /// The one coordinate, length or variable of a sum that an index is a function of.
 struct Sole {
   Input input = Input::S;
-  std::uint32_t binder = 0;  ///< of the sum; 0: it is the input
+  std::uint32_t binder = 0;  ///< the binder of the sum; 0: it is the input
 };
 
 std::optional<Sole> sole_of(const Expr& index) {
@@ -40,7 +40,7 @@ std::optional<Sole> sole_of(const Expr& index) {
   return std::nullopt;
 }
 
-/// An index, evaluated at a value of what it depends on.
+/// An index, evaluated at one value of the variable that it depends on.
 class Index {
  public:
   Index(const Expr& e, const Sole& of) : program_(e), of_(of), bound_(ir::max_binders + 1) {}
@@ -73,7 +73,7 @@ bool contradictory(const Bounds& bounds) {
          std::ranges::any_of(bounds.facts, [](const auto& fact) { return fact.second.empty(); });
 }
 
-/// What is known where a condition holds, or does not; none where that cannot be.
+/// The bounds that follow from a condition being true, or being false; none if that is impossible.
 std::optional<Bounds> known_where(const Expr& condition, bool truth, const Bounds& bounds) {
   const Interval range = ir::range(condition, bounds);
   if (range.empty() || range.is(truth ? 0 : 1)) return std::nullopt;
@@ -82,7 +82,7 @@ std::optional<Bounds> known_where(const Expr& condition, bool truth, const Bound
   return known;
 }
 
-/// Ways from a root to a read on which no condition drops what is read.
+/// Paths from a root to a read on which no condition drops the value that is read.
 class Ways {
  public:
   Ways(const Expr& root, const Expr& read, const Sole& of, std::int32_t value) : read_(read), of_(of), value_(value) {
@@ -125,7 +125,7 @@ class Ways {
   int steps_ = 0;
 };
 
-/// The values that a variable of a sum takes: those of the longest sum with its binder.
+/// The values that a variable of a sum takes in the longest sum with its binder.
 Interval values_of(std::uint32_t binder, const Expr& root) {
   std::uint32_t longest = 0;
   for (const Expr& node : ir::in_order(root))
@@ -169,7 +169,7 @@ std::optional<Interval> reads_outside(const Expr& root, const Expr& mask, const 
 
 namespace {
 
-/// Under which conditions what a node gives decides the root's value.
+/// The conditions under which a node's value decides the root's value.
 class Live {
  public:
   explicit Live(const Expr& root) {

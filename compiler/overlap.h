@@ -5,9 +5,9 @@
 
 namespace attune::compiler {
 
-/// Whether an element of one lies where an element of the other does. Of one shape; exact where their strides are equal
-/// but for signs, as those of views that are shifted or reversed are. Otherwise true where the memory that they span
-/// meets.
+/// True if an element of one tensor is at the same address as an element of the other. Both have the same shape. Exact
+/// if their strides are equal except for signs, as for shifted or reversed views. Otherwise conservative: true if the
+/// address ranges that they span overlap.
 bool share_elements(const Tensor& a, const Tensor& b);
 
 }  // namespace attune::compiler

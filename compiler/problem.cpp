@@ -31,7 +31,7 @@ void check_types(const Inputs& in) {
                        : "convert k and v to the type of q before the forward, or ask for no gradients");
   const Types& wanted = forward ? types::floats_or_e4m3 : types::floats;
   check_type(in.q, wanted);
-  // A cache may be narrower than what reads it.
+  // The elements of a cache may be narrower than those of the queries: FP8 (E4M3).
   const bool narrow = forward && in.k->dtype == DType::e4m3;
   for (const Named& t : {in.k, in.v}) {
     check_type(t, wanted);
@@ -174,14 +174,14 @@ void check_row_values(const Named& t, const Problem& p, const Named& q) {
   check_shape(t, shape, {q});
 }
 
-/// o, and what is like it.
+/// Checks o, and tensors that are shaped like o.
 void check_o(const Named& o, const Problem& p, const Named& q, const Named& v) {
   check_one(o, q->device);
   check_type(o, types::floats);
   check_shape(o, shape_of_o(p, *q), {q, v});
 }
 
-/// What an o and its lse are for, where both come or neither.
+/// An o and its lse, which are given both or neither, and the words for their use.
 struct Pair {
   Code code;
   std::string_view why;
@@ -214,7 +214,7 @@ std::vector<Named> captures_of(const BoundMod& bound, const Args& args) {
   return out;
 }
 
-/// The captured tensor whose gradient is asked for, with its name.
+/// The captured tensor whose gradient the call requests, with its name.
 Named captured_gradient(const BoundMod& bound, const Args& args, const Backward::Captured& asked,
                         const std::vector<Named>& captures) {
   for (std::uint32_t slot = 0; slot < captures.size(); ++slot)
@@ -232,7 +232,7 @@ Named captured_gradient(const BoundMod& bound, const Args& args, const Backward:
                "strides");
 }
 
-/// Are both gradients of one capture?
+/// True if both are gradients of the same capture.
 bool overlap(const Backward::Captured& a, const Backward::Captured& b, const Args& args) {
   for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
     if (is_of(a, args, slot) && is_of(b, args, slot)) return true;
@@ -290,7 +290,7 @@ Problem check(const BoundMod& bound, const Forward& call, std::optional<double> 
   if (call.o_before.given() || call.lse_before.given()) {
     const Named o_before{"o_before", &call.o_before}, lse_before{"lse_before", &call.lse_before};
     check_pair(o_before, lse_before, to_merge, p, q, v);
-    // Each row is read before it is written in the same place.
+    // o_before may be o: each row is read before it is written in the same place.
     if (*o_before != *o) inputs.push_back(o_before);
     if (*lse_before != *lse) inputs.push_back(lse_before);
   }
@@ -365,7 +365,7 @@ Problem check(const Append& call) {
                             .cu_q = cu,
                             .cu_kv = {"cu_seqlens_kv", &none},
                             .q_offset = 0,
-                            // Starts on a device say nothing here: no entry has more than all new rows.
+                            // Starts on a device cannot be read here. An upper bound is the number of all new rows.
                             .max_q_len = on_device ? call.k_new.shape[0] : 0,
                             .forward = &cache,
                             .one_type = false},

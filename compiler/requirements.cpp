@@ -132,7 +132,7 @@ void check_shape(const Named& t, std::span<const std::int64_t> shape, std::strin
 
 void check_shape(const Named& t, std::span<const std::int64_t> shape, std::initializer_list<Named> from) {
   const auto have = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
-  if (std::equal(have.begin(), have.end(), shape.begin(), shape.end())) return;  // no words are made for it
+  if (std::equal(have.begin(), have.end(), shape.begin(), shape.end())) return;  // the common case builds no message
   std::string reason;
   for (const Named& of : from) reason += (reason.empty() ? "" : " and ") + description(of);
   check_shape(t, shape, reason);

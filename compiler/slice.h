@@ -5,10 +5,11 @@
 
 namespace attune::compiler {
 
-/// Where a part lies in the whole call, as expressions see it. Queries need nothing here: the part's q_offset tells.
+/// The place of a part in the whole call, as expressions see it. The first query needs no member: the part's q_offset
+/// gives its position.
 struct Slice {
-  std::int64_t first_batch = 0, first_head = 0;  ///< which entry and query head the part's first ones are
-  std::int64_t more_queries = 0, more_keys = 0;  ///< that an entry has beyond the part's
+  std::int64_t first_batch = 0, first_head = 0;  ///< entry and query head of the whole call at which the part begins
+  std::int64_t more_queries = 0, more_keys = 0;  ///< queries and keys that an entry has in addition to the part's
 };
 enum class PartSink : std::uint8_t { kept, dropped };
 
@@ -16,7 +17,7 @@ enum class PartSink : std::uint8_t { kept, dropped };
 /// kernels then serve parts too.
 BoundMod part_of(BoundMod traced, PartSink sink);
 
-/// The parameters of a call of such a Mod, behind those of the user.
+/// The parameters of a call of such a Mod: the user's, then the Slice's.
 std::vector<double> params_of(const Mod& part, std::vector<double> users, const Slice& values);
 
 }  // namespace attune::compiler

@@ -202,9 +202,9 @@ class Solver {
     return any(solved, {wild});
   }
 
-  /// The condition on the whole tile under which no arithmetic around the axis in `x` wraps, and x is neither the least
-  /// nor the greatest Int, so that bounds on it can move by one; null if none is known. Other operands are assumed tame
-  /// where ranges alone do not prove it; `tame_` then holds that assumption.
+  /// The condition on the whole tile under which no arithmetic in `x` that involves the axis wraps, and x is neither
+  /// the least nor the greatest Int, so that bounds on x can move by one; null if no such condition is known. Other
+  /// operands are assumed tame where ranges alone do not prove it; `tame_` then holds that assumption.
   std::optional<Expr> straight(const Expr& x) {
     tame_.reset();
     const auto solvable = [&](ir::Ranger& range) {
@@ -252,7 +252,8 @@ class Solver {
 
   /// x op y, where x is neither the least nor the greatest Int.
   Spaces ordered(const Expr& at, Op op, const Expr& x, const Expr& y) {
-    // How far y lies outside x's range makes no difference, so clamp it there: y - 1 and y + 1 then cannot wrap.
+    // If y is outside x's range, its distance makes no difference: clamp y to just outside the range, so that y - 1 and
+    // y + 1 cannot wrap.
     const ir::Interval r = tame_ ? (*tame_)(x) : range_(x);
     if (r.empty()) return {};  // never tame: the caller handles values that are not tame
     const auto most = [&](bool strictly) {
@@ -272,7 +273,8 @@ class Solver {
     }
   }
 
-  /// x <= bound (from above) or x >= bound: solved for the axis, from the outside of x inwards. `bound` is free of it.
+  /// x <= bound (from above) or x >= bound: solved for the axis, from the outside of x inwards. `bound` does not depend
+  /// on the axis.
   Spaces bounded(const Expr& at, const Expr& written, const Expr& bound, bool above) {
     const Expr x = literal_last(written);
     const auto& a = x->args;
@@ -320,7 +322,7 @@ class Solver {
     return everything(at, "no bound on the axis follows from it");
   }
 
-  /// `bounded` for x, a product with a literal or a quotient by one.
+  /// `bounded` where x is a product with a literal or a quotient by a literal.
   Spaces scaled(const Expr& at, const Expr& x, const Expr& bound, bool above) {
     const Expr& inner = x->args[0];
     const double by = ir::literal_value(*x->args[1]);
@@ -372,8 +374,9 @@ class Solver {
     return within(bound, above ? std::max(r.lo - 1, -0x1p31) : r.lo, above ? r.hi : std::min(r.hi + 1, 0x1p31 - 1));
   }
 
-  /// The other operand of a sum that is known not to wrap. It needs no condition of its own, since the whole comparison
-  /// carries the assumption that its parts are tame. The clamp changes nothing; it only states the range.
+  /// The other operand of a sum that is known not to wrap. The operand needs no separate condition, since the whole
+  /// comparison already carries the assumption that its parts are tame. The clamp changes nothing; it only states the
+  /// range.
   Expr tamed(const Expr& e) {
     const ir::Interval r = tame_ ? (*tame_)(e) : range_(e);
     return within(e, r.lo, r.hi);

@@ -208,10 +208,9 @@ typedef struct {
   const attune_tensor* page_table;
   // Results over other keys, which this call merges with its own; both or neither. They may be o and lse themselves.
   const attune_tensor *o_before, *lse_before;
-  int64_t
-      fixed_split_size;  // if not 0, the bits of an entry's results do not depend on other entries; a multiple of 128
-  int32_t kv_offset;     // at.kv of the first key
-  int32_t reserved;      // 0
+  int64_t fixed_split_size;  // if not 0, an entry's bits do not depend on other entries; a multiple of 128
+  int32_t kv_offset;         // at.kv of the first key
+  int32_t reserved;          // 0
   // For a backward over ranks. 1: captured_grads sum over this rank's queries only; 0: over the queries of all ranks.
   int32_t own_captured_grads;
   int32_t reserved_2;  // 0
@@ -259,12 +258,11 @@ typedef struct {
   uint32_t size;
   int32_t line;  // the line of `file` where the call is written, for errors
   const char* file;
-  const attune_tensor *k_new, *v_new;  // [B, Hkv, n, D] and [B, Hkv, n, Dv], packed [T, Hkv, D] and [T, Hkv, Dv]
-  const attune_tensor *k, *v;          // [B, Hkv, S, D] and [B, Hkv, S, Dv], or pools of pages
-  const attune_tensor *page_table,
-      *kv_len;                  // as in attune_call; kv_len counts the new keys, which are each entry's last
-  const attune_tensor* cu_new;  // packed: the starts of the new rows
-  double k_scale, v_scale;      // each new element is divided by this before it is stored; 0 means 1
+  const attune_tensor *k_new, *v_new;        // [B, Hkv, n, D] and [B, Hkv, n, Dv], packed [T, Hkv, D] and [T, Hkv, Dv]
+  const attune_tensor *k, *v;                // [B, Hkv, S, D] and [B, Hkv, S, Dv], or pools of pages
+  const attune_tensor *page_table, *kv_len;  // as in attune_call; kv_len includes the new keys, the last of each entry
+  const attune_tensor* cu_new;               // packed: the starts of the new rows
+  double k_scale, v_scale;                   // each new element is divided by this before it is stored; 0 means 1
 } attune_new_keys;
 
 // Runs on the host, or is enqueued on with->stream of the device that holds the tensors. `with` may be NULL.

@@ -1,5 +1,4 @@
-// include/attune/ranks.h — one attention on many ranks: how ranks exchange data, which rank holds which positions, and
-// what is sent
+// include/attune/ranks.h — one attention on many ranks: transports, and which rank holds and sends what
 #pragma once
 
 #include <array>

@@ -19,8 +19,7 @@ struct Lowered {
     double seconds = 0;
     std::size_t nodes = 0;  ///< distinct nodes of all expressions after the step
   };
-  std::string
-      mod;  ///< digest of the expressions and of the types they read; the cache, facts and dumps use it as their name
+  std::string mod;  ///< digest of the expressions and the types they read: their name in the cache, facts and dumps
   std::vector<Step> steps;
   double seconds = 0;
 };

@@ -1,5 +1,4 @@
-// runtime/ranks/ranks.h — the plan of a Sharding with what ranks meet by: their transport, and what calls keep between
-// them
+// runtime/ranks/ranks.h — the plan of a Sharding, the transport, and state that is kept between calls
 #pragma once
 
 #include <memory>
@@ -17,15 +16,15 @@ class DeviceRoom;
 namespace attune::detail {
 
 struct Ranks : runtime::ranks::Plan {
-  /// Ranks compare their plans. `before`: whose assignment is kept, or null.
+  /// Ranks compare their plans. `before`: a plan whose assignment is kept, or null.
   Ranks(std::span<const Attention> attentions, std::span<const Forward> wholes, Transport with,
         const Sharding::How& asked, const Ranks* before);
 
   Transport transport;
-  /// The digests of calls on which the ranks agreed before.
+  /// Digests of calls on which the ranks have already agreed.
   mutable std::mutex agreed_mutex;
   mutable std::set<ir::Digest> agreed;
-  /// What calls on a device keep between them; null before the first one.
+  /// State that calls on a device keep between them; null before the first call.
   mutable std::mutex room_mutex;
   mutable std::shared_ptr<runtime::ranks::DeviceRoom> room;
 };

@@ -1,5 +1,4 @@
-// runtime/ranks/carry/carrier.cpp — what schedules ask of the memory, the exchanges and the engine that a rank works
-// with
+// runtime/ranks/carry/carrier.cpp — the interface between schedules and a rank's memory, exchanges and engine
 #include "runtime/ranks/carry/carrier.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// runtime/ranks/carry/device.cpp — a rank's part of a call on a device: launches of the usual kernels, with exchanges
-// beside them
+// runtime/ranks/carry/device.cpp — a rank's part of a call on a device: launches of the usual kernels, overlapped with
+// exchanges
 #include "runtime/ranks/carry/device.h"
 
 #include <algorithm>
@@ -24,9 +24,9 @@ namespace {
 
 using cuda::Moment;
 
-/// Its keys lie at their positions in memory as long as the whole call's, of which what no query needs stays 0. Kernels
-/// then take them as they take any keys, each tile of queries meets the tiles that it meets on one rank, and results
-/// have the same bits.
+/// A rank allocates room for all keys of the call, copies the keys it needs to their usual positions and leaves the
+/// rest zero. Kernels need no special case: each tile of queries meets the same tiles of keys as on one rank, and
+/// results have the same bits.
 class DeviceCarrier : public Carrier {
  public:
   DeviceCarrier(const Rank& rank, const PartMods& mods, const Means& means)
@@ -39,17 +39,18 @@ class DeviceCarrier : public Carrier {
   }
   ~DeviceCarrier() override {
     if (ended_) return;
-    // A call that failed: what it has put on its streams still uses the memory.
+    // After a failed call, work on its streams may still use the memory.
     try {
       join();
     } catch (...) {
-      // The driver fails, and says so to the next call.
+      // A driver that fails here also fails the next call, which reports it.
     }
   }
 
-  /// The plan's schedule, where a device has it. A ring would save the memory of one group's keys; more groups save
-  /// more. Few queries go to the keys where each rank's are one run, and the kernel takes them that takes keys which do
-  /// not begin at 0. All ranks must decide alike, so no address counts.
+  /// The plan's schedule, if a device supports it. Instead of a ring, a device gathers: a ring would save the memory of
+  /// one group's keys, and more groups save more. Decode requires that each rank's keys are one run, and that the call
+  /// runs on the kernel that supports keys which do not begin at 0. All ranks must decide alike, so the decision may
+  /// not depend on addresses.
   Travel takes(Travel planned) const override {
     const compiler::Problem& p = rank_.problem();
     const bool in_sixteens = size_of(rank_.call().q().dtype) == 2 && p.d % 8 == 0 && p.dv % 8 == 0;
@@ -58,14 +59,14 @@ class DeviceCarrier : public Carrier {
                          std::ranges::all_of(rank_.ranks().kv_of, [](const auto& runs) { return runs.size() <= 1; });
     return planned == Travel::heads || (planned == Travel::decode && to_keys) ? planned : Travel::gather;
   }
-  /// A decode kernel divides their keys among its blocks by how many heads there are.
+  /// A decode call has one group: the number of heads decides how a decode kernel splits the keys among its blocks.
   std::int64_t groups(std::int64_t planned) const override { return is_decode() ? 1 : planned; }
   Keys::Places places() const override { return Keys::Places::whole; }
   bool is_ahead() const override { return true; }
   bool values_within_keys() const override { return one_; }
-  /// Decode kernels read keys by 16 bytes.
+  /// Decode kernels read keys in units of 16 bytes.
   bool reads(const Rows& keys) const override { return cuda::copied_bytes({&keys.tensor}) >= 16; }
-  /// Rows of a head are contiguous, and heads apart from each other, one behind another.
+  /// True if the rows of a head are contiguous, and heads do not overlap and are in increasing order.
   bool sends(const Rows& of) const override {
     const Tensor& t = of.tensor;
     const auto last = as_size(t.rank) - 1;
@@ -135,7 +136,7 @@ class DeviceCarrier : public Carrier {
     }
   }
 
-  /// All queries over the rank's own keys, which are one run.
+  /// All queries attend to the rank's own keys, which are one run.
   void attend(const Forward& part, const Slice& of, Partial& into) override {
     const auto& runs = rank_.ranks().kv_of[as_size(rank_.me())];
     const Sharding::Range keys = runs.empty() ? Sharding::Range{} : runs.front();
@@ -154,14 +155,15 @@ class DeviceCarrier : public Carrier {
             into.sink ? compiler::PartSink::kept : compiler::PartSink::dropped, stream_);
   }
 
-  /// Launches follow one another on the caller's stream: each one's gradients are added before the next.
+  /// Launches run one after another on the caller's stream: the gradients of each launch are added before the next
+  /// launch begins.
   void run(const Backward& part, const Slice& of, const GradientSums& sums) override {
     const auto clear_keys = [&] {
       for (const Tensor* t : {&part.dk, &part.dv})
         if (t->given()) clear(t->data, as_size(t->size()) * sizeof(float), Lane::call);
     };
     if (slices().empty()) return clear_keys();
-    if (rank_.packed()) clear_keys();  // keys of other sequences than the first launch's
+    if (rank_.packed()) clear_keys();  // the first launch leaves the rows of other sequences unwritten
     for (const QuerySlice& one : slices()) launch(part, of, one, sums);
   }
 
@@ -185,8 +187,8 @@ class DeviceCarrier : public Carrier {
     if (!ranks.room || ranks.room->device() != device) ranks.room = std::make_shared<DeviceRoom>(device);
     return ranks.room;
   }
-  /// Are values the first columns of keys? MLA's are, and travel with them. A rank that holds no keys
-  /// goes by the widths alone.
+  /// True if values are the first columns of keys, as for MLA; they then travel with the keys. A rank that holds no
+  /// keys can only compare the widths.
   bool has_one_tensor() const {
     return rank_.call().what.visit([&](const auto& call) {
       const bool within = rank_.kv_rows() == 0 || compiler::values_within_keys(call.k, call.v);
@@ -199,7 +201,7 @@ class DeviceCarrier : public Carrier {
     return *slices_;
   }
 
-  /// A chunk's rows of one head are one run.
+  /// The rows of one head of a chunk are one run.
   static Transport::Chunk part_of(const Chunk& chunk) {
     const Rows& of = chunk.of;
     const Tensor& t = of.tensor;
@@ -238,7 +240,7 @@ class DeviceCarrier : public Carrier {
     out.used = nullptr;
     return out;
   }
-  /// A slice of the call is a call, with a mod, tensors and sizes of its own.
+  /// A slice of the call, as a call with its own mod, tensors and sizes.
   template <class Asked>
   Call slice(const compiler::LoweredMod& mod, const Asked& part, const compiler::Problem& p) const {
     Call out = call_of(mod, part, p);
@@ -258,11 +260,12 @@ class DeviceCarrier : public Carrier {
     remember(used);
   }
 
-  /// Puts a part of the call on a stream: `call` has its tensors, `p` its sizes.
+  /// Enqueues a part of the call on a stream: `call` has the part's tensors, `p` its sizes.
   void compute(Forward& call, const compiler::Problem& p, const compiler::Slice& part, compiler::PartSink sink,
                cuda::cu::Stream stream) {
     const compiler::LoweredMod& mod = mods_(sink);
-    // Both kernels have the same expressions. Left to itself, the choice may still differ, where registers are scarce.
+    // A part must use the kernel that one rank would use. Both kernels have the same expressions, but the choices may
+    // differ where registers are scarce.
     if (mod.mod.whole && !by_keys_ && !kernel_)
       kernel_ = {.variant = cuda::forward_variant(slice(rank_.call().mod, call, rank_.problem()), means_on(stream_)),
                  .only = true,
@@ -291,11 +294,11 @@ class DeviceCarrier : public Carrier {
     for (std::size_t i = 0; i < sums.captured.size(); ++i)
       add({.first = part.captured[i].into, .adds = true}, sums.captured[i]);
   }
-  /// Adds a launch's gradient to that of the launches before it.
+  /// Adds a launch's gradient to the gradient of the earlier launches.
   void add_keys(const QuerySlice& of, Tensor from, Tensor to) {
     if (!from.given()) return;
     if (rank_.packed()) {
-      // Other sequences' rows were not written.
+      // The launch did not write the rows of other sequences.
       const std::vector<std::int64_t>& starts = rank_.problem().kv.starts;
       const std::int64_t first = starts[as_size(of.first)], last = starts[as_size(of.last)];
       for (Tensor* t : {&from, &to}) {
@@ -313,12 +316,12 @@ class DeviceCarrier : public Carrier {
   std::shared_ptr<DeviceRoom> room_;
   std::unique_lock<std::mutex> lock_;
   const bool one_;        ///< values are columns of the keys
-  bool ended_ = false;    ///< the caller's stream waits for all that the call put on others
-  bool clears_ = false;   ///< memory for keys may hold others' rows where this layer needs none
-  bool by_keys_ = false;  ///< queries have gone to the keys
-  std::size_t next_ = 0;  ///< launch
+  bool ended_ = false;    ///< true once the caller's stream waits for the call's work on all other streams
+  bool clears_ = false;   ///< true if memory for keys may hold old rows at positions that this layer does not need
+  bool by_keys_ = false;  ///< true if queries were sent to the ranks that hold the keys
+  std::size_t next_ = 0;  ///< number of the next launch
   mutable std::optional<std::vector<QuerySlice>> slices_;
-  std::optional<codegen::Preference> kernel_;  ///< that one rank would use, where parts have kernels of their own
+  std::optional<codegen::Preference> kernel_;  ///< the kernel that one rank would use, if parts have separate kernels
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// runtime/ranks/carry/device.h — a rank's part of a call on a device: launches of the usual kernels, with exchanges
-// beside them
+// runtime/ranks/carry/device.h — a rank's part of a call on a device: launches of the usual kernels, overlapped with
+// exchanges
 #pragma once
 
 #include <functional>
@@ -11,10 +11,10 @@
 
 namespace attune::runtime::ranks {
 
-/// The Mod of a call as its parts take it.
+/// The Mod of a call, lowered for parts of the call.
 using PartMods = std::function<const compiler::LoweredMod&(compiler::PartSink sink)>;
 
-/// The problem of `call` is that of the whole call, its tensors are this rank's. A rank that throws tells the others.
+/// The problem of `call` is the whole call's; its tensors are this rank's. A rank that throws stops the others.
 void run_on_device(const detail::Ranks& ranks, const PartMods& parts, const Call& call, const Means& means);
 
 }  // namespace attune::runtime::ranks

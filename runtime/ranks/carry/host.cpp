@@ -20,11 +20,11 @@ namespace {
 
 using compiler::Held;
 
-/// Positions of keys at hand, by sequence, or of all entries.
+/// Positions of the keys that are in memory, by sequence, or one list for all entries.
 using Runs = std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>>;
 
-/// A tensor of some heads, as one of all heads of the whole call, of which the engine reads those alone. The address is
-/// a sum of integers, since nothing may be at the tensor's beginning.
+/// A tensor of some heads, presented as a tensor of all heads of the whole call; the engine reads only the heads that
+/// exist. The address is computed with integers, since there may be no memory at the tensor's beginning.
 Tensor numbered_from(const Rows& of, std::int64_t head, std::int64_t all) {
   Tensor t = of.tensor;
   if (!t.given()) return t;
@@ -40,7 +40,7 @@ std::span<T> values(const Tensor& t) {
   return {static_cast<T*>(t.data), as_size(t.size())};
 }
 
-/// The greater of two maxima; a NaN stays.
+/// most = max(most, here); a NaN stays NaN.
 void take_greater(double& most, double here) {
   if (here > most || std::isnan(here)) most = here;
 }
@@ -63,7 +63,7 @@ class HostCarrier : public Carrier {
   Keys::Places places() const override { return Keys::Places::pieces; }
   bool is_ahead() const override { return false; }
   DType number() const override { return DType::f64; }
-  /// All rows are one matrix.
+  /// True if all rows are one matrix.
   bool reads(const Rows& keys) const override {
     return keys.tensor.size() == 0 ||
            in_order({0, keys, {.rows = keys.count(), .heads = keys.heads(), .entries = keys.entries()}}) != nullptr;
@@ -124,7 +124,7 @@ class HostCarrier : public Carrier {
     compute(numbered(part, of, at), at, progress_of(of));
   }
 
-  /// One contiguous run of keys after the other.
+  /// Attends to one contiguous run of keys after another.
   void attend(const Forward& part, const Slice& of, Partial& into) override {
     Located at(*this, of);
     std::size_t calls = into.sink ? 1 : 0;
@@ -219,11 +219,11 @@ class HostCarrier : public Carrier {
   }
 
  private:
-  /// Where the queries and the keys of a slice lie.
+  /// The places of the queries and of the keys of a slice in memory.
   struct Located {
     Held held;
     Runs runs;
-    std::int64_t first_q_head, rows = 0;  ///< rows: of the one matrix that all keys are
+    std::int64_t first_q_head, rows = 0;  ///< rows: of the matrix that holds all keys
 
     Located(const HostCarrier& carrier, const Slice& of);
     Tensor one_matrix(const Tensor& t, std::int64_t width) const {
@@ -262,7 +262,7 @@ class HostCarrier : public Carrier {
   }
 
   Memory memory_;
-  bool in_order_ = true;  ///< rows of the caller's k and v are contiguous: it decides how calls are computed
+  bool in_order_ = true;  ///< true if rows of the caller's k and v are contiguous; decides how calls are computed
 };
 
 HostCarrier::Located::Located(const HostCarrier& carrier, const Slice& of) {

@@ -6,7 +6,7 @@
 
 namespace attune::runtime::ranks {
 
-/// The problem of `call` is that of the whole call, its tensors are this rank's. A rank that throws tells the others.
+/// The problem of `call` is the whole call's; its tensors are this rank's. A rank that throws stops the others.
 void run_on_host(const detail::Ranks& ranks, const Call& call, const Means& means);
 
 }  // namespace attune::runtime::ranks

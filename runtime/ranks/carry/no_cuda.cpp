@@ -1,4 +1,4 @@
-// runtime/ranks/carry/no_cuda.cpp — ranks on devices in a build without them: each call throws the CUDA engine's Error
+// runtime/ranks/carry/no_cuda.cpp — ranks on devices in a build without CUDA: each call throws the CUDA engine's Error
 #include <attune/ranks.h>
 
 #include "runtime/engines/cuda/driver.h"

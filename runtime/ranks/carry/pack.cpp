@@ -27,7 +27,7 @@ void each_row(const Chunk& of, const Body& body) {
     }
 }
 
-/// Copies rows, `step(row, column, bytes)` the one way or the other.
+/// Copies rows; `step(row, column, bytes)` copies either to or from `row`.
 template <class Copy>
 void each_run(const Chunk& of, const Copy& copy) {
   const std::size_t size = size_of(of.of.tensor.dtype);

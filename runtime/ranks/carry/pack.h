@@ -8,10 +8,10 @@ namespace attune::runtime::ranks {
 /// Copies to or from bytes in the order [entry, head, row, column].
 void pack(const Chunk& from, std::byte* into);
 void unpack(const std::byte* from, const Chunk& into);
-/// Where the chunk begins if its bytes lie in that order already; else null.
+/// The chunk's first byte, if its bytes are already in this order; else null.
 std::byte* in_order(const Chunk& chunk);
 
-/// Each element of `from` as the type of `into`, of the same shape.
+/// Converts each element of `from` to the type of `into`, which has the same shape.
 void convert(const Tensor& from, const Tensor& into);
 
 }  // namespace attune::runtime::ranks

@@ -1,4 +1,4 @@
-// runtime/ranks/carry/queries.cpp — a rank's queries as launches take them: each a part of the whole call
+// runtime/ranks/carry/queries.cpp — splits a rank's queries into launches, each of which is a part of the whole call
 #include "runtime/ranks/carry/queries.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<QuerySlice> slices_of(const Rank& rank) {
       out.back().last = number + 1;
       continue;
     }
-    if (whole && by_sequence[s].empty()) continue;  // no queries, and no launch to be part of
+    if (whole && by_sequence[s].empty()) continue;  // a sequence without queries is part of no launch
     for (const HeldRows& rows : by_sequence[s]) out.push_back({number, number + 1, rows.first, rows.last, rows.row});
   }
   std::ranges::stable_sort(out, std::ranges::greater{}, &QuerySlice::q_last);
@@ -73,7 +73,7 @@ compiler::Slice slice_of(const Rank& rank, const QuerySlice& of, const KeyHeads&
           .more_queries = queries - (of.q_last - of.q_first)};
 }
 
-/// Packed, a problem says where rows begin.
+/// If sequences are packed, the problem already says where rows begin.
 Tensor rows_of(const Rows& rows, const QuerySlice& of) {
   Tensor t = rows.tensor;
   if (!t.given() || rows.packed()) return t;

@@ -1,4 +1,4 @@
-// runtime/ranks/carry/room.cpp — what calls over ranks keep on a device between them: streams, and memory for keys
+// runtime/ranks/carry/room.cpp — state that calls over ranks share on a device: streams, and memory for keys
 #include "runtime/ranks/carry/room.h"
 
 #include <attune/error.h>
@@ -15,13 +15,13 @@ DeviceRoom::~DeviceRoom() {
     const cuda::Current current(device_);
     last.wait();
   } catch (...) {
-    // At the end of a process the driver may be gone, and the memory with it.
+    // At process exit the driver may already be unloaded, and the memory is then gone too.
   }
 }
 
 std::byte* DeviceRoom::memory(std::size_t bytes) {
   if (bytes > bytes_) {
-    // Freeing does not wait for launches that still use it.
+    // Freeing does not wait for launches that still use the memory.
     last.wait();
     memory_.reset();
     bytes_ = 0;

@@ -1,4 +1,4 @@
-// runtime/ranks/carry/room.h — what calls over ranks keep on a device between them: streams, and memory for keys
+// runtime/ranks/carry/room.h — state that calls over ranks share on a device: streams, and memory for keys
 #pragma once
 
 #include <array>
@@ -12,34 +12,34 @@ namespace attune::runtime::ranks {
 
 class DeviceRoom {
  public:
-  /// Streams are of the current context, which is the device's.
+  /// Makes streams of the current context, which must be the device's.
   explicit DeviceRoom(int device);
-  /// Waits for what still uses the memory.
+  /// Waits for the work that still uses the memory.
   ~DeviceRoom();
   DeviceRoom(const DeviceRoom&) = delete;
   DeviceRoom& operator=(const DeviceRoom&) = delete;
 
   int device() const { return device_; }
 
-  /// For exchanges, which begin before launches that become ready at the same time.
+  /// For exchanges. Its priority is higher: an exchange begins before launches that become ready at the same time.
   cuda::cu::Stream travel() const { return travel_.get(); }
-  /// For copies of the rank's own keys, beside those of others.
+  /// For copies of the rank's own keys, concurrent with the exchange of other ranks' keys.
   cuda::cu::Stream within() const { return within_.get(); }
-  /// Launches of a group take the caller's stream and these in turn, so that one fills the multiprocessors that the
-  /// last tiles of another leave idle.
+  /// The launches of a group use the caller's stream and these streams in turn, so that one launch fills the SMs that
+  /// the last tiles of another launch leave idle.
   static constexpr std::size_t beside_count = 3;
   cuda::cu::Stream beside(std::size_t i) const { return beside_[i].get(); }
 
-  /// At least so many bytes, which were 0 when they were allocated. Throws the Error `device-memory`.
+  /// At least `bytes` bytes, which were 0 when they were allocated. Throws the Error `device-memory`.
   std::byte* memory(std::size_t bytes);
 
   std::mutex mutex;   ///< held while a call is put on its streams
-  cuda::Moment last;  ///< the end of the call before
-  /// The keys that the memory begins with. Rows that such a call does not need are still 0.
+  cuda::Moment last;  ///< the end of the previous call
+  /// The keys at the beginning of the memory. Rows that a call with these keys does not need are still 0.
   struct Filled {
     const void* layer = nullptr;
     std::int64_t groups = 0;
-    bool one = false;  ///< values are columns of keys
+    bool one = false;  ///< true if values are columns of keys
     bool operator==(const Filled&) const = default;
   };
   Filled filled;

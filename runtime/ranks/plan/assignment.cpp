@@ -1,4 +1,5 @@
-// runtime/ranks/plan/assignment.cpp — positions in blocks, what a mask costs and needs of each, and who gets which
+// runtime/ranks/plan/assignment.cpp — positions in blocks, the work and the keys that a mask requires of each, and
+// their assignment to ranks
 #include "runtime/ranks/plan/assignment.h"
 
 #include <algorithm>
@@ -14,20 +15,20 @@ namespace {
 
 using compiler::Problem;
 
-/// Runs that a greedy assignment gives to each rank.
+/// The number of runs that a greedy assignment gives to each rank.
 constexpr std::int64_t greedy_runs = 16;
 
-/// Which of `parts` equal parts of [0, whole) the middle of [first, last) is in.
+/// The index of the one of `parts` equal parts of [0, whole) that contains the middle of [first, last).
 std::int64_t part_of(std::int64_t first, std::int64_t last, std::int64_t whole, std::int64_t parts) {
   return std::min(parts - 1, (first + last) * parts / (2 * whole));
 }
 
-/// The ends of a zig-zag belong together: 0 1 2 2 1 0.
+/// The rank of a part in a zigzag assignment: 0 1 2 2 1 0.
 int zig(std::int64_t part, int ranks) {
   return static_cast<int>(part < ranks ? part : 2 * std::int64_t{ranks} - 1 - part);
 }
 
-/// Adds a run to runs in order, of which it may be a part.
+/// Adds a run to sorted runs, one of which may already contain it.
 void append(std::vector<Span>& into, Span span) {
   if (!into.empty() && span.begin <= into.back().end)
     into.back().end = std::max(into.back().end, span.end);
@@ -42,14 +43,14 @@ std::vector<Span> merged(std::vector<Span> spans) {
   return out;
 }
 
-/// Asks a cover about one block of queries.
+/// Queries a cover about one block of queries.
 struct Asked {
-  const Tiles* tiles;  ///< null: the mask keeps all
+  const Tiles* tiles;  ///< null: the mask keeps all pairs
   const Problem& problem;
   const Axis &q, &kv;
   std::int64_t block, tile;
 
-  /// Adds the blocks of keys that it needs, and returns the pairs in its tiles.
+  /// Adds the blocks of keys that the block of queries needs, and returns the number of pairs in its tiles.
   double operator()(std::int64_t b, std::int64_t h, const Block& of, std::vector<Span>& into) const {
     const bool packed = problem.q.packed();
     const Sequence seq = sequence(problem, packed ? of.entry : b);
@@ -119,7 +120,7 @@ Work work_of(const MaskedCall& call, const Tasks& tasks) {
   std::vector<double> pairs(out.needs.size());
   std::optional<Tiles> tiles;
   if (lowered.removes()) tiles.emplace(lowered, call.args);
-  // As kernels cut them; a block of another size is one tile.
+  // Tiles have the size that kernels use; a block of another size is one tile.
   const Asked ask{tiles ? &*tiles : nullptr, problem, q, call.kv, block, block % 128 == 0 ? 128 : block};
   if (problem.batch > 0 && problem.q_heads > 0)
     tasks(std::ssize(out.needs), [&](std::int64_t i) {
@@ -129,7 +130,7 @@ Work work_of(const MaskedCall& call, const Tasks& tasks) {
         pairs[as_size(i)] += ask(table / out.heads, table % out.heads * group + g, q.blocks[as_size(i % count)], needs);
       out.needs[as_size(i)] = merged(std::move(needs));
     });
-  // A table stands for as many entries and heads as share it.
+  // A table counts once for each entry and head that share it.
   const double each = static_cast<double>((packed ? 1 : problem.batch) * problem.q_heads) /
                       static_cast<double>(std::max<std::int64_t>(1, out.entries * out.heads * group));
   out.pairs.resize(as_size(count));
@@ -179,7 +180,7 @@ std::vector<int> zigzag(const Axis& axis, int ranks, bool packed) {
     for (const Block& g : axis.blocks) out.push_back(zig(part_of(g.first, g.last, axis.rows, 2 * ranks), ranks));
     return out;
   }
-  // Sequences too short for two runs a rank go on where the one before has ended.
+  // A sequence that is too short for two runs per rank continues at the rank where the previous sequence ended.
   std::int64_t next = 0;
   for (std::size_t e = 0; e + 1 < axis.firsts.size(); ++e) {
     const std::int64_t first = axis.firsts[e], count = axis.firsts[e + 1] - first;
@@ -194,11 +195,11 @@ std::vector<int> zigzag(const Axis& axis, int ranks, bool packed) {
 
 namespace {
 
-/// Where to cut the blocks of queries into runs: near equal parts of them, but where the block behind a cut needs few
-/// keys before it, such as at the beginning of a document, if that is no further than half a run away.
+/// The places at which the blocks of queries are cut into runs. A cut is at most half a run away from an equal
+/// division, at the block that needs the fewest earlier keys, e.g. at the beginning of a document.
 std::vector<std::size_t> cuts_of(const Axis& q, std::span<const Work> layers, std::int64_t parts, bool together) {
   const auto count = std::ssize(q.blocks);
-  // Blocks of keys before this block that it needs.
+  // The number of earlier blocks of keys that this block needs.
   const auto crossing = [&](std::int64_t g) {
     std::int64_t out = 0;
     for (const Work& work : layers)
@@ -224,14 +225,14 @@ std::vector<std::size_t> cuts_of(const Axis& q, std::span<const Work> layers, st
 
 namespace {
 
-/// Neighbouring blocks of queries that one rank gets together.
+/// Neighbouring blocks of queries that are assigned to a rank together.
 struct GreedyRun {
   std::size_t first, last;
   std::int64_t rows = 0;
   double pairs = 0;
   BlockSet needs;
 };
-/// What a rank has got so far.
+/// The runs that a rank has been assigned so far.
 struct Holder {
   double pairs = 0;
   std::int64_t rows = 0;
@@ -276,7 +277,7 @@ std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> lay
     double least = 0;
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (all[r].rows < all[emptiest].rows) emptiest = r;
-      // Equal shares, which frameworks want: half a run more at the most.
+      // Shares are nearly equal, as frameworks expect: a rank gets at most half a run more than its share.
       if ((all[r].rows + run.rows) * ranks > q.rows + most_rows * ranks / 2) continue;
       const double score = (all[r].pairs + run.pairs) / share +
                            keys_weight * static_cast<double>(run.needs.beyond(all[r].has)) / keys;

@@ -1,4 +1,5 @@
-// runtime/ranks/plan/assignment.h — positions in blocks, what a mask costs and needs of each, and who gets which
+// runtime/ranks/plan/assignment.h — positions in blocks, the work and the keys that a mask requires of each, and their
+// assignment to ranks
 #pragma once
 
 #include <cstdint>
@@ -15,20 +16,20 @@
 
 namespace attune::runtime::ranks {
 
-/// Positions [first, last) of a packed sequence, or of every entry of a dense batch. They are sharded as a whole.
+/// Positions [first, last) of a packed sequence, or of every entry of a dense batch. One rank gets the whole block.
 struct Block {
   std::int64_t entry = 0, first = 0, last = 0;
-  std::int64_t row = 0;  ///< of the first, in the row of all tokens
+  std::int64_t row = 0;  ///< the row of the first position among all tokens
   std::int64_t rows() const { return last - first; }
   bool operator==(const Block&) const = default;
 };
 
-/// The positions of queries, or of keys. Blocks start anew with each sequence, so that tiles do.
+/// The positions of queries, or of keys. A new block starts with each sequence, so a new tile does too.
 struct Axis {
   Axis(const compiler::Positions& positions, std::int64_t batch, std::int64_t block);
 
   std::vector<Block> blocks;
-  std::vector<std::int64_t> firsts;  ///< by entry: its first block; one more than there are entries
+  std::vector<std::int64_t> firsts;  ///< by entry: its first block; has entries + 1 elements
   std::int64_t rows = 0;
   bool operator==(const Axis&) const = default;
 };
@@ -39,10 +40,10 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-/// What one mask asks of each block of queries.
+/// The work and the keys that one mask requires of each block of queries.
 struct Work {
-  std::int64_t entries = 1;              ///< tables for each entry of a dense batch, or 1: they are all alike
-  std::int64_t heads = 1;                ///< tables for each head of keys, or 1
+  std::int64_t entries = 1;              ///< number of entries with separate tables in a dense batch; 1: all are alike
+  std::int64_t heads = 1;                ///< number of key heads with separate tables; 1: all are alike
   std::vector<double> pairs;             ///< by block of queries: pairs in its tiles, over all entries and heads
   std::vector<std::vector<Span>> needs;  ///< by (entry, head, block of queries): blocks of keys, in order
 
@@ -51,13 +52,13 @@ struct Work {
                  block];
   }
 };
-/// A pair of a partial tile costs this times as much as one of a full tile.
+/// The cost of a pair in a partial tile, relative to a pair in a full tile.
 inline constexpr double partial_cost = 1.15;
 
-/// Calls task(i) once for each i in [0, count), in any order, some at once.
+/// Calls task(i) once for each i in [0, count), in any order and possibly concurrently.
 using Tasks = std::function<void(std::int64_t count, const std::function<void(std::int64_t)>& task)>;
 
-/// A mask with what it reads, on positions in blocks.
+/// A mask, the tensors and parameters that it reads, and the positions in blocks.
 struct MaskedCall {
   const compiler::LoweredMod& lowered;
   const compiler::Args& args;
@@ -75,27 +76,27 @@ class BlockSet {
   void add(std::size_t i) { words_[i / 64] |= std::uint64_t{1} << (i % 64); }
   void add(const Span& span);
   void add(const BlockSet& other);
-  /// How many of these are not in `other`.
+  /// The number of blocks of this set that are not in `other`.
   std::int64_t beyond(const BlockSet& other) const;
 
  private:
   std::vector<std::uint64_t> words_;
 };
 
-/// Owners of blocks: ranks.
+/// The rank that owns each block.
 struct Owners {
   std::vector<int> q, kv;
   bool operator==(const Owners&) const = default;
 };
 
-/// Where the rows of each block lie in the tensors of its owner.
+/// The first row of each block in the tensors of its owner.
 std::vector<std::int64_t> local_rows(const Axis& axis, std::span<const int> owners);
 
-/// One run of rows a rank, as even as blocks allow.
+/// One run of rows per rank, as balanced as blocks allow.
 std::vector<int> contiguous(const Axis& axis, int ranks);
 std::vector<int> zigzag(const Axis& axis, int ranks, bool packed);
-/// `together`: keys are sharded with queries, so that a rank needs nothing sent that it holds. `keys_weight`: what
-/// lacking all keys counts beside having done a whole share of the work.
+/// `together`: true if keys are sharded with queries, so that a rank already holds the keys at its own positions.
+/// `keys_weight`: the cost of lacking all keys, relative to the cost of a whole share of the work.
 std::vector<int> greedy(const Axis& q, const Axis& kv, std::span<const Work> layers, int ranks, bool together,
                         double keys_weight);
 

@@ -1,4 +1,4 @@
-// runtime/ranks/plan/choose.cpp — which assignment a plan takes, and which schedule each of its layers
+// runtime/ranks/plan/choose.cpp — chooses the assignment of a plan, and the schedule of each of its layers
 #include <algorithm>
 #include <array>
 
@@ -10,15 +10,17 @@
 namespace attune::runtime::ranks {
 namespace {
 
-/// Weights of greedy assignments. Causal masks want little, many short documents much: simulated with 4 to 64 ranks.
+/// Weights of keys in greedy assignments. Causal masks need a small weight, many short documents a large one: simulated
+/// with 4 to 64 ranks.
 constexpr std::array greedy_weights{0.35, 0.7, 1.4, 2.8, 5.6, 11.2};
-/// A schedule that gives other bits than one rank does must be so many times as fast as one that gives the same.
+/// A schedule whose results differ in bits from one rank's must be this many times as fast as one with the same bits.
 constexpr double merging_gain = 2;
 bool merges(Travel travel) { return travel == Travel::ring || travel == Travel::decode; }
-/// Of greedy assignments that are nearly as fast as the fastest, the one that moves least is taken: times are
-/// predictions.
+/// Times are predictions, so among greedy assignments within this factor of the fastest, the one that moves the fewest
+/// bytes is taken.
 constexpr double nearly = 1.02;
-/// Nor may its work be much less even: all-to-all takes any assignment, and would hide that.
+/// Its load may not be much less balanced either: all-to-all costs the same for every assignment, so its time would
+/// hide an imbalance.
 constexpr double nearly_even = 0.08;
 
 }  // namespace
@@ -44,7 +46,8 @@ Plan::Considered Plan::consider(Assignment assignment, std::vector<int> q_owners
   return out;
 }
 
-/// Of greedy assignments that are nearly as fast as the fastest, and as even as the evenest, the one that moves least.
+/// Among greedy assignments that are nearly as fast as the fastest and nearly as balanced as the most balanced, the one
+/// that moves the fewest bytes.
 Plan::Considered Plan::best_greedy(const Asked& asked) const {
   std::vector<Considered> greedies;
   for (const double weight : greedy_weights)
@@ -60,7 +63,7 @@ Plan::Considered Plan::best_greedy(const Asked& asked) const {
 
 void Plan::choose(const Asked& asked, const Plan* before) {
   const int ranks = count();
-  // Whole positions travel to heads, so that nothing needs balancing.
+  // All-to-all redistributes by heads, so no assignment needs balancing.
   const bool any = !before && how.assignment == Assignment::best && how.travel != Travel::heads;
   const auto considered = [&](Assignment assignment) { return any || (!before && how.assignment == assignment); };
   std::vector<Considered> all;
@@ -70,7 +73,7 @@ void Plan::choose(const Asked& asked, const Plan* before) {
   if (considered(Assignment::zigzag))
     all.push_back(consider(Assignment::zigzag, zigzag(q, ranks, problem.q.packed()), asked));
   if (considered(Assignment::greedy)) all.push_back(best_greedy(asked));
-  // An assignment must be better by a thousandth to be taken instead of a simpler one.
+  // An assignment must be faster by a thousandth to be chosen instead of a simpler one.
   std::size_t best = 0;
   for (std::size_t i = 1; i < all.size(); ++i)
     if (all[i].candidate.ms < all[best].candidate.ms * 0.999) best = i;

@@ -1,4 +1,4 @@
-// runtime/ranks/plan/explain.cpp — a plan in words: every assignment and schedule with its predicted time
+// runtime/ranks/plan/explain.cpp — a plan as text: every assignment and schedule with its predicted time
 #include <algorithm>
 
 #include <fmt/format.h>

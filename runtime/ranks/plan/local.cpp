@@ -129,7 +129,7 @@ Problem whole_of(const Plan& plan, const compiler::LoweredMod& lowered, const co
   same("as its q_offset", whole.q_offset, local.q_offset);
   same("as its kv_offset", whole.kv_offset, local.kv_offset);
   same("entries of keys", whole.kv_shared ? 1 : whole.batch, local.kv_shared ? 1 : local.batch);
-  layer_of(plan, lowered, args);  // refuses a mask that the plan is not of before anything is exchanged
+  layer_of(plan, lowered, args);  // refuses a mask that the plan does not have, before any exchange
   Problem out = whole;
   out.scale = local.scale;
   return out;

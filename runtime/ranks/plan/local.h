@@ -10,14 +10,15 @@
 
 namespace attune::runtime::ranks {
 
-/// The layer of the plan that a call is of. Masks are told apart by what they capture too, where that is on the host.
+/// The layer of the plan that a call belongs to. Masks are also distinguished by the contents of their captures, if
+/// those are on the host.
 const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args);
 
-/// A call as the checks of any call take it: packed sequences begin where this rank's rows of them do.
+/// A rank's call, in the form that the usual checks accept: packed sequences begin at this rank's rows of them.
 template <class Call>
 class Local {
  public:
-  /// Throws an Error unless q, k and v have the rows that this rank holds, and the sequences are those of the plan.
+  /// Throws an Error unless q, k and v have the rows that this rank holds, and the sequences are the plan's.
   Local(const Plan& plan, const Call& asked);
   Local(const Local&) = delete;
   const Call& call() const { return call_; }
@@ -27,8 +28,7 @@ class Local {
   std::vector<std::int64_t> q_starts_, kv_starts_;
 };
 
-/// Sizes of the whole call. Throws an Error unless the rank's call, whose own sizes are `local`, is one that the plan
-/// is for.
+/// Sizes of the whole call. Throws an Error unless the plan is for the rank's call, whose own sizes are `local`.
 compiler::Problem whole_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args,
                            const compiler::Problem& local, DType type);
 

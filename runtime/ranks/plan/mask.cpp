@@ -1,4 +1,4 @@
-// runtime/ranks/plan/mask.cpp — what makes the masks of two calls the same
+// runtime/ranks/plan/mask.cpp — decides whether the masks of two calls are the same
 #include "runtime/ranks/plan/mask.h"
 
 #include <cstring>

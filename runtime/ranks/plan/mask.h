@@ -1,4 +1,4 @@
-// runtime/ranks/plan/mask.h — what makes the masks of two calls the same
+// runtime/ranks/plan/mask.h — decides whether the masks of two calls are the same
 #pragma once
 
 #include "compiler/bind.h"
@@ -6,12 +6,12 @@
 
 namespace attune::runtime::ranks {
 
-/// What makes two calls' masks the same: the mask, its parameters and the contents of what it captures.
+/// Two calls have the same mask if these are equal: the mask, its parameters and the contents of its captured tensors.
 struct MaskOf {
   ir::Digest mask, data;
   bool operator==(const MaskOf&) const = default;
 };
-/// Reads what the mask captures, on the host.
+/// Reads the mask's captured tensors, on the host.
 MaskOf mask_of(const compiler::LoweredMod& lowered, const compiler::Args& args);
 
 }  // namespace attune::runtime::ranks

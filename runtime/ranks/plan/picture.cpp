@@ -94,7 +94,8 @@ class Picture {
     y_ += 44;
   }
 
-  /// A bar of the current row, from and to in shares of the width. Bars of many ranks leave no gaps.
+  /// A bar of the current row; `from` and `to` are fractions of the width. With many ranks there are no gaps between
+  /// bars.
   void bar(std::size_t look, double from, double to, double part_begin = 0, double part_end = 1) {
     const double gap = row_ > 6 ? 1.5 : 0, y = at_ + gap + (row_ - 2 * gap) * part_begin,
                  height = (row_ - 2 * gap) * (part_end - part_begin);

@@ -1,5 +1,4 @@
-// runtime/ranks/plan/picture.h — a plan as a picture: who holds what, what travels, and a time line of each rank, as
-// SVG
+// runtime/ranks/plan/picture.h — a plan as an SVG: what each rank holds, what it receives, and its time line
 #pragma once
 
 #include <string>
@@ -8,7 +7,7 @@
 
 namespace attune::runtime::ranks {
 
-/// Of the chosen schedule of a layer. `title`: the mask, in one line.
+/// Draws the chosen schedule of a layer. `title`: the mask, in one line.
 std::string picture(const Plan& ranks, std::size_t layer, std::string_view title);
 
 }  // namespace attune::runtime::ranks

@@ -1,5 +1,4 @@
-// runtime/ranks/plan/plan.cpp — the plan of a Sharding: who holds what, and for each mask what travels by which
-// schedule
+// runtime/ranks/plan/plan.cpp — the plan of a Sharding: which rank holds which positions, and the schedule of each mask
 #include "runtime/ranks/plan/plan.h"
 
 #include <attune/error.h>

@@ -1,4 +1,5 @@
-// runtime/ranks/plan/predict.cpp — what each schedule moves and how long it takes, on a machine of given rates
+// runtime/ranks/plan/predict.cpp — predicts the bytes that each schedule moves and its time, on a machine of given
+// rates
 #include "runtime/ranks/plan/predict.h"
 
 #include <algorithm>
@@ -8,13 +9,13 @@
 namespace attune::runtime::ranks {
 namespace {
 
-/// What starting and draining a launch costs beside its work, ms. On two H100s, 2 to 5 ranges of queries in 4 to 8
-/// groups took 0.01 to 0.04 ms more for each.
+/// The cost of starting and draining a launch, in addition to its work, ms. On two H100s, 2 to 5 ranges of queries in 4
+/// to 8 groups took 0.01 to 0.04 ms more for each launch.
 constexpr double launch_ms = 0.015;
-/// Copies within a device, which bring a rank's own keys to their places: 1270 GB/s on an H100.
+/// The rate of copies within a device, which move a rank's own keys to their places: 1270 GB/s on an H100.
 constexpr double within_gb_s = 1200;
 
-double rate(double gb_s) { return gb_s * 1e6; }  // bytes a ms
+double rate(double gb_s) { return gb_s * 1e6; }  // bytes per ms
 
 class Predictor {
  public:
@@ -61,12 +62,12 @@ class Predictor {
   double q_bytes() const { return static_cast<double>(s_.d * s_.element); }
   double o_bytes() const { return static_cast<double>(s_.dv * s_.element); }
   double parts_of_heads() const { return static_cast<double>(s_.batch * s_.q_heads); }
-  /// (Entries, heads) of keys that one table of needs stands for.
+  /// The number of (entry, head) pairs of keys that one table of needs stands for.
   double copies() const {
     return static_cast<double>(s_.kv_batch * s_.kv_heads) / static_cast<double>(needs_.tables());
   }
 
-  /// Bytes of keys that any rank needs.
+  /// Bytes of the keys that at least one rank needs.
   double all_keys() const {
     double rows = 0;
     for (std::size_t t = 0; t < needs_.tables(); ++t)
@@ -78,10 +79,11 @@ class Predictor {
     return rows * copies() * key_bytes();
   }
 
-  /// Bytes into each rank. A block that ranks of a node need crosses to the node once, and is passed on within.
+  /// Bytes into each rank. A block that several ranks of a node need is sent to the node once, and then passed on
+  /// within the node.
   struct Into {
     double own = 0, across = 0;
-    double out = 0;  ///< from it, to others
+    double out = 0;  ///< from this rank to others
   };
   double ms(const Into& into) const {
     const bool any = into.own + into.across + into.out > 0;
@@ -107,13 +109,13 @@ class Predictor {
           if (n == node(owner)) {
             into[at(owner)].out += bytes * wanting;
           } else {
-            // Each rank of the node brings in its part.
+            // Each rank of the node receives its part from the other node.
             into[at(owner)].out += bytes;
             for (int r = first; r < last; ++r) into[at(r)].across += bytes / (last - first);
           }
         }
       }
-    // What crosses counts in `across`; the rest of what is needed is passed on inside.
+    // Bytes from other nodes count in `across`; the rest of the needed bytes is passed on within the node.
     for (Into& i : into) i.own = std::max(0.0, i.own - i.across);
     return into;
   }
@@ -129,7 +131,7 @@ class Predictor {
       Into part = into[at(r)];
       for (double* bytes : {&part.own, &part.across, &part.out}) *bytes /= out.groups;
       const double within = std::max(keys_held(r) - times.received(), 0.0) / out.groups / rate(within_gb_s);
-      // Two buffers: what group g + 2 needs travels once group g is computed.
+      // There are two buffers: the keys of group g + 2 travel once group g is computed.
       double travelled = 0, computed = 0, before = 0;
       for (int g = 0; g < out.groups; ++g) {
         const double begin = g < 2 ? travelled : std::max(travelled, before);
@@ -144,7 +146,7 @@ class Predictor {
     }
   }
 
-  /// Keys that the rank's queries read, in bytes.
+  /// Bytes of the keys that the rank's queries read.
   double keys_held(int rank) const {
     double rows = 0;
     for (std::size_t t = 0; t < needs_.tables(); ++t)
@@ -152,13 +154,13 @@ class Predictor {
         if (needs_.of(t, rank).has(g)) rows += static_cast<double>(kv_.blocks[g].rows());
     return rows * copies() * key_bytes();
   }
-  /// A rank's queries against keys of so many bytes: products, or memory where they are few.
+  /// The time of a rank's queries over keys of `bytes` bytes: the products, or reading memory if there are few queries.
   double attend(int rank, double bytes) const {
     return std::max(flops_ms(pairs_[at(rank)]), memory_ms(bytes + static_cast<double>(rows_[at(rank)]) *
                                                                       parts_of_heads() * (q_bytes() + o_bytes())));
   }
 
-  /// Blocks of keys that rank r needs of each owner, over all tables: rows.
+  /// Rows of the blocks of keys that the rank needs from each owner, over all tables.
   std::vector<double> rows_by_owner(int rank) const {
     std::vector<double> rows(count());
     for (std::size_t t = 0; t < needs_.tables(); ++t)
@@ -167,14 +169,15 @@ class Predictor {
     return rows;
   }
 
-  /// Step s: keys of rank r + s, while those of rank r + s + 1 travel. Each rank waits for none but the owner.
+  /// Step s computes with the keys of rank r + s, while the keys of rank r + s + 1 travel. Each rank waits only for the
+  /// owner.
   void ring(Predicted& out) {
     for (int r = 0; r < ranks_; ++r) {
       RankTimes& times = out.ranks[at(r)];
       const std::vector<double> rows = rows_by_owner(r);
       double all = 0;
       for (const double n : rows) all += n;
-      // Each step but the first reads and writes o in f32.
+      // Each step after the first reads and writes o in f32.
       const double merge = memory_ms(static_cast<double>(rows_[at(r)]) * parts_of_heads() * 8.0 *
                                      static_cast<double>(s_.dv));
       double travelled = 0, computed = 0, before = 0;
@@ -233,7 +236,7 @@ class Predictor {
     }
   }
 
-  /// Every query to every rank, f32 parts of o and their lse back.
+  /// Every query goes to every rank; partial o in f32 and their lse come back.
   void decode(Predicted& out) {
     std::vector<double> load(count()), keys(count());
     for (int r = 0; r < ranks_; ++r) {
@@ -273,7 +276,7 @@ class Predictor {
   const How& how_;
   std::vector<double> pairs_;
   std::vector<std::int64_t> rows_;
-  std::vector<int> ranges_;  ///< runs of queries: launches of a group
+  std::vector<int> ranges_;  ///< by rank: runs of queries, which are the launches of a group
   double all_pairs_ = 0;
   Needs needs_;
 };

@@ -1,4 +1,4 @@
-// runtime/ranks/plan/predict.h — what each schedule moves and how long it takes, on a machine of given rates
+// runtime/ranks/plan/predict.h — predicts the bytes that each schedule moves and its time, on a machine of given rates
 #pragma once
 
 #include "runtime/ranks/plan/assignment.h"
@@ -14,7 +14,7 @@ std::string_view name_of(Travel travel);
 /// 0.683 ms, 12.3 ms, 6830 ms
 std::string milliseconds(double ms);
 
-/// Sizes of a call that times follow from.
+/// The sizes of a call that determine its predicted times.
 struct Sizes {
   std::int64_t batch = 1, kv_batch = 1, q_heads = 1, kv_heads = 1, d = 0, dv = 0, element = 2;  ///< element: bytes
   bool kv_shared() const { return kv_batch != batch; }
@@ -26,8 +26,8 @@ struct Bar {
 };
 struct RankTimes {
   std::vector<Bar> travels, computes;
-  double compute = 0;          ///< ms, all of it
-  double own = 0, across = 0;  ///< bytes that come from ranks of its node and, on its share, from other nodes
+  double compute = 0;          ///< total compute time, ms
+  double own = 0, across = 0;  ///< bytes received from ranks of its node, and its share of the bytes from other nodes
   double received() const { return own + across; }
 };
 
@@ -35,14 +35,14 @@ struct RankTimes {
 struct Predicted {
   Travel travel = Travel::gather;
   int groups = 1;
-  std::string why_not;  ///< not empty: it cannot be taken, and the rest says nothing
+  std::string why_not;  ///< if not empty, the schedule cannot be used and the other members are meaningless
   std::vector<RankTimes> ranks;
-  double ms = 0;     ///< of the slowest rank
-  double ideal = 0;  ///< ms, if all work were spread evenly and nothing travelled
+  double ms = 0;     ///< ms of the slowest rank
+  double ideal = 0;  ///< ms, if the work were perfectly balanced and exchanges took no time
 };
 
-/// Blocks of keys that each rank's queries need, by (entry, head, rank); one table of entries where all are alike, or
-/// share their keys, and one of heads where those are alike.
+/// Blocks of keys that each rank's queries need, by (entry, head, rank). There is one table for all entries if they are
+/// alike or share their keys, and one for all heads if they are alike.
 struct Needs {
   Needs(const Work& work, const Owners& owners, int ranks, bool kv_shared);
   std::size_t entries, heads, ranks;
@@ -57,16 +57,16 @@ struct Needs {
   }
 };
 
-/// What all schedules of a call have in common.
+/// The inputs that all schedules of a call have in common.
 struct Setting {
   const Sizes& sizes;
   const Axis &q, &kv;
   int ranks;
   const How& how;
 };
-/// A schedule with `groups` of key heads (only gather has several).
+/// Predicts a schedule with `groups` groups of key heads (only gather has several).
 Predicted predict(const Setting& setting, const Work& work, const Owners& owners, Travel travel, int groups);
-/// Groups that gather may have: divisors of the key heads up to 8.
+/// The numbers of groups that gather may have: divisors of the number of key heads up to 8.
 std::vector<int> groups_of(std::int64_t kv_heads);
 
 }  // namespace attune::runtime::ranks

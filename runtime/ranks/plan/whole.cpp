@@ -1,4 +1,4 @@
-// runtime/ranks/plan/whole.cpp — what a plan is asked for: the sizes of the whole call, checked
+// runtime/ranks/plan/whole.cpp — the inputs of a plan: the checked sizes of the whole call
 #include "runtime/ranks/plan/whole.h"
 
 #include <array>
@@ -50,7 +50,7 @@ compiler::Problem whole_problem(const Forward& whole) {
     shape[rank - 1] = call.v.shape[static_cast<std::size_t>(call.v.rank) - 1];
     call.o = Tensor(nullptr, call.q.dtype, std::span(shape).first(rank));
   }
-  // Addresses that nothing reads.
+  // Placeholder addresses, which are never read.
   std::uintptr_t address = 64;
   for (Tensor* t : {&call.q, &call.k, &call.v, &call.o}) {
     t->data = reinterpret_cast<void*>(address += 64);

@@ -1,4 +1,4 @@
-// runtime/ranks/plan/whole.h — what a plan is asked for: the sizes of the whole call, checked
+// runtime/ranks/plan/whole.h — the inputs of a plan: the checked sizes of the whole call
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace attune::runtime::ranks {
 
-/// What a call says that only one rank computes; empty: nothing.
+/// The name of an option of the call that is not supported over ranks; empty if there is none.
 std::string_view not_over_ranks(const Forward& call);
 /// The sizes of the whole call. Its tensors may have no memory, and need not be where a rank's are.
 compiler::Problem whole_problem(const Forward& whole);
@@ -21,9 +21,9 @@ Sizes sizes_of(const compiler::Problem& p, DType type);
 void check_how(const How& how);
 void check_layers(std::span<const Attention> attentions, std::span<const Forward> wholes);
 
-/// Plans look at pairs of ranks, and threads keep a queue for each.
+/// Plans iterate over pairs of ranks, and `threads` keeps a queue for each pair, so the number of ranks is bounded.
 inline constexpr int most_ranks = 4096;
-/// Throws the Error `ranks-count` where there are more, or none.
+/// Throws the Error `ranks-count` unless 1 <= count <= most_ranks.
 void check_count(int count);
 
 }  // namespace attune::runtime::ranks

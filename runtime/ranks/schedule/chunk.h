@@ -1,4 +1,4 @@
-// runtime/ranks/schedule/chunk.h — rows of a call's tensors, and what of them goes to another rank or comes from it
+// runtime/ranks/schedule/chunk.h — rows of a call's tensors, and the chunks of them that ranks exchange
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace attune::runtime::ranks {
 
-/// A tensor by its rows: [B, H, S, D], packed [T, H, D]; or with a number a row, as lse has it: [B, H, S], packed
-/// [H, T].
+/// A tensor by its rows: [B, H, S, D], packed [T, H, D]; or with one number per row, like lse: [B, H, S], packed [H,
+/// T].
 struct Rows {
   Tensor tensor;
   compiler::Layout layout = compiler::Layout::dense;
@@ -22,7 +22,7 @@ struct Rows {
   std::int64_t entries() const { return packed() ? 1 : tensor.shape[0]; }
   std::int64_t heads() const { return tensor.shape[head_dimension()]; }
   std::int64_t count() const { return tensor.shape[row_dimension()]; }
-  /// Elements of a row.
+  /// The number of elements of a row.
   std::int64_t width() const { return numbers ? 1 : tensor.shape[as_size(tensor.rank) - 1]; }
 };
 
@@ -32,7 +32,8 @@ struct Rect {
   std::int64_t rows = 0, heads = 1, entries = 1;
 };
 
-/// Bytes for a rank, or from it: as many, in the same order, as the chunk that the other rank names.
+/// Bytes that go to a rank or come from it. The other rank's matching chunk has the same number of bytes in the same
+/// order.
 struct Chunk {
   int peer = 0;
   Rows of;

@@ -7,11 +7,11 @@
 namespace attune::runtime::ranks {
 namespace {
 
-/// Room for a tensor, or for one of each rank.
+/// Room for a tensor, or for one tensor per rank.
 struct RowsRoom {
   Room<std::byte> room;
   DType type = DType::f32;
-  std::int64_t rows = 0, width = 0;  ///< width 0: numbers
+  std::int64_t rows = 0, width = 0;  ///< width 0: one number per row
 };
 
 class DecodeCall {
@@ -34,7 +34,7 @@ class DecodeCall {
     Partial here{.o = tensor(here_[0]).tensor,
                  .lse = tensor(here_[1]).tensor,
                  .max = results_ > 2 ? tensor(here_[2]).tensor : Tensor(),
-                 .sink = rank_.me() == 0};  // it joins once
+                 .sink = rank_.me() == 0};  // only one rank adds the sink
     carrier_.clear(here);
     carrier_.attend(part, {.keys = keys_, .all_queries = true}, here);
 
@@ -84,7 +84,7 @@ class DecodeCall {
     return of.width > 0 ? rank_.rows(rank_.placed(its, of.type, rank_.q_entries(), heads, of.rows, of.width))
                         : rank_.numbers(rank_.placed_numbers(its, of.type, heads, of.rows));
   }
-  /// The rank's own keys, where the engine can read them.
+  /// Places the rank's own keys in memory that the engine can read.
   void place_keys() {
     keys_.wanted = {.heads = rank_.all_heads(), .step = 0, .all = true};
     keys_.places = Keys::Places::owners;
@@ -102,7 +102,7 @@ class DecodeCall {
   Rect rect(std::int64_t row, std::int64_t rows) const {
     return {.row = row, .rows = rows, .heads = rank_.problem().q_heads, .entries = rank_.q_entries()};
   }
-  /// Calls `body` with each range of rows that a rank holds, and its row there.
+  /// Calls `body` with each range of rows that a rank holds, and with the range's first row on that rank.
   template <class Body>
   void each_range(int rank, const Body& body) const {
     std::int64_t row = 0;
@@ -112,7 +112,7 @@ class DecodeCall {
     }
   }
 
-  /// This rank's rows to all others, and theirs to this one.
+  /// Sends this rank's rows to all others, and receives theirs.
   void send_queries(const Rows& own, const Rows& whole) {
     Exchange out;
     for (int peer = 0; peer < rank_.count(); ++peer) {
@@ -129,7 +129,8 @@ class DecodeCall {
     }
     carrier_.exchange(out);
   }
-  /// Results over this rank's keys to the owners of their queries, and those of its queries over others' keys.
+  /// Sends results over this rank's keys to the owners of the queries, and receives the results of this rank's queries
+  /// over the keys of others.
   void send_results() {
     Exchange out;
     for (std::size_t i = 0; i < results_; ++i)
@@ -153,10 +154,11 @@ class DecodeCall {
   const Rank& rank_;
   Carrier& carrier_;
   const Forward& call_;
-  const std::size_t results_;  ///< o and lse, and max where the call has it
+  const std::size_t results_;  ///< number of results: o and lse, and max if the call has it
   bool copies_keys_ = false;
   RowsRoom own_q_, whole_q_;
-  std::array<RowsRoom, 3> here_, parts_;  ///< of all queries; of this rank's, by each rank
+  /// here_: results of all queries; parts_: results of this rank's queries, from each rank.
+  std::array<RowsRoom, 3> here_, parts_;
   Room<std::byte> k_room_, v_room_;
   Keys keys_;
   std::byte* memory_ = nullptr;

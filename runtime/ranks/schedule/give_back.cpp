@@ -1,5 +1,5 @@
-// runtime/ranks/schedule/give_back.cpp — the backward: keys come again by groups of heads, their gradients go back to
-// their owners
+// runtime/ranks/schedule/give_back.cpp — the backward: keys are gathered again by groups of heads, and their gradients
+// go back to their owners
 #include <algorithm>
 #include <array>
 
@@ -11,14 +11,14 @@ namespace {
 
 /// The gradient of the keys or of the values of a group, in f32.
 struct Gradient {
-  Room<float> launch;  ///< of one launch after the first; none where there is one
+  Room<float> launch;  ///< of a launch after the first; empty if there is only one launch
   Room<float> sum;     ///< of all launches
-  Room<float> parts;   ///< of this rank's rows, by each rank
+  Room<float> parts;   ///< of this rank's rows, one part from each rank
 };
 struct Gradients {
   Gradient k, v;
-  Moments back;  ///< when parts are there
-  Moments used;  ///< once these have passed, they may be overwritten
+  Moments back;  ///< when `parts` have arrived
+  Moments used;  ///< once these have passed, the gradients may be overwritten
 };
 
 /// The sum of a captured tensor's gradient over launches, in f64.
@@ -26,7 +26,7 @@ struct OfCaptured {
   Tensor into;
   Room<float> launch;
   Room<double> sum;
-  Room<double> parts;  ///< the sums of all ranks; none where they are not added up
+  Room<double> parts;  ///< the sums of all ranks; empty if they are not added up
 
   OfCaptured(const Tensor& to, int ranks, WorkspaceLayout& space)
       : into(to), launch(space.take<float>(to.size())), sum(space.take<double>(to.size())),
@@ -63,7 +63,7 @@ class BackwardCall {
       compute(keys, g, into);
       const Moments computed = carrier_.mark(Lane::call);
       keys.used = computed;
-      // What the group before sent back is added up only now: while it travelled, this group was computed.
+      // The gradients of the previous group are added up only now: they travelled while this group was computed.
       if (g > 0) add_up(rank_.group_of_heads(g - 1, groups_), of_group(g - 1));
       carrier_.wait(Lane::travel, computed);
       give_back(keys, into);
@@ -95,7 +95,7 @@ class BackwardCall {
     if (call_.dk.given()) body(of.k, call_.dk, rank_.problem().d);
     if (call_.dv.given()) body(of.v, call_.dv, rank_.problem().dv);
   }
-  /// A gradient of all keys of a group: shaped as they are.
+  /// A gradient of all keys of a group, shaped like the keys.
   Tensor like_keys(const Room<float>& room, const Keys& keys, std::int64_t width) const {
     if (keys.places == Keys::Places::whole) {
       const Rows k = rank_.rows(keys.k);
@@ -106,7 +106,7 @@ class BackwardCall {
   std::int64_t part_size(const KeyHeads& heads, std::int64_t width) const {
     return rank_.key_entries() * heads.count() * rank_.kv_rows() * width;
   }
-  /// What one rank gave of this rank's rows.
+  /// The part of this rank's rows that one rank sent.
   Tensor part_of_rank(const Gradient& of, const KeyHeads& heads, std::int64_t width, int rank) const {
     float* const parts = of.parts.in(memory_);
     return rank_.placed(parts ? parts + rank * part_size(heads, width) : parts, DType::f32, rank_.key_entries(),
@@ -170,7 +170,7 @@ class BackwardCall {
     of.back = carrier_.mark(Lane::travel);
   }
 
-  /// Adds up what all ranks gave of this rank's keys.
+  /// Adds up the gradients of this rank's keys from all ranks.
   void add_up(const KeyHeads& heads, Gradients& of) const {
     carrier_.wait(Lane::call, of.back);
     each(of, [&](const Gradient& gradient, const Tensor& into, std::int64_t width) {
@@ -189,7 +189,7 @@ class BackwardCall {
     const auto chunk = [&](int peer, double* at) {
       return Chunk{peer, {Tensor(at, DType::f64, {1, 1, 1, of.sum.count}, {}, of.into.device)}, {.rows = 1}};
     };
-    // Each rank's sum goes to all others.
+    // Each rank sends its sum to all others.
     double* const own = of.sum.in(memory_);
     double* const all = of.parts.in(memory_);
     Exchange out;

@@ -6,13 +6,13 @@
 namespace attune::runtime::ranks {
 namespace {
 
-/// One tensor whose rows ranks hold, and whose heads they compute.
+/// A tensor that ranks hold by rows and compute by heads.
 struct Swapped {
   Rows own;                                               ///< this rank's rows, of all heads
   Rows whole;                                             ///< all rows, of this rank's heads
   const std::vector<std::vector<Sharding::Range>>& held;  ///< rows that each rank holds
 };
-/// Rows go to the ranks that compute their heads, or come back from there.
+/// there: rows go to the ranks that compute their heads; back: they return to their owners.
 enum class Way : std::uint8_t { there, back };
 
 void swap(const Rank& rank, Carrier& carrier, std::span<const Swapped> all, Way way) {
@@ -45,7 +45,7 @@ void swap(const Rank& rank, Carrier& carrier, std::span<const Swapped> all, Way 
   carrier.exchange(out);
 }
 
-/// The call's tensors, and those of the rank's heads.
+/// The call's tensors, and the tensors of the rank's heads.
 class HeadsCall {
  public:
   HeadsCall(const Rank& rank, Carrier& carrier, const Forward& call) : rank_(rank), carrier_(carrier), call_(call) {

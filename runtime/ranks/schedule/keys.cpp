@@ -1,4 +1,4 @@
-// runtime/ranks/schedule/keys.cpp — keys as they travel from their owners: one step of a schedule after another
+// runtime/ranks/schedule/keys.cpp — moves keys from their owners to a rank, one step of a schedule after another
 #include "runtime/ranks/schedule/keys.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace attune::runtime::ranks {
 namespace {
 
-/// Rows of memory for each head, and how many heads there are.
+/// Rows of memory for each head, and the number of heads.
 struct Extent {
   std::int64_t entries = 1, heads = 1, rows = 0;
 };
@@ -73,7 +73,7 @@ Keys& KeyTraffic::next(std::size_t step) {
     ready = bring(step);
   else {
     ready = std::move(here_);
-    // Exchanges are put before the launches that they run beside: these take all multiprocessors.
+    // Exchanges are enqueued before the launches that they overlap with: the launches occupy all SMs.
     if (step + 1 < steps_.size()) here_ = bring(step + 1);
   }
   carrier_.wait(Lane::launches, ready);
@@ -94,7 +94,7 @@ void KeyTraffic::place(Buffer& buffer) const {
   if (one_) keys.v.shape[as_size(keys.v.rank) - 1] = v_.width();
 }
 
-/// Others' keys travel on one lane, the rank's own on another; both are there when the moments have passed.
+/// Keys of other ranks travel on one lane, the rank's own on another. Both have arrived when the moments have passed.
 Moments KeyTraffic::bring(std::size_t step) {
   Buffer& buffer = buffers_[step % buffers()];
   Keys& keys = buffer.keys;
@@ -114,7 +114,7 @@ Moments KeyTraffic::bring(std::size_t step) {
   return out;
 }
 
-/// Copies what the rank has itself.
+/// The exchange for these keys. Copies the keys that the rank holds itself.
 Exchange KeyTraffic::exchange_of(const Keys& keys) const {
   const bool whole = keys.places == Keys::Places::whole;
   const auto into = [&](const Tensor& t) { return Rows{t, whole ? k_.layout : compiler::Layout::dense}; };

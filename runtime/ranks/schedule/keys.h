@@ -1,4 +1,4 @@
-// runtime/ranks/schedule/keys.h — keys as they travel from their owners: one step of a schedule after another
+// runtime/ranks/schedule/keys.h — moves keys from their owners to a rank, one step of a schedule after another
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ class Sendable {
  public:
   Sendable() = default;
   Sendable(const Carrier& carrier, const Rows& of, WorkspaceLayout& space);
-  /// `entries`: as many as the tensor has.
+  /// `entries`: the number of entries of the tensor.
   void place(const Rank& rank, std::byte* memory);
   bool is_copy() const { return room_.count > 0; }
   const Rows& rows() const { return rows_; }
@@ -22,22 +22,23 @@ class Sendable {
   Room<std::byte> room_;
 };
 
-/// The keys of a call's steps. Those of the next step travel while one is computed with, if the carrier can do that.
+/// The keys of a call's steps. The keys of the next step travel while the current step is computed, if the carrier can
+/// do that.
 class KeyTraffic {
  public:
   KeyTraffic(const Rank& rank, Carrier& carrier, const Rows& k, const Rows& v, std::vector<Wanted> steps);
 
-  /// Keys of at most two steps are in memory at a time: so many buffers.
+  /// The number of buffers: the keys of at most two steps are in memory at a time.
   std::size_t buffers() const;
-  /// Rows of all heads and entries that a buffer has room for.
+  /// The number of rows, over all heads and entries, that a buffer has room for.
   std::int64_t most_rows() const { return most_rows_; }
-  /// First the keys of steps, then copies of the rank's own that can be sent.
+  /// Lays out the keys of steps first, then the sendable copies of the rank's own keys.
   void lay_out(WorkspaceLayout& space);
-  /// Copies the rank's own keys where that is needed, on the caller's stream.
+  /// Copies the rank's own keys if necessary, on the caller's stream.
   void place(std::byte* memory);
-  /// Brings the first step's keys, if they travel ahead.
+  /// Starts the transfer of the first step's keys, if the carrier transfers keys ahead.
   void start();
-  /// The keys of a step, for which all launches wait from now on; those of the next one are on their way.
+  /// The keys of a step. All later launches wait for them; the transfer of the next step's keys has started.
   Keys& next(std::size_t step);
 
  private:
@@ -51,17 +52,17 @@ class KeyTraffic {
 
   const Rank& rank_;
   Carrier& carrier_;
-  const bool one_;  ///< values are the first columns of keys
+  const bool one_;  ///< true if values are the first columns of keys
   std::vector<Wanted> steps_;
   std::array<Buffer, 2> buffers_;
   Rows k_, v_;
   Sendable own_k_, own_v_;
   std::byte* memory_ = nullptr;
   std::int64_t most_rows_ = 0;
-  Moments here_;  ///< when the next step's keys have come
+  Moments here_;  ///< when the next step's keys have arrived
 };
 
-/// Groups of heads one after the other, each with the keys that the rank needs.
+/// One step per group of heads, each with the keys that the rank needs.
 std::vector<Wanted> by_groups(const Rank& rank, std::int64_t groups);
 
 }  // namespace attune::runtime::ranks

@@ -1,4 +1,5 @@
-// runtime/ranks/schedule/rank.cpp — a rank's part of a call, whatever computes it: its queries, the keys that it needs
+// runtime/ranks/schedule/rank.cpp — a rank's part of a call, independent of the engine: its queries, the keys that it
+// needs
 #include "runtime/ranks/schedule/rank.h"
 
 #include <mutex>

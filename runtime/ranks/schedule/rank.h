@@ -1,4 +1,5 @@
-// runtime/ranks/schedule/rank.h — a rank's part of a call, whatever computes it: its queries, the keys that it needs
+// runtime/ranks/schedule/rank.h — a rank's part of a call, independent of the engine: its queries, the keys that it
+// needs
 #pragma once
 
 #include <optional>
@@ -17,7 +18,7 @@ struct KeyHeads {
   std::int64_t count() const { return last - first; }
 };
 
-/// Neighbouring blocks of keys of one owner, as a rank gets them: of one entry, and of heads that need the same.
+/// Neighbouring blocks of keys that a rank receives from one owner: of one entry, and of heads that need the same keys.
 struct Piece {
   int owner;
   std::int64_t entry, head, heads;
@@ -29,13 +30,13 @@ struct Piece {
 /// Which keys a rank gets.
 struct Wanted {
   KeyHeads heads;
-  std::optional<int> step{};  ///< only those of the rank that comes so many after it; none: everyone's
-  bool all = false;           ///< also those that no query of the rank needs
+  std::optional<int> step{};  ///< only the keys of rank (this + step) % ranks; none: the keys of all ranks
+  bool all = false;           ///< true: also keys that no query of the rank needs
 };
 
 class Rank {
  public:
-  /// Throws an Error where the plan has no transport.
+  /// Throws an Error if the plan has no transport.
   Rank(const detail::Ranks& ranks, const Call& of);
 
   const detail::Ranks& ranks() const { return ranks_; }
@@ -47,7 +48,7 @@ class Rank {
   bool packed() const { return problem().q.packed(); }
   std::int64_t q_entries() const { return packed() ? 1 : problem().batch; }
   std::int64_t key_entries() const { return packed() || problem().kv_shared ? 1 : problem().batch; }
-  /// Of queries and of keys that the rank holds.
+  /// The number of rows of queries and of keys that the rank holds.
   std::int64_t q_rows() const { return ranks_.q_rows(me_); }
   std::int64_t kv_rows() const { return ranks_.kv_rows(me_); }
   KeyHeads all_heads() const { return {0, problem().kv_heads}; }
@@ -57,22 +58,22 @@ class Rank {
 
   /// Pieces in the order of entries, heads and positions.
   std::vector<Piece> pieces(int rank, const Wanted& wanted) const;
-  /// Do all key heads need the same keys? They are then in one piece.
+  /// True if all key heads need the same keys; a piece then has all heads.
   bool heads_are_alike() const { return layer_.needs->heads == 1; }
-  /// Does a gather leave out keys?
+  /// True if a gather leaves out keys.
   bool has_holes() const;
   /// The row of a block in its owner's keys.
   std::int64_t owners_row(std::size_t block) const { return kv_local_[block]; }
 
   using Queries = std::vector<std::vector<compiler::Held::Rows>>;  ///< by sequence, or one for a dense batch
   Queries own_queries() const;
-  /// In the order of the whole call.
+  /// The queries of all ranks, in the order of the whole call.
   Queries all_queries() const;
 
   /// A tensor of a call as rows.
   Rows rows(const Tensor& t) const { return {t, problem().q.layout}; }
   Rows numbers(const Tensor& t) const { return {t, problem().q.layout, true}; }
-  /// A tensor with contiguous rows, heads one after the other.
+  /// A tensor with contiguous rows, one head after another.
   Tensor placed(void* at, DType type, std::int64_t entries, std::int64_t heads, std::int64_t rows,
                 std::int64_t width) const;
   Tensor placed_numbers(void* at, DType type, std::int64_t heads, std::int64_t rows) const;

@@ -1,4 +1,4 @@
-// runtime/ranks/schedule/ring.cpp — keys of one rank after the other come to the queries, and results are merged
+// runtime/ranks/schedule/ring.cpp — the keys of one rank after another come to the queries, and results are merged
 #include "runtime/ranks/schedule/keys.h"
 #include "runtime/ranks/schedule/schedule.h"
 

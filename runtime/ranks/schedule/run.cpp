@@ -5,7 +5,7 @@
 namespace attune::runtime::ranks {
 namespace {
 
-/// What all ranks must do alike.
+/// The digest of the choices that all ranks must make alike.
 ir::Digest digest_of(const Rank& rank, const Carrier& carrier) {
   const Call& call = rank.call();
   Digester d;
