@@ -1,4 +1,4 @@
-// runtime/attention/append.cpp — include/attune/append.h made real
+// runtime/attention/append.cpp — implements include/attune/append.h
 #include <attune/append.h>
 
 #include <cstring>
@@ -35,7 +35,7 @@ void check_places(const Append& call, const compiler::Problem& p) {
   }
 }
 
-/// Rows of `from`, divided by `scale`, as rows of `into`.
+/// into = from / scale, row by row.
 void put(const Tensor& from, const MatrixLayout& source, const Tensor& into, const MatrixLayout& target,
          std::int64_t rows, std::int64_t width, double scale) {
   const KeepDenormals keep;

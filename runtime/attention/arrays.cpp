@@ -31,7 +31,7 @@ namespace detail {
 
 std::shared_ptr<void> allocate(const Device& device, DType dtype, std::span<const std::int64_t> shape) {
   const std::int64_t size = Tensor(nullptr, dtype, shape).size();
-  // At least one element, so that an empty array has an address of its own.
+  // At least one element, so that each empty array has a unique address.
   const std::int64_t count = std::max<std::int64_t>(size, 1), width = static_cast<std::int64_t>(size_of(dtype));
   static constexpr std::align_val_t line{64};  // a cache line
   const bool fits = count <= std::numeric_limits<std::int64_t>::max() / width;

@@ -1,4 +1,4 @@
-// runtime/attention/bind.cpp — a call bound to its attention and checked: what engines take, with all that it refers to
+// runtime/attention/bind.cpp — binds a call to its attention and checks it: the result is the input of an engine
 #include "runtime/attention/bind.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace attune::runtime {
 namespace {
 
-/// A call in which every slot that it binds at all has its tensor, and every captured gradient the tensor it is of.
+/// A call whose omitted captures have been filled in and whose captured gradients know their tensors.
 template <class Asked>
 struct Completed {
   std::vector<Tensor> captures;
@@ -40,7 +40,7 @@ bool names_slots(const Backward& call) {
   return std::ranges::any_of(call.captured, [](const Backward::Captured& one) { return one.slot >= 0; });
 }
 
-/// The engine asked for, or the one that reads the memory the tensors are in.
+/// The requested engine, or the engine for the device that holds the tensors.
 Target engine_for(Target asked, const Device& device) {
   const bool on_host = device.kind == Device::Kind::cpu;
   if (asked == Target::automatic) return on_host ? Target::cpu : Target::cuda;
@@ -54,7 +54,7 @@ Target engine_for(Target asked, const Device& device) {
               "copy the tensors to the host first: array.on(Device::cpu()); or leave .target as it is");
 }
 
-/// Two outputs can be merged by their lse if what the prob mod makes of p grows as p does.
+/// Two outputs can be merged by their lse only if the prob mod is linear in p.
 void check_before(const Forward& call, const compiler::Mod& mod) {
   if (!call.o_before.given() || codegen::linear_in_p(mod.prob)) return;
   throw Error("before-prob", "o_before is given, and the prob mod is no multiple of p", {},

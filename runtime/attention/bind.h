@@ -1,4 +1,4 @@
-// runtime/attention/bind.h — a call bound to its attention and checked: what engines take, with all that it refers to
+// runtime/attention/bind.h — binds a call to its attention and checks it: the result is the input of an engine
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace attune::runtime {
 
-/// Refers to what was asked, which must outlive it.
+/// Refers to the request, which must outlive this object.
 class Checked {
  public:
-  /// Throws an Error for a call that no engine takes. `plan`: over ranks; the call is this rank's, and its problem that
-  /// of all.
+  /// Throws an Error for a call that no engine supports. `plan`: set over ranks; the call is then this rank's, and its
+  /// problem is the whole call's.
   Checked(const Attention& attention, const What& asked, const detail::Ranks* plan = nullptr);
   Checked(const Checked&) = delete;
   Checked& operator=(const Checked&) = delete;
 
   const Call& call() const { return call_; }
-  /// The engine that computes it: never `automatic`.
+  /// The engine that computes the call: never `automatic`.
   Target target() const { return bound_.target; }
   /// The Mod as the user wrote it.
   const compiler::Mod& written() const { return bound_.lowered->written; }
@@ -30,7 +30,7 @@ class Checked {
  private:
   struct Bound {
     std::shared_ptr<const detail::Lowered> lowered;
-    std::shared_ptr<const void> completed;  ///< what owns the tensors of `what`; null: what was asked does
+    std::shared_ptr<const void> completed;  ///< owns the tensors of `what`; null: the request owns them
     What what;
     compiler::Problem problem;
     Target target;

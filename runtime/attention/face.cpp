@@ -1,4 +1,5 @@
-// runtime/attention/face.cpp — include/attune/attention.h made real: bind and check each call, hand it to an engine
+// runtime/attention/face.cpp — implements include/attune/attention.h: binds and checks each call, and hands it to an
+// engine
 #include <optional>
 
 #include <attune/error.h>
@@ -37,7 +38,7 @@ Means means_of(Target target, const Resources& with, Used* used) {
   return out;
 }
 
-/// A rank's part of a call of several. It allocates its memory, of which the workspace is no part.
+/// Runs a rank's part of a call over several ranks. It allocates its memory and does not use the workspace.
 void run_part(const detail::Ranks& plan, const Checked& checked, const Resources& with, Used* used) {
   if (checked.target() == Target::oracle)
     throw Error("sharding-call", "the oracle does not compute over ranks", {}, "it has the whole call on one",
@@ -54,7 +55,7 @@ void run_part(const detail::Ranks& plan, const Checked& checked, const Resources
   ranks::run_on_device(plan, parts, checked.call(), means);
 }
 
-/// Stops the other ranks if it throws: they may already wait for this rank.
+/// If `body` throws, stops the other ranks: they may already wait for this rank.
 template <class Asked>
 void run_shared(const Attention& attention, const Asked& asked, const Resources& with, Line at) {
   const detail::Ranks& plan = *with.sharding.get();
@@ -76,7 +77,7 @@ void run_whole(const Attention& attention, const What& asked, const Resources& w
   Means means = means_of(checked.target(), with, watched.used());
   means.stages = stages;
   engine_of(checked.target()).run(checked.call(), means);
-  if (on_host && with.progress) with.progress(1);  // only those on the host report progress
+  if (on_host && with.progress) with.progress(1);  // only calls on the host report progress
   watched.done(checked, with.stream);
 }
 
@@ -85,7 +86,7 @@ std::size_t workspace_of(const Attention& attention, const What& asked, const Re
   return placed(at, [&] {
     const Checked checked(attention, asked);
     Means means = means_of(checked.target(), with, nullptr);
-    means.stream = nullptr;  // nothing is put on it, and it may be captured
+    means.stream = nullptr;  // nothing is enqueued here, and the stream may be capturing
     return engine_of(checked.target()).workspace(checked.call(), means);
   });
 }
@@ -116,7 +117,7 @@ void Attention::backward(const Backward& call, const Resources& with, Line at) c
 void Attention::prepare(const Forward& call, Line at) const { workspace(call, {}, at); }
 void Attention::prepare(const Backward& call, Line at) const { workspace(call, {}, at); }
 
-// To know what a call needs, its kernels have been compiled and loaded.
+// Computing a call's workspace compiles and loads its kernels, so prepare needs nothing else.
 std::size_t Attention::workspace(const Forward& call, const Resources& with, Line at) const {
   return runtime::workspace_of(*this, call, with, at);
 }

@@ -1,4 +1,4 @@
-// runtime/attention/lowered.cpp — what an Attention was lowered to, and the memo that keeps it
+// runtime/attention/lowered.cpp — the lowered form of an Attention, and the memo that keeps it
 #include "runtime/attention/lowered.h"
 
 #include <algorithm>

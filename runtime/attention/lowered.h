@@ -1,4 +1,4 @@
-// runtime/attention/lowered.h — what an Attention was lowered to: for its own types, for those that calls bind, for
+// runtime/attention/lowered.h — the lowered form of an Attention: for its own types, for types that calls bind, and for
 // parts
 #pragma once
 
@@ -18,7 +18,8 @@
 namespace attune::detail {
 
 struct Lowered {
-  // The parts it was made of. They are kept so that no other part can get their addresses while those are compared.
+  // The components it was made of. They are kept so that no new component can get their addresses, which get()
+  // compares.
   Score score;
   Mask mask;
   Prob prob;
@@ -26,16 +27,18 @@ struct Lowered {
   compiler::Mod written;         ///< as the user wrote it, for messages
   compiler::LoweredMod lowered;  ///< for engines
 
-  /// `types`: of the captures that calls bind; none: of those that the parts were made with.
+  /// `types`: the types of the captures that calls bind; empty: the types of the captures that the attention was made
+  /// with.
   explicit Lowered(const Attention& a, std::span<const DType> types = {});
 
   bool is_of(const Attention& a) const {
     return score.identity() == a.score.identity() && mask.identity() == a.mask.identity() &&
            prob.identity() == a.prob.identity() && sink.identity() == a.sink.identity();
   }
-  /// The same for parts of calls.
+  /// The lowered form for parts of calls.
   const compiler::LoweredMod& part(compiler::PartSink of_sink) const;
-  /// The same parts for the types of these captures, lowered once for each combination. Null where they are its own.
+  /// The same components lowered for the types of these captures, once for each combination. Null if the types are this
+  /// object's own.
   std::shared_ptr<const Lowered> typed(const Attention& a, std::span<const Tensor> captures) const;
   /// Refuses reads that are never in range. Sizes that passed once are not checked again.
   void check_reads(std::span<const Tensor> captures, const compiler::Problem& problem) const {
@@ -54,7 +57,7 @@ struct Lowered {
   mutable std::vector<Tensor::Extents> fine_shapes_;
 };
 
-/// A flag as a lock.
+/// Holds an atomic flag as a lock.
 class Busy {
  public:
   explicit Busy(std::atomic_flag& flag) : flag_(flag) {

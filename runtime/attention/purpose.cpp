@@ -1,4 +1,4 @@
-// runtime/attention/purpose.cpp — what a call needs kernels for, as the request that names them
+// runtime/attention/purpose.cpp — describes the call that a kernel is needed for, as a request
 #include "runtime/attention/purpose.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ void name_forward(Request& out, const Call& call) {
 void name_backward(Request& out, const Call& call) {
   const cuda::BackwardWants wants = cuda::backward_wants(call);
   out.target = name_of(TargetName{.arch = wants.spec.arch});
-  // A backward's kernels take any strides of their results.
+  // The kernels of a backward accept any strides of their results.
   codegen::KernelSpec spec = wants.spec;
   spec.store = spec_of({.out_dtype = spec.out, .d = spec.d, .dv = spec.dv}, spec.arch).store;
   out.shape = shape_of(spec, wants.length);

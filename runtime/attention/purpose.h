@@ -1,4 +1,4 @@
-// runtime/attention/purpose.h — what a call needs kernels for, as the request that names them
+// runtime/attention/purpose.h — describes the call that a kernel is needed for, as a request
 #pragma once
 
 #include "compiler/mod.h"
@@ -7,8 +7,8 @@
 
 namespace attune::runtime {
 
-/// Of a call, or of the forward that a backward computes first. It refers to the call, and reads it only to describe
-/// it.
+/// The purpose of a call, or of the forward that a backward computes first. Refers to the call, and reads it only to
+/// describe it.
 class CallPurpose final : public Purpose {
  public:
   enum class Of : std::uint8_t { call, first_forward };

@@ -1,4 +1,4 @@
-// runtime/attention/tools.cpp — calls on a device as tools make them: a kernel that they name, its story, its memory
+// runtime/attention/tools.cpp — calls on a device for tools: with a chosen kernel, its story, its memory
 #include "runtime/attention/tools.h"
 
 #include <attune/error.h>

@@ -1,4 +1,4 @@
-// runtime/attention/tools.h — what Attention::run does, with its stages timed and its kernels chosen or shown
+// runtime/attention/tools.h — Attention::run for tools, with its stages timed and its kernels chosen or shown
 #pragma once
 
 #include <vector>
@@ -15,10 +15,10 @@ void run(const Attention& attention, const What& asked, const Resources& with, L
 /// Calls on a device. With no `preference` the kernel is chosen as Attention::run chooses it.
 void run(const Attention& attention, const What& asked, const codegen::Preference* preference,
          const Resources& with = {});
-/// Bytes that such a call works in.
+/// Bytes of working memory of such a call.
 std::size_t workspace(const Attention& attention, const What& asked, const codegen::Preference* preference);
 Cover cover(const Attention& attention, const Forward& call, const codegen::Preference* preference);
-/// Of each kernel that walks pairs, in the order of their launches; a forward has one.
+/// The story of each kernel that visits pairs, in the order of launches; a forward has one.
 std::vector<KernelStory> stories(const Attention& attention, const What& asked,
                                  const codegen::Preference* preference = nullptr);
 cuda::KernelWants wants(const Attention& attention, const Forward& call);

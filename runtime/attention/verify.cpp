@@ -1,4 +1,4 @@
-// runtime/attention/verify.cpp — ATTUNE_VERIFY for calls of any device: their tensors come to the host first
+// runtime/attention/verify.cpp — ATTUNE_VERIFY for calls on any device: their tensors are copied to the host first
 #include "runtime/attention/verify.h"
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class OnHost {
   std::vector<std::vector<std::byte>> memory_;
 };
 
-/// Checks the call with these tensors. Its sizes are asked for again where the device had them.
+/// Checks the call with these tensors. Its sizes are computed again if they were only on the device.
 template <class Asked>
 void verify_here(const Call& call, const Asked& here, bool sizes, const Verified& which) {
   const compiler::Problem known = sizes ? compiler::check(call.mod, here, call.problem.scale) : call.problem;

@@ -1,11 +1,11 @@
-// runtime/attention/verify.h — ATTUNE_VERIFY for calls of any device: their tensors come to the host first
+// runtime/attention/verify.h — ATTUNE_VERIFY for calls on any device: their tensors are copied to the host first
 #pragma once
 
 #include "runtime/engines/oracle/verify.h"
 
 namespace attune::runtime {
 
-/// `stream`: of a call on a device; it is waited for.
+/// `stream`: the stream of a call on a device; verify waits for it.
 void verify(const Call& call, const Verified& which, void* stream);
 
 }  // namespace attune::runtime

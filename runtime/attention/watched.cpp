@@ -1,4 +1,4 @@
-// runtime/attention/watched.cpp — a call as callbacks and ATTUNE_VERIFY see it
+// runtime/attention/watched.cpp — reports a call to callbacks and to ATTUNE_VERIFY
 #include "runtime/attention/watched.h"
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace attune::runtime {
 namespace {
 
-/// Results that are merged with those of another call have no row of one call alone.
+/// True if results are merged with another call's: no row can then be verified from one call alone.
 bool is_merged(const Call& call) { return call.is_forward() && call.forward().o_before.given(); }
 
 watch::Called fact(const Call& call, const Used& used, double seconds, Line at) {

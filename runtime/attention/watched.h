@@ -1,4 +1,4 @@
-// runtime/attention/watched.h — a call as callbacks and ATTUNE_VERIFY see it
+// runtime/attention/watched.h — reports a call to callbacks and to ATTUNE_VERIFY
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace attune::runtime {
 
-/// Reports a call to callbacks, and verifies some of its rows where ATTUNE_VERIFY asks for it.
+/// Reports a call to callbacks, and verifies some of its rows if ATTUNE_VERIFY is set.
 class Watched {
  public:
   explicit Watched(Line at) : at_(at), watched_(wants(Fact::called)), verifies_(options().verify > 0) {
@@ -19,7 +19,7 @@ class Watched {
   Used* used() { return watched_ || verifies_ ? &used_ : nullptr; }
 
   enum class Whole : std::uint8_t { no, yes };
-  /// `whole`: whether this program has all of the call's rows.
+  /// `whole`: yes if this program has all rows of the call.
   void done(const Checked& checked, void* stream, Whole whole = Whole::yes) {
     if (watched_ || verifies_) report(checked, stream, whole);
   }

@@ -1,4 +1,4 @@
-// runtime/engines/call.h — a checked call as every engine takes it: its mod, its sizes, its tensors
+// runtime/engines/call.h — a checked call, the input of every engine: its mod, its sizes, its tensors
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@ namespace attune::runtime {
 
 class Purpose;
 
-/// What is computed, with its tensors: a reference to a Forward or to a Backward.
+/// A reference to a Forward or to a Backward.
 class What {
  public:
   What(const Forward& of) : of_(&of) {}
@@ -21,7 +21,7 @@ class What {
   bool is_forward() const { return of_.index() == 0; }
   const Forward& forward() const { return *std::get<0>(of_); }
   const Backward& backward() const { return *std::get<1>(of_); }
-  /// Calls body with the one or the other.
+  /// Calls body with the Forward or with the Backward.
   template <class Body>
   auto visit(const Body& body) const {
     return is_forward() ? body(forward()) : body(backward());
@@ -31,16 +31,16 @@ class What {
   std::variant<const Forward*, const Backward*> of_;
 };
 
-/// A call that was checked. It owns none of what it names: whoever makes it keeps that until the engine has returned.
+/// A checked call. It owns nothing: the caller keeps everything that it refers to until the engine has returned.
 struct Call {
   const compiler::LoweredMod& mod;
-  compiler::Args args;  ///< what the slots of the mod stand for
+  compiler::Args args;  ///< the tensors and numbers of the mod's slots
   const compiler::Problem& problem;
   What what;
   std::optional<bool> exact{};       ///< as Attention::exact
-  const Purpose* purpose = nullptr;  ///< what its kernels are for; null: nobody asks
-  /// The sizes of the call that this one is a part of: they choose the kernel, so that each row gets the same bits.
-  /// Null: it is no part.
+  const Purpose* purpose = nullptr;  ///< describes the call in records and Errors; null: not needed
+  /// The sizes of the call that this call is a part of. They choose the kernel, so that each row gets the same bits.
+  /// Null: this call is not a part.
   const compiler::Problem* whole = nullptr;
 
   bool is_forward() const { return what.is_forward(); }
@@ -50,7 +50,7 @@ struct Call {
   const Tensor& q() const { return is_forward() ? forward().q : backward().q; }
 };
 
-/// A call that binds nothing, or has passed compiler::check_bound with nothing left open.
+/// Makes a Call of a call that binds nothing, or that has passed compiler::check_bound with all slots bound.
 template <class Asked>
 Call call_of(const compiler::LoweredMod& mod, const Asked& asked, const compiler::Problem& problem) {
   return {.mod = mod, .args = compiler::args_of(mod, asked), .problem = problem, .what = asked};

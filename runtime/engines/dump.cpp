@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// By the digest of the lowered Mod.
+/// The lowering steps, by the digest of the lowered Mod.
 struct Remembered {
   std::mutex mutex;
   std::map<ir::Digest, std::vector<DumpFile>> files;
@@ -58,7 +58,7 @@ std::string file_name(std::string text) {
   return text;
 }
 
-/// Returns an empty text, or the error. Writes to a folder beside the final one, so that one rename moves it.
+/// Returns an empty text, or the error. Writes to a folder next to the final one, so that one rename moves it.
 std::string write_folder(const fs::path& folder, const std::vector<DumpFile>& files) {
   std::error_code error;
   fs::create_directories(folder.parent_path(), error);

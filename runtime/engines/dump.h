@@ -11,7 +11,7 @@
 
 namespace attune::runtime {
 
-/// Whether ATTUNE_DUMP names a folder.
+/// True if ATTUNE_DUMP names a folder.
 bool dumps();
 
 /// Records how a Mod was lowered, for the dumps of its kernels.
@@ -21,7 +21,7 @@ struct DumpFile {
   std::string name, text;
 };
 
-/// Which kernel. `all` tells kernels of one name apart: everything their compiler was given.
+/// Identifies a kernel. `all` distinguishes kernels of the same name: it is the whole input of their compiler.
 struct DumpOf {
   const compiler::Mod* mod = nullptr;  ///< null: a kernel without user expressions
   std::string target, kernel;
@@ -30,8 +30,8 @@ struct DumpOf {
 /// <digest>-<target>-<kernel>-<8 digits of `all`>, in the folder that ATTUNE_DUMP names.
 std::filesystem::path dump_folder(const DumpOf& of);
 
-/// Writes the attention's files and `files`, all of them or none. An existing folder stays as it is. Errors are told,
-/// not thrown.
+/// Writes the attention's files and `files`, all of them or none. An existing folder stays as it is. Errors are
+/// reported to watchers, not thrown.
 void dump(const DumpOf& of, const std::function<std::vector<DumpFile>()>& files);
 
 /// An attention as text, a line each: captures, parameters, then expressions.

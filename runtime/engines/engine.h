@@ -1,4 +1,5 @@
-// runtime/engines/engine.h — what an engine is: it says how much memory a call works in, runs it, and tells its kernels
+// runtime/engines/engine.h — the interface of an engine: a call's workspace, running a call, and the story of its
+// kernels
 #pragma once
 
 #include <cstddef>
@@ -23,37 +24,37 @@ struct Stages {
   double attend = 0;  ///< the rest
 };
 
-/// What a call works with besides its tensors. Every member may be left out.
+/// The resources of a call in addition to its tensors. Every member is optional.
 struct Means {
   std::span<std::byte> workspace{};  ///< empty: the engine allocates for the length of the call
   Used* used = nullptr;              ///< for the engine to fill in
   // On the host:
-  std::optional<codegen::Isa> isa{};  ///< that the CPU's kernels are compiled for; none: cpu::isa()
+  std::optional<codegen::Isa> isa{};  ///< the target of the CPU's kernels; none: cpu::isa()
   Executor executor{};
   Progress progress{};
   Stages* stages = nullptr;
   // On a device:
   void* stream = nullptr;                           ///< a CUstream; null: the default one
-  const codegen::Preference* preference = nullptr;  ///< null: as this machine was tuned
-  const detail::DeviceCover* cover = nullptr;       ///< null: the call lists its own tiles, where it needs lists
-  int blocks = 0;  ///< at most so many of a kernel whose blocks stay; 0: one for each multiprocessor
+  const codegen::Preference* preference = nullptr;  ///< null: the choice of attune tune, if there is one
+  const detail::DeviceCover* cover = nullptr;       ///< null: the call makes its own lists, if it needs lists
+  int blocks = 0;                                   ///< upper bound on the blocks of a persistent kernel; 0: one per SM
 };
 
-/// A kernel that takes a call, and why not others.
+/// The kernel that computes a call, and the reasons against other kernels.
 struct KernelStory {
   codegen::Variant variant;
-  std::string kernel;              ///< in words, with what it needs
-  std::vector<std::string> notes;  ///< where the choice came from, and why other kernels were not taken
+  std::string kernel;              ///< a description, with its requirements
+  std::vector<std::string> notes;  ///< the origin of the choice, and the reasons against other kernels
   int registers = 0, spilled = 0, shared_bytes = 0;
-  std::string flaw;  ///< what is wrong with the compiled kernel (it spills, a warning); or empty
+  std::string flaw;  ///< a defect of the compiled kernel (it spills, a warning); or empty
 };
 
 struct Engine {
-  /// Bytes that a call works in, of the engine's memory. Compiles and loads its kernels.
+  /// Bytes of working memory of a call, on the engine's device. Compiles and loads its kernels.
   std::size_t (*workspace)(const Call& call, const Means& means);
-  /// Returns once the call is computed, or is on its stream.
+  /// Returns once the call is computed, or is enqueued on its stream.
   void (*run)(const Call& call, const Means& means);
-  /// The kernels that walk pairs, in the order of their launches. Null: the engine has none to choose from.
+  /// The kernels that visit pairs, in the order of their launches. Null: the engine has no choice of kernels.
   std::vector<KernelStory> (*story)(const Call& call, const Means& means);
 };
 

@@ -1,4 +1,4 @@
-// runtime/engines/infinity.h — what the maximum of no scores is the negative of
+// runtime/engines/infinity.h — the constant infinity; the maximum over no scores is -infinity
 #pragma once
 
 #include <limits>

@@ -1,5 +1,5 @@
-// runtime/engines/keys.h — where the keys and values of one (batch entry, head) lie: evenly apart, paged, or as ranks
-// get them
+// runtime/engines/keys.h — the layout of the keys and values of one (batch entry, head): strided, paged, or as ranks
+// receive them
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,16 @@
 
 namespace attune::runtime {
 
-/// On the host. It alone knows rows of memory; everything else counts keys from the first of the entry.
+/// Maps keys to rows of host memory. No other code uses rows of memory; everything else counts keys from the first key
+/// of the entry.
 class KeyRows {
  public:
-  /// `page_table`: the call's, if it has any. Refers to it and to the problem.
+  /// `page_table`: the call's, if it has one. The object refers to it and to the problem.
   KeyRows(const compiler::Problem& problem, const Tensor& page_table, const Sequence& seq, std::int64_t head)
       : kv_(problem.kv), held_(problem.held()), page_size_(problem.per_entry ? problem.per_entry->page_size : 0),
         page_table_(page_table), seq_(seq), head_(head) {}
 
-  /// Keys whose rows are evenly apart.
+  /// Keys whose rows have a constant stride.
   struct Range {
     std::int64_t count;
     bool there;  ///< false: their page does not exist, and their elements count as 0
@@ -37,7 +38,7 @@ class KeyRows {
     out.there = true;
     out.at = matrix(t, kv_.layout, page, head_, 0);
     out.at.origin += row * out.at.row;
-    // Pages that follow each other in memory too are one range.
+    // Pages that are also adjacent in memory are one range.
     for (std::int64_t next = first + out.count; next < last; next = first + out.count) {
       const std::int64_t following = entry(next / page_size_);
       if (!exists(t, following) ||
@@ -49,7 +50,7 @@ class KeyRows {
   }
 
  private:
-  /// Over ranks, all keys at hand lie in one matrix. Those that are not there are needed by no query.
+  /// Over ranks, all keys that this rank has are in one matrix. No query needs the other keys.
   Range held_range(const Tensor& t, std::int64_t first, std::int64_t last) const {
     const auto& runs = held_->keys(seq_.kv_b, head_);
     const auto run = std::partition_point(runs.begin(), runs.end(),

@@ -1,4 +1,4 @@
-// runtime/engines/layout.h — where one (batch entry, head) lies in a tensor of a call, dense or packed
+// runtime/engines/layout.h — the layout of one (batch entry, head) in a tensor of a call, dense or packed
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline MatrixLayout matrix(const Tensor& t, compiler::Layout layout, std::int64_
   return layout == compiler::Layout::packed ? MatrixLayout{start * s[0] + h * s[1], s[0], s[2]}
                                             : MatrixLayout{b * s[0] + h * s[1], s[2], s[3]};
 }
-/// lse and what is shaped like it: [B, Hq, Sq], packed [Hq, T]. One column.
+/// lse and tensors that are shaped like it: [B, Hq, Sq], packed [Hq, T]. One column.
 inline MatrixLayout column(const Tensor& t, compiler::Layout layout, std::int64_t b, std::int64_t h,
                            std::int64_t start) {
   const auto& s = t.strides;
@@ -27,14 +27,14 @@ inline MatrixLayout column(const Tensor& t, compiler::Layout layout, std::int64_
                                             : MatrixLayout{b * s[0] + h * s[1], s[2], 0};
 }
 
-/// One batch entry or packed sequence. kv_b: its entry in k and v, which may hold one for all. The first four lengths
-/// and starts are rows of memory; offsets turn them into the positions that expressions see.
+/// One batch entry or packed sequence. kv_b: its entry in k and v, which may have one entry for all. The first four
+/// lengths and starts are rows of memory; offsets turn them into the positions that expressions see.
 struct Sequence {
   std::int64_t b = 0, kv_b = 0, q_start = 0, q_len = 0, kv_start = 0, kv_len = 0;
   std::int32_t q_offset = 0, kv_offset = 0;
-  std::int32_t kv_behind = 0;  ///< keys of the entry behind those that the call is of
+  std::int32_t kv_behind = 0;  ///< keys of the entry that come after the call's keys
 
-  /// at.kv_len: the position where its keys end.
+  /// at.kv_len: the position after the last key.
   std::int32_t kv_end() const { return kv_offset + static_cast<std::int32_t>(kv_len) + kv_behind; }
 };
 
@@ -56,7 +56,7 @@ inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
   }
   if (p.has_kv_lens()) out.kv_len = p.per_entry->kv_lens[i];
   if (const compiler::Held* held = p.held()) {
-    // Rows of memory are those of Held.
+    // Held gives the rows of memory.
     out.q_start = out.kv_start = 0;
     if (!held->part.empty()) {
       const auto [first, last] = compiler::Held::of_entry(held->part, b);
@@ -69,8 +69,9 @@ inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
   return out;
 }
 
-/// Calls body(skip, count, row) for the runs of memory that hold queries [first, first + count) of an entry: `skip`
-/// queries later, `count` rows from `row` on, of those that begin at its q_start.
+/// Calls body(skip, count, row) for each run of memory that holds some of the queries [first, first + count) of an
+/// entry. The run holds queries [first + skip, first + skip + count) at rows [row, row + count), counted from the
+/// entry's q_start.
 template <class Body>
 void each_query_run(const compiler::Problem& p, const Sequence& seq, std::int64_t first, std::int64_t count,
                     const Body& body) {
@@ -81,7 +82,7 @@ void each_query_run(const compiler::Problem& p, const Sequence& seq, std::int64_
     if (from < to) body(from - first, to - from, run.row + from - run.first);
   }
 }
-/// Is any of them there?
+/// True if at least one of these queries is in memory.
 inline bool any_query(const compiler::Problem& p, const Sequence& seq, std::int64_t first, std::int64_t count) {
   bool any = false;
   each_query_run(p, seq, first, count, [&](std::int64_t, std::int64_t n, std::int64_t) { any = any || n > 0; });

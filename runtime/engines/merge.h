@@ -1,4 +1,4 @@
-// runtime/engines/merge.h — results over some keys and over others become those over all
+// runtime/engines/merge.h — merges results over some keys with results over other keys
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,15 @@
 
 namespace attune::runtime {
 
-/// A row of a call, and what another call gave for the same query and other keys.
+/// A row of a call, merged with another call's result for the same query and other keys.
 struct Merged {
-  double own = 1, before = 0;  ///< shares of the two outputs
+  double own = 1, before = 0;  ///< weights of the two outputs
   double lse = 0;              ///< of all keys
 };
 
 inline Merged merge(double own, double before) {
   const double top = std::isnan(before) || before > own ? before : own;
-  // Neither has a key: both outputs are 0.
+  // Neither call has a key: both outputs are 0.
   if (top == -infinity) return {1, 0, top};
   const double a = std::exp(own - top), b = std::exp(before - top), sum = a + b;
   return {a / sum, b / sum, top + std::log(sum)};

@@ -12,7 +12,7 @@
 namespace attune::runtime {
 namespace {
 
-constexpr std::size_t many = 64;  // kernels of a process that differ by numbers alone; each doubling is recorded again
+constexpr std::size_t many = 64;  // kernels of a process that differ only in literals; each doubling is recorded again
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_in_name(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
@@ -35,7 +35,7 @@ std::string without_numbers(const compiler::Mod& mod) {
   return out;
 }
 
-/// A score with a new constant at each step of a loop is a new kernel at each step, and a compilation.
+/// Warns about a score with a new constant at each step of a loop, which compiles a new kernel at each step.
 void record_alike(const KernelName& name) {
   static std::mutex mutex;
   static std::map<std::string, std::size_t> kernels;

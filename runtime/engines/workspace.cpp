@@ -1,4 +1,5 @@
-// runtime/engines/workspace.cpp — memory for one call, taken piece by piece from the caller's bytes or from our own
+// runtime/engines/workspace.cpp — memory for one call, allocated piece by piece from the caller's bytes or from
+// attune's own
 #include "runtime/engines/workspace.h"
 
 #include <fmt/format.h>

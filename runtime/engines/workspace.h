@@ -1,4 +1,5 @@
-// runtime/engines/workspace.h — memory for one call, taken piece by piece from the caller's bytes or from our own
+// runtime/engines/workspace.h — memory for one call, allocated piece by piece from the caller's bytes or from attune's
+// own
 #pragma once
 
 #include <cstddef>
@@ -13,20 +14,20 @@ namespace attune::runtime {
 /// Fits the widest registers, and keeps neighbours on separate cache lines.
 inline constexpr std::size_t alignment = 64;
 
-/// A place for `count` elements in memory that is handed over later.
+/// A place for `count` elements in memory that is provided later.
 template <class T>
 struct Room {
   std::size_t offset = 0;
   std::int64_t count = 0;
 
-  /// Null where there is nothing to hold. With null memory, an address that nobody may read, to describe a call by: so
-  /// the sum is one of integers.
+  /// Null if there are no elements. With null memory the result is an address that may not be read, which only
+  /// describes a call: the address is therefore computed with integers.
   T* in(std::byte* memory) const {
     return count > 0 ? reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(memory) + offset) : nullptr;
   }
 };
 
-/// A call's memory laid out before it is there: piece after piece, each aligned.
+/// The layout of a call's memory, computed before the memory exists: one aligned piece after another.
 class WorkspaceLayout {
  public:
   template <class T>
@@ -41,8 +42,8 @@ class WorkspaceLayout {
   std::size_t bytes_ = 0;
 };
 
-/// Lays out memory that is there, and hands out its pieces. Without memory it only counts: take the same pieces in the
-/// same order, first counting and then for real, and each is where it was counted.
+/// Hands out pieces of memory. Without memory it only counts bytes. Take the same pieces in the same order, first to
+/// count and then with memory: the offsets are the same.
 class Workspace {
  public:
   Workspace() = default;
@@ -60,7 +61,7 @@ class Workspace {
   WorkspaceLayout layout_;
 };
 
-/// Our own bytes: aligned, not initialised.
+/// Bytes that attune allocates: aligned, not initialised.
 class Memory {
  public:
   Memory() = default;
@@ -75,13 +76,14 @@ class Memory {
   std::unique_ptr<std::byte[], Free> bytes_;
 };
 
-/// The caller's memory. Throws an Error if it is too small or not aligned. `ask`: the function that tells its size.
+/// The caller's memory. Throws an Error if it is too small or not aligned. `ask`: the function that returns the
+/// required size.
 std::span<std::byte> checked_workspace(std::span<std::byte> callers, std::size_t needed,
                                        std::string_view ask = "Attention::workspace for the call and its resources");
-/// The caller's memory if given, else our own.
+/// The caller's memory if given, else `own`.
 Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed);
 
-/// A call's memory for as long as this lives: the caller's if there is any, else our own.
+/// A call's memory for as long as this lives: the caller's if it is given, else attune's own.
 class CallMemory {
  public:
   CallMemory(std::span<std::byte> callers, std::size_t needed)

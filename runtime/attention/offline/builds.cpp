@@ -16,14 +16,14 @@
 namespace attune::runtime {
 namespace {
 
-/// One task: a GPU kernel with those tried before it, or one CPU object.
+/// One task: a GPU kernel together with the kernels that are tried before it, or one CPU object.
 struct Job {
   std::string name;
-  std::size_t round = 0;  ///< jobs that may share kernels are in different rounds, so that none waits for another
+  std::size_t round = 0;  ///< jobs that may share kernels are in different rounds, so that no job waits for another
   std::function<std::vector<Built>()> run;
 };
 
-/// The time a build took is left out, so that the result is the same whenever it is built.
+/// The build time is left out, so that the result is reproducible.
 Built built(const std::string& content, const std::string& label, const CacheEntry& entry, const std::string& target) {
   Built out{.entry = {cache_key(content), label, entry}, .target = target};
   std::erase_if(out.entry.entry.facts, [](const auto& fact) { return fact.first == "seconds"; });
@@ -32,14 +32,14 @@ Built built(const std::string& content, const std::string& label, const CacheEnt
 
 // ---- GPU kernels
 
-/// What kernels of a Mod for one GPU are built from, and where they are kept.
+/// The inputs of the kernels of a Mod for one GPU, and the list that they are added to.
 class GpuBuild {
  public:
   GpuBuild(std::shared_ptr<const compiler::LoweredMod> of, int arch)
       : of_(std::move(of)), arch_(arch), target_(name_of(TargetName{.arch = arch})) {}
 
-  /// The kernel of one way that takes such calls, what is known of those tried before it, and the kernel that lists its
-  /// tiles. `wanted`: of a backward.
+  /// Builds the kernel of one way that supports such calls, the facts about kernels that were tried before it, and the
+  /// kernel that lists its tiles. `wanted`: the gradients of a backward.
   void walker(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
               const codegen::Preference* preference, const codegen::Wanted* wanted) {
     const codegen::GpuParts parts = way == codegen::Way::forward ? codegen::forward_parts(*of_, spec)
@@ -73,13 +73,13 @@ class GpuBuild {
     const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
     for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
       const codegen::Source source = cuda::companion_source_of(*one, parts, plan);
-      // Lists of both axes are made by kernels of one name.
+      // Lists along both axes are made by kernels of the same name.
       const bool lists = one->args == codegen::Companion::Args::lists;
       add(source, lists ? std::string(one->role) : source.name, compiled(source, source.name));
     }
   }
 
-  /// Kernels of a call, whichever computes it: they hold no expression.
+  /// Builds the kernels that every call needs, independent of the chosen kernel: they contain no expression.
   void of_calls(const codegen::GpuParts& parts, const codegen::KernelSpec& spec) {
     const codegen::KernelPlan of_call{.spec = spec};
     for (const codegen::Companion* one : codegen::companions_of_calls())
@@ -127,7 +127,7 @@ void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compile
                     i, [=] {
                       GpuBuild build(of, spec.arch);
                       const codegen::Wanted* const captured = wanted ? &*wanted : nullptr;
-                      // Builds the usual kernel too: a machine that was not tuned takes that one.
+                      // Builds the usual kernel too, for machines that were not tuned.
                       build.walker(way, spec, length, nullptr, captured);
                       if (preference) build.walker(way, spec, length, &*preference, captured);
                       return build.done();
@@ -135,7 +135,8 @@ void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compile
   }
 }
 
-/// A job for what belongs to a call of the row, whichever kernels compute it; `parts`: of all gradients it may ask for.
+/// A job for the kernels that every call of the row needs, independent of the chosen kernels; `parts`: for all
+/// gradients that the call may request.
 void add_call_job(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
                   const codegen::KernelSpec& spec, const std::vector<codegen::Wanted>& wanted, std::vector<Job>& jobs) {
   jobs.push_back(
@@ -161,7 +162,7 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
     const codegen::KernelSpec of_backward = codegen::backward_spec(spec);
     const codegen::GpuParts parts = codegen::gpu_parts(*of, spec.scale_positive, &wanted);
     std::vector<codegen::Way> ways = codegen::ways_of_backward(of_backward, parts.facts);
-    // A kernel that is asked for may be one of those that do a part.
+    // The requested kernel may be a kernel for one part of the backward.
     const auto asked = row.shape.kernel ? std::optional(codegen::variant(*row.shape.kernel)) : std::nullopt;
     if (asked && ways.size() == 1 && !codegen::takes({*asked, true, ""}, backward)) ways = {backward, queries, keys};
     for (const codegen::Way way : ways) add_walker_jobs(row, of, way, of_backward, wanted, jobs);

@@ -16,16 +16,16 @@
 
 namespace attune::runtime {
 
-/// A kernel that was built, or the facts about one that was not taken.
+/// A kernel that was built, or the facts about a kernel that was rejected.
 struct Built {
   BundleEntry entry;
   bool only_facts = false;
   std::string target;
   // GPU only:
-  std::shared_ptr<const compiler::LoweredMod> of{};  ///< null: it holds no expression
+  std::shared_ptr<const compiler::LoweredMod> of{};  ///< null: the kernel contains no expression
   std::optional<codegen::Source> source{};
   std::optional<codegen::KernelChoice> choice{};  ///< none: the kernel that writes lists
-  codegen::Way way = codegen::Way::forward;       ///< what it is a kernel of
+  codegen::Way way = codegen::Way::forward;       ///< the way that the kernel belongs to
   bool offsets64 = false, listed = false;
   // CPU only:
   std::function<std::string(codegen::Listing*)> write{};
@@ -36,11 +36,11 @@ struct Builds {
   std::size_t rows = 0;  ///< mods x shapes x targets x passes, with their lengths and gradients
 };
 
-/// The sets of captures whose gradients a backward computes, by what a shape says in `grads`: one for each way to call
-/// it.
+/// The sets of captures whose gradients a backward computes, according to the `grads` of a shape: one set for each way
+/// to call the backward.
 std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::optional<std::string>& grads);
 
-/// Builds `threads` rows at a time. Those threads call `step` when a row is done, with the number of all rows.
+/// Builds `threads` rows at a time. The threads call `step` when a row is done, with the total number of rows.
 Builds build_all(const Manifest& manifest, int threads,
                  const std::function<void(const std::string& row, std::size_t rows)>& step);
 

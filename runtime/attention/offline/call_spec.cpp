@@ -1,4 +1,5 @@
-// runtime/attention/offline/call_spec.cpp — what the kernels of a call are chosen by on a GPU that need not be here
+// runtime/attention/offline/call_spec.cpp — the spec that selects a call's kernels, for a GPU that need not be in this
+// machine
 #include "runtime/attention/offline/call_spec.h"
 
 #include "runtime/engines/cuda/keys.h"

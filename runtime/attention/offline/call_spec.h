@@ -1,4 +1,5 @@
-// runtime/attention/offline/call_spec.h — what the kernels of a call are chosen by on a GPU that need not be here
+// runtime/attention/offline/call_spec.h — the spec that selects a call's kernels, for a GPU that need not be in this
+// machine
 #pragma once
 
 #include "codegen/call_choices.h"
@@ -6,9 +7,9 @@
 
 namespace attune::runtime {
 
-/// As a call with these tensors has it on a GPU of this compute capability, times ten. Throws the Error of tensors that
-/// do not agree. Of all tensors it reads cu_seqlens, kv_len and q_offsets alone, where they are on the host; others
-/// need no memory.
+/// The CallSpec of a call with these tensors on a GPU of compute capability arch / 10. Throws an Error if the tensors
+/// do not agree. Reads the data of cu_seqlens, kv_len and q_offsets only, and only on the host; other tensors need no
+/// memory.
 codegen::CallSpec call_spec(const compiler::LoweredMod& lowered, const What& asked, int arch,
                             std::optional<bool> exact = {});
 

@@ -1,5 +1,5 @@
-// runtime/attention/offline/manifest.cpp — what attune compile builds: mods x shapes x targets x passes, from options
-// or a file of JSON
+// runtime/attention/offline/manifest.cpp — the kernels that attune compile builds: mods x shapes x targets x passes,
+// from options or a JSON file
 #include "runtime/attention/offline/manifest.h"
 
 #include <algorithm>
@@ -166,7 +166,7 @@ Json parsed(const std::string& text, const std::string& at) {
 }  // namespace
 
 void add_to(Manifest& manifest, const ManifestLists& lists) {
-  // `--target ,` and `[""]` name none either.
+  // `--target ,` and `[""]` name no target either.
   if (std::ranges::all_of(lists.targets, &std::string::empty))
     throw Error("no-target", "there is no target to compile for", {.name = lists.at}, "none is named",
                 fmt::format("name some of {}", fmt::join(known_targets(), ", ")));

@@ -1,5 +1,5 @@
-// runtime/attention/offline/manifest.h — what attune compile builds: mods x shapes x targets x passes, from options or
-// a file of JSON
+// runtime/attention/offline/manifest.h — the kernels that attune compile builds: mods x shapes x targets x passes, from
+// options or a JSON file
 #pragma once
 
 #include <filesystem>

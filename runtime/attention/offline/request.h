@@ -27,7 +27,7 @@ struct Request {
   Shape shape{};
 };
 
-/// For a Mod with what its slots stand for.
+/// The request for a Mod with the tensors and numbers of its slots.
 Request request_of(const compiler::Mod& written, const compiler::Args& args);
 
 /// A line of JSON, in the form that manifests use too.
@@ -38,7 +38,7 @@ std::string shell_quoted(std::string_view text);
 std::string compile_command(const Request& request, const std::string& file);
 /// For a human reader, without the Mod.
 std::string in_words(const Request& request);
-/// What records and Errors quote.
+/// The texts that records and Errors quote.
 Purpose::Text text_of(const Request& request);
 
 }  // namespace attune::runtime

@@ -1,4 +1,4 @@
-// runtime/attention/offline/shape.cpp — the calls that a kernel is for, in the words of commands, manifests and records
+// runtime/attention/offline/shape.cpp — the calls that a kernel is for, as commands, manifests and records write them
 #include "runtime/attention/offline/shape.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ bool set_dtype(std::optional<DType>& into, std::string_view text) {
     if (attune::name_of(type) == text) into = type;
   return into && attune::name_of(*into) == text;
 }
-/// all or none, each alone; or names of captures.
+/// `all` or `none` alone, or names of captures.
 bool set_grads(std::optional<std::string>& into, std::string_view text) {
   into = text;
   if (text == "all" || text == "none") return true;
@@ -230,7 +230,7 @@ std::optional<TargetName> target_named(std::string_view name) {
   if (!name.starts_with(prefix)) return std::nullopt;
   int arch = 0;
   const auto [end, error] = std::from_chars(name.begin() + prefix.size(), name.end(), arch);
-  // Kernels for Hopper use instructions that no later GPU has: its name ends in an a.
+  // Kernels for Hopper use instructions that no later GPU has, so the target's name ends in an a: sm_90a.
   const std::string_view behind(end, static_cast<std::size_t>(name.end() - end));
   if (error != std::errc{} || !is_known_arch(arch) || behind != (arch == 90 ? "a" : "")) return std::nullopt;
   return TargetName{.arch = arch};

@@ -1,4 +1,4 @@
-// runtime/attention/offline/shape.h — the calls that a kernel is for, in the words of commands, manifests and records
+// runtime/attention/offline/shape.h — the calls that a kernel is for, as commands, manifests and records write them
 #pragma once
 
 #include <functional>
@@ -30,20 +30,20 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-/// One row per field; options, keys, texts of Errors and the docs are generated from them.
+/// One row per field. Options, keys, texts of Errors and the docs are generated from these rows.
 struct ShapeRow {
-  std::string_view name;                              ///< in JSON; as an option with - for _
-  std::string_view takes;                             ///< in words
-  std::string_view meaning;                           ///< including what holds if it is left out
+  std::string_view name;                              ///< name in JSON; the option has - instead of _
+  std::string_view takes;                             ///< the accepted values, in words
+  std::string_view meaning;                           ///< includes the default
   bool (*set)(Shape& shape, std::string_view value);  ///< false: not a valid value
-  std::string (*text)(const Shape& shape);            ///< empty: left out
+  std::string (*text)(const Shape& shape);            ///< empty: the field is left out
   enum class JsonForm : std::uint8_t { text, number, flag } json;
-  bool of_cpu;  ///< whether it matters to CPU kernels too
+  bool of_cpu;  ///< true if the field matters to CPU kernels too
 };
 std::span<const ShapeRow> shape_rows();
 std::string option_of(const ShapeRow& row);
 
-/// Of o, where nothing is said of it. There is no o of e4m3.
+/// The default type of o. There is no o of e4m3.
 DType usual_out(DType of);
 
 /// For GPU kernels. `arch` as in codegen.
@@ -51,13 +51,13 @@ codegen::KernelSpec spec_of(const Shape& shape, int arch);
 /// The shape of such calls, with as few fields set as possible.
 Shape shape_of(const codegen::KernelSpec& spec, codegen::Length length);
 
-/// What kernels are compiled for: sm_90a, avx512.
+/// The target of a kernel: sm_90a, avx512.
 struct TargetName {
-  std::optional<int> arch{};  ///< of a GPU, as codegen has it
+  std::optional<int> arch{};  ///< of a GPU, as in codegen
   std::optional<codegen::Isa> isa{};
   bool operator==(const TargetName&) const = default;
 };
-/// Is it the compute capability, times ten, of a GPU that kernels are made for by name?
+/// True if arch / 10 is the compute capability of a GPU that kernels are generated for by name.
 bool is_known_arch(int arch);
 std::optional<TargetName> target_named(std::string_view name);
 std::string name_of(const TargetName& target);

@@ -29,7 +29,7 @@ Assignment split(const std::string& option, const std::string& whole) {
   return {option, whole, whole.substr(0, equals), whole.substr(equals + 1)};
 }
 
-/// Gives an Error about a name the option as its place.
+/// Runs `body`; an Error about a name gets the option as its place.
 template <class F>
 void at(const Assignment& a, F add) {
   try {
@@ -72,7 +72,7 @@ std::optional<Owned> declared(const Assignment& a) {
     shape.push_back(extent);
     at = next;
   }
-  // Tensors are identified by their data: one byte of its own, which is never read.
+  // Tensors are identified by their data pointers, so the tensor gets its own byte, which is never read.
   Owned out{std::make_shared<char>(), {}};
   try {
     out.tensor = Tensor(out.memory.get(), *type, shape);
@@ -124,7 +124,7 @@ void add_bare(const Text& text, const std::string& expression, Attention& attent
       attention.mask = text.mask(expression, "expression");
       return;
     } catch (const Error&) {
-      // It is neither. The user wants to know what is wrong with it as a score.
+      // The expression is neither. Errors describe it as a score.
     }
     throw;
   }

@@ -1,4 +1,4 @@
-// runtime/attention/offline/written.h — an attention as commands and manifests write it: expressions, NAME=VALUE of
+// runtime/attention/offline/written.h — an attention as text in commands and manifests: expressions, NAME=VALUE of
 // captures and parameters
 #pragma once
 
@@ -23,7 +23,7 @@ struct Written {
   std::optional<std::string> bare{};  ///< an expression without an option, if a verb takes one
   std::vector<std::string> lets{}, captures{}, params{};
 
-  /// Is there an expression?
+  /// True if there is an expression.
   bool given() const { return bare || score || mask || prob || sink; }
 };
 
@@ -38,11 +38,11 @@ struct TextAttention {
 using MakeCapture = std::function<Owned(const std::string& name, DType type, std::span<const std::int64_t> shape)>;
 
 /// A bare expression is a mask if it is a Bool, else a score. Without `make`, captures given as a type and a shape have
-/// no data. `device`: where captures with data go.
+/// no data. `device`: the device that captures with data are copied to.
 TextAttention build(const Written& written, Captures allowed, const MakeCapture& make = {},
                     const Device& device = Device::cpu());
 
-/// The same tensor on that device: a copy, except on the host.
+/// The same tensor on `to`: a copy, except on the host.
 Owned moved(const Owned& from, const Device& to);
 
 /// Refuses a word that the option does not take.

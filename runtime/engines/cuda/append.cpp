@@ -1,4 +1,4 @@
-// runtime/engines/cuda/append.cpp — new keys and values to their places in a cache on a device: one launch
+// runtime/engines/cuda/append.cpp — appends new keys and values to a cache on a device: one launch
 #include <algorithm>
 #include <limits>
 
@@ -18,7 +18,7 @@ using compiler::Layout, compiler::Problem;
 
 Appended appended(const Tensor& from, const Tensor& into, const Problem& p, std::int64_t width, double scale) {
   const auto has_rows = [](const Tensor& t) { return t.strides[static_cast<std::size_t>(t.rank) - 1] == 1; };
-  // As the host copies rows, so that bits stay the same.
+  // The same condition as on the host, so that bits are the same.
   const bool as_they_are = from.dtype == into.dtype && scale == 1 && has_rows(from) && has_rows(into);
   const int size = static_cast<int>(size_of(into.dtype)), wide = std::min(stored_bytes(from), stored_bytes(into));
   return {.from = strided(from, p.q.layout),

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/args_backward.cpp — what the kernels of a backward get: BackwardArgs
+// runtime/engines/cuda/args_backward.cpp — the arguments of backward kernels: BackwardArgs
 #include <algorithm>
 #include <limits>
 
@@ -30,7 +30,7 @@ void put_maps(BackwardArgs& args, const Backward& call, const std::optional<code
 
 std::int64_t element_bytes(const Backward& call) { return static_cast<std::int64_t>(size_of(call.q.dtype)); }
 
-/// Key heads whose queries together fill half of the cache.
+/// The number of key heads whose queries together fill half of the L2 cache.
 int keys_section(const Backward& call, const compiler::Problem& p, std::int64_t sets, std::int64_t cache_bytes) {
   const std::int64_t queries = p.q.packed() ? p.q.total : p.q.length;
   const std::int64_t head = std::max<std::int64_t>(queries * p.group * (p.d + p.dv) * element_bytes(call), 1);

@@ -1,4 +1,5 @@
-// runtime/engines/cuda/args_decode.cpp — what decode kernels get, whose blocks share keys: DecodeArgs
+// runtime/engines/cuda/args_decode.cpp — the arguments of decode kernels, whose blocks share the keys of a row
+// (split-KV): DecodeArgs
 #include "codegen/cuda/layout/equal_parts.cuh"
 #include "runtime/engines/cuda/call.h"
 

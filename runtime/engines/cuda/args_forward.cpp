@@ -1,4 +1,4 @@
-// runtime/engines/cuda/args_forward.cpp — what kernels get whose blocks share no keys: ForwardArgs, PerEntryArgs
+// runtime/engines/cuda/args_forward.cpp — the arguments of forward kernels without split-KV: ForwardArgs, PerEntryArgs
 #include <limits>
 
 #include <attune/error.h>
@@ -25,11 +25,11 @@ std::int64_t forward_blocks(const ForwardRun& run) {
 
 // ---- transposed values
 
-/// Rows of a tile, 128 keys each: where it has more keys, rows of the next 128 follow.
+/// Rows of a tile, with 128 keys each. In a tile with more keys, the rows of the next 128 keys follow.
 int transposed_rows(const codegen::Tile& tile) {
   return ceil_div(tile.n, codegen::gpu_element(DType::e4m3).chunk()) * tile.dv;
 }
-/// All of them; as WorkspaceLayout has it, memory may be null.
+/// The tensor of all transposed values; memory may be null, as in WorkspaceLayout.
 Tensor transposed(const ForwardRun& run, const std::byte* memory) {
   const std::int64_t rows = codegen::transposed_tiles(run.p, run.plan()) * transposed_rows(run.plan().tile);
   return {memory,

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/args_mla.cpp — what kernels of MLA get, where values are the first columns of keys: MlaArgs
+// runtime/engines/cuda/args_mla.cpp — the arguments of MLA kernels, whose values are the first columns of keys: MlaArgs
 #include "codegen/ceil_div.h"
 #include "runtime/engines/cuda/call.h"
 #include "runtime/engines/cuda/maps.h"
@@ -8,7 +8,8 @@ namespace {
 
 std::int64_t cluster_of(const ForwardRun& run) { return run.plan().tile.cluster; }
 
-/// What clusters of blocks take of a batch entry's heads: all queries of a key head, as many rows as these have.
+/// The number of sets of heads per batch entry. A cluster takes a set: all queries of a key head, in tiles of as many
+/// rows as the cluster's blocks have.
 std::int64_t sets_of_group(const ForwardRun& run) {
   return ceil_div(run.tiles.group_sets * ceil_div(run.p.q.length, run.tiling.queries), cluster_of(run));
 }

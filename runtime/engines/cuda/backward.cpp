@@ -89,7 +89,7 @@ void BackwardRun::choose(const BackwardWants& wants) {
   if (!asks_keys() && !asks_queries()) return;
   const codegen::Wanted wanted = wanted_of(of_.args, captured_);
   const auto key = [&](Way way) { return backward_key(way, device_, of_, wants, means_, wanted); };
-  // A kernel that is asked for may be one of those that do a part.
+  // The requested kernel may be a kernel for one part of the backward.
   const bool may_be_whole = !means_.preference || codegen::takes(*means_.preference, Way::backward);
   if (!is_loaded(key(may_be_whole ? Way::backward : asks_keys() ? Way::keys : Way::queries)))
     load_at_once(wants, wanted, may_be_whole);
@@ -116,7 +116,7 @@ void BackwardRun::choose_parts(const BackwardWants& wants, const codegen::Wanted
     return out;
   };
   if (asks_keys()) keys_ = chosen(Way::keys);
-  // Where deltas are no products with o, the walk of the queries sums them for the keys too.
+  // If deltas are not products with o, the kernel of the queries also sums them for the kernel of the keys.
   if (asks_queries() || !keys_.kernel->delta_of_o) queries_ = chosen(Way::queries);
   for (const BackwardWalk* one : {&queries_, &keys_})
     if (counters_.count == 0 && one->kernel && one->kernel->has(codegen::repair_part))
@@ -156,7 +156,7 @@ void BackwardRun::put(std::byte* memory) {
   clear_words(launches, sums_, memory);
   clear_words(launches, diagonals_, memory);
   clear_words(launches, counters_, memory);
-  // Of the kernel that does all where there is one; and in any case what the others share.
+  // The arguments of the whole-backward kernel, if there is one; otherwise the arguments that the other kernels share.
   BackwardArgs& common = whole_.arguments;
   common = args_of_call(memory, starts);
   if (whole_.kernel) fill_whole(common, memory);
@@ -184,7 +184,7 @@ void BackwardRun::put_walks(Launches& launches, std::byte* memory, const Starts&
     Walk walk = walk_keys();
     keys_.put(launches, walk, memory, starts);
   }
-  // What both leave is repaired once, by what they share.
+  // The results of both kernels are repaired once, with the arguments that they share.
   for (const BackwardWalk* one : {&queries_, &keys_})
     if (one->kernel && one->kernel->has(codegen::repair_part)) {
       Walk walk = walk_of(*one, 0);
@@ -201,7 +201,8 @@ std::vector<std::byte> BackwardRun::user_bytes(std::byte* memory) const {
   std::erase(sums, nullptr);
   const bool spreads = whole_.kernel && whole_.kernel->has(codegen::spread_diagonals);
   if (spreads) sums.push_back(diagonals_.in(memory));
-  // A kernel that does all without diagonals has no sums: of the gradients asked for, it takes those of 0 alone.
+  // A whole-backward kernel without diagonals has no sums: of the requested gradients, it supports only the ones that
+  // are 0.
   if (whole_.kernel && !spreads) sums.clear();
   return codegen::user_bytes(of_.mod.mod, args.captures, args.params, static_cast<float>(p_.scale),
                              codegen::reach_far(args.captures), sums);
@@ -232,7 +233,7 @@ Call BackwardRun::first_call(const Forward& first) const {
 
 void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted& wanted, bool may_be_whole) const {
   const auto stream = static_cast<cu::Stream>(means_.stream);
-  // Refused below; and what is found in a bundle takes no time.
+  // A capture is refused below, and with compiling off everything comes from bundles, which takes no time.
   if (capturing(stream) || !objects().jit()) return;
   const codegen::KernelSpec spec = codegen::backward_spec(wants.spec);
   const auto parts_of = [&](bool keeps_keys) {

@@ -34,13 +34,13 @@ QueryTiling tiling_of(const codegen::KernelPlan& plan) {
               "give each call fewer queries, leave fixed_split_size out, or compute on the host");
 }
 
-/// All warps have as many steps of a split, so that no step of a warp is in two.
+/// All warps have the same number of iterations in a split, so that no iteration of a warp is in two splits.
 void plan_splits(ForwardRun& run) {
   const codegen::Tile& tile = run.plan().tile;
   const std::int64_t warps = tile.warps, steps = ceil_div(run.p.kv.length, tile.n),
                      least = run.call.fixed_split_size / tile.n,
                      whole = round_up(std::max<std::int64_t>(steps, 1), warps);
-  // Where a split has all keys, how many it could have does not matter.
+  // If one split has all keys, the size of a split does not matter.
   run.split_steps = static_cast<int>(std::min(std::lcm(std::min(least, whole * warps), warps), whole));
   run.splits = static_cast<int>(ceil_div(steps, run.split_steps));
 }

@@ -14,13 +14,14 @@
 
 namespace attune::runtime::cuda {
 
-/// Where the workspace is, and where sequences start.
+/// The addresses of the workspace and of the starts of sequences.
 struct Placed {
   std::byte* memory;
   Starts starts;
 };
 
-/// A forward with its kernel. What a family of kernels alone needs is in args_*.cpp: room, blocks, a struct.
+/// A forward with its kernel. The parts that only one family of kernels needs are in args_*.cpp: room, blocks, a
+/// struct.
 struct ForwardRun {
   const Call& of;
   const Forward& call;
@@ -32,28 +33,28 @@ struct ForwardRun {
   QueryTiles tiles;
   WorkspaceLayout space;
   StartsRoom starts;
-  Room<unsigned> next{};  ///< the counter that tiles are taken from, where there are more of them than blocks
+  Room<unsigned> next{};  ///< the tile scheduler's counter, if there are more tiles than blocks
   Room<std::byte> transposed{};
-  Room<float> parts{};  ///< of tiles that blocks share, and how many of these have written theirs
+  Room<float> parts{};  ///< partial results of shared tiles; `arrivals` counts the blocks that have written theirs
   Room<unsigned> arrivals{};
   Room<CutTile> cut{};
-  int split_steps = 0, splits = 0;  ///< as Further has them
+  int split_steps = 0, splits = 0;  ///< as in Further
   Room<int> own_lists{};
   CoverLists lists{};
-  Room<std::byte> own{};  ///< of a kernel with a struct of its own
+  Room<std::byte> own{};  ///< the room of kernel families that have their own struct
 
   ForwardRun(const Facts& on, const Call& call_of, const Means& with);
   std::size_t bytes() const { return space.bytes(); }
-  /// Fills in the memory, and puts all launches on the stream.
+  /// Assigns the memory and enqueues all launches on the stream.
   void put(std::byte* memory);
 
   const codegen::KernelPlan& plan() const { return kernel->choice.plan; }
-  /// Blocks of a kernel whose blocks stay.
+  /// The number of blocks of a persistent kernel.
   int most_blocks() const { return means.blocks ? std::min(means.blocks, device.sms) : device.sms; }
   Walk walk_of(std::int64_t blocks) const {
     return {.kernel = *kernel, .call = {.problem = p, .plan = plan(), .sms = device.sms, .blocks = blocks}};
   }
-  /// Puts the walk, whose kernel gets these arguments and what only some calls have besides.
+  /// Enqueues the kernel with these arguments and with the arguments that only some calls have.
   template <class Args>
   void put_walk(Launches& launches, Walk& walk, Args& args, std::byte* memory) {
     if (!plan().further()) return put_walk(launches, walk, &args, sizeof args, memory);
@@ -70,12 +71,12 @@ struct ForwardRun {
   void put_walk(Launches& launches, Walk& walk, void* args, std::size_t bytes, std::byte* memory);
 };
 
-/// Refuses outputs that this engine cannot write, and results to merge that it cannot read.
+/// Refuses outputs that this engine cannot write, and o_before and lse_before that it cannot read.
 void check_outputs(const Forward& call);
-/// Without a query there is nothing to compute.
+/// True if there is no query, and so nothing to compute.
 inline bool is_empty(const compiler::Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
 
-/// The user's struct, as the kernel's source has it.
+/// The user's struct, laid out as in the kernel's source.
 std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel);
 
 // ---- what a family of kernels needs of a call, by ArgsKind ----------------------------------------------------------
@@ -91,15 +92,15 @@ DecodeArgs decode_args(const ForwardRun& run, const Placed& at);
 void take_mla(ForwardRun& run);
 void put_mla(ForwardRun& run, Launches& launches, const Placed& at);
 
-/// Into how many parts it is worth to cut a tile of queries: each has some keys.
+/// The largest useful number of parts (split-KV) of a tile of queries: each part must have enough keys.
 inline std::int64_t worthwhile_parts(const compiler::Problem& p) {
   constexpr std::int64_t least_keys = 64;
   return std::max<std::int64_t>(p.kv.length / least_keys, 1);
 }
-/// The number of equal parts into which so many blocks cut each of these tiles of queries; 0 where only the device
-/// knows. Whole tiles, one part each, need no counters and no merge.
+/// The number of equal parts into which the blocks cut each of these tiles of queries; 0 if only the device knows it.
+/// Tiles with one part need no counters and no merge.
 int known_parts(const ForwardRun& run, std::int64_t tiles, std::int64_t sharers);
-/// Room for the parts of tiles, of so many rows each, that blocks share.
+/// Takes room for the partial results of tiles that blocks share; a tile has `rows` rows.
 void take_parts(ForwardRun& run, std::int64_t rows, std::int64_t blocks);
 
 }  // namespace attune::runtime::cuda

@@ -1,5 +1,5 @@
-// runtime/engines/cuda/combine.cpp — tensors on a device copied whatever their strides, parts of them added up, results
-// merged
+// runtime/engines/cuda/combine.cpp — copies tensors of any strides on a device, adds parts of tensors up, merges
+// results
 #include "runtime/engines/cuda/combine.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::int64_t rows_in(const RowsArgs& args) {
   return args.extent[3] == 0 ? 0 : args.extent[0] * args.extent[1] * args.extent[2];
 }
 
-/// Copies as many elements at once as both tensors' rows and addresses allow.
+/// Makes the copy as wide as both tensors' rows and addresses allow.
 void widen(RowsArgs& args, const Tensor& from, const Tensor& to) {
   const auto size = args.bytes;
   const int wide = std::min(stored_bytes(from), stored_bytes(to));

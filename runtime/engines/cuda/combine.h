@@ -1,5 +1,4 @@
-// runtime/engines/cuda/combine.h — tensors on a device copied whatever their strides, parts of them added up, results
-// merged
+// runtime/engines/cuda/combine.h — copies tensors of any strides on a device, adds parts of tensors up, merges results
 #pragma once
 
 #include "runtime/engines/cuda/driver.h"
@@ -7,13 +6,12 @@
 
 namespace attune::runtime::cuda {
 
-// Each puts one kernel on a stream of the current context, which is the device's.
+// Each function enqueues one kernel on a stream of the current context, which must be the device's.
 
-/// Every element, to a tensor of the same shape and type.
+/// Copies every element to a tensor of the same shape and type.
 void copy_elements(const Facts& device, const Tensor& from, const Tensor& to, cu::Stream stream);
 
-/// `to` becomes the sum of `parts` tensors of f32 or f64 of its shape, which begin `part_stride` elements apart, or
-/// they are added to it.
+/// to = sum of `parts` tensors of f32 or f64 of its shape, which begin `part_stride` elements apart; or to += that sum.
 struct Sum {
   Tensor first;
   int parts = 1;
@@ -28,7 +26,7 @@ struct Results {
   const float *o = nullptr, *lse = nullptr, *max = nullptr;
   int parts = 1;
 };
-/// Merges them into dense tensors; lse and max may not be given.
+/// Merges the results into dense tensors; lse and max are optional.
 void merge_parts(const Facts& device, const Results& of, const Tensor& o, const Tensor& lse, const Tensor& max,
                  cu::Stream stream);
 

@@ -1,5 +1,4 @@
-// runtime/engines/cuda/consider.cpp — the kernels that can take a call, compiled in turn until one is as it was meant
-// to be
+// runtime/engines/cuda/consider.cpp — the candidate kernels of a call, compiled in turn until one has no flaw
 #include "runtime/engines/cuda/consider.h"
 
 #include <algorithm>
@@ -26,7 +25,7 @@ namespace {
 
 std::atomic<std::size_t> compiled_so_far{0};
 
-/// Bytes of registers that a fast kernel may spill and still be better than the one that takes any call.
+/// Bytes of registers that a fast kernel may spill and still be better than the kernel that supports any call.
 constexpr int few_spilled = 128;
 
 std::string flaw_of(const Binary& binary) {
@@ -35,7 +34,7 @@ std::string flaw_of(const Binary& binary) {
   return {};
 }
 
-/// The candidate that spills least, if its only flaw is that it spills at most so many bytes.
+/// The candidate that spills least, if its only flaw is that it spills at most `most` bytes.
 std::optional<std::size_t> least_spilling(std::span<const Candidate> all, int most) {
   std::optional<std::size_t> out;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -58,13 +57,13 @@ Binary read_binary(const CacheEntry& entry) {
   return out;
 }
 
-/// What memory, a bundle or the disk has for the source, or null.
+/// The binary of the source from memory, a bundle or the disk; null if there is none.
 std::shared_ptr<const Binary> there(const codegen::Source& source) {
   const Objects::Kept kept = objects().find(asked(source));
   return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
 }
 
-/// What a bundle says of a source that was compiled for it, and not taken: it need not be compiled again.
+/// A bundle's facts about a source that was compiled for the bundle and rejected: it need not be compiled again.
 std::shared_ptr<const Binary> bundled_facts(const codegen::Source& source) {
   const Objects::Kept kept = objects().facts(asked(source).content);
   return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
@@ -74,8 +73,8 @@ bool will_do(const Candidate& one) {
   return one.flaw.empty() || least_spilling(std::span(&one, 1), one.choice.plan.kernel->spills_well);
 }
 
-/// Which of the candidates is taken; `whole` is the first that will do. The kernel that takes any call is slow: a fast
-/// one is better even if it spills a little.
+/// The index of the chosen candidate; `whole` is the first one without a flaw. The kernel that supports any call is
+/// slow: a fast kernel is better even if it spills a little.
 std::size_t best(std::span<const Candidate> all, std::optional<std::size_t> whole) {
   const auto slow = std::ranges::find_if(all, [](const Candidate& c) { return c.choice.plan.kernel->takes_any; });
   const auto fast = static_cast<std::size_t>(slow - all.begin());
@@ -84,7 +83,7 @@ std::size_t best(std::span<const Candidate> all, std::optional<std::size_t> whol
   if (whole) return *whole;
   constexpr int any = std::numeric_limits<int>::max();
   if (const auto least = least_spilling(all.subspan(fast), any)) return fast + *least;
-  // With compiling off, the first that is there.
+  // With compiling off, the first candidate that is available.
   if (const auto least = least_spilling(all, any)) return *least;
   const auto first = std::ranges::find_if(all, [](const Candidate& one) { return one.binary != nullptr; });
   return first == all.end() ? 0 : static_cast<std::size_t>(first - all.begin());
@@ -123,7 +122,7 @@ std::string choice_file(const Considered& all) {
   return out;
 }
 
-/// Compiles once more: neither PTX nor the log is kept.
+/// Compiles once more, because caches keep neither PTX nor the log.
 void dump_source(const KernelOf& of, const KernelSource& written, std::string choice) {
   dump(dump_of(of, written.dump), [&] {
     Binary binary = platform().compile(written.source, Ptx::yes);
@@ -183,7 +182,7 @@ std::size_t compiled_kernels() { return compiled_so_far; }
 
 KernelSource kernel_source_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
   const bool lined = options().lineinfo, dumped = dumps();
-  // Where a dump lies depends on the source without its lines, which tell where it lies.
+  // The folder of a dump depends on the source without its line directives, since the directives contain the folder.
   KernelSource out;
   if (dumped || !lined) out.source = codegen::kernel_source(parts, plan);
   if (dumped) out.dump = text_and_options(out.source);
@@ -252,7 +251,7 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   const auto write = [&](Candidate& one) { one.written = kernel_source_of(parts, one.choice.plan); };
   if (all) {
     std::ranges::for_each(out.candidates, write);
-    // Each takes a second or two of one thread.
+    // Each compilation takes a thread a second or two.
     std::atomic<std::size_t> next = 0;
     on_threads(out.candidates.size(), [&] {
       for (std::size_t i; (i = next++) < out.candidates.size();) compiled(out.candidates[i]);

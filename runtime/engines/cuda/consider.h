@@ -1,5 +1,4 @@
-// runtime/engines/cuda/consider.h — the kernels that can take a call, compiled in turn until one is as it was meant to
-// be
+// runtime/engines/cuda/consider.h — the candidate kernels of a call, compiled in turn until one has no flaw
 #pragma once
 
 #include <memory>
@@ -17,52 +16,54 @@ namespace attune::runtime::cuda {
 /// sm_90a
 std::string target_name(int arch);
 
-/// What a kernel is, besides its source, as watchers hear of it.
+/// The description of a kernel for watchers, without its source.
 struct KernelOf {
-  const compiler::Mod* mod;  ///< null: none; it holds no user's expressions, and no call's
-  std::string kernel;        ///< and its tile
+  const compiler::Mod* mod;  ///< null: the kernel contains no expressions and belongs to no call
+  std::string kernel;        ///< the kernel's name and its tile
   int arch = 0;
   int shared_bytes = 0;
   const Purpose* purpose = nullptr;  ///< the call that needs it; may be null
 };
 
-/// What NVRTC is asked for a source.
+/// The request to NVRTC for a source.
 Asked asked(const codegen::Source& source);
-/// A binary as caches keep it.
+/// The cache entry of a binary.
 CacheEntry entry_of(const Binary& binary, const codegen::Source& source);
 
-/// What NVRTC makes of a source, once in a process; an Error if it has to compile and there is no NVRTC.
+/// The binary of a source, made once per process; throws an Error if it must be compiled and there is no NVRTC.
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of);
 
-/// A source as ATTUNE_LINEINFO has it, and what its dump is named by.
+/// A source with the lines that ATTUNE_LINEINFO asks for, and the text that names its dump.
 struct KernelSource {
   codegen::Source source;
-  std::string dump;  ///< the source and its options as they are without lines; empty unless dumps are on
+  std::string dump;  ///< the source and its options without line directives; empty unless dumps are on
 };
 KernelSource kernel_source_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
-/// The source of a companion. ATTUNE_LINEINFO concerns those alone that list tiles.
+/// The source of a companion. ATTUNE_LINEINFO only concerns companions that list tiles.
 codegen::Source companion_source_of(const codegen::Companion& companion, const codegen::GpuParts& parts,
                                     const codegen::KernelPlan& plan);
 codegen::Source cover_source_of(const compiler::LoweredMod& lowered, bool offsets64, int arch, CoverForm what);
 
-/// How many kernels this process has compiled so far. No call may compile one for each length of its sequences.
+/// The number of kernels that this process has compiled so far. No call may compile a kernel for each
+/// length of their sequences.
 std::size_t compiled_kernels();
 
 struct Candidate {
   codegen::KernelChoice choice;
-  std::optional<KernelSource> written{};  ///< none: it came after the chosen one
-  /// Null: it came after the chosen one, or is nowhere while compiling is off. Without a cubin: a bundle says what
-  /// became of it, and it was not taken.
+  std::optional<KernelSource> written{};  ///< none: the candidate comes after the chosen one
+  /// Null: the candidate comes after the chosen one, or compiling is off and it is not available. Without a cubin: a
+  /// bundle has the facts that rejected it.
   std::shared_ptr<const Binary> binary{};
-  std::string flaw{};  ///< what NVRTC made of it is worse than it should be; or empty
+  std::string flaw{};  ///< the reason why the compiled kernel is worse than it should be; or empty
 };
 struct Considered {
   std::vector<Candidate> candidates;
-  std::size_t chosen = 0;          ///< the first that will do, but for a fast one that spills little; it has its cubin
-  std::vector<std::string> story;  ///< kernels that are no candidates, and why
+  std::size_t chosen = 0;          ///< the first one without a flaw, or a fast one that spills little; has a cubin
+  std::vector<std::string> story;  ///< kernels that are not candidates, and the reasons
 };
-/// `preference` may be null. `all`: those behind the chosen one are compiled too, to be shown. With compiling off, it
-/// chooses among those that are there; an Error if none is. `purpose`: the call that needs the kernel; may be null.
+/// `preference` may be null. `all`: true compiles the candidates after the chosen one too, to be shown. With compiling
+/// off, it chooses among the available candidates, and throws an Error if there is none. `purpose`: the call that needs
+/// the kernel; may be null.
 Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kind, const codegen::KernelSpec& spec,
                     const codegen::Preference* preference, bool all = false,
                     codegen::Kernels among = codegen::kernels(), const Purpose* purpose = nullptr);

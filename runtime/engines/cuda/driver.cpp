@@ -1,5 +1,5 @@
-// runtime/engines/cuda/driver.cpp — NVIDIA's driver, opened by name at run time: its functions, checked, and devices'
-// facts
+// runtime/engines/cuda/driver.cpp — NVIDIA's driver, opened by name at run time: its functions, checked, and facts
+// about devices
 #include "runtime/engines/cuda/driver.h"
 
 #include <array>
@@ -17,7 +17,7 @@
 namespace attune::runtime::cuda {
 namespace {
 
-/// The oldest CUDA version whose driver has all functions used here, and that our cubins may come from.
+/// The oldest CUDA version whose driver has all functions used here and can load our cubins.
 constexpr int oldest = 12040;
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
@@ -94,8 +94,8 @@ cu::Device device_of(int index) {
   return device;
 }
 
-/// Each device's primary context, retained from first use until the process ends: releasing the last hold would destroy
-/// what others have in it.
+/// Each device's primary context, retained from first use until the process ends: releasing the last reference would
+/// destroy other users' objects in it.
 cu::Context primary(int index) {
   static std::mutex mutex;
   static std::deque<cu::Context>& retained = *new std::deque<cu::Context>;

@@ -1,5 +1,5 @@
-// runtime/engines/cuda/driver.h — NVIDIA's driver, opened by name at run time: its functions, checked, and devices'
-// facts
+// runtime/engines/cuda/driver.h — NVIDIA's driver, opened by name at run time: its functions, checked, and facts about
+// devices
 #pragma once
 
 #include <atomic>
@@ -129,16 +129,16 @@ struct Driver {
 #define ATTUNE_CU(function, abi, ...) DriverFunction<__VA_ARGS__> function{#function};
 #include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
-  int version = 0;  ///< of CUDA, as in 12040
+  int version = 0;  ///< the CUDA version, e.g. 12040
 };
 
-/// This machine's driver, or why none can be used. Looked for once; the library stays open.
+/// This machine's driver, or the reason why none can be used. Looked for once; the library stays open.
 struct Found {
   std::optional<Driver> driver;
   std::string why;
 };
 const Found& find_nvidia_driver();
-/// That of the platform that is used: see platform.h.
+/// The driver of the current platform: see platform.h.
 const Found& find_driver();
 /// Throws an Error if there is none.
 const Driver& find_or_refuse_driver();
@@ -154,7 +154,7 @@ struct Facts {
   std::string name;
   int major = 0, minor = 0;
   int sms = 0;
-  int shared_per_block = 0, shared_per_sm = 0;  ///< bytes; what a kernel may ask for
+  int shared_per_block = 0, shared_per_sm = 0;  ///< bytes; the most that a kernel may request
   std::int64_t l2_bytes = 0;
   bool pools = false;  ///< memory can be allocated and freed in stream order
 
@@ -171,7 +171,7 @@ const Facts& facts(int index);
 class Current {
  public:
   explicit Current(int device);
-  explicit Current(cu::Context context);  ///< one that another thread has
+  explicit Current(cu::Context context);  ///< a context that another thread has current
   ~Current();
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
@@ -183,7 +183,7 @@ class Current {
   bool pushed_ = false;
 };
 
-/// Whether a graph is being captured from this stream. If so, nothing may be loaded or waited for.
+/// True while a graph is being captured from this stream. Nothing may then be loaded or waited for.
 bool capturing(cu::Stream stream);
 
 }  // namespace attune::runtime::cuda

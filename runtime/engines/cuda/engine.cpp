@@ -1,4 +1,5 @@
-// runtime/engines/cuda/engine.cpp — the entry points of the CUDA engine: calls put on a stream, counted, told about
+// runtime/engines/cuda/engine.cpp — the entry points of the CUDA engine: enqueue calls on a stream, compute their
+// workspace, report their kernels
 #include <attune/error.h>
 #include <fmt/format.h>
 
@@ -103,7 +104,7 @@ Forward first_forward(const Call& backward, void* o, void* lse, void* max) {
   return {.q = call.q,
           .k = call.k,
           .v = call.v,
-          // Not rounded: deltas are sums of its products.
+          // o stays f32, not rounded: deltas are sums of products with o.
           .o = Tensor(o, DType::f32, shape, {}, call.q.device),
           .lse = rows_of(call, p, lse),
           .max = rows_of(call, p, max),

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/engine.h — the CUDA engine: calls that were checked, computed by compiled kernels on a device
+// runtime/engines/cuda/engine.h — the CUDA engine: computes checked calls with compiled kernels on a device
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace attune::runtime::cuda {
 
-/// Device bytes that the call works in. Compiles and loads its kernels.
+/// Bytes of device memory that the call works in. Compiles and loads its kernels.
 std::size_t forward_workspace(const Call& call, const Means& means);
 std::size_t backward_workspace(const Call& call, const Means& means);
-/// Puts the call on the stream.
+/// Enqueues the call on the stream.
 void forward(const Call& call, const Means& means);
 void backward(const Call& call, const Means& means);
 std::vector<KernelStory> forward_story(const Call& call, const Means& means);
@@ -34,16 +34,16 @@ inline constexpr Engine engine{
           return call.is_forward() ? forward_story(call, means) : backward_story(call, means);
         }};
 
-/// The forward that a backward without o and lse computes first; null: to ask what it needs.
+/// The forward that a backward without o and lse computes first. Null o, lse and max: only to compute its workspace.
 Forward first_forward(const Call& backward, void* o = nullptr, void* lse = nullptr, void* max = nullptr);
 /// Writes the tile lists of such forwards on the stream, into the workspace if there is one. Null where none are
 /// needed.
 std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& means);
-/// Device bytes that those lists take.
+/// Bytes of device memory that the lists take.
 std::size_t cover_bytes(const Call& call, const Means& means);
-/// Puts the copies of new rows on the stream.
+/// Enqueues the copies of new rows on the stream.
 void append(const Append& call, const compiler::Problem& problem, void* stream);
-/// What a kernel is chosen by, for the call.
+/// The properties of a call that choose its kernel.
 struct KernelWants {
   codegen::KernelSpec spec;
   Traits facts;
@@ -51,21 +51,21 @@ struct KernelWants {
   TunedKey key;
 };
 KernelWants forward_wants(const Call& call);
-/// The kernel that a forward gets; compiles and loads it.
+/// The kernel of a forward; compiles and loads it.
 codegen::Variant forward_variant(const Call& call, const Means& means);
-/// What the kernels of a backward are compiled for.
+/// The properties of a backward that its kernels are compiled for.
 struct BackwardWants {
   codegen::KernelSpec spec;  ///< `out`: of o
   codegen::Length length;
 };
 BackwardWants backward_wants(const Call& call);
 
-/// The driver's name for it.
+/// The driver's name for the device.
 std::string device_name(int device);
 /// Seconds of each launch on the default stream, by the device's clock; launches until `seconds` have passed.
 std::vector<double> times(int device, double seconds, const std::function<void()>& launch);
-/// The same of graphs of so many launches each, on the stream that `launch` gets: the mean of each replay. The first
-/// launch on that stream is not captured.
+/// Seconds per launch in graphs of `launches` launches each, on the stream that is passed to `launch`: the mean of each
+/// replay. The first launch on that stream is not captured.
 std::vector<double> times_of_graphs(int device, double seconds, int launches,
                                     const std::function<void(void* stream)>& launch);
 

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/kernels.cpp — kernels in memory: each compiled once for its Mod and tile, and loaded once a
+// runtime/engines/cuda/kernels.cpp — kernels in memory: each compiled once for its Mod and tile, and loaded once per
 // device
 #include "runtime/engines/cuda/kernels.h"
 
@@ -38,7 +38,7 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
   return kernel;
 }
 
-/// The first kernels of a process stay.
+/// The first kernels of a process stay loaded.
 void let_go_later(LoadedKernel& kernel, int device) {
   static std::atomic<std::size_t> loaded = 0;
   if (loaded++ < options().loaded / 2) return;
@@ -58,7 +58,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   const auto refuses = [&](const codegen::KernelDescriptor* one) {
     return !one->why_not(key.spec, parts.facts).empty();
   };
-  // Another way computes such a backward. A forward has no other: choose() says why.
+  // Other kernels then compute the backward. A forward has no alternative: choose() reports the reason.
   if (!forward && std::ranges::all_of(codegen::kernels(key.way), refuses)) {
     for (const codegen::KernelDescriptor* one : codegen::kernels(key.way))
       out.story.push_back(fmt::format("not {}: {}", one->name, one->why_not(key.spec, parts.facts)));
@@ -66,7 +66,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   }
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   Remembered found;
-  // What was measured for prefill says nothing of decode.
+  // Measurements of prefill do not apply to decode.
   if (forward && !key.preference && !key.spec.decode) found = remembered(tuned_key(key, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
   Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
@@ -107,7 +107,7 @@ TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind) {
 
 namespace {
 
-/// The kernel of `key` that this process has, or what `make` makes; not within a capture.
+/// The kernel of `key` if this process has it, else the result of `make`, which may not run during a capture.
 template <class Kept, class Key, class Make>
 auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& make,
                   const char* fix = "call Attention::prepare before the capture") {

@@ -1,4 +1,5 @@
-// runtime/engines/cuda/kernels.h — kernels in memory: each compiled once for its Mod and tile, and loaded once a device
+// runtime/engines/cuda/kernels.h — kernels in memory: each compiled once for its Mod and tile, and loaded once per
+// device
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,7 @@ namespace attune::runtime::cuda {
 struct Kernel {
   cu::Kernel handle = nullptr;
   int registers = 0, spilled = 0;
-  cu::Library library = nullptr;  ///< that it lies in
+  cu::Library library = nullptr;  ///< the library that contains it
   std::size_t bytes = 0;          ///< of the library's image
 };
 
@@ -32,19 +33,19 @@ struct LoadedCompanion {
   Kernel kernel;
 };
 
-/// A kernel of a Mod on a device, and what else its launches need.
+/// A kernel of a Mod on a device, and the companions and facts that its launches need.
 struct LoadedKernel {
   Kernel kernel;
   codegen::KernelChoice choice;
   std::vector<LoadedCompanion> companions;  ///< in the order of their launches
-  bool skips = false;                       ///< as Traits has it
-  std::string flaw;                         ///< as Candidate has it
-  compiler::CoverOf cover_of{};             ///< what its lists depend on, where the launch must be handed some
-  bool delta_of_o = true;          ///< of a backward: as GradientTraits of codegen/cuda/contract/gradient.cuh has it
-  std::vector<std::string> story;  ///< whose choice it is; kernels that were not taken, and why
-  std::unique_ptr<Libraries> libraries{};  ///< null: it stays loaded
+  bool skips = false;                       ///< as in Traits
+  std::string flaw;                         ///< as in Candidate
+  compiler::CoverOf cover_of{};             ///< the dependencies of its lists, if the launch needs lists
+  bool delta_of_o = true;          ///< for a backward: as in GradientTraits of codegen/cuda/contract/gradient.cuh
+  std::vector<std::string> story;  ///< the origin of the choice; rejected kernels, and the reasons
+  std::unique_ptr<Libraries> libraries{};  ///< null: the kernel stays loaded
 
-  /// Said before its launches are put on the stream.
+  /// Must be called before its launches are enqueued on the stream.
   void used_on(cu::Stream stream) const {
     if (libraries) libraries->used_on(stream);
   }
@@ -52,7 +53,7 @@ struct LoadedKernel {
   bool has(const codegen::Companion& one) const {
     return std::ranges::find(companions, &one, &LoadedCompanion::what) != companions.end();
   }
-  /// What writes its lists of tiles; null: it needs none.
+  /// The companion that writes its lists of tiles; null: it needs none.
   const LoadedCompanion* lists() const {
     const auto found = std::ranges::find(companions, codegen::Companion::Args::lists,
                                          [](const LoadedCompanion& one) { return one.what->args; });
@@ -69,18 +70,19 @@ struct KernelKey {
   codegen::KernelSpec spec;
   ir::Digest mod;
   codegen::Length length = codegen::Length::longer;
-  std::optional<codegen::Preference> preference{};  ///< none: as the machine was tuned
-  codegen::Wanted wanted{};  ///< of a backward: captured tensors whose gradients are asked for, by slot
+  std::optional<codegen::Preference> preference{};  ///< none: the choice of attune tune, if there is one
+  codegen::Wanted wanted{};  ///< for a backward: captured tensors whose gradients are requested, by slot
   auto operator<=>(const KernelKey&) const = default;
 };
 
 TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind);
 
-/// Has this process the kernel?
+/// True if this process has the kernel.
 bool is_loaded(const KernelKey& key);
 /// Compiles and loads the kernel unless this process has it; then `stream` must not be captured. Its plan has no kernel
-/// where none of those of key.way takes the call: a whole backward's. The first kernels of a process stay loaded, so
-/// that most processes need not know which streams theirs run on; of further ones, ATTUNE_LOADED says how many stay.
+/// if no kernel of key.way supports the call, which can happen for a whole backward. The first kernels of a process
+/// stay loaded, so that most processes need not track which streams their kernels run on; ATTUNE_LOADED bounds the
+/// number of further kernels that stay.
 Held<LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered, cu::Stream stream,
                                  const Purpose* purpose);
 

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/keys.cpp — what a call's kernels are chosen by, of its tensors, its sizes and its device
+// runtime/engines/cuda/keys.cpp — the spec that selects a call's kernels: from its tensors, its sizes and its device
 #include "runtime/engines/cuda/keys.h"
 
 #include <numeric>
@@ -14,12 +14,12 @@ using compiler::Args, compiler::Problem;
 
 namespace {
 
-/// KernelSpec::page_rows of a table's pool.
+/// KernelSpec::page_rows of a page table's pool.
 int page_rows(const Forward& call, const Problem& p) {
   return p.kv.paged() ? static_cast<int>(std::gcd(call.k.shape[2], std::int64_t{64})) : 0;
 }
 
-/// Does the call say more of its keys than its queries do?
+/// True if the call describes its keys separately from its queries: lengths, positions or pages per entry.
 bool is_per_entry(const Forward& call, const Problem& p) {
   return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
 }
@@ -31,7 +31,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
   const Problem& p = of.problem;
   const bool mla = codegen::is_mla(p.d, p.dv, compiler::values_within_keys(call.k, call.v));
   const Problem& whole = of.whole ? *of.whole : p;
-  // In MLA, TMA moves q and k alone.
+  // In MLA, TMA loads only q and k.
   const bool tma = has_boxes(call.q) && has_boxes(call.k) && (mla || (has_boxes(call.v) && has_boxes(call.o)));
   KernelKey key{
       .device = device.index,

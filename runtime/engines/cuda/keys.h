@@ -1,4 +1,4 @@
-// runtime/engines/cuda/keys.h — what a call's kernels are chosen by, of its tensors, its sizes and its device
+// runtime/engines/cuda/keys.h — the spec that selects a call's kernels: from its tensors, its sizes and its device
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace attune::runtime::cuda {
 
 KernelKey forward_key(const Facts& device, const Call& of, const Means& means);
 
-/// A captured tensor whose gradient is asked for: all slots that hold it.
+/// A captured tensor whose gradient is requested: all slots that hold the tensor.
 struct Captured {
   const Tensor* into = nullptr;
   std::vector<std::uint32_t> slots;

@@ -1,4 +1,5 @@
-// runtime/engines/cuda/launches.cpp — what a call puts on its stream: copies, cleared counters and kernels, in order
+// runtime/engines/cuda/launches.cpp — the work that a call enqueues on its stream: copies, cleared counters and
+// kernels, in order
 #include "runtime/engines/cuda/launches.h"
 
 #include <utility>
@@ -31,7 +32,7 @@ void start(const Launch& one, cu::Stream stream, std::span<std::byte> user) {
   driver().cuLaunchKernelEx(&config, reinterpret_cast<cu::Function>(one.kernel->handle), arguments.data(), nullptr);
 }
 
-/// Its struct, or null where the call does not launch it.
+/// The companion's argument struct, or null if the call does not launch it.
 void* arguments_of(const Companion& companion, const Walk& walk) {
   using enum Companion::For;
   if (companion.launched_for == shared_tiles && !walk.shares_tiles) return nullptr;

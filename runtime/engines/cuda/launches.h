@@ -1,4 +1,5 @@
-// runtime/engines/cuda/launches.h — what a call puts on its stream: copies, cleared counters and kernels, in order
+// runtime/engines/cuda/launches.h — the work that a call enqueues on its stream: copies, cleared counters and kernels,
+// in order
 #pragma once
 
 #include <array>
@@ -22,20 +23,21 @@ struct Launch {
   int threads = 0;
   int shared_bytes = 0;       ///< dynamic, of a block
   void* arguments = nullptr;  ///< the kernel's own struct, which must live until put() returns
-  unsigned cluster = 1;       ///< so many neighbouring blocks form a cluster
-  bool early = false;         ///< may start before the step before it has ended; the kernel waits for that itself
+  unsigned cluster = 1;       ///< blocks per cluster
+  bool early = false;         ///< true: may start before the previous step has ended; the kernel waits for that itself
 };
 
-/// Built once a call, without memory of the heap unless something is sent.
+/// Built once per call, without heap memory unless something is sent.
 class Launches {
  public:
-  /// Sends ints of the host. The driver copies them before put() returns; a graph would not keep them.
+  /// Copies ints from the host. The driver reads them before put() returns; a graph would not keep them.
   void send(int* to, std::vector<int> from);
-  /// Sets a counter, or so many words, to 0.
+  /// Sets `count` words, e.g. a counter, to 0.
   void clear(unsigned* first, std::size_t count = 1) { add({.of = Step::Of::clear, .to = first, .count = count}); }
   void launch(const Launch& one) { add({.of = Step::Of::launch, .launch = one}); }
 
-  /// Puts every step on the stream, in the current context. Each kernel takes its own struct, then the user's bytes.
+  /// Enqueues every step on the stream, in the current context. Each kernel takes its own struct, then the user's
+  /// bytes.
   void put(cu::Stream stream, std::span<std::byte> user) const;
 
  private:
@@ -56,35 +58,37 @@ class Launches {
   }
   [[noreturn]] static void refuse_more();
 
-  // A backward's: starts, captured sums and diagonals, rows, counters, a table, the kernel and three behind it.
+  // A backward has the most steps: starts, captured sums and diagonals, rows, counters, a table, the kernel and three
+  // after it.
   static constexpr std::size_t most = 10;
   std::array<Slot, most> slots_;
   std::size_t count_ = 0;
-  std::vector<int> sent_;  ///< of the one step that sends
+  std::vector<int> sent_;  ///< the ints of the one step that sends
 };
 
-/// What a family of kernels (args_*.cpp) says of one launch and of those around it. Structs live until all is put.
+/// The description of one launch and of its companions by a family of kernels (args_*.cpp). The structs must live until
+/// everything is enqueued.
 struct Walk {
   const LoadedKernel& kernel;
   codegen::LaunchCall call;
   void* arguments = nullptr;
   unsigned cluster = 1;
-  bool early = false;                 ///< starts as the launch before it drains
-  bool shares_tiles = true;           ///< blocks share tiles of queries
-  bool gives_dq = true;               ///< the gradient of q is asked for
-  const CoverLists* lists = nullptr;  ///< to be written before
-  // Structs of companions that do not get the kernel's; null: these companions are not launched.
+  bool early = false;                 ///< true if it may start while the previous launch drains
+  bool shares_tiles = true;           ///< true if blocks share tiles of queries (split-KV)
+  bool gives_dq = true;               ///< true if the gradient of q is requested
+  const CoverLists* lists = nullptr;  ///< lists to write before the kernel runs
+  // Structs of companions that do not use the kernel's own struct; null: these companions are not launched.
   CoverArgs* cover = nullptr;
   TransposeArgs* transpose = nullptr;
   ClearArgs* clear = nullptr;
-  // Words set to 0 right before the kernel, where no companion does.
+  // Words that are set to 0 right before the kernel, unless a companion does so.
   unsigned* cleared = nullptr;
   std::size_t cleared_count = 0;
 };
 
-/// The companions before it, and the kernel itself.
+/// Adds the companions that run before the kernel, and the kernel itself.
 void put_kernel(Launches& launches, const Walk& walk);
-/// The companions that follow, once all kernels of the call are put.
+/// Adds the companions that run after all kernels of the call.
 void put_after(Launches& launches, const Walk& walk);
 
 }  // namespace attune::runtime::cuda

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/libraries.cpp — the code of a kernel and its companions on a device: unloaded once no one can
+// runtime/engines/cuda/libraries.cpp — the code of a kernel and its companions on a device: unloaded once nothing can
 // run it
 #include "runtime/engines/cuda/libraries.h"
 
@@ -9,7 +9,8 @@
 namespace attune::runtime::cuda {
 namespace {
 
-/// While this lives, other threads' captures do not keep the calling thread from asking for events, nor end for it.
+/// While this object lives, the calling thread may query events during other threads' captures without invalidating
+/// them.
 class DespiteCaptures {
  public:
   DespiteCaptures() { driver().cuThreadExchangeStreamCaptureMode.raw(&mode_); }
@@ -21,7 +22,7 @@ class DespiteCaptures {
   cu::CaptureMode mode_ = cu::CaptureMode::relaxed;
 };
 
-/// Behind all that its stream was given before.
+/// An event after all earlier work of its stream.
 class End {
  public:
   explicit End(cu::Stream stream) {
@@ -48,7 +49,7 @@ struct Waiting {
   int device;
   unsigned long long stream;
   std::vector<cu::Library> all;
-  std::shared_ptr<const End> end{};  ///< null until its stream was given
+  std::shared_ptr<const End> end{};  ///< null until a stream was given
 };
 struct AllWaiting {
   std::mutex mutex;

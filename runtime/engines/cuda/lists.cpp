@@ -19,7 +19,7 @@ CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& c
   blocks = what == CoverForm::of_keys ? kv_tiles : q_tiles;
   if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
-  // A row of lists also has room to work in, and two more ints, since kernels read ahead of what they visit.
+  // A row of lists also has scratch room, and two more ints, since kernels read ahead of the tile that they visit.
   stride = static_cast<int>(what == CoverForm::visits ? q_tiles
                                                       : 4 + 2 * (what == CoverForm::of_keys ? q_tiles : kv_tiles));
 }
@@ -52,7 +52,7 @@ std::string text_of(const compiler::LoweredMod& lowered) {
   return ir::print(lowered.cover.mask, lowered.mod.signature());
 }
 
-/// Why these are not the lists of the call; empty where they are.
+/// The reason why these are not the lists of the call; empty if they are.
 std::string difference(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,
                        const compiler::LoweredMod& lowered, const compiler::Args& args, const Problem& p) {
   const compiler::Mod& mod = lowered.mod;
@@ -126,7 +126,8 @@ std::span<std::byte> DeviceCover::take(const cuda::Facts& on, const cuda::Curren
   return memory_->bytes();
 }
 
-// The driver's answers are ignored: at the end of a process it may be gone, and the memory with it.
+// Results of the driver are ignored: at process exit the driver may already be unloaded, and the memory is then gone
+// too.
 DeviceCover::~DeviceCover() {
   if (!memory_) return;
   const cuda::Driver& d = cuda::driver();

@@ -16,15 +16,15 @@
 
 namespace attune::runtime::cuda {
 
-/// Lists of tiles or a table of visits, as codegen/cuda/kernels/cover.cuh writes them.
+/// Lists of tiles or a table of visits, in the format that codegen/cuda/kernels/cover.cuh writes.
 struct CoverLists {
   int* at = nullptr;
   CoverForm what = CoverForm::of_queries;
   int m = 0, n = 0;            ///< queries and keys of a tile
-  int batches = 1, heads = 1;  ///< 1 where they do not vary with them
-  int stride = 0;              ///< ints a row
+  int batches = 1, heads = 1;  ///< 1 if the lists do not vary with them
+  int stride = 0;              ///< ints per row
   std::int64_t rows = 0;       ///< of one head: tiles of queries, or of keys
-  std::int64_t blocks = 0;     ///< of one head, that write them
+  std::int64_t blocks = 0;     ///< blocks that write the lists of one head
 
   CoverLists() = default;
   CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const compiler::Problem& p,
@@ -46,10 +46,10 @@ namespace attune::detail {
 
 namespace cuda = runtime::cuda;
 
-/// What a Cover holds: lists, and everything that they depend on.
+/// The contents of a Cover: lists, and everything that they depend on.
 struct DeviceCover {
   int device = 0;
-  ir::Digest mask;               ///< as compiler::CoverOf has it
+  ir::Digest mask;               ///< as in compiler::CoverOf
   std::string text;              ///< the mask, for people
   std::vector<Tensor> captures;  ///< of the mask
   std::vector<double> params;

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/maps.cpp — tensor maps: a call's tensors as Hopper's TMA takes them
+// runtime/engines/cuda/maps.cpp — tensor maps (TMA descriptors) of a call's tensors
 #include "runtime/engines/cuda/maps.h"
 
 #include <array>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t alignment = 16, most_stride = std::int64_t{1} << 40, most_extent = std::int64_t{1} << 32;
 
-/// A packed tensor as a dense one: its sequences follow one another in one batch entry.
+/// A packed tensor as a dense tensor with one batch entry that holds all sequences.
 Tensor dense(const Tensor& t) {
   Tensor out = t;
   if (t.rank != 3) return out;
@@ -37,7 +37,7 @@ TensorMap map_of(const Tensor& t, const std::array<std::int64_t, Rank>& shape,
     sides[i] = static_cast<std::uint32_t>(box[i]);
     steps[i] = 1;
   }
-  for (std::size_t i = 0; i + 1 < Rank; ++i)  // an extent of 1 is never stepped along: its stride may be anything
+  for (std::size_t i = 0; i + 1 < Rank; ++i)  // the stride of an extent of 1 is never used and may be anything
     strides[i] = shape[i + 1] == 1 ? alignment : static_cast<std::uint64_t>(outer[i]) * bytes;
   TensorMap map{};
   driver().cuTensorMapEncodeTiled(&map, codegen::gpu_element(t.dtype).map, Rank, t.data, extents.data(), strides.data(),

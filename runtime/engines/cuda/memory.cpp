@@ -7,8 +7,8 @@
 namespace attune::runtime::cuda {
 namespace {
 
-/// Frees memory in its context. Results of the driver are ignored: at the end of a process it may be gone, and the
-/// memory with it.
+/// Frees memory in its context. Results of the driver are ignored: at process exit the driver may already be unloaded,
+/// and the memory is then gone too.
 struct Free {
   cu::Context context;
   void operator()(void* p) const {
@@ -32,7 +32,7 @@ std::shared_ptr<void> allocate(int device, std::size_t bytes) {
   if (result == cu::Result::out_of_memory) return nullptr;
   if (result != cu::Result::success) refuse(result, d.cuMemAlloc.name);
   std::shared_ptr<void> memory(reinterpret_cast<void*>(at), Free{current.context()});
-  // Waits: the array may next be used on a stream that does not wait for this one.
+  // Waits, because the array may next be used on a stream that does not wait for this one.
   d.cuMemsetD8Async(at, 0, bytes, nullptr);
   d.cuStreamSynchronize(nullptr);
   return memory;
@@ -43,7 +43,7 @@ void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream)
   const Current current(on_device.device.index);
   const Driver& d = driver();
   const auto behind = static_cast<cu::Stream>(stream);
-  // The driver knows from the addresses where each side is.
+  // The driver derives the location of each side from its address.
   d.cuMemcpyAsync(address(to), address(from), bytes, behind);
   d.cuStreamSynchronize(behind);
 }

@@ -10,10 +10,12 @@
 
 namespace attune::runtime::cuda {
 
-/// Zeroed bytes on a device; null if it has too few left. If they outlive the driver, the driver has freed them.
+/// Zeroed bytes on a device; null if the device has too little memory left. If the pointer outlives the driver, the
+/// driver has already freed the bytes.
 std::shared_ptr<void> allocate(int device, std::size_t bytes);
 
-/// At least one side is on a device. Runs after the work on `stream`, and is done when this returns.
+/// Copies between two sides, at least one of which is on a device. Runs after the work on `stream`, and is done when
+/// this returns.
 void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream);
 
 /// Memory taken from a device's pool and given back to it in a stream's order. Both need a current context of the
@@ -39,7 +41,7 @@ class Pooled {
   std::span<std::byte> bytes_;
 };
 
-/// Whether work on this CUstream becomes part of a graph. If so, nothing can be waited for.
+/// True if work on this CUstream becomes part of a graph. Nothing can then be waited for.
 bool is_captured(void* stream);
 
 }  // namespace attune::runtime::cuda

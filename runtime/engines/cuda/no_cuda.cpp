@@ -1,4 +1,4 @@
-// runtime/engines/cuda/no_cuda.cpp — devices and the CUDA engine's calls in a build without them: each throws an Error
+// runtime/engines/cuda/no_cuda.cpp — devices and the CUDA engine's calls in a build without CUDA: each throws an Error
 #include <attune/error.h>
 
 #include "runtime/engines/cuda/driver.h"

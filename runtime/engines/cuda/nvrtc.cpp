@@ -125,7 +125,8 @@ int number_before(const std::string& log, std::string_view after) {
   return total;
 }
 
-/// The part of the log about one function: ptxas reports all functions of a source, also those that few calls reach.
+/// The part of the log about one function: ptxas reports all functions of a source, including functions that few calls
+/// reach.
 std::string part_of(const std::string& log, std::string_view symbol) {
   constexpr std::string_view begins = "Function properties for ";
   const std::size_t at = log.find(fmt::format("{}{}\n", begins, symbol));

@@ -9,7 +9,7 @@
 
 namespace attune::runtime::cuda {
 
-/// What NVRTC made of a Source.
+/// The result of compiling a Source with NVRTC.
 struct Binary {
   std::string cubin;
   std::string symbol;  ///< the kernel's mangled name
@@ -23,9 +23,9 @@ struct Binary {
 /// The NVRTC that was found. Threads may share it.
 struct Nvrtc {
   int major = 0, minor = 0;
-  std::string path;     ///< what was opened
+  std::string path;     ///< the path of the library that was opened
   std::string build;    ///< its file's name, which ends in its full version
-  std::string refusal;  ///< why there is none, for a human reader; empty if there is one
+  std::string refusal;  ///< the reason why there is none, for people; empty if there is one
   explicit operator bool() const { return refusal.empty(); }
 };
 const Nvrtc& nvrtc();

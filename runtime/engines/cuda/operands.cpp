@@ -1,4 +1,4 @@
-// runtime/engines/cuda/operands.cpp — a call's tensors as kernels take them: strides, rows, and how wide copies may be
+// runtime/engines/cuda/operands.cpp — a call's tensors as kernel arguments: strides, rows, and the width of copies
 #include "runtime/engines/cuda/operands.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/operands.h — a call's tensors as kernels take them: strides, rows, and how wide copies may be
+// runtime/engines/cuda/operands.h — a call's tensors as kernel arguments: strides, rows, and the width of copies
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace attune::runtime::cuda {
 
-// Inline: a call fills in six of these, and takes less than a microsecond in all.
+// Inline, because a call fills in six of these, and the whole call must take less than a microsecond.
 
 inline Stored stored(DType type) {
   return type == DType::f64    ? Stored::f64
@@ -19,11 +19,11 @@ inline Stored stored(DType type) {
          : type == DType::e4m3 ? Stored::e4m3
                                : Stored::bf16;
 }
-/// A number of each batch entry; empty where the tensor was not given.
+/// One number per batch entry; empty if the tensor was not given.
 inline Numbers numbers(const Tensor& t) {
   return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0]} : Numbers{};
 }
-/// The page table of a pool such as k; empty where the tensor was not given.
+/// The page table of a pool such as k; empty if the tensor was not given.
 inline PageTable page_table(const Tensor& t, const Tensor& pool) {
   if (!t.given()) return {};
   return {.at = static_cast<const int*>(t.data),
@@ -39,7 +39,7 @@ inline Strided strided(const Tensor& t, compiler::Layout layout) {
   return layout == compiler::Layout::packed ? Strided{t.data, 0, s[1], s[0], s[2]}
                                             : Strided{t.data, s[0], s[1], s[2], s[3]};
 }
-/// lse and what is shaped like it; empty where the tensor was not given.
+/// lse and tensors that are shaped like it; empty if the tensor was not given.
 inline Rows rows(const Tensor& t, compiler::Layout layout) {
   if (!t.given()) return {};
   const auto& s = t.strides;
@@ -47,7 +47,7 @@ inline Rows rows(const Tensor& t, compiler::Layout layout) {
   return layout == compiler::Layout::packed ? Rows{data, 0, s[0], s[1]} : Rows{data, s[0], s[1], s[2]};
 }
 
-/// The widest copy, in bytes, that every row of these tensors allows: 16, 8 or 4, or 0 where elements have to be copied
+/// The widest copy, in bytes, that every row of these tensors allows: 16, 8 or 4, or 0 if elements have to be copied
 /// one by one.
 inline int copied_bytes(std::initializer_list<const Tensor*> tensors) {
   std::uint64_t bits = 16;
@@ -61,7 +61,7 @@ inline int copied_bytes(std::initializer_list<const Tensor*> tensors) {
   const auto most = static_cast<int>(bits & -bits);
   return most >= 4 ? most : 0;
 }
-/// The same where such copies must also divide a row.
+/// The same if such copies must also divide a row.
 inline int stored_bytes(const Tensor& t) {
   const auto row = static_cast<int>(t.shape[static_cast<std::size_t>(t.rank) - 1]) * static_cast<int>(size_of(t.dtype));
   const int most = std::min(copied_bytes({&t}), row & -row);

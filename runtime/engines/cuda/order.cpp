@@ -1,4 +1,4 @@
-// runtime/engines/cuda/order.cpp — in which order persistent blocks take the tiles of queries of packed sequences
+// runtime/engines/cuda/order.cpp — the order in which persistent blocks take the tiles of queries of packed sequences
 #include "runtime/engines/cuda/order.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// runtime/engines/cuda/platform.cpp — what the engine works on: NVIDIA's driver and compiler, unless others are in
-// their place
+// runtime/engines/cuda/platform.cpp — the driver and the compiler that the engine uses: NVIDIA's, unless they were
+// replaced
 #include "runtime/engines/cuda/platform.h"
 
 #include <atomic>

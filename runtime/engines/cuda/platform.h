@@ -1,5 +1,5 @@
-// runtime/engines/cuda/platform.h — what the engine works on: a driver, and what compiles for it; NVIDIA's, unless
-// another one was put in their place
+// runtime/engines/cuda/platform.h — the driver and the compiler that the engine uses: NVIDIA's, unless they were
+// replaced
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace attune::runtime::cuda {
 
 struct Platform {
   const Found& (*driver)() = nullptr;
-  /// Another number where the devices have become others.
+  /// Returns another number after the devices have changed.
   std::uint64_t (*generation)() = nullptr;
-  std::string kind;                     ///< of what is compiled, in the cache
-  std::string (*compiler)() = nullptr;  ///< its exact version; empty: there is none
-  std::string (*refusal)() = nullptr;   ///< why there is none
-  /// What the compiler is given besides the page and the library's device files.
+  std::string kind;                     ///< the kind of compiled code, in the cache
+  std::string (*compiler)() = nullptr;  ///< the compiler's exact version; empty: there is no compiler
+  std::string (*refusal)() = nullptr;   ///< the reason why there is no compiler
+  /// The compiler's input in addition to the generated source and the library's device files.
   std::string (*further)() = nullptr;
   Binary (*compile)(const codegen::Source& source, Ptx ptx) = nullptr;
 };
@@ -25,9 +25,11 @@ struct Platform {
 /// NVIDIA's libraries.
 const Platform& nvidia();
 const Platform& platform();
-/// The one that options().emulated names: of the room emulated, which knows this one.
+/// The platform that options().emulated names. It is defined in emulated/, which depends on this folder and not the
+/// reverse.
 const Platform& emulated_platform(const std::string& gpu);
-/// From now on, for all threads. Calls that were made before must have ended, and none of their kernels is used again.
+/// Sets the platform for all threads from now on. Earlier calls must have ended, and none of their kernels is used
+/// again.
 void use(const Platform& other);
 
 }  // namespace attune::runtime::cuda

@@ -1,5 +1,5 @@
-// runtime/engines/cuda/query_tiles.h — the tiles of queries of a call: how many, which share keys in the cache, in
-// which order
+// runtime/engines/cuda/query_tiles.h — the tiles of queries of a call: their number, their order, and the tiles that
+// share keys in the L2 cache
 #pragma once
 
 #include <algorithm>
@@ -11,26 +11,26 @@
 
 namespace attune::runtime::cuda {
 
-/// How a kernel takes tiles of queries.
+/// The way in which a kernel tiles queries.
 struct QueryTiling {
-  int queries = 0;          ///< of a tile
+  int queries = 0;          ///< queries per tile
   int heads = 1;            ///< query heads of a key head that share a tile
-  bool persistent = false;  ///< blocks stay and take many tiles
+  bool persistent = false;  ///< true for persistent blocks, which take many tiles
 };
 
 struct QueryTiles {
-  std::int64_t group_sets = 0;  ///< sets of heads that share tiles, of a key head
-  std::int64_t sets = 0;        ///< the same of a batch entry
+  std::int64_t group_sets = 0;  ///< sets of heads that share tiles, per key head
+  std::int64_t sets = 0;        ///< the same per batch entry
   std::int64_t order = 0;       ///< packed, persistent: places for the tiles of one set of heads; else 0
-  bool ordered = false;         ///< the host knows the starts, and sends the order of the tiles
-  std::int64_t count = 0;       ///< of all sets: what blocks share, or one block each
+  bool ordered = false;         ///< true if the host knows the starts and sends the order of the tiles
+  std::int64_t count = 0;       ///< tiles of all sets; persistent blocks share them, else there is one block per tile
 
   QueryTiles(const QueryTiling& tiling, const compiler::Problem& p);
 };
 
 inline QueryTiles::QueryTiles(const QueryTiling& tiling, const compiler::Problem& p)
     : group_sets(ceil_div(p.group, tiling.heads)), sets(p.kv_heads * group_sets) {
-  // A kernel whose blocks do not stay has a block for each tile of the longest sequence, of every sequence.
+  // A kernel without persistent blocks has, for every sequence, as many blocks as the longest sequence has tiles.
   const bool by_place = p.q.packed() && tiling.persistent;
   ordered = by_place && !p.q.starts_on_device();
   if (ordered)
@@ -40,7 +40,8 @@ inline QueryTiles::QueryTiles(const QueryTiling& tiling, const compiler::Problem
   count = sets * (by_place ? order : ceil_div(p.q.length, tiling.queries) * p.batch);
 }
 
-/// Sets of heads whose keys and values together fill half of the cache. `bytes`: of an element of k and v.
+/// The number of sets of heads whose keys and values together fill half of the L2 cache. `bytes`: bytes per element of
+/// k and v.
 inline int section_of(const QueryTiles& of, const compiler::Problem& p, std::int64_t cache_bytes, std::int64_t bytes) {
   const std::int64_t keys = p.kv.packed() ? p.kv.total : p.kv.length, sets = of.sets * (p.q.packed() ? 1 : p.batch);
   const std::int64_t head = std::max<std::int64_t>(keys * (p.d + p.dv) * bytes, 1);

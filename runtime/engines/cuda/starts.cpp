@@ -1,5 +1,4 @@
-// runtime/engines/cuda/starts.cpp — where packed sequences start, as kernels read it: the caller's, or sent from the
-// host
+// runtime/engines/cuda/starts.cpp — the starts of packed sequences for kernels: the caller's, or sent from the host
 #include "runtime/engines/cuda/starts.h"
 
 #include <utility>
@@ -15,7 +14,7 @@ using compiler::Problem;
 
 void StartsRoom::take(WorkspaceLayout& space, const Problem& p, const QueryTiles& tiles) {
   const std::int64_t count = 2 * (p.batch + 1), order = tiles.ordered ? 2 * tiles.order : 0;
-  // One copy sends both, so the order lies right behind the starts.
+  // One copy sends both, so the order lies right after the starts.
   starts_ = space.take<int>(count + order);
   order_ = {starts_.offset + static_cast<std::size_t>(count) * sizeof(int), order};
 }

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/starts.h — where packed sequences start, as kernels read it: the caller's, or sent from the host
+// runtime/engines/cuda/starts.h — the starts of packed sequences for kernels: the caller's, or sent from the host
 #pragma once
 
 #include "runtime/engines/cuda/launches.h"
@@ -7,7 +7,7 @@
 
 namespace attune::runtime::cuda {
 
-/// On the device; null where sequences are not packed, or the order is not known.
+/// Pointers on the device; null if sequences are not packed, or if the order is not known.
 struct Starts {
   const int *q = nullptr, *kv = nullptr, *order = nullptr;
 };
@@ -23,7 +23,8 @@ class StartsRoom {
   void require_no_capture(cu::Stream stream) const {
     if (starts_.count > 0 && capturing(stream)) refuse_capture();
   }
-  /// The starts as kernels get them; what the host knows is sent first. `masked`: the mask may remove pairs.
+  /// The starts for kernels; the starts that the host knows are sent first. `masked`: true if the mask may remove
+  /// pairs.
   Starts send(Launches& launches, std::byte* memory, const compiler::Problem& p, const QueryTiling& tiling, bool masked,
               const Tensor& cu_q, const Tensor& cu_kv) const {
     if (!p.q.packed()) return {};

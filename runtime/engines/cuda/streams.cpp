@@ -47,7 +47,7 @@ OwnStream::~OwnStream() {
 void copy_runs(const Runs& from, const Runs& to, cu::Stream stream) {
   if (from.bytes == 0 || from.count == 0) return;
   const auto run = [](const Runs& of, std::size_t i) { return address(of.first) + i * of.stride; };
-  // The driver takes no longer steps from one run to the next.
+  // The driver's limit on the stride between runs.
   constexpr std::size_t most_stride = 0x7fffffff;
   if (from.count == 1 || std::max(from.stride, to.stride) > most_stride) {
     for (std::size_t i = 0; i < from.count; ++i) driver().cuMemcpyAsync(run(to, i), run(from, i), from.bytes, stream);
@@ -78,7 +78,7 @@ void reach(cu::Context other) {
   static auto& mutex = *new std::mutex;
   static auto& known = *new std::set<std::pair<cu::Context, cu::Context>>;
   const std::lock_guard lock(mutex);
-  // What it returns is of no use: it may be allowed already, and where it cannot be, copies work all the same.
+  // The result is ignored: access may already be enabled, and where it cannot be, copies work nevertheless.
   if (known.emplace(here, other).second) driver().cuCtxEnablePeerAccess.raw(other, 0);
 }
 

@@ -11,9 +11,9 @@ namespace attune::runtime::cuda {
 class Moment {
  public:
   Moment() = default;
-  /// After all that the stream has been given so far. The stream is of the current context.
+  /// The moment after all current work of the stream. The stream belongs to the current context.
   explicit Moment(cu::Stream stream);
-  /// What the stream is given from now on runs after this moment. A default moment has passed already.
+  /// Later work of the stream runs after this moment. A default moment has already passed.
   void awaited_by(cu::Stream stream) const;
   /// Returns once it has passed.
   void wait() const;
@@ -23,7 +23,7 @@ class Moment {
   std::shared_ptr<void> event_;
 };
 
-/// A stream of the current context, which waits for no other and which no other waits for.
+/// A stream of the current context that has no implicit synchronization with other streams.
 class OwnStream {
  public:
   enum class Priority : std::uint8_t { usual, high };
@@ -41,19 +41,19 @@ class OwnStream {
 /// Runs of equal length, which begin `stride` bytes apart.
 struct Runs {
   void* first = nullptr;
-  std::size_t bytes = 0;  ///< of each
+  std::size_t bytes = 0;  ///< bytes of each run
   std::size_t count = 1, stride = 0;
 };
-/// Puts a copy on a stream of the current context, for copy engines, which take no multiprocessor: on one H100 whose
-/// multiprocessors were all busy, rows of 256 bytes went to another at 358 GB/s, and within it at 870. Both have as
-/// many runs, of the same size.
+/// Enqueues a copy by copy engines, which use no SM, on a stream of the current context. On an H100 whose SMs were all
+/// busy, rows of 256 bytes were copied to another H100 at 358 GB/s, and within the GPU at 870 GB/s. Both sides must
+/// have the same number of runs, of the same size.
 void copy_runs(const Runs& from, const Runs& to, cu::Stream stream);
 /// Sets bytes to 0, as a copy.
 void clear_bytes(void* first, std::size_t bytes, cu::Stream stream);
 
 /// The context that is current; null: none.
 cu::Context current_context();
-/// Lets streams of the current context copy from and to memory of another one directly, where the devices allow it;
+/// Lets streams of the current context copy from and to memory of another context directly, if the devices allow it;
 /// else copies go through the host.
 void reach(cu::Context other);
 

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/tuned.cpp — which kernels were fastest on a machine: the results of attune tune, in one file
+// runtime/engines/cuda/tuned.cpp — the fastest kernels on a machine: the results of attune tune, in one file
 #include "runtime/engines/cuda/tuned.h"
 
 #include <array>
@@ -28,7 +28,7 @@ std::optional<DType> dtype_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// Reads the fields of a row; `wrong` says why it is not one.
+/// Reads the fields of a row; `wrong` is the reason if they are not a valid row.
 struct Row {
   const Json& from;
   std::string wrong{};

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/tuned.h — which kernels were fastest on a machine: the results of attune tune, in one file
+// runtime/engines/cuda/tuned.h — the fastest kernels on a machine: the results of attune tune, in one file
 #pragma once
 
 #include <filesystem>
@@ -24,17 +24,17 @@ struct TunedKey {
 };
 struct Tuned {
   codegen::Variant variant;
-  double tflops = 0, usual_tflops = 0;  ///< its own, and that of the kernel chosen without it
+  double tflops = 0, usual_tflops = 0;  ///< the kernel's own, and that of the kernel that is chosen without tuning
   std::string date;                     ///< YYYY-MM-DD
   std::string kernels;                  ///< the digest of the device files that were measured
 };
 struct TunedTable {
   std::map<TunedKey, Tuned> rows;
-  std::string broken;              ///< why the whole file is unusable, or empty
+  std::string broken;              ///< the reason why the whole file is unusable, or empty
   std::vector<std::string> notes;  ///< rows that were skipped, and why
 };
 
-/// Never throws: the table says what is unusable.
+/// Never throws: the table contains the reasons why something is unusable.
 TunedTable parse_tuned(std::string_view text);
 std::string print_tuned(const TunedTable& table);
 
@@ -45,13 +45,13 @@ TunedTable read_tuned(const std::filesystem::path& path);
 /// Adds or replaces a row. Readers see the old file or the new one. Throws an Error if the file cannot be written.
 void remember(const std::filesystem::path& path, const TunedKey& key, const Tuned& row);
 
-/// What this process's file says about such calls. `notes`: what of the file is unusable.
+/// The result in this process's file for such calls. `notes`: the parts of the file that are unusable.
 struct Remembered {
   std::optional<codegen::Preference> preference;
   std::vector<std::string> notes;
 };
 Remembered remembered(const TunedTable& table, const TunedKey& key);
-/// With the file as it was at the first call.
+/// Uses the file as it was at the first call.
 Remembered remembered(const TunedKey& key);
 
 }  // namespace attune::runtime::cuda
