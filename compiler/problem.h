@@ -35,7 +35,7 @@ struct Held {
   struct Rows {
     std::int64_t first = 0, last = 0, row = 0;
   };
-  std::vector<std::vector<Rows>> q{};          ///< by packed sequence; a dense batch has one for all entries
+  std::vector<std::vector<Rows>> q{};          ///< by packed sequence; one for all entries of a dense batch
   std::vector<std::vector<Rows>> kv{};         ///< by (packed sequence or entry of keys, head of those computed)
   std::int64_t first_head = 0, last_head = 0;  ///< the key heads [first_head, last_head) that are computed
   bool in_order = true;  ///< true if rows of the caller's k and v are contiguous; decides how calls are computed

@@ -56,7 +56,7 @@ struct Summaries::Data {
     bool sorted = true;
     std::vector<std::int32_t> starts;  ///< where runs of equal elements begin, ascending
   };
-  std::vector<Line> lines;  ///< one a row
+  std::vector<Line> lines;  ///< one per row
 
   Data(const Tensor& t, bool blocks, bool runs) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i) extents.push_back(t.shape[i]);

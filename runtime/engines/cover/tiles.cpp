@@ -13,7 +13,8 @@ namespace {
 
 using compiler::Bands;
 
-/// Where to cut [begin, end): at the border nearest to the middle, of the largest blocks that have a border inside.
+/// The place to cut [begin, end): the border nearest to the middle, among the borders of the largest blocks that have
+/// one inside.
 struct Cut {
   std::int32_t at, period;  ///< period 0: no border, the middle
 };
@@ -27,7 +28,7 @@ Cut cut(const std::vector<std::int32_t>& periods, std::int32_t begin, std::int32
   return {middle, 0};
 }
 
-/// Limit on the questions asked while a tile is split; past it the tile counts as Some. A tile of 128 x 128 has 16384
+/// Limit on the evaluations while a tile is split; past it the tile counts as Some. A tile of 128 x 128 has 16384
 /// pairs.
 constexpr int most_questions = 1 << 15;
 /// Pairs sampled before a tile is split.
@@ -78,8 +79,8 @@ class Tiles::Asker {
     const Keep first = ask(r);
     if (first != Keep::Some) return first;
     bool keeps = false, drops = false;
-    // Kernels compute in f32, with functions and fused products of their own: a pair on which f64 and f32 do not agree
-    // is theirs to decide.
+    // Kernels compute in f32, with other functions and with fused products. If f64 and f32 disagree on a pair, only the
+    // kernel decides it.
     const auto look = [&](std::int32_t q, std::int32_t kv) {
       (kept(q, kv, ir::Precision::f64) ? keeps : drops) = true;
       if (tiles_.rounds_) (kept(q, kv, ir::Precision::f32) ? keeps : drops) = true;
@@ -88,7 +89,8 @@ class Tiles::Asker {
     look(r.q1 - 1, r.kv1 - 1);
     if (!(keeps && drops)) look(r.q0, r.kv1 - 1);
     if (!(keeps && drops)) look(r.q1 - 1, r.kv0);
-    // Then samples all over the tile: unordered data is seldom proven, but samples soon show that it keeps some.
+    // Then samples the whole tile: intervals seldom prove anything about unordered data, but a few samples show that it
+    // keeps some pairs.
     for (int i = 1; i <= samples && !(keeps && drops); ++i)
       look(r.q0 + static_cast<std::int32_t>(std::int64_t{i} * 2654435769 % (1 << 30) * (r.q1 - r.q0) >> 30),
            r.kv0 + static_cast<std::int32_t>((std::int64_t{i} * (r.kv1 - r.kv0)) / (samples + 1)));

@@ -16,7 +16,7 @@ enum class Keep : std::uint8_t { None, Some, All };
 /// axis may cut its last tile short.
 struct Extent {
   std::int32_t batch = 1, heads = 1, q_len = 0, kv_len = 0, q_offset = 0, kv_offset = 0;
-  std::int32_t kv_behind = 0;  ///< keys behind these, of which expressions know: kv_len is where they end
+  std::int32_t kv_behind = 0;  ///< keys after these that expressions see: at.kv_len includes them
   std::int32_t tile_q = 128, tile_kv = 128;
 
   std::int32_t q_tiles() const { return (q_len + tile_q - 1) / tile_q; }
@@ -35,14 +35,14 @@ struct Run {
 struct TileLists {
   Extent extent;
   bool by_batch = false, by_head = false, along_q = false;
-  std::vector<std::int64_t> offsets;  ///< one more than there are rows
+  std::vector<std::int64_t> offsets;  ///< has rows + 1 elements
   std::vector<Run> runs;
   std::int64_t some = 0, all = 0, total = 0;  ///< tiles, counted for every batch and head
   std::int64_t asked = 0;                     ///< evaluations of bands, verdicts and the mask that this took
   std::size_t bytes() const { return offsets.size() * sizeof offsets[0] + runs.size() * sizeof runs[0]; }
 };
 
-/// How many evaluations of so many operations each take about 0.1 s.
+/// The number of evaluations that take about 0.1 s; `cost`: operations per evaluation.
 std::int64_t pause_of(double cost);
 
 class Tiles {
@@ -52,7 +52,8 @@ class Tiles {
   Tiles(const compiler::LoweredMod& lowered, const compiler::Args& args);
   explicit Tiles(const compiler::LoweredMod& lowered) : Tiles(lowered, compiler::args(lowered)) {}
 
-  /// What the mask keeps of one tile. None and All are always proven; Some only after looking into the tile's parts.
+  /// Which pairs of one tile the mask keeps. None and All are always proven; Some is returned only after splitting the
+  /// tile.
   Keep keep(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t tile_q, std::int32_t tile_kv) const;
 
   /// The tiles to visit: along kv for a tile of queries, along q for a tile of keys. Other tiles cost no work.
@@ -65,8 +66,8 @@ class Tiles {
   bool rows_by_bands(const Extent& e, std::int32_t b, std::int32_t h, std::int32_t begin, std::int32_t end,
                      std::vector<Run>& into, std::vector<std::int32_t>& ends) const;
 
-  /// Hears what share of a long task is done, about ten times a second or after each evaluation that takes longer. What
-  /// it throws ends the task.
+  /// Called with the fraction of a long task that is done, about ten times a second, or after each evaluation that
+  /// takes longer. An exception ends the task.
   using Progress = std::function<void(double share)>;
 
   /// `progress` is for one thread.
@@ -75,7 +76,7 @@ class Tiles {
   /// Pairs kept over all batch entries and heads; nothing if the bands are not exact. O(batches heads queries).
   std::optional<std::int64_t> live(const Extent& e) const;
 
-  /// Operations of the most expensive question: of a pair, a tile or a row of tiles.
+  /// The number of operations of the most expensive evaluation: of a pair, a tile or a row of tiles.
   double cost() const;
 
  private:
@@ -90,7 +91,7 @@ class Tiles {
   std::vector<double> params_;
   const ir::Program &verdict_, &mask_, &along_kv_, &along_q_;
   const std::vector<std::int32_t>&q_periods_, &kv_periods_;
-  bool rounds_;  ///< the mask may differ between f64 and f32
+  bool rounds_;  ///< true if the mask may differ between f64 and f32
 };
 
 }  // namespace attune::runtime

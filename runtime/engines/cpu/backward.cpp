@@ -16,7 +16,7 @@ namespace {
 
 using compiler::Problem;
 
-/// Adds up `count` arrays that lie `apart` floats from each other, into the first.
+/// Adds `count` arrays, which begin `apart` floats apart, into the first.
 float* sum_up(float* first, std::int64_t count, std::int64_t size, std::int64_t apart) {
   for (std::int64_t i = 1; i < count; ++i)
     for (std::int64_t j = 0; j < size; ++j) first[j] += first[i * apart + j];
@@ -109,7 +109,7 @@ class BackwardRun {
     if (call_.o.given()) return;
     const auto shape = std::span(call_.grad_o.shape).first(static_cast<std::size_t>(call_.grad_o.rank));
     o_ = Tensor(memory.take<float>(call_.grad_o.size()), DType::f32, shape);
-    // Not rounded to f32: the error of a row's lse scales all of its probabilities.
+    // lse stays f64: the error of a row's lse scales all of its probabilities.
     auto* lse = memory.take<double>(call_.grad_o.size() / problem_.dv);
     state_.lse = problem_.q.packed() ? Tensor(lse, DType::f64, {shape[1], shape[0]})
                                      : Tensor(lse, DType::f64, shape.first(3));
@@ -131,7 +131,7 @@ class BackwardRun {
 
   // ---- Per-row values, before any pair.
 
-  // Heads of queries that are computed.
+  // The query heads that are computed.
   std::int64_t first_head() const { return problem_.held() ? problem_.held()->first_head * problem_.group : 0; }
   std::int64_t last_head() const {
     return problem_.held() ? problem_.held()->last_head * problem_.group : problem_.q_heads;
@@ -152,7 +152,7 @@ class BackwardRun {
           if (const std::int64_t count = std::min(tile, seq.q_len - r); any_query(problem_, seq, r, count))
             all.push_back({b, h, r, count});
     }
-    // A dozen tiles are worth waking a thread for.
+    // A task has enough tiles to be worth waking a thread.
     constexpr std::int64_t at_once = 16;
     const auto count = static_cast<std::int64_t>(all.size());
     const auto some = [&](std::int64_t task, int worker) {
@@ -164,16 +164,16 @@ class BackwardRun {
     run_tasks(pieces(count, at_once), some, means_.executor);
   }
 
-  /// Where prob is linear in p, a row's sum of p dp is its sum of p' dO . v, which is dO . O. It is added up as dp is,
-  /// so that dp - delta is 0 where one key has all of a row's weight: a gradient of a slope multiplies it by a
-  /// distance.
+  /// If prob is linear in p: delta = sum p dp = sum p' dO . v = dO . O. delta is summed in the same order as dp, so
+  /// that dp - delta is exactly 0 if one key has all of a row's weight: the gradient of a slope multiplies dp - delta
+  /// by a distance.
   void find_deltas() {
     each_tile_of_rows([&](std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count, int worker) {
       const BackwardScratch& s = scratch_[static_cast<std::size_t>(worker)];
       const Sequence seq = sequence(problem_, b);
       const std::int64_t width = up_to(problem_.dv, 16);
       float* const tile = state_.delta + state_.plan.first_row(b, h) + first;
-      // The rows of scores are free now: some of them hold o, some grad_o.
+      // The memory for scores is free now: part of it holds o, part grad_o.
       const std::int64_t at_once = std::max<std::int64_t>(1,
                                                           state_.sizes.cut.tile_q * state_.sizes.score_row() / width);
       const auto some = [&](std::int64_t row, std::int64_t rows, float* into) {
@@ -258,7 +258,7 @@ class BackwardRun {
     });
   }
 
-  /// Sums and stores dk and dv where readers were split into parts.
+  /// Sums and stores dk and dv if readers were split into parts.
   void store_parts() {
     const BackwardPlan& plan = state_.plan;
     if (plan.parts() == 1) return;

@@ -1,4 +1,4 @@
-// runtime/engines/cpu/backward_plan.cpp — how a backward is divided into tasks, from the call's shapes alone
+// runtime/engines/cpu/backward_plan.cpp — divides a backward into tasks, depending only on the call's shapes
 #include "runtime/engines/cpu/backward_plan.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std
     first_rows_.push_back(rows_);
     rows_ += padded_rows(b) * problem.q_heads;
   }
-  // Of the whole call, where a rank computes some heads of it.
+  // The number for the whole call, even if a rank computes only some heads.
   const auto count = std::max<std::int64_t>(1, (problem.kv_shared ? 1 : problem.batch) * problem.kv_heads);
   parts_ = std::clamp<std::int64_t>(pieces(tasks_wanted, count), 1,
                                     std::max<std::int64_t>(1, readers_per_entry(problem)));
@@ -49,8 +49,8 @@ std::vector<Reader> BackwardPlan::readers(const BackwardTask& task) const {
   return out;
 }
 
-/// Deals tiles to chunks forth and back, so that a causal mask loads them evenly. The rule is the same for entries of
-/// any length.
+/// Assigns tiles to chunks in zigzag order, which balances the load for a causal mask. The rule is the same for entries
+/// of any length.
 std::vector<std::int32_t> BackwardPlan::tiles(const BackwardTask& task) const {
   std::vector<std::int32_t> out;
   for (std::int32_t t = 0; t < entries_[task.entry].tiles; ++t) {

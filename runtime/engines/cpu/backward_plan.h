@@ -1,4 +1,4 @@
-// runtime/engines/cpu/backward_plan.h — how a backward is divided into tasks, from the call's shapes alone
+// runtime/engines/cpu/backward_plan.h — divides a backward into tasks, depending only on the call's shapes
 #pragma once
 
 #include "runtime/engines/cpu/kv_entries.h"
@@ -6,14 +6,15 @@
 
 namespace attune::runtime::cpu {
 
-/// Some readers of an entry against some of its tiles. One thread does it from start to end, in a fixed order.
+/// Some readers of an entry against some of the entry's tiles. One thread computes the task from start to end, in a
+/// fixed order.
 struct BackwardTask {
   std::size_t entry;
-  std::int64_t part, chunk;  ///< which part of the readers, and which chunk of the tiles
+  std::int64_t part, chunk;  ///< index of the part of the readers, and of the chunk of the tiles
 };
 
-/// The tasks of each part sum dk and dv of a tile separately, and the tasks of each chunk dq of a row; the sums are
-/// then added up in order. Results are the same for any number of threads.
+/// The tasks of each part sum dk and dv of a tile separately, and the tasks of each chunk sum dq of a row separately;
+/// the sums are then added in a fixed order. Results are the same for any number of threads.
 class BackwardPlan {
  public:
   BackwardPlan(const compiler::Problem& problem, const Cut& cut, std::int64_t row_bytes);
@@ -21,7 +22,7 @@ class BackwardPlan {
   const std::vector<KVEntry>& entries() const { return entries_; }
   const std::vector<BackwardTask>& tasks() const { return tasks_; }
   std::int64_t parts() const { return parts_; }
-  std::int64_t chunks() const { return chunks_; }  ///< the most that an entry has
+  std::int64_t chunks() const { return chunks_; }  ///< maximum over entries
   std::int64_t chunks(std::int64_t tiles) const;   ///< of an entry with this many tiles
   std::int64_t tiles() const { return tiles_; }    ///< of all entries
 

@@ -1,4 +1,5 @@
-// runtime/engines/cpu/backward_state.cpp — what the parts of a backward share: kernels, sizes, per-row values, sums
+// runtime/engines/cpu/backward_state.cpp — the state that the parts of a backward share: kernels, sizes, per-row
+// values, sums
 #include "runtime/engines/cpu/backward_state.h"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ BackwardState::BackwardState(const Call& of, const KernelsFor& what)
   lay_out_query_tile(one, sizes, row_fields());
   const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(problem.q.length, sizes.cut.tile_q));
   prepared = std::clamp<std::int64_t>(most_prepared / static_cast<std::int64_t>(one.used()), 1, q_tiles);
-  // If all queries of a task stay prepared, tiles of keys are summed one after the other.
+  // If all queries of a task stay prepared, tiles of keys are summed one after another.
   const std::int64_t sums = (k_sums() + v_sums()) * std::int64_t{sizeof(float)};
   const std::int64_t kv_tiles = std::max<std::int64_t>(1, pieces(problem.kv.length, sizes.cut.tile_kv));
   const bool all_prepared = prepared == q_tiles && plan.most_readers() <= 1;

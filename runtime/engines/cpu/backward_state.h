@@ -1,4 +1,5 @@
-// runtime/engines/cpu/backward_state.h — what the parts of a backward share: kernels, sizes, per-row values, sums
+// runtime/engines/cpu/backward_state.h — the state that the parts of a backward share: kernels, sizes, per-row values,
+// sums
 #pragma once
 
 #include "runtime/engines/cpu/backward_plan.h"
@@ -41,7 +42,7 @@ struct BackwardState {
   void store(const KVEntry& entry, std::int32_t tile, const float* dk_sums, const float* dv_sums) const;
 };
 
-/// What a walk over all pairs computes: the sums of p dp, where they are not dO . O, or the gradients.
+/// The result of a pass over all pairs: delta = sum p dp, if it is not dO . O, or the gradients.
 enum class Pass : std::uint8_t { Sums, Gradients };
 
 /// One worker's memory.
@@ -50,7 +51,7 @@ struct BackwardScratch {
 
   std::byte* rows;  ///< a tile of keys or values before it is packed
   std::uint32_t *k_columns, *k_rows, *v_columns;
-  bool bad_k = false;                                       ///< whether the tile holds an infinity or a NaN
+  bool bad_k = false;                                       ///< true if the tile holds an infinity or a NaN
   float *s, *dp;                                            ///< [tile_q][score_row]
   void *p, *ds;                                             ///< f32: the memory of s and dp
   std::uint32_t *p_panels = nullptr, *ds_panels = nullptr;  ///< bf16: p and ds in pairs of rows

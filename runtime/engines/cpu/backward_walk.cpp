@@ -21,8 +21,7 @@ class BackwardWalk {
       : state_(state), sizes_(state.sizes), task_(task), entry_(state.plan.entries()[task.entry]),
         s_(s), keys_{.s = s, .pass = pass, .gradients = gradients} {}
 
-  /// Takes tiles of keys in strips whose sums are kept side by side: each range of queries is prepared once per
-  /// strip.
+  /// Processes tiles of keys in strips whose sums are all in memory: each range of queries is prepared once per strip.
   void operator()() {
     const std::vector<Range> ranges = cleared_ranges();
     const std::vector<std::int32_t> tiles = state_.plan.tiles(task_);
@@ -46,7 +45,7 @@ class BackwardWalk {
   }
 
  private:
-  /// Neighbouring tiles of queries of one reader, as many as stay prepared.
+  /// Neighbouring tiles of queries of one reader that stay prepared together.
   struct Range {
     Reader reader;
     std::int32_t first, last;
@@ -166,7 +165,7 @@ class BackwardWalk {
                            .into = into,
                            .panel = w.as_k * sizes_.tiling.nr};
     state_.kit->pack_columns(&args);
-    // Where visits go by whole tiles, products read panels beyond the last key too.
+    // If visits are whole tiles, products also read panels past the last key.
     std::fill(into + up_to(rows, sizes_.tiling.nr) * w.as_k, into + sizes_.cut.tile_kv * w.as_k, 0u);
   }
 
@@ -195,7 +194,7 @@ class BackwardWalk {
     const std::int64_t first = state_.plan.first_row(seq.b, h) + tile.first;
     const float* terms = row_terms(state_.kernel->parts, tile.fields, field_row(sizes_.cut.tile_q));
     if (state_.problem.held()) {
-      // Rows of other ranks: their probabilities are 0.
+      // Rows of other ranks get lse = infinity: their probabilities are 0.
       std::fill_n(tile.lse, tile.rows, std::numeric_limits<float>::infinity());
       std::fill_n(tile.delta, tile.rows, 0.0f);
     }

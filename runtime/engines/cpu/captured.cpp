@@ -1,4 +1,4 @@
-// runtime/engines/cpu/captured.cpp — sums of captured tensors' gradients, in copies for tasks that run side by side
+// runtime/engines/cpu/captured.cpp — sums of captured tensors' gradients, with copies for concurrent tasks
 #include "runtime/engines/cpu/captured.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ CapturedSums::CapturedSums(const Call& call, const KernelsFor& what, const codeg
   }
 }
 
-/// Proven only for indices that are a coordinate themselves and are never clamped.
+/// Proven only for an index that is itself a coordinate and is never clamped.
 std::array<bool, BackwardPlan::axes> CapturedSums::axes_apart(const Gradient& gradient,
                                                               const codegen::BackwardParts& parts,
                                                               const compiler::Problem& problem) const {
@@ -78,7 +78,7 @@ std::int64_t CapturedSums::copies(const Gradient& gradient) const {
   return count;
 }
 
-/// Lowers the number of tasks side by side until their copies fit.
+/// Lowers the number of concurrent tasks until their copies fit.
 void CapturedSums::fit(const Axes& sizes) {
   for (std::size_t axis = 0; axis < sizes.size(); ++axis) lanes_[axis] = std::max<std::int64_t>(1, sizes[axis]);
   for (;;) {

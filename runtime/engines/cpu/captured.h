@@ -1,4 +1,4 @@
-// runtime/engines/cpu/captured.h — sums of captured tensors' gradients, in copies for tasks that run side by side
+// runtime/engines/cpu/captured.h — sums of captured tensors' gradients, with copies for concurrent tasks
 #pragma once
 
 #include "runtime/engines/cpu/backward_plan.h"
@@ -8,12 +8,12 @@
 
 namespace attune::runtime::cpu {
 
-/// The captures whose gradients a call asks for. A tensor without elements has none.
+/// The captures whose gradients a call requests. A tensor without elements has no gradient.
 codegen::Wanted wanted(const Call& call);
 
-/// Tasks of one chain run one after the other and add to the same copies. Tasks of different chains may run at the same
-/// time; they add to different copies or to different elements. The number of copies depends on shapes alone, and they
-/// are added up in order: the sums are the same for any number of threads.
+/// Tasks of one chain run one after another and add to the same copies. Tasks of different chains may run concurrently;
+/// they add to different copies or to different elements. The number of copies depends only on shapes, and copies are
+/// added in a fixed order, so the sums are the same for any number of threads.
 class CapturedSums {
  public:
   CapturedSums(const Call& call, const KernelsFor& what, const codegen::BackwardParts& parts, const BackwardPlan& plan);
@@ -21,7 +21,7 @@ class CapturedSums {
   void lay_out(Workspace& memory);
   /// The tasks of each chain, by their numbers in the plan.
   const std::vector<std::vector<std::size_t>>& chains() const { return chains_; }
-  /// Where the tasks of a chain add, by slot.
+  /// The copies that the tasks of a chain add to, by slot.
   std::vector<float*> gradients(std::size_t chain) const;
 
   void clear(const Executor& executor);
@@ -32,8 +32,9 @@ class CapturedSums {
   using Axes = BackwardPlan::Axes;
   struct Gradient {
     const Backward::Captured* asked;
-    std::int64_t size;                             ///< elements
-    std::array<bool, BackwardPlan::axes> apart{};  ///< tasks that differ along this axis add to different elements
+    std::int64_t size;  ///< elements
+    std::array<bool, BackwardPlan::axes>
+        apart{};  ///< true: tasks that differ along this axis add to different elements
     std::int64_t copies = 1;
     float* sums = nullptr;
     TensorRows rows;
@@ -43,13 +44,13 @@ class CapturedSums {
                                                   const compiler::Problem& problem) const;
   void fit(const Axes& sizes);
   std::int64_t copies(const Gradient& gradient) const;
-  /// Numbers places in the order of the axes, without the axes that keep a gradient's elements apart.
+  /// Numbers places in the order of the axes, without the axes along which tasks add to different elements.
   std::int64_t number(const Axes& place, const std::array<bool, BackwardPlan::axes>& apart) const;
   void store(const Gradient& gradient, std::int64_t first, std::int64_t last, const std::vector<double>* sink) const;
 
   const compiler::Args& args_;
   std::vector<Gradient> gradients_;
-  Axes lanes_{};  ///< how many places along each axis may run at the same time
+  Axes lanes_{};  ///< number of concurrent places along each axis
   std::vector<std::vector<std::size_t>> chains_;
   std::vector<Axes> chain_lanes_;
 };

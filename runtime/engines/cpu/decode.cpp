@@ -19,22 +19,22 @@ using compiler::Problem;
 constexpr Among decoded{.most = most_decoded};
 /// Keys of one task. A constant, so that results do not depend on the number of threads.
 constexpr std::int32_t chunk_keys = 512;
-/// Keys whose scores are held at a time. Memory is read in longer ranges than with 128 of them, which took a fifth
-/// more time.
+/// Keys whose scores are in memory at a time. 128 keys took a fifth more time, since memory is then read in shorter
+/// ranges.
 constexpr std::int32_t tile_keys = 512;
 /// One chunk of one (batch entry, head) of keys, for all the queries of its group of heads.
 struct Chunk {
   std::int64_t b, kv_head, index;
 };
 
-/// What follows from a call's expressions, shapes and types. It reads no tensor.
+/// The facts that follow from a call's expressions, shapes and types. Reads no tensor.
 struct DecodePlan {
   DecodePlan(const Call& of, const Means& means);
 
   std::int32_t queries() const { return cut.tile_q; }
-  /// Rows of a chunk: all queries of the heads that share its keys, one head after the other.
+  /// Rows of a chunk: all queries of the heads that share its keys, one head after another.
   std::int64_t rows() const { return problem.group * queries(); }
-  /// Are q and k multiplied as bf16? Then scores are scaled afterwards.
+  /// True if q and k are multiplied as bf16; scores are then scaled afterwards.
   bool pairs() const { return q_elements == DType::bf16; }
 
   const Call& call;
@@ -43,8 +43,8 @@ struct DecodePlan {
   Held<Kit> kit;
   Held<ForwardKernel> kernel;
   Cut cut;
-  DType q_elements;        ///< of q as products read it
-  std::int64_t row_bytes;  ///< of the longer of a key and a value
+  DType q_elements;        ///< type of q's elements in products
+  std::int64_t row_bytes;  ///< max(bytes of a key, bytes of a value)
   int workers;
   std::vector<Chunk> chunks;
   std::vector<std::int64_t> firsts;  ///< by batch entry: its first chunk
@@ -61,8 +61,8 @@ struct DecodeScratch {
         fields(memory, plan.kernel->parts, plan.cut) {}
 
   float *q, *s, *alpha;
-  std::uint16_t* pairs;  ///< q as bf16, where it is multiplied as such
-  std::byte* gathered;   ///< rows of a tile of keys or values; only where those may lie in several places
+  std::uint16_t* pairs;  ///< q as bf16, if products are in bf16
+  std::byte* gathered;   ///< rows of a tile of keys or values; only if they may be scattered
   Fields fields;
 };
 
@@ -162,7 +162,7 @@ class DecodeRun {
                       .into = s.q + (g * queries() + skip) * problem_.d,
                       .row = problem_.d});
       });
-    // As f32 they are exactly what q holds: the upper halves are.
+    // q is exactly representable in bf16: the upper halves of its f32 values.
     if (plan_.pairs())
       for (std::int64_t i = 0; i < rows() * problem_.d; ++i)
         s.pairs[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(s.q[i]) >> 16);
@@ -183,7 +183,7 @@ class DecodeRun {
       end = std::max(end, v.end);
     }
     if (begin >= end) return;
-    // Keys of a tile that no head keeps are not read: their memory may hold anything.
+    // Keys of a tile that no head keeps are never read: their memory may hold anything.
     std::fill_n(s.s, rows() * tile_keys, 0.0f);
     const EvenRows walk(problem_, KeyRows(problem_, call_.page_table, seq, chunk.kv_head), s.gathered);
     const std::pair<std::int64_t, std::int64_t> here{kv + begin, kv + end};
@@ -202,7 +202,7 @@ class DecodeRun {
       (plan_.pairs() ? plan_.kit->dots_of_pairs : plan_.kit->dots)(&dots);
     });
     for (std::int64_t g = 0; g < problem_.group; ++g) softmax(index, chunk, seq, g, kv, s);
-    // With several threads, any of them may take the next keys.
+    // With several threads, another thread may take the next keys.
     const void* const after = plan_.workers == 1 && kv + end < seq.kv_len ? walk.at(call_.k, kv + end) : nullptr;
     walk.each({call_.v, problem_.dv}, here, after, [&](const EvenRows::Some& v) {
       const Weigh weigh{.p = s.s + (v.first - kv),
@@ -217,7 +217,7 @@ class DecodeRun {
                         .keep = s.alpha,
                         .next = v.next};
       plan_.kit->weigh(&weigh);
-      // What the first rows have scaled stays as it is.
+      // The first rows have already scaled the sums: later rows of the tile must not scale them again.
       if (v.first + v.count < kv + end) std::fill_n(s.alpha, rows(), 1.0f);
     });
   }

@@ -5,14 +5,14 @@
 
 namespace attune::runtime::cpu {
 
-/// Limit on the queries of one head. With more, packing keys and values saves more, through products in registers, than
-/// it costs.
+/// Limit on the queries of one head. With more queries, packing keys and values for products in registers saves more
+/// time than it costs.
 constexpr std::int64_t most_decoded = 8;
 
-/// Can keys and values be read in place?
+/// True if keys and values can be read in place.
 bool can_decode(const Call& call);
 
-/// These compute entries of at most `most_decoded` queries, and none of the others.
+/// These functions compute only the entries with at most `most_decoded` queries.
 std::size_t decode_workspace(const Call& call, const Means& means);
 void decode(const Call& call, const Means& means);
 

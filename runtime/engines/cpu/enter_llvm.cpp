@@ -1,4 +1,4 @@
-// runtime/engines/cpu/enter_llvm.cpp — calls into LLVM, from which memory that runs out comes back as an Error
+// runtime/engines/cpu/enter_llvm.cpp — calls into LLVM that return an Error if memory runs out
 #include "runtime/engines/cpu/enter_llvm.h"
 
 #include <array>
@@ -37,7 +37,7 @@ std::size_t room_for(LlvmWork kind) {
               "let the process have more memory (ulimit -v), or load kernels that attune compile built");
 }
 
-/// A thread's way back out of LLVM.
+/// The state with which a thread leaves LLVM by longjmp.
 struct LlvmVisit {
   std::jmp_buf back;
   bool is_memory = true;
@@ -45,7 +45,7 @@ struct LlvmVisit {
 };
 thread_local LlvmVisit* visit = nullptr;
 
-/// For the whole process.
+/// The state of the whole process.
 struct Door {
   std::mutex mutex;  ///< guards all below but the atomics
   std::condition_variable left;
@@ -70,14 +70,14 @@ Door& door() {
   std::longjmp(visit->back, 1);
 }
 
-/// std::new_handler: operator new has found nothing.
+/// std::new_handler: operator new has found no memory.
 void new_failed() {
   const std::new_handler users = door().users_handler;
   if (!visit) {
     if (!users) throw std::bad_alloc();
     return users();
   }
-  // The user's handler may free something. What it throws must not go further.
+  // The user's handler may free some memory. Its exceptions must not propagate.
   if (users) try {
       return users();
     } catch (...) {
@@ -92,7 +92,7 @@ void malloc_failed(void*, const char* reason, bool) {
   std::abort();
 }
 
-/// Without a visit LLVM prints the reason itself, and ends.
+/// Without a visit LLVM prints the reason itself and ends the process.
 void gave_up(void*, const char* reason, bool) {
   if (!visit) return;
   visit->is_memory = std::string_view(reason).starts_with("Unable to allocate");
@@ -100,7 +100,7 @@ void gave_up(void*, const char* reason, bool) {
   leave();
 }
 
-/// Counts this thread among those inside, once there is room for it.
+/// Counts this thread among the threads inside LLVM, once there is memory for it.
 class Inside {
  public:
   Inside(LlvmWork kind, LlvmVisit& mine) {
@@ -145,7 +145,7 @@ class Inside {
   }
 };
 
-/// Has nothing to destroy: longjmp comes back here.
+/// Has no object to destroy, since longjmp returns here.
 bool is_done(LlvmVisit& mine, const std::function<void()>& work) {
   if (setjmp(mine.back) != 0) return false;
   work();

@@ -1,5 +1,5 @@
-// runtime/engines/cpu/even_rows.h — keys, or their values, as runs of rows that lie evenly apart: in place, or copied
-// together
+// runtime/engines/cpu/even_rows.h — keys or values as runs of rows with a constant stride: in place, or gathered into
+// one run
 #pragma once
 
 #include <algorithm>
@@ -11,17 +11,17 @@
 
 namespace attune::runtime::cpu {
 
-/// May neighbouring keys lie in several places?
+/// True if neighbouring keys may be scattered in memory.
 inline bool are_scattered(const compiler::Problem& problem) { return problem.kv.paged() || problem.held(); }
 
 /// The keys of one (batch entry, head), and their values.
 class EvenRows {
  public:
-  /// Rows that are copied together at a time: they stay in the L1 cache. A multiple of the values that are weighed at a
-  /// time, so that sums are those of rows in place.
+  /// Rows that are gathered at a time, few enough to stay in the L1 cache. A multiple of the number of values that
+  /// kernels add at a time, so that sums are the same as for rows in place.
   static constexpr std::int64_t gathered = 128;
 
-  /// `memory`: for `gathered` rows, where keys are scattered.
+  /// `memory`: room for `gathered` rows, if keys are scattered.
   EvenRows(const compiler::Problem& problem, const KeyRows& lie, std::byte* memory)
       : lie_(lie), scattered_(are_scattered(problem)), held_(problem.held() != nullptr), memory_(memory) {}
 
@@ -29,21 +29,21 @@ class EvenRows {
     std::int64_t first, count;
     const void* data;
     std::int64_t row;  ///< elements
-    const void* next;  ///< what is fetched next; these rows again where that is not known
+    const void* next;  ///< address to prefetch; these rows again if the next rows are not known
   };
   struct Of {
     const Tensor& tensor;
     std::int64_t width;
   };
 
-  /// Where one key lies, or its value; null where it does not.
+  /// The address of one key, or of its value; null if it is not in memory.
   const void* at(const Tensor& t, std::int64_t key) const {
     const KeyRows::Range one = lie_.range(t, key, key + 1);
     return one.there ? element(t, one.at.origin) : nullptr;
   }
 
-  /// Calls body(Some) for keys [range.first, range.second), in order. Rows that are too few in one place are copied
-  /// together. `after`: what is read after the last one, or null.
+  /// Calls body(Some) for keys [range.first, range.second), in order. Runs of too few rows are gathered into one run.
+  /// `after`: the address that is read after the last row, or null.
   template <class Body>
   void each(const Of& of, std::pair<std::int64_t, std::int64_t> range, const void* after, const Body& body) const {
     const auto next_at = [&](std::int64_t key, const void* otherwise) {
@@ -65,15 +65,16 @@ class EvenRows {
   }
 
  private:
-  /// Rows that lie evenly apart, of pages say, are read in place if there are so many of them; others are copied
-  /// together first, so that kernels are called for many at a time. Over ranks all are: sums are then of as many keys
-  /// at a time as on one rank.
+  /// True if a run of rows, e.g. of a page, is long enough to be read in place. Shorter runs are gathered first, so
+  /// that kernels are called for many rows at a time. Over ranks all rows are gathered, so that sums take the same
+  /// number of keys at a time as on one rank.
   bool in_place(const KeyRows::Range& some) const {
     constexpr std::int64_t least = 16;
     return some.there && some.count >= least && !held_;
   }
 
-  /// Copies rows [first, last), or those before the first that are read in place; the first row that is not copied.
+  /// Copies rows from `first` on, up to `last` or to the first row that is read in place. Returns the first row that
+  /// was not copied.
   std::int64_t gather(const Of& of, KeyRows::Range some, std::int64_t first, std::int64_t last,
                       std::int64_t end) const {
     const auto bytes = static_cast<std::size_t>(of.width) * size_of(of.tensor.dtype);

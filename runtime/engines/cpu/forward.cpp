@@ -1,4 +1,4 @@
-// runtime/engines/cpu/forward.cpp — flash attention: keys and values are packed once, then every tile of queries walks
+// runtime/engines/cpu/forward.cpp — flash attention: keys and values are packed once, then each tile of queries loops
 // over them
 #include <algorithm>
 
@@ -85,7 +85,7 @@ void run(const ForwardPlan& plan, const Means& means) {
   if (means.stages) *means.stages = stages;
 }
 
-/// Which ways a call is computed: some of its entries by decoding, the others by tiles.
+/// The ways in which a call is computed: some of its entries by decode, the others by tiles.
 struct Ways {
   bool decode = false, tiles = false;
   Among tiled{};
@@ -96,8 +96,9 @@ Ways ways(const Call& call) {
   const compiler::Held* held = problem.held();
   if (!can_decode(call) || (held && !held->part.empty())) return {.tiles = true};
   if (problem.q.length <= most_decoded) return {.decode = true};
-  // Entries go different ways where a cache is read, most of which would be packed for a query or two, and where each
-  // has to go its own. Packed sequences that bring their keys along are all packed.
+  // Entries are computed in different ways if the call reads a cache, where packing most keys for a query or two would
+  // not pay, and if each entry's way must not depend on the others. Packed sequences with packed keys are all computed
+  // by tiles.
   if (problem.q.packed() == problem.kv.packed() && call.forward().fixed_split_size == 0) return {.tiles = true};
   Ways out{.tiled = {.least = most_decoded + 1}};
   for (std::int64_t b = 0; b < problem.batch; ++b)
@@ -109,7 +110,7 @@ Ways ways(const Call& call) {
 
 std::size_t forward_workspace(const Call& call, const Means& means) {
   const Ways by = ways(call);
-  // One after the other, in the same memory.
+  // Both ways run one after another, in the same memory.
   return std::max(by.decode ? decode_workspace(call, means) : 0,
                   by.tiles ? ForwardPlan(call, means, by.tiled).workspace : 0);
 }
@@ -117,7 +118,7 @@ std::size_t forward_workspace(const Call& call, const Means& means) {
 void forward(const Call& call, const Means& means) {
   const Ways by = ways(call);
   if (by.decode && by.tiles) {
-    Means silent = means;  // progress is that of the tiles, which take longer
+    Means silent = means;  // only the tiles, which take longer, report progress
     silent.progress = {};
     decode(call, silent);
   } else if (by.decode) {

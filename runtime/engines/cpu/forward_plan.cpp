@@ -1,4 +1,4 @@
-// runtime/engines/cpu/forward_plan.cpp — how a forward is cut, what it packs, and its workspace
+// runtime/engines/cpu/forward_plan.cpp — the tiling, the packed operands and the workspace of a forward
 #include "runtime/engines/cpu/forward_plan.h"
 
 #include <algorithm>
@@ -8,9 +8,9 @@ namespace {
 
 using compiler::Problem;
 
-/// `alone`: an entry's results do not depend on others. Else the shapes decide, so that results do not depend on the
-/// number of threads. Wide tiles read keys and values less often: 256 rows were 2 to 10 % faster than 64 when there
-/// were enough tasks. Narrow tiles make more tasks.
+/// `alone`: true if an entry's results must not depend on other entries. Otherwise the shapes decide the tile size, so
+/// that results do not depend on the number of threads. Wide tiles read keys and values less often: 256 rows were 2 to
+/// 10 % faster than 64 when there were enough tasks. Narrow tiles make more tasks.
 Cut cut_for(const codegen::Tiling& t, const Problem& problem, bool alone) {
   const auto tiles_of = [&](std::int64_t rows) {
     std::int64_t count = 0;
@@ -24,8 +24,8 @@ Cut cut_for(const codegen::Tiling& t, const Problem& problem, bool alone) {
           .panel = t.nr};
 }
 
-/// Rows of f32 are panels of columns already. Products read them as fast as packed ones if they are less than a page
-/// apart (Zen 4), which saves the packing. Further apart, each key costs the processor another page to find.
+/// Rows of f32 already are panels of columns. If rows are less than a page apart, products read them as fast as packed
+/// rows (Zen 4), and packing is unnecessary. If they are further apart, each key costs an access to another page.
 bool reads_in_place(const Tensor& v, const Problem& problem, const Widths& pv) {
   const MatrixLayout at = matrix(v, problem.kv.layout, 0, 0, 0);
   constexpr std::int64_t page = 4096 / sizeof(float);

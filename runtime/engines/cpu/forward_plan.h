@@ -1,4 +1,4 @@
-// runtime/engines/cpu/forward_plan.h — how a forward is cut, what it packs, and its workspace
+// runtime/engines/cpu/forward_plan.h — the tiling, the packed operands and the workspace of a forward
 #pragma once
 
 #include "runtime/engines/cpu/kv_entries.h"
@@ -6,7 +6,7 @@
 
 namespace attune::runtime::cpu {
 
-/// What follows from a call's expressions, shapes, types and strides. It reads no tensor.
+/// The facts that follow from a call's expressions, shapes, types and strides. Reads no tensor.
 struct ForwardPlan {
   ForwardPlan(const Call& of, const Means& means, const Among& some = {});
   ForwardPlan(const ForwardPlan&) = delete;  // its rounds point into its entries
@@ -27,7 +27,7 @@ struct ForwardPlan {
   int workers;
   std::size_t workspace;  ///< bytes
 
-  /// The most tiles of keys that a round has.
+  /// The maximum number of tiles of keys in a round.
   std::int64_t most_tiles() const;
   /// Units of a packed tile of keys, and of values.
   std::int64_t k_tile() const { return cut.tile_kv * qk.as_k; }
@@ -54,7 +54,7 @@ struct ForwardMemory {
   ForwardMemory(Workspace& memory, const ForwardPlan& plan);
 
   std::uint32_t *k, *v;  ///< by tile of a round
-  bool* bad;             ///< by tile of a round: whether any of its values is infinite or NaN
+  bool* bad;             ///< by tile of a round: true if one of its values is infinite or NaN
   std::vector<ForwardScratch> scratch;
 };
 

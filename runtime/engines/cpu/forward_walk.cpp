@@ -1,4 +1,4 @@
-// runtime/engines/cpu/forward_walk.cpp — a task of the forward: a tile of queries walks over its keys
+// runtime/engines/cpu/forward_walk.cpp — a task of the forward: the loop of a tile of queries over its keys
 #include "runtime/engines/cpu/forward_walk.h"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ class ForwardWalk {
   }
 
  private:
-  /// Online: one pass, values weighed below the maximum so far. A prob that is not linear in p takes two: m and l of
-  /// each row first, then values weighed with the final p.
+  /// Online: one pass, O += P V with P relative to the maximum so far. A prob that is not linear in p needs two passes:
+  /// Statistics computes m and l of each row, then Known computes O += P V with the final P.
   enum class Pass : std::uint8_t { Online, Statistics, Known };
   static constexpr std::size_t most_groups = 64;  ///< 256 rows, the portable kernels' groups of 4
 
@@ -64,7 +64,7 @@ class ForwardWalk {
     for (std::int32_t panel = first; panel < last; panel += cut_.panels()) visit(panel);
   }
 
-  /// All groups against one window of keys; groups that need the same part of it go together.
+  /// All groups against one window of keys; groups that need the same part of the window are computed together.
   void visit(std::int32_t panel) {
     std::array<Visit, most_groups> memory;
     const std::span visits = std::span(memory).first(static_cast<std::size_t>(tile_.groups));
@@ -86,7 +86,7 @@ class ForwardWalk {
         });
   }
 
-  // If a product can take half a panel, it leaves out a half of the first or the last panel that no pair is kept of.
+  // If a product can compute half a panel, it skips a half of the first or the last panel in which no pair is kept.
   bool needs_left(const Visit& v) const { return !plan_.kit->half_product || v.begin - v.first < cut_.panel / 2; }
   bool needs_right(const Visit& v) const { return !plan_.kit->half_product || v.last - v.end < cut_.panel / 2; }
 
@@ -120,14 +120,14 @@ class ForwardWalk {
     (pass_ == Pass::Known ? kernel_.attend_known : all ? kernel_.attend_all : kernel_.attend_some)(&softmax);
     if (pass_ == Pass::Statistics) return;
 
-    // If no pair is removed and p is the softmax's own, an infinite value belongs into the result.
+    // If no pair is removed and there is no prob mod, an infinite value belongs in the result.
     const bool guard = !(all && pass_ == Pass::Online && !kernel_.parts.has_prob);
     each_run(visits, std::equal_to<>(),
              [&](std::int32_t g, std::int32_t count, const Visit& same) { weigh(kv, group + g, count, same, guard); });
   }
 
-  /// q . k of some groups, all alike. Halves of panels that they do not need keep their old contents; the mask removes
-  /// them.
+  /// S = Q K^T for some groups with the same visits. Halves of panels that the groups do not need keep their old
+  /// contents; the mask removes them.
   void score(std::int32_t kv, std::int64_t row, std::int32_t groups, const Visit& v) const {
     const std::int64_t nr = cut_.panel, k = plan_.qk.as_k;
     const auto multiply = [&](ProductFn* product, std::int64_t column, std::int64_t panels) {
@@ -159,7 +159,7 @@ class ForwardWalk {
     return static_cast<std::byte*>(s_.p) + (row * cut_.tile_kv + column) * element_size(plan_.unit);
   }
 
-  /// Adds p v of the keys that some groups keep.
+  /// O += P V for the keys that some groups keep.
   void weigh(std::int32_t kv, std::int32_t group, std::int32_t groups, const Visit& v, bool guard) const {
     const std::int64_t row = std::int64_t{group} * cut_.group, units = per_unit(plan_.unit);
     const std::int64_t step = units * plan_.kit->tiling.k;
@@ -196,9 +196,9 @@ class ForwardWalk {
     const std::int64_t width = plan_.pv.as_n;
     for (std::int64_t r = 0; r < tile_.rows; ++r) {
       const Finished& row = rows[static_cast<std::size_t>(r)];
-      // Pass::Known weighs with normalised p.
+      // In Pass::Known, P is already normalised.
       s_.alpha[r] = kernel_.parts.prob_linear ? static_cast<float>(row.factor) : 1;
-      // A prob mod may have made numbers of an empty row's NaN.
+      // A prob mod may have turned the NaN of an empty row into numbers.
       if (row.empty()) std::fill_n(s_.o + r * width, width, 0.0f);
     }
     state_.results.store(

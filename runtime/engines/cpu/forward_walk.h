@@ -1,4 +1,4 @@
-// runtime/engines/cpu/forward_walk.h — a task of the forward: a tile of queries walks over its keys
+// runtime/engines/cpu/forward_walk.h — a task of the forward: the loop of a tile of queries over its keys
 #pragma once
 
 #include "runtime/engines/cpu/packed_keys.h"
@@ -6,7 +6,7 @@
 
 namespace attune::runtime::cpu {
 
-/// What the tasks of a forward share.
+/// The state that the tasks of a forward share.
 struct ForwardState {
   const ForwardPlan& plan;
   const Visits& visits;

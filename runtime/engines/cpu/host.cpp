@@ -50,7 +50,8 @@ Isa detect() {
   if (!all(one.ecx, osxsave)) return Isa::portable;
   const std::uint64_t state = saved_state();
 
-  // x86-64-v3, as LLVM is told: FMA, SSE3 to SSE4.2, CX16, MOVBE, POPCNT, AVX, F16C; BMI1, AVX2, BMI2; LAHF, LZCNT.
+  // x86-64-v3, the target that LLVM gets: FMA, SSE3 to SSE4.2, CX16, MOVBE, POPCNT, AVX, F16C; BMI1, AVX2, BMI2; LAHF,
+  // LZCNT.
   constexpr auto v3_one = bit(0) | bit(9) | bit(12) | bit(13) | bit(19) | bit(20) | bit(22) | bit(23) | bit(28) |
                           bit(29);
   constexpr auto v3_seven = bit(3) | bit(5) | bit(8), v3_extended = bit(0) | bit(5), avx_state = bit(1) | bit(2);

@@ -81,7 +81,7 @@ void record_isa(const compiler::Mod& mod, std::string_view kernel, Isa isa, Unit
   record(std::move(fact));
 }
 
-/// Leaves out parts of the key that take few values.
+/// Ignores the members of the key that have few values.
 struct KeyHash {
   std::size_t operator()(const std::tuple<Isa, Unit, DType>& key) const {
     return 64 * static_cast<std::size_t>(std::get<Isa>(key)) + static_cast<std::size_t>(std::get<DType>(key));
@@ -105,7 +105,7 @@ void add_kits(std::vector<Object>& out, Isa isa) {
   if (has_bf16(isa)) out.push_back(kit_code(isa, Unit::bf16, DType::bf16));
 }
 
-/// The units of a call's products: f32 besides bf16 for decode, and for a grad_o of another type.
+/// The units of a call's products: f32 in addition to bf16 for decode, and for a grad_o of another type.
 std::vector<Unit> units_of(Isa isa, DType type) {
   if (type == DType::bf16 && has_bf16(isa)) return {Unit::bf16, Unit::f32};
   return {Unit::f32};
@@ -189,7 +189,7 @@ BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, c
 
 namespace {
 
-/// Of forwards or backwards, as ATTUNE_LOADED has it.
+/// The limit on forward or backward kernels, from ATTUNE_LOADED.
 template <class T>
 Limit<T> limit() {
   return {.count = options().loaded, .bytes = options().loaded_bytes, .bytes_of = [](const T& one) {

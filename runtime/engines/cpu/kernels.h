@@ -19,7 +19,7 @@ namespace attune::runtime::cpu {
 
 using codegen::Isa, codegen::Unit;
 
-/// The instruction set that kernels are compiled for, and what needs them (null: nothing that records know of).
+/// The instruction set that kernels are compiled for, and the call that needs them (null: not recorded).
 struct KernelsFor {
   Isa isa;
   const Purpose* purpose = nullptr;
@@ -43,7 +43,7 @@ struct Kit {
   codegen::TransposeFn* transpose;
   codegen::StoreRowsFn* store_rows;
   codegen::DotsFn* dots;
-  codegen::DotsFn* dots_of_pairs;  ///< null except where bf16 is multiplied
+  codegen::DotsFn* dots_of_pairs;  ///< null unless products are in bf16
   codegen::WeighFn* weigh;
   void (*tiles_begin)();  ///< null except for amx
   void (*tiles_end)();
@@ -60,7 +60,7 @@ struct ForwardKernel {
   codegen::LineFieldsFn* col_fields;
   codegen::AttendFn* attend_all;
   codegen::AttendFn* attend_some;
-  codegen::AttendFn* attend_known;  ///< null where prob is linear
+  codegen::AttendFn* attend_known;  ///< null if prob is linear in p
 };
 
 /// The user's expressions in the backward.
@@ -74,7 +74,7 @@ struct BackwardKernel {
   codegen::LineFieldsFn* col_fields;
   codegen::DifferentiateFn* differentiate_all;
   codegen::DifferentiateFn* differentiate_some;
-  codegen::DifferentiateFn* sum_rows;  ///< null where prob is linear
+  codegen::DifferentiateFn* sum_rows;  ///< null if prob is linear in p
 };
 
 /// Object code that calls may need, with the request for its compiler.
@@ -90,12 +90,12 @@ struct Object {
 Object kit_code(Isa isa, Unit unit, DType type);
 Object forward_code(const compiler::Mod& mod, Isa isa, Unit unit);
 Object backward_code(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa, Unit unit);
-/// All objects that calls of a Mod on tensors of this type need. Those of a backward include its own forward's.
+/// All objects that calls of a Mod on tensors of this type need. A backward's include the objects of its own forward.
 std::vector<Object> forward_objects(const compiler::Mod& mod, Isa isa, DType type);
 std::vector<Object> backward_objects(const compiler::Mod& mod, const codegen::Wanted& wanted, Isa isa, DType type);
 
-/// Compiled at first use, by one thread per key; different keys compile side by side. Of kernels, ATTUNE_LOADED says
-/// how many stay once no call uses them.
+/// Compiled at first use, by one thread per key; different keys compile concurrently. ATTUNE_LOADED bounds the number
+/// of kernels that stay once no call uses them.
 Held<Kit> kit(const KernelsFor& what, Unit unit, DType type);
 Held<ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what, Unit unit);
 Held<BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const codegen::Wanted& wanted,

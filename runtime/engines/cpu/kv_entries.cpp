@@ -10,7 +10,7 @@ std::vector<KVEntry> kv_entries(const compiler::Problem& problem, std::int32_t t
   const std::int64_t first = held ? held->first_head : 0, last = held ? held->last_head : problem.kv_heads;
   for (std::int64_t b = 0; b < (problem.kv_shared ? 1 : problem.batch); ++b)
     for (std::int64_t h = first; h < last; ++h) {
-      // One entry of keys for all of the batch has those of the longest.
+      // If the whole batch shares one entry of keys, it has the keys of the longest entry.
       const Sequence seq = problem.batch == 0 || (problem.kv_shared && !held) ? Sequence{.kv_len = problem.kv.length}
                                                                               : sequence(problem, b);
       if (!problem.kv_shared && !among.has(seq)) continue;

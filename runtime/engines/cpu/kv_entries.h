@@ -13,16 +13,16 @@ namespace attune::runtime::cpu {
 struct KVEntry {
   std::int64_t b, head, start, length;
   std::int32_t tiles;
-  std::int64_t first_tile;  ///< among the tiles of all entries
+  std::int64_t first_tile;  ///< index of its first tile among the tiles of all entries
 };
 
-/// Which batch entries a part of a call is about: those with so many queries.
+/// Selects the batch entries of a part of a call by their number of queries.
 struct Among {
   std::int64_t least = 0, most = std::numeric_limits<std::int64_t>::max();
   bool has(const Sequence& seq) const { return seq.q_len >= least && seq.q_len <= most; }
 };
 
-/// All entries in order, less those whose queries are not among some. If all batch entries share one of keys, it is
+/// All entries in order, without the entries that `among` excludes. If all batch entries share one entry of keys, it is
 /// listed even for an empty batch.
 std::vector<KVEntry> kv_entries(const compiler::Problem& problem, std::int32_t tile_kv, const Among& among = {});
 

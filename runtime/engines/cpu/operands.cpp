@@ -1,5 +1,5 @@
-// runtime/engines/cpu/operands.cpp — what both directions share: captures and fields as kernels read them, rows in and
-// out
+// runtime/engines/cpu/operands.cpp — code of both directions: captures and fields as kernels read them, loading and
+// storing rows
 #include "runtime/engines/cpu/operands.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// runtime/engines/cpu/operands.h — what both directions share: captures and fields as kernels read them, rows in and
-// out
+// runtime/engines/cpu/operands.h — code of both directions: captures and fields as kernels read them, loading and
+// storing rows
 #pragma once
 
 #include <cstring>
@@ -25,7 +25,7 @@ constexpr std::int64_t element_size(Unit unit) { return 4 / codegen::per_unit(un
 inline void* element(const Tensor& t, std::int64_t offset) {
   return static_cast<char*>(t.data) + offset * static_cast<std::int64_t>(size_of(t.dtype));
 }
-/// The same matrix from a later row on.
+/// The same matrix without its first `rows` rows.
 inline MatrixLayout shifted(MatrixLayout at, std::int64_t rows) {
   at.origin += rows * at.row;
   return at;
@@ -54,8 +54,8 @@ struct Widths {
   Widths(std::int64_t given, const codegen::Tiling& tiling, Unit unit)
       : columns(given), as_k(up_to(pieces(given, codegen::per_unit(unit)), tiling.k)), as_n(up_to(given, tiling.nr)) {}
   std::int64_t columns;  ///< as given
-  std::int64_t as_k;     ///< units, where products sum over it
-  std::int64_t as_n;     ///< elements, where it is a product's columns
+  std::int64_t as_k;     ///< units, if products sum over the width
+  std::int64_t as_n;     ///< elements, if the width is the columns of a product
 };
 
 /// The rows of one tile of queries.
@@ -65,11 +65,12 @@ struct TileRows {
   std::int32_t position = 0;         ///< of the first row
   std::int32_t groups = 0;
 };
-/// Tiles of queries have a multiple of so many rows, in both directions. `group`: of the call's products.
+/// The number of rows of a tile of queries is a multiple of this, in both directions. `group`: rows of a group of the
+/// call's products.
 constexpr std::int64_t whole_rows(std::int64_t group) { return std::lcm(group, std::int64_t{16}); }
-/// Rows of one origin, a multiple of those of any tile. A score that looks at positions is rounded around its row's
-/// origin: it has the same bits in both directions, whose tiles differ, so that a row's p and its delta belong
-/// together.
+/// The number of rows with the same origin, a multiple of the rows of any tile. A score that reads positions is rounded
+/// relative to its row's origin. It therefore has the same bits in both directions, although their tiles differ, and a
+/// row's p matches its delta.
 constexpr std::int64_t rows_of_origin(std::int64_t group) { return up_to(256, whole_rows(group)); }
 /// The t-th tile of queries. `head`: where the fields of the (batch entry, head) are.
 TileRows tile_rows(const SlotArgs& slots, const Cut& cut, const Sequence& seq, std::int64_t h, std::int64_t t,
@@ -81,7 +82,7 @@ constexpr std::int64_t field_row(std::int64_t rows) { return up_to(rows, 16); }
 /// One worker's memory for the fields of a (batch entry, head), of a tile's rows, and of its columns.
 struct Fields {
   Fields(Workspace& memory, const codegen::ForwardParts& parts, const Cut& cut);
-  /// Computes those of the head and of the rows.
+  /// Computes the fields of the head and of the rows.
   void compute(const ForwardKernel& kernel, const TileRows& tile) const;
 
   std::uint32_t *head, *row, *col;
@@ -107,7 +108,7 @@ class TensorRows {
     void* into;
     std::int64_t row;  ///< elements between rows in scratch; those past the columns become 0
   };
-  /// Returns whether any of it is infinite or NaN.
+  /// Returns true if any element is infinite or NaN.
   bool load(const Tensor& t, const MatrixLayout& at, const Into& into) const;
 
   struct From {

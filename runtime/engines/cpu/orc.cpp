@@ -16,7 +16,7 @@
 namespace attune::runtime::cpu {
 namespace {
 
-/// What LLVM says of failures.
+/// Collects LLVM's error messages.
 struct Trouble {
   std::string text;
   bool is_memory = false;
@@ -88,7 +88,7 @@ Loaded::Loaded(const std::string& object) : bytes_(object.size() + session_bytes
 
 Loaded::~Loaded() {
   if (!jit_) return;
-  // What LLVM cannot free is left to the end of the process.
+  // Memory that LLVM cannot free stays until the process ends.
   try {
     enter_llvm(LlvmWork::unlink, [this] { jit_.reset(); });
   } catch (...) {

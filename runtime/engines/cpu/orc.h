@@ -13,7 +13,7 @@ class Loaded {
   ~Loaded();
   Loaded(Loaded&&) noexcept;
 
-  /// About what it takes while it is loaded.
+  /// The approximate memory that the code takes while it is loaded.
   std::size_t bytes() const { return bytes_; }
   /// Null if the object does not define it.
   template <class F>

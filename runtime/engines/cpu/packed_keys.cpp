@@ -7,7 +7,7 @@ namespace attune::runtime::cpu {
 
 using codegen::per_unit;
 
-/// Values lie panel by panel, each with all keys of the entry, so that a walk may begin at any key.
+/// Values are stored panel by panel, each with all keys of the entry, so that a loop may begin at any key.
 std::int64_t PackedKeys::v_panel(const KVEntry& entry) const {
   return entry.tiles * pieces(plan_.cut.tile_kv, per_unit(plan_.unit)) * plan_.cut.panel;
 }
@@ -45,7 +45,7 @@ void PackedKeys::pack_panel(const KVEntry& entry, std::int64_t tile, std::int64_
   const Cut& cut = plan_.cut;
   const Widths &qk = plan_.qk, &pv = plan_.pv;
   const KeyRows lie = rows_of(entry);
-  // Returns whether any is infinite or NaN.
+  // Returns true if any element is infinite or NaN.
   const auto load = [&](const Tensor& t, std::int64_t columns, std::int64_t row) {
     bool bad = false;
     for (std::int64_t at = 0; at < rows;) {

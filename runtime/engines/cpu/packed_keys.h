@@ -13,7 +13,7 @@ class PackedKeys {
   PackedKeys(const ForwardPlan& plan, const ForwardMemory& memory)
       : plan_(plan), call_(plan.call.forward()), memory_(memory) {}
 
-  /// What follows is about these entries.
+  /// Later calls refer to these entries.
   void begin(std::span<const KVEntry> round) { first_tile_ = round.front().first_tile; }
   /// Packs one tile of keys. `scratch`: memory for a panel of rows.
   void pack(const KVEntry& entry, std::int64_t tile, std::byte* scratch) const;
@@ -25,7 +25,7 @@ class PackedKeys {
     std::int64_t key, panel;  ///< units from one key, or panel of columns, to the next
   };
   Values values(const KVEntry& entry, std::int64_t key) const;
-  /// Whether a tile that holds any of these keys has a value that is infinite or NaN. They span two tiles at most.
+  /// True if a tile with any of these keys has a value that is infinite or NaN. The keys span at most two tiles.
   bool bad(const KVEntry& entry, std::int64_t first, std::int64_t last) const;
 
  private:

@@ -1,4 +1,4 @@
-// runtime/engines/cpu/query_tiles.h — tiles of queries and of grad_o, as the backward's products take them
+// runtime/engines/cpu/query_tiles.h — tiles of queries and of grad_o, in the layouts of the backward's products
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace attune::runtime::cpu {
 
-/// How the backward's operands are cut and laid out.
+/// The tiling and the layouts of the backward's operands.
 struct BackwardSizes {
   BackwardSizes(const compiler::Problem& problem, const codegen::Tiling& of, Unit u);
 
@@ -57,16 +57,16 @@ struct QueryTile : TileRows {
 };
 
 QueryTile lay_out_query_tile(Workspace& memory, const BackwardSizes& sizes, std::int64_t fields);
-/// Clears what products read but nothing ever writes.
+/// Clears the elements that products read but that are never written.
 void clear_margins(const QueryTile& tile, const BackwardSizes& sizes);
 
-/// Reads q or grad_o, of tile after tile, and transposes it.
+/// Loads and transposes q or grad_o, one tile after another.
 class QueryLoader {
  public:
   QueryLoader(const Kit& kit, const BackwardSizes& sizes, const compiler::Problem& problem)
       : kit_(kit), sizes_(sizes), problem_(problem) {}
 
-  /// A tensor shaped like q, as it is read.
+  /// A tensor shaped like q, and how it is loaded.
   struct Operand {
     const Tensor& tensor;
     const TensorRows& rows;

@@ -68,7 +68,7 @@ void Results::merge(const Sequence& seq, const Rows& rows, std::span<const Finis
     here.lse = with.lse;
     for (std::int64_t j = 0; j < problem_.dv; ++j) {
       double sum = double{rows.o[r * rows.o_row + j]} * double{rows.factor[r]} * with.own;
-      // What counts for nothing may be anything.
+      // Results with weight 0 may be anything and are not read.
       if (with.before != 0) sum += load(call_.o_before, o.origin + row * o.row + j * o.column) * with.before;
       sums[static_cast<std::size_t>(r * problem_.dv + j)] = static_cast<float>(sum);
     }

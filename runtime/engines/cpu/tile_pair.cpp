@@ -39,7 +39,7 @@ class Meeting {
     return static_cast<std::byte*>(matrix) + (row * sizes_.score_row() + column) * sizes_.element_size();
   }
 
-  /// Computes p and ds from q . k and grad_o . v.
+  /// Computes P and dS from S = Q K^T and dP = dO V^T.
   void differentiate(std::int32_t group, std::int32_t groups, const Visit& v) const {
     const std::int64_t row = std::int64_t{group} * sizes_.cut.group, end = row + groups * sizes_.cut.group;
     product(queries_.q.rows, sizes_.d, s_.k_columns, s_.s, row, groups, v);
@@ -100,7 +100,7 @@ class Meeting {
     std::memset(element_at(s_.ds, row, first), 0, bytes);
   }
 
-  /// dq += ds k
+  /// dQ += dS K
   void add_to_queries(std::int32_t group, std::int32_t groups, const Visit& v) const {
     const std::int64_t row = std::int64_t{group} * sizes_.cut.group, nr = sizes_.tiling.nr;
     const std::int64_t step = sizes_.step(), begin = v.begin / step * step, end = up_to(v.end, step);

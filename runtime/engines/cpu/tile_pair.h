@@ -7,7 +7,7 @@
 
 namespace attune::runtime::cpu {
 
-/// The current tile of keys, packed in the scratch, and where its gradients are summed.
+/// The current tile of keys, packed in the scratch, and the memory for the sums of its gradients.
 struct KeysAtHand {
   BackwardScratch& s;
   Pass pass;

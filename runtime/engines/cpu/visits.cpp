@@ -1,4 +1,5 @@
-// runtime/engines/cpu/visits.cpp — which panels of keys each group of rows needs, for every tile of queries of a call
+// runtime/engines/cpu/visits.cpp — the panels of keys that each group of rows needs, for every tile of queries of a
+// call
 #include "runtime/engines/cpu/visits.h"
 
 #include <algorithm>
@@ -79,7 +80,7 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
   if (!tiles) {
     all_groups(keys > 0 ? std::vector{Run{0, keys, Keep::All}} : std::vector<Run>());
   } else if (!tiles->rows_by_bands(extent(cut_.group, 1), bi, hi, first, first + groups, row.runs, row.offsets)) {
-    // Intervals would have to be asked for every key; instead all groups take the runs of whole tiles.
+    // Intervals would have to be evaluated for every key; instead all groups take the runs of whole tiles.
     std::vector<Run> runs;
     tiles->row(extent(cut_.tile_q, cut_.tile_kv), bi, hi, tile_q, runs);
     for (Run& r : runs) r = {r.begin * cut_.tile_kv, std::min(r.end * cut_.tile_kv, keys), r.keep};

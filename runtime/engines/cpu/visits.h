@@ -1,4 +1,4 @@
-// runtime/engines/cpu/visits.h — which panels of keys each group of rows needs, for every tile of queries of a call
+// runtime/engines/cpu/visits.h — the panels of keys that each group of rows needs, for every tile of queries of a call
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace attune::runtime::cpu {
 
-/// How a call is cut. Rows are handled in groups that one block of a product takes, columns in panels.
+/// The tiling of a call. Products compute rows in groups and columns in panels.
 struct Cut {
   std::int32_t tile_q, tile_kv;  ///< rows and columns of a tile: multiples of group and panel
   std::int32_t group, panel;
@@ -21,11 +21,12 @@ struct Cut {
   std::int32_t panels() const { return tile_kv / panel; }
 };
 
-/// What one group of rows visits in one window of keys. A window has as many panels as a tile, and starts at any panel.
+/// The columns that one group of rows visits in one window of keys. A window has as many panels as a tile, and may
+/// start at any panel.
 struct Visit {
   std::int32_t first = 0, last = 0;  ///< columns within the window, whole panels; empty if first == last
   std::int32_t begin = 0, end = 0;   ///< the columns among them with any kept pair
-  bool all = false;                  ///< no pair of the panels is removed
+  bool all = false;                  ///< true if no pair of the panels is removed
   bool operator==(const Visit&) const = default;
 };
 
@@ -42,7 +43,8 @@ void each_run(std::span<const Visit> visits, const Alike& alike, const Body& bod
 /// For every tile of queries: runs of keys per group.
 class Visits {
  public:
-  /// Of the entries among some. Asks by group and key where the cover's bands are exact, else by whole tiles.
+  /// For the entries that `among` selects. Evaluates the cover per group and key if its bands are exact, else per whole
+  /// tile.
   Visits(const Call& call, const Cut& cut, const Executor& executor, const Among& among = {});
 
   /// The panels of keys that any group of this tile of queries needs lie within [first, second).
@@ -53,19 +55,20 @@ class Visits {
 
  private:
   struct Row {
-    std::vector<std::int32_t> offsets{0};  ///< by group, into runs; one more than there are groups
+    std::vector<std::int32_t> offsets{0};  ///< by group, into runs; has groups + 1 elements
     std::vector<Run> runs;                 ///< in keys
     std::int64_t keys = 0;
-    std::int32_t begin = 0, end = 0;  ///< all of them lie within
+    std::int32_t begin = 0, end = 0;  ///< all runs are within [begin, end)
   };
   const Row& row(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
-  /// Drops the runs of groups without a query of this rank's. Its other groups begin where they would beside them.
+  /// Drops the runs of groups without a query of this rank. The other groups begin at the same positions as in the
+  /// whole call.
   static void keep_held(Row& row, const compiler::Problem& problem, const Cut& cut, std::int64_t b, std::int32_t first);
   Row ask(const compiler::Problem& problem, const Tiles* tiles, std::int64_t b, std::int64_t h,
           std::int32_t tile_q) const;
 
   Cut cut_;
-  std::int64_t heads_ = 1;  ///< 1 where all heads share their rows
+  std::int64_t heads_ = 1;  ///< 1 if all heads share their rows
   bool by_batch_ = false;
   std::vector<std::int64_t> starts_;  ///< by batch entry: its first row; one entry if all share
   std::vector<Row> rows_;

@@ -8,8 +8,7 @@ namespace {
 
 std::int64_t cluster_of(const ForwardRun& run) { return run.plan().tile.cluster; }
 
-/// The number of sets of heads per batch entry. A cluster takes a set: all queries of a key head, in tiles of as many
-/// rows as the cluster's blocks have.
+/// The number of sets per key head: a set is as many tiles of the head's queries as a cluster has blocks.
 std::int64_t sets_of_group(const ForwardRun& run) {
   return ceil_div(run.tiles.group_sets * ceil_div(run.p.q.length, run.tiling.queries), cluster_of(run));
 }

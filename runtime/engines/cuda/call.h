@@ -92,7 +92,7 @@ DecodeArgs decode_args(const ForwardRun& run, const Placed& at);
 void take_mla(ForwardRun& run);
 void put_mla(ForwardRun& run, Launches& launches, const Placed& at);
 
-/// The largest useful number of parts (split-KV) of a tile of queries: each part must have enough keys.
+/// The largest useful number of parts (split-KV) of a tile of queries: each part has at least `least_keys` keys.
 inline std::int64_t worthwhile_parts(const compiler::Problem& p) {
   constexpr std::int64_t least_keys = 64;
   return std::max<std::int64_t>(p.kv.length / least_keys, 1);
