@@ -32,9 +32,8 @@ class CapturedSums {
   using Axes = BackwardPlan::Axes;
   struct Gradient {
     const Backward::Captured* asked;
-    std::int64_t size;  ///< elements
-    std::array<bool, BackwardPlan::axes>
-        apart{};  ///< true: tasks that differ along this axis add to different elements
+    std::int64_t size;                             ///< elements
+    std::array<bool, BackwardPlan::axes> apart{};  ///< true: tasks that differ here add to different elements
     std::int64_t copies = 1;
     float* sums = nullptr;
     TensorRows rows;
