@@ -1,5 +1,5 @@
-// runtime/engines/emulated/compiler.cpp — the system's compiler of C++, found at first use: from a page of CUDA to a
-// library of the host
+// runtime/engines/emulated/compiler.cpp — the system's C++ compiler, found at first use: compiles CUDA source to a host
+// library
 #include "runtime/engines/emulated/compiler.h"
 
 #include <algorithm>
@@ -54,7 +54,7 @@ HostCompiler found() {
   return {{}, {}, fmt::format("none of {} is found on the PATH", fmt::join(names, ", "))};
 }
 
-/// Instructions of this machine that kernels' products and sums need most.
+/// The instruction set extensions of this machine that speed up kernels' products and sums most.
 std::string instructions() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return " -mavx2 -mfma";
@@ -63,7 +63,7 @@ std::string instructions() {
 }
 
 std::string flags() {
-  // Kernels read registers as other types.
+  // Kernels reinterpret registers as other types.
   return fmt::format("-x c++ -std=c++20 -O1 -w -Wno-psabi -fPIC -shared -fno-exceptions -fno-rtti -fno-strict-aliasing "
                      "-fno-stack-protector -include codegen/cuda/emulated/builtins.cuh{}{}",
                      instructions(), options().lineinfo ? " -g" : "");
@@ -87,7 +87,7 @@ std::vector<Patch>& patches() {
   return all;
 }
 
-/// Changed files stand before the others.
+/// Writes the changed files to a folder that comes first in the include path.
 void write_patched(const fs::path& own) {
   for (const Patch& one : patches()) {
     const auto all = codegen::headers();

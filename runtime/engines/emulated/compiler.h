@@ -1,5 +1,5 @@
-// runtime/engines/emulated/compiler.h — the system's compiler of C++, found at first use: from a page of CUDA to a
-// library of the host
+// runtime/engines/emulated/compiler.h — the system's C++ compiler, found at first use: compiles CUDA source to a host
+// library
 #pragma once
 
 #include <string>
@@ -11,24 +11,24 @@
 namespace attune::runtime::emulated {
 
 struct HostCompiler {
-  std::string command;  ///< g++, say
-  std::string version;  ///< its own first line; empty: there is none
-  std::string refusal;  ///< why there is none
+  std::string command;  ///< e.g. g++
+  std::string version;  ///< the first line of its version text; empty: there is no compiler
+  std::string refusal;  ///< the reason why there is no compiler
 };
 const HostCompiler& host_compiler();
 
-/// What it is given besides the page and the usual device files, as text.
+/// The compiler's input in addition to the source and the usual device files, as text.
 std::string further_input();
 
-/// A change of a device file, for tests of what is found: the first `from` in it becomes `to`.
+/// A change of a device file, for tests that the emulator finds mistakes: the first `from` in the file becomes `to`.
 struct Patch {
   std::string file, from, to;
 };
-/// Of every kernel that is compiled from now on.
+/// Applies to every kernel that is compiled from now on.
 void set_patches(std::vector<Patch> patches);
 
-/// A library with three functions: attune_kernel, attune_arguments, and where it looks for the machine. Throws a Bug
-/// with the log if the compiler refuses the page.
+/// A library with three symbols: attune_kernel, attune_arguments, and the pointer through which it finds the machine.
+/// Throws a Bug with the log if the compiler refuses the source.
 cuda::Binary compile(const codegen::Source& source);
 
 }  // namespace attune::runtime::emulated

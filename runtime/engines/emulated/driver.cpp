@@ -1,5 +1,5 @@
-// runtime/engines/emulated/driver.cpp — what stands in for NVIDIA's driver: memory of the host, streams that are done
-// at once, kernels that are libraries
+// runtime/engines/emulated/driver.cpp — replaces NVIDIA's driver: host memory, streams that complete at once, kernels
+// that are libraries
 #include "runtime/engines/emulated/driver.h"
 
 #include <atomic>
@@ -29,7 +29,7 @@ namespace {
 namespace cu = cuda::cu;
 using cu::Result;
 
-std::mutex mutex;  ///< guards what follows; a launch holds it from its begin to its end
+std::mutex mutex;  ///< guards the members below; a launch holds it from begin to end
 Gpu gpu;
 std::uint64_t launches = 0;
 std::set<cu::Address> taken;
@@ -37,7 +37,7 @@ thread_local std::vector<cu::Context> contexts;
 int context_of_all = 0;
 
 using Step = std::function<void()>;
-/// What a stream was given while a graph was captured from it.
+/// A stream, with the work that was enqueued while a graph was captured from it.
 struct Stream {
   bool capturing = false;
   std::vector<Step> steps{};
@@ -67,7 +67,7 @@ Result give(T* into, T value) {
   *into = value;
   return Result::success;
 }
-/// Now, or whenever the graph runs that is captured from the stream.
+/// Runs the step now, or whenever the graph runs that is captured from the stream.
 Result put(cu::Stream stream, Step step) {
   if (of(stream).capturing)
     of(stream).steps.push_back(std::move(step));
@@ -129,7 +129,7 @@ Result take(cu::Address* into, std::size_t bytes) {
   constexpr std::size_t grain = 256;
   void* const made = std::aligned_alloc(grain, (bytes + grain) / grain * grain);
   if (!made) return Result::out_of_memory;
-  // What no one has written is NaN.
+  // Memory that was never written is NaN.
   std::memset(made, 0xff, bytes);
   *into = reinterpret_cast<cu::Address>(made);
   const std::lock_guard lock(mutex);
@@ -147,7 +147,7 @@ Result give_back(cu::Address address) {
 Result cuMemAlloc(cu::Address* into, std::size_t bytes) { return take(into, bytes); }
 Result cuMemFree(cu::Address address) { return give_back(address); }
 Result cuMemAllocAsync(cu::Address* into, std::size_t bytes, cu::Stream) { return take(into, bytes); }
-/// A graph that was captured may still use it.
+/// A captured graph may still use the memory.
 Result cuMemFreeAsync(cu::Address address, cu::Stream stream) {
   return of(stream).capturing ? Result::success : give_back(address);
 }
@@ -181,7 +181,7 @@ Result cuStreamQuery(cu::Stream) { return Result::success; }
 Result cuStreamIsCapturing(cu::Stream stream, cu::Capture* status) {
   return give(status, of(stream).capturing ? cu::Capture::active : cu::Capture::none);
 }
-/// Work is done when it is put on a stream: one that gets the place of another is as good.
+/// Work completes when it is enqueued, so a stream that reuses another's address may have the same id.
 Result cuStreamGetId(cu::Stream stream, unsigned long long* id) {
   return give(id, static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(stream)));
 }
@@ -228,7 +228,7 @@ Result cuEventElapsedTime(float* milliseconds, cu::Event from, cu::Event to) {
 
 // ---- kernels --------------------------------------------------------------------------------------------------------
 
-/// The length of an image is in its own header: where its table of sections ends.
+/// The length of an image, from its own header: the end of its section table.
 std::size_t size_of_image(const void* image) {
   struct Header {
     unsigned char ident[40];
@@ -274,12 +274,12 @@ Result cuKernelGetFunction(cu::Function* function, cu::Kernel kernel) {
 Result cuKernelGetAttribute(int* value, cu::KernelAttribute, cu::Kernel, cu::Device) { return give(value, 0); }
 Result cuKernelSetAttribute(cu::KernelAttribute, int, cu::Kernel, cu::Device) { return Result::success; }
 
-/// A kernel's arguments, which a graph has to keep.
+/// A copy of a kernel's arguments, which a graph has to keep.
 class Arguments {
  public:
   Arguments(const KernelOfLibrary& kernel, void** given) {
     for (unsigned i = 0; const unsigned bytes = kernel.bytes(i); ++i) {
-      // Aligned as the widest of them, a tensor map.
+      // The alignment of the widest argument, a tensor map.
       constexpr std::size_t grain = 64;
       held_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(grain, (bytes + grain - 1) / grain * grain)),
                          &std::free);

@@ -1,5 +1,5 @@
-// runtime/engines/emulated/driver.h — what stands in for NVIDIA's driver: memory of the host, streams that are done at
-// once, kernels that are libraries
+// runtime/engines/emulated/driver.h — replaces NVIDIA's driver: host memory, streams that complete at once, kernels
+// that are libraries
 #pragma once
 
 #include "runtime/engines/cuda/driver.h"
@@ -8,9 +8,9 @@
 namespace attune::runtime::emulated {
 
 const cuda::Found& find_driver();
-/// The one device that it has.
+/// Sets the one device of the emulated driver.
 void set_gpu(const Gpu& gpu);
-/// Not 0, and another number for each kind of device.
+/// Not 0, and different for each kind of device.
 std::uint64_t generation();
 
 }  // namespace attune::runtime::emulated

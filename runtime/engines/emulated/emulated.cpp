@@ -1,4 +1,4 @@
-// runtime/engines/emulated/emulated.cpp — GPUs that are emulated on the host, in place of those of this machine
+// runtime/engines/emulated/emulated.cpp — GPUs that are emulated on the host and replace this machine's GPUs
 #include "runtime/engines/emulated/emulated.h"
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// runtime/engines/emulated/fiber.cpp — a stack of its own for each thread of an emulated kernel, and switches between
+// runtime/engines/emulated/fiber.cpp — a separate stack for each thread of an emulated kernel, and switches between
 // them
 #include "runtime/engines/emulated/fiber.h"
 
@@ -13,7 +13,7 @@ namespace attune::runtime::emulated {
 
 #if defined(__x86_64__)
 
-// The registers that a function keeps for its caller; a switch takes some two nanoseconds.
+// Saves and restores the callee-saved registers; a switch takes about two nanoseconds.
 asm(R"(
 .text
 .p2align 4
@@ -43,7 +43,7 @@ void switch_fibers(Fiber& from, const Fiber& to) { attune_switch_fibers(&from.at
 Fiber new_fiber(std::byte* stack, void (*body)()) {
   constexpr std::size_t registers = 6;
   auto* top = reinterpret_cast<std::uintptr_t*>(stack + Stacks::bytes);
-  // At its begin a function has its return address below a multiple of 16.
+  // At its entry a function has its return address right below a multiple of 16.
   *--top = 0;
   *--top = reinterpret_cast<std::uintptr_t>(body);
   for (std::size_t i = 0; i < registers; ++i) *--top = 0;

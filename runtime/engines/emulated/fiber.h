@@ -1,5 +1,4 @@
-// runtime/engines/emulated/fiber.h — a stack of its own for each thread of an emulated kernel, and switches between
-// them
+// runtime/engines/emulated/fiber.h — a separate stack for each thread of an emulated kernel, and switches between them
 #pragma once
 
 #include <cstddef>
@@ -7,15 +6,15 @@
 
 namespace attune::runtime::emulated {
 
-/// Where a flow of control stopped: its stack pointer, below which its registers lie.
+/// The state of a suspended flow of control: its stack pointer, with its registers saved on the stack.
 struct Fiber {
   void* at = nullptr;
 };
 
-/// Goes on where `to` stopped; returns when something goes on here.
+/// Resumes `to` where it stopped; returns when something resumes `from`.
 void switch_fibers(Fiber& from, const Fiber& to);
 
-/// Memory for stacks, which are reused. Each has a page below it that nothing may touch.
+/// Memory for stacks, which are reused. Each has a guard page below it.
 class Stacks {
  public:
   Stacks() = default;
@@ -24,7 +23,7 @@ class Stacks {
   Stacks& operator=(const Stacks&) = delete;
 
   static constexpr std::size_t bytes = 256 << 10;
-  /// The lowest address.
+  /// Returns the lowest address of a stack.
   std::byte* take();
   void give_back(std::byte* stack) { free_.push_back(stack); }
 

@@ -32,7 +32,7 @@ struct Folder {
   }
 };
 
-/// `Type name[n], other[m]` as references that are asked for.
+/// `Type name[n], other[m]` as references that are requested from the machine.
 std::string asked_for(const std::string& indent, const std::string& type, const std::string& declarators,
                       std::string_view place) {
   static const std::regex one(R"((\w+)((?:\[[^\]]*\])*)\s*(?:,\s*|$))");

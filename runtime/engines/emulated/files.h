@@ -12,10 +12,10 @@ namespace attune::runtime::emulated {
 /// A folder of this process, removed at its end.
 const std::filesystem::path& folder();
 
-/// A device file in which variables in shared memory are asked of the machine.
+/// A device file in which variables in shared memory are requested from the machine.
 std::string without_shared(std::string_view name, std::string_view text);
 
-/// Where headers of the folder emulated/ptx stand for those of ptx.
+/// The path of a device file in the source tree: headers of emulated/ptx replace the headers of ptx.
 std::string name_in_tree(std::string_view name);
 
 /// Writes the device files below folder(), once.

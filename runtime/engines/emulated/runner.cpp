@@ -1,4 +1,4 @@
-// runtime/engines/emulated/runner.cpp — who runs next: the scheduler of a launch
+// runtime/engines/emulated/runner.cpp — the scheduler of a launch: decides which thread runs next
 #include "runtime/engines/emulated/runner.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Runner* running = nullptr;
 namespace {
 
 constexpr std::size_t lanes_of_warp = 32;
-/// So often all threads that can run may look in vain whether something has changed.
+/// The number of times that all runnable threads may poll without any change, before the launch counts as hung.
 constexpr std::size_t most_quiet = 1000000;
 
 Stacks& stacks() {
@@ -132,11 +132,11 @@ void Runner::wake(Lane& lane) {
   list(*lane.warp);
 }
 
-/// A thread that can run; null: there is none.
+/// A thread that can run; null if there is none.
 Lane* Runner::next() {
   while (!ready_.empty()) {
     std::size_t i = 0;
-    // Lanes of the warp that runs go first: a warp's lanes stay together as long as nothing keeps them apart.
+    // Lanes of the running warp go first, so that a warp's lanes stay together as long as nothing separates them.
     if (now_ && now_->warp->ready && mode_ != 3) {
       Warp& warp = *now_->warp;
       const int lane = std::countr_zero(warp.ready);
@@ -181,7 +181,7 @@ void Runner::wait(const char* what, Site at) {
       break;
     }
     if (arrive_some()) continue;
-    // Main begins other blocks, or says who waits for what.
+    // The main fiber begins other blocks, or reports which thread waits for what.
     now_ = nullptr;
     switch_fibers(mine.fiber, main_);
     break;
@@ -199,7 +199,7 @@ void Runner::let_others_run() {
   quiet_ = std::max(quiet_, before);
 }
 
-/// Another warp goes on, and this thread later.
+/// Lets another warp run first; this thread continues later.
 void Runner::step_back() {
   Lane& mine = *now_;
   const std::size_t before = quiet_;
@@ -213,7 +213,7 @@ void Runner::step_back() {
   wake(mine);
   quiet_ = before;
   if (!other) {
-    // Main may begin other blocks.
+    // The main fiber may begin other blocks.
     now_ = nullptr;
     switch_fibers(mine.fiber, main_);
     return;
@@ -223,7 +223,7 @@ void Runner::step_back() {
   go(*other->lanes[static_cast<std::size_t>(lane)]);
 }
 
-/// One of the boxes that are on their way arrives. False: there are none.
+/// Lets one of the boxes in flight arrive. False if there are none.
 bool Runner::arrive_some() {
   std::size_t count = 0;
   for (const auto& cluster : clusters_)
@@ -304,7 +304,7 @@ void Runner::deadlock() {
   failed_ = "no thread can go on: " + all;
 }
 
-/// Blocks whose threads have all ended give their memory back.
+/// Frees the memory of blocks whose threads have all ended.
 void Runner::end_blocks() {
   std::erase_if(clusters_, [&](const std::unique_ptr<Cluster>& cluster) {
     if (cluster->live > 0) return false;

@@ -1,4 +1,4 @@
-// runtime/engines/emulated/runner.h — who runs next: the scheduler of a launch, and what its parts share
+// runtime/engines/emulated/runner.h — the scheduler of a launch, and the state that its parts share
 #pragma once
 
 #include <random>
@@ -23,20 +23,20 @@ class Runner {
   Warp& warp() const { return *now_->warp; }
   Block& block() const { return *now_->warp->block; }
 
-  /// Others run until someone calls wake() for this thread.
+  /// Suspends this thread until another one calls wake() for it.
   void wait(const char* what, Site at);
-  /// The same, but it may go on at once.
+  /// Lets others run; this thread stays runnable.
   void let_others_run();
-  /// The same, by chance: others may be in a hurry.
+  /// Lets others run, at random: other threads may be faster than this one.
   void may_let_others_run() {
     if (chance(4)) step_back();
   }
   void wake(Lane& lane);
   /// The running thread is done.
   [[noreturn]] void end_lane();
-  /// The launch has failed: no thread goes on.
+  /// Fails the launch: no thread continues.
   [[noreturn]] void fail(const std::string& what, Site at);
-  /// The same, said of this block.
+  /// The same, with this block in the message.
   [[noreturn]] void fail(const std::string& what, Site at, const Block& of);
 
   /// Remembers it for take_doubts().
@@ -63,19 +63,19 @@ class Runner {
   Fiber main_;
   Lane* now_ = nullptr;
   std::mt19937_64 dice_;
-  unsigned mode_;  ///< which warp goes on: any, the first or the last of them
+  unsigned mode_;  ///< which warp runs next: any, the first or the last
   std::vector<std::unique_ptr<Cluster>> clusters_;
   std::vector<Warp*> ready_;
   std::string failed_;
-  std::size_t quiet_ = 0;  ///< turns in which threads only looked whether something has changed
+  std::size_t quiet_ = 0;  ///< turns in which threads only polled for a change
 };
 
-/// The launch that runs; there is one at a time.
+/// The running launch; there is one at a time.
 extern Runner* running;
 
 // ---- parts of the machine -------------------------------------------------------------------------------------------
 
-/// What a kernel is told it runs on.
+/// The machine that a kernel runs on.
 Machine& machine();
 // together.cpp
 void fill_in_threads(Machine& machine);
@@ -88,9 +88,9 @@ inline Toucher toucher(const Lane& lane, const Block& block) {
   const Toucher out{static_cast<std::uint8_t>(lane.warp->index), static_cast<std::uint8_t>(lane.lane), 0};
   return {out.warp, out.lane, block.shadow->fences(out)};
 }
-/// What the warp did so far, others hear of; what it does from now on, they do not.
+/// Advances the warp's clock: others that synchronize now learn of its earlier accesses, not of later ones.
 inline void tick(Warp& warp) { ++warp.known.clock[static_cast<std::size_t>(warp.index)]; }
-/// The lane has heard of what others know.
+/// The lane learns everything that `known` contains.
 inline void hear(Lane& lane, const Known& known) {
   lane.warp->known.hear(known);
   lane.fences_heard = toucher(lane, *lane.warp->block).fences;

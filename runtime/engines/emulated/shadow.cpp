@@ -1,11 +1,11 @@
-// runtime/engines/emulated/shadow.cpp — who touched each two bytes of a block's shared memory last, and whether what
-// touches them next is ordered after that
+// runtime/engines/emulated/shadow.cpp — a race detector: the last accesses to each two bytes of a block's shared
+// memory, and whether the next one is ordered after them
 #include "runtime/engines/emulated/shadow.h"
 
 namespace attune::runtime::emulated {
 namespace {
 
-/// Has `by` heard of what `of` did when its clock stood there?
+/// True if `by` knows of the access that `of` made when its clock was `clock`.
 bool is_known(std::uint32_t clock, Toucher of, Toucher by, const Known& known) {
   if (of.warp != by.warp) return clock <= known.clock[of.warp];
   return of.lane == by.lane || clock < known.clock[of.warp];
@@ -93,7 +93,8 @@ void Shadow::end_copy(unsigned at, unsigned bytes) {
   });
 }
 
-/// A fence of the writer's, or one of the reader's behind what told it of the write, makes ordinary writes visible.
+/// Ordinary writes become visible to TMA by a proxy fence of the writer, or by a proxy fence of the reader after it
+/// learned of the write.
 Conflict Shadow::unfenced(const Cell& cell, Toucher by) {
   if (cell.by_copy || cell.written == 0) return {};
   if (fences(cell.writer) != cell.writer.fences || fences(by) != by.fences) return {};

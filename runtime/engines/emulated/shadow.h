@@ -1,9 +1,9 @@
-// runtime/engines/emulated/shadow.h — who touched each two bytes of a block's shared memory last, and whether what
-// touches them next is ordered after that
+// runtime/engines/emulated/shadow.h — a race detector: the last accesses to each two bytes of a block's shared memory,
+// and whether the next one is ordered after them
 //
-// Each warp has a clock, which goes on when it lets others know of what it did: at a barrier, or where its lanes meet.
-// It also knows how far the clocks of other warps had gone when it last heard of them, directly or by others. An access
-// that it has not heard of is a race with its own, unless both read.
+// Vector clocks: each warp has a clock, which advances when the warp publishes its accesses: at a barrier, or where its
+// lanes meet. A warp also knows the value of each other warp's clock when it last learned of it, directly or through
+// others. An access that a warp has not learned of races with the warp's own access, unless both are reads.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace attune::runtime::emulated {
 
 using attune::emulated::Site;
 
-/// How far each warp's clock is known to have gone, and behind them that of TMA.
+/// The known value of each warp's clock, followed by the clock of TMA.
 struct Known {
   static constexpr std::size_t most_warps = 32, tma = most_warps;
   std::array<std::uint32_t, most_warps + 1> clock{};
@@ -28,13 +28,13 @@ struct Known {
   }
 };
 
-/// One of those who touch shared memory.
+/// A thread, or TMA, that accesses shared memory.
 struct Toucher {
   std::uint8_t warp = 0, lane = 0;
-  std::uint16_t fences = 0;  ///< how many proxy fences the thread had passed
+  std::uint16_t fences = 0;  ///< number of proxy fences that the thread had passed
 };
 
-/// What there is to say against an access; `what` is empty if nothing is.
+/// The reason why an access is wrong; `what` is empty if it is not.
 struct Conflict {
   const char* what = nullptr;
   Toucher with{};
@@ -45,26 +45,26 @@ class Shadow {
  public:
   explicit Shadow(std::size_t bytes) : cells_((bytes + 1) / 2) {}
 
-  /// An ordinary access of a thread whose warp knows so much.
+  /// An ordinary access of a thread whose warp knows `known`.
   Conflict read(unsigned at, unsigned bytes, Toucher by, const Known& known, Site site);
   Conflict write(unsigned at, unsigned bytes, Toucher by, const Known& known, Site site);
-  /// Whether some of it was never written as far as is known.
+  /// True if some of these bytes were never written, as far as the shadow knows.
   bool unwritten(unsigned at, unsigned bytes) const;
 
-  /// A copy that arrives by itself, from the time it is asked for to the time that its thread knows it is there.
+  /// An asynchronous copy, from its request until its thread knows that it has arrived.
   Conflict begin_copy(unsigned at, unsigned bytes, Toucher by, const Known& known, Site site);
   void end_copy(unsigned at, unsigned bytes);
 
-  /// A read of TMA, from when it is asked for until it is waited for.
+  /// A read by TMA, from its request until it is waited for.
   Conflict begin_store(unsigned at, unsigned bytes, Toucher by, const Known& known, Site site);
   void end_store(unsigned at, unsigned bytes);
-  /// The same of a product. Kernels issue products whose results they do not use, of anything: what is wrong with their
-  /// operands is theirs alone. A conflict: nothing has begun.
+  /// The same for a product. Kernels issue products whose results they do not use, so wrong operands only make that
+  /// product's result unknown. If there is a conflict, no read has begun.
   Conflict begin_product(unsigned at, unsigned bytes, Toucher by, const Known& known);
-  /// What overwrote the operand in the meantime.
+  /// The conflict if the operand was overwritten in the meantime.
   Conflict end_product(unsigned at, unsigned bytes);
 
-  /// The fences that a thread had passed when it was heard of last.
+  /// The number of proxy fences that a thread had passed when others last learned of it.
   std::uint16_t& fences(Toucher of) { return fences_[std::size_t{of.warp} * 32 + of.lane]; }
 
  private:
@@ -73,8 +73,8 @@ class Shadow {
     Toucher writer{}, reader{};
     std::uint16_t write_site = 0, read_site = 0;
     std::uint8_t copies = 0, stores = 0, products = 0;  ///< under way
-    bool by_copy = false;                               ///< the last write
-    bool spoiled = false;                               ///< it came while a product was under way
+    bool by_copy = false;                               ///< true if the last write was a copy
+    bool spoiled = false;                               ///< true if the last write came while a product was reading
   };
 
   std::uint16_t number_of(Site site);

@@ -8,7 +8,7 @@
 
 namespace attune::runtime::emulated {
 
-/// Dimensions start with the innermost one, whose stride is an element.
+/// Dimensions start with the innermost one, whose stride is one element.
 struct Map {
   static constexpr std::uint32_t right = 0x6d617073;
   std::uint32_t magic = 0;

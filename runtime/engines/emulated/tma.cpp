@@ -1,4 +1,5 @@
-// runtime/engines/emulated/tma.cpp — mbarriers, and TMA: boxes of tensors and bytes in a row, which arrive in any order
+// runtime/engines/emulated/tma.cpp — mbarriers, and TMA: boxes of tensors and contiguous bytes, which arrive in any
+// order
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -193,7 +194,8 @@ void store_bulk(void* to, unsigned from, unsigned bytes, bool add, Site at) {
   begin_store({.to = to, .from = from, .bytes = bytes, .add = add, .at = at});
 }
 
-/// All groups but the last, which is not committed. They are written once they are waited for, or at any time before.
+/// Completes all groups except the last, which is not committed. A group is written when it is waited for, or at any
+/// earlier time.
 void store_wait(bool read_only, Site) {
   Runner& runner = *running;
   Lane& lane = runner.lane();

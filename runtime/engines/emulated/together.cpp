@@ -1,4 +1,4 @@
-// runtime/engines/emulated/together.cpp — what threads of a warp, of a block and of a cluster do together
+// runtime/engines/emulated/together.cpp — the collective operations of a warp, of a block and of a cluster
 #include <algorithm>
 #include <string_view>
 
@@ -13,7 +13,7 @@ void carry_out(Runner& runner, Warp& warp, std::size_t nth, const Lane* but) {
   const Meeting meeting = warp.meetings[nth];
   warp.meetings.erase(warp.meetings.begin() + static_cast<std::ptrdiff_t>(nth));
   meeting.run(meeting.parts.data(), meeting.here);
-  // Only this lets lanes know of each other's memory.
+  // Only such a meeting tells lanes of each other's memory accesses.
   if (meeting.orders) {
     tick(warp);
     for (unsigned rest = meeting.here; rest; rest &= rest - 1)
@@ -38,7 +38,7 @@ void together(unsigned mask, const char* what, Together* run, void* mine, Site a
     warp.meetings.push_back({.mask = mask, .what = what, .run = run, .at = at, .orders = is_syncwarp(what)});
     found = warp.meetings.end() - 1;
   } else if (found->run != run || found->at.line != at.line) {
-    // Two copies of one place in a page, as an unrolled loop has them, are one place.
+    // Two copies of one place in the source, e.g. from an unrolled loop, count as one place.
     runner.fail(fmt::format("lanes of a warp part: this one is at {}, and another one at {} at {}:{}", what,
                             found->what, found->at.file, found->at.line),
                 at);
@@ -99,7 +99,7 @@ void meet_cluster(Site at) {
   Runner& runner = *running;
   Lane& lane = runner.lane();
   Cluster& cluster = *runner.block().cluster;
-  // Of a block's own memory: what its threads know is what all of them know.
+  // For a block's own memory: the threads now know the union of what they knew.
   for (const auto& warp : runner.block().warps)
     if (warp.get() != lane.warp) warp->known.hear(lane.warp->known);
   tick(*lane.warp);

@@ -1,4 +1,4 @@
-// runtime/engines/oracle/evaluator.h — a call's expressions and matrices, as the oracle evaluates and reads them
+// runtime/engines/oracle/evaluator.h — evaluates a call's expressions and reads its matrices, for the oracle
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct HeadMatrix {
   std::int64_t offset(std::int64_t i, std::int64_t j) const { return at.origin + i * at.row + j * at.column; }
   double get(std::int64_t i, std::int64_t j = 0) const { return load(*tensor, offset(i, j)); }
   void set(std::int64_t i, std::int64_t j, double value) const { store(*tensor, offset(i, j), value); }
-  /// The first `count` rows, of `width` columns, one after the other.
+  /// The first `count` rows, of `width` columns, contiguous.
   std::vector<double> all(std::int64_t count, std::int64_t width) const {
     std::vector<double> out;
     out.reserve(static_cast<std::size_t>(count * width));
@@ -48,7 +48,7 @@ inline double dot(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
-/// Of all heads; at least one.
+/// The number of rows of all heads; at least one.
 inline double rows_of(const compiler::Problem& p) {
   double rows = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) rows += static_cast<double>(sequence(p, b).q_len);
@@ -70,7 +70,7 @@ class Evaluator {
   Evaluator& operator=(const Evaluator&) = delete;
 
   ir::Env env;
-  bool sinks = true;  ///< does the sink join the softmax?
+  bool sinks = true;  ///< true if the sink is part of the softmax
 
   void at(const Sequence& seq, std::int64_t h, std::int64_t q) {
     env.b = static_cast<std::int32_t>(seq.b);
@@ -115,7 +115,7 @@ class Evaluator {
   bool keeps() { return value(mask_) != 0; }
   double score(ir::Precision precision) { return value(score_, precision); }
   double prob(ir::Precision precision = ir::Precision::f64) { return value(prob_, precision); }
-  // Only for a Mod with derivatives.
+  // Requires a Mod with derivatives.
   double dscore(ir::Precision precision = ir::Precision::f64) { return value(*dscore_, precision); }
   double dprob(ir::Precision precision = ir::Precision::f64) { return value(*dprob_, precision); }
 

@@ -131,7 +131,7 @@ void oracle_forward(const Call& checked, const Progress& progress) {
         const HeadMatrix o = of(call.o);
         for (std::int64_t j = 0; j < problem.dv; ++j) {
           double sum = at.o()[static_cast<std::size_t>(j)] * merged.own;
-          // What counts for nothing may be anything.
+          // Results with weight 0 may be anything and are not read.
           if (merged.before != 0) sum += of(call.o_before).get(i, j) * merged.before;
           o.set(i, j, sum);
         }

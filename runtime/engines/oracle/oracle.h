@@ -12,7 +12,7 @@
 
 namespace attune::runtime {
 
-/// A row of queries after its softmax. It has only the pairs that were kept; nothing touches removed pairs.
+/// A row of queries after its softmax. It has only the pairs that were kept; removed pairs are never read.
 struct OracleRow {
   struct Pair {
     std::int64_t kv;
@@ -36,7 +36,7 @@ class OracleRows {
   /// Row i of a batch entry or packed sequence; valid until the next call.
   const OracleRow& row(std::int64_t b, std::int64_t h, std::int64_t i);
   const std::vector<double>& o() const;
-  /// The same row without its softmax, the only step that costs more than one pair.
+  /// Selects the row without computing its softmax, the only step that reads more than one pair.
   void enter(std::int64_t b, std::int64_t h, std::int64_t i);
 
   // The last row's inputs, and expressions at one of its pairs. A pair that the mask removes has a score of -inf.
@@ -63,10 +63,10 @@ void oracle_forward(const Call& call, const Progress& progress = {});
 void oracle_backward(const Call& call, const Progress& progress = {});
 
 struct CapturedSum;
-/// The same, but for the gradients of captured tensors: they are handed back, and not stored.
+/// The same, except that gradients of captured tensors are returned and not stored.
 std::vector<CapturedSum> oracle_gradients(const Call& call, const Progress& progress = {});
 
-/// It works in no memory but the call's.
+/// The oracle needs no workspace.
 inline constexpr Engine oracle{.workspace = [](const Call&, const Means&) -> std::size_t { return 0; },
                                .run =
                                    [](const Call& call, const Means& means) {

@@ -1,4 +1,4 @@
-// runtime/engines/oracle/outside.cpp — walks over the pairs that a call keeps, and evaluates the indices of its reads
+// runtime/engines/oracle/outside.cpp — visits the pairs that a call keeps, and evaluates the indices of its reads
 #include "runtime/engines/oracle/outside.h"
 
 #include <attune/error.h>
@@ -20,7 +20,7 @@ using compiler::OutsideIndex;
 struct Counted {
   OutsideIndex of;
   ir::Program count;
-  std::optional<ir::Program> index;  ///< none within a sum, whose variable it depends on
+  std::optional<ir::Program> index;  ///< none if the index depends on the variable of a sum
 };
 
 class Count {
@@ -86,7 +86,7 @@ class Count {
   OutsideReads out_;
 };
 
-/// The keys and values of such a page would count as zeros.
+/// Throws if a page is missing: its keys and values would count as zeros.
 void refuse_missing_pages(const Call& call) {
   const compiler::Problem& problem = call.problem;
   if (!problem.kv.paged()) return;

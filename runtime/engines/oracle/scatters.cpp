@@ -1,4 +1,5 @@
-// runtime/engines/oracle/scatters.cpp — what expressions add to the gradients of captured tensors, in double precision
+// runtime/engines/oracle/scatters.cpp — adds expressions' terms to the gradients of captured tensors, in double
+// precision
 #include "runtime/engines/oracle/scatters.h"
 
 #include <algorithm>

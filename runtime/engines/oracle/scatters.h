@@ -1,4 +1,4 @@
-// runtime/engines/oracle/scatters.h — what expressions add to the gradients of captured tensors, in double precision
+// runtime/engines/oracle/scatters.h — adds expressions' terms to the gradients of captured tensors, in double precision
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace attune::runtime {
 
-/// A captured tensor's gradient, an element after the other: the sums of its terms, and of their squares.
+/// A captured tensor's gradient. For each element: the sum of its terms, and the sum of their squares.
 struct CapturedSum {
   explicit CapturedSum(const Backward::Captured& one)
       : asked(&one), sum(static_cast<std::size_t>(one.of.size())), squares(sum.size()) {}
@@ -18,7 +18,7 @@ struct CapturedSum {
   std::vector<double> sum, squares;
 };
 
-/// What one expression adds to the captured gradients that a call asks for.
+/// The terms that one expression adds to the captured gradients that a call requests.
 class Scatters {
  public:
   Scatters(const std::vector<compiler::Scatter>& all, const compiler::Args& args, std::vector<CapturedSum>& sums);

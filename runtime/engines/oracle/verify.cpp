@@ -26,7 +26,7 @@ struct Dense {
   double lse = -infinity;
 };
 
-/// How far rounding may move a row: per element, one standard deviation of independent roundings.
+/// The error that rounding may cause in a row: per element, one standard deviation of independent roundings.
 struct Luck {
   std::vector<double> o;
   double lse = 0, max = 0;
@@ -46,7 +46,7 @@ class Row {
     if (size_of(products_) >= 4) tf32_ = true, unit_ = 0x1p-11;
   }
 
-  /// All of this costs (n * Skv * D).
+  /// The computation costs O(n * Skv * D).
   void compute() {
     scores();
     dense();
@@ -58,12 +58,12 @@ class Row {
   const Luck& granted() const { return luck_; }
 
  private:
-  /// s in f32, and how far another order of its sum may move it.
+  /// s in f32, and the error that another order of its sum may cause.
   void scores() {
     const std::vector<double> q = operands(oracle_.q());
     for (std::int64_t kv = 0; kv < seq_.kv_len; ++kv) {
       Product s = product(q, operands(oracle_.k(kv)), p_.scale);
-      // Products of 8 bits are summed up in some 14 bits.
+      // FP8 products are accumulated with about 14 bits.
       if (products_ == DType::e4m3) s.reach *= 0x1p7;
       pairs_.push_back({s.s, s.reach, oracle_.score(kv, s.s, Precision::f32)});
     }
@@ -98,12 +98,12 @@ class Row {
     dense_.lse = static_cast<double>(top + std::log(sum));
   }
 
-  /// What takes probabilities to the range of e4m3 for its products: the largest of a row becomes 2^7 to 2^8.
+  /// The factor that scales probabilities to the range of e4m3 for products: the largest of a row becomes 2^7 to 2^8.
   double to_range() const {
     return products_ == DType::e4m3 && most_ > 0 && std::isfinite(most_) ? std::ldexp(1.0, 7 - std::ilogb(most_)) : 1;
   }
 
-  /// How far rounding may move a probability.
+  /// The error that rounding may cause in a probability.
   double moved(std::int64_t kv, double p, double score) {
     const Pair& pair = pairs_[static_cast<std::size_t>(kv)];
     double most = 0;
@@ -113,7 +113,7 @@ class Row {
       most = std::max(most, std::abs(to - p));
       if (std::isfinite(other) && std::isfinite(score)) luck_.max = std::max(luck_.max, std::abs(other - score));
     }
-    // A GPU's own functions are accurate to 11 bits.
+    // A GPU's hardware functions are accurate to 11 bits.
     const double of_score = std::isfinite(score) ? std::abs(score) * (fast_ ? 0x1p-11 : 0x1p-22) : 0;
     luck_.max = std::max(luck_.max, of_score);
     return most + p * (of_score + unit_of_exp(products_));
@@ -122,7 +122,7 @@ class Row {
   void luck() {
     luck_.o.assign(static_cast<std::size_t>(p_.dv), 0);
     double lse = 0;
-    // A thread's powers of a tile may sum up to 2^8, and what is rounded to nothing is below 2^-10.
+    // A thread's powers of a tile may sum up to 2^8, and numbers that round to 0 are below 2^-10.
     const double least = products_ == DType::e4m3 ? 0x1p-18 * std::max(most_, 1.0) : 0;
     auto kept = exact_.kept.begin();
     for (std::int64_t kv = 0; kv < seq_.kv_len; ++kv) {
@@ -146,7 +146,7 @@ class Row {
     double s, reach, score = 0;
   };
 
-  /// Rounded as products take it.
+  /// x, rounded to the type of the operands of products.
   double operand(double x) const { return tf32_ ? tf32(x) : x; }
   std::vector<double> operands(std::span<const double> of) const {
     std::vector<double> out(of.begin(), of.end());
@@ -209,7 +209,7 @@ class Verify {
     const MatrixLayout place = column(t, p_.q.layout, at.b, at.h, sequence(p_, at.b).q_start);
     const double got = load(t, place.origin + at.i * place.row);
     if (got == wanted || std::isnan(wanted) || !std::isfinite(luck)) return;
-    // One more rounding may empty or fill such a row.
+    // One more rounding may remove all pairs of such a row, or keep some.
     if (!std::isfinite(wanted) && luck > 0) return;
     const double allowed = std::isfinite(wanted)
                                ? 1.5 * std::abs(plain - wanted) + lucky * luck + unit_of_exp(products_) +

@@ -25,25 +25,25 @@ constexpr double unit_of_sums = 0x1p-22;
 /// For a derivative in f32 that is not large: 1 - tanh(x)^2 and its like are differences of numbers near 1.
 constexpr double unit_of_derivatives = 0x1p-22;
 
-/// For an lse that is read or subtracted in f32. A row that lost all of its keys has no lse.
+/// The rounding step of an lse that is read or subtracted in f32. A row without kept keys has no finite lse.
 double step_of(double lse) { return std::isfinite(lse) ? unit_of_sums * std::max(1.0, std::abs(lse)) : 0; }
 
-/// What all pairs of a query's row need: exact values, and how far a backward may be from them. For the equations see
-/// the oracle's backward.
+/// The values that all pairs of a query's row need: exact, and with the error that a backward may have. The oracle's
+/// backward has the equations.
 struct QueryRow {
   double lse = 0, lse_by = 0;
   double delta = 0, delta_by = 0;
   double dlse = 0;
 };
 
-/// What a pair adds to gradients; `_by` is one standard deviation of what rounding does to it.
+/// The terms that a pair adds to gradients; `_by` is one standard deviation of the rounding error.
 struct Pair {
   std::int64_t kv;
   double p = 0, by = 0;
   double after = 0, after_by = 0;  ///< prob of p
   double dp = 0, dp_by = 0;
   double slope = 0, slope_by = 0;  ///< of the score by q . k
-  // In f32, as plain dense attention has it:
+  // In f32, as in plain dense attention:
   float plain_p = 0, plain_after = 0, plain_dp = 0, plain_slope = 0;
 };
 
@@ -100,7 +100,7 @@ class VerifyBackward {
     read(call_.grad_o, at, p_.dv, grad_o_);
   }
 
-  /// Whether lse and delta follow from the call's tensors, without the row's other keys.
+  /// True if lse and delta follow from the call's tensors, without the row's other keys.
   bool knows_lse() const { return call_.o.given(); }
   bool knows_delta() const { return call_.o.given() && delta_is_of_o_; }
 
@@ -118,7 +118,7 @@ class VerifyBackward {
     return out;
   }
 
-  /// Walks all keys of the row, and leaves them in `pairs_`.
+  /// Visits all keys of the row, and stores their pairs in `pairs_`.
   QueryRow walked(const RowAt& at) {
     QueryRow out = query_row(at);
     const std::int64_t keys = sequence(p_, at.b).kv_len;
@@ -144,7 +144,7 @@ class VerifyBackward {
 
   // ---- Pairs.
 
-  /// Nothing if no rounding leads to a probability above 0.
+  /// None if no rounding can lead to a probability above 0.
   std::optional<Pair> pair(std::int64_t kv, const QueryRow& row) {
     const auto q = oracle_.q(), k = oracle_.k(kv);
     double s = 0;
@@ -261,7 +261,7 @@ class VerifyBackward {
     return all;
   }
 
-  /// Whether to walk all keys for each query of this row of keys, because the call lacks some of what they need.
+  /// True if all keys must be visited for each query of this row of keys, because the call lacks o or lse.
   bool is_walked(std::int64_t kv_b) const {
     double pairs = 0;
     for (const std::int64_t b : readers(kv_b)) {
@@ -317,7 +317,7 @@ class VerifyBackward {
     if (dv) result("dv", call_.dv, v_sum);
   }
 
-  /// Takes some tenths of a second.
+  /// The limit on pairs, which take some tenths of a second.
   static constexpr double most_pairs = 1 << 19;
 
   const Call& of_;

@@ -20,7 +20,7 @@ namespace {
 
 using compiler::Problem;
 
-/// Compares all elements of the captured tensors' gradients, where the call has few enough pairs.
+/// Compares all elements of the captured tensors' gradients, if the call has few enough pairs.
 class VerifyCaptured {
  public:
   VerifyCaptured(const Call& of, const Verified& which)
@@ -39,7 +39,7 @@ class VerifyCaptured {
     Backward call = call_;
     call.dq = call.dk = call.dv = {};
     const std::vector<CapturedSum> exact = gradients(call);
-    // Products are in f32: what one more rounding of q and k to it does.
+    // Products are in f32: the effect of one more rounding of q and k to f32.
     const Moved q(call_.q, unit(DType::f32)), k(call_.k, unit(DType::f32));
     call.q = q.tensor;
     call.k = k.tensor;
@@ -89,7 +89,7 @@ class VerifyCaptured {
     each(into, [&](std::size_t n, const Place& at) {
       const double wanted = exact.sum[n], got = load(into, offset(into, at[0], at[1], at[2], at[3]));
       if (!std::isfinite(wanted) || !std::isfinite(moved.sum[n])) return;
-      // Each term has p and ds rounded, and what its row's delta lost in o.
+      // Each term contains the rounding of p, of ds, and of o in its row's delta.
       const double luck = unit_ * std::sqrt(exact.squares[n]);
       const double allowed = 2 * lucky * luck + lucky * std::abs(moved.sum[n] - wanted) +
                              (2 * unit_ + 2 * unit(into.dtype) + unit_of_exp(type_)) * std::abs(wanted) +
@@ -106,7 +106,7 @@ class VerifyCaptured {
   const Problem& p_;
   const Verified& which_;
   DType type_;
-  double unit_;  ///< of what a pair's terms are made of
+  double unit_;  ///< rounding unit of the factors of a pair's terms
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// runtime/engines/oracle/verify_rows.cpp — ATTUNE_VERIFY: which rows to check, how far rounding may lead, the error
-// report
+// runtime/engines/oracle/verify_rows.cpp — ATTUNE_VERIFY: the rows to check, the error that rounding may cause, the
+// error report
 #include "runtime/engines/oracle/verify_rows.h"
 
 #include <algorithm>
@@ -114,7 +114,7 @@ std::optional<Wrong> wrong(const Judged& row) {
   std::size_t at = 0;
   for (std::size_t j = 0; j < row.wanted.size(); ++j) {
     const double got = got_at(j), wanted = row.wanted[j], plain = row.plain[j];
-    // If f32 itself or this type has no number here, nothing can be checked.
+    // If the value is not finite in f32 or in this type, nothing can be checked.
     if (!std::isfinite(wanted) || !std::isfinite(plain) || std::abs(wanted) >= largest(type)) continue;
     if (!std::isfinite(got)) return Wrong{where(j), got, wanted, infinity, 0};
     off.push_back(got - wanted);
@@ -124,14 +124,14 @@ std::optional<Wrong> wrong(const Judged& row) {
   const double of_type = 2 * unit(type) * norm(row.wanted) +
                          smallest(type) * std::sqrt(static_cast<double>(row.wanted.size()));
   const double allowed = 1.5 * norm(plain_off) + lucky * norm(row.luck) + of_type + row.more;
-  // Not `>`: if luck is not finite, the row says nothing.
+  // Not `>`: if luck is not finite, the row cannot be checked.
   if (off.empty() || !std::isfinite(allowed) || norm(off) <= allowed) return std::nullopt;
   return Wrong{where(at), got_at(at), row.wanted[at], norm(off), allowed};
 }
 
 namespace {
 
-/// Positions and lengths, where entries may differ.
+/// Positions and lengths, if they differ between entries.
 std::string told_apart(const compiler::Problem& p) {
   std::string out = p.has_q_offsets() ? fmt::format(" q_offsets={}", fmt::join(p.per_entry->q_offsets, ","))
                                       : fmt::format(" q_offset={}", p.q_offset);

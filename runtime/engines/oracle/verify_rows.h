@@ -1,4 +1,4 @@
-// runtime/engines/oracle/verify_rows.h — ATTUNE_VERIFY: which rows to check, how far rounding may lead, the error
+// runtime/engines/oracle/verify_rows.h — ATTUNE_VERIFY: the rows to check, the error that rounding may cause, the error
 // report
 #pragma once
 
@@ -12,12 +12,12 @@
 
 namespace attune::runtime {
 
-/// Was it computed by a GPU's own functions, which are accurate to 11 bits?
+/// True if the call was computed with a GPU's hardware functions, which are accurate to 11 bits.
 bool is_fast(const Call& call, const Verified& which);
 
 /// Some rows of dq, dk and dv.
 void verify_gradients(const Call& call, const Verified& which);
-/// All elements of the gradients of captured tensors, where the call has few enough pairs.
+/// Verifies all elements of the gradients of captured tensors, if the call has few enough pairs.
 void verify_captured(const Call& call, const Verified& which);
 
 /// A row of a result.
@@ -30,7 +30,7 @@ std::vector<RowAt> sampled(std::span<const std::int64_t> lengths, std::int64_t h
 
 /// Half a unit in the last place, relative. For f32, the precision of products of three parts, and of exp2.
 double unit(DType type);
-/// The relative error of exp2. It is alike for all pairs, so it does not average out. Where products are of 16 bits,
+/// The relative error of exp2. The error is the same for all pairs, so it does not average out. For 16-bit products,
 /// engines use few terms of exp2: see codegen/llvm/math.h.
 double unit_of_exp(DType type);
 
@@ -39,16 +39,16 @@ double rounded(double x, DType type);
 double tf32(double x);
 double norm(std::span<const double> of);
 
-/// s of a pair in f32, and how far another order of its sum may move it.
+/// s of a pair in f32, and the error that another order of its sum may cause.
 struct Product {
   double s = 0, reach = 0;
 };
 Product product(std::span<const double> q, std::span<const double> k, double scale);
 
-/// Standard deviations that count as luck: a single row has some where all rows together do not.
+/// The number of standard deviations that count as luck, for a single row.
 constexpr double lucky = 4;
 
-/// What a row is checked against.
+/// The values that a row is checked against.
 struct Judged {
   std::string name;
   const Tensor& tensor;
@@ -64,7 +64,7 @@ struct Wrong {
   std::string where;
   double got, wanted, distance, allowed;
 };
-/// Nothing if the row is near enough, or cannot be checked.
+/// None if the row is close enough, or cannot be checked.
 std::optional<Wrong> wrong(const Judged& row);
 
 /// `place`: the row, as in "b=0 h=1 q=2".

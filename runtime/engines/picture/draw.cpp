@@ -19,7 +19,7 @@ namespace {
 
 /// A figure in a page stays small: above this many bytes it shows only tiles.
 constexpr std::size_t most_svg = 200 * 1000;
-/// Evaluations of a score for one picture: some seconds.
+/// Limit on the evaluations of a score for one picture, which take some seconds.
 constexpr std::int64_t most_scores = std::int64_t{1} << 24;
 /// Rows whose pairs are counted one by one from exact bands.
 constexpr std::int64_t most_counted_rows = 1 << 21;
@@ -43,7 +43,7 @@ std::string title(const compiler::LoweredMod& lowered) {
   return out.empty() ? "plain attention" : out;
 }
 
-/// The rows of one head as the oracle has them. Without q, s is 0.
+/// The rows of one head, computed by the oracle. Without q, s is 0.
 class Rows {
  public:
   Rows(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view)
@@ -54,8 +54,8 @@ class Rows {
   std::int32_t columns() const { return std::min(view_.extent.kv_len, view_.cells); }
 
   /// Adds a row of cells: the mean score and the mean gradient of the pairs that are kept, and the mean probability of
-  /// all, where a removed one has none. Not its sum: cells may hold different numbers of keys, and would come out in
-  /// stripes.
+  /// all pairs, where a removed pair counts as 0. The mean and not the sum, because cells may hold different numbers of
+  /// keys and sums would show stripes.
   void operator()(std::int32_t row, Numbers& to) {
     const std::int32_t n = view_.extent.kv_len;
     const auto query = static_cast<std::int32_t>((std::int64_t{2} * row + 1) * view_.extent.q_len / (2 * rows()));
@@ -111,7 +111,7 @@ class Rows {
   OracleRows oracle_;
 };
 
-/// `closed`: a row of tiles is told by the ends of bands, and its tiles are not asked for one by one.
+/// `closed`: true if the ends of bands determine a row of tiles, so that its tiles are not evaluated one by one.
 void check_tiles(const Extent& e, bool closed) {
   const std::int64_t rows = e.q_tiles(), tiles = rows * e.kv_tiles();
   const auto check_count = [](std::string_view of, std::int64_t n, std::int64_t most) {

@@ -1,4 +1,4 @@
-// runtime/engines/picture/draw.h — what an attention keeps and how it weighs, of one batch entry and head, as a picture
+// runtime/engines/picture/draw.h — a picture of the kept pairs, scores and probabilities of one batch entry and head
 #pragma once
 
 #include <optional>
@@ -11,32 +11,32 @@
 
 namespace attune::runtime {
 
-/// Which picture to draw.
+/// The options of a picture.
 struct View {
   Extent extent;
   std::int32_t b = 0, h = 0;
-  /// Panels. None: tiles where pairs are removed, numbers where there is a score or q.
+  /// Panels. If none is set: tiles if pairs are removed, numbers if there is a score or q.
   bool tiles = false, score = false, prob = false, grad = false;
-  bool plain = false;  ///< the panels alone, without words
+  bool plain = false;  ///< true: only the panels, without text
   /// q [B, Hq, Sq, D] and k [Bk, Hkv, Skv, D] on the host: s is their product. Without them s is 0, and the picture
-  /// shows what the score adds.
+  /// shows the score's own contribution.
   Tensor q{}, k{};
   std::optional<double> scale{};  ///< default 1 / sqrt(D)
-  std::int32_t cells = 96;        ///< of numbers, at most, along each axis
+  std::int32_t cells = 96;        ///< most cells of numbers along each axis
 };
 
-/// Throws where the scale is not finite, or q and k do not give the scores of what is shown.
+/// Throws if the scale is not finite, or if q and k do not fit the batch entry, head and lengths that are shown.
 void check(const View& view);
 
 /// An SVG of the Mod, with these captures and parameters, all on the host.
 std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view);
 
-/// What that SVG is made of.
+/// The contents of that SVG.
 Drawing drawing(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view);
 
-/// What the oracle has of each pair, in cells. A row of cells is its middle query. Each cell has the mean score of its
-/// pairs that are kept, the mean probability of all its pairs after the prob mod, and of those that are kept the mean
-/// of how much the probability changes with the pair's own s.
+/// The oracle's values of pairs, in cells. A row of cells shows its middle query. Each cell has the mean score of its
+/// kept pairs, the mean probability of all its pairs after the prob mod, and the mean derivative of the probability by
+/// the pair's own s over its kept pairs.
 struct Numbers {
   Heat score, prob, grad;
 };
@@ -48,18 +48,18 @@ inline constexpr std::int32_t most_pairs_across = 512;
 std::vector<char> kept_pairs(const compiler::LoweredMod& lowered, const compiler::Args& args, const Extent& e,
                              std::int32_t b, std::int32_t h, const Tiles::Progress& progress = {});
 
-/// What is known of a mask at real sizes.
+/// The facts about a mask at real sizes.
 struct Kept {
   TileLists lists;
   std::optional<std::int64_t> live{};  ///< pairs over all batch entries and heads, if they are counted
   std::vector<char> pairs{};           ///< of the batch entry and head that are shown; may be empty
 };
-/// What is kept of the one batch entry and head that a view shows; its lists are of that one alone. Throws where there
-/// are more tiles than can be looked at in some seconds.
+/// The kept pairs of the one batch entry and head that a view shows; the lists are only for that one. Throws if there
+/// are more tiles than can be evaluated in some seconds.
 Kept kept(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view);
-/// The tiles, with what they count to below the title.
+/// The tiles, with their counts below the title.
 Drawing tiles_drawing(std::string title, const Kept& kept, std::int32_t b, std::int32_t h);
-/// The picture; without its pairs where they would make a file too large for a page.
+/// The picture as an SVG; without its pairs if they would make the file too large for a page.
 std::string compact_svg(Drawing drawing);
 
 }  // namespace attune::runtime

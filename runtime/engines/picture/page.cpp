@@ -1,5 +1,4 @@
-// runtime/engines/picture/page.cpp — what all pictures share: their colours, on light and dark pages, and text within
-// SVG
+// runtime/engines/picture/page.cpp — code that all pictures share: colours on light and dark pages, and text within SVG
 #include "runtime/engines/picture/page.h"
 
 namespace attune::runtime {

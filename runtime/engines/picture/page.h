@@ -1,4 +1,4 @@
-// runtime/engines/picture/page.h — what all pictures share: their colours, on light and dark pages, and text within SVG
+// runtime/engines/picture/page.h — code that all pictures share: colours on light and dark pages, and text within SVG
 #pragma once
 
 #include <string>

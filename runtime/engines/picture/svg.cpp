@@ -1,4 +1,4 @@
-// runtime/engines/picture/svg.cpp — runs of equal cells become rectangles; panels with axes and legends, one beside the
+// runtime/engines/picture/svg.cpp — draws runs of equal cells as rectangles; panels with axes and legends, next to each
 // other
 #include "runtime/engines/picture/svg.h"
 
@@ -141,7 +141,7 @@ class Page {
     return lines;
   }
 
-  /// What lies in a frame at x, with its axes.
+  /// A panel at x: a frame with `inside` in it, and its axes.
   std::string panel(double x, std::string_view caption, const std::string& inside, const std::string& legend) const {
     const auto& e = d_.extent;
     std::string out;
@@ -173,8 +173,8 @@ class Page {
     if (list.empty()) return "";
     std::string d;
     for (const Box& b : list) {
-      // Edges, not widths: neighbours write the same number for the edge they share, so that no gap shows between them
-      // at any size.
+      // Writes edges, not widths: neighbours write the same number for the edge that they share, so that no gap shows
+      // between them at any size.
       const double x = std::min(width_, b.x * across), to_x = std::min(width_, (b.x + b.width) * across);
       const double y = std::min(height_, b.y * down), to_y = std::min(height_, (b.y + b.height) * down);
       d += fmt::format("M{0:.5g} {1:.5g}H{2:.5g}V{3:.5g}H{0:.5g}z", x, y, to_x, to_y);
@@ -237,7 +237,8 @@ class Page {
     return most;
   }
 
-  /// Each colour in so many strengths: a path for each keeps the text short, and the eye sees no more.
+  /// The number of strengths of each colour: one path for each strength keeps the text short, and the eye sees no finer
+  /// difference.
   static constexpr int strengths = 24;
 
   std::string cells(const Heat& heat, double most) const {

@@ -29,7 +29,7 @@ struct Drawing {
   /// For every pair, row by row, whether it is kept. Empty: only tiles are drawn.
   std::vector<char> pairs{};
   std::vector<Heat> heat{};  ///< a panel each
-  bool plain = false;        ///< the panels alone, without words
+  bool plain = false;        ///< true: only the panels, without text
 };
 
 /// Readable on light and on dark pages: a style that follows the reader's preference.
