@@ -1,4 +1,4 @@
-// c/attention.h — what an attune_attention is: an Attention, and where its slots are among the declared names
+// c/attention.h — the definition of attune_attention: an Attention, and the declared names of its slots
 #pragma once
 
 #include <attune/attention.h>
@@ -24,7 +24,7 @@ struct Name {
   std::optional<std::uint32_t> slot{};  ///< of the Mod; none: no expression reads it
 };
 
-/// Which declared name each slot of the Mod has.
+/// The index of each slot's declared name, by slot of the Mod.
 using Order = std::vector<std::uint32_t>;
 
 }  // namespace attune::c
@@ -35,7 +35,7 @@ struct attune_attention {
   attune::c::Order capture_of, param_of;  ///< by slot of the Mod
   std::vector<std::pair<std::string, std::string>> written, lets;
 
-  /// Lowered with a log, for those who ask what became of it; made when it is first asked for.
+  /// The attention lowered with a log, for attune_explain and attune_describe; made on first use.
   struct Story {
     attune::compiler::Steps steps;
     attune::compiler::LoweredMod lowered;

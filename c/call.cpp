@@ -83,7 +83,7 @@ constexpr std::uint8_t cell_of(runtime::Keep keep) {
   return keep == runtime::Keep::None ? ATTUNE_EMPTY : keep == runtime::Keep::All ? ATTUNE_FULL : ATTUNE_PARTIAL;
 }
 
-/// What a picture is of, checked: every tensor is on the host, and every index can be in range.
+/// The checked inputs of a picture: every tensor is on the host, and every index can be in range.
 struct Pictured {
   const compiler::LoweredMod& lowered;
   runtime::Extent extent;

@@ -59,7 +59,7 @@ void Call::fill_both(const attune_call& from, Into& into) {
 void Call::fill(const attune_call& from, Forward& into) {
   fill_both(from, into);
   into.max = tensor_of(from.max, "max");
-  // Most calls have none of these, and a tensor costs nanoseconds.
+  // Most calls have none of these tensors, and making a Tensor takes nanoseconds.
   const auto take = [](const attune_tensor* given, const char* name, Tensor& tensor) {
     if (given) tensor = tensor_of(given, name);
   };

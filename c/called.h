@@ -7,7 +7,7 @@
 
 namespace attune::c {
 
-/// A call with the memory that its spans look at.
+/// A call with the memory that its spans refer to.
 struct Call {
   std::vector<Tensor> captures;
   std::vector<double> params;

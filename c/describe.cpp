@@ -1,4 +1,4 @@
-// c/describe.cpp — what the compiler made of an attention, as JSON
+// c/describe.cpp — describes the compiler's result for an attention, as JSON
 #include "c/describe.h"
 
 #include <nlohmann/json.hpp>
@@ -71,7 +71,7 @@ class Describe {
     }
     return out;
   }
-  /// Does any expression add to its gradient? Reads within a mask do not.
+  /// True if an expression adds to its gradient. Reads within a mask do not.
   bool has_gradient(const Name& one) const {
     for (const compiler::Derivative* d : {&mod_.dscore, &mod_.dprob, &mod_.dsink})
       for (const compiler::Scatter& s : d->captures)
@@ -125,7 +125,7 @@ class Describe {
 }  // namespace
 
 std::string describe(const attune_attention& attention) {
-  // Names and texts are the caller's: bytes that are no UTF-8 become U+FFFD.
+  // Names and texts come from the caller: bytes that are not UTF-8 become U+FFFD.
   return Describe(attention)().dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -1,4 +1,4 @@
-// c/describe.h — what the compiler made of an attention, as JSON
+// c/describe.h — describes the compiler's result for an attention, as JSON
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace attune::c {
 
-/// As attune_describe documents it.
+/// The JSON that attune_describe documents.
 std::string describe(const attune_attention& attention);
 
 }  // namespace attune::c

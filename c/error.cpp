@@ -1,4 +1,4 @@
-// c/error.cpp — what the C functions return: an Error, a Bug, or that memory ran out; and structs that callers fill
+// c/error.cpp — the errors that C functions return: Error, Bug, out of memory; and checks of structs that callers fill
 #include "c/error.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// c/error.h — what the C functions return: an Error, a Bug, or that memory ran out; and structs that callers fill
+// c/error.h — the errors that C functions return: Error, Bug, out of memory; and checks of structs that callers fill
 #pragma once
 
 #include <attune/c.h>
@@ -27,7 +27,7 @@ attune_error* guarded(const F& body) noexcept {
 /// Refuses a null pointer: "attune_run: `call` is NULL".
 void require(const void* pointer, const char* function, const char* name);
 
-/// Where each struct that a caller fills ended in its first version: programs built with that one go on working.
+/// The size of each caller-filled struct in its first version: programs built with that version continue to work.
 template <class Struct>
 inline constexpr std::size_t first_size = 0;
 template <>

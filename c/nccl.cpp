@@ -1,4 +1,4 @@
-// c/nccl.cpp — transports by NCCL, as an attune_transport whose functions are ours
+// c/nccl.cpp — NCCL transports as an attune_transport, whose functions attune implements
 #include <attune/error.h>
 #include <attune/ranks.h>
 

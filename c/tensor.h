@@ -9,7 +9,8 @@
 
 namespace attune::c {
 
-/// What an Error calls a tensor: "q", "capture `slope`". Put together only then: a call has a microsecond.
+/// A tensor's name in an Error: "q", "capture `slope`". The text is only built for an Error, since a call takes a
+/// microsecond.
 struct Called {
   const char* before = "";
   std::string_view name;
@@ -18,7 +19,7 @@ struct Called {
   std::string text() const;
 };
 
-/// None for NULL.
+/// Returns an empty Tensor for NULL.
 Tensor tensor_of(const attune_tensor* from, const Called& called);
 inline Tensor tensor_of(const attune_tensor* from, const char* name) { return tensor_of(from, Called{.name = name}); }
 

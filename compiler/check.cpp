@@ -121,7 +121,7 @@ std::string runs_over(const std::string& index, const ir::Interval& range) {
                               : fmt::format("{} runs over {}..{}", index, range.lo, range.hi);
 }
 
-/// What to do about an index that is in range at some of its coordinates.
+/// The advice for an index that is in range at some of its coordinates.
 std::string fix_of_some(const std::string& index, const ir::Interval& range, std::int64_t extent,
                         const std::string& along) {
   const std::string ends = fmt::format("write clamp({}, 0, {}) where its ends are meant", index, extent - 1);

@@ -1,4 +1,4 @@
-// compiler/check.h — Errors for expressions: once per Mod for what they read, once per shape for their indices
+// compiler/check.h — Errors for expressions: once per Mod for the inputs they read, once per shape for their indices
 #pragma once
 
 #include "compiler/problem.h"
@@ -8,9 +8,9 @@ namespace attune::compiler {
 /// Checks without tensors: each expression reads only inputs that exist where it is evaluated.
 void check(const Mod& mod);
 
-/// Checks capture indices against extents: an Error if an index is outside at every coordinate, or is a function of one
-/// coordinate and outside at a value of it where nothing removes the pair.
-/// Returns the reads that could not be proven inside (an engine clamps those).
+/// Checks capture indices against extents: an Error if an index is outside at every coordinate, or if it is a function
+/// of one coordinate and is outside at a value of that coordinate where nothing removes the pair. Returns the reads
+/// that could not be proven inside (an engine clamps those).
 std::vector<ir::Expr> check_reads(const Mod& mod, std::span<const Tensor> captures, const Problem& problem);
 
 }  // namespace attune::compiler

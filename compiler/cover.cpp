@@ -1,4 +1,4 @@
-// compiler/cover.cpp — a mask over a tile: what intervals prove about it, and its bands along each axis
+// compiler/cover.cpp — a mask over a tile: facts that intervals prove, and bands along each axis
 #include "compiler/cover.h"
 
 #include <algorithm>
@@ -132,7 +132,7 @@ std::vector<std::int32_t> periods(const Expr& mask, Input axis) {
   return found;
 }
 
-/// May the mask be true in one precision and false in the other?
+/// True if the mask may be true in one precision and false in the other.
 bool may_round(const Expr& mask) {
   constexpr std::array exact{Op::Literal, Op::Param, Op::Read, Op::Random, Op::Custom, Op::Where, Op::Neg,  Op::Min,
                              Op::Max,     Op::Clamp, Op::Abs,  Op::Floor,  Op::Ceil,   Op::Round, Op::Trunc};

@@ -1,4 +1,4 @@
-// compiler/cover.h — what a mask keeps of a tile (none, some or all), and which tiles of a row need a visit
+// compiler/cover.h — which pairs of a tile a mask keeps (none, some or all), and which tiles of a row are visited
 #pragma once
 
 #include <memory>
@@ -28,10 +28,10 @@ inline constexpr std::int32_t after_all = 1 << 30;
 /// captures. Empty if begin >= end, else within the axis.
 struct Band {
   ir::Expr begin, end;
-  bool exact = false;  ///< if begin < end, every position in it has a pair
+  bool exact = false;  ///< true: if begin < end, every position in the band has a kept pair
 };
 
-/// Why a part of the mask yields no band.
+/// The reason why a part of the mask yields no band.
 struct Stop {
   ir::Expr at;
   std::string why;
@@ -41,7 +41,7 @@ struct Stop {
 struct Bands {
   std::vector<Band> kept, gone;
   std::vector<Stop> stops;
-  /// The bands decide every tile: interval proofs cannot add to them.
+  /// True if the bands decide every tile: interval proofs then cannot add anything.
   bool exact() const;
 };
 
@@ -56,16 +56,16 @@ struct Cover {
   Bands along_kv;     ///< kv for queries [q_begin, q_end): forward, dq
   Bands along_q;      ///< q for keys [kv_begin, kv_end): dk, dv
   std::vector<Summary> summaries;
-  bool by_batch = false, by_head = false;  ///< does the cover vary with batch, with head?
+  bool by_batch = false, by_head = false;  ///< true if the cover varies with batch, with head
   std::shared_ptr<const CoverPrograms> programs;
 
   /// Names of the Mod's slots and the summaries', for printing and verifying.
   ir::Signature signature(const ir::Signature& of_mod) const;
 };
 
-/// Can a score be more than -inf? A Bool of b, h, q, kv, lengths and captures, true where that is unknown.
-/// false is proven for every s, including NaN and infinities: s + where(c, 0.0f, -inf) proves nothing,
-/// where(c, s, -inf) does.
+/// A Bool of b, h, q, kv, lengths and captures: true where the score can be more than -inf, or where that is unknown.
+/// false is proven for every s, including NaN and infinities: s + where(c, 0.0f, -inf) proves nothing, where(c, s,
+/// -inf) does.
 ir::Expr kept_by_score(const ir::Expr& score);
 
 /// A cover's expressions, made ready for a host to evaluate. Made with the cover: a call on the host that takes 2 µs
@@ -74,13 +74,13 @@ struct CoverPrograms {
   explicit CoverPrograms(const Cover& cover);
   ir::Program verdict;                  ///< may_keep, may_drop
   ir::Program mask, along_kv, along_q;  ///< of bands: begin and end, of those kept, then of those gone
-  bool rounds;                          ///< the mask computes with Floats: it may differ between f64 and f32
+  bool rounds;  ///< true if the mask computes with Floats: it may then differ between f64 and f32
   /// The sizes of the blocks into which the mask divides an axis, largest first.
   std::vector<std::int32_t> q_periods, kv_periods;
 };
 
-/// What a cover depends on besides the sizes of a call. Covers are equal if their digests are equal and the captures
-/// and parameters in these slots are too, one by one, whatever else their Mods contain.
+/// The dependencies of a cover in addition to the sizes of a call. Two covers are equal if their digests are equal and
+/// if the captures and parameters in these slots are pairwise equal, independent of the rest of their Mods.
 struct CoverOf {
   ir::Digest mask;  ///< with captures and parameters numbered in order of first use
   std::vector<std::uint32_t> captures, params;

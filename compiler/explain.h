@@ -1,4 +1,4 @@
-// compiler/explain.h — a page of text about what the compiler made of an Attention
+// compiler/explain.h — a page of text about the compiler's result for an Attention
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace attune::compiler {
 
 /// Expressions, what was simplified and why, what a tile keeps, what the softmax makes free, levels, derivatives,
-/// times. `steps` should have kept its rewrites; times are left out where they are zero.
+/// times. `steps` should have kept its rewrites; times that are zero are left out.
 std::string explain(const LoweredMod& lowered, const Steps& steps);
 
 /// A part of that page: the lines below a title.

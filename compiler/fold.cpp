@@ -61,9 +61,9 @@ class Folder {
     return known.at(root->digest);
   }
 
-  /// Is the product or quotient of two factors of s outside f32, although both are inside? Then they must stay apart:
-  /// s / 1e-20f / 1e-20f is 0 at s = 0, but s * inf is NaN. Factors of unknown range, such as captures, count as
-  /// inside.
+  /// True if the product or quotient of two factors of s is outside f32, although both factors are inside. They must
+  /// then stay separate: s / 1e-20f / 1e-20f is 0 at s = 0, but s * inf is NaN. Factors of unknown range, such as
+  /// captures, count as inside.
   bool leaves_f32(Op op, const Expr& scale, const Expr& by) {
     const auto normal = [&](const Expr& e) {
       constexpr double least = std::numeric_limits<float>::min(), most = std::numeric_limits<float>::max();
@@ -98,7 +98,7 @@ class Folder {
       return {a.scale ? ir::op(e->op, a.scale, by) : nullptr, a.bias ? ir::op(e->op, a.bias, by) : nullptr};
     }
     if (e->op == Op::Where && !ir::uses(e->args[0], Input::S)) {
-      // Only if both sides have the same scale: with 0 * s a NaN of the side not taken would get through.
+      // Only if both sides have the same scale: with 0 * s, a NaN of the side that is not taken would reach the result.
       const Affine a = of(1), b = of(2);
       if (!a.is || !b.is || !a.scale || !b.scale || !ir::same(a.scale, b.scale)) return none;
       return {a.scale, ir::op(Op::Where, e->args[0], or_zero(a.bias), or_zero(b.bias))};
@@ -153,7 +153,7 @@ class Folder {
   /// f32(kv - q + c) == f32(kv - origin) - f32(q - origin - c), if no addition wraps.
   Split split_positions(const Expr& e) {
     const Split whole{nullptr, e};
-    Expr along, across;  // the terms with kv, and the others
+    Expr along, across;  // along: the terms with kv; across: the others
     std::vector<std::pair<Expr, bool>> terms{{e->args[0], false}};
     while (!terms.empty()) {
       const auto [term, minus] = terms.back();
@@ -178,8 +178,8 @@ class Folder {
     return {ir::op(Op::F32, to_query), ir::op(Op::F32, to_key)};
   }
 
-  /// May any of the sums and differences at the top of `e` wrap? All are asked, since reordering the terms may reach
-  /// further.
+  /// True if any of the sums and differences at the top of `e` may wrap. Checks all of them, since reordered terms may
+  /// have larger partial sums.
   bool may_wrap(const Expr& e) {
     std::vector<Expr> todo{e};
     while (!todo.empty()) {

@@ -1,4 +1,4 @@
-// compiler/fold.h — what the softmax makes free: cancelling terms, affine scores, bounded scores
+// compiler/fold.h — terms of a score that cancel in the softmax, affine scores, bounded scores
 #pragma once
 
 #include "compiler/mod.h"

@@ -14,7 +14,7 @@ namespace {
 
 using ir::Expr, ir::Op;
 
-/// What is longer as a tree, or deeper, is not for reading.
+/// Expressions that are longer as a tree, or deeper, are not readable.
 constexpr std::uint32_t most_readable_nodes = 600, most_readable_depth = 60;
 /// A part that is used twice gets a name if it has as many nodes as this.
 constexpr std::uint32_t worth_a_name = 5;
@@ -26,12 +26,13 @@ constexpr std::array words_of_languages{"at",     "s",      "p",      "i",     "
                                         "int",    "is",     "lambda", "long",  "new",   "not",    "or",    "pass",
                                         "return", "short",  "this",   "true",  "try",   "void",   "while", "with"};
 
-/// How tightly an operator binds; 0: a function.
+/// The precedence of an operator; 0: a function.
 int bind(const Expr& e, Language language) {
   const Op op = e->op;
   const int own = ir::row(op).bind;
   if (language == Language::cpp) return own;
-  // Python's comparisons bind more loosely than its bits, which stand for && and || too; its / and % round down.
+  // In Python, comparisons have lower precedence than bit operators, which also stand for && and ||; / and % round
+  // down.
   if (op == Op::Or) return 4;
   if (op == Op::And) return 6;
   if (own == 7 || own == 8) return 1;
@@ -43,7 +44,7 @@ class Writer {
  public:
   Writer(const ir::Signature& names, Language language) : names_(names), language_(language) {}
 
-  /// False: it cannot be written.
+  /// Returns false if the expression cannot be written.
   bool write(const Expr& root) {
     if (root->size > most_readable_nodes || root->depth > most_readable_depth) return false;
     outermost_ = root->binder;
@@ -59,7 +60,7 @@ class Writer {
         named_.emplace(node->digest, name);
       }
     value_ = text(root, 0);
-    // A literal alone is no value of the kernel.
+    // A literal alone is not a value of the kernel.
     if (is_cpp() && ir::is_literal(root)) value_ = fmt::format("{}({})", type(root), value_);
     return fine_;
   }
@@ -157,7 +158,7 @@ class Writer {
     if (e->arity == 1) {
       out = spelt + text(e->args[0], own);
     } else {
-      // What compilers warn of, or people read twice, has brackets too: bits, shifts, comparisons of comparisons.
+      // Brackets also where compilers warn or people would read twice: bits, shifts, comparisons of comparisons.
       const int of_language = ir::row(e->op).bind;
       const bool bits = of_language >= 4 && of_language <= 6, shift = of_language == 9;
       const bool comparison = of_language == 7 || of_language == 8;
@@ -201,7 +202,7 @@ std::string lambda(const ir::Expr& root, std::string_view part, const ir::Signat
   const std::string value = part == "score" ? "s" : part == "prob" ? "p" : "";
   const std::uint32_t own = bit(part == "score" ? ir::Input::S : ir::Input::P);
   if (cpp) {
-    // What is not used has no name, since compilers warn of it.
+    // Unused parameters have no name, since compilers warn about them.
     std::uint32_t uses = 0;
     for (const Expr& node : ir::in_order(root))
       if (node->op == Op::Input) uses |= node->uses;

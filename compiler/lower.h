@@ -34,7 +34,7 @@ struct LoweredMod : BoundMod {
   ir::Digest digest;  ///< mod.digest()
   Cover cover;
 
-  /// Can any pair be removed?
+  /// True if any pair can be removed.
   bool removes() const { return !ir::is_literal(cover.mask, 1); }
 };
 

@@ -41,18 +41,18 @@ struct Derivative {
   std::vector<Scatter> captures;
 };
 
-/// What the softmax makes free, for engines to use. In real arithmetic
+/// Terms of the score that cancel in the softmax or simplify it, for engines to use. In real arithmetic
 ///   score == core + row,   and if affine   core == scale * s + bias.
 /// `row` depends on (b, h, q) alone: it cancels in the softmax; the engine adds it back to lse and the row's maximum,
 /// and subtracts it from a sink. Where it is -inf the row is empty; where it is +inf or NaN, lse and o are NaN. If
-/// `origin` is used, the equation holds for any value of it that is constant along a row: an engine takes one near its
+/// `origin` is used, the equation holds for any origin that is constant along a row: an engine takes an origin near its
 /// tile, so that slope * (kv - origin) stays small where slope * kv would lose the fraction.
 struct Fold {
   ir::Expr core, row;  ///< row is the literal 0 when nothing cancels
   bool affine = false;
   ir::Expr scale, bias;  ///< null unless affine; neither uses s
   ir::Interval range;    ///< core's values
-  /// Is the range narrow enough for exp2 without a running maximum? Subtract range.hi instead.
+  /// True if the range is narrow enough for exp2 without a running maximum: subtract range.hi instead.
   bool bounded() const;
 };
 
@@ -71,18 +71,19 @@ struct Mod {
   ir::Expr sink;   ///< null if the user gave none
   std::vector<CaptureSlot> captures;
   std::vector<ir::Signature::Param> params;
-  std::optional<std::uint32_t> whole{};  ///< as ir::Signature has it
+  std::optional<std::uint32_t> whole{};  ///< as in ir::Signature
 
   Derivative dscore, dprob, dsink;
   Fold fold;
   Levels levels;  ///< for score, mask and prob, in this order
 
   ir::Signature signature() const;
-  /// Covers the expressions and the types of what they read: equal for equal kernels, whatever the data.
+  /// Covers the expressions and the types of the tensors and parameters that they read: equal for equal kernels,
+  /// independent of the data.
   ir::Digest digest() const;
   /// score, mask, prob and sink as text, one per line, for dumps and the log of the steps.
   std::string text() const;
-  /// What differs from plain attention, each with its name: expressions, and the types of captures.
+  /// The differences from plain attention, each with its name: expressions, and the types of captures.
   std::vector<std::pair<std::string, std::string>> facts() const;
 };
 

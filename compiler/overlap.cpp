@@ -19,7 +19,7 @@ struct Span {
   std::vector<Axis> steps;
 };
 
-/// Whether a tensor spans more than any memory: strides may be anything, and sums of them overflow.
+/// True if a tensor spans more bytes than any memory has: strides may be anything, and sums of them may overflow.
 bool beyond_memory(const Tensor& t) {
   double bytes = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i)
@@ -41,7 +41,8 @@ Span span_of(const Tensor& t) {
   return out;
 }
 
-/// Whether differences of two elements' places along these dimensions sum up to `distance`; `reach`: the largest sum.
+/// True if differences of two elements' places along these dimensions can sum up to `distance`; `reach`: the largest
+/// sum.
 bool meets(const std::vector<Axis>& steps, std::size_t i, std::int64_t distance, std::int64_t reach) {
   if (i == steps.size()) return distance == 0;
   const auto [stride, count] = steps[i];

@@ -1,4 +1,4 @@
-// compiler/refuse.h — the Error of what a call passes: no line of a text is at fault
+// compiler/refuse.h — the Error for an argument of a call, which has no line of text to point at
 #pragma once
 
 #include <string>

@@ -31,7 +31,7 @@ struct Code {
   std::string_view text;
 };
 
-/// The types that a tensor may hold; the message where it holds another.
+/// The types that a tensor may have, and the message if it has another type.
 struct Types {
   std::uint32_t allowed;  ///< a bit per DType
   std::string_view why, fix;
@@ -54,7 +54,7 @@ inline constexpr Types floats{float_types, "it has to be f32, f16, bf16 or f64",
     starts_there{Types::of({DType::i32}), "a device reads starts of sequences as i32", "convert it to i32",
                  Code{"cu-seqlens-type"}},
     page_table{Types::of({DType::i32}), "page numbers are i32", "convert it to i32", Code{"page-table"}};
-/// A number of each entry. Only the host reads i64.
+/// One number per entry. Only the host reads i64.
 constexpr Types numbers(Code code, bool on_host) {
   return {Types::of({DType::i32}) | (on_host ? Types::of({DType::i64}) : 0), "it has to be i32", "convert it to i32",
           code};
@@ -62,7 +62,7 @@ constexpr Types numbers(Code code, bool on_host) {
 }  // namespace types
 void check_type(const Named& t, const Types& types);
 
-/// How many dimensions a tensor has, and what they are.
+/// The number of dimensions of a tensor, and their meanings.
 struct Dimensions {
   int rank;
   std::string_view layout, fix;
@@ -98,9 +98,9 @@ inline constexpr Shared kv_heads{1, Code{"kv-heads"}, "k and v have different nu
 }  // namespace shared
 void check_shared(const Named& a, const Named& b, const Shared& extent);
 
-/// Refuses shapes that a Tensor cannot have. Its constructor did, but its fields are public.
+/// Refuses shapes that a Tensor cannot have. The constructor already checks them, but the fields are public.
 void check_extents(std::span<const std::int64_t> shape, DType dtype);
-/// Checks that apply to any tensor, before its shape is looked at.
+/// Checks that apply to any tensor, before checks of its shape.
 void check_alone(const Named& t);
 /// `device`: the device of the other tensors.
 void check_one(const Named& t, const Device& device);
@@ -111,8 +111,8 @@ void check_shape(const Named& t, std::span<const std::int64_t> shape, std::strin
 /// Refuses outputs in which two elements certainly share memory, and outputs that start at the same address as another
 /// tensor of the call.
 void check_outputs(std::span<const Named> outputs, std::span<const Named> inputs);
-/// Refuses an output that shares a part of its memory with the tensor that is merged into it: `before` is read before
-/// the output is written in the same place, and nowhere else.
+/// Refuses an output that shares only a part of its memory with the tensor that is merged into it: `before` is read
+/// before the output is written only if both are at the same place.
 void check_in_place(const Named& out, const Named& before);
 
 }  // namespace attune::compiler

@@ -88,7 +88,7 @@ std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, c
   return most;
 }
 
-/// A number of each batch entry or sequence: its shape, its type, its device.
+/// Checks a tensor with one number per batch entry or sequence: its shape, type and device.
 void check_numbers(const Named& t, Code code, const Problem& p, const Named& q) {
   check_one(t, q->device);
   const std::int64_t shape[]{p.batch};
@@ -97,7 +97,7 @@ void check_numbers(const Named& t, Code code, const Problem& p, const Named& q) 
   check_type(t, types::numbers(code, t->device.kind == Device::Kind::cpu));
 }
 
-/// Reads kv_len on the host: p.kv.length then is that of the longest entry.
+/// Reads kv_len on the host: p.kv.length is then the length of the longest entry.
 void check_kv_len(const Inputs& in, Problem& p) {
   if (!in.forward->kv_len.given()) return;
   const Named kv_len{"kv_len", &in.forward->kv_len};

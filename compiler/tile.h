@@ -1,7 +1,7 @@
 // compiler/tile.h — bounds on a mask's Ints and Bools over the pairs of a tile, as expressions of the tile
 //
-// Interval arithmetic: for every Bool, can it be true in the tile, and can it be false? For an Int, its least and
-// greatest value. The host evaluates these expressions; kernels compile them.
+// Interval arithmetic: for every Bool, whether it can be true in the tile, and whether it can be false. For an Int, its
+// least and greatest value. The host evaluates these expressions; kernels compile them.
 //
 // The user's arithmetic wraps; ours must not. We do arithmetic only where ranges prove that nothing wraps. For values
 // without a range (parameters, captured lengths) the proof assumes that they are tame, within tame_limit, and the
@@ -31,19 +31,19 @@ ir::Expr minus_one(const ir::Expr& a);
 /// The product with its literal last, if the literal was first.
 ir::Expr literal_last(const ir::Expr& e);
 
-/// Does it depend on neither q nor kv?
+/// True if the expression depends on neither q nor kv.
 bool is_fixed(const ir::Expr& e);
-/// Is [low, high] within i32?
+/// True if [low, high] is within i32.
 bool fits(double low, double high);
 /// Bounds on the inputs of a cover's expressions.
 ir::Bounds cover_bounds();
 
-/// The least and the greatest value of an Int over the tile; unless widened, some pair reaches each.
+/// The least and the greatest value of an Int over the tile; unless the ends were widened, some pair reaches each end.
 struct Ends {
   ir::Expr least, most;
 };
 
-/// Can a Bool be true in the tile? Can it be false?
+/// Whether a Bool can be true in the tile, and whether it can be false.
 struct Can {
   ir::Expr hold, fail;
 };
@@ -61,8 +61,8 @@ class Tile {
 
   struct Known {
     std::optional<Ends> ends;
-    ir::Expr assumed = truth(true);  ///< the ends hold only if this does
-    bool loose = false;              ///< the ends may lie further out than any value
+    ir::Expr assumed = truth(true);  ///< the ends are valid only if this holds
+    bool loose = false;              ///< true if the ends may be further out than any value
   };
   Known ends(const ir::Expr& e);
 

@@ -123,7 +123,8 @@ Handle read(const Tensor& tensor, const std::string& name, std::span<const Handl
     throw Error("capture-missing", "a captured tensor without memory has no name", place(at),
                 "it was declared, to be bound by calls, and only its name tells it from others",
                 "name it: Capture<float> slope(Tensor::declared(DType::f32, 1), \"slope\")");
-  // Compare names too: two tensors declared without data are equal as Tensors, but not the same.
+  // Compare names too: two tensors that were declared without data compare equal as Tensors, but are different
+  // captures.
   std::uint32_t slot = 0;
   while (slot < traced.slots.captures.size() &&
          !(traced.slots.captures[slot] == tensor && traced.slots.asked[slot] == name))

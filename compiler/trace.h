@@ -6,14 +6,14 @@
 
 namespace attune::compiler {
 
-/// What a Mod's slots refer to.
+/// The tensors and parameters that a Mod's slots refer to.
 struct Slots {
   std::vector<Tensor> captures;
   std::vector<std::string> asked;  ///< each capture's name as the user gave it, before names are made unique
   std::vector<std::shared_ptr<const detail::ParamCell>> params;
 };
 
-/// A Mod and what its slots refer to.
+/// A Mod, and the tensors and parameters that its slots refer to.
 struct BoundMod {
   Mod mod;
   Slots slots;

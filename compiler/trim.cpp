@@ -74,7 +74,7 @@ Expr strict(const Expr& e, ir::Ranger& range) {
     return y->op == Op::Sub && y->type == Type::I32 && ir::is_literal(y->args[1], 1) &&
            range(y->args[0]).lo > least_int;
   };
-  // How far y lies outside x's range makes no difference to x < y.
+  // If y is outside x's range, its distance makes no difference to x < y.
   const auto ordered = [&](const Expr& node, Op op, Expr x, Expr y) {
     const bool flips = op == Op::Gt || op == Op::Ge, equal = op == Op::Le || op == Op::Ge;
     if (flips) std::swap(x, y);

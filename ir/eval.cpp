@@ -1,4 +1,4 @@
-// ir/eval.cpp — what each op means, and expressions flattened into steps
+// ir/eval.cpp — the meaning of each op, and expressions flattened into steps
 #include "ir/eval.h"
 
 #include <algorithm>
@@ -36,12 +36,12 @@ std::int32_t saturated(double x) {
   return x >= int_max ? int_max : static_cast<std::int32_t>(x);
 }
 
-// If one operand is NaN, the other; on a tie, the first.
+// If one operand is NaN, returns the other; on a tie, the first.
 double lesser(double x, double y) { return y < x || std::isnan(x) ? y : x; }
 double greater(double x, double y) { return y > x || std::isnan(x) ? y : x; }
 
-// The meaning of every operation, in a switch as long as that takes. Real is the type Floats are computed in; the
-// doubles hold its values exactly.
+// The meaning of every operation, one case each. Real is the type in which Floats are computed; doubles hold its values
+// exactly.
 template <class Real>
 double calculate(Op op, Type of_args, double x, double y, double z) {
   const bool ints = of_args == Type::I32;
@@ -223,7 +223,7 @@ std::uint32_t Program::emit_loop(std::uint32_t variable, std::span<const Expr> b
 double Program::cost() const {
   struct Loop {
     std::size_t end;
-    double times;  ///< of its body, sums around it included
+    double times;  ///< runs of its body, including the sums around it
   };
   std::vector<Loop> loops{{steps_.size(), 1}};
   double sum = 0;

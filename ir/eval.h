@@ -1,4 +1,4 @@
-// ir/eval.h — what each op means: the reference every engine, rule, range and derivative is tested against
+// ir/eval.h — the meaning of each op: the reference that every engine, rule, range and derivative is tested against
 #pragma once
 
 #include <array>
@@ -44,14 +44,14 @@ class Program {
   /// Evaluates every root; `result(i, memory)` then gives the i-th. Allocates only to grow `memory`.
   void run(const Env& env, Memory& memory, Precision precision = Precision::f64) const;
   double result(std::size_t root, const Memory& memory) const { return memory[results_[root]]; }
-  /// How many operations a run takes: those within sums count once for each of their terms.
+  /// The number of operations of a run: operations within sums count once for each term.
   double cost() const;
 
  private:
   struct Step {
     Op op;
     Type type, of_args;
-    bool needs_env;  ///< `apply` cannot evaluate it
+    bool needs_env;  ///< true if `apply` cannot evaluate the op
     std::uint8_t arity;
     std::uint32_t bits, into;
     std::array<std::uint32_t, max_args> from;  ///< Sum: its body's slot, its variable's slot

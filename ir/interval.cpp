@@ -126,8 +126,8 @@ double whole_saturated(double x) {
   return std::clamp(std::trunc(x), static_cast<double>(least_i32), static_cast<double>(greatest_i32));
 }
 
-/// The least and greatest of some bounds. A NaN among them is 0 * inf or inf / inf: it counts as 0, since the numbers
-/// near it include 0 and their other extreme is another bound.
+/// The least and greatest of some bounds. A NaN among them is 0 * inf or inf / inf. It counts as 0: the values of
+/// nearby arguments include 0, and their other extreme is another bound.
 Interval spanning(std::initializer_list<double> bounds, bool nan) {
   Interval all = Interval::none();
   for (const double b : bounds) all = unite(all, Interval::point(std::isnan(b) ? 0 : b));
@@ -183,7 +183,7 @@ Interval rsqrt(const Interval& x) {
 Interval power_of_numbers(const Interval& x, const Interval& y) {
   if (x.lo >= 0) {
     // Monotone in each argument; the other argument decides the direction.
-    const double low = x.lo + 0.0, high = x.hi + 0.0;  // not -0, whose powers differ
+    const double low = x.lo + 0.0, high = x.hi + 0.0;  // not -0: the powers of -0 differ
     const Interval ends = spanning(
         {std::pow(low, y.lo), std::pow(low, y.hi), std::pow(high, y.lo), std::pow(high, y.hi)}, false);
     const Interval image = outward(ends, library_ulps);
@@ -202,7 +202,7 @@ Interval power_of_numbers(const Interval& x, const Interval& y) {
 
 Interval power(const Interval& x, const Interval& y) {
   Interval all = x.numbers() && y.numbers() ? power_of_numbers(x, y) : Interval::none();
-  // NaN to the 0th is 1, and so is 1 to the NaN.
+  // pow(NaN, 0) = 1 and pow(1, NaN) = 1.
   if ((x.nan && y.numbers() && holds_zero(y)) || (y.nan && x.contains(1))) all = unite(all, Interval::point(1));
   all.nan = all.nan || (x.nan && !y.is(0)) || (y.nan && !x.is(1));
   return all;
@@ -301,7 +301,7 @@ Interval outward(const Interval& x, int ulps) {
   return {lo, hi, x.nan};
 }
 
-// A switch over every operation, and as long as that takes.
+// One case per operation, which makes the function long.
 Interval apply(Op op, Type of_args, std::span<const Interval> args) {
   const Interval none = Interval::none();
   const Interval x = args.empty() ? none : args[0], y = args.size() < 2 ? none : args[1],

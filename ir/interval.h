@@ -1,4 +1,4 @@
-// ir/interval.h — the values an expression can take, and what each op does to them
+// ir/interval.h — the values an expression can take, and the effect of each op on them
 #pragma once
 
 #include <span>
@@ -26,10 +26,10 @@ struct Interval {
 
 Interval unite(const Interval& a, const Interval& b);
 Interval intersect(const Interval& a, const Interval& b);
-/// Does `outer` contain all of `inner`?
+/// True if `outer` contains all of `inner`.
 bool within(const Interval& inner, const Interval& outer);
 
-/// Can neither a - b nor b - a of Ints wrap?
+/// True if, for Ints, neither a - b nor b - a can wrap.
 bool difference_fits(const Interval& a, const Interval& b);
 
 /// Moves the bounds outward to f32 values, then `ulps` further: an interval that contains a value in f64 then also

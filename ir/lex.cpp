@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t beyond_int = std::uint64_t{1} << 31;
 
-// Did a number that from_chars calls out of range overflow, rather than underflow?
+// True if a number that from_chars reports as out of range has overflowed and not underflowed.
 bool is_huge(std::string_view digits) {
   const std::size_t e = std::min(digits.find_first_of("eE"), digits.size());
   const std::string_view mantissa = digits.substr(0, e);

@@ -1,4 +1,4 @@
-// ir/named.h — mods by name in text: causal(), alibi(slope), softcap(30) stand for the lines of attune/mods.h
+// ir/named.h — mods by name in text: causal(), alibi(slope), softcap(30) mean the same as in attune/mods.h
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace attune::ir {
 
-/// What one argument is: a captured tensor, named without an index, or a number.
+/// One argument: a captured tensor, named without an index, or a number.
 struct NamedArgument {
   std::string_view name;
   Type type = Type::F32;  ///< of the tensor's elements, or of the number: an Int widens to Float
@@ -26,7 +26,7 @@ struct NamedMod {
   std::string_view text;
 
   std::size_t count() const;
-  /// As it is called: alibi(slope).
+  /// The form as a call: alibi(slope).
   std::string shown() const;
 };
 

@@ -136,8 +136,8 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
   for (const std::string& c : candidates) {
     if (c.size() > longest) continue;
     const std::size_t d = distance(name, c);
-    // One edit turns any one-letter name into any other, so that proves no likeness. On a tie prefer a candidate of the
-    // same length: a swapped or replaced letter is likelier than a missing one.
+    // One edit turns any one-letter name into any other, so for such names one edit does not prove similarity. On a tie
+    // prefer a candidate of the same length: a swapped or replaced letter is likelier than a missing one.
     const bool nearer = d < least || (best && d == least && c.size() == name.size() && best->size() != name.size());
     if (nearer && d < std::max(name.size(), c.size())) {
       best = &c;

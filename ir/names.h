@@ -5,7 +5,7 @@
 
 namespace attune::ir {
 
-/// What to write instead of a word from another language: "write && for `and`". Empty if there is no advice.
+/// Advice on what to write instead of a word from another language: "write && for `and`". Empty if there is none.
 std::string_view advice_on(std::string_view word);
 
 inline bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }

@@ -1,4 +1,4 @@
-// ir/narrow.cpp — conditions become facts: what one implies about its parts, top down
+// ir/narrow.cpp — facts from conditions: the facts that a condition implies about its parts, top down
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -34,8 +34,8 @@ class Narrowing {
   /// Every path to a shared node may narrow it again: a limit.
   static constexpr int most_visits = 4;
 
-  /// `e` lies in `fact`. Records it, and follows it into the arguments if it is new, or if an earlier run found it and
-  /// the arguments may be better known by now.
+  /// Records the fact that `e` lies in `fact`. Follows the fact into the arguments if it is new, or if an earlier run
+  /// found it and the arguments may be better known by now.
   void learn(const Expr& e, const Interval& fact) {
     if (is_literal(e)) return;
     Learned& learned = learned_.try_emplace(e->digest, Learned{range_(e)}).first->second;
@@ -73,7 +73,7 @@ class Narrowing {
   std::vector<std::pair<Expr, Interval>> todo_;
 };
 
-/// `n` lies in `now`: narrows its arguments where that says something about them. The ops not handled here are not
+/// `n` lies in `now`: narrows its arguments if that fact restricts them. The ops that are not handled here are not
 /// invertible on intervals, or rare in conditions.
 void Narrowing::descend(const Node& n, const Interval& now) {
   if (now.empty() || (n.type == Type::Bool && now.lo != now.hi)) return;

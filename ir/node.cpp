@@ -234,10 +234,10 @@ std::size_t room_for(const Node& n) { return std::min<std::size_t>(n.size, 1 << 
 
 namespace {
 
-/// Digests, in one block of memory: a set of the standard library takes half of the time of large walks for its nodes.
+/// Digests, in one block of memory: the nodes of a standard library set take half of the time of large walks.
 class Seen {
  public:
-  /// Whether it was not there yet.
+  /// Returns true if the digest was not yet in the set.
   bool insert(const Digest& d) {
     if (d == Digest{}) return !std::exchange(zero_, true);
     if (2 * (used_ + 1) > slots_.size()) grow();
@@ -262,9 +262,9 @@ class Seen {
       if (d != Digest{}) place(d) = d;
   }
 
-  std::vector<Digest> slots_ = std::vector<Digest>(64);  ///< a power of two of them, half of them empty; 0: empty
+  std::vector<Digest> slots_ = std::vector<Digest>(64);  ///< a power of two of slots, half of them empty; 0: empty
   std::size_t used_ = 0;
-  bool zero_ = false;  ///< whether the digest 0 is there, which no slot can say
+  bool zero_ = false;  ///< true if the set contains the digest 0, which no slot can represent
 };
 
 }  // namespace

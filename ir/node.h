@@ -34,7 +34,7 @@ struct Text {
   std::string body;
 };
 
-/// Where a node was first written. Not part of its digest.
+/// The place where a node was first written. Not part of its digest.
 struct Written {
   const char* file = nullptr;  ///< a literal's storage: __FILE__
   std::uint32_t line = 0;
@@ -50,8 +50,8 @@ inline constexpr std::size_t max_args = 8;  ///< a summary of a captured tensor 
 inline constexpr std::size_t max_rank = 4;
 inline constexpr std::uint32_t max_sum_count = 1024;
 inline constexpr std::uint32_t max_binders = 31;  ///< the deepest nesting of sums
-/// Of variables of sums under construction, and in Node::free of what mentions one: apart from binders, 1 to
-/// max_binders.
+/// Marks variables of sums under construction, also in Node::free of nodes that mention such a variable. Distinct from
+/// binders, which are 1 to max_binders.
 inline constexpr std::uint32_t fresh_bit = 0x80000000u;
 
 struct Node {
@@ -104,7 +104,7 @@ Expr sum(const Expr& variable, std::uint32_t count, const Expr& body, Written wr
 /// `body` with the free occurrences of a bound variable replaced by `by`: an expression without sums or bound
 /// variables, or another variable that no sum around an occurrence binds.
 Expr rename(const Expr& body, const Expr& variable, const Expr& by);
-/// Is the variable free in `body`?
+/// True if the variable is free in `body`.
 bool mentions(const Expr& body, const Expr& variable);
 inline std::uint32_t sum_count(const Node& n) { return n.bits & 0xffff; }
 inline std::uint32_t sum_binder(const Node& n) { return n.bits >> 16; }

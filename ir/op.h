@@ -64,7 +64,7 @@ inline constexpr std::array<std::string_view, input_count> input_names{
 constexpr std::uint32_t bit(Input input) { return 1u << static_cast<unsigned>(input); }
 constexpr Type type_of(Input input) { return input == Input::S || input == Input::P ? Type::F32 : Type::I32; }
 
-/// Is it == != < <= > or >= ?
+/// True for == != < <= > >=.
 constexpr bool compares(Op op) { return op >= Op::Eq && op <= Op::Ge; }
 
 }  // namespace attune::ir

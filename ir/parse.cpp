@@ -79,7 +79,7 @@ Operand Parser::combine(Operand right) {
   return made;
 }
 
-// a | b between what becomes of a score: a, then b. An Int may become a Float, but bits of two Ints are joined.
+// True if a | b means a, then b, as for scores. An Int may become a Float, but | of two Ints is the bitwise or.
 bool Parser::chains(const Operand& a, const Operand& b) const {
   return b.expr->type == Type::F32 && a.expr->type != Type::Bool && changed_by(*b.expr);
 }

@@ -25,9 +25,9 @@ inline constexpr int max_nesting = 1200;                       ///< depth of bra
 
 Expr parse(std::string_view text, const Scope& scope);
 
-/// Is this a name of the language (a variable, a function, a word)? Captures, parameters and lets may not use it.
+/// True for a name of the language (a variable, a function, a word). Captures, parameters and lets may not use it.
 bool is_reserved(std::string_view name);
-/// Is this a valid name: a letter or _, then letters, digits, _?
+/// True for a valid name: a letter or _, then letters, digits, _.
 bool is_name(std::string_view text);
 /// The candidate closest to a mistyped name, if one is close enough.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);

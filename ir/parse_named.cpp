@@ -1,9 +1,9 @@
-// ir/parse_named.cpp — a named mod in a text: its arguments, and the text that it stands for
+// ir/parse_named.cpp — a named mod in a text: its arguments, and the text that replaces it
 #include "ir/parser.h"
 
 namespace attune::ir {
 
-// A named mod: its text, with the arguments in place of its names.
+// A named mod: its text, with the arguments substituted for its names.
 Operand Parser::named(const Token& t) {
   const Token open = token_;
   const Nest nest(*this);
@@ -24,7 +24,7 @@ Operand Parser::named(const Token& t) {
 Parser::NamedValue Parser::named_value() {
   const auto found = token_.kind == Tok::Name ? names_.find(lexer_.slice(token_)) : names_.end();
   if (found == names_.end() || found->second.kind != Meaning::Capture) return {.number = ternary()};
-  // A tensor stands alone; with an index it begins a number.
+  // A captured tensor has no index; with an index it begins a number.
   const Lexer lexer = lexer_;
   const Token token = token_, last = last_;
   advance();

@@ -1,4 +1,4 @@
-// ir/parse_types.cpp — the types of a text's operations, and the message where one does not fit
+// ir/parse_types.cpp — the types of a text's operations, and the message if a type does not fit
 #include "ir/parser.h"
 
 namespace attune::ir {
@@ -75,7 +75,7 @@ void Parser::refuse_sum_of_bools(const Operand& inside) const {
        "write i32(…) around it to count; then > 0 says whether any was true");
 }
 
-// `truth`: a Bool where a number has to be.
+// `truth`: a Bool where a number is required.
 void Parser::refuse_bool(Op o, std::span<const Operand> args, std::size_t wrong, const Operand& truth) const {
   const OpRow& r = row(o);
   const Operand& bad = args[wrong];

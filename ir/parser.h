@@ -39,7 +39,8 @@ struct Meaning {
 // A type with its article.
 inline std::string a(Type type) { return (type == Type::I32 ? "an " : "a ") + std::string(name_of(type)); }
 
-// Bytes of the thread's stack that a level of nesting leaves: for what lies between two levels, and for a message.
+// Bytes of the thread's stack that a level of nesting leaves free: for the frames between two levels, and for a
+// message.
 inline constexpr std::size_t stack_kept = std::size_t{24} << 10;
 
 // Body = { "let" name "=" Ternary ";" } Ternary
@@ -102,7 +103,7 @@ class Parser {
   Operand infix();
   Operand combine(Operand right);
   bool chains(const Operand& a, const Operand& b) const;
-  // What an expression changes, s or p; none of them: null.
+  // The input that an expression changes, s or p; null if neither.
   static Expr changed_by(const Node& n) {
     if (n.uses & bit(Input::S)) return input(Input::S);
     return n.uses & bit(Input::P) ? input(Input::P) : nullptr;
@@ -197,14 +198,14 @@ class Parser {
   std::string sample_index(int rank) const;
 
   const Scope& scope_;
-  Written as_{};  // the place of all nodes, where this text stands for another
+  Written as_{};  // the place of all nodes, if this text replaces another one
   std::shared_ptr<const Text> text_;
   Lexer lexer_;
   Token token_;
-  Token last_;  // the token before
+  Token last_;  // the previous token
   std::unordered_map<std::string_view, Meaning> names_;
   std::vector<std::string_view> locals_;       // lets and variables in scope, innermost last
-  std::unordered_set<std::string_view> gone_;  // those that went out of scope
+  std::unordered_set<std::string_view> gone_;  // names that went out of scope
   std::string_view defining_;                  // the let whose value is being parsed
   std::vector<Operand> arguments_;
   std::vector<Pending> pending_;

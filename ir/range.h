@@ -11,7 +11,7 @@
 
 namespace attune::ir {
 
-/// What is known before an expression is analysed.
+/// The facts that are known before an expression is analysed.
 struct Bounds {
   std::array<Interval, input_count> inputs;  ///< coordinates and lengths are never negative, p is within [0, 1]
   std::vector<Interval> params;              ///< by slot; slots past the end may hold anything

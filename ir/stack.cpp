@@ -15,7 +15,7 @@ struct Stack {
   std::uintptr_t lowest = 0, end = 0;
 };
 
-/// Of this thread; empty where the system does not say it.
+/// The stack of this thread; empty if the system does not report it.
 Stack find_stack() {
   Stack found;
 #if defined(__linux__)

@@ -8,7 +8,7 @@
 
 namespace attune::ir {
 
-/// What an expression's slots refer to.
+/// The captures and parameters that an expression's slots refer to.
 struct Signature {
   struct Capture {
     std::string name;

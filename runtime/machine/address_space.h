@@ -5,9 +5,10 @@
 
 namespace attune::runtime {
 
-/// Maps so many bytes and gives them back. Allocates nothing, so that it may run before static objects are made.
+/// Returns true if `bytes` bytes can be mapped, and unmaps them. Allocates nothing, so that it may run before static
+/// objects are constructed.
 bool can_map(std::size_t bytes);
-/// Is it limited, as by ulimit -v?
+/// True if the address space is limited, e.g. by ulimit -v.
 bool is_address_space_limited();
 
 }  // namespace attune::runtime

@@ -183,8 +183,7 @@ std::vector<ZipEntry> zip_entries(Archive& file) {
   return out;
 }
 
-/// Looks at all bytes of an entry before they are parsed, so that whatever a changed bit makes of them is told as
-/// damage.
+/// Checks all bytes of an entry before they are parsed, so that any changed bit is reported as damage.
 void check_crc(Archive& file, const ZipEntry& entry, std::uint64_t begin) {
   constexpr std::uint64_t block = 1 << 18;
   std::uint32_t crc = 0;

@@ -1,4 +1,4 @@
-// runtime/machine/cpu_quota.cpp — how many CPUs' time a container gives its processes
+// runtime/machine/cpu_quota.cpp — the CPU quota of a container
 #include "runtime/machine/cpu_quota.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// runtime/machine/cpu_quota.h — how many CPUs' time a container gives its processes
+// runtime/machine/cpu_quota.h — the CPU quota of a container
 #pragma once
 
 #include <filesystem>

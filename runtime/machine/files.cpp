@@ -177,7 +177,7 @@ Lock::~Lock() {
   flock(file_.at(), LOCK_UN);
 }
 
-/// Whether the holder has ended: then only a child that it forked keeps the lock, and will never release it.
+/// True if the holder has ended: only a child that it forked then keeps the lock, and will never release it.
 bool Lock::abandoned() {
   const auto holder = holder_in(file_.at());
   if (!holder) return false;

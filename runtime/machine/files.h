@@ -52,10 +52,10 @@ auto again_if_stale(const Attempt& attempt) {
 /// Makes the folder and those above it, private to the user because they hold code. On failure errno says why.
 bool make_folders(const std::filesystem::path& path);
 
-/// Why nobody should run code from this folder: all users may write there, or it is of a user who is neither this one
-/// nor root. Empty for a folder that is not there.
+/// The reason why nobody should run code from this folder: all users may write there, or its owner is neither this user
+/// nor root. Empty for a folder that does not exist.
 std::string why_not_ours(const std::filesystem::path& folder);
-/// The same for what lies within such a folder, a file or a folder, which is no link either.
+/// The same for a file or a folder within such a folder, which may not be a link either.
 std::string why_not_ours_within(const std::filesystem::path& path);
 
 /// While one lives, a write beyond the limit on file sizes (ulimit -f) fails with EFBIG instead of ending the process.

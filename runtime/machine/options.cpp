@@ -213,7 +213,7 @@ static_assert(max_threads == 1024, "ATTUNE_THREADS says so");
 
 [[noreturn]] void refuse(const OptionRow& row, const std::string& value) {
   const std::vector<std::string> words(row.words.begin(), row.words.end());
-  // In a list, the first word that is unknown.
+  // In a list, the first unknown word.
   std::pair<std::size_t, std::string_view> wrong{0, value};
   for (const auto& one : row.several ? list_of(value) : decltype(list_of(value)){})
     if (std::ranges::find(row.words, one.second) == row.words.end()) {
@@ -246,7 +246,7 @@ std::string usual_folder(const Lookup& lookup, std::string_view variable, std::s
   return {};
 }
 
-// Tells by the first word after ATTUNE_, so that a test's new variable needs no line here.
+// Decides by the first word after ATTUNE_, so that a new variable of a test needs no line here.
 bool is_of_tests(std::string_view name) {
   constexpr std::array<std::string_view, 4> words{"APPROVE", "BENCH", "FUZZ", "TEST"};
   name.remove_prefix(prefix.size());

@@ -17,17 +17,17 @@ struct Options {
   std::vector<std::string> bundles{};       ///< files of kernels that were compiled beforehand
   std::optional<codegen::Isa> cpu{};        ///< none: the widest that this CPU has
   std::string cache{};                      ///< a folder; empty: none
-  bool cache_read_only = false;             ///< nothing in that folder is changed
+  bool cache_read_only = false;             ///< true: nothing in that folder is changed
   std::uint64_t cache_bytes = 1ull << 30;   ///< limit for compiled kernels in it; 0: they are not kept
   std::string cache_system{};               ///< a folder of compiled kernels, only read; empty: none
   bool check_range = false;                 ///< refuse calls that read captured tensors outside of them
   std::string dump{};                       ///< a folder; empty: nothing is dumped
   std::string emulated{};                   ///< a GPU that is emulated; empty: this machine's are used
-  bool lineinfo = false;                    ///< GPU kernels carry the lines they were written in
+  bool lineinfo = false;                    ///< true: GPU kernels contain source line information
   std::size_t loaded = 1024;                ///< kernels of a kind that stay loaded
   std::uint64_t loaded_bytes = 256u << 20;  ///< and how much they may take
   unsigned log = 0;                         ///< bits of channel_names
-  bool jit = true;                          ///< whether kernels may be compiled
+  bool jit = true;                          ///< true if kernels may be compiled
   std::string record{};                     ///< a file for what was compiled; empty: none
   std::string nvrtc{};                      ///< empty: the usual places
   std::string state{};                      ///< a folder for what a user's work leaves behind; empty: none
@@ -56,14 +56,15 @@ Options parse_options(const Lookup& lookup, int cpus);
 /// The process's options. An invalid value throws an Error at every call until it is fixed.
 const Options& options();
 
-/// Sets an option by its full name, in place of the environment's; none takes that back. Throws an Error for a name or
-/// value that there is not. False, and nothing is set: the options were read already.
+/// Sets an option by its full name, which overrides the environment; no value removes the override. Throws an Error for
+/// an unknown name or an invalid value. Returns false, and sets nothing, if the options were already read.
 bool set_option(const std::string& name, const std::optional<std::string>& value);
 
 /// The values that an option takes, in words.
 std::string takes(const OptionRow& row);
 
-/// How many CPUs the calling thread may run on, and no more than its container gives time of. New threads inherit them.
+/// The number of CPUs that the calling thread may run on, at most the quota of its container. New threads inherit the
+/// set.
 int usable_cpus();
 
 /// A variable that begins with ATTUNE_ and has no row.

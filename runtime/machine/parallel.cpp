@@ -56,7 +56,7 @@ class Run {
     if (anywhere_ || std::this_thread::get_id() == caller_) tell();
   }
 
-  /// Threads that come while another one reports go on.
+  /// A thread that comes while another one reports continues without reporting.
   void tell() noexcept {
     const std::unique_lock lock(telling_, std::try_to_lock);
     if (!lock || failed_.load(std::memory_order_relaxed)) return;

@@ -8,7 +8,7 @@
 
 namespace attune::runtime {
 
-/// Returns what `body` returns. An Error without a place of its own gets the line of the call.
+/// Returns what `body` returns. An Error without a place gets the line of the call.
 template <class Body>
 auto placed(Line at, const Body& body) {
   const Recording recording;

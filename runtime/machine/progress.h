@@ -10,7 +10,7 @@ namespace attune::runtime {
 /// Called with the share of the work done, in [0, 1]; at most about ten times a second, and with 1 once it is done.
 using Progress = std::function<void(double)>;
 
-/// Between two reports.
+/// The time between two reports.
 inline constexpr std::chrono::milliseconds progress_pause{100};
 
 /// Reports how far the work is. Without a listener it does not read the clock.
@@ -19,7 +19,7 @@ class Rate {
   Rate(const Progress& progress, double whole) : progress_(progress), whole_(whole) {}
   void at(double done) {
     if (!progress_) return;
-    // The end is told by who knows that nothing follows.
+    // The caller that knows that nothing follows reports the end.
     if (done >= whole_) return;
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < progress_pause) return;
@@ -33,7 +33,7 @@ class Rate {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-/// The share of one of `count` parts of the same size, as the share of all.
+/// Converts the fraction of one of `count` equal parts to the fraction of the whole.
 inline Progress part_of(const Progress& progress, std::size_t part, std::size_t count) {
   if (!progress || count == 1) return progress;
   return [&progress, part, count](double share) {

@@ -6,7 +6,8 @@
 
 namespace attune::runtime {
 
-/// All of a file, or of a pipe. Throws an Error, whose advice is `fix`, where there is none or it cannot be read.
+/// The whole text of a file or a pipe. Throws an Error, whose advice is `fix`, if the file does not exist or cannot be
+/// read.
 std::string read_text(const std::filesystem::path& path, const std::string& fix);
 
 }  // namespace attune::runtime

@@ -7,7 +7,7 @@
 
 namespace attune::runtime {
 
-/// Whether a file must survive a loss of power as soon as it is replaced. A file that is checked when read need not.
+/// yes: the file must survive a loss of power as soon as it is replaced. A file that is checked when read need not.
 enum class Durable { no, yes };
 
 /// Writes to `temporary` first, which ends in XXXXXX, is on the same file system and is readable by its owner alone.

@@ -1,4 +1,4 @@
-// runtime/machine/threads.cpp — work on several threads, as many as the machine lets start
+// runtime/machine/threads.cpp — work on several threads, as many as the system allows
 #include "runtime/machine/threads.h"
 
 #include <exception>

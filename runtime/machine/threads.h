@@ -1,4 +1,4 @@
-// runtime/machine/threads.h — work on several threads, as many as the machine lets start
+// runtime/machine/threads.h — work on several threads, as many as the system allows
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ class SignalsBlocked {
 /// is thrown here.
 void on_threads(std::size_t most, const std::function<void()>& work);
 
-/// Calls `work` on this thread, or, where less than 2 MiB of its stack are left, on another that has 8 MiB; returns
-/// when it has. What it throws is thrown here. Where no thread can be started, `work` is called here.
+/// Calls `work` on this thread, or, if less than 2 MiB of its stack are left, on another thread with 8 MiB. Returns
+/// when `work` has returned, and rethrows its exception. If no thread can be started, `work` is called on this thread.
 void on_deep_stack(const std::function<void()>& work);
 
 }  // namespace attune::runtime

@@ -261,7 +261,8 @@ class VerifyBackward {
     return all;
   }
 
-  /// True if all keys must be visited for each query of this row of keys, because the call lacks o or lse.
+  /// True if visiting all keys of each query that reads this row of keys is cheap enough. Used if the call lacks o and
+  /// lse.
   bool is_walked(std::int64_t kv_b) const {
     double pairs = 0;
     for (const std::int64_t b : readers(kv_b)) {

@@ -68,7 +68,7 @@ bool read_key(std::string_view hex, CacheKey& key) {
   return good;
 }
 
-/// A line of the head. The bytes it points to lie behind the head, whose end is not known yet.
+/// A line of the head. The bytes that it points to come after the head, whose end is not known yet.
 struct Line {
   Bundle::Item item{};
   std::size_t begin = 0, stored = 0;

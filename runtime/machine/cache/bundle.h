@@ -1,4 +1,4 @@
-// runtime/machine/cache/bundle.h — many entries in one file, found by the content that they were made of
+// runtime/machine/cache/bundle.h — many entries in one file, found by the content that they were made from
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ class Bundle {
   /// An Error if the file cannot be read, if its head or its length is not as it was written, or if it is compressed
   /// and attune is built without zstd.
   static std::shared_ptr<const Bundle> open(const std::filesystem::path& path);
-  /// `bytes` stay where they are for as long as the bundle lives. `name` is what an Error calls it.
+  /// `bytes` must stay valid for as long as the bundle lives. `name`: the bundle's name in Errors.
   static std::shared_ptr<const Bundle> of(std::span<const std::byte> bytes, std::string name);
 
   const std::string& name() const { return name_; }

@@ -27,8 +27,8 @@ fs::path entry_path(const fs::path& folder, std::string_view name) {
   return folder / "entries" / name.substr(0, 2) / name.substr(2);
 }
 
-/// Why this folder of entries is not used: others could put code there. Of those above it, the cache's own was asked
-/// already.
+/// The reason why this folder of entries is not used: others could put code there. The cache's own folder above it has
+/// already been checked.
 std::string why_not_used(const fs::path& folder) {
   for (const fs::path& one : {folder.parent_path(), folder})
     if (const std::string why = why_not_ours_within(one); !why.empty()) return fmt::format("{}: {}", one.string(), why);

@@ -12,11 +12,11 @@
 
 namespace attune::runtime {
 
-/// Where entries are. An empty path: no such folder.
+/// The folders of entries. An empty path: no such folder.
 struct CacheFolders {
   std::filesystem::path user;
   std::filesystem::path system{};  ///< searched for what the user's lacks; never written or locked
-  bool read_only = false;          ///< the user's folder is not written either
+  bool read_only = false;          ///< true: the user's folder is not written either
 };
 
 /// Entries shared by many processes. A file error counts as a miss, never as a failure.

@@ -22,7 +22,7 @@ CacheKey cache_key(std::string_view all);
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-/// What is stored. `facts` are for human readers: lines `name: value` at the head of the file, not part of the key.
+/// A stored entry. `facts` are for human readers: lines `name: value` at the head of the file, not part of the key.
 struct CacheEntry {
   Facts facts;
   std::string bytes;
@@ -35,16 +35,16 @@ std::string print_entry(const CacheKey& key, const CacheEntry& entry);
 struct ParsedHead {
   std::string key;  ///< as CacheKey::hex gives it
   Facts facts;
-  std::size_t size = 0, bytes = 0;  ///< of the head with its empty line; of what follows it
+  std::size_t size = 0, bytes = 0;  ///< size: of the head with its empty line; bytes: of the part after it
   std::string checksum;             ///< of the bytes after the head
-  std::string wrong;                ///< why this is not an entry, or empty
+  std::string wrong;                ///< the reason why this is not an entry, or empty
   bool other_format = false;        ///< written by another version of attune: nothing else is known
 };
 ParsedHead parse_head(std::string_view text);
 
 struct ParsedEntry {
   std::optional<CacheEntry> entry;
-  std::string wrong;  ///< why there is no entry
+  std::string wrong;  ///< the reason why there is no entry
   bool other_format = false;
 };
 /// `key`: as CacheKey::hex gives it, or the name that it begins with.

@@ -1,5 +1,5 @@
-// runtime/machine/cache/objects.cpp — what compilers made, by their inputs: from memory, bundles or disk, or compiled
-// now
+// runtime/machine/cache/objects.cpp — compiled objects, by the compilers' inputs: from memory, bundles or disk, or
+// compiled now
 #include "runtime/machine/cache/objects.h"
 
 #include <utility>

@@ -1,4 +1,5 @@
-// runtime/machine/cache/objects.h — what compilers made, by their inputs: from memory, bundles or disk, or compiled now
+// runtime/machine/cache/objects.h — compiled objects, by the compilers' inputs: from memory, bundles or disk, or
+// compiled now
 #pragma once
 
 #include <atomic>
@@ -17,7 +18,7 @@ namespace attune::runtime {
 
 class Purpose;
 
-/// Where an object came from.
+/// The origin of an object.
 enum class Origin : std::uint8_t { memory, bundle, disk, compiler };
 
 /// A request to a compiler.
@@ -28,10 +29,10 @@ struct Asked {
   /// The compiler's exact version; empty text if there is none here. The key on disk covers both. Called only when
   /// needed, because a compiler may have to be opened first.
   std::function<std::string()> compiler{};
-  /// What it is needed for: handed on to records and Errors, and no part of any key. May be null.
+  /// The purpose of the object, for records and Errors; not part of any key. May be null.
   const Purpose* purpose = nullptr;
 
-  /// The key in the folder on disk. Nothing: there is no compiler here.
+  /// The key in the folder on disk. None if there is no compiler here.
   std::optional<CacheKey> on_disk() const;
 };
 

@@ -8,7 +8,7 @@
 
 namespace attune::runtime {
 
-/// Whether this build has zstd. Without it, the functions below return nothing.
+/// True if this build has zstd. Without zstd, the functions below return nothing.
 bool has_zstd();
 
 /// Deterministic for one version of zstd. Nothing if the result would not be smaller.

@@ -51,7 +51,7 @@ using watch::Listener;
 using Listeners = std::vector<std::shared_ptr<Listener>>;
 using AnyFact = std::variant<watch::Lowered, watch::Chosen, watch::Built, watch::Called, watch::Notice>;
 
-/// Never destroyed: threads may tell facts until the process ends.
+/// Never destroyed: threads may report facts until the process ends.
 struct All {
   std::mutex mutex;
   std::shared_ptr<const Listeners> listeners = std::make_shared<const Listeners>();

@@ -8,25 +8,26 @@
 
 namespace attune::runtime {
 
-/// Bits of what a listener wants to hear of.
+/// Bits of the facts that a listener wants.
 enum class Fact : unsigned { lowered = 1, chosen = 2, built = 4, called = 8, notice = 16 };
 
-/// What all listeners together want.
+/// The union of the facts that listeners want.
 struct Audience {
   static constexpr unsigned not_known = 1u << 31;  ///< the environment's listeners are not set up yet
   static std::atomic<unsigned> facts;
   static unsigned begin();
 };
 
-/// Whether any listener wants this. The first call sets up the listeners that the environment asks for; throws an Error
-/// if the environment cannot be read.
+/// True if any listener wants this fact. The first call sets up the listeners that the environment asks for; throws an
+/// Error if the environment cannot be read.
 inline bool wants(Fact fact) {
   unsigned wanted = Audience::facts.load(std::memory_order_relaxed);
   if (wanted & Audience::not_known) wanted = Audience::begin();
   return (wanted & static_cast<unsigned>(fact)) != 0;
 }
 
-/// While one lives on a thread, its callbacks wait, because locks may be held. The log does not wait.
+/// While such an object lives on a thread, the thread's callbacks wait, because locks may be held. The log does not
+/// wait.
 class Recording {
  public:
   Recording() { ++alive_; }
@@ -36,7 +37,7 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  /// Whether a fact of this thread has to wait for the last one's end.
+  /// True if a fact of this thread has to wait until the last such object ends.
   static bool holds() {
     waiting_ = waiting_ || alive_ > 0;
     return alive_ > 0;
@@ -61,12 +62,12 @@ inline void note(watch::Notice::Of of, std::string text) {
 /// Callbacks run where facts occur, whatever is locked there: they must not throw or call attune.
 void listen_at_once(watch::Callbacks callbacks);
 
-/// What an engine reports about a call, if asked.
+/// The facts that an engine reports about a call, if requested.
 struct Used {
   std::string target, kernel;
   std::size_t workspace = 0;
 
-  /// Another way that a part of the call is computed, in the same memory.
+  /// Adds another way in which a part of the call is computed, in the same memory.
   void add(std::string_view by, std::string_view way, std::size_t bytes) {
     target = by;
     kernel += (kernel.empty() ? "" : " and ") + std::string(way);
