@@ -17,7 +17,7 @@
 
 namespace attune::runtime {
 
-/// Seconds spent in the stages of a call on the host, one after the other.
+/// Seconds spent in the stages of a call on the host, in order.
 struct Stages {
   double visits = 0;  ///< finding which tiles to visit
   double pack = 0;    ///< packing keys and values for products

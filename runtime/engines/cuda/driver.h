@@ -13,7 +13,7 @@
 namespace attune::runtime::cuda {
 
 /// The driver's types, as far as they are used. They are declared here so that this builds without CUDA. Layouts and
-/// numbers are those of the driver's ABI, which does not change.
+/// numbers follow the driver's ABI, which does not change.
 namespace cu {
 
 using Device = int;

@@ -1,5 +1,5 @@
-// runtime/engines/emulated/grid.h — a launch that is emulated: its blocks, their warps and threads, and what these wait
-// for
+// runtime/engines/emulated/grid.h — an emulated launch: its blocks, their warps and threads, and the barriers that they
+// wait for
 #pragma once
 
 #include <array>
@@ -34,15 +34,15 @@ struct AsyncCopy {
   bool arrived = false;
 };
 
-/// What TMA takes from shared memory for a thread: a box, or bytes in a row.
+/// A TMA store of a thread from shared memory: a box, or contiguous bytes.
 struct Store {
   std::optional<Box> box{};
   std::array<std::byte, 128> map{};  ///< of the box
   void* to = nullptr;
   unsigned from = 0, bytes = 0;
   bool add = false;
-  std::vector<std::byte> taken{};  ///< what was read; empty: nothing yet
-  bool waited_for = false;         ///< until it has been read
+  std::vector<std::byte> taken{};  ///< the bytes that were read; empty: not read yet
+  bool waited_for = false;         ///< true if a thread has waited until it was read
   Site at;
 };
 
@@ -51,11 +51,11 @@ struct Lane : Thread {
   std::byte* stack = nullptr;
   Warp* warp = nullptr;
   bool ended = false;
-  // What it waits for, as a report says it.
+  // The thing that it waits for, for reports.
   const char* waits_for = "";
   Site waits_at;
-  int votes = 0;                   ///< of the barrier that it has passed
-  std::uint16_t fences_heard = 0;  ///< how many proxy fences it had passed when it heard of others last
+  int votes = 0;                   ///< votes of the last barrier that it has passed
+  std::uint16_t fences_heard = 0;  ///< number of proxy fences it had passed when it last learned of others
   // The groups of its copies: the last one is not committed yet.
   std::deque<std::vector<AsyncCopy>> copies{1};
   std::deque<std::vector<Store>> stores{1};
@@ -63,17 +63,17 @@ struct Lane : Thread {
   Thread& thread() { return *this; }
 };
 
-/// What lanes of a warp do together: as soon as all have come.
+/// A collective operation of a warp's lanes, which runs as soon as all have arrived.
 struct Meeting {
   unsigned mask = 0, here = 0;
   const char* what = "";
   Together* run = nullptr;
   Site at;
   std::array<void*, 32> parts{};
-  bool orders = false;  ///< what lanes did in memory
+  bool orders = false;  ///< true if it orders the lanes' memory accesses
 };
 
-/// Accumulators of a warp while products are under way: what the lanes see then is unknown_number.
+/// Accumulators of a warp while products are under way: the lanes then see unknown_number.
 struct Accumulator {
   std::array<float*, 32> at{};
   int numbers = 0;  ///< of each lane
@@ -101,7 +101,7 @@ struct Warp {
   int index = 0;  ///< in its block
   unsigned live = 0, ready = 0;
   Known known{};
-  bool listed = false;  ///< among those of which a lane is ready
+  bool listed = false;  ///< true if it is in the list of warps with a ready lane
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<Meeting> meetings;
   std::vector<Accumulator> accumulators;
@@ -121,8 +121,8 @@ struct NamedBarrier {
 /// An mbarrier.
 struct PhaseBarrier {
   unsigned arrivals = 0, missing = 0;
-  long long bytes = 0;  ///< that are still to come
-  unsigned phase = 0;   ///< how many are over
+  long long bytes = 0;  ///< bytes that have not arrived yet
+  unsigned phase = 0;   ///< number of completed phases
   Site made, last;
   Known known{}, next{};  ///< of those who arrived for the phases that are over; for the one that is not
   std::vector<std::pair<unsigned, unsigned>>
@@ -136,7 +136,7 @@ struct Load {
   std::array<std::byte, 128> map{};
   unsigned into, barrier;
   Site at;
-  Known known{};  ///< what its thread knew when it asked for it
+  Known known{};  ///< the knowledge of its thread at the request
 };
 
 struct Cluster {
@@ -160,19 +160,19 @@ struct Block {
   int live = 0;
 };
 
-/// What no one has computed or written yet: finite, as kernels compute again what is infinite or NaN, and large in
-/// every type.
+/// The value of numbers that were not computed or written yet: finite, because kernels recompute tiles with infinities
+/// or NaN, and large in every type.
 inline constexpr float unknown_number = 12345.678f;
 inline constexpr std::byte unknown_byte{0x5a};
-/// The first address of dynamic shared memory: what is below belongs to the system.
+/// The first address of dynamic shared memory: addresses below it belong to the system.
 inline constexpr unsigned first_shared = 1024;
-/// Room for variables behind it.
+/// Room for variables after dynamic shared memory.
 inline constexpr unsigned room_for_variables = 64 << 10;
 
 struct LaunchOf {
   std::string kernel{};
   void (*entry)(void* const* arguments) = nullptr;
-  Machine** machine = nullptr;  ///< where the kernel looks for it
+  Machine** machine = nullptr;  ///< the kernel's pointer to the machine
   void* const* arguments = nullptr;
   Extent blocks{1, 1, 1};
   int threads = 0;

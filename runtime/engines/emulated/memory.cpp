@@ -95,7 +95,7 @@ void copy_async(unsigned to, const void* from, int bytes, int count, Site at) {
                                                  toucher(runner.lane(), runner.block()), runner.warp().known, at),
                at);
   AsyncCopy one{to, from, bytes, count};
-  // It may arrive at once, or at last.
+  // The copy may arrive at once, or as late as possible.
   if (runner.chance(6)) {
     arrive(runner, one);
     one.arrived = true;
@@ -121,7 +121,7 @@ void copy_wait(int pending, Site) {
 
 // ---- numbers --------------------------------------------------------------------------------------------------------
 
-// By their bits: the processor is told to take denormal numbers for 0.
+// Converts by bits, because the processor is set to flush denormal numbers to 0.
 double f64_of_f32(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   if ((bits & 0x7f800000u) != 0 || (bits & 0x7fffffu) == 0) return static_cast<double>(x);

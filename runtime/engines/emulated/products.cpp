@@ -218,7 +218,7 @@ void each_piece(Runner& runner, Warp& warp, const PendingProduct& one, const Bod
   }
 }
 
-/// Where number i of a lane stands in 16 rows of n.
+/// The place of number i of a lane in 16 rows of n.
 std::size_t place_of(std::size_t lane, std::size_t i, std::size_t n) {
   return (lane / 4 + 8 * (i / 2 % 2)) * n + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
 }
@@ -253,7 +253,8 @@ void carry_out(Runner& runner, Warp& warp, PendingProduct& one) {
   acc.at = {};
 }
 
-/// The accumulators of a product: those of products under way, or others, whose lanes see no more of them from now on.
+/// The accumulator of a product: that of a product under way, or a new one, whose registers hold unknown_number from
+/// now on.
 std::size_t accumulator_of(Runner& runner, Warp& warp, void* const* parts, const GroupProduct& first, Site at) {
   auto& all = warp.accumulators;
   const auto acc_of = [&](std::size_t lane) { return static_cast<const GroupProduct*>(parts[lane])->acc; };
@@ -307,7 +308,7 @@ void begin_product(void* const* parts, unsigned mask) {
     else
       one.reads.push_back(piece);
   });
-  // Shared memory is read at once, or as late as may be.
+  // Shared memory is read at once, or as late as possible.
   if (runner.chance(5)) one.read = operands_of(runner, warp, one);
   warp.products.back().push_back(std::move(one));
 }

@@ -154,7 +154,7 @@ void fill_in_threads(Machine& machine) {
   };
   machine.address_in_cluster = &address_in_cluster;
   machine.cluster_shared = &cluster_shared;
-  // Kernels of a stream run one after the other.
+  // Kernels of a stream run one after another.
   machine.let_next_start = [](Site) {};
   machine.wait_for_kernel_before = [](Site) {};
 }

@@ -1,4 +1,4 @@
-// runtime/ranks/transport/by_nccl.cpp — transports by NCCL, as programs make them
+// runtime/ranks/transport/by_nccl.cpp — the functions of attune/ranks.h that make NCCL transports
 #include <bit>
 
 #include <fmt/format.h>

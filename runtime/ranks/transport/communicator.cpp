@@ -20,7 +20,8 @@ using cuda::Driver;
 using cuda::driver;
 namespace cu = cuda::cu;
 
-/// Between two looks at something that another rank has to do: short at first, since most exchanges are.
+/// Sleeps between two polls for something that another rank has to do: briefly at first, since most exchanges are
+/// short.
 void pause(int looks) {
   using namespace std::chrono_literals;
   if (looks < 100) return std::this_thread::yield();
@@ -43,7 +44,7 @@ void each_run(const Transport::Chunk& part, const Body& body) {
     body(static_cast<std::byte*>(part.data) + run * part.stride, part.bytes / part.runs);
 }
 
-/// The parts one after the other in a room of bytes.
+/// The chunks, laid out one after another in a buffer.
 std::vector<Transport::Chunk> packed(Communicator::Parts parts, std::byte*& at) {
   std::vector<Transport::Chunk> out;
   for (const Transport::Chunk& part : parts) {
@@ -119,18 +120,18 @@ Communicator::~Communicator() {
   try {
     close();
   } catch (const std::exception&) {
-    // At the end of a process the driver may be gone, and everything of NCCL's with it.
+    // At process exit the driver may already be unloaded, and NCCL's resources are then gone too.
   }
 }
 
-/// Lets exchanges on streams end, and gives everything back.
+/// Waits for exchanges on streams to end, and releases everything.
 void Communicator::close() {
   const Current current(context_);
   const Driver& d = driver();
   const auto until = limit();
   std::unique_lock lock(mutex_);
   if (own_ && comm_) {
-    // What NCCL sends after its kernels are done is sent when it is finalized.
+    // Finalizing sends the data that NCCL sends after its kernels are done.
     NcclResult now = NcclResult::in_progress;
     bool asked = false;
     for (int looks = 0; comm_ && now == NcclResult::in_progress && Clock::now() < until; ++looks) {
@@ -148,12 +149,12 @@ void Communicator::close() {
     if (comm_) leave(now == NcclResult::success ? nccl_.ncclCommDestroy : nccl_.ncclCommAbort);
   }
   const auto is_gone = [&] {
-    if (!left_) return !over_;  // the caller's, which stays
+    if (!left_) return !over_;  // the caller's communicator, which stays
     const std::lock_guard one(left_->mutex);
     return left_->is_done;
   };
   if (!is_gone()) {
-    // What still runs may use the room, and freeing it would wait for that.
+    // Running work may still use the buffers, and freeing them would wait for that work.
     static auto& abandoned = *new std::vector<cu::Address>;
     static std::mutex mutex;
     const std::lock_guard one(mutex);
@@ -192,15 +193,15 @@ NcclResult Communicator::state() {
   return asked == NcclResult::success ? now : asked;
 }
 
-/// The first Error stays. Kernels that wait for other ranks end when their communicator is aborted.
+/// Keeps the first Error. Kernels that wait for other ranks end when their communicator is aborted.
 void Communicator::end(const Error& error) {
   if (!over_) over_ = error;
   if (own_ && comm_) leave(nccl_.ncclCommAbort);
   changed_.notify_all();
 }
 
-/// Destroys or aborts the communicator, on a thread of its own. NCCL stops its kernels at once, but then waits until
-/// every rank of this host has left too; one that never leaves would block this rank forever.
+/// Destroys or aborts the communicator on a separate thread. NCCL stops its kernels at once, but then waits until every
+/// rank of this host has left too; a rank that never leaves would block this one forever.
 void Communicator::leave(NcclResult (*how)(NcclComm)) {
   using namespace std::chrono_literals;
   left_ = std::make_shared<Left>();
@@ -209,7 +210,7 @@ void Communicator::leave(NcclResult (*how)(NcclComm)) {
       const Current current(context);
       how(comm);
     } catch (const std::exception&) {
-      // The driver is gone, and everything of NCCL's with it.
+      // The driver is unloaded, and NCCL's resources are gone with it.
     }
     const std::lock_guard lock(left->mutex);
     left->is_done = true;
@@ -218,7 +219,7 @@ void Communicator::leave(NcclResult (*how)(NcclComm)) {
   try {
     std::thread(body).detach();
   } catch (const std::system_error&) {
-    return body();  // no more threads: better late
+    return body();  // no thread can be started: blocking is better than leaking
   }
   std::unique_lock lock(left_->mutex);
   left_->changed.wait_for(lock, 1s, [&] { return left_->is_done; });
@@ -241,12 +242,12 @@ void Communicator::exchange(Parts send, Parts receive, void* stream) {
         throw Bug(fmt::format("rank {} exchanges with rank {} of {}", rank_, part.peer, count_));
   const std::lock_guard one(one_call_);
   const Current current(context_);
-  wait([] { return true; });  // for what the owner of a communicator has begun; and errors of exchanges before this one
+  wait([] { return true; });  // for work that the communicator's owner has begun, and for errors of earlier exchanges
   if (bytes_of(send) + bytes_of(receive) == 0) return;
   stream ? on_stream(send, receive, static_cast<cu::Stream>(stream)) : on_host(send, receive);
 }
 
-/// Gives one group of sends and receives to NCCL.
+/// Starts one NCCL group of sends and receives.
 void Communicator::start(Parts send, Parts receive, cu::Stream stream) {
   const std::lock_guard lock(mutex_);
   require_going();
@@ -264,12 +265,12 @@ void Communicator::start(Parts send, Parts receive, cu::Stream stream) {
     each_run(part, [&](std::byte* data, std::size_t bytes) {
       take(nccl_.ncclRecv(data, bytes, NcclType::byte, part.peer, comm_, stream), "ncclRecv");
     });
-  // A group ends in any case: it is this thread's, whatever the communicator.
+  // The group must end in any case: it belongs to this thread, not to the communicator.
   take(nccl_.ncclGroupEnd(), "ncclGroupEnd");
   check(first, function);
 }
 
-/// Waits until NCCL has nothing in progress, and `done`.
+/// Waits until NCCL has nothing in progress and `done` returns true.
 template <class Done>
 void Communicator::wait(const Done& done) {
   const auto until = limit();
@@ -289,7 +290,7 @@ void Communicator::wait(const Done& done) {
 void Communicator::on_stream(Parts send, Parts receive, cu::Stream stream) {
   const Driver& d = driver();
   Watched watched;
-  // Events in a graph say nothing of the stream.
+  // Events in a graph do not report the state of the stream.
   const bool watch = own_ && !cuda::capturing(stream);
   if (watch) {
     const std::lock_guard lock(mutex_);
@@ -299,7 +300,8 @@ void Communicator::on_stream(Parts send, Parts receive, cu::Stream stream) {
   }
   try {
     start(send, receive, stream);
-    // Only then is it on the stream: NCCL connects ranks when they first meet, and the other must come for that.
+    // The exchange is enqueued only after this wait: NCCL connects two ranks at their first exchange, and the other
+    // rank must arrive for that.
     wait([] { return true; });
     if (!watch) return;
     d.cuEventRecord(watched.done, stream);
@@ -337,7 +339,8 @@ void Communicator::on_host(Parts send, Parts receive) {
   std::byte* there = reinterpret_cast<std::byte*>(room_);
   const auto to = packed(send, there), from = packed(receive, there);
   start(to, from, stream_);
-  // Looked at instead of waited for: what never comes would never end it. The copy back would wait for it too.
+  // Polls instead of synchronizing: if the other rank never arrives, a synchronization would never end. The copy back
+  // would block in the same way.
   wait([&] {
     const cu::Result now = d.cuStreamQuery.raw(stream_);
     if (now != cu::Result::success && now != cu::Result::not_ready) cuda::refuse(now, d.cuStreamQuery.name);

@@ -19,15 +19,15 @@
 
 namespace attune::runtime::ranks {
 
-/// A communicator of NCCL and what ends it. NCCL's own calls do not wait, so that a rank that never comes is an Error
-/// after a time limit, never a hang. After an Error every exchange throws it again.
+/// An NCCL communicator with a time limit. NCCL's own calls are non-blocking, so a rank that never arrives causes an
+/// Error after the time limit, never a hang. After an Error every exchange throws it again.
 class Communicator {
  public:
   using Parts = std::span<const Transport::Chunk>;
 
-  /// Makes one, together with all other ranks.
+  /// Makes a communicator, together with all other ranks.
   Communicator(const NcclId& id, int rank, int count, int device, double seconds);
-  /// Uses one of the caller's, which is never aborted or destroyed here.
+  /// Uses the caller's communicator, which is never aborted or destroyed here.
   Communicator(NcclComm comm, int device, double seconds);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -36,21 +36,23 @@ class Communicator {
   int rank() const { return rank_; }
   int count() const { return count_; }
   void exchange(Parts send, Parts receive, void* stream);
-  /// This rank gives up: aborts what is under way.
+  /// Called if this rank fails: aborts running exchanges.
   void stop();
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// The ranks of one id in this process: NCCL does not tell a rank that another one aborts on the same host.
+  /// The ranks of one id in this process, needed because NCCL does not report an abort to another rank on the same
+  /// host.
   struct Group {
-    std::atomic<int> stopped{-1};  ///< the first rank that gave up
+    std::atomic<int> stopped{-1};  ///< the first rank that failed; -1: none
   };
-  /// An exchange on a stream, and when it was first seen to have begun: what the stream does before it takes any time.
+  /// An exchange on a stream, and the time at which it was first seen to have begun: earlier work of the stream may
+  /// take any time.
   struct Watched {
     cuda::cu::Event begun = nullptr, done = nullptr;
     std::optional<Clock::time_point> since{};
   };
-  /// A communicator that is being given back on a thread of its own.
+  /// A communicator that a separate thread is destroying or aborting.
   struct Left {
     std::mutex mutex{};
     std::condition_variable changed{};
@@ -92,13 +94,13 @@ class Communicator {
 
   std::mutex mutex_;  ///< guards what follows
   NcclComm comm_ = nullptr;
-  std::shared_ptr<Left> left_{};  ///< once it is given back
-  std::optional<Error> over_;     ///< what ended it
+  std::shared_ptr<Left> left_{};  ///< set once it is being destroyed or aborted
+  std::optional<Error> over_;     ///< the Error that ended it
   std::deque<Watched> watched_;
-  std::vector<cuda::cu::Event> events_;  ///< to be used again
+  std::vector<cuda::cu::Event> events_;  ///< events for reuse
   std::condition_variable changed_;
   bool closing_ = false;
-  std::thread watcher_;  ///< only for a communicator of our own: others' are theirs to abort
+  std::thread watcher_;  ///< only for a communicator that attune made: the caller aborts its own
 
   // For exchanges of host memory.
   cuda::cu::Stream stream_ = nullptr;

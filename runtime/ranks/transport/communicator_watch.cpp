@@ -10,7 +10,7 @@ using cuda::Current;
 using cuda::driver;
 namespace cu = cuda::cu;
 
-/// Whether the stream has still to come to it. What the driver says of a device that has failed is a no.
+/// True while the stream has not reached this event; false on a failed device.
 bool is_ahead(cu::Event event) { return driver().cuEventQuery.raw(event) == cu::Result::not_ready; }
 
 }  // namespace
@@ -26,8 +26,8 @@ cu::Event Communicator::event() {
   return out;
 }
 
-/// Forgets exchanges that are done. One that has begun and takes too long ends the communicator, and so does what NCCL
-/// says of it.
+/// Forgets exchanges that are done. An exchange that has begun and takes too long ends the communicator, and so does an
+/// error that NCCL reports.
 void Communicator::look_at_watched() {
   while (!watched_.empty() && !is_ahead(watched_.front().done)) {
     events_.insert(events_.end(), {watched_.front().begun, watched_.front().done});
@@ -42,11 +42,12 @@ void Communicator::look_at_watched() {
     check(state(), "an exchange");
     if (first.since && now - *first.since > std::chrono::duration<double>(seconds_)) fail(late("an exchange"));
   } catch (const Error&) {
-    // It is kept for the next exchange.
+    // The error is kept for the next exchange.
   }
 }
 
-/// The thread that ends an exchange whose other rank has gone. A host that waits for the stream cannot end it.
+/// The thread that ends an exchange whose other rank is gone. A host thread that waits for the stream cannot end the
+/// exchange.
 void Communicator::watch() {
   using namespace std::chrono_literals;
   try {

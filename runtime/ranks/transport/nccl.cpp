@@ -1,5 +1,5 @@
-// runtime/ranks/transport/nccl.cpp — NVIDIA's NCCL, opened by name at first use: its functions, and what its results
-// mean
+// runtime/ranks/transport/nccl.cpp — NVIDIA's NCCL, opened by name at first use: its functions, and Errors for its
+// results
 #include "runtime/ranks/transport/nccl.h"
 
 #include <mutex>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* library_names[] = {"libnccl.so.2", "libnccl.so"};
 
-/// The functions that a handle shows. `where` names it in words.
+/// The functions of a library's handle. `where` describes the library in Errors.
 Nccl functions_of(void* handle, std::string_view where) {
   Nccl nccl;
   const auto look_up = [&]<class F>(F*& into, const char* name) {
@@ -32,7 +32,7 @@ Nccl functions_of(void* handle, std::string_view where) {
   return nccl;
 }
 
-/// Looks until there is one: a library that is missing now may be loaded later.
+/// Searches until NCCL is found: a library that is missing now may be loaded later.
 const Nccl& found_once(bool open) {
   static std::mutex mutex;
   static std::optional<Nccl>& known = *new std::optional<Nccl>;

@@ -1,4 +1,4 @@
-// runtime/ranks/transport/or_stop.h — a rank whose call fails tells the others, which would wait for it otherwise
+// runtime/ranks/transport/or_stop.h — a rank whose call fails stops the others, which would otherwise wait for it
 #pragma once
 
 #include "runtime/ranks/ranks.h"

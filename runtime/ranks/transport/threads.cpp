@@ -28,7 +28,7 @@ class OnDevice {
 
   Moment now() const { return Moment(stream_); }
   void wait_for(const Moment& moment) const { moment.awaited_by(stream_); }
-  /// Copies between this call's part and what the other one offers, once the other's stream has come to its call.
+  /// Copies between this call's chunk and the peer's offered chunk, once the peer's stream has reached its call.
   void copy(const Transport::Chunk& from, const Transport::Chunk& to, const OnDevice& other) const {
     runtime::cuda::reach(other.context_);
     wait_for(other.began_);
@@ -45,9 +45,9 @@ class OnDevice {
   Moment began_;
 };
 
-/// Where the threads of one group meet. One side of each part offers its memory and the other takes the offer: it
-/// copies straight between the two. On the host the receiver copies what it was offered. On devices a sender copies
-/// into what it was offered, since that takes half as long to begin; its copies run on its stream.
+/// The meeting point of the threads of one group. One side of each chunk offers its memory, and the other side takes
+/// the offer and copies directly between the two. On the host the sender offers and the receiver copies. On devices the
+/// receiver offers and the sender copies on its own stream, since that takes half as long to begin.
 class Hub {
  public:
   Hub(int count, double seconds)
@@ -59,7 +59,7 @@ class Hub {
     std::optional<OnDevice> device;
     if (stream) device.emplace(stream);
     std::unique_lock lock(mutex_);
-    // Whatever happens, no other rank reads or writes this call's memory after it.
+    // Even if this call throws, no other rank reads or writes its memory after it returns.
     Leave leave{*this, lock, {.left = offered.size(), .copying = 0, .device = device ? &*device : nullptr, .done = {}}};
     const auto until = Clock::now() +
                        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_));
@@ -98,12 +98,13 @@ class Hub {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// What one call offers: how many of its parts no rank has copied yet, and how many are being copied.
+  /// The state of one call's offers: the number of chunks that no rank has copied yet, and the number that are being
+  /// copied.
   struct Offer {
     std::size_t left = 0;
     int copying = 0;
     const OnDevice* device = nullptr;
-    std::vector<Moment> done;  ///< when copies of other ranks' streams have ended
+    std::vector<Moment> done;  ///< the ends of the copies on other ranks' streams
   };
   struct Offered {
     const Transport::Chunk* part;
@@ -122,7 +123,7 @@ class Hub {
   };
 
   using Lock = std::unique_lock<std::mutex>;
-  /// Waits for the peer's offer, and copies between it and the part, without the lock.
+  /// Waits for the peer's offer, and copies between the offer and the chunk, without holding the lock.
   Offered take(Lock& lock, Clock::time_point until, int rank, const Transport::Chunk& part, const OnDevice* device) {
     std::deque<Offered>& from = queue(part.peer, rank);
     wait(lock, until, rank, part.peer, [&] { return !from.empty(); });
@@ -139,7 +140,7 @@ class Hub {
     lock.lock();
     --other.of->copying;
     changed_.notify_all();
-    // A rank whose part does not fit hears of it, since it waits for this one.
+    // The rank whose chunk does not fit is notified, since it waits for this one.
     if (!fits)
       fail(Error(
           "ranks-differ", fmt::format("ranks {} and {} are not at the same call", part.peer, rank), {},
@@ -180,7 +181,7 @@ class Hub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::deque<Offered>> waiting_;  ///< by sender and receiver
-  std::optional<Error> over_;                 ///< what ended it
+  std::optional<Error> over_;                 ///< the Error that ended the group
 };
 
 }  // namespace

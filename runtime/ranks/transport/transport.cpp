@@ -1,4 +1,4 @@
-// runtime/ranks/transport/transport.cpp — what ranks do together: compare what they are about to do, and add up numbers
+// runtime/ranks/transport/transport.cpp — collective operations on a transport: comparing digests, adding up numbers
 #include "runtime/ranks/transport/transport.h"
 
 #include <cstring>
@@ -12,7 +12,7 @@ namespace attune::runtime::ranks {
 
 namespace {
 
-/// The same bytes to every other rank, and those of each.
+/// Sends the same bytes to every other rank, and receives the bytes of each.
 void to_all(const Transport& with, std::span<const std::byte> own, std::span<std::byte> all, void* stream) {
   std::vector<Transport::Chunk> send, receive;
   for (int peer = 0; peer < with.count; ++peer) {

@@ -1,4 +1,4 @@
-// runtime/ranks/transport/transport.h — what ranks do together: compare what they are about to do, and add up numbers
+// runtime/ranks/transport/transport.h — collective operations on a transport: comparing digests, adding up numbers
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@
 
 namespace attune::runtime::ranks {
 
-/// Throws the Error `ranks-differ` on every rank unless all have the same digest. `what` they should agree on, in
-/// words.
+/// Throws the Error `ranks-differ` on every rank unless all have the same digest. `what`: describes what they should
+/// agree on.
 void compare(const Transport& with, const ir::Digest& digest, std::string_view what, void* stream);
 
 /// Adds up f32 or f64 over all ranks in their order, by the transport's own sum or by exchanges.
