@@ -31,7 +31,7 @@ void check_types(const Inputs& in) {
                        : "convert k and v to the type of q before the forward, or ask for no gradients");
   const Types& wanted = forward ? types::floats_or_e4m3 : types::floats;
   check_type(in.q, wanted);
-  // The elements of a cache may be narrower than those of the queries: FP8 (E4M3).
+  // A cache may have narrower elements than the queries: FP8 (E4M3).
   const bool narrow = forward && in.k->dtype == DType::e4m3;
   for (const Named& t : {in.k, in.v}) {
     check_type(t, wanted);

@@ -80,7 +80,8 @@ struct Accumulator {
   std::vector<float> value{};
   int under_way = 0;
 };
-/// 16 bytes of an operand in shared memory: so many rows of A or columns of B, counted from A's 16 rows on.
+/// 16 bytes of an operand in shared memory. Rows are rows of A or columns of B; B's columns are counted after A's 16
+/// rows.
 struct OperandPiece {
   unsigned at, first, count;
 };

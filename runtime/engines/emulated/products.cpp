@@ -223,7 +223,7 @@ std::size_t place_of(std::size_t lane, std::size_t i, std::size_t n) {
   return (lane / 4 + 8 * (i / 2 % 2)) * n + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
 }
 
-/// What a product reads there is not what it is meant to read.
+/// Marks a product whose operand is wrong: it does not read what it should.
 void spoil(Runner& runner, PendingProduct& one, const OperandPiece& piece, const Conflict& conflict) {
   for (std::size_t i = piece.first; i < piece.first + piece.count; ++i) one.spoiled[i] = true;
   if (!std::exchange(one.doubted, true)) runner.doubt(conflict, one.at);

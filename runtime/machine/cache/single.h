@@ -61,12 +61,12 @@ class Held {
   const T* value_ = nullptr;
 };
 
-/// How much a Single keeps of what no one uses.
+/// The limit on unused values that a Single keeps.
 template <class T>
 struct Limit {
   std::size_t count = std::numeric_limits<std::size_t>::max(), bytes = std::numeric_limits<std::size_t>::max();
   std::size_t (*bytes_of)(const T&) = [](const T&) { return std::size_t{0}; };
-  /// False: the value stays as long as the Single, and does not count.
+  /// False: the value stays as long as the Single, and does not count toward the limit.
   bool (*may_go)(const T&) = [](const T&) { return true; };
 };
 
@@ -81,7 +81,7 @@ class Single {
   explicit Single(const Limit<T>& limit) : limit_(limit) {}
   Single(const Single&) = delete;
   Single& operator=(const Single&) = delete;
-  /// What is still in use, by threads that outlive the end of the process, stays.
+  /// Values that are still in use, by threads that outlive static destruction, stay.
   ~Single() {
     for (Node* one : nodes_)
       if ((one->uses.load(std::memory_order_acquire) & ~Counted<T>::gone) == 0) delete one;
