@@ -6,11 +6,11 @@
 namespace attune {
 
 struct ForwardLayout90 {
-  /// As Tile has them; bytes of an element of q, k and v, and of o.
+  /// As in Tile; `element`, `out_element`: bytes of an element of q, k and v, and of o.
   int m, n, d, dv, stages, q_stages, element, out_element;
   bool own_o;
-  /// Values of 8 bits lie transposed where products read them (`v`): a kernel before has transposed them, or they are
-  /// transposed here, from where TMA puts them (`loaded`). Others are loaded to where they are read.
+  /// FP8 values lie transposed where products read them (`v`): a previous kernel has transposed them, or this one does,
+  /// from where TMA loads them (`loaded`). Other values load into `v` directly.
   bool comes_transposed, transposes_values;
 
   int d_chunks = (d * element + chunk_bytes - 1) / chunk_bytes,

@@ -37,7 +37,7 @@ __device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
           t.element * size};
 }
 
-/// The type of an element in memory; Rows80 of a head.
+/// The element at `column` of a row, as f32.
 template <class Element>
 __device__ inline float element(const Rows80& rows, int position, int column) {
   const char* at = rows.data + position * rows.position + column * rows.element;

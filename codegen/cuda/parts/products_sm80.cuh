@@ -17,7 +17,7 @@ using Fragment = float[Tall][N / 8][4];
 /// apart and units 8 apart; the rest is known at compile time.
 template <class Line>
 struct Spot {
-  /// Units change places by an exclusive or with bits that are 0 in a row's start.
+  /// True if units are swizzled by XOR with bits that are 0 in the address of every row.
   static constexpr bool by_bits = Line::pitch % 128 == 0;
   unsigned first;
   int swizzle;
