@@ -101,7 +101,7 @@ constinit const KernelDescriptor forward_sm80{
     .searches = searches,
     .takes_any = true,
     .companions = companions,
-    .spills_well = 128,  // wide tiles spill a little, and are faster than narrow ones that do not
+    .spills_well = 128,  // wide tiles spill a little, and are faster than narrow ones without spills
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,
