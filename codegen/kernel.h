@@ -61,7 +61,7 @@ struct KernelDescriptor {
   std::string_view name;  ///< of its file in codegen/cuda, without the ending, and of the kernel in it
   Way way = Way::forward;
   std::span<const Member> members{};   ///< in the order of a variant's text
-  std::span<const Search> searches{};  ///< members that `attune tune` varies, besides tiles
+  std::span<const Search> searches{};  ///< members that `attune tune` varies, in addition to tiles
 
   bool takes_any = false;  ///< takes every call, and is listed last
   int most_heads = 8;      ///< query heads of a key head that its tiles may share
@@ -77,10 +77,10 @@ struct KernelDescriptor {
   /// Its own argument struct, if it has one.
   const OwnArgs* own = nullptr;
 
-  /// Device files besides those of the library: a test's.
+  /// Device files in addition to the library's, for tests.
   std::span<const Header> headers{};
 
-  /// True for the calls that it is made for; for others it is skipped silently. Null: all calls.
+  /// True for the calls that it is made for; it is skipped silently for other calls. Null: all calls.
   bool (*is_for)(const KernelSpec& spec) = nullptr;
   /// The reason why it cannot take such calls; empty if it can.
   std::string (*why_not)(const KernelSpec& spec, const Traits& facts) = takes_all;
@@ -100,7 +100,7 @@ inline ArgsKind KernelPlan::args() const {
   return kernel->args == ArgsKind::forward && spec.per_entry ? ArgsKind::per_entry : kernel->args;
 }
 
-/// Bytes of shared memory that a block may have.
+/// Bytes of shared memory that a block can have.
 int most_shared(int arch);
 
 /// A plan with `d` and `dv` of the tile and all other values that every kernel sets the same way; the kernel fills in

@@ -84,7 +84,7 @@ struct BoxRows {
 /// A plan with what its launch needs.
 struct KernelChoice {
   KernelPlan plan;
-  int threads = 0;                 ///< of a block
+  int threads = 0;                 ///< threads of a block
   int shared_bytes = 0;            ///< dynamic shared memory of a block
   bool counts_tiles = false;       ///< blocks take tiles of queries from a counter, which is 0 before the launch
   std::optional<BoxRows> boxes{};  ///< tensors also have tensor maps with such boxes

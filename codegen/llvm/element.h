@@ -15,7 +15,7 @@ llvm::Type* element_type(Code& code, DType type);
 Val widened(Isa isa, DType type, Val raw);
 /// Loads elements as f32, exactly.
 Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes);
-/// Loads the first `count` lanes; the others are 0 and their memory is not touched.
+/// Loads the first `count` lanes; the other lanes are 0, and their memory is not touched.
 Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsigned lanes);
 /// Rounded to nearest even; NaN stays NaN.
 void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer);

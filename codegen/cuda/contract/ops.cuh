@@ -9,7 +9,7 @@ namespace attune {
 
 __device__ inline float f32(e4m3 x) {
   const unsigned magnitude = x.bits & 0x7fu;
-  // Below 8, steps of 2^-9, which is what 2^14 has. 0x7f is NaN, and there is no infinity.
+  // Below 8, steps are 2^-9, like those of 2^14. 0x7f is NaN, and there is no infinity.
   const float number = magnitude < 8 ? __uint_as_float(0x46800000u | magnitude) - 16384.0f
                                      : __uint_as_float((magnitude << 20) + (120u << 23));
   return __uint_as_float((x.bits & 0x80u) << 24 | (magnitude == 0x7f ? 0x7fc00000u : __float_as_uint(number)));

@@ -206,19 +206,23 @@ struct Keys80 {
                    grad_o = shared + Shared::grad_o + static_cast<unsigned>(stage * Shared::grad_o_bytes);
     Fragment<1, m> s, dp;
     const auto k_at = by_rows<QLine>(shared + Shared::k + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
+    // S^T = K Q^T
     dots<Element, exact, Tile::d / per_step, 1, m>(
         s, [&](unsigned(&a)[4], int, int step) { load_blocks(a, k_at.at(0, step)); }, by_bytes<QLine>(q, lane));
     if constexpr (gives_k) {
       const auto v_at = by_rows<VLine>(shared + Shared::v + static_cast<unsigned>(warp * 16 * VLine::pitch), lane);
+      // dP^T = V dO^T
       dots<Element, exact, Tile::dv / per_step, 1, m>(
           dp, [&](unsigned(&a)[4], int, int step) { load_blocks(a, v_at.at(0, step)); }, by_bytes<VLine>(grad_o, lane));
     } else {
       clear<1, m>(dp);
     }
+    // P = exp2(S - lse), dS = P (dP - delta)
     if (partial)
       weigh<true>(s, dp, of, q_tile, stage, sums);
     else
       weigh<false>(s, dp, of, q_tile, stage, sums);
+    // dV += P^T dO, dK += dS^T Q
     if constexpr (gives_v) add_product<Element, exact, 1, m, Tile::dv>(dv, s, Columns<Element, VLine>(grad_o, lane));
     if constexpr (gives_k) add_product<Element, exact, 1, m, Tile::d>(dk, dp, Columns<Element, QLine>(q, lane));
   }

@@ -42,6 +42,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     arrive_as_warp(shared + Shared::k_held, lane);
   }
 
+  /// S^T = K Q^T
   __device__ void scores(int stage) {
     const unsigned q = shared + Shared::q + stage * Shared::q_bytes;
     wgmma_fence();
@@ -159,6 +160,7 @@ struct FlowsOfKeys90 {
   float dp[m / 2], dk[Tile::d / 2];
   unsigned ds[m / 4];
 
+  /// dP^T = V dO^T
   __device__ void flows(int stage) {
     wgmma_fence();
     across<Element, Tile::dv, Tile::n>(dp, shared + Shared::v, shared + Shared::grad_o + stage * Shared::grad_o_bytes);

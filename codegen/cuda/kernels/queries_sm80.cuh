@@ -176,14 +176,17 @@ struct Queries80 {
     const auto q_at = by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
     const auto grad_o_at = by_rows<VLine>(shared + Shared::grad_o + static_cast<unsigned>(warp * 16 * VLine::pitch),
                                           lane);
+    // S = Q K^T, dP = dO V^T
     dots<Element, exact, Tile::d / per_step, 1, n>(
         s, [&](unsigned(&a)[4], int, int step) { load_blocks(a, q_at.at(0, step)); }, by_bytes<QLine>(k, lane));
     dots<Element, exact, Tile::dv / per_step, 1, n>(
         dp, [&](unsigned(&a)[4], int, int step) { load_blocks(a, grad_o_at.at(0, step)); }, by_bytes<VLine>(v, lane));
+    // P = exp2(S - lse), dS = P (dP - delta)
     if (partial)
       weigh<P, true>(s, dp, kv_tile, deltas);
     else
       weigh<P, false>(s, dp, kv_tile, deltas);
+    // dQ += dS K
     if constexpr (P == Pass::gradient)
       add_product<Element, exact, 1, n, Tile::d>(dq, dp, Columns<Element, QLine>(k, lane));
   }

@@ -119,11 +119,13 @@ struct QueriesWarpgroup90 {
 
   // ---- products ----
 
+  /// S = Q K^T
   __device__ void scores(int stage) {
     wgmma_fence();
     across<Element, Tile::d, m>(s, shared + Shared::q + group * 64 * chunk_bytes,
                                 shared + Shared::k + stage * Shared::k_bytes);
   }
+  /// dP = dO V^T
   __device__ void flows(int stage) {
     wgmma_fence();
     across<Element, Tile::dv, m>(dp, shared + Shared::grad_o + group * 64 * chunk_bytes,

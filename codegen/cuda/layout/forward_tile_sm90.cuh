@@ -21,7 +21,7 @@ struct ForwardLayout90 {
   int transposed_rows = n_chunks * dv, transposed_bytes = transposed_rows * chunk_bytes,
       loaded_bytes = comes_transposed ? transposed_bytes : dv_chunks * n * chunk_bytes,
       v_bytes = transposes_values ? transposed_bytes : loaded_bytes;
-  // Results without memory of their own overwrite the queries.
+  // Results without their own memory overwrite the queries.
   int queries_bytes = own_o || q_stages * q_bytes > o_bytes ? q_stages* q_bytes : o_bytes;
   int q = 0, k = q + queries_bytes, v = k + stages * k_bytes, behind_v = v + stages * v_bytes,
       loaded = transposes_values ? behind_v : v,

@@ -31,17 +31,21 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   /// The rows of this warpgroup's keys or values.
   __device__ unsigned of_group(int keys) const { return shared + keys + group * 64 * chunk_bytes; }
+  /// S^T = K Q^T
   __device__ void scores(int stage) {
     wgmma_fence();
     across<Element, Tile::d, n>(s, of_group(Shared::k), shared + Shared::q + stage * Shared::q_bytes);
   }
+  /// dP^T = V dO^T
   __device__ void flows(int stage) {
     wgmma_fence();
     across<Element, Tile::dv, n>(dp, of_group(Shared::v), shared + Shared::grad_o + stage * Shared::grad_o_bytes);
   }
+  /// dV += P^T dO
   __device__ void add_values(int stage) {
     along<Element, m, 0, m / 16>(dv, p, shared + Shared::grad_o + stage * Shared::grad_o_bytes);
   }
+  /// dK += dS^T Q
   __device__ void add_keys(int stage) {
     along<Element, m, 0, m / 16>(dk, ds, shared + Shared::q + stage * Shared::q_bytes);
   }

@@ -29,7 +29,7 @@ struct Shared80 {
                        bytes = at.bytes;
 };
 
-// ---- where a block stands ----------------------------------------------------------------------------------------
+// ---- the tile of a block -----------------------------------------------------------------------------------------
 
 /// Sections of heads whose keys stay in the cache together, last queries first: with a causal mask these take longest.
 struct Place80 {

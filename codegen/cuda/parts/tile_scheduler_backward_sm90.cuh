@@ -12,7 +12,7 @@ namespace attune {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
-/// A tile of queries that an item of keys visits. Items without one have a step of their own.
+/// A tile of queries that an item of keys visits. An item that visits none has one empty step.
 struct Step {
   static constexpr int first = 1, last = 2;  ///< of the item
   static constexpr int whole = 4;            ///< no pair is masked out
