@@ -11,7 +11,7 @@
 
 namespace attune::codegen {
 
-/// Which tiles of keys a tile of queries visits.
+/// The tiles of keys that a tile of queries visits.
 enum class CoverKind : std::uint8_t {
   full,    ///< all, and no pair is masked out
   causal,  ///< the first keys

@@ -46,7 +46,7 @@ struct KernelSpec {
 /// has.
 enum class Products : std::uint8_t { mma, wgmma };
 
-/// Which struct of codegen/cuda/contract/args.cuh a kernel gets: ForwardArgs, PerEntryArgs, DecodeArgs, MlaArgs or
+/// The struct of codegen/cuda/contract/args.cuh that a kernel gets: ForwardArgs, PerEntryArgs, DecodeArgs, MlaArgs or
 /// BackwardArgs.
 enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward };
 

@@ -78,7 +78,7 @@ llvm::Function* add_up(const Kit& kit) {
   return code.function();
 }
 
-/// How lanes of q and k are multiplied.
+/// The way in which lanes of q and k are multiplied.
 struct Lanes {
   const Kit& kit;
   bool pairs;  ///< both are bf16, and a lane takes two neighbours; else both are f32

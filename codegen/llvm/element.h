@@ -36,7 +36,7 @@ class NotFinite {
 /// 16 bits to 32, the upper ones 0.
 Val zero_extended(Val a);
 
-/// From begin to end by whole vectors, then one by one: body(i, lanes).
+/// Visits begin to end in whole vectors, then one by one: body(i, lanes).
 void each(Code& code, Val begin, Val end, unsigned width, const std::function<void(Val i, unsigned lanes)>& body);
 
 }  // namespace attune::codegen

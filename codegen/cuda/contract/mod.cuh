@@ -6,7 +6,7 @@
 
 namespace attune {
 
-/// Where the rows and keys of a batch entry lie.
+/// How the rows and keys of batch entries lie in memory.
 enum class Layout {
   dense,   ///< each batch entry has its own positions
   packed,  ///< sequences follow one another along the positions of one entry, from their starts on

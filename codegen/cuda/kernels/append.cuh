@@ -11,7 +11,7 @@ namespace attune {
 
 // ---- where a row goes --------------------------------------------------------------------------------------------
 
-/// Where a new row comes from and where it goes, as Strided counts batch entries (or pages) and positions.
+/// The source and the destination of a new row: batch entries (or pages) and positions, as in Strided.
 struct NewRow {
   int from_entry, from_position;
   int into_entry, into_position;

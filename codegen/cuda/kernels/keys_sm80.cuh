@@ -5,7 +5,7 @@
 // that see these keys. It computes S^T = K Q^T, so P^T and dS^T stay in registers between two products. Queries and
 // grad_o load one tile ahead. Nothing is added up across blocks.
 //
-// The fast path masks pairs by their exponents alone. Where a masked kernel gets a non-finite result, the warp
+// The fast path masks pairs only by their exponents. If pairs may be masked out and a result is non-finite, the warp
 // recomputes its keys pair by pair, some hundred times slower.
 //
 // Tile: Element (bf16, f16, float) of q, k, v and grad_o; m queries, n keys: multiples of 16, one warp per 16 keys; d,

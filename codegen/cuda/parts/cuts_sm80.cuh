@@ -102,7 +102,7 @@ struct Shares {
 
   int tiles, blocks, together;
 
-  /// Divides tiles of `steps` steps each with equal_parts. False if equal_parts does not divide them.
+  /// Splits tiles of `steps` steps each with equal_parts. False if equal_parts does not split them.
   template <class Of>
   __device__ bool equal(int steps, Share& out) const {
     const int parts = equal_parts(tiles, blocks, steps, together);

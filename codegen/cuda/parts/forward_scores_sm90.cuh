@@ -22,7 +22,7 @@ struct ForwardScores90 {
   /// True if full tiles reuse the maximum that earlier tiles found and never compute one. With bands, partial tiles
   /// come first and find a maximum for nearly every row; with lists, partial tiles may leave many rows without one.
   static constexpr bool lean = recomputes<Tile, User> && !User::traits.listed;
-  /// If a tile's rows belong to several heads, it may be inside for only some of them.
+  /// If rows of a tile belong to several heads, the tile may be inside for only some heads.
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);

@@ -48,7 +48,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     if constexpr (most_exponent<Element> == 0) {
       return top;
     } else {
-      // If `top` is so large that the subtraction does not change it, powers are relative to `top` itself.
+      // If `top` is so large that the subtraction rounds to more, powers are relative to `top` itself.
       const float below = top - most_exponent<Element>;
       return top - below > most_exponent<Element> ? top : below;
     }
