@@ -124,7 +124,7 @@ __device__ inline float round(float x) { return roundf(x); }
 /// 2 ulp.
 __device__ inline float erf(float x) { return erff(x); }
 
-/// Calls body for 0, 1, ..., count - 1, in this order.
+/// body(0) + body(1) + ... + body(count - 1), in this order.
 template <int count, class Body>
 __device__ inline auto sum(Body body) {
   decltype(body(Int(0)) + body(Int(0))) total = 0;

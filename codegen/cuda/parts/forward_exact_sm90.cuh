@@ -15,7 +15,7 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
   using Epilogue::ended, Epilogue::head_of, Epilogue::query, Epilogue::result;
   using typename Epilogue::Element, typename Epilogue::Out, typename Epilogue::Factors;
 
-  /// The position of the warp's nth row; the same in every thread.
+  /// The batch entry and head of the warp's nth row; the same in every thread.
   __device__ Where of_row(const Work& work, int nth) const {
     Where out = at;
     if constexpr (Tile::heads > 1) out.h = work.heads.first + head_of(nth);
