@@ -9,9 +9,9 @@ namespace attune::codegen {
 namespace {
 
 // Products: the data sheet's TFLOP/s for dense bf16 with f32 sums, divided by 2 * multiprocessors * clock. From Hopper
-// on data centre cards reach it by instructions of their own (wgmma, tcgen05). mma.sync reaches 62 to 65 % of it on
-// Hopper, as others measured (Luo et al., Dissecting the NVIDIA Hopper Architecture, 2024); on Blackwell it is assumed
-// to do as much a clock as on Hopper.
+// on, data centre GPUs reach it only with their own instructions (wgmma, tcgen05). On Hopper mma.sync reaches 62 to 65
+// % of it, as others measured (Luo et al., Dissecting the NVIDIA Hopper Architecture, 2024); on Blackwell it is assumed
+// to do as much per clock as on Hopper.
 constexpr double mma_on_hopper = 0.65, mma_on_blackwell = mma_on_hopper / 2;
 constexpr std::array<Card, 10> cards{{{"A100", 80, 108, 1.41e9, 2.039e12, 1024},
                                       {"A10", 86, 72, 1.695e9, 0.600e12, 512},
@@ -24,8 +24,8 @@ constexpr std::array<Card, 10> cards{{{"A100", 80, 108, 1.41e9, 2.039e12, 1024},
                                       {"RTX 5090", 120, 170, 2.407e9, 1.792e12, 256},
                                       {"RTX PRO 6000", 120, 188, 2.617e9, 1.792e12, 512}}};
 
-/// Results of the special function units per multiprocessor and clock: the same from 8.0 to 12.0, by CUDA's table of
-/// arithmetic throughput.
+/// Results of the special function units per multiprocessor and clock: the same from 8.0 to 12.0, according to CUDA's
+/// table of arithmetic throughput.
 constexpr double specials_a_clock = 16;
 
 int specials_of(const ir::Expr& e) {
@@ -43,7 +43,7 @@ int specials_of(const ir::Expr& e) {
     case ir::Op::Sigmoid:
     case ir::Op::Erf:
     case ir::Op::Pow: return 2;
-    // Division by a literal is a product.
+    // Division by a literal is a multiplication.
     case ir::Op::Div: return e->type == ir::Type::F32 && e->args[1]->op != ir::Op::Literal;
     case ir::Op::Literal:
     default: return 0;
@@ -53,7 +53,7 @@ int specials_of(const ir::Expr& e) {
 }  // namespace
 
 double Card::flops(DType type, bool exact, Products by) const {
-  // An f32 product is one TF32 product, at half the speed of bf16, or three if exact; one of 8 bits has twice that
+  // An f32 product is one TF32 product, at half the speed of bf16, or three if exact; an 8-bit product has twice the
   // speed.
   const double share = size_of(type) == 1 ? 2 : size_of(type) < 4 ? 1 : exact ? 1.0 / 6 : 1.0 / 2;
   return 2 * share * (by == Products::mma ? by_mma : 1) * products * multiprocessors * clock;

@@ -21,7 +21,7 @@ struct Card {
   /// FLOP/s of products of this type by this instruction.
   double flops(DType type, bool exact, Products by) const;
 };
-/// The GPU whose name is part of `name`, else one of this compute capability, else the newest older one.
+/// The GPU whose name is part of `name`; else one of this compute capability; else the newest older one.
 const Card& card(int arch, std::string_view name = {});
 
 /// A forward call.
@@ -42,7 +42,7 @@ int special_functions(const compiler::Mod& mod);
 struct Bound {
   double products = 0, exponentials = 0, memory = 0;  ///< lower bounds, in seconds
   double seconds() const;
-  std::string_view by() const;  ///< which of the three decides
+  std::string_view by() const;  ///< which of the three is largest
 };
 Bound bound(const Card& card, const Work& work);
 

@@ -9,12 +9,12 @@
 
 namespace attune::codegen {
 
-/// What the kernels of a call are chosen by, besides its expressions.
+/// What the kernels of a call are chosen by, in addition to its expressions.
 struct CallSpec {
   KernelSpec spec;  ///< of the forward
   Length length = Length::longer;
   std::optional<Preference> preference{};
-  /// Of the gradients: the captured tensors whose gradients are asked for, by slot. None: the forward.
+  /// For a backward, the captured tensors whose gradients are asked for, by slot. None for a forward.
   std::optional<Wanted> backward{};
 };
 
@@ -22,7 +22,7 @@ struct CallSpec {
 struct WayChoices {
   Way way = Way::forward;
   KernelSpec spec;
-  GpuParts parts;  ///< refers to the lowered Mod, which must live as long
+  GpuParts parts;  ///< refers to the lowered Mod, which must outlive it
   CallKind kind{};
   std::optional<Preference> preference{};  ///< the call's, if it names a kernel of this way
   KernelChoices choices{};
@@ -31,7 +31,7 @@ struct CallChoices {
   std::vector<WayChoices> ways;    ///< in the order of their launches
   std::vector<std::string> story;  ///< why no kernel computes the whole backward, if none does
 };
-/// As a call chooses. Throws the Error of a call that no kernel takes.
+/// Chooses kernels for a call. Throws an Error if no kernel takes the call.
 CallChoices call_choices(const compiler::LoweredMod& lowered, const CallSpec& call);
 
 }  // namespace attune::codegen

@@ -15,7 +15,7 @@ std::vector<CallSource> call_sources(const compiler::LoweredMod& lowered, const 
       out.push_back({std::string(name_of(one.way)), kernel_source(one.parts, plan), std::move(one.choices)});
     for (const Companion* companion : companions_of(one.parts, plan)) {
       const std::string does = what.lists ? std::string(companion->role) : words_of(*companion);
-      // What both kernels of a backward leave is repaired once.
+      // The gradients of both kernels of a backward are repaired once.
       if (what.lists == (companion->args == Companion::Args::lists) &&
           std::ranges::find(out, does, &CallSource::of) == out.end())
         out.push_back({does, companion->source(one.parts, plan)});

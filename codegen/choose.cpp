@@ -20,7 +20,7 @@ const KernelDescriptor* find(Kernels among, std::string_view name) {
   return found == among.end() ? nullptr : *found;
 }
 
-/// Why the kernel's tile cannot be cut like this, or empty.
+/// The reason why this tile of the kernel is illegal, or empty.
 std::string why_illegal(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant) {
   for (const Member& member : kernel.members)
     if (std::string why = member.why_not(variant.of(member.name).value_or(0)); !why.empty()) return why;
@@ -31,7 +31,7 @@ std::string why_illegal(const KernelDescriptor& kernel, const KernelSpec& spec, 
 
 struct Found {
   std::optional<KernelChoice> choice;
-  std::string why;  ///< there is none
+  std::string why;  ///< why there is none
 };
 
 Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, const Variant& variant, Kernels among) {
@@ -94,7 +94,7 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
     if (preference->only) return out;
     if (!first.why.empty()) out.refused = fmt::format("not {}: {}", preference->variant.text(), first.why);
   }
-  // Others, even if they spill less, find no lengths, positions, page tables or fixed split sizes.
+  // Other kernels, even if they spill less, support no lengths, positions, page tables or fixed split sizes.
   const bool cuts = (spec.per_entry || spec.fixed_split) &&
                     std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
                       return cuts_keys(*kernel) && takes_mla(*kernel) == spec.mla &&

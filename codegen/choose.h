@@ -17,12 +17,12 @@ constexpr bool is_exact(std::optional<bool> asked, DType type) { return asked.va
 KernelSpec backward_spec(KernelSpec of);
 
 struct KernelChoices {
-  /// Never empty: the last one takes any call, and may spill. Where the call needs split-KV, only split-KV kernels.
+  /// Never empty: the last kernel takes any call, and may spill. If the call needs split-KV, only split-KV kernels.
   std::vector<KernelChoice> choices;
-  std::vector<std::string> story;  ///< kernels that cannot take the call, and why
-  std::string refused;             ///< why the preferred kernel is not the first of them, or empty
+  std::vector<std::string> story;  ///< kernels that do not support the call, and why
+  std::string refused;             ///< why the preferred kernel is not the first choice, or empty
 };
-/// The widest head of ordinary kernels; the columns of an MLA head, and those that are values; the rows of an MLA tile.
+/// The widest head of ordinary kernels; the columns of an MLA head, and of its values; the rows of an MLA tile.
 constexpr std::int64_t widest_head = 256, mla_d = 576, mla_dv = 512;
 constexpr int mla_rows = 64;
 /// KernelSpec::mla, given whether v is a view of k's first columns; and KernelSpec::heads for MLA.
@@ -37,7 +37,7 @@ constexpr int mla_heads_to_share(std::int64_t group) {
 constexpr int heads_to_share(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t half_a_tile = 64;
   if (q_len > half_a_tile || group < 2) return 1;
-  // Decode tiles have 16 rows: as many heads of one query.
+  // Decode tiles have 16 rows: up to 16 heads of one query.
   const std::int64_t most = q_len > 1 ? 8 : 16;
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
 }
@@ -56,15 +56,15 @@ KernelChoices choose(const KernelSpec& spec, const Traits& facts, const CallKind
 /// The ways that together make a backward for such calls: one kernel for all gradients, or one for q and one for k and
 /// v.
 std::vector<Way> ways_of_backward(const KernelSpec& spec, const Traits& facts);
-/// True if this way has the preferred kernel. If none has it, every way is asked for it and refuses.
+/// True if the preferred kernel computes this way. If it computes none of them, every way gets it and refuses.
 bool takes(const Preference& preference, Way way);
 
 /// The plan's kernel with all members of its tile.
 Variant variant_of(const KernelPlan& plan);
-/// Legal variants of the same kernel with other tiles, as little different else as memory allows.
+/// Legal variants of the same kernel with other tiles; other members change only as far as memory requires.
 std::vector<Variant> other_tiles(const KernelSpec& spec, const Traits& facts, const Variant& from,
                                  Kernels among = kernels());
-/// Legal variants that differ in one other member than the tile's sides.
+/// Legal variants that differ in one member other than the sides of the tile.
 std::vector<Variant> other_ways(const KernelSpec& spec, const Traits& facts, const Variant& from,
                                 Kernels among = kernels());
 

@@ -25,7 +25,7 @@ Grid transpose_grid(const LaunchCall& call) {
   return {static_cast<unsigned>(transposed_batch(p) * p.kv_heads * transposed_tiles(p, call.plan)), 1, 1};
 }
 
-/// A launch can overlap only the launch right before it, and lists of tiles are written there.
+/// A launch can overlap only the launch right before it, and tile lists are written there.
 bool may_clear(const GpuParts& parts, const KernelPlan& plan) { return !parts.facts.listed && plan.spec.arch >= 90; }
 
 Grid end_grid(const LaunchCall& call) {
@@ -97,7 +97,7 @@ constinit const Companion transpose_v{
     .args = Companion::Args::transpose,
 };
 
-// A call's first kernel may start before the kernel of another call has ended, and waits for it itself.
+// The first kernel of a call may start before the kernel of another call has ended, and waits for that itself.
 constinit const Companion clear_arrivals{
     .role = "counters",
     .name = "clear",
@@ -155,7 +155,7 @@ constinit const Companion append_rows{
     .role = "new keys",
     .name = "append",
     .source = [](const GpuParts&, const KernelPlan& plan) { return append_source(plan.spec.arch); },
-    // Keys and values of such calls are a cache's.
+    // The keys and values of such calls are a cache.
     .needed = [](const GpuParts& parts, const KernelPlan& plan) { return !parts.gradient && plan.spec.per_entry; },
     .threads = append_threads,
     .args = Companion::Args::append,

@@ -22,13 +22,12 @@ struct LaunchCall {
 };
 using Grid = std::array<unsigned, 3>;
 
-/// A further kernel of a call.
+/// A kernel that a call launches in addition to its main kernel.
 struct Companion {
   enum class When : std::uint8_t { before, after };
-  /// The struct it gets: the one of the kernel it belongs to, or one of args.cuh and cover_args.cuh that the call fills
-  /// in.
+  /// The argument struct: that of the main kernel, or a struct of args.cuh and cover_args.cuh that the call fills in.
   enum class Args : std::uint8_t { of_kernel, lists, transpose, clear, sums, append };
-  /// Which of the calls that have it launch it.
+  /// Which calls launch it, among those that have it.
   enum class For : std::uint8_t {
     all,
     shared_tiles,  ///< those whose blocks share tiles of queries, unless each tile stays whole or has a cluster
@@ -37,13 +36,13 @@ struct Companion {
 
   When when = When::before;
   std::string_view role;  ///< in words
-  std::string_view name;  ///< of the kernel
+  std::string_view name;  ///< the kernel's
   Source (*source)(const GpuParts& parts, const KernelPlan& plan) = nullptr;
   /// True if calls of the plan need it. Null: all do.
   bool (*needed)(const GpuParts& parts, const KernelPlan& plan) = nullptr;
-  Grid (*grid)(const LaunchCall& call) = nullptr;  ///< null: what its arguments say is to be done
+  Grid (*grid)(const LaunchCall& call) = nullptr;  ///< null: derived from its arguments
   int threads = 0;
-  bool early = false;  ///< starts as the launch before it drains, and waits for that itself
+  bool early = false;  ///< starts while the previous launch drains, and waits for it itself
   Args args = Args::of_kernel;
   For launched_for = For::all;
 
@@ -55,25 +54,25 @@ std::vector<const Companion*> companions_of(const GpuParts& parts, const KernelP
 /// "values transposed before"
 std::string words_of(const Companion& companion);
 
-/// Transposed values (FP8): the tiles of keys of a head; packed, places for the tiles of all sequences, as place_of in
-/// tile_scheduler_sm90.cuh counts them. And the batch entries that have values of their own.
+/// Transposed values (FP8): the tiles of keys of a head, or if packed, places for the tiles of all sequences, as
+/// place_of in tile_scheduler_sm90.cuh counts them; times the batch entries that have their own values.
 std::int64_t transposed_tiles(const compiler::Problem& p, const KernelPlan& plan);
 std::int64_t transposed_batch(const compiler::Problem& p);
 
 // ---- the library's, for the descriptors of its kernels --------------------------------------------------------------
 
-// The lists of tiles that a kernel visits, for masks that look at data.
+// Tile lists of a kernel, for masks that read data.
 extern const Companion lists_along_kv, lists_along_q, table_of_visits;
 extern const Companion transpose_v;     ///< transposes FP8 values
 extern const Companion clear_arrivals;  ///< clears the counters of blocks that share a tile, while the kernel starts
 extern const Companion combine_mla;     ///< split-KV combine of MLA
-extern const Companion end_queries;     ///< makes dq of the sums in memory
-extern const Companion repair_whole, repair_part;  ///< recompute what masked-out pairs made non-finite
+extern const Companion end_queries;     ///< converts the sums of dQ in memory
+extern const Companion repair_whole, repair_part;  ///< recompute gradients that masked-out pairs made non-finite
 extern const Companion spread_diagonals;           ///< adds sums along diagonals to captured gradients
 
 // Companions of a call, whichever kernels compute it. Their plan has only a spec: the forward's.
-extern const Companion append_rows;    ///< new keys and values, to their places in a cache
-extern const Companion delta_rows;     ///< what a row's softmax takes from its gradients
+extern const Companion append_rows;    ///< writes new keys and values into a cache
+extern const Companion delta_rows;     ///< delta of each row: the backward's preprocess
 extern const Companion captured_sums;  ///< gradients of captured tensors, from exact sums
 /// In the order of their launches.
 std::span<const Companion* const> companions_of_calls();

@@ -13,7 +13,7 @@ namespace {
 using compiler::Cover, compiler::Mod, compiler::Summary;
 using ir::Expr, ir::Input, ir::Level, ir::Op;
 
-/// A verdict as the kernel can evaluate it: true, which is always safe, if it needs runs or random numbers.
+/// A verdict that the kernel can evaluate. If it needs runs or random numbers: true, which is always safe.
 Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
   const auto beyond = [&](const Expr& n) {
     if (n->op == Op::Random) return true;
@@ -25,8 +25,8 @@ Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
   return std::any_of(nodes.begin(), nodes.end(), beyond) ? ir::boolean(true) : value_of(e);
 }
 
-/// The verdicts, with reads that depend on the queries alone or on the keys alone hoisted into fields: all tiles of a
-/// row share the reads of its queries, and a verdict may use one read several times.
+/// The verdicts. Reads that depend only on the queries or only on the keys are hoisted into fields, because all tiles
+/// of a row share the reads of its queries, and a verdict may use a read several times.
 struct Verdicts {
   std::vector<Expr> row, col;
   Expr may_keep, may_drop;
@@ -47,7 +47,7 @@ Verdicts hoisted(const Expr& may_keep, const Expr& may_drop) {
   return out;
 }
 
-/// As cover_args.cuh has it.
+/// The name in cover_args.cuh.
 std::string_view name_of(CoverForm what) {
   switch (what) {
     case CoverForm::of_queries: return "of_queries";
@@ -70,7 +70,7 @@ Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arc
     if (s.of != Summary::Of::Least && s.of != Summary::Of::Greatest) continue;
     const std::string_view function = s.of == Summary::Of::Least ? "least" : "greatest";
     const std::string& capture = users.captures[s.capture].name;
-    // Begins unlike any user's name.
+    // A prefix that no user's name has.
     std::string& name = signature.captures[mod.captures.size() + i].name = fmt::format("{}_of_{}", function, capture);
     summaries += fmt::format(
         "  template <class... Index>\n  __device__ auto {}(Index... index) const {{ return {}({}, index...); }}\n",

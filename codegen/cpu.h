@@ -9,8 +9,8 @@
 
 namespace attune::codegen {
 
-/// The unit that a product multiplies: a float, or a pair of bf16 next to each other along the summed axis. Either way
-/// packed operands are counted in units of four bytes, and sums are f32.
+/// The unit that a product multiplies: a float, or a pair of bf16 next to each other along the summed axis. In both
+/// cases packed operands are counted in units of four bytes, and sums are f32.
 enum class Unit : std::uint8_t { f32, bf16 };
 inline constexpr std::int64_t per_unit(Unit unit) { return unit == Unit::f32 ? 1 : 2; }
 
@@ -119,7 +119,7 @@ struct Dots {
   std::int64_t count, d;
   float* s;
   std::int64_t s_row;
-  float scale;       ///< multiplies each
+  float scale;       ///< multiplies each score
   const void* next;  ///< prefetched after the last key, with the same row stride; may be any address
 };
 using DotsFn = void(const Dots*);
@@ -218,7 +218,7 @@ struct Differentiate {
   const float* dp;  ///< gradients of prob's result: dO . V, laid out like s
   std::int64_t s_row;
   void* p;             ///< out: prob's result, f32 (may be s) or bf16 as the Unit: row-major, at column 0
-  void* ds;            ///< out: gradients of s / scale, likewise (may be dp); masked-out pairs have 0 in both
+  void* ds;            ///< out: gradients of s / scale, laid out like p (may be dp); masked-out pairs have 0 in both
   std::int64_t p_row;  ///< elements
   std::int32_t rows;
   std::int32_t q, kv;        ///< positions of the first row and of column 0
@@ -240,13 +240,13 @@ namespace mod_symbol {
 inline constexpr const char* head_fields = "head_fields";
 inline constexpr const char* row_fields = "row_fields";
 inline constexpr const char* col_fields = "col_fields";
-inline constexpr const char* attend_all = "attend_all";    ///< no pair of the tile is removed
+inline constexpr const char* attend_all = "attend_all";    ///< no pair of the tile is masked out
 inline constexpr const char* attend_some = "attend_some";  ///< the mask decides
 /// With a known lse, for a prob mod that is not linear in p.
 inline constexpr const char* attend_known = "attend_known";
-inline constexpr const char* differentiate_all = "differentiate_all";    ///< no pair of the tile is removed
+inline constexpr const char* differentiate_all = "differentiate_all";    ///< no pair of the tile is masked out
 inline constexpr const char* differentiate_some = "differentiate_some";  ///< the mask decides
-/// Computes the sum in `delta` for a prob mod that is not linear in p; for others it is dO . O.
+/// Computes the sum in `delta` for a prob mod that is not linear in p; otherwise delta is dO . O.
 inline constexpr const char* sum_rows = "sum_rows";
 }  // namespace mod_symbol
 

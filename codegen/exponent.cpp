@@ -20,7 +20,7 @@ using ir::Expr, ir::Input, ir::Op;
 
 /// Expressions nested deeper than this are multiplied as they are.
 constexpr std::uint32_t deepest_product = 400;
-/// Products of more factors are not split further: x * x, squared repeatedly, has 2^n of them.
+/// Products of more factors than this are not split further: x * x, squared repeatedly, has 2^n of them.
 constexpr std::size_t most_factors = 8;
 
 Expr log2_of_e() { return ir::real(static_cast<float>(std::numbers::log2e)); }
@@ -113,7 +113,7 @@ class Gather {
     return ir::op(Op::Sub, from_origin(i->args[0]), from_origin(i->args[1]));
   }
 
-  /// The same operation, with each argument gathered on its own.
+  /// The same operation, with each argument gathered separately.
   Expr inside(const Expr& e) {
     if (e->op == Op::Sum) return e;
     std::array<Expr, ir::max_args> args;

@@ -12,7 +12,7 @@ namespace attune::codegen {
 ///   s + slope[h] * f32(kv - q)  ->  s * (1.44 * scale) + (slope[h] * 1.44) * f32(kv - origin)
 ir::Expr exponent(const ir::Expr& core, const ir::Expr& scale);
 
-/// The same for a value that is not an exponent, such as a prob mod's.
+/// The same for a value that is not an exponent, a prob mod's for example.
 ir::Expr gathered(const ir::Expr& e);
 
 }  // namespace attune::codegen

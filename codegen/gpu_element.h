@@ -8,7 +8,7 @@
 
 namespace attune::codegen {
 
-/// Types of a tensor map's elements, numbered as CUtensorMapDataType is.
+/// Types of a tensor map's elements, with the numbers of CUtensorMapDataType.
 enum class MapElement : int { byte = 0, f16 = 6, f32 = 7, bf16 = 9 };
 
 /// An element type of q, k, v and o.
@@ -17,7 +17,7 @@ struct GpuElement {
   std::string_view source_name;  ///< in sources
   MapElement map;
   int bytes;
-  int width_step;  ///< the widths of a tile are multiples of it
+  int width_step;  ///< widths of tiles are multiples of this
 
   /// Elements of a 128-byte chunk, the widest box that TMA swizzles.
   int chunk() const { return 128 / bytes; }
@@ -30,14 +30,14 @@ inline constexpr std::array<GpuElement, 4> gpu_elements{{
     {.type = DType::f32, .source_name = "float", .map = MapElement::f32, .bytes = 4, .width_step = 32},
 }};
 
-/// Null: GPU kernels have no such elements.
+/// Null if GPU kernels do not support this type.
 constexpr const GpuElement* find_gpu_element(DType type) {
   for (const GpuElement& one : gpu_elements)
     if (one.type == type) return &one;
   return nullptr;
 }
 [[noreturn]] void refuse_gpu_element(DType type);
-/// The trait of a type that was checked before; throws a Bug for any other.
+/// The entry of a type that has been checked; throws a Bug for other types.
 inline const GpuElement& gpu_element(DType type) {
   if (const GpuElement* found = find_gpu_element(type)) return *found;
   refuse_gpu_element(type);

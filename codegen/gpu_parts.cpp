@@ -24,7 +24,7 @@ using ir::Expr, ir::Input, ir::Level, ir::Op;
 
 std::atomic<std::size_t> derived_so_far{0};
 
-/// An origin belongs to a tile of queries: what depends on it cannot be a field of a head or a row.
+/// An origin belongs to a tile of queries, so expressions that depend on it cannot be fields of a head or a row.
 void keep_origin_out(compiler::Levels& levels) {
   const auto filter = [&](Level level, std::vector<Expr>& list, std::initializer_list<std::vector<Expr>*> later) {
     ir::DigestMap<Expr> by;
@@ -47,7 +47,7 @@ void keep_origin_out(compiler::Levels& levels) {
   filter(Level::Row, levels.row, {&levels.col, &levels.left});
 }
 
-/// True if the launch needs tile lists: bands leave something open, and verdicts on tiles tell more.
+/// True if the launch needs tile lists: bands are not exact, and verdicts on tiles tell more.
 bool listed(const Cover& cover, const compiler::Bands& bands, std::size_t captures) {
   if (bands.exact() && bands.kept.size() <= 1 && !reads_summaries(bands, captures)) return false;
   return !ir::is_literal(cover.may_keep, 1) || !ir::is_literal(cover.may_drop, 1);
@@ -55,7 +55,7 @@ bool listed(const Cover& cover, const compiler::Bands& bands, std::size_t captur
 
 float upward(double x) { return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity()); }
 
-/// True if it uses only the fields of a row and a column.
+/// True if `e` uses only the fields of a row and a column.
 bool asks_fields_alone(const Expr& e) {
   const std::vector<Expr> nodes = ir::in_order(e);
   return std::none_of(nodes.begin(), nodes.end(), [](const Expr& n) {
@@ -83,14 +83,14 @@ Term::Place place_of(const compiler::Scatter& scatter) {
   return pair || (row && col) ? Place::pair : row ? Place::row : col ? Place::col : Place::head;
 }
 
-/// Its place and what multiplies the flow.
+/// The place of a term, and the factor of its flow.
 std::vector<Expr> factors_of(const compiler::Scatter& scatter) {
   std::vector<Expr> out = scatter.index;
   out.push_back(scatter.value);
   return out;
 }
 
-/// The score's expressions know s, kernels know q . k.
+/// Replaces s, which the score's expressions use, by q . k, which kernels have.
 Expr of_product(const Expr& e, const Expr& scale) {
   const Expr s = ir::input(Input::S);
   return ir::substitute(value_of(e), {{s->digest, ir::op(Op::Mul, s, scale)}});
@@ -111,7 +111,7 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
   const auto add = [&](const compiler::Derivative& derivative, bool by_prob) {
     for (const compiler::Scatter& scatter : derivative.captures) {
       if (!wanted[scatter.capture]) continue;
-      // dS along a diagonal is what flows to the score, if that does not differ from what flows to s.
+      // dS along a diagonal is the gradient of the score if the gradients of the score and of s are equal.
       const std::vector<Expr> factors = factors_of(scatter);
       const bool by_distance = !by_prob && !out.has_slope && std::ranges::all_of(factors, compiler::by_distance);
       out.terms.push_back({.capture = scatter.capture,
@@ -178,7 +178,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
     const ir::Interval factor = ir::range(mod.fold.scale, compiler::coordinate_bounds());
     facts.scaled = factor.numbers() && factor.lo >= 0;
   }
-  // Kernels ask for the factor once a head, so it may not have a field of a row.
+  // Kernels evaluate the factor once per head, so it may not contain a field of a row.
   const auto nodes = multiple ? ir::in_order(e->args[1]) : std::vector<Expr>{};
   for (const Expr& n : nodes) facts.scaled = facts.scaled && (n->op != Op::Field || ir::field_level(*n) == Level::Head);
   if (facts.scaled) out.factor = e->args[1];
@@ -203,7 +203,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec) {
   GpuParts out = gpu_parts(lowered, spec.scale_positive);
   if (spec.per_entry) out.facts.listed = false;
-  // A sink has joined in the call before.
+  // The call before has included the sink.
   if (spec.before) out.facts.has_sink = false;
   return out;
 }

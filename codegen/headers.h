@@ -11,13 +11,13 @@ struct Header {
   const char* text;
 };
 
-/// Every *.cuh of codegen/cuda, but for those of its folder emulated.
+/// Every *.cuh of codegen/cuda, except those of its folder emulated.
 std::span<const Header> headers();
 
-/// Changes with every byte of the headers: part of the cache key of code compiled with them.
+/// A hash of the headers: part of the cache key of code compiled with them.
 std::string_view headers_digest();
 
-/// The files that stand in their place, or beside them, where kernels are emulated: those of codegen/cuda/emulated.
+/// The files of codegen/cuda/emulated, which replace or extend these for emulated kernels.
 std::span<const Header> emulated_headers();
 std::string_view emulated_headers_digest();
 

@@ -8,8 +8,8 @@
 
 namespace attune::codegen {
 
-/// Each contains the ones before it. portable: what every machine of the host's architecture has (SSE2, NEON).
-/// avx2: with FMA and F16C. avx512: F, BW, CD, DQ, VL. amx: tiles of bf16.
+/// Each contains the sets before it. portable: what every machine of the host's architecture has (SSE2, NEON). avx2:
+/// with FMA and F16C. avx512: F, BW, CD, DQ, VL. amx: tiles of bf16.
 enum class Isa : std::uint8_t { portable, avx2, avx512, avx512bf16, amx };
 
 inline constexpr std::array<std::string_view, 5> isa_names{"portable", "avx2", "avx512", "avx512bf16", "amx"};

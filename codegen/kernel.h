@@ -61,7 +61,7 @@ struct KernelDescriptor {
   std::string_view name;  ///< of its file in codegen/cuda, without the ending, and of the kernel in it
   Way way = Way::forward;
   std::span<const Member> members{};   ///< in the order of a variant's text
-  std::span<const Search> searches{};  ///< members that `attune tune` varies, besides tiles
+  std::span<const Search> searches{};  ///< members that `attune tune` varies, in addition to tiles
 
   bool takes_any = false;  ///< takes every call, and is listed last
   int most_heads = 8;      ///< query heads of a key head that its tiles may share
@@ -77,10 +77,10 @@ struct KernelDescriptor {
   /// Its own argument struct, if it has one.
   const OwnArgs* own = nullptr;
 
-  /// Device files besides those of the library: a test's.
+  /// Device files in addition to the library's, for tests.
   std::span<const Header> headers{};
 
-  /// True for the calls that it is made for; for others it is skipped silently. Null: all calls.
+  /// True for the calls that it is made for; it is skipped silently for other calls. Null: all calls.
   bool (*is_for)(const KernelSpec& spec) = nullptr;
   /// The reason why it cannot take such calls; empty if it can.
   std::string (*why_not)(const KernelSpec& spec, const Traits& facts) = takes_all;
@@ -100,19 +100,19 @@ inline ArgsKind KernelPlan::args() const {
   return kernel->args == ArgsKind::forward && spec.per_entry ? ArgsKind::per_entry : kernel->args;
 }
 
-/// Bytes of shared memory that a block may have.
+/// Bytes of shared memory that a block can have.
 int most_shared(int arch);
 
-/// A plan with `d` and `dv` of the tile and everything else that is the same for every kernel; the kernel fills in the
-/// rest of the tile.
+/// A plan with `d` and `dv` of the tile and all other values that every kernel sets the same way; the kernel fills in
+/// the rest of the tile.
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n);
 
-/// True for split-KV kernels, whose blocks share the keys of tiles. Then a launch needs room for parts of results, and
-/// entries apart from queries.
+/// True for split-KV kernels, whose blocks share the keys of tiles. A launch then needs memory for parts of results,
+/// and separate entries for queries.
 inline bool cuts_keys(const KernelDescriptor& kernel) {
   return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
 }
-/// True if it is for MLA alone, as in KernelSpec::mla.
+/// True if the kernel is only for MLA, as in KernelSpec::mla.
 inline bool takes_mla(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
 
 /// A line before wgmma.cuh that makes it define products of these widths only; by default it defines all.
@@ -154,7 +154,7 @@ struct Sides {
   std::vector<int> values;
 };
 
-/// Tiles that differ from this one in two sides, each in a group of its own.
+/// Tiles that differ from this one in two sides, each in its own group.
 template <class Tile, std::size_t N>
 std::vector<std::vector<Variant>> other_sides(const Variant& from, const std::array<TileMember<Tile>, N>& all,
                                               const Sides<Tile>& outer, const Sides<Tile>& inner) {
@@ -169,7 +169,7 @@ std::vector<std::vector<Variant>> other_sides(const Variant& from, const std::ar
   return out;
 }
 
-/// How shared memory is laid out where that follows from what every tile has.
+/// The layout of shared memory, if it depends only on members that every tile has.
 template <class Layout>
 Layout layout_of(const KernelPlan& plan) {
   const Tile& tile = plan.tile;

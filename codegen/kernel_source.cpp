@@ -22,7 +22,7 @@ using ir::Expr, ir::Input, ir::Level, ir::Op;
 
 std::atomic<std::size_t> written_so_far{0};
 
-/// The member function that gives the value that a struct of these fields has in another lane.
+/// The member function that returns a struct of these fields from another lane.
 std::string of_lane(std::string_view type, const std::vector<std::string>& fields) {
   std::string values;
   for (const std::string& name : fields)
@@ -30,7 +30,7 @@ std::string of_lane(std::string_view type, const std::vector<std::string>& field
   return fmt::format("    __device__ {} of_lane(int lane) const {{ return {{{}}}; }}\n", type, values);
 }
 
-/// What lets a warp ask about a column once, see mod.cuh.
+/// The functions with which a warp calls keep() for a column once, see mod.cuh.
 std::string alike_rows(const GpuParts& parts) {
   if (!parts.facts.keeps_by_fields) return {};
   std::string same;
@@ -40,7 +40,7 @@ std::string alike_rows(const GpuParts& parts) {
          fmt::format("    __device__ bool is(const Row& other) const {{ return {}; }}\n", same);
 }
 
-/// What lets lanes share columns that read captured tensors, see mod.cuh.
+/// The functions with which lanes share columns that read captured tensors, see mod.cuh.
 std::string shared_columns(const GpuParts& parts) {
   if (!read_captures(parts.levels.col)) return {};
   const std::array scores{parts.exponent(), parts.prob()};
@@ -51,7 +51,7 @@ std::string shared_columns(const GpuParts& parts) {
   return fmt::format("    static constexpr bool in_scores = {};\n", in_scores) + of_lane("Col", parts.fields[2]);
 }
 
-/// Whether a tile's reads need no clamping.
+/// The function that is true if a tile's reads need no clamping.
 std::string inside_function(std::span<const Expr> reads, const ir::Signature& signature, const ir::FieldNames& fields) {
   std::uint32_t uses = 0;
   std::string holds;
@@ -70,8 +70,8 @@ std::string inside_function(std::span<const Expr> reads, const ir::Signature& si
       source_locals(uses, signature), holds);
 }
 
-/// The function that tells which positions of an axis a tile of the other visits, between these two ends of the axis.
-/// Tiles come from lists or from exact bands; otherwise every tile counts as partial.
+/// The function that returns which positions of an axis a tile of the other axis visits, between these two ends. Tiles
+/// come from lists or from exact bands; otherwise every tile counts as partial.
 struct BandsFunction {
   std::string head;
   const compiler::Bands& bands;
@@ -187,12 +187,12 @@ std::string gradient_traits(const GradientParts& gradient, bool diagonals) {
   return traits_of("  static constexpr GradientTraits gradient{", list);
 }
 
-/// A member of the source's struct: where the exact sums of a captured tensor's gradient lie.
+/// A member of the source's struct: the address of the exact sums of a captured tensor's gradient.
 std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
   return "sums_of_" + signature.captures[capture].name;
 }
 
-/// Writes the functions that add terms to sums, and tell where these belong.
+/// Writes the functions that add terms to sums, and those that return the places of these sums.
 class TermFunctions {
  public:
   TermFunctions(const GpuParts& parts, const ir::Signature& signature, bool diagonals)
@@ -208,7 +208,7 @@ class TermFunctions {
     if (diagonals_)
       out += function("by_diagonal(float x, Head head, Row row, Col col, Where at, Int q, Int kv)", [&] {
         std::string statements;
-        // A distance without pairs adds nothing, whatever multiplies it.
+        // A distance without pairs adds nothing, even if its factor is infinite or NaN.
         for (const Term& term : parts_.gradient->terms)
           statements += addition(term, "add_together", "x == 0.0f ? 0.0f : x");
         return statements;
@@ -260,7 +260,7 @@ class TermFunctions {
     return out;
   }
 
-  /// Where diagonals are summed, terms go pair by pair where a call has to be mended.
+  /// With sums along diagonals, these terms are added pair by pair only when a call is recomputed.
   Term::Place place_of(const Term& term) const { return diagonals_ ? Term::Place::pair : term.place; }
   template <class Fn>
   void each(Term::Place place, const Fn& fn) {
@@ -378,7 +378,7 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   return out + inside_function(reads, signature, parts.fields) + "};\nusing User = UserOf<Reads::clamped>;\n";
 }
 
-/// True if a choice depends on a division or function of positions, whose last bit may decide it.
+/// True if a choice depends on a division or a function of positions, whose last bit may decide the choice.
 bool wants_exact(const Mod& mod) {
   const auto inexact = [](const Expr& e) {
     const bool noisy = ir::uses(e, Input::S) || ir::uses(e, Input::P);
@@ -414,7 +414,7 @@ std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& pl
 
 namespace {
 
-/// In namespace attune.
+/// The name of the argument type in namespace attune.
 std::string args_type(const KernelPlan& plan) {
   const auto usual = [&]() -> std::string_view {
     switch (plan.args()) {

@@ -6,7 +6,7 @@
 
 namespace attune::codegen {
 
-// Each row declares a kernel, which codegen/kernels has in a file of this name, and lists it.
+// Each row declares and lists a kernel, which is in a file of this name in codegen/kernels.
 #define ATTUNE_FORWARD_KERNELS(ROW) \
   ROW(mla_sm90)                     \
   ROW(decode_sm80)                  \

@@ -9,12 +9,12 @@ namespace attune::codegen {
 
 using Kernels = std::span<const KernelDescriptor* const>;
 
-/// In the order to try: the fastest first, the one that takes any call last. Those of a whole backward do not take
-/// every call: the others do what they leave.
+/// In the order to try: the fastest first; the last one takes any call. Kernels of a whole backward do not take every
+/// call: the kernels of single gradients take the others.
 Kernels kernels(Way way = Way::forward);
 
-/// Puts a kernel before those of its way, for as long as it lives: so a test's kernel gets into calls. Of one at a
-/// time, and while nothing else chooses.
+/// Puts a kernel before those of its way while this object lives, so that calls use a test's kernel. Only one object at
+/// a time, and while no other thread chooses.
 class KernelBefore {
  public:
   explicit KernelBefore(const KernelDescriptor& kernel);

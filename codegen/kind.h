@@ -11,24 +11,24 @@
 
 namespace attune::codegen {
 
-/// Which tiles of keys a tile of queries visits.
+/// The tiles of keys that a tile of queries visits.
 enum class CoverKind : std::uint8_t {
   full,    ///< all, and no pair is masked out
-  causal,  ///< a first part of the keys
+  causal,  ///< the first keys
   window,  ///< a range of the keys: few tiles, and many of them partial
-  listed,  ///< those on lists
-  pairs,   ///< all, and the kernel asks for each pair whether it stays
+  listed,  ///< the tiles on lists
+  pairs,   ///< all, and the kernel evaluates the mask for each pair
 };
-/// What a score costs.
+/// The cost of a score.
 enum class ModKind : std::uint8_t {
   scaled,  ///< nothing: a factor of the exponent
-  affine,  ///< a term besides s
+  affine,  ///< an additional term
   heavy,   ///< functions of s, or a prob mod
   reads,   ///< elements of captured tensors, for each pair
 };
 enum class Length : std::uint8_t { to_1k, to_4k, longer };
 
-/// A set of kinds: all of them unless told.
+/// A set of kinds; by default all of them.
 template <class Kind>
 struct KindSet {
   unsigned bits = ~0u;
@@ -51,7 +51,7 @@ struct CallKind {
 };
 
 CallKind call_kind(const GpuParts& parts, Length length);
-/// The length of the keys or the queries, whichever are fewer.
+/// By the number of keys or of queries, whichever is smaller.
 constexpr Length length_of(std::int64_t q_len, std::int64_t kv_len) {
   const std::int64_t fewer = std::min(q_len, kv_len);
   return fewer <= 1024 ? Length::to_1k : fewer <= 4096 ? Length::to_4k : Length::longer;

@@ -60,7 +60,7 @@ void terms_of(const Expr& mask, std::vector<Expr>& out) {
   }
 }
 
-/// A term of the conjunction that is one limit.
+/// A term of the conjunction that is a limit.
 struct Limit {
   bool is_last;
   Expr at;

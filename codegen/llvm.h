@@ -13,7 +13,7 @@ struct Listing {
   std::string before, after;  ///< before and after LLVM's passes
 };
 
-/// The kit for tensors of this type (f32, f16 or bf16): see kit_symbol. Unit::bf16 only for bf16 where has_bf16(isa).
+/// The kit for tensors of this type (f32, f16 or bf16): see kit_symbol. Unit::bf16 only for bf16 if has_bf16(isa).
 std::string kit_object(Isa isa, Unit unit, DType type, Listing* listing = nullptr);
 
 /// The forward's kernels for a user's expressions: see mod_symbol.
@@ -32,7 +32,7 @@ struct Peak {
 using PeakFn = void(std::int64_t rounds, float* memory);
 Peak peak_object(Isa isa, Unit unit);
 
-/// The inputs of object code besides a Mod: the sources that write kernels, and the target machine.
+/// The inputs of object code other than a Mod: the sources that write kernels, and the target machine.
 std::string writer_description(Isa isa);
 /// The compiler: LLVM and its version.
 std::string llvm_description();

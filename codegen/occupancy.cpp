@@ -22,8 +22,8 @@ constexpr std::array<Multiprocessor, 10> all{{{80, 64, 32, 164 * kb},
                                               {120, 48, 24, 100 * kb},
                                               {121, 48, 24, 100 * kb}}};
 
-// The same since 8.0: four partitions, each with its own registers, allocated to a warp in units of 256; shared memory
-// in units of 128 bytes, of which CUDA takes 1 KB per block.
+// The same since 8.0: four partitions, each with its own registers, which warps get in units of 256; shared memory in
+// units of 128 bytes, of which CUDA takes 1 KB per block.
 constexpr int sectors = 4, registers_of_part = 16 * kb, register_unit = 256, shared_unit = 128, shared_of_cuda = kb;
 
 }  // namespace

@@ -12,7 +12,7 @@ struct Multiprocessor {
   int warps, blocks;
   int shared_bytes;  ///< for all its blocks together
 };
-/// Of every architecture that kernels are made for by name, ascending. A device may have a newer one.
+/// The limits of every architecture that kernels are made for by name, ascending. A device may have a newer one.
 std::span<const Multiprocessor> multiprocessors();
 /// The limits for `arch`, or for the newest known older one.
 const Multiprocessor& multiprocessor(int arch);

@@ -22,12 +22,12 @@ bool linear_in_p(const Expr& e) {
     case Op::Add:
     case Op::Sub: return linear_in_p(args[0]) && linear_in_p(args[1]);
     case Op::Where: return free_of_p(args[0]) && linear_in_p(args[1]) && linear_in_p(args[2]);
-    default: return false;  // what is not known to be linear takes the way that is always right
+    default: return false;  // unknown expressions take the general way, which is always right
   }
 }
 
 bool delta_is_of_o(const Expr& prob) {
-  // Unless someone says otherwise of prob'.
+  // Unless a custom expression gives another prob'.
   const auto is_custom = [](const Expr& e) { return e->op == Op::Custom; };
   return linear_in_p(prob) && std::ranges::none_of(ir::in_order(prob), is_custom);
 }
@@ -48,9 +48,9 @@ void fill(ForwardParts& out, const compiler::Mod& mod, const Roots& roots) {
 
 bool varies_by_lane(const Expr& e) { return ir::uses(e, Input::KV) || ir::uses(e, Input::S) || ir::uses(e, Input::P); }
 
-/// By how much an Int changes from column to column (but for wrapping), if that is always the same.
+/// The change of an Int from column to column (except for wrapping), if it is the same everywhere.
 std::optional<int> step(const Expr& e, int depth = 0) {
-  // Indices are short sums; a deeper one is taken as anything.
+  // Indices are short sums; deeper expressions count as unknown.
   constexpr int deepest = 16;
   if (!varies_by_lane(e)) return 0;
   if (e->op == Op::Input) return 1;

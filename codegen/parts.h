@@ -29,17 +29,17 @@ ForwardParts forward_parts(const compiler::Mod& mod);
 
 /// A compiler::Scatter as kernels take it.
 struct Scattered {
-  /// What its index varies with: nothing within a tile, the row alone, or the column, which the last index follows one
-  /// by one, the others not at all; else anything.
+  /// What its index varies with: nothing within a tile; only the row; the column (the last index follows it by steps of
+  /// one, the others do not change); or anything.
   enum class Reach : std::uint8_t { Head, Row, Run, Any };
 
   std::uint32_t capture;
-  bool by_prob;  ///< adds to what flows from prob, else to what flows from score
+  bool by_prob;  ///< adds to the gradient of prob, else to that of the score
   std::vector<compiler::Scatter::Loop> loops;
   std::size_t rank, first;  ///< levels.left holds its indices from `first` on, and then its value
   Reach reach;
-  int step;  ///< of a Run: 1 or -1, by how much the last index changes from column to column
-  /// By index: the coordinate it is, if it is one itself.
+  int step;  ///< for Run, 1 or -1: the change of the last index from column to column
+  /// By index: its coordinate, if the index is a coordinate.
   std::vector<std::optional<ir::Input>> plain;
 };
 
@@ -57,7 +57,7 @@ BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted);
 
 /// True if `e` is p times something that does not depend on p.
 bool linear_in_p(const ir::Expr& e);
-/// p prob'(p) == prob(p): what a row's gradient loses in the softmax, the sum of p dp, is dO . O.
+/// True if p prob'(p) == prob(p): then the sum of p dp of a row, which the softmax subtracts, is dO . O.
 bool delta_is_of_o(const ir::Expr& prob);
 
 }  // namespace attune::codegen

@@ -15,25 +15,25 @@ namespace attune::codegen {
 
 struct KernelDescriptor;
 
-/// Facts of a call by which kernels are chosen, besides its expressions.
+/// Facts of a call by which kernels are chosen, in addition to its expressions.
 struct KernelSpec {
   int arch = 90;                                 ///< compute capability times ten
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   std::int64_t d = 128, dv = 128;
-  bool max = false;          ///< the call asks for the rows' maxima
-  bool packed = false;       ///< sequences of different lengths
-  bool per_entry = false;    ///< entries have lengths or positions of their own, or pages: no lists of tiles are made
-  bool paged = false;        ///< the KV cache is paged
-  bool fp8_kv = false;       ///< the KV cache is FP8 (E4M3), and q is not
-  bool before = false;       ///< results of a call over other keys are merged in
-  bool fixed_split = false;  ///< the call has a fixed split size
-  bool mla = false;          ///< heads are wider than most, and values are the first columns of the keys
-  int page_rows = 0;         ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
+  bool max = false;             ///< the call asks for the rows' maxima
+  bool packed = false;          ///< sequences of different lengths
+  bool per_entry = false;       ///< entries have their own lengths, positions or pages: no tile lists are made
+  bool paged = false;           ///< the KV cache is paged
+  bool fp8_kv = false;          ///< the KV cache is FP8 (E4M3), and q is not
+  bool before = false;          ///< results of a call over other keys are merged in
+  bool fixed_split = false;     ///< the call has a fixed split size
+  bool mla = false;             ///< MLA: wide heads whose values are the first columns of the keys
+  int page_rows = 0;            ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
   bool two_row_blocks = false;  ///< MLA: more than 64 rows share keys
   int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
-  bool decode = false;  ///< these heads' queries are 16 rows at most
+  bool decode = false;  ///< the queries of these heads are at most 16 rows
   bool tma = true;      ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
-  /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4, or 0 for an element.
+  /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.
   int load = 16, store = 16;
   bool scale_positive = true;
   bool exact = false;      ///< as Attention::exact
@@ -42,23 +42,23 @@ struct KernelSpec {
   auto operator<=>(const KernelSpec&) const = default;
 };
 
-/// The instruction that computes a kernel's products: mma.sync of a warp, or wgmma of a warpgroup, which Hopper alone
+/// The instruction that computes a kernel's products: mma.sync of a warp, or wgmma of a warpgroup, which only Hopper
 /// has.
 enum class Products : std::uint8_t { mma, wgmma };
 
-/// Which struct of codegen/cuda/contract/args.cuh a kernel gets: ForwardArgs, PerEntryArgs, DecodeArgs, MlaArgs or
+/// The struct of codegen/cuda/contract/args.cuh that a kernel gets: ForwardArgs, PerEntryArgs, DecodeArgs, MlaArgs or
 /// BackwardArgs.
 enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward };
 
-/// A kernel's tile: the members that launches depend on, and those that only its source has.
+/// A kernel's tile: the members that launches depend on, and the members that only the source has.
 struct Tile {
   int m = 128, n = 128, d = 128, dv = 128, stages = 2;
-  int heads = 1;                                   ///< query heads of a key head that share a tile: 1, 2, 4 … 64
-  int warps = 0;                                   ///< of a block, which divide a tile's keys
-  int cluster = 1;                                 ///< blocks that have other rows of the same keys, at the same time
-  bool clusters = false;                           ///< two blocks that share a tile may be a cluster
-  bool transposed = false;                         ///< values come transposed, by a kernel before
-  std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, which this kernel knows
+  int heads = 1;            ///< query heads of a key head that share a tile: 1, 2, 4 … 64
+  int warps = 0;            ///< warps of a block, which divide a tile's keys
+  int cluster = 1;          ///< blocks that have different rows of the same keys at the same time
+  bool clusters = false;    ///< two blocks that share a tile may be a cluster
+  bool transposed = false;  ///< values are transposed by a previous kernel
+  std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, specific to this kernel
 
   /// Queries of a tile.
   int queries() const { return m / heads; }
@@ -69,9 +69,9 @@ struct KernelPlan {
   const KernelDescriptor* kernel = nullptr;
   KernelSpec spec{};
   Tile tile{};
-  Variant variant{};  ///< what the tile was cut by: all members of the kernel
+  Variant variant{};  ///< all members of the kernel's tile
 
-  /// True if it has the arguments that only some calls need.
+  /// True if the kernel has the arguments that only some calls need.
   bool further() const { return spec.before || spec.fixed_split; }
   inline ArgsKind args() const;  // in codegen/kernel.h
 };
@@ -84,11 +84,11 @@ struct BoxRows {
 /// A plan with what its launch needs.
 struct KernelChoice {
   KernelPlan plan;
-  int threads = 0;                 ///< of a block
-  int shared_bytes = 0;            ///< dynamic, of a block
+  int threads = 0;                 ///< threads of a block
+  int shared_bytes = 0;            ///< dynamic shared memory of a block
   bool counts_tiles = false;       ///< blocks take tiles of queries from a counter, which is 0 before the launch
-  std::optional<BoxRows> boxes{};  ///< tensors are described by maps of such boxes too
-  int sums = 0;                    ///< f32 in memory that it adds the dq of a tile of queries up in
+  std::optional<BoxRows> boxes{};  ///< tensors also have tensor maps with such boxes
+  int sums = 0;                    ///< f32 in memory per tile of queries, in which dq is added up
 };
 
 }  // namespace attune::codegen

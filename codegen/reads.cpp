@@ -11,8 +11,8 @@ namespace {
 using compiler::Vary, compiler::varies;
 using ir::Expr, ir::Input, ir::Op;
 
-/// True for a sum of q, kv and per-head values. q and kv appear a few times at most, so no index wraps within a tile. A
-/// product with q or kv is already a field of a row or column, about which a tile's corners say nothing.
+/// True for a sum of q, kv and per-head values. q and kv appear only a few times, so no index wraps within a tile. A
+/// product with q or kv is already a field of a row or column, and a tile's corners say nothing about fields.
 bool is_linear(const Expr& e) {
   if (varies(e) == Vary::Head) return !ir::uses(e, Input::Origin);
   if (e->op == Op::Input) return ir::uses(e, Input::Q) || ir::uses(e, Input::KV);

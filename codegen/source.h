@@ -15,42 +15,42 @@ namespace attune::codegen {
 
 /// The input of NVRTC.
 struct Source {
-  std::string name;  ///< of the source, for messages: its kernel's
+  std::string name;  ///< of the source, for messages: its kernel's name
   std::string text;
   std::vector<std::string> options;
   std::string symbol;  ///< the kernel as a name expression; compiling gives its mangled name
-  std::vector<std::pair<std::string, std::string>> facts{};  ///< for readers: what the kernel is of
-  std::span<const Header> headers{};                         ///< device files besides those of the library
+  std::vector<std::pair<std::string, std::string>> facts{};  ///< for readers: what the kernel was generated for
+  std::span<const Header> headers{};                         ///< device files in addition to the library's
 };
 
-/// The source of a plan's kernel. `path`: empty, or where profilers will find the source; then the kernel knows its
-/// lines, which are the user's where expressions were written in C++. The plan says the same of the scale's sign as was
-/// said when the parts were derived.
+/// The source of a plan's kernel. `path`: empty, or where profilers will find the source; then the kernel has
+/// line numbers, which are the user's where expressions were written in C++. The plan must have the same sign of the
+/// scale as the parts were derived for.
 Source kernel_source(const GpuParts& parts, const KernelPlan& plan, std::string_view path = {});
-/// The same for a companion kernel, of the device file `file`, or of one of its name.
+/// The same for a companion kernel, from the device file `file`, or from the file of its name.
 Source source_beside(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel,
                      const std::string& file = {});
 /// Number of such sources that this process has generated.
 std::size_t kernel_sources_written();
-/// NVRTC's, for kernels that know their lines.
+/// The NVRTC option for kernels with line numbers.
 inline constexpr const char* line_option = "--generate-line-info";
 
-/// What `struct User` of a backward's source ends with: a pointer for each captured tensor whose gradient is asked for,
-/// to exact_words words for each of its elements (exact_sum.cuh), then one to sums along diagonals, if there are any.
+/// The last members of `struct User` in a backward's source: a pointer per captured tensor whose gradient is asked for,
+/// to exact_words words per element (exact_sum.cuh), then a pointer to sums along diagonals, if there are any.
 std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan);
-/// True if the plan's kernel leaves sums along diagonals.
+/// True if the plan's kernel writes sums along diagonals.
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan);
 
 /// The calls that an instance of rows.cuh is compiled for.
 struct RowsSpec {
   int arch = 90;
-  DType dtype = DType::bf16, out = DType::bf16;  ///< of grad_o; of o
+  DType dtype = DType::bf16, out = DType::bf16;  ///< dtype: of grad_o; out: of o
   std::int64_t dv = 128;
   bool packed = false;
-  bool of_o = true;  ///< as its Tile has it
+  bool of_o = true;  ///< as in its Tile
   auto operator<=>(const RowsSpec&) const = default;
 };
-/// For a call whose forward would be chosen by `spec`.
+/// For a call whose forward would have this spec.
 RowsSpec rows_spec(const KernelSpec& spec, bool of_o);
 Source rows_source(const RowsSpec& spec);
 /// The kernel of sums.cuh.
@@ -68,12 +68,12 @@ Source transpose_source(const KernelPlan& plan);
 /// The kernel end_queries_sm90 of the plan's file.
 Source end_source(const KernelPlan& plan);
 
-/// The kernel of cover.cuh that writes the lists of tiles for a Mod whose facts say `listed`.
+/// The kernel of cover.cuh that writes tile lists for a Mod whose facts are `listed`.
 Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arch,
                     CoverForm what = CoverForm::of_queries);
 
-/// `struct User` of sources. `captures` by slot, on the device; `params` by slot as Param holds them; `offsets64` as
-/// the sources have it; `sums` as source_sums() names them.
+/// The bytes of a source's `struct User`. `captures` by slot, on the device; `params` by slot, as Param holds them;
+/// `offsets64` as in the sources; `sums` as source_sums() names them.
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
                                   std::span<const double> params, float scale, bool offsets64,
                                   std::span<void* const> sums = {});

@@ -32,7 +32,7 @@ std::string_view element_type(DType dtype) {
   return {};
 }
 
-/// Marks where the source's own lines begin again; with_own_lines() turns it into a directive.
+/// Marks where the source's own lines start again; with_own_lines() turns it into a directive.
 constexpr std::string_view own_line = "#line of this source\n";
 
 std::string line_directive(std::size_t number, std::string_view file) {
@@ -45,7 +45,7 @@ std::string line_directive(std::size_t number, std::string_view file) {
 
 bool is_known(const ir::Written& at) { return at.file && at.line > 0; }
 
-/// Where the outermost node with a known place was written. Nodes that the compiler made have none.
+/// The place of the outermost node whose place is known. Nodes that the compiler made have none.
 ir::Written written_in(const Expr& e) {
   const std::vector<Expr> nodes = ir::in_order(e);
   const auto found = std::find_if(nodes.rbegin(), nodes.rend(), [](const Expr& n) { return is_known(n->written); });
@@ -77,7 +77,7 @@ class Layout {
     bytes_.resize(at + sizeof value);
     std::memcpy(bytes_.data() + at, &value, sizeof value);
   }
-  /// A device's pointer has 8 bytes, whatever the host's have.
+  /// Device pointers have 8 bytes, whatever the size of a host pointer.
   void put_pointer(const void* pointer) { put(static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(pointer))); }
   void align(std::size_t to) {
     widest_ = std::max(widest_, to);

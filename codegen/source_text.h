@@ -13,11 +13,11 @@ namespace attune::codegen {
 /// A function longer than this many columns is written over several lines.
 inline constexpr std::size_t source_width = 120;
 
-/// The name in a source of something that the user named: `slope` is `u_slope`. No keyword, macro or identifier of the
-/// device files begins with `u_`, and sources invent no such name, so a user's name can be any name; distinct names
-/// stay distinct.
+/// The name in a source of an object that the user named: `slope` is `u_slope`. No keyword, macro or identifier of the
+/// device files begins with `u_`, and generated sources add none, so users may choose any name; distinct names stay
+/// distinct.
 std::string source_name(std::string_view users);
-/// A Mod's signature under the names that its source gives to captures and parameters.
+/// A Mod's signature under the names that its source uses for captures and parameters.
 ir::Signature source_signature(const compiler::Mod& mod);
 /// The member of a source's struct that holds the scale of q . k.
 inline constexpr const char* source_scale = "scale";
@@ -32,42 +32,42 @@ std::string source_comment(const compiler::Mod& mod);
 /// clamped.
 std::string source_members(const compiler::Mod& mod, const ir::Signature& signature, bool offsets64,
                            bool inside = false);
-/// The size of that struct, with `sums` pointers after these.
+/// The size of that struct, with `sums` pointers at its end.
 std::size_t source_bytes(const compiler::Mod& mod, bool offsets64, std::size_t sums = 0);
 
-/// The expression with each Custom replaced by its value; the derivative that it carries is dropped.
+/// The expression with each Custom replaced by its value; drops the derivative of each Custom.
 ir::Expr value_of(const ir::Expr& e);
 
-/// The inputs that the text of an expression names. What its fields depend on does not count.
+/// The inputs that the text of an expression names. Inputs that only its fields depend on do not count.
 std::uint32_t source_uses(const ir::Expr& e);
-/// A line such as "    const Int h = at.h;" for each input in `uses` that is a member of `Where at`, or follows from
+/// A line such as "    const Int h = at.h;" for each input in `uses` that is a member of `Where at`, or derived from
 /// it.
 std::string source_locals(std::uint32_t uses, const ir::Signature& signature);
 
-/// Whether a #line directive before each statement names the line of the user's source it came from.
+/// Whether a #line directive before each statement names its line in the user's source.
 enum class Lines : std::uint8_t { no, yes };
 
 /// "  __device__ <head> const { …return <e>; }", on one line if that fits.
 std::string source_function(const std::string& head, const ir::Expr& e, const ir::Signature& signature,
                             const ir::FieldNames& fields = {}, Lines lines = Lines::no);
-/// The source with #line directives that number its own lines as in `path`; the user's lines keep their own.
+/// The source with #line directives that number its own lines as in `path`; the user's lines keep their numbers.
 std::string with_own_lines(std::string_view source, std::string_view path);
 
-/// An expression for a place that takes no statements: lets go into a lambda that is called at once.
+/// An expression for a place that takes no statements: lets go into a lambda that is called immediately.
 std::string source_value(const ir::Expr& e, const ir::Signature& signature, const ir::FieldNames& fields = {});
 
 std::string_view device_type(ir::Type type);
 
-/// Names for fields: that of the captured tensor if the field is one of its elements, else a, b, c ….
+/// Names for fields: the captured tensor's if the field is one of its elements, else a, b, c ...
 std::vector<std::string> field_names(std::span<const ir::Expr> list, const ir::Signature& signature);
-/// "  struct Row { …; };": the fields, then the text `more`.
+/// "  struct Row { ...; };": the fields, then the text `more`.
 std::string fields_struct(std::string_view name, std::span<const ir::Expr> list, const std::vector<std::string>& names,
                           std::string_view more = {});
-/// The function that returns such a struct, filled.
+/// The function that fills and returns such a struct.
 std::string fields_function(const std::string& head, std::span<const ir::Expr> list, const ir::Signature& signature,
                             const ir::FieldNames& fields, Lines lines = Lines::no);
 
-/// Options for NVRTC: architecture, language, ptxas's report, and how exact arithmetic is.
+/// Options for NVRTC: architecture, language, ptxas's report, and the exactness of arithmetic.
 std::vector<std::string> source_options(int arch, bool exact);
 
 }  // namespace attune::codegen

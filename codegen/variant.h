@@ -9,7 +9,7 @@
 
 namespace attune::codegen {
 
-/// Members that it leaves out are as the kernel has them for the call.
+/// Members that are left out have the kernel's values for the call.
 struct Variant {
   std::string kernel;
   std::vector<std::pair<std::string, int>> members;  ///< of the kernel's Tile
@@ -20,14 +20,14 @@ struct Variant {
   auto operator<=>(const Variant&) const = default;
 };
 
-/// An Error if `text` is not one.
+/// Throws an Error if `text` is not a variant.
 Variant variant(std::string_view text);
 
-/// A kernel that is tried before those that the tables have for a call.
+/// A kernel that is tried before those of the tables.
 struct Preference {
   Variant variant;
   bool only = false;   ///< no other kernel is tried, and an illegal one is an Error: for measurements
-  std::string origin;  ///< what prefers it, for stories
+  std::string origin;  ///< who prefers it, for stories
   auto operator<=>(const Preference&) const = default;
 };
 

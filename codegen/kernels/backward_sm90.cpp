@@ -14,7 +14,7 @@ namespace {
 struct Tile {
   int m = 64;       ///< queries
   int n = 128;      ///< keys
-  int order = 2;    ///< how much is under way at once
+  int order = 2;    ///< how many products are under way at once
   int ordered = 1;  ///< tiles of keys are added to dq in a fixed order
 };
 constexpr std::array members{
@@ -36,7 +36,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   return {};
 }
 
-/// 64 x 64 numbers of dq for each of two warpgroups: half of 128 columns, or half of 128 queries.
+/// Each of two warpgroups has 64 x 64 numbers of dQ: half of 128 columns, or half of 128 queries.
 int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
@@ -80,7 +80,7 @@ constinit const KernelDescriptor backward_sm90{
     .args = ArgsKind::backward,
     .companions = companions,
     .products = Products::wgmma,
-    .spills_well = 64,  // softcap spills 60 bytes at D=64, and nothing is serialised
+    .spills_well = 64,  // softcap spills 60 bytes at D=64, without serialising products
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

@@ -15,9 +15,9 @@ extern const KernelDescriptor decode_sm80;
 namespace {
 
 struct Tile {
-  int n = 16;        ///< keys of a warp's step
+  int n = 16;        ///< keys per iteration of a warp
   int stages = 5;    ///< slots of each warp's ring, of n keys or n values
-  int warps = 8;     ///< of a block, which divide the keys
+  int warps = 8;     ///< warps of a block, which divide the keys
   int clusters = 1;  ///< two blocks that share a tile are a cluster, which counts no arrivals
 };
 constexpr std::array members{
@@ -45,7 +45,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
 constexpr int element = 2;  ///< bytes of an element of q
 /// Bytes of an element of k and v.
 int kept(const KernelSpec& spec) { return spec.fp8_kv ? 1 : element; }
-/// Columns that tiles have: FP8 rows are read 32 bytes at a time.
+/// Columns of tiles: FP8 rows are read 32 bytes at a time.
 int columns(const KernelSpec& spec, std::int64_t width) {
   return static_cast<int>(round_up(width, std::max(gpu_element(spec.dtype).width_step, 32 / kept(spec))));
 }
@@ -63,7 +63,7 @@ DecodeLayout80 shared_memory(const KernelSpec& spec, const Tile& tile) {
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
-  // More bytes than these on their way to a multiprocessor gain nothing; a slot is 4 KB where heads are usual.
+  // More bytes in flight per multiprocessor gain nothing; a slot is 4 KB for usual heads.
   constexpr int most_in_flight = 160 * 1024, short_row = 128, usual_row = 256, most_stages = 10;
   const int row = std::max(columns(spec, spec.d), columns(spec, spec.dv)) * kept(spec);
   const auto with_keys = [&](int n) {
@@ -75,12 +75,12 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind
     }
     return tile;
   };
-  // Widened keys with a fixed split size, 32 at a time, would spill registers.
+  // With a fixed split size, 32 widened keys at a time would spill registers.
   if (row <= short_row)
     return {variant_of(decode_sm80.name, with_keys(spec.fp8_kv && spec.fixed_split ? 16 : 32), members)};
   std::vector<Variant> out;
-  // So would longer rows with a fixed split size or with results before; what some mods spill shows when they are
-  // compiled.
+  // Longer rows with a fixed split size or with results before would spill too. Whether mods spill is known only after
+  // compiling.
   const Tile more = with_keys(32);
   if (row <= usual_row && more.warps == Tile{}.warps && !spec.fp8_kv && !spec.fixed_split && !spec.before)
     out.push_back(variant_of(decode_sm80.name, more, members));
@@ -113,7 +113,7 @@ constinit const KernelDescriptor decode_sm80{
     .persistent = true,
     .args = ArgsKind::decode,
     .companions = companions,
-    .spills_well = 16,  // 256 columns of results leave hardly any registers
+    .spills_well = 16,  // 256 columns of results leave few registers
     .is_for = is_for,
     .why_not = why_not,
     .tiles = tiles,

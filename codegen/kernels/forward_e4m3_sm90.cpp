@@ -14,7 +14,7 @@ extern const KernelDescriptor forward_e4m3_sm90;
 namespace {
 
 struct Tile : ForwardTile90 {
-  int transposed = 0;  ///< values come transposed, by a kernel before, rather than in shared memory for each use
+  int transposed = 0;  ///< 1: a previous kernel transposes values; 0: they are transposed in shared memory for each use
 };
 constexpr auto members = [] {
   std::array<TileMember<Tile>, forward_members90.size() + 1> out{};
@@ -41,8 +41,8 @@ struct Row {
 };
 constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others();
 
-// In the order to try, whatever the width: one that spills leaves its place to the next. Transposing values before
-// takes the time of moving them twice, which many tiles of queries save again.
+// In the order to try, whatever the width: a tile that spills is skipped for the next. Transposing values before costs
+// moving them twice, which pays with many tiles of queries.
 constexpr Row rows[] = {
     {.tile = {{.n = 128, .stages = 3, .issue_order = 1}, 1}, .covers = full, .lengths = Length::longer},
     {.tile = {{.n = 128, .stages = 3, .issue_order = 2}}, .covers = full},

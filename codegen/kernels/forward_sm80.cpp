@@ -14,7 +14,7 @@ struct Tile {
   int m = 64;      ///< queries: 16 or 32 for each warp
   int n = 64;      ///< keys
   int stages = 2;  ///< tiles of keys and values in shared memory
-  int warps = 4;   ///< of a block
+  int warps = 4;   ///< warps of a block
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "m", .least = 16, .most = 256, .step = 16}, &Tile::m},
@@ -101,7 +101,7 @@ constinit const KernelDescriptor forward_sm80{
     .searches = searches,
     .takes_any = true,
     .companions = companions,
-    .spills_well = 128,  // wide tiles spill a little, and are faster than narrow ones that do not
+    .spills_well = 128,  // wide tiles spill a little, and are faster than narrow ones without spills
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

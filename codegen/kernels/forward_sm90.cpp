@@ -38,8 +38,8 @@ constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), lis
 constexpr KindSet<ModKind> heavy = ModKind::heavy;
 constexpr KindSet<Length> to_1k = Length::to_1k, to_4k = Length::to_4k;
 
-// The rows of the narrowest width that holds a head, as far as they are for the call's kind, are its candidates: one
-// that spills leaves its place to the next. What a machine measured itself (attune tune) goes before them.
+// The candidates of a call are the rows of the narrowest width that holds a head, if they are for the call's kind; a
+// tile that spills is skipped for the next. Tiles that `attune tune` measured on this machine go first.
 constexpr Row rows[] = {
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = listed},
@@ -80,7 +80,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   for (const Row* row = narrowest; row != std::end(rows) && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
     Tile tile = row->tile;
     tile.dynamic = facts.skips || spec.packed;
-    // How warpgroups take turns makes no difference to what spills.
+    // The issue order does not change what spills.
     const auto alike = [&](Tile other) {
       other.issue_order = tile.issue_order;
       return other == tile;
@@ -108,7 +108,7 @@ std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
       Tile tile = tile_of(from, members);
       tile.m = m;
       tile.n = n;
-      // Without second queries, results may need no memory of their own: shared memory shrinks in this order.
+      // With one stage of queries, results may use the queries' memory: shared memory shrinks in this order.
       std::vector<Variant>& group = out.emplace_back();
       for (const auto& [q_stages, own_o] : {std::pair{2, 1}, {1, 1}, {1, 0}}) {
         if (q_stages > tile.q_stages || own_o > tile.own_o) continue;

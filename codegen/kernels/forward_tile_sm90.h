@@ -15,9 +15,9 @@ struct ForwardTile90 {
   int n = 128;          ///< keys
   int stages = 2;       ///< tiles of keys and values in shared memory
   int q_stages = 2;     ///< tiles of queries in shared memory: 2 load the next one ahead
-  int own_o = 1;        ///< results have shared memory of their own, else they lie on the queries
+  int own_o = 1;        ///< 1: results have their own shared memory; 0: they use that of the queries
   int issue_order = 1;  ///< how warpgroups take turns at issuing their products
-  int dynamic = 0;      ///< blocks take tiles from a counter: tiles of equal length are spread evenly without one
+  int dynamic = 0;      ///< 1: blocks take tiles from a counter; tiles of equal length are even without one
   bool operator==(const ForwardTile90&) const = default;
 };
 inline constexpr std::array forward_members90{
@@ -30,8 +30,8 @@ inline constexpr std::array forward_members90{
     TileMember<ForwardTile90>{{.name = "dynamic", .least = 0, .most = 1}, &ForwardTile90::dynamic},
 };
 
-/// Why its tile cannot be cut like this, or empty. `numbers`: the scores, results and probabilities that a thread
-/// holds, beside some 24 (two warpgroups) or 32 other registers.
+/// The reason why this tile is illegal, or empty. `numbers`: the scores, results and probabilities that a thread holds,
+/// in addition to some 24 (two warpgroups) or 32 other registers.
 inline std::string why_illegal90(const ForwardTile90& tile, int numbers) {
   if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
   const int most = tile.m == 128 ? 208 : 128;

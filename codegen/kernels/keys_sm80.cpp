@@ -12,7 +12,7 @@ struct Tile {
   int m = 32;      ///< queries
   int n = 128;     ///< keys: 16 for each warp
   int stages = 2;  ///< tiles of queries in shared memory
-  int passes = 1;  ///< 2: the gradients of k and v each have a walk of their own
+  int passes = 1;  ///< 2: the gradients of k and v are computed in separate loops
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "m", .least = 16, .most = 128, .step = 16}, &Tile::m},
@@ -26,7 +26,7 @@ constexpr Search searches[] = {{.member = "stages", .least = 1, .most = 2},
                                {.member = "passes", .least = 1, .most = 2}};
 
 // At most 99 kB of shared memory, which every GPU has. Both gradients of 128 columns and two tiles of scores fill the
-// registers; wider heads have two walks.
+// registers; wider heads have two passes.
 constexpr WidthRow<Tile> rows[] = {
     {.bytes = 2, .d = 64, .tile = {.m = 64}},
     {.bytes = 2, .d = 64, .tile = {.m = 32}},
@@ -50,7 +50,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind
 
 std::string why_illegal(const KernelSpec&, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  // A thread for each query of a tile finds its end.
+  // One thread per query of a tile computes its lse and delta.
   return tile.m <= 2 * tile.n ? "" : "m is at most twice n";
 }
 

@@ -14,7 +14,7 @@ namespace {
 struct Tile {
   int m = 64;     ///< queries
   int n = 64;     ///< keys
-  int parts = 2;  ///< in which operands are made while the product of the part before runs
+  int parts = 2;  ///< parts of an operand, each packed while the product of the part before runs
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "m", .least = 64, .most = 64}, &Tile::m},
@@ -27,7 +27,7 @@ constexpr Search searches[] = {{.member = "parts", .least = 1, .most = 4}};
 
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_wide_backward90(spec, facts); !why.empty()) return why;
-  // Results pass through the memory of keys, of which a chunk stays in registers, and through that of values.
+  // Results pass through the memory of the keys, of which one chunk stays in registers, and of the values.
   if (spec.d <= 128) return "keys are not wider than 128";
   return spec.dv <= 64 ? "values are not wider than 64" : "";
 }

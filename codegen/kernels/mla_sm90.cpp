@@ -14,7 +14,7 @@ extern const KernelDescriptor mla_sm90;
 namespace {
 
 struct Tile {
-  int cluster = 1;      ///< blocks that have other rows of the same keys, at the same time
+  int cluster = 1;      ///< blocks that have different rows of the same keys at the same time
   int issue_order = 0;  ///< what the warpgroups' products wait for
 };
 constexpr std::array members{
@@ -48,7 +48,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind
 }
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
-  // Rows of one head may visit other keys than those of another.
+  // Rows of one head may visit other keys than rows of another head.
   if (tile_of(variant, members).cluster > 1 && !may_pair(spec)) return "no more than 64 rows share keys";
   return {};
 }
@@ -86,7 +86,7 @@ constinit const KernelDescriptor mla_sm90{
     .companions = companions,
     .products = Products::wgmma,
     .spills_well =
-        192,  // results take 128 registers of a thread, and heavy mods are faster so than with tiles of 32 keys
+        192,  // results take 128 registers of a thread; heavy mods are faster this way than with tiles of 32 keys
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

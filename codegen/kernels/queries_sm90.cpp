@@ -15,8 +15,8 @@ namespace {
 struct Tile {
   int m = 128;       ///< queries
   int n = 64;        ///< keys
-  int v_stages = 1;  ///< tiles of values in shared memory; of keys there are two
-  int parts = 2;     ///< in which operands are made while the product of the part before runs
+  int v_stages = 1;  ///< tiles of values in shared memory; keys have two
+  int parts = 2;     ///< parts of an operand, each packed while the product of the part before runs
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "m", .least = 128, .most = 128}, &Tile::m},
@@ -56,7 +56,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }
 
-/// Two stages of values where there is room.
+/// Two stages of values if memory allows.
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   const std::int64_t chunk = gpu_element(spec.dtype).chunk(),
                      chunks = ceil_div(spec.d, chunk) + ceil_div(spec.dv, chunk);

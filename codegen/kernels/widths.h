@@ -9,14 +9,14 @@
 
 namespace attune::codegen {
 
-/// A tile for elements of `bytes` bytes, and heads whose keys and values are up to `d` wide.
+/// A tile for elements of `bytes` bytes and heads up to `d` wide, keys and values alike.
 template <class Tile>
 struct WidthRow {
   int bytes, d;
   Tile tile;
 };
 
-/// The rows of the narrowest width that holds a head are its candidates, in the order to try.
+/// A call's candidates are the rows of the narrowest width that holds a head, in the order to try.
 template <class Tile, std::size_t R, std::size_t N>
 std::vector<Variant> tiles_of_width(std::string_view kernel, const KernelSpec& spec, const WidthRow<Tile> (&rows)[R],
                                     const std::array<TileMember<Tile>, N>& members) {

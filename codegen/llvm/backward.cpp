@@ -63,7 +63,7 @@ class Backward {
     at.s = kernels_.load_s(d, row.r, c);
     Expressions emit = kernels_.expressions(at);
     const Pairs of = pairs(d, row, at, emit, c, some);
-    // For a masked-out pair anything may be NaN: select, never multiply by 0.
+    // Values of a masked-out pair may be NaN: select 0, never multiply by 0.
     const Val ds_after = of.p * (of.dp - row.delta);
     const bool plain = ir::is_literal(parts_.score_slope(), 1);
     const Val ds = plain ? ds_after : ds_after * emit(parts_.score_slope());

@@ -21,12 +21,12 @@ constexpr int values_at_once = 8;
 constexpr int bytes_ahead = 8192;
 constexpr int line = 64;
 
-/// Rows of memory that are read in order, and what is read after them.
+/// Rows of memory that are read in order, and the address that is read after them.
 struct Rows {
   llvm::Type* element;
   Val data, row, count, next;
 
-  /// Row `i`; past the last, that of what is read next.
+  /// Row `i`; past the last row, the address that is read next.
   Val at(Code& code, Val i) const {
     const Val after = code.at(next, element, (i - count) * row);
     return select(i < count, code.at(data, element, i * row), after);
@@ -40,17 +40,17 @@ Val rows_ahead(const Kit& kit, Code& code, Val columns) {
   return (rows + (values_at_once - 1)) & code.index(-values_at_once);
 }
 
-/// Brings a line into the second cache: the first one can have only few lines in flight.
+/// Fetches a line into the second-level cache: the first one can have only a few lines in flight.
 void fetch(Code& code, Val at) {
   constexpr int read = 0, second = 2, data = 1;
   code.intrinsic(llvm::Intrinsic::prefetch, {code.pointer()},
                  {at, code.integer(read), code.integer(second), code.integer(data)});
 }
 
-/// The arguments of a function that takes some rows against a few keys.
+/// The arguments of a function that multiplies some rows by a few keys.
 struct FewKeys {
   Val q, q_row, k, k_row, count, d, s, s_row, scale;
-  Val left, next, ahead;  ///< keys from k on, what is read after them, and rows to fetch ahead
+  Val left, next, ahead;  ///< keys from k on, the address read after them, and rows to fetch ahead
 
   static FewKeys of(Code& code) {
     return {code.arg(0), code.arg(1), code.arg(2), code.arg(3), code.arg(4),  code.arg(5),
@@ -63,7 +63,7 @@ struct FewKeys {
 };
 
 /// fn(sums, out): lane i of the register at `out` is the sum of the lanes of register i of `sums`. The whole kit shares
-/// one function, since LLVM compiles shuffles slowly.
+/// one function, because LLVM compiles shuffles slowly.
 llvm::Function* add_up(const Kit& kit) {
   const char* name = "add_up";
   if (llvm::Function* made = kit.module.llvm().getFunction(name)) return made;
@@ -78,10 +78,10 @@ llvm::Function* add_up(const Kit& kit) {
   return code.function();
 }
 
-/// How lanes of q and k are multiplied.
+/// The way in which lanes of q and k are multiplied.
 struct Lanes {
   const Kit& kit;
-  bool pairs;  ///< both are bf16, and a lane takes two neighbours; else in f32
+  bool pairs;  ///< both are bf16, and a lane takes two neighbours; else both are f32
 
   llvm::Type* q(Code& code) const { return pairs ? code.bf16() : code.f32(); }
   std::int64_t columns() const { return pairs ? 2 * kit.tiling.width : kit.tiling.width; }
@@ -96,13 +96,13 @@ struct Lanes {
   Val load_pairs(Code& code, Val at) const { return code.load(Code::vector(code.bf16(), 2 * kit.width()), at); }
 };
 
-/// q[r] . k for `keys` neighbours from `key` on, as partial sums per lane, which are still to be added up: [key][row].
+/// q[r] . k for `keys` neighbours from `key` on, as partial sums per lane, which the caller adds up: [key][row].
 Code::Carried dots_of_keys(const Lanes& lanes, Code& code, const FewKeys& of, unsigned rows, Val key,
                            std::span<const Val> ahead) {
   const Kit& kit = lanes.kit;
   const auto keys = static_cast<unsigned>(ahead.size());
   const Val whole = of.d & code.index(-lanes.columns());
-  // One row is read in order, which the processor foresees; with many products a line, memory is not what takes long.
+  // One row is read in order, which the processor predicts; with many products per line, memory is not the bottleneck.
   const bool fetches = rows > 1 && rows * line <= 16 * lanes.columns() * static_cast<std::int64_t>(size_of(kit.type));
   llvm::Type* const element = element_type(code, kit.type);
   const auto row = [&](unsigned r, Val c) {
@@ -140,8 +140,8 @@ Code::Carried dots_of_keys(const Lanes& lanes, Code& code, const FewKeys& of, un
       [&] { return sums; });
 }
 
-/// `rows` queries, one key after the other, since memory is fastest when read in order: 16 keys side by side reached
-/// half its bandwidth. Several rows take two keys side by side, which halves their loads of q.
+/// `rows` queries, one key after the other, because memory is fastest when read in order: reading 16 keys in parallel
+/// reached half the bandwidth. Several rows take two keys at once, which halves their loads of q.
 llvm::Function* dots_of(const Lanes& lanes, Code& caller, unsigned rows) {
   const Kit& kit = lanes.kit;
   llvm::Function* function = add_up(kit);
@@ -232,7 +232,7 @@ Val all_finite(const Kit& kit, Code& code, const Weights& of, Val columns) {
   return !any(test.found(worst[0]));
 }
 
-/// True if no weight of `values_at_once` values is 0. Then it does not matter which values are finite.
+/// True if no weight of `values_at_once` values is 0. It then does not matter which values are finite.
 Val none_skipped(Code& code, const Weights& of) {
   llvm::Type* weights = Code::vector(code.i32(), values_at_once);
   const Val magnitude = splat(code.integer(0x7fffffff), values_at_once);
@@ -243,7 +243,7 @@ Val none_skipped(Code& code, const Weights& of) {
   return !any(least[0] == 0);
 }
 
-/// Adds a register of columns of `values_at_once` values, of which those of weight 0 are finite, for all rows.
+/// Adds a register of columns of `values_at_once` values for all rows. Values of weight 0 must be finite.
 void weigh_finite(const Kit& kit, Code& code, const Weights& of) {
   std::vector<Val> values;
   for (unsigned j = 0; j < values_at_once; ++j) {
@@ -259,8 +259,8 @@ void weigh_finite(const Kit& kit, Code& code, const Weights& of) {
   });
 }
 
-/// Fetches some lines of values, so many that all of `values_at_once` are fetched while their columns pass. `from`: a
-/// row and bytes from there on; returns those for the next columns.
+/// Fetches some lines of values, enough that all of `values_at_once` are fetched while their columns are processed.
+/// `from`: a row and a byte in it; returns those for the next columns.
 Code::Carried fetch_lines(const Kit& kit, Code& code, const Weights& of, Val columns, const Code::Carried& from) {
   const auto size = static_cast<std::int64_t>(size_of(kit.type));
   const std::int64_t lines = std::max<std::int64_t>(values_at_once * kit.tiling.width * size / line, 1);
@@ -333,7 +333,7 @@ void define_weigh(const Kit& kit) {
   const Val many = code.index(values_at_once), none = code.index(0);
   const Rows values{element_type(code, kit.type), v, v_row, whole, args(&Weigh::next)};
   const Val ahead = rows_ahead(kit, code, dv);
-  // With few rows, reading values in order first is worth more than what it takes.
+  // With few rows, reading the values in order first gains more than it costs.
   const auto all_weigh = [&](const Weights& of) {
     return code.branch(
         rows >= 4, [&] { return Code::Carried{none_skipped(code, of)}; },
@@ -345,7 +345,7 @@ void define_weigh(const Kit& kit) {
     const Val simple = code.branch(all_weigh(of), yes,
                                    [&] { return Code::Carried{all_finite(kit, code, of, wide)}; })[0];
     const Val done = select(simple, wide, none);
-    // Meanwhile as many values are fetched, in memory order, some lines per register of columns.
+    // Meanwhile fetches as many values, in memory order, some lines per register of columns.
     code.loop(none, done, kit.tiling.width, {values.at(code, j + ahead), none},
               [&](Val c, const Code::Carried& fetched) {
                 const auto next = fetch_lines(kit, code, all, dv, fetched);

@@ -6,7 +6,7 @@
 namespace attune::codegen {
 namespace {
 
-/// True if it has F16C. Without it, LLVM would call a function of the compiler's run-time library.
+/// True if the ISA has F16C. Without F16C, LLVM would call a function of the compiler's run-time library.
 bool converts_f16(Isa isa) { return isa >= Isa::avx2; }
 
 Val cast_to(Val a, llvm::Type* element) {
@@ -47,13 +47,13 @@ Val f32_to_bf16(Val x) {
   return select(is_nan(x), high | code.integer(0x40), rounded);
 }
 
-// e4m3 <-> f32, likewise.
+// e4m3 <-> f32, in the same way.
 
 Val e4m3_to_f32(Val raw) {
   Code& code = raw.code();
   const Val w = zero_extended(raw), magnitude = w & code.integer(0x7f);
   const Val normal = (magnitude << 20) + code.integer(120 << 23);
-  // 2^14 has steps of 2^-9, as subnormals have.
+  // 2^14 has steps of 2^-9, as e4m3's subnormals have.
   const Val subnormal = as_int(as_float(magnitude | code.integer(0x46800000)) - 0x1p14);
   const Val number = select(magnitude < code.integer(8), subnormal, normal);
   return as_float((w & code.integer(0x80)) << 24 |

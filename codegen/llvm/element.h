@@ -15,7 +15,7 @@ llvm::Type* element_type(Code& code, DType type);
 Val widened(Isa isa, DType type, Val raw);
 /// Loads elements as f32, exactly.
 Val load_f32(Code& code, Isa isa, DType type, Val pointer, unsigned lanes);
-/// Loads the first `count` lanes; the others are 0 and their memory is not touched.
+/// Loads the first `count` lanes; the other lanes are 0, and their memory is not touched.
 Val load_some_f32(Code& code, Isa isa, DType type, Val pointer, Val count, unsigned lanes);
 /// Rounded to nearest even; NaN stays NaN.
 void store_f32(Code& code, Isa isa, DType type, Val value, Val pointer);
@@ -36,7 +36,7 @@ class NotFinite {
 /// 16 bits to 32, the upper ones 0.
 Val zero_extended(Val a);
 
-/// From begin to end by whole vectors, then one by one: body(i, lanes).
+/// Visits begin to end in whole vectors, then one by one: body(i, lanes).
 void each(Code& code, Val begin, Val end, unsigned width, const std::function<void(Val i, unsigned lanes)>& body);
 
 }  // namespace attune::codegen

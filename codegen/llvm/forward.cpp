@@ -42,7 +42,7 @@ class Forward {
     At at = kernels_.element(a, r, c);
     at.p = p;
     Expressions emit = kernels_.expressions(at);
-    // A masked-out pair stays removed, whatever a prob mod makes of 0.
+    // A masked-out pair stays masked out, whatever a prob mod makes of 0.
     return select(x == -infinity, 0.0, like(x, emit(parts_.prob())));
   }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-// True if an instruction computes p * 2^n, correct for every special value: only at this one of the kernels' widths.
+// True if an instruction computes p * 2^n, correct for every special value: only for this width of vectors.
 bool has_scalef(Isa isa, const Val& x) { return isa >= Isa::avx512 && x.lanes() == 16; }
 
 /// p * 2^floor(n), rounded once. By definition 0 for n = -inf and inf for n = inf, even if p is a (quiet) NaN.
@@ -167,7 +167,7 @@ Val copy_sign(Val size, Val sign) {
   return size.code().intrinsic(llvm::Intrinsic::copysign, {size.type()}, {size, sign});
 }
 
-// Written out for portable, where LLVM would call libm.
+// Written out for portable, for which LLVM would call libm.
 Val trunc(Isa isa, Val x) {
   if (isa != Isa::portable) return x.code().intrinsic(llvm::Intrinsic::trunc, {x.type()}, {x});
   // From 2^23 on every f32 is whole, and the result of to_int is unused.

@@ -52,8 +52,8 @@ Val greater(Val a, Val b) {
   return is_plain(a) ? max(b, a) : select(is_nan(a), b, max(b, a));
 }
 
-/// Must argument i be emitted before n? Not a sum's body, which is emitted inside its loop, nor the derivative of a
-/// custom, which is not part of its value.
+/// True if argument i must be emitted before n. False for a sum's body, which is emitted inside its loop, and for the
+/// derivative of a custom, which is not part of its value.
 bool has_operand(const Node& n, std::size_t i) {
   return i < n.arity && n.op != Op::Sum && !(n.op == Op::Custom && i == 1);
 }
@@ -121,7 +121,7 @@ void Expressions::emit_below(const Node& root, std::size_t variable) {
 
 void Expressions::emit(const Node& n) { values_[innermost(n)].insert_or_assign(n.digest, computed(n)); }
 
-// A switch over every operation, and as long as that takes.
+// A switch over every operation, and therefore long.
 Val Expressions::computed(const Node& n) {
   const auto arg = [&](std::size_t i) { return has_operand(n, i) ? value(*n.args[i]) : Val(); };
   const Val x = arg(0), y = arg(1);
@@ -228,7 +228,7 @@ Val Expressions::read(const Node& n) const {
 }
 
 std::optional<int> Expressions::step(const Node& n, int depth) const {
-  // Indices are short sums; the step of a deeper one counts as unknown.
+  // Indices are short sums; the step of a deeper expression counts as unknown.
   constexpr int deepest = 16;
   if (!value(n).is_vector()) return 0;
   if (n.op == Op::Input) return 1;

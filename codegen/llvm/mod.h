@@ -51,7 +51,7 @@ class Expressions {
   Val random(Val seed) const;
   Val read(const ir::Node& n) const;
   Val sum(const ir::Node& n);
-  /// By how much an Int changes from lane to lane (except where it wraps), if known.
+  /// The change of an Int from lane to lane (except where it wraps), if known.
   std::optional<int> step(const ir::Node& n, int depth = 0) const;
 
   Isa isa_;

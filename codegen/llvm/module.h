@@ -22,7 +22,7 @@ class Module {
   llvm::LLVMContext& context() { return *context_; }
   llvm::Module& llvm() { return *module_; }
 
-  /// An exported function. Its pointer arguments must not overlap unless `may_alias`.
+  /// An exported function. Its pointer arguments must not overlap, unless `may_alias`.
   llvm::Function* define(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args);
   /// A function that only this module calls.
   llvm::Function* define_local(const std::string& symbol, llvm::Type* result, std::span<llvm::Type* const> args);

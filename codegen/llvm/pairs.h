@@ -65,8 +65,8 @@ struct PairKernels {
   Expressions expressions(At at) const { return {isa(), captures, std::move(at)}; }
   /// The product's q . k, times the scale.
   Val load_s(const PairsCode& pairs, Val r, Val c) const;
-  /// Scores at `at`, -inf for masked-out pairs. `some`: the mask and kv_end remove pairs; else only a score of -inf
-  /// does.
+  /// Scores at `at`, -inf for masked-out pairs. `some`: the mask and kv_end mask out pairs; otherwise only a score of
+  /// -inf does.
   Val score(const PairsCode& pairs, const At& at, Expressions& emit, bool some) const;
   /// Stores probabilities, or values laid out like them, rounded to the Unit's type.
   void store_p(const PairsCode& pairs, Val into, Val r, Val c, Val p) const;

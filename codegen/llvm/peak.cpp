@@ -9,7 +9,7 @@
 namespace attune::codegen {
 namespace {
 
-/// More than latency times ports of any known machine; with the two operands, within AVX2's 16 registers.
+/// More than latency times ports of any known machine; together with the two operands, within AVX2's 16 registers.
 constexpr unsigned chains = 12;
 /// Copies of the chains in the loop, to make its own instructions negligible.
 constexpr unsigned unrolled = 4;

@@ -49,7 +49,7 @@ Val every_fourth(Val a) {
   return lanes.size() == 1 ? lane(a, 0) : codegen::shuffle(a, lanes);
 }
 
-/// The words that belong to `at`, of blocks of its own `first` positions.
+/// The words of the blocks that contain the positions `first`, at the other coordinates of `at`.
 FourWords words_of(Val seed, const Coordinates& at, Val first) {
   // Widen everything to the same lanes, since a value carried by a loop keeps its type.
   const Val all = like(seed, like(at.q, first));

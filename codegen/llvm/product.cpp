@@ -97,7 +97,7 @@ class Turn {
   const Block& block_;
 };
 
-/// sum += a b, except where a is 0; for units that are pairs, each half on its own.
+/// sum += a b, except where a is 0; if units are pairs, each half separately.
 Code::Carried guarded_step(const Kit& kit, Code& code, Val a, std::vector<Val> columns, Code::Carried sums) {
   const auto part = [&](Val scalar, const std::function<Val(Val)>& of_b) {
     sums = code.branch(

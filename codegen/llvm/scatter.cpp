@@ -145,7 +145,7 @@ void Scattering::scatter_lanes(const Scattered& s, const Indices& at, Val term) 
   code_.call(add_lanes(), {gradient(s), offset(s, lanes, 0, code_.index(0)), term});
 }
 
-/// Adds lane by lane, since two lanes may have the same address.
+/// Adds lane by lane, because two lanes may have the same address.
 llvm::Function* Scattering::add_lanes() {
   if (llvm::Function* made = kernels_.module.llvm().getFunction(add_lanes_symbol)) return made;
   const std::array<llvm::Type*, 3> types{code_.pointer(), Code::vector(code_.i64(), kernels_.width()),

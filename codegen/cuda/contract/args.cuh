@@ -9,14 +9,14 @@ struct alignas(64) TensorMap {
   unsigned long long words[16];
 };
 
-/// A tensor of a call, strides in elements: [batch, head, position, d]; packed ones have no batch (stride 0).
+/// A tensor of a call, strides in elements: [batch, head, position, d]; packed tensors have no batch (stride 0).
 struct Strided {
   void* data;
   long long batch, head, position;
   long long element = 1;
 };
 
-/// Rows of lse, max or what is shaped like them: [batch, head, position]. Null: not asked for, or not given.
+/// Rows of lse, max or tensors of that shape: [batch, head, position]. Null: not asked for, or not given.
 struct Rows {
   float* data;
   long long batch, head, position;
@@ -30,7 +30,7 @@ struct ForwardArgs {
   int q_len, kv_len;          ///< packed: of the longest sequence
   int d, dv;
   int q_offset;
-  int kv_shared;        ///< k and v have one batch entry for all
+  int kv_shared;        ///< 1 if all batch entries share one entry of k and v
   const int* q_starts;  ///< packed: batch + 1 starts of each, else null
   const int* kv_starts;
   const int* order;  ///< packed, persistent kernels: the sequence and tile of each tile of queries of a set; null where
@@ -38,73 +38,73 @@ struct ForwardArgs {
   int order_count;   ///< places for such tiles; without an order, q's positions / queries of a tile + batch
   const int* tiles;  ///< lists of a listed Mod, see cover.cuh: per row of tiles, how many partial and full, then which
   int tile_stride;   ///< ints a row, four more than the longest list, because lists are read ahead
-  int tile_batches, tile_heads;  ///< 1 where the lists do not vary with them
+  int tile_batches, tile_heads;  ///< 1 if the lists do not vary with them
   int section;                   ///< sets of heads (walk.cuh) whose keys and values stay in the cache together
-  unsigned* next;                ///< the next tile of a dynamic schedule, 0 before the launch; null: a tile a block
+  unsigned* next;                ///< the next tile of a dynamic schedule, 0 before the launch; null: one block per tile
 };
 
-/// A number for each batch entry; null: all have the call's.
+/// One number per batch entry; null: all entries have the call's number.
 struct Numbers {
   const int* at;
   long long stride;  ///< in ints
 };
 
-/// A paged KV cache with pages of `rows` rows: the nth rows of an entry are those of page at[b * entry + n * nth], if
-/// it is below `count`, else zeros. What Strided calls a batch entry of k and v is then a page.
+/// A paged KV cache with pages of `rows` rows: rows n * rows and on of an entry are those of page at[b * entry + n *
+/// nth], or zeros if that number is not a page below `count`. In Strided, a batch entry of k and v is then a page.
 struct PageTable {
   const int* at;
   long long entry, nth;
   int rows, count;
 };
 
-/// For calls whose entries have lengths and positions of their own, by kernels whose blocks share no keys.
+/// For calls whose entries have their own lengths and positions, in kernels whose blocks share no keys.
 struct PerEntryArgs : ForwardArgs {
-  // Aligned as ForwardArgs are, so that all compilers place it after their padding.
-  alignas(ForwardArgs) Numbers kv_lens;  ///< instead of kv_len, which is then the most there may be
+  // Aligned like ForwardArgs, so that all compilers place it after their padding.
+  alignas(ForwardArgs) Numbers kv_lens;  ///< instead of kv_len, which is then an upper bound
   Numbers q_offsets;                     ///< instead of q_offset
   PageTable page_table;
-  int kv_offset;  ///< what expressions see as the position of the first key
+  int kv_offset;  ///< the position of the first key, as expressions see it
 };
 
-/// f32 that DecodeArgs::parts has for each row besides its results: their sum, and what this is relative to.
+/// f32 in DecodeArgs::parts per row, besides its results: their sum, and the exponent that the sum is relative to.
 constexpr int part_floats = 4;
 
 /// For kernels whose blocks share the keys of a tile of queries.
 struct DecodeArgs {
   Strided q, k, v, o;
   Rows lse, max;
-  int batch, group, q_len, kv_len, q_offset, kv_shared;  ///< as ForwardArgs has them
-  int sets, sets_of_group;                               ///< sets of heads that share a tile, in all and of a key head
-  int kv_offset;                                         ///< what expressions see as the position of the first key
-  const int* q_starts;                                   ///< as ForwardArgs has them
+  int batch, group, q_len, kv_len, q_offset, kv_shared;  ///< as in ForwardArgs
+  int sets, sets_of_group;                               ///< sets of heads that share a tile: all, and per key head
+  int kv_offset;                                         ///< the position of the first key, as expressions see it
+  const int* q_starts;                                   ///< as in ForwardArgs
   const int* kv_starts;
-  Numbers kv_lens, q_offsets;  ///< instead of kv_len, which is then the most there may be, and of q_offset
+  Numbers kv_lens, q_offsets;  ///< instead of kv_len, which is then an upper bound, and of q_offset
   PageTable page_table;
-  const int* tiles;  ///< as ForwardArgs has them
+  const int* tiles;  ///< as in ForwardArgs
   int tile_stride, tile_batches, tile_heads;
-  float* parts;  ///< two for each block: rows of results of all queries and heads of a tile, then their RowPartials
-  unsigned* arrivals;  ///< for each block, how many of those that share its last tile are done: 0 before the launch
-  int paired;          ///< each tile is shared by two blocks, a cluster, which count no arrivals
+  float* parts;        ///< two per block: rows of results of all queries and heads of a tile, then their RowPartials
+  unsigned* arrivals;  ///< per block, how many blocks that share its last tile have arrived: 0 before the launch
+  int paired;          ///< 1 if each tile is shared by a cluster of two blocks, which count no arrivals
 };
 
 /// A tile of queries whose keys several blocks share: its parts are those of `count` blocks from `first` on. A count of
-/// 0: none.
+/// 0 means none.
 struct CutTile {
   int tile, first, count;
 };
 
-/// For kernels whose blocks share the keys of a tile, and load these by TMA. `arrivals` is null: a kernel
-/// after it adds up the parts of the tiles that `cut` lists, one for each block or cluster of them.
+/// For kernels whose blocks share the keys of a tile and load keys by TMA. `arrivals` is null: a later kernel adds up
+/// the parts of the tiles that `cut` lists, one per block or cluster.
 struct MlaArgs : DecodeArgs {
   TensorMap q_map, k_map;
   CutTile* cut;
-  int cuts;  ///< how many of them, at most combine_mla_threads
+  int cuts;  ///< entries of `cut`, at most combine_mla_threads
 };
 
-/// Threads of a block of combine_mla_sm90.cuh, and how many blocks it has for each of the kernel before it.
+/// Threads of a block of combine_mla_sm90.cuh, and its blocks per block of the previous kernel.
 constexpr int combine_mla_threads = 256, combine_mla_blocks = 4;
 
-/// What elements are, where a kernel takes any of several types. f64, e4m3: append.cuh alone.
+/// The type of elements, for kernels that take any of several types. f64, e4m3: only append.cuh.
 enum class Stored : int { f32, f16, bf16, f64, e4m3 };
 
 /// A gradient, of any type. Null: not asked for.
@@ -113,19 +113,19 @@ struct Gradient {
   Stored type;
 };
 
-/// Threads of a block of rows.cuh, how many of them share a row, and how many rows these have.
+/// Threads of a block of rows.cuh, threads that share a row, and rows per such group of threads.
 constexpr int rows_threads = 256, rows_lanes = 16, rows_each = 4;
 constexpr int rows_of_block = rows_threads / rows_lanes * rows_each;
 
-/// One struct for the kernels of a backward: each reads what it needs.
+/// One struct for all kernels of a backward: each kernel reads what it needs.
 struct BackwardArgs {
   TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use TMA
   Strided q, k, v, o, grad_o;
   Rows lse, grad_lse;  ///< lse: of the whole row, as the forward gives it
-  Rows delta;          ///< the sum of p dp of each row, less its grad_lse: what softmax takes from every dp
+  Rows delta;          ///< the sum of p dp of each row, less its grad_lse: the softmax subtracts it from every dp
   Gradient grad_q, grad_k, grad_v;
-  float scale;                                                    ///< of q . k
-  int batch, q_heads, group, q_len, kv_len, q_offset, kv_shared;  ///< as ForwardArgs has them
+  float scale;                                                    ///< multiplies q . k
+  int batch, q_heads, group, q_len, kv_len, q_offset, kv_shared;  ///< as in ForwardArgs
   int kv_heads, d, dv;                                            ///< kv_heads: q_heads / group, divided once
   const int* q_starts;
   const int* kv_starts;
@@ -133,35 +133,35 @@ struct BackwardArgs {
                      ///< that do all a table of visits (cover_args.cuh)
   int tile_stride, tile_batches, tile_heads;
   int section;              ///< sets of heads (walk.cuh) whose operands stay in the cache together
-  unsigned* visited;        ///< where tiles is a table: how many visits there are in it
+  unsigned* visited;        ///< if tiles is a table: the number of visits in it
   int q_places, kv_places;  ///< for kernels that do all: tiles of a head. Packed: sequence b has the places from
                             ///< starts[b] / positions of a tile + b on, of which it may leave one free
   float* sums;  ///< for kernels that add dq up in memory: f32, laid out as the kernel likes, a tile of queries after
                 ///< another: [batch, head, place], packed without batch
-  unsigned* added;  ///< for each of these tiles, how many tiles of keys were added to it: 0 before the launch
-  unsigned* next;   ///< how many items of a dynamic schedule were taken beyond one for each block: 0 before the launch
+  unsigned* added;       ///< per such tile, how many tiles of keys were added to it: 0 before the launch
+  unsigned* next;        ///< items of a dynamic schedule taken beyond one per block: 0 before the launch
   unsigned* non_finite;  ///< set to 1 where a result is not finite though pairs were masked out: a masked-out pair may
                          ///< have brought it in
 };
 
-/// The arguments of calls that are merged with another's results, or whose keys are split at fixed places. Kernels of
-/// other calls get no more than `Args`.
+/// The arguments of calls that are merged with results of another call, or that have a fixed split size. Kernels of
+/// other calls get only `Args`.
 template <class Args>
 struct Further : Args {
-  // Aligned as Args are, so that all compilers place it after their padding.
-  alignas(Args) Strided o_before;  ///< results over other keys, of each row that the call has; may be o
+  // Aligned like Args, so that all compilers place it after their padding.
+  alignas(Args) Strided o_before;  ///< results over other keys, for every row of the call; may be o
   Rows lse_before;                 ///< may be lse
   Stored o_before_type;
-  // Of kernels whose blocks share the keys of a tile: then each split of a tile, not each block, has a part in
-  // DecodeArgs::parts, and each tile an arrival.
-  int split_steps;  ///< steps of a warp's keys; all warps have as many in it
-  int splits;       ///< that a tile may have
+  // For kernels whose blocks share the keys of a tile: each split of a tile, not each block, then has a part in
+  // DecodeArgs::parts, and each tile an arrival counter.
+  int split_steps;  ///< steps of a warp's keys per split; all warps have as many
+  int splits;       ///< splits that a tile may have
 };
 
 /// Threads of the block of clear.cuh.
 constexpr int clear_threads = 256;
 
-/// What clear.cuh gets.
+/// The arguments of clear.cuh.
 struct ClearArgs {
   unsigned* first;
   int count;
@@ -170,58 +170,58 @@ struct ClearArgs {
 /// Threads of a block of transpose_v_sm90.cuh.
 constexpr int transpose_threads = 128;
 
-/// What transpose_v_sm90.cuh gets.
+/// The arguments of transpose_v_sm90.cuh.
 struct TransposeArgs {
   TensorMap from, to;  ///< boxes of v, a tile of keys each; boxes of transposed tiles, one each
-  int heads, tiles;    ///< of keys, in `to`; packed: as places count them
+  int heads, tiles;    ///< tiles: of keys, in `to`; packed: places
   int batch;           ///< packed: sequences
   const int* starts;   ///< packed: of keys
 };
 
-/// Threads of a block of append.cuh, and how many of them share a row of a head.
+/// Threads of a block of append.cuh, and threads that share a row of a head.
 constexpr int append_threads = 256, append_lanes = 16;
 
-/// New rows of k or of v, and the cache that they go to.
+/// New rows of k or of v, and the cache that they are written to.
 struct Appended {
   Strided from, into;
   Stored from_type, into_type;
   int width;
   int copy_bytes;  ///< bytes copied at a time; 0: element by element, through f64
-  double scale;    ///< what is stored is an element divided by this
+  double scale;    ///< elements are divided by this before they are stored
 };
 
-/// What append.cuh gets.
+/// The arguments of append.cuh.
 struct AppendArgs {
   Appended k, v;
   int batch, heads;
   int new_rows;          ///< of each entry; packed: unused
-  int room;              ///< keys that an entry may have
+  int room;              ///< keys that an entry has room for
   const int* starts;     ///< packed: batch + 1 starts of the new rows, else null
-  Numbers kv_lens;       ///< keys of each entry, the new ones too
-  PageTable page_table;  ///< null: each entry has its room
+  Numbers kv_lens;       ///< keys of each entry, including the new ones
+  PageTable page_table;  ///< null: the cache is not paged
 };
 
 /// Rows of a block of copy_rows.cuh, add_parts.cuh and merge_parts.cuh.
 constexpr int rows_of_copy = 8;
 
-/// Elements of two tensors of the same shape. Dimensions that they lack come first, and are 1 long; a row is the last.
+/// Elements of two tensors of the same shape. Missing dimensions come first with extent 1; a row is the last dimension.
 struct RowsArgs {
   static constexpr int most_rank = 4;
   const void* from;
   void* to;
-  int bytes;  ///< of what is copied at once
+  int bytes;  ///< bytes copied at once
   long long extent[most_rank], from_stride[most_rank], to_stride[most_rank];
 };
-/// Parts of a tensor, `part_stride` elements apart, that are added up.
+/// Parts of a tensor, `part_stride` elements apart, which are added up.
 struct AddArgs : RowsArgs {
   Stored from_type, type;  ///< from_type: f32 or f64
   int parts;
   long long part_stride;
-  int adds;  ///< to what is there
+  int adds;  ///< 1 if the sum is added to what `to` holds
 };
-/// Results over the keys of one part after the other: [part, batch, head, row], o with dv columns.
+/// Results over the keys of each part, one part after the other: [part, batch, head, row], o with dv columns.
 struct MergeArgs {
-  const float *o_parts, *lse_parts, *max_parts;  ///< max_parts: null where max is
+  const float *o_parts, *lse_parts, *max_parts;  ///< max_parts: null if max is null
   Strided o;
   Stored o_type;
   Rows lse, max;
@@ -235,8 +235,8 @@ constexpr int exact_finite_words = 12, exact_words = 13;
 /// Threads of a block of spread_diagonals.cuh.
 constexpr int diagonals_threads = 128;
 
-/// What sums.cuh turns into a tensor's elements: a sum for each, along the last dimension first. Dimensions that the
-/// tensor lacks come first, and are 1 long.
+/// The arguments of sums.cuh: one sum per element of a tensor, along the last dimension first. Missing dimensions come
+/// first with extent 1.
 struct SumsArgs {
   static constexpr int most_rank = 4;
   const unsigned long long* sums;

@@ -7,18 +7,18 @@ namespace attune {
 constexpr int cover_threads = 1024;
 
 /// What is written of a cover: for each tile of queries the tiles of keys to visit; for each tile of keys the tiles of
-/// queries; or a table of both, a row for each tile of keys, with a Visit for each tile of queries.
+/// queries; or a table of both, one row per tile of keys, with a Visit per tile of queries.
 enum class CoverForm { of_queries, of_keys, visits };
 
-/// What a table says of two tiles, in a word; 0: there is nothing to visit. `below`, `above`: how many tiles of keys
-/// before and after this one the queries visit too.
+/// One word of the table, for two tiles; 0 if there is nothing to visit. `below`, `above`: the number of tiles of keys
+/// before and after this one that the queries visit too.
 struct Visit {
-  static constexpr unsigned there = 1, whole = 2;  ///< bits; whole: no pair of a key that exists is removed
+  static constexpr unsigned there = 1, whole = 2;  ///< bits; whole: no pair of an existing key is masked out
   static constexpr int below_at = 2, above_at = 17, most_tiles = 1 << (above_at - below_at);  ///< bits from these on
 };
 
-/// The grid is (tiles of queries, or of keys for lists of these, heads, batches), each of these two 1 where the lists
-/// do not vary with it.
+/// The grid is (tiles of queries, or of keys for lists of queries; heads; batches). Heads and batches are 1 if the
+/// lists do not vary with them.
 struct CoverArgs {
   int* tiles;
   int tile_stride;  ///< ints a row: of lists at least 2 + 2 * tiles along the other axis, which has room to work in; of
@@ -27,8 +27,8 @@ struct CoverArgs {
   int m, n;             ///< queries and keys of a tile
   const int* q_starts;  ///< packed: batch + 1 starts of each, else null
   const int* kv_starts;
-  unsigned* next;     ///< becomes 0, for the kernel that comes next; null if that kernel has no counter
-  unsigned* visited;  ///< of a table: how many visits it has is added to it; may be null
+  unsigned* next;     ///< set to 0, for the next kernel; null if that kernel has no counter
+  unsigned* visited;  ///< the number of visits in a table is added to it; may be null
 };
 
 }  // namespace attune

@@ -7,7 +7,7 @@
 
 namespace attune {
 
-/// The bits of a floating type: how many belong to the fraction, and those of infinity.
+/// The bits of a floating type: how many the fraction has, and the bits of infinity.
 struct FloatBits {
   int fraction;
   unsigned infinity;
@@ -20,7 +20,7 @@ __device__ inline FloatBits bits_of(Stored type) {
 
 constexpr unsigned long long wide_infinity = 0x7ffull << 52, wide_fraction = (1ull << 52) - 1;
 
-/// Instructions that convert would not keep the bits of NaN.
+/// A conversion instruction would not keep the bits of NaN.
 __device__ inline double widened_nan(unsigned x, Stored type) {
   const FloatBits of = bits_of(type);
   const unsigned fraction = x & ((1u << of.fraction) - 1), sign = x & (of.infinity + (1u << of.fraction));
@@ -33,13 +33,13 @@ __device__ inline unsigned narrowed_nan(unsigned long long x, Stored type) {
          static_cast<unsigned>((x & wide_fraction) >> (52 - of.fraction));
 }
 
-/// Rounded to the neighbour whose last bit is 1, so that rounding once more, to fewer bits, is as if rounding once.
+/// Rounds to the neighbour whose last bit is 1, so that a second rounding to fewer bits gives what one rounding would.
 __device__ inline float narrowed_to_odd(double x) {
   const float out = f32_of_f64_towards_zero(x);
   return f64_of_f32(out) == x ? out : __uint_as_float(__float_as_uint(out) | 1);
 }
 
-/// Every element is a double.
+/// Any stored element as a double.
 __device__ inline double element(const void* row, long long i, Stored type) {
   if (type == Stored::f64) return static_cast<const double*>(row)[i];
   const unsigned x = type == Stored::f32 ? static_cast<const unsigned*>(row)[i]
@@ -49,12 +49,12 @@ __device__ inline double element(const void* row, long long i, Stored type) {
   if (exponent == of.infinity && fraction != 0) return widened_nan(x, type);
   return f64_of_f32(type == Stored::f32 ? __uint_as_float(x) : type == Stored::f16 ? low_of<f16>(x) : low_of<bf16>(x));
 }
-/// The nearest e4m3, the even one of two, of a number that was rounded to odd. Beyond 448 there is none, and no
+/// The nearest e4m3, ties to even, of a number that was rounded to odd. Numbers beyond 448 have none, and e4m3 has no
 /// infinity.
 __device__ inline unsigned e4m3_of(float odd) {
   const unsigned bits = __float_as_uint(odd), magnitude = min(bits & 0x7fffffffu, 0x43e00000u),
-                 exponent = max(magnitude & 0x7f800000u, 0x3c800000u);  // of 2^-6 at least
-  // Adding a power of two 20 binary places above the number leaves its eighths, rounded.
+                 exponent = max(magnitude & 0x7f800000u, 0x3c800000u);  // at least that of 2^-6
+  // Adding a power of two 20 binary places above the number rounds it to eighths.
   const unsigned above = exponent + (20u << 23),
                  eighths = __float_as_uint(__uint_as_float(magnitude) + __uint_as_float(above)) - above;
   return (bits >> 24 & 0x80) | (((exponent >> 23) - 121) * 8 + eighths);

@@ -18,7 +18,7 @@ constexpr bool has_fixed_split = requires {
   requires Tile::fixed_split;
 };
 
-/// True if entries have lengths and positions of their own.
+/// True if entries have their own lengths and positions.
 template <class Tile>
 constexpr bool is_per_entry = requires {
   requires Tile::per_entry != 0;
@@ -29,10 +29,10 @@ constexpr bool is_paged = requires {
   requires Tile::paged != 0;
 };
 
-/// What a kernel of such a Tile gets.
+/// The argument struct of a kernel with such a Tile.
 template <class Tile, class Args>
 using ArgsOf = Either<has_before<Tile> || has_fixed_split<Tile>, Further<Args>, Args>;
-/// The same where a function was handed no more than Args.
+/// The same struct, in a function that was given only Args.
 template <class Args>
 __device__ inline const Further<Args>& further(const Args& args) {
   return static_cast<const Further<Args>&>(args);

@@ -6,27 +6,27 @@
 
 namespace attune {
 
-/// What is known about a Mod's derivative when its source is written. Gradients of captured tensors are sums of terms,
-/// a term for each read; a term is summed along what its place in the tensor does not depend on.
+/// Facts about a Mod's derivative, known when its source is written. Gradients of captured tensors are sums of terms,
+/// one term per read. A term is summed along everything that its place in the tensor does not depend on.
 struct GradientTraits {
   bool has_slope = false;  ///< slope() is not 1 everywhere
-  bool delta_of_o = true;  ///< the sum of p dp along a row is do . o; else a kernel has to walk the row for it
-  int by_head = 0;         ///< terms whose places depend on b and h alone
-  int by_row = 0;          ///< … on q too
-  int by_col = 0;          ///< … on kv too, not on q
-  int by_diagonal = 0;     ///< … on q - kv, times what flows to the score, for kernels that sum along diagonals
-  bool by_pair = false;    ///< there are other terms: each pair adds to places of its own
-  bool removes = true;     ///< pairs may be removed, by keep() and its like or by a score of -inf
+  bool delta_of_o = true;  ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
+  int by_head = 0;         ///< terms whose places depend only on b and h
+  int by_row = 0;          ///< ... and on q
+  int by_col = 0;          ///< ... and on kv, but not on q
+  int by_diagonal = 0;     ///< ... and on q - kv, as multiples of dS, for kernels that sum along diagonals
+  bool by_pair = false;    ///< there are other terms: each pair adds to its own places
+  bool removes = true;     ///< pairs may be masked out: by keep(), limits, bands, or a score of -inf
   bool by_sink = false;    ///< sink() reads captured tensors whose gradients are asked for
 };
 
-/// What flows through a pair: to its score, past slope(), and to its probability.
+/// The gradients of a pair: of its score, of q . k (past slope()), and of its probability.
 struct Flow {
   float score, prob;
 };
 
-/// A Mod with its derivative. Fields are those of both; `s` is q . k, not scaled yet, and p the probability before
-/// prob(). Terms add to the sums they are given, an element each; their places are exact sums (exact_sum.cuh).
+/// A Mod with its derivative. Fields are those of both; `s` is q . k before scaling, and p the probability before
+/// prob(). Terms add to the sums that they are given, one element each; their places are exact sums (exact_sum.cuh).
 template <class M>
 concept Differentiable = Mod<M> &&
     requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i,
@@ -46,8 +46,8 @@ concept Differentiable = Mod<M> &&
   m.by_sink(x, head, at);                        // what flows to the sink
 };
 
-/// … with terms by diagonals: `diagonals` are sums as spread_diagonals.cuh has them. A sum is handed on with any pair
-/// of its distance.
+/// A Mod with terms by diagonals: `diagonals` are sums for spread_diagonals.cuh. A sum is handed on with any pair of
+/// its distance.
 template <class M>
 concept SumsDiagonals = Differentiable<M> &&
     requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
@@ -55,27 +55,27 @@ concept SumsDiagonals = Differentiable<M> &&
   m.by_diagonal(x, head, row, col, at, i, i);  // the sum, …, q, kv
 };
 
-/// What the gradient of a pair needs to know of its row.
+/// What the gradient of a pair needs of its row.
 struct RowEnd {
   float under;  ///< p is 2^(exponent - under)
   float delta;
 };
 
-/// From a row's lse, which includes what rest() adds to each score. A row without pairs has no gradient.
+/// From a row's lse, which includes rest(). A row without pairs has no gradient.
 __device__ inline RowEnd row_end(float lse, float rest, float delta) {
   if (lse == -infinity || rest == -infinity) return {infinity, 0};
   return {(lse - rest) * (1 / ln2), delta};
 }
-/// A row that does not exist.
+/// The RowEnd of a missing row.
 __device__ inline RowEnd no_row() { return {infinity, 0}; }
 
-/// Numbers of a pair that a backward kernel replaces: its q . k by what multiplies grad_o in the gradient of v, its
-/// grad_o . v by what multiplies q and k, but for the scale.
+/// Numbers of a pair that a backward kernel replaces: q . k by the factor of grad_o in dV, and grad_o . v by the factor
+/// of q and k in dK and dQ, before scaling.
 struct PairNumbers {
   float s, dp;
 };
 
-/// A query and a key, and what was computed once of their head, row and column.
+/// A query and a key, with the fields of their head, row and column.
 template <class User>
 struct Pair {
   const typename User::Head& head;
@@ -85,7 +85,7 @@ struct Pair {
   Int origin, q, kv;
 };
 
-/// The probability of a pair, before prob(): 0 if it was removed. `factor`: as factor_of() gives it.
+/// The probability of a pair, before prob(): 0 if it is masked out. `factor`: from factor_of().
 template <class User>
 __device__ inline float probability_of(const User& user, const Pair<User>& of, float factor, float under, bool kept,
                                        float s) {
@@ -94,8 +94,8 @@ __device__ inline float probability_of(const User& user, const Pair<User>& of, f
   return kept ? power_of_two(exponent * factor - under) : 0.0f;
 }
 
-/// The gradient of a pair. A pair that was removed, or whose p is 0, passes nothing, whatever its operands hold.
-/// `terms` gets flow, s and p of every other pair.
+/// The gradient of a pair. A masked-out pair, or one with p = 0, gives 0, whatever its operands hold. `terms` gets
+/// flow, s and p of every other pair.
 template <class User, class Terms>
 __device__ inline PairNumbers gradient_of(const User& user, const Pair<User>& of, float factor, RowEnd end, bool kept,
                                           PairNumbers in, Terms terms) {

@@ -6,24 +6,24 @@
 
 namespace attune {
 
-/// Where the rows and keys of a batch entry lie.
+/// How the rows and keys of batch entries lie in memory.
 enum class Layout {
-  dense,   ///< each batch entry has positions of its own
+  dense,   ///< each batch entry has its own positions
   packed,  ///< sequences follow one another along the positions of one entry, from their starts on
 };
 template <class Tile>
 constexpr bool is_packed = Tile::layout == Layout::packed;
 
-/// What is the same for all pairs of a head and batch entry.
+/// Values that are the same for all pairs of a head and batch entry.
 struct Where {
   int b, h, q_len, kv_len;
 };
 
-/// Keys [begin, end) are worth visiting for a tile of queries; within [full_begin, full_end) nothing is removed.
+/// A tile of queries visits keys [begin, end); within [full_begin, full_end) no pair is masked out.
 struct Bands {
   int begin, end, full_begin, full_end;
 
-  /// Pairs may be removed within [from, to): the larger remainder on its two sides stays full.
+  /// Pairs may be masked out within [from, to): the larger remainder on its two sides stays full.
   __device__ void cut(int from, int to) {
     if (from >= to || to <= full_begin || from >= full_end) return;
     if (from - full_begin > full_end - to)
@@ -33,13 +33,13 @@ struct Bands {
   }
 };
 
-/// A user's expressions. Scores are exponents of two here: exponent() is log2(e) times the part of the score that
-/// varies along a row, rest() is the other part, as the user wrote it. `s` is q . k, not scaled yet. What depends on
-/// the head, on the query or on the key alone is computed once, into Head, Row and Col.
+/// A user's expressions. Scores are exponents of two: exponent() is log2(e) times the part of the score that varies
+/// along a row, rest() is the other part, as the user wrote it. `s` is q . k before scaling. Values that depend only on
+/// the head, the query or the key are computed once, into Head, Row and Col.
 ///
-/// A Col that reads captured tensors has of_lane(), so that lanes share what they read, and in_scores says whether
-/// exponent() or prob() reads it, or keep() alone. Where scores read captured tensors pair by pair, Inside is the same
-/// Mod for tiles of which is_inside() is true: its reads are not clamped.
+/// A Col that reads captured tensors has of_lane(), so that lanes share their reads; in_scores is true if exponent() or
+/// prob() reads it, false if only keep() does. If scores read captured tensors pair by pair, Inside is the same Mod for
+/// tiles with is_inside(): its reads are not clamped.
 template <class M>
 concept Mod = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
                        Int i) {

@@ -9,7 +9,7 @@ namespace attune {
 
 __device__ inline float f32(e4m3 x) {
   const unsigned magnitude = x.bits & 0x7fu;
-  // Below 8, steps of 2^-9, which is what 2^14 has. 0x7f is NaN, and there is no infinity.
+  // Below 8, steps are 2^-9, like those of 2^14. 0x7f is NaN, and there is no infinity.
   const float number = magnitude < 8 ? __uint_as_float(0x46800000u | magnitude) - 16384.0f
                                      : __uint_as_float((magnitude << 20) + (120u << 23));
   return __uint_as_float((x.bits & 0x80u) << 24 | (magnitude == 0x7f ? 0x7fc00000u : __float_as_uint(number)));
@@ -22,8 +22,8 @@ constexpr float nan = __builtin_bit_cast(float, 0x7fc00000u);
 
 // ---- Int: an int that wraps, divides by anything and shifts by anything ---------------------------------------------
 
-/// `step` is 0 except for positions in unrolled loops and expressions linear in these: there it is a constant next to a
-/// base that the whole loop shares, which is then computed once.
+/// `step` is 0 except for positions in unrolled loops and expressions linear in these positions. There it is a
+/// constant, next to a base that the whole loop shares and computes once.
 struct Int {
   int base, step;
 
@@ -104,7 +104,7 @@ __device__ constexpr Int where(bool c, Int x, Int y) { return c ? x : y; }
 __device__ constexpr Int where(bool c, int x, int y) { return c ? x : y; }
 __device__ constexpr bool where(bool c, bool x, bool y) { return c ? x : y; }
 
-// If one operand is NaN, the other one. Between 0 and -0 the instruction decides.
+// If one operand is NaN, the result is the other one. For 0 and -0 the instruction decides.
 __device__ inline float min(float x, float y) { return fminf(x, y); }
 __device__ inline float max(float x, float y) { return fmaxf(x, y); }
 __device__ constexpr int min(int x, int y) { return y < x ? y : x; }
@@ -124,7 +124,7 @@ __device__ inline float round(float x) { return roundf(x); }
 /// 2 ulp.
 __device__ inline float erf(float x) { return erff(x); }
 
-/// From 0 upwards, in order.
+/// body(0) + body(1) + ... + body(count - 1), in this order.
 template <int count, class Body>
 __device__ inline auto sum(Body body) {
   decltype(body(Int(0)) + body(Int(0))) total = 0;
@@ -134,7 +134,7 @@ __device__ inline auto sum(Body body) {
 
 // ---- random: Philox 4x32-10 as in ir/random.h -----------------------------------------------------------------------
 
-/// Uniform in [0, 1), a function of these numbers alone.
+/// Uniform in [0, 1), and depends only on these numbers.
 __device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
   unsigned c0 = static_cast<unsigned>(kv.i()) >> 2, c1 = static_cast<unsigned>(q.i()),
            c2 = static_cast<unsigned>(h.i()), c3 = static_cast<unsigned>(b.i()), k0 = static_cast<unsigned>(seed.i()),
@@ -155,7 +155,7 @@ __device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
 
 // ---- captured tensors -----------------------------------------------------------------------------------------------
 
-/// An element as the language sees it.
+/// An element in the language's type.
 __device__ inline float seen(const float* at) { return __ldg(at); }
 __device__ inline float seen(const e4m3* at) { return f32(e4m3{__ldg(&at->bits)}); }
 __device__ inline float seen(const double* at) { return static_cast<float>(__ldg(at)); }
@@ -166,15 +166,15 @@ __device__ inline Int seen(const long long* at) { return static_cast<int>(__ldg(
 __device__ inline Int seen(const short* at) { return __ldg(at); }
 __device__ inline Int seen(const signed char* at) { return __ldg(at); }
 __device__ inline Int seen(const unsigned char* at) { return __ldg(at); }
-/// A byte that is not 0 is true: what `const bool*` may not hold.
+/// A byte that is true unless it is 0; a `const bool*` may not point to other bytes than 0 and 1.
 enum class Flag : unsigned char {};
 __device__ inline bool seen(const Flag* at) { return __ldg(reinterpret_cast<const unsigned char*>(at)) != 0; }
 
-/// clamped: an index outside of the tensor is clamped into it. inside: none is, and the last stride is 1.
+/// clamped: indices outside the tensor are clamped into it. inside: no index is outside, and the last stride is 1.
 enum class Reads { clamped, inside };
 
-/// The host fills these too: see user_bytes in codegen/source.h. Strides are long long where offsets need more than an
-/// int, which costs registers: a pair's read of a table spilled 104 bytes, and with int nothing.
+/// The host fills these too: see user_bytes in codegen/source.h. Strides are long long if offsets need more than an
+/// int, which costs registers: a kernel that reads a table per pair spilled 104 bytes with long long, none with int.
 template <class T, int rank, class Stride = int, Reads reads = Reads::clamped>
 struct Capture {
   const T* data;
@@ -186,7 +186,7 @@ struct Capture {
     static_assert(sizeof...(Index) == rank);
     const Int at[rank] = {index...};
     if constexpr (reads == Reads::inside) {
-      // A step that is a constant is part of the instruction.
+      // A constant step becomes part of the load instruction.
       const T* base = data + at[rank - 1].base;
       Stride step = at[rank - 1].step;
 #pragma unroll
@@ -203,7 +203,7 @@ struct Capture {
     }
   }
 
-  /// Which element the read is of, counted along the last dimension first, as if the tensor were contiguous.
+  /// The element's number, counted along the last dimension first, as if the tensor were contiguous.
   template <class... Index>
   __device__ long long place(Index... index) const {
     const Int at[rank] = {index...};
@@ -213,7 +213,7 @@ struct Capture {
     return out;
   }
 
-  /// True if this may be read without clamping.
+  /// True if this element may be read without clamping.
   template <class... Index>
   __device__ bool holds(Index... index) const {
     const Int at[rank] = {index...};
@@ -231,20 +231,20 @@ struct Capture<T, 0, Stride, reads> {
   __device__ long long place() const { return 0; }
 };
 
-/// A condition linear in q and kv that holds at the corners of a tile holds within.
+/// A condition linear in q and kv that holds at the corners of a tile holds within the tile.
 template <class Fn>
 __device__ inline bool at_corners(Int q_begin, Int q_end, Int kv_begin, Int kv_end, Fn holds) {
   return holds(q_begin, kv_begin) && holds(q_end - 1, kv_begin) && holds(q_begin, kv_end - 1) &&
          holds(q_end - 1, kv_end - 1);
 }
 
-/// What another lane has.
+/// The value of another lane.
 __device__ inline float of_lane(float x, int lane) { return __shfl_sync(~0u, x, lane); }
 __device__ inline Int of_lane(Int x, int lane) { return __shfl_sync(~0u, x.i(), lane); }
 __device__ inline bool of_lane(bool x, int lane) { return __shfl_sync(~0u, x, lane); }
 
 // ---- functions within 2 ulp, but for pow and tan: 4 -----------------------------------------------------------------
-// Those of the CUDA toolkit. Denormals may be taken for 0.
+// These are the CUDA toolkit's. They may flush denormals to 0.
 
 namespace exact {
 
@@ -279,11 +279,11 @@ __device__ inline float exp2(float x) { return approx_exp2(x); }
 __device__ inline float log2(float x) { return approx_log2(x); }
 // (2^-22 + |x| 2^-24) of the result.
 __device__ inline float exp(float x) { return exp2(x * 1.44269504f); }
-// As log2, and 2^-24 of the result.
+// The error of log2, and 2^-24 of the result.
 __device__ inline float log(float x) { return log2(x) * 0.693147181f; }
 // 2^-11 of the result.
 __device__ inline float tanh(float x) { return approx_tanh(x); }
-// As exp, and 2 ulp: of the result, so that the log of a small one is right. 0.5 + 0.5 tanh(0.5 x) is not.
+// The error of exp, and 2 ulp of the result, so that the log of a small one is right; 0.5 + 0.5 tanh(0.5 x) has not.
 __device__ inline float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
 
 /// |x|^y is off by (1 + |y log2|x||) 2^-22 of the result; zeros, signs and infinities as in C.
@@ -293,11 +293,11 @@ __device__ inline float pow(float x, float y) {
   float z = magnitude == 1.0f ? 1.0f : exp2(y * log2(magnitude));
   if (odd) z = copysignf(z, x);
   if (x < 0 && !whole && magnitude != inf) z = nan;
-  // Whatever the other one is, NaN too.
+  // Whatever the other operand is, even NaN.
   return y == 0 || x == 1.0f ? 1.0f : x != x || y != y ? nan : z;
 }
 
-/// x less a multiple of 2 pi, within 2^-22 where |x| is below 2^24; beyond, sin and cos give any value from -1 to 1.
+/// x minus a multiple of 2 pi, within 2^-22 if |x| < 2^24; beyond, sin and cos give any value from -1 to 1.
 __device__ inline float within_a_turn(float x) {
   const float turns = rintf(x * 0.159154943f);
   return __fmaf_rn(turns, 1.74845553e-7f, __fmaf_rn(turns, -6.28318548f, x));

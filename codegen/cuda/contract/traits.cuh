@@ -8,7 +8,7 @@ namespace attune {
 struct Traits {
   bool scaled = false;     ///< exponent(s) is factor() * s, and factor() is positive: one multiply-add makes the power
   bool bounded = false;    ///< exponent() stays below `most`, closely enough that no running maximum is needed
-  bool masked = false;     ///< some pairs are masked out, by the next three:
+  bool masked = false;     ///< some pairs are masked out, by the next three
   bool has_first = false;  ///< keys before first()
   bool has_last = false;   ///< keys after last()
   bool has_keep = false;   ///< pairs for which keep() is false
@@ -17,12 +17,12 @@ struct Traits {
   bool linear_prob = true;       ///< prob() is a multiple of p, so it may act before the normalisation
   bool has_sink = false;         ///< sink() joins the denominator
   bool skips = false;            ///< some tiles of keys are not visited: by the mask, or by scores of -inf
-  bool listed = false;           ///< the tiles to visit come as lists; bands() says nothing
+  bool listed = false;           ///< tiles to visit come as lists; bands() is not used
   float most = 0;                ///< see bounded
-  // For the choice of a kernel alone: no source says these.
+  // Only for the choice of a kernel; sources do not contain these.
   bool has_terms = false;          ///< gradients of captured tensors are asked for
-  bool terms_by_distance = false;  ///< and all are sums along diagonals, q - kv, of what flows to the score
-  bool shares_tiles = false;       ///< heads can: neither the mask nor what is read for a column varies with them
+  bool terms_by_distance = false;  ///< all of these are sums of dS along diagonals, q - kv
+  bool shares_tiles = false;       ///< heads can share tiles: neither the mask nor column reads vary with the head
 };
 
 }  // namespace attune

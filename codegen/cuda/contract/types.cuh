@@ -25,19 +25,19 @@ struct f16 {
   unsigned short bits;
 };
 
-/// Captured tensors may hold it; keys and values, while q has another type; and all three.
+/// The type of captured tensors; of keys and values next to another q; or of q, k and v.
 struct e4m3 {
   unsigned char bits;
 };
 
-/// What kernels ask about the element type of q, k and v. A type that is not here does not compile.
+/// What kernels need of the element type of q, k and v. Other types do not compile.
 template <class T>
 struct ElementOf;
 template <>
 struct ElementOf<bf16> {
   static constexpr int bytes = 2;
-  /// Powers of scores that have no running maximum may be as small as 2^-126. Where the type cannot hold them, as f16
-  /// with its least number 2^-24 cannot, each row needs its maximum.
+  /// Powers of scores without a running maximum may be as small as 2^-126. If the type cannot hold such numbers, like
+  /// f16, whose least number is 2^-24, each row needs its maximum.
   static constexpr bool needs_maximum = false;
   static constexpr unsigned infinity = 0x7f80, one = 0x3f80, two = 0x4000;
 };
@@ -57,7 +57,7 @@ struct ElementOf<float> {
 template <>
 struct ElementOf<e4m3> {
   static constexpr int bytes = 1;
-  static constexpr bool needs_maximum = true;  // its least number is 2^-9
+  static constexpr bool needs_maximum = true;  // the least number of e4m3 is 2^-9
 };
 
 template <class T>
@@ -75,7 +75,7 @@ __device__ inline unsigned pack<f16>(float low, float high) {
   return f16_pair_of(low, high);
 }
 
-/// The halves of such a pair.
+/// The two halves of such a pair.
 template <class T>
 __device__ inline float low_of(unsigned pair);
 template <class T>

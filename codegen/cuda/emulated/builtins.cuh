@@ -41,7 +41,7 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 
 namespace attune::emulated {
 
-/// What a variable `__shared__ T name` becomes: see files.cpp of runtime/engines/emulated.
+/// A variable `__shared__ T name` becomes this: see files.cpp of runtime/engines/emulated.
 template <class T>
 T& shared_variable(const char* name) {
   return *static_cast<T*>(attune_machine->shared_variable(name, sizeof(T), alignof(T)));
@@ -52,7 +52,7 @@ struct Passed {
   T given, got;
   int from;
 };
-/// Each lane gets what the lane `from` gave; from none, or from one that is not there: what it gave itself.
+/// Each lane gets the value of lane `from`, or its own value if that lane does not exist.
 template <class T>
 T passed(unsigned mask, const char* what, T x, int from, Site at) {
   Passed<T> mine{x, x, from};
@@ -157,7 +157,7 @@ inline void __syncwarp(unsigned mask = ~0u, Site at = Site::here()) {
   attune_machine->together(
       mask, "__syncwarp", [](void* const*, unsigned) {}, nullptr, at);
 }
-/// A thread of its own: threads that run together may be any.
+/// Only this thread: any set of threads may run together.
 inline unsigned __activemask() { return 1u << attune_machine->now->lane; }
 
 // ---- a block --------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ inline void call(void (*kernel)(A...), void* const* arguments) {
   call(kernel, arguments, typename PlacesOf<sizeof...(A)>::Type());
 }
 
-/// 0 behind the last one.
+/// 0 past the last argument.
 template <class... A>
 inline unsigned bytes_of_argument(void (*)(A...), unsigned nth) {
   const unsigned all[] = {sizeof(A)..., 0};

@@ -6,7 +6,7 @@
 
 namespace attune::emulated {
 
-/// Where in a kernel's source something was asked for.
+/// The place in a kernel's source that makes a request.
 struct Site {
   const char* file = "";
   int line = 0;
@@ -34,51 +34,51 @@ enum class Operands { bf16, f16, tf32, e4m3 };
 /// A product of a warpgroup: acc[64 x n] (+)= A[64 x k] B[k x n], `steps` times, each further along k.
 struct GroupProduct {
   float* acc;
-  const unsigned* a;              ///< in registers, 4 words a step; null: a_at says where
+  const unsigned* a;              ///< in registers, 4 words a step; null: read from a_at
   unsigned long long a_at, b_at;  ///< descriptors
   int n, steps;
-  int a_step, b_step;  ///< what a step adds to a descriptor
+  int a_step, b_step;  ///< added to a descriptor per step
   bool a_turned, b_turned;
   bool add;  ///< false: acc is overwritten
   Operands operands;
 };
 
-/// A box of a tensor, from or to shared memory.
+/// A box of a tensor, copied from or to shared memory.
 struct Box {
   const void* map;
   int at[5];
   int rank;
 };
 
-/// How a thread touches shared memory.
+/// The kind of an access to shared memory.
 enum class Touch { read, write };
 
-/// What lanes do together: each hands on its own part, and `run` gets those of all lanes of `mask`, null where a lane
-/// has ended.
+/// An operation of several lanes: each lane contributes its part, and `run` gets the parts of all lanes of `mask`, null
+/// for lanes that have ended.
 using Together = void(void* const* parts, unsigned mask);
 
-/// Every function runs on the stack of the thread that calls it, and may go on with other threads before it returns.
+/// Every function runs on the stack of the calling thread, and may run other threads before it returns.
 struct Machine {
   const Thread* now;  ///< the running thread
 
   // Memory of the block.
   unsigned char* (*dynamic_shared)();
-  /// A variable of the block's, by its name: the same for all threads.
+  /// A variable of the block, by its name: the same for all threads.
   void* (*shared_variable)(const char* name, unsigned bytes, unsigned alignment);
   unsigned (*shared_address)(const void* pointer, Site at);
   void* (*shared_pointer)(unsigned address, Site at);
-  /// Where the bytes are on the host; refuses what no kernel may touch.
+  /// The host address of these bytes; refuses memory that no kernel may touch.
   void* (*shared)(unsigned address, unsigned bytes, Touch touch, Site at);
   void* (*cluster_shared)(unsigned address, unsigned bytes, Site at);
   unsigned (*address_in_cluster)(unsigned mine, int nth, Site at);
 
   // Threads of a warp, of a block, of a cluster.
   void (*together)(unsigned mask, const char* what, Together* run, void* mine, Site at);
-  /// A barrier of the block: returns how many of those that met said yes. `threads` 0: all that have not ended.
+  /// A barrier of the block: returns how many of the threads said yes. `threads` 0: all that have not ended.
   int (*meet)(int barrier, int threads, bool wait, bool yes, Site at);
   void (*meet_cluster)(Site at);
   void (*leave)();  ///< does not return
-  /// Others may run: what this thread waits for is theirs to do.
+  /// Lets other threads run, because this thread waits for them.
   void (*let_others_run)(const char* what, const void* watched, Site at);
 
   // Products.
@@ -110,7 +110,7 @@ struct Machine {
   void (*let_next_start)(Site at);
   void (*wait_for_kernel_before)(Site at);
 
-  // Numbers that the host rounds in another way where denormals count as 0.
+  // Operations that the host rounds differently when denormals count as 0.
   double (*f64_of_f32)(float x);
   float (*f32_of_f64)(double x, bool towards_zero);
 };

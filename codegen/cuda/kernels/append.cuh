@@ -11,7 +11,7 @@ namespace attune {
 
 // ---- where a row goes --------------------------------------------------------------------------------------------
 
-/// Where a new row comes from and where it goes, as Strided counts batch entries (or pages) and positions.
+/// The source and the destination of a new row: batch entries (or pages) and positions, as in Strided.
 struct NewRow {
   int from_entry, from_position;
   int into_entry, into_position;
@@ -19,7 +19,7 @@ struct NewRow {
 
   __device__ static NewRow of(const AppendArgs& args, int nth) {
     NewRow out{0, nth, 0, 0, false};
-    int b = 0, behind = 0;  // this row, counted back from the end
+    int b = 0, behind = 0;  // behind: this row, counted back from the end
     if (args.starts) {
       b = entry_of(args, nth);
       behind = args.starts[b + 1] - nth;
@@ -45,7 +45,7 @@ struct NewRow {
   }
 
  private:
-  /// The last entry that starts no later.
+  /// The last entry whose start is not after this row.
   __device__ static int entry_of(const AppendArgs& args, int row) {
     int first = 0, end = args.batch;
     while (end - first > 1) {
@@ -89,7 +89,7 @@ __device__ inline void put_row(const Appended& what, const NewRow& row, int head
   }
 }
 
-// Left to itself, the compiler takes fewer registers than it needs on sm_80, and spills.
+// Without this bound the compiler takes fewer registers than it needs on sm_80, and spills.
 __global__ void __launch_bounds__(append_threads, 4) append(const __grid_constant__ AppendArgs args) {
   const NewRow row = NewRow::of(args, static_cast<int>(blockIdx.x));
   if (!row.has_place) return;

@@ -1,12 +1,12 @@
 // codegen/cuda/kernels/backward_sm90.cuh — the backward on Hopper, for heads up to 128 wide: keys stay, five products,
 // dq is added up in memory
 //
-// A block takes 128 keys of a head and iterates over the queries that see them. Each of two warpgroups has 64 keys. It
-// computes S^T = K Q^T and dP^T = V dO^T from shared memory; P and dS then are, in the same registers, operands of
-// dV += P^T dO and dK += dS^T Q. dS also goes through shared memory, because dQ = dS K sums over the keys of both
-// warpgroups; each computes half of dQ. A separate warp adds dQ to f32 sums in memory by TMA, in a fixed order of
-// tiles of keys, so that bits do not depend on timing. The producer warp schedules items, loads, and prepares what
-// rows need at their end.
+// A block takes 128 keys of a head and iterates over the queries that see them. Each of two consumer warpgroups has 64
+// keys. It computes S^T = K Q^T and dP^T = V dO^T from shared memory; in the same registers P and dS then are operands
+// of dV += P^T dO and dK += dS^T Q. dS also goes through shared memory, because dQ = dS K sums over the keys of both
+// warpgroups; each computes half of dQ. A separate warp adds dQ to f32 sums in memory by TMA, in a fixed order of tiles
+// of keys, so that bits do not depend on timing. The producer warp schedules items, loads, and prepares the rows' lse
+// and delta.
 #pragma once
 
 #include "codegen/cuda/parts/add_dq_sm90.cuh"
@@ -16,19 +16,19 @@
 
 namespace attune {
 
-/// What Tile says of a kernel: numbers and types that the host chooses.
+/// What a Tile has: numbers and types that the host chooses.
 template <class Tile>
 concept BackwardTile = requires {
   typename Tile::Element;  // of q, k, v and grad_o: bf16, f16
   // Queries by keys: 128 queries where heads are at most 64 wide, else 64.
   requires Tile::m == (Tile::d > 64 ? 64 : 128) && Tile::n == 128;
-  // Widths of heads, rounded up.
+  // Head widths, rounded up.
   requires Tile::d % 16 == 0 && Tile::dv % 16 == 0 && Tile::d <= 128 && Tile::dv <= 128;
-  // Of queries, of dS and of dq.
+  // Stages of queries, of dS and of dQ.
   requires Tile::stages == 2;
-  // How much is under way at once: see backward_consumer_sm90.cuh.
+  // How many products are under way at once: see backward_consumer_sm90.cuh.
   requires Tile::order >= 0 && Tile::order <= 2;
-  // Tiles of keys are added to dq in a fixed order.
+  // 1 if tiles of keys are added to dQ in a fixed order.
   requires Tile::ordered == 0 || Tile::ordered == 1;
   // Dense or packed.
   Layout(Tile::layout);
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(384, 1)
   }
 }
 
-/// Sums of dq become dq: a block for each tile of queries, (tile, head, batch entry), from the last on, whose sums are
-/// still in the cache.
+/// Converts the sums of dQ: one block per tile of queries, (tile, head, batch entry), from the last on, because the
+/// last sums are still in the cache.
 template <class Tile>
 __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ BackwardArgs args) {
   using Shared = Shared90Backward<Tile>;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   }
   if (args.non_finite && !(zero == 0.0f)) *args.non_finite = 1;
   __syncwarp();
-  // Where queries are 128, warpgroups have 64 of them each, else half of the width.
+  // With 128 queries each warpgroup has 64 of them; otherwise each has half of the width.
   const int row = tile * Tile::m + 16 * (warp % 4) + (Tile::m == 128 ? 64 * (warp / 4) : 0);
   const WarpRows rows{args.grad_q, b, h, queries, row, args.d};
   store_rows(rows, area, Tile::m == 128 ? 0 : 64 * (warp / 4), lane);

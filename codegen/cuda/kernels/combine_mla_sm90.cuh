@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(combine_mla_threads)
   __shared__ float before;
   const int thread = static_cast<int>(threadIdx.x), team = thread / fours, column = thread % fours * 4;
   wait_for_kernel_before();
-  // The clusters that begin a cut tile, in order: all blocks count alike.
+  // The clusters that begin a split tile, in order; all blocks get the same result.
   const bool begins = thread < args.cuts && args.cut[thread].count > 1;
   const unsigned of_warp = __ballot_sync(~0u, begins);
   if (thread % 32 == 0) warps[thread / 32] = __popc(of_warp);
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(combine_mla_threads)
     if (!rows.exists(row)) continue;
     const int half = (cut.count + 1) / 2, end = team == 0 ? half : cut.count;
     PartOfRow all;
-    // Several parts are under way at a time.
+    // Several parts load at a time.
     constexpr int batch = 8;
 #pragma unroll 1
     for (int first = team * half; first < end; first += batch) {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(combine_mla_threads)
         }
       all.add(some);
     }
-    __syncthreads();  // what met last time was read
+    __syncthreads();  // `met` of the previous round has been read
     if (team == 1) met[thread % fours] = {{all.o[0], all.o[1], all.o[2], all.o[3]}, all.part};
     if (thread == 0) before = rows.before(row);
     __syncthreads();

@@ -15,7 +15,7 @@ __device__ inline void copy_row(const RowsArgs& args, long long from, long long 
   for (long long i = lane; i < last; i += 32) target[i * args.to_stride[3]] = source[i * args.from_stride[3]];
 }
 
-/// Extents and strides count words of `bytes`, which may be several elements.
+/// Extents and strides count words of `bytes` bytes, which may hold several elements.
 __global__ void __launch_bounds__(32 * rows_of_copy, 4) copy_rows(const __grid_constant__ RowsArgs args) {
   const long long row = row_of_warp();
   if (row >= rows_of(args)) return;

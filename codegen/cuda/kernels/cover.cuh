@@ -1,8 +1,8 @@
 // codegen/cuda/kernels/cover.cuh — builds tile lists on the device, FlexAttention's BlockMask, for masks that read data
 //
-// One row of lists per tile of queries (and per head and batch entry, where the mask varies with them):
-//   {number of partial tiles, number of full tiles, partial tiles, full tiles}; tiles are numbers along kv, falling.
-// A backward also gets one row per tile of keys, with tiles of queries; or a table of all pairs of tiles, which gives
+// One row of lists per tile of queries (per head and batch entry too, if the mask varies with them):
+//   {number of partial tiles, number of full tiles, partial tiles, full tiles}; tiles are numbered along kv, falling.
+// A backward also gets one row per tile of keys, with tiles of queries; or a table of all pairs of tiles, which says
 // for each pair how many tiles of keys its queries visit before it and after it. A tile that reaches past kv_len is
 // partial. One block per row, one warp per verdict; no order depends on timing.
 #pragma once
@@ -24,7 +24,7 @@ __device__ inline int whole(bool x) { return x; }
 template <class T, int rank, class Stride, class... Index>
 __device__ __forceinline__ int between(bool least, const Capture<T, rank, Stride>& of, Index... index) {
   static_assert(sizeof...(Index) == 2 * rank);
-  // Lanes share the last dimension; the dimensions before it are looped over.
+  // Lanes share the last dimension and loop over the dimensions before it.
   constexpr int dims = 4, skip = dims - rank;
   const Int given[2 * rank] = {index...};
   int from[dims] = {}, to[dims] = {};
@@ -71,7 +71,7 @@ __device__ __forceinline__ auto greatest(const Capture<T, rank, Stride>& of, Ind
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-/// What a source says about a mask: may a tile keep anything, may it drop anything? Whole warps ask.
+/// What a source provides for a mask: whether a tile may keep, and may drop, any pair. Called by whole warps.
 template <class C>
 concept Covers = requires(const C c, Where at, typename C::Row row, typename C::Col col, int i) {
   row = c.row(at, i, i);                       // queries [begin, end)
@@ -80,7 +80,7 @@ concept Covers = requires(const C c, Where at, typename C::Row row, typename C::
   bool(c.may_drop(row, col, at, i, i, i, i));
 };
 
-/// The positions of an axis, in tiles.
+/// The positions of one axis, divided into tiles.
 struct Side {
   int tile, length, offset;
 
@@ -91,7 +91,7 @@ struct Side {
 
 enum Verdict : int { None, Some, All };
 
-/// A warp puts verdicts on `tiles` tiles, of which `partial` are Some, into lists.
+/// A warp computes the verdicts of `tiles` tiles, of which `partial` are Some, into lists.
 __device__ inline void write_lists(int* row, const int* verdicts, int tiles, int partial, int lane) {
   int some = 0, all = 0;
   for (int top = tiles; top > 0; top -= lanes) {
@@ -110,7 +110,7 @@ __device__ inline void write_lists(int* row, const int* verdicts, int tiles, int
   }
 }
 
-/// A warp makes verdicts of a table's column, on `tiles` tiles, of which `visited` are not None, visits.
+/// A warp turns a table's column of verdicts, `tiles` tiles of which `visited` are not None, into visits.
 __device__ inline void write_visits(int* column, int stride, int tiles, int visited, int lane) {
   int below = 0;
   for (int first = 0; first < tiles; first += lanes) {
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(cover_threads)
     cover(const __grid_constant__ CoverArgs args, const __grid_constant__ C of) {
   constexpr int warps = cover_threads / lanes;
   constexpr bool AlongQ = What == CoverForm::of_keys;
-  __shared__ int counted;  // of lists the partial tiles, of a table all that are visited
+  __shared__ int counted;  // partial tiles, or all visited tiles for a table
   const int warp_id = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
   const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.x);
   const int q_len = args.q_starts ? min(args.q_starts[b + 1] - args.q_starts[b], args.q_len) : args.q_len;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(cover_threads)
   const Where at{b, h, q_len, kv_len};
   const Side queries{args.m, q_len, args.q_offset}, keys{args.n, kv_len, 0};
   const Side &fixed = AlongQ ? keys : queries, &walked = AlongQ ? queries : keys;
-  // A packed sequence may be shorter than the longest, for which the grid is made.
+  // The grid is made for the longest packed sequence; this one may be shorter.
   const int tiles = tile * fixed.tile < fixed.length ? walked.tiles() : 0;
   const long long head = static_cast<long long>(b) * gridDim.y + h;
   int* row = args.tiles + (head * gridDim.x + tile) * args.tile_stride;

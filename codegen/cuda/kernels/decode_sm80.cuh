@@ -3,20 +3,20 @@
 // A tile of queries has at most 16 rows: a few queries of the heads that share keys. Its warps divide the keys, not the
 // rows: each warp has its own ring of slots, which it fills with keys and values alternately, and its own maxima, sums
 // and results. Warps combine only at the end of a tile. Blocks are persistent and take equal shares of all keys
-// (cuts_sm80.cuh): the next tile's keys load while this tile's results are stored.
+// (cuts_sm80.cuh). The next tile's keys load while this tile's results are stored.
 //
-// Masked-out values never reach a result: rows past the last key are zeros in shared memory, whatever memory holds.
-// Where a result is non-finite although its row's sum is finite, the block computes that tile and all later ones on the
-// exact path, as forward_sm80.cuh does; with a fixed split size, that split alone.
+// Masked-out values never reach a result. Rows past the last key are zeros in shared memory, whatever memory holds.
+// Where a result is non-finite although its row's sum is finite, the block recomputes that tile on the exact path of
+// forward_sm80.cuh, and computes all later tiles there; with a fixed split size, only that split.
 //
 // With a fixed split size, blocks take whole splits of a tile's keys. Each split has its own maximum, sums and results;
 // the last block to arrive combines them. Each row's result then depends only on its own keys.
 //
-// Tile: Element (bf16, f16) of q, k and v, Out (also float) of o; m: 16 rows; n: keys a step of a warp, 16 or 32;
-// warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max, store:
-// before: as forward_sm80.cuh has them; paged: the KV cache is paged; fixed_split: a split of fixed size is a part of
-// its own; fp8_kv: k and v are FP8 (E4M3), and d and dv are multiples of 32. Rows of q, k and v start at multiples of
-// 16 bytes. SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
+// Tile: Element (bf16, f16) of q, k and v; Out (also float) of o; m: 16 rows; n: keys per iteration of a warp, 16 or
+// 32; warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max,
+// store, before: as in forward_sm80.cuh; paged: the KV cache is paged; fixed_split: splits have a fixed size; fp8_kv: k
+// and v are FP8 (E4M3), and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
+// SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "codegen/cuda/parts/decode_epilogue_sm80.cuh"
@@ -29,7 +29,7 @@
 
 namespace attune {
 
-/// True if nothing is read before queries and keys. Expressions that read captured tensors hold their addresses.
+/// True if the kernel reads nothing before queries and keys. Expressions that read captured tensors hold addresses.
 template <class Tile, class User>
 __device__ inline bool reads_queries_first(const DecodeArgs& args) {
   return alignof(User) < alignof(void*) && !User::traits.listed && !is_packed<Tile> && !Tile::paged &&
@@ -38,7 +38,7 @@ __device__ inline bool reads_queries_first(const DecodeArgs& args) {
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
-/// A tile of queries, or a part of its keys. ExactPath: non-finite values are kept apart.
+/// A tile of queries, or one split of its keys. ExactPath: separates finite and non-finite values.
 template <class Tile, class User, bool ExactPath>
 struct DecodeBlock : DecodeEpilogue<Tile, User> {
   using Epilogue = DecodeEpilogue<Tile, User>;
@@ -66,10 +66,10 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
       : Epilogue(args, user, shared, of), ahead(ahead),
         softmax(user, of.at(head_of(lane / 4)), lane / 4 / heads, of.q_offset, of.q_offset, head_of(lane / 4 + 8)) {}
 
-  /// Rows of heads that do not exist repeat the last head.
+  /// Rows of missing heads repeat the last head.
   __device__ int head_of(int row) const { return of.heads.first + min(row % heads, of.heads.count - 1); }
 
-  /// All threads read the rows' queries, 16 bytes a piece; rows and columns that do not exist are 0.
+  /// All threads read the rows' queries in pieces of 16 bytes; missing rows and columns are 0.
   static constexpr int pieces = Tile::d * size / 16, q_each = (Tile::m * pieces + threads - 1) / threads;
   struct Queries {
     uint4 piece[q_each];
@@ -111,12 +111,12 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
 #pragma unroll
       for (int step = 0; step < q_steps; ++step) Queried(shared + Shared::q, lane).load(q[step], step);
   }
-  /// How q is read as an operand, and v: in the order in which keys and values of this type lie.
+  /// How operands q and v are read, in the order in which keys and values of this type lie.
   using Queried = Either<Tile::fp8_kv != 0, WidenedRows<QLine>, AsTheyLie<QLine>>;
   using Valued = Either<Tile::fp8_kv != 0, WidenedColumns<Element, typename Stream::VLine>,
                         Columns<Element, typename Stream::VLine>>;
 
-  /// s = q . k
+  /// S = Q K^T
   __device__ void scores(unsigned slot) {
     const Queried queries(shared + Shared::q, lane);
     const auto load_q = [&](unsigned(&a)[4], int, int step) {
@@ -132,7 +132,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
     else
       dots<Element, false, q_steps, 1, n>(s, load_q, keys);
   }
-  /// o += p v
+  /// O += P V
   __device__ void results(unsigned slot) {
     const Valued at(slot, lane);
     if constexpr (ExactPath)
@@ -140,7 +140,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
     else
       add_product<Element, false, 1, n, Tile::dv>(o, s, at);
   }
-  /// Scores become powers; earlier results are rescaled to another maximum.
+  /// P = exp2(S - max); rescales earlier results to a new maximum.
   __device__ void weigh(int kv, bool partial) {
     if (partial)
       softmax.template exponents<true, n>(s, kv);
@@ -158,13 +158,13 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
     if constexpr (User::traits.has_prob) softmax.template prob<n>(s, kv);
   }
 
-  /// The steps of this warp between two of the tile's walk.
+  /// This warp's iterations between steps `begin` and `end` of the tile's walk.
   __device__ void visit(const Walk& walk, int begin, int end, unsigned ring, int& slot) {
 #pragma unroll
     for (int i = 0; i < Tile::dv / 8; ++i)
 #pragma unroll
       for (int j = 0; j < 4; ++j) o[0][i][j] = 0;
-    // A slot has arrived when all but the younger ones have; it is filled again as soon as it was used.
+    // The oldest slot has arrived when only the younger ones are under way. A used slot is filled again at once.
     const auto arrived = [&] {
       copy_wait<Tile::stages - 1>();
       __syncwarp();
@@ -188,7 +188,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
 
   // ---- the end of a tile -----------------------------------------------------------------------------------------
 
-  /// False: nothing is stored, the tile needs the exact path.
+  /// Returns false, and stores nothing, if the tile needs the exact path.
   __device__ bool end(bool whole, Sharing sharing, int nth) {
     const RowPartial part[2] = {softmax.part(0, 0), softmax.part(0, 1)};
     if constexpr (!ExactPath)
@@ -198,7 +198,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
   }
 };
 
-/// Computes the tiles of a share from this one on. Returns the first that needs the exact path, if there is one.
+/// Computes the tiles of a share from `tile` on. Returns the first that needs the exact path, if there is one.
 template <bool ExactPath, class Tile, class User>
 __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const Share& share, unsigned shared,
                                int tile) {
@@ -212,7 +212,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
     const int begin = tile == share.begin.tile ? share.begin.step : 0,
               end = tile == share.end.tile ? share.end.step : walk.count;
     DecodeBlock<Tile, User, ExactPath> block(args, user, shared, ahead, of);
-    // Queries are asked for before the first keys, which would keep them waiting.
+    // Queries are read before the first keys, whose copies would delay them.
     if (!started) wait_for_kernel_before();
     const auto queries = block.read_q();
     if (!started) ahead.fill();
@@ -227,7 +227,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
   return tile;
 }
 
-/// A function of its own, so that it takes no registers from the rest; it never returns, so that it saves none.
+/// Not inlined, so it does not raise the caller's register count; as it never returns, the caller saves no registers.
 template <class Tile, class User>
 [[noreturn]] __device__ __noinline__ void decode_exact_path(const DecodeArgs& args, const User& user,
                                                             const Share& share, unsigned shared, int tile) {
@@ -236,8 +236,8 @@ template <class Tile, class User>
   leave();
 }
 
-/// Computes the splits of a share; on the exact path, one of them. Returns where it ends: at the first split that needs
-/// the exact path, if there is one. The other splits stay on the fast path: their bits may not depend on that one.
+/// Computes the splits of a share, or one split on the exact path. Stops at the first split that needs the exact path
+/// and returns its place. The other splits stay on the fast path, because their bits may not depend on that split.
 template <bool ExactPath, class Tile, class User>
 __device__ inline Cut do_splits(const DecodeArgs& args, const User& user, const Share& share, unsigned shared) {
   const int each = further(args).split_steps;
@@ -257,7 +257,7 @@ __device__ inline Cut do_splits(const DecodeArgs& args, const User& user, const 
     if (!started) ahead.fill();
     started = true;
     block.put_q(queries);
-    // A tile without keys has one split.
+    // A tile without keys has one split, which is empty.
 #pragma unroll 1
     do {
       const int to = min(at.step + each, end);
@@ -288,9 +288,9 @@ __global__ void __launch_bounds__(Tile::warps * 32, 1)
   using Room = ShareRoom<Tile::warps * 32>;
   static_assert(sizeof(Room) <= SharedDecode<Tile>::met_bytes);
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
-  // The next kernel's blocks take the places of those that are done, and wait there.
+  // The next kernel's blocks start where blocks of this one have ended, and wait there.
   let_next_start();
-  // The kernel before may have written what this one reads, read what it writes, or clear its counters.
+  // The previous kernel may write what this one reads, read what it writes, or clear its counters.
   const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met),
                                        wait_for_kernel_before);
   if (!reads_queries_first<Tile, User>(args)) wait_for_kernel_before();

@@ -2,13 +2,13 @@
 // bits
 //
 // The kernel of forward_sm90.cuh, with three differences. FP8 products need both operands K-major, so each tile of
-// values is transposed, keys along rows: by two warps next to the producer warp, or before by transpose_v_sm90.cuh.
-// Each sixteen keys are permuted into the order in which a thread holds their scores, so that a thread's probabilities
-// are an operand as they are. Probabilities are powers of two up to 2^8, the range of their type, and P V is summed up
-// tile by tile, because the tensor cores' own FP8 sums keep only some 14 bits.
+// values is transposed, keys along rows: by two warps of the producer's warpgroup, or before by transpose_v_sm90.cuh.
+// Each sixteen keys are permuted into the order in which a thread holds their scores, so its probabilities are an
+// operand without a shuffle. Probabilities are powers of two up to 2^8, within the range of E4M3, and P V is summed up
+// tile by tile in f32, because FP8 accumulators of tensor cores keep only some 14 bits.
 //
-// Tile: as there; Element is e4m3, Out bf16 or f16; n a multiple of 32; transposed: values come transposed, and v_map
-// is of their tiles.
+// Tile: as in forward_sm90.cuh; Element is e4m3, Out bf16 or f16; n a multiple of 32; transposed: values are transposed
+// before, and v_map describes their tiles.
 #pragma once
 
 #include "codegen/cuda/kernels/forward_sm90.cuh"
@@ -25,14 +25,14 @@ struct WarpgroupE4m3 : Warpgroup90<Tile, User> {
   using Base::lane, Base::n, Base::o, Base::p, Base::s, Base::shared;
   using typename Base::Shared;
 
-  float products[Tile::dv / 2];  ///< of the last tile's probabilities with its values
-  float back[2];                 ///< makes them results, where a prob mod may have given probabilities of any size
+  float products[Tile::dv / 2];  ///< P V of the last tile
+  float back[2];                 ///< scales them back, if a prob mod may have given P any size
 
   __device__ static void transpose_v(const ForwardArgs& args, unsigned shared) {
     using Shared = Shared90<Tile>;
     const Transposer<Tile> transposer{uniform(static_cast<int>(threadIdx.x) / 32 - 2),
                                       static_cast<int>(threadIdx.x) % 32};
-    Place<Tile::stages> v;  // of both rings: a place each took 2 % of the kernel's rate
+    Place<Tile::stages> v;  // the place in both rings: one each took 2 % of the kernel's rate
     Items<Tile, User> items{args, shared};
     for (;;) {
       const Item item = items.template take<true>();
@@ -81,17 +81,17 @@ struct WarpgroupE4m3 : Warpgroup90<Tile, User> {
       if constexpr (User::traits.has_prob)
         o[i] += products[i] * back[i / 2 % 2];
       else
-        add_in_place(o[i], products[i]);  // an addition moved half of them about
+        add_in_place(o[i], products[i]);  // a plain + moved half of the registers about
   }
 
-  /// Scales each row's probabilities to the range of e4m3, after a mod that may have made them any number.
+  /// Scales each row's P to the range of E4M3, after a mod that may have given P any size.
   __device__ void fit() {
     float most[2] = {};
     this->each([&](int i, int r, int e) { most[r] = fmaxf(most[r], fabsf(s[4 * i + 2 * r + e])); });
     float by[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // Powers of two: the largest number becomes 2^7 to 2^8. Infinity spoils its row.
+      // By a power of two: the largest becomes 2^7 to 2^8. An infinity makes its row non-finite.
       const int exponent = max(static_cast<int>(__float_as_uint(row_max(most[r])) >> 23), 8);
       by[r] = __uint_as_float(static_cast<unsigned>(261 - exponent) << 23);
       back[r] = exponent < 255 ? __uint_as_float(static_cast<unsigned>(exponent - 7) << 23) : infinity - infinity;

@@ -1,24 +1,24 @@
 // codegen/cuda/kernels/forward_sm80.cuh — the portable forward, for any GPU since sm_80: every width, stride and type
 //
-// A block computes a tile of queries of one head; a warp computes 16 or 32 of them. All warps share the tiles of keys
-// and values that they copy into shared memory. With one stage, values load while scores are computed, and keys load
-// while values are used; with more stages, whole tiles load ahead. Probabilities stay in registers. A prob mod that is
-// not a multiple of p needs two passes over the keys: one for the sums, one for the results.
+// A block computes a tile of queries of one head, 16 or 32 of them per warp. All warps copy tiles of keys and values
+// into shared memory and share them. With one stage, values load while scores are computed, and keys load while values
+// are used; with more stages, whole tiles load ahead. Probabilities stay in registers. A prob mod that is not a
+// multiple of p needs two passes over the keys: one for the sums, one for the results.
 //
 // A masked-out pair has p = 0 and must add nothing, even if its value is infinite or NaN. Values are not checked.
-// Instead, if a result is non-finite while its row's sum is finite, the block starts again on the exact path, which
-// separates finite and non-finite values. The exact path takes some six times as long; other blocks pay one comparison
-// per result.
+// Instead, if a result is non-finite while its row's sum is finite, the block recomputes its tile on the exact path,
+// which separates finite and non-finite values and takes some six times as long. Other blocks pay one comparison per
+// result.
 //
-// Tile: Element (bf16, f16, float) of q, k and v, Out (also another of these) of o; m queries, n keys, multiples of 16;
-// warps, so that m is 16 or 32 of them; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many
-// columns there are of these; stages; vector: bytes a copy, 16, 8 or 4 to which every row of q, k and v is aligned, 0
-// for anything else, also for elements that do not lie next to each other; store: the same of o, and it divides a row's
-// bytes; exact: products of float keep 21 bits of each fraction, not 10, for three times the work; max: the rows'
-// maximum is asked for; before: results of another call are merged in; packed; heads: query heads that share a tile, 1,
-// 2, 4 or 8, so that a thread's rows are of one head; per_entry: entries may have lengths and positions of their own;
-// paged: and a paged KV cache. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, a block for every tile
-// of queries of every set of heads of every batch entry, tiles of the longest sequence if packed.
+// Tile: Element (bf16, f16, float) of q, k and v; Out (also one of these) of o; m queries, n keys: multiples of 16;
+// warps: m is 16 or 32 per warp; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: the number of
+// real columns among d, dv; stages; vector: bytes per copy, 16, 8 or 4 if every row of q, k and v is aligned to that, 0
+// otherwise and for elements that are not contiguous; store: the same for o, a divisor of a row's bytes; exact:
+// products of float keep 21 bits of each fraction instead of 10, for three times the work; max: the call asks for the
+// rows' maxima; before: merges in the results of another call; packed; heads: query heads that share a tile, 1, 2, 4 or
+// 8, so that both rows of a thread belong to one head; per_entry: entries may have their own lengths and positions;
+// paged: per_entry, with a paged KV cache. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, one block
+// per tile of queries, set of heads and batch entry; packed sequences all get the tiles of the longest.
 #pragma once
 
 #include "codegen/cuda/parts/exact_path.cuh"
@@ -33,21 +33,21 @@ namespace attune {
 
 enum class Pass { Online, Sums, Known };
 
-/// ExactPath: non-finite values are kept apart, and a warp has 16 queries at a time.
+/// ExactPath: separates finite and non-finite values; a warp then computes 16 queries at a time.
 template <class Tile, class User, bool ExactPath>
 struct Block80 {
   using Element = typename Tile::Element;
   using Out = typename Tile::Out;
   using Shared = Shared80<Tile>;
-  static constexpr int size = Shared::size, per_step = 32 / size;  ///< elements that a product sums over
+  static constexpr int size = Shared::size, per_step = 32 / size;  ///< per_step: elements of a product's sum
   static constexpr int tall = ExactPath ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n,
                        heads = Tile::heads, queries_here = m / heads, out_size = static_cast<int>(sizeof(Out));
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
   static constexpr bool two_passes = User::traits.has_prob && !User::traits.linear_prob;
   static constexpr bool running = !fixed_maximum<Tile, User>;
-  /// Where the maximum is not asked for, it may lag.
+  /// The running maximum may lag by `slack` unless the call asks for the maximum.
   static constexpr int slack = Tile::max ? 0 : 8;
-  /// Queries stay in registers where these suffice.
+  /// Queries stay in registers if they fit.
   static constexpr int q_steps = Tile::d / per_step;
   static constexpr bool held = !ExactPath && tall * (q_steps * 4 + Tile::dv / 2 + n / 2 * (exact ? 2 : 1)) <= 176;
   using QLine = Lines<Tile::d * size>;
@@ -66,7 +66,7 @@ struct Block80 {
   const Range queries, keys;
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int first;  ///< query
+  const int first;  ///< the tile's first query
   const Keys k, v;
   Softmax80<User, running, tall, slack, heads> softmax;
   Fragment<tall, n> s;
@@ -77,7 +77,7 @@ struct Block80 {
   __device__ Block80(const Args& args, const User& user, Place80 place, Range queries, int first, unsigned shared)
       : args(args), place(place), queries(queries), keys(own_keys()), shared(shared), first(first), k(keys_of(args.k)),
         v(keys_of(args.v)),
-        // Rows of heads that do not exist repeat the last head.
+        // Rows of missing heads repeat the last head.
         softmax(user,
                 {place.b, place.heads.first + min(lane / 4 % heads, place.heads.count - 1), queries.length,
                  kv_offset() + keys.length},
@@ -97,7 +97,7 @@ struct Block80 {
     else
       return rows_of<Element>(t, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start);
   }
-  /// What expressions see as the positions of the first query and the first key.
+  /// The positions of the first query and the first key, as expressions see them.
   __device__ int q_offset() const {
     if constexpr (is_per_entry<Tile>)
       if (args.q_offsets.at) return args.q_offsets.at[place.b * args.q_offsets.stride];
@@ -173,12 +173,12 @@ struct Block80 {
   // O += P V
   __device__ void results(int stage) { add_product<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage)); }
 
-  // The same, but p = 0 adds nothing, whatever v is.
+  // O += P V, where p = 0 adds nothing even if v is infinite or NaN.
   __device__ void results_exact_path(int stage) {
     add_product_apart<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage));
   }
 
-  /// Rescales earlier sums to another maximum.
+  /// Rescales earlier sums to a new maximum.
   __device__ void rescale(const float (&lift)[tall][2]) {
 #pragma unroll
     for (int t = 0; t < tall; ++t)
@@ -223,8 +223,8 @@ struct Block80 {
   __device__ bool is_partial(const Walk& walk, int i, int tile) const {
     return !walk.is_full(i) || (tile + 1) * n > keys.length;
   }
-  /// With one stage, values arrive while scores are computed, and keys while values are used. A barrier stands before
-  /// each load, when all warps have used a stage, and after it, when all may read it.
+  /// With one stage, values arrive while scores are computed, and keys while values are used. There is a barrier before
+  /// each load, once all warps have used the stage, and a barrier after it, before any warp reads the stage.
   template <Pass P>
   __device__ void visit_in_turn(const Walk& walk) {
     int tile = walk.tile(0);
@@ -250,7 +250,7 @@ struct Block80 {
       add<P>(0);
     }
   }
-  /// With more, tiles of keys and values arrive ahead.
+  /// With more stages, whole tiles of keys and values load ahead.
   template <Pass P>
   __device__ void visit_ahead(const Walk& walk) {
     const auto load = [&](int i) {
@@ -291,7 +291,7 @@ struct Block80 {
       for (int r = 0; r < 2; ++r) ended[t][r] = softmax.end(t, r);
   }
 
-  /// Results that are not finite although their row's powers are.
+  /// True if a result is non-finite although its row's sum is finite.
   __device__ bool suspicious() const {
     bool non_finite = false;
 #pragma unroll
@@ -299,7 +299,7 @@ struct Block80 {
     return non_finite;
   }
 
-  /// Stores the results and returns true, unless they need the exact path.
+  /// Stores the results and returns true, or returns false if the tile needs the exact path.
   __device__ bool run() {
     const Walk walk = this->walk();
     if (walk.count > 0) load_q();
@@ -328,7 +328,7 @@ struct Block80 {
   __device__ bool exists(int row, int query) const { return query < queries.length && row % heads < place.heads.count; }
 };
 
-/// A function of its own, so that it takes no registers from the rest; it never returns, so that it saves none.
+/// Not inlined, so it does not raise the caller's register count; as it never returns, the caller saves no registers.
 template <class Tile, class User>
 [[noreturn]] __device__ __noinline__ void exact_path(const ForwardArgs80<Tile>& args, const User& user,
                                                      unsigned shared) {

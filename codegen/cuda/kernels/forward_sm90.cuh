@@ -2,11 +2,10 @@
 // from registers
 //
 // One warp loads (forward_producer_sm90.cuh), one schedules tiles of queries (tile_scheduler_sm90.cuh), two or three
-// warpgroups compute 64 queries each (forward_consumer_sm90.cuh): a warpgroup issues the scores of its next tile of
-// keys, then the products of the previous tile's probabilities with its values, and computes the softmax of the new
-// scores while those products run. Warpgroups take turns at issuing, so that the softmax of one overlaps the products
-// of another. Blocks are persistent; the next queries load while a tile is finished. Where keys come from is a type
-// (key_source_sm90.cuh).
+// consumer warpgroups compute 64 queries each (forward_consumer_sm90.cuh): a warpgroup issues S = Q K^T of its next
+// tile of keys, then O += P V of the previous tile, and computes the softmax of the new scores while P V runs.
+// Warpgroups take turns at issuing, so the softmax of one overlaps the products of another. Blocks are persistent; the
+// next queries load during a tile's epilogue. A type (key_source_sm90.cuh) says where keys come from.
 #pragma once
 
 #include "codegen/cuda/parts/forward_consumer_sm90.cuh"
@@ -15,7 +14,7 @@
 
 namespace attune {
 
-/// What Tile says of a kernel: numbers and types that the host chooses, and the same for each call of it.
+/// What a Tile has: numbers and types that the host chooses once per kernel.
 template <class Tile>
 concept ForwardTile = requires {
   typename Tile::Element;  // of q, k and v: bf16, f16; e4m3 for forward_e4m3_sm90.cuh
@@ -23,33 +22,33 @@ concept ForwardTile = requires {
   // Queries: 64 for each of two or three consumer warpgroups. Keys.
   requires Tile::m == 128 || Tile::m == 192;
   requires Tile::n % 16 == 0;
-  // Widths of heads, rounded up.
+  // Head widths, rounded up.
   requires Tile::d % 16 == 0 && Tile::dv % 16 == 0 && Tile::d <= 256 && Tile::dv <= 256;
-  // Of keys and of values; of queries, where 2 load the next ones ahead.
+  // Stages of keys and of values; stages of queries: with 2, the next queries load ahead.
   requires Tile::stages >= 2;
   requires Tile::q_stages == 1 || Tile::q_stages == 2;
-  // Results have shared memory of their own, else that of the queries.
+  // 1 if results have their own shared memory, 0 if they use that of the queries.
   requires Tile::own_o == 1 || Tile::q_stages == 1;
-  // How warpgroups take turns: not at all, until both products are issued, or until the scores are there.
+  // When a warpgroup passes its turn to issue: never (no turns), once both products are issued, once scores arrive.
   requires Tile::issue_order >= 0 && Tile::issue_order <= 2;
-  // Tiles are taken from a common counter.
+  // 1 if blocks take tiles from a common counter.
   requires Tile::dynamic == 0 || Tile::dynamic == 1;
   // Query heads that share a tile, so that a thread's rows, 8 apart, are of one head.
   requires 8 % Tile::heads == 0;
   // Dense or packed.
   Layout(Tile::layout);
-  // The rows' maximum is asked for.
+  // 1 if the call asks for the rows' maxima.
   bool(Tile::max);
 };
 
-/// What a consumer warpgroup computes 64 queries with.
+/// The registers with which a consumer warpgroup computes 64 queries.
 template <class Tile, class User>
 struct Warpgroup90 : ForwardExact90<Tile, User> {
   using Exact = ForwardExact90<Tile, User>;
   using Exact::bytes, Exact::group, Exact::n, Exact::o, Exact::p, Exact::s, Exact::shared;
   using typename Exact::Element, typename Exact::Shared;
 
-  /// Issues the products of the queries with the keys in this stage.
+  /// S = Q K^T with the keys of this stage, issued but not awaited.
   __device__ void scores(int q_stage, int stage) {
     const unsigned long long a = descriptor(shared + Shared::q + q_stage * Shared::q_bytes + group * 64 * chunk_bytes);
     const unsigned long long b = descriptor(shared + Shared::k + stage * Shared::k_bytes);
@@ -76,11 +75,11 @@ struct Warpgroup90 : ForwardExact90<Tile, User> {
       Product<Tile::dv, Element>::template rs<Major::n>(o, p + 4 * i, b + i * step, add | (i > 0));
     wgmma_commit();
   }
-  /// Keeps the compiler from moving accesses to what products with values are summed up in.
+  /// Keeps the compiler from moving accesses to the accumulators of P V.
   __device__ void pin_products() { pin(o); }
-  /// Results take in those sums.
+  /// O takes in these accumulators.
   __device__ void take_in() {}
-  /// The probabilities become an operand.
+  /// P becomes an operand.
   __device__ void operand() {
 #pragma unroll
     for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
@@ -91,11 +90,11 @@ struct Warpgroup90 : ForwardExact90<Tile, User> {
 template <class Tile>
 constexpr int turners = transposes_values<Tile> ? 2 : 0;
 
-/// The barriers of a block, by one thread.
+/// One thread initialises the barriers of a block.
 template <class Tile>
 __device__ inline void init_barriers(unsigned shared) {
   using Shared = Shared90<Tile>;
-  constexpr unsigned warps = Tile::m / 16;  // that compute
+  constexpr unsigned warps = Tile::m / 16;  // consumer warps
   Ring<Tile::q_stages>::init(shared + Shared::q_full, 1, warps);
   Ring<Tile::stages>::init(shared + Shared::k_full, 1, warps);
   Ring<Tile::stages>::init(shared + Shared::v_full, transposes_values<Tile> ? turners<Tile> : 1, warps);
@@ -106,7 +105,7 @@ __device__ inline void init_barriers(unsigned shared) {
   barrier_init_done();
 }
 
-/// What all threads of a block do. Group: what they compute with.
+/// What all threads of a block run. Group: the registers of a consumer warpgroup.
 template <class Group, ForwardTile Tile, class User>
 __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, const User& user) {
   constexpr int groups = Tile::m / 64;
@@ -114,7 +113,7 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
   const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
   if (threadIdx.x == 0) init_barriers<Tile>(shared);
   __syncthreads();
-  // This kernel may start before the lists are written, or values transposed.
+  // This kernel may start before lists are written or values transposed.
   if constexpr (User::traits.listed || come_transposed<Tile>) wait_for_kernel_before();
   const int thread = static_cast<int>(threadIdx.x), group = uniform(thread / warpgroup_threads);
   if (group == 0) {

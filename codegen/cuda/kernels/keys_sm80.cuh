@@ -1,18 +1,18 @@
 // codegen/cuda/kernels/keys_sm80.cuh — the portable backward of k and v, for any GPU since sm_80: every width, stride
 // and type
 //
-// A block keeps a tile of keys of one key head, 16 keys per warp, and iterates over the queries that read them, of
-// every head of the group. It computes S^T = K Q^T, so that P^T and dS^T go from one product to the next in registers.
-// Queries and grad_o load one tile ahead. Nothing is added up across blocks.
+// A block keeps a tile of keys of one key head, 16 keys per warp, and iterates over the queries of the group's heads
+// that see these keys. It computes S^T = K Q^T, so P^T and dS^T stay in registers between two products. Queries and
+// grad_o load one tile ahead. Nothing is added up across blocks.
 //
-// The fast path masks pairs by their exponents alone. Where a result is non-finite under a mask, the warp recomputes
-// its keys pair by pair, some hundred times slower.
+// The fast path masks pairs only by their exponents. If pairs may be masked out and a result is non-finite, the warp
+// recomputes its keys pair by pair, some hundred times slower.
 //
-// Tile: Element (bf16, f16, float) of q, k, v and grad_o; m queries and n keys, multiples of 16, a warp for 16 keys; d,
-// dv: multiples of 16 (of 32 for float), at most 256; width, width_v: how many columns there are of these; stages:
-// tiles of queries in shared memory; vector: bytes a copy, as forward_sm80.cuh has it; exact; layout; passes: 2
-// where both gradients do not fit into registers, and each gets a walk of its own. SharedKeys80<Tile>::bytes of shared
-// memory, Tile::warps x 32 threads, a block for every tile of keys of every key head of every batch entry that k has.
+// Tile: Element (bf16, f16, float) of q, k, v and grad_o; m queries, n keys: multiples of 16, one warp per 16 keys; d,
+// dv: multiples of 16 (of 32 for float), at most 256; width, width_v: the number of real columns among d, dv; stages:
+// tiles of queries in shared memory; vector, exact, layout: as in forward_sm80.cuh; passes: 2 if the registers cannot
+// hold both gradients, which then get a loop each. SharedKeys80<Tile>::bytes of shared memory, Tile::warps x 32
+// threads, one block per tile of keys, key head and batch entry of k.
 #pragma once
 
 #include "codegen/cuda/layout/keys_sm80.cuh"
@@ -20,7 +20,7 @@
 
 namespace attune {
 
-/// Where each thing is, as layout/ places it.
+/// Offsets into shared memory, from layout/.
 template <class Tile>
 struct SharedKeys80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
@@ -31,11 +31,11 @@ struct SharedKeys80 {
                        bytes = at.bytes;
 };
 
-/// A function of its own, so that it takes no registers from the rest.
+/// Not inlined, so it does not raise the caller's register count.
 template <class Tile, class User, int Gives>
 __device__ __noinline__ void keys_pair_by_pair(const BackwardArgs& args, const User& user, unsigned shared);
 
-/// Gives: 1 for the gradient of v, 2 for that of k and of what scores capture, 3 for both.
+/// Gives: 1 for the gradient of v; 2 for the gradients of k and of the tensors that scores capture; 3 for all.
 template <class Tile, class User, int Gives>
 struct Keys80 {
   using Element = typename Tile::Element;
@@ -46,7 +46,7 @@ struct Keys80 {
   static constexpr int size = Shared::size, per_step = 32 / size, m = Tile::m, n = Tile::n;
   static constexpr bool exact = Tile::exact && size == 4;
   static constexpr bool gives_v = Gives & 1, gives_k = Gives & 2;
-  /// A gradient that is not given has registers that the compiler drops.
+  /// The compiler drops the registers of a gradient that is not computed.
   static constexpr int dk_width = gives_k ? Tile::d : 16, dv_width = gives_v ? Tile::dv : 16;
   using QLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size>;
@@ -55,7 +55,7 @@ struct Keys80 {
   static constexpr GradientTraits terms = User::gradient;
   static constexpr bool has_terms = gives_k && (terms.by_col > 0 || terms.by_pair);
 
-  /// A query as its pairs need it, but for its fields: [from, to] are the keys that limits leave.
+  /// What pairs need of a query. Limits leave it the keys [from, to].
   struct End {
     RowEnd end;
     int from, to;
@@ -65,12 +65,12 @@ struct Keys80 {
   const User& user;
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  int b, kv_head, tile, tiles;  ///< b: of k
+  int b, kv_head, tile, tiles;  ///< b: the batch entry of k
   Range keys{};
   Fragment<1, dk_width> dk;
   Fragment<1, dv_width> dv;
 
-  /// Key tiles of a section of heads side by side, the first keys first: under a causal mask these take longest.
+  /// Key tiles of a section of heads run next to each other, first keys first: with a causal mask these take longest.
   __device__ Keys80(const BackwardArgs& args, const User& user, unsigned shared, long long block = blockIdx.x)
       : args(args), user(user), shared(shared) {
     const int kv_heads = args.q_heads / args.group, sets = kv_heads * (args.kv_shared ? 1 : args.batch),
@@ -111,7 +111,7 @@ struct Keys80 {
     out.factor = factor_of(user, out.head);
     return out;
   }
-  /// Its tiles of queries that do.
+  /// The tiles of queries that see these keys.
   __device__ Walk walk_of(const Reader& of) const {
     if constexpr (User::traits.listed) return walk_list(args, of.at.b, of.at.h, tiles, tile);
     Bands bands = user.q_bands(of.head, of.at, args.q_offset, args.q_offset + of.queries.length, first_key(),
@@ -120,7 +120,7 @@ struct Keys80 {
     bands.full_begin -= args.q_offset, bands.full_end -= args.q_offset;
     return walk_bands(bands, of.queries.length, m);
   }
-  /// Tiles rise: under a causal mask the partial ones come first.
+  /// Tiles rise, so partial tiles come first under a causal mask.
   __device__ static int visit_of(const Walk& walk, int i) { return walk.count - 1 - i; }
 
   __device__ void load_queries(const Reader& of, int q_tile, int stage) {
@@ -131,7 +131,7 @@ struct Keys80 {
         shared + Shared::grad_o + static_cast<unsigned>(stage * Shared::grad_o_bytes),
         rows(args.grad_o, of.at.b, of.at.h, of.queries.start), q_tile * m, of.queries.length);
   }
-  /// Of query `i`; one that does not exist has no keys.
+  /// Query `i`; a query past the end has no keys.
   __device__ End end(const Reader& of, int i, Int origin) const {
     if (i >= of.queries.length) return {no_row(), 1, 0};
     const Int q = args.q_offset + i;
@@ -154,7 +154,7 @@ struct Keys80 {
 
   // ---- a tile of pairs -------------------------------------------------------------------------------------------
 
-  /// This thread's sums of terms, for each of its two keys.
+  /// This thread's gradient terms, summed for each of its two keys.
   struct ColSums {
     float of[2][terms.by_col > 0 ? terms.by_col : 1] = {};
   };
@@ -206,19 +206,23 @@ struct Keys80 {
                    grad_o = shared + Shared::grad_o + static_cast<unsigned>(stage * Shared::grad_o_bytes);
     Fragment<1, m> s, dp;
     const auto k_at = by_rows<QLine>(shared + Shared::k + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
+    // S^T = K Q^T
     dots<Element, exact, Tile::d / per_step, 1, m>(
         s, [&](unsigned(&a)[4], int, int step) { load_blocks(a, k_at.at(0, step)); }, by_bytes<QLine>(q, lane));
     if constexpr (gives_k) {
       const auto v_at = by_rows<VLine>(shared + Shared::v + static_cast<unsigned>(warp * 16 * VLine::pitch), lane);
+      // dP^T = V dO^T
       dots<Element, exact, Tile::dv / per_step, 1, m>(
           dp, [&](unsigned(&a)[4], int, int step) { load_blocks(a, v_at.at(0, step)); }, by_bytes<VLine>(grad_o, lane));
     } else {
       clear<1, m>(dp);
     }
+    // P = exp2(S - lse), dS = P (dP - delta)
     if (partial)
       weigh<true>(s, dp, of, q_tile, stage, sums);
     else
       weigh<false>(s, dp, of, q_tile, stage, sums);
+    // dV += P^T dO, dK += dS^T Q
     if constexpr (gives_v) add_product<Element, exact, 1, m, Tile::dv>(dv, s, Columns<Element, VLine>(grad_o, lane));
     if constexpr (gives_k) add_product<Element, exact, 1, m, Tile::d>(dk, dp, Columns<Element, QLine>(q, lane));
   }
@@ -235,7 +239,7 @@ struct Keys80 {
       return this->end(of, q_tile * m + static_cast<int>(threadIdx.x), args.q_offset + q_tile * m);
     };
     ColSums sums;
-    // All warps are done with what another reader left.
+    // All warps are done with the stages of the previous reader.
     __syncthreads();
     load(0, 0);
     if (keeps) keep_end(end(0), 0);
@@ -319,7 +323,7 @@ struct Keys80 {
     }
   }
 
-  /// This warp's keys once more, a pair at a time, so that what is removed is never multiplied.
+  /// Recomputes this warp's keys pair by pair, so that masked-out values are never multiplied.
   __device__ void pair_by_pair() const {
     const Rows80 k = rows(args.k, b, kv_head, keys.start), v = rows(args.v, b, kv_head, keys.start);
     for (int i = 0; i < 16; ++i) {

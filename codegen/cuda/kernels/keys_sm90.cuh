@@ -2,15 +2,15 @@
 // products
 //
 // A block keeps 64 keys of a key head and iterates over the queries that see them. Two warpgroups divide the products:
-// one computes S^T = K Q^T, the probabilities and dV += P^T dO; the other computes dP^T = V dO^T and dK += dS^T Q. Each
-// holds one gradient in its registers. P goes from the first to the second through shared memory, rounded as for its
-// product; where scores have a slope, P times the slope goes instead. One producer warp loads keys and queries and
-// prepares what rows need at their end; another loads values and grad_o.
+// one computes S^T = K Q^T, P and dV += P^T dO; the other computes dP^T = V dO^T and dK += dS^T Q. Each holds one
+// gradient in its registers. P goes to the second warpgroup through shared memory, rounded as for its product; if
+// scores have a slope, P times the slope goes instead. One producer warp loads keys and queries and prepares the rows'
+// lse and delta; another loads values and grad_o.
 //
-// Tile: Element (bf16, f16); m = n = 64 queries and keys; d: a multiple of 16 above 128, up to 256; dv: one above 64;
-// stages of queries, 3; parts: in how many parts a warpgroup makes operands while the product of the part before runs,
-// 1, 2 or 4. SharedKeys90<Tile>::bytes of shared memory, 384 threads, a block for each tile of keys of each key head of
-// each batch entry that k has.
+// Tile: Element (bf16, f16); m = n = 64 queries and keys; d: a multiple of 16, 128 < d <= 256; dv: the same, above 64;
+// stages of queries: 3; parts: 1, 2 or 4; a warpgroup packs its operand in that many parts, each while the product of
+// the part before runs. SharedKeys90<Tile>::bytes of shared memory, 384 threads, one block per tile of keys, key head
+// and batch entry of k.
 #pragma once
 
 #include "codegen/cuda/parts/keys_producer_sm90.cuh"
@@ -20,7 +20,7 @@ namespace attune {
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
-/// The warpgroup that has scores, probabilities and dv.
+/// The warpgroup that computes S, P and dV.
 template <class Tile, class User>
 struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
   using Element = typename Tile::Element;
@@ -42,6 +42,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     arrive_as_warp(shared + Shared::k_held, lane);
   }
 
+  /// S^T = K Q^T
   __device__ void scores(int stage) {
     const unsigned q = shared + Shared::q + stage * Shared::q_bytes;
     wgmma_fence();
@@ -50,8 +51,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     wgmma_commit();
   }
 
-  /// Probabilities of queries [8 From, 8 To), as operands in `p`, and what dS takes of them on its way to the other
-  /// group.
+  /// P of queries [8 From, 8 To), as operands in `p`, and what dS takes of P, stored for the other warpgroup.
   template <int From, int To>
   __device__ void weigh(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
@@ -71,7 +71,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
           if constexpr (User::gradient.has_slope)
             s[nth] = is_kept(nth) ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
         });
-    // With a slope, p times it goes to the other warpgroup: rounded likewise.
+    // With a slope, the other warpgroup gets P times the slope, rounded like P.
     const unsigned into = shared + Shared::weights + 16 * (32 * warp + lane);
 #pragma unroll
     for (int i = From / 2; i < To / 2; ++i) {
@@ -93,7 +93,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     this->enter_head(uniform(shared_get(words + 4)), uniform(shared_get(words + 8)));
     this->enter_queries(uniform(shared_get(words)));
     const int whole = uniform(shared_get(words + 12));
-    // The other warpgroup has taken the weights of the step before.
+    // The other warpgroup has taken the weights of the previous iteration.
     weights.acquire(nth & 1);
     wgmma_wait<0>();
     pin(s);
@@ -109,7 +109,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     q.release_as_warp(lane);
     q.next();
     grad_o.next();
-    // After the last step the scores are of anything: a branch around products would serialise all.
+    // After the last tile the scores are unused: a branch around the products would serialise them.
     if (nth + 1 < steps) q.wait();
     scores(q.stage);
     wgmma_wait<1>();
@@ -122,7 +122,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     this->enter_keys(keys.first);
     barrier_wait(shared + Shared::k_full, 0);
     const int steps = uniform(shared_get(shared + Shared::steps));
-    const StageBarriers weights{shared + Shared::weights_full + StageBarriers::bytes * warp};  // this warp's
+    const StageBarriers weights{shared + Shared::weights_full + StageBarriers::bytes * warp};  // for this warp
     if (steps > 0) {
       barrier_wait(shared + Shared::q_full, 0);
       pin(dv);
@@ -138,7 +138,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     }
     if constexpr (User::gradient.removes)
       if (args.non_finite && __any_sync(~0u, has_non_finite(dv)) && lane == 0) *args.non_finite = 1;
-    // Only this warpgroup reads the keys, whose memory results pass through.
+    // Results pass through the memory of the keys, which only this warpgroup reads.
     named_sync(first_warpgroup_done, warpgroup_threads);
     if (!args.grad_v.to.data) return;
     const unsigned area = shared + Shared::k + 4096 * warp;
@@ -147,7 +147,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
   }
 };
 
-/// The warpgroup that has dP, dS and dk.
+/// The warpgroup that computes dP, dS and dK.
 template <class Tile, class User>
 struct FlowsOfKeys90 {
   using Element = typename Tile::Element;
@@ -160,12 +160,13 @@ struct FlowsOfKeys90 {
   float dp[m / 2], dk[Tile::d / 2];
   unsigned ds[m / 4];
 
+  /// dP^T = V dO^T
   __device__ void flows(int stage) {
     wgmma_fence();
     across<Element, Tile::dv, Tile::n>(dp, shared + Shared::v, shared + Shared::grad_o + stage * Shared::grad_o_bytes);
   }
 
-  /// dS of queries [16 From, 16 To), as operands in `ds`.
+  /// dS = P (dP - delta) of queries [16 From, 16 To), as operands in `ds`.
   template <int From, int To>
   __device__ void join(int stage) {
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3)),
@@ -214,7 +215,7 @@ struct FlowsOfKeys90 {
     for (float& x : dk) x = 0;
     barrier_wait(shared + Shared::v_full, 0);
     const int steps = uniform(shared_get(shared + Shared::steps + 4));
-    const StageBarriers weights{shared + Shared::weights_full + StageBarriers::bytes * warp};  // this warp's
+    const StageBarriers weights{shared + Shared::weights_full + StageBarriers::bytes * warp};  // for this warp
     if (steps > 0) {
       barrier_wait(shared + Shared::grad_o_full, 0);
       pin(dk);
@@ -229,7 +230,7 @@ struct FlowsOfKeys90 {
     }
     if constexpr (User::gradient.removes)
       if (args.non_finite && __any_sync(~0u, has_non_finite(dk)) && lane == 0) *args.non_finite = 1;
-    // Only this warpgroup reads the values, whose memory results pass through.
+    // Results pass through the memory of the values, which only this warpgroup reads.
     named_sync(second_warpgroup_done, warpgroup_threads);
     if (!args.grad_k.to.data) return;
     const unsigned area = shared + Shared::v + 4096 * warp;

@@ -1,7 +1,7 @@
 // codegen/cuda/kernels/merge_parts.cuh — results over the keys of each rank become those over all keys, in the order of
 // ranks
 //
-// A warp a row of a head, rows_of_copy rows a block.
+// One warp per row of a head, rows_of_copy rows per block.
 #pragma once
 
 #include "codegen/cuda/contract/elements.cuh"

@@ -2,28 +2,28 @@
 //
 // A block has 64 rows: queries times the heads that share keys. Keys come in tiles of 64, each loaded once, alternately
 // into two stages; each of two warpgroups computes the scores of every other tile. Results are divided by columns: each
-// warpgroup has half of the columns of all rows, 128 numbers per thread at 512 columns. It multiplies the probabilities
-// of both tiles, the other warpgroup's from shared memory, by its half of the values. Dividing the scores of a tile by
-// keys instead would need products of 32 columns that each read all of q: a ceiling of 74 % of the tensor cores' peak
-// instead of 92 %.
+// warpgroup has half of the columns of all rows, 128 numbers per thread at 512 columns, and multiplies the
+// probabilities of both tiles by its half of the values; it reads the other warpgroup's P from shared memory. If
+// instead both warpgroups shared a tile's keys, products of 32 columns would each read all of q, which limits them to
+// 74 % of the tensor cores' peak instead of 92 %.
 //
 // Shared memory holds one probability matrix at a time: a warpgroup writes its own only after it has read the other's.
-// The rows' maxima go with it. They are raised only when powers would pass 2^slack.
+// The rows' maxima go with it. A maximum rises only when powers would exceed 2^slack.
 //
-// The blocks of a cluster have different rows of the same keys at the same time, so that the second one finds the keys
-// in the L2 cache. Clusters are persistent and take equal shares of all keys (cuts_sm80.cuh); combine_mla_sm90.cuh then
-// adds up the parts of split tiles.
+// The blocks of a cluster have different rows and read the same keys at the same time, so the second block finds the
+// keys in the L2 cache. Clusters are persistent and take equal shares of all keys (cuts_sm80.cuh); combine_mla_sm90.cuh
+// then adds up the parts of split tiles.
 //
 // Masked-out values never reach a result: rows past the last key are cleared in shared memory. Rows with non-finite
-// results although their sum is finite are recomputed pair by pair.
+// results but a finite sum are recomputed pair by pair.
 //
-// Tile: Element (bf16, f16) of q and k, Out (also float) of o; m and n: 64; d, dv: multiples of 64 and of 256, dv at
-// most 512 and d; heads: that share a tile, 1 to 64; cluster: blocks that read the same keys, 1 or 2; box: keys of a
-// box, a divisor of 64 and of a page's rows, at least 8; issue_order: 0: scores begin as soon as keys are there; 1:
-// those of the second warpgroup when those of the first are there; 2: when the second warpgroup has multiplied the
-// first's probabilities; 3: as 2, and each warpgroup's own probabilities are multiplied when the other's next scores
-// are there; layout, max, store, before, paged: as the decode kernel has them. SharedMla<Tile>::bytes of shared memory
-// and 1024 to align it, 384 threads.
+// Tile: Element (bf16, f16) of q and k; Out (also float) of o; m and n: 64; d: a multiple of 64; dv: a multiple of 256,
+// at most 512 and at most d; heads that share a tile: 1 to 64; cluster: blocks that read the same keys, 1 or 2; box:
+// keys of a TMA box, at least 8, a divisor of 64 and of a page's rows; issue_order: 0: scores start as soon as keys
+// arrive; 1: the second warpgroup's scores start when the first's have arrived; 2: when the second has multiplied the
+// first's probabilities; 3: as 2, and a warpgroup multiplies its own probabilities when the other's next scores have
+// arrived; layout, max, store, before, paged: as in the decode kernel. SharedMla<Tile>::bytes of shared memory and 1024
+// to align it, 384 threads.
 #pragma once
 
 #include "codegen/cuda/parts/mla_epilogue_sm90.cuh"
@@ -73,13 +73,13 @@ __global__ void __launch_bounds__(mla_threads, 1)
     }
     barrier_init_done();
   }
-  // The next kernel's blocks take the places of those that are done, and wait there.
+  // The next kernel's blocks start where blocks of this one have ended, and wait there.
   let_next_start();
   using Room = ShareRoom<mla_threads>;
   static_assert(sizeof(Room) <= Shared::p_bytes);
   const Share share = find_share<Tile, MlaTile<Tile>>(
       args, user, *reinterpret_cast<Room*>(memory + (shared - start) + Shared::p), wait_for_kernel_before);
-  // It may have written what this one reads, or read what it writes.
+  // The previous kernel may write what this one reads, or read what it writes.
   wait_for_kernel_before();
   if (threadIdx.x == 0) shared_share<Tile>(shared) = share;
   const int me = MlaTile<Tile>::sharer();

@@ -2,13 +2,13 @@
 // type
 //
 // A block keeps a tile of queries of one head, 16 per warp, and iterates over the keys, as forward_sm80.cuh does. Keys
-// and values load one tile ahead. Where a row's delta is not the product of o and grad_o, a first pass sums and stores
-// it, also for keys_sm80.cuh.
+// and values load one tile ahead. If a row's delta is not the product of o and grad_o, a first pass sums delta and
+// stores it, for keys_sm80.cuh too.
 //
-// Masked-out pairs: as keys_sm80.cuh has it.
+// Masked-out pairs are handled as in keys_sm80.cuh.
 //
-// Tile: as keys_sm80.cuh has it, but m is 16 for each warp, and stages are of keys. SharedQueries80<Tile>::bytes of
-// shared memory, Tile::warps x 32 threads, a block for every tile of queries of every head of every batch entry.
+// Tile: as in keys_sm80.cuh, but m is 16 per warp, and stages hold keys. SharedQueries80<Tile>::bytes of shared memory,
+// Tile::warps x 32 threads, one block per tile of queries, head and batch entry.
 #pragma once
 
 #include "codegen/cuda/layout/queries_sm80.cuh"
@@ -16,7 +16,7 @@
 
 namespace attune {
 
-/// Where each thing is, as layout/ places it.
+/// Offsets into shared memory, from layout/.
 template <class Tile>
 struct SharedQueries80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
@@ -26,7 +26,7 @@ struct SharedQueries80 {
                        bytes = at.bytes;
 };
 
-/// A function of its own, so that it takes no registers from the rest.
+/// Not inlined, so it does not raise the caller's register count.
 template <class Tile, class User>
 __device__ __noinline__ void queries_pair_by_pair(const BackwardArgs& args, const User& user, unsigned shared);
 
@@ -57,7 +57,7 @@ struct Queries80 {
   Int origin = 0;
   Head head{};
   float factor = 1;
-  int q[2];  ///< of this thread, within the sequence; both within the last one
+  int q[2];  ///< this thread's two queries, both clamped to the last query of the sequence
   Row row[2];
   Reach<User> reach[2];
   RowEnd end[2];
@@ -65,7 +65,7 @@ struct Queries80 {
   float head_sums[terms.by_head > 0 ? terms.by_head : 1] = {};
   float row_sums[2][terms.by_row > 0 ? terms.by_row : 1] = {};
 
-  /// Tiles of a section of heads side by side, the last queries first: under a causal mask these take longest.
+  /// Tiles of a section of heads run next to each other, last queries first: with a causal mask these take longest.
   __device__ Queries80(const BackwardArgs& args, const User& user, unsigned shared)
       : Queries80(args, user, shared, place(args, blockIdx.x)) {}
 
@@ -160,7 +160,7 @@ struct Queries80 {
                 user.by_row(row_sums[r], flow, s, p, head, row[r], col, at, origin, q[r], kv);
             }
           };
-          // What flows past a delta of 0 is p dp.
+          // With delta = 0, dS is P dP.
           const RowEnd of_row{end[r].under, P == Pass::delta ? 0 : end[r].delta};
           y = gradient_of(user, Pair<User>{head, row[r], col, at, origin, q[r], kv}, factor, of_row, kept, {x, y}, take)
                   .dp;
@@ -176,14 +176,17 @@ struct Queries80 {
     const auto q_at = by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
     const auto grad_o_at = by_rows<VLine>(shared + Shared::grad_o + static_cast<unsigned>(warp * 16 * VLine::pitch),
                                           lane);
+    // S = Q K^T, dP = dO V^T
     dots<Element, exact, Tile::d / per_step, 1, n>(
         s, [&](unsigned(&a)[4], int, int step) { load_blocks(a, q_at.at(0, step)); }, by_bytes<QLine>(k, lane));
     dots<Element, exact, Tile::dv / per_step, 1, n>(
         dp, [&](unsigned(&a)[4], int, int step) { load_blocks(a, grad_o_at.at(0, step)); }, by_bytes<VLine>(v, lane));
+    // P = exp2(S - lse), dS = P (dP - delta)
     if (partial)
       weigh<P, true>(s, dp, kv_tile, deltas);
     else
       weigh<P, false>(s, dp, kv_tile, deltas);
+    // dQ += dS K
     if constexpr (P == Pass::gradient)
       add_product<Element, exact, 1, n, Tile::d>(dq, dp, Columns<Element, QLine>(k, lane));
   }
@@ -231,14 +234,14 @@ struct Queries80 {
     store();
   }
 
-  /// The kernel of rows left -grad_lse there.
+  /// The preprocess (rows.cuh) has left -grad_lse in delta.
   __device__ void store_deltas(const float (&deltas)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = row_sum(deltas[r]);
       if (!exists(r)) continue;
       float* const delta = row_of(args.delta, at.b, at.h, queries.start + query(r));
-      // An empty row's end has no delta, and keeps none.
+      // An empty row has no delta, and what is stored for it stays.
       if (end[r].under != infinity) end[r].delta += sum;
       __syncwarp(__activemask());
       if (lane % 4 == 0) *delta = end[r].under == infinity ? *delta : end[r].delta;
@@ -268,7 +271,7 @@ struct Queries80 {
       }
     }
     if constexpr (terms.by_sink) {
-      // A sink's probability times what the row hands back: -delta, as no value belongs to it.
+      // A sink has no value, so its gradient is its probability times -delta.
       const float sink = user.sink(head, at);
       float sum = 0;
 #pragma unroll
@@ -295,7 +298,7 @@ struct Queries80 {
     }
   }
 
-  /// This warp's queries once more, a pair at a time, so that what is removed is never multiplied. Terms that another
+  /// Recomputes this warp's queries pair by pair, so that masked-out values are never multiplied. Terms that another
   /// kernel would have summed along diagonals are added here.
   __device__ void pair_by_pair() const {
     const Rows80 q_rows = rows(args.q, at.h, queries.start), grad_o_rows = rows(args.grad_o, at.h, queries.start),

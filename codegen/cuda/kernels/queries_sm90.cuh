@@ -2,14 +2,14 @@
 // products
 //
 // A block keeps 128 queries of a head and iterates over the keys that they see, as forward_sm90.cuh does. Each of two
-// warpgroups has 64 queries. It computes S = Q K^T and dP = dO V^T from shared memory; dS stays in registers as an
-// operand of dQ += dS K. A warpgroup issues the products of the next keys before it waits for any, and computes
-// probabilities while their dP is under way. One producer thread loads.
+// consumer warpgroups has 64 queries. It computes S = Q K^T and dP = dO V^T from shared memory; dS stays in registers
+// as an operand of dQ += dS K. A warpgroup issues the products of the next keys before it waits for any, and computes
+// probabilities while dP is under way. One producer thread loads.
 //
-// Tile: Element (bf16, f16); m = 128 queries; n = 64 keys; d, dv: multiples of 16 up to 256; stages of keys, 2;
-// v_stages of values, 1 or 2; parts: in how many parts a warpgroup makes operands while the product of the part before
-// runs, 1, 2 or 4. SharedQueries90<Tile>::bytes of shared memory, 384 threads, a block for every tile of queries of
-// every head of every batch entry.
+// Tile: Element (bf16, f16); m = 128 queries; n = 64 keys; d, dv: multiples of 16 up to 256; stages of keys: 2;
+// v_stages of values: 1 or 2; parts: 1, 2 or 4; a warpgroup packs its operand in that many parts, each while the
+// product of the part before runs. SharedQueries90<Tile>::bytes of shared memory, 384 threads, one block per tile of
+// queries, head and batch entry.
 #pragma once
 
 #include "codegen/cuda/layout/queries_sm90.cuh"
@@ -18,7 +18,7 @@
 
 namespace attune {
 
-/// Where each thing is, as layout/ places it.
+/// Offsets into shared memory, from layout/.
 template <class Tile>
 struct SharedQueries90 {
   static constexpr QueriesLayout90 at{.m = Tile::m,
@@ -34,8 +34,8 @@ struct SharedQueries90 {
                        k_full = at.k_full, v_full = at.v_full, bytes = at.bytes;
 };
 
-/// The queries of a block: heads in sections that stay in the cache together; within one the last queries come first,
-/// whose walks are the longest under a causal mask.
+/// The queries of a block. Heads come in sections that fit into the cache; within a section the last queries come
+/// first, because a causal mask gives them the longest walks.
 template <class Tile>
 struct Queries90 {
   int b, h, tile;
@@ -56,7 +56,7 @@ struct Queries90 {
   }
 };
 
-/// One thread loads.
+/// The producer thread.
 template <class Tile, class User>
 __device__ inline void load_queries(const BackwardArgs& args, const User& user, unsigned shared,
                                     const Queries90<Tile>& queries) {
@@ -98,7 +98,7 @@ struct QueriesWarpgroup90 {
   using Row = typename User::Row;
   using Col = typename User::Col;
   static constexpr int m = Tile::m, n = Tile::n;
-  /// Where exponents are multiples of scores, a removed one becomes -inf; else a bit for each pair says it.
+  /// If exponents are multiples of scores, a masked-out score becomes -inf; otherwise each pair has a bit.
   static constexpr bool removes_scores = User::traits.scaled;
   template <bool Partial>
   static constexpr bool shares = Shareable<Col> && (Partial || in_scores<Col>);
@@ -119,11 +119,13 @@ struct QueriesWarpgroup90 {
 
   // ---- products ----
 
+  /// S = Q K^T
   __device__ void scores(int stage) {
     wgmma_fence();
     across<Element, Tile::d, m>(s, shared + Shared::q + group * 64 * chunk_bytes,
                                 shared + Shared::k + stage * Shared::k_bytes);
   }
+  /// dP = dO V^T
   __device__ void flows(int stage) {
     wgmma_fence();
     across<Element, Tile::dv, m>(dp, shared + Shared::grad_o + group * 64 * chunk_bytes,
@@ -152,11 +154,11 @@ struct QueriesWarpgroup90 {
     }
   }
 
-  /// f(i, e, r, col, q, kv) for every pair of this thread: key 8 i + e, query 8 r.
+  /// Calls f(i, e, r, col, q, kv) for every pair of this thread: key 8 i + e, query 8 r.
   template <bool Partial, class F>
   __device__ void each_pair(int tile, const F& f) {
     const int kv0 = tile * n + 2 * (lane & 3);
-    // Where lanes share columns: of columns 8 i + e with 2 i + e = 8 j + lane / 4.
+    // If lanes share columns, lane / 4 has columns 8 i + e with 2 i + e = 8 j + lane / 4.
     Col cols[(n + 31) / 32];
     if constexpr (shares<Partial>) {
 #pragma unroll
@@ -180,7 +182,7 @@ struct QueriesWarpgroup90 {
       }
   }
 
-  /// Marks what is removed.
+  /// Masks out pairs.
   __device__ void remove(int tile, bool whole) {
     if constexpr (!removes_scores)
       for (unsigned& x : removed) x = 0;
@@ -200,7 +202,7 @@ struct QueriesWarpgroup90 {
   }
   __device__ bool is_kept(int nth) const { return removes_scores || !(removed[nth / 32] & 1u << nth % 32); }
 
-  /// Scores become probabilities, times the slope where there is one.
+  /// P = exp2(S - lse), times the slope if scores have one.
   __device__ void weigh(int tile) {
     each_pair<false>(tile, [&](int i, int e, int r, const Col& col, Int q, Int kv) {
       const int nth = 4 * i + 2 * r + e;
@@ -212,7 +214,7 @@ struct QueriesWarpgroup90 {
     });
   }
 
-  /// dS of keys [16 From, 16 To), as operands in `ds`.
+  /// dS = P (dP - delta) of keys [16 From, 16 To), as operands in `ds`.
   template <int From, int To>
   __device__ void join() {
 #pragma unroll
@@ -226,7 +228,7 @@ struct QueriesWarpgroup90 {
 
   // ---- the main loop ----
 
-  /// S is there: P = exp2(S - lse) of a tile, times the slope.
+  /// Once S has arrived: P = exp2(S - lse) of a tile, times the slope.
   __device__ void probabilities(const Walk& walk, int i) {
     wgmma_wait<1>();
     pin(s);
@@ -258,11 +260,11 @@ struct QueriesWarpgroup90 {
     const StageBarriers done = k.now();
     k.next();
     v.next();
-    // After the last step these products are of anything: a branch around them would serialise all.
+    // After the last tile these products compute unused values: a branch around them would serialise all products.
     const bool more = i + 1 < walk.count;
     if (more) k.wait();
     scores(k.stage);
-    // dS has to leave its registers before dP takes others; scores are under way.
+    // dS has to leave its registers before dP takes others; the next scores are under way.
     wgmma_wait<1>();
     pin(dq);
     arrive_as_warp(done.empty(), lane);
@@ -275,7 +277,7 @@ struct QueriesWarpgroup90 {
     if (!args.grad_q.to.data) return;
     if constexpr (User::gradient.removes)
       if (args.non_finite && __any_sync(~0u, has_non_finite(dq)) && lane == 0) *args.non_finite = 1;
-    // Results pass through this warpgroup's own queries: 16 KB in two chunks, which the whole warpgroup is done with.
+    // Results pass through the memory of this warpgroup's queries, 16 KB in two chunks, once the warpgroup is done.
     if (group == 0)
       named_sync(first_warpgroup_done, warpgroup_threads);
     else

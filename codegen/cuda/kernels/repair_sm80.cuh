@@ -2,9 +2,9 @@
 // non-finite
 //
 // For kernels that multiply masked-out pairs by 0. Launched for every such call; its blocks end at once unless the
-// kernel before has set *args.non_finite. Tile: of keys_sm80.cuh and queries_sm80.cuh, 64 x 64. Blocks share the tiles
-// of keys of all key heads (blockIdx.y 0) and the tiles of queries of all heads (1), 128 threads each: one block per
-// tile took 5 us longer to end at once.
+// previous kernel has set *args.non_finite. Tile: of keys_sm80.cuh and queries_sm80.cuh, 64 x 64. Blocks share the
+// tiles of keys of all key heads (blockIdx.y 0) and the tiles of queries of all heads (1), 128 threads each: with one
+// block per tile, ending at once took 5 us longer.
 #pragma once
 
 #include "codegen/cuda/kernels/keys_sm80.cuh"

@@ -1,9 +1,9 @@
 // codegen/cuda/kernels/rows.cuh — the backward's preprocess: delta of each row, sum(o * grad_o) - grad_lse
 //
-// Tile: Element (bf16, f16, float) of grad_o, Out (also another of these) of o; width_v columns; layout; of_o: delta is
-// the product of o and grad_o; otherwise a kernel that iterates over the row adds to what is stored here. rows_lanes
-// threads for each row of each head of each batch entry, rows_each rows one after another, rows_threads per block;
-// blocks of one head follow one another.
+// Tile: Element (bf16, f16, float) of grad_o, Out (also one of these) of o; width_v columns; layout; of_o: delta is the
+// product of o and grad_o; otherwise a kernel that iterates over the row adds to what is stored here. rows_lanes
+// threads per row of each head and batch entry, rows_each rows one after another, rows_threads per block; blocks of one
+// head follow one another.
 #pragma once
 
 #include "codegen/cuda/parts/backward_sm80.cuh"
@@ -11,7 +11,7 @@
 
 namespace attune {
 
-/// Count neighbours of a row, which lie side by side and may be read at once, or by 16 bytes.
+/// Count neighbours of a row, which are contiguous and can be read at once, or 16 bytes at a time.
 template <int Count>
 struct Neighbours {
   float x[Count];
@@ -47,15 +47,15 @@ __device__ inline bool has_neighbours(const Rows80& rows) {
   return rows.element == size && (reinterpret_cast<unsigned long long>(rows.data) | rows.position) % bytes == 0;
 }
 
-/// Adds this thread's part of o . grad_o for each of its rows, from q on. The last row is read instead of rows that do
-/// not exist, so that no read waits for another. An element at a time this took 84 us for 16384 tokens of 2048 columns,
-/// four at a time 38; to read them takes 31.
+/// Adds this thread's part of o . grad_o for each of its rows, from q on. Missing rows read the last row instead, so no
+/// read waits for another. One element at a time took 84 us for 16384 tokens of 2048 columns, four at a time 38 us;
+/// reading alone takes 31 us.
 template <class Tile>
 __device__ inline void products_of_rows(float (&sums)[rows_each], const BackwardArgs& args, int b, int h, Range of,
                                         int q, int lane) {
   using Out = typename Tile::Out;
   using Element = typename Tile::Element;
-  // Eight where a row has that many for each lane.
+  // Eight if a row has that many per lane.
   constexpr int apart = rows_threads / rows_lanes, at_once = Tile::width_v % 8 == 0 && Tile::width_v > 64 ? 8 : 4;
   const Rows80 o = rows_of<Out>(args.o, b, h, of.start), grad_o = rows_of<Element>(args.grad_o, b, h, of.start);
   if (Tile::width_v % at_once == 0 && has_neighbours<at_once, Out>(o) && has_neighbours<at_once, Element>(grad_o)) {

@@ -12,8 +12,8 @@
 
 namespace attune {
 
-/// Sums for a tile of keys and a head of queries: place x has the distance x - n of positions counted from the first
-/// query and from the tile's first key. What no tile of queries met stays 0, as it was before.
+/// Sums for a tile of keys and a head of queries: place x has distance x - n, where positions count from the first
+/// query and from the tile's first key. Places that no tile of queries met stay 0.
 template <class Tile>
 __device__ inline int diagonals_apart(const BackwardArgs& args) {
   return (args.q_len + Tile::m - 1) / Tile::m * Tile::m + Tile::n;
@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(diagonals_threads)
   const Where at{b, h, range_of<Tile>(args.q_starts, b, args.q_len).length,
                  range_of<Tile>(args.kv_starts, b, args.kv_len).length};
   if (at.q_len == 0 || at.kv_len == 0) return;
-  // Four distances, places of which lie side by side: their first one is a multiple of 4.
+  // Four distances whose places are contiguous: the first place is a multiple of 4.
   const int least = 1 - at.kv_len, apart = diagonals_apart<Tile>(args), tiles = (at.kv_len + Tile::n - 1) / Tile::n,
             first = (least & ~3) + 4 * static_cast<int>(blockIdx.x * diagonals_threads + threadIdx.x);
   const float* const from = diagonals_of<Tile>(args, user, b, h, 0);
-  // Tiles whose place is there: first + n (tile + 1) is from 0 to apart.
+  // Tiles that have this place: first + n (tile + 1) is from 0 to apart.
   const int begin = max(0, (Tile::n - 1 - first) / Tile::n - 1), end = min(tiles, (apart - 1 - first) / Tile::n);
   double sums[4] = {};
 #pragma unroll 8

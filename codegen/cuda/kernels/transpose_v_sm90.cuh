@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(transpose_threads) transpose_v_sm90(const __gr
                 rows = chunks * Tile::dv, transposed_bytes = rows * chunk_bytes, pairs = transpose_threads / 64;
   __shared__ unsigned char memory[loaded_bytes + transposed_bytes + 1024];
   __shared__ unsigned long long barrier;
-  // The next kernel waits for the end of this one.
+  // The next kernel may start; it waits for the end of this one.
   let_next_start();
   const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x), tile = block % args.tiles,
             set = block / args.tiles, head = set % args.heads, batch = set / args.heads;

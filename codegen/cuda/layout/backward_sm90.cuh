@@ -6,7 +6,7 @@
 namespace attune {
 
 struct BackwardLayout90 {
-  int m, n, d, dv, stages, element;  ///< as Tile has them; bytes of an element
+  int m, n, d, dv, stages, element;  ///< as in Tile; bytes of an element
   int step_words = 8, steps_kept = 8;
   int chunk = chunk_bytes / element, d_chunks = (d + chunk - 1) / chunk, dv_chunks = (dv + chunk - 1) / chunk;
   int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes, q_bytes = d_chunks * m * chunk_bytes,
@@ -15,7 +15,7 @@ struct BackwardLayout90 {
   int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + stages * q_bytes, ds = grad_o + stages * grad_o_bytes,
       sums = ds + stages * ds_bytes, under = sums + stages * sum_bytes, delta = under + 4 * m * stages,
       steps = delta + 4 * m * stages;
-  // A barrier for each step that is kept: its words are there. Two for each stage: full, then empty.
+  // One barrier per kept step: its words have been written. Two per stage: full, then empty.
   int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept, sum_full = full + 16 * stages,
       k_full = sum_full + 16 * stages, v_full = k_full + 8, keys_empty = v_full + 8;
   // For the warp that sums diagonals: full and empty for each buffer of dS.

@@ -10,15 +10,15 @@
 
 namespace attune {
 
-/// The least number of warps of a block in a cluster of two that shares a tile, so that its part fits where its keys
-/// were.
+/// The smallest number of warps per block with which two blocks of a cluster may share a tile: a block's part has to
+/// fit into the memory of its keys.
 constexpr int cluster_warps = 4;
 
-/// Steps of a tile: a block's share has at least as many, or the tile stays whole there.
+/// The smallest share of a tile, in steps. A tile is not split into smaller shares.
 constexpr int least_steps = 4;
 
-/// Into how many equal parts each of so many tiles of `steps` is cut, of multiples of `together` steps: whole ones, or
-/// as many as there are blocks for. 0 if that leaves too many blocks idle.
+/// The number of equal parts into which each of `tiles` tiles of `steps` steps is split, in multiples of `together`
+/// steps: 1, or as many as there are blocks for. 0 if that leaves too many blocks idle.
 ATTUNE_HOST_DEVICE constexpr int equal_parts(int tiles, int blocks, int steps, int together) {
   const int few = (least_steps + together - 1) / together, can = (steps + together - 1) / together / few,
             most = can > 1 ? can : 1, fit = tiles < blocks ? blocks / tiles : 1, parts = fit < most ? fit : most,

@@ -6,11 +6,11 @@
 namespace attune {
 
 struct ForwardLayout90 {
-  /// As Tile has them; bytes of an element of q, k and v, and of o.
+  /// As in Tile; `element`, `out_element`: bytes of an element of q, k and v, and of o.
   int m, n, d, dv, stages, q_stages, element, out_element;
   bool own_o;
-  /// Values of 8 bits lie transposed where products read them (`v`): a kernel before has transposed them, or they are
-  /// transposed here, from where TMA puts them (`loaded`). Others are loaded to where they are read.
+  /// FP8 values lie transposed where products read them (`v`): a previous kernel has transposed them, or this one does,
+  /// from where TMA loads them (`loaded`). Other values load into `v` directly.
   bool comes_transposed, transposes_values;
 
   int d_chunks = (d * element + chunk_bytes - 1) / chunk_bytes,
@@ -21,7 +21,7 @@ struct ForwardLayout90 {
   int transposed_rows = n_chunks * dv, transposed_bytes = transposed_rows * chunk_bytes,
       loaded_bytes = comes_transposed ? transposed_bytes : dv_chunks * n * chunk_bytes,
       v_bytes = transposes_values ? transposed_bytes : loaded_bytes;
-  // Results without memory of their own overwrite the queries.
+  // Results without their own memory overwrite the queries.
   int queries_bytes = own_o || q_stages * q_bytes > o_bytes ? q_stages* q_bytes : o_bytes;
   int q = 0, k = q + queries_bytes, v = k + stages * k_bytes, behind_v = v + stages * v_bytes,
       loaded = transposes_values ? behind_v : v,

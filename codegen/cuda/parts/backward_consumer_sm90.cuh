@@ -1,9 +1,9 @@
 // codegen/cuda/parts/backward_consumer_sm90.cuh — what a consumer warpgroup of Hopper's backward does: a prologue for
 // each item of keys, an iteration for each tile of queries, an epilogue
 //
-// Orders, by the products that are under way while a warpgroup computes. 0: none; it waits for both S and dP. 1: dP
-// during the probabilities, dV during dS. 2: also the next S while dQ is stored. dQ is then handed over after the next
-// dS, since a separate fence at that point cost 1 %.
+// Orders differ in the products that are under way while a warpgroup computes. 0: none; it waits for both S and dP. 1:
+// dP during P, dV during dS. 2: also the next S while dQ is stored. dQ is then handed over after the next dS, because a
+// separate fence at that point cost 1 %.
 #pragma once
 
 #include "codegen/cuda/parts/backward_warpgroup_sm90.cuh"
@@ -18,7 +18,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
       Group::warp, Group::word;
   static_assert(Tile::stages == 2);
 
-  /// How many steps there were, and in the last bit the phase of keys: registers are short.
+  /// The number of steps, and in the last bit the phase of keys, together because registers are short.
   unsigned clock = 0;
   static constexpr unsigned keys_bit = 1u << 31;
 
@@ -29,7 +29,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   }
   __device__ void release_stage(int stage) const { arrive_as_warp(this->barriers(Shared::full, stage).empty(), lane); }
 
-  /// A step of an item that no queries visit: its turn in all rings.
+  /// An item that no queries visit: takes one step in all rings.
   __device__ void pass() {
     release_stage(stage_now());
     this->wait_for_sums(stage_now(), phase_of(clock));
@@ -39,7 +39,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     ++clock;
   }
 
-  /// Keys and values are there; in order 2, S = K Q^T of the first step too.
+  /// Waits for keys and values; in order 2, issues S = K Q^T of the first step.
   __device__ void prologue() {
     barrier_wait(shared + Shared::k_full, clock >> 31);
     barrier_wait(shared + Shared::v_full, clock >> 31);
@@ -75,7 +75,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     }
   }
 
-  /// The end of a step in orders 0 and 1: dQ is waited for and handed over.
+  /// The end of a step in orders 0 and 1: waits for dQ and hands it over.
   __device__ void end_step(int stage, int what) {
     wgmma_wait<0>();
     pin(dp);
@@ -91,7 +91,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   /// In order 2: S of the next step is issued while dQ is under way.
   __device__ void end_step_ahead(int stage, int what) {
     ++clock;
-    // After the last step the products are of anything: a branch around them would serialise all.
+    // After the last step these products compute unused values: a branch around them would serialise all products.
     if (!(what & Step::last)) wait();
     // dS has to leave its registers first; dQ is under way.
     wgmma_wait<1>();
@@ -110,7 +110,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(s);
   }
 
-  /// A tile of queries. Returns what its step says.
+  /// One tile of queries. Returns the `what` of its step.
   __device__ int iteration() {
     const int stage = stage_now(), what = word(clock, 0);
     if constexpr (order < 2) this->scores(stage);  // S = K Q^T
@@ -133,9 +133,9 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     return what;
   }
 
-  /// dK and dV to memory.
+  /// Stores dK and dV.
   __device__ void epilogue() {
-    // The next keys may come while results leave.
+    // The next keys may load while results are stored.
     arrive_as_warp(shared + Shared::keys_empty, lane);
     if constexpr (User::gradient.removes || is_packed<Tile>)
       if (args.non_finite && __any_sync(~0u, has_non_finite(dk) || has_non_finite(dv)) && lane == 0)
@@ -143,13 +143,13 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     const unsigned step = clock - 1;
     const int b = word(step, 2), kv_head = word(step, 5);
     this->keys = word(step, 4) * Tile::n + 64 * group + 16 * warp + lane / 4;
-    // All are done with dS, whose memory results pass through.
+    // Results pass through the memory of dS, so all must be done with dS.
     for (unsigned before = 1; before <= Tile::stages; ++before)
       this->wait_for_diagonals(static_cast<int>(clock - before & 1), phase_of(clock - before) ^ 1);
     named_sync(ds_shared, 2 * warpgroup_threads);
     this->store(b, kv_head, dv, args.grad_v, args.dv, 1);
     this->store(b, kv_head, dk, args.grad_k, args.d, args.scale);
-    // Each warp puts its dS all over its warpgroup's part.
+    // Each warp's dS is spread over its warpgroup's part.
     named_sync(results_staged + group, warpgroup_threads);
   }
 

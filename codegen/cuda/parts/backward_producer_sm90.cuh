@@ -1,5 +1,5 @@
 // codegen/cuda/parts/backward_producer_sm90.cuh — the producer warp of Hopper's backward: finds the steps of its
-// block's items, loads their operands, and prepares what rows need at their end
+// block's items, loads their operands, and prepares the rows' lse and delta
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"
@@ -18,12 +18,12 @@ struct Loader90Backward {
   const User& user;
   unsigned shared;
   int lane;
-  unsigned count = 0, keys_phase = 0;  ///< count: of steps
-  /// Of the step that was found last, a word a lane: what follows it decides whether it is its item's last.
+  unsigned count = 0, keys_phase = 0;  ///< count: steps handed over
+  /// The step found last, one word per lane. Whether it is its item's last depends on what follows it.
   int word = 0;
   RowEnd ends[rows];
 
-  /// The ends of this lane's rows are read long before the stage is free.
+  /// This lane's rows: lse and delta are read long before the stage is free.
   __device__ void find(const Step& step) {
     word = lane == 0   ? step.what
            : lane == 1 ? step.queries
@@ -74,7 +74,7 @@ struct Loader90Backward {
     const int queries = __shfl_sync(~0u, word, 1), b = __shfl_sync(~0u, word, 2), h = __shfl_sync(~0u, word, 3),
               keys = __shfl_sync(~0u, word, 4), kv_head = __shfl_sync(~0u, word, 5);
     if (lane == 0) {
-      // Items without a step have their turn in its phases.
+      // Items without a step take a phase of keys_empty too.
       if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
       if (loads) {
         const int q_batch = is_packed<Tile> ? 0 : b,
@@ -105,13 +105,13 @@ struct Loader90Backward {
       load_box(shared + into + c * lines * chunk_bytes, map, barrier, c * Shared::chunk, first, head, batch);
   }
 
-  /// Tiles of keys that bands leave.
+  /// The tiles of keys within these bands.
   static __device__ int first_of(const Bands& bands) { return max(bands.begin, 0) / n; }
   static __device__ int end_of(const Bands& bands, Where at) { return (min(bands.end, at.kv_len) + n - 1) / n; }
 
-  /// Sets of a section: args.section, or more where items are short, because they then start in faster succession. How
-  /// many steps an item has is told by a table, or by bands of 32 tiles, a lane each: in all heads, and along the
-  /// queries or in the middle of some sequences. All blocks count alike.
+  /// Sets per section: args.section, or more if items are short, because short items start in faster succession. The
+  /// steps per item come from a table, or from the bands of 32 sampled tiles, one per lane: over all heads, and along
+  /// the queries or in the middle of some sequences. All blocks get the same result.
   __device__ int sets_of_section() const {
     float visits = 0, keys = 0;
     if constexpr (User::traits.listed) {
@@ -136,13 +136,13 @@ struct Loader90Backward {
       }
     }
     const float steps = visits * (args.kv_shared ? args.group * args.batch : args.group);
-    // That many steps are what a tile needs to pass on, times the blocks of a large GPU.
+    // `apart`: steps that a tile needs to pass dQ on, times the blocks of a large GPU.
     constexpr float apart = items_apart(m, false);
     return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
   }
 
-  /// What a tile of queries and a tile of keys share: -1 if the queries do not visit the keys, else twice how many come
-  /// before, plus 1 where no pair is masked out. `falls`: keys are scheduled rising.
+  /// How a tile of queries meets a tile of keys: -1 if the queries do not visit the keys; otherwise twice the number of
+  /// tiles visited before, plus 1 if no pair is masked out. `falls`: keys are scheduled rising.
   __device__ int meeting(Where at, int tile, int keys, bool falls) const {
     const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
     if (tile >= tiles) return -1;
@@ -162,17 +162,16 @@ struct Loader90Backward {
     return 2 * (falls ? keys - from : to - 1 - keys) + whole;
   }
 
-  /// Which tiles of queries visit these keys is the forward's answer, from bands or from a table: that of each of 32
-  /// tiles, a tile a lane. One function, because parts of it took four bytes more than this warp's registers. Queries
-  /// count the tiles of keys that they visit alike, so their counts miss none.
+  /// Finds the tiles of queries that visit these keys as the forward does, from bands or from a table, 32 tiles at a
+  /// time, one per lane. Queries count the tiles of keys that they visit in the same way, so no count misses a tile.
+  /// Not split up: parts of it took four bytes more than this warp's registers.
   __device__ void run() {
-    // Ends of rows and tables come from kernels before; that others of the block need not wait, this warp's steps see
-    // to.
+    // The rows' lse and delta, and tables, come from previous kernels. Other warps wait for this warp's steps instead.
     wait_for_kernel_before();
     const Items90Backward<Tile> items{args, sets_of_section()};
     const int all_tiles = (args.q_len + m - 1) / m;
     int index = static_cast<int>(blockIdx.x);
-    // Drawn as an item ends. A block that draws its next item early keeps others waiting for those of that.
+    // Taken as an item ends: a block that takes its next item early keeps others waiting for that item's dQ.
     const auto next_item = [&] {
       int next = 0;
       if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
@@ -180,7 +179,7 @@ struct Loader90Backward {
     };
 #pragma unroll 1
     while (index < items.count()) {
-      // What an item is lies in lanes, a number each: this warp has few registers.
+      // The fields of an item lie in lanes, one each, because this warp has few registers.
       constexpr int keys = 0, kv_head = 1, of_b = 2, rising = 3, now_b = 4, now_h = 5;
       int held = 0;
       const auto put = [&](int at, int x) { held = lane == at ? x : held; };
@@ -245,7 +244,7 @@ struct Loader90Backward {
       hand_over(Step::last);
       next_item();
     }
-    // A step that stops for each of the warps that add.
+    // One stop step for each of the warps that add.
     for (int i = 0; i < Tile::stages; ++i) {
       find({.what = Step::stop,
             .queries = 0,

@@ -9,12 +9,12 @@
 
 namespace attune {
 
-/// A number of a row: lse, delta and the like.
+/// A number of a row: lse or delta, say.
 __device__ inline float* row_of(const Rows& rows, int b, int h, int position) {
   return rows.data + b * rows.batch + h * rows.head + position * rows.position;
 }
 
-/// The end of query `i` of a sequence that starts at `start`.
+/// lse and delta of query `i` of a sequence that starts at `start`.
 template <class User>
 __device__ inline RowEnd end_of(const BackwardArgs& args, const User& user, const typename User::Head& head,
                                 const typename User::Row& row, Where at, Int origin, Int q, int position) {
@@ -22,7 +22,7 @@ __device__ inline RowEnd end_of(const BackwardArgs& args, const User& user, cons
                  *row_of(args.delta, at.b, at.h, position));
 }
 
-/// A gradient's rows of one head: where results of a thread go, rounded to the gradient's type.
+/// A gradient's rows of one head: stores results, rounded to the gradient's type.
 struct GradientRows {
   char* data;
   long long position, element;  ///< bytes

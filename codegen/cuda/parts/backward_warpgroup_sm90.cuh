@@ -21,7 +21,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   static constexpr int m = Tile::m, n = Tile::n;
   static constexpr int order = User::traits.has_prob ? 0 : Tile::order;
 
-  float dp[m / 2];  ///< then, its first 32, dq
+  float dp[m / 2];  ///< dP; later dQ, in its first 32
   float dk[Tile::d / 2], dv[Tile::dv / 2];
   unsigned p[m / 4], ds[m / 4];
 
@@ -29,23 +29,27 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   // ---- products ----
 
-  /// Where the rows of this warpgroup's keys or values are.
+  /// The rows of this warpgroup's keys or values.
   __device__ unsigned of_group(int keys) const { return shared + keys + group * 64 * chunk_bytes; }
+  /// S^T = K Q^T
   __device__ void scores(int stage) {
     wgmma_fence();
     across<Element, Tile::d, n>(s, of_group(Shared::k), shared + Shared::q + stage * Shared::q_bytes);
   }
+  /// dP^T = V dO^T
   __device__ void flows(int stage) {
     wgmma_fence();
     across<Element, Tile::dv, n>(dp, of_group(Shared::v), shared + Shared::grad_o + stage * Shared::grad_o_bytes);
   }
+  /// dV += P^T dO
   __device__ void add_values(int stage) {
     along<Element, m, 0, m / 16>(dv, p, shared + Shared::grad_o + stage * Shared::grad_o_bytes);
   }
+  /// dK += dS^T Q
   __device__ void add_keys(int stage) {
     along<Element, m, 0, m / 16>(dk, ds, shared + Shared::q + stage * Shared::q_bytes);
   }
-  /// This warpgroup's half of dq.
+  /// This warpgroup's half of dQ = dS K.
   __device__ void products_of_queries(int buffer) {
     const unsigned long long a = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes +
                                             (m == 128 ? group * 64 * chunk_bytes : 0)),
@@ -70,7 +74,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     this->enter_keys(word(step, 4) * n + 64 * group);
   }
 
-  /// Scores become probabilities, an operand in `p`. What stays in their place is p times the slope, in f32.
+  /// P = exp2(S - lse), as an operand in `p`. `s` then holds P times the slope, in f32.
   __device__ void weigh(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
@@ -92,7 +96,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     });
   }
 
-  /// dP becomes dS, an operand in `ds`: what weigh left is rounded once, as a part of it.
+  /// dS = P (dP - delta), as an operand in `ds`. P here is what weigh() left in `s`, not rounded before.
   __device__ void join(int stage) {
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
 #pragma unroll
@@ -106,7 +110,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     }
   }
 
-  /// Both at once, for probabilities that are not what the softmax gives.
+  /// P and dS at once, for a prob mod: probabilities are then not those of the softmax.
   __device__ void weigh_and_join(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{}, delta{};
@@ -148,7 +152,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   __device__ StageBarriers diagonals(int buffer) const { return barriers(Shared::ds_full, buffer); }
 
   static constexpr bool has_diagonals = User::gradient.by_diagonal > 0;
-  /// Until the warp that sums diagonals is done with the tile of dS before.
+  /// Waits until the warp that sums diagonals is done with the previous dS in this buffer.
   __device__ void wait_for_diagonals(int buffer, unsigned phase) const {
     if constexpr (has_diagonals) diagonals(buffer).acquire(phase);
   }
@@ -156,7 +160,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     if constexpr (has_diagonals) arrive_as_warp(diagonals(buffer).full, lane);
   }
 
-  /// Puts this warpgroup's half of dq where an adding warp takes it.
+  /// Writes this warpgroup's half of dQ where an adding warp reads it.
   __device__ void put_sums(int stage, unsigned phase) {
     wait_for_sums(stage, phase);
     const unsigned into = shared + Shared::sums + stage * Shared::sum_bytes + group * 16384 + 16 * (32 * warp + lane);
@@ -164,17 +168,17 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 #pragma unroll
     for (int i = 0; i < 8; ++i) shared_put(into + 2048 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
   }
-  /// Until the tile of dq before is out of the stage.
+  /// Waits until the previous dQ has left the stage.
   __device__ void wait_for_sums(int stage, unsigned phase) const { sums(stage).acquire(phase); }
-  /// What was put there is complete, and a proxy_fence() has followed.
+  /// dQ in the stage is complete. To be called after a proxy_fence().
   __device__ void give_sums(int stage) const { arrive_as_warp(sums(stage).full, lane); }
 
-  /// The warp's part of what its warpgroup puts dS into, 16 rows of staged().
+  /// This warp's part of its warpgroup's dS memory: 16 rows of staged().
   __device__ unsigned staging() const {
     constexpr int part = 16 * 64 * 4, of_group = m * chunk_bytes, parts = of_group / part;
     return shared + Shared::ds + warp / parts * Shared::ds_bytes + group * of_group + warp % parts * part;
   }
-  /// Stores the warp's 16 keys of dk or dv through there.
+  /// Stores the warp's 16 keys of dK or dV through staging().
   template <int Half>
   __device__ void store(int b, int kv_head, const float (&x)[Half], const Gradient& to, int columns, float by) {
     if (!to.to.data) return;

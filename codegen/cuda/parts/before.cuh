@@ -13,7 +13,7 @@ struct Merged {
 };
 __device__ inline Merged merged(float own, float before) {
   const float top = before != before || before > own ? before : own;
-  // Neither has a key: both outputs are 0.
+  // Neither result has a key: both outputs are 0.
   if (top == -infinity) return {1, 0, top};
   const float a = power_of_two((own - top) * (1 / ln2)), b = power_of_two((before - top) * (1 / ln2)), sum = a + b;
   return {a / sum, b / sum, top + ln2 * log2f(sum)};

@@ -11,7 +11,7 @@
 
 namespace attune {
 
-/// A tile's queries, and those of its keys that exist. Expressions see positions as rows plus an offset.
+/// A tile's queries and its existing keys. Expressions see positions as rows plus an offset.
 struct DecodeTile {
   int b, kv_head;
   Heads heads;
@@ -20,7 +20,7 @@ struct DecodeTile {
 
   __device__ Where at(int head) const { return {b, head, queries.length, kv_offset + keys.length}; }
 
-  /// What takes a share of all tiles is a block.
+  /// Shares are per block.
   __device__ static int sharers() { return static_cast<int>(gridDim.x); }
   __device__ static int sharer() { return static_cast<int>(blockIdx.x); }
 
@@ -39,7 +39,7 @@ struct DecodeTile {
     if (args.kv_lens.at) out.keys.length = max(min(args.kv_lens.at[b * args.kv_lens.stride], out.keys.length), 0);
     return out;
   }
-  /// The tiles of keys that its queries visit.
+  /// The tiles of keys that the queries visit.
   template <class Tile, class User>
   __device__ Walk walk(const DecodeArgs& args, const User& user) const {
     if constexpr (User::traits.listed) {
@@ -58,27 +58,27 @@ struct Cut {
   /// True if steps remain from here to this end of a share.
   __device__ bool is_before(const Cut& end) const { return tile < end.tile || (tile == end.tile && step < end.step); }
 };
-/// The blocks that share a tile: `count` from `first` on. With a fixed split size: the tile, and how many of these it
-/// has.
+/// The blocks that share a tile: `count` of them, from `first` on. With a fixed split size: the tile, and its number of
+/// splits.
 struct Sharing {
   int first, count;
 };
-/// What a block works on, and who shares the tiles that its ends cut.
+/// What a block works on, and which blocks share the tiles that it begins and ends in.
 struct Share {
   Cut begin, end;
   Sharing at_begin, at_end;
 };
 
-/// Memory that all threads of a block find their share in.
+/// Memory in which all threads of a block find its share.
 template <int Threads>
 struct ShareRoom {
-  long long before[Threads];  ///< cost of the tiles before each thread's
+  long long before[Threads];  ///< cost of the tiles before each thread's first one
   long long warp_sum[Threads / 32];
   int warp_least[Threads / 32], warp_most[Threads / 32];
   Share share;
 };
 
-/// So many things in a row, shared out evenly.
+/// `things` consecutive things, divided evenly among `among`.
 struct Even {
   int each, more;
 
@@ -86,7 +86,7 @@ struct Even {
   __device__ int before(int nth) const { return nth * each + min(nth, more); }
 };
 
-/// Steps that stay together: tiles are split at multiples of this.
+/// Steps that stay together: tiles are split only at multiples of this.
 template <class Tile>
 __device__ inline int together(const DecodeArgs& args) {
   if constexpr (has_fixed_split<Tile>)
@@ -95,14 +95,14 @@ __device__ inline int together(const DecodeArgs& args) {
     return 1;
 }
 
-/// The shares of all blocks. A tile costs as many units as it has steps, and some more.
+/// The shares of all blocks. A tile costs one unit per step, plus `overhead`.
 struct Shares {
   static constexpr int overhead = 2;
   static constexpr int least = least_steps;
 
   int tiles, blocks, together;
 
-  /// Tiles of `steps` each, as equal_parts cuts them. False if it does not.
+  /// Splits tiles of `steps` steps each with equal_parts. False if equal_parts does not split them.
   template <class Of>
   __device__ bool equal(int steps, Share& out) const {
     const int parts = equal_parts(tiles, blocks, steps, together);
@@ -122,18 +122,18 @@ struct Shares {
   }
 };
 
-/// Equal ranges of all tiles in a row.
+/// Divides the cost of all tiles, in order, into equal ranges.
 struct EqualRanges {
   long long total;
   int blocks;
 
   __device__ long long place(int block) const { return total * block / blocks; }
-  /// The step of a tile at a place within it; its first or last where that is near.
+  /// The step of a tile at cost `behind` within it, rounded to the tile's first or last step if that is near.
   __device__ static int step(long long behind, int steps, int together = 1) {
     const int at = behind < steps ? static_cast<int>(behind) : steps;
     return at < Shares::least ? 0 : at > steps - Shares::least ? steps : at / together * together;
   }
-  /// Who shares a tile with so much cost before it. With a fixed split size no one asks.
+  /// The blocks that share a tile with cost `before` ahead of it. Not used with a fixed split size.
   __device__ Sharing sharing(long long before, int steps) const {
     const auto first_from = [&](long long cost) { return static_cast<int>((cost * blocks + total - 1) / total); };
     int first = first_from(before), last = first_from(before + steps + Shares::overhead) - 1;
@@ -143,8 +143,8 @@ struct EqualRanges {
   }
 };
 
-/// All threads of a block find its share; `room` may be used again when they have passed another barrier. `Of`: which
-/// tiles there are, and who shares them. `before_reading` is called before memory is read, if any is.
+/// All threads of a block find its share. `room` may be used again after another barrier. `Of`: the tiles, and the
+/// blocks or clusters that share them. Calls `before_reading` before it reads memory, if it does.
 template <class Tile, class Of = DecodeTile, class User, int Threads, class Fn>
 __device__ inline Share find_share(const DecodeArgs& args, const User& user, ShareRoom<Threads>& room,
                                    const Fn& before_reading) {
@@ -194,7 +194,7 @@ __device__ inline Share find_share(const DecodeArgs& args, const User& user, Sha
 
   const long long most_blocks = total / (2 * Shares::least + Shares::overhead);
   const EqualRanges ranges{total, most_blocks < shares.blocks ? max(static_cast<int>(most_blocks), 1) : shares.blocks};
-  // Whoever has the tile of one of the two ends says where it is.
+  // The thread that has the tile of one of the two ends finds that end.
   const int me = Of::sharer();
 #pragma unroll 1
   for (int end = 0; end < 2; ++end) {

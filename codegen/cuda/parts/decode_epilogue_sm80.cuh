@@ -21,13 +21,13 @@ struct DecodeEpilogue {
   const unsigned shared;
   const DecodeTile of;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int rows;  ///< that exist
+  const int rows;  ///< rows of this tile that exist
 
   __device__ DecodeEpilogue(const DecodeArgs& args, const User& user, unsigned shared, const DecodeTile& of)
       : args(args), user(user), shared(shared), of(of), rows(of.queries.length * heads) {}
 
-  /// Of the tile, if `whole`, results are stored; else of a part of its keys, sums, which the last of its blocks adds
-  /// up. `nth`: which of the tile's splits; where there are none, 0 for the first of its parts.
+  /// Stores the results of a tile if `whole`; otherwise stores the sums of a part of its keys, which the last block to
+  /// finish adds up. `nth`: the split's number; without fixed splits, 0 for the tile's first part.
   __device__ void store(const float (&o)[Tile::dv / 8][4], const RowPartial (&part)[2], bool whole, Sharing sharing,
                         int nth) {
     if (lane % 4 == 0)
@@ -56,14 +56,14 @@ struct DecodeEpilogue {
     __syncthreads();
   }
 
-  /// Every warp's results of eight rows, side by side.
+  /// Writes eight rows of every warp's results, next to each other.
   __device__ void put_side_by_side(const float (&o)[Tile::dv / 8][4], int r) const {
-    // Rows that do not exist are not read either.
+    // Missing rows are not read either.
     if (8 * r + lane / 4 < rows) {
       float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
                           (Tile::fp8_kv ? 4 : 2) * (lane & 3);
       if constexpr (Tile::fp8_kv) {
-        // Of sixteen columns the even ones, then the odd ones.
+        // Of sixteen columns, the even ones come first, then the odd ones.
 #pragma unroll
         for (int i = 0; i < Tile::dv / 8; i += 2)
           *reinterpret_cast<float4*>(mine + 8 * i) = {o[i][2 * r], o[i + 1][2 * r], o[i][2 * r + 1],
@@ -75,7 +75,7 @@ struct DecodeEpilogue {
       }
     }
   }
-  /// Four columns of a row, of all warps.
+  /// Four columns of a row, over all warps.
   __device__ PartOfRow of_warps(int row, int column) const {
     PartOfRow::Other warps[Tile::warps];
 #pragma unroll
@@ -105,7 +105,7 @@ struct DecodeEpilogue {
       __syncthreads();
     }
     each(0, rows, [&](int row, int column) {
-      // Several parts are under way at a time.
+      // Several parts load at a time.
       constexpr int batch = 8;
       PartOfRow all;
 #pragma unroll 1
@@ -127,8 +127,8 @@ struct DecodeEpilogue {
   __device__ bool is_clustered() const {
     return has_clusters && !has_fixed_split<Tile> && Tile::warps >= cluster_warps && args.paired != 0;
   }
-  /// A part in this block's shared memory, where its keys were: none are under way any more, as such a block has one
-  /// tile. Laid out as parts in memory are.
+  /// A part in this block's shared memory, where its keys were, laid out as parts in memory are. No keys are under way
+  /// any more, because such a block has one tile.
   __device__ unsigned kept_at(int floats) const {
     return shared + Shared::ring + static_cast<unsigned>(floats) * static_cast<unsigned>(sizeof(float));
   }
@@ -139,11 +139,11 @@ struct DecodeEpilogue {
     shared_put(into + 8, bits(all.o[2]), bits(all.o[3]));
     if (column == 0) shared_put(kept_at(Tile::m * Tile::dv + 2 * row), bits(all.part.sum), bits(all.part.over));
   }
-  /// Each of two blocks adds up half of the tile's results, whose parts lie in their shared memory.
+  /// The two blocks of a cluster hold the tile's parts in shared memory; each block adds up half of the results.
   __device__ void join_cluster(Sharing sharing) {
     static_assert(Tile::m * (Tile::dv + 2) * static_cast<int>(sizeof(float)) <= Shared::met ||
                   Tile::warps < cluster_warps);
-    // Before the other stores a row's lse in the same place.
+    // The other block may store a row's lse where lse_before is, so lse_before is read first.
     read_before();
     meet_cluster();
     constexpr int fours = Tile::dv / 4;
@@ -162,7 +162,7 @@ struct DecodeEpilogue {
       all.add(both);
       finish(row, column, all);
     }
-    // The other may still read this block's.
+    // The other block may still read this block's part.
     meet_cluster();
   }
 
@@ -173,7 +173,7 @@ struct DecodeEpilogue {
     for (int i = static_cast<int>(threadIdx.x); i < count * fours; i += threads) fn(first + i / fours, i % fours * 4);
   }
 
-  /// Stores four columns of a row that all keys have joined.
+  /// Stores four columns of a row, summed over all keys.
   __device__ void finish(int row, int column, const PartOfRow& all) const {
     const int nth = row % heads, query = row / heads;
     if (nth >= of.heads.count) return;
@@ -191,7 +191,7 @@ struct DecodeEpilogue {
     if constexpr (Tile::max) put_of_row(args.max, of.b, h, position, ended.max);
   }
 
-  /// Each row's lse of other keys, read before a thread stores that of all in its place.
+  /// Reads each row's lse_before, before a thread overwrites it with the lse of all keys.
   __device__ void read_before() const {
     if constexpr (has_before<Tile>) {
       const int row = static_cast<int>(threadIdx.x), head = row % heads;
@@ -208,7 +208,7 @@ struct DecodeEpilogue {
   __device__ RowPartial* parts_met() const { return shared_as<RowPartial>(Shared::parts); }
   __device__ float* before_met() const { return shared_as<float>(Shared::before); }
 
-  /// A part in memory: results of every row that a tile may have, then their sums.
+  /// A part in memory: results of every row that a tile may have, then the rows' sums.
   __device__ int part_rows() const { return args.q_len * heads; }
   __device__ float* slot_of(int nth) const {
     return args.parts + static_cast<long long>(nth) * part_rows() * (Tile::dv + part_floats);

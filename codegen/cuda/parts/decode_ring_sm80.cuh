@@ -15,7 +15,7 @@ namespace attune {
 template <class Tile>
 using Kept = Either<Tile::fp8_kv != 0, e4m3, typename Tile::Element>;
 
-/// Where each thing is, as layout/ places it.
+/// Offsets into shared memory, from layout/.
 template <class Tile>
 struct SharedDecode {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes, kept = ElementOf<Kept<Tile>>::bytes;
@@ -36,7 +36,7 @@ struct SharedDecode {
 
 // ---- the ring ----------------------------------------------------------------------------------------------------
 
-/// Keys and values of a warp's steps on their way into its ring, ahead of their use.
+/// Loads the keys and values of a warp's iterations into its ring, ahead of their use.
 template <class Tile, class User>
 struct Ahead {
   using Shared = SharedDecode<Tile>;
@@ -52,8 +52,8 @@ struct Ahead {
   int length;
   Walk walk;
   Rows80 k, v;
-  const int* page_table = nullptr;  ///< of the entry
-  int page = -1, row_of_page = 0;   ///< of the row that this lane looks up: the lane's of the step's
+  const int* page_table = nullptr;  ///< the entry's
+  int page = -1, row_of_page = 0;   ///< of the row that this lane looks up: row `lane` of the step
 
   __device__ Ahead(const DecodeArgs& args, const User& user, const Share& share, unsigned shared, int from)
       : args(args), user(user), share(share), lane(static_cast<int>(threadIdx.x) % 32),
@@ -63,7 +63,7 @@ struct Ahead {
     next();
   }
 
-  /// Finds the warp's first step of the next tile that has one for it.
+  /// Finds the warp's first step in the next tile that has one for this warp.
   __device__ void next() {
     while (step >= end) {
       ++tile;
@@ -83,7 +83,7 @@ struct Ahead {
     }
     if constexpr (Tile::paged) look_up();
   }
-  /// The slot that was used longest ago gets the next rows: keys and values in turn, from keys on.
+  /// Loads the next rows into the slot that was used longest ago: keys and values alternately, keys first.
   template <bool Values>
   __device__ void load() {
     if (end >= 0) {
@@ -110,7 +110,7 @@ struct Ahead {
   }
 
  private:
-  /// Each lane finds the page of one of the step's rows, well before it is needed.
+  /// Each lane looks up the page of one row of the step, well before the page is needed.
   __device__ void look_up() {
     const int row = walk.tile(step) * Tile::n + lane;
     page = -1;
@@ -119,7 +119,7 @@ struct Ahead {
     row_of_page = row - nth * args.page_table.rows;
     if (found < args.page_table.count) page = found;
   }
-  /// n rows of Width bytes into lines of Pitch; what does not exist is 0.
+  /// Copies n rows of Width bytes into lines of Pitch bytes; missing rows and bytes are 0.
   template <class Line, int Pitch, int Width>
   __device__ void rows(unsigned into, const Rows80& rows, long long page_stride, int first) const {
     constexpr int piece = 16, pieces = Pitch / piece, across = (pieces & -pieces) < 32 ? pieces & -pieces : 32,

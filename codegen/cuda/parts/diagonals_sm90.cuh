@@ -14,32 +14,31 @@
 
 namespace attune {
 
-/// The warp works on blocks of 8 queries by 8 keys. All blocks (a, j) of a tile with a - j = w add up to one, element
-/// by element, as products with an identity matrix: ordinary instructions would take several hundred more a step, and
-/// shuffles of single blocks wait for shared memory, which dS's products keep busy. Element (n, g) of that sum has the
-/// distance 8 w + n - g. Where n < g it joins block w - 1, so that the distances from 8 w to 8 w + 7 are those of one
-/// block, whose elements of equal (n - g) mod 8 three rounds of shuffles add up: four blocks, 32 distances, a lane
-/// each.
+/// The warp works on blocks of 8 queries by 8 keys. It adds up all blocks (a, j) of a tile with a - j = w, element by
+/// element, as products with an identity matrix: ordinary instructions would take several hundred more per step, and
+/// shuffles of single blocks wait for shared memory, which dS's products keep busy. Element (n, g) of the sum has
+/// distance 8 w + n - g. If n < g it joins block w - 1, so one block holds the distances from 8 w to 8 w + 7. Three
+/// rounds of shuffles add up its elements of equal (n - g) mod 8: four blocks, 32 distances, one per lane.
 template <class Tile, class User>
 struct Diagonals90 {
   using Element = typename Tile::Element;
   using Shared = Shared90Backward<Tile>;
   static constexpr int m = Tile::m, n = Tile::n;
-  /// Fours of blocks that a tile has, from w = -keys on, and how many of them no longer meet the next tile.
+  /// Groups of four blocks in a tile, from w = -keys on; `done`: the groups that no longer meet the next tile.
   static constexpr int keys = n / 8, fours = (m / 8 + keys) / 4, done = m / 32;
 
   const BackwardArgs& args;
   const User& user;
   unsigned shared;
   float held[fours] = {};
-  int left = 0;  ///< tiles after which nothing is left of it
-  /// Of the step whose tile was summed last, a word a lane, since this warp has few registers. Its tile of queries is
-  /// the one that would meet what is held.
+  int left = 0;  ///< tiles after which all of `held` has been stored
+  /// The step whose tile was summed last, one word per lane, because this warp has few registers. Its tile of queries
+  /// is the one that would meet `held`.
   int word = 0;
 
   __device__ int of_step(int i) const { return __shfl_sync(~0u, word, i); }
 
-  /// Stores the sums that the tile after this one does not meet, a distance a lane, and moves on to that tile.
+  /// Stores the sums that the next tile does not meet, one distance per lane, and moves on to that tile.
   __device__ void move_on() {
     const bool falls = of_step(0) & Step::falls;
     const int lane = lane_asked(), g = lane / 4, turns = (g + (g >> 2)) / 2, y = 2 * ((lane - turns) & 3) + (g >> 2);
@@ -60,7 +59,7 @@ struct Diagonals90 {
     if (lane == 1) word += falls ? -1 : 1;
   }
 
-  /// Adds the tile in this buffer to what is held.
+  /// Adds the tile in this buffer to `held`.
   __device__ void sum(int buffer) {
     const int lane = lane_asked(), g = lane / 4, t = lane & 3, row = lane & 7, matrix = lane / 8;
     const bool odd = g & 1, second = g & 2, third = g & 4, joins0 = 2 * t < g, joins1 = 2 * t + 1 < g;

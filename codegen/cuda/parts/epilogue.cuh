@@ -12,7 +12,7 @@ struct Finished {
   float lse;  ///< of all keys
 };
 
-/// The end of a row that other keys gave `lse_before` for; Tiles without such keys do not look at it.
+/// Ends a row that has `lse_before` over other keys; ignored by Tiles without o_before.
 template <class Tile>
 __device__ inline Finished finish(const Ended& row, float lse_before) {
   if constexpr (!has_before<Tile>) return {row.factor, 1, 0, row.lse};
@@ -20,8 +20,8 @@ __device__ inline Finished finish(const Ended& row, float lse_before) {
   return {row.factor, with.own, with.before, with.lse};
 }
 
-/// A column of a row's results. What counts for nothing may be anything: other keys' columns are read where they count
-/// and exist.
+/// A column of a row's results. o_before is read only if its factor is not 0 and the column exists, because it may
+/// otherwise hold anything.
 template <class Tile, class Args>
 __device__ inline float result(const Args& args, const Finished& by, float sum, int b, int h, int position,
                                int column) {
@@ -31,12 +31,12 @@ __device__ inline float result(const Args& args, const Finished& by, float sum, 
   return out;
 }
 
-/// Stores a number of a row where the call asks for it: lse, max.
+/// Stores a number of a row, lse or max, if the call asks for it.
 __device__ inline void put_of_row(const Rows& rows, int b, int h, int position, float x) {
   if (rows.data) rows.data[b * rows.batch + h * rows.head + position * rows.position] = x;
 }
 
-/// True if a row of results has this column. Where Tile::dv is rounded up, Tile::width_v is the width.
+/// True if a row of results has this column. If Tile::dv is rounded up, Tile::width_v is the width.
 template <class Tile>
 __device__ constexpr bool has_column(int column) {
   if constexpr (requires { Tile::width_v; })

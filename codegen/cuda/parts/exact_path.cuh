@@ -1,8 +1,8 @@
 // codegen/cuda/parts/exact_path.cuh — masked-out values never reach a result, even where they are infinite or NaN
 //
-// Kernels first multiply everything, masked-out pairs by 0. Where that gives a non-finite result although the row's
+// Kernels first multiply everything, masked-out pairs by 0. If that gives a non-finite result although the row's
 // weights are finite, they recompute it: forwards with operands split into finite and non-finite numbers, which takes
-// six times as long; backwards one pair at a time, which takes a hundred times as long.
+// six times as long; backwards pair by pair, which takes a hundred times as long.
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
@@ -10,7 +10,7 @@
 
 namespace attune {
 
-/// True if one of a thread's results of 16 rows is non-finite, in its first or second row where that row counts.
+/// True if a result of this thread is non-finite in its first or second row, and that row counts.
 template <int Eights>
 __device__ inline bool has_non_finite(const float (&x)[Eights][4], bool of_first = true, bool of_second = true) {
   bool non_finite = false;
@@ -23,8 +23,8 @@ __device__ inline bool has_non_finite(const float (&x)[Eights][4], bool of_first
 
 // ---- operands apart ----------------------------------------------------------------------------------------------
 
-/// An operand split in three: its finite numbers; the signs of its infinities, as 1 or -1, 0 for NaN; and a count, 1
-/// for an infinity, 2 for NaN, which counts as both infinities.
+/// An operand split in three: the finite numbers; the signs of infinities, as 1 or -1, 0 for NaN; and a count, 1 for an
+/// infinity, 2 for NaN, because NaN counts as both infinities.
 struct Apart {
   unsigned finite, sign, much;
 };
@@ -52,8 +52,8 @@ __device__ inline Apart apart(unsigned x) {
   }
 }
 
-/// o += s b as add_product() has it, but an s of 0 adds nothing, whatever b is: infinite numbers are counted by sign,
-/// and added at the end.
+/// O += S B like add_product(), but an s of 0 adds nothing, whatever b is: non-finite numbers are counted by sign and
+/// added at the end.
 template <class Element, bool Exact, int Tall, int N, int Width, class Columns>
 __device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall, N>& s, Columns at) {
   constexpr int per_step = 32 / ElementOf<Element>::bytes;
@@ -61,7 +61,7 @@ __device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall
   for (int t = 0; t < Tall; ++t)
 #pragma unroll
     for (int i = 0; i < Width / 8; ++i) {
-      // Registers are short: nothing is loaded ahead, and operands made of s for one i are not kept for the next.
+      // Registers are short: nothing loads ahead, and operands made of s for one i are not kept for the next.
       __syncwarp();
 #pragma unroll
       for (int j = 0; j < N / 2; ++j) pin(s[t][j / 4][j % 4]);
@@ -90,7 +90,7 @@ __device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall
 
 // ---- a pair at a time --------------------------------------------------------------------------------------------
 
-/// A row that a warp holds together: column i of lane i % 32.
+/// A row spread over a warp: column i is in lane i % 32.
 template <int Width>
 struct WarpRow {
   float x[(Width + 31) / 32] = {};
@@ -130,7 +130,7 @@ struct ExactRow {
     x.template load<typename Tile::Element>(xs, position);
     y.template load<typename Tile::Element>(ys, position);
   }
-  /// The numbers of a query's and a key's pair.
+  /// Both dot products of a query's and a key's pair.
   __device__ PairNumbers with(const ExactRow& other) const { return {x.dot(other.x), y.dot(other.y)}; }
 };
 

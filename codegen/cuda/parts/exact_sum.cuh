@@ -25,8 +25,8 @@ __device__ inline void add_exactly(unsigned long long* sum, float x) {
   if (high) atomicAdd(sum + place / 24 + 1, high);
 }
 
-/// For all lanes of a warp at once: those with the same sum as the first one add together, as one number in f32.
-/// Clamped places have most of a call's terms, and additions to one place wait for one another.
+/// For all lanes of a warp at once: lanes with the same sum as the first lane add together, as one number in f32.
+/// Clamped indices have most of a call's terms, and additions to one place wait for one another.
 __device__ inline void add_together(unsigned long long* sum, float x) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto mine = reinterpret_cast<unsigned long long>(sum);
@@ -42,7 +42,7 @@ __device__ inline double exact_value(const unsigned long long* sum) {
   constexpr double infinity = __builtin_bit_cast(double, 0x7ff0000000000000ull);
   const unsigned long long flags = sum[exact_finite_words];
   if (flags) return flags == exact_plus ? infinity : flags == exact_minus ? -infinity : infinity - infinity;
-  // Each word keeps 24 bits and hands the rest on; what is left on top has the sign of the sum.
+  // Each word keeps 24 bits and carries the rest; the carry left on top has the sign of the sum.
   long long digits[exact_finite_words], carry = 0;
 #pragma unroll
   for (int i = 0; i < exact_finite_words; ++i) {
@@ -50,7 +50,7 @@ __device__ inline double exact_value(const unsigned long long* sum) {
     digits[i] = i + 1 < exact_finite_words ? word & 0xffffff : word;
     carry = word >> 24;
   }
-  // From the top, so that the error is of the last digits that a double holds.
+  // From the top down, so that the error is in the last digits of a double.
   double value = 0, unit = 0x1p115;
 #pragma unroll
   for (int i = exact_finite_words - 1; i >= 0; --i, unit *= 0x1p-24) value += static_cast<double>(digits[i]) * unit;

@@ -8,13 +8,13 @@
 
 namespace attune {
 
-/// Group: what it computes with, Warpgroup90 of forward_sm90.cuh or one like it.
+/// Group: the registers it computes with, Warpgroup90 of forward_sm90.cuh or a similar type.
 template <class Group, class Tile, class User>
 struct ForwardConsumer90 {
   using Shared = Shared90<Tile>;
   static constexpr int groups = Tile::m / 64;
   static constexpr bool issue_ordered = Tile::issue_order == 1, products_ordered = Tile::issue_order == 2;
-  /// Keys past the end of a packed sequence belong to the next one.
+  /// Also true for packed sequences: keys past the end belong to the next sequence.
   static constexpr bool removes = User::traits.masked || is_packed<Tile>;
 
   Group g;
@@ -23,18 +23,18 @@ struct ForwardConsumer90 {
   Ring<Tile::stages> k;
   Recompute<Tile> recompute;
   Items<Tile, User> items;
-  int me = 0;     ///< of the block's computing warps
+  int me = 0;     ///< this warp, counted among the block's consumer warps
   int found = 0;  ///< tiles to recompute
 
   __device__ ForwardConsumer90(const ForwardArgs& args, const User& user, unsigned shared, int group, int thread)
       : g{args, user, shared, group, thread % 32, thread / 32}, shared(shared), q(shared + Shared::q_full),
         k(shared + Shared::k_full), recompute{shared}, items{args, shared} {}
 
-  // Warpgroups issue in turns: each waits at its own barrier, at which the warpgroup before it arrives.
+  // Warpgroups issue in turns: each waits at its own barrier, and the warpgroup before it arrives there.
   __device__ void wait_for_turn() const { named_sync(issue_turn + g.group, 2 * warpgroup_threads); }
   __device__ void pass_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * warpgroup_threads); }
 
-  /// Values follow one tile after keys.
+  /// The ring of values, one tile behind the keys.
   __device__ Ring<Tile::stages> values() const { return Ring<Tile::stages>(shared + Shared::v_full, k.before()); }
 
   __device__ Item next_item() {
@@ -44,7 +44,7 @@ struct ForwardConsumer90 {
     return item;
   }
 
-  /// S = Q K^T of the first tile of keys is issued whether or not there are any, so that the compiler sees one flow of
+  /// S = Q K^T of the first tile of keys is issued even if there are no keys, so that the compiler sees one flow of
   /// products.
   __device__ void prologue(const Item& item) {
     if (item.walk.count > 0) {
@@ -66,8 +66,8 @@ struct ForwardConsumer90 {
     g.operand();
   }
 
-  /// A tile of keys: S = Q K^T is issued, then O += P V of the tile before, which runs while P = exp2(S - max) is
-  /// computed. `next` is the tile, and becomes the one after it.
+  /// One tile of keys: issues S = Q K^T, then O += P V of the previous tile, and computes P = exp2(S - max) while P V
+  /// runs. `next` is the tile; afterwards it is the tile that follows.
   template <bool Partial>
   __device__ void iteration(const Walk& walk, int i, int& next, bool recomputing) {
     const int tile = next;
@@ -97,8 +97,8 @@ struct ForwardConsumer90 {
     g.rescale();
   }
 
-  /// The tiles of keys after the first. Full and partial ones have an iteration each. Warps of a warpgroup must agree
-  /// on which products they issue, so nothing of a warp's own decides which.
+  /// The tiles of keys after the first; full and partial tiles have separate iterations. All warps of a warpgroup must
+  /// issue the same products, so no value of a single warp decides which.
   __device__ void main_loop(const Walk& walk, bool recomputing) {
     int next = walk.tile(1);
     int i = 1;
@@ -125,18 +125,18 @@ struct ForwardConsumer90 {
     found = 0;
   }
 
-  /// The tile is scheduled once more, for the warps that have it on their lists.
+  /// Puts the tile on this warp's list, so that the tile is scheduled again.
   __device__ void recompute_later(int index) {
     ++found;
     if (g.lane == 0) recompute.put(me, found, index);
     if (g.lane == 0 && found == Shared::recompute_most - 1) recompute.set_list_full(true);
   }
 
-  /// O = O / l, lse and max, results to memory.
+  /// O = O / l; stores O, lse and max.
   __device__ void epilogue(const Item& now, bool recomputing, bool mine) {
     bool by_pairs = false;
     if constexpr (recomputes<Tile, User> || removes) {
-      // An infinite or NaN sum of powers: the maximum was too low, or the scores themselves are so.
+      // The sum of powers is infinite or NaN: the maximum was too low, or scores are infinite or NaN.
       const bool low = recomputes<Tile, User> && !recomputing && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
       const bool non_finite = removes && now.walk.count > now.walk.full && g.has_non_finite();
       if (__any_sync(~0u, low || non_finite)) {
@@ -158,7 +158,7 @@ struct ForwardConsumer90 {
     store(now, mine);
   }
 
-  /// Memory for results is free once the previous ones were read, or once the whole warpgroup is done with q.
+  /// The memory for results is free once previous results have left, or once the whole warpgroup is done with Q.
   __device__ void store(const Item& now, bool mine) {
     if constexpr (Tile::own_o) {
       if (g.lane == 0) store_wait_read();
@@ -181,7 +181,7 @@ struct ForwardConsumer90 {
     if (Tile::issue_order && g.group == groups - 1) pass_turn();
     me = uniform(4 * g.group + g.warp);
     Item item = next_item();
-    // The compiler would move undefined registers about while products are under way.
+    // Undefined registers: the compiler would move them while products are under way.
     for (float& x : g.o) x = 0;
     for (unsigned& x : g.p) x = 0;
     g.pin_products();

@@ -8,7 +8,7 @@
 namespace attune {
 
 /// Scales results and adds the results over other keys; lse becomes that of all keys. Everything is read before any
-/// thread of the warp stores in its place.
+/// thread of the warp overwrites it.
 template <class Tile, class Block>
 __device__ inline void merge_before(Block& of) {
   static_assert(!Block::two_passes);
@@ -34,7 +34,7 @@ __device__ inline void merge_before(Block& of) {
   __syncwarp();
 }
 
-/// Each warp writes its rows' results to lines of shared memory, their lse to memory.
+/// Each warp writes its rows' results to lines of shared memory, and their lse to memory.
 template <class Tile, class Block>
 __device__ inline void put_in_lines(const Block& of) {
 #pragma unroll

@@ -18,12 +18,12 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
   using Softmax::head_of, Softmax::query;
   using typename Softmax::Element, typename Softmax::Out, typename Softmax::Shared;
 
-  /// The factor of a row's results, and of those of other keys.
+  /// The factors of a row's results, and of its results over other keys.
   struct Factors {
     float own, before;
   };
-  /// Ends a row, and writes lse and max. All lanes of a warp call it. `sum` is relative to `top`, which is this far
-  /// below the row's maximum.
+  /// Ends a row, and writes lse and max. All lanes of a warp call it. `sum` is relative to `top`, which is `below` less
+  /// than the row's maximum.
   __device__ Factors ended(const Where& at, const typename User::Head& head, int q, float sum, float top, float below,
                            bool write) const {
     const Int q_at = args.q_offset + q;
@@ -33,7 +33,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
       const Merged with = merged(row.lse, q < at.q_len ? lse_before(args, at.b, at.h, q_start + q) : -infinity);
       out = {row.factor * with.own, with.before};
       row.lse = with.lse;
-      __syncwarp();  // the row's other threads have read it: it may be overwritten
+      __syncwarp();  // the row's other threads have read lse_before, which may be overwritten now
     }
     if (write && q < at.q_len) {
       put_of_row(args.lse, at.b, at.h, q_start + q, row.lse);
@@ -57,7 +57,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     };
     float by[2];
     of_both(factors.own, by);
-    // The sums of a row without pairs may hold anything.
+    // A row without pairs may hold any sums.
     if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
 #pragma unroll
       for (int i = 0; i < Tile::dv / 2; ++i) o[i] = by[i / 2 % 2] == 0.0f ? 0.0f : o[i];
@@ -72,7 +72,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     }
   }
 
-  /// Adds what other keys gave. What counts for nothing may be anything.
+  /// Adds the results over other keys. A result whose factor is 0 may hold anything.
   __device__ void add_before(const Work& work, const float (&by)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -87,7 +87,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     }
   }
 
-  /// True if a result is non-finite. Then a value is, and a masked-out pair may have brought it in: 0 times NaN.
+  /// True if a result is non-finite: then a value is, and a masked-out pair may have added 0 times NaN.
   __device__ bool has_non_finite() const {
     float zero[4] = {};
 #pragma unroll
@@ -128,8 +128,8 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
       store_commit();
     }
   }
-  /// Stores element by element where a packed sequence ends within the warp's rows: TMA would overwrite
-  /// rows of the next sequence.
+  /// Stores element by element if a packed sequence ends within the warp's rows: TMA would overwrite rows of the next
+  /// sequence.
   __device__ void store_some(const Work& work, unsigned from, int q) const {
     constexpr int unit = 8;  // elements in 16 bytes, which stay together
     const int units = (args.dv + unit - 1) / unit;

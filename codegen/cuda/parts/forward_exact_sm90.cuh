@@ -15,7 +15,7 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
   using Epilogue::ended, Epilogue::head_of, Epilogue::query, Epilogue::result;
   using typename Epilogue::Element, typename Epilogue::Out, typename Epilogue::Factors;
 
-  /// The same answer for the warp's nth row in every thread.
+  /// The batch entry and head of the warp's nth row; the same in every thread.
   __device__ Where of_row(const Work& work, int nth) const {
     Where out = at;
     if constexpr (Tile::heads > 1) out.h = work.heads.first + head_of(nth);
@@ -26,9 +26,8 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
     return Tile::heads == 1 ? factor : factor_of(user, head);
   }
 
-  /// Computes rows pair by pair, some fifty times slower, where values are not finite and pairs are masked out: a
-  /// removed value must not reach a result, and a product of matrices leaves nothing out. A warp takes one row after
-  /// another.
+  /// Recomputes rows pair by pair, some fifty times slower, if values are non-finite and pairs are masked out: a
+  /// masked-out value must not reach a result, and a matrix product skips nothing. A warp takes one row after another.
   __device__ void by_pairs(const Work& work, const Walk& walk) {
     const Source source(args, work.b, work.heads.first / args.group, {kv_start, at.kv_len});
 #pragma unroll 1
@@ -36,7 +35,7 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
       const int q = uniform(work.tile * queries_of<Tile> + query(r));
       if (q >= at.q_len) return;
       if (head_of(r) >= work.heads.count) continue;
-      // This row may belong to another head than the thread's own rows.
+      // This row may belong to a different head than the thread's own rows.
       row_by_pairs(source, walk, of_row(work, r), q);
     }
   }
@@ -44,7 +43,7 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
  private:
   using Source = typename KeySourceOf<Tile>::Type;
   static constexpr int lanes = 32;
-  /// f(x, column) for the columns of a row that this lane has.
+  /// Calls f(x, column) for this lane's columns of a row.
   template <int N, class F>
   __device__ void each_of(float (&list)[N], int count, const F& f) const {
 #pragma unroll
@@ -69,7 +68,7 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
       const Int kv_at = kv;
       if (kv >= at.kv_len) continue;
       const auto col = user.col(head, at, origin, kv_at);
-      // All lanes agree; the vote tells the compiler so.
+      // All lanes agree; the vote tells the compiler.
       if (!__any_sync(~0u, reach.holds(kv) && user.keep(head, my_row, col, at, q_at, kv_at))) continue;
       const Element* k_line = source.key(kv);
       float x = 0;

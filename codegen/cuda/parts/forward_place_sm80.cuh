@@ -8,13 +8,13 @@
 
 namespace attune {
 
-/// The kernel's arguments without those that only some calls have.
+/// The kernel's arguments, without those that this Tile does not use.
 template <class Tile>
 using ForwardArgs80 = Either<is_per_entry<Tile>, PerEntryArgs, ForwardArgs>;
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
-/// Where each thing is, as layout/ places it.
+/// Offsets into shared memory, from layout/.
 template <class Tile>
 struct Shared80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
@@ -29,10 +29,9 @@ struct Shared80 {
                        bytes = at.bytes;
 };
 
-// ---- where a block stands ----------------------------------------------------------------------------------------
+// ---- the tile of a block -----------------------------------------------------------------------------------------
 
-/// Sections of heads whose keys stay in the cache together, the last queries first: under a causal mask these take
-/// longest.
+/// Sections of heads whose keys stay in the cache together, last queries first: with a causal mask these take longest.
 struct Place80 {
   int b, q_tiles, tile;
   Heads heads;

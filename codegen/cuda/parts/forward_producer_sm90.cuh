@@ -19,7 +19,7 @@ struct ForwardProducer90 {
   Ring<Tile::stages> k{shared + Shared::k_full}, v{shared + Shared::loaded_full};
   Items<Tile, User> items{args, shared};
 
-  /// True if this is one of its threads.
+  /// True if this thread loads.
   __device__ static bool loads(int thread) { return Source::threads == 1 ? thread == 0 : thread < Source::threads; }
 
   __device__ void run() {
@@ -27,7 +27,7 @@ struct ForwardProducer90 {
       const Item item = items.template take<false>();
       if (item.index == Item::stop) return;
       if (item.walk.count > 0) load(item);
-      // The next tile is scheduled only now: doing so sooner makes the ends of blocks less even.
+      // The next tile is scheduled only now: scheduling it sooner makes blocks end less evenly.
       if constexpr (Source::threads > 1) __syncwarp();
       if (speaks()) items.done();
     }
@@ -53,7 +53,7 @@ struct ForwardProducer90 {
     q.next();
   }
 
-  /// The queries, then the keys of each tile and the values of the one before.
+  /// Loads the queries, then the keys of each tile and the values of the tile before.
   __device__ void load(const Item& item) {
     const Walk& walk = item.walk;
     if (speaks()) load_queries(item);

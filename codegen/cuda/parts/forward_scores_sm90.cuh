@@ -19,10 +19,10 @@ struct ForwardScores90 {
   static constexpr int below = 8 / Tile::heads;  ///< queries from a thread's first row to its second
   static_assert(8 % Tile::heads == 0);
   static constexpr bool fixed = fixed_maximum<Tile, User>;
-  /// Full tiles reuse the maximum that earlier tiles found; they never compute one. With bands, partial tiles come
-  /// first and find a maximum for nearly every row; partial tiles of lists may leave many rows without.
+  /// True if full tiles reuse the maximum that earlier tiles found and never compute one. With bands, partial tiles
+  /// come first and find a maximum for nearly every row; with lists, partial tiles may leave many rows without one.
   static constexpr bool lean = recomputes<Tile, User> && !User::traits.listed;
-  /// Where a tile's rows belong to several heads, it may be inside for some of them only.
+  /// If rows of a tile belong to several heads, the tile may be inside for only some heads.
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
@@ -35,10 +35,10 @@ struct ForwardScores90 {
   unsigned p[n / 8 * bytes];
   float m[2], l[2], lift[2];
   Where at;
-  int q_start, kv_start;  ///< the sequence's, within packed tensors
+  int q_start, kv_start;  ///< start of the sequence within packed tensors
   typename User::Head head;
   typename User::Row row[2];
-  typename User::Col cols[(n + 31) / 32];  ///< where lanes share them: of columns 8 i + e with 2 i + e = 8 j + lane / 4
+  typename User::Col cols[(n + 31) / 32];  ///< if lanes share them: columns 8 i + e with 2 i + e = 8 j + lane / 4
   int q0, origin;
   float factor;
   bool moved = true;
@@ -57,7 +57,7 @@ struct ForwardScores90 {
       return true;
   }
 
-  /// The query and the head of the warp's nth row, counted from the tile's first.
+  /// The query and the head of the warp's nth row, relative to the tile's first.
   __device__ int query(int nth) const { return (64 * group + 16 * warp + nth) / Tile::heads; }
   __device__ static int head_of(int nth) { return nth % Tile::heads; }
 
@@ -65,7 +65,7 @@ struct ForwardScores90 {
   __device__ void enter(const Item& item) {
     const Heads heads = item.work.heads;
     at = {item.work.b, heads.first, item.queries.length, item.keys.length};
-    // Rows of heads that do not exist repeat the last head.
+    // Rows of missing heads repeat the last head.
     if constexpr (Tile::heads > 1) at.h += min(head_of(lane / 4), heads.count - 1);
     q_start = item.queries.start;
     kv_start = item.keys.start;
@@ -75,15 +75,15 @@ struct ForwardScores90 {
 #pragma unroll
     for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + below * r);
     factor = factor_of(user, head);
-    // Rows past the end start with maximum 0, so that they never count as rows without a maximum.
+    // Rows past the end start with maximum 0, so they never count as rows without a maximum.
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       m[r] = q0 + below * r < args.q_offset + at.q_len ? -infinity : 0.0f;
       l[r] = 0;
     }
   }
-  /// f(i, r, e) for every score s[4 i + 2 r + e] of this thread, in row r and column 8 i + e. Sums by row and e are
-  /// four chains that do not wait for each other.
+  /// Calls f(i, r, e) for every score s[4 i + 2 r + e] of this thread, in row r and column 8 i + e. Sums per row and e
+  /// are four independent chains.
   template <class F>
   __device__ void each(const F& f) {
 #pragma unroll
@@ -93,7 +93,7 @@ struct ForwardScores90 {
 #pragma unroll
         for (int r = 0; r < 2; ++r) f(i, r, e);
   }
-  /// Reads the fields of columns that lanes share, early because reads take long.
+  /// Reads the fields of columns that lanes share, early because the reads take long.
   template <bool Partial>
   __device__ void read_columns(int tile) {
     if constexpr (shares<Partial>)
@@ -111,7 +111,7 @@ struct ForwardScores90 {
       return user.col(head, at, origin, kv);
   }
 
-  /// f(x, mod, row, col, q, kv) for every score x; in full tiles `mod` does not clamp its reads.
+  /// Calls f(x, mod, row, col, q, kv) for every score x; in full tiles `mod` does not clamp its reads.
   template <bool Partial, class F>
   __device__ void each_pair(int tile, const F& f) {
     const int kv0 = tile * n + 2 * (lane & 3);
@@ -125,7 +125,7 @@ struct ForwardScores90 {
     });
   }
 
-  /// Scores become exponents of powers of two, or, if User::traits.scaled, stay a factor below them.
+  /// Turns scores into exponents of powers of two, or leaves them a factor below these if User::traits.scaled.
   template <bool Partial>
   __device__ void exponents(int tile) {
     if constexpr (!User::traits.scaled)
@@ -134,12 +134,12 @@ struct ForwardScores90 {
       });
   }
 
-  /// Masked-out pairs become -inf.
+  /// S = -inf for masked-out pairs.
   __device__ void remove(int tile) {
     const int kv0 = tile * n + 2 * (lane & 3);
     const Reach<User> reach[2] = {{user, head, row[0], at, Int(q0), kv0},
                                   {user, head, row[1], at, Int(q0, below), kv0}};
-    constexpr int last = n - 7;  // of a thread's columns
+    constexpr int last = n - 7;  // this thread's last column
     if (__any_sync(~0u, !(reach[0].holds(0) && reach[0].holds(last) && reach[1].holds(0) && reach[1].holds(last))))
       each([&](int i, int r, int e) {
         float& x = s[4 * i + 2 * r + e];
@@ -155,13 +155,13 @@ struct ForwardScores90 {
   }
   __device__ bool rows_alike() const {
     if constexpr (!Shareable<typename User::Row>)
-      return true;  // they have no fields
+      return true;  // rows have no fields
     else {
       const auto first = row[0].of_lane(0);
       return __all_sync(~0u, row[0].is(first) && row[1].is(first));
     }
   }
-  /// Where a warp's rows are alike, the lane that has a column calls keep() for it, once.
+  /// If a warp's rows are alike, the lane that has a column calls keep() for it, once.
   __device__ void remove_columns() {
     constexpr int words = (n + 31) / 32;
     unsigned kept[words], all = ~0u;

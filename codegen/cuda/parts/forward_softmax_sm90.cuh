@@ -18,7 +18,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     return recomputes<Tile, User> && !recomputing && !__any_sync(~0u, m[0] == -infinity || m[1] == -infinity);
   }
 
-  /// Exponents become probabilities, not divided by their sum yet, and the rows' maxima are brought up to date.
+  /// P = exp2(S - max), not yet divided by the sum; updates the rows' maxima.
   __device__ void softmax(bool first) {
     float top[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
     each([&](int i, int r, int e) { top[r][e] = fmaxf(top[r][e], s[4 * i + 2 * r + e]); });
@@ -43,21 +43,20 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
       l[r] = first ? sum : l[r] * lift[r] + sum;
     }
   }
-  /// What powers are taken relative to, of a row with this maximum.
+  /// The exponent that powers of a row with this maximum are relative to.
   __device__ static float below_maximum(float top) {
     if constexpr (most_exponent<Element> == 0) {
       return top;
     } else {
-      // Where a number is so large that it has no such neighbour, powers are taken relative to itself.
+      // If `top` is so large that the subtraction rounds to more, powers are relative to `top` itself.
       const float below = top - most_exponent<Element>;
       return top - below > most_exponent<Element> ? top : below;
     }
   }
   __device__ float scaled(float x) const { return User::traits.scaled ? x * factor : x; }
 
-  /// Powers relative to a maximum that is known already, so that no score waits for another. A maximum that turns out
-  /// to be too low is raised afterwards; where a power overflows, l is not finite in the end, and the tile is done
-  /// again.
+  /// Powers relative to a maximum that is already known, so no score waits for another. A maximum that turns out to be
+  /// too low is raised afterwards; if a power overflows, l ends up non-finite, and the tile is recomputed.
   __device__ void powers() {
     constexpr float too_large = attune::too_large<Element>;
     float parts[2][2] = {}, sum[2];
@@ -78,7 +77,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
           const float total = row_max(sum[r]);
           if (!(total < too_large)) {
             float by = log2f(total);
-            // A whole number: what was exact in 8 bits stays so.
+            // A whole number, so that results that were exact in 8 bits stay exact.
             if constexpr (most_exponent<Element> != 0) by = ceilf(by - most_exponent<Element>);
             lift[r] = power_of_two(-by);
             m[r] += by;
@@ -97,14 +96,14 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= lift[i / 2 % 2];
   }
 
-  /// A prob mod acts on probabilities.
+  /// Applies the prob mod to P.
   template <bool Partial>
   __device__ void prob(int tile) {
     if constexpr (User::traits.has_prob)
       this->template each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q,
                                                   Int kv) { x = mod.prob(x, head, row, col, at, q, kv); });
   }
-  /// Scores of a tile become probabilities. Partial: some of its pairs may be removed.
+  /// P of a tile. Partial: some of its pairs may be masked out.
   template <bool Partial>
   __device__ void weigh(int tile, bool first, bool recomputing) {
     this->template exponents<Partial>(tile);
@@ -114,7 +113,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     else if constexpr (Partial || !lean)
       softmax(first);
     else
-      moved = false, l[0] = infinity;  // a row has had no pair before: recomputed
+      moved = false, l[0] = infinity;  // a row had no pair before: recomputed
     prob<Partial>(tile);
   }
 };

@@ -8,17 +8,17 @@
 namespace attune {
 
 /// A key source is made for a tile of queries, from the arguments, the batch entry, the key head, and the positions of
-/// the keys. Rows count from the first key. Rows that do not exist become zeros; they may be any finite number where
-/// the consumers mask them out.
+/// the keys. Rows count from the first key. Missing rows become zeros, or any finite number if the consumers mask them
+/// out.
 template <class Source>
 concept KeySource = requires(const Source source, unsigned into, unsigned full, int row) {
   /// Threads of the producer warp that load: 1 or all 32.
   requires Source::threads == 1 || Source::threads == 32;
-  /// Fills a stage at `into` with n keys from a row on, in chunks of swizzled rows, and arrives once at `full`.
+  /// Fills a stage at `into` with n keys from `row` on, in chunks of swizzled rows, and arrives once at `full`.
   source.load_keys(into, full, row);
-  /// The same of values, in the order that the Tile's products read, or that its transposing warps do.
+  /// Does the same for values, in the order that the Tile's products read, or that its transposing warps read.
   source.load_values(into, full, row);
-  /// A row's elements in memory, for all 32 lanes of a consumer's warp.
+  /// A row's elements in memory, for all 32 lanes of a consumer warp.
   *source.key(row);
   *source.value(row);
 };
@@ -49,7 +49,7 @@ struct TmaKeys {
   __device__ void load_values(unsigned into, unsigned full, int row) const {
     barrier_expect(full, Shared::loaded_bytes);
     if constexpr (come_transposed<Tile>) {
-      // A tile is a box. Those of a packed sequence begin at its place.
+      // A tile is one box. The tiles of a packed sequence begin at its place.
       const int place = is_packed<Tile> ? keys.start / Tile::n + b : 0;
       load_box(into, args.v_map, full, 0, (place + row / Tile::n) * Shared::transposed_rows, head, box_batch());
     } else {
@@ -66,7 +66,7 @@ struct TmaKeys {
   __device__ const Element* value(int row) const { return line(args.v, row); }
 };
 
-/// A Tile's key source: Tile::Keys where it names one.
+/// A Tile's key source: Tile::Keys if it names one.
 template <class Tile>
 struct KeySourceOf {
   using Type = TmaKeys<Tile>;

@@ -9,7 +9,7 @@
 
 namespace attune {
 
-/// Where each thing is, as layout/ places it.
+/// Offsets into shared memory, from layout/.
 template <class Tile>
 struct SharedKeys90 {
   static constexpr int m = Tile::m, n = Tile::n, stages = Tile::stages;
@@ -30,8 +30,8 @@ struct SharedKeys90 {
 
 // ---- which keys --------------------------------------------------------------------------------------------------
 
-/// The keys of a block: sets (a key head each) in sections that stay in the cache together; within one the first keys
-/// come first, whose walks are the longest under a causal mask.
+/// The keys of a block. Sets (a key head each) come in sections that fit into the cache; within a section the first
+/// keys come first, because a causal mask gives them the longest walks.
 template <class Tile>
 struct Keys90 {
   int b, kv_head, first;
@@ -48,7 +48,7 @@ struct Keys90 {
 
 // ---- loading -----------------------------------------------------------------------------------------------------
 
-/// A producer warp: one has keys and queries, another values and grad_o.
+/// A producer warp: one loads keys and queries, the other values and grad_o.
 template <class Tile, class User>
 struct LoaderKeys90 {
   using Shared = SharedKeys90<Tile>;
@@ -90,11 +90,11 @@ struct LoaderKeys90 {
                    of_row(args.delta));
   }
 
-  /// A box of this block's keys or values.
+  /// Loads a TMA box of this block's keys or values.
   __device__ void load_own(int into, const TensorMap& map, unsigned full, int chunk) const {
     load_box(shared + into, map, full, chunk * Shared::chunk, keys.first, keys.kv_head, args.kv_shared ? 0 : keys.b);
   }
-  /// Queries or grad_o.
+  /// Loads a tile of queries or of grad_o.
   __device__ void load(int into, const TensorMap& map, unsigned full, int chunks, const Where& at, int tile) const {
     barrier_expect(full, chunks * m * chunk_bytes);
     for (int c = 0; c < chunks; ++c)
@@ -130,12 +130,12 @@ struct LoaderKeys90 {
 #pragma unroll 1
       for (int i = 0; i < of.walk.count; ++i, ++nth) {
         const int tile = of.walk.tile(i);
-        // The ends of this lane's rows are read before the stage is free.
+        // lse and delta of this lane's rows are read before the stage is free.
         RowEnd ends[rows];
 #pragma unroll
         for (int j = 0; j < rows; ++j) ends[j] = end(of, tile, 32 * j + lane);
         ring.acquire();
-        // The first chunk of the keys has to leave the last stage before.
+        // The first chunk of the keys lies in the last stage and has to leave it first.
         if (OfQueries && nth == stages - 1) barrier_wait(shared + Shared::k_held, 0);
 #pragma unroll
         for (int j = 0; j < rows; ++j)

@@ -9,10 +9,10 @@
 namespace attune {
 
 /// Rows of Pitch bytes, swizzled in units of 16 bytes, so that the same unit of eight rows lies in eight different
-/// banks. Paired: two units of rows 0, 2, 4 and 6 do.
+/// banks. Paired: so that two units of rows 0, 2, 4 and 6 do.
 template <int Pitch, bool Paired = false>
 struct Lines {
-  /// How many units change places among each other.
+  /// `among`: how many units are permuted among each other.
   static constexpr int pitch = Pitch, units = Pitch / 16, among = (units & -units) < 8 ? units & -units : 8;
 
   __device__ static int swizzle(int row) {
@@ -37,7 +37,7 @@ __device__ inline Rows80 rows_of(const Strided& t, int b, int h, int start) {
           t.element * size};
 }
 
-/// An element of a row in memory, and of rows of any strides.
+/// The element at `column` of a row, as f32.
 template <class Element>
 __device__ inline float element(const Rows80& rows, int position, int column) {
   const char* at = rows.data + position * rows.position + column * rows.element;
@@ -50,12 +50,12 @@ __device__ inline float element(const Rows80& rows, int position, int column) {
 /// Rows of a head of a pool of pages, of one entry.
 struct PagedRows80 : Rows80 {
   static constexpr bool paged = true;
-  const int* page_table;  ///< of the entry
-  long long nth;          ///< ints from one of them to the next
+  const int* page_table;  ///< the entry's
+  long long nth;          ///< ints from one page number to the next
   long long page;         ///< bytes
   int of_page, count;     ///< rows of a page; pages of the pool
 
-  /// Null where its page does not exist.
+  /// Null if the row's page does not exist.
   __device__ const char* row(int i) const {
     const int before = i / of_page, found = page_table[before * nth];
     if (found < 0 || found >= count) return nullptr;
@@ -72,8 +72,8 @@ __device__ inline PagedRows80 paged_rows_of(const Strided& t, const PageTable& p
           page_table.count};
 }
 
-/// Rows [first, first + Count) of a tensor, Width bytes of each, become every Every-th line of shared memory, from the
-/// nth one on; rows and bytes that do not exist are 0.
+/// Copies rows [first, first + Count) of a tensor, Width bytes of each, to every Every-th line of shared memory, from
+/// line `nth` on; missing rows and bytes are 0.
 template <class Tile, int Count, int Pitch, int Width, bool Paired, int Every = 1, class Rows>
 __device__ inline void load_rows(unsigned into, const Rows& rows, int first, int length, int nth = 0) {
   using Line = Lines<Pitch, Paired>;
@@ -112,7 +112,7 @@ __device__ inline void load_rows(unsigned into, const Rows& rows, int first, int
       else
         return 0u;
     }());
-    // Several loads are under way before the first one is stored.
+    // Several loads are issued before the first one is stored.
     constexpr int batch = 8;
     for (int r = 0; r < Count; r += down, from += down * rows.position) {
       const int row = row0 + r;

@@ -13,7 +13,7 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
   using Base::Base;
   using typename Base::Element, typename Base::Rows, typename Base::Shared;
 
-  /// Both warpgroups' sums of the thread's rows, added in the same order.
+  /// Adds both warpgroups' sums of this thread's rows, in the same order in both warpgroups.
   __device__ void meet(int parity, int row, int lane, RowPartial (&part)[2]) const {
     const auto at = [&](int group) {
       return shared + Shared::sums + (2 * parity + group) * Shared::row_numbers + 4 * row;
@@ -29,7 +29,7 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
       part[r].sum = __int_as_float(shared_get(at(0) + 32 * r)) + __int_as_float(shared_get(at(1) + 32 * r));
   }
 
-  /// Stores results, or a part of them. What it needs to know of the tile is found anew: products leave no registers.
+  /// Stores results, or a part of them. Looks up the tile again, because the main loop leaves no registers for it.
   __device__ void store(const MlaItem<Tile, User>& item, int parity, float* part_at) {
     int thread = static_cast<int>(threadIdx.x) % 128;
     pin(thread);
@@ -90,8 +90,8 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
       *into = x[0];
   }
 
-  /// A warp computes a row's results of this warpgroup's columns once more, pair by pair: a removed value must not
-  /// reach a result, and a product of matrices leaves nothing out. Powers are relative to `over`.
+  /// A warp recomputes a row's results in this warpgroup's columns pair by pair, because a masked-out value must not
+  /// reach a result, and a matrix product skips nothing. Powers are relative to `over`.
   __device__ void by_pairs(const MlaItem<Tile, User>& item, const Rows& rows, int row, float* part_at, float over,
                            typename Rows::Factors by) const {
     constexpr int lanes = 32;
@@ -117,7 +117,7 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
         if (key >= of.keys.length) break;
         const Int kv = of.kv_offset + key;
         const auto col = user.col(head, at, origin, kv);
-        // All lanes agree; the vote tells the compiler so.
+        // All lanes agree; the vote tells the compiler.
         if (!__any_sync(~0u, reach.holds(kv.i()) && user.keep(head, my_row, col, at, q, kv))) continue;
         const auto* const line = key_line(of, key);
         float x = 0;
@@ -139,7 +139,7 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
       put(rows, part_at, row, Group * columns + lane + lanes * j, x, by);
     }
   }
-  /// Where a key lies, or null: its page does not exist.
+  /// The address of a key, or null if its page does not exist.
   __device__ const Element* key_line(const MlaTile<Tile>& of, int key) const {
     const auto* data = static_cast<const Element*>(args.k.data) + of.kv_head * args.k.head;
     if constexpr (Tile::paged) {

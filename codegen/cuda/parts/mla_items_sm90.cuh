@@ -9,7 +9,7 @@ namespace attune {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
-/// Where each thing is, as layout/ places it.
+/// Offsets into shared memory, from layout/.
 template <class Tile>
 struct SharedMla {
   static constexpr MlaLayout90 at{.m = Tile::m,
@@ -32,7 +32,7 @@ struct SharedMla {
   static __device__ unsigned used(unsigned shared, int stage, int what) {
     return shared + stage_barriers + stage * of_stage + 8 * (chunks + what);
   }
-  /// The chunks of a warpgroup's stage in the order in which they become free: no values, then both halves.
+  /// The chunks of a warpgroup's stage in the order in which they become free: those without values, then both halves.
   static __device__ constexpr int nth_chunk(int group, int nth) {
     constexpr int rest = chunks - v_chunks;
     if (nth < rest) return v_chunks + nth;
@@ -43,10 +43,10 @@ struct SharedMla {
 };
 
 constexpr int mla_threads = 384;
-/// Each warpgroup has every other stage: a Place counts pairs of them.
+/// Each warpgroup has every other stage, so a Place counts pairs of stages.
 template <class Tile>
 using MlaPlace = Place<Tile::stages / 2>;
-/// Which of its cluster a block is.
+/// The rank of a block in its cluster.
 template <class Tile>
 __device__ inline int cluster_rank() {
   if constexpr (Tile::cluster == 1) return 0;
@@ -55,7 +55,7 @@ __device__ inline int cluster_rank() {
 
 // ---- which steps -------------------------------------------------------------------------------------------------
 
-/// A tile of a share, and the steps of its walk that the share has: pairs of tiles of keys, one for each group.
+/// A tile of a share, and the share's steps of its walk: pairs of tiles of keys, one for each warpgroup.
 template <class Tile, class User>
 struct MlaItem {
   MlaTile<Tile> of;

@@ -7,14 +7,14 @@
 
 namespace attune {
 
-/// The coordinates of the boxes of a tile of keys. A box that does not exist lies outside the tensor, so it is 0.
+/// The coordinates of a key tile's TMA boxes. A missing box lies outside the tensor, so TMA fills it with 0.
 template <class Tile>
 struct MlaBoxes {
   static constexpr int boxes = Tile::n / Tile::box;
   static_assert(boxes * Tile::box == Tile::n && Tile::box % 8 == 0);
-  int position[boxes], batch[boxes];  ///< batch: a page's, where keys are paged
+  int position[boxes], batch[boxes];  ///< batch: the page, if keys are paged
 
-  /// Of the tile from key `first` on.
+  /// Looks up the boxes of the tile that starts at key `first`.
   __device__ void look_up(const MlaArgs& args, const MlaTile<Tile>& of, const int* page_table, int entry, int first) {
 #pragma unroll
     for (int i = 0; i < boxes; ++i) {
@@ -30,7 +30,7 @@ struct MlaBoxes {
       }
     }
   }
-  /// The same once page numbers have come: those of no page lie before all there is.
+  /// The same boxes, once page numbers have arrived: a missing page goes outside the tensor.
   __device__ MlaBoxes checked(const MlaArgs& args) const {
     MlaBoxes out;
 #pragma unroll
@@ -42,7 +42,7 @@ struct MlaBoxes {
   }
 };
 
-/// A thread loads one warpgroup's tiles, and that of the first warpgroup the queries too.
+/// A thread loads the tiles of one warpgroup; the first warpgroup's thread also loads the queries.
 template <int Group, class Tile, class User>
 struct MlaProducer90 {
   using Shared = SharedMla<Tile>;
@@ -70,7 +70,7 @@ struct MlaProducer90 {
     }
   }
 
-  /// Chunks of a tile of keys, in the order in which the stage's become free.
+  /// Loads the chunks of a tile of keys, in the order in which the stage's chunks become free.
   __device__ void load_keys(const MlaBoxes<Tile>& from, int kv_head) const {
     const int stage = 2 * place.stage + Group;
 #pragma unroll
@@ -94,7 +94,7 @@ struct MlaProducer90 {
     for (int tile = share.begin.tile; has_tile(share, tile); ++tile) {
       const MlaItem<Tile, User> item(args, user, share, tile);
       const MlaTile<Tile>& of = item.of;
-      // Queries come with every tile, so that their barrier's phase is known by the tile alone.
+      // Queries are loaded with every tile, so the tile alone determines their barrier's phase.
       if constexpr (Group == 0) {
         barrier_wait(shared + Shared::q_empty, q_phase);
         q_phase ^= 1;
@@ -102,7 +102,7 @@ struct MlaProducer90 {
       }
       const int* const page_table = Tile::paged ? args.page_table.at + of.b * args.page_table.entry : nullptr;
       const int entry = args.kv_shared || (is_packed<Tile> && args.kv_starts) ? 0 : of.b;
-      // The boxes of a step are found a step ahead.
+      // Boxes are looked up one step ahead.
       MlaBoxes<Tile> next;
       const auto look_up = [&](int step) {
         next.look_up(args, of, page_table, entry, step < item.end ? item.walk.tile(step) * Tile::n : of.keys.length);

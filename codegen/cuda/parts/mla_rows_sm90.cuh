@@ -30,7 +30,7 @@ struct MlaTile {
   __device__ int q_tile(int unit) const { return unit / head_sets(group); }
   __device__ Where at(int head) const { return {b, head, queries.length, kv_offset + keys.length}; }
 
-  /// The tiles of keys that any of its blocks visits.
+  /// The tiles of keys that any block of the cluster visits.
   template <class, class User>
   __device__ Walk walk(const DecodeArgs&, const User& user) const {
     const int last_unit = min(first_unit + Tile::cluster, units) - 1, first = q_tile(first_unit) * queries_of<Tile>,
@@ -44,7 +44,7 @@ struct MlaTile {
   }
 };
 
-/// The rows of a block's unit.
+/// The rows of one block's unit.
 template <class Tile, class User>
 struct MlaRows {
   static constexpr int heads = Tile::heads;
@@ -52,7 +52,7 @@ struct MlaRows {
   const MlaArgs& args;
   const User& user;
   const MlaTile<Tile>& of;
-  int first_query, first_head, head_count;  ///< a unit that does not exist has no heads
+  int first_query, first_head, head_count;  ///< a missing unit has no heads
 
   __device__ MlaRows(const MlaArgs& args, const User& user, const MlaTile<Tile>& of, int rank)
       : args(args), user(user), of(of) {
@@ -63,11 +63,11 @@ struct MlaRows {
     head_count = unit < of.units ? min(of.group - before, heads) : 0;
   }
   __device__ int query(int row) const { return first_query + row / heads; }
-  /// Rows of heads that do not exist repeat the last head.
+  /// Rows of missing heads repeat the last head.
   __device__ int head(int row) const { return first_head + min(row % heads, max(head_count, 1) - 1); }
   __device__ bool exists(int row) const { return row % heads < head_count && query(row) < of.queries.length; }
 
-  /// The factors of a row's results, and of those that other keys gave. `put`: lse and max are stored.
+  /// The factors of a row's results, and of its results over other keys. `put`: true if lse and max are stored.
   struct Factors {
     float own, before;
   };
@@ -89,14 +89,14 @@ struct MlaRows {
     }
     return out;
   }
-  /// What other keys gave for a row that exists. To be read before any thread ends the row.
+  /// lse_before of an existing row. To be read before any thread ends the row.
   __device__ float before(int row) const {
     if constexpr (has_before<Tile>)
       return exists(row) ? lse_before(args, of.b, head(row), of.queries.start + query(row)) : -infinity;
     else
       return 0;
   }
-  /// Stores neighbours of a row's sums of powers times values as results. What counts for nothing may be anything.
+  /// Stores N neighbours of a row's O, scaled. A result whose factor is 0 may hold anything.
   template <int N>
   __device__ void put(int row, int column, const float (&sums)[N], Factors by) const {
     const int h = head(row), position = of.queries.start + query(row);
@@ -114,8 +114,8 @@ struct MlaRows {
   }
 };
 
-/// A part in memory: the results of Tile::m rows, then their RowPartials. Sharer `nth` has two: of the tile that its
-/// share begins in, and of the one that it ends in, if others have begun or end these.
+/// A part in memory: the results of Tile::m rows, then their RowPartials. Sharer `nth` has two parts, for the tile that
+/// its share begins in and the tile that it ends in, if other sharers have keys of these tiles.
 template <class Tile>
 __device__ inline float* mla_part(const MlaArgs& args, int first, int nth, int rank) {
   const int slot = 2 * (first + nth) + (nth == 0);

@@ -26,7 +26,7 @@ struct MlaWarpgroup90 {
   const MlaArgs& args;
   const unsigned shared;
   const MlaItem<Tile, User>& item;
-  const int lane, warp, row;  ///< row: the thread's first
+  const int lane, warp, row;  ///< row: this thread's first
   Softmax80<User, running, 1, slack, Tile::heads> softmax;
   float s[n / 2], o[columns / 2];
   unsigned p[n / 4];
@@ -48,7 +48,7 @@ struct MlaWarpgroup90 {
 
   __device__ static int stage(MlaPlace<Tile> place, int group) { return 2 * place.stage + group; }
 
-  /// Issues the products of the queries with the keys of this warpgroup's stage, as these arrive.
+  /// S = Q K^T with the keys of this warpgroup's stage, issued chunk by chunk as these arrive.
   __device__ void scores(MlaPlace<Tile> place) {
     const int mine = stage(place, Group);
 #pragma unroll
@@ -68,14 +68,14 @@ struct MlaWarpgroup90 {
   __device__ unsigned long long values(int stage) const {
     return descriptor(keys(stage, Group * Shared::half_chunks), Shared::chunk_size);
   }
-  /// Adds the products of this warpgroup's probabilities with its half of the values in a stage.
+  /// O += P V with this warpgroup's P and its half of the values in a stage.
   __device__ void add_own(int stage) {
     const unsigned long long v = values(stage);
     wgmma_fence();
     Product<columns, Element>::template rs4<Major::n>(o, p, v, 1);
     wgmma_commit();
   }
-  /// The same with the other warpgroup's probabilities.
+  /// O += P V with the other warpgroup's P.
   __device__ void add_other(int stage) {
     const unsigned long long v = values(stage), theirs = descriptor(shared + Shared::p);
     wgmma_fence();
@@ -83,9 +83,9 @@ struct MlaWarpgroup90 {
     wgmma_commit();
   }
 
-  /// Scores of a tile become probabilities. True if earlier results have to be multiplied by `lift`.
+  /// P = exp2(S - max) of a tile. True if earlier results have to be multiplied by `lift`.
   __device__ bool weigh(int step, float (&lift)[1][2]) {
-    // Where products are under way, the compiler would wait for them if these were the registers of scores.
+    // A copy: while products are under way, the compiler would wait for them before it used the registers of S.
     Fragment<1, n> x;
 #pragma unroll
     for (int i = 0; i < n / 2; ++i)
@@ -107,7 +107,7 @@ struct MlaWarpgroup90 {
     return moved;
   }
   __device__ unsigned tops(int group) const { return shared + Shared::tops + group * Shared::row_numbers + 4 * row; }
-  /// Hands this tile's probabilities to the other group.
+  /// Hands this tile's P to the other warpgroup.
   __device__ void hand_over() {
     const int line = lane & 15;
     const unsigned into = shared + Shared::p + (16 * warp + line) * chunk_bytes;
@@ -126,7 +126,7 @@ struct MlaWarpgroup90 {
 #pragma unroll
     for (int i = 0; i < columns / 2; ++i) o[i] *= lift[0][i / 2 % 2];
   }
-  /// Waits for the other warpgroup's probabilities, and takes over the maxima that they are relative to.
+  /// Waits for the other warpgroup's P, and takes over the maxima that P is relative to.
   __device__ void take_over() {
     named_sync(probabilities + 1 - Group, 2 * warpgroup_threads);
     if constexpr (running) {
@@ -146,7 +146,7 @@ struct MlaWarpgroup90 {
     }
   }
 
-  /// Clears this warpgroup's columns of rows past the last key: they may hold NaN, and 0 times NaN is no 0.
+  /// Clears this warpgroup's columns of rows past the last key: they may hold NaN, and 0 times NaN is NaN.
   __device__ void clear_tail(int step, int stage) {
     const int key = step < item.end ? item.walk.tile(step) * n : 0, there = item.of.keys.length - key;
     if (step >= item.end || there >= n) return;
@@ -161,14 +161,14 @@ struct MlaWarpgroup90 {
     proxy_fence();
     named_sync(warpgroup_cleared + Group, warpgroup_threads);
   }
-  /// This warpgroup's columns of the other's stage have arrived: the other warpgroup has seen it.
+  /// Waits for this warpgroup's columns of the other's stage. The other warpgroup has already waited for them.
   __device__ void see_other(MlaPlace<Tile> place) const {
 #pragma unroll
     for (int c = 0; c < Shared::half_chunks; ++c)
       barrier_wait(Shared::full(shared, stage(place, 1 - Group), Group * Shared::half_chunks + c), place.phase);
   }
 
-  /// The other warpgroup's probabilities of step `step` times this warpgroup's columns of its values.
+  /// O += P V of step `step`, with the other warpgroup's P and this warpgroup's columns of the values.
   __device__ void take(int step, MlaPlace<Tile> place) {
     const int theirs = stage(place, 1 - Group);
     take_over();
@@ -177,7 +177,7 @@ struct MlaWarpgroup90 {
     pin(o);
     add_other(theirs);
   }
-  /// This warpgroup's probabilities are handed over, and multiplied with its columns of their values.
+  /// Hands over this warpgroup's P; O += P V with this warpgroup's columns of the values.
   __device__ void give(int step, MlaPlace<Tile> place, bool moved, const float (&lift)[1][2], bool waits) {
     const int mine = stage(place, Group);
     hand_over();
@@ -197,7 +197,7 @@ struct MlaWarpgroup90 {
   }
 
   __device__ void run(MlaPlace<Tile>& place) {
-    // Warps must agree on which products they issue, and the compiler know it.
+    // Uniform, because all warps must issue the same products, and the compiler must know it.
     const int pairs = uniform(item.pairs);
     constexpr bool scores_first = Group == 0 || Tile::issue_order < 2;
     const auto begin = [&](bool more) {
@@ -222,7 +222,7 @@ struct MlaWarpgroup90 {
         pin(o);
         release(stage(place, 1), Group);
       } else if constexpr (scores_first) {
-        // Registers of results may not change while scores are under way.
+        // The registers of O may not change while scores are under way.
         wait_for_scores(place);
         take(other, place);
         const bool moved = weigh(step, lift);
@@ -244,7 +244,7 @@ struct MlaWarpgroup90 {
       place.next();
       begin(i + 1 < pairs);
     }
-    // Nothing is under way any more; the compiler cannot know it.
+    // Tells the compiler that no product is under way any more.
     wgmma_wait<0>();
     pin(s);
     pin(o);

@@ -6,13 +6,13 @@
 
 namespace attune {
 
-/// What tf32() took away, rounded likewise: together they have 21 bits of fraction.
+/// What tf32() cut off, rounded in the same way: together they have 21 bits of fraction.
 __device__ inline unsigned tf32_rest(unsigned x) {
   return tf32(__float_as_uint(__uint_as_float(x) - __uint_as_float(tf32(x))));
 }
 
-/// product() of operands as they lie in shared memory. Exact: of f32, all but the last bits count; `low` takes what the
-/// first 10 bits leave, apart, because what is infinite leaves NaN.
+/// product() of operands as they lie in shared memory. Exact: for f32, all but the last bits count; `low` sums up the
+/// products with what tf32() cut off, separately, because an infinity leaves NaN there.
 template <class Element, bool Exact>
 __device__ inline void multiply(float (&c)[4], float (&low)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (ElementOf<Element>::bytes == 2) {

@@ -5,7 +5,7 @@
 
 namespace attune {
 
-/// Four columns of a row of results, of some of its keys.
+/// Four columns of a row of results, over some of its keys.
 struct PartOfRow {
   float o[4] = {};
   RowPartial part{0, -infinity};
@@ -14,7 +14,7 @@ struct PartOfRow {
     float4 o{};
     RowPartial part{0, -infinity};
   };
-  /// Joins what other keys give. The order of calls decides the last bits.
+  /// Adds a part over other keys. The order of calls decides the last bits.
   template <int Count>
   __device__ void add(const Other (&other)[Count]) {
     float over = part.over;
@@ -23,7 +23,7 @@ struct PartOfRow {
     const float base = over == -infinity ? 0.0f : over;
     const auto join = [](float& x, float y, float by) { x = by == 0.0f ? x : x + y * by; };
     const float mine = power_of_two(part.over - base);
-    // A share of 0 leaves nothing, also of what is not finite; but a sum that is NaN stays: it has no largest score.
+    // A share of 0 removes even non-finite results; but a NaN sum stays, because such a row has no largest score.
 #pragma unroll
     for (int i = 0; i < 4; ++i) o[i] = mine == 0.0f ? 0.0f : o[i] * mine;
     part = {mine == 0.0f && part.sum == part.sum ? 0.0f : part.sum * mine, over};

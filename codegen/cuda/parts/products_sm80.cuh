@@ -13,11 +13,11 @@ namespace attune {
 template <int Tall, int N>
 using Fragment = float[Tall][N / 8][4];
 
-/// Where a thread reads blocks of 16 rows by 32 bytes. Threads differ in one number, which is the same for rows 8 apart
-/// and units 8 apart; the rest is known when compiling.
+/// Where a thread reads blocks of 16 rows by 32 bytes. Threads differ only in `first`, which is the same for rows 8
+/// apart and units 8 apart; the rest is known at compile time.
 template <class Line>
 struct Spot {
-  /// Units change places by an exclusive or with bits that are 0 in a row's start.
+  /// True if units are swizzled by XOR with bits that are 0 in the address of every row.
   static constexpr bool by_bits = Line::pitch % 128 == 0;
   unsigned first;
   int swizzle;
@@ -26,7 +26,7 @@ struct Spot {
       : first(from + static_cast<unsigned>(row * Line::pitch)), swizzle(half ^ Line::swizzle(row & 7)) {
     if constexpr (by_bits) {
       first |= static_cast<unsigned>(swizzle * 16);
-      // Otherwise the compiler keeps every unit's place in a register of its own across tiles.
+      // Otherwise the compiler keeps every unit's address in its own register across tiles.
       pin(first);
     }
   }
@@ -39,12 +39,12 @@ struct Spot {
     return first + static_cast<unsigned>((unit ^ swizzle) * 16) + there;
   }
 };
-/// The first 16 bytes of both halves of the rows first.
+/// The order of ldmatrix blocks: the first 16 bytes of both halves of the rows, then the second 16 bytes.
 template <class Line>
 __device__ inline Spot<Line> by_rows(unsigned from, int lane) {
   return {from, lane & 15, lane >> 4};
 }
-/// The halves of the first 8 rows first.
+/// The order of ldmatrix blocks: both 16 bytes of the first 8 rows, then of the other 8 rows.
 template <class Line>
 __device__ inline Spot<Line> by_bytes(unsigned from, int lane) {
   return {from, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1};
@@ -60,12 +60,12 @@ __device__ inline void clear(Fragment<Tall, N>& x) {
       for (int j = 0; j < 4; ++j) x[t][i][j] = 0;
 }
 
-/// s = a b^T, of N rows of b, Steps times 32 bytes wide. load_a(into, t, step) loads 16 rows of a by 32 bytes.
+/// S = A B^T for N rows of B, Steps times 32 bytes wide. load_a(into, t, step) loads 16 rows of A by 32 bytes.
 template <class Element, bool Exact, int Steps, int Tall, int N, class LoadA, class Line>
 __device__ inline void dots(Fragment<Tall, N>& s, LoadA load_a_block, Spot<Line> b_at) {
   float low[Exact ? Tall : 1][Exact ? N / 8 : 1][4] = {};
   clear<Tall, N>(s);
-  // Operands are loaded one product ahead: a load takes some thirty cycles.
+  // Operands load one product ahead, because a load takes some thirty cycles.
   constexpr int pairs = N / 16;
   unsigned a[2][Tall][4], b[2][4];
   const auto load_a = [&](int step) {
@@ -100,8 +100,8 @@ __device__ inline void dots(Fragment<Tall, N>& s, LoadA load_a_block, Spot<Line>
           if (fabsf(low[t][i][j]) < inf) s[t][i][j] += low[t][i][j];
 }
 
-/// A step's columns of s, rounded, as an operand. For f32, a product takes its columns in the order 0, 2, 4, 6, 1, 3,
-/// 5, 7, which is how this thread has them.
+/// One step's columns of s, rounded, as an operand. For f32 a product takes columns in the order 0, 2, 4, 6, 1, 3, 5,
+/// 7, in which this thread holds them.
 template <class Element, int Tall, int N, class Fn>
 __device__ inline void rounded(unsigned (&a)[4], const Fragment<Tall, N>& s, int t, int step, Fn as) {
   if constexpr (ElementOf<Element>::bytes == 4) {
@@ -115,7 +115,7 @@ __device__ inline void rounded(unsigned (&a)[4], const Fragment<Tall, N>& s, int
   }
 }
 
-/// Where a thread reads rows as columns of an operand.
+/// Where a thread reads rows of B as columns of an operand.
 template <class Element, class Line>
 struct Columns {
   Spot<Line> at;
@@ -124,7 +124,7 @@ struct Columns {
 
   __device__ Columns(unsigned from, int lane) : at(by_rows<Line>(from, lane)), first(from), lane(lane) {}
 
-  /// A step's rows: eight columns from 8 i on, and the next eight.
+  /// The rows of a step: eight columns from 8 i on, and the next eight.
   __device__ void load(unsigned (&b)[4], int step, int i) const {
     if constexpr (ElementOf<Element>::bytes == 4) {
 #pragma unroll
@@ -138,13 +138,13 @@ struct Columns {
   }
 };
 
-/// o += s b, of N rows of b. Columns: as above, or another that loads so.
+/// O += S B for N rows of B. Columns: as above, or another type with this load().
 template <class Element, bool Exact, int Tall, int N, int Width, class Columns>
 __device__ inline void add_product(Fragment<Tall, Width>& o, const Fragment<Tall, N>& s, Columns at) {
   constexpr int per_step = 32 / ElementOf<Element>::bytes;
   const auto same = [](float x) { return x; };
   if constexpr (Exact) {
-    // Each tile has a sum of its own: a product loses low bits when it adds to a large number.
+    // Each tile has its own sum: a product loses low bits when it adds to a large number.
 #pragma unroll
     for (int i = 0; i < Width / 8; i += 2) {
       float sum[Tall][2][4] = {}, low[Tall][2][4] = {};

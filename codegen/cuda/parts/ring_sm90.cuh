@@ -10,8 +10,8 @@
 
 namespace attune {
 
-/// Named barriers of a block. 0 is that of __syncthreads. Ids of one kernel follow one another; `+ warpgroup` and the
-/// like: one for each.
+/// Named barriers of a block. Barrier 0 belongs to __syncthreads. Ids of one kernel are consecutive; `+ warpgroup`
+/// means one barrier per warpgroup.
 enum NamedBarrier : int {
   // forward_sm90.cuh
   issue_turn = 1,    ///< + warpgroup: the warpgroup before has issued its products
@@ -21,16 +21,16 @@ enum NamedBarrier : int {
   results_staged = 2,  ///< + warpgroup: its four warps are done with the memory that results pass through
   // keys_sm90.cuh, queries_sm90.cuh
   first_warpgroup_done = 1,   ///< its four warps are done with the operands that results pass over
-  second_warpgroup_done = 2,  ///< the same of the other warpgroup
+  second_warpgroup_done = 2,  ///< the same for the second warpgroup
   // mla_sm90.cuh
   all_groups = 1,
-  scores_done = 2,        ///< + warpgroup: its scores are there
+  scores_done = 2,        ///< + warpgroup: its scores have arrived
   probabilities = 4,      ///< + warpgroup: its probabilities are in shared memory
   warpgroup_cleared = 6,  ///< + warpgroup: its four warps have cleared rows past the last key
 };
-constexpr int warpgroup_threads = 128;  ///< of four warps, which issue products together
+constexpr int warpgroup_threads = 128;  ///< four warps, which issue products together
 
-/// Arrives once for a warp, after all of its lanes have come here.
+/// Arrives once for a warp, after all of its lanes.
 __device__ inline void arrive_as_warp(unsigned barrier, int lane) {
   __syncwarp();
   if (lane == 0) barrier_arrive(barrier);
@@ -47,9 +47,9 @@ struct StageBarriers {
     barrier_init(full, producers);
     barrier_init(empty(), consumers);
   }
-  /// Until it is full.
+  /// Waits until the stage is full.
   __device__ void wait(unsigned phase) const { barrier_wait(full, phase); }
-  /// Until it is empty.
+  /// Waits until the stage is empty.
   __device__ void acquire(unsigned phase) const { barrier_wait(empty(), phase ^ 1); }
 };
 
@@ -77,16 +77,16 @@ struct Ring : Place<Stages> {
   __device__ unsigned full() const { return now().full; }
   __device__ unsigned empty() const { return now().empty(); }
 
-  // A producer's.
+  // Called by a producer.
   __device__ void acquire() const { now().acquire(this->phase); }
 
-  // A consumer's.
+  // Called by a consumer.
   __device__ void wait() const { now().wait(this->phase); }
-  /// One of a consumer's warps has read the stage.
+  /// One warp of a consumer has read the stage.
   __device__ void release(int lane) const {
     if (lane == 0) barrier_arrive(empty());
   }
-  /// The same, after all lanes have come here.
+  /// The same, after all lanes.
   __device__ void release_as_warp(int lane) const { arrive_as_warp(empty(), lane); }
 
   __device__ static void init(unsigned barriers, unsigned producers, unsigned consumers) {

@@ -4,16 +4,16 @@
 
 namespace attune {
 
-/// `sets` sets of `of_set` tiles each. A section has `section` sets, the last section what is left. Within a section
-/// the nth tiles of all sets follow one another. Index: a type that counts all tiles of a call.
+/// `sets` sets of `of_set` tiles each. A section has `section` sets, the last section the remaining ones. Within a
+/// section the nth tiles of all sets follow one another. Index: a type that can count all tiles of a call.
 template <class Index>
 struct Sections {
   int sets, section, of_set;
 
   struct At {
     int set, nth;
-    int section;  ///< which
-    bool last;    ///< no section follows
+    int section;  ///< number of the section
+    bool last;    ///< true for the last section
   };
   __device__ At at(Index index) const {
     const Index of_section = static_cast<Index>(of_set) * section;

@@ -8,7 +8,7 @@ namespace attune {
 constexpr float infinity = __builtin_bit_cast(float, 0x7f800000u);
 constexpr float ln2 = 0.693147180559945309f;
 
-/// From exponents of two to scores. The least float, which masks add or choose, stays itself: its exponent is no lower.
+/// From exponents of two to scores. The lowest float, which masks add or choose, stays itself: no exponent is lower.
 __device__ inline float back(float x) { return x == -0x1.fffffep127f ? x : x * ln2; }
 
 /// Results below 2^-126 are 0.
@@ -33,7 +33,7 @@ __device__ inline float warp_sum(float x) {
 }
 
 /// The factor from scores, as they are compared with a maximum, to exponents. A factor of 0 would turn masked-out pairs
-/// into NaN; the least number has the same effect on other scores.
+/// into NaN; the smallest positive number has the same effect on other scores.
 template <class User>
 __device__ inline float factor_of(const User& user, const typename User::Head& head) {
   if constexpr (User::traits.scaled)
@@ -42,24 +42,24 @@ __device__ inline float factor_of(const User& user, const typename User::Head& h
     return 1;
 }
 
-/// Powers are taken relative to User::traits.most, without a running maximum.
+/// True if powers are relative to User::traits.most, without a running maximum.
 template <class Tile, class User>
 constexpr bool fixed_maximum = User::traits.bounded && !Tile::max && !ElementOf<typename Tile::Element>::needs_maximum;
 
-/// What a part of a row's keys gives besides its results: the sum of their powers of two, which are taken relative to
-/// `over`. Parts of a row can be added up once their results are multiplied to the same `over`.
+/// The sum of powers of two over a part of a row's keys, relative to `over`. Parts of a row can be added up once their
+/// results are scaled to the same `over`.
 struct RowPartial {
   float sum, over;
 };
 
-/// What a row's softmax comes to.
+/// The final values of a row's softmax.
 struct Ended {
-  float factor;  ///< makes sums of powers times values results
+  float factor;  ///< turns sums of P V into results
   float lse, max;
-  bool plain;  ///< has pairs and a finite sum, so that only values can make results infinite or NaN
+  bool plain;  ///< true if the row has pairs and a finite sum, so that only values can make results non-finite
 };
 
-/// The end of a row, given all of its keys: the sink joins, rest() comes back, and results get their factor. A row
+/// Ends a row, given all of its keys: adds the sink, adds back rest(), and computes the factor of its results. A row
 /// without pairs, or whose rest is -inf, has no results and no lse.
 template <class User>
 __device__ inline Ended end_of_row(const User& user, const typename User::Head& head, const typename User::Row& row,
@@ -74,7 +74,7 @@ __device__ inline Ended end_of_row(const User& user, const typename User::Head& 
   }
   Ended out{1 / part.sum + nan_if_non_finite, back(part.over + log2f(part.sum)) + rest + nan_if_non_finite,
             back(part.over) + rest, part.sum - part.sum == 0.0f};
-  // Where scores hold NaN, the maximum is NaN.
+  // If scores hold NaN, the maximum is NaN.
   if (part.sum != part.sum && part.over < infinity) out.max = part.sum;
   if constexpr (User::traits.has_sink) {
     const float sink = (user.sink(head, at) - rest) * (1 / ln2);

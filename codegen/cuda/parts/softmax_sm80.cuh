@@ -6,9 +6,9 @@
 
 namespace attune {
 
-/// The softmax of 2 Tall rows of a thread. Running: P = exp2(S - max), with the row's maximum so far, or one that is
-/// Slack less; otherwise P = exp2(S - User::traits.most). Heads: as in queries_of, or 16: then the two rows of each 16
-/// belong to two heads.
+/// The softmax of the 2 Tall rows of a thread. Running: P = exp2(S - max), where max is the row's maximum so far or up
+/// to Slack less; otherwise P = exp2(S - User::traits.most). Heads: as in queries_of, or 16: then the two rows of each
+/// 16 belong to two heads.
 template <class User, bool Running, int Tall, int Slack, int Heads>
 struct Softmax80 {
   using Head = typename User::Head;
@@ -19,7 +19,7 @@ struct Softmax80 {
   struct OfHead {
     Where at;
     Head head;
-    float factor;  ///< makes what `top` is a maximum of an exponent
+    float factor;  ///< from the unit of `top` to exponents
   };
 
   const User& user;
@@ -28,10 +28,10 @@ struct Softmax80 {
   int q[Tall][2];
   Row row[Tall][2];
   float top[Tall][2];
-  float sum[Tall][2];  ///< this thread's part
+  float sum[Tall][2];  ///< this thread's part of the row's sum
 
-  /// Every eighth row, the first one for query `first`; rows past the end repeat the last query. Second rows of 16
-  /// heads have head `second`.
+  /// The thread's rows are every eighth, the first one for query `first`; rows past the end repeat the last query. With
+  /// 16 heads, a thread's second rows belong to head `second`.
   __device__ Softmax80(const User& user, Where at, int first, int q_offset, int origin, int second = 0)
       : user(user), origin(origin) {
 #pragma unroll
@@ -50,7 +50,7 @@ struct Softmax80 {
     start();
   }
 
-  /// Of a thread's first rows, or of its second ones.
+  /// The head of a thread's first rows (r = 0) or second rows (r = 1).
   __device__ const Where& at(int r = 0) const { return of_head[own == 1 ? 0 : r].at; }
   __device__ const Head& head(int r = 0) const { return of_head[own == 1 ? 0 : r].head; }
   __device__ float factor(int r) const { return of_head[own == 1 ? 0 : r].factor; }
@@ -65,8 +65,8 @@ struct Softmax80 {
       }
   }
 
-  /// q . k become exponents (stay as they are if User::traits.scaled), -inf where a pair is removed. `kv` is the
-  /// thread's first column. Partial: some pairs may be removed, or lie beyond the last key.
+  /// Turns q . k into exponents (unchanged if User::traits.scaled), masked-out pairs into -inf. `kv` is the thread's
+  /// first column. Partial: some pairs may be masked out or lie past the last key.
   template <bool Partial, int N>
   __device__ void exponents(Fragment<Tall, N>& s, int kv) const {
     if constexpr (!User::traits.scaled || Partial) {
@@ -75,9 +75,9 @@ struct Softmax80 {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int column = kv + 8 * i + e;
-          // Keys past the end are read as the last one.
+          // Keys past the end read the last key's fields.
           const int key = Partial ? min(column, at().kv_len - 1) : column;
-          // Two values, not an array of them: with one head, code then stays what it was.
+          // Two variables, not an array: an array would change the code of kernels with one head.
           const Col first = user.col(head(), at(), origin, key),
                     second = own == 1 ? first : user.col(head(1), at(1), origin, key);
 #pragma unroll
@@ -100,8 +100,8 @@ struct Softmax80 {
     }
   }
 
-  /// Exponents become powers, which join the rows' sums. If this returns true, earlier sums of powers times values have
-  /// to be multiplied by `lift`.
+  /// P = exp2(S - max), added to the rows' sums. If this returns true, earlier sums of P V have to be multiplied by
+  /// `lift`.
   template <int N>
   __device__ bool powers(Fragment<Tall, N>& s, float (&lift)[Tall][2]) {
     const bool moved = Running && raise<N>(s, lift);
@@ -124,7 +124,7 @@ struct Softmax80 {
     return moved;
   }
 
-  /// A prob mod that is a multiple of p acts on powers. 0 stays 0, even if the factor is infinite or NaN.
+  /// Applies a prob mod that is a multiple of p. 0 stays 0, even if the factor is infinite or NaN.
   template <int N>
   __device__ void prob(Fragment<Tall, N>& p, int kv) const {
     each<N>(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int r) {
@@ -132,7 +132,7 @@ struct Softmax80 {
     });
   }
 
-  /// Exponents become probabilities by the rows' known maxima and sums, and prob acts on these.
+  /// P = exp2(S - max) / sum with known maxima and sums, then the prob mod.
   template <int N>
   __device__ void probabilities(Fragment<Tall, N>& s, int kv, const Ended (&ended)[Tall][2]) const {
     each<N>(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {
@@ -141,7 +141,7 @@ struct Softmax80 {
     });
   }
 
-  /// What the keys that were visited come to.
+  /// The sum and maximum over the keys visited so far.
   __device__ RowPartial part(int t, int r) const {
     return {row_sum(sum[t][r]), Running ? top[t][r] * factor(r) : User::traits.most};
   }
@@ -150,8 +150,8 @@ struct Softmax80 {
   }
 
  private:
-  /// Updates the rows' maxima if any of the warp's has risen by more than Slack, which is rare after the first few
-  /// tiles. Powers up to 2^Slack are as accurate as powers below 1.
+  /// Updates the rows' maxima if any maximum of the warp has risen by more than Slack, which is rare after the first
+  /// few tiles. Powers up to 2^Slack are as accurate as powers below 1.
   template <int N>
   __device__ bool raise(const Fragment<Tall, N>& s, float (&lift)[Tall][2]) {
     float most[Tall][2];
@@ -182,7 +182,7 @@ struct Softmax80 {
     return moved;
   }
 
-  /// What a row's powers are relative to: 0 while all exponents are -inf.
+  /// The exponent that a row's powers are relative to: 0 while all exponents are -inf.
   __device__ float base(int t, int r) const {
     if constexpr (!Running) return User::traits.most;
     return top[t][r] == -infinity ? 0.0f : top[t][r] * factor(r);
@@ -194,7 +194,7 @@ struct Softmax80 {
     for (int i = 0; i < N / 8; ++i)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        // Keys past the end have p = 0, and are read as the last one.
+        // Keys past the end have p = 0 and read the last key's fields.
         const int key = min(kv + 8 * i + e, at().kv_len - 1);
         const Col first = user.col(head(), at(), origin, key),
                   second = own == 1 ? first : user.col(head(1), at(1), origin, key);

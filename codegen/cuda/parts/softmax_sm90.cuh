@@ -5,17 +5,17 @@
 
 namespace attune {
 
-/// Powers are relative to the maximum of the first tiles; a tile of queries whose powers overflow is recomputed.
+/// True if powers are relative to the maximum of the first tiles; query tiles whose powers overflow are recomputed.
 template <class Tile, class User>
 constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max;
 
-/// The largest power that softmax of a tile gives is two to this. Powers as operands of 8 bits have to use the range of
-/// their type: e4m3 holds what is between 2^-9 and 448.
+/// The softmax of a tile gives powers up to 2 to this. FP8 operands have to use the range of their type: e4m3 has
+/// numbers between 2^-9 and 448.
 template <class Element>
 constexpr float most_exponent = 0;
 template <>
 constexpr float most_exponent<e4m3> = 8;
-/// A row's maximum is raised where a thread's powers of it sum up to this, or to more than their type holds.
+/// A row's maximum is raised once a thread's powers sum up to this, or to more than their type holds.
 template <class Element>
 constexpr float too_large = 1024;
 template <>

@@ -5,7 +5,7 @@
 
 namespace attune {
 
-/// The row of this warp, of blocks of rows_of_copy warps.
+/// The row of this warp; blocks have rows_of_copy warps.
 __device__ inline long long row_of_warp() {
   return static_cast<long long>(blockIdx.x) * rows_of_copy + threadIdx.x / 32;
 }

@@ -12,26 +12,26 @@ namespace attune {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
-/// A tile of queries that an item of keys visits. Items without one have a step of their own.
+/// A tile of queries that an item of keys visits. An item that visits none has one empty step.
 struct Step {
-  static constexpr int first = 1, last = 2;  ///< of its item
-  static constexpr int whole = 4;            ///< nothing of it is removed
-  static constexpr int empty = 8;            ///< no queries: the item has none
+  static constexpr int first = 1, last = 2;  ///< of the item
+  static constexpr int whole = 4;            ///< no pair is masked out
+  static constexpr int empty = 8;            ///< the item has no queries
   static constexpr int stop = 16;            ///< there are no more items
-  static constexpr int falls = 32;  ///< its item visits queries from the last on; said where diagonals are summed
+  static constexpr int falls = 32;           ///< the item visits queries from the last on; set if diagonals are summed
   int what, queries, b, h;
   int keys, kv_head;
-  int sums;          ///< which tile of all heads' queries; where there is none, what the warp that adds does
-  int added_before;  ///< tiles of keys that are added to these queries before this one
+  int sums;          ///< the tile among all heads' queries; if there is none, what the adding warp does
+  int added_before;  ///< tiles of keys to be added to these queries before this one
   static constexpr int nothing = -1, no_more = -2;  ///< instead of sums
 };
 constexpr int step_words = sizeof(Step) / 4;
-/// Steps outlive their stages: warpgroups read where results belong after they let go of the last one, and the warp
-/// that adds is behind. It is less than six steps after the producer warp, since stages of queries and of sums lie
-/// between them.
+/// Steps outlive their stages: warpgroups read where results belong after they release the last stage, and the adding
+/// warp lags. It is less than six steps behind the producer warp, because stages of queries and of sums lie between
+/// them.
 constexpr int steps_kept = 8;
 
-/// Where each thing is, as layout/ places it.
+/// Offsets into shared memory, from layout/.
 template <class Tile>
 struct Shared90Backward {
   static constexpr int m = Tile::m, n = Tile::n, stages = Tile::stages;
@@ -52,7 +52,7 @@ struct Shared90Backward {
   static_assert(m * d_chunks == 128 && n == 128);
 };
 
-/// Where a word of the nth step is, by its member's place in Step.
+/// The address of a word of the nth step; words are the members of Step in order.
 template <class Tile>
 __device__ inline unsigned step_word(unsigned shared, unsigned nth, int word) {
   return shared + Shared90Backward<Tile>::steps + 4 * (nth % steps_kept * step_words + word);
@@ -60,20 +60,20 @@ __device__ inline unsigned step_word(unsigned shared, unsigned nth, int word) {
 
 // ---- items -------------------------------------------------------------------------------------------------------
 
-/// Where the sums of a head's first tile of queries of sequence b are.
+/// The first tile of sums of sequence b in a head.
 template <class Tile>
 __device__ inline int sums_of(const BackwardArgs& args, int b, int h) {
   if constexpr (is_packed<Tile>) return h * args.q_places + place_of<Tile::m>(args.q_starts, b);
   return (b * args.q_heads + h) * args.q_places;
 }
 
-/// A tile of keys of a key head, for all batch entries that share it: an item of that head's set. Sets are scheduled in
-/// sections, whose nth items follow one another: a tile of queries passes from one item of a set to the next in some 2
-/// us, so items of a set must not start in faster succession than that. Sections alternate: in even ones
-/// keys fall and queries rise, in odd ones the other way round. Where a mask makes items longer towards one end, what
-/// ends late in one section is short in the next, and blocks visit the same queries one after another. If the last
-/// section has no partner, it starts with the longest items of a causal mask. A block waits only for items scheduled
-/// before its own, so nothing deadlocks, whatever the number of blocks.
+/// An item: a tile of keys of a key head, for all batch entries that share it. Items belong to their head's set. Sets
+/// are scheduled in sections, whose nth items follow one another: a tile of queries takes some 2 us to pass from one
+/// item of a set to the next, so items of a set must not start in faster succession. Sections alternate: in even ones
+/// keys fall and queries rise, in odd ones the reverse. If a mask makes items longer towards one end, the items that
+/// end late in one section are short in the next, and blocks visit the same queries one after another. A last section
+/// without a partner starts with the longest items of a causal mask. A block waits only for items scheduled before its
+/// own, so nothing deadlocks, whatever the number of blocks.
 template <class Tile>
 struct Items90Backward {
   const BackwardArgs& args;
@@ -81,11 +81,11 @@ struct Items90Backward {
 
   struct Item {
     int b, kv_head;
-    int keys;     ///< the tile; a packed sequence may have fewer
-    bool rising;  ///< the order in which items of this set are scheduled; queries are visited the other way round
+    int keys;     ///< the tile; may lie past the end of a packed sequence
+    bool rising;  ///< true if items of this set are scheduled with rising keys; queries are then visited falling
   };
 
-  /// How many tiles a set has. A packed call has all its sequences in each set, side by side.
+  /// Tiles per set. In a packed call each set has the tiles of all sequences.
   __device__ int tiles() const { return args.kv_places; }
   __device__ int sets() const { return args.kv_shared || is_packed<Tile> ? args.kv_heads : args.kv_heads * args.batch; }
   __device__ int count() const { return sets() * tiles(); }

@@ -21,18 +21,17 @@ __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 constexpr int item_bytes = 64;
 
-/// True if a kernel before has transposed values, keys along rows.
+/// True if a previous kernel has transposed the values, keys along rows.
 template <class Tile>
 constexpr bool come_transposed = requires {
   requires Tile::transposed != 0;
 };
-/// Where values have 8 bits, products take them with their rows along keys: unless they come so, they are transposed
-/// in shared memory, from where TMA puts them (`loaded`) to where products read them (`v`). Others are
-/// loaded to where they are read.
+/// FP8 products read values with keys along rows. Unless values come transposed, TMA loads them to `loaded`, and warps
+/// transpose them into `v`, where products read them. Other values load into `v` directly.
 template <class Tile>
 constexpr bool transposes_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_transposed<Tile>;
 
-/// Where each thing is, as layout/ places it.
+/// Offsets into shared memory, from layout/.
 template <class Tile>
 struct Shared90 {
   static constexpr int chunk = chunk_columns<typename Tile::Element>, o_chunk = chunk_columns<typename Tile::Out>;
@@ -59,7 +58,7 @@ struct Shared90 {
 
 // ---- places of packed sequences ----------------------------------------------------------------------------------
 
-/// The first of sequence b, whose tiles are `positions` long; see BackwardArgs.
+/// The first place of sequence b, whose tiles are `positions` long; see BackwardArgs.
 template <int positions>
 __device__ inline int place_of(const int* starts, int b) {
   return starts[b] / positions + b;
@@ -81,12 +80,12 @@ struct Work {
   Heads heads;
 };
 
-/// The longest tiles first, in sections of heads whose keys stay in the cache; rounds alternate in direction, so that
-/// no block gets the longer half of each.
+/// The longest tiles first, in sections of heads whose keys stay in the cache. Rounds alternate in direction, so no
+/// block gets the longer tile of every round.
 template <class Tile>
 struct Schedule {
-  int of_batch;  ///< sets of heads, here and below; most have one head
-  int q_tiles;   ///< in the longest sequence
+  int of_batch;  ///< sets of heads per batch entry; most sets have one head
+  int q_tiles;   ///< tiles of queries in the longest sequence
   Sections<int> sections;
   int count;
 
@@ -107,8 +106,8 @@ struct Schedule {
     else
       return {at.set / of_batch, q_tiles - 1 - at.nth, heads_of<Tile>(args, at.set % of_batch)};
   }
-  /// Where the host does not know the starts, sequence b has the places from starts[b] / queries + b on, its last tile
-  /// first. It has at most one place more than tiles.
+  /// If the host does not know the starts, sequence b has the places from starts[b] / queries + b on, its last tile
+  /// first. It has at most one place more than it has tiles.
   __device__ Work unordered(const ForwardArgs& args, int nth, Heads heads) const {
     const int b = sequence_at<queries_of<Tile>>(args.q_starts, args.batch, nth);
     const int length = range_of<Tile>(args.q_starts, b, args.q_len).length;
@@ -118,9 +117,9 @@ struct Schedule {
 
 /// A tile of queries on its way from the tile scheduler to the warps that compute it.
 struct Item {
-  /// In place of an index. pause: tiles on lists come next. stop: there are no more tiles.
+  /// Instead of an index. pause: tiles on lists come next. stop: there are no more tiles.
   static constexpr int pause = -1, stop = -2;
-  /// Owners of a tile that is computed for the first time, with powers below maxima of earlier tiles of keys.
+  /// Owners of a tile that is computed for the first time, with powers relative to maxima of earlier tiles of keys.
   static constexpr int all = -1;
   int index;
   int owners;  ///< a bit for each warp that the tile is recomputed for; or `all`
@@ -130,8 +129,8 @@ struct Item {
 };
 static_assert(sizeof(Item) == item_bytes);
 
-/// The tiles that each consumer warp has to recompute. Only that warp adds to its own list, and only the thread that
-/// schedules empties them, while no warp adds.
+/// The tiles that each consumer warp has to recompute. Only that warp adds to its list, and only the scheduling thread
+/// empties lists, while no warp adds.
 template <class Tile>
 struct Recompute {
   using Shared = Shared90<Tile>;
@@ -143,14 +142,14 @@ struct Recompute {
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
-  /// A warp has room for one tile more, which may be on its way: lists are worked off before others are scheduled.
+  /// True if a warp has room for only one more tile, which may be under way: lists are then worked off first.
   __device__ bool list_full() const { return shared_get(shared + Shared::list_full) != 0; }
   __device__ void set_list_full(bool is) const { shared_put(shared + Shared::list_full, is); }
 
   struct Next {
     int index, owners;
   };
-  /// The first tile on any list after this one, and the warps that have it. A block takes tiles in the order of their
+  /// The first tile after `last` on any list, and the warps that have it. A block takes tiles in the order of their
   /// indices, so lists rise.
   __device__ Next behind(int last) const {
     Next next{0x7fffffff, 0};
@@ -171,7 +170,7 @@ struct Recompute {
 template <class Tile, class User>
 struct Items {
   using Shared = Shared90<Tile>;
-  /// Without packed sequences all ranges are alike, and are not handed over.
+  /// Without packed sequences all ranges are the same and are not handed over.
   static constexpr int words = item_bytes / 4 - (is_packed<Tile> ? 0 : 4);
 
   const ForwardArgs& args;
@@ -180,7 +179,7 @@ struct Items {
 
   __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
 
-  /// Waits until all warps have read the item before. Later scheduling leaves blocks with more even ends.
+  /// Waits until all warps have read the previous item. Scheduling this late makes blocks end more evenly.
   __device__ void wait_for_room() const { ring.acquire(); }
   /// Called by one thread.
   __device__ void give(const Item& item) {
@@ -190,7 +189,7 @@ struct Items {
     barrier_arrive(ring.full());
     ring.next();
   }
-  /// Called by a whole warp, or by one thread that speaks for it.
+  /// Called by a whole warp, or by one thread on its behalf.
   template <bool Whole>
   __device__ Item take() {
     ring.wait();
@@ -238,8 +237,8 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, const 
 // ---- the tile scheduler -------------------------------------------------------------------------------------------
 
 /// One thread finds the tiles of this block ahead of the warps that need them: the divisions took a twentieth of the
-/// time of short sequences. Every tile is computed once in the same way, and recomputed for the warps that put it on
-/// their lists: when lists are worked off depends on timing, which tiles are on them does not.
+/// time of short sequences. Every tile is computed once, and recomputed for the warps that list it. Timing decides when
+/// lists are worked off, but not which tiles are on them.
 template <class Tile, class User>
 __device__ inline void schedule_tiles(const ForwardArgs& args, const User& user, unsigned shared) {
   const Schedule<Tile> schedule(args);

@@ -17,12 +17,12 @@ struct Transposer {
 
   int warp, lane;
 
-  /// Transposes this warp's share of a tile: every other 16 columns of every `step`th 32 keys. The loads are issued
-  /// before the stores that wait for them: one after the other, they took longer than all else.
+  /// Transposes this warp's share of a tile: every other 16 columns of every `step`th 32 keys. All loads are issued
+  /// before the stores that need them: one after the other, they took longer than all else.
   template <int step = 1>
   __device__ void transpose(unsigned loaded, unsigned transposed, int first = 0) const {
-    // A lane has keys 2 c, 2 c + 1 and these + 8, of columns 2 g and 2 g + 1. Of each eight rows that are stored at
-    // once no two may be congruent modulo 8: lanes of g < 4 first store the even columns, the others the odd ones.
+    // A lane has keys 2 c, 2 c + 1 and these + 8, of columns 2 g and 2 g + 1. Of each eight rows stored at once no two
+    // may be congruent modulo 8: lanes with g < 4 first store the even columns, the others the odd ones.
     const bool low = lane < 16;
     const unsigned even = low ? 0x6420 : 0x7531, odd = low ? 0x7531 : 0x6420;
     const int g = lane % 8, row = 16 * warp + 2 * g + ((g >= 4) != (lane / 8 % 2 == 1)), half = lane / 16;

@@ -22,7 +22,7 @@ __device__ inline Range range_of(const int* starts, int b, int length) {
 /// and to head r % heads of these.
 template <class Tile>
 constexpr int queries_of = Tile::m / Tile::heads;
-/// How many tiles this many queries take.
+/// The number of tiles for this many queries.
 template <class Tile>
 __device__ inline int q_tiles_of(int length) {
   return (length + queries_of<Tile> - 1) / queries_of<Tile>;
@@ -35,7 +35,7 @@ template <class Tile>
 __device__ inline int sets_of_group(const ForwardArgs& args) {
   return (args.group + Tile::heads - 1) / Tile::heads;
 }
-/// How many such sets a batch entry has.
+/// The number of such sets in a batch entry.
 template <class Tile>
 __device__ inline int sets_of(const ForwardArgs& args) {
   if constexpr (Tile::heads == 1) return args.q_heads;
@@ -48,17 +48,17 @@ __device__ inline Heads heads_of(const ForwardArgs& args, int set) {
   return {set / of_group * args.group + before, min(args.group - before, Tile::heads)};
 }
 
-/// Tiles in the order of their visits: `first` partial ones, `full` ones that keep everything, then partial ones.
+/// Tiles in the order in which they are visited: `first` partial ones, `full` full ones, then partial ones.
 struct Walk {
   int count, first, full;
-  int last;         ///< the tile visited first; with bands the others follow downwards
-  const int* list;  ///< the tiles, where they come as lists, else null
+  int last;         ///< the tile visited first; with bands, tiles fall from it
+  const int* list;  ///< the tiles if they come as lists, else null
 
   __device__ int tile(int i) const { return list ? list[i] : last - i; }
   __device__ bool is_full(int i) const { return i >= first && i < first + full; }
 };
 
-/// Bands of positions as bands of keys, the first of which has the position `offset`.
+/// Bands of positions as bands of keys; key 0 has position `offset`.
 __device__ inline Bands counted_from(int offset, Bands bands) {
   for (int* end : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end}) *end = max(*end, offset) - offset;
   return bands;

@@ -12,8 +12,8 @@ namespace attune {
 
 // ---- products ----------------------------------------------------------------------------------------------------
 
-/// acc = A B^T over a width, rows of both in chunks: 64 rows of A, which has `lines`, by all of B. More may follow in
-/// the same group of products.
+/// acc = A B^T over a width, rows of both in chunks: 64 rows of A, which has `lines` rows, times all of B. More
+/// products may follow in the same wgmma group.
 template <class Element, int width, int lines, int Half>
 __device__ inline void across_chunks(float (&acc)[Half], unsigned rows_of_a, unsigned rows_of_b) {
   constexpr int columns = 2 * Half, chunk = chunk_columns<Element>;
@@ -36,7 +36,7 @@ __device__ inline void across(float (&acc)[Half], unsigned rows_of_a, unsigned r
   wgmma_commit();
 }
 
-/// acc += A B over rows [16 From, 16 To) of B, which has `lines` in chunks; A from registers, for all rows.
+/// acc += A B over rows [16 From, 16 To) of B, which has `lines` rows in chunks; A is in registers, for all rows.
 template <class Element, int lines, int From, int To, int Half>
 __device__ inline void along(float (&acc)[Half], const unsigned (&a)[lines / 4], unsigned rows_of_b) {
   const unsigned long long b = descriptor(rows_of_b, lines * chunk_bytes);
@@ -51,7 +51,7 @@ __device__ inline void along(float (&acc)[Half], const unsigned (&a)[lines / 4],
   wgmma_commit();
 }
 
-/// Calls f<0>(), f<1>(), …: a warpgroup's operand made in parts, whose products are under way while the next is made.
+/// Calls f<0>(), f<1>(), ...: packs an operand in parts; the products of one part run while the next is packed.
 template <int Count, int Nth = 0, class F>
 __device__ inline void each_part(const F& f) {
   f.template operator()<Nth>();
@@ -68,7 +68,7 @@ struct KeysByQueries {
   using Col = typename User::Col;
   static constexpr int m = Tile::m;
   static constexpr bool shares = Shareable<Row>;
-  /// Where exponents are multiples of scores, a removed one becomes -inf; else a bit for each pair says it.
+  /// If exponents are multiples of scores, a masked-out score becomes -inf; otherwise each pair has a bit.
   static constexpr bool removes_scores = User::traits.scaled;
 
   const BackwardArgs& args;
@@ -80,11 +80,11 @@ struct KeysByQueries {
   Where at{-1, 0, 0, 0};
   typename User::Head head;
   float factor = 1;
-  int keys, queries;  ///< this thread's first ones
+  int keys, queries;  ///< of this thread, the first ones
   Int origin;
 
-  /// Starts a step, of a head and of a tile of queries with the warpgroup's 64 keys. What depends only on the head is
-  /// computed as it changes.
+  /// Starts an iteration: a head, and a tile of queries with the warpgroup's 64 keys. Values that depend only on the
+  /// head are recomputed when it changes.
   __device__ void enter_head(int b, int h) {
     if (at.b != b || at.h != h) {
       at = {b, h, range_of<Tile>(args.q_starts, b, args.q_len).length,
@@ -100,11 +100,11 @@ struct KeysByQueries {
   }
   __device__ void enter_keys(int first) { keys = first + 16 * warp + lane / 4; }
 
-  /// f(i, e, r, row, col, q, kv, kept) for this thread's pairs: query 8 i + e for i in [From, To), key 8 r.
+  /// Calls f(i, e, r, row, col, q, kv, kept) for this thread's pairs: query 8 i + e for i in [From, To), key 8 r.
   template <bool Partial, int From = 0, int To = m / 8, class F>
   __device__ void each_pair(const F& f) {
     const Col cols[2] = {user.col(head, at, origin, Int(keys)), user.col(head, at, origin, Int(keys, 8))};
-    // Where lanes share rows: of columns 8 i + e with 2 i + e = 8 j + lane / 4.
+    // If lanes share rows, lane / 4 has rows 8 i + e with 2 i + e = 8 j + lane / 4.
     Row rows[(m + 31) / 32];
     if constexpr (shares) {
 #pragma unroll
@@ -142,7 +142,7 @@ struct KeysByQueries {
       }
   }
 
-  /// Marks what is removed. Two copies of what follows it, for whole tiles and others, took registers for both.
+  /// Masks out pairs. Two copies of the code that follows, for whole and partial tiles, took registers for both.
   __device__ void remove(bool whole) {
     if constexpr (!removes_scores)
       for (unsigned& x : removed) x = 0;
@@ -160,7 +160,7 @@ struct KeysByQueries {
 
 // ---- results -----------------------------------------------------------------------------------------------------
 
-/// Rows of 64 f32 in shared memory, whose groups of 8 change places so that neither fragments nor rows collide.
+/// Rows of 64 f32 in shared memory, groups of 8 swizzled so that neither fragments nor rows have bank conflicts.
 __device__ inline unsigned staged(unsigned area, int row, int column) {
   return area + 4 * (row * 64 + (column ^ 8 * (row & 7)));
 }
@@ -194,7 +194,7 @@ __device__ inline void store4(const Gradient& to, long long offset, int count, f
   }
 }
 
-/// The 16 rows of a gradient that a warp stores, `row` the first, counted in the positions `of`.
+/// The 16 rows of a gradient that a warp stores; `row`: the first, counted in the positions `of`.
 struct WarpRows {
   const Gradient& to;
   int b, h;
@@ -202,7 +202,7 @@ struct WarpRows {
   int row, width;
 };
 
-/// A warp stores 64 columns of its rows, which it has staged, from column `first` on.
+/// A warp stores 64 columns of its staged rows, from column `first` on.
 __device__ inline void store_rows(const WarpRows& rows, unsigned area, int first, int lane) {
   const auto& [to, b, h, of, row, width] = rows;
 #pragma unroll 2
@@ -217,8 +217,8 @@ __device__ inline void store_rows(const WarpRows& rows, unsigned area, int first
   }
 }
 
-/// A warp stages 16 rows, which its warpgroup holds as products leave them, in 4 KB of shared memory, 64 columns at a
-/// time: then(first) follows each time.
+/// A warp stages 16 rows, laid out as wgmma accumulators, in 4 KB of shared memory, 64 columns at a time, and calls
+/// then(first) after each.
 template <int Half, class Then>
 __device__ inline void stage_sixteen(const float (&x)[Half], float by, unsigned area, int lane, const Then& then) {
 #pragma unroll
@@ -248,9 +248,9 @@ __device__ inline bool stores_eights(const Gradient& to, int width) {
          (reinterpret_cast<unsigned long long>(to.to.data) & 15) == 0;
 }
 
-/// A warp stores 16 rows of such a gradient, which its warpgroup holds as products leave them, through 4 KB of shared
-/// memory: rows of 64 or 128 columns, whose eights change places so that neither matrices nor rows collide. dk and dv
-/// of 128 keys of 128 columns take 3900 clocks so; store_rows(), which takes any type and strides, took 8400.
+/// A warp stores 16 rows of such a gradient, laid out as wgmma accumulators, through 4 KB of shared memory: rows of 64
+/// or 128 columns, in swizzled eights, without bank conflicts. For dk and dv of 128 keys of 128 columns this takes 3900
+/// clocks; store_rows(), which takes any type and stride, took 8400.
 template <class Element, int Half>
 __device__ inline void store_sixteen(const float (&x)[Half], float by, const WarpRows& of_warp, unsigned area,
                                      int lane) {

@@ -1,8 +1,8 @@
 // codegen/cuda/parts/widened_sm80.cuh — an FP8 (E4M3) KV cache as operands of 16 bits: widened in registers, exactly
 //
-// A product may sum in any order, and give its columns in any order, as long as both operands agree. So words of shared
-// memory are used as ldmatrix gives them: a thread's four columns of a key are two pairs of one product, and of sixteen
-// columns of values the even ones belong to one product and the odd ones to another.
+// A product may sum in any order and return its columns in any order, as long as both operands agree. So words of
+// shared memory are used as ldmatrix returns them: a thread's four columns of a key are two pairs of one product, and
+// of sixteen columns of values the even ones belong to one product and the odd ones to another.
 #pragma once
 
 #include "codegen/cuda/parts/products_sm80.cuh"
@@ -10,7 +10,7 @@
 
 namespace attune {
 
-/// Two f16 as a pair of this type.
+/// Two f16 as a pair of Element.
 template <class Element>
 __device__ inline unsigned of_halves(unsigned halves) {
   return pack<Element>(low_of<f16>(halves), high_of<f16>(halves));
@@ -19,9 +19,8 @@ template <>
 __device__ inline unsigned of_halves<f16>(unsigned halves) {
   return halves;
 }
-/// How GPUs without an instruction for it widen FP8 (E4M3): their bits, at the places of the wider type's exponent and
-/// fraction, are the number but for a power of two. NaN is what would be 480, the only one that `beyond` makes
-/// infinite.
+/// Widens FP8 (E4M3) on GPUs without an instruction for it: its bits, moved to the wider type's exponent and fraction,
+/// are the number times a power of two. NaN has the bits of 480, the only number that `beyond` turns into infinity.
 template <class Element>
 struct Widening;
 template <>
@@ -39,7 +38,7 @@ struct Widening<bf16> {
   __device__ static unsigned fma(unsigned a, unsigned b, unsigned c) { return fma_bf16_pair(a, b, c); }
 };
 
-/// The e4m3 of the lower 16 bits as a pair.
+/// The two e4m3 in the lower 16 bits, as a pair.
 template <class Element>
 __device__ inline unsigned widened(unsigned two) {
 #if __CUDA_ARCH__ >= 890
@@ -53,7 +52,7 @@ __device__ inline unsigned widened(unsigned two) {
 #endif
 }
 
-/// Rows of 16 bits as an operand, 32 bytes a step: as they lie.
+/// Rows of 16-bit elements as an operand, 32 bytes per step, in memory order.
 template <class Line>
 struct AsTheyLie {
   Spot<Line> at;
@@ -61,7 +60,7 @@ struct AsTheyLie {
   __device__ AsTheyLie(unsigned from, int lane) : at(by_rows<Line>(from, lane)) {}
   __device__ void load(unsigned (&a)[4], int step) const { load_blocks(a, at.at(0, step)); }
 };
-/// In the order of widened_dots(): a thread has four neighbours.
+/// The same in the order of widened_dots(), where a thread has four neighbours.
 template <class Line>
 struct WidenedRows {
   Spot<Line> at;
@@ -75,12 +74,12 @@ struct WidenedRows {
   }
 };
 
-/// s = q k^T, of N FP8 keys, Steps times 16 columns wide. load_a(into, step) loads 16 rows of q by 32 bytes, as
+/// S = Q K^T for N FP8 keys, Steps times 16 columns wide. load_a(into, step) loads 16 rows of q by 32 bytes, as
 /// WidenedRows does.
 template <class Element, int Steps, int N, class LoadA, class Line>
 __device__ inline void widened_dots(Fragment<1, N>& s, LoadA load_a, Spot<Line> at) {
   clear<1, N>(s);
-  // As in dots(), one load is ahead. It brings 32 columns of 16 keys, for two products of each eight of these.
+  // As in dots(), one load is ahead. It loads 32 columns of 16 keys, for two products per eight keys.
   constexpr int pairs = N / 16, loads = Steps / 2 * pairs;
   unsigned a[2][4], b[2][4];
   const auto load_b = [&](int nth) { load_blocks(b[nth % 2], at.at(nth % pairs * 16, nth / pairs)); };
@@ -100,8 +99,8 @@ __device__ inline void widened_dots(Fragment<1, N>& s, LoadA load_a, Spot<Line> 
   }
 }
 
-/// FP8 values, as Columns has those of 16 bits; but instead of the eight columns from 8 i on and the next eight,
-/// the even and the odd ones of all sixteen.
+/// FP8 values, like Columns for 16 bits, but instead of the eight columns from 8 i on and the next eight, the even and
+/// the odd ones of all sixteen.
 template <class Element, class Line>
 struct WidenedColumns {
   Spot<Line> at;

@@ -3,7 +3,7 @@
 
 namespace attune {
 
-/// add.f32, x += y, in order with other such statements and in x's own register.
+/// add.f32, x += y, in order with other such statements, and in x's own register.
 __device__ inline void add_in_place(float& x, float y) { asm volatile("add.f32 %0, %0, %1;" : "+f"(x) : "f"(y)); }
 
 /// fma.rn.f16x2: a b + c of both halves, rounded once.
@@ -11,7 +11,7 @@ __device__ inline unsigned fma_f16_pair(unsigned a, unsigned b, unsigned c) {
   asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(c));
   return a;
 }
-/// fma.rn.bf16x2: likewise.
+/// fma.rn.bf16x2: the same for bf16.
 __device__ inline unsigned fma_bf16_pair(unsigned a, unsigned b, unsigned c) {
   asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(c));
   return a;

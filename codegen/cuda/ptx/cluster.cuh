@@ -12,7 +12,7 @@ constexpr bool has_clusters = true;
 constexpr bool has_clusters = false;
 #endif
 
-/// What each thread of the cluster wrote before is seen by all of them.
+/// After it, all threads of the cluster see what each thread wrote before.
 __device__ inline void meet_cluster() {
 #if __CUDA_ARCH__ >= 900
   __syncwarp();
@@ -20,7 +20,7 @@ __device__ inline void meet_cluster() {
 #endif
 }
 
-/// The same place in the shared memory of the cluster's nth block.
+/// The address in the shared memory of the cluster's nth block that corresponds to this one.
 __device__ inline unsigned shared_of(unsigned mine, int nth) {
   unsigned out = mine;
 #if __CUDA_ARCH__ >= 900

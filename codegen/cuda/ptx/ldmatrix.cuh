@@ -21,7 +21,7 @@ __device__ inline void load_blocks_transposed(unsigned (&x)[4], unsigned at) {
                : "r"(at)
                : "memory");
 }
-/// ldmatrix.x2.trans: two blocks, whose rows threads 0 to 15 give.
+/// ldmatrix.x2.trans: two blocks, whose row addresses come from threads 0 to 15.
 __device__ inline void load_two_blocks_transposed(unsigned (&x)[2], unsigned at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                : "=r"(x[0]), "=r"(x[1])
@@ -29,7 +29,7 @@ __device__ inline void load_two_blocks_transposed(unsigned (&x)[2], unsigned at)
                : "memory");
 }
 
-/// stmatrix.x4, since sm_90: the way back.
+/// stmatrix.x4, since sm_90: the inverse of load_blocks.
 __device__ inline void store_blocks(unsigned at, unsigned a, unsigned b, unsigned c, unsigned d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c),
                "r"(d)

@@ -1,4 +1,4 @@
-// codegen/cuda/ptx/mma.cuh — products of a warp, as every GPU since sm_80 has them
+// codegen/cuda/ptx/mma.cuh — products of a warp, on every GPU since sm_80
 #pragma once
 
 #include "codegen/cuda/contract/types.cuh"

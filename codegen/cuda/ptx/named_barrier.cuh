@@ -3,11 +3,11 @@
 
 namespace attune {
 
-/// bar.sync: waits until `threads` of the block, a multiple of 32, have come here or arrived.
+/// bar.sync: waits until `threads` threads of the block, a multiple of 32, have synced or arrived.
 __device__ inline void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/// bar.arrive: counts as having come, and goes on.
+/// bar.arrive: arrives without waiting.
 __device__ inline void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

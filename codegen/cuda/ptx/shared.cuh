@@ -1,11 +1,11 @@
 // codegen/cuda/ptx/shared.cuh — loads from and stores to the block's shared memory, by its own 32-bit addresses
 //
-// Addresses are multiples of what an access takes: 2, 4, 8 or 16 bytes.
+// Addresses are multiples of the access size: 2, 4, 8 or 16 bytes.
 #pragma once
 
 namespace attune {
 
-/// The address in shared memory of what a generic pointer into it points at.
+/// The shared-memory address of a generic pointer.
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 // ---- st.shared ---------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ __device__ inline int shared_get(unsigned at) {
   asm volatile("ld.shared.s32 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
   return out;
 }
-/// May pass stores and loads of other memory, not other statements of this folder.
+/// The compiler may move it past accesses to other memory, but not past other statements of this folder.
 __device__ inline float2 shared_get2(unsigned at) {
   float2 out;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(out.x), "=f"(out.y) : "r"(at));

@@ -3,14 +3,14 @@
 
 namespace attune {
 
-/// %laneid, asked for anew each time: nothing made of it stays in registers from one call to the next.
+/// %laneid, read anew each time, so that no value computed from it stays in registers between calls.
 __device__ inline int lane_asked() {
   int lane;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
   return lane;
 }
 
-/// exit: this thread is done.
+/// exit: ends this thread.
 [[noreturn]] __device__ inline void leave() {
   asm volatile("exit;");
   __builtin_unreachable();

@@ -7,7 +7,7 @@ namespace attune {
 
 // ---- boxes of tensors --------------------------------------------------------------------------------------------
 
-/// A box of [batch, head, position, d] into shared memory; elements outside of the tensor are 0, and count as bytes.
+/// Loads a box of [batch, head, position, d]; elements outside the tensor are 0, and count as bytes.
 __device__ inline void load_box(unsigned into, const TensorMap& map, unsigned barrier, int d, int position, int head,
                                 int batch) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
@@ -23,7 +23,7 @@ __device__ inline void load_box_of_heads(unsigned into, const TensorMap& map, un
                "l"(&map), "r"(barrier), "r"(d), "r"(head), "r"(position), "r"(kv_head), "r"(batch)
                : "memory");
 }
-/// Copies a box from shared memory; elements outside of the tensor are not written.
+/// Copies a box from shared memory; elements outside the tensor are not written.
 __device__ inline void store_box(const TensorMap& map, unsigned from, int d, int position, int head, int batch) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(from), "r"(d), "r"(position), "r"(head), "r"(batch)
@@ -56,7 +56,7 @@ __device__ inline void add_bulk(void* to, unsigned from, unsigned bytes) {
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// cp.async.bulk.wait_group.read: waits until the stores of this thread have read their shared memory.
 __device__ inline void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-/// cp.async.bulk.wait_group: waits until they are done.
+/// cp.async.bulk.wait_group: waits until the stores of this thread are complete.
 __device__ inline void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 /// fence.proxy.async, of the block's shared memory: stands between ordinary writes to it and reads of it by TMA
 ///  or the tensor cores.

@@ -7,8 +7,8 @@
 
 namespace attune {
 
-/// A descriptor of a matrix in shared memory, in 128-byte rows that TMA swizzled (SWIZZLE_128B) from a
-/// multiple of 1024 on. `across`: bytes from one chunk to the next, for operands whose rows run along k.
+/// A descriptor of a matrix in shared memory, in 128-byte rows swizzled by TMA (SWIZZLE_128B), at a multiple of 1024.
+/// `across`: bytes from one chunk to the next, for operands whose rows run along k.
 __device__ inline unsigned long long descriptor(unsigned address, unsigned across = 16) {
   return (1ull << 62) | (static_cast<unsigned long long>(1024 >> 4) << 32) |
          (static_cast<unsigned long long>(across >> 4) << 16) | ((address & 0x3ffff) >> 4);
@@ -23,22 +23,21 @@ __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/// Along which of its dimensions an operand in shared memory lies in rows of 128 bytes: k, over which products are
-/// summed, or the other one.
+/// The dimension along which an operand in shared memory has rows of 128 bytes: k, over which products are summed, or
+/// the other one.
 enum class Major { k, n };
-/// From one product of 16 of k to the next, in the 16 bytes that descriptors count in: 32 bytes along a row, or 16
-/// rows.
+/// The step between products of 16 of k, in the 16-byte units of descriptors: 32 bytes along a row, or 16 rows.
 __device__ constexpr int k_step(Major major) { return (major == Major::k ? 32 : 16 * chunk_bytes) >> 4; }
 __device__ constexpr int transposed(Major major) { return major != Major::k; }
 
 /// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a warpgroup. `ss`: A and B in shared memory. `rs`: A in
-/// registers. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 64 of k, in one statement: each has all of acc
-/// as operands, in and out, which compilers take their time over. `set4`: ss4 that overwrites acc, whose registers are
-/// free until then.
+/// registers. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 64 of k, in one statement, because each
+/// statement has all of acc as operands, in and out, which slows compilers down. `set4`: ss4 that overwrites acc, whose
+/// registers are free until then.
 template <int N, class T>
 struct Product;
 
-// Operands by number, in eights: first the N / 2 numbers of acc, then the others.
+// Operands by number, in groups of eight: first the N / 2 numbers of acc, then the others.
 #define ATTUNE_EIGHT0 0, 1, 2, 3, 4, 5, 6, 7
 #define ATTUNE_EIGHT1 8, 9, 10, 11, 12, 13, 14, 15
 #define ATTUNE_EIGHT2 16, 17, 18, 19, 20, 21, 22, 23
@@ -116,7 +115,7 @@ struct Product;
 #define ATTUNE_NEW16 ATTUNE_NEW15, ATTUNE_NEW(ATTUNE_EIGHT15)
 
 // clang-format off
-// Operands of 8 bits lie in rows of k: their products are told of no majors, and take 32 of k.
+// 8-bit operands always have rows along k: their products take no majors, and 32 of k.
 #define ATTUNE_MMA(T, N, j, rest, majors) ATTUNE_MMA_##T(N, j, rest, majors)
 #define ATTUNE_MMA_bf16(N, j, rest, majors) ATTUNE_MMA_OF(bf16, "k16", N, j, rest ", " majors)
 #define ATTUNE_MMA_f16(N, j, rest, majors) ATTUNE_MMA_OF(f16, "k16", N, j, rest ", " majors)
@@ -209,7 +208,7 @@ struct Product;
 #define ATTUNE_N240 ATTUNE_WIDTH(240, 15, ATTUNE_EIGHT15, ATTUNE_EIGHT16, ATTUNE_EIGHT17)
 #define ATTUNE_N256 ATTUNE_WIDTH(256, 16, ATTUNE_EIGHT16, ATTUNE_EIGHT17, ATTUNE_EIGHT18)
 
-// All widths, unless a source names those it uses: all of them took a tenth of the time to compile.
+// All widths, unless a source names those it uses, which saved a tenth of the compile time.
 #ifndef ATTUNE_PRODUCTS
 #define ATTUNE_PRODUCTS                                                                                             \
   ATTUNE_N16 ATTUNE_N32 ATTUNE_N48 ATTUNE_N64 ATTUNE_N80 ATTUNE_N96 ATTUNE_N112 ATTUNE_N128 ATTUNE_N144 ATTUNE_N160 \

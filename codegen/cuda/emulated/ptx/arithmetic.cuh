@@ -7,7 +7,7 @@ namespace attune {
 
 inline void add_in_place(float& x, float y) { x += y; }
 
-// A product of two halves is exact in f32, and in f64 so is nearly every sum: rounding twice changes no test.
+// A product of two halves is exact in f32, and nearly every sum is exact in f64: rounding twice changes no test.
 inline unsigned fma_f16_pair(unsigned a, unsigned b, unsigned c) {
   const auto one = [](float x, float y, float z) { return __builtin_fmaf(x, y, z); };
   return f16_pair_of(one(f32_of_low_f16(a), f32_of_low_f16(b), f32_of_low_f16(c)),

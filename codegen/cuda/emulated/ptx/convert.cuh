@@ -3,7 +3,7 @@
 
 namespace attune {
 
-/// An f32 with `drop` bits of its fraction less, rounded to nearest even, as bits; NaN stays one.
+/// The bits of an f32 whose fraction lost `drop` bits, rounded to nearest even; NaN stays NaN.
 inline unsigned bits_of_bf16(float x) {
   const unsigned bits = __builtin_bit_cast(unsigned, x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
@@ -12,7 +12,7 @@ inline unsigned bits_of_bf16(float x) {
 inline unsigned bits_of_f16(float x) {
   const unsigned bits = __builtin_bit_cast(unsigned, x), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
   if (size > 0x7f800000u) return 0x7fff;
-  if (size >= 0x477ff000u) return sign | 0x7c00;  // 65520 and more round to infinity
+  if (size >= 0x477ff000u) return sign | 0x7c00;  // 65520 and above round to infinity
   if (size >= 0x38800000u) {                      // normal: from 2^-14 on
     const unsigned from_one = size - (112u << 23);
     return sign | (from_one + 0xfffu + (from_one >> 13 & 1)) >> 13;
@@ -36,7 +36,7 @@ inline float f32_of_f16(unsigned short x) {
 inline unsigned bf16_pair_of(float low, float high) { return bits_of_bf16(low) | bits_of_bf16(high) << 16; }
 inline unsigned f16_pair_of(float low, float high) { return bits_of_f16(low) | bits_of_f16(high) << 16; }
 
-/// To nearest even; what is beyond 448 becomes 448, and NaN stays one.
+/// To nearest even; numbers beyond 448 become 448, and NaN stays NaN.
 inline unsigned bits_of_e4m3(float x) {
   const unsigned bits = __builtin_bit_cast(unsigned, x), sign = bits >> 24 & 0x80u;
   const float size = __builtin_fabsf(x);

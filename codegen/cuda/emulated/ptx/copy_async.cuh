@@ -1,4 +1,4 @@
-// codegen/cuda/emulated/ptx/copy_async.cuh — copies of a thread into shared memory that arrive by themselves
+// codegen/cuda/emulated/ptx/copy_async.cuh — asynchronous copies of a thread into shared memory
 #pragma once
 
 namespace attune {
