@@ -80,13 +80,19 @@ struct Accumulator {
   std::vector<float> value{};
   int under_way = 0;
 };
+/// 16 bytes of an operand in shared memory: so many rows of A or columns of B, counted from A's 16 rows on.
+struct OperandPiece {
+  unsigned at, first, count;
+};
 struct PendingProduct {
   GroupProduct what;  ///< of the first lane
   std::size_t accumulator;
   std::vector<std::uint32_t> a{};  ///< of all lanes, where A is in registers
   std::vector<float> read{};       ///< the operands, where they were read early: A, then B
-  std::vector<unsigned> reads{};   ///< where it reads 16 bytes each
-  bool spoiled = false;            ///< what it reads is of no one or of another: its results are unknown_number
+  std::vector<OperandPiece> reads{};
+  /// Rows of A, then columns of B, of which it reads what is of no one or of another: results are unknown_number there.
+  std::vector<bool> spoiled{};
+  bool doubted = false;
   Site at;
 };
 

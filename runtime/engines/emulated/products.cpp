@@ -129,16 +129,17 @@ class Matrix {
     if (rows_ != 1024) runner.fail("wgmma with rows in groups of other than 1024 bytes", at);
   }
 
-  /// Calls body with the address of each 16 bytes of rows or columns [first, end), of so much k.
+  /// Calls body with the address of each 16 bytes of rows or columns [first, end), of so much k, and with which and how
+  /// many of them these hold, counted from the first one.
   template <class Body>
   void each_piece(unsigned first, unsigned end, unsigned k, const Body& body) const {
     const unsigned many = 16 / element_;
     if (turned_)
       for (unsigned i = 0; i < k; ++i)
-        for (unsigned j = first; j < end; j += many) body(address(j, i));
+        for (unsigned j = first; j < end; j += many) body(address(j, i), j - first, many);
     else
       for (unsigned j = first; j < end; ++j)
-        for (unsigned i = 0; i < k; i += many) body(address(j, i));
+        for (unsigned i = 0; i < k; i += many) body(address(j, i), j - first, 1u);
   }
 
   /// Of row or column `other`, at k.
@@ -207,9 +208,13 @@ void each_piece(Runner& runner, Warp& warp, const PendingProduct& one, const Bod
     };
     if (!p.a)
       Matrix(runner, *warp.block, at(p.a_at, p.a_step), p.a_turned, bytes_of(p.operands), one.at)
-          .each_piece(row, row + 16, k, body);
+          .each_piece(row, row + 16, k, [&](unsigned of, unsigned nth, unsigned count) {
+            body(OperandPiece{of, nth, count});
+          });
     Matrix(runner, *warp.block, at(p.b_at, p.b_step), p.b_turned, bytes_of(p.operands), one.at)
-        .each_piece(0, static_cast<unsigned>(p.n), k, body);
+        .each_piece(0, static_cast<unsigned>(p.n), k, [&](unsigned of, unsigned nth, unsigned count) {
+          body(OperandPiece{of, 16 + nth, count});
+        });
   }
 }
 
@@ -218,11 +223,17 @@ std::size_t place_of(std::size_t lane, std::size_t i, std::size_t n) {
   return (lane / 4 + 8 * (i / 2 % 2)) * n + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
 }
 
+/// What a product reads there is not what it is meant to read.
+void spoil(Runner& runner, PendingProduct& one, const OperandPiece& piece, const Conflict& conflict) {
+  for (std::size_t i = piece.first; i < piece.first + piece.count; ++i) one.spoiled[i] = true;
+  if (!std::exchange(one.doubted, true)) runner.doubt(conflict, one.at);
+}
+
 void carry_out(Runner& runner, Warp& warp, PendingProduct& one) {
   const GroupProduct& p = one.what;
-  for (const unsigned at : one.reads)
-    if (const Conflict conflict = warp.block->shadow->end_product(at, 16); conflict.what)
-      if (!std::exchange(one.spoiled, true)) runner.doubt(conflict, one.at);
+  for (const OperandPiece& piece : one.reads)
+    if (const Conflict conflict = warp.block->shadow->end_product(piece.at, 16); conflict.what)
+      spoil(runner, one, piece, conflict);
   const std::vector<float> operands = one.read.empty() ? operands_of(runner, warp, one) : one.read;
   Accumulator& acc = warp.accumulators[one.accumulator];
   if (!p.add) std::ranges::fill(acc.value, 0.0f);
@@ -231,7 +242,9 @@ void carry_out(Runner& runner, Warp& warp, PendingProduct& one) {
     const float* const a = operands.data() + static_cast<std::ptrdiff_t>(step * k) * (16 + p.n);
     add_product(acc.value.data(), a, a + static_cast<std::ptrdiff_t>(16 * k), k, p.n);
   }
-  if (one.spoiled) std::ranges::fill(acc.value, unknown_number);
+  const auto n = static_cast<std::size_t>(p.n);
+  for (std::size_t i = 0; i < acc.value.size(); ++i)
+    if (one.spoiled[i / n] || one.spoiled[16 + i % n]) acc.value[i] = unknown_number;
   if (--acc.under_way > 0) return;
   for (std::size_t lane = 0; lane < lanes; ++lane)
     if (acc.at[lane])
@@ -285,13 +298,14 @@ void begin_product(void* const* parts, unsigned mask) {
   Lane& lane = runner.lane();
   Toucher by = toucher(lane, *warp.block);
   by.fences = lane.fences_heard;
-  each_piece(runner, warp, one, [&](unsigned at) {
-    shared_bytes(runner, *warp.block, at, 16, one.at);
-    const Conflict conflict = warp.block->shadow->begin_product(at, 16, by, warp.known);
-    if (!conflict.what)
-      one.reads.push_back(at);
-    else if (!std::exchange(one.spoiled, true))
-      runner.doubt(conflict, one.at);
+  one.spoiled.assign(static_cast<std::size_t>(16 + first.n), false);
+  each_piece(runner, warp, one, [&](const OperandPiece& piece) {
+    shared_bytes(runner, *warp.block, piece.at, 16, one.at);
+    const Conflict conflict = warp.block->shadow->begin_product(piece.at, 16, by, warp.known);
+    if (conflict.what)
+      spoil(runner, one, piece, conflict);
+    else
+      one.reads.push_back(piece);
   });
   // Shared memory is read at once, or as late as may be.
   if (runner.chance(5)) one.read = operands_of(runner, warp, one);

@@ -124,7 +124,7 @@ class Single {
       if (one->hash.load(std::memory_order_relaxed) != hash) continue;
       const bool is_gone = one->uses.fetch_add(1, std::memory_order_acquire) & Counted<T>::gone;
       if (!is_gone && *one->key == key) {
-        one->used.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        one->used.store(clock_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         return Held<T>(*one);
       }
       one->uses.fetch_sub(1, std::memory_order_release);
@@ -189,7 +189,7 @@ class Single {
     node.bytes = limit_.bytes_of(*value);
     node.value = std::move(value);
     node.hash.store(hash, std::memory_order_relaxed);
-    node.used.store(clock_.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    node.used.store(clock_.fetch_add(2, std::memory_order_relaxed) + 2, std::memory_order_relaxed);
     node.next.store(chain.load(std::memory_order_relaxed), std::memory_order_relaxed);
     // Its use is counted as `gone` is taken back. Others may count theirs at any time, to find that it is gone.
     node.uses.fetch_sub(Counted<T>::gone - 1, std::memory_order_acq_rel);
@@ -239,7 +239,7 @@ class Single {
   static constexpr std::size_t chains = 512;
   std::array<std::atomic<Node*>, chains> chains_{};
   Limit<T> limit_;
-  std::atomic<std::uint64_t> clock_ = 0;  ///< values that were ever put in
+  std::atomic<std::uint64_t> clock_ = 0;  ///< two a value that was ever put in; uses between have odd times
   std::atomic<bool> recycles_ = false;    ///< a node was recycled once
   mutable std::mutex mutex_;              ///< guards what follows, and changes of the chains
   std::map<Key, Making> making_;
