@@ -134,7 +134,7 @@ constexpr std::array rows{
                 return true;
               }},
     OptionRow{"ATTUNE_EMULATED",
-              "a GPU that is emulated, slowly, in place of this machine's: see docs/debugging.md",
+              "an emulated GPU instead of this machine's, slowly: see docs/debugging.md",
               "this machine's are used",
               "sm_80 or sm_90a, with :seed=N and :sms=N behind it",
               {},
