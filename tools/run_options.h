@@ -31,7 +31,7 @@ struct RunOptions {
   bool packed() const { return cu_seqlens_q || cu_seqlens_kv; }
 };
 
-/// The Error of an option's value.
+/// An Error about an option's value.
 Error refuse_option(std::string code, std::string problem, std::string option, std::string why, std::string fix);
 
 }  // namespace attune::tools
