@@ -1,5 +1,4 @@
-// tools/extent_options.h — options for the size of a cover or a picture: --q-len, --kv-len, --tile, --batch,
-// --heads
+// tools/extent_options.h — options for the size of a cover or a picture: --q-len, --kv-len, --tile, --batch, --heads
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-# python/attune/_mod.py — what differs from plain attention, compiled: expressions, what they capture, what is told of them
-"""The four expressions as one thing of the core, with the arrays and parameters that it reads."""
+# python/attune/_mod.py — a compiled Mod: the expressions, their captures and parameters, and queries about them
+"""The four expressions as one handle of the core, with the arrays and parameters that they read."""
 
 from __future__ import annotations
 
