@@ -1,5 +1,5 @@
-// codegen/cuda/parts/decode_epilogue_sm80.cuh — the epilogue of decode_sm80.cuh: combines each row's parts of all
-// warps and blocks, and stores the result
+// codegen/cuda/parts/decode_epilogue_sm80.cuh — the epilogue of decode_sm80.cuh: combines each row's parts of all warps
+// and blocks, and stores the result
 #pragma once
 
 #include "codegen/cuda/parts/decode_ring_sm80.cuh"
