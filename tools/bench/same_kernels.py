@@ -59,7 +59,7 @@ def sections(cubin):
 
 
 def compiled(command, cache, arguments):
-    """What a command line makes: of each kernel its file's name without the digest, and its machine code."""
+    """The kernels of a command line: for each its file name without the digest, and its machine code."""
     with tempfile.TemporaryDirectory() as folder:
         out = subprocess.run([*command, "compile", *arguments, "--emit", "cubin", "--emit-dir", folder, "-o",
                               f"{folder}/x.attune", "-j", "1", "--quiet"], capture_output=True, text=True,
