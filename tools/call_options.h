@@ -21,9 +21,9 @@ struct CallOptions {
   std::vector<std::int64_t> lengths;       ///< of packed sequences, instead of batch, seq and kv_seq
   std::vector<std::int64_t> kv_lengths;    ///< keys of each entry, where they differ; kv_seq is the longest
   std::optional<std::int64_t> kv_random;   ///< kv_lengths are to be drawn up to this
-  std::optional<std::int64_t> page_size;   ///< keys lie in pages of so many, in random order
+  std::optional<std::int64_t> page_size;   ///< keys lie in pages of this size, in random order
   std::optional<std::int64_t> q_offset;    ///< position of the first query
-  std::optional<std::int64_t> v_columns;   ///< values are so many columns of the keys
+  std::optional<std::int64_t> v_columns;   ///< values are this many columns of the keys
   std::optional<std::string> starts;       ///< of packed sequences: where they are
   std::optional<std::string> cache_dtype;  ///< of k and v, where it is not that of q
   ExactOption exact;                       ///< GPU only

@@ -15,7 +15,7 @@ namespace attune::tools {
 
 struct RunOptions {
   std::string q, k, v, out;
-  std::optional<std::int64_t> v_columns;  ///< values are so many columns of the keys, instead of v
+  std::optional<std::int64_t> v_columns;  ///< values are this many columns of the keys, instead of v
   TextOptions text;
   ExactOption exact;
   std::optional<std::string> scale, dtype, grad_out, grad_lse, cu_seqlens_q, cu_seqlens_kv;

@@ -15,7 +15,7 @@ NO_COMPILER = 77
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Training, dense and packed; serving: decode over a paged KV cache, and prefill of packed queries beside it."""
+    """Training, dense and packed; serving: decode and prefill of packed queries over a paged KV cache."""
     width, cap = attune.Param(256, "width"), attune.Param(30.0, "cap")
     plain, causal, window, capped, capped_causal = (a.describe()["mod"] for a in (
         attune.Attention(), attune.Attention(mask=mods.causal()), attune.Attention(mask=mods.sliding_window(width)),

@@ -71,7 +71,7 @@ def short(count):
 
 
 def cells(row):
-    """For attune and torch: milliseconds over ranks (and the best), TFLOP/s a GPU, one GPU's, percent of R times one."""
+    """For attune and torch: milliseconds over ranks (and the best), TFLOP/s a GPU, one GPU's, percent of R times it."""
     out = []
     for name in ("attune", "torch"):
         one = row.get(name, {})

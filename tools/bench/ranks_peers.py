@@ -1,5 +1,5 @@
-# tools/bench/ranks_peers.py — one sequence over the GPUs of a host: attune's context parallelism beside torch's, each
-# beside one GPU
+# tools/bench/ranks_peers.py — one sequence over the GPUs of a host: attune's context parallelism and torch's, each
+# compared with one GPU
 import argparse
 import contextlib
 import gc

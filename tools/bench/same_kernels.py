@@ -119,7 +119,7 @@ def main():
         for call, before, after in pool.map(compare, [c for c in calls(o) if o.only.search(" ".join(c))]):
             kernels += len(before)
             failed = [code[0].decode() for name, code in before + after if name == "failed"]
-            # The later one may make more: tiles that spill, beside the one that is taken.
+            # The later one may make more kernels: tiles that spill, in addition to the chosen one.
             if any(kernel not in after for kernel in before):
                 differences += 1
                 sizes = [[(name, [len(c) for c in code]) for name, code in side] for side in (before, after)]

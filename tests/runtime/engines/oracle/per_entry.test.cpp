@@ -1,4 +1,4 @@
-// tests/runtime/engines/oracle/per_entry.test.cpp — the oracle with lengths, positions and pages, against dense
+// tests/runtime/engines/oracle/per_entry.test.cpp — the oracle with lengths, positions and page tables, against dense
 // calls by entry
 #include <attune/attune.h>
 
