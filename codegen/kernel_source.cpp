@@ -241,7 +241,7 @@ class TermFunctions {
     return fmt::format("{} * ({})", flow, value(left(term.first + term.rank)));
   }
   std::string added(const Term& term) { return added(term, term.by_prob ? "flow.prob" : "flow.score"); }
-  /// Statements that add the term to its sum, by this function of a sum and a number.
+  /// Statements that add the term to its sum by calling this function with the sum and a number.
   std::string addition(const Term& term, std::string_view add, std::string_view flow) {
     std::string statements, indent = "    ";
     for (const compiler::Scatter::Loop& loop : term.loops) {

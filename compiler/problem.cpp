@@ -1,4 +1,4 @@
-// compiler/problem.cpp — refuse a call whose tensors do not fit each other, and work out its sizes
+// compiler/problem.cpp — refuses a call whose tensors do not fit each other, and computes its sizes
 #include "compiler/problem.h"
 
 #include <algorithm>
@@ -181,7 +181,7 @@ void check_o(const Named& o, const Problem& p, const Named& q, const Named& v) {
   check_shape(o, shape_of_o(p, *q), {q, v});
 }
 
-/// An o and its lse, which are given both or neither, and the words for their use.
+/// An o and its lse, given together or not at all, and the words for their use.
 struct Pair {
   Code code;
   std::string_view why;

@@ -1,4 +1,4 @@
-// compiler/solve.cpp — a mask solved for one axis: the spaces between bounds where it holds, and where it does not
+// compiler/solve.cpp — solves a mask for one axis: the ranges between bounds in which it is true or false
 #include "compiler/solve.h"
 
 #include <algorithm>

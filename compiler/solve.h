@@ -1,4 +1,4 @@
-// compiler/solve.h — a mask solved for one axis: the spaces between bounds where it holds, and where it does not
+// compiler/solve.h — solves a mask for one axis: the ranges between bounds in which it is true or false
 //
 // A comparison becomes a bound on the axis, a conjunction the space between bounds, a disjunction a list of such
 // spaces. A bound moves across + - only where ranges prove that nothing wraps.

@@ -1,4 +1,4 @@
-// examples/04_documents.cpp — packed sequences, and the same as one long row under a document mask
+// examples/04_documents.cpp — packed sequences, and the same sequences as one long row under a document mask
 #include <attune/attune.h>
 
 #include <algorithm>

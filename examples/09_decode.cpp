@@ -1,4 +1,4 @@
-// examples/09_decode.cpp — decoding: one query at a time against a growing cache, on your own threads and memory
+// examples/09_decode.cpp — decode: one query at a time against a growing cache, on your own threads and memory
 #include <attune/attune.h>
 
 #include <algorithm>

@@ -14,7 +14,7 @@ using namespace attune;
 namespace {
 
 constexpr int vocabulary = 16, width = 32, heads = 2, d = width / heads, hidden = 64, layers = 2, reach = 16;
-constexpr int lag = 4;  // a document repeats itself after so many tokens
+constexpr int lag = 4;  // a document repeats itself after this many tokens
 
 /// A matrix of weights or activations, and the gradient of the loss by it.
 struct Matrix {
@@ -66,7 +66,7 @@ void add(Matrix& to, Matrix& from) {
   for (std::size_t i = 0; i < to.x.size(); ++i) to.x[i] += from.x[i];
 }
 
-/// Documents of random tokens that repeat, one behind the other, and where each starts.
+/// Documents of random tokens that repeat, one after another, and where each document starts.
 struct Documents {
   std::vector<int> tokens, starts{0};
 
@@ -80,7 +80,7 @@ struct Documents {
   int size() const { return static_cast<int>(tokens.size()); }
 };
 
-/// One attention of the model with its memory, where it is computed.
+/// One attention of the model: its device and its memory.
 class Attend {
  public:
   Attend(const Device& device, Target target, int tokens)
@@ -146,11 +146,11 @@ class Model {
   Model(const Device& device, Target target) : device_(device), target_(target), layers_(layers) {
     std::mt19937 dice(13);
     for (Matrix* w : weights())
-      if (w->rows != heads)  // a table of biases begins with none
+      if (w->rows != heads)  // a table of biases starts at 0
         for (float& x : w->x) x = std::normal_distribution<float>(0, 1 / std::sqrt(static_cast<float>(w->rows)))(dice);
   }
 
-  /// One step of Adam on such documents; the loss before it.
+  /// One step of Adam on these documents. Returns the loss before the step.
   double step(const Documents& documents) {
     for (Matrix* w : weights()) std::fill(w->dx.begin(), w->dx.end(), 0.0f);
     const double loss = gradients(documents);
@@ -199,7 +199,7 @@ class Model {
     for (std::size_t l = layers_.size(); l-- > 0;) {
       Layer& w = layers_[l];
       Pass& p = passes[l];
-      // x.dx is the gradient of what the layer gave; it flows past each half, and through it.
+      // x.dx is the gradient of the layer's output. It flows around each half (the residual) and through it.
       p.down.dx = x.dx;
       product_backward(p.up, w.down, p.down);
       for (std::size_t i = 0; i < p.up.x.size(); ++i) p.up.dx[i] *= p.up.x[i] > 0 ? 1.0f : 0.0f;
@@ -221,7 +221,7 @@ class Model {
     return loss;
   }
 
-  /// Of each token that repeats another, told by those before it.
+  /// The mean loss of the tokens that repeat an earlier one, each predicted from the tokens before it.
   static double cross_entropy(const Documents& documents, Matrix& logits) {
     double loss = 0;
     int count = 0;
@@ -271,7 +271,7 @@ struct Curve {
   std::vector<double> losses;
 };
 
-/// Nothing if the engine is not there.
+/// Nothing if this machine lacks the engine.
 std::optional<Curve> trained(const std::string& name, const std::string& colour, const Device& device, Target target,
                              int steps) try {
   Model model(device, target);
@@ -295,7 +295,7 @@ void write_svg(const char* path, const std::vector<Curve>& curves) {
              file);
   for (std::size_t c = 0; c < curves.size(); ++c) {
     const auto& [name, colour, losses] = curves[c];
-    // Later ones are thinner: curves that match lie on each other.
+    // Later curves are thinner, because matching curves cover each other.
     std::fprintf(file, "<polyline fill='none' stroke='%s' stroke-width='%zu' points='", colour.c_str(),
                  2 * (curves.size() - c) - 1);
     for (std::size_t i = 0; i < losses.size(); ++i)

@@ -30,7 +30,7 @@ double plain(const float* q, const float* k, const float* v, double slope, int h
   return weighted / sum;
 }
 
-/// The same as a user of attune writes it.
+/// The same attention as a user of attune writes it.
 Attention softened(const Array<float>& slope) {
   return {.score = [=](Float s, At at) { return 20.0f * tanh((s + slope[at.head] * (at.kv - at.q)) / 20.0f); },
           .mask = mods::sliding_window(window)};
@@ -63,7 +63,7 @@ Device fastest() {
 
 const char* told(bool right) { return right ? "ok" : "wrong"; }
 
-/// Outputs, and the gradient of the slopes that attune derives, beside the plain loops.
+/// Compares outputs, and the derived gradient of the slopes, with the plain loops.
 bool is_right(const Device& device) {
   const auto q = normal({1, heads, n, d}), k = normal({1, kv_heads, n, d}), v = normal({1, kv_heads, n, d});
   const auto slope = slopes(), on_device = slope.on(device);

@@ -1,8 +1,8 @@
 // examples/serving.cpp — a small model serves 64 requests: a paged KV cache, and requests that come and go
 //
-// Each step takes the next tokens of all active requests, one behind the other: some of a prompt, or the last one that
-// was generated. `append` puts their keys and values into the requests' pages, and one call reads all pages. Requests
-// that are done leave, and those that join get their pages. At its end, each is computed once more without any cache.
+// Each step takes the next tokens of all active requests, one request after another: a chunk of the prompt, or the last
+// generated token. `append` puts their keys and values into the requests' pages, and one call reads all pages. Finished
+// requests free their pages for waiting ones. Each finished request is computed once more without a cache and compared.
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ Matrix normed(const Matrix& a) {
   return out;
 }
 
-/// q, k and v of some tokens and of a layer, their rows of all heads, become the rows of o.
+/// Computes a layer's rows of o for some tokens from their rows of q, k and v, all heads together.
 using Attend = std::function<Matrix(int layer, const Matrix& q, const Matrix& k, const Matrix& v)>;
 
 class Model {
@@ -118,7 +118,7 @@ struct Batch {
   std::vector<int> tokens, starts{0}, lengths, first, pages;
 };
 
-/// The keys and values of all requests, of each layer. T: what its elements are.
+/// The keys and values of all requests, for each layer. T: the element type.
 template <class T>
 class Cache {
  public:
@@ -166,7 +166,7 @@ class Cache {
   std::vector<Array<T>> k_, v_;
 };
 
-/// The same of one request, without a cache.
+/// The same model for one request, without a cache.
 template <class T>
 Matrix attend_to_all(const Device& device, const Matrix& q, const Matrix& k, const Matrix& v) {
   const auto of_heads = [&](const Matrix& m, int count) { return sent<T>(device, m.x, {1, m.rows, count, d}); };
@@ -205,8 +205,8 @@ class Server {
     }
   }
 
-  /// True if every token is what the model without a cache says. `apart`: by how much a likelier one may be likelier,
-  /// where elements are rounded.
+  /// True if the model without a cache generates the same tokens. Rounded elements may change close decisions: another
+  /// token may be likelier by up to `apart`.
   bool run(float apart) {
     std::printf("%6s %8s %8s %8s %14s %10s\n", "step", "active", "waiting", "tokens", "pages in use", "checked");
     for (int step = 1; !waiting_.empty() || !active_.empty(); ++step) {
@@ -224,7 +224,7 @@ class Server {
   }
 
  private:
-  /// It gets all pages that it will need, if there are so many.
+  /// The request gets all pages that it will need, if enough are free.
   bool joins(Request& one) {
     const std::size_t count = (one.prompt + one.wanted + page - 1) / page;
     if (count > free_.size()) return false;
@@ -235,7 +235,7 @@ class Server {
     return true;
   }
 
-  /// One step of all active requests. Returns those that are done.
+  /// One step of all active requests. Returns the finished requests.
   std::vector<Request> fed(float apart) {
     Batch batch;
     for (const Request& one : active_) {
@@ -295,7 +295,7 @@ int main() {
   try {
     Server<bf16> on_gpu(Device::cuda());
     std::puts("GPU, bf16");
-    // Two kernels round in other places: one adds up all keys at once, the other parts of them.
+    // Two kernels round in different places: one sums over all keys at once, the other over splits of them.
     right &= on_gpu.run(0.1f);
   } catch (const Error& e) {
     if (e.code != "no-device" && e.code != "no-compiler") throw;

@@ -224,11 +224,11 @@ class Printer {
     push(items);
   }
 
-  // A literal that C++ would take for an int: it wraps and divides unlike an Int, and f32(3) fits several overloads.
+  // A literal that C++ would take as an int, which wraps and divides unlike an Int; and f32(3) fits several overloads.
   bool is_int(const Node& n) const {
     return device_ && n.op == Op::Literal && n.type == Type::I32 && literal_value(n) != lowest_int;
   }
-  // Beside an Int a literal becomes one. Where there is none, the first literal is written Int(3).
+  // Next to an Int, a literal converts to an Int. If there is no Int, the first literal is written Int(3).
   bool wraps(const Node& parent, std::size_t i) const {
     const bool takes_ints = parent.op == Op::Read || parent.op == Op::Random || parent.op == Op::Where;
     return i == 0 && !takes_ints &&

@@ -1,4 +1,4 @@
-// ir/refuse.cpp — the message for each mistake in a text but those of types: what is wrong, why, and what to write
+// ir/refuse.cpp — the message for each mistake in a text, except type errors: what is wrong, why, and what to write
 // instead
 #include "ir/parser.h"
 

@@ -1,4 +1,4 @@
-// playground/answer.cpp — reads a question, lowers its mod, and collects what is known of it
+// playground/answer.cpp — reads a question, lowers its mod, and collects the facts about it
 #include "playground/answer.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ std::int32_t whole(const Json& of, const char* member, std::int64_t least, std::
               fmt::format("it is a whole number from {} to {}", least, most), "choose one of these");
 }
 
-/// The sizes of a question; the page shows one head of them.
+/// The sizes of a question; the page shows one head.
 runtime::View view_of(const Json& of) {
   runtime::View out;
   runtime::Extent& e = out.extent;
@@ -136,7 +136,7 @@ Asked asked_of(const Json& of) {
   return out;
 }
 
-/// f32 in base64: a map of 65 536 numbers as JSON would take longer to write than to compute.
+/// f32 in base64: writing a map of 65 536 numbers as JSON would take longer than computing it.
 std::string base64(const std::vector<double>& values) {
   constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::vector<unsigned char> bytes(values.size() * 4);
@@ -154,7 +154,7 @@ std::string base64(const std::vector<double>& values) {
   return out;
 }
 
-/// Text that is not UTF-8 may come back within a message.
+/// Replaces bytes that are not UTF-8, which a message may quote from the question.
 std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 class Answer {
@@ -172,7 +172,7 @@ class Answer {
     compiler::check_reads(lowered_.mod, lowered_.slots.captures, problem);
   }
 
-  /// The maps are put in as they are: nothing in them has to be escaped, and they are nearly all of the text.
+  /// Inserts the maps unescaped: base64 needs no escapes, and the maps are nearly all of the text.
   std::string operator()() {
     Json out;
     out["digest"] = lowered_.digest.hex();

@@ -1,4 +1,4 @@
-// playground/fill.cpp — a function of the element's number for each word
+// playground/fill.cpp — for each word, a function from an element's index to its value
 #include "playground/fill.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ constexpr std::array<FillWord, 14> words{{
     {"list", "the numbers given, again from the first where they are too few"},
 }};
 
-/// When a walk through a random tree enters and leaves each node; a node's parent has a smaller number.
+/// The times at which a walk through a random tree enters and leaves each node. A parent has a smaller number.
 std::array<std::vector<std::int64_t>, 2> walk(std::int64_t n, Normal random) {
   const auto count = static_cast<std::size_t>(n);
   std::vector<std::vector<std::size_t>> children(count);
@@ -55,7 +55,7 @@ std::array<std::vector<std::int64_t>, 2> walk(std::int64_t n, Normal random) {
   return out;
 }
 
-/// T5's relative buckets of both directions: exact for short distances, then by their logarithm.
+/// T5's bidirectional relative buckets: exact for short distances, logarithmic for longer ones.
 double bucket(std::int64_t distance, double buckets) {
   const double half = std::floor(buckets / 2), exact = std::floor(half / 2);
   const double far = static_cast<double>(std::abs(distance));

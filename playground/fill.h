@@ -14,7 +14,7 @@
 namespace attune::playground {
 
 struct Fill {
-  /// A word of fill_words(), or empty: what suits the type.
+  /// A word of fill_words(). Empty: the default of the type.
   std::string how;
   double limit = 0;             ///< what it means is the word's; 0: the word's own
   std::uint64_t seed = 1;       ///< random words; tensors of one seed fit each other
@@ -22,7 +22,7 @@ struct Fill {
 };
 
 /// WORD, WORD:LIMIT, WORD:LIMIT:SEED, or list:1 2x3 4, where 2x3 is 2 three times. Errors name `whole`, the option that
-/// it is a part of.
+/// contains the text.
 Fill fill_of(const std::string& text, const std::string& whole);
 
 /// The text that fill_of reads.
@@ -33,16 +33,16 @@ struct FillWord {
 };
 std::span<const FillWord> fill_words();
 
-/// What suits a tensor of this type.
+/// The default for a tensor of this type.
 std::string_view usual_word(DType type);
 
-/// Fills a contiguous tensor in host memory. An Error for a word that there is not.
+/// Fills a contiguous tensor in host memory. Throws an Error for an unknown word.
 void fill(const Tensor& tensor, const Fill& how, const std::string& name);
 
 /// Queries or keys for a picture: normal numbers, the same for all entries and heads.
 runtime::Owned random_rows(std::int64_t rows, std::int64_t d, std::uint64_t seed, const runtime::Extent& e);
 
-/// Standard normal numbers of a seed, the same on every machine but for the last bit of a logarithm.
+/// Standard normal numbers from a seed, the same on every machine except for the last bit of a logarithm.
 class Normal {
  public:
   explicit Normal(std::uint64_t seed) : state_(seed) {}

@@ -1,4 +1,4 @@
-// playground/say.cpp — commands quote for a shell; programs use functions where they read well, else the text
+// playground/say.cpp — quotes commands for a shell; writes programs with functions where those read well, else text
 #include "playground/say.h"
 
 #include <fmt/format.h>
@@ -78,7 +78,7 @@ struct Part {
   const ir::Expr& expression;
 };
 
-/// What differs from plain attention.
+/// The expressions that differ from plain attention.
 std::vector<Part> parts(const runtime::Written& w, const compiler::Mod& mod) {
   std::vector<Part> out;
   for (const Part& part : {Part{"score", "Score", w.score, mod.score}, Part{"mask", "Mask", w.mask, mod.mask},
@@ -87,7 +87,7 @@ std::vector<Part> parts(const runtime::Written& w, const compiler::Mod& mod) {
   return out;
 }
 
-/// A number as the language writes it; a Float keeps its point.
+/// A number as the language writes it; a Float keeps its decimal point.
 std::string number(const ir::Signature::Param& param, double value) { return ir::print_literal(param.type, value); }
 
 std::string cpp(const runtime::Written& w, const compiler::BoundMod& of) {

@@ -1,4 +1,4 @@
-// playground/say.h — an attention as a command, a program of C++ and one of Python
+// playground/say.h — an attention as a command, a C++ program and a Python program
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@ struct Said {
   std::string command, cpp, python;
 };
 
-/// What says the same as `written`, whose Mod is `mod`. `look`: options of the command that say how a picture looks.
+/// The equivalents of `written`, whose Mod is `mod`. `look`: the command's options for the look of a picture.
 Said say(const runtime::Written& written, const compiler::BoundMod& mod, const std::vector<std::string>& look = {});
 
-/// The options of attune plot that show a picture of this view, with captured tensors filled so.
+/// The options of attune plot for a picture of this view, with captured tensors filled as given.
 std::vector<std::string> look_of(const runtime::View& view, const std::map<std::string, Fill, std::less<>>& fills);
 
 }  // namespace attune::playground

@@ -1,4 +1,4 @@
-// tests/bundle_text.h — bundles with sound heads and any contents that a test wants
+// tests/bundle_text.h — bundles with valid heads and any contents that a test needs
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// tests/ranks.h — a function on every rank at once, each a thread, and what they throw
+// tests/ranks.h — runs a function on every rank at once, each a thread, and collects what they throw
 #pragma once
 
 #include <functional>

@@ -9,7 +9,7 @@
 
 namespace attune::tests {
 
-/// Calls `work`, which must not throw, on a thread of its own with a stack of so many bytes, and waits for it.
+/// Calls `work`, which must not throw, on a thread of its own with a stack of this many bytes, and waits for it.
 inline void on_stack_of(std::size_t bytes, const std::function<void()>& work) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);

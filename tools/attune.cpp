@@ -13,8 +13,8 @@
 
 namespace {
 
-/// Runs before every static object. LLVM's options are such objects, and end the process with SIGABRT where memory runs
-/// out; they and our own take 1 MiB.
+/// Runs before the constructors of static objects. LLVM's options are static objects and end the process with SIGABRT
+/// if memory runs out; together with attune's they take 1 MiB.
 [[gnu::constructor(101)]] void check_memory() {
   if (!attune::runtime::can_map(std::size_t{2} << 20)) {
     std::fputs("attune: there is no memory to start with [no-memory]\n", stderr);
@@ -27,8 +27,8 @@ namespace {
 #endif
 }
 
-/// Opens stdin, stdout and stderr where the caller closed them: the next file to be opened would take their place, and
-/// what is printed would go into it. Reads and writes of them still fail, except that stderr discards.
+/// Opens stdin, stdout and stderr if the caller closed them: otherwise the next opened file would get the descriptor,
+/// and output would go into it. Reads and writes of the opened ones still fail, except that stderr discards.
 void keep_standard_files() {
   for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(file, F_GETFD) < 0) open("/dev/null", file == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
@@ -38,7 +38,7 @@ void keep_standard_files() {
 
 int main(int argc, char** argv) {
   keep_standard_files();
-  // A file beyond the limit on file sizes is an error to report, and no reason to end.
+  // Exceeding the limit on file sizes is an error to report, not a signal that ends the process.
   std::signal(SIGXFSZ, SIG_IGN);
   return attune::tools::attune_main(argc, argv);
 }

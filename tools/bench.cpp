@@ -119,7 +119,7 @@ class Bench {
       std::vector<double> times;
       std::vector<double> peaks;
       for (start = Clock::now(); times.size() < 5 || seconds_since(start) < o_.seconds;) {
-        // The peak is measured in between, because the processor's clock changes meanwhile.
+        // The peak is measured between calls, because the processor's clock varies over time.
         peaks.push_back(runtime::cpu::peak_gflops(type_));
         runtime::Stages stages;
         const auto begun = Clock::now();

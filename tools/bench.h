@@ -1,4 +1,4 @@
-// tools/bench.h — what attune bench measures on any engine: options, attentions, data
+// tools/bench.h — the parts of attune bench that all engines share: options, attentions, data
 #pragma once
 
 #include <functional>
@@ -41,9 +41,9 @@ struct BenchOptions : CallOptions {
   nlohmann::ordered_json shape() const;  ///< a call's type and sizes, as lines of JSON have them
 };
 
-/// The kernel that --kernel names; it is one that the options' direction has.
-/// Has a backward, or a forward, the preferred kernel?
+/// True if the preferred kernel belongs to a backward (or, with `backward` false, to a forward).
 bool is_of(const codegen::Preference& preference, bool backward);
+/// The kernel that --kernel names, which must belong to the options' direction.
 std::optional<codegen::Preference> preference_of(const BenchOptions& options);
 
 struct Case {
@@ -59,16 +59,16 @@ std::string mod_digest(const Case& one);
 std::vector<std::string> bench_rows();
 /// What to measure: the user's expressions, else known rows.
 std::vector<Case> bench_cases(const BenchOptions& options, Data& data);
-/// Refuses cases whose masks depend on positions that the options do not say.
+/// Refuses cases whose masks depend on positions that the options leave open.
 void check_positions(const std::vector<Case>& cases, const CallOptions& options);
 std::string_view name_of(BenchOptions::Direction direction);
-/// For the forward, over the pairs that the mask keeps. The captures of `one` are on the host.
+/// Flop of the forward, over the pairs that the mask keeps. The captures of `one` are on the host.
 double forward_flop(const Case& one, const BenchOptions& options);
-/// The same for what the options ask for: two products a pair forward, five backward.
+/// Flop of the direction that the options ask for: two products a pair forward, five backward.
 double flop_of(const Case& one, const BenchOptions& options);
 
-/// The bytes of keys and values that some query's mask keeps, each once: what a decoder's step has to read. Where the
-/// mask varies with the heads that share keys, the mean of theirs. The captures of `one` are on the host.
+/// The bytes of keys and values that at least one query keeps, each counted once: the reads of a decode step. If the
+/// mask differs among heads that share keys, their mean. The captures of `one` are on the host.
 double kept_bytes(const Case& one, const BenchOptions& options);
 
 /// Pairs in all tiles of `tile_q` queries by `tile_kv` keys that keep at least one pair, over all heads. The captures

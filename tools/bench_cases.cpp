@@ -111,7 +111,7 @@ double live_pairs(const Attention& attention, const BenchOptions& o) {
   return pairs_of(listed(tiles, extent));
 }
 
-/// The sum over all entries of what `count` says of each.
+/// The sum of `count` over all entries.
 double of_entries(const BenchOptions& o, const std::function<double(const BenchOptions&)>& count) {
   const std::vector<std::int64_t>& lengths = o.packed() ? o.lengths : o.kv_lengths;
   if (lengths.empty()) return count(o);

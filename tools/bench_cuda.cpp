@@ -59,7 +59,7 @@ class CudaBench {
   using Direction = BenchOptions::Direction;
 
   bool lists_once() const { return o_.cover == "once"; }
-  /// The user's, where it is a kernel of this direction; a step has kernels of both.
+  /// The user's preference if it names a kernel of this direction; a training step runs kernels of both directions.
   const codegen::Preference* preference(Direction of) const {
     if (!preference_) return nullptr;
     return is_of(*preference_, of == Direction::backward) ? &*preference_ : nullptr;
@@ -97,7 +97,7 @@ class CudaBench {
         .one = std::move(one), .cover = {}, .gradients = {}, .mod = {}, .kernels = {}, .flop = flop, .bytes = bytes};
     row.mod = mod_digest(row.one);
     if (o_.grads) row.gradients = CapturedGradients(row.one.attention, data_);
-    // A backward reads what its forward gave.
+    // A backward reads its forward's results.
     if (o_.direction() == Direction::backward) runtime::run(row.one.attention, tensors_.call(), nullptr);
     const auto start = Clock::now();
     once(row);

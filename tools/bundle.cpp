@@ -1,4 +1,4 @@
-// tools/bundle.cpp — attune bundle: what is in a bundle, and whether it is intact
+// tools/bundle.cpp — attune bundle: lists a bundle's entries and checks that it is intact
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fmt/format.h>

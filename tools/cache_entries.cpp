@@ -1,4 +1,4 @@
-// tools/cache_entries.cpp — the cache as attune cache shows it: its folders, its entries and what is known of each
+// tools/cache_entries.cpp — the cache as attune cache shows it: its folders, its entries and the facts of each
 #include "tools/cache_entries.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// tools/cache_entries.h — the cache as attune cache shows it: its folders, its entries and what is known of each
+// tools/cache_entries.h — the cache as attune cache shows it: its folders, its entries and the facts of each
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,9 @@ struct Layer {
   std::string name;  ///< user or system
   std::filesystem::path folder;
 };
-/// An Error if there is none, or none that may be used.
+/// Throws an Error if there is no cache folder, or none that may be used.
 std::vector<Layer> layers();
-/// The folder that this user may change.
+/// The user's own folder, which may be changed.
 std::filesystem::path own_folder();
 
 struct Listed {
@@ -31,13 +31,13 @@ struct Listed {
 std::vector<Listed> all_entries();
 /// The entry whose name begins with `id`; the user's if both folders have it.
 Listed entry_named(const std::string& id);
-/// The shortest length that tells all of these apart; short ones are easy to copy.
+/// The shortest prefix length that keeps all ids distinct; short ids are easy to copy.
 std::size_t id_length(const std::vector<Listed>& all);
 
-/// Empty if it is not known.
+/// A fact of an entry by name; empty if it is unknown.
 std::string fact(const Listed& one, std::string_view name);
 std::string kind(const Listed& one);
-/// As in: forward amx bf16 d=128: score, mask …
+/// A description such as: forward amx bf16 d=128: score, mask …
 std::string what(const Listed& one);
 nlohmann::ordered_json json_of(const Listed& one);
 

@@ -21,30 +21,30 @@ struct CallOptions {
   std::vector<std::int64_t> lengths;       ///< of packed sequences, instead of batch, seq and kv_seq
   std::vector<std::int64_t> kv_lengths;    ///< keys of each entry, where they differ; kv_seq is the longest
   std::optional<std::int64_t> kv_random;   ///< kv_lengths are to be drawn up to this
-  std::optional<std::int64_t> page_size;   ///< keys lie in pages of so many, in random order
+  std::optional<std::int64_t> page_size;   ///< keys lie in pages of this size, in random order
   std::optional<std::int64_t> q_offset;    ///< position of the first query
-  std::optional<std::int64_t> v_columns;   ///< values are so many columns of the keys
+  std::optional<std::int64_t> v_columns;   ///< values are this many columns of the keys
   std::optional<std::string> starts;       ///< of packed sequences: where they are
   std::optional<std::string> cache_dtype;  ///< of k and v, where it is not that of q
   ExactOption exact;                       ///< GPU only
   bool decode = false;                     ///< queries are the last positions of their entries
 
-  // `group`: of the help. Next to a picture, which has sizes of its own, lengths are --seq and --kv-seq alone, and its
-  // heads are the call's.
+  // `group`: the heading in the help. A picture has sizes of its own: next to one, the call's lengths are only --seq
+  // and --kv-seq, and the picture's heads are the call's.
   void add_types_to(CLI::App& verb, const std::string& group = "");
   void add_sizes_to(CLI::App& verb, const std::string& group = "", bool beside_picture = false);
-  /// A cache of keys and values, and where queries stand in it.
+  /// Options of a KV cache, and of the queries' positions in it.
   void add_cache_to(CLI::App& verb, const std::string& group = "", bool beside_picture = false);
-  /// Of these, how keys and values are kept: without --decode and --q-offset.
+  /// The cache options without --decode and --q-offset: only how keys and values are stored.
   void add_kept_to(CLI::App& verb, const std::string& group = "");
   static constexpr std::string_view decode_meaning =
       "queries, one if --seq is left out, are the last positions of their keys: a decoder's step";
   void check() const;
-  /// Refuses what a backward has not.
+  /// Refuses options that a backward does not have.
   void check_for_backward() const;
-  /// Puts in what follows from the options: sizes of packed sequences, lengths of entries. `has_seq`: seq was given.
+  /// Fills in what follows from the options: sizes of packed sequences, lengths of entries. `has_seq`: seq was given.
   void settle(bool has_seq);
-  /// Refuses fewer queries than keys of which nobody said where they are, if the mask depends on it.
+  /// Refuses fewer queries than keys if the mask depends on the queries' positions and no option gives them.
   void check_position(const compiler::LoweredMod& lowered) const;
 
   DType type() const { return call_type(dtype); }
@@ -65,12 +65,11 @@ struct CallOptions {
   void read_keys(std::string_view keys);  ///< N, N,... or random:N
 };
 
-/// Numbers that are the same in every run: normally distributed, as a model's are. On a device, a million of them,
-/// repeated.
+/// Normally distributed numbers, as in a model, the same in every run. On a device, a million of them repeat.
 class Data {
  public:
   explicit Data(Device device = Device::cpu()) : device_(device) {}
-  /// Tensors of a GPU that need not be here: they have addresses, and no memory.
+  /// Tensors of a GPU that this machine need not have: they have addresses but no memory.
   static Data described();
 
   Owned normal(DType type, const std::vector<std::int64_t>& shape);
@@ -107,7 +106,7 @@ struct ForwardTensors {
 struct BackwardTensors {
   BackwardTensors() = default;
   BackwardTensors(const CallOptions& options, Data& data);
-  /// Given what the forward gave.
+  /// Takes the forward's tensors, results included.
   Backward call(const ForwardTensors& forward) const;
 
   Owned grad_o, dq, dk, dv;

@@ -76,7 +76,7 @@ std::vector<std::int64_t> shape_of(const CallOptions& of, std::int64_t heads, st
 std::vector<std::int64_t> shape_of_q(const CallOptions& of, std::int64_t width) {
   return shape_of(of, of.heads, of.seq, of.lengths, width);
 }
-/// Of packed sequences: how many keys each has.
+/// The number of keys of each packed sequence.
 const std::vector<std::int64_t>& packed_keys(const CallOptions& of) {
   return of.kv_lengths.empty() ? of.lengths : of.kv_lengths;
 }
@@ -137,7 +137,7 @@ void ForwardTensors::make_cache(const CallOptions& from, Data& data) {
     q_offset = static_cast<std::int32_t>(from.of_kv_seq() - from.seq);
   else
     q_offsets = each([&](std::size_t b) { return keys(b) - from.seq; });
-  // A call whose entries are alike needs no lengths, unless their last pages are not full.
+  // If all entries have the same length, a call needs no lengths, unless the last pages are partly filled.
   if (!from.kv_lengths.empty() || (from.page_size && from.of_kv_seq() % *from.page_size != 0)) kv_len = each(keys);
   if (!from.page_size) return;
   const auto pages_of = [&](std::size_t b) { return ceil_div(keys(b), *from.page_size); };

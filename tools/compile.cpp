@@ -50,7 +50,7 @@ std::string& field(CompileOptions& o, std::string_view name) {
   return o.fields.at(static_cast<std::size_t>(std::ranges::find(rows, name, &runtime::ShapeRow::name) - rows.begin()));
 }
 
-/// Puts in the fields of a shape that such a call has. `--d` and `--dtype` are fields: their first values count.
+/// Sets the shape's fields from the call. `--d` and `--dtype` are fields themselves: their first values count.
 void add_fields_of_call(CompileOptions& o) {
   const auto first = [&](std::string_view name) { return parts(field(o, name))[0]; };
   if (const std::string type = first("dtype"); !type.empty()) o.call.dtype = type;
@@ -186,7 +186,7 @@ void add_compile(CLI::App& app) {
     const runtime::ShapeRow& row = runtime::shape_rows()[i];
     CLI::Option* const one = verb.add_option(runtime::option_of(row), o->fields[i], std::string(row.meaning))
                                  ->type_name(std::string(row.takes));
-    // Alone it is the option of a call; with a value, the field.
+    // Without a value it is the call's option, with a value the field.
     if (row.name == "decode") one->expected(0, 1)->description(std::string(CallOptions::decode_meaning));
   }
   o->call.add_sizes_to(verb, call_group);

@@ -1,4 +1,4 @@
-// tools/completion.cpp — attune completion: a shell's script to complete attune's command lines; and attune man
+// tools/completion.cpp — attune completion: a script by which a shell completes attune's command lines; and attune man
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>

@@ -39,11 +39,11 @@ struct CoverOptions {
   bool json = false, no_picture = false, ascii = false;
 };
 
-/// Rows whose pairs are counted one by one from exact bands.
+/// Up to this many rows, pairs are counted one by one from exact bands.
 constexpr std::int64_t most_counted_rows = 1 << 21;
-/// Of one evaluation, between which the limit is looked at: some three seconds.
+/// Operations of one evaluation, about three seconds; the time limit is checked between evaluations.
 constexpr double most_operations = 1e9;
-/// Rows of lists: a gigabyte at most, where each row is one run.
+/// Rows of lists: at most a gigabyte if each row is one run.
 constexpr std::int64_t most_list_rows = 1 << 25;
 double microseconds(Clock::time_point from) {
   return std::chrono::duration<double, std::micro>(Clock::now() - from).count();
@@ -55,7 +55,7 @@ class CoverVerb {
       : o_(o), e_(o.extent.extent()), text_(built(o.text, Captures::FilesOrTypes)) {
     require_seconds("--limit", o.limit);
     require_word("--along", o.along, std::array<std::string, 2>{"kv", "q"});
-    // Not `!mask`: that would negate the mask instead of testing whether it is given.
+    // Not `!mask`, which would negate the mask instead of testing whether one is given.
     if (!bool(text_.attention.mask) && !bool(text_.attention.score))
       throw Error("no-mask", "attune cover has no mask to work on", {},
                   "a cover is about which pairs a mask keeps, or a score by not being -inf",

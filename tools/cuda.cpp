@@ -1,4 +1,4 @@
-// tools/cuda.cpp — attune cuda: the CUDA source of an attention, and the kernel that is chosen for it
+// tools/cuda.cpp — attune cuda: the CUDA source of an attention, and the chosen kernel
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fmt/format.h>

@@ -30,7 +30,7 @@ void DeviceCall::check() const {
   if (as_packed && (decode || q_offset))
     throw Error("bad-usage", "the command line cannot be read", {.name = "--packed"},
                 "packed sequences begin at position 0, and have no cache", "leave one of them out");
-  // Those too old for kernels are refused by the choice of one.
+  // The choice of a kernel refuses architectures that are too old for any.
   if (arch && *arch >= codegen::multiprocessors().front().arch && !runtime::is_known_arch(*arch)) {
     std::vector<int> known;
     for (const codegen::Multiprocessor& one : codegen::multiprocessors()) known.push_back(one.arch);

@@ -18,11 +18,11 @@ struct DeviceCall : CallOptions {
     dtype = "bf16";
     seq = 8192;
   }
-  /// Next to a picture, whose lengths are `--q-len` and `--kv-len`, a call's are `--seq` and `--kv-seq` alone.
+  /// `beside_picture`: --q-len and --kv-len are the picture's, so the call's lengths are only --seq and --kv-seq.
   void add_to(CLI::App& verb, bool beside_picture = false);
   void check() const;
-  /// What kernels are chosen by: of such a call's tensors, of which none has memory. `otherwise`: the arch if none is
-  /// given.
+  /// The key by which kernels are chosen, from tensors of this call that have no memory. `otherwise`: the arch if none
+  /// is given.
   codegen::CallSpec spec(const compiler::LoweredMod& lowered, int otherwise = 90) const;
 };
 

@@ -1,4 +1,4 @@
-// tools/diff.cpp — attune diff: how two mods differ, room by room
+// tools/diff.cpp — attune diff: how two mods differ in each room: ir, derivatives, levels, cover, plan, source
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -199,7 +199,7 @@ void add_diff(CLI::App& app) {
       "Exit:\n"
       "  1  they differ in a room that was looked at");
   verb.callback([o, &verb] {
-    // Empty: what both sides have alone.
+    // An empty mod means that the side has only the shared expressions.
     for (Side* side : {&o->a, &o->b})
       if (side->mod == "") side->mod.reset();
     o->call.check();

@@ -61,7 +61,7 @@ std::string symbol_of(const runtime::CacheEntry& entry) {
   return {};
 }
 
-/// A kernel in one of the kinds; nothing if a kernel of its sort has no such file.
+/// A kernel as a file of one kind; nothing if this sort of kernel has no such file.
 std::optional<std::string> text_of(const runtime::Built& one, const std::string& kind, const std::string& name) {
   const std::string& bytes = one.entry.entry.bytes;
   if (!one.source) {
@@ -75,7 +75,7 @@ std::optional<std::string> text_of(const runtime::Built& one, const std::string&
   if (kind == "ptx") return runtime::cuda::compile(*one.source, runtime::cuda::Ptx::yes).ptx;
   if (kind == "cubin") return bytes;
   if (kind == "sass") return sass_of(bytes);
-  // A backward takes several launches, and memory between them.
+  // A backward needs several launches and a workspace between them.
   if (kind == "h" && one.of && one.way == codegen::Way::forward)
     return launch_header({.mod = one.of->mod,
                           .choice = one.choice ? &*one.choice : nullptr,
@@ -87,7 +87,7 @@ std::optional<std::string> text_of(const runtime::Built& one, const std::string&
   return std::nullopt;
 }
 
-/// As in: NAME-sm_90a-3f2a91c0
+/// A file name such as NAME-sm_90a-3f2a91c0
 std::string name_of(const runtime::Built& one) {
   std::string stem = one.source ? one.source->name : one.entry.label.substr(0, one.entry.label.rfind(' '));
   std::replace(stem.begin(), stem.end(), ' ', '-');

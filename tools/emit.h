@@ -1,4 +1,4 @@
-// tools/emit.h — built kernels as plain files: sources, PTX, cubins, SASS, objects, LLVM's text, headers of C
+// tools/emit.h — built kernels as plain files: sources, PTX, cubins, SASS, objects, LLVM IR, C headers
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 namespace attune::tools {
 
-/// cu, ptx, cubin, sass, o, ll and h.
+/// The kinds of files: cu, ptx, cubin, sass, o, ll and h.
 std::span<const std::string> emit_kinds();
 /// Throws an Error if a kind needs a program that is not installed.
 void check_kinds(const std::vector<std::string>& kinds);

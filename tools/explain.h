@@ -1,4 +1,4 @@
-// tools/explain.h — what attune explain reports about a call on an engine, besides the compiler's results
+// tools/explain.h — the engine's part of attune explain, besides the compiler's results
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-/// Times calls on one thread, one after the other, for a while.
+/// Times calls on one thread, one after another, for a while.
 Times measured(const Case& one, const BenchOptions& o, Data& data) {
   constexpr double seconds = 0.3;
   const ForwardTensors tensors(o, data);

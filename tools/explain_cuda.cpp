@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The kernels that could compute one way, and what was made of them.
+/// The kernels that could compute one way (forward or backward), and the result of compiling them.
 struct OfWay {
   codegen::WayChoices choices;
   runtime::cuda::Considered considered;
@@ -43,7 +43,7 @@ std::string_view in_words(codegen::Term::Place place) {
   throw Bug("terms are summed in no way that is known");
 }
 
-/// `whole`: by a kernel that does all.
+/// `whole`: true if one kernel computes all gradients.
 std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::span<const Tensor> captures, bool whole) {
   std::vector<CapturedSums> out;
   for (std::uint32_t slot = 0; slot < captures.size(); ++slot) {
@@ -63,7 +63,7 @@ std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::spa
   return out;
 }
 
-/// What a GPU would run for a call; without a GPU, what NVRTC compiles.
+/// The kernels that a GPU would run for a call; without a GPU, the kernels that NVRTC compiles.
 class OnDevice {
  public:
   OnDevice(const compiler::LoweredMod& lowered, const ExplainOptions& options)
@@ -85,7 +85,7 @@ class OnDevice {
   Explained operator()() const { return {text(), json()}; }
 
  private:
-  /// What this machine was tuned to, as a call recalls it.
+  /// This machine's tuned variant, looked up as a call does.
   bool recall(const codegen::CallKind& kind, codegen::CallSpec& call) {
     if (spec_.decode) return false;
     runtime::cuda::Remembered found = runtime::cuda::remembered({.device = runtime::cuda::facts(0).name,
@@ -110,7 +110,7 @@ class OnDevice {
   }
 
   const codegen::CallKind& kind() const { return ways_[0].choices.kind; }
-  /// Of a backward.
+  /// The parts of the gradient; only in a backward.
   const codegen::GradientParts& gradient() const { return *ways_[0].choices.parts.gradient; }
 
   std::string text() const {
@@ -247,7 +247,7 @@ class OnDevice {
     Data data;
     const Case one = std::move(bench_cases(bench_, data).at(0));
     flop_ = flop_of(one, bench_);
-    // Of five products, three are as wide as q and k; of two, one is.
+    // Three of a backward's five products have the width of q and k; one of a forward's two.
     const double of_d = bench_.backward ? 3 : 1, of_dv = bench_.backward ? 2 : 1;
     work_ = {.dtype = spec_.dtype,
              .visited = visited_pairs(one, bench_, plan.tile.queries(), plan.tile.n),
@@ -292,13 +292,13 @@ class OnDevice {
 
   /// TFLOP/s.
   double peak(codegen::Products by) const { return card_.flops(spec_.dtype, spec_.exact, by) / 1e12; }
-  /// Of a kernel that cannot use all of the card's tensor cores.
+  /// A remark if the kernel cannot use the card's fastest tensor core instructions; else empty.
   std::string instruction() const {
     if (work_.products != codegen::Products::mma || card_.by_mma == 1) return "";
     return fmt::format(" by mma.sync; the card has {:.0f} by instructions that this kernel does not use",
                        peak(codegen::Products::wgmma));
   }
-  /// How many queries and keys there are, and where they are.
+  /// The numbers of queries and keys, and their positions.
   std::string where() const {
     std::string out = bench_.lengths_text();
     if (out.ends_with(',')) out.pop_back();

@@ -1,4 +1,4 @@
-// tools/extent_options.cpp — sizes from options, and what is wrong with them
+// tools/extent_options.cpp — reads sizes from options and refuses bad ones
 #include "tools/extent_options.h"
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,4 @@
-// tools/extent_options.h — options that say how large a cover or a picture is: --q-len, --kv-len, --tile, --batch,
-// --heads
+// tools/extent_options.h — options for the size of a cover or a picture: --q-len, --kv-len, --tile, --batch, --heads
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ struct ExtentOptions {
   std::optional<std::int64_t> kv_len{};
   std::int64_t q_offset = 0, batch = 1, heads = 1, b = 0, h = 0;
 
-  /// The help names the defaults that the members have now. Beside a call, `--seq` and `--kv-seq` are the call's.
+  /// The help shows the members' present values as defaults. `beside_call`: --seq and --kv-seq are the call's.
   void add_to(CLI::App& verb, bool beside_call = false);
   /// Refuses sizes out of range, and more pairs than 64 bits can count.
   runtime::Extent extent() const;

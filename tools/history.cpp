@@ -99,7 +99,7 @@ std::optional<Json> History::note(const Json& line) const {
     std::vector<const Json*> same;
     for (const Json& one : earlier_)
       if (comparable(one, line)) same.push_back(&one);
-    // Results of another processor count only if there are no others.
+    // Results of another processor count only if this processor has none.
     const Json here = machine();
     const auto is_here = [&](const Json* one) {
       const auto where = one->find("machine");

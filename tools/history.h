@@ -12,8 +12,8 @@ namespace attune::tools {
 /// Lines of JSON in a file. Each is a result with its date, machine and version of attune.
 class History {
  public:
-  /// The file to add to and the file to compare with, each as NAME or FILE. The latter is read at once, so that both
-  /// may be the same. Throws an Error if it is missing, or holds lines that attune bench does not write.
+  /// The file to add to and the file to compare with, each as NAME or FILE. They may be the same, because the second is
+  /// read at once. Throws an Error if the second is missing or has lines that attune bench does not write.
   History(const std::optional<std::string>& save, const std::optional<std::string>& compare);
 
   /// Stores a line as attune bench --json prints it. Returns its comparison with earlier ones, if asked for.

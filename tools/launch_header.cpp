@@ -112,7 +112,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-/// A struct has the size that the kernel gives it, or the header does not compile.
+/// A line that stops the header from compiling if the struct's size differs from the kernel's.
 std::string required(const std::string& name, std::size_t bytes) {
   return fmt::format("ATTUNE_REQUIRE({0}_size, sizeof(struct {0}) == {1});\n", name, bytes);
 }
@@ -134,7 +134,7 @@ std::string user_struct(const Launch& launch, const std::string& name) {
   return out + required(name, codegen::source_bytes(launch.mod, launch.offsets64));
 }
 
-/// Of the companions that such launches need, those that get this struct.
+/// The companion kernels that these launches need and that get this struct.
 std::string beside(const Launch& launch, codegen::Companion::Args kind) {
   using Args = codegen::Companion::Args;
   const codegen::KernelPlan& plan = launch.choice->plan;

@@ -21,7 +21,7 @@ std::vector<std::string_view> split(std::string_view text) {
   return out;
 }
 
-/// Texts whose first lines differ, and whose last lines differ.
+/// Compares texts whose first lines differ and whose last lines differ.
 void add_different(Lines a, Lines b, std::vector<DiffLine>& out) {
   const std::size_t width = b.size() + 1;
   std::vector<std::uint32_t> same((a.size() + 1) * width);

@@ -56,7 +56,7 @@ class Editor : public LineReader {
     el_set(edit_, EL_PROMPT, &Editor::prompt);
     el_set(edit_, EL_EDITOR, "emacs");
     el_set(edit_, EL_HIST, history, history_);
-    // By wide names: libedit copies narrow ones, and never frees the copies.
+    // Wide names, because libedit copies narrow ones and never frees the copies.
     el_wset(edit_, EL_ADDFN, L"attune-complete", L"complete a word", &Editor::tab);
     el_set(edit_, EL_BIND, "^I", "attune-complete", nullptr);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);

@@ -1,4 +1,4 @@
-// tools/line_reader.cpp — lines read plainly, and the words that completion works on with any editor
+// tools/line_reader.cpp — reads lines without editing, and finds the word to complete, for any editor
 #include "tools/line_reader.h"
 
 #include <unistd.h>

@@ -14,11 +14,11 @@ namespace attune::tools {
 class LineReader {
  public:
   virtual ~LineReader() = default;
-  /// A line without its end; none at the end of the input. A line that Ctrl-C abandoned is empty.
+  /// A line without its newline; nothing at the end of the input. A line abandoned by Ctrl-C is empty.
   virtual std::optional<std::string> next() = 0;
 };
 
-/// The completions of `word`; `line` is all before it.
+/// The completions of `word`; `line` is the text before it.
 using Complete = std::function<std::vector<std::string>(std::string_view line, std::string_view word)>;
 
 /// If standard input and output are terminals and attune was built with libedit, lines are edited, kept in `history`

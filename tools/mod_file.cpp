@@ -37,7 +37,7 @@ std::string_view trimmed(std::string_view text) {
 /// The NAME in NAME=VALUE.
 std::string_view name_in(std::string_view assignment) { return trimmed(assignment.substr(0, assignment.find('='))); }
 
-/// What a line gives a value: mask, or capture slope.
+/// The key that a line assigns: mask, or capture slope.
 std::string given_by(std::string_view line) {
   const std::string_view word = line.substr(0, line.find_first_of(" \t"));
   const bool named = std::ranges::any_of(assignments, [&](const auto& one) { return word == one.word; });

@@ -17,7 +17,7 @@ bool add_to_mod(TextOptions& mod, std::string_view line);
 
 /// Skips lines that are empty or begin with #. Errors name the file and the line.
 TextOptions read_mod(const std::filesystem::path& path);
-/// What `file` has and `mod` lacks becomes part of it: names of `file` come first, since those of `mod` may use them.
+/// Adds to `mod` what only `file` has. Names of `file` come first, because names of `mod` may use them.
 void put_before(TextOptions& mod, const TextOptions& file);
 /// The text that read_mod reads.
 std::string mod_text(const TextOptions& mod);

@@ -1,4 +1,4 @@
-// tools/output.cpp — what verbs print on stdout: a write that fails is an Error
+// tools/output.cpp — prints on stdout for verbs; a failed write is an Error
 #include "tools/output.h"
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-// tools/output.h — what verbs print on stdout: a write that fails is an Error
+// tools/output.h — prints on stdout for verbs; a failed write is an Error
 #pragma once
 
 #include <string>
@@ -10,23 +10,23 @@
 
 namespace attune::tools {
 
-/// Thrown where the reader of a pipe has gone. The program ends quietly, as SIGPIPE would end it.
+/// Thrown if the reader of a pipe has gone. The program then ends quietly, as by SIGPIPE.
 struct ClosedPipe {};
 
 void write_out(std::string_view text);
-/// The text and the end of its line.
+/// Writes the text and a newline.
 void write_line(std::string_view text);
 template <class... T>
 void print_out(fmt::format_string<T...> format, T&&... values) {
   write_out(fmt::format(format, std::forward<T>(values)...));
 }
 
-/// JSON as text. Bytes that are no UTF-8, as paths may hold, become U+FFFD.
+/// JSON as text. Bytes that are not UTF-8, which paths may contain, become U+FFFD.
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
 /// On one line, or indented.
 void write_json(const nlohmann::ordered_json& value, int indent = -1);
 
-/// Throws unless all that was printed so far, by anything, has arrived.
+/// Flushes stdout. Throws if anything printed so far, by whatever code, could not be written.
 void flush_out();
 
 }  // namespace attune::tools

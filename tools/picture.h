@@ -1,4 +1,4 @@
-// tools/picture.h — the tiles that a mask leaves, and numbers of pairs, as characters for a terminal
+// tools/picture.h — tiles of a mask, and numbers of pairs, as characters for a terminal
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ std::string half_blocks(const runtime::Grid& grid);
 /// One row of cells per line: # full, + partial, . empty.
 std::string letters(const runtime::Grid& grid);
 
-/// A digit for each cell of every other row: 1 to 9 up to the most, a to i down to the least, 0 near 0, blank where no
-/// pair is kept. Of probabilities, 9 is the row's largest.
+/// A digit for each cell of every other row: 1 to 9 for positive numbers (9: the largest), a to i for negative ones (i:
+/// the least), 0 near 0, blank if no pair is kept. For probabilities, 9 is the row's largest.
 std::string digits(const runtime::Heat& heat);
 
-/// Whether the locale says that the terminal shows block characters.
+/// True if the locale's terminal shows block characters.
 bool locale_is_utf8();
 /// Blocks or letters, by the locale.
 std::string for_terminal(const runtime::Grid& grid);

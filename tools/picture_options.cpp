@@ -13,7 +13,7 @@
 namespace attune::tools {
 namespace {
 
-/// What --fill says of each captured tensor.
+/// The --fill of each captured tensor.
 std::map<std::string, playground::Fill, std::less<>> fills_of(const std::vector<std::string>& all) {
   std::map<std::string, playground::Fill, std::less<>> out;
   for (const std::string& one : all) {

@@ -1,4 +1,4 @@
-// tools/picture_options.h — options that say what a picture shows: an attention, its sizes, and data for it
+// tools/picture_options.h — options for the contents of a picture: an attention, its sizes and its data
 #pragma once
 
 #include "runtime/engines/picture/draw.h"
@@ -7,7 +7,7 @@
 
 namespace attune::tools {
 
-/// A lowered attention with data, and the view of it; refers to nothing else.
+/// A lowered attention with data, and its view. It owns everything that it refers to.
 struct Pictured {
   TextAttention text;
   compiler::BoundMod traced;
@@ -28,8 +28,8 @@ struct PictureOptions {
   void add_to(CLI::App& verb, bool beside_call = false);
   /// Options of attune plot that show the same picture.
   std::vector<std::string> look(const Pictured& of) const;
-  /// `unfilled`: captured tensors without data get what suits their type; otherwise they are an Error. `steps` may be
-  /// null.
+  /// `unfilled`: true fills captured tensors without data with the default of their type; false makes them an Error.
+  /// `steps` may be null.
   Pictured pictured(bool unfilled, compiler::Steps* steps) const;
 };
 

@@ -21,7 +21,7 @@ struct PlotOptions {
   bool terminal = false, ascii = false, plain = false;
 };
 
-/// The panels, one below the other, at most 64 characters wide.
+/// The panels, stacked, at most 64 characters wide.
 std::string characters(const Pictured& of, bool ascii) {
   std::string out;
   runtime::View view = of.view;

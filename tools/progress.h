@@ -11,22 +11,22 @@ class App;
 
 namespace attune::tools {
 
-/// Threads may call step().
+/// Any thread may call step().
 class Progress {
  public:
   enum class Style : std::uint8_t { none, plain, bar };
 
   Progress(Style style, std::string what, std::size_t whole);
-  /// Wipes the bar, so that the next output has the line for itself.
+  /// Erases the bar, so that the next output starts on an empty line.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// One more is done, called `name`.
+  /// Counts one more item as done; `name` is its name.
   void step(const std::string& name);
-  /// So much of all is done, in [0, 1].
+  /// Sets the fraction of the whole that is done, in [0, 1].
   void at(double share);
-  /// Takes the bar away until the next step, for other output.
+  /// Erases the bar until the next step, for other output.
   void wipe();
 
  private:

@@ -1,4 +1,4 @@
-// tools/ranks.cpp — attune ranks: who would hold what on many ranks, what travels, and how long it would take
+// tools/ranks.cpp — attune ranks: plans a call over many ranks: who holds what, what travels, how long it takes
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -26,7 +26,7 @@ using runtime::grouped, runtime::ranks::most_ranks;
 using runtime::ranks::Predicted, runtime::ranks::Candidate, runtime::ranks::RankTimes;
 using Json = nlohmann::ordered_json;
 
-/// Ranks that are listed one by one.
+/// Up to this many ranks are listed one by one.
 constexpr int most_listed = 16;
 
 struct RanksOptions {
@@ -98,10 +98,10 @@ class RanksVerb {
       const MeasuredOptions options{
           .ranks = count, .by_nccl = *o.measure == "nccl", .backward = o.backward, .seconds = o.seconds};
       alone_ = measure_alone(text_.attention, call, options);
-      // Predictions are then of GPUs as fast as this one.
+      // Predictions are then for GPUs as fast as this one.
       if (!o.backward) {
         sharding_ = plan({.rank = 0, .count = 1});
-        // A call takes the time of its products or of its memory: whichever it is, the other rate does not decide.
+        // Products or memory bound a call; scaling both rates scales the one that counts.
         const double faster = layer().chosen().ideal / alone_->median;
         how.tflops *= faster;
         how.memory_gb_s *= faster;
@@ -209,7 +209,7 @@ class RanksVerb {
     return out;
   }
 
-  /// What part of so many times one GPU's speed was measured.
+  /// Measured speed as a fraction of the ideal: one GPU's speed times the number of ranks.
   double of_ideal() const { return alone_->median / measured_->median / ranks().count(); }
 
   Json json() const {

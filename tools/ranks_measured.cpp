@@ -1,4 +1,4 @@
-// tools/ranks_measured.cpp — how long a call over ranks takes on this machine's GPUs, beside one GPU alone
+// tools/ranks_measured.cpp — measures a call over ranks on this machine's GPUs, and on one GPU
 #include "tools/ranks_measured.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::vector<std::int64_t> shape_of(const Tensor& t, std::size_t dimension, std::
   return out;
 }
 
-/// The tensors of a call or of a rank's part of it, on a device, and the call.
+/// A call, or one rank's slice of it, with its tensors on a device.
 class OnDevice {
  public:
   OnDevice(const Attention& attention, const Forward& whole, const Device& device, std::int64_t q_rows,
@@ -110,7 +110,7 @@ MeasuredTimes summary(std::vector<double> all) {
 }
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// How many calls fill a round.
+/// The number of calls in a round.
 int calls_of(double seconds_of_call, double seconds) {
   return static_cast<int>(std::clamp(seconds / measured_rounds / std::max(seconds_of_call, 1e-7), 1.0, 10000.0));
 }

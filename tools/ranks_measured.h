@@ -1,4 +1,4 @@
-// tools/ranks_measured.h — how long a call over ranks takes on this machine's GPUs, beside one GPU alone
+// tools/ranks_measured.h — measures a call over ranks on this machine's GPUs, and on one GPU
 #pragma once
 
 #include <functional>
@@ -15,17 +15,17 @@ struct MeasuredOptions {
   double seconds = 1;     ///< for each of the two
 };
 
-/// Milliseconds of a call, the slowest rank's: the median of several rounds, and the fastest.
+/// Milliseconds of a call on the slowest rank: the median and the fastest of several rounds.
 struct MeasuredTimes {
   double median = 0, best = 0;
 };
 
-/// One GPU alone makes the whole call.
+/// Measures the whole call on one GPU.
 MeasuredTimes measure_alone(const Attention& attention, const Forward& whole, const MeasuredOptions& options);
 
 /// Makes the Sharding of one rank.
 using ShardingOf = std::function<Sharding(const Transport& with)>;
-/// Every rank a thread with a GPU of its own, or in turns where there are fewer.
+/// Measures the call over ranks. Each rank is a thread with its own GPU; with fewer GPUs, ranks share them in turns.
 MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, const ShardingOf& sharding_of,
                             const MeasuredOptions& options);
 

@@ -153,7 +153,7 @@ class Repl {
     return out;
   }
 
-  /// Changes the mod only if the result can be read.
+  /// Changes the mod only if the changed mod parses.
   void change(const std::string& word, const std::string& rest) {
     TextOptions changed = mod_;
     add_to_mod(changed, word + " " + rest);
@@ -313,7 +313,7 @@ class Repl {
 
   void hand_over(const std::string& verb, const std::vector<std::string>& more) {
     std::vector<std::string> all = arguments(mod_);
-    // The mod is what is compared with: A, which nothing is added to.
+    // The mod is side A of the comparison, to which nothing is added.
     if (verb == "diff" && !more.empty() && !more[0].starts_with("-")) all.emplace_back("");
     all.insert(all.end(), more.begin(), more.end());
     call(verb, all);

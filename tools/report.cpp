@@ -1,4 +1,4 @@
-// tools/report.cpp — attune report: all that is known of a mod as one page of HTML that needs no other file
+// tools/report.cpp — attune report: everything about a mod as one HTML page that needs no other file
 #include <CLI/CLI.hpp>
 #include <array>
 #include <fmt/format.h>

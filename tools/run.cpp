@@ -67,7 +67,7 @@ Owned read_floats(const std::string& option, const std::string& path, std::optio
   return type == in.tensor.dtype ? in : converted(in, type);
 }
 
-/// Page numbers as engines take them. One that is no i32 is no page either.
+/// Page numbers as i32. A number beyond i32 cannot be a page and becomes -1.
 Owned read_page_table(const std::string& path) {
   const Owned in = read_tensor(path, "--page-table " + path);
   if (in.tensor.dtype != DType::i64) return in;
@@ -80,7 +80,7 @@ Owned read_page_table(const std::string& path) {
   return out;
 }
 
-/// The numbers of a result, as a person looks at them first.
+/// A summary of a result's numbers.
 struct Seen {
   std::int64_t numbers = 0, nan = 0;
   std::int64_t empty_rows = 0;  ///< of lse: rows without a key, where it is -inf
@@ -90,7 +90,7 @@ struct Seen {
   bool all_nan() const { return numbers > 0 && nan == numbers; }
 };
 
-/// Of contiguous f32 on the host.
+/// Summarizes contiguous f32 on the host.
 Seen seen_in(const Tensor& result, bool is_lse) {
   Seen out;
   for (const float x : std::span(static_cast<const float*>(result.data), static_cast<std::size_t>(result.size()))) {
@@ -107,7 +107,7 @@ Seen seen_in(const Tensor& result, bool is_lse) {
   return out;
 }
 
-/// As in: least -1.52, greatest 2.1, 3 NaN, 2 empty rows. Two blanks before it, or nothing.
+/// Text such as: least -1.52, greatest 2.1, 3 NaN, 2 empty rows. Starts with two blanks unless it is empty.
 std::string in_words(const Seen& seen) {
   std::vector<std::string> all;
   if (seen.has_range()) all.push_back(fmt::format("least {:.3g}, greatest {:.3g}", seen.least, seen.greatest));
@@ -125,7 +125,7 @@ class Run {
 
   void operator()() {
     o_.check();
-    o_.progress.style();  // refuses a word that there is not, before anything is read
+    o_.progress.style();  // refuses an unknown word before anything is read
     read();
     const auto start = std::chrono::steady_clock::now();
     forward();
@@ -154,11 +154,11 @@ class Run {
     if (o_.q_offsets) q_offsets_ = read_tensor(*o_.q_offsets, "--q-offsets " + *o_.q_offsets);
     if (o_.page_table) page_table_ = read_page_table(*o_.page_table);
     if (o_.o_before) o_before_ = read_floats("--o-before", *o_.o_before, std::nullopt);
-    // A GPU's kernels take it in the type of q.
+    // GPU kernels take it in the type of q.
     if (o_.grad_out)
       grad_out_ = read_floats("--grad-out", *o_.grad_out,
                               o_.target == "cuda" ? std::optional(q_.tensor.dtype) : std::nullopt);
-    // The rows' own precision is f32, so a gradient in 16 bits is widened to it.
+    // Rows are f32, so a 16-bit gradient is widened.
     const auto read_rows = [](const std::string& option, const std::string& path) {
       const Owned in = read_floats(option, path, std::nullopt);
       return size_of(in.tensor.dtype) < 4 ? converted(in, DType::f32) : in;
@@ -187,7 +187,7 @@ class Run {
     for (const std::string& name : o_.grads) require_captured(name);
   }
 
-  /// Values are a view of the keys, which is how engines know MLA.
+  /// Makes the values a view of the keys, by which engines recognize MLA.
   void take_values_from_keys() {
     v_ = k_;
     if (k_.tensor.rank < 1) return;  // refused by name later
@@ -246,7 +246,7 @@ class Run {
     call.fixed_split_size = o_.fixed_split_size;
     std::vector<std::int64_t> shape(shape_of(q_.tensor).begin(), shape_of(q_.tensor).end());
     if (!shape.empty() && v_.tensor.rank > 0) shape.back() = shape_of(v_.tensor).back();
-    // A GPU's kernel for e4m3 writes 16 bits.
+    // The GPU kernels of e4m3 write 16 bits.
     const bool narrow = q_.tensor.dtype == DType::e4m3 && device_.kind == Device::Kind::cuda;
     call.o = laid_out(result("out.npy", shape, narrow ? DType::bf16 : DType::f32));
     call.lse = result("lse.npy", shape_of_rows());

@@ -15,7 +15,7 @@ namespace attune::tools {
 
 struct RunOptions {
   std::string q, k, v, out;
-  std::optional<std::int64_t> v_columns;  ///< values are so many columns of the keys, instead of v
+  std::optional<std::int64_t> v_columns;  ///< values are this many columns of the keys, instead of v
   TextOptions text;
   ExactOption exact;
   std::optional<std::string> scale, dtype, grad_out, grad_lse, cu_seqlens_q, cu_seqlens_kv;
@@ -31,7 +31,7 @@ struct RunOptions {
   bool packed() const { return cu_seqlens_q || cu_seqlens_kv; }
 };
 
-/// The Error of an option's value.
+/// An Error about an option's value.
 Error refuse_option(std::string code, std::string problem, std::string option, std::string why, std::string fix);
 
 }  // namespace attune::tools

@@ -1,4 +1,4 @@
-// tools/support.cpp — attune support: which kernel takes which call on which GPU, how fast it was, and what is refused
+// tools/support.cpp — attune support: which kernel takes which call on which GPU, measured speeds, and refused calls
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fmt/format.h>
@@ -75,7 +75,7 @@ Json json_of(const SupportRow& row, std::span<const Measured> all) {
 
 using Bits = std::array<unsigned, axes>;
 
-/// The values of one axis that a box has, of those that its section has.
+/// A box's values on one axis, relative to the values that its section has.
 std::string values_text(Axis axis, unsigned bits, unsigned possible) {
   const auto values = values_of(axis);
   std::vector<std::string_view> in, out;
@@ -88,7 +88,7 @@ std::string values_text(Axis axis, unsigned bits, unsigned possible) {
   return fmt::format("{}", fmt::join(in, ", "));
 }
 
-/// Errors that differ in what they say of a call alone are one; `row` shows what one of them says.
+/// Errors count as equal if they differ only in details of the call; `row` shows the details of one of them.
 struct Refusals {
   std::vector<const Refusal*> all;
 
@@ -148,7 +148,7 @@ bool comes_before(const SupportBox& a, const SupportBox& b, std::span<const Supp
   return rank(a) < rank(b);
 }
 
-/// In lines as wide as a table's.
+/// Wraps text to the width of the tables.
 void add_share(std::string& to, const std::string& share) {
   constexpr std::size_t most = 62;
   const std::size_t line = to.size() - (to.rfind('\n') == to.npos ? 0 : to.rfind('\n') + 1 + 54);
@@ -156,7 +156,7 @@ void add_share(std::string& to, const std::string& share) {
   to += share;
 }
 
-/// What was measured, a line for each card and kind of call.
+/// The measurements, one line for each card and kind of call.
 std::string measured_text(std::span<const SupportRow> rows, const std::vector<Measured>& all) {
   std::map<std::string, std::pair<std::string, std::string>> lines;  ///< by card and call: the plain rate, shares
   std::vector<std::string> order;
@@ -179,7 +179,7 @@ std::string measured_text(std::span<const SupportRow> rows, const std::vector<Me
   return out;
 }
 
-/// Blackwell has no kernels of its own as long as its rows have portable ones alone.
+/// True while all kernels in Blackwell's rows are portable ones.
 bool is_portable_on_blackwell(std::span<const SupportRow> rows) {
   bool any = false;
   for (const SupportRow& row : rows) {

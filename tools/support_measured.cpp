@@ -1,4 +1,4 @@
-// tools/support_measured.cpp — which rows of docs/results are of which kind of call, and what they are compared with
+// tools/support_measured.cpp — maps rows of docs/results to kinds of calls, with the peers that they are compared with
 #include "tools/support_measured.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Rows of a file that measure such calls, `compared` being the one that the mod is added to.
+/// Rows of a file that measure one kind of call. `compared`: the row without the mod.
 struct RowOf {
   std::string_view files;  ///< what their names begin with
   std::string_view group, label, compared_group, compared_label;

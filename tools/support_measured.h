@@ -1,4 +1,4 @@
-// tools/support_measured.h — what the results of this source tree say of kinds of calls
+// tools/support_measured.h — measurements of kinds of calls, from the results of this source tree
 #pragma once
 
 #include <span>

@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 6> dtype_values{"f32", "f16", "bf16", "f1
 constexpr std::array<std::string_view, 8> width_values{"32", "64", "96", "128", "192/128", "192", "256", "576/512"};
 constexpr std::array<std::string_view, 4> layout_values{"dense", "packed", "lengths", "paged"};
 
-/// A mod of each kind that some kernel tells from others.
+/// One mod of each kind that at least one kernel treats differently.
 struct ModOfKind {
   std::string_view name, meaning, score, mask, prob, sink;
   std::string_view gradient{};  ///< the captured tensor whose gradient is asked for
@@ -64,7 +64,7 @@ compiler::LoweredMod lowered(const ModOfKind& of) {
   return compiler::lower(out);
 }
 
-/// A call of this kind: sizes that people use, since only few of them choose kernels.
+/// A call of this kind, in usual sizes: most sizes do not affect the choice of a kernel.
 CallOptions call_of(const SupportRow& row) {
   CallOptions o;
   const std::string_view type = row.value(Axis::dtype), width = row.value(Axis::width),
@@ -94,7 +94,7 @@ CallOptions call_of(const SupportRow& row) {
   return o;
 }
 
-/// The tensors of a call that its mod reads; as none of them has memory, all have these sizes.
+/// The captured tensors of a call. They have no memory, so one size serves all.
 std::vector<Tensor> captures_of(const compiler::LoweredMod& mod, Data& data) {
   std::vector<Tensor> out;
   for (const compiler::CaptureSlot& slot : mod.mod.captures)
@@ -102,7 +102,7 @@ std::vector<Tensor> captures_of(const compiler::LoweredMod& mod, Data& data) {
   return out;
 }
 
-/// A Backward cannot say what such a call has: there is no Error to ask for.
+/// True for calls that a Backward cannot express, for which there is no Error to quote.
 bool has_no_members(const SupportRow& row) {
   const std::string_view layout = row.value(Axis::layout);
   return row.value(Axis::call) == "backward" && (layout == "lengths" || layout == "paged");
@@ -140,7 +140,7 @@ void ask(SupportRow& row, const ModOfKind& kind, const compiler::LoweredMod& mod
   }
 }
 
-/// Gradients are those of a backward.
+/// Captured gradients exist only in a backward.
 bool is_a_call(const SupportRow& row) {
   const std::string_view mod = row.value(Axis::mod);
   return row.value(Axis::call) == "backward" || !mod.starts_with("grads");
@@ -209,7 +209,7 @@ std::vector<SupportBox> folded(std::span<const SupportRow> rows) {
     for (std::size_t axis = 0; axis < axes; ++axis) one.box.values[axis] = 1u << row.at[axis];
     boxes.push_back(one);
   }
-  // Two boxes that differ in one axis alone are one.
+  // Merges two boxes that differ on only one axis.
   for (bool changed = true; changed;) {
     changed = false;
     for (const Axis axis : {Axis::mod, Axis::width, Axis::layout, Axis::dtype, Axis::arch}) {

@@ -1,4 +1,4 @@
-// tools/support_rows.h — which kernel takes which call on which GPU, asked of what chooses kernels for calls
+// tools/support_rows.h — which kernel takes which call on which GPU, answered by the code that chooses kernels
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 
 namespace attune::tools {
 
-/// What calls differ in.
+/// The axes on which calls differ.
 enum class Axis : std::uint8_t { arch, call, dtype, width, layout, mod };
 inline constexpr std::size_t axes = 6;
 std::string_view name_of(Axis axis);
-/// Its values, in the order of tables; widths are D or D/Dv.
+/// An axis's values, in the order of tables; widths are D or D/Dv.
 std::span<const std::string_view> values_of(Axis axis);
-/// What a value stands for, if its name does not say it; else empty.
+/// The meaning of a value whose name does not explain it; else empty.
 std::string_view meaning_of(Axis axis, std::size_t value);
 
 /// The Error of a call that is refused.
@@ -36,7 +36,7 @@ struct SupportRow {
   std::string_view value(Axis axis) const { return values_of(axis)[at[static_cast<std::size_t>(axis)]]; }
 };
 
-/// For each axis the values that are asked about; none: all.
+/// For each axis the requested values; none means all.
 using Asked = std::array<std::vector<std::size_t>, axes>;
 std::vector<SupportRow> support_rows(const Asked& asked);
 

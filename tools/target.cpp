@@ -1,4 +1,4 @@
-// tools/target.cpp — --target emulated:ARCH: a GPU that is emulated takes the place of this machine's
+// tools/target.cpp — --target emulated:ARCH: an emulated GPU replaces this machine's
 #include "tools/target.h"
 
 #include "runtime/engines/emulated/emulated.h"

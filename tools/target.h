@@ -1,12 +1,12 @@
-// tools/target.h — --target emulated:ARCH: a GPU that is emulated takes the place of this machine's
+// tools/target.h — --target emulated:ARCH: an emulated GPU replaces this machine's
 #pragma once
 
 #include <string>
 
 namespace attune::tools {
 
-/// Where the target is emulated, it becomes `cuda`, and the device is that one from now on. Throws an Error for a name
-/// that there is not.
+/// If the target is emulated, it becomes `cuda`, and the process's device is the emulated GPU from then on. Throws an
+/// Error for an unknown name.
 void take_target(std::string& target);
 
 }  // namespace attune::tools

@@ -35,7 +35,7 @@ void TextOptions::add_to(CLI::App& verb, Captures allowed) {
       ->type_name("NAME=NUMBER")
       ->allow_extra_args(false)
       ->group(group);
-  // Behind the others: they have their values when this one's callback runs.
+  // Last, so that the other options have their values when this callback runs.
   verb.add_option_function<std::string>(
           "--mod", [this](const std::string& file) { put_before(*this, read_mod(file)); },
           "a file of lines such as `mask kv <= q`, as repl's :save writes it; options replace its lines")
@@ -45,7 +45,7 @@ void TextOptions::add_to(CLI::App& verb, Captures allowed) {
 
 namespace {
 
-/// "`1 / 2` is 0": Ints alone, the first of which is less.
+/// Warns that "`1 / 2` is 0": a division of Ints whose first operand is smaller.
 void tell_zero_quotients(const compiler::Mod& mod) {
   const ir::Signature names = mod.signature();
   for (const ir::Expr& root : {mod.score, mod.mask, mod.prob, mod.sink}) {

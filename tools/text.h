@@ -19,19 +19,19 @@ using runtime::Captures, runtime::Owned, runtime::TextAttention, runtime::read_t
 struct TextOptions : runtime::Written {
   /// Also --mod, whose lines the other options replace.
   void add_to(CLI::App& verb, Captures allowed);
-  /// The expression that stands alone: what it is, for the help.
+  /// Adds the expression without an option; the text is its meaning, for the help.
   void add_bare_to(CLI::App& verb, const std::string& what = "a mask if it is a Bool, else a score");
 };
 
-/// runtime::build(), and a line on stderr for what is no mistake but hardly meant: a division of Ints that is always 0,
-/// a parameter or captured tensor that no expression reads.
+/// runtime::build(), and a line on stderr for each legal but doubtful thing: a division of Ints that is always 0, a
+/// parameter or captured tensor that no expression reads.
 TextAttention built(const TextOptions& options, Captures allowed, const runtime::MakeCapture& make = {},
                     const Device& device = Device::cpu());
 
-/// These lines alone, for verbs that build an attention many times.
+/// Prints only these lines, for verbs that build an attention many times.
 void tell_doubts(const TextOptions& options);
 
-/// --exact, for GPU kernels: the part of an Attention that expressions do not tell.
+/// --exact, for GPU kernels: the part of an Attention that expressions do not determine.
 struct ExactOption {
   std::optional<std::string> word;
 
@@ -43,12 +43,12 @@ struct ExactOption {
 /// Refuses a verb that has no expression to work on.
 void require_expression(const runtime::Written& written, const std::string& verb);
 
-/// An option that takes words separated by commas. If its value is only commas, it has one empty word. CLI11's own
-/// delimiter would yield no words then, and take the next option as the value.
+/// An option that takes words separated by commas. A value of only commas gives one empty word. With CLI11's own
+/// delimiter such a value would give no words, and the next option would become the value.
 CLI::Option* add_words(CLI::App& verb, const std::string& name, std::vector<std::string>& into,
                        const std::string& meaning);
 
-/// --dtype of a call's q, k, v and o. `otherwise`: what holds if it is left out, if that has to be said.
+/// --dtype of a call's q, k, v and o. `otherwise`: the meaning of leaving it out, for the help.
 CLI::Option* add_call_type(CLI::App& verb, std::string& into, const std::string& otherwise = "");
 /// The type by its word (f32, f16, bf16 or e4m3), or an Error that names the option.
 DType call_type(const std::string& word, const std::string& option = "--dtype");
@@ -59,7 +59,7 @@ void require_size(const std::string& option, std::int64_t value, std::int64_t le
 /// Refuses a time in seconds that is not above 0 and finite.
 void require_seconds(const std::string& option, double value);
 
-/// An option's number: the whole text is one, or an Error names the option.
+/// An option's number. Throws an Error that names the option unless the whole text is a number.
 double number(const std::string& option, const std::string& text);
 
 }  // namespace attune::tools

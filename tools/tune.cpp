@@ -52,7 +52,7 @@ BenchOptions standard(std::string row, std::int64_t d, std::int64_t seq) {
   return o;
 }
 
-/// The rows tuned by default: one for each kind of call that people make most.
+/// The rows tuned by default, one for each common kind of call.
 std::vector<BenchOptions> standard_rows() {
   std::vector<BenchOptions> out;
   for (const int d : {128, 64, 256})
@@ -63,7 +63,7 @@ std::vector<BenchOptions> standard_rows() {
   return out;
 }
 
-/// Whether results differ only by rounding, for outputs around 1.
+/// True if results differ only by rounding, for outputs around 1.
 bool same(const Tensor& a, const Tensor& b) {
   double difference = 0, size = 0;
   const std::int64_t step = std::max<std::int64_t>(a.size() / 500'009, 1);  // about half a million of them
@@ -83,7 +83,7 @@ std::string today() {
   return text.data();
 }
 
-/// What is told on stderr while kernels are tried: a bar over all attentions, or a line for each kernel.
+/// Progress on stderr while kernels are tried: a bar over all attentions, or a line for each kernel.
 class Trials {
  public:
   Trials(Progress::Style style, std::size_t attentions)
@@ -95,7 +95,7 @@ class Trials {
     std::fputs(text.c_str(), stderr);
     std::fflush(stderr);
   }
-  /// Nobody knows how many kernels a search will try: after eight, half of the attention's share is shown as done.
+  /// The number of kernels that a search will try is unknown: after eight, half of an attention's share counts as done.
   void tried() {
     ++kernels_;
     const double here = static_cast<double>(kernels_) / static_cast<double>(kernels_ + 8);
@@ -178,7 +178,7 @@ class Tuner {
 
   Trial measured(const Variant& variant) {
     trials_.say(fmt::format("  {:<90} ", variant.text()));
-    // Groups of warps that wait for each other forever would hang the device with them.
+    // A deadlock between warpgroups would hang the device.
     alarm(60);
     Trial out{variant, 0, {}};
     const Preference one{variant, true, ""};
@@ -220,8 +220,8 @@ class Tuner {
                                    .date = today(),
                                    .kernels = std::string(codegen::headers_digest())};
     const std::filesystem::path path = runtime::cuda::tuned_path();
-    // A kernel that the user named may not be the fastest. What is remembered is for dense and packed calls: others of
-    // the same kind and widths must not find the tile of a cache.
+    // A kernel that the user named may not be the fastest. Only results of dense and packed calls are stored: a cache's
+    // tile would be found by dense calls of the same kind and widths.
     const bool remembers = !o_.dry && !o_.bench.kernel && !wants_.spec.decode && !wants_.spec.per_entry;
     if (remembers) runtime::cuda::remember(path, wants_.key, row);
     tell(trials, row, remembers ? path.string() : "");

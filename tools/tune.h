@@ -1,4 +1,4 @@
-// tools/tune.h — searches many variants for the fastest, measuring each beside the usual one
+// tools/tune.h — searches many variants for the fastest, measuring each next to the usual one
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// tools/tune_search.cpp — searches many variants for the fastest, measuring each beside the usual one
+// tools/tune_search.cpp — searches many variants for the fastest, measuring each next to the usual one
 #include <algorithm>
 #include <set>
 

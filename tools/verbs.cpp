@@ -37,7 +37,7 @@ std::vector<std::string> verbs_of(const CLI::App& app) {
   return out;
 }
 
-/// Checks the verb before anything is parsed; otherwise CLI11 would complain about its options.
+/// Checks the verb before parsing; otherwise CLI11 would complain about the options of an unknown verb.
 void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   if (argc > 1 && argv[1][0] == '-') return;
   const std::vector<std::string> verbs = verbs_of(app);
@@ -59,7 +59,7 @@ std::vector<const char*> with_help(int argc, const char* const* argv) {
   return out;
 }
 
-/// A whole number in decimal; CLI11 takes octal and hexadecimal ones too, and cuts what is beyond 64 bits.
+/// A whole number in decimal. CLI11 would also take octal and hexadecimal, and truncate to 64 bits.
 void check_whole(const std::string& option, std::string& text) {
   std::int64_t value = 0;
   const char* const end = text.data() + text.size();
@@ -115,7 +115,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
                  "it is neither an option nor the value of one",
                  "put quotes around an expression with spaces, or name the option it belongs to");
   }
-  // CLI11 names an option by its longest name alone, whatever was written.
+  // CLI11 reports an option by its longest name, whichever name was written.
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&e) && std::string_view(e.what()).ends_with(" missing"))
     for (const CLI::Option* option : verb.get_options())
       if (std::string_view(e.what()).starts_with(option->get_name() + ":"))
@@ -129,7 +129,7 @@ Error no_memory() {
                "let it have more (ulimit -v), or compute less at a time");
 }
 
-/// Says it where a call compiles each time because the cache's folder is none, or others could put code there.
+/// Warns if every call compiles anew, because the cache's path is no folder or other users could write code there.
 void tell_unusable_cache() {
   std::string cache;
   try {

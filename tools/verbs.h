@@ -1,4 +1,4 @@
-// tools/verbs.h — the verbs of the command line: each adds itself, with its options, its help and what it does
+// tools/verbs.h — the verbs of the command line: each adds itself, with its options, its help and its action
 #pragma once
 
 namespace CLI {

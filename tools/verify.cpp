@@ -38,7 +38,7 @@ struct VerifyOptions {
   ProgressOption progress;
 };
 
-/// How far results are from the oracle's, and how far they may be.
+/// The error of results relative to the oracle's, and the allowed error.
 struct Distance {
   double error = 0, allowed = 0;  ///< relative: |x - oracle| by |oracle|, over all elements
   bool right = true;              ///< infinite or NaN exactly where the oracle is
@@ -53,7 +53,7 @@ struct Exact {
   std::vector<double> size_of_captured;  ///< the root of the sum of the squares of all terms
 };
 
-/// A result that was compared.
+/// One result and its distance from the oracle.
 struct Compared {
   std::string name;
   Distance distance;
@@ -98,7 +98,7 @@ class Verify {
     return std::uniform_int_distribution<std::int64_t>(least, most)(dice_);
   }
 
-  /// A call as large as the captured tensors allow: the user's may have been made for small ones.
+  /// A call no larger than the captured tensors allow: the user's tensors may be small.
   void fitting(const std::string& row, std::size_t i, bool own) {
     constexpr int smallest = 8;
     for (int halved = 0;; ++halved) {
@@ -112,7 +112,7 @@ class Verify {
     }
   }
 
-  /// `halved`: how often sizes were too large.
+  /// `halved`: how many times sizes were too large and were halved.
   BenchOptions drawn(std::size_t i, int halved) {
     constexpr std::array<std::int64_t, 4> widths{64, 128, 64, 128};
     BenchOptions o = o_.what;
@@ -157,7 +157,7 @@ class Verify {
               {}};
     Attention exactly = attention;
     exactly.target = Target::oracle;
-    // Scores are off too: in f32 by one or two roundings.
+    // Scores have an error too: one or two roundings in f32.
     if (noise > 0)
       exactly.score = attention.score |
                       Score([of_scores](Float s, At) { return s * (1.0f + (random(20260101) - 0.5f) * of_scores); });
@@ -189,8 +189,8 @@ class Verify {
       out.size_of_captured.push_back(std::sqrt(std::accumulate(sum.squares.begin(), sum.squares.end(), 0.0)));
   }
 
-  /// An engine may be off by 1.5 times the effect of one more rounding of its inputs and scores, plus a rounding of the
-  /// result. `terms`: what the result is a sum of has at least this size; the sum itself may be 0.
+  /// The allowed error: 1.5 times the effect of one more rounding of inputs and scores, plus a rounding of the result.
+  /// `terms`: a lower bound on the size of the terms whose sum the result is; the sum itself may be 0.
   static Distance distance(const Tensor& x, const Tensor& oracle, const Tensor& rounded, double unit,
                            double terms = 0) {
     double error = 0, allowed = 0, size = 0;
@@ -264,12 +264,12 @@ class Verify {
         const Owned here_now = fetched(got);
         all.push_back({name, distance(here_now.tensor, wanted.tensor, noisy.tensor, more, terms)});
       };
-      // Of a row with one key, dq and dk are 0; their terms are about as large as those of dv.
+      // For a row with one key, dq and dk are 0, but their terms are about as large as those of dv.
       const double size_of_dv = size(exactly.dv.tensor);
       add("dq", back.dq, exactly.dq, rounded.dq, size_of_dv);
       add("dk", back.dk, exactly.dk, rounded.dk, size_of_dv);
       add("dv", back.dv, exactly.dv, rounded.dv);
-      // Where every row has one key, nothing flows to scores, and a captured tensor's terms are 0 too.
+      // If every row has one key, no gradient reaches the scores, and a captured tensor's terms are 0 too.
       for (std::size_t i = 0; i < captured.names.size(); ++i)
         add(captured.names[i], captured.memory[i], exactly.captured.memory[i], rounded.captured.memory[i],
             exactly.size_of_captured[i] > 0 ? exactly.size_of_captured[i] : size_of_dv);
@@ -279,7 +279,7 @@ class Verify {
     tell(row, shape, kernel, all);
   }
 
-  /// Computes the call on the device; the names of the kernels, on a GPU.
+  /// Computes the call on the device. Returns the names of the kernels, on a GPU.
   std::string computed(const Attention& attention, const Forward& forward, const Backward& backward) const {
     if (device_.kind == Device::Kind::cpu) {
       attention.run(forward);
@@ -287,7 +287,7 @@ class Verify {
       return {};
     }
     const codegen::Preference* preference = preference_ ? &*preference_ : nullptr;
-    // The user's kernel is one of the backward, where that is verified.
+    // When the backward is verified, the user's kernel is one of the backward.
     const codegen::Preference* const of_forward = o_.what.backward ? nullptr : preference;
     runtime::run(attention, forward, of_forward);
     if (o_.what.backward) runtime::run(attention, backward, preference);

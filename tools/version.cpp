@@ -20,7 +20,7 @@ std::string command_line() {
   for (std::size_t at = 0; at < all.size();) {
     const std::size_t end = std::min(all.find('\0', at), all.size());
     std::string word = all.substr(at, end - at);
-    // The program's folder does not matter for what was measured.
+    // The program's folder does not affect measurements.
     if (at == 0) word = word.substr(word.rfind('/') + 1);
     const auto is_plain = [](unsigned char c) {
       return std::isalnum(c) || (c && std::string_view("-_./:,=").find(static_cast<char>(c)) != std::string_view::npos);

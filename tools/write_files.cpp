@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the signal handler removes. It changes only while the handler is not installed.
+/// The files that the signal handler removes. The list changes only while the handler is not installed.
 std::vector<std::string>& unfinished() {
   static std::vector<std::string> paths;
   return paths;
@@ -36,8 +36,8 @@ extern "C" void remove_unfinished_and_end(int signal) {
   std::raise(signal);
 }
 
-/// While one lives, a signal that ends the process removes these files first. A signal that the caller ignores stays
-/// ignored.
+/// During this object's life, a signal that ends the process first removes these files. A signal that the caller
+/// ignores stays ignored.
 class RemovedOnSignal {
  public:
   explicit RemovedOnSignal(std::vector<std::string> paths) {
@@ -66,10 +66,10 @@ Error unwritable(const fs::path& path, const std::string& why) {
                "check the folder, its permissions and the space on its disk");
 }
 
-/// Where a path leads: through symbolic links, to a file that need not exist.
+/// Resolves a path's symbolic links; the file itself need not exist.
 fs::path target_of_links(const fs::path& path) {
   fs::path at = path;
-  // As many as the kernel follows.
+  // As many links as the kernel follows.
   for (int links = 0; links < 40; ++links) {
     std::error_code failed;
     if (!fs::is_symlink(fs::symlink_status(at, failed))) return at;
@@ -96,8 +96,8 @@ Target target_of(const FileBytes& file) {
                 fs::is_directory(status) ? out.path.string() + " is a folder"
                                          : out.path.string() + " is a device, a pipe or a socket",
                 "name a file that may be replaced, or - for stdout");
-  // Beside its final place, so that the rename stays within one file system; with the process in its name, so that two
-  // processes do not collide.
+  // In the folder of the final file, because a rename cannot cross file systems. The process id is in the name, so that
+  // two processes do not collide.
   out.part = out.path.string() + fmt::format(".{}.part", ::getpid());
   return out;
 }

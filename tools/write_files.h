@@ -12,12 +12,12 @@ struct FileBytes {
   std::string bytes;
 };
 
-/// - and /dev/stdout: the bytes are printed.
+/// True for - and /dev/stdout, whose bytes are printed.
 bool is_stdout(const std::filesystem::path& path);
 
-/// Checks every path, writes each file beside its final place, and renames them when all are written: a failure, or a
-/// signal that ends the process, leaves none of them behind. Writes to what a symbolic link leads to. Throws an Error
-/// for what is no regular file.
+/// Checks every path, writes each file next to its final place, and renames them when all are written: a failure, or a
+/// signal that ends the process, leaves none of them behind. Writes to the target of a symbolic link. Throws an Error
+/// if a target is not a regular file.
 void write_files(std::span<const FileBytes> files);
 
 }  // namespace attune::tools

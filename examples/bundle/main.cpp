@@ -39,7 +39,7 @@ int main() {
   for (std::size_t i = 0; i < o.values().size(); ++i)
     worst = std::fmax(worst, std::fabs(o.values()[i] - exact.values()[i]));
 
-  // The bundle does not have another expression.
+  // The bundle holds no kernel for any other expression.
   attention.target = Target::automatic;
   attention.mask = [](At at) { return at.kv < at.q + 2; };
   try {

@@ -14,7 +14,7 @@ function floats(base64) {
   return new Float32Array(bytes.buffer);
 }
 
-// Colours as the pixels of an ImageData are: bytes r, g, b, a of a word.
+// Colours as pixels of an ImageData: bytes r, g, b, a of a word.
 const pixel = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
 const steps = 255;
 const ramp = (from, to) => Uint32Array.from({ length: steps + 1 }, (_, i) => pixel(from.map((x, c) => Math.round(x + (to[c] - x) * i / steps))));
@@ -24,7 +24,7 @@ function paint(canvas, rows, columns, fill) {
   const image = new ImageData(columns, rows), small = new OffscreenCanvas(columns, rows);
   fill(new Uint32Array(image.data.buffer));
   small.getContext('2d').putImageData(image, 0, 0);
-  // Small maps get several pixels a cell, and their shape is the picture's.
+  // A small map gets several pixels a cell and keeps its shape.
   const scale = Math.max(1, Math.floor(512 / Math.max(rows, columns)));
   canvas.width = columns * scale, canvas.height = rows * scale;
   canvas.style.aspectRatio = `${Math.min(4, Math.max(0.25, columns / rows))}`;
@@ -33,7 +33,7 @@ function paint(canvas, rows, columns, fill) {
   to.drawImage(small, 0, 0, canvas.width, canvas.height);
 }
 
-// The largest magnitude among finite numbers of a part.
+// The largest magnitude among the finite numbers of a slice.
 function most(values, begin = 0, end = values.length) {
   let out = 0;
   for (let i = begin; i < end; ++i) {
@@ -43,7 +43,7 @@ function most(values, begin = 0, end = values.length) {
   return out;
 }
 
-// Numbers of both signs: two colours, full at the largest magnitude.
+// Signed numbers: one colour for each sign, saturated at the largest magnitude.
 function paintSigned(canvas, rows, columns, values) {
   const page = colour('page'), plus = ramp(page, colour('plus')), minus = ramp(page, colour('minus'));
   const removed = pixel(colour('box')), top = most(values), scale = steps / (top || 1);
@@ -56,7 +56,7 @@ function paintSigned(canvas, rows, columns, values) {
   return top;
 }
 
-// Numbers of a row against the row's largest.
+// Each number relative to the largest of its row.
 function paintRows(canvas, rows, columns, values) {
   const likely = ramp(colour('page'), colour('likely')), removed = pixel(colour('box'));
   paint(canvas, rows, columns, to => {
@@ -67,7 +67,7 @@ function paintRows(canvas, rows, columns, values) {
   });
 }
 
-// Tiles; a partial one shows its pairs where there is a number for each.
+// Tiles. A partial tile shows its pairs if every pair has a number.
 function paintTiles(canvas, tiles, sizes, kept) {
   const names = ['page', 'partial', 'full'].map(name => pixel(colour(name))), dropped = pixel(colour('dropped'));
   const { q, kv, tileQ, tileKv } = sizes;

@@ -1,4 +1,4 @@
-// playground/page/page.js — the question as fields and as a link, asked again with every keystroke, and its answer shown
+// playground/page/page.js — the question as fields and as a link, asked after every keystroke; shows the answer
 'use strict';
 
 const $ = id => document.getElementById(id);
@@ -40,7 +40,7 @@ function show() {
 }
 
 const numeric = text => /^-?\d*\.?\d+(e-?\d+)?f?$/.test(text);
-// A parameter's slider reaches from none of it to four times of it; an Int stays one.
+// A parameter's slider goes up to four times its value or more; an Int moves in whole steps.
 function slider(text, input) {
   const value = parseFloat(text), whole = /^-?\d+$/.test(text), reach = Math.max(Math.abs(value) * 4, whole ? 8 : 1);
   const out = make('input', { type: 'range', min: value < 0 ? -reach : 0, max: reach, step: whole ? 1 : reach / 200 });
@@ -133,7 +133,7 @@ function copy(text, button) {
 
 // ---- asking ----
 
-const patience = 20000;  // ms, after which a question is given up
+const patience = 20000;  // ms until a question is abandoned
 let worker = null, asked = 0, waiting = null, busy = null, answer = null, tab = 'explained', timer = 0;
 const cuda = { arch: 90, d: 128, dtype: 'bf16', backward: false };
 
@@ -166,11 +166,11 @@ function changed() {
 }
 
 function ask() {
-  // The sizes stay beside the question: when its answer comes, the fields may say others.
+  // The sizes are stored with the question, because the fields may have changed when the answer arrives.
   waiting = { question: JSON.stringify(questionOf(state)),
     sizes: { q: state.q_len, kv: state.kv_len, tileQ: state.tile[0], tileKv: state.tile[1], offset: state.q_offset } };
   delete document.body.dataset.done;
-  // A question that takes long is of no use once there is a new one.
+  // A newer question makes a slow one useless.
   if (busy && performance.now() - busy.from > 700) worker.terminate(), worker = null, busy = null;
   next();
 }
@@ -211,7 +211,7 @@ function shown(all, sizes, took) {
     showFacts(), showMaps(), showPanel();
     $('state').textContent = `${Math.round(took)} ms`;
   }
-  // For tests: nothing is under way any more.
+  // For tests: no question is in flight.
   if (waiting === null) document.body.dataset.done = asked;
 }
 
@@ -343,7 +343,7 @@ function showTabs() {
   select(tab);
 }
 
-// ---- the beginning ----
+// ---- start ----
 
 function fromLink() {
   try {

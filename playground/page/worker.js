@@ -1,4 +1,4 @@
-// playground/page/worker.js — answers one question after the other, beside the page, so that it can be stopped
+// playground/page/worker.js — answers questions one after another in a worker, which the page can stop
 const engine = attune();
 onmessage = async ({ data }) => {
   const { id, question } = data;

@@ -1,10 +1,10 @@
-// playground/wasm/gaps.h — what the C++20 library of Debian's emscripten lacks, put in before each file of that build
+// playground/wasm/gaps.h — the parts of C++20 that Debian's emscripten lacks, included before each file of that build
 #pragma once
 
 #include <version>
 
-// libc++ 13 has C++20's concepts, and neither its algorithms on ranges, nor std::bit_cast, nor numbers with a point in
-// from_chars and to_chars. A newer libc++ has them, and none of this is seen.
+// libc++ 13 has C++20's concepts, but no algorithms on ranges, no std::bit_cast, and no floating-point from_chars and
+// to_chars. A newer libc++ has them all, and this file then adds nothing.
 #if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 15000
 
 #include <algorithm>
@@ -60,7 +60,7 @@ constexpr auto count(R&& range, const T& value, P part = {}) {
       range, [&](const auto& one) { return one == value; }, part);
 }
 
-/// A comparison of parts, for the algorithms of two elements.
+/// Compares projections of two elements.
 template <class Less, class P>
 constexpr auto by(Less less, P part) {
   return [=](const auto& a, const auto& b) { return std::invoke(less, std::invoke(part, a), std::invoke(part, b)); };
@@ -119,7 +119,7 @@ constexpr void copy(R&& range, Out out) {
 
 }  // namespace ranges
 
-/// Decimal numbers alone, which is all that attune asks for.
+/// Decimal numbers only; attune needs no others.
 template <class Real>
 requires is_floating_point_v<Real> from_chars_result from_chars(const char* begin, const char* end, Real& into) {
   const auto digits = [&](const char* at) {

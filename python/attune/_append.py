@@ -1,5 +1,5 @@
 # python/attune/_append.py — append(): new keys and values, put to their places in a cache
-"""The step of a cache before its call of attention."""
+"""Writes a step's keys and values into a KV cache, before the call of attention."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-# python/attune/_arguments.py — options of a call: of the type and range that they take, or an Error with their name
-"""What calls take besides arrays and functions of the kernel."""
+# python/attune/_arguments.py — checks a call's options for type and range; an Error names the option
+"""Options of calls: everything besides arrays and functions of the kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 2**31 - 1  # what an int of C holds
 
 
 def bad(name: str, given: object, takes: str, fix: str) -> Error:
-    """An option that is something else than it takes."""
+    """The Error of an option with a wrong value."""
     return Error.at(here(), "bad-argument", f"`{name}` cannot be {said(given)}", f"it is {takes}", fix)
 
 

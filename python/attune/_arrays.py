@@ -1,5 +1,5 @@
-# python/attune/_arrays.py — arrays of any library, seen through what they say of themselves: kinds, shapes, new ones
-"""Arrays of any library. No library is imported here: one whose arrays are passed is there already."""
+# python/attune/_arrays.py — arrays of any library, through their own attributes: kinds, shapes, new arrays
+"""Arrays of any library. Nothing is imported: the library of an array that is passed is already loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _known: dict[type, bool] = {}
 
 
 def is_array(thing: object) -> bool:
-    """Does it hold elements that a kernel can read?"""
+    """True if a kernel can read the elements."""
     kind = type(thing)
     known = _known.get(kind)
     if known is None:
@@ -34,7 +34,7 @@ def type_name(array: Any) -> str:
 
 
 def seen_as(array: Any, name: str) -> tuple[str, int]:
-    """How expressions see it ('f', 'i' or 'b'), and its rank."""
+    """The array's kind in expressions ('f', 'i' or 'b'), and its rank."""
     rank = len(array.shape)
     kind = getattr(array.dtype, "kind", None)
     if kind not in ("f", "i", "u", "b"):
@@ -72,7 +72,7 @@ def empty(like: Any, shape: tuple[int, ...], f32: bool = False) -> Any:
 
 
 def finished(array: Any, like: Any) -> Any:
-    """An array of `empty` as the kind of `like`: some libraries only take memory that is written already."""
+    """Converts an array of `empty` to the kind of `like`: some libraries only import memory that is already written."""
     if not isinstance(array, _core.Memory):
         return array
     return _namespace(like).from_dlpack(array)
@@ -87,7 +87,7 @@ def like(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def result(q: Any, shape: tuple[int, ...]) -> Any:
-    """A new array like q, of this shape; bf16 beside e4m3, as which no results are written."""
+    """A new array like q, of this shape; bf16 if q is e4m3, because results are never e4m3."""
     if type_name(q) == "float8_e4m3fn":
         torch, numpy, names = (sys.modules.get(name) for name in ("torch", "numpy", "ml_dtypes"))
         if torch is not None and isinstance(q, torch.Tensor):

@@ -1,4 +1,4 @@
-# python/attune/_call.py — what the core is told of a call, by name: new results, and options that say something
+# python/attune/_call.py — a call's arguments for the core, by name: new results, and options that are set
 """Calls by name, as core/call.cpp takes them."""
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from attune._ranks import Sharding
 
 Array = Any
 FORWARD, BACKWARD = 0, 1
-_SLOW = 1 << 22  # scores: a call of fewer is done before a hand reaches Ctrl-C; as in core/quick.cpp
+_SLOW = 1 << 22  # scores: a call with fewer ends before anyone can press Ctrl-C; as in core/quick.cpp
 
 
 def result(q: Array, v: Array) -> Array:
-    """A new output; q itself where these are no arrays, which the core refuses by name."""
+    """A new output. If q or v is no array: q itself, and the core then refuses it by name."""
     try:
         return _arrays.result(q, (*q.shape[:-1], v.shape[-1]))
     except (AttributeError, IndexError):
@@ -30,7 +30,7 @@ def result(q: Array, v: Array) -> Array:
 
 
 def sums(q: Array, packed: bool) -> Array:
-    """A new array of a number for each row; None as for `result`."""
+    """A new array with one number a row; None under the same conditions as in `result`."""
     try:
         return _arrays.empty(q, (q.shape[1], q.shape[0]) if packed else tuple(q.shape[:-1]), f32=True)
     except (AttributeError, IndexError):
@@ -38,12 +38,12 @@ def sums(q: Array, packed: bool) -> Array:
 
 
 def written(array: Any) -> Any:
-    """What the core writes to: None where nothing was asked for."""
+    """The array that the core writes; None if it was not asked for."""
     return None if array is False else array
 
 
 def options(q: Array, k: Array, **given: Any) -> dict[str, Any]:
-    """Options of a call that say something, checked."""
+    """The options of a call that are set, checked."""
     told = {name: _CHECKS[name](name, x) for name, x in given.items()
             if (x is not None or name in _NUMBERS) and (type(x) is not int or x != 0)}
     try:

@@ -1,5 +1,5 @@
 # python/attune/_component.py — Component: a function of an expression that joins with others
-"""What Score, Mask, Prob and Sink have in common."""
+"""The common base of Score, Mask, Prob and Sink."""
 
 from __future__ import annotations
 

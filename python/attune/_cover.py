@@ -1,4 +1,4 @@
-# python/attune/_cover.py — Cover: the tiles that a mask leaves to visit, listed once for many calls
+# python/attune/_cover.py — Cover (FlexAttention's BlockMask): a mask's full and partial tiles, listed for many calls
 """Lists of tiles."""
 
 from __future__ import annotations

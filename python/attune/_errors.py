@@ -1,4 +1,4 @@
-# python/attune/_errors.py — Error, which the caller can mend, and Bug, which we must; both read like the C++ ones
+# python/attune/_errors.py — Error, a mistake of the caller, and Bug, a mistake of attune; formatted like the C++ ones
 """What attune raises."""
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ class Bug(Exception):
 
 
 def bad_character(text: str) -> Error:
-    """A text that the library cannot be given: a 0 would end it, and half of a surrogate pair has no UTF-8."""
+    """The Error of a text that the C ABI cannot take: one with a 0, or with half of a surrogate pair (not UTF-8)."""
     at = next(i for i, c in enumerate(text) if c == "\0" or "\ud800" <= c <= "\udfff")
     return Error("bad-character", f"the language has no character U+{ord(text[at]):04X}", "", "leave it out", text=text,
                  begin=at, end=at + 1)
 
 
 def said(bug: bool, line: int, begin: int, end: int, texts: dict[str, str]) -> Exception:
-    """What the C ABI says of an error, as an exception. `begin` and `end` count bytes."""
+    """An error of the C ABI as an exception. `begin` and `end` count bytes."""
     if bug:
         return Bug(texts["message"])
     encoded = texts["text"].encode()

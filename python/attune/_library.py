@@ -1,5 +1,5 @@
-# python/attune/_library.py — the library as a whole: its options, this machine, bundles of kernels, what it does
-"""Options, machines, bundles, and callbacks that tell what attune does."""
+# python/attune/_library.py — the library as a whole: its options, this machine, bundles of kernels, watching
+"""Options, machines, bundles, and callbacks that report what attune does."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def load(bundle: str | PathLike[str] | bytes) -> None:
 
 
 def _path(bundle: object) -> bytes:
-    """As the system names the file."""
+    """The path as the system encodes it."""
     if not isinstance(bundle, (str, PathLike)) or "\0" in str(bundle):
         raise _arguments.bad("bundle", bundle, "the path of a file", "pass a str or a pathlib.Path")
     return fsencode(bundle)

@@ -1,5 +1,5 @@
-# python/attune/_mod.py — what differs from plain attention, compiled: expressions, what they capture, what is told of them
-"""The four expressions as one thing of the core, with the arrays and parameters that it reads."""
+# python/attune/_mod.py — a compiled Mod: the expressions, their captures and parameters, and queries about them
+"""The four expressions as one handle of the core, with the arrays and parameters that they read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _handles: Kept[object, _core.Attention] = Kept(256)
 
 
 def handle(spelled: Spelled, scale: float | None, target: str, exact: bool | None) -> _core.Attention:
-    """The attention of the core, shared by all that spell alike."""
+    """The core's attention, shared by all Mods with the same text."""
     if type(target) is not str or target not in TARGETS:
         raise Error.at(here(), "unknown-target", f"there is no target {target!r}", f"there are {', '.join(TARGETS)}",
                        "leave it out: attune takes the engine for the device of q")
@@ -54,7 +54,7 @@ def handle(spelled: Spelled, scale: float | None, target: str, exact: bool | Non
 
 @functools.cache
 def _load_usual() -> None:
-    """The kernels that the package came with, so that the usual first call on a GPU compiles nothing."""
+    """Loads the kernels that the package contains, so that common first calls on a GPU compile nothing."""
     bundle = os.path.join(os.path.dirname(__file__), "usual.attune")
     if os.path.exists(bundle):
         _core.load(os.fsencode(bundle))
@@ -97,7 +97,7 @@ class Mod:
         return made
 
     def _keep(self) -> None:
-        """What calls bind by slot, where core/quick.cpp finds it."""
+        """Sets what calls bind by slot, where core/quick.cpp finds it."""
         leaves = self._leaves
         self._arrays: tuple[Array, ...] = tuple([leaves[c.leaf] for c in self._spelled.captures])
         self._params: tuple[Any, ...] = tuple([leaves[p.leaf] for p in self._spelled.params])

@@ -11,7 +11,7 @@ from attune import _core
 class Op(NamedTuple):
     """A row of the library's table."""
 
-    bind: int  # its precedence; 0: it is written name(args)
+    bind: int  # precedence of the operator; 0: written as name(args)
     takes: str  # Bool, Int, Float, Num (an Int or a Float) or Any
     gives: str  # Bool, I32, F32, or Arg: what its last argument is
     args: int
@@ -19,11 +19,11 @@ class Op(NamedTuple):
 
 _ROWS = [(name, Op(bind, takes, gives, args)) for name, bind, args, takes, gives in _core.operations()]
 PREFIX = next(op.bind for name, op in _ROWS if name == "-" and op.args == 1)  # how tightly - ! ~ bind
-# By spelling. Left out are the - before a number, which `-` with one argument is, and `sum`, which has a variable.
+# By spelling. Without unary minus, which is `-` with one argument, and `sum`, which binds a variable.
 OPS: dict[str, Op] = {name: op for name, op in _ROWS if name != "sum" and (name, op.args) != ("-", 1)}
-COMPARISONS = frozenset([OPS["=="].bind, OPS["<"].bind])  # a < b < c is none
-# Functions of one Float that give one: sqrt, exp, tanh and so on. Libraries of arrays call them by the same names.
+COMPARISONS = frozenset([OPS["=="].bind, OPS["<"].bind])  # a < b < c is not allowed
+# Functions from Float to Float: sqrt, exp, tanh and so on. Array libraries use the same names.
 OF_FLOATS = tuple([name for name, op in OPS.items() if name.isalnum() and op[1:] == ("Float", "F32", 1)])
 FUNCTIONS = frozenset([*(name for name in OPS if name.isalnum()), "sum", "truncdiv", "truncmod"])  # of attune.expr
-# How Python spells them, for messages.
+# Python's spelling of operators, for messages.
 PYTHON = {"&&": "&", "||": "|", "!": "~", **{name: f"attune.{name}" for name in OPS if name.isalnum()}}

@@ -1,5 +1,5 @@
 # python/attune/_place.py — where in the user's own source something was written: file, line and columns
-"""Where in the user's own source something was written."""
+"""Places in the user's source code."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:  # errors alone need it, and importing it takes time
     import ast
 
-# Functions of Python that ask their arguments for a truth value or a number.
+# Python functions that need a truth value or a number from their arguments.
 ASKING = frozenset(["all", "any", "bool", "max", "min", "range", "sorted"])
-# This package, and the code with which NumPy before 2.0 hands its functions over.
+# This package, and NumPy's dispatch code before 2.0.
 _not_the_user: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<__array_function__")
 
 
 def not_the_user(file: str) -> None:
-    """The folder of this file holds a library through which users' functions are called."""
+    """Adds the folder of this file to the libraries that call users' functions; their frames are skipped."""
     global _not_the_user
     _not_the_user += (os.path.dirname(os.path.abspath(file)) + os.sep,)
 
@@ -35,7 +35,7 @@ class Spot(NamedTuple):
 
 
 class Place(NamedTuple):
-    """An instruction of the user's code. Cheap to take; `spot` does the reading, when there is an error to show."""
+    """An instruction of the user's code. Cheap to create; only `spot` reads the source, to show an error."""
 
     code: CodeType
     instruction: int
@@ -81,7 +81,7 @@ def here() -> Place | None:
 
 
 def construct(place: Place) -> ast.AST | None:
-    """The smallest condition, loop or call of the source around an instruction: what asked for a truth value, say."""
+    """The smallest condition, loop or call around an instruction: for example, what asked for a truth value."""
     import ast
     import linecache
 

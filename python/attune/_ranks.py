@@ -1,4 +1,4 @@
-# python/attune/_ranks.py — Transport and Sharding: one attention on many ranks, which hold some positions each
+# python/attune/_ranks.py — Transport and Sharding: one attention on many ranks, each of which holds some positions
 """Ranks: how they exchange bytes, who holds which positions, and what travels. docs/ranks.md tells of them."""
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Sharding:
 
 
 def _placed(make: Callable[[], Any]) -> Any:
-    """What `make` gives; its Error gets the line of the call."""
+    """The result of `make`; its Error gets the line of the call."""
     try:
         return make()
     except Error as error:

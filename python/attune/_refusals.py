@@ -1,5 +1,5 @@
-# python/attune/_refusals.py — what Python would have to know a number for: errors that say what to write instead
-"""Refusals of what a value of the kernel cannot do in Python. Each is given the word for it: Float, Int or Bool."""
+# python/attune/_refusals.py — errors for uses that need a number in Python, with what to write instead
+"""Refuses what a value of the kernel cannot do in Python. Each function gets the value's word: Float, Int or Bool."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def no_iteration(word: str) -> NoReturn:
     """for … in x."""
     place = here()
     spot = place.spot() if place else None
-    if spot and spot.text.startswith("for "):  # since Python 3.13 the instruction is what is iterated over alone
+    if spot and spot.text.startswith("for "):  # since Python 3.13 the instruction covers only the iterated expression
         spot = spot._replace(begin=0, end=len(spot.text))
     raise Error.at(spot, "python-loop", f"{a_(word)} of the kernel is iterated over", _EACH,
                    "write attune.sum(n, lambda i: ...) to add n terms")
@@ -80,7 +80,7 @@ def no_member(word: str, name: str) -> NoReturn:
 
 
 def no_condition(word: str) -> NoReturn:
-    """`if x`, `x and y` and whatever else asks for a truth value."""
+    """`if x`, `x and y` and all other uses of a truth value."""
     place = here()
     what, fix = _asked(construct(place) if place else None)
     raise Error.at(place, "python-condition", f"{a_(word)} of the kernel has no truth value in Python",
@@ -89,7 +89,7 @@ def no_condition(word: str) -> NoReturn:
 
 
 def _asked(node: ast.AST | None) -> tuple[str, str]:
-    """What asked whether a value is true, and what to write instead."""
+    """The construct that asked for a truth value, and what to write instead."""
     import ast
 
     if isinstance(node, ast.BoolOp):

@@ -1,8 +1,8 @@
-# python/attune/_scan.py — what a function refers to by name: a key, equal for functions that mean the same
+# python/attune/_scan.py — a key from everything a function refers to, equal for functions with the same meaning
 """What functions refer to, through closures, globals, defaults, attributes and partials.
 
-Scan says it once, as a key. core/expected.cpp reads keys, and core/walk.h tells whether another call's functions refer
-to the same: kinds of things that one of the two does not know make a Scan that is not cacheable.
+Scan describes them in a key. core/expected.cpp reads keys, and core/walk.h decides whether another call's functions
+refer to the same things. A Scan with a kind of thing that they do not know is not cacheable.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from attune._kept import Kept
 from attune._leaves import Param
 from attune._component import Component
 
-# Modules whose members stay as they are: what a function reads of them needs no second look.
+# Modules whose members never change: functions may read them without a check at each call.
 _CONSTANT_MODULES = ("attune", "math", "numpy", "torch")
-# Libraries whose functions mean the same for good, unless they close over something.
+# Libraries whose functions never change their meaning, unless they close over something.
 _LIBRARIES = ("numpy", "torch", "jax", "scipy")
 _OURS = frozenset([expr.__file__, _leaves.__file__, _values.__file__])  # functions of these capture nothing
 _NOTHING = object()
@@ -39,7 +39,7 @@ class Scan:
         self.leaves: list[object] = []
         self.hints: list[str] = []
         self.cacheable = True
-        self.keywords: Mapping[str, object] = {}  # what names stand for before they are looked up
+        self.keywords: Mapping[str, object] = {}  # values that replace names before lookup
         self.asked: set[str] = set()  # keywords that functions refer to
         self.key: list[object] = []
         self._places: dict[int, int] = {}
@@ -84,7 +84,7 @@ class Scan:
         if isinstance(thing, BuiltinFunctionType):
             self.cacheable &= _stays(thing)
             return ("is", thing)
-        if isinstance(thing, type):  # one of the user's has attributes that the function may read
+        if isinstance(thing, type):  # a user's type has attributes that the function may read
             self.cacheable &= thing.__module__.partition(".")[0] in ("builtins", *_CONSTANT_MODULES)
             return ("is", thing)
         numpy = sys.modules.get("numpy")
@@ -93,7 +93,7 @@ class Scan:
         return self.other(thing, name)
 
     def is_array(self, thing: object) -> bool:
-        """Is it something that a kernel reads elements of?"""
+        """True if a kernel can read the thing's elements."""
         return _arrays.is_array(thing)
 
     def array(self, thing: object, name: str) -> object:
@@ -128,7 +128,7 @@ class Scan:
 
 
 def is_known(function: FunctionType) -> bool:
-    """Is it a function of the language, or of a library and closes over nothing?"""
+    """True for functions of the language, and for functions of a library that close over nothing."""
     if function.__code__.co_filename in _OURS:
         return True
     module = getattr(function, "__module__", None) or ""
@@ -136,12 +136,12 @@ def is_known(function: FunctionType) -> bool:
 
 
 def _stays(function: BuiltinFunctionType) -> bool:
-    """Does it always give the same for the same? One that is bound to an object, as a dict's `get` is, reads that."""
+    """True if equal arguments always give equal results. A method of an object, such as a dict's `get`, reads it."""
     return isinstance(function.__self__, (ModuleType, type, str, bytes, int, float, type(None)))
 
 
 def _globals_read(code: CodeType) -> frozenset[str]:
-    """The names that a function, and those within it, read as globals."""
+    """The names that a function and its nested functions read as globals."""
     known = _globals_known.get(code)
     if known is None:
         import dis
@@ -158,8 +158,8 @@ _globals_known: Kept[CodeType, frozenset[str]] = Kept(2048)
 
 
 def referred(function: FunctionType, keywords: Mapping[str, object]) -> list[tuple[str, object, str]]:
-    """(name, thing, where) for all that a function refers to by name. A keyword of the call comes first; _NOTHING is for
-    names that have no value yet, and for those of builtins."""
+    """(name, thing, where) for everything that a function refers to by name. Keywords of the call take precedence.
+    _NOTHING stands for names without a value and for builtins."""
     code, out = function.__code__, []
     for name, cell in zip(code.co_freevars, function.__closure__ or ()):
         try:
@@ -177,14 +177,14 @@ def referred(function: FunctionType, keywords: Mapping[str, object]) -> list[tup
 
 
 class Replaced:
-    """Functions with other things in place of some that they refer to: Captures in place of tensors."""
+    """Copies functions with some referenced things replaced: tensors by Captures."""
 
     def __init__(self, keywords: Mapping[str, object], by: Mapping[int, object]) -> None:
         self._keywords, self._by = keywords, by
         self._made: dict[int, object] = {}
 
     def __call__(self, thing: object) -> Any:
-        """`thing`, with every tensor that it refers to replaced; itself where there is none."""
+        """`thing` with every tensor that it refers to replaced; `thing` itself if it refers to none."""
         if id(thing) in self._by:
             return self._by[id(thing)]
         if id(thing) in self._made:

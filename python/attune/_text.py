@@ -12,16 +12,16 @@ from typing import Any, NamedTuple, Protocol
 from attune._ops import COMPARISONS, OPS, PREFIX
 from attune._place import Place
 
-_MOST_NESTING = 100  # brackets within each other; deeper parts get a name. The parser takes 1200.
+_MOST_NESTING = 100  # nested brackets; deeper parts get a name. The parser's limit is 1200.
 _WORTH_A_NAME = 5  # nodes of a part that is used more than once
 
 
 class Node(Protocol):
-    """A value of attune._values, as far as text needs it."""
+    """The part of a value of attune._values that text needs."""
 
     _op: str
     _args: Any  # a tuple of nodes
-    _name: Any  # what a literal, an input, a read, a parameter or a sum says besides
+    _name: Any  # the payload of a literal, an input, a read, a parameter or a sum
     _free: frozenset[str]  # the variables of sums that it depends on
     _place: Place | None
 
@@ -59,7 +59,7 @@ def number(value: float | int | bool) -> str:
 
 
 class _Scope:
-    """The whole text, or the body of one sum: where names may be given."""
+    """The whole text, or the body of one sum: lets are defined at its start."""
 
     def __init__(self, root: Node, outer: _Scope | None, variable: str) -> None:
         self.root, self.outer, self.variable = root, outer, variable
@@ -116,7 +116,7 @@ class _Layout:
 
 
 class _End(NamedTuple):
-    """What is left to do for a node once its text is written."""
+    """The work that remains for a node once its text is written."""
 
     node: Node
     begin: int
@@ -133,7 +133,7 @@ class _Writer:
         out: list[str] = []
         spans: list[tuple[int, int, Place]] = []
         length, named = 0, self._layout.named
-        pieces: list[object] = self._body(self._layout.whole)[::-1]  # still to write, last first
+        pieces: list[object] = self._body(self._layout.whole)[::-1]  # a stack of pieces still to write
         while pieces:
             piece = pieces.pop()
             if isinstance(piece, str):

@@ -1,5 +1,5 @@
-# python/attune/_trace.py — runs the user's functions on values of the kernel: text, and the tensors that they capture
-"""From functions and texts to text of the language, with captures and parameters by name."""
+# python/attune/_trace.py — runs the user's functions on values of the kernel: gives text and the captured tensors
+"""Turns functions and texts into text of the language, with captures and parameters by name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Spelled(NamedTuple):
     lets: tuple[tuple[str, str], ...]
     captures: tuple[Slot, ...]
     params: tuple[Slot, ...]
-    handles: dict[object, Any]  # those of the core that were made of it, by scale, target and exactness
+    handles: dict[object, Any]  # handles of the core made from it, by scale, target and exactness
 
     @property
     def key(self) -> object:
@@ -136,7 +136,7 @@ def evaluate(kind: str, function: Callable[..., Any]) -> Value:
 
 
 def free_name(hint: str, taken: set[str]) -> str:
-    """A name of the language that is still free, like the user's."""
+    """A free name of the language, similar to the user's."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in hint)
     name = plain if plain.strip("_") and not plain[0].isdigit() else "t"
     name += "_" if name in RESERVED else ""
@@ -175,7 +175,7 @@ def _spell(parts: dict[str, Written], lets: Mapping[str, str], scan: Scan) -> Sp
         _check_arguments(kind, written)
         roots[kind] = evaluate(kind, bound(written))
     read = _leaves(roots.values())
-    # Captures and parameters that were met only while tracing: those of objects' attributes.
+    # Captures and parameters that appear only during tracing: attributes of objects.
     for leaf in read:
         thing = _behind(leaf)
         if names.give(thing, leaf._name if isinstance(leaf, Capture) else leaf.name or "c"):
@@ -224,7 +224,7 @@ def _leaves(roots: Any) -> list[Any]:
 
 
 def _warn_of_unread(scan: Scan, words: set[str]) -> None:
-    """A keyword that nothing reads may be misspelt: what it should replace is read in its place."""
+    """Warns of a keyword that nothing reads: it may be misspelt, and the thing it should replace is read instead."""
     unread = [name for name in scan.keywords if name not in words and name not in scan.asked]
     place = here()
     if unread and place:

@@ -19,7 +19,7 @@ Number: TypeAlias = "Operators | int | float | bool"
 
 
 class Operators:
-    """What can be written between values, parameters and literals: each operator makes a node."""
+    """The operators between values, parameters and literals; each makes a node."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class Operators:
         return "value"
 
     def _node(self, place: Place | None) -> Value:
-        """It as a value."""
+        """The operand as a value."""
         raise NotImplementedError
 
     # Arithmetic and comparisons: Ints and Floats; an Int widens to a Float.
@@ -71,7 +71,7 @@ class Operators:
     def __rshift__(self, other: Number) -> Any: return apply(">>", self, other)
     def __rrshift__(self, other: Number) -> Any: return apply(">>", other, self)
 
-    # What Python would have to know a number for.
+    # Uses that need a number in Python.
     def __bool__(self) -> bool: _refusals.no_condition(self.word)
     def __int__(self) -> int:
         _refusals.no_number(self.word, "int(x)", "convert it with attune.i32(x), which truncates")
@@ -95,12 +95,12 @@ class Operators:
     def __rmatmul__(self, other: object) -> NoReturn: _refusals.no_product()
     def __getattr__(self, name: str) -> NoReturn: _refusals.no_member(self.word, name)
 
-    # NumPy hands its functions and its scalars' operators over to us.
+    # NumPy dispatches its functions and its scalars' operators to these.
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
         return _numpy(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}", inputs)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        self.__index__()  # NumPy makes an array of an index that it does not know
+        self.__index__()  # NumPy converts an unknown index to an array
         raise AssertionError("a value of the kernel is no array")
 
     def __array_function__(self, function: Any, _types: Any, args: Any, _kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ class Value(Operators):
 
     def __init__(self, op: str, args: tuple[Value, ...] = (), name: object = None, place: Place | None = None) -> None:
         self._op, self._args, self._name, self._place = op, args, name, place
-        # The variables of sums that it depends on.
+        # The sum variables that the value depends on.
         self._free: frozenset[str] = _no_variables.union(*(a._free for a in args)) if args else _no_variables
 
     @property
@@ -170,7 +170,7 @@ def literal(number: float | int | bool, place: Place | None) -> Value:
 
 
 def is_float(number: object) -> bool:
-    """Does a Float of the kernel hold it?"""
+    """True if a Float of the kernel can hold the number."""
     try:
         struct.pack("<f", number)
     except (OverflowError, struct.error):
@@ -230,7 +230,7 @@ def apply(op: str, *things: object) -> Any:
 
 
 def widened(a: Value) -> Value:
-    """An Int as a Float; what else there is as it is."""
+    """An Int as a Float; any other value unchanged."""
     if not isinstance(a, Int):
         return a
     if a._op == "literal":
@@ -325,7 +325,7 @@ _NUMPY = {**{name: name for name in (*OF_FLOATS, "abs", "where") if name != "rou
 
 
 def _numpy(name: str, inputs: tuple[Any, ...]) -> Any:
-    """NumPy's functions where they mean the same; it also passes on its own scalars' operators."""
+    """NumPy's functions with the same meaning here; NumPy also dispatches its scalars' operators."""
     special = {"bitwise_and": ("&", "&&"), "bitwise_or": ("|", "||"), "bitwise_xor": ("^", "!=")}
     numpy = sys.modules["numpy"]
     name = name.rstrip("_")

@@ -1,4 +1,4 @@
-# python/attune/_words.py — how messages name things
+# python/attune/_words.py — words that messages use for things
 """Words for messages."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ def a_(word: str) -> str:
 
 
 def said(thing: object) -> str:
-    """What a thing is."""
+    """A thing's kind, in words."""
     if isinstance(thing, int) and thing.bit_length() > 128:
         return f"an int of {thing.bit_length()} bits"
     if thing is None or isinstance(thing, (bool, int, float, str)):

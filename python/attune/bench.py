@@ -100,7 +100,7 @@ def rows() -> dict[str, float]:
 
 
 def torch_rows() -> dict[str, float]:
-    """What calls of attune.torch cost beside torch's own scaled_dot_product_attention."""
+    """The cost of calls of attune.torch compared with torch's own scaled_dot_product_attention."""
     import torch
 
     from attune.torch import create_block_mask, flex_attention, scaled_dot_product_attention

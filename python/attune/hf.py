@@ -1,4 +1,4 @@
-# python/attune/hf.py — attune inside transformers: an attention and the masks that it reads, by name
+# python/attune/hf.py — attune inside transformers: registers an attention and its mask function by name
 """`attune.hf.enable()`, and models of transformers take `attn_implementation="attune"`.
 
 A mask stays the function that transformers makes it of, so that none is ever written out; a soft cap is a score_mod, an
@@ -79,7 +79,7 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
     """The attention of a layer: [batch, queries, heads, width], and no weights."""
     query, key, value = as_autocast(query, key, value)
     mask_mod, bias = None, None
-    if isinstance(attention_mask, Tensor):  # somebody's own, of four dimensions
+    if isinstance(attention_mask, Tensor):  # a user's own mask, of four dimensions
         bias = attention_mask[..., :key.shape[-2]]
     elif attention_mask is not None:
         mask_mod = mask_of(attention_mask, (query.shape[-2], key.shape[-2]))

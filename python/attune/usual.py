@@ -1,4 +1,4 @@
-# python/attune/usual.py — python -m attune.usual FILE: the kernels that a wheel brings: first calls compile none
+# python/attune/usual.py — python -m attune.usual FILE: the kernels in a wheel, so that common calls compile nothing
 """The usual mods and calls, compiled for GPUs into a bundle. `./dev wheel` puts it into the wheel as usual.attune."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NO_COMPILER = 77
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Training, dense and packed; serving: decode over a paged KV cache, and prefill of packed queries beside it."""
+    """Training, dense and packed; serving: decode and prefill of packed queries over a paged KV cache."""
     width, cap = attune.Param(256, "width"), attune.Param(30.0, "cap")
     plain, causal, window, capped, capped_causal = (a.describe()["mod"] for a in (
         attune.Attention(), attune.Attention(mask=mods.causal()), attune.Attention(mask=mods.sliding_window(width)),
@@ -23,7 +23,7 @@ def manifests() -> list[dict[str, Any]]:
     alibi = {"score": "s + slope[h] * f32(kv - q)", "mask": "kv <= q", "captures": {"slope": "f32[1]"}}
     documents = {"mask": "id[q] == id[kv]", "captures": {"id": "i32[1]"}}
     causal_documents = {**documents, "mask": "kv <= q && id[q] == id[kv]"}
-    # f16 for the most usual calls alone: a kernel takes 20 to 50 kB of the wheel, and two seconds to compile.
+    # f16 only for the most common calls: a kernel takes 20 to 50 kB of the wheel and two seconds to compile.
     widths, bf16 = {"dtype": ["bf16", "f16"], "d": [64, 128]}, {"dtype": "bf16", "d": [64, 128]}
     paged = {**bf16, "per_entry": True, "paged": True}
     training, serving = ["forward", "backward"], ["forward"]

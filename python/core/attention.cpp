@@ -1,4 +1,4 @@
-// python/core/attention.cpp — an attention made of texts, its calls without the GIL, and its pictures
+// python/core/attention.cpp — an attention made from texts, its calls without the GIL, and its pictures
 #include "python/core/attention.h"
 
 #include <nanobind/stl/string.h>
@@ -29,7 +29,7 @@ attune_picture picture(const Call& c, nb::handle where) {
   return p;
 }
 
-/// What `function` gives without the GIL.
+/// Runs `function` without the GIL and returns its result.
 template <class Function>
 attune_error* released(const Function& function) {
   const Released running;

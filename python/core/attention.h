@@ -1,4 +1,4 @@
-// python/core/attention.h — an attention as an object of Python, and what can be asked of it
+// python/core/attention.h — an attention as a Python object: its calls, its queries and its pictures
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,7 +18,7 @@ namespace attune::python {
 using Text = std::optional<nb::str>;
 
 struct Attention : Handle {
-  bool recording = false;  // its caller records gradients, and may pass tensors that do
+  bool recording = false;  // true if the caller records gradients: tensors that record gradients are then accepted
 
   /// `parts`: score, mask, prob and sink. `captured`: names, kinds and ranks; `parameters`: names and kinds.
   Attention(const std::vector<Text>& parts, const std::vector<std::pair<nb::str, nb::str>>& lets,
@@ -26,7 +26,7 @@ struct Attention : Handle {
             const std::vector<std::pair<nb::str, std::string>>& parameters, std::optional<double> scale, int target,
             int exact);
 
-  /// A call, as Call::take and Call::bind have it.
+  /// A call; the arguments are those of Call::take and Call::bind.
   void run(int pass, nb::handle named, const nb::tuple& captured, nb::handle grads, const nb::tuple& numbers) const;
 
   /// Compiles what a call needs; the bytes of its working memory, and of its cover.
@@ -36,13 +36,13 @@ struct Attention : Handle {
   /// The least time of a call in C alone, in seconds, over rounds of `count` calls: for attune.bench.
   double least(int rounds, int count, nb::handle named, const nb::tuple& captured) const;
 
-  /// The lists of a cover, or None where a call needs none.
+  /// The lists of a cover, or None if a call needs none.
   nb::object cover(nb::handle named, const nb::tuple& captured, const nb::tuple& numbers) const;
 
   std::string explain() const;
   std::string describe() const;
 
-  /// What is left of each tile, with the count of rows and columns. `where` is by the names of attune_picture.
+  /// The kind of each tile, with the counts of rows and columns. `where` has the names of attune_picture's members.
   std::tuple<nb::bytes, std::int64_t, std::int64_t> tiles(nb::handle where, const nb::tuple& captured,
                                                           const nb::tuple& numbers) const;
   /// An SVG; q and k may be None.

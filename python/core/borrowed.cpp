@@ -51,7 +51,7 @@ std::optional<attune_dtype> type_of_format(std::string_view format, std::size_t 
   }
 }
 
-/// What is wrong with an array interface.
+/// Thrown for a malformed array interface.
 struct Malformed {
   std::string why;
 };
@@ -72,8 +72,8 @@ std::int64_t number_in(nb::handle list, std::size_t i, const char* of) {
   return number;
 }
 
-/// A typestr of the array interfaces: "<f4". bf16 and e4m3 have none of their own: they are bytes of nothing, named by
-/// their dtype, which for e4m3 libraries of arrays call float8_e4m3fn.
+/// A typestr of the array interfaces: "<f4". bf16 and e4m3 have no typestr: their elements are untyped bytes, and the
+/// dtype's name tells them apart (float8_e4m3fn for e4m3).
 std::optional<attune_dtype> type_of_typestr(std::string_view typestr, nb::handle object) {
   if (typestr.size() < 3 || typestr[0] == '>') return std::nullopt;
   unsigned bytes = 0;
@@ -113,16 +113,16 @@ struct ManagedVersioned {
   attune_tensor tensor;
 };
 
-/// DLPack has no word for a sign that torch keeps beside the memory.
+/// Refuses a tensor of torch whose sign is not applied to its memory: DLPack cannot express the sign.
 void refuse_sign(nb::handle object, const char* name) {
   if (!nb::hasattr(object, "is_neg") || !nb::cast<bool>(object.attr("is_neg")())) return;
   refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
          "torch keeps its sign beside the memory, as it does for .imag of a conjugate", "pass it with .resolve_neg()");
 }
 
-/// NumPy's masked arrays keep beside their memory which elements count.
+/// Refuses NumPy's masked arrays, whose mask is not part of their memory.
 void refuse_masked(nb::handle object, const char* name) {
-  static nb::handle plain;  // the type that was looked at last, which is no such one
+  static nb::handle plain;  // the last type that was looked at and is not a masked array
   const nb::handle type = object.type();
   if (type.is(plain)) return;
   if (!nb::hasattr(type, "mask") || !nb::hasattr(type, "filled")) {
@@ -240,15 +240,15 @@ void Borrowed::read_interface(const nb::dict& fields, const char* name, bool wri
     set_byte_stride(static_cast<int>(i), number_in(strides, i, "strides"), name);
 }
 
-/// False where the type has no such functions, where another stream than `stream` must be waited for, and for what
-/// must be refused: capsules do all that.
+/// False if the type has no exchange functions, if another stream than `stream` must be waited for, or if the tensor
+/// must be refused: the capsule path handles all three.
 bool Borrowed::by_exchange(nb::handle object, const char* name, void* stream, bool recording) {
   const Exchange* functions = exchange_of(Py_TYPE(object.ptr()));
   if (!functions) return false;
   if (!recording && nb::cast<bool>(nb::getattr(object, "requires_grad", nb::bool_(false)))) return false;
   if (!recording) refuse_sign(object, name);
   if (functions->tensor_from_object(object.ptr(), &tensor_) != 0) {
-    PyErr_Clear();  // the capsule says why, in the words of the library
+    PyErr_Clear();  // the capsule path fails with the library's own message
     return false;
   }
   if (tensor_.device.device_type != ATTUNE_CPU) {

@@ -1,4 +1,4 @@
-// python/core/borrowed.h — an object of Python as a tensor of attune/c.h, for as long as this lives
+// python/core/borrowed.h — a Python object as a tensor of attune/c.h, for as long as the Borrowed lives
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,8 +10,8 @@
 
 namespace attune::python {
 
-/// Memory that an array of Python shows us: by the buffer protocol (NumPy), by DLPack's exchange functions (torch), by
-/// NumPy's or CUDA's array interface, or by DLPack's capsules. Made and destroyed with the GIL.
+/// Memory of a Python array, read by the buffer protocol (NumPy), by DLPack's exchange functions (torch), by NumPy's or
+/// CUDA's array interface, or by DLPack's capsules. Made and destroyed with the GIL.
 class Borrowed {
  public:
   Borrowed() = default;
@@ -22,7 +22,7 @@ class Borrowed {
   /// `name` is what messages call it. `stream` is where the memory will be used, if it is a device's. A tensor that
   /// records gradients is refused, unless the caller records them itself.
   void take(nb::handle object, const char* name, bool written, void* stream, bool recording = false);
-  /// Null where nothing was taken.
+  /// Null if no array was taken.
   const attune_tensor* tensor() const { return given_ ? &tensor_ : nullptr; }
 
  private:

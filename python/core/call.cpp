@@ -9,7 +9,7 @@
 
 namespace attune::python {
 
-/// What a call is told besides tensors. Names are those of Python's arguments.
+/// A call's options besides tensors. The names are those of Python's arguments.
 struct Options {
   struct Row {
     const char* name;
@@ -36,7 +36,7 @@ struct Options {
       {"cover", true, [](Call& c, nb::handle v) { c.with.with.cover = nb::cast<const Cover&>(v).handle; }},
       {"progress", true,
        [](Call& c, nb::handle v) { c.with.progress = nb::borrow(v), c.with.with.progress = progressed; }},
-      {"signals", true,  // looks for Ctrl-C meanwhile
+      {"signals", true,  // checks for Ctrl-C during the call
        [](Call& c, nb::handle v) {
          if (nb::cast<bool>(v)) c.with.with.progress = progressed;
        }},

@@ -26,7 +26,7 @@ struct With {
   With(const With&) = delete;
   With& operator=(const With&) = delete;
 
-  /// For `progress` of C, `told` being what the function is called with: not 0 to stop.
+  /// C's `progress`: calls the Python function with `told`. Not 0: stop.
   template <class... Told>
   std::int32_t tell(Told... told) {
     return !raised.guard([&] {
@@ -35,11 +35,11 @@ struct With {
     }) || raised;
   }
 
-  /// Raises what a callback raised, or what the library says.
+  /// Raises a callback's exception if there is one, else the library's error.
   void finish(attune_error* error);
 };
 
-/// Lists of a cover, and the memory that they are in.
+/// A cover's lists and their memory.
 struct Cover {
   attune_cover* handle = nullptr;
   nb::object memory{};
@@ -61,13 +61,13 @@ class Call {
   Call& operator=(const Call&) = delete;
   ~Call();
 
-  /// Tensors, as messages call them, and options: a dict. None is what was not given.
+  /// Tensors, under the names that messages use, and options: a dict. None counts as not given.
   void take(nb::handle named);
 
-  /// By slot: captured tensors, the gradients of them or None, and parameters.
+  /// Captured tensors, their gradients (or None) and parameters, each by slot.
   void bind(const nb::tuple& captured, nb::handle grads, const nb::tuple& numbers);
 
-  /// Null where no option says anything.
+  /// Null if no option is set.
   const attune_with* options() const { return has_with_ ? &with.with : nullptr; }
 
  private:

@@ -101,10 +101,10 @@ NB_MODULE(_core, m) {
   namespace nb = nanobind;
   using namespace attune::python;
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(end_calls));
-  // A forked child has none of the threads that were in calls, and would wait for them at its end.
+  // A forked child has none of the threads that were in calls; without this it would wait for them at exit.
   nb::module_::import_("os").attr("register_at_fork")(
       nb::arg("after_in_child") = nb::cpp_function([] { in_calls = 0; }));
-  nb::set_leak_warnings(false);  // at exit the order of modules' ends is not ours
+  nb::set_leak_warnings(false);  // we do not control the order in which modules end
   add_attention(m);
   add_ranks(m);
   add_library(m);

@@ -7,15 +7,15 @@
 namespace attune::python {
 namespace {
 
-/// The object of Python that stands for a function. All but calling it is the function's: its attributes, its class,
-/// what it is a method of.
+/// A Python object that wraps a function. Only calls are intercepted: attributes, class and binding to an object are
+/// the function's.
 struct Decorated {
   PyObject object;
   vectorcallfunc call;
   PyObject *function, *weak;
 };
 
-/// Of a class it is the function, of an object the function bound to it.
+/// Attribute access on a class gives the function itself; on an object, the function bound to the object.
 PyObject* get(PyObject* self, PyObject* object, PyObject* type) {
   if (!object) return Py_NewRef(decorated_function(self));
   return PyObject_CallMethod(decorated_function(self), "__get__", "OO", object, type ? type : Py_None);
@@ -30,7 +30,7 @@ int set_attribute(PyObject* self, PyObject* name, PyObject* value) {
   return PyObject_SetAttr(decorated_function(self), name, value);
 }
 
-/// Pickled and copied by name, as functions are.
+/// Pickled and copied by name, like functions.
 PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(decorated_function(self), "__qualname__"); }
 
 PyObject* repr(PyObject* self) { return PyObject_Repr(decorated_function(self)); }

@@ -1,4 +1,4 @@
-// python/core/decorated.h — an object of Python that stands for a function, and is called first
+// python/core/decorated.h — a Python object that wraps a function and intercepts its calls
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,10 +7,10 @@ namespace attune::python {
 
 namespace nb = nanobind;
 
-/// All but calling it is the function's: its attributes, its class, what it is a method of.
+/// Only calls are intercepted: attributes, class and binding to an object are the function's.
 nb::object decorated(vectorcallfunc call, nb::handle function);
 
-/// The function that it stands for.
+/// The wrapped function.
 PyObject* decorated_function(PyObject* self);
 
 }  // namespace attune::python

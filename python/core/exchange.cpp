@@ -1,4 +1,4 @@
-// python/core/exchange.cpp — the functions with which a library shows its tensors without a capsule, as DLPack has them
+// python/core/exchange.cpp — DLPack's exchange functions, by which a library shows its tensors without a capsule
 #include "python/core/exchange.h"
 
 #include <array>
@@ -8,7 +8,7 @@ namespace attune::python {
 
 const Exchange* exchange_of(PyTypeObject* type) {
   struct Known {
-    PyTypeObject* type = nullptr;  // a reference, never given back
+    PyTypeObject* type = nullptr;  // a reference that is never released
     const Exchange* functions = nullptr;
   };
   thread_local std::array<Known, 4> known{};

@@ -1,4 +1,4 @@
-// python/core/expected.cpp — keys of attune/_scan.py, read once
+// python/core/expected.cpp — reads keys of attune/_scan.py once
 #include "python/core/expected.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ bool reads_as(nb::handle tag, const char* text) {
   return PyUnicode_CheckExact(tag.ptr()) && PyUnicode_CompareWithASCIIString(tag.ptr(), text) == 0;
 }
 
-/// Those of a tuple of keys, from `first` on.
+/// Reads a tuple of keys, from `first` on.
 bool expect_items(const nb::tuple& keys, std::size_t first, const std::vector<nb::object>& given,
                   std::vector<Expected>& into) {
   for (std::size_t i = first; i < keys.size(); ++i)

@@ -1,4 +1,4 @@
-// python/core/expected.h — what a key of attune/_scan.py says that a call must find again
+// python/core/expected.h — what a key of attune/_scan.py expects a later call to refer to
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,7 +11,7 @@ namespace attune::python {
 
 namespace nb = nanobind;
 
-/// What must be found again where a function refers to something: what Scan.refer has for it in a key.
+/// What a later call must refer to at one place: one entry of a key, as Scan.refer writes it.
 struct Expected {
   enum class As : std::uint8_t { nothing, given, is, equal, bits, array, param, met, function, tuple, partial };
   As as = As::nothing;
@@ -25,7 +25,7 @@ struct Expected {
   std::vector<Expected> cells, globals, defaults, keywords, attributes;  ///< what a function refers to
 };
 
-/// Names of attributes, and types of Python. All are kept to the end of the process.
+/// Names of attributes, and Python types. All are kept until the process ends.
 struct Vocabulary {
   PyObject *code, *closure, *contents, *globals, *defaults, *keyword_defaults, *attributes, *function, *kind, *value,
       *partial_function, *partial_args, *partial_keywords;
@@ -33,22 +33,22 @@ struct Vocabulary {
 };
 Vocabulary& vocabulary();
 
-/// Finds the types of Python that it knows, before the first call; `function` is any.
+/// Looks up the Python types of the vocabulary, before the first call; `function` is any function.
 void find_types(nb::handle function);
 
-/// Null, and no exception, where there is none.
+/// Null without an exception if there is none.
 nb::object attribute(nb::handle of, PyObject* name);
 
-/// The function within attune's Mask, Score and so on; itself if it is none.
+/// The function inside attune's Mask, Score and so on; any other object as it is.
 nb::object within_parts(nb::handle thing);
 
 std::int64_t bits_of(nb::handle number);
 
-/// A number, a text, a truth value or None; false for all else.
+/// True for a number, a text, a truth value and None.
 bool expect_constant(nb::handle thing, Expected& into);
 
-/// A part of a key; false for kinds of things that only Python knows. `given`: names that keywords of the call stand
-/// for.
+/// Reads a part of a key; false if it has kinds of things that only Python knows. `given`: names that the call's
+/// keywords replace.
 bool expect(nb::handle key, const std::vector<nb::object>& given, Expected& into);
 
 }  // namespace attune::python

@@ -1,4 +1,4 @@
-// python/core/gil.h — the GIL given away and taken back, also by threads that outlive the interpreter
+// python/core/gil.h — releases and takes the GIL, also on threads that outlive the interpreter
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,8 +11,8 @@ namespace attune::python {
 
 namespace nb = nanobind;
 
-/// Stays in this thread for good. A daemon thread that asks for the GIL of an interpreter that has ended is ended by
-/// Python (before 3.14): it unwinds the stack, which frames of C++ that may not throw turn into std::terminate.
+/// Blocks this thread forever. Python before 3.14 ends a daemon thread that takes the GIL after the interpreter has
+/// ended, by unwinding its stack; C++ frames that may not throw would turn the unwinding into std::terminate.
 [[noreturn]] inline void stay() {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
@@ -45,7 +45,8 @@ class Released {
   PyThreadState* state_;
 };
 
-/// For atexit: calls of daemon threads end before what they use is destroyed, and no other begins. Waits 5 s at most.
+/// For atexit: waits up to 5 s for the calls of daemon threads, which use objects that are destroyed next, and lets no
+/// further call begin.
 inline void end_calls() {
   ending = true;
   PyThreadState* const state = PyEval_SaveThread();

@@ -31,7 +31,7 @@ struct Handle {
   ~Handle() { attune_free(attention); }
 };
 
-/// The tensors of a call, in the order of attune_call, with what messages call them.
+/// The tensors of a call, in the order of attune_call, under the names that messages use.
 struct Row {
   const char* name;
   const attune_tensor* attune_call::*member;
@@ -57,7 +57,7 @@ constexpr Row rows[tensors] = {{"q", &attune_call::q, 0},
                                {"o_before", &attune_call::o_before, 0},
                                {"lse_before", &attune_call::lse_before, 0}};
 
-/// The handle that an object of Python is; null where it is something else.
+/// The handle of a Python object; null for any other object.
 using HandleOf = const Handle* (*)(nb::handle object);
 
 }  // namespace attune::python

@@ -1,4 +1,4 @@
-// python/core/jax.cpp — the handler of a custom call of XLA: its buffers are the tensors of a call
+// python/core/jax.cpp — the handler of XLA's custom call: XLA's buffers become the tensors of an attune call
 #include "python/core/jax.h"
 
 #include <nanobind/stl/string.h>
@@ -18,10 +18,10 @@
 namespace attune::python {
 namespace {
 
-/// What one buffer is: a tensor of the call, or by slot a captured one or its gradient.
+/// The meaning of one buffer: a tensor of the call, or the slot of a captured tensor or of its gradient.
 using Role = std::variant<const attune_tensor * attune_call::*, std::size_t>;
 
-/// A call in a program: the attention, and what XLA's buffers are to it.
+/// A call site of a program: the attention, and the meaning of each of XLA's buffers.
 struct Site {
   const Handle* handle = nullptr;
   attune_call call{};
@@ -35,13 +35,13 @@ struct Hash : std::hash<std::string_view> {
   using is_transparent = void;
 };
 
-/// By the text of the call's attribute, for as long as the process lives, as XLA's programs may.
+/// Call sites by the text of the call's attribute. Never freed, because XLA's programs may live as long as the process.
 struct Sites {
   std::shared_mutex mutex;
   std::unordered_map<std::string, Site, Hash, std::equal_to<>> by_text;
 };
 Sites& sites() {
-  static Sites& all = *new Sites;  // at exit Python is gone before
+  static Sites& all = *new Sites;  // never freed: Python ends first
   return all;
 }
 
@@ -59,7 +59,7 @@ std::vector<Role> roles(nb::handle list) {
   return out;
 }
 
-/// Asks Python, once for each text: a program may have been traced in another process.
+/// Asks Python once for each text, because a program may have been traced in another process.
 const Site& site_of(std::string_view text) {
   Sites& all = sites();
   {
@@ -80,7 +80,7 @@ const Site& site_of(std::string_view text) {
   for (nb::handle number : told[5]) made.params.push_back(nb::cast<double>(number));
   made.arguments = roles(told[6]);
   made.results = roles(told[7]);
-  attention.release();  // kept as long as the site
+  attention.release();  // lives as long as the site
   const std::unique_lock lock(all.mutex);
   return all.by_text.try_emplace(std::string(text), std::move(made)).first->second;
 }
@@ -97,7 +97,7 @@ attune_dtype dtype_of(std::int32_t type) {
     case 11: return {ATTUNE_FLOAT, 32, 1};
     case 12: return {ATTUNE_FLOAT, 64, 1};
     case 16: return {ATTUNE_BFLOAT, 16, 1};
-    default: return {ATTUNE_UINT, 64, 1};  // attune has none such, and says so
+    default: return {ATTUNE_UINT, 64, 1};  // attune does not support this type and refuses it
   }
 }
 
@@ -159,7 +159,7 @@ template <int device>
 xla::Error* handler(xla::Frame* frame) noexcept {
   for (const xla::Extension* one = frame->extensions; one; one = one->next) {
     if (one->type != xla::metadata) continue;
-    // XLA asks for the version of its structs that is read here: any of the first number 0.
+    // XLA asks which version of its structs this handler reads: any with major number 0.
     xla::Metadata& asked = *reinterpret_cast<const xla::MetadataExtension*>(one)->metadata;
     asked.version.major = 0;
     asked.version.minor = frame->api ? frame->api->version.minor : 1;

@@ -1,4 +1,4 @@
-// python/core/library.cpp — functions of attune/c.h that are of no attention
+// python/core/library.cpp — the functions of attune/c.h that take no attention
 #include "python/core/library.h"
 
 #include <nanobind/stl/string.h>
@@ -30,7 +30,7 @@ Watch::Watch(nb::object function) : function_(std::move(function)) {
 void Watch::stop() {
   attune_watch* on = handle_;
   handle_ = nullptr;
-  const Released waiting;  // for a fact that is being told
+  const Released waiting;  // for a fact that is being reported
   attune_watch_off(on);
 }
 

@@ -1,4 +1,4 @@
-// python/core/library.h — the library as a whole: its operations, this machine, bundles, caches, what it does
+// python/core/library.h — the library as a whole: its operations, this machine, bundles, caches, watching
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,7 +10,7 @@
 
 namespace attune::python {
 
-/// Calls a function of Python with each fact, as JSON, until it is stopped or gone.
+/// Calls a Python function with each fact, as JSON, until the watch is stopped or destroyed.
 class Watch {
  public:
   explicit Watch(nb::object function);
@@ -24,11 +24,11 @@ class Watch {
   nb::object function_;
 };
 
-/// The rows of ir/ops.def that are written: (spelling, precedence, arguments, takes, gives).
+/// The rows of ir/ops.def that have a spelling: (spelling, precedence, arguments, takes, gives).
 nb::list operations();
 
-/// New keys and values to their places in a cache. `given`: k_new, v_new, k, v, page_table, kv_len and cu_seqlens, or
-/// None.
+/// Writes new keys and values into a cache. `given`: k_new, v_new, k, v, page_table, kv_len and cu_seqlens, each
+/// possibly None.
 void append(const nb::tuple& given, double k_scale, double v_scale, std::uintptr_t stream, std::int32_t workers);
 
 std::string machine();

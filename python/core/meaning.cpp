@@ -1,4 +1,4 @@
-// python/core/meaning.cpp — functions looked at again, tensor by tensor
+// python/core/meaning.cpp — compares what functions refer to now with what they referred to, tensor by tensor
 #include "python/core/meaning.h"
 
 #include "python/core/walk.h"

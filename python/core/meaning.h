@@ -1,4 +1,4 @@
-// python/core/meaning.h — what functions of Python referred to when they were looked at, to ask whether they still do
+// python/core/meaning.h — what Python functions referred to when they were traced, and whether they still do
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,15 +11,15 @@
 
 namespace attune::python {
 
-/// Of a score and a mask that are traced for the very tensors that they refer to, as those of torch are.
+/// What a score and a mask refer to, if tracing depends on the identity of their tensors, as it does for torch.
 class Meaning {
  public:
-  /// `keys`: of the two functions, as Scan has them, and `things` its leaves. Not for kinds of things that only Python
-  /// knows: it then never stays.
+  /// `keys`: Scan's keys of the two functions; `things`: Scan's leaves. If a key has kinds of things that only Python
+  /// knows, `stays` is always false.
   Meaning(const nb::tuple& keys, const nb::list& things);
 
-  /// True while they refer to the same things, to the same tensors with the same shapes. Every call through torch asks,
-  /// so the two are arguments, not a tuple of them.
+  /// True while the functions refer to the same things: the same tensors with the same shapes. Every call through torch
+  /// asks, so the functions are two arguments and not a tuple.
   bool stays(nb::handle score, nb::handle mask) const;
 
  private:

@@ -1,4 +1,4 @@
-// python/core/memory.cpp — memory made by the library, and its way out by DLPack
+// python/core/memory.cpp — memory that the library allocates, exported by DLPack
 #include "python/core/memory.h"
 
 #include <cstring>
@@ -26,7 +26,7 @@ nb::object exported(nb::object self) {
     delete done;
   };
   return nb::steal(PyCapsule_New(managed, "dltensor", [](PyObject* capsule) {
-    if (std::strcmp(PyCapsule_GetName(capsule), "dltensor") != 0) return;  // somebody took it
+    if (std::strcmp(PyCapsule_GetName(capsule), "dltensor") != 0) return;  // a consumer has taken it
     auto* unused = static_cast<Managed*>(PyCapsule_GetPointer(capsule, "dltensor"));
     unused->deleter(unused);
   }));

@@ -12,7 +12,7 @@ namespace attune::python {
 
 namespace nb = nanobind;
 
-/// For libraries that only take arrays made elsewhere.
+/// Memory of results for array libraries whose own arrays are immutable.
 struct Memory {
   attune_tensor* tensor = nullptr;
   explicit Memory(attune_tensor* given) : tensor(given) {}
@@ -21,7 +21,7 @@ struct Memory {
   ~Memory() { attune_dealloc(tensor); }
 };
 
-/// Its capsule of DLPack.
+/// The memory as a DLPack capsule.
 nb::object exported(nb::object self);
 
 /// New memory of the type and device of `like`.

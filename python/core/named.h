@@ -1,4 +1,4 @@
-// python/core/named.h — members of C's structs, and what else a call is told, from a dict of names
+// python/core/named.h — sets members of C structs, and a call's other options, from a dict of names
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,7 +14,7 @@ namespace attune::python {
 
 namespace nb = nanobind;
 
-/// Names of Python, in the order of a table whose rows have a `name`.
+/// Interned Python strings, in the order of a table whose rows have a `name`.
 template <std::size_t N>
 class Names {
  public:
@@ -32,7 +32,7 @@ class Names {
   }
 
  private:
-  std::array<PyObject*, N> words_;  // kept to the end of the process
+  std::array<PyObject*, N> words_;  // kept until the process ends
 };
 
 [[noreturn]] inline void refuse_name(nb::handle name) {
@@ -40,7 +40,7 @@ class Names {
   throw nb::python_error();
 }
 
-/// visit(name, value) for what a dict names, except what is None there.
+/// visit(name, value) for the entries of a dict whose value is not None.
 template <class Visit>
 void each_named(nb::handle named, const Visit& visit) {
   PyObject *name = nullptr, *value = nullptr;

@@ -1,4 +1,4 @@
-// python/core/numpy.cpp — arrays of NumPy, read where they lie
+// python/core/numpy.cpp — NumPy arrays, read directly from their struct
 #include "python/core/numpy.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace attune::python {
 namespace {
 
-/// The head of numpy.ndarray: NumPy's C ABI since 1.7, in 2 as well. It is trusted for a type of elements after an
-/// array of that type looked the same by the buffer protocol or the array interface.
+/// The head of numpy.ndarray: NumPy's C ABI since 1.7, also in NumPy 2. An element type is read this way only after one
+/// array of the type looked the same through the buffer protocol or the array interface.
 struct Head {
   PyObject object;
   char* data;
@@ -23,7 +23,7 @@ struct Head {
 };
 constexpr int is_contiguous = 0x1, is_writeable = 0x400;
 
-/// What is known of NumPy, once it is imported. All is kept to the end of the process.
+/// NumPy's objects and element types, known once NumPy is imported. All are kept until the process ends.
 struct Numpy {
   PyObject *ndarray = nullptr, *float32 = nullptr;
   void** functions = nullptr;  // of its C API
@@ -36,8 +36,8 @@ struct Numpy {
 };
 Numpy numpy;
 
-/// PyArray_NewFromDescr of NumPy's C API, whose places in the table stay: a quarter of what a call of numpy.empty
-/// takes. It takes a reference of `dtype` over.
+/// PyArray_NewFromDescr of NumPy's C API, whose table never moves entries. Takes a quarter of the time of numpy.empty.
+/// It steals a reference to `dtype`.
 PyObject* new_array(PyObject* dtype, int rank, const std::int64_t* shape) {
   using Make = PyObject* (*)(PyObject*, PyObject*, int, const Py_ssize_t*, const Py_ssize_t*, void*, int, PyObject*);
   static_assert(sizeof(Py_ssize_t) == sizeof(std::int64_t));
@@ -65,7 +65,7 @@ bool find_numpy() {
     numpy.ndarray = nb::object(ndarray).release().ptr();
     return true;
   } catch (nb::python_error&) {
-    return false;  // it is being imported
+    return false;  // NumPy is being imported
   }
 }
 
@@ -75,7 +75,7 @@ bool same(const Head& head, const attune_tensor& shown) {
   for (int i = 0; i < head.rank; ++i) empty |= head.shape[i] == 0;
   for (int i = 0; i < head.rank; ++i) {
     if (shown.shape[i] != head.shape[i]) return false;
-    // Along one element, strides are told in different ways.
+    // For an extent of 1, protocols report different strides.
     if (!empty && head.shape[i] > 1 && shown.strides[i] * (shown.dtype.bits / 8) != head.strides[i]) return false;
   }
   return true;
@@ -90,7 +90,7 @@ std::optional<attune_dtype> type_of(const Head& head, nb::handle array) {
   try {
     shown.take(array, "array", false, nullptr);
   } catch (nb::python_error&) {
-    return std::nullopt;  // it is refused with its name later
+    return std::nullopt;  // refused later, by name
   }
   if (!same(head, *shown.tensor())) return std::nullopt;
   Py_INCREF(head.dtype);

@@ -1,4 +1,4 @@
-// python/core/quick.cpp — the usual call on NumPy's arrays, without what Python would add to it
+// python/core/quick.cpp — the fast path of common calls on NumPy arrays, without Python's overhead
 #include "python/core/quick.h"
 
 #include <nanobind/stl/vector.h>
@@ -21,9 +21,9 @@ namespace {
 
 HandleOf find_handle = nullptr;
 
-// More captures or parameters than these are bound by Python.
+// Calls with more captures or parameters are made by Python.
 constexpr std::size_t most = 8;
-// Scores: a call of more looks for signals meanwhile, which Python sets up. The same number is in _attention.py.
+// Scores. A call with more of them checks for signals, which Python sets up. _attention.py has the same number.
 constexpr double slow = 1 << 22;
 
 PyObject* word(const char* text) { return PyUnicode_InternFromString(text); }
@@ -34,7 +34,7 @@ struct Words {
            *lets = word("lets"), *automatic = word("auto");
   PyObject* parts[4] = {word("score"), word("mask"), word("prob"), word("sink")};
   PyObject* way[3] = {word("scale"), word("target"), word("exact")};
-  /// Options that are Python's to handle, unless they are None, or 0.
+  /// Options that only Python handles, unless they are None or 0.
   PyObject* others[13] = {word("cu_seqlens"), word("cu_seqlens_q"), word("cu_seqlens_kv"), word("cover"),
                           word("workspace"),  word("progress"),     word("parallel_for"),  word("kv_len"),
                           word("q_offsets"),  word("page_table"),   word("o_before"),      word("lse_before"),
@@ -48,19 +48,19 @@ const Words& words() {
   return all;
 }
 
-/// The place of a keyword among words; as many as there are if it is none of them.
+/// The index of a keyword in `of`; N if it is not there.
 template <std::size_t N>
 std::size_t place_of(PyObject* name, PyObject* const (&of)[N]) {
   return static_cast<std::size_t>(std::ranges::find(of, name) - of);
 }
 
-/// What is asked of `lse` or `max`: nothing, True, or an array to write.
+/// The argument `lse` or `max`: not given, True, or an array to write.
 struct Asked {
   bool wanted = false;
   nb::object array{};
   NumpyTensor tensor;
 
-  /// The tensor to write; null where none is wanted, or where `failed` becomes true.
+  /// The tensor to write; null if none is wanted. Sets `failed` if it cannot be written.
   const attune_tensor* of(const NumpyTensor& q, bool& failed) {
     if (!wanted) return nullptr;
     failed |= array.is_valid() ? !tensor.read(array) || !tensor.writeable()
@@ -69,7 +69,7 @@ struct Asked {
   }
 };
 
-/// A call on NumPy's arrays, of an attention that is found first. Where anything says no, Python has to make the call.
+/// A call on NumPy arrays; derived classes find the attention. If any step fails, Python makes the call.
 class Call {
  protected:
   bool read(nb::handle q, nb::handle k, nb::handle v) {
@@ -110,7 +110,7 @@ class Call {
     return Option::unknown;
   }
 
-  /// The results, once captures and parameters are bound; null without an exception where Python must call.
+  /// The results, once captures and parameters are bound; null without an exception if Python must make the call.
   PyObject* run(const Handle& handle) {
     if (!make_out()) return nullptr;
     call_.size = sizeof call_;
@@ -126,7 +126,7 @@ class Call {
       error = attune_run(handle.attention, &call_, nullptr);
     }
     if (error) {
-      attune_error_free(error);  // Python makes the call again, and tells where the mistake is
+      attune_error_free(error);  // Python repeats the call and reports where the mistake is
       return nullptr;
     }
     return results();
@@ -141,7 +141,7 @@ class Call {
     const std::int64_t* const q = q_.tensor().shape;
     const std::int64_t shape[4] = {q[0], q[1], q[2], v_.tensor().shape[3]};
     if (q_.tensor().dtype.code == ATTUNE_E4M3) return false;  // its results are bf16
-    // A result of q's shape lies as q does.
+    // A result with q's shape has q's order of dimensions.
     if (shape[3] == q[3] && !q_.contiguous()) return false;
     return out_.make(shape, 4, &q_, made_);
   }
@@ -209,7 +209,7 @@ class KeptCall : Call {
     return read_number(value, handle_->params[i].kind, numbers_[i]);
   }
 
-  /// Captures and parameters that the call does not give are those of the Attention.
+  /// The call's captures and parameters, and the Attention's where the call gives none.
   bool bind() {
     if (!handle_->captures.empty()) {
       kept_arrays_ = attribute(self_, words().arrays);
@@ -236,7 +236,7 @@ class KeptCall : Call {
   unsigned bound_params_ = 0;
 };
 
-/// A call of attention(), of an attention that was made before for the same.
+/// A call of attention() that reuses an attention made for an equal call.
 class LineCall : Call {
  public:
   PyObject* made(PyObject* const* given, PyObject* const* values, PyObject* names) {
@@ -291,8 +291,8 @@ PyObject* call_line(PyObject* self, PyObject* const* args, std::size_t flags, Py
   return PyObject_Vectorcall(decorated_function(self), args, flags, names);
 }
 
-/// What attention() tells when it made an attention: what was said, the key of its Scan, and by slot where captures and
-/// parameters are among its leaves.
+/// attention() calls this after it made an attention, with the call's arguments, the key of its Scan and, for each slot
+/// of a capture or parameter, its index among the Scan's leaves.
 void remember_line(const nb::tuple& what, const nb::tuple& names, const nb::tuple& things, const nb::tuple& key,
                    nb::object core, std::vector<std::size_t> captures, std::vector<std::size_t> params) {
   const Handle* const handle = find_handle(core);

@@ -1,13 +1,13 @@
-// python/core/quick.h — the usual call on NumPy's arrays, without what Python would add to it
+// python/core/quick.h — the fast path of common calls on NumPy arrays, without Python's overhead
 #pragma once
 
 #include "python/core/handle.h"
 
 namespace attune::python {
 
-/// Adds to the module `quick` and `quick_line`, decorators of Attention.__call__ and of attention(): they answer usual
-/// calls themselves, and call the decorated function for all others, mistakes too. Both give the same bits. attention()
-/// tells `remember` of the attentions that it makes.
+/// Adds `quick` and `quick_line` to the module: decorators of Attention.__call__ and of attention(). They make common
+/// calls themselves and pass all others, including mistakes, to the decorated function. Both paths give the same bits.
+/// attention() reports each attention that it makes to `remember`.
 void add_quick(nb::module_& m, HandleOf handle_of);
 
 }  // namespace attune::python

@@ -1,4 +1,4 @@
-// python/core/quick_torch.cpp — small calls on torch's tensors of the CPU, without what Python would add to them
+// python/core/quick_torch.cpp — the fast path of small calls on torch's CPU tensors, without Python's overhead
 #include "python/core/quick_torch.h"
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 namespace attune::python {
 namespace {
 
-// Elements of q: a call of fewer is done on one thread. The same number is in torch/_attend.py.
+// Elements of q. A call with fewer runs on one thread. torch/_attend.py has the same number.
 constexpr double small = 1 << 12;
-// Scores: a call of more looks for signals meanwhile, which Python sets up.
+// Scores. A call with more of them checks for signals, which Python sets up.
 constexpr double slow = 1 << 22;
-// More captures or integers than these are bound by Python.
+// Calls with more captures or integers are made by Python.
 constexpr std::size_t most = 8;
 
-/// All are kept to the end of the process.
+/// All are kept until the process ends.
 struct Torch {
   PyTypeObject *tensor = nullptr, *parameter = nullptr;
   PyObject *empty = nullptr, *empty_like = nullptr, *output = nullptr, *f32 = nullptr, *f64 = nullptr;
@@ -32,7 +32,7 @@ Torch& torch() {
   return all;
 }
 
-/// Is it of torch's own class, and without a sign that torch keeps beside the memory?
+/// True if the tensor has one of torch's own classes and no pending negation.
 bool is_plain(nb::handle tensor) {
   const Torch& t = torch();
   PyTypeObject* const type = Py_TYPE(tensor.ptr());
@@ -43,7 +43,7 @@ bool is_plain(nb::handle tensor) {
   return negated.ptr() == Py_False;
 }
 
-/// Why a call is not made here. The words are for Python.
+/// Why Python must make the call; `said` gives the reason to Python as a word.
 enum class Why { none, special, elsewhere, large, shape, mistake };
 
 nb::object said(Why why) {
@@ -53,7 +53,7 @@ nb::object said(Why why) {
   return nb::borrow(words[static_cast<std::size_t>(why)]);
 }
 
-/// The memory of a tensor of torch, which must live as long as this.
+/// The memory of a torch tensor, which must outlive this object.
 class Tensor {
  public:
   Why read(nb::handle tensor) {
@@ -82,7 +82,7 @@ class Tensor {
   attune_tensor tensor_;
 };
 
-/// What a function makes, read into `as`; null, and no exception, where that fails.
+/// Calls `function` and reads its result into `as`; null without an exception on failure.
 template <class... Given>
 nb::object made(Tensor& as, PyObject* function, PyObject* names, Given... given) {
   PyObject* const list[] = {given...};
@@ -95,7 +95,7 @@ nb::object made(Tensor& as, PyObject* function, PyObject* names, Given... given)
 
 nb::object made_like(Tensor& as, nb::handle tensor) { return made(as, torch().empty_like, nullptr, tensor.ptr()); }
 
-/// A number for each row. torch.empty takes twice as long as torch.empty_like, which wants a tensor of that shape.
+/// A tensor of one number a row. torch.empty takes twice as long as torch.empty_like, so the last tensor is the model.
 nb::object made_rows(Tensor& as, const Tensor& q) {
   Torch& t = torch();
   const std::uint8_t bits = q.at()->dtype.bits == 64 ? 64 : 32;
@@ -113,7 +113,7 @@ nb::object made_rows(Tensor& as, const Tensor& q) {
   return made_like(as, t.rows);
 }
 
-/// What both directions have.
+/// The common part of forward and backward.
 struct Call {
   const Handle& handle;
   attune_call call{};
@@ -133,7 +133,7 @@ struct Call {
     return rows * q.extent(3) <= small && rows * k.extent(2) <= slow ? Why::none : Why::large;
   }
 
-  /// `list` from `first` on is the captured tensors.
+  /// The captured tensors are in `list`, from `first` on.
   Why bind(const nb::tuple& list, std::size_t first, const nb::tuple& ints) {
     if (handle.captures.size() > most || ints.size() > most) return Why::large;
     if (list.size() != first + handle.captures.size() || ints.size() != handle.params.size()) return Why::mistake;
@@ -155,7 +155,7 @@ struct Call {
     return Why::none;
   }
 
-  /// False where there is an error: Python makes the call again, and tells where the mistake is.
+  /// False on an error: Python repeats the call and reports where the mistake is.
   bool run() {
     attune_error* error = nullptr;
     {
@@ -208,7 +208,7 @@ nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, co
 
 nb::object gradients(const Handle& handle, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,
                      const nb::tuple& ints, const nb::tuple& wanted, std::size_t first) {
-  constexpr std::size_t own = 3, before = 5;  // q, k, v; and the output and the sum
+  constexpr std::size_t own = 3, before = 5;  // q, k, v; then also the output and the lse
   Call c(handle);
   if (saved.size() < before) return said(Why::mistake);
   if (const Why why = c.read(saved[0], saved[1], saved[2]); why != Why::none) return said(why);

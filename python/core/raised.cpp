@@ -1,4 +1,4 @@
-// python/core/raised.cpp — what the C ABI says of an error, told to Python
+// python/core/raised.cpp — turns errors of the C ABI into Python exceptions
 #include "python/core/raised.h"
 
 #include <nanobind/stl/string.h>

@@ -1,4 +1,4 @@
-// python/core/raised.h — errors of attune/c.h as exceptions of Python, exceptions of callbacks, and texts
+// python/core/raised.h — errors of attune/c.h as Python exceptions, exceptions of callbacks, and texts
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,19 +12,19 @@
 
 namespace attune::python {
 
-/// Raises what the C ABI says, as attune.Error or attune.Bug.
+/// Raises an error of the C ABI as attune.Error or attune.Bug.
 void check(attune_error* error);
 
-/// Refuses an argument: an attune.Error of Python.
+/// Refuses an argument: raises an attune.Error.
 [[noreturn]] void refuse(const char* code, const std::string& problem, const std::string& why, const std::string& fix);
 
-/// A text for the library, which reads UTF-8 up to a byte of 0: one that has such a byte, or no UTF-8, is refused.
+/// A text for the library, which reads UTF-8 up to a zero byte. Refuses texts that contain 0 or have no UTF-8 form.
 std::string utf8(const nb::str& text);
 
 /// A text that the library gave.
 std::string taken(char* text);
 
-/// An exception of a function of Python that C called; it is raised when C has returned.
+/// The exception of a Python function that C called; raised after C has returned.
 class Raised {
  public:
   Raised() = default;
@@ -53,7 +53,7 @@ class Raised {
     return false;
   }
 
-  /// Raises what was kept. The call's own error is then of no interest.
+  /// Raises the kept exception, if there is one, and frees the call's own error.
   void raise(attune_error* instead_of);
 
  private:

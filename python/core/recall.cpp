@@ -1,4 +1,4 @@
-// python/core/recall.cpp — whether the functions, texts and keywords of a call say what those of an earlier call said
+// python/core/recall.cpp — finds the attention of an earlier call with equal functions, texts and keywords
 #include "python/core/recall.h"
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace {
 
 using As = Expected::As;
 
-// More than Python keeps, which is asked first when one of these is gone.
+// More than Python's own cache keeps; Python asks its cache for attentions that are forgotten here.
 constexpr std::size_t most_known = 1024;
 
-/// A keyword of the call: a number is a parameter of its own.
+/// Matches a keyword of the call. A number is a parameter of its own.
 bool finds_keyword(Walk<Leaves>& walk, Leaves& leaves, nb::handle thing, const Expected& expected) {
   const bool whole = PyLong_CheckExact(thing.ptr());
   if (!whole && !PyFloat_CheckExact(thing.ptr())) return walk.finds(thing, expected);
@@ -25,12 +25,12 @@ bool finds_keyword(Walk<Leaves>& walk, Leaves& leaves, nb::handle thing, const E
   return leaf && read_number(thing, expected.kind, leaf->number);
 }
 
-/// Attentions by a hash of their parts: the value of a text, the code of a function. Touched with the GIL alone.
+/// Attentions by a hash of their parts: the value of a text, the code of a function. The GIL guards it.
 class Memory {
  public:
   using Places = std::array<std::size_t, 8>;
 
-  /// The places of the attentions with this hash; how many.
+  /// Writes the places of the attentions with this hash and returns their count.
   std::size_t find(std::size_t hash, Places& places) const {
     std::size_t count = 0;
     const auto [begin, end] = places_.equal_range(hash);
@@ -55,7 +55,7 @@ class Memory {
       known_.emplace_back();
       places_.emplace(hash, place);
     }
-    // `known` becomes the former one, which goes last: that may run code of Python.
+    // `known` now holds the replaced entry. It is destroyed last, because that may run Python code.
     known_[place].hash = hash, known_[place].age = ++age_;
     std::swap(known_[place].known, known);
   }
@@ -70,11 +70,11 @@ class Memory {
   std::size_t next_ = 0, age_ = 0;
 };
 Memory& memory() {
-  static auto* const all = new Memory;  // never freed: Python may be gone before
+  static auto* const all = new Memory;  // never freed: Python may end first
   return *all;
 }
 
-/// What a call says, found again in what is known.
+/// True if the call's arguments match those of a known attention.
 bool finds(const Known& known, const Said& said, const std::array<nb::object, 4>& within, Leaves& leaves) {
   if (known.names.size() != said.keywords) return false;
   leaves.clear();
@@ -90,7 +90,7 @@ bool finds(const Known& known, const Said& said, const std::array<nb::object, 4>
   return true;
 }
 
-/// What parts are looked up by, and what is within them; false for what Python must look at.
+/// Hashes the parts and unwraps them into `within`; false if Python must make the call.
 bool hash_parts(const Said& said, std::array<nb::object, 4>& within, std::size_t& hash) {
   hash = said.keywords;
   for (std::size_t i = 0; i < within.size(); ++i) {

@@ -1,4 +1,4 @@
-// python/core/recall.h — whether the functions, texts and keywords of a call say what those of an earlier call said
+// python/core/recall.h — finds the attention of an earlier call with equal functions, texts and keywords
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,10 +14,10 @@
 
 namespace attune::python {
 
-/// A thing that expressions read: a tensor, or the number of a parameter.
+/// A tensor or a parameter's number that expressions read.
 struct Leaf {
   nb::object thing{};
-  NumpyTensor tensor;  // set by `recall`, as the number is
+  NumpyTensor tensor;  // `recall` sets the tensor or the number
   double number;
 };
 
@@ -28,21 +28,21 @@ struct Leaves {
   std::size_t count = 0;
 
   void clear();
-  /// The next leaf; null where another one is expected.
+  /// Adds the next leaf; null if `expected` is another one.
   Leaf* add(nb::handle thing, const Expected& expected);
   bool finds(nb::handle thing, const Expected& expected);
 };
 
-/// What a call of attention() says of its attention.
+/// The arguments of attention() that describe the attention.
 struct Said {
   std::array<nb::handle, 4> parts;  ///< score, mask, prob and sink
   std::array<nb::handle, 3> way;    ///< scale, target and exact
-  /// Keywords that are none of the call's own: captures and parameters.
+  /// Keywords that are captures or parameters.
   std::array<nb::handle, 8> names{}, things{};
   std::size_t keywords = 0;
 };
 
-/// An attention, and what was said to call for it. Its leaves are not kept alive.
+/// An attention, and the arguments that it was made for. It does not keep its leaves alive.
 struct Known {
   std::array<Expected, 4> parts;
   std::array<Expected, 3> way;
@@ -53,15 +53,15 @@ struct Known {
   std::vector<std::size_t> captures, params;  ///< by slot, the number of the leaf
 };
 
-/// The attention that was remembered for the same, with the leaves of this call; or null. It decides as Scan does, and
-/// knows fewer kinds of things: for others Python must look.
+/// The attention remembered for equal arguments, with the leaves of this call; or null. Decides like Scan, but knows
+/// fewer kinds of things; Python handles the others.
 std::shared_ptr<const Known> recall(const Said& said, Leaves& leaves);
 
-/// Remembers an attention under the key of its Scan, unless that has kinds of things which `recall` does not know.
+/// Remembers an attention under the key of its Scan, unless the key has kinds of things that `recall` does not know.
 void remember(const Said& said, const nb::tuple& key, nb::object core, const Handle* handle,
               std::vector<std::size_t> captures, std::vector<std::size_t> params);
 
-/// The number of a parameter of this kind: false, and no exception, for what Python must look at.
+/// Reads the number of a parameter of this kind; false without an exception if Python must handle it.
 bool read_number(nb::handle given, char kind, double& into);
 
 }  // namespace attune::python

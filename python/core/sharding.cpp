@@ -1,4 +1,4 @@
-// python/core/sharding.cpp — a Sharding made of attentions and their calls, and what they tell
+// python/core/sharding.cpp — makes a Sharding from attentions and their calls, and answers queries about it
 #include "python/core/sharding.h"
 
 #include <nanobind/stl/string.h>

@@ -1,4 +1,4 @@
-// python/core/sharding.h — who holds which positions of a call over ranks
+// python/core/sharding.h — which rank holds which positions of a call
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@
 
 namespace attune::python {
 
-/// Who holds which positions. Keeps the functions that its exchanges call.
+/// Which rank holds which positions. Keeps the transport, whose functions its exchanges call.
 struct Sharding {
   attune_sharding* handle = nullptr;
   nb::object transport;
@@ -41,8 +41,8 @@ struct Sharding {
   std::string explain() const;
 };
 
-/// Sharding for calls of attentions: each a tuple (attention, the call by name, captures, parameters). `how` is by the
-/// names of attune_how; None keeps the assignment of `before`.
+/// Makes a Sharding for calls of attentions. A layer is a tuple (attention, the call by name, captures, parameters).
+/// `how` has the names of attune_how's members; None keeps the assignment of `before`.
 Sharding* sharding_of(nb::object with, const nb::list& layers, nb::handle how, nb::handle before);
 
 }  // namespace attune::python

@@ -1,4 +1,4 @@
-// python/core/tasks.h — the tasks of a call, run by a function of Python that may keep what it was given
+// python/core/tasks.h — the tasks of a call, run by a Python function that may keep `run` after the call
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,12 +12,12 @@
 
 namespace attune::python {
 
-/// What `run` of a parallel_for calls: C's task, as long as its call lasts. Function objects of Python share it.
+/// C's task behind `run` of a parallel_for, valid during its call. Python function objects share it.
 class Tasks {
  public:
   Tasks(attune_task task, void* run) : task_(task), run_(run) {}
 
-  /// With the GIL. An Error once the call is over; a number that is none of a task left is the library's to refuse.
+  /// Needs the GIL. Throws an Error after the call has ended. The library refuses numbers of no remaining task.
   void one(std::int64_t i, std::int32_t worker) {
     if (!begin())
       refuse("executor-tasks", "`run` is called after its call", "its tasks went with the call",
@@ -29,7 +29,7 @@ class Tasks {
     idle_.notify_all();
   }
 
-  /// Without the GIL: waits for tasks that have begun; no other begins from now on.
+  /// Call it without the GIL. Waits for tasks that have begun and lets no other begin.
   void end() {
     std::unique_lock lock(mutex_);
     over_ = true;
@@ -51,7 +51,7 @@ class Tasks {
   bool over_ = false;
 };
 
-/// A call's tasks by loop(count, run).
+/// Runs a call's tasks by loop(count, run).
 inline void run_tasks(const nb::object& loop, std::int64_t count, const std::shared_ptr<Tasks>& tasks, Raised& raised) {
   raised.guard(
       [&] { loop(count, nb::cpp_function([tasks](std::int64_t i, std::int32_t worker) { tasks->one(i, worker); })); });

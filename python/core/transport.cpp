@@ -11,7 +11,7 @@
 namespace attune::python {
 namespace {
 
-/// Memory of C for as long as a function of Python runs; views that it keeps show nothing afterwards.
+/// Memory of C, shown to a Python function while it runs. Views that the function keeps are empty afterwards.
 class Views {
  public:
   Views() = default;
@@ -93,7 +93,7 @@ Transport::Transport(int own, int all, nb::object exchanges, nb::object sums, nb
     : rank(own), count(all), exchange(std::move(exchanges)), sum(std::move(sums)), stop(std::move(stops)) {}
 
 Transport::~Transport() {
-  // Exchanges on streams may have to end first.
+  // May wait for exchanges on streams.
   const Released waiting;
   attune_nccl_free(&by_nccl);
 }

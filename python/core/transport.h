@@ -1,4 +1,4 @@
-// python/core/transport.h — how ranks exchange bytes: by functions of Python, or by NCCL
+// python/core/transport.h — how ranks exchange bytes: by Python functions, or by NCCL
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,9 +11,9 @@
 
 namespace attune::python {
 
-/// How ranks exchange bytes, by functions of Python: exchange(send, receive, stream) with lists of (peer, memoryview),
-/// sum(values, stream) with a memoryview of floats, and stop(). On a stream there are addresses of its device in place
-/// of views. Or by NCCL.
+/// How ranks exchange bytes: by NCCL, or by the Python functions exchange(send, receive, stream) with lists of (peer,
+/// memoryview), sum(values, stream) with a memoryview of floats, and stop(). With a stream, device addresses replace
+/// the views.
 struct Transport {
   int rank, count;
   nb::object exchange{}, sum{}, stop{};
@@ -26,14 +26,14 @@ struct Transport {
   Transport& operator=(const Transport&) = delete;
   ~Transport();
 
-  /// As the C ABI takes it.
+  /// The transport as the C ABI takes it.
   attune_transport given();
 };
 
-/// What one rank makes and hands to the others.
+/// NCCL's unique id: one rank makes it and hands it to the others.
 nb::bytes nccl_id();
 
-/// By an id, or by the address of a communicator. `place`: rank, count and device.
+/// A transport by NCCL, from an id or from the address of a communicator. `place`: rank, count and device.
 Transport* nccl(const std::optional<nb::bytes>& id, std::uintptr_t communicator, const std::array<int, 3>& place,
                 double seconds);
 

@@ -1,4 +1,4 @@
-// python/core/walk.h — whether functions refer to what is expected
+// python/core/walk.h — compares what functions refer to with what is expected
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,8 +12,8 @@
 
 namespace attune::python {
 
-/// A walk through what a call refers to, in the order of Scan in attune/_scan.py. `Leaves` has
-/// finds(thing, expected): is this tensor or parameter the leaf that is expected?
+/// Walks through what a call refers to, in the order of Scan in attune/_scan.py. `Leaves` has finds(thing, expected):
+/// true if the tensor or parameter is the expected leaf.
 template <class Leaves>
 class Walk {
  public:
@@ -57,7 +57,7 @@ class Walk {
     if (!attribute(function, vocabulary().code).is(expected.thing)) return false;
     const auto end = met_.begin() + static_cast<std::ptrdiff_t>(met_count_);
     if (met_count_ == met_.size() || std::find(met_.begin(), end, function.ptr()) != end) return false;
-    met_[met_count_++] = function.ptr();  // alive as long as what refers to it
+    met_[met_count_++] = function.ptr();  // kept alive by what refers to it
     return finds_cells(function, expected.cells) && finds_globals(function, expected.globals) &&
            finds_defaults(function, expected.defaults) && finds_keywords(function, expected.keywords) &&
            finds_all_named(attribute(function, vocabulary().attributes), expected.attributes);
@@ -91,7 +91,7 @@ class Walk {
     return true;
   }
 
-  /// A dict of these names alone.
+  /// Matches a dict that has exactly these names.
   bool finds_all_named(const nb::object& scope, const List& expected) {
     return scope.is_valid() && PyDict_CheckExact(scope.ptr()) &&
            PyDict_Size(scope.ptr()) == static_cast<Py_ssize_t>(expected.size()) && finds_names(scope, expected);
@@ -107,7 +107,7 @@ class Walk {
     return defaults.is_none() ? expected.empty() : finds_items(defaults, expected, 0);
   }
 
-  /// A tuple of what is expected from `first` on.
+  /// Matches a tuple of what is expected, from `first` on.
   bool finds_items(nb::handle items, const List& expected, std::size_t first) {
     if (!PyTuple_Check(items.ptr())) return false;
     const auto count = static_cast<Py_ssize_t>(expected.size() - first);

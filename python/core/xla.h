@@ -1,12 +1,12 @@
-// python/core/xla.h — the structs with which XLA calls a handler: the part of them that attune reads
+// python/core/xla.h — the structs that XLA passes to a handler, as far as attune reads them
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// XLA calls a handler with structs of C whose layout it keeps: new members come at the end, and the first number of the
-// version tells of anything else. The part that is read here is written down once more, so that neither a build nor a
-// wheel needs JAX: jaxlib's headers come with jaxlib alone, and each version has its own.
+// XLA calls a handler with C structs of a stable layout: new members come at the end, and any other change raises the
+// major version. This file repeats the members that attune reads, so that neither a build nor a wheel needs JAX:
+// jaxlib's headers come only with jaxlib, and each version has its own.
 // tests/python/in_jax/test_jax_layout.py compares every size and offset with the headers of the jaxlib that is
 // installed.
 namespace attune::python::xla {

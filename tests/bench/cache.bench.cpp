@@ -1,4 +1,4 @@
-// tests/bench/cache.bench.cpp — how long it takes to have a kernel: made, from disk, from memory; as lines of JSON
+// tests/bench/cache.bench.cpp — how long getting a kernel takes: compiled, from disk, from memory; as lines of JSON
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ void measure(const std::string& name, const std::function<void()>& f) {
   tell(name, times);
 }
 
-/// The same from many threads at once: by how long each of them waits.
+/// The same from many threads at once: measures how long each thread waits.
 void measure_with(int threads, const std::string& name, const std::function<void()>& f) {
   std::vector<double> times(static_cast<std::size_t>(threads));
   std::vector<std::thread> all;
@@ -77,8 +77,8 @@ Attention attention_of(int i) {
           .mask = text.mask("kv <= q && q - kv < " + std::to_string(100 + i))};
 }
 
-/// What a process compiles is in its cache for the next: the first run tells how long that takes, the second how long
-/// reading it does.
+/// A process caches what it compiles for the next process: the first run measures compiling, the second measures
+/// reading from the cache.
 void on_device() {
   const Device device = Device::cuda();
   const auto q = device.array<bf16>({1, 8, 256, 128}), k = device.array<bf16>({1, 8, 256, 128}),

@@ -1,5 +1,5 @@
-// tests/bench/decode.bench.cpp — a decoder's step beside plain reads of the same memory by as many threads, as lines of
-// JSON: ./bench_decode [threads [keys [heads of keys]]]
+// tests/bench/decode.bench.cpp — a decode step compared with plain reads of the same memory by as many threads, as
+// lines of JSON: ./bench_decode [threads [keys [heads of keys]]]
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -40,7 +40,7 @@ class Readers {
     ++round_;
     for (std::thread& one : threads_) one.join();
   }
-  /// Seconds in which all have read their parts.
+  /// Seconds until all threads have read their parts.
   double operator()(const void* from, std::size_t bytes) {
     from_ = static_cast<const Line*>(from);
     lines_ = static_cast<std::int64_t>(bytes / sizeof(Line));

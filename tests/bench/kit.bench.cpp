@@ -18,7 +18,7 @@ using namespace attune::codegen;
 using namespace attune::tests;
 using Clock = std::chrono::steady_clock;
 
-/// Zeros from the beginning of a cache line on, as allocators hand out large tensors.
+/// Zeros, aligned to a cache line, as allocators align large tensors.
 class Memory {
  public:
   explicit Memory(std::size_t bytes) : lines_((bytes + sizeof(Line) - 1) / sizeof(Line)) {}
@@ -38,7 +38,7 @@ Memory floats(std::int64_t count, float value = 0) {
   return memory;
 }
 
-/// The least of many: other programs only ever add to it.
+/// The least of many times: other programs can only make a run slower.
 double best_seconds(const std::function<void()>& f, double budget = 0.3) {
   double best = std::numeric_limits<double>::infinity(), spent = 0;
   for (int i = 0; i < 2 || spent < budget; ++i) {
@@ -80,7 +80,7 @@ void measure_product(const LoadedKit& kit, std::int64_t rows, std::int64_t colum
                         .keep = keeps ? keep.floats() : nullptr};
   auto* function = kit.find<ProductFn>(kit_symbol::product);
   const Tiles tiles(kit);
-  // Turns with the peak, so that both see the same clock.
+  // Alternates with the peak's measurement, so that both see the same clock.
   double peak = 0, flops = 0;
   for (int turn = 0; turn < 5; ++turn) {
     peak = std::max(peak, peak_of(kit));
@@ -161,8 +161,8 @@ void measure_rows(const LoadedKit& kit) {
   run("transpose", kit.find<TransposeFn>(kit_symbol::transpose), transpose, 2 * of_operand);
 }
 
-/// Windows of a large memory, one after the other: short enough to be left alone by other programs now and then, and
-/// out of the caches by the time they come again.
+/// Windows of a large memory, one after another: short enough that some run undisturbed by other programs, and evicted
+/// from the caches before they come again.
 class Windows {
  public:
   Windows(std::size_t bytes, std::size_t window) : memory_(bytes), window_(window) {}
@@ -177,7 +177,7 @@ class Windows {
   std::size_t window_, at_ = 0;
 };
 
-/// Keys and values as they lie. Turns with the C library reading as much, so that both meet the same weather.
+/// Keys and values in place. Alternates with the C library reading as many bytes, so that both see the same load.
 void measure_decode(const LoadedKit& kit, Windows& windows, std::int64_t rows, std::int64_t d) {
   const std::int64_t count = static_cast<std::int64_t>(windows.window() / size_of(kit.type)) / d;
   const std::int64_t s_row = count + 16;  // not 16 kB, where all rows would share the same few lines of the L1 cache

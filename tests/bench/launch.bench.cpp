@@ -1,4 +1,4 @@
-// tests/bench/launch.bench.cpp — what a repeated call takes on the host, beside a bare launch, as lines of JSON:
+// tests/bench/launch.bench.cpp — a repeated call's time on the host, compared with a bare launch, as lines of JSON:
 // ./bench_launch, or LD_LIBRARY_PATH=driver ./bench_launch with a driver whose part is next to nothing
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 namespace cuda = runtime::cuda;
 namespace cu = cuda::cu;
 
-/// In bursts that the device's queue has room for.
+/// Times bursts that fit into the device's queue.
 template <class F>
 void measure(const char* name, F f) {
   constexpr int rounds = 400, each = 50;

@@ -29,7 +29,7 @@ void measure(const std::string& name, int repetitions, F f) {
               name.c_str(), nodes, repetitions, times.front(), times[times.size() / 2]);
 }
 
-/// Operations within each other, each upon the one before.
+/// Nested operations, each applied to the one before.
 std::string chain(int operations) {
   std::string text = "s";
   for (int i = 0; i < operations; i += 5)
@@ -37,7 +37,7 @@ std::string chain(int operations) {
   return text;
 }
 
-/// A sum of terms, each of its own.
+/// A sum of different terms.
 std::string terms(int count) {
   std::string text = "s";
   for (int i = 0; i < count; ++i)

@@ -28,7 +28,7 @@ void measure(const char* name, int repetitions, std::chrono::microseconds idle, 
               name, repetitions, times.front(), times[times.size() / 2], times[times.size() * 9 / 10]);
 }
 
-/// Two tasks that end when both have begun: the other thread is really there.
+/// Two tasks that end once both have begun, which proves that a second thread runs.
 void meet() {
   std::atomic<int> here{0};
   runtime::run_tasks(2,

@@ -1,4 +1,4 @@
-# tests/c/abi.py — what programs built with attune/c.h rely on: functions, constants, and structs member by member
+# tests/c/abi.py — the ABI of attune/c.h that programs rely on: functions, constants, and structs member by member
 import argparse
 import re
 import subprocess

@@ -140,8 +140,8 @@ static void gradients(void) {
   drop(p);
 }
 
-// A cache in pages of which a call reads the beginning, filled by attune_append, against one call with all keys in a
-// row.
+// A paged KV cache, filled by attune_append, of which a call reads the beginning, against one call with dense keys
+// and values.
 static void caches(void) {
   enum { page = 8, pages = 10, used = 41 };
   problem* p = problem_of(21, n);
@@ -217,7 +217,7 @@ static void caches(void) {
   drop(p);
 }
 
-// Ranks that are threads, and exchange bytes through a table of what each has to send.
+// Ranks are threads; they exchange bytes through a table of what each rank sends.
 enum { ranks = 3 };
 typedef struct {
   pthread_mutex_t mutex;
@@ -436,7 +436,7 @@ static void over_ranks(void) {
   char* text = NULL;
   GOOD(attune_sharding_explain(sharding, &text));
   CHECK(strstr(text, "3 ranks") != NULL);
-  // By NCCL: what is refused without it. tests/driver and tests/python exchange by one.
+  // NCCL: refusals in a process without it. tests/driver and tests/python exchange by NCCL.
   attune_nccl nccl;
   memset(&nccl, 0, sizeof nccl);
   nccl.size = sizeof nccl;
@@ -534,7 +534,7 @@ static void null_pointers(void) {
   call.captures = NULL;
   REFUSED(attune_run(a, &call, NULL), "null-pointer");
   CHECK(!none && !watch && !memory && !text);
-  // Nothing may always be freed.
+  // Freeing null is always allowed.
   attune_free(NULL);
   attune_error_free(NULL);
   attune_cover_free(NULL);
@@ -555,7 +555,7 @@ static void sizes(void) {
     what.size = wrong[i];
     REFUSED(attune_new(&what, &none), "struct-size");
     attune_call call = p->call;
-    // Less than the first version of the struct had.
+    // Smaller than the first version of the struct.
     call.size = wrong[i] == sizeof what - 1 ? (uint32_t)offsetof(attune_call, kv_len) - 1 : wrong[i];
     REFUSED(attune_run(a, &call, NULL), "struct-size");
     attune_with with;
@@ -563,7 +563,7 @@ static void sizes(void) {
     with.size = wrong[i] == sizeof what - 1 ? (uint32_t)offsetof(attune_with, sharding) - 1 : wrong[i];
     REFUSED(attune_run(a, &p->call, &with), "struct-size");
   }
-  // A program with a later header: members that are not set do not matter, others are refused.
+  // A program with a later header: unknown members that are 0 are ignored, others are refused.
   struct {
     attune_what what;
     int64_t later;
@@ -575,7 +575,7 @@ static void sizes(void) {
   newer.later = 1;
   REFUSED(attune_new(&newer.what, &none), "struct-size");
   CHECK(!none);
-  // What is read of an error is no more than there is room for.
+  // Reading an error writes no more than the given size.
   what.size = 1;
   attune_error* error = attune_new(&what, &none);
   attune_said said;
@@ -732,7 +732,7 @@ static void tensors(void) {
   CHECK(memcmp(p->o, wanted, bytes) == 0);
   p->tslope->t.data = p->slope;
 
-  // What is no tensor of attune's.
+  // Tensors that attune does not support.
   const attune_tensor good = p->tq->t;
   p->tq->t.dtype.lanes = 4;
   REFUSED(attune_run(a, &p->call, NULL), "dlpack-lanes");
@@ -975,7 +975,7 @@ static int32_t go_on(void* user, double done) {
   return 0;
 }
 
-// The oracle is slow enough to be asked.
+// The oracle is slow enough that progress callbacks are called.
 static void progress(void) {
   attune_what what = alibi_what();
   what.target = ATTUNE_ENGINE_ORACLE;
@@ -1135,7 +1135,7 @@ static long resident_bytes(void) {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// 10^4 calls, and as many attentions and errors, leave no more memory behind than the first thousand did.
+// 10^4 calls, and as many attentions and errors, leak nothing: memory stays as it was after the first thousand.
 static void flat_memory(void) {
   attune_attention* a = alibi();
   problem* p = problem_of(1, 4);
@@ -1395,7 +1395,7 @@ static void memory(void) {
   drop(p);
 }
 
-// Attentions are made until there is no memory for one more; then all goes on as before.
+// Makes attentions until memory runs out; afterwards everything works as before.
 static void no_memory(void) {
   enum { most = 200000 };
   attune_attention** held = calloc(most, sizeof *held);
@@ -1422,7 +1422,7 @@ static void no_memory(void) {
   GOOD(attune_run(a, &p->call, NULL));
   CHECK(error_of(p, n) < 1e-5);
   attune_free(a);
-  // An array that no machine has room for.
+  // An array larger than any machine's memory.
   attune_tensor* none = NULL;
   p->tslope->shape[0] = (int64_t)1 << 45;
   REFUSED(attune_alloc(&p->tslope->t, &none), "no-memory");

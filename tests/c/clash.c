@@ -1,4 +1,4 @@
-// tests/c/clash.c — a process that has loaded another LLVM for all to see still compiles with attune
+// tests/c/clash.c — a process that has loaded another LLVM with global symbols still compiles with attune
 #include <attune/c.h>
 #include <dlfcn.h>
 #include <stdio.h>

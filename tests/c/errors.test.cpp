@@ -1,4 +1,4 @@
-// tests/c/errors.test.cpp — what the functions of attune/c.h say about calls that cannot be
+// tests/c/errors.test.cpp — the errors of attune/c.h's functions for invalid calls
 #include <attune/c.h>
 
 #include <array>

@@ -47,7 +47,7 @@ TEST_CASE("special functions are counted for each pair", "[bound]") {
 
 TEST_CASE("the slowest bounds a call", "[bound]") {
   const Card& h200 = card(90);
-  // A pair of width 128: 512 flop of products beside one exp2.
+  // A pair of width 128: 512 flop of products and one exp2.
   const Work wide{.visited = 1e9, .d = 128, .dv = 128, .bytes = 1e6};
   const Bound of_wide = bound(h200, wide);
   CHECK(of_wide.by() == "products");

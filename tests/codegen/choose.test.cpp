@@ -1,4 +1,4 @@
-// tests/codegen/choose.test.cpp — which kernels are tried for a call, and that the host counts their memory as they do
+// tests/codegen/choose.test.cpp — the candidate kernels of a call; the host and the kernels agree on their memory
 #include "codegen/choose.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::vector<std::string> chosen(const KernelSpec& spec, const Traits& facts = {}
   return out;
 }
 
-/// A member that the source's Tile alone has; 0: none.
+/// A member that only the source's Tile has; 0 if there is none.
 int said(const KernelPlan& plan, std::string_view name) {
   const auto found = std::ranges::find(plan.tile.own, name, [](const auto& one) { return one.first; });
   return found == plan.tile.own.end() ? 0 : found->second;
@@ -180,7 +180,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       const Preference same{variant_of(first.plan), true, ""};
       CHECK(choose(spec, {}, {}, &same).refused.empty());
     }
-  // Where entries are told apart, or there is a fixed split size, no other kernel follows, even if it spills less.
+  // With per-entry settings or a fixed split size no other kernel follows, even if it spills less.
   CHECK(choose({.decode = true}, {}).choices.size() > 1);
   for (const KernelSpec& spec :
        {KernelSpec{.per_entry = true, .decode = true}, KernelSpec{.fixed_split = true, .decode = true}})
@@ -198,7 +198,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
   CHECK(steps({.arch = 86, .decode = true}) == std::vector{16});
   CHECK(steps({.d = 64, .dv = 64, .decode = true}) == std::vector{32});
   CHECK(choose({.fixed_split = true}, {}).choices.back().plan.kernel->takes_any);
-  // Where queries are many, the kernel that takes any call finds what entries have of their own.
+  // With many queries, the portable kernel handles per-entry settings.
   for (const int arch : {80, 90, 120})
     for (const bool paged : {false, true}) {
       const KernelChoices all = choose({.arch = arch, .per_entry = true, .paged = paged}, {});
@@ -220,7 +220,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
   CHECK(why({}, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
   const Preference only{variant("decode_sm80"), true, ""};
   CHECK_THROWS_AS(choose({}, {}, {}, &only), Error);
-  // Of calls that it is not made for, nothing is said.
+  // For calls that the kernel is not made for, it gives no reason.
   CHECK(choose({}, {}).story.empty());
 }
 

@@ -480,7 +480,7 @@ TEST_CASE("on a GPU a key source that tests add gives what the oracle does with 
     args.batch = batch, args.q_heads = heads, args.group = heads / of_kv, args.section = heads;
     args.q_len = q_len, args.kv_len = kv_len, args.d = d, args.dv = d;
     User user(made.lowered.mod, made.lowered.slots.captures, made.params, static_cast<float>(problem.scale));
-    // A block for each tile, so that none has to be drawn.
+    // A block for each tile, so that no block has to fetch a tile.
     const int tiles = batch * heads * ((q_len + choice.plan.tile.m - 1) / choice.plan.tile.m);
     launch(codegen::kernel_source(parts, choice.plan), {static_cast<unsigned>(tiles), 1, 1},
            static_cast<unsigned>(choice.threads), &args, user, choice.shared_bytes);

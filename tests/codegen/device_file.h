@@ -1,4 +1,4 @@
-// tests/codegen/device_file.h — the text of a device file that lies beside the tests
+// tests/codegen/device_file.h — the text of a device file in the tests' folder
 #pragma once
 
 #include <fstream>

@@ -159,7 +159,7 @@ TEST_CASE("masks of a column's fields, a row's, both and neither compile with th
 
 TEST_CASE("every mod of the corpus and every mask compiles, unspilled", "[cuda]") {
   if (skips_compiling()) return;
-  // Each mod on one architecture, in turn: what may fail is parsing, which is the same on all.
+  // Each mod on one architecture, in turn: only parsing may fail, and parsing is the same on all.
   constexpr std::array archs{80, 90, 120};
   std::size_t next = 0;
   for (const CorpusMod& mod : everything()) {

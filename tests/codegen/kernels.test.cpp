@@ -108,8 +108,8 @@ std::string flaw(const Binary& binary, int spills) {
   return binary.warnings.empty() ? "" : binary.warnings[0];
 }
 
-/// Compiles a Mod for a row. A fast candidate that spills is reported, and is a failure only if no other of its width
-/// does without. `number` decides the details of the call.
+/// Compiles a Mod for a row. A fast candidate that spills is reported, and is a failure only if every other candidate
+/// of its width spills too. `number` decides the details of the call.
 void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (number % 2 && row.spec.dtype == DType::bf16) row.spec.dtype = row.spec.out = DType::f16;
   if (number % 2 && row.spec.dtype == DType::e4m3) row.spec.out = DType::f16;

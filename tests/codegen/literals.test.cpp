@@ -24,7 +24,7 @@ std::vector<Expr> literals(Type type) {
   return {};
 }
 
-/// Every operation that expressions can have, on literals of every type that it takes.
+/// Every operation of expressions, on literals of every type that it takes.
 std::vector<Expr> operations() {
   std::vector<Expr> out;
   for (std::size_t i = 0; i < ir::op_rows.size(); ++i) {

@@ -260,7 +260,7 @@ TEST_CASE("random numbers are those of eval, whichever position runs along the l
   }
 }
 
-/// So many choices, each within the one before.
+/// This many nested choices.
 std::string nested_choices(int count) {
   std::string lets, last = "s";
   for (int i = 0; i < count; ++i) {

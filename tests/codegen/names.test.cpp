@@ -104,7 +104,7 @@ TEST_CASE("a user's names never meet the source's", "[cuda]") {
   for (std::size_t at = 0; at < all.size(); at += each) {
     const auto part = [&](std::size_t i) { return std::span(round).subspan(at + i * each, each); };
     const auto made = [&](std::size_t in_mask) { return named(part(0), in_mask, part(1), part(2), part(3)); };
-    // A summary of each capture would take ptxas half a minute.
+    // With a summary of each capture, ptxas would take half a minute.
     const compiler::LoweredMod lowered = made(each), covered = made(2);
     const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
     CHECK(codegen::gpu_parts(covered, true).facts.listed);

@@ -13,7 +13,7 @@ struct Expected {
   const char* limited_by;
 };
 
-// By cuda_occupancy.h of CUDA 13.0 for each of these, blocks of 1 KB of reserved shared memory.
+// Expected values are from cuda_occupancy.h of CUDA 13.0, with 1 KB of reserved shared memory a block.
 constexpr Expected by_cuda[] = {
     {90, 384, 168, 231088, 1, "registers, shared memory"},
     {90, 128, 255, 0, 2, "registers"},

@@ -49,7 +49,7 @@ void store_matrices(Memory& memory, const Warp& address, const std::array<Warp, 
   }
 }
 
-/// As Transposer::transpose: `n` keys of `dv` columns.
+/// Does what Transposer::transpose does, for `n` keys of `dv` columns.
 void transpose(const Memory& loaded, Memory& transposed, unsigned n, unsigned dv) {
   for (unsigned warp = 0; warp < 2; ++warp)
     for (unsigned keys = 0; keys < n / 32; ++keys)

@@ -30,7 +30,7 @@ __half __ldg __nv_bool __syncthreads blockDim blockIdx cudaStream_t dim3 float4 
 nv_bfloat16 printf size_t threadIdx warpSize
 )";
 
-/// Names similar to those that sources invent, and odd ones.
+/// Names similar to the ones that sources invent, and unusual names.
 inline constexpr std::string_view source_words = R"(
 Index Tile User Word _ _A __ ___ _a a a__b a_greatest a_least a_sorted b c first greatest_of_u_a i i4 index is j k
 lane last least_of_u_a other scale u_ u_a u_u_a x1 x2

@@ -1,4 +1,4 @@
-# tests/compile_fail/run.py — one mistake, shown to the user's compiler: what must build, what must not, and what it says
+# tests/compile_fail/run.py — compiles one mistake with the user's compiler: what builds, what does not, and the message
 import re
 import subprocess
 import sys

@@ -89,7 +89,7 @@ TEST_CASE("an index that is a function of one coordinate may be anything within 
   CHECK(Reads({4}).clamped("s + t[h]") == 0);
   CHECK(Reads({3}).clamped("s + t[clamp(kv, 0, 2)]") == 0);
   CHECK(Reads({2}).clamped("s + t[min(h, 1)]") == 0);
-  // Intervals do not see that these stay inside, and nothing proves the opposite.
+  // Intervals cannot prove that these stay inside, nor that they leave.
   CHECK(Reads({64}).clamped("s + t[kv - kv / 64 * 64]") == 1);
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("reads of pairs that are removed, and of values that are dropped, may 
   CHECK_THROWS_AS(clamped(few, "s + t[kv]", "kv < 17"), Error);
   CHECK_THROWS_AS(clamped(few, "where(kv < 16, s + t[kv], s + 2.0f * t[kv])", "true"), Error);
   CHECK_THROWS_AS(clamped(few, "s", "kv < 17 && t[kv] > 0.0f"), Error);
-  // A mask by data may keep what it likes.
+  // A mask that reads data may keep any pair.
   CHECK_THROWS_AS(clamped(few, "s + t[kv]", "t[clamp(kv, 0, 15)] > 0.0f"), Error);
 }
 

@@ -1,4 +1,4 @@
-// tests/compiler/cover.test.cpp — covers of masks: bands as text, why there are none, and scores that remove pairs
+// tests/compiler/cover.test.cpp — covers of masks: bands as text, reasons for having none, and scores that remove pairs
 #include "compiler/cover.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// tests/compiler/distance.test.cpp — which expressions hang on q - kv alone, and that they really do
+// tests/compiler/distance.test.cpp — which expressions depend only on q - kv, checked by evaluation
 #include "compiler/distance.h"
 
 #include "tests/catch.h"

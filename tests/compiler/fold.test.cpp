@@ -19,7 +19,7 @@ struct Shown {
 
 Shown folded(std::string_view score) {
   const Fold f = fold(expr(score), coordinate_bounds());
-  // The parts of a split add up again, for any origin.
+  // The parts of a split add up to the whole, for any origin.
   Setting at;
   for (const std::int32_t origin : {0, 5, 12, 1'000'000}) {
     at.env.origin = origin;

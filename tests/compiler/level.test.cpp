@@ -1,4 +1,4 @@
-// tests/compiler/level.test.cpp — what becomes a field per head, row and column, what remains, and what stays whole
+// tests/compiler/level.test.cpp — what becomes a field per head, row or column, and what stays per element
 #include "compiler/level.h"
 
 #include <array>

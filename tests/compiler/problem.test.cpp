@@ -79,7 +79,7 @@ std::string refused(Call call, const std::function<void(Call&)>& spoil, std::opt
   return "nothing was refused";
 }
 
-/// Spoils a good forward call and compares the refusal with its golden.
+/// Breaks a valid forward call and compares the refusal with its golden.
 void refuses(const char* name, const std::function<void(Forward&)>& spoil, std::optional<double> scale = {}) {
   golden_error(name, refused<Forward>(good(), spoil, scale));
 }
@@ -120,7 +120,7 @@ TEST_CASE("the sizes of a dense call", "[problem]") {
 }
 
 TEST_CASE("values are a view of keys whatever the strides say that nobody steps along", "[problem]") {
-  // MLA's cache: one key head, whose stride is whatever the view has made of it.
+  // MLA's cache: one key head, whose stride is whatever the view made it.
   const Tensor k(&memory[1], DType::bf16, {3, 1, 700, 576}, {700 * 576, 576, 576, 1}, Device::cpu());
   const auto is_view = [&](std::initializer_list<std::int64_t> shape, std::initializer_list<std::int64_t> strides,
                            DType type = DType::bf16, std::size_t address = 1) {
@@ -162,7 +162,7 @@ TEST_CASE("starts on a device are not looked at, and lengths are what the caller
   CHECK(p.kv.length == 9);  // no sequence is longer than all of them
   CHECK(p.q.total == 8);
   CHECK(p.kv.total == 9);
-  // Starts of the host serve a call on a device too.
+  // A call on a device also takes starts on the host.
   Forward mixed = packed_there();
   mixed.cu_seqlens_q.device = mixed.cu_seqlens_kv.device = Device::cpu();
   mixed.max_q_len = mixed.max_kv_len = 0;
@@ -486,7 +486,7 @@ TEST_CASE("results to merge with are held to the rules of those to come", "[prob
   refuses_before("tensor-shape.o_before", [](Forward& c) { c.o_before.shape[3] = 16; });
   refuses_before("tensor-type.lse_before", [](Forward& c) { c.lse_before.dtype = DType::f16; });
   refuses_before("tensor-device.o_before", [](Forward& c) { c.o_before.device = Device::cuda(); });
-  // In the place of the results they are read before they are written; nowhere else.
+  // o_before may share memory exactly with the results: it is read before they are written. No other overlap.
   refuses_before("tensor-alias.max", [](Forward& c) { c.lse_before.data = c.max.data; });
   refuses_before("tensor-alias.o_before", [](Forward& c) {
     c.o_before = c.o;
@@ -508,7 +508,7 @@ TEST_CASE("results to merge with are held to the rules of those to come", "[prob
     c.lse = Tensor(both.data(), single, {2, 4, 8});
     c.lse_before = Tensor(both.data() + 1, single, {2, 4, 8});
   });
-  // Between each other's rows: no element is in the place of another.
+  // Interleaved rows: no element overlaps another.
   Forward between = before();
   within(between, 32);
   for (Tensor* t : {&between.o, &between.o_before}) t->shape = {1, 2, 8, 32}, t->strides = {2 * 8 * 64, 8 * 64, 64, 1};

@@ -20,7 +20,7 @@ using ir::Expr, ir::Op, ir::Precision, ir::Type;
 
 namespace {
 
-/// The letters of the rules, as rules.cpp has them.
+/// The letters of the rules in rules.cpp.
 constexpr std::string_view int_letters = "ijdklac", float_letters = "xywzuv", bool_letters = "mno",
                            literal_letters = "acuv";
 
@@ -113,7 +113,7 @@ TEST_CASE("every rule keeps every bit, in both precisions, on 2000 bindings its 
 
 namespace {
 
-/// Was this rule used on `e`?
+/// True if this rule was applied to `e`.
 bool fires(const Rule& rule, const Expr& e, const ir::Bounds& bounds) {
   std::vector<Rewrite> log;
   simplify(e, bounds, &log);

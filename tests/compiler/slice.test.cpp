@@ -1,4 +1,4 @@
-// tests/compiler/slice.test.cpp — Mods of parts of a call: what is added to what they see, and when nothing is
+// tests/compiler/slice.test.cpp — Mods of slices of a call: offsets added to their coordinates, or nothing added
 #include "compiler/slice.h"
 
 #include <attune/attune.h>
@@ -43,7 +43,7 @@ TEST_CASE("a Mod that sees the batch, heads, lengths or random numbers gets what
       for (std::size_t j = i + 1; j < part.mod.params.size(); ++j)
         CHECK(part.mod.params[i].name != part.mod.params[j].name);
     CHECK(digest_of(part) != digest_of(traced));
-    // A Mod of a user with four parameters behind its own is another one.
+    // A user's Mod with four more parameters is a different Mod.
     compiler::BoundMod like = part;
     like.mod.whole = {};
     CHECK(digest_of(like) != digest_of(part));

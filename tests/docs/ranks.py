@@ -1,4 +1,4 @@
-# tests/docs/ranks.py — the tables of docs/ranks.md are what `attune ranks` says; --write copies them there
+# tests/docs/ranks.py — the tables of docs/ranks.md are the output of `attune ranks`; --write copies them there
 import json
 import random
 import re

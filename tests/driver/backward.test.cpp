@@ -59,7 +59,7 @@ struct Call {
   }
 };
 
-/// The kernels that a call launches, by the first of these names that theirs has.
+/// The kernels that a call launches, each by the first of these names that its name contains.
 std::vector<std::string> launched(const Attention& attention, const Backward& call, const Resources& with = {}) {
   attention.prepare(call);
   fake::forget();
@@ -86,7 +86,7 @@ TEST_CASE("a backward is its rows, the gradient of q, and those of k and v", "[d
   CHECK(fake::calls_behind_the_back() == 0);
   CHECK(fake::calls("cuMemAllocAsync") == fake::calls("cuMemFreeAsync"));
   CHECK(fake::contexts() == 0);
-  // What is not asked for is not computed, with the same kernels.
+  // Results that are not requested are not computed; the kernels are the same.
   const auto compiled = runtime::cuda::compiled_kernels();
   Backward some = call.backward;
   some.dq = {};
@@ -263,7 +263,7 @@ TEST_CASE("gradients of a device come to the host and are verified, captured one
     }
     return std::string();
   };
-  // Nothing is computed: all results are 0, and as all tensors are, all gradients are.
+  // The fake driver computes nothing: all results are 0, and because all tensors are 0, so are the true gradients.
   CHECK(found() == "");
   const auto wrong = Device::cpu().array<float>({2 * length});
   wrong.data()[length + 7] = 1;
@@ -273,7 +273,7 @@ TEST_CASE("gradients of a device come to the host and are verified, captured one
 
 TEST_CASE("a backward's kernels are refused where compiling is off, and the command compiles what is missing",
           "[driver][cold]") {
-  // A width of its own: where another test has compiled the kernel of rows, a different one would be missing.
+  // A width that no other test uses: if the kernel of rows were already compiled, a different one would be missing.
   const Call call(a100, 96);
   const Attention attention{.score = [&](Float s, At at) { return s * 0.875f + call.table[at.q - at.kv + 250]; }};
   offline::jit(false);

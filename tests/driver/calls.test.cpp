@@ -159,12 +159,12 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
   };
   for (const std::int64_t length : {65, 299, 512}) run(length);
   CHECK(runtime::cuda::compiled_kernels() == compiled);
-  // But with few queries, heads of the same keys share tiles.
+  // With few queries, though, heads that share keys share tiles.
   run(64);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
   run(33);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
-  // And blocks share the keys of very few.
+  // With very few queries, blocks also share the keys (split-KV).
   run(1);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 5);  // with the one that clears counters
   for (const std::int64_t length : {2, 8}) run(length);
@@ -558,11 +558,11 @@ TEST_CASE("kernels that no call uses are unloaded when their stream is done with
     for (int i = 0; i < count; ++i) run(number += 1, on);
   };
   run_others(40, streams[0]);
-  // The first two stay, four are kept, and as many may wait for the stream.
+  // The first two stay loaded, four more are kept, and four may wait for the stream.
   const int loaded = fake::calls("cuLibraryLoadData"), unloaded = fake::calls("cuLibraryUnload");
   CHECK(loaded - unloaded <= 2 + 4 + 2);
 
-  // In a graph, on two streams, or on a stream that does not come again: these stay, or wait.
+  // Used in a graph, on two streams, or on a stream that is not used again: they stay or wait.
   run(1, streams[0]);
   cu::Graph graph = nullptr;
   driver().cuStreamBeginCapture(streams[0], cu::CaptureMode::relaxed);
@@ -627,7 +627,7 @@ void refuse_each(const F& run) {
       const bool asked = fake::calls(function) > 0;
       fake::refuse(function, 0);
       INFO(function << " gives " << static_cast<int>(result));
-      // A refused free leaves the memory taken; the call is done by then.
+      // A refused free leaks the memory; the call is done by then.
       const bool ends = function == "cuMemFreeAsync" || function == "cuCtxPopCurrent";
       if (!asked || ends) {
         CHECK(code == "nothing");
@@ -683,7 +683,7 @@ TEST_CASE("lengths, positions and page tables have a decode kernel, and the port
       fits(with(bf16(), causal, many, change), "forward_sm80", 227 << 10);
     fits(with(float(), causal, 1, change), "forward_sm80", 227 << 10);
   }
-  // Prob mods that are no multiple of p, and masks that look at data, which are asked pair by pair there.
+  // Prob mods that are not linear in p, and masks that read data, are evaluated pair by pair there.
   fits(with(bf16(), {.prob = [](Float p, At) { return p * p; }}, 1, lengths), "forward_sm80", 227 << 10);
   const auto doc = gpu.array<int>({300}, "doc");
   fits(with(bf16(), documents_of(doc), 1, lengths), "decode_sm80", 227 << 10);
@@ -793,7 +793,7 @@ TEST_CASE("values of e4m3 are transposed by a launch before, in the call's works
   const Tensor one(kept.data(), DType::e4m3, {1, kv_heads, length, d}, {}, gpu);
   call.k = call.v = one;
   transposed(call, kv_heads * 40);
-  // Sequences have places for their tiles.
+  // Sequences reserve places for their tiles.
   const auto starts = Device::cpu().array<std::int32_t>({3});
   starts.data()[1] = 4500, starts.data()[2] = length;
   const Tensor packed_q(q.data(), DType::e4m3, {length, heads, d}, {}, gpu),
@@ -817,7 +817,7 @@ TEST_CASE("a call that is merged with another's has a kernel of its own", "[driv
                  o = gpu.array<bf16>({2, 4, length, 64}), other = gpu.array<bf16>({2, 4, length, 64});
       const auto lse = gpu.array<float>({2, 4, length});
       const auto sinks = gpu.array<float>({4}, "sinks");
-      // Where a sink has joined before, the kernel has none.
+      // If o_before already includes the sink, the kernel has none.
       const Attention with_sink{.sink = [=](SinkAt at) { return sinks[at.head]; }};
       Forward call{.q = q, .k = k, .v = k, .o = o, .lse = lse};
       const auto launched = [&] {

@@ -16,7 +16,7 @@ struct Launch {
   bool early = false;  ///< may start before the one before it has ended
 };
 
-/// What a stream was given.
+/// A step enqueued on a stream.
 struct Step {
   int stream = 0;    ///< by when it was created; 0: the default one
   std::string what;  ///< "launches NAME", "copies 2 x 64 bytes", "clears 64 bytes", "waits for #3", "records #3"
@@ -27,23 +27,23 @@ inline constexpr int archs[] = {90, 80, 89, 100, 120};
 
 /// How often a function was called since `forget`.
 int calls(std::string_view function);
-/// All calls that take memory outside of a stream's order, and all that make the host wait.
+/// Counts calls that allocate outside stream order, and calls that make the host wait.
 int calls_behind_the_back();
 std::vector<Launch> launches();
-/// What all streams were given since `forget`, in the order of calls. Events are numbered in the order in
+/// All steps enqueued on streams since `forget`, in the order of calls. Events are numbered in the order in
 /// which they are recorded.
 std::vector<Step> steps();
 /// Adds a step of a test's own.
 void add_step(void* stream, std::string what);
-/// Called while a stream is given something, with the pointers to a kernel's arguments; a copy to a device is a launch
-/// of `copy`, and words that are set one of `set`, whose `blocks` are bytes, or words, and whose argument is the place.
+/// Called when a step is enqueued on a stream, with the pointers to a kernel's arguments. A copy to a device counts as
+/// a launch of `copy`, setting words as a launch of `set`: `blocks` are bytes or words, the argument is the address.
 void watch(std::function<void(const Launch&, void* const* arguments)> step);
 void forget();
 
 /// From its next call on, the function returns this number of a CUresult; 0: it works again.
 void refuse(std::string_view function, int result);
 std::vector<std::string_view> functions();
-/// After so many more events are recorded, streams come to none that is recorded later; -1: they come to all.
+/// After this many more events, streams are stuck: they reach no event that is recorded later. -1: they reach all.
 void stick(int events);
 
 /// Pieces of memory that were taken and not freed.

@@ -19,7 +19,7 @@ using attune::runtime::ranks::NcclType;
 
 namespace {
 
-/// The ranks of one id: who is here, and what was sent and not received, by sender and receiver.
+/// The ranks of one id: which have joined, and the bytes sent but not received, by sender and receiver.
 struct World {
   int count = 0, here = 0, gone = 0;
   std::map<std::pair<int, int>, std::deque<std::string>> sent{};
@@ -58,7 +58,7 @@ struct attune::runtime::ranks::ncclComm {
   int rank, device;
   std::deque<Receive> waiting{};
 
-  /// Takes what has come, in order from each peer.
+  /// Takes the bytes that have arrived, in order from each peer.
   bool is_done() {
     for (auto one = waiting.begin(); one != waiting.end();) {
       std::deque<std::string>& from = world->sent[{one->peer, rank}];

@@ -9,13 +9,13 @@
 
 namespace attune::tests::fake_nccl {
 
-/// What a rank's communicators were asked to do since `forget`, in order: "send 8 to 1", "abort", ….
+/// The requests to a rank's communicators since `forget`, in order: "send 8 to 1", "abort", ….
 std::vector<std::string> calls(int rank);
 void forget();
 
 /// From its next call on, the function returns this number of an ncclResult_t; 0: it works again.
 void refuse(std::string_view function, int result);
-/// The same for what communicators say of the work that they have begun.
+/// The same for the result that communicators report for work in progress.
 void report(int result);
 /// Whether a communicator that is destroyed or aborted waits for all others of its world, as those of processes do.
 void wait_for_all(bool wait);

@@ -9,7 +9,7 @@ namespace {
 
 using Result = int;  // 0: success
 
-/// An ELF file as far as the fake driver looks at one.
+/// The parts of an ELF file that the fake driver reads.
 struct Program {
   std::string cubin;
   std::deque<std::string> names;  ///< whose texts stay where they are

@@ -1,4 +1,4 @@
-// tests/driver/launch_text.cpp — what a call puts on its stream as text: each step, its size, its arguments
+// tests/driver/launch_text.cpp — the steps that a call enqueues on its stream, as text: names, sizes, arguments
 #include "tests/driver/launch_text.h"
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// tests/driver/launch_text.h — what a call puts on its stream as text: each step, its size, its arguments
+// tests/driver/launch_text.h — the steps that a call enqueues on its stream, as text: names, sizes, arguments
 #pragma once
 
 #include <functional>
@@ -17,8 +17,8 @@ struct Region {
   std::size_t bytes = 0;
 };
 
-/// The steps of `call`. Pointers are told as places in one of the regions. `kind`: of the struct that the walk of pairs
-/// gets, one of forward, per_entry, decode, mla and backward; `further`: with Further behind it.
+/// The steps of `call`. Pointers are printed as offsets into one of the regions. `kind`: the main kernel's struct:
+/// forward, per_entry, decode, mla or backward; `further`: true if Further follows it.
 std::string launch_text(const std::vector<Region>& regions, const std::string& kind, bool further,
                         const std::function<void()>& call);
 

@@ -1,4 +1,4 @@
-// tests/driver/launches.test.cpp — for each kind of call, all that it puts on its stream, with every argument
+// tests/driver/launches.test.cpp — for each kind of call, all steps that it enqueues on its stream, with every argument
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -27,12 +27,12 @@ Device device_of(int arch) {
   return Device::cuda(static_cast<int>(found - std::begin(fake::archs)));
 }
 
-/// Calls of one device as text, one after the other.
+/// Calls of one device as text, one after another.
 class Calls {
  public:
   explicit Calls(int arch) : gpu(device_of(arch)) {}
 
-  /// A contiguous tensor at an address of its own, where there is no memory.
+  /// A contiguous tensor at an address of its own, without memory.
   Tensor tensor(const std::string& name, std::initializer_list<std::int64_t> shape, DType dtype = DType::bf16) {
     constexpr std::uintptr_t apart = std::uintptr_t{1} << 36;
     const auto at = reinterpret_cast<const void*>((regions_.size() + 1) * apart);
@@ -55,7 +55,7 @@ class Calls {
   Device gpu;
 
  private:
-  // A kernel that is asked for may need more than the usual one.
+  // A requested kernel may need more memory than the usual one.
   static constexpr std::size_t more_room = std::size_t{1} << 24;
 
   template <class F>

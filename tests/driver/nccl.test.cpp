@@ -69,7 +69,7 @@ void one_byte(const Transport& at, void* stream) {
   at.exchange(std::span(&send, 1), std::span(&receive, 1), stream);
 }
 
-/// Makes the fakes whole again.
+/// Resets the fakes.
 struct Mended {
   ~Mended() {
     for (const char* function : {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommFinalize", "ncclSend",
@@ -166,7 +166,7 @@ TEST_CASE("ranks that NCCL does not bring together within the time limit throw, 
     const Error late = refusal([&] { one_byte(both[0], where); });
     tests::golden_error("ranks-timeout.nccl-late", late.what());
     CHECK(fake::calls(0).back() == "abort");
-    // From then on every exchange says the same.
+    // Every later exchange throws the same Error.
     CHECK(refusal([&] { one_byte(both[0], nullptr); }).problem == late.problem);
     both.clear();
     CHECK(fake::live() == 0);
@@ -204,7 +204,7 @@ TEST_CASE("no rank waits for one that keeps its communicator", "[driver]") {
     CHECK(fake::calls(1).back() == "destroy");
     both[0] = {};
     CHECK(fake::calls(0).back() == "destroy");
-    // One that has come too late stays as well.
+    // A communicator that was made too late is also kept.
     both = ranks(2, 0.1);
     CHECK(refusal([&] { one_byte(both[0], nullptr); }).code == "ranks-timeout");
     CHECK(fake::calls(0).back() == "abort");
@@ -212,7 +212,7 @@ TEST_CASE("no rank waits for one that keeps its communicator", "[driver]") {
   }
   CHECK(Clock::now() - start < std::chrono::seconds(20));
   CHECK(fake::live() == 0);
-  // What an exchange may still have used stays: a room of one rank each time.
+  // Memory that an exchange may still use is kept: one rank's buffers each time.
   CHECK(fake_driver::live_memory() == memory + 2);
 }
 

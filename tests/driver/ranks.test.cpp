@@ -63,12 +63,12 @@ TEST_CASE("a forward over ranks is a launch for each range and group, on several
     const auto i = static_cast<std::size_t>(at.rank);
     causal.run(own[i]->forward(), {.sharding = sharding[i]});
   });
-  // Two groups of heads; one rank holds both ends, the other one range between them.
+  // Two groups of heads; one rank holds both ends of the sequence, the other the range between.
   CHECK(launches_of("forward_sm90") == 6);
   std::set<void*> streams;
   for (const fake::Launch& one : fake::launches()) streams.insert(one.stream);
   CHECK(streams.size() >= 3);
-  // The second call takes no memory but in the order of streams, and waits for nothing.
+  // The second call allocates only in stream order and waits for nothing.
   CHECK(fake::calls_behind_the_back() == 0);
   CHECK(fake::calls("cuMemcpy2DAsync") + fake::calls("cuMemcpyAsync") >= 8);
 }
@@ -97,7 +97,7 @@ TEST_CASE("decode queries go to the keys where their kernel takes these, else ke
           }).empty());
     return std::array{launches_of("decode_sm80"), launches_of("copy_rows"), launches_of("merge_parts")};
   };
-  // One rank has the query, and merges; each copies what it has to where runs are even.
+  // One rank has the query and merges; each copies its results to evenly strided runs.
   CHECK(kernels(DType::bf16, 0) == std::array<std::size_t, 3>{2, 1, 1});
   // Keys whose rows do not begin at multiples of 16 bytes are copied.
   CHECK(kernels(DType::bf16, 4) == std::array<std::size_t, 3>{2, 5, 1});

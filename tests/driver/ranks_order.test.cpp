@@ -1,4 +1,4 @@
-// tests/driver/ranks_order.test.cpp — what each schedule of ranks puts on a device's streams, and in which order
+// tests/driver/ranks_order.test.cpp — the steps that each schedule of ranks enqueues on a device's streams, in order
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::size_t bytes_of(std::span<const Transport::Chunk> parts) {
   return bytes;
 }
 
-/// One of two ranks, whose other one agrees with everything and sends what memory holds.
+/// One of two ranks; the other one agrees with everything and sends whatever its memory holds.
 Transport half(int rank) {
   return {
       .rank = rank,
@@ -39,7 +39,7 @@ Transport half(int rank) {
       }};
 }
 
-/// What an engine puts on a stream for a part of a call is one step, whichever kernels it is.
+/// All kernels that an engine enqueues for one slice of a call count as one step.
 std::string kernels_told(const std::string& what) {
   if (what.starts_with("fills ")) return "computes";
   if (!what.starts_with("launches ")) return what;

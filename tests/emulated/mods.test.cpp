@@ -1,5 +1,5 @@
 // tests/emulated/mods.test.cpp — the mods of the corpus and random ones through kernels that are emulated, forward and
-// backward, beside the oracle
+// backward, against the oracle
 #include <cstdlib>
 
 #include "tests/emulated/gpu.h"

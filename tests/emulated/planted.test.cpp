@@ -15,7 +15,7 @@ using runtime::emulated::Patch;
 constexpr const char *kernels = "codegen/cuda/kernels/", *parts = "codegen/cuda/parts/",
                      *contract = "codegen/cuda/contract/";
 
-/// A mistake: `from` becomes `to` in a file, and a call that runs into it.
+/// A mistake: `from` becomes `to` in a file; and a call that it affects.
 struct Planted {
   const char* what;
   const char *folder, *file, *from, *to;
@@ -103,14 +103,14 @@ Shape shape_of(Planted::Call call) {
 bool is_backward(Planted::Call call) { return call == backward80 || call == backward90; }
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
 
-/// An attention that no kernel was made for yet.
+/// An attention for which no kernel has been compiled yet.
 Attention fresh() {
   static int made = 0;
   const float by = 1.0f + 0.001f * static_cast<float>(++made);
   return {.score = [=](Float s, At) { return s * by; }};
 }
 
-/// How the mistake shows, with one seed after another; empty: it does not.
+/// How the mistake shows, trying one seed after another; empty if it never shows.
 std::string found(const Planted& one) {
   runtime::emulated::set_patches({Patch{std::string(one.folder) + one.file, one.from, one.to}});
   const Subject subject(fresh());

@@ -16,7 +16,7 @@ using attune::tests::broken;
 
 namespace {
 
-/// Null where it is refused.
+/// Null if it is refused.
 std::shared_ptr<const Bundle> read(const std::string& text) {
   try {
     return Bundle::of(std::as_bytes(std::span(text)), "bytes");
@@ -38,7 +38,7 @@ void check(const std::string& text) {
   }
 }
 
-/// The first line says how large the rest is when it is decompressed. Then the rest is what was compressed.
+/// The first line is the size after decompression; the rest is the compressed bytes.
 void check_stored(const std::string& text) {
   const std::size_t end = text.find('\n');
   if (end == std::string::npos) return;

@@ -95,7 +95,7 @@ class Likely {
   Random& random_;
 };
 
-/// Data behind the names, and a cover over it.
+/// Data for the names, and a cover from the data.
 class Case {
  public:
   explicit Case(std::uint64_t seed) : random_(seed ^ 0xc0fe), seed_(seed) {
@@ -316,7 +316,7 @@ class Case {
     at.kv_end = kv1;
   }
 
-  /// For the tile [from, to) of one axis, each position of the other: is there a pair, and is it within a band?
+  /// For the tile [from, to) of one axis and each position of the other: whether a pair exists and lies within a band.
   void check_bands(const compiler::Bands& bands, const ir::Program& program, const ir::Program::Memory& memory, int b,
                    int h, int from, int to, bool along_q) {
     const int length = along_q ? extent_.q_len : extent_.kv_len, origin = along_q ? extent_.q_offset : 0;

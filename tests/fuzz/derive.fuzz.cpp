@@ -98,7 +98,7 @@ struct Share {
   std::uint64_t compared = 0, skipped = 0, nonzero = 0;
 };
 
-/// Not where values outside of sums are large: rounding then hides a difference's step, and floor looks smooth.
+/// Skips large values outside of sums: rounding then hides a difference's step, and floor looks smooth.
 bool can_follow(const Expr& root, const ir::Env& env) {
   std::vector<Expr> nodes;
   double most = 1e3;

@@ -1,4 +1,4 @@
-// tests/fuzz/mod.fuzz.cpp — every operation of a random expression, compiled, gives in each lane what eval does
+// tests/fuzz/mod.fuzz.cpp — every compiled operation of a random expression gives eval's value in each lane
 #include "codegen/llvm/mod.h"
 
 #include <algorithm>

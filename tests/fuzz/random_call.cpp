@@ -1,4 +1,4 @@
-// tests/fuzz/random_call.cpp — a random mod with its data and the sizes of a call, and what an engine makes of it
+// tests/fuzz/random_call.cpp — a random mod with its data and a call's sizes, and an engine's results compared
 #include "tests/fuzz/random_call.h"
 
 #include <algorithm>
@@ -167,7 +167,7 @@ Shape told_apart(Shape shape, std::uint64_t seed) {
     shape.kv_lens.clear();
     shape.kv_shared = false;
   }
-  // Several tiles of queries beside a few queries, which go another way.
+  // Entries with several tiles of queries next to entries with few queries, which are computed in another way.
   if (!shape.packed() && random.chance(0.2)) {
     shape.q_lens = {random.below(8), 20 + random.below(60), 1};
     shape.kv_shared = false;

@@ -1,4 +1,4 @@
-// tests/fuzz/random_call.h — a random mod with its data and the sizes of a call, and what an engine makes of it
+// tests/fuzz/random_call.h — a random mod with its data and a call's sizes, and an engine's results compared
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ enum class Functions : std::uint8_t {
   fast,  ///< as namespace fast of codegen/cuda/contract/ops.cuh says
 };
 
-/// A random mod, its data, and the shape of a call. Another shape will do too: no capture's size depends on it.
+/// A random mod, its data, and the shape of a call. Other shapes work too: no capture's size depends on the shape.
 class RandomCall {
  public:
   explicit RandomCall(std::uint64_t seed);
@@ -24,8 +24,8 @@ class RandomCall {
   Shape shape;
   const compiler::BoundMod& bound() const { return bound_; }
   bool hostile() const { return hostile_; }
-  /// The same mod with errors: each function is off by as much as it may be, and each s by some ulps, of 1 too, because
-  /// its terms may cancel.
+  /// The same mod with errors: each function has its largest allowed error, and each s an error of some ulps, of 1 as
+  /// well, because its terms may cancel.
   compiler::BoundMod shaken(std::uint64_t seed, Functions functions) const;
 
  private:
@@ -42,10 +42,10 @@ class RandomCall {
   std::vector<std::shared_ptr<void>> memory_;
 };
 
-/// A shape like it whose queries and keys are described apart: lengths, positions, pages.
+/// A similar shape with per-entry settings: lengths, positions, pages.
 Shape told_apart(Shape shape, std::uint64_t seed);
 
-/// What became of a call.
+/// The outcome of one call.
 struct Judged {
   bool refused = false;   ///< the compiler refuses its mod
   bool hopeless = false;  ///< dense attention is too inexact to compare with
@@ -54,13 +54,13 @@ struct Judged {
 Judged judge(std::uint64_t seed, const RandomCall& call, const Engine& engine, const Compared& what,
              Functions functions = Functions::near);
 
-/// What became of many.
+/// The outcomes of many calls.
 struct Tally {
   std::uint64_t cases = 0, hopeless = 0, refused = 0;
   std::string wrong;
 
   void add(const Judged& one);
-  /// Empty, or how few of them could be compared, if those are too few.
+  /// Empty, or a complaint if too few calls could be compared.
   std::string too_few() const;
 };
 

@@ -1,4 +1,4 @@
-// tests/fuzz/random_expr.cpp — seeded random typed expressions, and what to evaluate them at
+// tests/fuzz/random_expr.cpp — seeded random typed expressions, and inputs to evaluate them at
 #include "tests/fuzz/random_expr.h"
 
 #include <algorithm>
@@ -70,7 +70,7 @@ constexpr std::array<float, 28> hostile_floats{0.0f,
                                                std::numeric_limits<float>::quiet_NaN(),
                                                1.0000001f};
 
-/// Ops that have a derivative wherever they are defined, and of small values give values small enough for differences.
+/// Ops that are differentiable wherever they are defined, and map small values to values small enough for differences.
 bool is_smooth(Op op) {
   constexpr std::array ops{Op::Add, Op::Sub,  Op::Mul, Op::Neg,     Op::Exp2, Op::Exp,    Op::Sin,
                            Op::Cos, Op::Tanh, Op::Erf, Op::Sigmoid, Op::F32,  Op::Custom, Op::Where};

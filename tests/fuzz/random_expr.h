@@ -1,4 +1,4 @@
-// tests/fuzz/random_expr.h — seeded random typed expressions, and what to evaluate them at
+// tests/fuzz/random_expr.h — seeded random typed expressions, and inputs to evaluate them at
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Grammar {
 
   /// Every op over s, p, the coordinates and lengths, six captures of ranks 0 to 4 and every type, three params.
   static Grammar ordinary();
-  /// What central differences can follow: smooth ops over s, Float captures and params; no hostile values.
+  /// For central differences: smooth ops over s, Float captures and params; no hostile values.
   static Grammar differentiable();
 };
 
@@ -62,8 +62,8 @@ class RandomEnv {
   ReadCapture read_;
 };
 
-/// How many random cases a property is tried on: the environment variable ATTUNE_FUZZ, else 100 000, and 5 000 under a
-/// sanitizer: wrong values take many cases to find, wrong memory few.
+/// The number of random cases per property: the environment variable ATTUNE_FUZZ, else 100 000, and 5 000 under a
+/// sanitizer, because memory errors show in fewer cases than wrong values.
 std::uint64_t fuzz_count();
 
 /// SplitMix64: fast, seeded, and the same on every machine, unlike std's distributions.

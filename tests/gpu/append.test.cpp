@@ -16,7 +16,7 @@
 namespace attune::tests {
 namespace {
 
-/// Numbers of every size, and what is not finite, in any type.
+/// Numbers of every size, and non-finite ones, in any type.
 Placed numbers(unsigned seed, DType dtype, std::initializer_list<std::int64_t> shape, Layout layout) {
   Placed out = place(dtype, shape, layout);
   std::mt19937 dice(seed);
@@ -35,7 +35,7 @@ Placed numbers(unsigned seed, DType dtype, std::initializer_list<std::int64_t> s
   return out;
 }
 
-/// A cache and what it gets: the host's copy is appended to by the host, the device's by the device.
+/// A cache and its new rows: the host appends to the host's copy, the device to the device's.
 struct Both {
   std::deque<Placed> placed;
   std::deque<Moved> moved;
@@ -56,7 +56,7 @@ struct Both {
   static const Placed& of(const std::deque<Placed>& all, const Tensor& t) {
     return *std::ranges::find_if(all, [&](const Placed& one) { return one.tensor.data == t.data; });
   }
-  /// Do both store the same bits, and leave alone what lies between?
+  /// True if both store the same bits and leave the memory between rows unchanged.
   bool agree() {
     append(here);
     const std::vector<std::byte> k = bytes(of(placed, here.k)), v = bytes(of(placed, here.v));
@@ -129,8 +129,8 @@ TEST_CASE("a device leaves out new rows that have no place, and writes nothing e
     std::ranges::copy(values, out.data());
     return out.on(gpu);
   };
-  // Entry 0's new keys begin in page 1 and would end in a page that does not exist; entry 1 is told to be longer than
-  // its room, entry 2 to have fewer keys than are new, and entry 3's pages are beyond the pool.
+  // Entry 0's new keys begin in page 1 and would end in a page that does not exist; entry 1's
+  // length exceeds its capacity, entry 2 has fewer keys than new rows, and entry 3's pages are beyond the pool.
   const auto k_new = normal<bf16>(1, {4, 2, 3, 16}).on(gpu), v_new = normal<bf16>(2, {4, 2, 3, 16}).on(gpu);
   const auto k = gpu.array<bf16>({2, 2, 4, 16}), v = gpu.array<bf16>({2, 2, 4, 16});
   const auto page_table = on_gpu({1, -1, 0, 0, 0, 0, 2, 5}, {4, 2}), lengths = on_gpu({5, 12, 2, 6}, {4});

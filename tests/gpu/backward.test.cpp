@@ -1,4 +1,4 @@
-// tests/gpu/backward.test.cpp — gradients on a device: every kernel's shapes, the same bits always, removed NaN, graphs
+// tests/gpu/backward.test.cpp — gradients on a device: every kernel's shapes, equal bits, masked-out NaN, graphs
 #include <attune/attune.h>
 #include <fmt/format.h>
 
@@ -262,7 +262,7 @@ TEST_CASE("gradients of what is read at q - kv have the same bits on any number 
 
 TEST_CASE("what a mask removes is NaN, and reaches no gradient", "[gpu]") {
   if (skipped()) return;
-  // Queries see the first 100 keys; the rest of the keys, and the queries' part that sees nothing, are NaN or infinite.
+  // Queries see the first 100 keys; all other keys, and the queries that see no key, are NaN or infinite.
   const Array<float> table = normal<float>(8, {400});
   const Attention attention{.score = [=](Float s, At at) { return s + table[at.q - at.kv + 200]; },
                             .mask = [](At at) { return at.kv < 100 && at.q < 90; }};

@@ -1,4 +1,4 @@
-// tests/gpu/device.h — what device tests share: skipping with a message, the engine, and cases in parallel
+// tests/gpu/device.h — helpers of device tests: skipping with a message, the engine, and cases in parallel
 #pragma once
 
 #include <algorithm>

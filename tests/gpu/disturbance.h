@@ -1,4 +1,4 @@
-// tests/gpu/disturbance.h — other work on a device, so that nothing may depend on timing
+// tests/gpu/disturbance.h — runs other work on a device, to show that results do not depend on timing
 #pragma once
 
 #include <attune/attune.h>
@@ -17,7 +17,7 @@ inline Array<bf16> filled(unsigned seed, std::initializer_list<std::int64_t> sha
   return out;
 }
 
-/// A stream that other work disturbs this one's timing on.
+/// A stream whose work disturbs the timing of the test's stream.
 class Disturbance {
  public:
   Disturbance() {
@@ -31,7 +31,7 @@ class Disturbance {
   Disturbance(const Disturbance&) = delete;
   Disturbance& operator=(const Disturbance&) = delete;
 
-  /// Takes some multiprocessors for a while, others each time.
+  /// Occupies some SMs for a while, different ones each time.
   void run(int nth) const {
     const std::int64_t heads = 1 + nth * 37 % 101, length = 256 + nth * 53 % 7 * 128;
     const auto part = [&](const Array<bf16>& of) {

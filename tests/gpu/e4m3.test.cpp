@@ -129,7 +129,7 @@ TEST_CASE("every mod of e4m3 over several tiles gets what the oracle says", "[gp
 
 TEST_CASE("sums of many keys of e4m3, all of one sign, lose nothing", "[gpu][e4m3]") {
   if (skipped()) return;
-  // Sums that stay in the tensor cores come out at a quarter of what they are.
+  // Sums that stay in the tensor cores come out at a quarter of the true value.
   Shape shape{.batch = 1,
               .q_heads = 1,
               .kv_heads = 1,
@@ -199,7 +199,7 @@ TEST_CASE("values that are transposed before give the bits of those that are tra
     shape.dtype = DType::bf16;
     if (i % 3 == 2) shape.layout = Layout::padded;
     const Inputs in = inputs(shape);
-    // Some values are NaN: results of rows that keep them are, and no others.
+    // Some values are NaN: exactly the rows that keep them have NaN results.
     if (i % 2) {
       std::int64_t nth = 0;
       each_element(in.v.tensor, [&](std::int64_t at) {

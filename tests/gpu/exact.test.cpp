@@ -1,4 +1,4 @@
-// tests/gpu/exact.test.cpp — kernels that must be exact, or need not: how far each is from the oracle
+// tests/gpu/exact.test.cpp — errors relative to the oracle, for kernels that must be exact and kernels that need not
 #include <attune/attune.h>
 
 #include <array>
@@ -98,7 +98,7 @@ TEST_CASE("of 16 bits exact functions are at least as near as the hardware's", "
     INFO(type << ": o " << exact.o << " and " << fast.o << ", lse " << exact.lse << " and " << fast.lse);
     CHECK(usual.o == fast.o);
     CHECK(usual.lse == fast.lse);
-    // In o, the roundings of probabilities and results dominate, and they are luck.
+    // In o, the roundings of probabilities and results dominate, and their sum is random.
     CHECK(exact.o <= 1.02 * fast.o);
     CHECK(exact.lse < fast.lse);
     CHECK(exact.lse < 0x1p-18);

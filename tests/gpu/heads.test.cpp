@@ -23,7 +23,7 @@ Array<int> documents(std::int64_t length) {
   return out;
 }
 
-/// Variation with the head: every kind that lets heads share a tile, and kinds that do not.
+/// Mods that depend on the head: every kind that lets heads share a tile, and kinds that do not.
 std::vector<Attention> attentions() {
   const auto slope = numbers({32}), table = numbers({32, 50}), column = numbers({32, 300});
   const auto doc = documents(300);

@@ -33,10 +33,10 @@ const Attention rich = [] {
       .prob = [](Float p, At) { return where(random(11) < 0.9f, p / 0.9f, 0); },
       .sink = [](SinkAt at) { return sinks[at.head]; }};
 }();
-/// Rows of different heads keep different keys: heads share no tiles.
+/// Different heads keep different keys, so heads share no tiles.
 const Attention by_head{.mask = [](At at) { return at.kv % 5 != at.head % 5; }};
 
-/// What is to be skipped: there is no device, or no kernel for it.
+/// The reason to skip: no device, or no kernel for it.
 bool no_hopper() { return skipped() || runtime::cuda::facts(0).arch() != 90; }
 
 std::string judge(const Attention& attention, const Inputs& in) {

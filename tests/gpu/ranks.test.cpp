@@ -14,7 +14,7 @@ namespace {
 using Assignment = Sharding::Assignment;
 using Travel = Sharding::Travel;
 
-/// All ranks on one device, or by turns on as many as there are.
+/// All ranks on one device, or distributed over all devices.
 std::vector<Where> places() {
   const int devices = runtime::cuda::device_count();
   return devices > 1 ? std::vector<Where>{{1}, {devices}} : std::vector<Where>{{1}};
@@ -198,7 +198,7 @@ TEST_CASE("on devices every mod of the corpus gives over ranks what it gives alo
           const Results one = alone(made.attention, in, {1});
           std::string said = differs(one,
                                      together(made.attention, in, 2, {.travel = Travel::gather}, Layout::bhsd, {1}));
-          // Shorter blocks than tiles have queries: other tiles of keys may be full, but sums are as close.
+          // Blocks have fewer queries than tiles: different tiles of keys may be full, but sums are as accurate.
           const Results cut = together(made.attention, in, 3, {.travel = Travel::gather, .groups = 2, .block = 8},
                                        Layout::bhsd, {1});
           const double far = std::max(distance(one.o.tensor, cut.o.tensor), distance(one.lse.tensor, cut.lse.tensor));

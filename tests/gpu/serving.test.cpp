@@ -36,7 +36,7 @@ const Attention rich = [] {
                    .sink = [](SinkAt at) { return sinks[at.head]; }};
 }();
 
-/// Scores of -inf, without a mask, leave out tiles of keys just as well.
+/// Scores of -inf, without a mask, also remove tiles of keys.
 const Attention unseen{.score = [](Float s, At at) { return where(at.kv <= at.q, s, -INFINITY); }};
 
 std::string judge(const Attention& attention, const Shape& shape) {
@@ -47,7 +47,7 @@ std::string judge(const Attention& attention, const Shape& shape) {
       .wrong;
 }
 
-/// Entries of other lengths, the first queries of which are elsewhere.
+/// Entries with lengths and first query positions of their own.
 std::vector<Shape> apart() {
   std::vector<Shape> out;
   for (const std::int64_t q_len : {1, 3}) {
@@ -104,8 +104,8 @@ std::vector<Shape> apart() {
   return out;
 }
 
-/// Beside keys of e4m3: decode of every width, number and group, dense and in pages, of lengths and positions of
-/// their own, with a fixed split size, merged with results before.
+/// fp8_kv: decode with every width, number of queries and group, dense and paged, per-entry lengths and positions,
+/// with a fixed split size, and merged with earlier results.
 std::vector<Shape> fp8_kv() {
   std::vector<Shape> out;
   for (const std::int64_t d : {48, 64, 128, 256})
@@ -166,7 +166,7 @@ Attention scaled() {
           .prob = [](Float p, At at) { return p * v_of_head[at.head / 4] * v_of_key(at.head / 4, at.kv); }};
 }
 
-/// One call of 8 heads of 2, on the device, in as many blocks as are asked for.
+/// One call of 8 heads over 2 key heads, on the device, in the requested number of blocks.
 struct Call {
   Array<bf16> q, k, v, o;
   Array<float> lse;
@@ -202,7 +202,7 @@ TEST_CASE("decode gets what the oracle says, whatever its entries' lengths, posi
   if (skipped()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich, &unseen};
   std::vector<Shape> shapes = apart();
-  // Entries of one length, which see few of their keys, some, or all.
+  // Entries of equal length that see few, some or all of their keys.
   for (const std::int32_t first : {0, 900, 1999})
     shapes.push_back({.batch = 4,
                       .q_heads = 8,
@@ -249,7 +249,7 @@ TEST_CASE("prefill gets what the oracle says, whatever its entries' lengths, pos
       ++shape.seed;
       shapes.push_back(shape);
     }
-  // Prompts, and sequences that go on, in one call.
+  // Prompts and decoding sequences in one call.
   shapes.push_back({.q_heads = 4,
                     .kv_heads = 2,
                     .kv_len = 400,
@@ -303,7 +303,7 @@ TEST_CASE("scales of e4m3 are mods, of each head and of each position", "[gpu]")
 
 TEST_CASE("a device reads every e4m3 as it is, also NaN, which reaches no other key's result", "[gpu]") {
   if (skipped()) return;
-  // An entry for each of them, all of which share the keys: a mask leaves one.
+  // One entry per key. All entries share the keys, and a mask keeps one key for each.
   constexpr std::int64_t all = 256;
   // The only score that is not 0 stands in column key % d, times 1.
   const Attention own{.mask = [](At at) { return at.kv == at.batch; }, .scale = 1.0};
@@ -330,7 +330,7 @@ TEST_CASE("a device reads every e4m3 as it is, also NaN, which reaches no other 
         copy(there_lse.tensor(), lse.tensor);
         std::size_t wrong = 0;
         std::string first;
-        // lse is a logarithm to the base 2, times another.
+        // lse is computed as a base-2 logarithm times ln 2.
         const auto same = [&](double got, double wanted, std::int64_t key) {
           const double most = as_values ? 0 : 1e-6 * (1 + std::fabs(wanted));
           if (std::fabs(got - wanted) <= most || (std::isnan(got) && std::isnan(wanted))) return;
@@ -667,7 +667,7 @@ TEST_CASE("decode calls in a row read what the one before wrote, although they s
   constexpr int calls = 8;
   for (const char* kernel : {"decode_sm80", "decode_sm80:clusters=0"}) {
     const codegen::Preference preference{codegen::variant(kernel), true, ""};
-    // Whole tiles, two parts of each, more parts, stretches; then by lengths on the device.
+    // Whole tiles, two parts a tile, more parts, ranges; then from lengths on the device.
     for (const std::int64_t batch : {sms, sms / 2, std::int64_t{3}, sms + 7, std::int64_t{-5}}) {
       const bool own = batch < 0;
       const std::int64_t entries = std::abs(batch);

@@ -213,7 +213,7 @@ void guarded_run(Comparison& comparison, const Engine& engine, const Outputs& ou
   comparison.engine(engine.name, out);
 }
 
-/// Once for each reason; not as a skip, which would be the whole test's.
+/// Prints each reason once. Not a skip, which would skip the whole test.
 void tell_left_out(const Engine& engine, const std::string& why) {
   static std::mutex one;
   static std::set<std::string> told;
@@ -222,7 +222,7 @@ void tell_left_out(const Engine& engine, const std::string& why) {
   if (told.insert(line).second) std::printf("%s", line.c_str());
 }
 
-/// Of engines whose products of e4m3 are alike: they have one yardstick.
+/// Compares the engines with these products of e4m3, which share one yardstick.
 void compare_forward(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
                      Yardsticks yardsticks, bool products_of_e4m3, Verdict& verdict) {
   const auto is_for = [&](const Engine& engine) {
@@ -294,7 +294,7 @@ Verdict compare(const Subject& subject, const Inputs& in, std::span<const Engine
 std::string disagreement(const Attention& attention, const Inputs& in, const Compared& what) {
   std::span<const Engine> asked = engines();
   if (sanitized && !asked.empty()) {
-    // The host's part is the same for all, and their own code is not sanitized.
+    // The host code is the same for all engines, and the generated code is not sanitized.
     static std::size_t calls = 0;
     asked = asked.subspan(calls++ % asked.size(), 1);
   }

@@ -20,7 +20,7 @@ namespace attune::tests {
 // about a sixth of dense attention's error. For a captured gradient it is one such rounding of each term, as if they
 // were independent: a tensor of two elements has no luck to average over, its terms cancel, and o, which delta is made
 // of, is rounded too. (24 random draws of s + t0[h] * f32(kv - q) + t1[b], f16: errors of t1 of 0.004 to 0.13 by these
-// roundings alone, where this allows 0.06 beside 1.5 times dense attention's.) And what is denormal in f32 may be 0.
+// roundings alone, where this adds 0.06 to 1.5 times dense attention's.) Numbers that are denormal in f32 may be 0.
 
 /// What to compute and compare.
 struct Compared {

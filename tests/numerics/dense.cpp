@@ -47,7 +47,7 @@ Matrix read(const Tensor& t, const MatrixLayout& at, std::int64_t rows, std::int
       m(i, j) = static_cast<float>(runtime::load(t, at.origin + i * at.row + j * at.column));
   return m;
 }
-/// Keys or values wherever they lie.
+/// Keys or values, dense, packed or paged.
 Matrix read(const Tensor& t, const runtime::KeyRows& keys, std::int64_t rows, std::int64_t columns) {
   Matrix m(rows, columns);
   for (std::int64_t i = 0; i < rows; ++i)
@@ -339,7 +339,7 @@ class Scatters {
 
 namespace {
 
-/// What other keys gave joins a head's results.
+/// Merges results over other keys into a head's results.
 void merge(Matrix& o, std::vector<float>& lse, const Forward& call, const Places& at) {
   const Matrix before = read(call.o_before, at.q(call.o_before), o.rows, o.columns);
   const MatrixLayout line = at.line(call.lse_before);

@@ -11,7 +11,7 @@ namespace attune::tests {
 // inputs, probabilities and the scores' gradients are rounded to the inputs' type, as operands of products are; results
 // are rounded to the type of their tensors. NaN, infinities and empty rows are as in the oracle.
 
-/// What was added up in a gradient: how far its roundings may move it, as if they were independent.
+/// The size of a gradient's terms: a bound on the effect of independent roundings.
 struct Terms {
   /// The root of the sum of the terms' squares, with dp and delta separate: the gradient's size if nothing cancelled.
   double apart = 0;

@@ -13,7 +13,7 @@
 
 namespace attune::tests {
 
-/// A mod as it was written, which results must match, and lowered, as engines get it.
+/// A mod as written, which determines the results, and lowered, as engines get it.
 struct Subject {
   compiler::LoweredMod written;  ///< without what lowering derives
   compiler::LoweredMod lowered;
@@ -27,7 +27,7 @@ struct Subject {
 struct Shape;
 
 struct Engine {
-  /// Beside which queries it takes k and v of e4m3.
+  /// The types of queries with which it takes k and v of e4m3.
   enum class Fp8Kv : std::uint8_t { all, decode };
 
   std::string name;
@@ -37,10 +37,10 @@ struct Engine {
   std::int64_t widest = 1024;  ///< wider heads are refused, see tests/codegen/choose.test.cpp
   bool mla = false;  ///< takes heads of 576 columns of which values are the first 512, however wide others are
   Fp8Kv fp8_kv = Fp8Kv::all;
-  /// Where q, k and v hold e4m3, so do operands of its products, probabilities too; else these have f32.
+  /// True if operands of products, probabilities included, are e4m3 when q, k and v are; else the operands are f32.
   bool products_of_e4m3 = false;
 
-  /// What of a shape it does not take, as a call's forward, or empty.
+  /// The reason why it does not take this shape as a forward, or empty.
   std::string why_not(const Shape& shape) const;
 };
 

@@ -1,4 +1,4 @@
-// tests/numerics/hostile.test.cpp — removed pairs have no effect; empty rows, sinks, and scores that overflow
+// tests/numerics/hostile.test.cpp — masked-out pairs have no effect; empty rows, sinks, and scores that overflow
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -92,7 +92,7 @@ TEST_CASE("a poisoned key or value shows in the rows that keep it and in no othe
         for (const Attention* attention : {&causal, &documents, &dropped}) {
           Inputs in = poisoned(shape(dtype, 90, 90), with, bad);
           agree(*attention, in);
-          // Only values are poisoned: their scores are fine, and 0 times them is not. Engines may read 32 columns in
+          // Only values are poisoned: scores are finite, but 0 times a value is not. Engines may read 32 columns in
           // place.
           for (const std::int64_t dv : {5, 32}) {
             in = tests::inputs(shape(dtype, 90, 90, dv));

@@ -53,7 +53,7 @@ void spoil(const Tensor& t, std::int64_t entry, std::int64_t first, std::int64_t
       for (std::int64_t j = 0; j < t.shape[3]; ++j) runtime::store(t, runtime::offset(t, entry, h, i, j), not_a_number);
 }
 
-/// How many keys entry b has: of pages whose keys are not counted, all rows.
+/// The number of keys of entry b; without kv_len, all rows of its pages.
 std::int64_t keys_of(const Shape& shape, std::int64_t b) {
   if (!shape.used.empty()) return shape.used[static_cast<std::size_t>(b)];
   return shape.page ? (shape.kv_len + shape.page - 1) / shape.page * shape.page : shape.kv_len;
@@ -66,7 +66,7 @@ std::int64_t pool_of(const Shape& shape) {
   return pages;
 }
 
-/// Gives the pages of the pool to entries, and makes NaN of all rows that nobody has.
+/// Assigns the pool's pages to entries, and fills unused rows with NaN.
 void place_pages(Inputs& in, std::mt19937_64& random) {
   const Shape& shape = in.shape;
   const std::int64_t width = (shape.kv_len + shape.page - 1) / shape.page;
@@ -95,7 +95,7 @@ void place_pages(Inputs& in, std::mt19937_64& random) {
       spoil(t, static_cast<std::int64_t>(page), used[page], shape.page);
 }
 
-/// Makes NaN of all rows behind the keys that the call has.
+/// Fills all rows past the call's keys with NaN.
 void spoil_rest(Inputs& in) {
   const Shape& shape = in.shape;
   const bool one = shape.kv_shared || shape.layout == Layout::one_head;

@@ -30,8 +30,8 @@ struct Shape {
   std::int32_t q_offset = 0, kv_offset = 0;
   std::vector<std::int64_t> used{};       ///< the call's kv_len; what is behind these keys is NaN
   std::vector<std::int32_t> q_offsets{};  ///< in place of q_offset
-  /// Not 0: keys are in pages of so many rows, in any order, the first of which all entries share. Pages that no entry
-  /// has are NaN.
+  /// Not 0: keys are in pages of this many rows, in any order, and all entries share the first page. Unused pages
+  /// are NaN.
   std::int64_t page = 0;
   bool holes = false;  ///< some pages do not exist
   std::int64_t fixed_split_size = 0;

@@ -7,7 +7,7 @@ namespace attune::tests {
 
 struct MaskCase {
   CorpusMod mod;
-  /// Families whose cover must be as tight as possible: no tile is called Some that is None or All.
+  /// Families whose cover must be tight: no tile that is None or All is reported as Some.
   bool closed = false;
 };
 

@@ -284,7 +284,7 @@ TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of
 }
 
 TEST_CASE("every e4m3 is read as it is, also NaN", "[engine][serving]") {
-  // A key for each of them, of which a mask leaves one.
+  // A key for each of them; a mask keeps one.
   for (const Engine* engine : engines())
     for (const DType dtype : {DType::f32, DType::bf16}) {
       Shape shape{
@@ -308,7 +308,7 @@ TEST_CASE("every e4m3 is read as it is, also NaN", "[engine][serving]") {
 TEST_CASE("a paged KV cache gives the same bits as the same keys in a row", "[engine][serving]") {
   for (const Engine* engine : engines())
     for (const Shape& shape : paged()) {
-      // The columns of a page of one row are adjacent, so that it can be read in place, unlike others.
+      // With one row a page, a page's columns are adjacent, so it can be read in place; other pages cannot.
       if (shape.page == 1 && shape.layout == Layout::columns) continue;
       const Inputs in = tests::inputs(shape);
       const Placed k = gathered(in, in.k.tensor, shape.d), v = gathered(in, in.v.tensor, shape.dv);

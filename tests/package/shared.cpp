@@ -1,4 +1,4 @@
-// tests/package/shared.cpp — a shared library of a user's with attune within: it exports what it says it does
+// tests/package/shared.cpp — a user's shared library that contains attune: it exports only its own symbols
 #include <attune/attune.h>
 
 extern "C" [[gnu::visibility("default")]] void attend(const attune::Forward* call) {

@@ -1,4 +1,4 @@
-# tests/package/symbols.py — LLVM and zstd are linked into what we build, and no symbol of them leaves
+# tests/package/symbols.py — LLVM and zstd are linked into our binaries, which export none of their symbols
 import re
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-// tests/playground/answer.test.cpp — answers are what the compiler and the oracle say, and mistakes are messages
+// tests/playground/answer.test.cpp — answers agree with the compiler and the oracle, and mistakes become messages
 #include "playground/answer.h"
 
 #include <attune/attune.h>

@@ -1,4 +1,4 @@
-# tests/playground/core.py — whether the playground's WebAssembly is there, and of today's sources
+# tests/playground/core.py — whether the playground's WebAssembly exists and is built from the current sources
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-// tests/playground/fill.test.cpp — every word fills every shape, and means what it says
+// tests/playground/fill.test.cpp — every word fills every shape with the documented values
 #include "playground/fill.h"
 
 #include <attune/attune.h>

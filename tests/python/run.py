@@ -1,4 +1,4 @@
-# tests/python/run.py — run.py LIBRARY FILE...: tests inside torch or JAX with pytest, or a skip that says what lacks
+# tests/python/run.py — run.py LIBRARY FILE...: runs tests in torch or JAX with pytest, or skips with what is missing
 """For ctest, whose skips are read from what a test prints."""
 
 import importlib.util

@@ -1,4 +1,4 @@
-# tests/python/test_append.py — new keys and values go to their places in a cache, and mistakes are told of
+# tests/python/test_append.py — append() writes new keys and values into a cache, and mistakes are refused
 """append()."""
 
 import attune

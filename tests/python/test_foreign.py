@@ -1,4 +1,4 @@
-# tests/python/test_foreign.py — arrays, loops and threads of other code that do not keep to what they promise
+# tests/python/test_foreign.py — arrays, loops and threads of other code that break their contracts
 """What others hand to attune, or keep of it."""
 
 import subprocess

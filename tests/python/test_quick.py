@@ -1,4 +1,4 @@
-# tests/python/test_quick.py — usual calls on NumPy's arrays run no Python of attune, and give what its Python gives
+# tests/python/test_quick.py — common calls on NumPy arrays run none of attune's Python, with the same results
 """The way of core/quick.cpp beside those of Attention.__call__ and attention(), which handle all calls."""
 
 import builtins

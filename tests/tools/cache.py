@@ -1,4 +1,4 @@
-# tests/tools/cache.py — attune cache from outside: what it lists, finds wrong, removes and refuses
+# tests/tools/cache.py — attune cache from outside: its lists, complaints, removals and refusals
 import json
 import os
 import pathlib

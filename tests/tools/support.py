@@ -1,4 +1,4 @@
-# tests/tools/support.py — attune support: its table beside what calls get, its filters, and questions about a cache
+# tests/tools/support.py — attune support: its table against calls' kernels, its filters, and questions about a cache
 import json
 import re
 import unittest

@@ -14,7 +14,7 @@ DENSE = {128: (512, 1024, 2048, 4096, 8192, 16384), 64: (4096, 8192, 16384), 256
 MODS = ["causal", "alibi", "softcap", "relative", "window", "prefix", "document"]
 LISTED = ["prefix", "document"]  # attune lists tiles on the device for these, and FlexAttention has a block mask
 PACKED = 4 * (2048,) + (1792, 1536, 1280, 1024, 1024, 768, 512, 256)  # lengths of sequences, TOKENS in all
-# Of gradients, and of a training step: the forward, and then the gradients.
+# Rows that measure gradients, or a training step: the forward, then the gradients.
 BACKWARD = {128: (1024, 2048, 4096, 16384), 64: (16384,), 256: (16384,)}
 STEP = (4096, 8192, 16384)
 TRAINED = ["alibi", "softcap", "relative", "window", "prefix", "document"]

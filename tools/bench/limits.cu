@@ -1,8 +1,8 @@
-// tools/bench/limits.cu — what a Hopper card's memory, reduce-adds and hand-overs can do, by kernels that do nothing
-// else
+// tools/bench/limits.cu — measures a Hopper card's limits of memory, reduce-adds and hand-overs, by kernels that do
+// nothing else
 //
 // nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -o limits tools/bench/limits.cu && ./limits
-// Each figure is the median of launches timed by the device's events. docs/kernels/limits.md has what an H200 gave.
+// Each figure is the median of launches timed by the device's events. docs/kernels/limits.md has an H200's figures.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -49,7 +49,7 @@ __device__ void fill(char* memory, int bytes) {
   __syncthreads();
 }
 
-/// Reads a stretch a block, with `stages` copies of `chunk` bytes in flight.
+/// Each block reads one range, with `stages` copies of `chunk` bytes in flight.
 __global__ void read(const char* data, long long bytes, int chunk, int stages) {
   extern __shared__ __align__(128) char memory[];
   __shared__ __align__(8) unsigned long long barriers[32];
@@ -73,7 +73,7 @@ __global__ void read(const char* data, long long bytes, int chunk, int stages) {
   }
 }
 
-/// Adds `bytes` from shared memory, `rounds` times, to places that blocks pass one after another.
+/// Adds `bytes` from shared memory, `rounds` times, to places that each block visits in sequence.
 __global__ void add(char* sums, long long area, int bytes, int rounds) {
   extern __shared__ __align__(128) char memory[];
   fill(memory, bytes);

@@ -23,12 +23,12 @@ class Skipped(Exception):
 
 
 def program(o):
-    """What the command line says of itself."""
+    """The command line's facts about itself."""
     return subprocess.run([o.attune, "--version"], capture_output=True, text=True).stdout.strip()
 
 
 def run_facts(attune):
-    """The facts that every run records about itself. `attune`: what was measured says of itself."""
+    """The facts that every run records. `attune`: the facts that the measured program reports."""
     return {"command": shlex.join([Path(sys.executable).name, *sys.argv]),
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "system": platform.platform(), "python": platform.python_version(),

@@ -1,4 +1,4 @@
-# tools/bench/peers_page.py — what peers measured: floors, and a page with a table of ratios
+# tools/bench/peers_page.py — results of peers: floors, and a page with a table of ratios
 import argparse
 from dataclasses import dataclass
 from typing import Callable
@@ -86,7 +86,7 @@ def missed(look, data, floors):
 
 
 def result(look, data):
-    """What is kept of all data: the run, and its rows."""
+    """The part of all data that is stored: the run, and its rows."""
     runs = [{"date": run["date"], "command": run["command"],
              "facts": look.of_run(run, [case for case in data["cases"] if case["run"] == number]) + [
                  "load " + " to ".join(f"{run[when][0]:.2f}" for when in ("load_at_start", "load_at_end") if when in run)]}

@@ -11,10 +11,10 @@ import results
 # one group of rows where WHAT names that group.
 IMAGE = re.compile(r"^!\[([^\]:]+): ([^\];]+); ([^\]]+)\]\(([\w./-]+\.svg)\)$", re.M)
 
-# As tools/picture.cpp: dark, light, middle, and so apart in grey too.
+# The colours of tools/picture.cpp: dark, light, middle, which also differ in greyscale.
 COLOURS = ["#2c5f8d", "#e79b4b", "#fbe9d2", "#9a9a9a", "#5f8a3c", "#c7d8e8", "#222222", "#b05a7a"]
 
-# What is drawn for a light page, on a dark one.
+# The colours on a dark page, by those on a light page.
 DARK = ('<style>@media(prefers-color-scheme:dark){svg,[fill="#222222"]{fill:#e8e8e8}[fill="#555"]{fill:#a9b0b8}'
         '[fill="#fff"]{fill:#14181d}[fill="#2c5f8d"]{fill:#6ea8dc}}</style>\n')
 
@@ -30,7 +30,7 @@ class Row:
 
 
 def width(text, size=FONT):
-    """At most so many pixels, in any of the fonts that the picture may get: DejaVu Sans is the widest of them."""
+    """An upper bound on the width in pixels: DejaVu Sans is the widest of the fonts that may be used."""
     def of(c):
         if c in "iljtfrI.,:;'|!()[]/ -":
             return 0.46
@@ -63,7 +63,7 @@ def bar_at(x, y, length, height, colour):
 
 
 def panel(heading, rows, colours, x, y, labels, across):
-    """The bars of one group, longer is faster, by its own fastest; and how high that came out."""
+    """The bars of one group, relative to its fastest (longer is faster); and the height of the result."""
     most = max(float(rate) for row in rows for rate in row.rates.values())
     out, below = "", y
     for line in wrapped(heading, across / 1.15):  # bold is wider
@@ -86,7 +86,7 @@ def panel(heading, rows, colours, x, y, labels, across):
 
 
 def legend(names, colours, most):
-    """The names in lines of at most `most` pixels, where one fits; how wide and how high they came out."""
+    """The names in lines of at most `most` pixels, if a name fits; and the width and height of the result."""
     out, x, y, wide = "", EDGE, 54, 0
     for name in names:
         step = 42 + width(name)
@@ -160,7 +160,7 @@ def of_page(path):
 
 
 def draw(path):
-    """Draw the pictures of the page, beside it."""
+    """Draws the page's pictures into the page's folder."""
     for file, svg in of_page(Path(path)).items():
         (Path(path).parent / file).write_text(svg, encoding="utf-8")
 

@@ -26,7 +26,7 @@ class Case:
         return {self.row, short(self.seq), f"{self.heads}/{self.kv_heads}", self.direction}
 
     def lengths(self):
-        """Of documents, by an exponential distribution; or one."""
+        """Lengths of documents, exponentially distributed; or the one length."""
         if not self.mean:
             return [self.seq]
         draw, out = random.Random(7), []
@@ -71,7 +71,7 @@ def short(count):
 
 
 def cells(row):
-    """Of attune and torch: milliseconds over ranks (and the best), TFLOP/s a GPU, of one GPU, percent of R of those."""
+    """For attune and torch: milliseconds over ranks (and the best), TFLOP/s a GPU, one GPU's, percent of R times it."""
     out = []
     for name in ("attune", "torch"):
         one = row.get(name, {})

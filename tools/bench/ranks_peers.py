@@ -1,5 +1,5 @@
-# tools/bench/ranks_peers.py — one sequence over the GPUs of a host: attune's context parallelism beside torch's, each
-# beside one GPU
+# tools/bench/ranks_peers.py — one sequence over the GPUs of a host: attune's context parallelism and torch's, each
+# compared with one GPU
 import argparse
 import contextlib
 import gc
@@ -29,7 +29,7 @@ LOCAL = ("torch leaves score mods with a rank's own positions: they are mapped b
 
 
 class Rank:
-    """This rank, and what it needs of the others besides attention."""
+    """This rank, and its exchanges with the others besides attention."""
 
     def __init__(self, rank, o, mesh, words):
         import torch
@@ -39,7 +39,7 @@ class Rank:
         self.dtype = torch.float32 if o.small else torch.bfloat16
 
     def all(self, thing):
-        """That of every rank."""
+        """The value of every rank."""
         found = [None] * self.o.ranks
         self.torch.distributed.all_gather_object(found, thing, group=self.words)
         return found
@@ -49,7 +49,7 @@ class Rank:
             self.torch.cuda.synchronize()
 
     def tried(self, body):
-        """What body gives on every rank; where it fails on one, RuntimeError on all."""
+        """The results of body on every rank; if it fails on one rank, RuntimeError on all."""
         made = why = None
         try:
             made = body()
@@ -64,7 +64,7 @@ class Rank:
         return made
 
     def seconds(self, call, runs):
-        """Of a call, on this rank, by the device's clock where there is one."""
+        """Seconds of a call on this rank, by the device's clock if there is a device."""
         self.wait()
         self.all(None)
         if self.o.small:
@@ -103,7 +103,7 @@ class Tensors:
                       "softcap": lambda s, b, h, q, kv: CAP * torch.tanh(s / CAP)}.get(case.row)
 
     def apart(self, out, positions):
-        """How far some rows of an output are from what torch computes in f32, by norm. Row i is at positions[i]."""
+        """The distance of some rows of an output from torch's f32 result, by norm. Row i is at positions[i]."""
         torch, case, worst = self.at.torch, self.case, 0.0
         for row in (0, len(positions) // 2 + 1, len(positions) - 1) if len(positions) > 2 else ():
             for head in (0, case.heads - 1):
@@ -170,7 +170,7 @@ class Ours:
         torch, o = at.torch, at.o
         attention = attune.Attention(mask="kv <= q")
         flat = [t[0].transpose(0, 1).contiguous() for t in (whole.q, whole.k, whole.v)]
-        # The transport of a context_parallel, which knows how to make one of torch's process group.
+        # context_parallel makes a transport from torch's process group.
         ranks = context_parallel(at.mesh, seconds=o.patience)
         exit_stack.enter_context(ranks)
         transport = attune.Transport(at.rank, o.ranks)

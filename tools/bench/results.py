@@ -1,4 +1,4 @@
-# tools/bench/results.py — result files: a run and its rows as lines of JSON, from which pages have their tables
+# tools/bench/results.py — result files: a run and its rows as lines of JSON, the source of tables in pages
 import json
 import re
 from dataclasses import asdict, dataclass
@@ -67,7 +67,7 @@ def with_tables(page):
 
 
 def wrong(run, rows):
-    """What cannot be: unknown names, medians above the best, ratios that are not those of the rates."""
+    """Complaints: unknown names, medians above the best, ratios that do not match the rates."""
     out = []
     for row in rows:
         names = {"attune", *run["peers"]}
@@ -77,7 +77,7 @@ def wrong(run, rows):
         out += [f"{row.title}: {name} has a median above its best" for name, rate in measured.items()
                 if not 0 < rate["median"] <= rate["best"]]
         for name in measured.keys() - {"attune"}:
-            # Half of the last digit of each.
+            # Tolerance: half of the last digit of each.
             (mine, own), (other, its) = ((measured[n]["median"], 0.5 if measured[n]["median"] >= 100 else 0.05)
                                          for n in ("attune", name))
             if not (mine - own) / (other + its) - 0.005 <= row.ratios.get(name, 0) <= (mine + own) / (other - its) + 0.005:

@@ -59,7 +59,7 @@ def sections(cubin):
 
 
 def compiled(command, cache, arguments):
-    """What a command line makes: of each kernel its file's name without the digest, and its machine code."""
+    """The kernels of a command line: for each its file name without the digest, and its machine code."""
     with tempfile.TemporaryDirectory() as folder:
         out = subprocess.run([*command, "compile", *arguments, "--emit", "cubin", "--emit-dir", folder, "-o",
                               f"{folder}/x.attune", "-j", "1", "--quiet"], capture_output=True, text=True,
@@ -119,7 +119,7 @@ def main():
         for call, before, after in pool.map(compare, [c for c in calls(o) if o.only.search(" ".join(c))]):
             kernels += len(before)
             failed = [code[0].decode() for name, code in before + after if name == "failed"]
-            # The later one may make more: tiles that spill, beside the one that is taken.
+            # The later one may make more kernels: tiles that spill, in addition to the chosen one.
             if any(kernel not in after for kernel in before):
                 differences += 1
                 sizes = [[(name, [len(c) for c in code]) for name, code in side] for side in (before, after)]

@@ -125,7 +125,7 @@ def all_cases():
     yield replace(middle, kind="e4m3", cache="e4m3")
     yield Case("tree", "tree", 16, 8192 + 64, seq=64)
     yield from (Case("latent", "full", 128, 8192, heads=n, kv_heads=1, d=576, page=64) for n in (128, 16))
-    yield replace(middle, heads=128)  # 16 heads share keys, as latent heads do
+    yield replace(middle, heads=128)  # 16 heads share keys, as in MLA
 
 
 def small(case):

@@ -26,7 +26,7 @@ def relative(s, b_idx, h_idx, q_idx, kv_idx, seqlen_info, aux_tensors):
 
 
 def options(case):
-    """What a row's call says beside q, k and v."""
+    """A row's arguments besides q, k and v."""
     if case.row == "window":
         return {"window_size_left": 1023, "window_size_right": 0}
     out = {"causal": case.row != "full"}

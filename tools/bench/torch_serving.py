@@ -225,7 +225,7 @@ class Prepared:
             wrapper.plan(ints(starts * c.seq), ints(starts * (c.keys // page)), table.flatten(),
                          ints([c.keys] * c.batch), c.heads, c.dv(), c.d - c.dv(), page, False, c.d**-0.5, q.dtype,
                          pools[0].dtype)
-            # Its cache has two tensors.
+            # FlashInfer's cache has two tensors.
             parts = [x.contiguous() for x in (q[..., :c.dv()], q[..., c.dv():], pools[0][:, :, 0, :c.dv()],
                                               pools[0][:, :, 0, c.dv():])]
             return lambda: wrapper.run(*parts).view(c.batch, c.seq, c.heads, c.dv()).transpose(1, 2)
@@ -278,7 +278,7 @@ class Prepared:
             rows = torch.cat([cut(self.prefix[nth]), cut(own)]) if self.prefix else cut(own)
             order = torch.randperm(rows.shape[0], generator=torch.Generator().manual_seed(3)).to(self.device)
             pools.append(torch.empty_like(rows))
-            pools[-1].view(torch.uint8)[order] = rows.view(torch.uint8)  # torch puts no rows of e4m3
+            pools[-1].view(torch.uint8)[order] = rows.view(torch.uint8)  # torch cannot index rows of e4m3
         table = order.int()
         return pools, table if self.prefix else table.view(self.case.batch, -1)
 

@@ -5,7 +5,7 @@ from tree import files, read
 from verdict import verdict
 
 PAGE = "docs/errors.md"
-# Functions that make an Error take its code first, or second, after the text that it points into.
+# Functions that make an Error: the code is their first argument, or the second, after the text it points into.
 THROWN = re.compile(r'\b(?:Error|fail|refuse|refuse_option|name_error|Code)[({]\s*(?:\*?text_?,\s*)?"([a-z0-9-]+)"')
 # The same in Python, where the place comes first.
 RAISED = re.compile(r'\b(?:Error\.at\([^"]*?,\s*|Error\(\s*|refuse\(\s*)"([a-z0-9-]+)"')

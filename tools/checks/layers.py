@@ -26,7 +26,7 @@ LIBRARIES = {
     "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "fcntl.h", "histedit.h", "langinfo.h", "malloc.h", "unistd.h"],
     "tests": ["attune/", "fmt/", "nlohmann/", "catch2/", *POSIX],
     "examples": ["attune/"]}
-# What C has besides, for its files.
+# Headers that only C files may also include.
 C99 = {"math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"}
 # Every user's file compiles the public headers. These of std cost more than all that attune declares.
 HEAVY = {"algorithm", "chrono", "condition_variable", "filesystem", "fstream", "future", "iomanip", "ios", "iostream",
@@ -47,7 +47,7 @@ FLOORS = {
     "runtime/engines/cover": SHARED, "runtime/engines/oracle": SHARED,
     "runtime/engines/picture": [*SHARED, "runtime/engines/cover", "runtime/engines/oracle"],
     "runtime/engines/cpu": PURE, "runtime/engines/cuda": PURE,
-    # What stands in for NVIDIA's driver and compiler knows no call: it runs whatever kernel it is given.
+    # The emulated driver and compiler know nothing of calls: they run any kernel.
     "runtime/engines/emulated": ["runtime/machine", "runtime/engines/cuda"],
     "runtime/ranks/plan": PURE,
     "runtime/ranks/transport": [*SHARED, "runtime/engines/cuda", "runtime/ranks/plan", "runtime/ranks"],
@@ -68,7 +68,7 @@ def floor_of(path):
 
 
 def goes_up(path, name):
-    """Does this file of runtime include one that its floor may not?"""
+    """True if this file of runtime includes a file that its floor may not."""
     floor = floor_of(path)
     if not name.startswith("runtime/"):
         return floor in BELOW and not name.startswith(tuple(BELOW[floor]))

@@ -13,7 +13,7 @@ def complaints(root):
     for path in files(root):
         if path.parts[:2] != ROOM or path.parts[:3] == SEAM or path.suffix not in {".h", ".cuh", ".cu"}:
             continue
-        # Line by line as it stands, so that numbers are right; what is said in a comment is no statement.
+        # Line by line, so that line numbers are right; comments do not count.
         text = re.sub(COMMENT_OR_STRING, lambda m: re.sub(r"[^\n]", " ", m[0]), read(root, path), flags=re.S)
         out += [f"{path}:{number}: asm belongs in codegen/cuda/ptx/, as a function that says what it reads and writes"
                 for number, line in enumerate(text.splitlines(), 1) if re.search(r"\b(__)?asm(__)?\b", line)]

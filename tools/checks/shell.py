@@ -6,7 +6,7 @@ import sys
 from tree import files, is_code, read
 from verdict import ROOT, verdict
 
-# In an `if`, or beside && and ||, a function goes on after a step of it that fails: SC2310, SC2311.
+# In an `if`, or next to && and ||, a function continues after a failing step: SC2310, SC2311.
 OPTIONS = ["--external-sources", "--check-sourced", "--enable=check-set-e-suppressed", "--format=gcc"]
 
 

@@ -1,4 +1,4 @@
-# tools/dev/answers.py — answers.py ADDRESS TEXT: whether the page at an address has this text in it
+# tools/dev/answers.py — answers.py ADDRESS TEXT: checks that the page at an address contains the text
 import sys
 import urllib.error
 import urllib.request

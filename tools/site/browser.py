@@ -113,7 +113,7 @@ class Browser:
     def _holds(self, expression):
         try:
             return self.value(expression)
-        except Gone:  # the page that was asked made way for the one that is waited for
+        except Gone:  # the asked page was replaced by the awaited one
             return False
 
     def type(self, text):

@@ -1,4 +1,4 @@
-# tools/site/markdown.py — the Markdown of this repository's pages as HTML: what they use of it, and no more
+# tools/site/markdown.py — converts the Markdown of this repository's pages to HTML; only the features that they use
 import html
 import re
 

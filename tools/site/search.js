@@ -1,4 +1,4 @@
-// tools/site/search.js — finds the sections that hold all words of what is typed, those with them in a heading first
+// tools/site/search.js — finds sections that contain all typed words; matches in a heading come first
 'use strict';
 {
   const field = document.querySelector('#search'), list = document.querySelector('#found');

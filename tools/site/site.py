@@ -121,7 +121,7 @@ MEASURED_AT = "the-cuda-engine"  # the heading of these figures
 
 
 def measured(mod):
-    """TFLOP/s beside FlexAttention's, as docs/results has them."""
+    """TFLOP/s of attune and FlexAttention, from docs/results."""
     if not mod.measured:
         return ""
     run, rows = results.read(ROOT / "docs" / "results" / "gpu-forward.jsonl")

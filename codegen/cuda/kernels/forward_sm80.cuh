@@ -83,7 +83,7 @@ struct Block80 {
                  kv_offset() + keys.length},
                 first + (warp * 16 * tall + lane / 4) / heads, q_offset(), q_offset() + first) {}
 
-  // ---- what may be the entry's own -------------------------------------------------------------------------------
+  // ---- per-entry settings ----------------------------------------------------------------------------------------
 
   __device__ Range own_keys() const {
     Range out = range_of<Tile>(args.kv_starts, place.b, args.kv_len);
@@ -191,7 +191,7 @@ struct Block80 {
         }
   }
 
-  // P = exp2(S - max), and what prob() makes of it
+  // P = exp2(S - max), then prob()
   template <Pass P>
   __device__ void weigh(int tile, bool partial) {
     const int kv = kv_offset() + tile * n + 2 * (lane & 3);

@@ -55,7 +55,7 @@ struct Keys80 {
   static constexpr GradientTraits terms = User::gradient;
   static constexpr bool has_terms = gives_k && (terms.by_col > 0 || terms.by_pair);
 
-  /// What pairs need of a query. Limits leave it the keys [from, to].
+  /// The fields of a query that its pairs read. Limits leave the query the keys [from, to].
   struct End {
     RowEnd end;
     int from, to;

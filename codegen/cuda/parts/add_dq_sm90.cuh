@@ -8,7 +8,7 @@ namespace attune {
 
 /// One thread per stage takes tiles of dQ from shared memory. A single thread would not keep up: for each tile it waits
 /// until previous tiles are added, until its sums have arrived, and until other blocks see them. The first tile of keys
-/// stores, later ones add. So no sums need clearing, and a tile whose counter stays 0 has no gradient.
+/// stores, later ones add, so sums need no clearing. A tile whose counter stays 0 has no gradient.
 template <class Tile>
 __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int stage) {
   using Shared = Shared90Backward<Tile>;

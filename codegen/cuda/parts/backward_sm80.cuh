@@ -9,7 +9,7 @@
 
 namespace attune {
 
-/// A number of a row: lse or delta, say.
+/// One number a row, such as lse or delta.
 __device__ inline float* row_of(const Rows& rows, int b, int h, int position) {
   return rows.data + b * rows.batch + h * rows.head + position * rows.position;
 }

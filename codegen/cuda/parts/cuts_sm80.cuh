@@ -1,4 +1,4 @@
-// codegen/cuda/parts/cuts_sm80.cuh — split-KV: which keys a block of decode_sm80.cuh works on, equal shares of all
+// codegen/cuda/parts/cuts_sm80.cuh — split-KV: which keys a block of decode_sm80.cuh works on: equal shares of all keys
 //
 // There is no planning step: each block computes its share of the keys on the device, from the lengths and the mask. A
 // tile of queries is split where a block's share ends. Each block of a split tile increments a counter once it has

@@ -1,5 +1,5 @@
-// codegen/cuda/parts/decode_epilogue_sm80.cuh — the epilogue of decode_sm80.cuh: combines the parts of each row that
-// warps and blocks have, and stores the result
+// codegen/cuda/parts/decode_epilogue_sm80.cuh — the epilogue of decode_sm80.cuh: combines each row's parts of all warps
+// and blocks, and stores the result
 #pragma once
 
 #include "codegen/cuda/parts/decode_ring_sm80.cuh"
@@ -127,8 +127,8 @@ struct DecodeEpilogue {
   __device__ bool is_clustered() const {
     return has_clusters && !has_fixed_split<Tile> && Tile::warps >= cluster_warps && args.paired != 0;
   }
-  /// A part in this block's shared memory, where its keys were, laid out as parts in memory are. No keys are under way
-  /// any more, because such a block has one tile.
+  /// A part in this block's shared memory, with the layout of parts in global memory. It overwrites keys: no loads are
+  /// in flight, because such a block has only one tile.
   __device__ unsigned kept_at(int floats) const {
     return shared + Shared::ring + static_cast<unsigned>(floats) * static_cast<unsigned>(sizeof(float));
   }

@@ -98,7 +98,7 @@ struct Diagonals90 {
         const float high[2] = {joins0 ? above[0] : c[0], joins1 ? above[1] : c[1]},
                     low[2] = {joins0 ? c[0] : c[2], joins1 ? c[1] : c[3]};
         above[0] = c[2], above[1] = c[3];
-        // In odd lanes even differences are those of odd n.
+        // In odd lanes, even differences n - g come from odd n.
         joined[two][0] = (odd ? high[1] : low[0]) + __shfl_xor_sync(~0u, odd ? low[1] : high[0], 4);
         joined[two][1] = (odd ? high[0] : low[1]) + __shfl_sync(~0u, odd ? low[0] : high[1], across);
       }

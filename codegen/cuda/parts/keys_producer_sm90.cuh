@@ -48,7 +48,7 @@ struct Keys90 {
 
 // ---- loading -----------------------------------------------------------------------------------------------------
 
-/// A producer warp: one loads keys and queries, the other values and grad_o.
+/// A producer warp. One warp loads keys and queries, the other loads values and grad_o.
 template <class Tile, class User>
 struct LoaderKeys90 {
   using Shared = SharedKeys90<Tile>;

@@ -8,8 +8,8 @@
 
 namespace attune {
 
-/// Rows of Pitch bytes, swizzled in units of 16 bytes, so that the same unit of eight rows lies in eight different
-/// banks. Paired: so that two units of rows 0, 2, 4 and 6 do.
+/// Rows of Pitch bytes, swizzled in units of 16 bytes: the same unit of eight rows lies in eight different banks.
+/// Paired: two units of rows 0, 2, 4 and 6 lie in eight different banks.
 template <int Pitch, bool Paired = false>
 struct Lines {
   /// `among`: how many units are permuted among each other.

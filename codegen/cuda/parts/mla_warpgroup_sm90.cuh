@@ -48,7 +48,7 @@ struct MlaWarpgroup90 {
 
   __device__ static int stage(MlaPlace<Tile> place, int group) { return 2 * place.stage + group; }
 
-  /// S = Q K^T with the keys of this warpgroup's stage, issued chunk by chunk as these arrive.
+  /// S = Q K^T with the keys of this warpgroup's stage, issued chunk by chunk as chunks arrive.
   __device__ void scores(MlaPlace<Tile> place) {
     const int mine = stage(place, Group);
 #pragma unroll
@@ -85,7 +85,7 @@ struct MlaWarpgroup90 {
 
   /// P = exp2(S - max) of a tile. True if earlier results have to be multiplied by `lift`.
   __device__ bool weigh(int step, float (&lift)[1][2]) {
-    // A copy: while products are under way, the compiler would wait for them before it used the registers of S.
+    // A copy: the compiler would wait for products in flight before using the registers of S.
     Fragment<1, n> x;
 #pragma unroll
     for (int i = 0; i < n / 2; ++i)

@@ -1,4 +1,4 @@
-// codegen/cuda/parts/multiply_sm80.cuh — a warp's product of operands of any element type, of f32 as exact as asked for
+// codegen/cuda/parts/multiply_sm80.cuh — a warp's product of any element type; f32 takes one product of TF32 or three
 #pragma once
 
 #include "codegen/cuda/ptx/convert.cuh"
@@ -6,13 +6,13 @@
 
 namespace attune {
 
-/// What tf32() cut off, rounded in the same way: together they have 21 bits of fraction.
+/// The remainder that tf32() cut off, rounded to TF32: together the two have 21 bits of fraction.
 __device__ inline unsigned tf32_rest(unsigned x) {
   return tf32(__float_as_uint(__uint_as_float(x) - __uint_as_float(tf32(x))));
 }
 
-/// product() of operands as they lie in shared memory. Exact: for f32, all but the last bits count; `low` sums up the
-/// products with what tf32() cut off, separately, because an infinity leaves NaN there.
+/// product() of operands as stored in shared memory. Exact: f32 keeps all but the last bits. `low` sums the products
+/// with remainders separately, because the remainder of an infinity is NaN.
 template <class Element, bool Exact>
 __device__ inline void multiply(float (&c)[4], float (&low)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (ElementOf<Element>::bytes == 2) {

@@ -8,7 +8,7 @@ namespace attune {
 constexpr float infinity = __builtin_bit_cast(float, 0x7f800000u);
 constexpr float ln2 = 0.693147180559945309f;
 
-/// From exponents of two to scores. The lowest float, which masks add or choose, stays itself: no exponent is lower.
+/// Converts exponents of two to scores. The lowest float, a common mask value, stays itself: no exponent is lower.
 __device__ inline float back(float x) { return x == -0x1.fffffep127f ? x : x * ln2; }
 
 /// Results below 2^-126 are 0.

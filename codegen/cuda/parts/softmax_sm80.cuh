@@ -6,9 +6,9 @@
 
 namespace attune {
 
-/// The softmax of the 2 Tall rows of a thread. Running: P = exp2(S - max), where max is the row's maximum so far or up
-/// to Slack less; otherwise P = exp2(S - User::traits.most). Heads: as in queries_of, or 16: then the two rows of each
-/// 16 belong to two heads.
+/// The softmax of the 2 Tall rows of a thread. Running: P = exp2(S - max), where max is the row's maximum so far, or
+/// less by up to Slack; otherwise P = exp2(S - User::traits.most). Heads: as in queries_of, or 16: then the two rows of
+/// each 16 belong to two heads.
 template <class User, bool Running, int Tall, int Slack, int Heads>
 struct Softmax80 {
   using Head = typename User::Head;

@@ -142,7 +142,7 @@ struct Recompute {
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
-  /// True if a warp has room for only one more tile, which may be under way: lists are then worked off first.
+  /// True if a warp's list holds only one more tile, which may be in flight: listed tiles are then recomputed first.
   __device__ bool list_full() const { return shared_get(shared + Shared::list_full) != 0; }
   __device__ void set_list_full(bool is) const { shared_put(shared + Shared::list_full, is); }
 

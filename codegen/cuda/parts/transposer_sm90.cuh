@@ -18,7 +18,7 @@ struct Transposer {
   int warp, lane;
 
   /// Transposes this warp's share of a tile: every other 16 columns of every `step`th 32 keys. All loads are issued
-  /// before the stores that need them: one after the other, they took longer than all else.
+  /// before the stores that need them: interleaved with stores, loads took longer than everything else.
   template <int step = 1>
   __device__ void transpose(unsigned loaded, unsigned transposed, int first = 0) const {
     // A lane has keys 2 c, 2 c + 1 and these + 8, of columns 2 g and 2 g + 1. Of each eight rows stored at once no two

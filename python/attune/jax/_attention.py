@@ -1,4 +1,4 @@
-# python/attune/jax/_attention.py — attention() for arrays of JAX: what it is told, checked while JAX traces
+# python/attune/jax/_attention.py — attention() for JAX arrays; arguments are checked while JAX traces
 """`attune.jax.attention`, which takes what `attune.attention` takes, on arrays of JAX."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     leaves: list[Any] = scan.leaves
     scale, q_offset = _arguments.real("scale", scale), _arguments.whole("q_offset", q_offset)
     held: list[Array] = [leaves[c.leaf] for c in spelled.captures]
-    # The oracle reads every type, and compiles nothing: it checks what is given. It refuses an unknown target, too.
+    # The oracle takes every type and compiles nothing, so it checks the arguments. It also refuses an unknown target.
     _mod.handle(spelled, scale, target, exact)
     _check(spelled, scale, (q, k, v), held, leaves)
     q, k, v, *held = [jnp.asarray(x) for x in (q, k, v, *held)]
@@ -62,7 +62,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
 
 
 class _Shape:
-    """An array's shape and type with an address that nobody reads: arrays that are traced have no memory."""
+    """An array's shape and type with a dummy address: traced arrays have no memory."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, number: int) -> None:
         self.shape, self.dtype = shape, dtype
@@ -74,7 +74,7 @@ def _check(spelled: _trace.Spelled, scale: float | None, tensors: tuple[Array, .
     """Refuses tensors that do not fit each other while JAX traces, by attune's own rules."""
     def shape(number: int, array: Any) -> Any:
         if not _arrays.is_array(array):
-            return array  # it is refused by name
+            return array  # refused later, by name
         return _Shape(tuple(array.shape), jax.dtypes.canonicalize_dtype(array.dtype), number)
 
     given = [shape(n, x) for n, x in enumerate(tensors, 1)]

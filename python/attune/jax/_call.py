@@ -1,5 +1,5 @@
-# python/attune/jax/_call.py — one attention as custom calls of XLA: forward, backward, and what vmap makes of them
-"""Calls of attune in a program of JAX. All that they are besides arrays is a text, an attribute of the call."""
+# python/attune/jax/_call.py — one attention as XLA custom calls: forward, backward, and their vmap
+"""Calls of attune in a JAX program. Everything but the arrays is a text, which is an attribute of the custom call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for _platform, _handler in _core.jax_handlers().items():
 
 
 class What(NamedTuple):
-    """An attention and the numbers of a call: all but its arrays."""
+    """An attention and the numbers of a call: everything but its arrays."""
 
     parts: tuple[str | None, ...]  # score, mask, prob, sink
     lets: tuple[tuple[str, str], ...]
@@ -54,12 +54,12 @@ def _handle(parts: tuple[str | None, ...], lets: tuple[tuple[str, str], ...],
 
 
 def _text(what: What, direction: int, arguments: tuple[str | int, ...], results: tuple[str | int, ...]) -> str:
-    """The attribute of a call. A number stands for a capture, or among results for its gradient."""
+    """The attribute of a call. A number means a capture; among results, the capture's gradient."""
     return json.dumps([what, direction, arguments, results])
 
 
 def site(text: str) -> tuple[Any, ...]:
-    """What the handler in core/jax.cpp asks, once for each text."""
+    """Called by the handler in core/jax.cpp, once for each text."""
     fields, direction, arguments, results = json.loads(text)
     parts, lets, captures, params, scale, target, exact, q_offset, numbers = fields
     pairs = [tuple([tuple(one) for one in listed]) for listed in (lets, captures, params)]
@@ -115,18 +115,18 @@ def _row_type(q: Array) -> Any:
 
 
 def _may_fold(what: What) -> bool:
-    """Does no expression ask which entry of the batch it is in?"""
+    """True if no expression reads the batch index."""
     return not any(re.search(r"\bb\b|\brandom\b", text) for text in (*what.parts, *(t for _, t in what.lets)) if text)
 
 
 def _mapped(call: Callable[..., Arrays], count: int, may_fold: bool, size: int, batched: list[bool],
             *arrays: Array) -> tuple[Arrays, Any]:
-    """Entries that differ in the first `count` arrays alone are more entries of the batch; others are calls of their
-    own, one after the other."""
+    """vmap: if only the first `count` arrays differ, mapped entries become batch entries; otherwise each entry is its
+    own call, one after another."""
     if may_fold and not any(batched[count:]):
         whole = [x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip(arrays[:count], batched)]
         batch = whole[0].shape[1]
-        if all(x.shape[1] == batch for x in whole):  # not keys that the entries share
+        if all(x.shape[1] == batch for x in whole):  # false if entries share keys
             made = call(*[x.reshape(size * batch, *x.shape[2:]) for x in whole], *arrays[count:])
             out = tuple([x.reshape(size, batch, *x.shape[1:]) for x in made])
             return out, tuple([True] * len(out))
@@ -145,7 +145,7 @@ def _mapped(call: Callable[..., Arrays], count: int, may_fold: bool, size: int, 
 
 @jax.tree_util.register_static
 class _Wanted(tuple):  # type: ignore[type-arg]
-    """Which arrays a gradient is wanted of."""
+    """The arrays whose gradients are wanted."""
 
 
 @functools.lru_cache(512)

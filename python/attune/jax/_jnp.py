@@ -22,7 +22,7 @@ _ARGUMENTS = {"score": ("s", "b", "h", "q", "kv"), "prob": ("p", "b", "h", "q", 
 
 
 def from_jnp(kind: str, written: Any) -> Any:
-    """What was written, or the same in the language if it is a function with the arguments of jnp."""
+    """The mod as written; a function with jnp's arguments becomes a function of the language."""
     if isinstance(written, (str, Component)) or not callable(written):
         return written
     try:
@@ -34,7 +34,7 @@ def from_jnp(kind: str, written: Any) -> Any:
 
 
 class _Traced:
-    """Called with values of the kernel, as functions of the language are."""
+    """Called with values of the kernel, like a function of the language."""
 
     def __init__(self, kind: str, function: Callable[..., Any]) -> None:
         self.kind, self.function = kind, function
@@ -54,7 +54,7 @@ class _Traced:
 
 
 def _run(jaxpr: Any, constants: list[Row], given: list[Row]) -> list[Row]:
-    """The rows that a program of JAX gives."""
+    """The results of a JAX program, as rows."""
     held: dict[Any, Row] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *given)))
 
     def read(atom: Any) -> Row:
@@ -94,7 +94,7 @@ def _whole() -> dict[str, Callable[..., Any]]:
     i32 = jax.ShapeDtypeStruct((), jnp.int32)
     out: dict[str, Callable[..., Any]] = {}
     for function, ours in ((jnp.floor_divide, lambda a, b: a // b), (jnp.remainder, lambda a, b: a % b)):
-        for other in (i32, 2):  # an integer of Python beside an array has a weaker type
+        for other in (i32, 2):  # next to an array, a Python integer has a weak type
             traced = jax.make_jaxpr(lambda x, f=function, y=other: f(x, y))(i32) if other == 2 else (
                 jax.make_jaxpr(function)(i32, i32))
             out[str(traced.jaxpr.eqns[0].params["jaxpr"])] = ours

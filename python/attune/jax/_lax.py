@@ -1,5 +1,5 @@
-# python/attune/jax/_lax.py — JAX's primitives in operations of the language: a table by name
-"""What each primitive makes of arrays inside the kernel."""
+# python/attune/jax/_lax.py — JAX's primitives as operations of the language: a table by name
+"""The effect of each primitive on arrays inside the kernel."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def number(known: Any) -> Row:
 
 
 def each(build: Callable[..., Any], shape: tuple[int, ...], rows: list[Row] | tuple[Row, ...]) -> Row:
-    """build(element, …) of each element; a scalar stands beside rows."""
+    """build(element, …) for each element; a scalar broadcasts to rows."""
     return Row(shape, lambda index: build(*[r.at(index if r.shape else ()) for r in rows]))
 
 
@@ -59,7 +59,7 @@ def _is_number(thing: Any) -> bool:
 
 
 def _elementwise(build: Callable[..., Any]) -> Callable[..., Row]:
-    """Of numbers alone, what JAX itself computes."""
+    """If all inputs are known numbers, JAX itself computes the result."""
     def spelling(one: Any, *rows: Row) -> Row:
         def element(*values: Any) -> Any:
             if not all([_is_number(v) for v in values]):
@@ -186,7 +186,7 @@ def _sliced(one: Any, row: Row) -> Row:
 
 
 def _from(start: Any, extent: int, taken: int) -> Any:
-    """The first index of a part of a dimension, kept so that the part lies within."""
+    """The first index of a slice, clamped so that the slice lies within the dimension."""
     if _is_number(start):
         return min(max(int(start), 0), extent - taken)
     return start if taken == 1 else expr.clamp(start, 0, extent - taken)
@@ -223,7 +223,7 @@ def _gathered(one: Any, row: Row, indices: Row) -> Row:
 
 
 def _piece(pieces: list[tuple[int, Callable[[Any], Any]]], i: Any) -> Any:
-    """Element i of pieces that lie one after the other, each with its extent."""
+    """Element i of a concatenation of pieces, each with its extent."""
     (extent, element), *rest = pieces
     if not rest or (_is_number(i) and i < extent):
         return element(i)
@@ -291,7 +291,7 @@ def _extreme(best: Callable[[Any, Any], Any]) -> Callable[..., Row]:
 
 
 def _first_of_bools(one: Any, row: Row) -> Row:
-    """argmax of conditions, as jnp.select has it: the first that holds, or 0."""
+    """argmax of conditions, as in jnp.select: the first true one, or 0."""
     def join(extent: int, body: Callable[[Any], Any]) -> Any:
         conditions = [body(i) for i in range(extent)]
         if not all([isinstance(c, (expr.Bool, bool)) for c in conditions]):

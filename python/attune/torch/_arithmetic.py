@@ -28,8 +28,8 @@ def _promoted(trace: Trace, *things: Any, least: str = "b") -> list[Value]:
 
 
 def _positions(trace: Trace, *things: Any) -> list[Value]:
-    """Operands of which one is an Int of the kernel; an integer of Python beside it becomes a parameter, except 0 and
-    ±1, which say much about a mask."""
+    """Operands, one of them an Int of the kernel. A Python integer next to it becomes a parameter, except 0 and ±1,
+    which help to prove facts about a mask."""
     values = [trace.value(t) for t in things]
     if any(v.kind == "i" and v.number is None for v in values) and not any(v.kind == "f" for v in values):
         values = [trace.param(v.number) if v.number is not None and v.kind == "i" and v.number not in (0, 1, -1)
@@ -109,7 +109,7 @@ def power(trace: Trace, a: Any, b: Any) -> Value:
 
 
 def _one(op: str, least: str = "f") -> Spelling:
-    """An operation of one argument that gives what it takes."""
+    """An operation of one argument whose result has the argument's type."""
     def spelling(trace: Trace, x: Any) -> Value:
         (value,) = _promoted(trace, x, least=least)
         return each(trace, value.kind, lambda p: trace.make(op, p), value, natural=op == "abs" and value.kind == "i")
@@ -117,7 +117,7 @@ def _one(op: str, least: str = "f") -> Spelling:
 
 
 def _formula(write: Callable[..., Any]) -> Spelling:
-    """A function that is written in operators and functions of others."""
+    """A function composed of other operators and functions."""
     def spelling(trace: Trace, x: Any, *more: Any, **named: Any) -> Value:
         (value,) = _promoted(trace, x, least="f")
         return write(value, *more, **named)
@@ -125,7 +125,7 @@ def _formula(write: Callable[..., Any]) -> Spelling:
 
 
 def rounded(trace: Trace, x: Any, *, decimals: int = 0) -> Value:
-    """Halves go to the even neighbour; the language's `round` takes them away from zero."""
+    """Rounds halves to even; the language's `round` rounds halves away from zero."""
     value: Any = trace.value(x)
     if value.kind != "f":
         return value
@@ -139,7 +139,7 @@ def rounded(trace: Trace, x: Any, *, decimals: int = 0) -> Value:
 
 
 def whole(op: str) -> Spelling:
-    """floor, ceil, trunc: an Int is itself."""
+    """floor, ceil, trunc: an Int stays as it is."""
     def spelling(trace: Trace, x: Any) -> Value:
         value = trace.value(x)
         return value if value.kind == "i" else _one(op)(trace, value)
@@ -158,7 +158,7 @@ def _compare(op: str) -> Spelling:
 
 
 def _conditions(op: str) -> Spelling:
-    """Of anything: a number is true where it is not 0."""
+    """Converts any value to a Bool: a number is true if it is not 0."""
     def spelling(trace: Trace, a: Any, b: Any) -> Value:
         x, y = (as_kind(trace.value(t), "b") for t in (a, b))
         return _two(trace, op, x, y)
@@ -166,7 +166,7 @@ def _conditions(op: str) -> Spelling:
 
 
 def _bits(op: str, logic: str) -> Spelling:
-    """Bits of Ints; Bools stay Bools, which keeps what a mask proves about its tiles."""
+    """Bit operations of Ints. Bools stay Bools, so that masks can still be solved for tiles."""
     def spelling(trace: Trace, a: Any, b: Any) -> Value:
         x, y = _promoted(trace, a, b)
         _refuse_float(op, x)
@@ -206,7 +206,7 @@ def where(trace: Trace, condition: Any, a: Any = None, b: Any = None, *, input: 
 
 
 def masked_fill(trace: Trace, x: Any, mask: Any, value: Any) -> Value:
-    """Gives the kind of x."""
+    """The result has the kind of x."""
     own = trace.value(x)
     return where(trace, mask, as_kind(trace.value(value), own.kind), own)
 
@@ -246,7 +246,7 @@ _KINDS = {torch.float: "f", torch.double: "f", torch.half: "f", torch.bfloat16: 
 
 
 def convert(trace: Trace, x: Any, *to: Any, dtype: Any = None, **_: Any) -> Value:
-    """Floats stay f32, whatever their type is called."""
+    """Floats stay f32, whichever float type is named."""
     value = trace.value(x)
     for thing in (dtype, *to):
         if isinstance(thing, (Value, Tensor)):
@@ -264,7 +264,7 @@ def _to(kind: str) -> Spelling:
 
 
 def _filled(number: float | None, at: int) -> Spelling:
-    """zeros_like, new_full, …: a constant of the type that is asked for, else of x; its number is argument `at`."""
+    """zeros_like, new_full, …: a constant of the given type, else of x's type; argument `at` is its number."""
     def spelling(trace: Trace, x: Any, *args: Any, dtype: Any = None, **named: Any) -> Value:
         value = trace.value(x)
         what = number if number is not None else args[at] if len(args) > at else named["fill_value"]
@@ -301,7 +301,7 @@ def leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> A
     return torch.where(x > 0.0, x, x * negative_slope)
 
 
-# Names of torch, torch.Tensor, torch.nn.functional and torch.special that mean one thing; dunders are operators.
+# Names with one meaning in torch, torch.Tensor, torch.nn.functional and torch.special; dunders are operators.
 SPELLINGS: dict[str, Spelling] = {
     "add __add__ __radd__": add, "sub subtract __sub__": sub, "rsub __rsub__": rsub,
     "mul multiply __mul__ __rmul__": mul,

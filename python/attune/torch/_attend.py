@@ -1,5 +1,5 @@
 # python/attune/torch/_attend.py — one attention on tensors of torch: run, recorded for gradients, or as an operator
-"""Calls of the core with torch's tensors. Eager ones go straight there; all others through torch.ops.attune."""
+"""Calls of the core with torch's tensors. Eager calls go directly to the core, all others through torch.ops.attune."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from attune.torch._mod import Spelled
 from attune.torch._value import refuse
 
 _FORWARD, _BACKWARD = 0, 1
-_SMALL = 1 << 12  # elements of q: a call of fewer is done on one thread
-_SLOW = 1 << 22  # scores: a call of fewer is done before a hand reaches Ctrl-C
-_shows_memory = hasattr(Tensor, "__dlpack_c_exchange_api__")  # also of tensors that record gradients: torch 2.10
+_SMALL = 1 << 12  # elements of q: a call with fewer runs on one thread
+_SLOW = 1 << 22  # scores: a call with fewer ends before anyone can press Ctrl-C
+_shows_memory = hasattr(Tensor, "__dlpack_c_exchange_api__")  # torch 2.10: also for tensors that record gradients
 
 
 class Packed(NamedTuple):
-    """Where packed sequences start, and the longest."""
+    """The starts of packed sequences, and the longest length."""
 
     q: Tensor | None = None
     kv: Tensor | None = None
@@ -40,7 +40,7 @@ DENSE = Packed()
 
 
 def starts(given: Tensor) -> Tensor:
-    """Starts of packed sequences as the core reads them: on the host also of 64 bits, which it checks as they are."""
+    """Starts of packed sequences as the core reads them. On the host it also reads and checks 64-bit starts."""
     if not isinstance(given, Tensor):
         refuse("cu-seqlens-type", f"starts of sequences are {said(given)}", "they are a tensor of whole numbers",
                "write torch.tensor(starts, dtype=torch.int32)")
@@ -53,7 +53,7 @@ def starts(given: Tensor) -> Tensor:
 
 
 class Call:
-    """What an attention is besides q, k, v and the captured tensors."""
+    """An attention without its tensors: everything besides q, k, v and the captured tensors."""
 
     __slots__ = ("core", "ints", "packed", "spelled", "with_max")
 
@@ -73,7 +73,7 @@ class Call:
 
     def forward_slowly(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
                        with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The same for large calls, devices, packed sequences and mistakes."""
+        """The same results for large calls, devices, packed sequences and mistakes."""
         if _is_far(q):
             made = self._here().forward_slowly(*_on("cpu", (q, k, v)), _on("cpu", captures), with_lse)
             return _on(q.device, made)
@@ -120,7 +120,7 @@ class Call:
 
     def _told(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
               grads: tuple[Any, ...] | None) -> dict[str, Any]:
-        """What the core is told besides tensors: torch's threads, or torch's stream and memory."""
+        """The core's options besides tensors: torch's threads, or torch's stream and memory."""
         q, k = call["q"], call["k"]
         told: dict[str, Any] = {}
         if self.packed is not DENSE:
@@ -136,7 +136,7 @@ class Call:
 
     def _workspace(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
                    grads: tuple[Any, ...] | None) -> Tensor | None:
-        """Working memory from torch's allocator, so that a graph that is captured owns it."""
+        """A workspace from torch's allocator, so that a captured CUDA graph owns it."""
         q = call["q"]
         given = (*call.values(), *captures)
         key = (self.core, direction, self.packed.max_q, self.packed.max_kv, q.device,
@@ -151,7 +151,7 @@ _workspaces: Kept[object, int] = Kept(1024)
 
 
 def _is_far(q: Tensor) -> bool:
-    """f64 on a GPU is for gradcheck: only the oracle computes it, and reads nothing but the host's memory."""
+    """f64 on a GPU is for gradcheck: only the oracle computes it, and the oracle reads only host memory."""
     return q.dtype is torch.float64 and q.is_cuda
 
 
@@ -164,7 +164,7 @@ def _detached(given: Any) -> Any:
 
 
 def output(q: Tensor, v: Tensor) -> Tensor:
-    """A tensor for the output: its dimensions lie in the order of those of q, the last one fastest."""
+    """A tensor for the output: its dimensions have the memory order of q's, with the last one contiguous."""
     width, dtype = v.shape[-1], torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
     if q.is_contiguous():
         same = width == q.shape[-1]
@@ -175,7 +175,7 @@ def output(q: Tensor, v: Tensor) -> Tensor:
 
 
 def row_numbers(q: Tensor, packed: Packed) -> Tensor:
-    """A tensor for a number for each row."""
+    """A tensor with one number a row."""
     shape = q.shape[:-1] if packed.q is None else (q.shape[1], q.shape[0])
     return q.new_empty(shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
@@ -184,7 +184,7 @@ _core.find_torch(output)
 
 
 def asks_lse(return_aux: Any) -> bool:
-    """Is the logarithm of the sum asked for by an AuxRequest?"""
+    """True if an AuxRequest asks for the lse."""
     if return_aux is not None and not hasattr(return_aux, "lse"):
         refuse("bad-argument", f"`return_aux` cannot be {said(return_aux)}", "it is an AuxRequest, or None",
                "write return_aux=AuxRequest(lse=True)")
@@ -192,7 +192,7 @@ def asks_lse(return_aux: Any) -> bool:
 
 
 def check_tensors(q: object, k: object, v: object) -> None:
-    """Refuses what is not a torch tensor. Called once an attribute is missing, so that usual calls do not pay for it."""
+    """Refuses what is not a torch tensor. Called only after an attribute is missing, so that usual calls do not pay."""
     for name, given in (("q", q), ("k", k), ("v", v)):
         if not isinstance(given, Tensor):
             refuse("tensor-array", f"`{name}` is {said(given)}", "attune.torch takes torch's tensors",
@@ -200,7 +200,7 @@ def check_tensors(q: object, k: object, v: object) -> None:
 
 
 def _number(name: str, given: Any) -> Any:
-    """A number that is an argument of a call, and so has no gradient."""
+    """A number that is an argument of the call and therefore has no gradient."""
     if isinstance(given, Tensor) and given.requires_grad:
         refuse("bad-argument", f"`{name}` requires a gradient", "it is a number, and would get none",
                f"multiply q by it, or the score in a score_mod; pass {name}.item() for the number alone")
@@ -208,7 +208,7 @@ def _number(name: str, given: Any) -> Any:
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
-    """Refuses tangents, which the outputs would lose silently."""
+    """Refuses forward-mode tangents, which the outputs would silently lose."""
     if any([t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors]):
         _no_tangents()
 
@@ -258,14 +258,14 @@ def _twice(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
 
 
 def once(grads: Sequence[Tensor | None], read: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """Gradients, computed from what was read, whose own gradients are refused: without that they would be 0."""
+    """Gradients whose own gradients are refused; without the refusal they would silently be 0."""
     made = [g for g in grads if g is not None]
     marked = iter(_Once.apply(len(made), *made, *[t for t in read if t is not None]) if made else ())
     return tuple([None if g is None else next(marked) for g in grads])
 
 
 class _Once(torch.autograd.Function):
-    """Gives the first of its tensors as they are."""
+    """Returns the first of its tensors unchanged."""
 
     generate_vmap_rule = True
 
@@ -284,12 +284,12 @@ class _Once(torch.autograd.Function):
                "write this attention with torch.softmax, or leave it out of what create_graph=True is for")
 
 
-# torch.autograd.Function.apply without what it does for the transforms of torch.func.
+# torch.autograd.Function.apply without its work for the transforms of torch.func.
 _record = super(torch.autograd.Function, _Recorded).apply
 
 
 class _Transformed(torch.autograd.Function):
-    """The same for the transforms of torch.func, which want the operators inside of it."""
+    """The same for the transforms of torch.func, which need the operators inside."""
 
     generate_vmap_rule = True
     jvp = staticmethod(_no_tangents)
@@ -318,7 +318,7 @@ class _Transformed(torch.autograd.Function):
         return None, None, None, *once(given, (grad_o, grad_lse, *ctx.saved_tensors))
 
 
-# The context_parallel that calls are made in.
+# The context_parallel around calls.
 sharing: Any = None
 
 
@@ -377,7 +377,7 @@ _are_functorch_transforms_active = torch._C._are_functorch_transforms_active
 
 def _operator(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, with_lse: bool, with_max: bool,
               packed: Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """By the operator of torch, which subclasses, modes, transforms and graphs know."""
+    """The call as torch's operator, which subclasses, modes, transforms and graphs know."""
     check_tensors(q, k, v)
     if q.is_nested or k.is_nested or v.is_nested:
         names = ", ".join([name for name, t in (("q", q), ("k", k), ("v", v)) if t.is_nested])

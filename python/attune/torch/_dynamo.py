@@ -1,5 +1,5 @@
-# python/attune/torch/_dynamo.py — what Dynamo must be told so that it can follow the values of a mod
-"""Dynamo runs mods on the same values as Python does, with one exception that is mended here."""
+# python/attune/torch/_dynamo.py — a patch by which Dynamo can trace the values of a mod
+"""Dynamo runs mods on the same values as Python does, with one exception that this module fixes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from attune.torch._value import Value
 def compare_integers() -> bool:
     """Lets values be compared with integers that change between calls.
 
-    Such an integer is symbolic while Dynamo traces. It takes what is compared with one for no number at all, and
-    answers `value == integer` by False, for good, where the value's own operator should be asked. Called while it
-    traces, before the mods are run; nothing to do where Dynamo asks.
+    Such an integer is symbolic while Dynamo traces. Dynamo assumes that only numbers compare with it, and replaces
+    `value == integer` by a constant False instead of asking the value's own operator. Called during tracing, before
+    the mods run; does nothing if Dynamo asks the operator.
     """
     from torch._dynamo.variables.builtin import BuiltinVariable
     from torch._dynamo.variables.user_defined import UserDefinedObjectVariable

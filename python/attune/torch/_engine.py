@@ -14,7 +14,7 @@ _chosen = (0, 0)  # target and exactness, as attune/c.h has them
 
 
 def chosen() -> tuple[int, int]:
-    """The target and the exactness of calls as they are made now."""
+    """The target and the exactness of calls made now."""
     return _chosen
 
 

@@ -20,7 +20,7 @@ from attune.torch._value import refuse
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-_LARGE = 1 << 30  # the block size of torch's BlockMask that is no mask at all
+_LARGE = 1 << 30  # the block size of a torch BlockMask that masks nothing
 
 
 class AuxRequest(NamedTuple):
@@ -140,7 +140,7 @@ def _texts(texts: Texts) -> list[str]:
 
 
 def _ran(facts: list[dict[str, Any]], named: bool) -> list[str]:
-    """What ran and why, a paragraph for each attention that is alike."""
+    """What ran and why, one paragraph for all equal attentions."""
     rejected: dict[tuple[str, str], list[str]] = {}
     calls: dict[tuple[Any, ...], list[float]] = {}
     for fact in facts:
@@ -175,12 +175,12 @@ def _always() -> bool:
     return True
 
 
-# A quick look before the thorough one: four calls of torch cost a microsecond.
+# A cheap check before the thorough one, whose four calls of torch cost a microsecond.
 is_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _always)
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast in its type, as torch's attentions are; keys and values of a cache stay as they are."""
+    """Converts to autocast's type, as torch's attentions do; a cache's keys and values keep their type."""
     check_tensors(*tensors)
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
@@ -224,7 +224,7 @@ def mask_of(block_mask: Any, given: tuple[int, int]) -> MaskMod | None:
 
 
 def _keeps_all(mask_mod: Any) -> bool:
-    """Is it that of a BlockMask made of lists alone? All that this masks is what its lists leave out."""
+    """True for the mask_mod of a BlockMask made only from lists, whose masking is entirely in the lists."""
     return getattr(mask_mod, "__name__", "") == "noop_mask" and mask_mod.__module__.startswith("torch.")
 
 

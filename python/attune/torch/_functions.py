@@ -1,8 +1,8 @@
 # python/attune/torch/_functions.py — torch's functions on values of the kernel: a table by function object
 """What each function and method of torch means inside the kernel.
 
-The table's keys are the functions themselves, never their names: a foreign operation that is called `tanh` is not
-torch's. `register` adds such ones.
+The table's keys are the functions themselves, never their names: a foreign operation named `tanh` is not torch's.
+`register` adds foreign operations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TABLE: dict[Any, Spelling] = {}
 
 
 def trace_of(things: Any) -> Trace | None:
-    """That of the first value among arguments, or in a tuple or list of them."""
+    """The trace of the first value among arguments, or in a tuple or list of them."""
     for thing in things:
         if isinstance(thing, Value):
             return thing.trace
@@ -42,7 +42,7 @@ def call(trace: Trace, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
         refuse("unknown-function", f"torch's `{name}` is not known inside the kernel",
                "attune compiles the functions that docs/torch.md lists",
                "write it with those, or attune.torch.register(function, spelling)")
-    if "out" in kwargs or "dtype" in kwargs:  # torch passes some of those that nobody gave
+    if "out" in kwargs or "dtype" in kwargs:  # torch passes some of them even if the user did not
         kwargs = {name: given for name, given in kwargs.items() if given is not None}
     return spelling(trace, *args, **kwargs)
 
@@ -57,7 +57,7 @@ def register(function: Any, spelling: Callable[..., Any]) -> None:
 
 
 class Listening(TorchFunctionMode):
-    """While it is active, torch's functions on values write text; those on tensors alone run, and are taken note of."""
+    """While active, torch's functions on values write text; functions on tensors alone run and are recorded."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
@@ -76,14 +76,14 @@ class Listening(TorchFunctionMode):
         return out
 
 
-# What these tell of a tensor does not change while it is the same tensor.
+# The results of these on a tensor never change while it is the same tensor.
 _ABOUT = frozenset([Tensor.dim, Tensor.size, Tensor.numel, Tensor.stride, Tensor.__len__, Tensor.is_floating_point,
                     Tensor.is_complex, torch.is_floating_point, torch.is_tensor, torch.numel,
                     *(getattr(Tensor, n).__get__ for n in ("shape", "dtype", "device", "ndim", "requires_grad"))])
 
 
 def _constant(function: Any, args: tuple[Any, ...]) -> float | None:
-    """The number that a tensor is made of, if that is all there is to it: torch.tensor(-math.inf), say."""
+    """The number that a tensor was made from, if it is nothing else: torch.tensor(-math.inf), for example."""
     at = _MADE_OF.get(function)
     if at is None or len(args) <= at or not isinstance(args[at], (bool, int, float)):
         return None

@@ -1,5 +1,5 @@
 # python/attune/torch/_group.py — a process group of attune's own: by gloo on the host, by NCCL between devices
-"""What context_parallel exchanges by, and how a rank that fails tells the others."""
+"""The exchanges of context_parallel, and how a failing rank notifies the others."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Parts = list[tuple[int, memoryview]]
 
 
 class Group:
-    """A process group with the ranks of another: its exchanges meet no others.
+    """A process group with the ranks of another group, whose exchanges are separate from the other's.
 
-    Each exchange of the host begins with a word from every rank whether it goes on, and so does each call on devices,
-    whose bytes travel by a communicator of NCCL. So a rank that fails tells the others in a way that they hear of at
-    their next exchange, without waiting for the time limit.
+    Each exchange on the host, and each call on devices, whose bytes travel by NCCL, begins with a word from every rank:
+    go on or stop. The other ranks therefore hear of a failing rank at their next exchange, without waiting for the time
+    limit.
     """
 
     def __init__(self, group: dist.ProcessGroup, seconds: float) -> None:
@@ -37,12 +37,12 @@ class Group:
         self._dist, self._given = dist, group
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
         self.seconds = seconds
-        # Words and plans travel on the host, whatever moves the tensors of the group given.
+        # Words and plans travel on the host, whichever backend moves the tensors of the given group.
         backend = "gloo" if "nccl" in dist.get_backend_config() else None
         self._group = dist.new_group(dist.get_process_group_ranks(group), timedelta(seconds=seconds), backend,
                                      use_local_synchronization=True, group_desc="attune")
         self._backends = dict(one.split(":") for one in dist.get_backend_config(group).split(","))
-        self._over: tuple[str, str, str, str] | None = None  # no Error, which would keep those who raise it
+        self._over: tuple[str, str, str, str] | None = None  # not an Error, whose traceback would keep objects alive
         self._told: Any = None
         self._between_devices: attune.Transport | None = None
 
@@ -53,7 +53,7 @@ class Group:
         return found or ["cpu"]
 
     def transport(self, kind: str) -> _core.Transport:
-        """What the core calls, for tensors there."""
+        """The functions that the core calls for tensors on this kind of device."""
         if kind != "cuda":
             return _core.Transport(self.rank, self.count, self._exchange, None, None)
         if self.count == 1:
@@ -70,7 +70,7 @@ class Group:
         return self._between_devices._core
 
     def begin(self, kind: str) -> None:
-        """Before a call or a plan, whose exchanges between devices wait for the others without hearing of them."""
+        """Exchanges words before a call or a plan, because exchanges between devices cannot hear of a failure."""
         if kind == "cuda" and self.count > 1:
             self._meet()
 
@@ -89,7 +89,7 @@ class Group:
             at += len(t)
 
     def gather(self, own: Tensor, counts: list[int]) -> list[Tensor]:
-        """Every rank's tensor, which has so many rows of its own and is contiguous."""
+        """Every rank's tensor; each is contiguous and has its own number of rows."""
         group = self._group
         if own.is_cuda:
             if self._backends.get("cuda") != "nccl":
@@ -114,7 +114,7 @@ class Group:
             raise self._end(f"rank {word.item() - 1} has failed", "it told the others that it gives up")
 
     def give_up(self) -> None:
-        """This rank fails: the others hear of it where they would wait for it."""
+        """Reports this rank's failure: the others hear of it when they would wait for this rank."""
         if self._over is not None:
             return
         self._end(f"rank {self.rank} has failed before", "it told the others that it gives up")
@@ -126,14 +126,14 @@ class Group:
             pass
 
     def _let_hear(self) -> None:
-        """At the end of the process: waits a little for the others. An exchange that ended while Python does would take
-        the process down with it."""
+        """At the end of the process: waits briefly for the other ranks. An exchange that ends during Python's shutdown
+        would crash the process."""
         until = time.monotonic() + min(self.seconds, _LAST_WORDS)
         while self._told and not self._told[1].is_completed() and time.monotonic() < until:
             time.sleep(0.01)
 
     def _end(self, problem: str, why: str) -> Error:
-        """What all exchanges raise from now on."""
+        """Raises the Error that all exchanges raise from now on."""
         self._over = ("ranks-timeout", problem, why,
                       "see what it raised; then enter context_parallel again on all ranks")
         for key in [key for key, group in _groups.items() if group is self]:
@@ -155,7 +155,7 @@ _groups: dict[tuple[str, float], Group] = {}
 
 
 def group_of(group: Any, seconds: float) -> Group:
-    """The one for this group, made when it is first asked for, on all its ranks."""
+    """attune's group for this group, made on all its ranks at the first request."""
     if not hasattr(group, "group_name"):
         raise _arguments.bad("mesh", group, "a DeviceMesh of one dimension, or a process group",
                              "write init_device_mesh(\"cpu\", (ranks,)), or dist.group.WORLD")

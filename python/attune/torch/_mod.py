@@ -1,5 +1,5 @@
-# python/attune/torch/_mod.py — from a score_mod and a mask_mod to text, and when a text that was written before holds
-"""Runs a score_mod and a mask_mod on values of the kernel, once for as long as what they refer to stays the same."""
+# python/attune/torch/_mod.py — turns a score_mod and a mask_mod into text, and decides when an earlier text still holds
+"""Runs a score_mod and a mask_mod on values of the kernel, again only when what they refer to changes."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ _PLAIN = {"score": "s", "mask": "true", "prob": "p", "sink": ""}  # what is not 
 
 
 def texts_of(digest: str) -> Texts:
-    """The attention with this digest, simplified, as attentions that are written otherwise may be the same; no texts
-    where it is forgotten."""
+    """The simplified attention with this digest: differently written attentions may be equal. No texts if it has been
+    forgotten."""
     for _, handle in _handles.items():
         told = json.loads(handle.describe())
         if told["digest"] == digest:
@@ -114,7 +114,7 @@ def seen_as(tensor: Tensor) -> str:
 
 
 def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict[int, str]) -> tuple[Spelled, bool]:
-    """Both as text, and whether that holds for as long as what they refer to stays."""
+    """Both as text, and whether the text holds while what they refer to stays the same."""
     if not torch.compiler.is_compiling():
         _check_arguments("mask_mod", mask, "b, h, q_idx, kv_idx", "q_idx >= kv_idx")
         _check_arguments("score_mod", score, "score, b, h, q_idx, kv_idx", "score + bias[h]")
@@ -150,7 +150,7 @@ def _check_arguments(mod: str, function: Any, called: str, sample: str) -> None:
 
 
 def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
-    """What a mod gives, as a value of its kind."""
+    """A mod's result, as a value of its kind."""
     if made is None:
         refuse("wrong-result", f"the {mod} gives None", "it must give one value", f"return it, e.g. return {sample}")
     value = trace.value(made)
@@ -182,7 +182,7 @@ class _Scan(Scan):
         return self.refer(thing, name)
 
     def other(self, thing: object, name: str) -> object:
-        if isinstance(thing, (list, dict)):  # for the names of tensors in it
+        if isinstance(thing, (list, dict)):  # to name the tensors in it
             for one in thing.values() if isinstance(thing, dict) else thing:
                 if isinstance(one, Tensor):
                     self.leaf(one, "t")
@@ -202,7 +202,7 @@ _plain = Spelled(Texts())
 
 
 def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spelled:
-    """Both as text, from before if that still holds."""
+    """Both as text; the earlier text if it still holds."""
     if score is None and mask is None:
         return _plain
     key = (id(score), id(mask))

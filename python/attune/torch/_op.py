@@ -1,7 +1,7 @@
 # python/attune/torch/_op.py — torch.ops.attune.forward and backward: for compile, export, functorch and subclasses
 """The attention as operators of torch.
 
-Their mods are text, which is part of a graph; what the mods read are tensors and integers beside it.
+Mods are text, which is part of a graph; the tensors and integers that mods read are arguments.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, T
 
 def _gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, _: Any) -> Any:
     q, k, v, out, lse, cu_q, cu_kv, *captures = ctx.saved_tensors
-    # Of the integers and of the rest; torch takes an empty list for one of tensors.
+    # Gradients of the integers and of the rest: torch takes an empty list for a list of tensors.
     none: tuple[Any, ...] = (None if ctx.mods[0] else [], *(None,) * len(ctx.mods))
     if grad_o is None and grad_lse is None:
         return None, None, None, None, None, [None] * len(captures), *none
@@ -118,7 +118,7 @@ def _reads_batch(*texts: str) -> bool:
 
 @functools.partial(torch.library.register_vmap, "attune::forward", lib=_library)
 def _forward_mapped(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-    """Entries that differ in q, k and v alone are more batch entries, unless a mod asks which one it is."""
+    """If only q, k and v differ, mapped entries become batch entries, unless a mod reads the batch index."""
     texts = args[7:11]
     others = [d for dim in in_dims[3:] for d in (dim if isinstance(dim, (list, tuple)) else (dim,))]
     if args[0].dim() == 5 - (in_dims[0] is None) and not _reads_batch(*texts) and not any(

@@ -151,7 +151,7 @@ class ContextParallel:
     # ---- plans
 
     def whole(self, local: tuple[int, int]) -> tuple[int, int]:
-        """The lengths of the whole call, of one whose tensors have these."""
+        """The lengths of the whole call, from the lengths of this rank's tensors."""
         if self._lengths is None:
             refuse("sharding-shape", "the length of the whole sequence is not known",
                    f"this rank's rows are {local[0]} queries and {local[1]} keys",
@@ -165,14 +165,14 @@ class ContextParallel:
         return self._any(*tensors).of(rank, keys)
 
     def _any(self, *tensors: Tensor) -> _core.Sharding:
-        """The assignment, the same wherever tensors are. If it is not made yet: for the group's tensors, or these."""
+        """The assignment, the same on every device. Made at the first request, for the group's tensors or these."""
         for known in self._sharded.values():
             return known
         first = tensors[0].device.type if tensors and len(self._kinds) > 1 else self._kinds[-1]
         return self._sharding(first)
 
     def _sharding(self, kind: str) -> _core.Sharding:
-        """Who holds which rows. Made of heads and a type that may be others than a call's: they say what is fast."""
+        """Which rank holds which rows. Heads and type only guide the choice, and may differ from a call's."""
         if kind not in self._sharded:
             device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
             layers = []
@@ -190,9 +190,9 @@ class ContextParallel:
         return self._sharded[kind]
 
     def _plan(self, spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> _core.Sharding:
-        """The assignment with what must travel for this mask."""
+        """The assignment, with the exchanges for this mask."""
         sharded, lengths = self._sharding(q.device.type), self.whole((q.shape[-2], k.shape[-2]))
-        # The contents of what other parts of a mod read do not matter. A score of -inf is a mask.
+        # Only masks, and scores of -inf, depend on contents; other captured contents do not matter.
         read = spelled.texts.mask + (spelled.texts.score if "inf" in spelled.texts.score else "")
         seen = tuple([(id(t), t._version) for name, t in zip(spelled.names, spelled.captures) if f"{name}[" in read])
         key = (handle, spelled.ints, seen, q.device.type, q.dtype, q.shape[:-2], q.shape[-1], k.shape[:-2], v.shape[-1])
@@ -249,7 +249,7 @@ class _Shared(_attend.Call):
         return {**super()._told(*call), "sharding": self.sharding, "sum_captured": self.parallel.sum_captured}
 
     def _workspace(self, *_: Any) -> None:
-        """A call over ranks has memory of its own."""
+        """None: a call over ranks allocates its own memory."""
 
     def _run(self, direction: int, call: dict[str, Any], *more: Any) -> None:
         with self.parallel._or_give_up():
@@ -258,7 +258,7 @@ class _Shared(_attend.Call):
 
 
 def _layer(spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> Any:
-    """A call that a Sharding is made of: what is captured is read on the host, now, and no more."""
+    """A call from which a Sharding is made: captured tensors are read on the host, now and never again."""
     captures = tuple([t.detach().cpu() for t in spelled.captures])
     return handle, {"q": q, "k": k, "v": v}, captures, tuple([float(n) for n in spelled.ints])
 

@@ -1,5 +1,5 @@
-# python/attune/torch/_rows.py — reads of tensors at positions of the kernel, and what becomes of rows: sums, extremes
-"""Indexing as torch has it, on captured tensors and on rows of them, and reductions of rows."""
+# python/attune/torch/_rows.py — reads of tensors at positions of the kernel, and reductions of rows: sums, extremes
+"""Torch's indexing on captured tensors and on rows of them, and reductions of rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(trace: Trace, source: Any, index: Any) -> Value:
     value = trace.value(source)
     items = _without_ellipsis(index if isinstance(index, tuple) else (index,), value)
     shape: list[Any] = []
-    picked: tuple[Any, ...] | None = None  # the shape that indices which are rows have together, and where it stands
+    picked: tuple[Any, ...] | None = None  # the broadcast shape of indices that are rows, and its position
     stands = 0
     plan: list[tuple[str, Any]] = []  # for each dimension of the source
     for item in items:
@@ -172,7 +172,7 @@ def _dims(value: Value, dim: Any) -> list[int]:
 
 
 def _reduced(trace: Trace, value: Value, dim: Any, keepdim: bool, one: Any) -> Value:
-    """one(extent, element) for each dimension that goes; element(i) is a piece."""
+    """one(extent, element) for each reduced dimension; element(i) is a piece."""
     for d in sorted(_dims(value, dim), reverse=True):
         value = _without(trace, value, d, one)
         if keepdim:
@@ -206,14 +206,14 @@ def mean(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False, *, dtype:
 
 
 def any_of(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
-    """Is one of them true?"""
+    """any: true if one of them is true."""
     value = as_kind(trace.value(x), "b")
     count: Any = sum_of(trace, value, dim, keepdim) if value.shape else None
     return value if count is None else count != 0
 
 
 def all_of(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
-    """Are all of them true?"""
+    """all: true if all of them are true."""
     value: Any = as_kind(trace.value(x), "b")
     none: Any = sum_of(trace, ~value, dim, keepdim) if value.shape else None
     return value if none is None else none == 0

@@ -53,12 +53,12 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 def _four(tensor: Tensor) -> Tensor:
-    """As [B, H, S, D]: the last but three dimensions and all before are B together."""
+    """As [B, H, S, D]: all dimensions before the last three are flattened into B."""
     return tensor.flatten(0, -4) if tensor.dim() > 4 else tensor[(None,) * (4 - tensor.dim())]
 
 
 def _broadcast(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """With the leading dimensions that all of them broadcast to, but for heads that are meant to be shared."""
+    """Broadcasts the leading dimensions, except for heads that are shared on purpose."""
     given = query, key, value
     own = 3 if enable_gqa else 2
     if min(t.dim() for t in given) < own:
@@ -75,7 +75,7 @@ def _broadcast(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> t
                    "their leading dimensions are to broadcast, as torch's do", "expand or reshape them")
         whole.append(several[0] if several else 1)
     query = query.expand(*whole, *query.shape[-own:])
-    # Those of one entry serve all of them without being written out, as far as they are alike.
+    # Tensors of one entry are broadcast to all entries without a copy if possible.
     if most == 4 and key.shape[:2] == value.shape[:2] and key.dim() == value.dim() == 4 and (
             key.shape[1] == query.shape[1] or enable_gqa):
         return query, key, value
@@ -83,7 +83,7 @@ def _broadcast(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> t
 
 
 def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """The mask in as many dimensions as q has as [B, H, S, D], if it broadcasts."""
+    """The mask in the dimensions [B, H, S, D], if it broadcasts."""
     if not isinstance(mask, Tensor):
         refuse("tensor-array", f"`attn_mask` is {said(mask)}", "it is a tensor of bools or floats",
                "write torch.tensor(mask), or a mask_mod for flex_attention")
@@ -162,13 +162,13 @@ class _Jagged:
         if getattr(nested, "_ragged_idx", 2) != 2:
             refuse("tensor-layout", "the sequences of a nested tensor are not its third dimension",
                    "attune takes jagged ones, [batch, heads, *, width]", "write .transpose(1, 2)")
-        self.longest = int(nested._get_max_seqlen()) if nested.is_cuda else 0  # torch may know it already
+        self.longest = int(nested._get_max_seqlen()) if nested.is_cuda else 0  # cached by torch
         self.rows: Tensor = nested.transpose(1, 2).values()
         self.starts: Tensor = nested.offsets()
         lengths = nested.lengths()
         if lengths is None:
             return
-        # Rows between sequences: leave them out.
+        # Drops rows between sequences.
         ends = torch.cumsum(lengths, 0)
         begins = torch.repeat_interleave(self.starts[:-1] - (ends - lengths), lengths)
         self.rows = self.rows.index_select(0, begins + torch.arange(begins.numel(), device=begins.device))

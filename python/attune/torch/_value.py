@@ -1,8 +1,8 @@
-# python/attune/torch/_value.py — what a score_mod sees in place of tensors: values that write text of the language
+# python/attune/torch/_value.py — the values that a score_mod sees instead of tensors; they write text of the language
 """Values that exist only inside the kernel, and behave like torch's tensors while a score_mod or a mask_mod runs.
 
-Torch hands its functions over to them (`__torch_function__`). Each writes a piece of text at once, so that the very
-same code runs by itself and inlined by Dynamo: it uses nothing that Dynamo cannot follow.
+Torch dispatches its functions to them (`__torch_function__`). Each function immediately writes a piece of text. The
+same code runs eagerly and inlined by Dynamo, so it uses nothing that Dynamo cannot trace.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Index: TypeAlias = "tuple[Piece, ...]"
 
 not_the_user(torch.__file__)
 
-TIGHT = PREFIX + 2  # how tightly what needs no brackets ever binds
+TIGHT = PREFIX + 2  # the binding of a piece that never needs brackets
 _LONGEST = 100  # characters of a piece; longer ones get a name, so that text grows with the number of operations
 MOST_TERMS = 1024  # of a sum
 _LARGEST = 3.4028235677973366e38  # beyond it a Float is infinite
-_OF_OTHERS = ("seed", "s_aux")  # names that prob mods and sinks are written with
+_OF_OTHERS = ("seed", "s_aux")  # names reserved for prob mods and sinks
 _DTYPES = {"f": torch.float32, "i": torch.int32, "b": torch.bool}
 
 
 def refuse(code: str, problem: str, why: str, fix: str) -> NoReturn:
-    """Raises an Error at the user's own line. Dynamo shows that line itself, and follows plain exceptions alone."""
+    """Raises an Error at the user's own line. Dynamo traces only plain exceptions, and shows the line itself."""
     if torch.compiler.is_compiling():
         raise TypeError(f"attune: {problem} [{code}]; why: {why}; fix: {fix}")
     raise Error.at(here(), code, problem, why, fix)
 
 
 def around(piece: Piece, bind: int) -> str:
-    """The piece's text where what is around it binds as tightly as `bind`."""
+    """The piece's text, in brackets if its surroundings bind more tightly (`bind`)."""
     return f"({piece[0]})" if piece[1] < bind else piece[0]
 
 
@@ -53,7 +53,7 @@ def spelled(number: Any) -> Piece:
             refuse("bad-number", f"the literal {number} is no Int",
                    "an Int holds -2147483648 to 2147483647", "use a float, or a number in range")
         return f"{number}", (TIGHT if number >= 0 else PREFIX)
-    number = float(number)  # of a symbolic one Dynamo makes a constant here, and guards it
+    number = float(number)  # Dynamo turns a symbolic number into a guarded constant here
     if number != number:
         return "nan", TIGHT
     if number >= _LARGEST:
@@ -64,7 +64,7 @@ def spelled(number: Any) -> Piece:
 
 
 class Trace:
-    """What running a mod collects: the tensors and integers that it reads, and the parts of its text with a name."""
+    """Collects, while a mod runs, the tensors and integers that it reads, and the named parts of its text."""
 
     def __init__(self, device: torch.device, names: dict[int, str]) -> None:
         self.device = device
@@ -72,15 +72,15 @@ class Trace:
         self.captures: list[Tensor] = []
         self.called: list[str] = []  # the captures' names
         self.ints: list[int] = []  # parameters: n0, n1, …
-        self.lasting = True  # running the functions again would write the same about the same tensors
+        self.lasting = True  # true if running the functions again on the same tensors would write the same text
         self.constants: list[tuple[Tensor, float]] = []  # tensors of one known number, made while tracing
         self.written: list[tuple[str, Place | None]] = []  # which line wrote which piece
-        self._lets: list[tuple[str, str]] = []  # names and texts, of the scope that is being written
+        self._lets: list[tuple[str, str]] = []  # names and texts of the current scope
         self._count = 0
 
     def capture(self, tensor: Tensor) -> str:
         """The name of a captured tensor."""
-        if not torch.compiler.is_compiling() and tensor.is_neg():  # its memory has the other sign
+        if not torch.compiler.is_compiling() and tensor.is_neg():  # its memory has the opposite sign
             tensor = tensor.resolve_neg()
             self.lasting = False
         for known, name in zip(self.captures, self.called):
@@ -97,7 +97,7 @@ class Trace:
         return name
 
     def param(self, number: int) -> Value:
-        """An integer as an argument of the kernel, so that another one needs no other kernel."""
+        """An integer as an argument of the kernel, so that a new integer needs no new kernel."""
         self.ints.append(number)
         name = f"n{len(self.ints) - 1}"
         return scalar(self, "i", (name, TIGHT), natural=bool(number >= 0))
@@ -151,7 +151,7 @@ class Trace:
         if isinstance(thing, Tensor):
             return self._read(thing)
         if isinstance(thing, bool):
-            return literal(self, "b", True if thing else False)  # which is no longer symbolic to Dynamo
+            return literal(self, "b", True if thing else False)  # no longer symbolic to Dynamo
         if isinstance(thing, (int, torch.SymInt)):
             return literal(self, "i", thing)
         if isinstance(thing, (float, torch.SymFloat)):
@@ -177,7 +177,7 @@ class Trace:
 
 
 def _with_lets(lets: list[tuple[str, str]], text: str) -> str:
-    """The text after those lets that it needs."""
+    """The text, preceded by the lets that it needs."""
     if lets and lets[-1][0] == text:
         *lets, (_, text) = lets
     for name, part in reversed(lets):
@@ -195,17 +195,17 @@ class Value:
     def __init__(self, trace: Trace, kind: str, shape: tuple[Any, ...], at: Callable[[Index], Piece],
                  natural: bool = False, number: Any = None) -> None:
         self.trace, self.kind, self.shape, self.at = trace, kind, shape, at
-        self.natural = natural  # it is never negative
+        self.natural = natural  # true if it is never negative
         self.number = number  # of a literal
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in: f32, i32 or bool."""
+        """The dtype that it computes in: f32, i32 or bool."""
         return _DTYPES[self.kind]
 
     @property
     def device(self) -> torch.device:
-        """That of q."""
+        """The device of q."""
         return self.trace.device
 
     @property
@@ -215,7 +215,7 @@ class Value:
 
     @property
     def requires_grad(self) -> bool:
-        """Gradients are attune's affair."""
+        """False: attune computes the gradients."""
         return False
 
     def dim(self) -> int:
@@ -254,7 +254,7 @@ class Value:
     def tolist(self) -> NoReturn: _no_number("x.tolist()", "leave it out: numbers and values mix")
     def __index__(self) -> int: _no_number("an index of a list, or a range", "index a tensor: torch.tensor(list)[i]")
 
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:  # NumPy makes an array of an index that it does not know
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:  # NumPy converts an unknown index to an array
         refuse("not-captured", "an array of NumPy is read at a value of the kernel", "mods read torch's tensors",
                "make it a tensor before: torch.as_tensor(x)")
 
@@ -280,12 +280,12 @@ def scalar(trace: Trace, kind: str, piece: Piece, natural: bool = False) -> Valu
 
 
 def literal(trace: Trace, kind: str, number: Any) -> Value:
-    """A number of Python. It is spelled when it is read: what becomes a parameter never is."""
+    """A Python number, written as text when it is read; a number that becomes a parameter is never written."""
     return Value(trace, kind, (), lambda _: spelled(number), False, number)
 
 
 def each(trace: Trace, kind: str, build: Callable[..., Piece], *values: Value, natural: bool = False) -> Value:
-    """Of each element of some values of like shapes, which broadcast: build(piece, …)."""
+    """build(piece, …) for each element of values whose shapes broadcast."""
     shape: tuple[Any, ...] = ()
     for value in values:
         shape = _broadcast(shape, value.shape)
@@ -327,7 +327,7 @@ def as_kind(value: Value, kind: str) -> Value:
         return value
     if value.number is not None and kind == "f" and value.kind == "i" and torch.compiler.is_compiling() and (
             value.number not in (0, 1, -1)):
-        value = trace.param(value.number)  # it may be a length, symbolic to Dynamo, and another one in the next call
+        value = trace.param(value.number)  # it may be a length: symbolic to Dynamo, different in the next call
     if value.number is not None:
         if kind == "f":
             return literal(trace, "f", float(value.number))
@@ -340,5 +340,5 @@ def as_kind(value: Value, kind: str) -> Value:
 
 
 def is_natural(value: Value) -> bool:
-    """Is it known not to be negative?"""
+    """True if it is known not to be negative."""
     return value.natural if value.number is None else bool(value.number >= 0)

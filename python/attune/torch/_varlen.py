@@ -58,7 +58,7 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
 
 
 def _check_used(used: Tensor, starts_k: Tensor) -> None:
-    """Refuses counts of keys that are none; on a device the counts themselves are not looked at, nor in a graph."""
+    """Refuses invalid counts of keys. On a device and in a graph the counts themselves are not read."""
     count = starts_k.shape[0] - 1
     if used.dim() != 1 or used.shape[0] != count:
         refuse("kv-len", f"`seqused_k` is {list(used.shape)}", f"there are {count} sequences of keys",
@@ -75,7 +75,7 @@ def _check_used(used: Tensor, starts_k: Tensor) -> None:
 
 
 def _seen(mask_mod: MaskMod | None, window: tuple[int, int], used: Tensor | None) -> Any:
-    """The mask_mod, a window around the diagonal that ends where both sequences end, and keys that are in use."""
+    """The mask: the mask_mod, a window around the bottom-right aligned diagonal, and the keys in use."""
     left, right = window
     if left < 0 and right < 0 and used is None:
         return mask_mod

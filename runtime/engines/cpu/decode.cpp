@@ -19,8 +19,8 @@ using compiler::Problem;
 constexpr Among decoded{.most = most_decoded};
 /// Keys of one task. A constant, so that results do not depend on the number of threads.
 constexpr std::int32_t chunk_keys = 512;
-/// Keys whose scores are in memory at a time. 128 keys took a fifth more time, since memory is then read in shorter
-/// ranges.
+/// Keys whose scores are in memory at a time. 128 keys took a fifth more time, because reads of memory are then
+/// shorter.
 constexpr std::int32_t tile_keys = 512;
 /// One chunk of one (batch entry, head) of keys, for all the queries of its group of heads.
 struct Chunk {

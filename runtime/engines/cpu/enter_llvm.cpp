@@ -85,14 +85,14 @@ void new_failed() {
   leave();
 }
 
-/// LLVM asked malloc for memory and got none.
+/// Called when malloc has failed inside LLVM.
 void malloc_failed(void*, const char* reason, bool) {
   if (visit) leave();
   std::fprintf(stderr, "LLVM ERROR: out of memory: %s\n", reason);
   std::abort();
 }
 
-/// Without a visit LLVM prints the reason itself and ends the process.
+/// Called at LLVM's fatal errors. Outside enter_llvm it returns, and LLVM prints the reason and ends the process.
 void gave_up(void*, const char* reason, bool) {
   if (!visit) return;
   visit->is_memory = std::string_view(reason).starts_with("Unable to allocate");

@@ -21,7 +21,7 @@ class EvenRows {
   /// kernels add at a time, so that sums are the same as for rows in place.
   static constexpr std::int64_t gathered = 128;
 
-  /// `memory`: room for `gathered` rows, if keys are scattered.
+  /// `memory`: space for `gathered` rows, if keys are scattered.
   EvenRows(const compiler::Problem& problem, const KeyRows& lie, std::byte* memory)
       : lie_(lie), scattered_(are_scattered(problem)), held_(problem.held() != nullptr), memory_(memory) {}
 

@@ -96,9 +96,9 @@ Ways ways(const Call& call) {
   const compiler::Held* held = problem.held();
   if (!can_decode(call) || (held && !held->part.empty())) return {.tiles = true};
   if (problem.q.length <= most_decoded) return {.decode = true};
-  // Entries are computed in different ways if the call reads a cache, where packing most keys for a query or two would
-  // not pay, and if each entry's way must not depend on the others. Packed sequences with packed keys are all computed
-  // by tiles.
+  // Each entry chooses its own way if the call reads a cache, because packing many keys for one or two queries does not
+  // pay; and with a fixed split size, because no entry's way may depend on other entries. Otherwise all entries are
+  // computed by tiles.
   if (problem.q.packed() == problem.kv.packed() && call.forward().fixed_split_size == 0) return {.tiles = true};
   Ways out{.tiled = {.least = most_decoded + 1}};
   for (std::int64_t b = 0; b < problem.batch; ++b)

@@ -79,7 +79,8 @@ Loaded::Jit::Jit(const std::string& object) {
   take(jit->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(llvm::StringRef(object.data(), object.size()))));
 }
 
-// LLVM's session for one object, its pages of code and constants among it: measured with 1000 masks (LLVM 19, x86-64).
+// Memory of LLVM's session for one object, with its pages of code and constants: measured with 1000 masks (LLVM 19,
+// x86-64).
 constexpr std::size_t session_bytes = 64 << 10;
 
 Loaded::Loaded(const std::string& object) : bytes_(object.size() + session_bytes) {

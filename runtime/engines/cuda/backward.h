@@ -50,7 +50,7 @@ class BackwardRun {
   /// Chooses one kernel for the whole backward if one supports the call; else one kernel for each part.
   void choose(const BackwardWants& wants);
   void choose_parts(const BackwardWants& wants, const codegen::Wanted& wanted);
-  /// Room for the results of a forward that this call computes first.
+  /// Takes workspace for the results of a forward that this call computes first.
   void take_results();
   /// Compiles and loads the kernels of the first call of its kind on several threads, since each kernel takes seconds.
   void load_at_once(const BackwardWants& wants, const codegen::Wanted& wanted, bool may_be_whole) const;

@@ -20,8 +20,8 @@ struct Placed {
   Starts starts;
 };
 
-/// A forward with its kernel. The parts that only one family of kernels needs are in args_*.cpp: room, blocks, a
-/// struct.
+/// A forward with its kernel. The code for one family of kernels (workspace, number of blocks, argument struct) is in
+/// args_*.cpp.
 struct ForwardRun {
   const Call& of;
   const Forward& call;
@@ -41,7 +41,7 @@ struct ForwardRun {
   int split_steps = 0, splits = 0;  ///< as in Further
   Room<int> own_lists{};
   CoverLists lists{};
-  Room<std::byte> own{};  ///< the room of kernel families that have their own struct
+  Room<std::byte> own{};  ///< workspace of kernel families that have their own struct
 
   ForwardRun(const Facts& on, const Call& call_of, const Means& with);
   std::size_t bytes() const { return space.bytes(); }
@@ -100,7 +100,7 @@ inline std::int64_t worthwhile_parts(const compiler::Problem& p) {
 /// The number of equal parts into which the blocks cut each of these tiles of queries; 0 if only the device knows it.
 /// Tiles with one part need no counters and no merge.
 int known_parts(const ForwardRun& run, std::int64_t tiles, std::int64_t sharers);
-/// Takes room for the partial results of tiles that blocks share; a tile has `rows` rows.
+/// Takes workspace for the partial results of tiles that blocks share; a tile has `rows` rows.
 void take_parts(ForwardRun& run, std::int64_t rows, std::int64_t blocks);
 
 }  // namespace attune::runtime::cuda

@@ -36,8 +36,8 @@ inline constexpr Engine engine{
 
 /// The forward that a backward without o and lse computes first. Null o, lse and max: only to compute its workspace.
 Forward first_forward(const Call& backward, void* o = nullptr, void* lse = nullptr, void* max = nullptr);
-/// Writes the tile lists of such forwards on the stream, into the workspace if there is one. Null where none are
-/// needed.
+/// Enqueues the kernel that writes the tile lists of these forwards, into the workspace if there is one. Null if none
+/// are needed.
 std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& means);
 /// Bytes of device memory that the lists take.
 std::size_t cover_bytes(const Call& call, const Means& means);

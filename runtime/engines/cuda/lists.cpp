@@ -19,7 +19,7 @@ CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& c
   blocks = what == CoverForm::of_keys ? kv_tiles : q_tiles;
   if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
-  // A row of lists also has scratch room, and two more ints, since kernels read ahead of the tile that they visit.
+  // A row of lists also has scratch space, and two more ints, because kernels read ahead of the tile that they visit.
   stride = static_cast<int>(what == CoverForm::visits ? q_tiles
                                                       : 4 + 2 * (what == CoverForm::of_keys ? q_tiles : kv_tiles));
 }

@@ -30,7 +30,7 @@ struct Nvrtc {
 };
 const Nvrtc& nvrtc();
 
-/// Throws a Bug if there is no NVRTC (ask nvrtc() first), and a Bug with the log and the source if NVRTC refuses it.
+/// Throws a Bug if there is no NVRTC (ask nvrtc() first), or, with log and source, if NVRTC refuses the source.
 enum class Ptx : std::uint8_t { no, yes };
 Binary compile(const codegen::Source& source, Ptx ptx = Ptx::no);
 

@@ -12,7 +12,7 @@ namespace attune::runtime::cuda {
 
 struct Platform {
   const Found& (*driver)() = nullptr;
-  /// Returns another number after the devices have changed.
+  /// A number that changes whenever the devices change.
   std::uint64_t (*generation)() = nullptr;
   std::string kind;                     ///< the kind of compiled code, in the cache
   std::string (*compiler)() = nullptr;  ///< the compiler's exact version; empty: there is no compiler

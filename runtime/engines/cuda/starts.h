@@ -12,14 +12,14 @@ struct Starts {
   const int *q = nullptr, *kv = nullptr, *order = nullptr;
 };
 
-/// Room for starts that the host knows, and for the order of tiles that follows from them.
+/// Workspace for starts that the host knows, and for the order of tiles that follows from the starts.
 class StartsRoom {
  public:
   StartsRoom(WorkspaceLayout& space, const compiler::Problem& p, const QueryTiles& tiles) {
     if (p.q.packed() && !p.q.starts_on_device()) take(space, p, tiles);
   }
 
-  /// Refuses to send into a graph, which would not keep what was sent.
+  /// Refuses to send during a capture, because a graph would not keep the sent bytes.
   void require_no_capture(cu::Stream stream) const {
     if (starts_.count > 0 && capturing(stream)) refuse_capture();
   }

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/streams.cpp — streams of our own, moments that streams wait for, and copies between devices
+// runtime/engines/cuda/streams.cpp — attune's own streams, events that streams wait for, and copies between devices
 #include "runtime/engines/cuda/streams.h"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ void reach(cu::Context other) {
   static auto& mutex = *new std::mutex;
   static auto& known = *new std::set<std::pair<cu::Context, cu::Context>>;
   const std::lock_guard lock(mutex);
-  // The result is ignored: access may already be enabled, and where it cannot be, copies work nevertheless.
+  // The result is ignored: access may already be enabled, and copies also work without it.
   if (known.emplace(here, other).second) driver().cuCtxEnablePeerAccess.raw(other, 0);
 }
 

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/streams.h — streams of our own, moments that streams wait for, and copies between devices
+// runtime/engines/cuda/streams.h — attune's own streams, events that streams wait for, and copies between devices
 #pragma once
 
 #include <memory>

@@ -34,11 +34,11 @@ struct TunedTable {
   std::vector<std::string> notes;  ///< rows that were skipped, and why
 };
 
-/// Never throws: the table contains the reasons why something is unusable.
+/// Never throws: the table contains the reason for each unusable part of the file.
 TunedTable parse_tuned(std::string_view text);
 std::string print_tuned(const TunedTable& table);
 
-/// tuned.json in the cache folder; empty where there is none.
+/// tuned.json in the cache folder; empty if there is no cache folder.
 std::filesystem::path tuned_path();
 /// An empty table if there is no such file.
 TunedTable read_tuned(const std::filesystem::path& path);

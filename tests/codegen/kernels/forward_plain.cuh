@@ -1,7 +1,7 @@
 // tests/codegen/kernels/forward_plain.cuh — the shortest forward: f32, a block per query, all keys in each thread
 //
-// The library does not have it: it is added by the steps of docs/adding-a-kernel.md, and tests run it. It gets a struct
-// of its own, with the rows' largest exponents, which a kernel before it finds.
+// Not part of the library: tests add it by the steps of docs/adding-a-kernel.md and run it. It gets a struct of its own
+// with the rows' largest exponents, which a previous kernel finds.
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
@@ -20,7 +20,7 @@ struct PlainArgs : ForwardArgs {
 
 namespace attune {
 
-/// A row of scores, whichever kernel asks for it.
+/// A row of scores, for both kernels.
 template <Mod User>
 struct PlainRow {
   const PlainArgs& args;
@@ -35,7 +35,7 @@ struct PlainRow {
   static const float* of(const Strided& t, int b, int h, int position) {
     return static_cast<const float*>(t.data) + b * t.batch + h * t.head + position * t.position;
   }
-  /// f(exponent, column's fields, key) for each pair that stays.
+  /// Calls f(exponent, column's fields, key) for each pair that the mask keeps.
   template <class F>
   void each(F f) const {
     const Reach<User> reach(user, head, row, at, q, 0);

@@ -1,4 +1,4 @@
-// tests/codegen/kernels/forward_plain.h — a kernel that tests alone have, and the list of kernels with it
+// tests/codegen/kernels/forward_plain.h — a kernel that only tests have, and the list of kernels with it
 #pragma once
 
 #include "codegen/kernels.h"

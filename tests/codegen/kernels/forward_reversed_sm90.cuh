@@ -1,14 +1,15 @@
-// tests/codegen/kernels/forward_reversed_sm90.cuh — Hopper's forward with a key source that tests alone have: a call's
+// tests/codegen/kernels/forward_reversed_sm90.cuh — Hopper's forward with a key source that only tests have: a call's
 // keys and values from the last one to the first
 //
-// The library does not have it: the main loop and the producer's are those of forward_sm90.cuh.
+// Not part of the library. The main loop and the producer are those of forward_sm90.cuh.
 #pragma once
 
 #include "codegen/cuda/kernels/forward_sm90.cuh"
 
 namespace attune {
 
-/// All lanes of the producer warp load, 16 bytes at a time: rows are multiples of it. bf16 and f16, not turned.
+/// All lanes of the producer warp load 16 bytes at a time, so rows are multiples of 16 bytes. bf16 and f16, not
+/// transposed.
 template <class Tile>
 struct ReversedKeys {
   using Element = typename Tile::Element;

@@ -1,4 +1,4 @@
-// tests/codegen/kernels/forward_reversed_sm90.h — Hopper's forward with a key source that tests alone have
+// tests/codegen/kernels/forward_reversed_sm90.h — Hopper's forward with a key source that only tests have
 #pragma once
 
 #include "codegen/choose.h"

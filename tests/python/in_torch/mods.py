@@ -1,4 +1,4 @@
-# tests/python/in_torch/mods.py — mods as people write them for flex_attention, in the words of torch
+# tests/python/in_torch/mods.py — mods as people write them for flex_attention, with torch's functions
 """Each maker takes random tensors from `t` and gives (score_mod, mask_mod); None is none.
 
 They are those of torch's tests and of attention-gym, told again: what differs is how a value is made, not its numbers.

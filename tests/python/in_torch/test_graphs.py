@@ -1,4 +1,4 @@
-# tests/python/in_torch/test_graphs.py — every mod of mods.py inside of torch.compile, in one graph, as outside of it
+# tests/python/in_torch/test_graphs.py — every mod of mods.py in torch.compile, in one graph, gives the eager results
 """Dynamo follows the mods as Python does."""
 
 import mods

@@ -1,4 +1,4 @@
-# tests/python/in_torch/test_mods.py — mods as people write them: values and every gradient as eager torch in f64
+# tests/python/in_torch/test_mods.py — mods as people write them: values and every gradient against eager torch in f64
 """Each mod in f32 through attune against the same mod in f64 through eager torch."""
 
 import mods

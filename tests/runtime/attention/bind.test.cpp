@@ -72,7 +72,7 @@ Attention made_with(const Bound& b, Target target) {
   return of(text, target);
 }
 
-/// Made with names alone. Names are declared in another order than they are read in.
+/// Made with names only. Names are declared in a different order than expressions read them.
 Attention declared(Target target) {
   Text text;
   text.capture("logits", Tensor::declared(DType::f32, 1)).capture("doc", Tensor::declared(DType::i32, 1));

@@ -1,4 +1,4 @@
-// tests/runtime/attention/cpp_page.test.cpp — the code of docs/cpp.md compiles, and does what the page says
+// tests/runtime/attention/cpp_page.test.cpp — the code of docs/cpp.md compiles and behaves as documented
 #include <attune/attune.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// tests/runtime/attention/resources.test.cpp — resources of a call: memory to work in, and an executor
+// tests/runtime/attention/resources.test.cpp — resources of a call: a workspace and an executor
 #include <attune/attune.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct Call {
 
 const Attention attention{.score = mods::softcap(5), .mask = mods::causal()};
 
-/// Memory that begins at a multiple of 64, with a margin behind it that must stay unwritten.
+/// Memory that begins at a multiple of 64, followed by a margin that must stay unwritten.
 class Room {
  public:
   explicit Room(std::size_t size) : lines_(size / sizeof(CacheLine) + 3), size_(size) {

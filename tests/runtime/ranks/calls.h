@@ -85,7 +85,7 @@ inline Results results_for(const Inputs& in, DType type) {
   return {place(type, in.shape_of_o()), place(DType::f32, in.shape_of_lse()), place(DType::f32, in.shape_of_lse())};
 }
 
-/// Where ranks compute: on the host, or with copies on so many devices by turns.
+/// Where ranks compute: on the host, or with copies, distributed over this many devices.
 struct Where {
   int devices = 0;
 };
@@ -182,7 +182,7 @@ inline std::string differs(const Results& a, const Results& b) {
   return {};
 }
 
-/// The largest difference, beside 1 and the number itself.
+/// The largest difference, relative to 1 or to the number itself, whichever is larger.
 inline double distance(const Tensor& a, const Tensor& b) {
   const auto left = elements(a), right = elements(b);
   double most = left.size() == right.size() ? 0 : 1e30;

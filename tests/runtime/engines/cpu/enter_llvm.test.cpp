@@ -29,7 +29,7 @@ void allow_more(std::size_t bytes) {
   if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(4);
 }
 
-/// The message of the Error that `work` ends with in a child that may take so much more memory.
+/// The message of the Error from `work` in a child process that may take this much more memory.
 std::string told_with(std::size_t bytes, const std::function<void()>& work) {
   std::array<int, 2> pipe_ends{};
   REQUIRE(pipe(pipe_ends.data()) == 0);

@@ -472,7 +472,7 @@ TEST_CASE("reads outside of captured tensors are counted where they matter, and 
   CHECK(counted("where(bucket[kv] < 4, s + far[bucket[kv]], s)", "true").count == 4 * 5);
   CHECK(counted("s", "bucket[kv] < 0 || far[bucket[kv]] > -9.0f").count == 4 * 5 * 2);
   CHECK(counted("s", "bucket[kv] >= 0 && far[bucket[kv]] > -9.0f").count == 4 * 5 * 2);
-  // Of two coordinates: q + kv is above 5 for 3 + 4 + 5 + 5 + 5 pairs, less those where it is within.
+  // Two coordinates: q + kv is above 5 for 3 + 4 + 5 + 5 + 5 pairs, minus the pairs where it is within.
   CHECK(counted("s + table[q + kv]", "true").count == 4 * (1 + 2 + 3 + 4 + 5));
   CHECK(counted("s + table[q + kv]", "q + kv < 6").count == 0);
   // Within a sum each variable counts: 6 and 7 of 0 .. 7 at kv 0, one more with each key.

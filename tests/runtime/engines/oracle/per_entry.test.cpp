@@ -1,4 +1,4 @@
-// tests/runtime/engines/oracle/per_entry.test.cpp — the oracle where q and keys are described apart, against dense
+// tests/runtime/engines/oracle/per_entry.test.cpp — the oracle with lengths, positions and page tables, against dense
 // calls by entry
 #include <attune/attune.h>
 
@@ -25,8 +25,8 @@ Attention reading(int by, Sink sink = {}) {
           .target = Target::oracle};
 }
 
-/// One entry of a dense call for an entry of another: its keys gathered one by one from where the documentation of
-/// Forward says that they are.
+/// A dense call of one entry that equals an entry of another call: its keys are gathered one by one from the places
+/// that the documentation of Forward gives.
 struct Entry {
   const Inputs& in;
   std::int64_t b, keys;

@@ -147,7 +147,7 @@ TEST_CASE("rows that lose all of their keys are verified too", "[verify]") {
   CHECK(found(none, c.forward) != "");
 }
 
-// The executor is the caller's, and can change results as no engine does.
+// The executor belongs to the caller, so it can corrupt results, which no engine does.
 TEST_CASE("a call that is spoilt while it runs", "[.spoilt]") {
   // For a separate process, below.
   if (!std::getenv("ATTUNE_VERIFY")) return;
