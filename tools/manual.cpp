@@ -27,8 +27,8 @@ std::vector<std::string> split(std::string_view text, char at) {
   }
 }
 
-/// The words of full|causal, and of cpu|emulated:ARCH those that are whole; none for NAME=FILE|NAME=TYPE, which is not a
-/// list of words.
+/// The words of full|causal, and of cpu|emulated:ARCH those that are whole; none for NAME=FILE|NAME=TYPE, which is not
+/// a list of words.
 std::vector<std::string> choices_of(const std::string& takes) {
   if (takes.find('|') == std::string::npos) return {};
   const auto is_of_word = [](unsigned char c) { return std::islower(c) || std::isdigit(c) || c == '-' || c == '_'; };

@@ -64,7 +64,8 @@ TEST_CASE("every mod of the corpus on an emulated sm_90a is what the oracle says
 TEST_CASE("random mods on emulated GPUs are what the oracle says, forward and backward", "[emulated]") {
   if (skipped_without_compiler()) return;
   const char* asked = std::getenv("ATTUNE_FUZZ");
-  const std::size_t count = asked ? std::strtoull(asked, nullptr, 10) : 150;  // two seconds of a core each, most of them the compiler's
+  const std::size_t count = asked ? std::strtoull(asked, nullptr, 10)
+                                  : 150;  // two seconds of a core each, most of them the compiler's
   Tally tally;
   for (std::uint64_t seed = 0; seed < count; ++seed) {
     const Engine engine = emulated_engine(
