@@ -155,7 +155,7 @@ constexpr std::array rows{
                 return std::ranges::find(switch_words, value) != switch_words.end();
               }},
     OptionRow{"ATTUNE_LOADED",
-              "how many kernels of a kind stay loaded that no call is using: forwards, backwards, and those of GPUs",
+              "kernels of a kind (forward, backward, GPU) that stay loaded while unused",
               "1024",
               "a number",
               {},
