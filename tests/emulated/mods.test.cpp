@@ -35,22 +35,6 @@ void check_corpus(const runtime::emulated::Gpu& gpu) {
   }
 }
 
-/// Random mods; their shapes are short, and half of them are such as the fastest kernels take.
-Shape short_shape(std::uint64_t seed) {
-  ir::Random random(seed ^ 0x90);
-  constexpr std::array widths{8, 64, 72, 128};
-  Shape out{.batch = 1 + random.below(2), .kv_heads = 1 + random.below(2), .seed = seed};
-  out.q_heads = out.kv_heads * (1 + random.below(3));
-  out.q_len = 1 + random.below(150);
-  out.kv_len = 1 + random.below(200);
-  out.d = random.pick(std::span<const int>(widths));
-  out.dv = out.d;
-  out.dtype = random.chance(0.5) ? DType::bf16 : DType::f16;
-  out.layout = random.chance(0.5) ? Layout::bhsd : Layout::bshd;
-  out.q_offset = random.chance(0.3) ? static_cast<std::int32_t>(random.below(50)) : 0;
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("every mod of the corpus on an emulated sm_80 is what the oracle says, forward and backward", "[emulated]") {
@@ -70,12 +54,8 @@ TEST_CASE("random mods on emulated GPUs are what the oracle says, forward and ba
   for (std::uint64_t seed = 0; seed < count; ++seed) {
     const Engine engine = emulated_engine(
         {.arch = seed % 4 == 0 ? 80 : 90, .sms = 1 + static_cast<int>(seed % 5), .seed = seed});
-    RandomCall call(seed);
-    if (seed % 2 == 0 && !call.hostile()) call.shape = short_shape(seed);
-    // Hostile mods call functions at arguments that the fast versions do not support: sin of a large number.
-    if (call.hostile()) call.shape.dtype = DType::f32;
-    const Functions functions = call.shape.dtype == DType::f32 ? Functions::near : Functions::fast;
-    tally.add(judge(seed, call, engine, {.max = seed % 3 == 0}, functions));
+    const RandomCall call = device_call(seed, 150, 200);
+    tally.add(judge(seed, call, engine, {.max = seed % 3 == 0}, device_functions(call)));
   }
   CHECK(tally.wrong == "");
   CHECK(tally.too_few() == "");

@@ -17,6 +17,22 @@ using ir::Expr, ir::Random, ir::Type;
 
 namespace {
 
+/// A shape for the fastest kernels: 16 bits, rows that TMA can read.
+Shape suits_tma(std::uint64_t seed, std::uint32_t most_q, std::uint32_t most_kv) {
+  Random random(seed ^ 0x90);
+  constexpr std::array widths{8, 64, 72, 128};
+  Shape out{.batch = 1 + random.below(2), .kv_heads = 1 + random.below(2), .seed = seed};
+  out.q_heads = out.kv_heads * (1 + random.below(3));
+  out.q_len = 1 + random.below(most_q);
+  out.kv_len = 1 + random.below(most_kv);
+  out.d = random.pick(std::span<const int>(widths));
+  out.dv = out.d;
+  out.dtype = random.chance(0.5) ? DType::bf16 : DType::f16;
+  out.layout = random.chance(0.5) ? Layout::bhsd : Layout::bshd;
+  out.q_offset = random.chance(0.3) ? static_cast<std::int32_t>(random.below(50)) : 0;
+  return out;
+}
+
 /// The error of s that an engine may have and dense attention does not: f32 ulps.
 constexpr double ulps = 4;
 
@@ -159,6 +175,18 @@ Shape RandomCall::random_shape(std::uint64_t seed) {
     }
   if (out.packed()) out.kv_shared = false;
   return out;
+}
+
+RandomCall device_call(std::uint64_t seed, std::uint32_t most_q, std::uint32_t most_kv) {
+  RandomCall call(seed);
+  if (seed % 2 == 0 && !call.hostile()) call.shape = suits_tma(seed, most_q, most_kv);
+  // Hostile mods call functions at arguments that the fast versions do not support: sin of a large number.
+  if (call.hostile()) call.shape.dtype = DType::f32;
+  return call;
+}
+
+Functions device_functions(const RandomCall& call) {
+  return call.shape.dtype == DType::f32 ? Functions::near : Functions::fast;
 }
 
 Shape told_apart(Shape shape, std::uint64_t seed) {

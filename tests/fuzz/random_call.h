@@ -45,6 +45,12 @@ class RandomCall {
 /// A similar shape with per-entry settings: lengths, positions, pages.
 Shape told_apart(Shape shape, std::uint64_t seed);
 
+/// A random call for a GPU. Every second one that is not hostile suits the fastest kernels: 16 bits, rows that TMA can
+/// read, up to `most_q` queries and `most_kv` keys. Hostile ones have f32.
+RandomCall device_call(std::uint64_t seed, std::uint32_t most_q, std::uint32_t most_kv);
+/// How accurate a GPU's functions are in that call.
+Functions device_functions(const RandomCall& call);
+
 /// The outcome of one call.
 struct Judged {
   bool refused = false;   ///< the compiler refuses its mod
