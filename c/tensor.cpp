@@ -97,7 +97,7 @@ Tensor tensor_of(const attune_tensor* from, const Called& called) {
 
 namespace {
 
-/// The object behind a tensor of attune_alloc. `tensor` is the first member, so both have the same address.
+/// The object that owns a tensor of attune_alloc. `tensor` is the first member, so both have the same address.
 struct Allocated {
   attune_tensor tensor{};
   std::array<std::int64_t, Tensor::max_rank> shape{}, strides{};

@@ -63,7 +63,7 @@ struct DecodeEpilogue {
       float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
                           (Tile::fp8_kv ? 4 : 2) * (lane & 3);
       if constexpr (Tile::fp8_kv) {
-        // Of sixteen columns, the even ones come first, then the odd ones.
+        // The even columns of sixteen come first, then the odd ones.
 #pragma unroll
         for (int i = 0; i < Tile::dv / 8; i += 2)
           *reinterpret_cast<float4*>(mine + 8 * i) = {o[i][2 * r], o[i + 1][2 * r], o[i][2 * r + 1],
