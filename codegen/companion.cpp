@@ -170,8 +170,8 @@ constinit const Companion delta_rows{
     .grid =
         [](const LaunchCall& call) {
           const compiler::Problem& p = call.problem;
-          return Grid{static_cast<unsigned>(p.q_heads * p.batch * ceil_div(p.q.length, std::int64_t{rows_of_block})), 1,
-                      1};
+          const std::int64_t rows = rows_of_block(static_cast<int>(p.dv));
+          return Grid{static_cast<unsigned>(p.q_heads * p.batch * ceil_div(p.q.length, rows)), 1, 1};
         },
     .threads = rows_threads,
 };

@@ -113,9 +113,11 @@ struct Gradient {
   Stored type;
 };
 
-/// Threads of a block of rows.cuh, threads that share a row, and rows per such group of threads.
-constexpr int rows_threads = 256, rows_lanes = 16, rows_each = 4;
-constexpr int rows_of_block = rows_threads / rows_lanes * rows_each;
+/// Threads of a block of rows.cuh, and rows per group of threads that share a row.
+constexpr int rows_threads = 256, rows_each = 4;
+/// The threads that share a row of `width`: half a warp, or a quarter if each then has one access of 16 bytes.
+constexpr int rows_lanes(int width) { return width <= 64 && width % 8 == 0 ? 8 : 16; }
+constexpr int rows_of_block(int width) { return rows_threads / rows_lanes(width) * rows_each; }
 
 /// One struct for all kernels of a backward: each kernel reads what it needs.
 struct BackwardArgs {

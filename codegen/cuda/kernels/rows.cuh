@@ -55,12 +55,12 @@ __device__ inline void products_of_rows(float (&sums)[rows_each], const Backward
                                         int q, int lane) {
   using Out = typename Tile::Out;
   using Element = typename Tile::Element;
-  // Eight if a row has that many per lane.
-  constexpr int apart = rows_threads / rows_lanes, at_once = Tile::width_v % 8 == 0 && Tile::width_v > 64 ? 8 : 4;
+  constexpr int lanes = rows_lanes(Tile::width_v), apart = rows_threads / lanes,
+                at_once = Tile::width_v % 8 == 0 ? 8 : 4;
   const Rows80 o = rows_of<Out>(args.o, b, h, of.start), grad_o = rows_of<Element>(args.grad_o, b, h, of.start);
   if (Tile::width_v % at_once == 0 && has_neighbours<at_once, Out>(o) && has_neighbours<at_once, Element>(grad_o)) {
 #pragma unroll
-    for (int column = at_once * lane; column < Tile::width_v; column += at_once * rows_lanes)
+    for (int column = at_once * lane; column < Tile::width_v; column += at_once * lanes)
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) {
         const int row = min(q + i * apart, of.length - 1);
@@ -70,7 +70,7 @@ __device__ inline void products_of_rows(float (&sums)[rows_each], const Backward
           sums[i] += x.x[j] * y.x[j] + x.x[j + 1] * y.x[j + 1] + (x.x[j + 2] * y.x[j + 2] + x.x[j + 3] * y.x[j + 3]);
       }
   } else {
-    for (int column = lane; column < Tile::width_v; column += rows_lanes)
+    for (int column = lane; column < Tile::width_v; column += lanes)
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) {
         const int row = min(q + i * apart, of.length - 1);
@@ -82,19 +82,19 @@ __device__ inline void products_of_rows(float (&sums)[rows_each], const Backward
 template <class Tile>
 __global__ void __launch_bounds__(rows_threads) rows(const __grid_constant__ BackwardArgs args) {
   let_next_start();
-  constexpr int apart = rows_threads / rows_lanes;
-  const int lane = static_cast<int>(threadIdx.x) % rows_lanes, tiles = (args.q_len + rows_of_block - 1) / rows_of_block,
+  constexpr int lanes = rows_lanes(Tile::width_v), apart = rows_threads / lanes,
+                of_block = rows_of_block(Tile::width_v);
+  const int lane = static_cast<int>(threadIdx.x) % lanes, tiles = (args.q_len + of_block - 1) / of_block,
             head = static_cast<int>(blockIdx.x) / tiles, b = head / args.q_heads, h = head % args.q_heads;
   const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
-  const int first = static_cast<int>(blockIdx.x) % tiles * rows_of_block,
-            q = first + static_cast<int>(threadIdx.x) / rows_lanes;
+  const int first = static_cast<int>(blockIdx.x) % tiles * of_block, q = first + static_cast<int>(threadIdx.x) / lanes;
   if (first >= queries.length) return;
   float sums[rows_each] = {};
   if constexpr (Tile::of_o) products_of_rows<Tile>(sums, args, b, h, queries, q, lane);
 #pragma unroll
   for (int i = 0; i < rows_each; ++i) {
 #pragma unroll
-    for (int other = rows_lanes / 2; other > 0; other /= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], other);
+    for (int other = lanes / 2; other > 0; other /= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], other);
     if (lane != 0 || q + i * apart >= queries.length) continue;
     const int position = queries.start + q + i * apart;
     if (args.grad_lse.data) sums[i] -= *row_of(args.grad_lse, b, h, position);
