@@ -27,7 +27,7 @@ concept BackwardTile = requires {
   // Stages of queries, of dS and of dQ.
   requires Tile::stages == 2;
   // How many products are under way at once: see backward_consumer_sm90.cuh.
-  requires Tile::order >= 0 && Tile::order <= 2;
+  requires Tile::order >= 0 && Tile::order <= 3;
   // 1 if tiles of keys are added to dQ in a fixed order.
   requires Tile::ordered == 0 || Tile::ordered == 1;
   // Dense or packed.
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   let_next_start();
   wait_for_kernel_before();
   if (tile * Tile::m >= queries.length) return;
-  const int place = sums_of<Tile>(args, b, h) + tile;
+  const int place = sums_of<Tile>(args, b, h, queries.start) + tile;
   const bool any = !Tile::ordered || args.added[place] > 0;
   const float4* from = reinterpret_cast<const float4*>(args.sums) +
                        static_cast<long long>(place) * (Shared::sum_bytes / 16) + thread / 128 * 1024 + of_group;

@@ -90,7 +90,8 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
                             Ring<Shared::grad_o_stages>& grad_o) {
     const unsigned words = shared + Shared::words + 4 * Shared::step_words * q.stage;
     const StageBarriers grad_o_now = grad_o.now();
-    this->enter_head(uniform(shared_get(words + 4)), uniform(shared_get(words + 8)));
+    const int b = uniform(shared_get(words + 4)), h = uniform(shared_get(words + 8));
+    this->enter_head(b, h, [&] { return Where{b, h, this->args.q_len, this->args.kv_len}; });
     this->enter_queries(uniform(shared_get(words)));
     const int whole = uniform(shared_get(words + 12));
     // The other warpgroup has taken the weights of the previous iteration.

@@ -7,7 +7,7 @@ namespace attune {
 
 struct BackwardLayout90 {
   int m, n, d, dv, stages, element;  ///< as in Tile; bytes of an element
-  int step_words = 8, steps_kept = 8;
+  int step_words = 12, steps_kept = 8;
   int chunk = chunk_bytes / element, d_chunks = (d + chunk - 1) / chunk, dv_chunks = (dv + chunk - 1) / chunk;
   int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes, q_bytes = d_chunks * m * chunk_bytes,
       grad_o_bytes = dv_chunks * m * chunk_bytes, ds_bytes = n / chunk * m * chunk_bytes,

@@ -3,7 +3,9 @@
 //
 // Orders differ in the products that are under way while a warpgroup computes. 0: none; it waits for both S and dP. 1:
 // dP during P, dV during dS. 2: also the next S while dQ is stored. dQ is then handed over after the next dS, because a
-// separate fence at that point cost 1 %.
+// separate fence at that point cost 1 %. 3: S and dP are issued together; dV follows dS, so that P is rounded late; dQ
+// comes before dK, and is stored while dK's product runs, which reads half as much shared memory as S; it is handed
+// over during the next S and dP.
 #pragma once
 
 #include "codegen/cuda/parts/backward_warpgroup_sm90.cuh"
@@ -55,14 +57,14 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   /// P = exp2(S - lse), dV += P^T dO, dS = P (dP - delta).
   __device__ void make_ds(int stage, int what) {
     if constexpr (order > 0) {
-      if constexpr (order == 1) {
+      if constexpr (order != 2) {
         wgmma_wait<1>();
         pin(s);
       }
       this->remove(what & Step::whole);
       this->weigh(stage);
-      this->add_values(stage);
-      wgmma_wait<1>();
+      if constexpr (order < 3) this->add_values(stage);
+      wgmma_wait < order<3 ? 1 : 0>();
       pin(dp);
       this->join(stage);
     } else {
@@ -110,17 +112,42 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(s);
   }
 
+  /// In order 3: dK, beside which dQ is stored. Nothing is under way at the loop's back edge.
+  __device__ void end_step_with_keys(int stage, int what) {
+    this->add_keys(stage);
+    wgmma_wait<1>();
+    pin(dp);
+    pin(dv);
+    this->put_sums(stage, phase_of(clock));
+    wgmma_wait<0>();
+    pin(dk);
+    release_stage(stage);
+    if (what & Step::last) {
+      proxy_fence();
+      this->give_sums(stage);
+    }
+    ++clock;
+    if (!(what & Step::last)) wait();
+  }
+
   /// One tile of queries. Returns the `what` of its step.
   __device__ int iteration() {
     const int stage = stage_now(), what = word(clock, 0);
-    if constexpr (order < 2) this->scores(stage);  // S = K Q^T
-    this->flows(stage);                            // dP = V dO^T
+    if constexpr (order != 2) this->scores(stage);  // S = K Q^T
+    this->flows(stage);                             // dP = V dO^T
+    if constexpr (order == 3) {
+      proxy_fence();
+      if (!(what & Step::first)) this->give_sums(stage ^ 1);
+    }
     this->enter(clock);
     make_ds(stage, what);
     this->wait_for_diagonals(stage, phase_of(clock));
     this->share(stage);
     this->give_diagonals(stage);
-    this->add_keys(stage);  // dK += dS^T Q
+    if constexpr (order == 3)
+      this->add_values(stage);
+    else
+      this->add_keys(stage);  // dK += dS^T Q
     proxy_fence();
     if constexpr (order == 2)
       if (!(what & Step::first)) this->give_sums(stage ^ 1);
@@ -128,8 +155,10 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     this->products_of_queries(stage);  // dQ = dS K
     if constexpr (order < 2)
       end_step(stage, what);
-    else
+    else if constexpr (order == 2)
       end_step_ahead(stage, what);
+    else
+      end_step_with_keys(stage, what);
     return what;
   }
 
@@ -147,8 +176,9 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     for (unsigned before = 1; before <= Tile::stages; ++before)
       this->wait_for_diagonals(static_cast<int>(clock - before & 1), phase_of(clock - before) ^ 1);
     named_sync(ds_shared, 2 * warpgroup_threads);
-    this->store(b, kv_head, dv, args.grad_v, args.dv, 1);
-    this->store(b, kv_head, dk, args.grad_k, args.d, args.scale);
+    const Range keys_of{word(step, 10), word(step, 11)};
+    this->store(b, kv_head, keys_of, dv, args.grad_v, args.dv, 1);
+    this->store(b, kv_head, keys_of, dk, args.grad_k, args.d, args.scale);
     // Each warp's dS is spread over its warpgroup's part.
     named_sync(results_staged + group, warpgroup_threads);
   }

@@ -21,7 +21,24 @@ struct Loader90Backward {
   unsigned count = 0, keys_phase = 0;  ///< count: steps handed over
   /// The step found last, one word per lane. Whether it is its item's last depends on what follows it.
   int word = 0;
+  /// The fields of an item lie in lanes, one each, because this warp has few registers. The last four are those of
+  /// Step.
+  static constexpr int keys = 0, kv_head = 1, of_b = 2, rising = 3, now_b = 4, now_h = 5, q_start = 8, q_len = 9,
+                       kv_start = 10, kv_len = 11;
+  int held = 0;
   RowEnd ends[rows];
+
+  __device__ void put(int at, int x) { held = lane == at ? x : held; }
+  __device__ int get(int at) const { return __shfl_sync(~0u, held, at); }
+  /// Where sequence b lies, one read per lane: a packed call's tiles are short, so reads in turn would show.
+  __device__ void find_sequence(int b) {
+    if constexpr (is_packed<Tile>) {
+      const bool of_kv = lane & 2, asks = lane >= q_start && lane <= kv_len;
+      const int x = asks ? (of_kv ? args.kv_starts : args.q_starts)[b + (lane & 1)] : 0,
+                start = __shfl_xor_sync(~0u, x, 1);
+      if (asks) held = lane & 1 ? min(x - start, of_kv ? args.kv_len : args.q_len) : x;
+    }
+  }
 
   /// This lane's rows: lse and delta are read long before the stage is free.
   __device__ void find(const Step& step) {
@@ -32,10 +49,11 @@ struct Loader90Backward {
            : lane == 4 ? step.keys
            : lane == 5 ? step.kv_head
            : lane == 6 ? step.sums
-                       : step.added_before;
+           : lane == 7 ? step.added_before
+                       : held;
     if (step.what & (Step::empty | Step::stop)) return;
-    const Range queries = range_of<Tile>(args.q_starts, step.b, args.q_len);
-    const Where where{step.b, step.h, queries.length, range_of<Tile>(args.kv_starts, step.b, args.kv_len).length};
+    const Range queries{get(q_start), get(q_len)};
+    const Where where{step.b, step.h, queries.length, get(kv_len)};
     const Int origin = args.q_offset + step.queries * m;
     const auto head = user.head(where);
 #pragma unroll
@@ -71,26 +89,25 @@ struct Loader90Backward {
     __syncwarp();
     if (lane == 0) barrier_arrive(shared + Shared::known + 8 * (count % steps_kept));
     ++count;
-    const int queries = __shfl_sync(~0u, word, 1), b = __shfl_sync(~0u, word, 2), h = __shfl_sync(~0u, word, 3),
-              keys = __shfl_sync(~0u, word, 4), kv_head = __shfl_sync(~0u, word, 5);
+    const auto of_step = [&](int at) { return __shfl_sync(~0u, word, at); };
+    const int q_first = of_step(q_start) + of_step(1) * m, b = of_step(2), h = of_step(3),
+              kv_first = of_step(kv_start) + of_step(4) * n, of_keys = of_step(5);
     if (lane == 0) {
       // Items without a step take a phase of keys_empty too.
       if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
       if (loads) {
-        const int q_batch = is_packed<Tile> ? 0 : b,
-                  q_first = range_of<Tile>(args.q_starts, b, args.q_len).start + queries * m;
+        const int q_batch = is_packed<Tile> ? 0 : b;
         barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
         load(Shared::q + stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, q_first, h, q_batch);
         load(Shared::grad_o + stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m, q_first, h,
              q_batch);
         if (what & Step::first) {
-          const int kv_batch = is_packed<Tile> || args.kv_shared ? 0 : b,
-                    kv_first = range_of<Tile>(args.kv_starts, b, args.kv_len).start + keys * n;
+          const int kv_batch = is_packed<Tile> || args.kv_shared ? 0 : b;
           barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
           barrier_expect(shared + Shared::k_full, Shared::k_bytes);
-          load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, kv_first, kv_head, kv_batch);
+          load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, kv_first, of_keys, kv_batch);
           barrier_expect(shared + Shared::v_full, Shared::v_bytes);
-          load(Shared::v, args.v_map, shared + Shared::v_full, Shared::dv_chunks, n, kv_first, kv_head, kv_batch);
+          load(Shared::v, args.v_map, shared + Shared::v_full, Shared::dv_chunks, n, kv_first, of_keys, kv_batch);
         }
       } else {
         barrier_arrive(full);
@@ -169,6 +186,8 @@ struct Loader90Backward {
     // The rows' lse and delta, and tables, come from previous kernels. Other warps wait for this warp's steps instead.
     wait_for_kernel_before();
     const Items90Backward<Tile> items{args, sets_of_section()};
+    put(q_len, args.q_len);
+    put(kv_len, args.kv_len);
     const int all_tiles = (args.q_len + m - 1) / m;
     int index = static_cast<int>(blockIdx.x);
     // Taken as an item ends: a block that takes its next item early keeps others waiting for that item's dQ.
@@ -179,18 +198,16 @@ struct Loader90Backward {
     };
 #pragma unroll 1
     while (index < items.count()) {
-      // The fields of an item lie in lanes, one each, because this warp has few registers.
-      constexpr int keys = 0, kv_head = 1, of_b = 2, rising = 3, now_b = 4, now_h = 5;
-      int held = 0;
-      const auto put = [&](int at, int x) { held = lane == at ? x : held; };
-      const auto get = [&](int at) { return __shfl_sync(~0u, held, at); };
       {
-        const auto item = items.item(index);
-        if constexpr (is_packed<Tile>)
-          if (item.keys * n >= range_of<Tile>(args.kv_starts, item.b, args.kv_len).length) {
+        auto item = items.item(index, lane);
+        if constexpr (is_packed<Tile>) {
+          find_sequence(item.b);
+          item.keys -= get(kv_start) / n + item.b;
+          if (item.keys * n >= get(kv_len)) {
             next_item();
             continue;
           }
+        }
         put(keys, item.keys);
         put(kv_head, item.kv_head);
         put(of_b, item.b);
@@ -207,9 +224,7 @@ struct Loader90Backward {
           const int base = falls ? (all_tiles - 1) / 32 * 32 - i : i;
           int met;
           {
-            const int b = get(now_b);
-            const Where where{b, get(now_h), range_of<Tile>(args.q_starts, b, args.q_len).length,
-                              range_of<Tile>(args.kv_starts, b, args.kv_len).length};
+            const Where where{get(now_b), get(now_h), get(q_len), get(kv_len)};
             met = meeting(where, base + lane, get(keys), falls);
           }
           unsigned left = __ballot_sync(~0u, met >= 0);
@@ -226,7 +241,7 @@ struct Loader90Backward {
                   .h = h,
                   .keys = get(keys),
                   .kv_head = get(kv_head),
-                  .sums = sums_of<Tile>(args, b, h) + base + nth,
+                  .sums = sums_of<Tile>(args, b, h, get(q_start)) + base + nth,
                   .added_before = meets >> 1});
             found = true;
           }

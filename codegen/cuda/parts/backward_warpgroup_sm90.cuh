@@ -20,6 +20,8 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       Pairs::head, Pairs::factor, Pairs::origin, Pairs::is_kept;
   static constexpr int m = Tile::m, n = Tile::n;
   static constexpr int order = User::traits.has_prob ? 0 : Tile::order;
+  /// dV follows dS, and weigh() leaves P itself in `s`: join() rounds it, and `p` takes no registers until then.
+  static constexpr bool rounds_late = order == 3 && !User::gradient.has_slope;
 
   float dp[m / 2];  ///< dP; later dQ, in its first 32
   float dk[Tile::d / 2], dv[Tile::dv / 2];
@@ -69,12 +71,13 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   __device__ int word(unsigned step, int i) const { return uniform(shared_get(step_word<Tile>(shared, step, i))); }
   __device__ void enter(unsigned step) {
-    this->enter_head(word(step, 2), word(step, 3));
+    const int b = word(step, 2), h = word(step, 3);
+    this->enter_head(b, h, [&] { return Where{b, h, word(step, 9), word(step, 11)}; });
     this->enter_queries(word(step, 1));
     this->enter_keys(word(step, 4) * n + 64 * group);
   }
 
-  /// P = exp2(S - lse), as an operand in `p`. `s` then holds P times the slope, in f32.
+  /// P = exp2(S - lse), as an operand in `p` unless rounded late. `s` then holds P times the slope, in f32.
   __device__ void weigh(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
@@ -87,7 +90,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
                                       e ? under.y : under.x, is_kept(nth), given);
       if (e == 0)
         low[r] = to;
-      else
+      else if constexpr (!rounds_late)
         p[2 * i + r] = pack<Element>(low[r], to);
       if constexpr (User::gradient.has_slope)
         s[nth] = is_kept(nth) ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
@@ -96,7 +99,8 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     });
   }
 
-  /// dS = P (dP - delta), as an operand in `ds`. P here is what weigh() left in `s`, not rounded before.
+  /// dS = P (dP - delta), as an operand in `ds`, and P in `p` if rounded late. P here is what weigh() left in `s`, not
+  /// rounded before.
   __device__ void join(int stage) {
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
 #pragma unroll
@@ -105,6 +109,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int nth = 4 * i + 2 * r;
+        if constexpr (rounds_late) p[2 * i + r] = pack<Element>(s[nth], s[nth + 1]);
         ds[2 * i + r] = pack<Element>(s[nth] * (dp[nth] - delta.x), s[nth + 1] * (dp[nth + 1] - delta.y));
       }
     }
@@ -180,12 +185,11 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   }
   /// Stores the warp's 16 keys of dK or dV through staging().
   template <int Half>
-  __device__ void store(int b, int kv_head, const float (&x)[Half], const Gradient& to, int columns, float by) {
+  __device__ void store(int b, int kv_head, Range of, const float (&x)[Half], const Gradient& to, int columns,
+                        float by) {
     if (!to.to.data) return;
     const unsigned area = staging();
-    const WarpRows rows{
-        to,     args.kv_shared ? 0 : b, kv_head, range_of<Tile>(args.kv_starts, b, args.kv_len), this->keys - lane / 4,
-        columns};
+    const WarpRows rows{to, args.kv_shared ? 0 : b, kv_head, of, this->keys - lane / 4, columns};
     if (stores_eights<Element>(to, columns))
       store_sixteen<Element>(x, by, rows, area, lane);
     else

@@ -23,6 +23,8 @@ struct Step {
   int keys, kv_head;
   int sums;          ///< the tile among all heads' queries; if there is none, what the adding warp does
   int added_before;  ///< tiles of keys to be added to these queries before this one
+  // Of the sequence, or of the whole tensor.
+  int q_start, q_len, kv_start, kv_len;
   static constexpr int nothing = -1, no_more = -2;  ///< instead of sums
 };
 constexpr int step_words = sizeof(Step) / 4;
@@ -60,11 +62,25 @@ __device__ inline unsigned step_word(unsigned shared, unsigned nth, int word) {
 
 // ---- items -------------------------------------------------------------------------------------------------------
 
-/// The first tile of sums of sequence b in a head.
+/// The first tile of sums of sequence b in a head, whose queries begin at q_start.
 template <class Tile>
-__device__ inline int sums_of(const BackwardArgs& args, int b, int h) {
-  if constexpr (is_packed<Tile>) return h * args.q_places + place_of<Tile::m>(args.q_starts, b);
+__device__ inline int sums_of(const BackwardArgs& args, int b, int h, int q_start) {
+  if constexpr (is_packed<Tile>) return h * args.q_places + q_start / Tile::m + b;
   return (b * args.q_heads + h) * args.q_places;
+}
+
+/// sequence_at() by a warp, with one or two reads after one another instead of one for each half.
+template <int positions>
+__device__ inline int sequence_by_warp(const int* starts, int batch, int place, int lane) {
+  int b = 0;
+  for (int left = batch; left > 1;) {
+    const int step = (left + 31) / 32, at = lane * step;
+    const bool before = at == 0 || (at < left && place_of<positions>(starts, b + at) <= place);
+    const int nth = 31 - __clz(static_cast<int>(__ballot_sync(~0u, before)));
+    left = min(step, left - nth * step);
+    b += nth * step;
+  }
+  return b;
 }
 
 /// An item: a tile of keys of a key head, for all batch entries that share it. Items belong to their head's set. Sets
@@ -81,7 +97,7 @@ struct Items90Backward {
 
   struct Item {
     int b, kv_head;
-    int keys;     ///< the tile; may lie past the end of a packed sequence
+    int keys;     ///< the tile; in a packed call counted over the places of all sequences
     bool rising;  ///< true if items of this set are scheduled with rising keys; queries are then visited falling
   };
 
@@ -89,14 +105,13 @@ struct Items90Backward {
   __device__ int tiles() const { return args.kv_places; }
   __device__ int sets() const { return args.kv_shared || is_packed<Tile> ? args.kv_heads : args.kv_heads * args.batch; }
   __device__ int count() const { return sets() * tiles(); }
-  __device__ Item item(int index) const {
+  /// Called by a warp.
+  __device__ Item item(int index, int lane) const {
     const auto [set, nth, section, last] = Sections<int>{sets(), per_section, tiles()}.at(index);
     const bool rising = (section & 1) || last;
     const int keys = rising ? nth : tiles() - 1 - nth;
-    if constexpr (is_packed<Tile>) {
-      const int b = sequence_at<Tile::n>(args.kv_starts, args.batch, keys);
-      return {b, set, keys - place_of<Tile::n>(args.kv_starts, b), rising};
-    }
+    if constexpr (is_packed<Tile>)
+      return {sequence_by_warp<Tile::n>(args.kv_starts, args.batch, keys, lane), set, keys, rising};
     return {set / args.kv_heads, set % args.kv_heads, keys, rising};
   }
 };

@@ -85,10 +85,10 @@ struct KeysByQueries {
 
   /// Starts an iteration: a head, and a tile of queries with the warpgroup's 64 keys. Values that depend only on the
   /// head are recomputed when it changes.
-  __device__ void enter_head(int b, int h) {
+  template <class Find>
+  __device__ void enter_head(int b, int h, const Find& find) {
     if (at.b != b || at.h != h) {
-      at = {b, h, range_of<Tile>(args.q_starts, b, args.q_len).length,
-            range_of<Tile>(args.kv_starts, b, args.kv_len).length};
+      at = find();
       head = user.head(at);
       factor = factor_of(user, head);
     }
