@@ -103,8 +103,8 @@ class OnDevice {
 
   void consider(codegen::WayChoices way) {
     const codegen::Preference* const preference = way.preference ? &*way.preference : nullptr;
-    runtime::cuda::Considered considered = runtime::cuda::consider(way.parts, way.kind, way.spec, preference, true,
-                                                                   codegen::kernels(way.way));
+    runtime::cuda::Considered considered = runtime::cuda::consider(
+        way.parts, way.kind, way.spec, preference, runtime::cuda::Compiles::all, codegen::kernels(way.way));
     notes_.insert(notes_.end(), considered.story.begin(), considered.story.end());
     ways_.push_back({std::move(way), std::move(considered)});
   }

@@ -9,7 +9,6 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/reads.h"
-#include "runtime/engines/cuda/consider.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/purpose.h"
@@ -236,27 +235,19 @@ void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted
   // A capture is refused below, and with compiling off everything comes from bundles, which takes no time.
   if (capturing(stream) || !objects().jit()) return;
   const codegen::KernelSpec spec = codegen::backward_spec(wants.spec);
-  const auto parts_of = [&](bool keeps_keys) {
-    return codegen::gpu_parts(of_.mod, spec.scale_positive, &wanted, keeps_keys);
-  };
-  const codegen::GpuParts parts = parts_of(false);
+  const codegen::GpuParts parts = codegen::gpu_parts(of_.mod, spec.scale_positive, &wanted, false);
   const bool of_o = parts.gradient->delta_of_o;
   std::vector<std::function<void()>> loads;
-  const auto walker = [&](Way way, bool listed) {
+  const auto walker = [&](Way way) {
     loads.emplace_back([&, way] {
       loaded_kernel(backward_key(way, device_, of_, wants, means_, wanted), of_.mod, stream, of_.purpose);
     });
-    if (listed)
-      loads.emplace_back([&, way] {
-        binary_of(cover_source_of(of_.mod, spec.offsets64, spec.arch, codegen::cover_form(way)),
-                  {.mod = &of_.mod.mod, .kernel = "cover", .arch = spec.arch, .purpose = of_.purpose});
-      });
   };
   if (may_be_whole && codegen::ways_of_backward(spec, parts.facts).front() == Way::backward) {
-    walker(Way::backward, parts.facts.listed);
+    walker(Way::backward);
   } else {
-    if (asks_keys()) walker(Way::keys, parts_of(true).facts.listed);
-    if (asks_queries() || !of_o) walker(Way::queries, parts.facts.listed);
+    if (asks_keys()) walker(Way::keys);
+    if (asks_queries() || !of_o) walker(Way::queries);
   }
   if (!call_.o.given() && rows() > 0)
     loads.emplace_back([&] {

@@ -69,7 +69,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   // Measurements of prefill do not apply to decode.
   if (forward && !key.preference && !key.spec.decode) found = remembered(tuned_key(key, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
-  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
+  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, Compiles::with_companions,
                             codegen::kernels(key.way), purpose);
   const Candidate& chosen = all.candidates[all.chosen];
   out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes);
