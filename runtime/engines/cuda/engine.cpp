@@ -95,7 +95,7 @@ KernelWants forward_wants(const Call& call) {
   const KernelKey key = forward_key(facts(call.forward().q.device.index), call, {});
   const codegen::GpuParts parts = codegen::forward_parts(call.mod, key.spec);
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
-  return {key.spec, parts.facts, kind, tuned_key(key, kind)};
+  return {key.spec, parts.facts, kind, tuned_key(facts(key.device).name, key.spec, kind)};
 }
 
 Forward first_forward(const Call& backward, void* o, void* lse, void* max) {
@@ -118,8 +118,10 @@ Forward first_forward(const Call& backward, void* o, void* lse, void* max) {
           .params = call.params};
 }
 
-BackwardWants backward_wants(const Call& call) {
-  return wants_of(facts(call.backward().q.device.index), ReadableBackward(call).call());
+codegen::CallSpec backward_call_spec(const Call& call) {
+  const ReadableBackward readable(call);
+  return backward_call_spec(facts(call.backward().q.device.index), readable.call(),
+                            captured_of(call.args, call.backward()));
 }
 
 std::vector<KernelStory> backward_story(const Call& call, const Means& means) {
