@@ -23,7 +23,7 @@ from transformers.masking_utils import (
 )
 
 from attune.torch._attend import attend
-from attune.torch._flex import as_autocast, mask_of, written
+from attune.torch._flex import as_autocast, is_any_autocast, mask_of, written
 from attune.torch._sdpa import dropping
 
 
@@ -77,7 +77,8 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
               dropout: float = 0.0, softcap: float | None = None, s_aux: Tensor | None = None,
               position_bias: Tensor | None = None, is_causal: bool | None = None, **_: Any) -> tuple[Tensor, None]:
     """The attention of a layer: [batch, queries, heads, width], and no weights."""
-    query, key, value = as_autocast(query, key, value)
+    if is_any_autocast():
+        query, key, value = as_autocast(query, key, value)
     mask_mod, bias = None, None
     if isinstance(attention_mask, Tensor):  # a user's own mask, of four dimensions
         bias = attention_mask[..., :key.shape[-2]]
@@ -96,7 +97,8 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
         names.append("s_aux")
         captures.append(s_aux.to(query.dtype))
     out, _lse, _most = attend(spelled.joined(prob, sink, names, captures), query, key, value, scaling)
-    return out.transpose(1, 2).contiguous(), None
+    out = out.transpose(1, 2)
+    return out if out.is_contiguous() else out.contiguous(), None
 
 
 def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
