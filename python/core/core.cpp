@@ -119,6 +119,7 @@ NB_MODULE(_core, m) {
   m.def("plain", &plain);
   m.def("record_torch", &record_torch);
   nb::class_<RecordedCall>(m, "RecordedCall")
-      .def("__init__", [](RecordedCall* self, Attention& of, const nb::tuple& ints) { new (self) RecordedCall(of, ints); })
+      .def("__init__",
+           [](RecordedCall* self, Attention& of, const nb::tuple& ints) { new (self) RecordedCall(of, ints); })
       .def("attend", &RecordedCall::attend, nb::arg().none(), nb::arg().none(), nb::arg().none());
 }

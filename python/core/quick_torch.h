@@ -11,9 +11,8 @@
 namespace attune::python {
 
 /// The output, the lse and the largest score; None for each that is not wanted. If Python must make the call, a str
-/// says why: "special" (a tensor is more than its memory), "elsewhere" (on an unknown device), "large" (so long on the host
-/// that it listens to Ctrl-C), "shape" or "mistake".
-/// Ignores torch's modes and gradients.
+/// says why: "special" (a tensor is more than its memory), "elsewhere" (on an unknown device), "large" (so long on the
+/// host that it listens to Ctrl-C), "shape" or "mistake". Ignores torch's modes and gradients.
 nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& captures,
                   const nb::tuple& ints, bool with_lse, bool with_max);
 

@@ -58,14 +58,14 @@ class Owned {
     return *this;
   }
   ~Owned() {
-    if (tensor_) shim()->release(tensor_);
+    if (tensor_) shim().release(tensor_);
   }
 
   Shim::Tensor get() const { return tensor_; }
   Value value() { return reinterpret_cast<Value>(std::exchange(tensor_, nullptr)); }
   Value again() const {
     Shim::Tensor other = nullptr;
-    check(shim()->new_handle(tensor_, &other), "new_tensor_handle");
+    check(shim().new_handle(tensor_, &other), "new_tensor_handle");
     return reinterpret_cast<Value>(other);
   }
 
@@ -79,7 +79,7 @@ struct View {
   std::int32_t dtype = 0, device_type = 0;
 
   explicit View(const Owned& of) {
-    const Shim& s = *shim();
+    const Shim& s = shim();
     std::int64_t rank = 0;
     std::int32_t device = 0;
     std::int64_t *sizes = nullptr, *strides = nullptr;
@@ -90,10 +90,14 @@ struct View {
     const bool on_device = device_type == s.cuda;
     tensor.device = {on_device ? ATTUNE_CUDA : ATTUNE_CPU, on_device ? device : 0};
     tensor.ndim = static_cast<std::int32_t>(rank), tensor.shape = sizes, tensor.strides = strides;
-    if (dtype == s.f32 || dtype == s.f64) tensor.dtype = {ATTUNE_FLOAT, std::uint8_t(dtype == s.f64 ? 64 : 32), 1};
-    else if (dtype == s.f16) tensor.dtype = {ATTUNE_FLOAT, 16, 1};
-    else if (dtype == s.bf16) tensor.dtype = {ATTUNE_BFLOAT, 16, 1};
-    else throw std::runtime_error("attune: a type that has no gradients");
+    if (dtype == s.f32 || dtype == s.f64)
+      tensor.dtype = {ATTUNE_FLOAT, std::uint8_t(dtype == s.f64 ? 64 : 32), 1};
+    else if (dtype == s.f16)
+      tensor.dtype = {ATTUNE_FLOAT, 16, 1};
+    else if (dtype == s.bf16)
+      tensor.dtype = {ATTUNE_BFLOAT, 16, 1};
+    else
+      throw std::runtime_error("attune: a type that has no gradients");
   }
 };
 
@@ -112,7 +116,7 @@ Owned empty_like(const View& q, std::int64_t width) {
     step *= std::max<std::int64_t>(sizes[at], 1);
   }
   Shim::Tensor made = nullptr;
-  check(shim()->empty_strided(4, sizes.data(), strides.data(), q.dtype, q.device_type, q.tensor.device.device_id, &made),
+  check(shim().empty_strided(4, sizes.data(), strides.data(), q.dtype, q.device_type, q.tensor.device.device_id, &made),
         "empty_strided");
   return Owned(made);
 }
@@ -122,8 +126,8 @@ Owned rows_of(const View& q) {
   const std::int64_t strides[] = {std::max<std::int64_t>(n[1], 1) * std::max<std::int64_t>(n[2], 1),
                                   std::max<std::int64_t>(n[2], 1), 1};
   Shim::Tensor made = nullptr;
-  check(shim()->empty_strided(3, n, strides, q.dtype == shim()->f64 ? shim()->f64 : shim()->f32, q.device_type,
-                              q.tensor.device.device_id, &made),
+  check(shim().empty_strided(3, n, strides, q.dtype == shim().f64 ? shim().f64 : shim().f32, q.device_type,
+                             q.tensor.device.device_id, &made),
         "empty_strided");
   return Owned(made);
 }
@@ -161,21 +165,21 @@ void run(Entry& entry, attune_call& call) {
   with.size = sizeof with;
   Owned memory;
   if (call.q->device.device_type == ATTUNE_CUDA) {
-    if (!shim()->cuda_stream) throw std::runtime_error("attune: this torch has no CUDA");
-    check(shim()->cuda_stream(call.q->device.device_id, &with.stream), "get_current_cuda_stream");
+    if (!shim().cuda_stream) throw std::runtime_error("attune: this torch has no CUDA");
+    check(shim().cuda_stream(call.q->device.device_id, &with.stream), "get_current_cuda_stream");
     if (const std::size_t bytes = workspace_bytes(entry, call, with)) {
       const std::int64_t size = static_cast<std::int64_t>(bytes), step = 1;
       Shim::Tensor made = nullptr;
-      check(shim()->empty_strided(1, &size, &step, shim()->u8, shim()->cuda, call.q->device.device_id, &made),
+      check(shim().empty_strided(1, &size, &step, shim().u8, shim().cuda, call.q->device.device_id, &made),
             "empty_strided");
       memory = Owned(made);
-      check(shim()->get_data_ptr(made, &with.workspace), "get_data_ptr");
+      check(shim().get_data_ptr(made, &with.workspace), "get_data_ptr");
       with.workspace_bytes = bytes;
     }
   } else {
     with.workers = workers_of(call, [] {
       std::uint32_t threads = 1;
-      check(shim()->threads(&threads), "get_num_threads");
+      check(shim().threads(&threads), "get_num_threads");
       return static_cast<int>(threads);
     });
   }
@@ -187,7 +191,7 @@ Entry& entry_of(const Owned& keeper) {
   std::int64_t rank = 0, *sizes = nullptr;
   std::int32_t device = 0;
   void* data = nullptr;
-  const Shim& s = *shim();
+  const Shim& s = shim();
   if (keeper.get() && s.get_dim(keeper.get(), &rank) == 0 && rank == 1 && s.get_sizes(keeper.get(), &sizes) == 0 &&
       sizes[0] == 2 && s.get_device_type(keeper.get(), &device) == 0 && device != s.cuda &&
       s.get_data_ptr(keeper.get(), &data) == 0 && data) {
@@ -222,7 +226,7 @@ void forward(Value* stack, std::uint64_t, std::uint64_t) {
 
 /// Gradients of gradients are refused by attune::once, whose node Python has.
 void refuse_next(std::array<Owned, 3>& grads, const Owned* read, std::size_t count) {
-  const Shim& s = *shim();
+  const Shim& s = shim();
   Shim::List made = nullptr, also = nullptr;
   check(s.new_list(grads.size(), &made) | s.new_list(count, &also), "new_list");
   std::vector<std::size_t> at;
@@ -246,10 +250,10 @@ void refuse_next(std::array<Owned, 3>& grads, const Owned* read, std::size_t cou
 /// (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
 /// dropout_p, is_causal, philox_seed, philox_offset, scale): four gradients, undefined where they are not wanted.
 void backward(Value* stack, std::uint64_t, std::uint64_t) {
-  const Shim& s = *shim();
-  const Owned given[] = {Owned(stack[0]), Owned(stack[1]), Owned(stack[2]), Owned(stack[3]), Owned(stack[6]),
-                         Owned(stack[7]), Owned(stack[4]), Owned(stack[8]), Owned(stack[9]), Owned(stack[14]),
-                         Owned(stack[15])};
+  const Shim& s = shim();
+  const Owned given[] = {Owned(stack[0]), Owned(stack[1]),  Owned(stack[2]), Owned(stack[3]),
+                         Owned(stack[6]), Owned(stack[7]),  Owned(stack[4]), Owned(stack[8]),
+                         Owned(stack[9]), Owned(stack[14]), Owned(stack[15])};
   std::array<Owned, 3> grads;
   const View grad_o(given[0]), q(given[1]), k(given[2]), v(given[3]), o(given[4]), lse(given[5]);
   std::array<std::optional<View>, 3> of_grads;
@@ -292,19 +296,19 @@ Torch& torch() {
 
 }  // namespace
 
-bool record_torch(nb::handle op, nb::handle hooks, nb::handle from_dlpack) {
-  const Shim* const s = shim();
-  if (!s) return false;
+bool record_torch(nb::handle op, nb::handle hooks, nb::handle from_dlpack, nb::handle address_of) {
+  if (!find_shim(address_of)) return false;
   constexpr const char* name = "_scaled_dot_product_fused_attention_overrideable";
   constexpr const char* of_backward = "_scaled_dot_product_fused_attention_overrideable_backward";
   for (const char* const key : {"CPU", "CUDA", "AutogradCPU", "AutogradCUDA"}) {
     Shim::Library library = nullptr;  // for as long as the process lives
-    if (s->library("aten", key, __FILE__, __LINE__, &library) != 0) return false;
+    if (shim().library("aten", key, __FILE__, __LINE__, &library) != 0) return false;
     const bool above = std::strncmp(key, "Autograd", 8) == 0;
-    if (!above && s->implement(library, name, forward, shim_version) != 0) return false;
-    if (s->implement(library, of_backward, backward, shim_version) != 0) return false;
+    if (!above && shim().implement(library, name, forward, shim_version) != 0) return false;
+    if (shim().implement(library, of_backward, backward, shim_version) != 0) return false;
   }
-  torch() = {nb::borrow(op).release().ptr(), nb::borrow(hooks).release().ptr(), nb::borrow(from_dlpack).release().ptr()};
+  torch() = {nb::borrow(op).release().ptr(), nb::borrow(hooks).release().ptr(),
+             nb::borrow(from_dlpack).release().ptr()};
   return true;
 }
 

@@ -1,21 +1,19 @@
 // python/core/torch_shim.cpp — looks up torch's stable C ABI in the torch that is loaded
 #include "python/core/torch_shim.h"
 
-#include <dlfcn.h>
+namespace nb = nanobind;
 
 namespace attune::python {
 namespace {
 
-struct Library {
-  void* handle;
+struct Lookup {
+  nb::handle address_of;
   bool complete = true;
 
-  explicit Library(const char* name) : handle(dlopen(name, RTLD_NOLOAD | RTLD_LAZY)), complete(handle) {}
-
   template <class Function>
-  void find(Function& function, const char* name) {
-    function = handle ? reinterpret_cast<Function>(dlsym(handle, name)) : nullptr;
-    complete = complete && function;
+  void find(Function& function, const char* name, bool promised = true) {
+    function = reinterpret_cast<Function>(nb::cast<std::uintptr_t>(address_of(name)));
+    complete = complete && (function || !promised);
   }
 
   void read(std::int32_t& number, const char* name) {
@@ -25,9 +23,13 @@ struct Library {
   }
 };
 
-Shim found(bool& complete) {
+Shim all;
+
+}  // namespace
+
+bool find_shim(nb::handle address_of) {
   Shim s{};
-  Library torch("libtorch_cpu.so"), cuda("libtorch_cuda.so");
+  Lookup torch{address_of};
   torch.find(s.get_data_ptr, "aoti_torch_get_data_ptr");
   torch.find(s.get_dim, "aoti_torch_get_dim");
   torch.find(s.get_sizes, "aoti_torch_get_sizes");
@@ -54,17 +56,11 @@ Shim found(bool& complete) {
   torch.read(s.f64, "aoti_torch_dtype_float64");
   torch.read(s.u8, "aoti_torch_dtype_uint8");
   torch.read(s.cuda, "aoti_torch_device_type_cuda");
-  cuda.find(s.cuda_stream, "aoti_torch_get_current_cuda_stream");
-  complete = torch.complete;
-  return s;
+  torch.find(s.cuda_stream, "aoti_torch_get_current_cuda_stream", false);
+  if (torch.complete) all = s;
+  return torch.complete;
 }
 
-}  // namespace
-
-const Shim* shim() {
-  static bool complete = false;
-  static const Shim all = found(complete);
-  return complete ? &all : nullptr;
-}
+const Shim& shim() { return all; }
 
 }  // namespace attune::python

@@ -1,10 +1,10 @@
 // python/core/torch_shim.h — the part of torch's stable C ABI that attune calls, found in the torch that is loaded
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <cstddef>
 #include <cstdint>
-
-#include <attune/c.h>
 
 namespace attune::python {
 
@@ -46,7 +46,11 @@ struct Shim {
 /// The version of the stable ABI that attune speaks: 2.10.
 constexpr std::uint64_t shim_version = 0x020A'0000'0000'0000;
 
-/// Null if the loaded torch is older, or not the one that was looked for.
-const Shim* shim();
+/// Looks up all functions: `address_of`(name) is a function of Python that gives 0 for one that does not exist. False
+/// if the loaded torch lacks one that it promises.
+bool find_shim(nanobind::handle address_of);
+
+/// Only after find_shim has found it.
+const Shim& shim();
 
 }  // namespace attune::python

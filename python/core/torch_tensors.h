@@ -28,8 +28,8 @@ nb::object said(Why why);
 /// The memory of a torch tensor, which must outlive this object.
 class TorchTensor {
  public:
-  /// `special` for what is more than its memory; `elsewhere` for what is neither on the host nor on a GPU, and for f64 of
-  /// a GPU, which only the host computes.
+  /// `special` for what is more than its memory; `elsewhere` for what is neither on the host nor on a GPU, and for f64
+  /// of a GPU, which only the host computes.
   Why read(nb::handle tensor);
   /// The same for tensors that torch has just made.
   Why read_memory(nb::handle tensor);

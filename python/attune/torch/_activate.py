@@ -62,8 +62,8 @@ def activate() -> None:
                 for name, kernel in pair.items():
                     _replace(library, name, kernel)
         if not _own:
-            refuse("torch-version", f"torch {torch.__version__} has none of the operators that attune knows",
-                   "activate() takes their places", "call attune.torch's functions, or take torch 2.10 to 2.15")
+            refuse("torch-version", "this torch has none of the operators that attune knows",
+                   "activate() puts attune's kernels in their places", "call attune.torch's functions, or take torch 2.15")
         _library = library
 
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
+from pathlib import Path
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -35,4 +36,15 @@ def recorder() -> type[_core.RecordedCall] | None:
         return None
     if any([torch._C._dispatch_has_kernel_for_dispatch_key(_NAME, key) for key in ("CPU", "CUDA")]):
         return None
-    return _core.RecordedCall if _core.record_torch(packet.default._op, hooks, from_dlpack) else None
+    found = _core.record_torch(packet.default._op, hooks, from_dlpack, _address_of)
+    return _core.RecordedCall if found else None
+
+
+def _address_of(name: str) -> int:
+    """The address of a function of torch's stable C ABI, or 0."""
+    for library in ("libtorch_cpu.so", "libtorch_cuda.so"):  # both are loaded already, the second if torch has it
+        path = Path(torch.__file__).parent / "lib" / library
+        function = getattr(ctypes.CDLL(str(path)), name, None) if path.exists() else None
+        if function is not None:
+            return ctypes.cast(function, ctypes.c_void_p).value or 0
+    return 0

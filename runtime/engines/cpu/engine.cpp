@@ -1,4 +1,5 @@
-// runtime/engines/cpu/engine.cpp — the instruction set that the CPU engine compiles for, and how many threads a call gets
+// runtime/engines/cpu/engine.cpp — the instruction set that the CPU engine compiles for, and how many threads a call
+// gets
 #include "runtime/engines/cpu/engine.h"
 
 #include <algorithm>
