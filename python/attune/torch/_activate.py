@@ -1,8 +1,8 @@
 # python/attune/torch/_activate.py — torch's own attentions run attune's kernels: activate(), deactivate()
 """`attune.torch.activate()`, and models need no other change.
 
-torch.nn.functional.scaled_dot_product_attention chooses one of several operators of aten. Here attune takes the place of
-their kernels, for the CPU and for CUDA; autograd, autocast and torch.compile around them stay torch's.
+torch.nn.functional.scaled_dot_product_attention chooses one of several operators of aten. Here attune takes the place
+of their kernels, for the CPU and for CUDA; autograd, autocast and torch.compile around them stay torch's.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def activate() -> None:
                     _replace(library, name, kernel)
         if not _own:
             refuse("torch-version", "this torch has none of the operators that attune knows",
-                   "activate() puts attune's kernels in their places", "call attune.torch's functions, or take torch 2.15")
+                   "activate() puts attune's kernels in their places",
+                   "call attune.torch's functions, or take torch 2.15")
         _library = library
 
 
@@ -331,7 +332,7 @@ def _kernels() -> list[dict[str, _Kernel]]:
              "CUDA", f"grad_out_ {given} attn_bias out logsumexp {seeds} dropout_p grad_input_mask is_causal scale",
              _efficient_backward)},
         {"_flash_attention_forward": _Kernel(
-            "CUDA", f"{given} {cums} {causal} return_debug_mask {windows} seqused_k alibi_slopes block_table num_splits",
+            "CUDA", f"{given} {cums} {causal} return_debug_mask {windows} seqused_k alibi_slopes {' '.join(_LATER)}",
             _flash_of_sequences),
          "_flash_attention_backward": _Kernel(
              "CUDA", f"{saved} {cums} {causal} rng_state unused {windows}", _flash_of_sequences_backward)},

@@ -70,7 +70,7 @@ class Call:
         return made if type(made) is tuple else self.forward_slowly(q, k, v, captures, with_lse)
 
     def by_torch(self, q: Tensor, k: Tensor, v: Tensor) -> Any:
-        """The output, recorded by torch's own autograd, which keeps q, k and v alone; a str, if that is not possible."""
+        """The output, recorded by torch's own autograd, which keeps no captured tensors; a str, if that cannot be."""
         if self.recorded is None:
             usual = recorder is not None and self.packed is DENSE and not self.with_max and not self.spelled.captures
             self.recorded = recorder(self.core, self.ints) if usual else False  # type: ignore[misc]
@@ -96,7 +96,7 @@ class Call:
 
     def backward(self, grad_o: Tensor | None, grad_lse: Tensor | None, saved: Sequence[Tensor],
                  wanted: Sequence[bool]) -> list[Tensor | None]:
-        """The gradients of q, k, v and the captured tensors, of those that are wanted. `saved`: q, k, v, the output, the
+        """The gradients of q, k, v and the captured tensors, those that are wanted. `saved`: q, k, v, the output, the
         logarithm of the sum, and the captured tensors."""
         q, k, v, out, lse, *captures = saved
         if _is_far(q):

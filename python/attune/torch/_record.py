@@ -16,7 +16,8 @@ _GIVEN = "Tensor query, Tensor key, Tensor value"
 _TOLD = "float dropout_p{}, bool is_causal{}"
 _SAVED = "Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k"
 # What attune's kernels take and give: torch promises its C ABI, and not the operators.
-_FORWARD = (f"{_NAME}({_GIVEN}, Tensor? attn_bias=None, {_TOLD.format('=0.', '=False')}, bool return_debug_mask=False, *, "
+_FORWARD = (f"{_NAME}({_GIVEN}, Tensor? attn_bias=None, {_TOLD.format('=0.', '=False')}, "
+            "bool return_debug_mask=False, *, "
             f"float? scale=None) -> (Tensor output, Tensor logsumexp, {_SAVED}, Tensor philox_seed, "
             "Tensor philox_offset, Tensor debug_attn_mask)")
 _BACKWARD = (f"{_NAME}_backward(Tensor grad_out, {_GIVEN}, Tensor attn_bias, bool[4] grad_input_mask, Tensor out, "
