@@ -34,7 +34,7 @@ Json compile(const attune_job& job) {
     if (!job.progress || stopped) return;
     stopped = job.progress(job.user, static_cast<double>(done) / static_cast<double>(of), row.c_str()) != 0;
     if (stopped)
-      throw Error("stopped", "compiling was stopped", {}, "its progress callback returned something else than 0",
+      throw Error("stopped", "compiling was stopped", {}, "its progress callback did not return 0",
                   "call again; nothing was written");
   };
   const runtime::Builds builds = runtime::build_all(manifest, job.jobs ? job.jobs : runtime::usable_cpus(), step);

@@ -171,7 +171,7 @@ void add_side(CLI::App& verb, const std::string& letter, Side& side) {
 
 void add_diff(CLI::App& app) {
   auto o = std::make_shared<DiffOptions>();
-  CLI::App& verb = *app.add_subcommand("diff", "what differs between two mods, in each room of the compiler");
+  CLI::App& verb = *app.add_subcommand("diff", "the differences between two mods, at each stage of the compiler");
   verb.add_option("A", o->a.mod, "a mod: an expression (a mask if it is a Bool, else a score), or a FILE.mod")
       ->type_name("EXPR|FILE.mod");
   verb.add_option("B", o->b.mod, "another")->type_name("EXPR|FILE.mod");
@@ -180,16 +180,16 @@ void add_diff(CLI::App& app) {
   o->shared.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
   std::string words = fmt::format("{}", fmt::join(rooms_of_diff, "|"));
-  add_words(verb, "--only", o->only, "these rooms alone; commas between several")->type_name(words);
+  add_words(verb, "--only", o->only, "only these stages, separated by commas")->type_name(words);
   verb.add_option("--color", o->color, "auto: on a terminal")->type_name("auto|always|never");
-  verb.add_flag("--quiet", o->quiet, "nothing but the exit status");
-  verb.add_flag("--json", o->json, "as JSON, with both texts of each room");
+  verb.add_flag("--quiet", o->quiet, "print nothing; only set the exit status");
+  verb.add_flag("--json", o->json, "as JSON, with both texts of each stage");
   verb.footer(
-      "Shows, as unified diffs, where the compiler makes something else of B than of A: the expressions as they are "
+      "Shows as unified diffs where B compiles differently from A: the expressions as they are "
       "written and simplified, their derivatives, what the softmax makes free and what is hoisted, what a tile keeps, "
       "which kernels of a GPU would be tried, and the CUDA source that the first of them becomes. No GPU is needed.\n"
       "\n"
-      "Expressions, captures, parameters and lets without a letter hold for both; what a side says itself comes first. "
+      "Options without a letter apply to both sides; those of a side come first. "
       "A file has a line for each: `score EXPR`, `mask EXPR`, `let NAME=EXPR`, `capture NAME=f32[16]`, "
       "`param NAME=NUMBER`. `attune repl` saves such files.\n"
       "Examples:\n"
@@ -197,7 +197,7 @@ void add_diff(CLI::App& app) {
       "  attune diff --a-score 's + 1.0f' --b-score s --mask 'kv <= q' --only source\n"
       "  attune diff 's * slope[h]' 's + slope[h]' --capture 'slope=f32[16]' --only ir,derivatives --json\n"
       "Exit:\n"
-      "  1  they differ in a room that was looked at");
+      "  1  they differ in a stage that was compared");
   verb.callback([o, &verb] {
     // An empty mod means that the side has only the shared expressions.
     for (Side* side : {&o->a, &o->b})

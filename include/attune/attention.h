@@ -70,7 +70,7 @@ class Score : public detail::Component<Float, Float, At> {
     if constexpr (std::invocable<const F&, Float, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
       static_assert(std::convertible_to<R, Float>,
-                    "attune: a score returns Float, e.g. s + f32(at.kv - at.q); a condition belongs into where(...)");
+                    "attune: a score returns Float, e.g. s + f32(at.kv - at.q); a condition belongs in where(...)");
       if constexpr (std::convertible_to<R, Float>) set(f);
     }
   }

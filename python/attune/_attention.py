@@ -154,7 +154,7 @@ class Attention(Mod):
         for name in (*names, *into):
             if name not in known:
                 raise Error.at(here(), "grad-not-captured", f"there is no gradient of `{name}`",
-                               f"there are those of {', '.join(known)}", "take one of these")
+                               f"gradients exist for {', '.join(known)}", "take one of these")
         return names
 
     def prepare(self, q: Array, k: Array, v: Array, *, workers: int = 0, q_offset: int = 0, cu_seqlens: Array = None,

@@ -70,7 +70,7 @@ def _cover(name: str, given: Any) -> Any:
 
 def _sharding(name: str, given: Any) -> Any:
     if not isinstance(given, Sharding):
-        raise _arguments.bad(name, given, "an attune.Sharding", "make them of the attentions and the whole call")
+        raise _arguments.bad(name, given, "an attune.Sharding", "make it from the attentions and the whole call")
     return given._core
 
 
@@ -80,5 +80,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "stream": _stream, "workspace": _as_it_is, "cover": _cover, "sharding": _sharding,
     "sum_captured": lambda _, given: bool(given),
     "progress": lambda name, given: _arguments.function(name, given, "the share done"),
-    "parallel_for": lambda name, given: _arguments.function(name, given, "a number of tasks and what runs one"),
+    "parallel_for": lambda name, given: _arguments.function(name, given, "a number of tasks and a function that runs one"),
 }

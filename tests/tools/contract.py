@@ -1172,7 +1172,7 @@ class Contract(Calls):
         self.assertIn("at b=0 h=1 q=0 kv=0, q * 0 + h is 1 in slope[q * 0 + h], and slope holds 1 value", told.stderr)
         self.assertEqual(self.run_attention("--mask", "kv <= q", ATTUNE_CHECK="range").returncode, 0)
         self.assertIn("[option-value]", self.run_attention(ATTUNE_CHECK="ranges").stderr)
-        self.assertIn("or unset ATTUNE_CHECK for reads that are clamped", self.run_attention(ATTUNE_CHECK="foo").stderr)
+        self.assertIn("or unset ATTUNE_CHECK for clamped reads", self.run_attention(ATTUNE_CHECK="foo").stderr)
         if ENGINE:
             said = self.attune("verify", *bounded, "--calls", "4", "--dtype", "f32")
             self.assertEqual((said.returncode, said.stderr), (0, ""))
@@ -1186,7 +1186,7 @@ class Contract(Calls):
     def test_a_cover_says_that_pairs_are_not_counted(self):
         by_pair = "q * kv % 7 == 0"
         for why, arguments in (("up to 512 x 512", [by_pair, "--q-len", "513"]),
-                               ("where all batch entries and heads are alike",
+                               ("if all batch entries and heads are equal",
                                 [by_pair + " && h > 0", "--heads", "2", "--q-len", "64"]),
                                ("up to 2 097 152", ["kv <= q", "--q-len", "2097153"])):
             said = self.attune("cover", *arguments, "--no-picture").stdout

@@ -241,7 +241,7 @@ class Offline(unittest.TestCase):
                 refused = self.do(ATTUNE, "compile", "--target", "sm_80", "--length", "to_1k", "--emit", "sass",
                                   "--emit-dir", "refused", PATH=path)
                 self.assertEqual(refused.returncode, 2, refused.stderr)
-                self.assertIn("the disassembler refuses a cubin", refused.stderr)
+                self.assertIn("the disassembler rejects a cubin", refused.stderr)
                 self.assertFalse((self.at / "refused").exists())
                 script.unlink()
                 shutil.rmtree(self.at / "sass")

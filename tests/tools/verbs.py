@@ -231,7 +231,7 @@ class Verbs(Calls):
     def test_explain_has_its_page_in_parts(self):
         said = json.loads(self.done("explain", *ALIBI, "--mask", "kv <= q", "--json"))
         titles = [s["title"] for s in said["sections"]]
-        self.assertEqual(titles[0], "what you wrote, simplified")
+        self.assertEqual(titles[0], "your expressions, simplified")
         self.assertLess({"what a tile keeps", "free in the softmax", "levels", "derivatives", "time"}, set(titles))
         self.assertIn("cancels along a row", said["text"])
         self.assertNotIn("cpu", said)

@@ -104,7 +104,7 @@ void BackwardRun::choose(const BackwardWants& wants) {
 
 void BackwardRun::choose_parts(const BackwardWants& wants, const codegen::Wanted& wanted) {
   if (means_.preference && whole_.kernel && !codegen::takes(*means_.preference, Way::queries))
-    throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
+    throw Error("bad-kernel", "the requested kernel does not support this call",
                 {.name = means_.preference->variant.text()},
                 whole_.plan().kernel ? "its table of tiles to visit, or its sums along diagonals, would be too large"
                                      : whole_.kernel->story.front(),

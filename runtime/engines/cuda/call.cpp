@@ -28,9 +28,10 @@ QueryTiling tiling_of(const codegen::KernelPlan& plan) {
 
 /// Only split-KV kernels take a fixed split size.
 [[noreturn]] void refuse_piece(const LoadedKernel& kernel) {
-  throw Error("engine-call", "the CUDA engine does not take fixed_split_size in such a call", {},
-              !kernel.story.empty() ? fmt::format("{}", fmt::join(kernel.story, "; "))
-                                    : "it is for decode: at most 16 rows, queries times the heads that share keys",
+  throw Error("engine-call", "the CUDA engine does not support fixed_split_size in this call", {},
+              !kernel.story.empty()
+                  ? fmt::format("{}", fmt::join(kernel.story, "; "))
+                  : "it needs a decode call: at most 16 rows (queries times the heads that share keys)",
               "give each call fewer queries, leave fixed_split_size out, or compute on the host");
 }
 

@@ -22,7 +22,7 @@ void check_operands(const Backward& call) {
   require_f32_rows("lse", call.lse);
   require_f32_rows("grad_lse", call.grad_lse);
   if (call.grad_o.dtype != call.q.dtype)
-    throw Error("engine-type", "the CUDA engine takes grad_o in the type of q", {},
+    throw Error("engine-type", "the CUDA engine needs grad_o in the type of q", {},
                 fmt::format("grad_o holds {}, and q {}", name_of(call.grad_o.dtype), name_of(call.q.dtype)),
                 fmt::format("convert grad_o to {}", name_of(call.q.dtype)));
   if (call.o.given() && call.o.dtype == DType::f64)

@@ -35,7 +35,7 @@ class DeviceCarrier : public Carrier {
         lock_(room_->mutex), one_(has_one_tensor()) {
     if (cuda::is_captured(means.stream))
       throw Error("stream-capture", "a call over ranks cannot be captured into a graph", {},
-                  "ranks meet while it is put on its streams", "call it without a graph");
+                  "ranks wait for one another while it is enqueued", "call it without a graph");
   }
   ~DeviceCarrier() override {
     if (ended_) return;
@@ -208,7 +208,7 @@ class DeviceCarrier : public Carrier {
     const auto size = static_cast<std::int64_t>(size_of(t.dtype));
     const std::int64_t row = of.width() * size, head = t.strides[of.head_dimension()] * size,
                        entry = of.packed() ? 0 : t.strides[0] * size, runs = chunk.at.heads * chunk.at.entries;
-    if (chunk.at.entries > 1 && entry != of.heads() * head) throw Bug("entries of a chunk are not evenly apart");
+    if (chunk.at.entries > 1 && entry != of.heads() * head) throw Bug("entries of a chunk are not evenly spaced");
     return {.peer = chunk.peer,
             .data = static_cast<std::byte*>(t.data) + chunk.at.entry * entry + chunk.at.head * head +
                     chunk.at.row * row,

@@ -28,8 +28,8 @@ std::byte* DeviceRoom::memory(std::size_t bytes) {
     memory_ = cuda::allocate(device_, bytes);
     if (!memory_)
       throw Error("device-memory", fmt::format("cuda:{} has no {} bytes left", device_, bytes), {},
-                  "a rank keeps room for the keys of two groups of heads, at the length of the whole call",
-                  "let keys travel in more groups: Sharding::How::groups; or free memory");
+                  "a rank allocates memory for the keys of two groups of heads, at the length of the whole call",
+                  "send keys in more groups (Sharding::How::groups), or free memory");
     bytes_ = bytes;
     filled = {};
   }

@@ -17,7 +17,7 @@ Rank::Rank(const detail::Ranks& ranks, const Call& of)
       kv_local_(local_rows(ranks.kv, ranks.owners().kv)), q_local_(local_rows(ranks.q, ranks.owners().q)) {
   if (ranks.count() > 1 && !ranks.transport.exchange)
     throw Error("sharding-call", "this Sharding is for planning", {}, "its transport exchanges nothing",
-                "make them with a transport: attune::threads, or one of your own");
+                "make it with a transport: attune::threads, or one of your own");
 }
 
 std::vector<Piece> Rank::pieces(int rank, const Wanted& wanted) const {
