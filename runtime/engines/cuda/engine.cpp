@@ -59,12 +59,12 @@ std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& 
   auto made = std::make_shared<detail::DeviceCover>(device, *kernel, call.mod, call.args, p);
   made->lists = CoverLists(kernel->choice.plan, call.mod.cover, p);
   WorkspaceLayout space;
-  const Room<int> room = space.take<int>(made->lists.ints());
+  const Region<int> region = space.take<int>(made->lists.ints());
   std::byte* const memory =
       means.workspace.empty()
           ? made->take(device, current, space.bytes(), stream).data()
           : checked_workspace(means.workspace, space.bytes(), "Attention::cover_bytes for the call").data();
-  made->lists.at = room.in(memory);
+  made->lists.at = region.in(memory);
   CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
   kernel->used_on(stream);
   Launches launches;

@@ -16,7 +16,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means);
 struct Captured {
   const Tensor* into = nullptr;
   std::vector<std::uint32_t> slots;
-  Room<unsigned long long> sums;
+  Region<unsigned long long> sums;
 };
 std::vector<Captured> captured_of(const compiler::Args& args, const Backward& call);
 codegen::Wanted wanted_of(const compiler::Args& args, std::span<const Captured> captured);

@@ -98,8 +98,8 @@ class HeadsCall {
     max_ = own(rank_.numbers(call_.max));
     std::byte* const memory = carrier_.begin(space, 0);
     place_own(memory);
-    const auto placed = [&](const Room<std::byte>& room, DType type, std::int64_t width) {
-      return rank_.placed(room.in(memory), type, rank_.q_entries(), q_heads, rows, width);
+    const auto placed = [&](const Region<std::byte>& region, DType type, std::int64_t width) {
+      return rank_.placed(region.in(memory), type, rank_.q_entries(), q_heads, rows, width);
     };
     part_ = call_;
     part_.q = placed(q_room, call_.q.dtype, p.d);

@@ -23,15 +23,15 @@ Extent extent_of(const Rank& rank, Keys::Places places, const KeyHeads& heads, s
 Sendable::Sendable(const Carrier& carrier, const Rows& of, WorkspaceLayout& space) : rows_(of) {
   const Tensor& t = of.tensor;
   if (t.given() && t.size() > 0 && !carrier.sends(of))
-    room_ = space.take<std::byte>(t.size() * static_cast<std::int64_t>(size_of(t.dtype)));
+    region_ = space.take<std::byte>(t.size() * static_cast<std::int64_t>(size_of(t.dtype)));
 }
 
 void Sendable::place(const Rank& rank, std::byte* memory) {
   if (!is_copy()) return;
   Tensor& t = rows_.tensor;
   t = rows_.numbers
-          ? rank.placed_numbers(room_.in(memory), t.dtype, rows_.heads(), rows_.count())
-          : rank.placed(room_.in(memory), t.dtype, rows_.entries(), rows_.heads(), rows_.count(), rows_.width());
+          ? rank.placed_numbers(region_.in(memory), t.dtype, rows_.heads(), rows_.count())
+          : rank.placed(region_.in(memory), t.dtype, rows_.entries(), rows_.heads(), rows_.count(), rows_.width());
 }
 
 KeyTraffic::KeyTraffic(const Rank& rank, Carrier& carrier, const Rows& k, const Rows& v, std::vector<Wanted> steps)
@@ -83,8 +83,8 @@ Keys& KeyTraffic::next(std::size_t step) {
 void KeyTraffic::place(Buffer& buffer) const {
   Keys& keys = buffer.keys;
   const Extent e = extent_of(rank_, keys.places, keys.wanted.heads, keys.pieces);
-  const auto tensor = [&](const Room<std::byte>& room, const Rows& like) {
-    std::byte* const at = room.in(memory_);
+  const auto tensor = [&](const Region<std::byte>& region, const Rows& like) {
+    std::byte* const at = region.in(memory_);
     if (keys.places == Keys::Places::whole)
       return rank_.placed(at, like.tensor.dtype, e.entries, e.heads, e.rows, like.width());
     return Tensor(at, like.tensor.dtype, {1, e.heads, e.rows, like.width()}, {}, like.tensor.device);
