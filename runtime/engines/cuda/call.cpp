@@ -72,8 +72,8 @@ ForwardRun::ForwardRun(const Facts& on, const Call& call_of, const Means& with)
     lists = CoverLists(plan(), of.mod.cover, p);
     own_lists = space.take<int>(lists.ints());
   }
-  if (const codegen::OwnArgs* const its = plan().kernel->own; its && its->room)
-    own = space.take<std::byte>(its->room(walk_of(0).call));
+  if (const codegen::OwnArgs* const its = plan().kernel->own; its && its->workspace)
+    own = space.take<std::byte>(its->workspace(walk_of(0).call));
 }
 
 void ForwardRun::put(std::byte* memory) {
