@@ -195,7 +195,7 @@ struct AppendArgs {
   Appended k, v;
   int batch, heads;
   int new_rows;          ///< of each entry; packed: unused
-  int room;              ///< keys that an entry has room for
+  int capacity;          ///< keys that an entry can hold
   const int* starts;     ///< packed: batch + 1 starts of the new rows, else null
   Numbers kv_lens;       ///< keys of each entry, including the new ones
   PageTable page_table;  ///< null: the cache is not paged

@@ -2,7 +2,7 @@
 //
 // One block per new row: append_lanes of its append_threads threads share the row of one head of k or v. The stored
 // bits equal those that the host stores. Lengths and page tables are read here and not checked: rows beyond their
-// entry's room, and rows whose page does not exist, are skipped.
+// entry's capacity, and rows whose page does not exist, are skipped.
 #pragma once
 
 #include "codegen/cuda/contract/elements.cuh"
@@ -31,7 +31,7 @@ struct NewRow {
       behind = args.new_rows - out.from_position;
     }
     const int key = args.kv_lens.at[b * args.kv_lens.stride] - behind;
-    if (key < 0 || key >= args.room) return out;
+    if (key < 0 || key >= args.capacity) return out;
     out.into_entry = b;
     out.into_position = key;
     if (args.page_table.at) {

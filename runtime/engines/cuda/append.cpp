@@ -47,7 +47,7 @@ void append(const Append& call, const Problem& p, void* stream) {
                   .batch = static_cast<int>(p.batch),
                   .heads = static_cast<int>(p.kv_heads),
                   .new_rows = static_cast<int>(p.q.length),
-                  .room = static_cast<int>(p.kv.length),
+                  .capacity = static_cast<int>(p.kv.length),
                   .starts = p.q.packed() ? static_cast<const int*>(call.cu_seqlens.data) : nullptr,
                   .kv_lens = numbers(call.kv_len),
                   .page_table = page_table(call.page_table, call.k)};
