@@ -1,4 +1,4 @@
-// tools/diff.cpp — attune diff: how two mods differ in each room: ir, derivatives, levels, cover, plan, source
+// tools/diff.cpp — attune diff: how two mods differ in each stage: ir, derivatives, levels, cover, plan, source
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -44,8 +44,8 @@ struct DiffOptions {
 
 constexpr std::array rooms_of_diff{"ir", "derivatives", "levels", "cover", "plan", "source"};
 
-/// One room's result for a mod.
-struct Room {
+/// One stage's result for a mod.
+struct Stage {
   std::string name, text;
 };
 
@@ -83,11 +83,11 @@ std::string plan_of(const codegen::KernelSpec& spec, const codegen::CallKind& ki
   return out;
 }
 
-class Rooms {
+class Stages {
  public:
-  Rooms(const DiffOptions& o, const Side& side) : o_(o), text_(attention_of(o, side)) {}
+  Stages(const DiffOptions& o, const Side& side) : o_(o), text_(attention_of(o, side)) {}
 
-  std::vector<Room> operator()() {
+  std::vector<Stage> operator()() {
     const compiler::Mod written = compiler::trace(text_.attention).mod;
     const compiler::LoweredMod lowered = compiler::lower(text_.attention);
     const compiler::Mod& mod = lowered.mod;
@@ -109,7 +109,7 @@ class Rooms {
   }
 
  private:
-  bool wants(const char* room) const { return o_.only.empty() || std::ranges::find(o_.only, room) != o_.only.end(); }
+  bool wants(const char* stage) const { return o_.only.empty() || std::ranges::find(o_.only, stage) != o_.only.end(); }
   void add(std::string name, std::string text) { out_.push_back({std::move(name), std::move(text)}); }
 
   void device(const compiler::LoweredMod& lowered) {
@@ -124,17 +124,17 @@ class Rooms {
 
   const DiffOptions& o_;
   TextAttention text_;
-  std::vector<Room> out_;
+  std::vector<Stage> out_;
 };
 
 bool is_coloured(const DiffOptions& o) { return o.color == "always" || (o.color == "auto" && ::isatty(STDOUT_FILENO)); }
 
-/// Returns whether all rooms give the same result for both.
+/// Returns whether all stages give the same result for both.
 bool diff(const DiffOptions& o) {
-  const std::vector<Room> a = Rooms(o, o.a)(), b = Rooms(o, o.b)();
+  const std::vector<Stage> a = Stages(o, o.a)(), b = Stages(o, o.b)();
   bool same = true;
   std::vector<std::string> alike;
-  Json all{{"same", true}, {"rooms", Json::array()}};
+  Json all{{"same", true}, {"stages", Json::array()}};
   for (std::size_t i = 0; i < a.size(); ++i) {
     const bool here = a[i].text == b[i].text;
     same &= here;
@@ -144,8 +144,8 @@ bool diff(const DiffOptions& o) {
     };
     if (o.quiet) continue;
     if (o.json)
-      all["rooms"].push_back(
-          {{"room", a[i].name}, {"same", here}, {"a", a[i].text}, {"b", b[i].text}, {"diff", text(false)}});
+      all["stages"].push_back(
+          {{"stage", a[i].name}, {"same", here}, {"a", a[i].text}, {"b", b[i].text}, {"diff", text(false)}});
     else
       write_out(text(is_coloured(o)));
   }
@@ -206,7 +206,7 @@ void add_diff(CLI::App& app) {
     o->call.settle(verb.count("--seq") > 0);
     require_word("--color", o->color, std::array<std::string, 3>{"auto", "always", "never"});
     const std::vector<std::string> known(rooms_of_diff.begin(), rooms_of_diff.end());
-    for (const std::string& room : o->only) require_word("--only", room, known);
+    for (const std::string& stage : o->only) require_word("--only", stage, known);
     bool any = o->a.mod || o->b.mod;
     for (const Side* side : {&o->a, &o->b})
       for (const auto member : {&TextOptions::score, &TextOptions::mask, &TextOptions::prob, &TextOptions::sink})
