@@ -60,7 +60,7 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
                   .kv_len = static_cast<std::int32_t>(seq.kv_len),
                   .q_offset = seq.q_offset,
                   .kv_offset = seq.kv_offset,
-                  .kv_behind = seq.kv_behind,
+                  .kv_after = seq.kv_after,
                   .tile_q = rows,
                   .tile_kv = columns};
   };
