@@ -173,12 +173,12 @@ class DeviceCarrier : public Carrier {
   }
   void clear(const Partial&) override {}  // kernels write all of it
   void merge(const Partials& of, const Forward& into) override {
-    cuda::merge_parts(device_,
-                      {.o = static_cast<const float*>(of.o.data),
-                       .lse = static_cast<const float*>(of.lse.data),
-                       .max = static_cast<const float*>(of.max.data),
-                       .parts = of.count},
-                      into.o, into.lse, into.max, stream_);
+    cuda::combine_ranks(device_,
+                        {.o = static_cast<const float*>(of.o.data),
+                         .lse = static_cast<const float*>(of.lse.data),
+                         .max = static_cast<const float*>(of.max.data),
+                         .parts = of.count},
+                        into.o, into.lse, into.max, stream_);
   }
 
  private:
