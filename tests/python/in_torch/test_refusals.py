@@ -139,7 +139,7 @@ def test_values_show_what_they_are(capsys):
     assert capsys.readouterr().out == "<Float s> <Int h> <Bool q >= kv> <Float of shape [8]>\n"
 
 
-def test_functions_of_one_code_are_told_apart():
+def test_functions_of_one_code_are_distinguished():
     def times(factor):
         return lambda s: s * factor
 
