@@ -34,7 +34,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
     return fmt::format("it is for MLA: keys of {} columns whose first {} are the values", mla_d, mla_dv);
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (spec.fp8_kv) return "it reads k and v in the type of q";
-  if (std::string why = why_no_boxes(spec); !why.empty()) return why;
+  if (std::string why = why_no_tma(spec); !why.empty()) return why;
   if (spec.paged && spec.page_rows < least_box)
     return fmt::format("it needs pages of a multiple of {} rows", least_box);
   if (spec.fixed_split) return "it has no fixed split size";
