@@ -144,7 +144,7 @@ constexpr std::array rows{
 };
 
 /// The widest copy in load_widths, 4 to 16, that fits rows of this size; 0 if there is none.
-int piece_of(std::int64_t row) {
+int load_width(std::int64_t row) {
   const std::int64_t bits = row | 16, least = bits & -bits;
   return least >= 4 ? static_cast<int>(least) : 0;
 }
@@ -183,8 +183,8 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
              kept = out.fp8_kv ? 1 : in;
   const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
-  out.load = shape.load.value_or(piece_of(rows_of_in));
-  out.store = shape.store.value_or(piece_of(out.dv * written));
+  out.load = shape.load.value_or(load_width(rows_of_in));
+  out.store = shape.store.value_or(load_width(out.dv * written));
   out.tma = shape.tma.value_or(out.load == 16 && out.store == 16);
   out.scale_positive = !shape.negative;
   out.exact = codegen::is_exact(shape.exact, out.dtype);
