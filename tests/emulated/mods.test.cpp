@@ -1,9 +1,7 @@
 // tests/emulated/mods.test.cpp — the mods of the corpus and random ones through kernels that are emulated, forward and
 // backward, against the oracle
-#include <cstdlib>
-
 #include "tests/emulated/gpu.h"
-#include "tests/fuzz/random_call.h"
+#include "tests/fuzz/fuzz_run.h"
 #include "tests/numerics/agree.h"
 #include "tests/numerics/corpus.h"
 
@@ -47,18 +45,15 @@ TEST_CASE("every mod of the corpus on an emulated sm_90a is what the oracle says
 
 TEST_CASE("random mods on emulated GPUs are what the oracle says, forward and backward", "[emulated]") {
   if (skipped_without_compiler()) return;
-  const char* asked = std::getenv("ATTUNE_FUZZ");
-  const std::size_t count = asked ? std::strtoull(asked, nullptr, 10)
-                                  : 150;  // two seconds of a core each, most of them the compiler's
-  Tally tally;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  FuzzRun run(150);  // two seconds of a core each, most of them the compiler's
+  for (std::size_t i = 0; i < run.count() && !run.is_over(); ++i) {
+    const std::uint64_t seed = run.seed(i);
     const Engine engine = emulated_engine(
         {.arch = seed % 4 == 0 ? 80 : 90, .sms = 1 + static_cast<int>(seed % 5), .seed = seed});
-    const RandomCall call = device_call(seed, 150, 200);
-    tally.add(judge(seed, call, engine, {.max = seed % 3 == 0}, device_functions(call)));
+    run(i, device_call(seed, 150, 200), engine, {.max = seed % 3 == 0});
   }
-  CHECK(tally.wrong == "");
-  CHECK(tally.too_few() == "");
+  run.tell();
+  CHECK(run.wrong() == "");
 }
 
 }  // namespace attune::tests

@@ -1,26 +1,19 @@
 // tests/gpu/fuzz.test.cpp — random mods on a device, through every kernel, against the oracle
-#include <cstdlib>
-
-#include "tests/fuzz/random_call.h"
+#include "tests/fuzz/fuzz_run.h"
 #include "tests/gpu/device.h"
 
 namespace attune::tests {
-TEST_CASE("random mods on a device are what the oracle says", "[gpu]") {
+TEST_CASE("random mods on a device are what the oracle says, forward and backward", "[gpu]") {
   if (skipped()) return;
-  const char* asked = std::getenv("ATTUNE_FUZZ");
-  const std::size_t count = asked ? std::strtoull(asked, nullptr, 10) : 300;
-  std::vector<Judged> judged(count);
-  const std::string thrown = side_by_side(count, [&](std::size_t i) -> std::string {
-    const std::uint64_t seed = i;
-    const RandomCall call = device_call(seed, 200, 300);
-    judged[i] = judge(seed, call, device_engine(), {.backward = false, .max = seed % 3 == 0}, device_functions(call));
+  FuzzRun run(300);
+  const std::string thrown = side_by_side(run.count(), [&](std::size_t i) -> std::string {
+    const std::uint64_t seed = run.seed(i);
+    if (!run.is_over()) run(i, device_call(seed, 200, 300), device_engine(), {.max = seed % 3 == 0});
     return {};
   });
-  Tally tally;
-  for (const Judged& one : judged) tally.add(one);
+  run.tell();
   CHECK(thrown == "");
-  CHECK(tally.wrong == "");
-  CHECK(tally.too_few() == "");
+  CHECK(run.wrong() == "");
 }
 
 }  // namespace attune::tests

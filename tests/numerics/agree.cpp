@@ -161,7 +161,7 @@ std::string fault(const Results& r, const std::vector<double>& x, DType type, Ve
 /// One direction: `run` fills outputs that `make` made.
 class Comparison {
  public:
-  Comparison(const Inputs& in, Verdict& verdict) : in_(in), verdict_(verdict) {}
+  Comparison(const Inputs& in, const Compared& what, Verdict& verdict) : in_(in), what_(what), verdict_(verdict) {}
 
   /// `terms`: for the last outputs.
   void truth(Outputs oracle, const std::vector<Outputs>& dense, const std::vector<Terms>& terms = {}) {
@@ -180,7 +180,11 @@ class Comparison {
 
   void engine(const std::string& name, const Outputs& out) {
     for (std::size_t i = 0; i < out.size(); ++i) {
-      const std::string wrong = fault(results_[i], elements(out[i].placed.tensor), in_.shape.dtype, verdict_);
+      const std::vector<double> x = elements(out[i].placed.tensor);
+      if (what_.observe)
+        what_.observe({out[i].name, std::string(name_of(out[i].placed.tensor.dtype)), x, results_[i].oracle,
+                       results_[i].granted(in_.shape.dtype)});
+      const std::string wrong = fault(results_[i], x, in_.shape.dtype, verdict_);
       if (!wrong.empty()) tell(name, out[i].name + ": " + wrong);
       if (!out[i].placed.gaps_untouched()) tell(name, out[i].name + ": written beside its elements");
     }
@@ -192,6 +196,7 @@ class Comparison {
 
  private:
   const Inputs& in_;
+  const Compared& what_;
   Verdict& verdict_;
   Outputs oracle_;
   std::vector<Results> results_;
@@ -230,7 +235,7 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
   };
   if (std::ranges::none_of(engines, is_for)) return;
   const DType products = !in.shape.e4m3 ? in.shape.dtype : products_of_e4m3 ? DType::e4m3 : DType::f32;
-  Comparison comparison(in, verdict);
+  Comparison comparison(in, what, verdict);
   const auto made = [&](For whom) { return forward_outputs(in, what, whom); };
   Outputs oracle = made(For::oracle);
   const compiler::Problem problem = compiler::check(subject.lowered, forward_call(in, oracle), subject.scale);
@@ -254,7 +259,7 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
 
 void compare_backward(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
                       Yardsticks yardsticks, Verdict& verdict) {
-  Comparison comparison(in, verdict);
+  Comparison comparison(in, what, verdict);
   const auto made = [&](For whom) { return backward_outputs(subject, in, what, whom); };
   const auto call = [&](const Outputs& out) { return backward_call(subject, in, what, out); };
   Outputs oracle = made(For::oracle);

@@ -1,8 +1,10 @@
 // tests/numerics/agree.h — an engine's results against the oracle's; plain dense attention is the yardstick
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tests/numerics/engines.h"
 #include "tests/numerics/inputs.h"
@@ -22,12 +24,22 @@ namespace attune::tests {
 // of, is rounded too. (24 random draws of s + t0[h] * f32(kv - q) + t1[b], f16: errors of t1 of 0.004 to 0.13 by these
 // roundings alone, where this adds 0.06 to 1.5 times dense attention's.) Numbers that are denormal in f32 may be 0.
 
+/// An engine's result, for those who do more with it than compare.
+struct Observed {
+  std::string name;
+  std::string type;                     ///< e.g. bf16
+  const std::vector<double>& elements;  ///< in logical order
+  const std::vector<double>& oracle;
+  double granted = 0;  ///< the allowed distance
+};
+
 /// What to compute and compare.
 struct Compared {
   bool forward = true, backward = true;
-  bool lse = true, max = true;  ///< outputs of the forward
-  bool grad_lse = true;         ///< input of the backward
-  bool captured = true;         ///< the gradient of every captured float
+  bool lse = true, max = true;                     ///< outputs of the forward
+  bool grad_lse = true;                            ///< input of the backward
+  bool captured = true;                            ///< the gradient of every captured float
+  std::function<void(const Observed&)> observe{};  ///< called with each result, if it is there
 };
 
 /// The subjects whose largest error is the yardstick.

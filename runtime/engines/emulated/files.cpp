@@ -1,11 +1,15 @@
 // runtime/engines/emulated/files.cpp — device files as the host's compiler reads them, in a folder of this process
 #include "runtime/engines/emulated/files.h"
 
-#include <array>
+#include <algorithm>
+#include <cerrno>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <regex>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <attune/error.h>
@@ -16,19 +20,61 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view prefix = "attune-emulated-";
+
+/// A folder's lock, which its process holds until it ends, however it ends.
+class Lock {
+ public:
+  Lock(const fs::path& folder, int flags) : file_(open((folder / "lock").c_str(), flags | O_RDWR | O_CLOEXEC, 0600)) {
+    held_ = file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) == 0;
+  }
+  ~Lock() {
+    if (file_ >= 0) close(file_);
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+  bool held() const { return held_; }
+
+ private:
+  int file_;
+  bool held_ = false;
+};
+
+/// Removes the folders of processes that were killed.
+void remove_abandoned() {
+  std::error_code error;
+  for (fs::directory_iterator one(fs::temp_directory_path(), error), end; !error && one != end; one.increment(error))
+    if (one->path().filename().string().starts_with(prefix) && Lock(one->path(), 0).held()) {
+      std::error_code ignored;
+      fs::remove_all(one->path(), ignored);
+    }
+}
+
 struct Folder {
   fs::path path;
+  std::unique_ptr<Lock> lock;
+
   Folder() {
-    std::string name = (fs::temp_directory_path() / "attune-emulated-XXXXXX").string();
-    if (!mkdtemp(name.data()))
-      throw Error("emulated-folder", "there is no folder for kernels that are emulated", {},
-                  "none can be made in " + fs::temp_directory_path().string(),
-                  "set TMPDIR to a folder that you may write");
-    path = name;
+    remove_abandoned();
+    // Another process that just removes abandoned folders may take this one's lock first.
+    while (!lock || !lock->held() || !fs::exists(path / "lock")) {
+      std::string name = (fs::temp_directory_path() / fmt::format("{}XXXXXX", prefix)).string();
+      if (!mkdtemp(name.data())) refuse();
+      path = name;
+      lock = std::make_unique<Lock>(path, O_CREAT);
+      if (!lock->held() && errno != EWOULDBLOCK) refuse();
+    }
   }
   ~Folder() {
     std::error_code error;
     fs::remove_all(path, error);
+  }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw Error("emulated-folder", "there is no folder for kernels that are emulated", {},
+                "none can be made in " + fs::temp_directory_path().string(),
+                "set TMPDIR to a folder that you may write");
   }
 };
 

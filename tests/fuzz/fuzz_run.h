@@ -1,0 +1,50 @@
+// tests/fuzz/fuzz_run.h — a test of random calls: how many, from where on and how long, as the environment asks
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "tests/fuzz/random_call.h"
+#include "tests/fuzz/result_file.h"
+
+namespace attune::tests {
+
+/// Environment variables, all of them optional:
+///   ATTUNE_FUZZ=N           how many calls
+///   ATTUNE_FUZZ_FROM=N      the first one's seed; 0 if left out
+///   ATTUNE_FUZZ_SECONDS=N   no call begins later than that
+///   ATTUNE_FUZZ_RECORD=FILE   results are written to it
+///   ATTUNE_FUZZ_AGAINST=FILE  results are compared with those in it, by another machine
+///   ATTUNE_TEST_SAY=1       progress is printed
+class FuzzRun {
+ public:
+  /// `count`: if the environment does not say how many.
+  explicit FuzzRun(std::size_t count);
+
+  std::size_t count() const { return count_; }
+  /// Computes and judges the nth call, unless the time is over. Several threads may call it.
+  void operator()(std::size_t nth, const RandomCall& call, const Engine& engine, Compared what);
+  std::uint64_t seed(std::size_t nth) const { return first_ + nth; }
+  bool is_over() const;
+  /// Prints how many calls ran if that is not all, and the comparison with another machine's results.
+  void tell() const;
+  /// Empty if all results are right, the calls could be compared, and other machines' results are near.
+  std::string wrong() const;
+
+ private:
+  double seconds() const;
+
+  std::size_t count_;
+  std::uint64_t first_;
+  double limit_;
+  bool says_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  ResultFiles files_;
+  mutable std::mutex mutex_;
+  Tally tally_;
+  double said_ = 0;  ///< the time of the last progress
+};
+
+}  // namespace attune::tests
