@@ -67,7 +67,7 @@ using namespace attune;
 attune_error* attune_compile(const attune_job* job, char** report) {
   return c::guarded([&] {
     const auto given = c::given(job, "attune_compile", "job");
-    const c::Json told = c::compile(given);
-    if (report) *report = c::copied(told.dump(-1, ' ', false, c::Json::error_handler_t::replace));
+    const c::Json built = c::compile(given);
+    if (report) *report = c::copied(built.dump(-1, ' ', false, c::Json::error_handler_t::replace));
   });
 }

@@ -33,7 +33,7 @@ attune_error& last_resort() {
 
 attune_error* bug(const std::string& message) { return new attune_error{true, "bug", "", "", "", message, {}}; }
 
-attune_error* told() {
+attune_error* current_error() {
   try {
     throw;
   } catch (const Error& e) {
@@ -53,7 +53,7 @@ attune_error* told() {
 
 attune_error* caught() noexcept {
   try {
-    return told();
+    return current_error();
   } catch (...) {
     return &last_resort();
   }

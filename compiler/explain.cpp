@@ -55,7 +55,7 @@ class Page {
   /// The literals that are part of the kernel, as `explain` shows them. 0 and 1 are left out: users hardly mean to
   /// change them.
   void baked_in() {
-    std::vector<std::string> told;
+    std::vector<std::string> literals;
     std::unordered_set<std::string> seen;
     for (const ir::Expr& root : {mod_.score, mod_.mask, mod_.prob, mod_.sink}) {
       if (!root) continue;
@@ -63,11 +63,11 @@ class Page {
         if (!ir::is_literal(e) || e->type == ir::Type::Bool) continue;
         const double value = ir::literal_value(*e);
         if (!std::isfinite(value) || value == 0 || std::abs(value) == 1) continue;
-        if (const std::string text = show(e); seen.insert(text).second) told.push_back(text);
+        if (const std::string text = show(e); seen.insert(text).second) literals.push_back(text);
       }
     }
-    if (!told.empty())
-      line("baked in", fmt::format("{}", fmt::join(told, ", ")),
+    if (!literals.empty())
+      line("baked in", fmt::format("{}", fmt::join(literals, ", ")),
            "compiled into the kernel; a Param may change between calls");
   }
 
@@ -197,22 +197,22 @@ std::string bands(const Bands& all, ir::Input axis, const ir::Signature& names) 
                         kv ? "for queries [q_begin, q_end)" : "for keys [kv_begin, kv_end)");
   // Print each line once: several parts of a mask may give the same band, and one part may stop both the kept and the
   // gone bands.
-  std::vector<std::string> told;
-  const auto tell = [&](std::string line) {
-    if (std::find(told.begin(), told.end(), line) != told.end()) return;
+  std::vector<std::string> printed;
+  const auto add = [&](std::string line) {
+    if (std::find(printed.begin(), printed.end(), line) != printed.end()) return;
     out += line;
-    told.push_back(std::move(line));
+    literals.push_back(std::move(line));
   };
   for (const auto& [name, list] : {std::pair{"keeps", &all.kept}, {"drops", &all.gone}}) {
-    if (list->empty()) tell(row(name, "nothing"));
-    for (const Band& b : *list) tell(row(name, band(b, axis, names), b.exact ? "" : "at most"));
+    if (list->empty()) add(row(name, "nothing"));
+    for (const Band& b : *list) add(row(name, band(b, axis, names), b.exact ? "" : "at most"));
   }
   // If the analysis stops at a part of a mask, it also stops at the expressions around that part, and each of those is
   // as long as everything it contains.
   constexpr std::size_t most_stops = 8;
   for (std::size_t i = 0; i < std::min(all.stops.size(), most_stops); ++i)
-    tell(row("stopped", ir::print(all.stops[i].at, names), all.stops[i].why));
-  if (all.stops.size() > most_stops) tell(row("stopped", fmt::format("{} more parts", all.stops.size() - most_stops)));
+    add(row("stopped", ir::print(all.stops[i].at, names), all.stops[i].why));
+  if (all.stops.size() > most_stops) add(row("stopped", fmt::format("{} more parts", all.stops.size() - most_stops)));
   return out;
 }
 

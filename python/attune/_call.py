@@ -44,14 +44,14 @@ def written(array: Any) -> Any:
 
 def options(q: Array, k: Array, **given: Any) -> dict[str, Any]:
     """The options of a call that are set, checked."""
-    told = {name: _CHECKS[name](name, x) for name, x in given.items()
+    options = {name: _CHECKS[name](name, x) for name, x in given.items()
             if (x is not None or name in _NUMBERS) and (type(x) is not int or x != 0)}
     try:
         if math.prod(q.shape[:-1]) * k.shape[-2] > _SLOW:
-            told["signals"] = True
+            options["signals"] = True
     except (AttributeError, IndexError, TypeError):
         pass
-    return told
+    return options
 
 
 def _stream(name: str, given: Any) -> int:
