@@ -249,7 +249,8 @@ void check_scale(std::optional<double> scale) {
                "pass a finite scale, or none for 1 / sqrt(D)");
 }
 
-Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& numbers, std::string fix) {
+Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& numbers,
+                   std::string fix) {
   return Error("head-groups", fmt::format("{} query heads cannot share {} KV heads", q_heads, kv_heads),
                std::move(where), numbers + "each KV head serves the same number of query heads", std::move(fix));
 }

@@ -113,7 +113,7 @@ class CoverVerb {
     const double cost = tiles.cost();
     if (cost > most_operations) throw too_slow(cost, "one evaluation of the mask takes longer");
     const auto progressed = [&, progress = std::make_shared<Progress>(progress_style("auto", o_.json), "cover", 1)](
-                          std::string_view of, double share) {
+                                std::string_view of, double share) {
       progress->at(share);
       if (microseconds(start) > 1e6 * o_.limit)
         throw too_slow(cost, fmt::format("{} of {} were evaluated", percent(share, 1), of));
@@ -124,7 +124,8 @@ class CoverVerb {
     if (e_.q_len <= runtime::most_pairs_across && e_.kv_len <= runtime::most_pairs_across &&
         (o_.svg || (!live_ && entries == 1)))
       pairs_ = runtime::kept_pairs(lowered_, compiler::args(lowered_), e_, static_cast<std::int32_t>(o_.extent.b),
-                                   static_cast<std::int32_t>(o_.extent.h), [&](double share) { progressed("pairs", share); });
+                                   static_cast<std::int32_t>(o_.extent.h),
+                                   [&](double share) { progressed("pairs", share); });
     if (!live_ && entries == 1 && !pairs_.empty())
       live_ = std::count(pairs_.begin(), pairs_.end(), 1) * std::int64_t{e_.batch} * e_.heads;
   }

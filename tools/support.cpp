@@ -173,7 +173,8 @@ std::string measured_text(std::span<const SupportRow> rows, const std::vector<Me
   std::string out;
   for (const std::string& key : order) {
     const auto& [plain, shares] = lines[key];
-    const std::string line = fmt::format("  {:<38}{:<14}{}", key, plain, shares);
+    const std::string line = fmt::format("  {:<38}{:<14}{}", key, plain,
+                                         shares.empty() ? "no mod was measured" : shares);
     out += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
   }
   return out;

@@ -86,9 +86,8 @@ class Mask : public detail::Component<Bool, At> {
   Mask() = default;
   template <class F>
   requires detail::Callable<F, Mask> Mask(F f) {
-    static_assert(
-        std::invocable<const F&, At>,
-        "attune: a mask is called with (At at); an error within it, e.g. a name that is not captured, is reported above");
+    static_assert(std::invocable<const F&, At>, "attune: a mask is called with (At at); an error within it, e.g. a "
+                                                "name that is not captured, is reported above");
     if constexpr (std::invocable<const F&, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, At>>;
       static_assert(std::same_as<R, Bool> || std::same_as<R, bool>,
