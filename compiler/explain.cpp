@@ -201,7 +201,7 @@ std::string bands(const Bands& all, ir::Input axis, const ir::Signature& names) 
   const auto add = [&](std::string line) {
     if (std::find(printed.begin(), printed.end(), line) != printed.end()) return;
     out += line;
-    literals.push_back(std::move(line));
+    printed.push_back(std::move(line));
   };
   for (const auto& [name, list] : {std::pair{"keeps", &all.kept}, {"drops", &all.gone}}) {
     if (list->empty()) add(row(name, "nothing"));

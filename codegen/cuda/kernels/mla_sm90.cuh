@@ -3,9 +3,9 @@
 // A block has 64 rows: queries times the heads that share keys. Keys come in tiles of 64, each loaded once, alternately
 // into two stages; each of two warpgroups computes the scores of every other tile. Results are divided by columns: each
 // warpgroup has half of the columns of all rows, 128 numbers per thread at 512 columns, and multiplies the
-// probabilities of both tiles by its half of the values; it reads the other warpgroup's P from shared memory. If
-// instead both warpgroups shared a tile's keys, products of 32 columns would each read all of q, which limits them to
-// 74 % of the tensor cores' peak instead of 92 %.
+// probabilities of both tiles by its half of the values; it reads the other warpgroup's P from shared memory. The
+// alternative is to split each tile's keys between the warpgroups: S = Q K^T would then be products of 32 columns, each
+// of which reads all of q. Their ceiling is 74 % of the tensor cores' peak; products of 64 columns reach 92 %.
 //
 // Shared memory holds one probability matrix at a time: a warpgroup writes its own only after it has read the other's.
 // The rows' maxima go with it. A maximum rises only when powers would exceed 2^slack.
