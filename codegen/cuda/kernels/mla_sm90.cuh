@@ -5,7 +5,7 @@
 // warpgroup has half of the columns of all rows, 128 numbers per thread at 512 columns, and multiplies the
 // probabilities of both tiles by its half of the values; it reads the other warpgroup's P from shared memory. The
 // alternative is to split each tile's keys between the warpgroups: S = Q K^T would then be products of 32 columns, each
-// of which reads all of q. Their ceiling is 74 % of the tensor cores' peak; products of 64 columns reach 92 %.
+// of which reads all of q; that lowers the ceiling from 92 % to 74 % of the tensor cores' peak.
 //
 // Shared memory holds one probability matrix at a time: a warpgroup writes its own only after it has read the other's.
 // The rows' maxima go with it. A maximum rises only when powers would exceed 2^slack.
