@@ -88,7 +88,7 @@ class DecodeCall {
   void place_keys() {
     keys_.wanted = {.heads = rank_.all_heads(), .step = 0, .all = true};
     keys_.places = Keys::Places::owners;
-    keys_.pieces = rank_.pieces(rank_.me(), keys_.wanted);
+    keys_.ranges = rank_.key_ranges(rank_.me(), keys_.wanted);
     keys_.k = call_.k;
     keys_.v = call_.v;
     if (!copies_keys_ || rank_.kv_rows() == 0) return;

@@ -144,26 +144,26 @@ class BackwardCall {
                      Lane::travel);
       const Tensor sum = like_keys(gradient.sum, keys, width);
       const Rows from{sum, whole ? rank_.problem().q.layout : compiler::Layout::dense};
-      const auto at_owner = [&](int rank, const Piece& piece) {
+      const auto at_owner = [&](int rank, const KeyRange& range) {
         return Chunk{rank,
                      rank_.rows(part_of_rank(gradient, heads, width, rank)),
-                     {.entry = piece.entry,
-                      .head = piece.head - heads.first,
-                      .row = rank_.owners_row(piece.first),
-                      .rows = piece.rows,
-                      .heads = piece.heads}};
+                     {.entry = range.entry,
+                      .head = range.head - heads.first,
+                      .row = rank_.owners_row(range.first),
+                      .rows = range.rows,
+                      .heads = range.heads}};
       };
-      for (const Piece& piece : keys.pieces) {
-        const Chunk mine{piece.owner, from, place_of(rank_, keys, piece)};
-        if (piece.owner != rank_.me())
+      for (const KeyRange& range : keys.ranges) {
+        const Chunk mine{range.owner, from, place_of(rank_, keys, range)};
+        if (range.owner != rank_.me())
           out.send.push_back(mine);
         else
-          carrier_.copy(mine, at_owner(rank_.me(), piece), Lane::travel);
+          carrier_.copy(mine, at_owner(rank_.me(), range), Lane::travel);
       }
       for (int rank = 0; rank < rank_.count(); ++rank) {
         if (rank == rank_.me()) continue;
-        for (const Piece& piece : rank_.pieces(rank, keys.wanted))
-          if (piece.owner == rank_.me()) out.receive.push_back(at_owner(rank, piece));
+        for (const KeyRange& range : rank_.key_ranges(rank, keys.wanted))
+          if (range.owner == rank_.me()) out.receive.push_back(at_owner(rank, range));
       }
     });
     carrier_.exchange(out);

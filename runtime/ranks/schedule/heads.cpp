@@ -109,7 +109,7 @@ class HeadsCall {
     keys_.k = rank_.placed(k_room.in(memory), call_.k.dtype, rank_.key_entries(), heads, keys, p.d);
     keys_.v = one ? keys_.k : rank_.placed(v_room.in(memory), call_.v.dtype, rank_.key_entries(), heads, keys, p.dv);
     if (one) keys_.v.shape[as_size(keys_.v.rank) - 1] = p.dv;
-    keys_.pieces = rank_.pieces(rank_.me(), keys_.wanted);
+    keys_.ranges = rank_.key_ranges(rank_.me(), keys_.wanted);
   }
   void place_own(std::byte* memory) {
     for (Sendable* one : {&k_, &v_, &q_, &o_, &lse_, &max_}) one->place(rank_, memory);
