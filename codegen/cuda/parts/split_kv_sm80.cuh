@@ -129,9 +129,9 @@ struct EqualRanges {
   int blocks;
 
   __device__ long long place(int block) const { return total * block / blocks; }
-  /// The step of a tile at cost `behind` within it, rounded to the tile's first or last step if that is near.
-  __device__ static int step(long long behind, int steps, int together = 1) {
-    const int at = behind < steps ? static_cast<int>(behind) : steps;
+  /// The step of a tile at this cost within it, rounded to the tile's first or last step if that is near.
+  __device__ static int step(long long cost, int steps, int together = 1) {
+    const int at = cost < steps ? static_cast<int>(cost) : steps;
     return at < SplitRanges::least ? 0 : at > steps - SplitRanges::least ? steps : at / together * together;
   }
   /// The blocks that share a tile with cost `before` ahead of it. Not used with a fixed split size.
