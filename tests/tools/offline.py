@@ -211,7 +211,7 @@ class Offline(unittest.TestCase):
         folders = os.environ["PATH"] + ":/usr/local/cuda/bin"
         if not any(shutil.which(program, path=folders) for program in DISASSEMBLERS):
             said = self.refused("no-disassembler", "--target", "sm_80", "--emit", "sass", "--emit-dir", "none",
-                                fix="install the CUDA toolkit's")
+                                fix="install the CUDA toolkit")
             self.assertIn("neither cuobjdump nor nvdisasm is found", said)
             self.assertFalse((self.at / "none").exists())
         elif "missing" not in self.do(CALLS, "nvrtc").stdout:

@@ -314,7 +314,7 @@ class Verbs(Calls):
                          ":run --threads 2", ":run --help", status=2)
         self.assertIn("f32, B=1 H=2/2 S=64x64 D=16/16: ", said.stdout)
         self.assertIn("bf16, B=1 H=4/2 S=40x50 D=24/24: ", said.stdout)
-        off = [float(x) for x in re.findall(r"off the oracle: o by (\S+),", said.stdout)]
+        off = [float(x) for x in re.findall(r"error against the oracle: o (\S+),", said.stdout)]
         self.assertTrue(off[0] < 1e-5 and off[1] < 1e-2, off)
         self.assertEqual(re.findall(r"\[([a-z-]+)\]$", said.stderr, re.M), ["bad-usage"])
         self.assertIn("--kv-heads N", said.stdout)

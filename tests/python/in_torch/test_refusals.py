@@ -101,7 +101,7 @@ def test_a_block_mask_of_lists_alone():
             torch.testing.assert_close(flex_attention(q, q, q, block_mask=mask), flex_attention(q, q, q))
             continue
         assert refused(flex_attention, q, q, q, block_mask=mask).code == "block-mask"
-        with pytest.raises(Exception, match="lists of blocks alone"):
+        with pytest.raises(Exception, match="lists of blocks only"):
             torch.compile(flex_attention, backend="eager", fullgraph=True)(q, q, q, block_mask=mask)
     whole = torchs.create_block_mask(torchs.noop_mask, None, None, 256, 256, device="cpu")
     torch.testing.assert_close(flex_attention(q, q, q, block_mask=whole), flex_attention(q, q, q))

@@ -60,7 +60,7 @@ TEST_CASE("what the user's folder lacks the system's has, and nothing is written
   CHECK(state_of(system.path) == before);
 }
 
-TEST_CASE("a damaged entry of the system is passed over and stays", "[cache]") {
+TEST_CASE("a damaged entry of the system is skipped and stays", "[cache]") {
   const CacheFolder user, system;
   const CacheKey key = cache_key("a page");
   Cache filling(system.path);
