@@ -252,7 +252,7 @@ void ls_verb(CLI::App& verb) {
 void show_verb(CLI::App& verb) {
   const auto [sub, o] = added(verb, "show", "the header of an entry, and its bytes into a file",
                               "Examples:\n  attune cache show 3f9a --out kernel.cubin");
-  sub->add_option("ID", o->id, "or a unique prefix of it")->required();
+  sub->add_option("ID", o->id, "the ID of an entry, or a unique prefix of it")->required();
   sub->add_option("--out", o->out, "write the object or cubin there; - for stdout, without the header")
       ->type_name("FILE");
   sub->callback([o = o] { show(*o); });

@@ -116,7 +116,7 @@ class CoverVerb {
                                 std::string_view of, double share) {
       progress->at(share);
       if (microseconds(start) > 1e6 * o_.limit)
-        throw too_slow(cost, fmt::format("{} of {} were evaluated", percent(share, 1), of));
+        throw too_slow(cost, fmt::format("{} of the {} were evaluated", percent(share, 1), of));
     };
     lists_ = tiles.lists(e_, o_.along == "q", 1, [&](double share) { progressed("rows of tiles", share); });
     lists_us_ = microseconds(start);
@@ -295,7 +295,7 @@ void add_cover(CLI::App& app) {
       "Shows what attune derives from a mask without evaluating every pair: the bands of keys that a tile of queries "
       "keeps and drops, "
       "the tiles that are full, partial and empty, how many pairs stay, and a picture. A score removes pairs too, "
-      "where it is -inf. A mask that reads captured tensors needs their data, or prints which data it would need.\n"
+      "where it is -inf. If a mask reads captured tensors without data, attune prints which data it needs.\n"
       "Examples:\n"
       "  attune cover 'kv <= q' --q-len 512 --tile 64 --json\n"
       "  attune cover 'kv <= q && q - kv < 1024' --q-len 8192 --tile 128x128 --svg window.svg");

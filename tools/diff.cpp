@@ -42,7 +42,7 @@ struct DiffOptions {
   bool json = false, quiet = false;
 };
 
-constexpr std::array rooms_of_diff{"ir", "derivatives", "levels", "cover", "plan", "source"};
+constexpr std::array stages_of_diff{"ir", "derivatives", "levels", "cover", "plan", "source"};
 
 /// One stage's result for a mod.
 struct Stage {
@@ -179,7 +179,7 @@ void add_diff(CLI::App& app) {
   add_side(verb, "b", o->b);
   o->shared.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
-  std::string words = fmt::format("{}", fmt::join(rooms_of_diff, "|"));
+  std::string words = fmt::format("{}", fmt::join(stages_of_diff, "|"));
   add_words(verb, "--only", o->only, "only these stages, separated by commas")->type_name(words);
   verb.add_option("--color", o->color, "auto: on a terminal")->type_name("auto|always|never");
   verb.add_flag("--quiet", o->quiet, "print nothing; only set the exit status");
@@ -205,7 +205,7 @@ void add_diff(CLI::App& app) {
     o->call.check();
     o->call.settle(verb.count("--seq") > 0);
     require_word("--color", o->color, std::array<std::string, 3>{"auto", "always", "never"});
-    const std::vector<std::string> known(rooms_of_diff.begin(), rooms_of_diff.end());
+    const std::vector<std::string> known(stages_of_diff.begin(), stages_of_diff.end());
     for (const std::string& stage : o->only) require_word("--only", stage, known);
     bool any = o->a.mod || o->b.mod;
     for (const Side* side : {&o->a, &o->b})

@@ -149,13 +149,13 @@ class Verbs(Calls):
     def test_diff_of_sides(self):
         said = json.loads(self.done("diff", *ALIBI, "--a-mask", "kv <= q", "--only", "ir,source", "--json", status=1))
         self.assertFalse(said["same"])
-        rooms = {room["room"]: room for room in said["rooms"]}
-        self.assertEqual(set(rooms), {"written", "simplified", "source", "source of lists"})
-        self.assertIn("mask   kv <= q", rooms["written"]["a"])
-        self.assertIn("mask   true", rooms["written"]["b"])
-        self.assertIn("slope[h]", rooms["written"]["b"])
-        self.assertTrue(rooms["source of lists"]["same"])
-        self.assertTrue(rooms["source"]["diff"].startswith("--- A source\n+++ B source\n@@ -"))
+        stages = {stage["stage"]: stage for stage in said["stages"]}
+        self.assertEqual(set(stages), {"written", "simplified", "source", "source of lists"})
+        self.assertIn("mask   kv <= q", stages["written"]["a"])
+        self.assertIn("mask   true", stages["written"]["b"])
+        self.assertIn("slope[h]", stages["written"]["b"])
+        self.assertTrue(stages["source of lists"]["same"])
+        self.assertTrue(stages["source"]["diff"].startswith("--- A source\n+++ B source\n@@ -"))
 
     def test_diff_of_files(self):
         (self.at / "a.mod").write_text("# ALiBi\ncapture slope=f32[16]\n\nlet d=f32(kv - q)\nscore s + slope[h] * d\n")
