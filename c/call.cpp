@@ -122,7 +122,7 @@ runtime::View view_of(const attune_drawing& drawing, const runtime::Extent& exte
   if ((drawing.panels & ~panels) != 0)
     throw Error("bad-choice", fmt::format("`panels` cannot be {}", drawing.panels), {},
                 "it is a sum of ATTUNE_DRAW_TILES (1), ATTUNE_DRAW_SCORE (2) and ATTUNE_DRAW_PROB (4)",
-                "set it to those that are to be drawn");
+                "set it to the panels to draw");
   view.tiles = drawing.panels & ATTUNE_DRAW_TILES;
   view.score = drawing.panels & ATTUNE_DRAW_SCORE;
   view.prob = drawing.panels & ATTUNE_DRAW_PROB;

@@ -163,7 +163,7 @@ void Parser::refuse_result(const Operand& made) const {
     fix += ", or write " + words(made, row(Op::Ne).bind) + " != 0";
   if (wanted == Type::F32) fix = "choose between two numbers: c ? s : -inf";
   if (wanted == Type::I32) fix = got == Type::F32 ? "write i32(…), which truncates" : "write i32(…) for 0 or 1";
-  fail("wrong-type", scope_.name + " is to be " + a(wanted) + ", and this is " + a(got), made, why, fix);
+  fail("wrong-type", scope_.name + " must be " + a(wanted) + ", and this is " + a(got), made, why, fix);
 }
 
 }  // namespace attune::ir

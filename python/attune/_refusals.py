@@ -37,7 +37,7 @@ def no_index(word: str) -> NoReturn:
         raise Error.at(place, "python-loop", f"`range` is given {a_(word)} of the kernel", _ANOTHER,
                        "write attune.sum(n, lambda i: ...) to add n terms; n is a number of Python")
     raise Error.at(place, "not-captured", "a list or an array is indexed by a value of the kernel",
-                   "attune can read a tensor inside the kernel if the function refers to it by its own name, or  "
+                   "attune can read a tensor inside the kernel if the function refers to it by its own name, or "
                    "if it is a keyword of the call",
                    "assign the array to a variable of its own before the lambda, e.g. slope = self.slope; a list "
                    "becomes an array with numpy.array(x)")
