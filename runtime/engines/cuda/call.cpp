@@ -92,12 +92,12 @@ void ForwardRun::put(std::byte* memory) {
 }
 
 void ForwardRun::put_walk(Launches& launches, Walk& walk, void* args, std::size_t bytes, std::byte* memory) {
-  alignas(TensorMap) std::array<std::byte, codegen::most_own_args> memory;
+  alignas(TensorMap) std::array<std::byte, codegen::most_own_args> own_args;
   walk.arguments = args;
   if (const codegen::OwnArgs* const its = plan().kernel->own) {
-    std::memcpy(memory.data(), args, bytes);
-    its->fill(memory.data(), walk.call, own.in(memory));
-    walk.arguments = memory.data();
+    std::memcpy(own_args.data(), args, bytes);
+    its->fill(own_args.data(), walk.call, own.in(memory));
+    walk.arguments = own_args.data();
   }
   put_kernel(launches, walk);
   put_after(launches, walk);
