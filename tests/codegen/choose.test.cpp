@@ -207,7 +207,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
         CHECK(said(c.plan, "per_entry") == 1);
         CHECK(said(c.plan, "paged") == int{paged});
       }
-      if (arch == 90) CHECK(story_of(all).find("not forward_sm90: entries have lengths") != std::string::npos);
+      if (arch == 90) CHECK(story_of(all).find("not forward_sm90: entries have their own") != std::string::npos);
     }
   const auto why = [](KernelSpec spec, const Traits& facts = {}) {
     spec.decode = true;
@@ -216,7 +216,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
     return story_of(all);
   };
   CHECK(why({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
-  CHECK(why({.load = 8}).find("by 16 bytes") != std::string::npos);
+  CHECK(why({.load = 8}).find("loads 16 bytes") != std::string::npos);
   CHECK(why({}, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
   const Preference only{variant("decode_sm80"), true, ""};
   CHECK_THROWS_AS(choose({}, {}, {}, &only), Error);
@@ -405,7 +405,7 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
     CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
     return all.refused;
   };
-  CHECK(refused("forward_sm91").find("there are mla_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
+  CHECK(refused("forward_sm91").find("the kernels are mla_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
         std::string::npos);
   CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
   CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
