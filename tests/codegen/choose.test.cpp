@@ -405,7 +405,8 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
     CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
     return all.refused;
   };
-  CHECK(refused("forward_sm91").find("the kernels are mla_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
+  CHECK(refused("forward_sm91")
+            .find("the kernels are mla_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
         std::string::npos);
   CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
   CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
