@@ -308,7 +308,7 @@ class OnDevice {
 
   std::string name() const { return there_ ? runtime::cuda::facts(0).name : "a GPU that is not in this machine"; }
   static std::string verdict(const OfWay& of, std::size_t i) {
-    return i == of.considered.chosen ? "chosen" : i < of.considered.chosen ? "left" : "behind";
+    return i == of.considered.chosen ? "chosen" : i < of.considered.chosen ? "skipped" : "unused";
   }
   std::string tiles() const {
     switch (kind().cover) {

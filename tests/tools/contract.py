@@ -503,7 +503,7 @@ class Contract(Calls):
         self.assertEqual((cuda["cover"], cuda["mod"], cuda["arch"]), ("causal", "scaled", 90))
         verdicts = [c["verdict"] for c in cuda["candidates"]]
         self.assertEqual(verdicts.count("chosen"), 1)
-        self.assertTrue(all((c["flaw"] != "") == (c["verdict"] == "left") or c["verdict"] != "left"
+        self.assertTrue(all((c["flaw"] != "") == (c["verdict"] == "skipped") or c["verdict"] != "skipped"
                             for c in cuda["candidates"]))
         self.assertGreater(cuda["candidates"][0]["registers"], 0)
         old = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "80", "--d", "64", **KEPT).stdout
