@@ -57,7 +57,7 @@ class TermFunctions {
   static constexpr std::string_view pair_arguments =
       "Flow flow, float s, float p, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv";
 
-  const Expr& left(std::size_t i) const { return parts_.levels.left[i]; }
+  const Expr& element(std::size_t i) const { return parts_.levels.element[i]; }
   std::string value(const Expr& e) {
     uses_ |= source_uses(e);
     return source_value(e, signature_, parts_.fields);
@@ -72,10 +72,10 @@ class TermFunctions {
                        signature_.captures[capture].name, indices(index));
   }
   std::string place(const Term& term) {
-    return place(term.capture, std::span(parts_.levels.left).subspan(term.first, term.rank));
+    return place(term.capture, std::span(parts_.levels.element).subspan(term.first, term.rank));
   }
   std::string added(const Term& term, std::string_view flow) {
-    return fmt::format("{} * ({})", flow, value(left(term.first + term.rank)));
+    return fmt::format("{} * ({})", flow, value(element(term.first + term.rank)));
   }
   std::string added(const Term& term) { return added(term, term.by_prob ? "flow.prob" : "flow.score"); }
   /// A statement in these loops.

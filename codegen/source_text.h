@@ -62,8 +62,10 @@ std::string source_value(const ir::Expr& e, const ir::Signature& signature, cons
 
 std::string_view device_type(ir::Type type);
 
-/// Names for fields: the captured tensor's if the field is one of its elements, else a, b, c ...
-std::vector<std::string> field_names(std::span<const ir::Expr> list, const ir::Signature& signature);
+/// Names for the fields of a level: the captured tensor's if the field is one of its elements, else head0, head1, ...
+/// (row0, col0), as `explain` numbers them.
+std::vector<std::string> field_names(std::string_view level, std::span<const ir::Expr> list,
+                                     const ir::Signature& signature);
 /// "  struct Row { ...; };": the fields, then the text `more`.
 std::string fields_struct(std::string_view name, std::span<const ir::Expr> list, const std::vector<std::string>& names,
                           std::string_view more = {});

@@ -46,14 +46,14 @@ Means means_of(const Checked& checked, const Resources& with, Used* used) {
 /// Runs a rank's part of a call over several ranks. It allocates its memory and does not use the workspace.
 void run_part(const detail::Ranks& plan, const Checked& checked, const Resources& with, Used* used) {
   if (checked.target() == Target::oracle)
-    throw Error("sharding-call", "the oracle does not compute over ranks", {}, "it has the whole call on one",
+    throw Error("sharding-call", "the oracle does not compute over ranks", {}, "it computes the whole call on one",
                 "leave .target as it is, or call without a Sharding");
   Means means = means_of(checked, with, used);
   means.workspace = {};
   if (checked.target() == Target::cpu) return ranks::run_on_host(plan, checked.call(), means);
   if (means.cover)
-    throw Error("sharding-call", "calls over ranks do not take a cover", {},
-                "each rank lists the tiles of its own parts", "leave it out");
+    throw Error("sharding-call", "calls over ranks do not support a cover", {},
+                "each rank lists the tiles of its own blocks", "leave it out");
   const auto parts = [&checked](compiler::PartSink sink) -> const compiler::LoweredMod& {
     return checked.lowered().part(sink);
   };

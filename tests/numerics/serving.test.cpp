@@ -103,7 +103,7 @@ Placed gathered(const Inputs& in, const Tensor& pool, std::int64_t width) {
   return out;
 }
 
-std::vector<Shape> told_apart() {
+std::vector<Shape> per_entry() {
   std::vector<Shape> out;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const std::int64_t q_len : {1, 3, 8, 9, 70}) {
@@ -173,10 +173,10 @@ std::vector<Shape> paged() {
 
 TEST_CASE("entries of their own lengths and positions are as the oracle has them", "[engine][serving]") {
   std::size_t next = 0;
-  for (const Shape& shape : told_apart())
+  for (const Shape& shape : per_entry())
     for (const Attention* attention : {&plain, &causal, &rich, &windowed})
       if (tests::runs_case(next++, 3)) agree(*attention, shape);
-  for (const Shape& shape : told_apart())
+  for (const Shape& shape : per_entry())
     if (shape.dtype == DType::f32) agree(squared, shape);
 }
 
@@ -248,7 +248,7 @@ TEST_CASE("MLA gives what the same values in memory of their own give", "[engine
 }
 
 TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of any type", "[engine][serving]") {
-  for (Shape shape : told_apart()) {
+  for (Shape shape : per_entry()) {
     shape.fp8_kv = true;
     for (const Attention* attention : {&plain, &rich}) agree(*attention, shape);
   }

@@ -229,7 +229,7 @@ def check_tensors(q: object, k: object, v: object) -> None:
 def _number(name: str, given: Any) -> Any:
     """A number that is an argument of the call and therefore has no gradient."""
     if isinstance(given, Tensor) and given.requires_grad:
-        refuse("bad-argument", f"`{name}` requires a gradient", "it is a number, and would get none",
+        refuse("bad-argument", f"`{name}` requires a gradient", "it is a number, and numbers have no gradients",
                f"multiply q by it, or the score in a score_mod; pass {name}.item() for the number alone")
     return given if is_compiling() else real(name, given)
 
@@ -242,7 +242,7 @@ def _refuse_tangents(*tensors: Tensor | None) -> None:
 
 def _no_tangents(*_: Any) -> NoReturn:
     refuse("forward-derivative", "a tensor of an attention has a tangent",
-           "attune has derivatives by backward alone, not in forward mode",
+           "attune has reverse-mode derivatives only",
            "write .backward(), torch.func.grad or jacrev, or give forward_ad.unpack_dual(t).primal")
 
 
@@ -311,8 +311,8 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Any) -> NoReturn:
         refuse("second-derivative", "the gradients of an attention are differentiated again",
-               "attune has first derivatives alone",
-               "write this attention with torch.softmax, or leave it out of what create_graph=True is for")
+               "attune has first derivatives only",
+               "write this attention with torch.softmax, or exclude it from create_graph=True")
 
 
 # torch.autograd.Function.apply without its work for the transforms of torch.func.

@@ -40,7 +40,7 @@ class AuxOutput(NamedTuple):
 def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = None,
                       BLOCK_SIZE: int | tuple[int, int] = 128, _compile: bool = False,
                       separate_full_blocks: bool = True, **_: Any) -> BlockMask:
-    """As torch's, and free: which tiles a mask leaves to visit is worked out when the kernel runs."""
+    """As torch's, and free: the kernel finds the tiles that a mask leaves when it runs."""
     size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
     return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), size, device)  # type: ignore[arg-type]
 
@@ -172,7 +172,7 @@ def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> tuple[torch.Siz
     q_shape, k_shape = query.shape, key.shape
     if not enable_gqa and len(q_shape) == 4 and len(k_shape) == 4 and q_shape[1] != k_shape[1]:
         refuse("gqa-not-enabled", f"q has {q_shape[1]} heads and k has {k_shape[1]}",
-               "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+               "query heads share heads of k and v only on request", "write enable_gqa=True")
     return q_shape, k_shape
 
 
@@ -184,7 +184,7 @@ def mask_of(block_mask: Any, given: tuple[int, int]) -> MaskMod | None:
                "write create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN)")
     if getattr(mask_mod, "__name__", "") == "_sliced_mask_mod_error":
         refuse("block-mask", "`block_mask` is a slice of a BlockMask",
-               "a slice keeps lists of blocks and loses the mask_mod",
+               "a slice keeps the lists of blocks but loses the mask_mod",
                "make one for these lengths, with a mask_mod that adds the offset")
     if block_mask.BLOCK_SIZE[0] == _LARGE:
         return None
@@ -209,9 +209,9 @@ def _check_full(block_mask: Any) -> None:
         listed = [n for n in (block_mask.kv_num_blocks, block_mask.full_kv_num_blocks) if n is not None]
         if bool((sum(listed) >= blocks).all()):
             return
-    refuse("block-mask", "`block_mask` is made of lists of blocks alone",
+    refuse("block-mask", "`block_mask` consists of lists of blocks only",
            "attune reads the mask_mod of a BlockMask, which here keeps every pair, and not its lists",
-           "pass a mask_mod that says what the lists say: BlockMask.from_kv_blocks(..., mask_mod=mod)")
+           "pass a mask_mod that keeps the same pairs as the lists: BlockMask.from_kv_blocks(..., mask_mod=mod)")
 
 
 _warned = False

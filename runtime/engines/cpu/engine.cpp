@@ -26,8 +26,8 @@ Isa isa() {
   if (!asked) return best_isa();
   if (!supports(*asked))
     throw Error("option-value", fmt::format("ATTUNE_CPU asks for {}", name_of(*asked)), {.name = "ATTUNE_CPU"},
-                fmt::format("this machine has no more than {}", name_of(best_isa())),
-                "unset ATTUNE_CPU, or set it to what the machine has");
+                fmt::format("this machine supports at most {}", name_of(best_isa())),
+                "unset ATTUNE_CPU, or set it to what the machine supports");
   return *asked;
 }
 

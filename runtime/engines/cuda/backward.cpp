@@ -23,10 +23,10 @@ using codegen::Companion, codegen::Way;
 constexpr std::int64_t most_visits = std::int64_t{1} << 27, most_diagonals = std::int64_t{1} << 30;
 
 template <class T>
-void clear_words(Launches& launches, const Room<T>& room, std::byte* memory) {
+void clear_words(Launches& launches, const Region<T>& region, std::byte* memory) {
   constexpr std::size_t words = sizeof(T) / sizeof(unsigned);
-  if (room.count > 0)
-    launches.clear(reinterpret_cast<unsigned*>(room.in(memory)), words * static_cast<std::size_t>(room.count));
+  if (region.count > 0)
+    launches.clear(reinterpret_cast<unsigned*>(region.in(memory)), words * static_cast<std::size_t>(region.count));
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ bool BackwardWalk::can() const {
 void BackwardWalk::put(Launches& launches, Walk& walk, std::byte* memory, const Starts& starts) {
   if (walk.call.blocks == 0) return;
   if (kernel->writes_lists() && lists.rows > 0 && lists.blocks > 0) {
-    lists.at = room.in(memory);
+    lists.at = region.in(memory);
     cover = cover_arguments(lists, walk.call.problem, starts, nullptr);
     cover.visited = arguments.visited;
     walk.lists = &lists;
@@ -102,7 +102,7 @@ void BackwardRun::choose(const codegen::CallSpec& asked) {
 
 void BackwardRun::choose_parts(const codegen::CallSpec& asked) {
   if (means_.preference && whole_.kernel && !codegen::takes(*means_.preference, Way::queries))
-    throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
+    throw Error("bad-kernel", "the requested kernel does not support this call",
                 {.name = means_.preference->variant.text()},
                 whole_.plan().kernel ? "its table of tiles to visit, or its sums along diagonals, would be too large"
                                      : whole_.kernel->story.front(),
@@ -142,9 +142,9 @@ void BackwardRun::put(std::byte* memory) {
   const auto stream = static_cast<cu::Stream>(means_.stream);
   starts_.require_no_capture(stream);
   if (!call_.o.given() && rows() > 0) {
-    const std::span<std::byte> room(forward_space_.in(memory), static_cast<std::size_t>(forward_space_.count));
+    const std::span<std::byte> region(forward_space_.in(memory), static_cast<std::size_t>(forward_space_.count));
     const Forward first = forward_call(memory);
-    forward(first_call(first), forward_means(room));
+    forward(first_call(first), forward_means(region));
   }
   for (const BackwardWalk* one : {&whole_, &queries_, &keys_})
     if (one->kernel) one->kernel->used_on(stream);

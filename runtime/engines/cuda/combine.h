@@ -29,7 +29,7 @@ struct Results {
   int parts = 1;
 };
 /// Merges the results into dense tensors; lse and max are optional.
-void merge_parts(const Facts& device, const Results& of, const Tensor& o, const Tensor& lse, const Tensor& max,
-                 cu::Stream stream);
+void combine_ranks(const Facts& device, const Results& of, const Tensor& o, const Tensor& lse, const Tensor& max,
+                   cu::Stream stream);
 
 }  // namespace attune::runtime::cuda

@@ -103,9 +103,9 @@ void require_compiler() {
   const Platform& on = platform();
   if (!on.compiler().empty()) return;
   if (&on != &nvidia())
-    throw Error("no-compiler", "there is no compiler of C++, which compiles kernels that are emulated", {},
-                on.refusal(), "install g++ or clang++");
-  throw Error("no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, on.refusal(),
+    throw Error("no-compiler", "there is no C++ compiler to build emulated kernels with", {}, on.refusal(),
+                "install g++ or clang++");
+  throw Error("no-compiler", "NVRTC, which compiles GPU kernels, was not found", {}, on.refusal(),
               "install it: libnvrtc of CUDA 12 or 13; or load a bundle that has the kernel, see docs/offline.md");
 }
 
@@ -250,7 +250,7 @@ void record_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
   for (std::size_t i = 0; i < all.candidates.size(); ++i)
     if (i != all.chosen)
       fact.rejected.push_back({codegen::variant_of(all.candidates[i].choice.plan).text(),
-                               i < all.chosen ? all.candidates[i].flaw : "comes after the chosen one"});
+                               i < all.chosen ? all.candidates[i].flaw : "is tried only after the chosen one"});
   record(std::move(fact));
 }
 

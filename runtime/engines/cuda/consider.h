@@ -49,9 +49,9 @@ std::size_t compiled_kernels();
 
 struct Candidate {
   codegen::KernelChoice choice;
-  std::optional<KernelSource> written{};  ///< none: the candidate comes after the chosen one
-  /// Null: the candidate comes after the chosen one, or compiling is off and it is not available. Without a cubin: a
-  /// bundle has the facts that rejected it.
+  std::optional<KernelSource> written{};  ///< none: the candidate is tried only after the chosen one
+  /// Null: the candidate is tried only after the chosen one, or compiling is off and it is not available. Without a
+  /// cubin: a bundle has the facts that rejected it.
   std::shared_ptr<const Binary> binary{};
   std::string flaw{};  ///< the reason why the compiled kernel is worse than it should be; or empty
 };

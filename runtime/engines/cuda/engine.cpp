@@ -23,7 +23,7 @@ void check_operands(const Backward& call) {
   require_f32_rows("lse", call.lse);
   require_f32_rows("grad_lse", call.grad_lse);
   if (call.grad_o.dtype != call.q.dtype)
-    throw Error("engine-type", "the CUDA engine takes grad_o in the type of q", {},
+    throw Error("engine-type", "the CUDA engine needs grad_o in the type of q", {},
                 fmt::format("grad_o holds {}, and q {}", name_of(call.grad_o.dtype), name_of(call.q.dtype)),
                 fmt::format("convert grad_o to {}", name_of(call.q.dtype)));
   if (call.o.given() && call.o.dtype == DType::f64)
@@ -60,12 +60,12 @@ std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& 
   auto made = std::make_shared<detail::DeviceCover>(device, *kernel, call.mod, call.args, p);
   made->lists = CoverLists(kernel->choice.plan, call.mod.cover, p);
   WorkspaceLayout space;
-  const Room<int> room = space.take<int>(made->lists.ints());
+  const Region<int> region = space.take<int>(made->lists.ints());
   std::byte* const memory =
       means.workspace.empty()
           ? made->take(device, current, space.bytes(), stream).data()
           : checked_workspace(means.workspace, space.bytes(), "Attention::cover_bytes for the call").data();
-  made->lists.at = room.in(memory);
+  made->lists.at = region.in(memory);
   CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
   kernel->used_on(stream);
   Launches launches;

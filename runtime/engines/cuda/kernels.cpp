@@ -21,7 +21,7 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
                                                     nullptr, 0);
   if (result == cu::Result::invalid_image || result == cu::Result::no_binary_for_gpu ||
       result == cu::Result::unsupported_ptx_version)
-    throw Error("driver-old", "the driver does not take what NVRTC compiled", {},
+    throw Error("driver-old", "the driver cannot load what NVRTC compiled", {},
                 fmt::format("the driver is of CUDA {}.{}, and NVRTC {}.{} is newer", d.version / 1000,
                             d.version % 1000 / 10, nvrtc().major, nvrtc().minor),
                 "install a newer driver, or an older NVRTC");

@@ -16,7 +16,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means);
 struct Captured {
   const Tensor* into = nullptr;
   std::vector<std::uint32_t> slots;
-  Room<unsigned long long> sums;
+  Region<unsigned long long> sums;
 };
 std::vector<Captured> captured_of(const compiler::Args& args, const Backward& call);
 /// What the kernels of a backward are chosen by. `captured`: from captured_of().

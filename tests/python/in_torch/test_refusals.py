@@ -101,7 +101,7 @@ def test_a_block_mask_of_lists_alone():
             torch.testing.assert_close(flex_attention(q, q, q, block_mask=mask), flex_attention(q, q, q))
             continue
         assert refused(flex_attention, q, q, q, block_mask=mask).code == "block-mask"
-        with pytest.raises(Exception, match="lists of blocks alone"):
+        with pytest.raises(Exception, match="lists of blocks only"):
             torch.compile(flex_attention, backend="eager", fullgraph=True)(q, q, q, block_mask=mask)
     whole = torchs.create_block_mask(torchs.noop_mask, None, None, 256, 256, device="cpu")
     torch.testing.assert_close(flex_attention(q, q, q, block_mask=whole), flex_attention(q, q, q))
@@ -140,7 +140,7 @@ def test_values_show_what_they_are(capsys):
     assert capsys.readouterr().out == "<Float s> <Int h> <Bool q >= kv> <Float of shape [8]>\n"
 
 
-def test_functions_of_one_code_are_told_apart():
+def test_functions_of_one_code_are_distinguished():
     def times(factor):
         return lambda s: s * factor
 
