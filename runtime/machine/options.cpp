@@ -125,7 +125,7 @@ constexpr std::array rows{
                 return options.cpu.has_value();
               }},
     OptionRow{"ATTUNE_DUMP",
-              "write every kernel's source, IR and machine code to this folder: see docs/debugging.md",
+              "a folder for each kernel's source, IR and machine code: see docs/debugging.md",
               "no dump",
               "a path",
               {},

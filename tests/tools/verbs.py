@@ -371,11 +371,11 @@ class Verbs(Calls):
         self.assertIn("d score / d s = 30.0f * (1.0f - tanh(s) * tanh(s))", shown.replace("\r\n", "\n"))
         self.assertIn("slope[h] += 1.0f", shown)
         self.assertNotIn("[unknown-name]", shown)  # what Ctrl-C gave up was not read
-        self.assertIn("shown alone; :score makes it the mod's", shown)
+        self.assertIn("only shown; :score makes it the mod's", shown)
         history = self.at / "state/attune/repl_history"
         self.assertIn("tanh(s)", history.read_text().replace("\\040", " "))
         # Ctrl-R follows a completion: before the editor has the terminal, Ctrl-R would be the terminal's own.
-        self.assertIn("shown alone; :mask", self.typed("caus\t", ")\r", "caus\t", "\x12", "\x03", ":quit\r",
+        self.assertIn("only shown; :mask", self.typed("caus\t", ")\r", "caus\t", "\x12", "\x03", ":quit\r",
                                                        wait=["attune> ", "al(", "attune> ", "al(", "bck", "attune> "]))
         # The up key brings back earlier lines, those of other processes too.
         again = self.typed("\x1b[A" * 6 + "\r", ":quit\r", wait=["attune> ", "attune> "])
