@@ -33,6 +33,17 @@ def test_rows_without_keys_are_zero(qkv, target):
     assert np.isfinite(o).all()
 
 
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="kernels are emulated by a C++ compiler")
+def test_an_emulated_gpu_computes_as_the_oracle_does(qkv):
+    want, of_oracle = (attune.attention(*qkv, mask="kv <= q", lse=True, target=target)
+                       for target in ("oracle", "emulated:sm_80:seed=3"))
+    assert near(want[0], of_oracle[0]) and near(want[1], of_oracle[1])
+    attention = [attune.Attention(score="s + 0.1 * f32(kv - q)", target=t) for t in ("oracle", "emulated:sm_90a")]
+    for exactly, here in zip(*[one.backward(*qkv, qkv[0]) for one in attention]):
+        assert near(exactly, here)
+    assert refused(attune.Attention, target="emulated:sm_100").code == "bad-target"
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0)])
 def test_empty_tensors(shape):
     q, v = np.ones(shape, np.float32), np.ones((*shape[:3], 5), np.float32)

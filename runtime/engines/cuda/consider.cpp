@@ -253,7 +253,8 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
     std::ranges::for_each(out.candidates, write);
     // Each compilation takes a thread a second or two.
     std::atomic<std::size_t> next = 0;
-    on_threads(out.candidates.size(), [&] {
+    on_threads(out.candidates.size(), [&, own = platform_of_thread()] {
+      const OnPlatform same(own);
       for (std::size_t i; (i = next++) < out.candidates.size();) compiled(out.candidates[i]);
     });
   }

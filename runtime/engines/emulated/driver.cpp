@@ -29,9 +29,7 @@ namespace {
 namespace cu = cuda::cu;
 using cu::Result;
 
-std::mutex mutex;  ///< guards the members below; a launch holds it from begin to end
-Gpu gpu;
-std::uint64_t launches = 0;
+std::mutex mutex;  ///< guards `taken`; a launch holds it from begin to end
 std::set<cu::Address> taken;
 thread_local std::vector<cu::Context> contexts;
 int context_of_all = 0;
@@ -81,13 +79,15 @@ Result put(cu::Stream stream, Step step) {
 Result cuInit(unsigned) { return Result::success; }
 Result cuDriverGetVersion(int* version) { return give(version, 13000); }
 Result cuDeviceGetCount(int* devices) { return give(devices, 1); }
-Result cuDeviceGet(cu::Device* device, int index) { return give(device, index); }
+Result cuDeviceGet(cu::Device* device, int) { return give(device, 0); }
 Result cuDeviceGetName(char* name, int room, cu::Device) {
-  std::strncpy(name, gpu.arch == 80 ? "emulated sm_80" : "emulated sm_90a", static_cast<std::size_t>(room));
+  std::strncpy(name, emulated_gpu().gpu.arch == 80 ? "emulated sm_80" : "emulated sm_90a",
+               static_cast<std::size_t>(room));
   return Result::success;
 }
 Result cuDeviceGetAttribute(int* value, cu::DeviceAttribute which, cu::Device) {
   // From NVIDIA's tables of compute capabilities.
+  const Gpu& gpu = emulated_gpu().gpu;
   const int per_sm = gpu.arch == 80 ? 164 : 228;
   using enum cu::DeviceAttribute;
   switch (which) {
@@ -308,8 +308,9 @@ Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, v
   return put(config->stream, [launch, kept = std::make_shared<const Arguments>(kernel, arguments)]() mutable {
     const std::lock_guard lock(mutex);
     launch.arguments = kept->get();
-    launch.sms = gpu.sms;
-    launch.seed = gpu.seed + launches++;
+    const OfGpu& on = emulated_gpu();
+    launch.sms = on.gpu.sms;
+    launch.seed = on.gpu.seed + on.launches++;
     run(launch);
   });
 }
@@ -346,15 +347,6 @@ const cuda::Found& find_driver() {
   return found;
 }
 
-std::uint64_t generation() {
-  const std::lock_guard lock(mutex);
-  return static_cast<std::uint64_t>(gpu.arch) << 32 | static_cast<std::uint64_t>(gpu.sms);
-}
-
-void set_gpu(const Gpu& other) {
-  const std::lock_guard lock(mutex);
-  gpu = other;
-  launches = 0;
-}
+const OfGpu& emulated_gpu() { return static_cast<const OfGpu&>(cuda::platform()); }
 
 }  // namespace attune::runtime::emulated
