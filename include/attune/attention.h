@@ -171,12 +171,13 @@ class Sink : public detail::Component<Float, SinkAt> {
 
 /// The engine that computes. `cpu` runs on this machine's CPU, `cuda` on NVIDIA GPUs; `oracle` is the double-precision
 /// definition of attention: exact, slow, on the host. `automatic` picks the engine for the device that holds the
-/// tensors. `emulated` runs the kernels for a GPU on the host, with tensors on the host: slow, for finding mistakes, with
-/// an Error for what a GPU does not allow (docs/debugging.md).
+/// tensors. `emulated` runs the kernels for a GPU on the host, with tensors on the host: slow, for finding mistakes,
+/// with an Error for what a GPU does not allow (docs/debugging.md).
 struct Target {
   enum class Engine : std::uint8_t { automatic, cpu, oracle, cuda, emulated };
   Engine engine = Engine::automatic;
-  // Of an emulated GPU: compute capability times ten, multiprocessors, and the seed of the order in which its threads run.
+  // Of an emulated GPU: compute capability times ten, multiprocessors, and the seed of the order in which its threads
+  // run.
   std::uint8_t arch = 0;
   std::uint16_t sms = 0;
   std::uint64_t seed = 0;

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import pickle
+import shutil
 
 import attune
 import numpy as np
@@ -37,10 +38,11 @@ def test_rows_without_keys_are_zero(qkv, target):
 def test_an_emulated_gpu_computes_as_the_oracle_does(qkv):
     want, of_oracle = (attune.attention(*qkv, mask="kv <= q", lse=True, target=target)
                        for target in ("oracle", "emulated:sm_80:seed=3"))
-    assert near(want[0], of_oracle[0]) and near(want[1], of_oracle[1])
+    assert near(want[0], of_oracle[0], 1e-5) and near(want[1], of_oracle[1], 1e-5)
     attention = [attune.Attention(score="s + 0.1 * f32(kv - q)", target=t) for t in ("oracle", "emulated:sm_90a")]
-    for exactly, here in zip(*[one.backward(*qkv, qkv[0]) for one in attention]):
-        assert near(exactly, here)
+    grad_o = np.ones_like(want[0])
+    for exactly, here in zip(*[one.backward(*qkv, grad_o)[:3] for one in attention]):
+        assert near(exactly, here, 1e-5)
     assert refused(attune.Attention, target="emulated:sm_100").code == "bad-target"
 
 

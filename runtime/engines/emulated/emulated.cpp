@@ -12,20 +12,26 @@
 #include "runtime/engines/emulated/driver.h"
 
 namespace attune::runtime::emulated {
+namespace {
+
+std::uint64_t number_of_kind() {
+  const Gpu& gpu = emulated_gpu().gpu;
+  return static_cast<std::uint64_t>(gpu.arch) << 32 | static_cast<std::uint64_t>(gpu.sms);
+}
+cuda::Binary compiled(const codegen::Source& source, cuda::Ptx) { return compile(source); }
+
+}  // namespace
+
 OfGpu::OfGpu(const Gpu& of)
     : cuda::Platform{.driver = &find_driver,
-                     .generation =
-                         [] {
-                           const Gpu& gpu = emulated_gpu().gpu;
-                           return static_cast<std::uint64_t>(gpu.arch) << 32 | static_cast<std::uint64_t>(gpu.sms);
-                         },
+                     .generation = &number_of_kind,
                      // Kernels are kept by the numbers of their devices: no GPU of this machine has these.
                      .first_device = of.arch,
                      .kind = "emulated",
                      .compiler = [] { return host_compiler().version; },
                      .refusal = [] { return host_compiler().refusal; },
                      .further = &further_input,
-                     .compile = [](const codegen::Source& source, cuda::Ptx) { return compile(source); }},
+                     .compile = &compiled},
       gpu(of) {}
 
 namespace {

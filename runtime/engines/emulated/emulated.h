@@ -41,7 +41,8 @@ class Here {
 std::vector<std::string> take_doubts();
 
 /// The GPU of a target's name: `emulated:sm_80` or `emulated:sm_90a`, optionally followed by e.g. `:seed=3` and
-/// `:sms=2` to change these. Throws an Error for an unknown name, with the file and line, option or variable that has it.
+/// `:sms=2` to change these. Throws an Error for an unknown name, with the file and line, option or variable that has
+/// it.
 Gpu gpu_of(std::string_view name, const Place& where = {.name = "--target"});
 /// True if a target's name begins like such names.
 inline bool names_emulated(std::string_view name) { return name.starts_with("emulated"); }
