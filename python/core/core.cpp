@@ -91,6 +91,11 @@ void add_library(nb::module_& m) {
   m.def("machine", &machine);
   m.def("version", &attune_version);
   m.def("option", &option, nb::arg(), nb::arg().none());
+  m.def("emulated", [](const std::string& gpu) {
+    std::int32_t target = 0;
+    check(attune_emulated(gpu.c_str(), &target));
+    return target;
+  });
   m.def("load", [](const nb::bytes& bundle) { check(attune_load(bundle.c_str())); });
   m.def("load_bytes", &load_bytes);
   m.def("compile", &compile, nb::arg(), nb::arg(), nb::arg(), nb::arg().none());

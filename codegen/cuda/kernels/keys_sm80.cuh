@@ -377,6 +377,9 @@ __global__ void __launch_bounds__(Tile::warps * 32)
     Keys80<Tile, User, 3>(args, user, shared).run();
   } else {
     Keys80<Tile, User, 1>(args, user, shared).run();
+    // Without a tile of queries the first pass has not waited for its keys.
+    copy_commit();
+    copy_wait<0>();
     __syncthreads();
     Keys80<Tile, User, 2>(args, user, shared).run();
   }

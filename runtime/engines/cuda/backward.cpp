@@ -9,6 +9,7 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/reads.h"
+#include "runtime/engines/cuda/platform.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/purpose.h"
@@ -258,7 +259,8 @@ void BackwardRun::load_at_once(const codegen::CallSpec& asked, bool may_be_whole
     loads.emplace_back([&] { loaded_sums(device_.index, device_.arch(), of_.mod.mod, stream, of_.purpose); });
   const Current here(device_.index);
   std::atomic<std::size_t> next = 0;
-  on_threads(std::min(loads.size(), static_cast<std::size_t>(usable_cpus())), [&] {
+  on_threads(std::min(loads.size(), static_cast<std::size_t>(usable_cpus())), [&, own = platform_of_thread()] {
+    const OnPlatform same(own);
     const Recording recording;
     const Current current(here.context());
     for (std::size_t i; (i = next++) < loads.size();) loads[i]();

@@ -223,7 +223,8 @@ std::shared_ptr<const Binary> compiled_with_companions(const codegen::GpuParts& 
   const std::vector<const codegen::Companion*> companions = codegen::companions_of(parts, plan);
   std::shared_ptr<const Binary> out;
   std::atomic<std::size_t> next = 0;
-  on_threads(std::min(companions.size() + 1, static_cast<std::size_t>(usable_cpus())), [&] {
+  on_threads(std::min(companions.size() + 1, static_cast<std::size_t>(usable_cpus())), [&, own = platform_of_thread()] {
+    const OnPlatform same(own);
     const Recording recording;
     for (std::size_t i; (i = next++) <= companions.size();)
       if (i == 0) {
@@ -272,7 +273,8 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
     std::ranges::for_each(out.candidates, write);
     // Each compilation takes a thread a second or two.
     std::atomic<std::size_t> next = 0;
-    on_threads(out.candidates.size(), [&] {
+    on_threads(out.candidates.size(), [&, own = platform_of_thread()] {
+      const OnPlatform same(own);
       for (std::size_t i; (i = next++) < out.candidates.size();) compiled(out.candidates[i]);
     });
   }
