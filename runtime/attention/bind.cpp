@@ -48,17 +48,19 @@ Target engine_for(Target asked, const Device& device) {
   if (on_host)
     throw Error("engine-device", "the CUDA engine reads the memory of devices", {}, "q is on the host",
                 "copy the tensors to a device first: array.on(Device::cuda()); or leave .target as it is");
-  throw Error("engine-device",
-              fmt::format("{} reads the memory of the host", asked == Target::cpu ? "the CPU engine" : "the oracle"),
-              {}, fmt::format("q is on cuda:{}", device.index),
+  const char* const whose = asked == Target::cpu      ? "the CPU engine"
+                            : asked == Target::oracle ? "the oracle"
+                                                      : "an emulated GPU";
+  throw Error("engine-device", fmt::format("{} reads the memory of the host", whose), {},
+              fmt::format("q is on cuda:{}", device.index),
               "copy the tensors to the host first: array.on(Device::cpu()); or leave .target as it is");
 }
 
 /// Two outputs can be merged by their lse only if the prob mod is linear in p.
 void check_before(const Forward& call, const compiler::Mod& mod) {
   if (!call.o_before.given() || codegen::linear_in_p(mod.prob)) return;
-  throw Error("before-prob", "o_before is given, and the prob mod is no multiple of p", {},
-              "a merge makes each p smaller, and the prob mod has already acted on the greater ones",
+  throw Error("before-prob", "o_before is given, and the prob mod is not a multiple of p", {},
+              "merging scales every p down after the prob mod has read it",
               "compute all keys in one call, or use a prob mod of the form p * …, as dropout is");
 }
 void check_before(const Backward&, const compiler::Mod&) {}
