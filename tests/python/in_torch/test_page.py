@@ -21,7 +21,7 @@ def test_the_page():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     names["mesh"] = dist.device_mesh.init_device_mesh("cpu", (1,))
     try:
-        assert run_page("docs/torch.md", names) == 9
+        assert run_page("docs/torch.md", names) == 11
     finally:
         dist.destroy_process_group()
 
