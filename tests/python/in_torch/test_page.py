@@ -27,7 +27,7 @@ def test_the_page():
 
 
 @pytest.mark.parametrize("name", ["attune.torch", *(f"attune.torch.{m}" for m in (
-    "_engine", "_flex", "_module", "_sdpa", "_varlen"))])
+    "_activate", "_engine", "_flex", "_module", "_sdpa", "_varlen"))])
 def test_docstrings(name):
     found = doctest.testmod(importlib.import_module(name))
     assert found.attempted and not found.failed
