@@ -1,6 +1,8 @@
 // c/attention.cpp — attentions: declared by text, and freed when the last call that uses them is done
 #include "c/attention.h"
 
+#include <algorithm>
+
 #include <attune/error.h>
 #include <attune/text.h>
 #include <fmt/format.h>
@@ -90,7 +92,33 @@ void compose(const Text& text, const attune_what& what, attune_attention& out) {
       what.sink, "sink", [&](auto e, auto name) { return text.sink(e, name); }, a->sink);
 }
 
+/// Targets of attune_emulated: the nth has the number first_emulated + n.
+constexpr std::int32_t first_emulated = 256;
+struct EmulatedTargets {
+  std::mutex mutex;
+  std::vector<Target> all;
+};
+EmulatedTargets& emulated_targets() {
+  static EmulatedTargets& only = *new EmulatedTargets;
+  return only;
+}
+
+std::int32_t number_of(const Target& target) {
+  EmulatedTargets& known = emulated_targets();
+  const std::lock_guard lock(known.mutex);
+  const auto at = std::ranges::find(known.all, target) - known.all.begin();
+  if (at == std::ssize(known.all)) known.all.push_back(target);
+  return first_emulated + static_cast<std::int32_t>(at);
+}
+std::optional<Target> emulated_target(std::int32_t number) {
+  EmulatedTargets& known = emulated_targets();
+  const std::lock_guard lock(known.mutex);
+  if (number < first_emulated || number - first_emulated >= std::ssize(known.all)) return std::nullopt;
+  return known.all[static_cast<std::size_t>(number - first_emulated)];
+}
+
 Target target_of(std::int32_t target) {
+  if (const auto emulated = emulated_target(target)) return *emulated;
   switch (target) {
     case ATTUNE_AUTOMATIC: return Target::automatic;
     case ATTUNE_ENGINE_CPU: return Target::cpu;
@@ -176,6 +204,14 @@ const attune_attention::Story& attune_attention::story() const {
     story_ = std::move(made);
   }
   return *story_;
+}
+
+attune_error* attune_emulated(const char* gpu, std::int32_t* target) {
+  return c::guarded([&] {
+    c::require(gpu, "attune_emulated", "gpu");
+    c::require(target, "attune_emulated", "target");
+    *target = c::number_of(Target::emulated(gpu, Line{}));
+  });
 }
 
 attune_error* attune_new(const attune_what* given, attune_attention** attention) {

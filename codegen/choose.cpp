@@ -54,6 +54,25 @@ Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, c
   return {kernel->choice(spec, whole), {}};
 }
 
+/// Throws an Error if no kernel takes such calls.
+void require_possible(const KernelSpec& spec) {
+  if (spec.arch < 80)
+    throw Error("engine-arch", "the device is too old for the CUDA engine", {},
+                fmt::format("it has compute capability {}.{}, and kernels need 8.0", spec.arch / 10, spec.arch % 10),
+                "compute on another device, or on the host");
+  if (!find_gpu_element(spec.dtype))
+    throw Error("engine-type", "the CUDA engine computes in f32", {},
+                fmt::format("q, k and v hold {}", name_of(spec.dtype)),
+                "convert them to f32, or choose .target = Target::oracle on the host");
+  if (!spec.mla && (spec.d > widest_head || spec.dv > widest_head))
+    throw Error(
+        "engine-width", "heads are too wide for the CUDA engine", {},
+        fmt::format("D is {} and Dv is {}, and kernels support up to {}, or {} and {} where v is a view of k: its "
+                    "first columns",
+                    spec.d, spec.dv, widest_head, mla_d, mla_dv),
+        "split the heads, or compute on the host");
+}
+
 }  // namespace
 
 KernelSpec backward_spec(KernelSpec of) {
@@ -70,21 +89,7 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
                      Kernels among) {
   KernelSpec spec = wishes;
   if (!facts.shares_tiles) spec.heads = 1;
-  if (spec.arch < 80)
-    throw Error("engine-arch", "the device is too old for the CUDA engine", {},
-                fmt::format("it has compute capability {}.{}, and kernels need 8.0", spec.arch / 10, spec.arch % 10),
-                "compute on another device, or on the host");
-  if (!find_gpu_element(spec.dtype))
-    throw Error("engine-type", "the CUDA engine computes in f32", {},
-                fmt::format("q, k and v hold {}", name_of(spec.dtype)),
-                "convert them to f32, or choose .target = Target::oracle on the host");
-  if (!spec.mla && (spec.d > widest_head || spec.dv > widest_head))
-    throw Error(
-        "engine-width", "heads are too wide for the CUDA engine", {},
-        fmt::format("D is {} and Dv is {}, and kernels support up to {}, or {} and {} where v is a view of k: its "
-                    "first columns",
-                    spec.d, spec.dv, widest_head, mla_d, mla_dv),
-        "split the heads, or compute on the host");
+  require_possible(spec);
   KernelChoices out;
   if (preference) {
     Found first = found(spec, facts, kind, preference->variant, among);

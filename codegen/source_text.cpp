@@ -202,6 +202,20 @@ std::string source_locals(std::uint32_t uses, const ir::Signature& signature) {
   return out;
 }
 
+std::string source_traits(const std::string& head, const std::vector<std::string>& list) {
+  std::string out, line = head;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string text = list[i] + (i + 1 < list.size() ? "," : "};\n");
+    if (i > 0 && line.size() + 1 + text.size() > source_width) {
+      out += line + "\n";
+      line = std::string(head.size(), ' ') + text;
+    } else {
+      line += (i > 0 ? " " : "") + text;
+    }
+  }
+  return out + line + (list.empty() ? "};\n" : "");
+}
+
 std::string source_function(const std::string& head, const Expr& e, const ir::Signature& signature,
                             const ir::FieldNames& fields, Lines lines) {
   const ir::DevicePrinted text = ir::print_for_device(e, signature, fields);

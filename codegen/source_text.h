@@ -44,6 +44,10 @@ std::uint32_t source_uses(const ir::Expr& e);
 /// it.
 std::string source_locals(std::uint32_t uses, const ir::Signature& signature);
 
+/// The head, then the traits that differ from their defaults in contract/traits.cuh, broken into lines as clang-format
+/// does.
+std::string source_traits(const std::string& head, const std::vector<std::string>& list);
+
 /// Whether a #line directive before each statement names its line in the user's source.
 enum class Lines : std::uint8_t { no, yes };
 

@@ -96,8 +96,6 @@ std::string name_of(const runtime::Built& one) {
 
 }  // namespace
 
-std::span<const std::string> emit_kinds() { return kinds_; }
-
 void check_kinds(const std::vector<std::string>& kinds) {
   for (const std::string& kind : kinds) runtime::require_word("--emit", kind, kinds_);
   if (std::ranges::find(kinds, "sass") != kinds.end() && disassembler().empty())

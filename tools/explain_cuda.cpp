@@ -88,13 +88,8 @@ class OnDevice {
   /// This machine's tuned variant, looked up as a call does.
   bool recall(const codegen::CallKind& kind, codegen::CallSpec& call) {
     if (spec_.decode) return false;
-    runtime::cuda::Remembered found = runtime::cuda::remembered({.device = runtime::cuda::facts(0).name,
-                                                                 .arch = spec_.arch,
-                                                                 .dtype = spec_.dtype,
-                                                                 .d = spec_.d,
-                                                                 .dv = spec_.dv,
-                                                                 .kind = kind,
-                                                                 .exact = spec_.exact});
+    runtime::cuda::Remembered found = runtime::cuda::remembered(
+        runtime::cuda::tuned_key(runtime::cuda::facts(0).name, spec_, kind));
     call.preference = std::move(found.preference);
     notes_ = std::move(found.notes);
     if (call.preference) notes_.push_back(call.preference->origin);
@@ -103,8 +98,8 @@ class OnDevice {
 
   void consider(codegen::WayChoices way) {
     const codegen::Preference* const preference = way.preference ? &*way.preference : nullptr;
-    runtime::cuda::Considered considered = runtime::cuda::consider(way.parts, way.kind, way.spec, preference, true,
-                                                                   codegen::kernels(way.way));
+    runtime::cuda::Considered considered = runtime::cuda::consider(
+        way.parts, way.kind, way.spec, preference, runtime::cuda::Compiles::all, codegen::kernels(way.way));
     notes_.insert(notes_.end(), considered.story.begin(), considered.story.end());
     ways_.push_back({std::move(way), std::move(considered)});
   }

@@ -212,6 +212,33 @@ class RanksVerb {
   /// Measured speed as a fraction of the ideal: one GPU's speed times the number of ranks.
   double of_ideal() const { return alone_->median / measured_->median / ranks().count(); }
 
+  static Json json_of(const Predicted& schedule) {
+    Json out = {{"travel", runtime::ranks::name_of(schedule.travel)}, {"groups", schedule.groups}};
+    if (!schedule.why_not.empty()) {
+      out["why_not"] = schedule.why_not;
+      return out;
+    }
+    double most = 0;
+    for (const RankTimes& r : schedule.ranks) most = std::max(most, r.received());
+    out["ms"] = schedule.ms;
+    out["of_ideal"] = schedule.ms > 0 ? schedule.ideal / schedule.ms : 1;
+    out["most_received"] = most;
+    return out;
+  }
+  Json json_of(int rank) const {
+    const RankTimes& times = layer().chosen().ranks[static_cast<std::size_t>(rank)];
+    Json ranges = Json::array();
+    for (const Sharding::Range& s : sharding_.of(rank)) ranges.push_back({s.begin, s.end});
+    return {{"queries", ranks().q_rows(rank)},
+            {"keys", ranks().kv_rows(rank)},
+            {"ranges", ranges},
+            {"load", load(rank)},
+            {"received", sharding_.received(rank)},
+            {"from_node", times.own},
+            {"from_others", times.across},
+            {"compute_ms", times.compute},
+            {"done_ms", end_of(times)}};
+  }
   Json json() const {
     Json all;
     const auto& p = ranks().problem;
@@ -238,19 +265,7 @@ class RanksVerb {
                                     {"of_gather", c.gather},
                                     {"ms", c.ms}});
     all["schedules"] = Json::array();
-    for (const Predicted& s : layer().schedules) {
-      Json one = {{"travel", runtime::ranks::name_of(s.travel)}, {"groups", s.groups}};
-      if (s.why_not.empty()) {
-        double most = 0;
-        for (const RankTimes& r : s.ranks) most = std::max(most, r.received());
-        one["ms"] = s.ms;
-        one["of_ideal"] = s.ms > 0 ? s.ideal / s.ms : 1;
-        one["most_received"] = most;
-      } else {
-        one["why_not"] = s.why_not;
-      }
-      all["schedules"].push_back(std::move(one));
-    }
+    for (const Predicted& s : layer().schedules) all["schedules"].push_back(json_of(s));
     if (measured_)
       all["measured"] = {{"by", *o_.measure},
                          {"direction", o_.backward ? "step" : "forward"},
@@ -258,20 +273,7 @@ class RanksVerb {
                          {"ms", {{"median", measured_->median}, {"best", measured_->best}}},
                          {"of_ideal", of_ideal()}};
     all["ranks"] = Json::array();
-    for (int r = 0; r < ranks().count(); ++r) {
-      const RankTimes& times = layer().chosen().ranks[static_cast<std::size_t>(r)];
-      Json ranges = Json::array();
-      for (const Sharding::Range& s : sharding_.of(r)) ranges.push_back({s.begin, s.end});
-      all["ranks"].push_back({{"queries", ranks().q_rows(r)},
-                              {"keys", ranks().kv_rows(r)},
-                              {"ranges", ranges},
-                              {"load", load(r)},
-                              {"received", sharding_.received(r)},
-                              {"from_node", times.own},
-                              {"from_others", times.across},
-                              {"compute_ms", times.compute},
-                              {"done_ms", end_of(times)}});
-    }
+    for (int r = 0; r < ranks().count(); ++r) all["ranks"].push_back(json_of(r));
     return all;
   }
 

@@ -171,8 +171,24 @@ class Sink : public detail::Component<Float, SinkAt> {
 
 /// The engine that computes. `cpu` runs on this machine's CPU, `cuda` on NVIDIA GPUs; `oracle` is the double-precision
 /// definition of attention: exact, slow, on the host. `automatic` picks the engine for the device that holds the
-/// tensors.
-enum class Target : std::uint8_t { automatic, cpu, oracle, cuda };
+/// tensors. `emulated` runs the kernels for a GPU on the host, with tensors on the host: slow, for finding mistakes,
+/// with an Error for what a GPU does not allow (docs/debugging.md).
+struct Target {
+  enum class Engine : std::uint8_t { automatic, cpu, oracle, cuda, emulated };
+  Engine engine = Engine::automatic;
+  // Of an emulated GPU: compute capability times ten, multiprocessors, and the seed of the order in which its threads
+  // run.
+  std::uint8_t arch = 0;
+  std::uint16_t sms = 0;
+  std::uint64_t seed = 0;
+
+  static const Target automatic, cpu, oracle, cuda;
+  /// `gpu`: sm_80 or sm_90a, and behind it :seed=N and :sms=N if you like. Throws an Error for another name.
+  static Target emulated(std::string_view gpu, Line at = Line::here());
+  bool operator==(const Target&) const = default;
+};
+inline constexpr Target Target::automatic{}, Target::cpu{Target::Engine::cpu}, Target::oracle{Target::Engine::oracle},
+    Target::cuda{Target::Engine::cuda};
 
 /// q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv], o [B, Hq, Sq, Dv]; Hq a multiple of Hkv, Bk is B or 1.
 /// Packed: [T, H, D] with the sequences' starts in cu_seqlens (i32, [B + 1]), on the host or on q's device. Packed

@@ -2,7 +2,8 @@
 #ifndef ATTUNE_C_H
 #define ATTUNE_C_H
 
-// For every language that can call C99. The C++ headers and docs/ define the terms; docs/c.md has a first program.
+// For every language that can call C99; one file, for tools that make bindings of a header. The C++ headers and docs/
+// define the terms; docs/c.md has a first program.
 //
 // Errors: a function that can fail returns NULL, or an error that its caller reads and frees. A function that fails
 // leaves its outputs unchanged, unless its comment says otherwise. No exception leaves the library.
@@ -141,10 +142,13 @@ typedef struct {
 } attune_let;
 
 enum { ATTUNE_AUTOMATIC = 0, ATTUNE_ENGINE_CPU = 1, ATTUNE_ENGINE_ORACLE = 2, ATTUNE_ENGINE_CUDA = 3 };
+// The target of an emulated GPU, for tensors on the host: "sm_80" or "sm_90a", and behind it ":seed=N" and ":sms=N" if
+// you like. See docs/debugging.md.
+ATTUNE_API attune_error* attune_emulated(const char* gpu, int32_t* target);
 
 typedef struct {
   uint32_t size;
-  int32_t target;    // ATTUNE_AUTOMATIC: the engine for the device that holds q
+  int32_t target;    // ATTUNE_AUTOMATIC: the engine for the device that holds q; or of attune_emulated
   int32_t exact;     // GPU kernels: 1 exact, -1 not exact, 0 depends on the type of q
   int32_t reserved;  // 0
   attune_text score, mask, prob, sink;

@@ -48,9 +48,11 @@ Target engine_for(Target asked, const Device& device) {
   if (on_host)
     throw Error("engine-device", "the CUDA engine reads the memory of devices", {}, "q is on the host",
                 "copy the tensors to a device first: array.on(Device::cuda()); or leave .target as it is");
-  throw Error("engine-device",
-              fmt::format("{} reads the memory of the host", asked == Target::cpu ? "the CPU engine" : "the oracle"),
-              {}, fmt::format("q is on cuda:{}", device.index),
+  const char* const whose = asked == Target::cpu      ? "the CPU engine"
+                            : asked == Target::oracle ? "the oracle"
+                                                      : "an emulated GPU";
+  throw Error("engine-device", fmt::format("{} reads the memory of the host", whose), {},
+              fmt::format("q is on cuda:{}", device.index),
               "copy the tensors to the host first: array.on(Device::cpu()); or leave .target as it is");
 }
 

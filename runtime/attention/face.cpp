@@ -1,6 +1,7 @@
 // runtime/attention/face.cpp — implements include/attune/attention.h: binds and checks each call, and hands it to an
 // engine
 #include <optional>
+#include <string>
 
 #include <attune/error.h>
 
@@ -12,6 +13,7 @@
 #include "runtime/attention/watched.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/emulated/emulated.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/engines/oracle/outside.h"
 #include "runtime/machine/options.h"
@@ -25,16 +27,34 @@ namespace attune {
 namespace runtime {
 namespace {
 
-const Engine& engine_of(Target target) {
-  return target == Target::cuda ? cuda::engine : target == Target::cpu ? cpu::engine : oracle;
-}
+/// The engine of a target, while this object lives.
+class Chosen {
+ public:
+  explicit Chosen(const Target& target)
+      : engine_(target == Target::cpu      ? cpu::engine
+                : target == Target::oracle ? oracle
+                                           : cuda::engine) {
+    if (target.engine == Target::Engine::emulated)
+      here_.emplace(emulated::Gpu{.arch = target.arch, .sms = target.sms, .seed = target.seed});
+  }
+  const Engine* operator->() const { return &engine_; }
+
+ private:
+  const Engine& engine_;
+  std::optional<emulated::Here> here_;
+};
 
 /// `used`: for the engine to fill in; may be null.
-Means means_of(Target target, const Resources& with, Used* used) {
+Means means_of(const Checked& checked, const Resources& with, Used* used) {
+  const Target target = checked.target();
   if (target == Target::cuda)
     return {.workspace = with.workspace, .used = used, .stream = with.stream, .cover = with.cover.lists()};
   Means out{.workspace = with.workspace, .used = used, .executor = with.executor, .progress = with.progress};
-  if (target == Target::cpu) out.isa = cpu::isa();
+  if (target == Target::cpu) {
+    out.isa = cpu::isa();
+    if (!out.executor.parallel_for && out.executor.workers == 0)
+      out.executor.workers = cpu::usual_workers(checked.call().problem);
+  }
   return out;
 }
 
@@ -43,7 +63,10 @@ void run_part(const detail::Ranks& plan, const Checked& checked, const Resources
   if (checked.target() == Target::oracle)
     throw Error("sharding-call", "the oracle does not compute over ranks", {}, "it computes the whole call on one",
                 "leave .target as it is, or call without a Sharding");
-  Means means = means_of(checked.target(), with, used);
+  if (checked.target().engine == Target::Engine::emulated)
+    throw Error("sharding-call", "an emulated GPU does not compute over ranks", {}, "there is one of it",
+                "leave .target as it is, or call without a Sharding");
+  Means means = means_of(checked, with, used);
   means.workspace = {};
   if (checked.target() == Target::cpu) return ranks::run_on_host(plan, checked.call(), means);
   if (means.cover)
@@ -74,9 +97,9 @@ void run_whole(const Attention& attention, const What& asked, const Resources& w
   const bool on_host = checked.target() != Target::cuda;
   if (on_host && options().check_range && checked.call().is_forward())
     refuse_outside_reads(checked.written(), checked.call());
-  Means means = means_of(checked.target(), with, watched.used());
+  Means means = means_of(checked, with, watched.used());
   means.stages = stages;
-  engine_of(checked.target()).run(checked.call(), means);
+  Chosen(checked.target())->run(checked.call(), means);
   if (on_host && with.progress) with.progress(1);  // only calls on the host report progress
   watched.done(checked, with.stream);
 }
@@ -85,9 +108,9 @@ std::size_t workspace_of(const Attention& attention, const What& asked, const Re
   if (with.sharding) return 0;
   return placed(at, [&] {
     const Checked checked(attention, asked);
-    Means means = means_of(checked.target(), with, nullptr);
+    Means means = means_of(checked, with, nullptr);
     means.stream = nullptr;  // nothing is enqueued here, and the stream may be capturing
-    return engine_of(checked.target()).workspace(checked.call(), means);
+    return Chosen(checked.target())->workspace(checked.call(), means);
   });
 }
 
@@ -101,6 +124,12 @@ void run(const Attention& attention, const What& asked, const Resources& with, L
 }
 
 }  // namespace runtime
+
+Target Target::emulated(std::string_view name, Line at) {
+  const runtime::emulated::Gpu gpu = runtime::emulated::gpu_of("emulated:" + std::string(name),
+                                                               {.name = at.file ? at.file : "", .line = at.number});
+  return {Engine::emulated, static_cast<std::uint8_t>(gpu.arch), static_cast<std::uint16_t>(gpu.sms), gpu.seed};
+}
 
 void Attention::operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, Line at) const {
   run({.q = q, .k = k, .v = v, .o = o}, at);

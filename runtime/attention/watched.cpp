@@ -46,7 +46,12 @@ void Watched::report(const Checked& checked, void* stream, Whole whole) {
   else if (is_merged(checked.call()))
     note(watch::Notice::Of::verify, "a call that is merged with results of another is not verified");
   else
-    verify(checked.call(), {.rows = options().verify, .sample = next_sample(), .used = used_}, stream);
+    verify(checked.call(),
+           {.rows = options().verify,
+            .sample = next_sample(),
+            .used = used_,
+            .by_device = checked.target().engine == Target::Engine::emulated},
+           stream);
 }
 
 }  // namespace attune::runtime

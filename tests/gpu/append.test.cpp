@@ -104,7 +104,7 @@ bool agrees(const Case& c) {
 
 }  // namespace
 
-TEST_CASE("a device stores the bits that the host stores, of any types, strides and pages", "[gpu]") {
+TEST_CASE("a device stores the bits that the host stores, of any types, strides and pages", "[gpu][small]") {
   if (skipped()) return;
   for (const DType from : {DType::f32, DType::f16, DType::bf16, DType::f64})
     for (const DType into : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::e4m3})
@@ -121,7 +121,7 @@ TEST_CASE("a device stores the bits that the host stores, of any types, strides 
       }
 }
 
-TEST_CASE("a device leaves out new rows that have no place, and writes nothing else", "[gpu]") {
+TEST_CASE("a device leaves out new rows that have no place, and writes nothing else", "[gpu][small]") {
   if (skipped()) return;
   const Device gpu = Device::cuda(), host = Device::cpu();
   const auto on_gpu = [&](std::initializer_list<std::int32_t> values, std::initializer_list<std::int64_t> shape) {
@@ -150,7 +150,8 @@ TEST_CASE("a device leaves out new rows that have no place, and writes nothing e
   }
 }
 
-TEST_CASE("appending is captured into a graph once its kernel is loaded, and replayed with other lengths", "[gpu]") {
+TEST_CASE("appending is captured into a graph once its kernel is loaded, and replayed with other lengths",
+          "[gpu][small]") {
   if (skipped()) return;
   namespace cu = runtime::cuda::cu;
   const runtime::cuda::Current current(0);

@@ -260,7 +260,7 @@ TEST_CASE("gradients of what is read at q - kv have the same bits on any number 
   }
 }
 
-TEST_CASE("what a mask removes is NaN, and reaches no gradient", "[gpu]") {
+TEST_CASE("what a mask removes is NaN, and reaches no gradient", "[gpu][small]") {
   if (skipped()) return;
   // Queries see the first 100 keys; all other keys, and the queries that see no key, are NaN or infinite.
   const Array<float> table = normal<float>(8, {400});

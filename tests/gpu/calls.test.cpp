@@ -137,7 +137,7 @@ void near(const Call& there, const Call& here) {
 
 }  // namespace
 
-TEST_CASE("an array of a device is zeroed, goes there and back, and is not read from the host", "[gpu]") {
+TEST_CASE("an array of a device is zeroed, goes there and back, and is not read from the host", "[gpu][small]") {
   if (skipped()) return;
   auto zeros = gpu.array<float>({3, 5});
   const auto zeros_here = zeros.on(host);
@@ -182,7 +182,7 @@ TEST_CASE("kernels that are asked for by name compute the same", "[gpu]") {
   }
 }
 
-TEST_CASE("a device computes what the host does", "[gpu]") {
+TEST_CASE("a device computes what the host does", "[gpu][small]") {
   if (skipped()) return;
   for (const auto& [q_len, kv_len] : {std::pair{300, 300}, {1, 300}, {300, 17}}) {
     const Call there(gpu, q_len, kv_len), here(host, q_len, kv_len);
@@ -193,7 +193,7 @@ TEST_CASE("a device computes what the host does", "[gpu]") {
   }
 }
 
-TEST_CASE("a mask that looks at data is listed on the device", "[gpu]") {
+TEST_CASE("a mask that looks at data is listed on the device", "[gpu][small]") {
   if (skipped()) return;
   const Call there(gpu), here(host);
   const Documents on_device(gpu), on_host(host);
@@ -203,7 +203,7 @@ TEST_CASE("a mask that looks at data is listed on the device", "[gpu]") {
   near(there, here);
 }
 
-TEST_CASE("engines read the memory that they can reach", "[gpu]") {
+TEST_CASE("engines read the memory that they can reach", "[gpu][small]") {
   if (skipped()) return;
   const Call there(gpu), here(host);
   CHECK(refusal([&] { Attention{.target = Target::cpu}.run(there.forward); }).code == "engine-device");
@@ -232,7 +232,7 @@ TEST_CASE("the same call gives the same bits every time", "[gpu]") {
   }
 }
 
-TEST_CASE("a call goes to the stream it is given", "[gpu]") {
+TEST_CASE("a call goes to the stream it is given", "[gpu][small]") {
   if (skipped()) return;
   const Call call(gpu);
   const Documents documents(gpu);
@@ -245,7 +245,7 @@ TEST_CASE("a call goes to the stream it is given", "[gpu]") {
   CHECK(call.bits() == wanted);
 }
 
-TEST_CASE("a call works in the memory it is given, and says how much it needs", "[gpu]") {
+TEST_CASE("a call works in the memory it is given, and says how much it needs", "[gpu][small]") {
   if (skipped()) return;
   const Call call(gpu);
   const Documents documents(gpu);
@@ -267,7 +267,7 @@ TEST_CASE("a call works in the memory it is given, and says how much it needs", 
   CHECK(Attention{}.workspace(call.forward) == 0);
 }
 
-TEST_CASE("a prepared call is captured into a graph, and replayed with other data", "[gpu]") {
+TEST_CASE("a prepared call is captured into a graph, and replayed with other data", "[gpu][small]") {
   if (skipped()) return;
   const Call call(gpu);
   const Documents documents(gpu, 0.75f);
@@ -323,7 +323,7 @@ TEST_CASE("calls with a cover give bit for bit what calls without give", "[gpu]"
       }
 }
 
-TEST_CASE("a cover serves other batches, heads and scores where its mask does not vary with them", "[gpu]") {
+TEST_CASE("a cover serves other batches, heads and scores where its mask does not vary with them", "[gpu][small]") {
   if (skipped()) return;
   const Documents documents(gpu), other(documents.doc, 0.5f);
   const Call call(gpu);
@@ -376,7 +376,7 @@ TEST_CASE("a cover lies in the memory it is given, and is looked at for nothing 
   }
 }
 
-TEST_CASE("a cover that was made for other calls is refused", "[gpu]") {
+TEST_CASE("a cover that was made for other calls is refused", "[gpu][small]") {
   if (skipped()) return;
   const Call call(gpu);
   const Documents documents(gpu), others(gpu);
@@ -477,7 +477,7 @@ TEST_CASE("eight threads launch at once, each on its own stream, some the same k
   CHECK(wrong == std::vector<int>(8));
 }
 
-TEST_CASE("packed sequences run on a device, and are refused within a capture", "[gpu]") {
+TEST_CASE("packed sequences run on a device, and are refused within a capture", "[gpu][small]") {
   if (skipped()) return;
   const auto q = Call::filled(1, {300, 4, 64}), k = Call::filled(2, {310, 2, 64}), v = Call::filled(3, {310, 2, 64});
   const auto starts = [](std::initializer_list<int> all) {
@@ -504,7 +504,7 @@ TEST_CASE("packed sequences run on a device, and are refused within a capture", 
   if (graph) driver().cuGraphDestroy(graph);
 }
 
-TEST_CASE("the caller's context stays as it was", "[gpu]") {
+TEST_CASE("the caller's context stays as it was", "[gpu][small]") {
   if (skipped()) return;
   cu::Context before = nullptr, after = nullptr;
   driver().cuCtxGetCurrent(&before);
@@ -514,7 +514,7 @@ TEST_CASE("the caller's context stays as it was", "[gpu]") {
   CHECK(before == after);
 }
 
-TEST_CASE("kernels read the captures and parameters that a call binds, also from many threads", "[gpu]") {
+TEST_CASE("kernels read the captures and parameters that a call binds, also from many threads", "[gpu][small]") {
   if (skipped()) return;
   Text text;
   text.capture("slope", Tensor::declared(DType::f32, 1)).capture("doc", Tensor::declared(DType::i32, 1));

@@ -127,7 +127,7 @@ TEST_CASE("every mod of e4m3 over several tiles gets what the oracle says", "[gp
   CHECK(wrong.empty());
 }
 
-TEST_CASE("sums of many keys of e4m3, all of one sign, lose nothing", "[gpu][e4m3]") {
+TEST_CASE("sums of many keys of e4m3, all of one sign, lose nothing", "[gpu][e4m3][small]") {
   if (skipped()) return;
   // Sums that stay in the tensor cores come out at a quarter of the true value.
   Shape shape{.batch = 1,
@@ -230,7 +230,7 @@ TEST_CASE("values that are transposed before give the bits of those that are tra
   CHECK(wrong.empty());
 }
 
-TEST_CASE("calls of e4m3 that no kernel takes are refused in words", "[gpu][e4m3]") {
+TEST_CASE("calls of e4m3 that no kernel takes are refused in words", "[gpu][e4m3][small]") {
   if (skipped()) return;
   const auto refused = [](std::int64_t d, DType out, const Attention& attention) {
     const auto of = gpu.array<e4m3>({1, 1, 64, d});

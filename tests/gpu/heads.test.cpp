@@ -97,7 +97,7 @@ TEST_CASE("heads that share a tile each get what the oracle says", "[gpu]") {
   CHECK(wrong == "");
 }
 
-TEST_CASE("packed sequences of few queries write nothing of their neighbours' heads", "[gpu]") {
+TEST_CASE("packed sequences of few queries write nothing of their neighbours' heads", "[gpu][small]") {
   if (skipped()) return;
   const Mask causal = [](At at) { return at.kv <= at.q + 30; };
   for (const std::int64_t group : {2, 3, 8, 11})
@@ -111,7 +111,7 @@ TEST_CASE("packed sequences of few queries write nothing of their neighbours' he
     }
 }
 
-TEST_CASE("NaN in a value that is removed reaches no head of a shared tile", "[gpu]") {
+TEST_CASE("NaN in a value that is removed reaches no head of a shared tile", "[gpu][small]") {
   if (skipped()) return;
   const auto slope = numbers({32});
   const Attention holes{.score = [=](Float s, At at) { return s * (1.0f + slope[at.head]) + slope[at.head]; },
@@ -132,7 +132,7 @@ TEST_CASE("NaN in a value that is removed reaches no head of a shared tile", "[g
     }
 }
 
-TEST_CASE("heads share a tile where that is fewer tiles, and say so", "[gpu]") {
+TEST_CASE("heads share a tile where that is fewer tiles, and say so", "[gpu][small]") {
   if (skipped()) return;
   const auto story = [](std::int64_t q_len, std::int64_t heads, const Mask& mask) {
     const Device gpu = Device::cuda();

@@ -113,7 +113,7 @@ TEST_CASE("MLA gets what the oracle says", "[gpu][mla]") {
   CHECK(wrong.empty());
 }
 
-TEST_CASE("MLA: what is removed reaches no result, even NaN", "[gpu][mla]") {
+TEST_CASE("MLA: what is removed reaches no result, even NaN", "[gpu][mla][small]") {
   if (no_hopper()) return;
   const Attention odd{.mask = [](At at) { return at.kv % 2 == 0; }};
   for (const std::int64_t page : {0, 64})

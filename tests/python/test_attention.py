@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import pickle
+import shutil
 
 import attune
 import numpy as np
@@ -31,6 +32,18 @@ def test_rows_without_keys_are_zero(qkv, target):
     o, lse, top = attune.attention(*qkv, mask=lambda at: at.kv < at.q - 4, lse=True, max=True, target=target)
     assert (o[:, :, :5] == 0).all() and np.isneginf(lse[:, :, :5]).all() and np.isneginf(top[:, :, :5]).all()
     assert np.isfinite(o).all()
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="kernels are emulated by a C++ compiler")
+def test_an_emulated_gpu_computes_as_the_oracle_does(qkv):
+    want, of_oracle = (attune.attention(*qkv, mask="kv <= q", lse=True, target=target)
+                       for target in ("oracle", "emulated:sm_80:seed=3"))
+    assert near(want[0], of_oracle[0], 1e-5) and near(want[1], of_oracle[1], 1e-5)
+    attention = [attune.Attention(score="s + 0.1 * f32(kv - q)", target=t) for t in ("oracle", "emulated:sm_90a")]
+    grad_o = np.ones_like(want[0])
+    for exactly, here in zip(*[one.backward(*qkv, grad_o)[:3] for one in attention]):
+        assert near(exactly, here, 1e-5)
+    assert refused(attune.Attention, target="emulated:sm_100").code == "bad-target"
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0)])

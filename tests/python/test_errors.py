@@ -182,6 +182,7 @@ MISTAKES = {
     "deleted": deleted,
     "out-shape": call(out=np.empty((1, 2, 8, 3), np.float32)),
     "unknown-target": call(target="gpu"),
+    "emulated-target": call(target="emulated:sm_100"),
     "small-workspace": call(workspace=np.zeros(64, np.uint8)),
     "rebound-unknown": lambda: attune.Attention()(q, q, q, slope=slope),
     "rebound-kind": lambda: attune.Attention(score="s + t[h]", t=slope)(q, q, q, t=doc),

@@ -8,6 +8,10 @@ namespace attune {
 struct alignas(64) TensorMap {
   unsigned long long words[16];
 };
+/// The first element of a box of a tensor [batch, key head, position, query head of the key head, d].
+struct HeadsBox {
+  int d, head, position, kv_head, batch;
+};
 
 /// A tensor of a call, strides in elements: [batch, head, position, d]; packed tensors have no batch (stride 0).
 struct Strided {

@@ -51,7 +51,8 @@ struct Box {
 };
 
 /// The kind of an access to shared memory.
-enum class Touch { read, write };
+/// flag: an access to a word that other threads access at the same time.
+enum class Touch { read, write, flag };
 
 /// An operation of several lanes: each lane contributes its part, and `run` gets the parts of all lanes of `mask`, null
 /// for lanes that have ended.

@@ -137,7 +137,8 @@ struct Keys80 {
     const Int q = args.q_offset + i;
     const Row row = user.row(of.head, of.at, q);
     const Reach<User> reach(user, of.head, row, of.at, q, 0);
-    return {end_of(args, user, of.head, row, of.at, origin, q, of.queries.start + i), reach.from, reach.to};
+    return {end_of(args, user, Query<User>{of.head, row, of.at, origin, q}, of.queries.start + i), reach.from,
+            reach.to};
   }
   __device__ unsigned end_at(int i, int stage) const {
     return shared + Shared::ends + static_cast<unsigned>(stage * Shared::ends_bytes + Shared::end_bytes * i);
@@ -376,6 +377,9 @@ __global__ void __launch_bounds__(Tile::warps * 32)
     Keys80<Tile, User, 3>(args, user, shared).run();
   } else {
     Keys80<Tile, User, 1>(args, user, shared).run();
+    // Without a tile of queries the first pass has not waited for its keys.
+    copy_commit();
+    copy_wait<0>();
     __syncthreads();
     Keys80<Tile, User, 2>(args, user, shared).run();
   }

@@ -66,7 +66,7 @@ struct MlaProducer90 {
       if constexpr (Tile::heads == 1)
         load_box(into, args.q_map, full, c * Shared::chunk, position, rows.first_head, batch);
       else
-        load_box_of_heads(into, args.q_map, full, c * Shared::chunk, head, position, of.kv_head, batch);
+        load_box_of_heads(into, args.q_map, full, {c * Shared::chunk, head, position, of.kv_head, batch});
     }
   }
 

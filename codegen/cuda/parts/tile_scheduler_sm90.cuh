@@ -143,8 +143,8 @@ struct Recompute {
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
   /// True if a warp's list holds only one more tile, which may be in flight: listed tiles are then recomputed first.
-  __device__ bool list_full() const { return shared_get(shared + Shared::list_full) != 0; }
-  __device__ void set_list_full(bool is) const { shared_put(shared + Shared::list_full, is); }
+  __device__ bool list_full() const { return shared_get_flag(shared + Shared::list_full) != 0; }
+  __device__ void set_list_full(bool is) const { shared_put_flag(shared + Shared::list_full, is); }
 
   struct Next {
     int index, owners;

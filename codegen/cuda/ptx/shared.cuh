@@ -67,4 +67,10 @@ __device__ inline uint4 shared_get_words(unsigned at) {
   return out;
 }
 
+// ---- flags: words that some threads read while others write them, and that may be seen late
+// --------------------------
+
+__device__ inline void shared_put_flag(unsigned at, int x) { shared_put(at, x); }
+__device__ inline int shared_get_flag(unsigned at) { return shared_get(at); }
+
 }  // namespace attune

@@ -1,11 +1,11 @@
-# python/attune/torch/_flex.py — flex_attention with torch's signature, and a BlockMask that is its mask_mod alone
+# python/attune/torch/_flex.py — flex_attention and create_block_mask with torch's signatures
 """`from attune.torch import flex_attention` in place of torch's: the same arguments, and the same mods."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,12 +14,12 @@ from torch.compiler import is_compiling
 from attune._library import watch
 from attune.torch import _attend
 from attune.torch._attend import asks_lse, attend, check_tensors
+from attune.torch._blocks import BlockMask, MaskMod
 from attune.torch._dynamo import compare_integers
 from attune.torch._mod import Spelled, Texts, spell, spelled_of, texts_of
 from attune.torch._value import refuse
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 _LARGE = 1 << 30  # the block size of a torch BlockMask that masks nothing
 
 
@@ -37,38 +37,12 @@ class AuxOutput(NamedTuple):
     max_scores: Tensor | None = None
 
 
-class BlockMask:
-    """A mask_mod and the lengths that it is for. attune solves the mask itself: there are no lists of blocks."""
-
-    def __init__(self, mask_mod: MaskMod, shape: tuple[int, int, int, int], block_size: tuple[int, int]) -> None:
-        self.mask_mod, self.shape, self.BLOCK_SIZE = mask_mod, shape, block_size
-        self.seq_lengths = shape[2:]  # how many queries and keys
-
-    def to(self, device: Any) -> BlockMask:
-        """Itself: it has no tensors of its own. Those that mask_mod reads must be where q is."""
-        return self
-
-    def __getitem__(self, index: Any) -> NoReturn:
-        refuse("block-mask", "a BlockMask is sliced", "attune's BlockMask is a mask_mod, without lists of blocks to slice",
-               "make one for these lengths, with a mask_mod that adds the offset; that is free")
-
-    def _no_lists(self, *_: Any, **__: Any) -> NoReturn:
-        refuse("block-mask", "a BlockMask is asked for its blocks",
-               "attune's has no lists: the kernel finds the tiles when it runs",
-               "see attune.torch.explain, or ask torch's own create_block_mask")
-
-    sparsity = as_tuple = to_dense = to_string = numel = _no_lists
-
-    def __repr__(self) -> str:
-        return f"attune.torch.BlockMask({getattr(self.mask_mod, '__name__', 'mask_mod')}, shape={self.shape})"
-
-
 def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = None,
                       BLOCK_SIZE: int | tuple[int, int] = 128, _compile: bool = False,
                       separate_full_blocks: bool = True, **_: Any) -> BlockMask:
     """As torch's, and free: the kernel finds the tiles that a mask leaves when it runs."""
     size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
-    return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), size)  # type: ignore[arg-type]
+    return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), size, device)  # type: ignore[arg-type]
 
 
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod | None = None,

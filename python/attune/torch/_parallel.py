@@ -220,7 +220,9 @@ class ContextParallel:
         with self._or_give_up():
             call = _Shared(self, spelled, scale, q, k, v, with_max)
         recorded = torch.is_grad_enabled() and any([t.requires_grad for t in (q, k, v, *captures)])
-        return _attend.finished(call, recorded, q, k, v, captures, with_lse)
+        if not recorded:
+            return call.forward_slowly(q, k, v, captures, with_lse)
+        return _attend.recorded_of(call, None, q, k, v, captures, with_lse)
 
     @contextmanager
     def _or_give_up(self) -> Iterator[None]:

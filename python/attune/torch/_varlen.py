@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 
 from attune._words import said
 from attune.torch._attend import Packed, asks_lse, attend, check_tensors, starts
-from attune.torch._flex import MaskMod, ScoreMod, as_autocast, written
+from attune.torch._flex import MaskMod, ScoreMod, as_autocast, is_any_autocast, written
 from attune.torch._value import TIGHT, refuse, scalar
 
 
@@ -45,7 +45,8 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
     if not enable_gqa and query.shape[1] != key.shape[1]:
         refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
                "query heads share heads of k and v only on request", "write enable_gqa=True")
-    query, key, value = as_autocast(query, key, value)
+    if is_any_autocast():
+        query, key, value = as_autocast(query, key, value)
     starts_q, starts_k = (starts(t) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k))
     if seqused_k is not None:
         _check_used(seqused_k, starts_k)

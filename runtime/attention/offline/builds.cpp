@@ -53,8 +53,8 @@ class GpuBuild {
       out_.back().offsets64 = spec.offsets64;
       out_.back().listed = listed;
     };
-    const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, preference, false,
-                                                codegen::kernels(way));
+    const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, preference,
+                                                cuda::Compiles::chosen, codegen::kernels(way));
     for (std::size_t i = 0; i < all.candidates.size(); ++i) {
       const cuda::Candidate& one = all.candidates[i];
       if (!one.binary || (i != all.chosen && one.flaw.empty())) continue;

@@ -9,7 +9,7 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/reads.h"
-#include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/platform.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/purpose.h"
@@ -63,12 +63,12 @@ BackwardRun::BackwardRun(const Facts& device, const Call& of, const Means& means
     : of_(of), call_(of.backward()), p_(of.problem), means_(means), device_(device),
       captured_(captured_of(of.args, call_)), starts_(space_, p_, QueryTiles({.queries = 1}, p_)) {
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const BackwardWants wants = wants_of(device, of);
+  const codegen::CallSpec asked = backward_call_spec(device, of, captured_);
   take_sums();
-  choose(wants);
+  choose(asked);
   if (!walks()) return;
   if (!captured_.empty()) sums_kernel_ = loaded_sums(device.index, device.arch(), of.mod.mod, stream, of.purpose);
-  const codegen::RowsSpec rows_spec = codegen::rows_spec(wants.spec, walkers().front()->delta_of_o);
+  const codegen::RowsSpec rows_spec = codegen::rows_spec(asked.spec, walkers().front()->delta_of_o);
   rows_kernel_ = loaded_rows(device.index, rows_spec, of.mod.mod, stream, of.purpose);
   delta_ = space_.take<float>(rows());
   if (!call_.o.given()) take_results();
@@ -85,16 +85,15 @@ void BackwardRun::take_sums() {
   }
 }
 
-void BackwardRun::choose(const BackwardWants& wants) {
+void BackwardRun::choose(const codegen::CallSpec& asked) {
   if (!asks_keys() && !asks_queries()) return;
-  const codegen::Wanted wanted = wanted_of(of_.args, captured_);
-  const auto key = [&](Way way) { return backward_key(way, device_, of_, wants, means_, wanted); };
+  const auto key = [&](Way way) { return backward_key(way, device_, of_, asked, means_); };
   // The requested kernel may be a kernel for one part of the backward.
   const bool may_be_whole = !means_.preference || codegen::takes(*means_.preference, Way::backward);
   if (!is_loaded(key(may_be_whole ? Way::backward : asks_keys() ? Way::keys : Way::queries)))
-    load_at_once(wants, wanted, may_be_whole);
+    load_at_once(asked, may_be_whole);
   if (may_be_whole) whole_ = BackwardWalk(key(Way::backward), of_, means_);
-  if (!whole_.can() || diagonals() > most_diagonals) return choose_parts(wants, wanted);
+  if (!whole_.can() || diagonals() > most_diagonals) return choose_parts(asked);
   const std::int64_t tiles = sets_of_q() * q_places();
   added_ = space_.take<float>(tiles * whole_.kernel->choice.sums);
   counters_ = space_.take<unsigned>(tiles + 3);
@@ -102,7 +101,7 @@ void BackwardRun::choose(const BackwardWants& wants) {
   whole_.take(space_);
 }
 
-void BackwardRun::choose_parts(const BackwardWants& wants, const codegen::Wanted& wanted) {
+void BackwardRun::choose_parts(const codegen::CallSpec& asked) {
   if (means_.preference && whole_.kernel && !codegen::takes(*means_.preference, Way::queries))
     throw Error("bad-kernel", "the requested kernel does not support this call",
                 {.name = means_.preference->variant.text()},
@@ -111,7 +110,7 @@ void BackwardRun::choose_parts(const BackwardWants& wants, const codegen::Wanted
                 "name another, or leave the choice to attune");
   whole_ = {};
   const auto chosen = [&](Way way) {
-    BackwardWalk out(backward_key(way, device_, of_, wants, means_, wanted), of_, means_);
+    BackwardWalk out(backward_key(way, device_, of_, asked, means_), of_, means_);
     out.take(space_);
     return out;
   };
@@ -231,32 +230,23 @@ Call BackwardRun::first_call(const Forward& first) const {
           .whole = of_.whole};
 }
 
-void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted& wanted, bool may_be_whole) const {
+void BackwardRun::load_at_once(const codegen::CallSpec& asked, bool may_be_whole) const {
   const auto stream = static_cast<cu::Stream>(means_.stream);
   // A capture is refused below, and with compiling off everything comes from bundles, which takes no time.
   if (capturing(stream) || !objects().jit()) return;
-  const codegen::KernelSpec spec = codegen::backward_spec(wants.spec);
-  const auto parts_of = [&](bool keeps_keys) {
-    return codegen::gpu_parts(of_.mod, spec.scale_positive, &wanted, keeps_keys);
-  };
-  const codegen::GpuParts parts = parts_of(false);
+  const codegen::KernelSpec spec = codegen::backward_spec(asked.spec);
+  const codegen::GpuParts parts = codegen::gpu_parts(of_.mod, spec.scale_positive, &*asked.backward, false);
   const bool of_o = parts.gradient->delta_of_o;
   std::vector<std::function<void()>> loads;
-  const auto walker = [&](Way way, bool listed) {
-    loads.emplace_back([&, way] {
-      loaded_kernel(backward_key(way, device_, of_, wants, means_, wanted), of_.mod, stream, of_.purpose);
-    });
-    if (listed)
-      loads.emplace_back([&, way] {
-        binary_of(cover_source_of(of_.mod, spec.offsets64, spec.arch, codegen::cover_form(way)),
-                  {.mod = &of_.mod.mod, .kernel = "cover", .arch = spec.arch, .purpose = of_.purpose});
-      });
+  const auto walker = [&](Way way) {
+    loads.emplace_back(
+        [&, way] { loaded_kernel(backward_key(way, device_, of_, asked, means_), of_.mod, stream, of_.purpose); });
   };
   if (may_be_whole && codegen::ways_of_backward(spec, parts.facts).front() == Way::backward) {
-    walker(Way::backward, parts.facts.listed);
+    walker(Way::backward);
   } else {
-    if (asks_keys()) walker(Way::keys, parts_of(true).facts.listed);
-    if (asks_queries() || !of_o) walker(Way::queries, parts.facts.listed);
+    if (asks_keys()) walker(Way::keys);
+    if (asks_queries() || !of_o) walker(Way::queries);
   }
   if (!call_.o.given() && rows() > 0)
     loads.emplace_back([&] {
@@ -264,12 +254,13 @@ void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted
       forward_workspace(first_call(first), forward_means({}));
     });
   loads.emplace_back(
-      [&] { loaded_rows(device_.index, codegen::rows_spec(wants.spec, of_o), of_.mod.mod, stream, of_.purpose); });
+      [&] { loaded_rows(device_.index, codegen::rows_spec(asked.spec, of_o), of_.mod.mod, stream, of_.purpose); });
   if (!captured_.empty())
     loads.emplace_back([&] { loaded_sums(device_.index, device_.arch(), of_.mod.mod, stream, of_.purpose); });
   const Current here(device_.index);
   std::atomic<std::size_t> next = 0;
-  on_threads(std::min(loads.size(), static_cast<std::size_t>(usable_cpus())), [&] {
+  on_threads(std::min(loads.size(), static_cast<std::size_t>(usable_cpus())), [&, own = platform_of_thread()] {
+    const OnPlatform same(own);
     const Recording recording;
     const Current current(here.context());
     for (std::size_t i; (i = next++) < loads.size();) loads[i]();

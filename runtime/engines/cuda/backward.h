@@ -48,12 +48,12 @@ class BackwardRun {
 
   void take_sums();
   /// Chooses one kernel for the whole backward if one supports the call; else one kernel for each part.
-  void choose(const BackwardWants& wants);
-  void choose_parts(const BackwardWants& wants, const codegen::Wanted& wanted);
+  void choose(const codegen::CallSpec& asked);
+  void choose_parts(const codegen::CallSpec& asked);
   /// Takes workspace for the results of a forward that this call computes first.
   void take_results();
   /// Compiles and loads the kernels of the first call of its kind on several threads, since each kernel takes seconds.
-  void load_at_once(const BackwardWants& wants, const codegen::Wanted& wanted, bool may_be_whole) const;
+  void load_at_once(const codegen::CallSpec& asked, bool may_be_whole) const;
   void put_walks(Launches& launches, std::byte* memory, const Starts& starts);
   std::vector<std::byte> user_bytes(std::byte* memory) const;
   void put_sums(std::byte* memory) const;

@@ -70,6 +70,10 @@ void copy_elements(const Facts& device, const Tensor& from, const Tensor& to, cu
   put(device, codegen::copy_rows_source(device.arch()), rows_in(args), &args, stream);
 }
 
+void load_copy(const Facts& device, cu::Stream stream) {
+  loaded_plain(device.index, codegen::copy_rows_source(device.arch()), device.arch(), stream);
+}
+
 void add_parts(const Facts& device, const Sum& of, const Tensor& to, cu::Stream stream) {
   AddArgs args{};
   fill(args, of.first, to);

@@ -152,7 +152,7 @@ const Driver& find_or_refuse_driver() {
   if (!found.driver)
     throw Error("no-device", "there is no GPU to compute on", {}, found.why,
                 "install NVIDIA's driver, or compute on the host: Device::cpu() and Target::cpu");
-  driver_in_use.store(&*found.driver, std::memory_order_release);
+  remember(*found.driver);
   return *found.driver;
 }
 
@@ -167,9 +167,11 @@ const Facts& facts(int index) {
   static auto& all = *new std::map<std::uint64_t, std::deque<Facts>>;
   driver();
   const std::lock_guard lock(mutex);
+  const int first = platform().first_device;
   std::deque<Facts>& known = all[platform().generation()];
   if (known.empty())
-    for (int i = 0, count = device_count(); i < count; ++i) known.push_back(ask(i));
+    for (int i = 0, count = device_count(); i < count; ++i) known.push_back(ask(first + i));
+  if (index >= first) index -= first;
   if (index < 0 || static_cast<std::size_t>(index) >= known.size())
     throw Error("no-device", fmt::format("there is no device cuda:{}", index), {},
                 known.empty() ? "the driver finds no device"

@@ -143,7 +143,7 @@ const Found& find_driver();
 /// Throws an Error if there is none.
 const Driver& find_or_refuse_driver();
 inline std::atomic<const Driver*> driver_in_use{
-    nullptr};  ///< null until it is asked for, and after use() of platform.h
+    nullptr};  ///< null until it is asked for, after use() of platform.h, and where threads have platforms of their own
 inline const Driver& driver() {
   const Driver* const known = driver_in_use.load(std::memory_order_acquire);
   return known ? *known : find_or_refuse_driver();

@@ -75,8 +75,6 @@ struct KernelKey {
   auto operator<=>(const KernelKey&) const = default;
 };
 
-TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind);
-
 /// True if this process has the kernel.
 bool is_loaded(const KernelKey& key);
 /// Compiles and loads the kernel unless this process has it; then `stream` must not be captured. Its plan has no kernel

@@ -46,6 +46,7 @@ class End {
 };
 
 struct Waiting {
+  const Driver* driver;
   int device;
   unsigned long long stream;
   std::vector<cu::Library> all;
@@ -60,8 +61,8 @@ AllWaiting& waiting() {
   return only;
 }
 
-void unload(const std::vector<cu::Library>& all) {
-  for (const cu::Library one : all) driver().cuLibraryUnload.raw(one);
+void unload(const Driver& of, const std::vector<cu::Library>& all) {
+  for (const cu::Library one : all) of.cuLibraryUnload.raw(one);
 }
 
 unsigned long long number_of(cu::Stream stream) {
@@ -76,10 +77,10 @@ Libraries::~Libraries() {
   if (stays_) return;
   if (stream_ == none) {
     const DespiteCaptures relaxed;
-    unload(all_);
+    unload(driver_, all_);
   } else {
     const std::lock_guard lock(waiting().mutex);
-    waiting().all.push_back({device_, stream_, std::move(all_)});
+    waiting().all.push_back({&driver_, device_, stream_, std::move(all_)});
   }
 }
 
@@ -106,9 +107,9 @@ void unload_finished(int device, cu::Stream stream) {
     if (!end) end = std::make_shared<const End>(stream);
     if (end->recorded()) one.end = end;
   }
-  std::erase_if(those.all, [](const Waiting& one) {
-    if (!one.end || !one.end->has_passed()) return false;
-    unload(one.all);
+  std::erase_if(those.all, [&](const Waiting& one) {
+    if (one.device != device || !one.end || !one.end->has_passed()) return false;
+    unload(*one.driver, one.all);
     return true;
   });
 }

@@ -14,7 +14,7 @@ namespace attune::runtime::cuda {
 /// stream has completed them. Otherwise it stays loaded until the process ends.
 class Libraries {
  public:
-  Libraries(int device, std::vector<cu::Library> all) : device_(device), all_(std::move(all)) {}
+  Libraries(int device, std::vector<cu::Library> all) : driver_(driver()), device_(device), all_(std::move(all)) {}
   /// Hands the libraries over to unload_finished, unless they stay loaded.
   ~Libraries();
   Libraries(const Libraries&) = delete;
@@ -26,6 +26,7 @@ class Libraries {
 
  private:
   static constexpr unsigned long long none = ~0ull;
+  const Driver& driver_;  ///< which may not be that of the thread that lets go of the kernel
   int device_;
   std::vector<cu::Library> all_;
   std::atomic<unsigned long long> stream_ = none;  ///< the driver's id of the stream, which no later stream gets

@@ -3,6 +3,7 @@
 #include "runtime/engines/cuda/platform.h"
 
 #include <atomic>
+#include <mutex>
 
 #include <fmt/format.h>
 
@@ -12,6 +13,9 @@ namespace attune::runtime::cuda {
 namespace {
 
 std::atomic<const Platform*> used{nullptr};
+thread_local const Platform* of_thread = nullptr;
+std::mutex remembering;
+bool threads_differ = false;  ///< true once a thread had a platform of its own
 
 }  // namespace
 
@@ -29,6 +33,7 @@ const Platform& nvidia() {
 }
 
 const Platform& platform() {
+  if (of_thread) return *of_thread;
   if (const Platform* const other = used) return *other;
   static const Platform& usual = options().emulated.empty() ? nvidia() : emulated_platform(options().emulated);
   return usual;
@@ -37,6 +42,22 @@ const Platform& platform() {
 void use(const Platform& other) {
   used = &other;
   driver_in_use = nullptr;
+}
+
+OnPlatform::OnPlatform(const Platform* other) : before_(of_thread) {
+  if (!other) return;
+  of_thread = other;
+  const std::lock_guard lock(remembering);
+  threads_differ = true;
+  driver_in_use = nullptr;
+}
+OnPlatform::~OnPlatform() { of_thread = before_; }
+
+const Platform* platform_of_thread() { return of_thread; }
+
+void remember(const Driver& driver) {
+  const std::lock_guard lock(remembering);
+  if (!threads_differ) driver_in_use.store(&driver, std::memory_order_release);
 }
 
 }  // namespace attune::runtime::cuda

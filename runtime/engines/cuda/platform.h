@@ -14,6 +14,7 @@ struct Platform {
   const Found& (*driver)() = nullptr;
   /// A number that changes whenever the devices change.
   std::uint64_t (*generation)() = nullptr;
+  int first_device = 0;                 ///< number of the first device in this process
   std::string kind;                     ///< the kind of compiled code, in the cache
   std::string (*compiler)() = nullptr;  ///< the compiler's exact version; empty: there is no compiler
   std::string (*refusal)() = nullptr;   ///< the reason why there is no compiler
@@ -31,5 +32,21 @@ const Platform& emulated_platform(const std::string& gpu);
 /// Sets the platform for all threads from now on. Earlier calls must have ended, and none of their kernels is used
 /// again.
 void use(const Platform& other);
+
+/// While this object lives, the calling thread uses another platform than the others; null: it does not.
+class OnPlatform {
+ public:
+  explicit OnPlatform(const Platform* other);
+  ~OnPlatform();
+  OnPlatform(const OnPlatform&) = delete;
+  OnPlatform& operator=(const OnPlatform&) = delete;
+
+ private:
+  const Platform* before_;
+};
+/// The platform of this thread alone; null if it has none. Threads that work for a call take it over.
+const Platform* platform_of_thread();
+/// Makes driver() return this driver at once from now on, unless some threads have platforms of their own.
+void remember(const Driver& driver);
 
 }  // namespace attune::runtime::cuda

@@ -124,6 +124,16 @@ Json json_of(const TunedKey& key, const Tuned& row) {
 
 }  // namespace
 
+TunedKey tuned_key(const std::string& device, const codegen::KernelSpec& spec, const codegen::CallKind& kind) {
+  return {.device = device,
+          .arch = spec.arch,
+          .dtype = spec.dtype,
+          .d = spec.d,
+          .dv = spec.dv,
+          .kind = kind,
+          .exact = spec.exact};
+}
+
 TunedTable parse_tuned(std::string_view text) {
   TunedTable out;
   const Json all = Json::parse(text, nullptr, false);

@@ -10,7 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <optional>
 #include <vector>
 
 #include <dlfcn.h>
@@ -18,6 +18,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "runtime/engines/emulated/device_memory.h"
 #include "runtime/engines/emulated/files.h"
 #include "runtime/engines/emulated/grid.h"
 #include "runtime/engines/emulated/tensor_map.h"
@@ -29,10 +30,6 @@ namespace {
 namespace cu = cuda::cu;
 using cu::Result;
 
-std::mutex mutex;  ///< guards the members below; a launch holds it from begin to end
-Gpu gpu;
-std::uint64_t launches = 0;
-std::set<cu::Address> taken;
 thread_local std::vector<cu::Context> contexts;
 int context_of_all = 0;
 
@@ -67,6 +64,13 @@ Result give(T* into, T value) {
   *into = value;
   return Result::success;
 }
+/// What a kernel that starts early sees before it waits: launches in a row on one stream set it, other work resets it.
+struct Early {
+  cu::Stream stream = nullptr;
+  Contents sees;
+};
+std::optional<Early> early;
+
 /// Runs the step now, or whenever the graph runs that is captured from the stream.
 Result put(cu::Stream stream, Step step) {
   if (of(stream).capturing)
@@ -75,19 +79,30 @@ Result put(cu::Stream stream, Step step) {
     step();
   return Result::success;
 }
+/// The same for work that is no kernel.
+template <class Work>
+Result put_other(cu::Stream stream, Work work) {
+  return put(stream, [work] {
+    const std::lock_guard lock(device_mutex);
+    early.reset();
+    work();
+  });
+}
 
 // ---- devices --------------------------------------------------------------------------------------------------------
 
 Result cuInit(unsigned) { return Result::success; }
 Result cuDriverGetVersion(int* version) { return give(version, 13000); }
 Result cuDeviceGetCount(int* devices) { return give(devices, 1); }
-Result cuDeviceGet(cu::Device* device, int index) { return give(device, index); }
+Result cuDeviceGet(cu::Device* device, int) { return give(device, 0); }
 Result cuDeviceGetName(char* name, int room, cu::Device) {
-  std::strncpy(name, gpu.arch == 80 ? "emulated sm_80" : "emulated sm_90a", static_cast<std::size_t>(room));
+  std::strncpy(name, emulated_gpu().gpu.arch == 80 ? "emulated sm_80" : "emulated sm_90a",
+               static_cast<std::size_t>(room));
   return Result::success;
 }
 Result cuDeviceGetAttribute(int* value, cu::DeviceAttribute which, cu::Device) {
   // From NVIDIA's tables of compute capabilities.
+  const Gpu& gpu = emulated_gpu().gpu;
   const int per_sm = gpu.arch == 80 ? 164 : 228;
   using enum cu::DeviceAttribute;
   switch (which) {
@@ -125,25 +140,6 @@ Result cuCtxEnablePeerAccess(cu::Context, unsigned) { return Result::success; }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-Result take(cu::Address* into, std::size_t bytes) {
-  constexpr std::size_t grain = 256;
-  void* const made = std::aligned_alloc(grain, (bytes + grain) / grain * grain);
-  if (!made) return Result::out_of_memory;
-  // Memory that was never written is NaN.
-  std::memset(made, 0xff, bytes);
-  *into = reinterpret_cast<cu::Address>(made);
-  const std::lock_guard lock(mutex);
-  taken.insert(*into);
-  return Result::success;
-}
-Result give_back(cu::Address address) {
-  {
-    const std::lock_guard lock(mutex);
-    if (!taken.erase(address)) return Result::invalid_value;
-  }
-  std::free(at(address));
-  return Result::success;
-}
 Result cuMemAlloc(cu::Address* into, std::size_t bytes) { return take(into, bytes); }
 Result cuMemFree(cu::Address address) { return give_back(address); }
 Result cuMemAllocAsync(cu::Address* into, std::size_t bytes, cu::Stream) { return take(into, bytes); }
@@ -152,19 +148,19 @@ Result cuMemFreeAsync(cu::Address address, cu::Stream stream) {
   return of(stream).capturing ? Result::success : give_back(address);
 }
 Result cuMemcpyAsync(cu::Address to, cu::Address from, std::size_t bytes, cu::Stream stream) {
-  return put(stream, [=] { std::memmove(at(to), at(from), bytes); });
+  return put_other(stream, [=] { std::memmove(at(to), at(from), bytes); });
 }
 Result cuMemcpy2DAsync(const cu::Copy2D* copy, cu::Stream stream) {
-  return put(stream, [copy = *copy] {
+  return put_other(stream, [copy = *copy] {
     for (std::size_t i = 0; i < copy.height; ++i)
       std::memmove(at(copy.to + i * copy.to_pitch), at(copy.from + i * copy.from_pitch), copy.width);
   });
 }
 Result cuMemsetD8Async(cu::Address to, unsigned char value, std::size_t bytes, cu::Stream stream) {
-  return put(stream, [=] { std::memset(at(to), value, bytes); });
+  return put_other(stream, [=] { std::memset(at(to), value, bytes); });
 }
 Result cuMemsetD32Async(cu::Address to, unsigned value, std::size_t words, cu::Stream stream) {
-  return put(stream, [=] { std::fill_n(static_cast<unsigned*>(at(to)), words, value); });
+  return put_other(stream, [=] { std::fill_n(static_cast<unsigned*>(at(to)), words, value); });
 }
 
 // ---- streams, events, graphs ----------------------------------------------------------------------------------------
@@ -294,6 +290,24 @@ class Arguments {
   std::vector<void*> all_;
 };
 
+/// Runs a launch. One that starts early sees, until it waits, the memory as it was before the previous kernel.
+void run_launch(LaunchOf& launch, bool starts_early, cu::Stream stream) {
+  const std::lock_guard lock(device_mutex);
+  const OfGpu& on = emulated_gpu();
+  launch.sms = on.gpu.sms;
+  launch.seed = on.gpu.seed + on.launches++;
+  launch.end_previous = nullptr;  // of an earlier replay
+  std::optional<Early> before = std::exchange(early, std::nullopt);
+  if (before && before->stream != stream) before.reset();
+  constexpr int first_with_early_start = 90;
+  Contents now = on.gpu.arch >= first_with_early_start ? contents() : Contents{};
+  if (starts_early && before && !now.empty()) launch.end_previous = put_back(before->sees);
+  const Ended ended = run(launch);
+  if (!ended.let_next_start || now.empty()) return;
+  const bool still_the_same = launch.end_previous && !ended.had_waited;
+  early = Early{stream, still_the_same ? std::move(before->sees) : std::move(now)};
+}
+
 Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void** arguments, void**) {
   const auto& kernel = *reinterpret_cast<const KernelOfLibrary*>(function);
   LaunchOf launch{.kernel = kernel.name,
@@ -302,15 +316,17 @@ Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, v
                   .blocks = {config->grid[0], config->grid[1], config->grid[2]},
                   .threads = static_cast<int>(config->block[0]),
                   .shared_bytes = config->shared_bytes};
-  for (unsigned i = 0; i < config->attribute_count; ++i)
-    if (config->attributes[i].key == cu::LaunchAttributeKey::cluster) launch.cluster = config->attributes[i].value[0];
+  bool starts_early = false;
+  for (unsigned i = 0; i < config->attribute_count; ++i) {
+    const int value = config->attributes[i].value[0];
+    if (config->attributes[i].key == cu::LaunchAttributeKey::cluster) launch.cluster = value;
+    if (config->attributes[i].key == cu::LaunchAttributeKey::early) starts_early = value != 0;
+  }
   if (launch.blocks.x % static_cast<unsigned>(launch.cluster) != 0) return Result::invalid_value;
-  return put(config->stream, [launch, kept = std::make_shared<const Arguments>(kernel, arguments)]() mutable {
-    const std::lock_guard lock(mutex);
+  const cu::Stream stream = config->stream;
+  return put(stream, [=, kept = std::make_shared<const Arguments>(kernel, arguments)]() mutable {
     launch.arguments = kept->get();
-    launch.sms = gpu.sms;
-    launch.seed = gpu.seed + launches++;
-    run(launch);
+    run_launch(launch, starts_early, stream);
   });
 }
 
@@ -346,15 +362,6 @@ const cuda::Found& find_driver() {
   return found;
 }
 
-std::uint64_t generation() {
-  const std::lock_guard lock(mutex);
-  return static_cast<std::uint64_t>(gpu.arch) << 32 | static_cast<std::uint64_t>(gpu.sms);
-}
-
-void set_gpu(const Gpu& other) {
-  const std::lock_guard lock(mutex);
-  gpu = other;
-  launches = 0;
-}
+const OfGpu& emulated_gpu() { return static_cast<const OfGpu&>(cuda::platform()); }
 
 }  // namespace attune::runtime::emulated

@@ -2,15 +2,21 @@
 // that are libraries
 #pragma once
 
-#include "runtime/engines/cuda/driver.h"
+#include <atomic>
+
+#include "runtime/engines/cuda/platform.h"
 #include "runtime/engines/emulated/emulated.h"
 
 namespace attune::runtime::emulated {
 
 const cuda::Found& find_driver();
-/// Sets the one device of the emulated driver.
-void set_gpu(const Gpu& gpu);
-/// Not 0, and different for each kind of device.
-std::uint64_t generation();
+/// The platform in use, if it is emulated: its one device.
+struct OfGpu : cuda::Platform {
+  explicit OfGpu(const Gpu& of);
+
+  Gpu gpu;
+  mutable std::atomic<std::uint64_t> launches{0};
+};
+const OfGpu& emulated_gpu();
 
 }  // namespace attune::runtime::emulated

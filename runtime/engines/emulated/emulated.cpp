@@ -2,42 +2,68 @@
 #include "runtime/engines/emulated/emulated.h"
 
 #include <charconv>
+#include <deque>
+#include <mutex>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "runtime/engines/cuda/platform.h"
 #include "runtime/engines/emulated/compiler.h"
 #include "runtime/engines/emulated/driver.h"
 
 namespace attune::runtime::emulated {
 namespace {
 
-const cuda::Platform& platform() {
-  static const cuda::Platform& all = *new cuda::Platform{
-      .driver = &find_driver,
-      .generation = &generation,
-      .kind = "emulated",
-      .compiler = [] { return host_compiler().version; },
-      .refusal = [] { return host_compiler().refusal; },
-      .further = &further_input,
-      .compile = [](const codegen::Source& source, cuda::Ptx) { return compile(source); }};
-  return all;
+std::uint64_t number_of_kind() {
+  const Gpu& gpu = emulated_gpu().gpu;
+  return static_cast<std::uint64_t>(gpu.arch) << 32 | static_cast<std::uint64_t>(gpu.sms);
+}
+cuda::Binary compiled(const codegen::Source& source, cuda::Ptx) { return compile(source); }
+
+}  // namespace
+
+OfGpu::OfGpu(const Gpu& of)
+    : cuda::Platform{.driver = &find_driver,
+                     .generation = &number_of_kind,
+                     // Kernels are kept by the numbers of their devices: no GPU of this machine has these.
+                     .first_device = of.arch,
+                     .kind = "emulated",
+                     .compiler = [] { return host_compiler().version; },
+                     .refusal = [] { return host_compiler().refusal; },
+                     .further = &further_input,
+                     .compile = &compiled},
+      gpu(of) {}
+
+namespace {
+
+/// Never destroyed: threads may still use an earlier one.
+const OfGpu& kept(const Gpu& gpu) {
+  static std::mutex mutex;
+  static auto& all = *new std::deque<OfGpu>;
+  const std::lock_guard lock(mutex);
+  return all.emplace_back(gpu);
 }
 
 }  // namespace
 
-void emulate(const Gpu& gpu) {
-  set_gpu(gpu);
-  cuda::use(platform());
-}
+void emulate(const Gpu& gpu) { cuda::use(kept(gpu)); }
 
-Gpu gpu_of(std::string_view name) {
+struct Here::On {
+  OfGpu platform;
+  cuda::OnPlatform on;
+
+  explicit On(const Gpu& gpu) : platform(gpu), on(&platform) {}
+};
+Here::Here(const Gpu& gpu) : on_(std::make_unique<On>(gpu)) {}
+Here::~Here() = default;
+
+Gpu gpu_of(std::string_view name, const Place& where) {
   const auto refuse = [&](std::string_view part, const std::string& why) {
     const auto at = static_cast<std::size_t>(part.data() - name.data());
-    throw Error("bad-target", fmt::format("there is no target {}", name),
-                {.name = "--target", .line = 0, .text = std::string(name), .begin = at, .end = at + part.size()}, why,
-                "write emulated:sm_80 or emulated:sm_90a, and behind it :seed=N or :sms=N if you like");
+    throw Error(
+        "bad-target", fmt::format("there is no target {}", name),
+        {.name = where.name, .line = where.line, .text = std::string(name), .begin = at, .end = at + part.size()}, why,
+        "write emulated:sm_80 or emulated:sm_90a, and behind it :seed=N or :sms=N if you like");
   };
   Gpu out;
   std::size_t nth = 0;
@@ -70,8 +96,7 @@ Gpu gpu_of(std::string_view name) {
 namespace attune::runtime::cuda {
 
 const Platform& emulated_platform(const std::string& gpu) {
-  emulated::set_gpu(emulated::gpu_of("emulated:" + gpu));
-  return emulated::platform();
+  return emulated::kept(emulated::gpu_of("emulated:" + gpu, {.name = "ATTUNE_EMULATED"}));
 }
 
 }  // namespace attune::runtime::cuda

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <attune/error.h>
 
 namespace attune::runtime::emulated {
 
@@ -18,14 +21,29 @@ struct Gpu {
 /// emulated GPU of the same architecture.
 void emulate(const Gpu& gpu);
 
+/// While this object lives, the CUDA engine computes the calling thread's calls on an emulated GPU, with tensors in the
+/// host's memory.
+class Here {
+ public:
+  explicit Here(const Gpu& gpu);
+  ~Here();
+  Here(const Here&) = delete;
+  Here& operator=(const Here&) = delete;
+
+ private:
+  struct On;
+  std::unique_ptr<On> on_;
+};
+
 /// Returns and forgets the first few doubtful actions of emulated kernels in this process: actions that are wrong if
 /// the kernel uses their results. Products of unwritten operands are an example: kernels issue some whose results they
 /// do not use.
 std::vector<std::string> take_doubts();
 
 /// The GPU of a target's name: `emulated:sm_80` or `emulated:sm_90a`, optionally followed by e.g. `:seed=3` and
-/// `:sms=2` to change these. Throws an Error for an unknown name.
-Gpu gpu_of(std::string_view name);
+/// `:sms=2` to change these. Throws an Error for an unknown name, with the file and line, option or variable that has
+/// it.
+Gpu gpu_of(std::string_view name, const Place& where = {.name = "--target"});
 /// True if a target's name begins like such names.
 inline bool names_emulated(std::string_view name) { return name.starts_with("emulated"); }
 

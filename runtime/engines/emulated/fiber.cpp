@@ -53,12 +53,14 @@ Fiber new_fiber(std::byte* stack, void (*body)()) {
 #else
 
 void switch_fibers(Fiber&, const Fiber&) { throw Bug("fibers switch on x86-64 alone"); }
-Fiber new_fiber(std::byte*, void (*)()) {
+Fiber new_fiber(std::byte*, void (*)()) { refuse_processor(); }
+
+#endif
+
+void refuse_processor() {
   throw Error("emulated-processor", "GPUs are not emulated on this processor yet", {},
               "threads of a kernel switch by code that is written for x86-64", "run it on such a machine");
 }
-
-#endif
 
 namespace {
 constexpr std::size_t guard = 4096;

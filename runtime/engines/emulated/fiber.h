@@ -33,5 +33,7 @@ class Stacks {
 
 /// A fiber that begins with body(), which must not return, on this stack.
 Fiber new_fiber(std::byte* stack, void (*body)());
+/// Throws the Error of processors that have no fibers.
+[[noreturn]] void refuse_processor();
 
 }  // namespace attune::runtime::emulated

@@ -54,16 +54,18 @@ struct Folder {
   fs::path path;
   std::unique_ptr<Lock> lock;
 
-  Folder() {
+  Folder() try {
     remove_abandoned();
     // Another process that just removes abandoned folders may take this one's lock first.
     while (!lock || !lock->held() || !fs::exists(path / "lock")) {
       std::string name = (fs::temp_directory_path() / fmt::format("{}XXXXXX", prefix)).string();
-      if (!mkdtemp(name.data())) refuse();
+      if (!mkdtemp(name.data())) refuse(fs::temp_directory_path());
       path = name;
       lock = std::make_unique<Lock>(path, O_CREAT);
-      if (!lock->held() && errno != EWOULDBLOCK) refuse();
+      if (!lock->held() && errno != EWOULDBLOCK) refuse(path);
     }
+  } catch (const fs::filesystem_error& e) {
+    refuse(e.path1());
   }
   ~Folder() {
     std::error_code error;
@@ -71,10 +73,9 @@ struct Folder {
   }
 
  private:
-  [[noreturn]] static void refuse() {
+  [[noreturn]] static void refuse(const fs::path& where) {
     throw Error("emulated-folder", "there is no folder for kernels that are emulated", {},
-                "none can be made in " + fs::temp_directory_path().string(),
-                "set TMPDIR to a folder that you may write");
+                "none can be made in " + where.string(), "set TMPDIR to a folder that you may write");
   }
 };
 

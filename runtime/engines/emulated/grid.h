@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -181,9 +182,16 @@ struct LaunchOf {
   int cluster = 1;
   int sms = 1;
   std::uint64_t seed = 0;
+  /// Set if it starts before the previous kernel has ended: makes that kernel's writes visible. Called once.
+  std::function<void()> end_previous{};
+};
+/// A launch that has ended.
+struct Ended {
+  bool let_next_start = false;
+  bool had_waited = false;  ///< true if all earlier kernels had ended when it first let the next one start
 };
 
 /// Runs all blocks; throws an Error if the kernel does what a GPU does not allow.
-void run(const LaunchOf& launch);
+Ended run(const LaunchOf& launch);
 
 }  // namespace attune::runtime::emulated

@@ -40,6 +40,7 @@ void* placed(unsigned address, unsigned bytes, Site at) {
 void* shared(unsigned address, unsigned bytes, Touch touch, Site at) {
   Runner& runner = *running;
   auto* const out = static_cast<std::byte*>(placed(address, bytes, at));
+  if (touch == Touch::flag) return out;
   Shadow& shadow = *runner.block().shadow;
   const Toucher by = toucher(runner.lane(), runner.block());
   if (touch == Touch::write) {

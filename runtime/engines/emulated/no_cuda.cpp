@@ -6,11 +6,20 @@
 
 namespace attune::runtime::emulated {
 
-void emulate(const Gpu&) {
+namespace {
+
+[[noreturn]] void refuse() {
   throw Error("no-device", "there is no GPU to emulate", {}, cuda::find_driver().why,
               "build it with ATTUNE_CUDA=ON, or compute on the host: Device::cpu() and Target::cpu");
 }
-Gpu gpu_of(std::string_view) { return {}; }
+
+}  // namespace
+
+void emulate(const Gpu&) { refuse(); }
+struct Here::On {};
+Here::Here(const Gpu&) { refuse(); }
+Here::~Here() = default;
+Gpu gpu_of(std::string_view, const Place&) { return {}; }
 std::vector<std::string> take_doubts() { return {}; }
 
 }  // namespace attune::runtime::emulated

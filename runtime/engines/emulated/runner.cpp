@@ -24,6 +24,8 @@ Runner* running = nullptr;
 namespace {
 
 constexpr std::size_t lanes_of_warp = 32;
+/// The number of times that all runnable threads may poll before the previous kernel ends.
+constexpr std::size_t most_beside_previous = 1000;
 /// The number of times that all runnable threads may poll without any change, before the launch counts as hung.
 constexpr std::size_t most_quiet = 1000000;
 
@@ -62,7 +64,8 @@ void on_fiber() {
 }
 
 Runner::Runner(const LaunchOf& launch)
-    : launch_(launch), dice_(launch.seed * 0x9e3779b97f4a7c15ull + 1), mode_(static_cast<unsigned>(dice_() % 4)) {
+    : launch_(launch), dice_(launch.seed * 0x9e3779b97f4a7c15ull + 1), mode_(static_cast<unsigned>(dice_() % 4)),
+      previous_ended_(!launch.end_previous) {
   running = this;
   *launch.machine = &machine();
 }
@@ -189,7 +192,25 @@ void Runner::wait(const char* what, Site at) {
   mine.waits_for = "";
 }
 
+void Runner::let_next_start() {
+  if (ended_.let_next_start) return;
+  ended_ = {.let_next_start = true, .had_waited = previous_ended_};
+}
+void Runner::wait_for_previous() {
+  if (previous_ended_) return;
+  waiting_for_previous_.push_back(now_);
+  wait("the previous kernel", {});
+}
+/// Only when nothing else is left to do: a kernel that does not wait sees none of the previous kernel's writes.
+void Runner::end_previous() {
+  previous_ended_ = true;
+  launch_.end_previous();
+  for (Lane* one : waiting_for_previous_) wake(*one);
+  waiting_for_previous_.clear();
+}
+
 void Runner::let_others_run() {
+  if (!previous_ended_ && quiet_ > most_beside_previous) end_previous();
   if (++quiet_ > most_quiet) {
     now_->waits_for = "memory that another thread changes";
     fail("threads wait for memory that no one changes", now_->waits_at);
@@ -328,7 +349,7 @@ void Runner::end_blocks() {
   });
 }
 
-void Runner::run() {
+Ended Runner::run() {
   const Flushed flushed;
   const unsigned all = launch_.blocks.x * launch_.blocks.y * launch_.blocks.z,
                  count = all / static_cast<unsigned>(launch_.cluster),
@@ -343,10 +364,16 @@ void Runner::run() {
     if (clusters_.empty()) break;
     if (Lane* const one = next())
       go(*one);
-    else if (!arrive_some())
+    else if (arrive_some())
+      continue;
+    else if (!previous_ended_)
+      end_previous();
+    else
       deadlock();
   }
+  if (!previous_ended_) end_previous();
   if (!failed_.empty()) refuse();
+  return ended_;
 }
 
 std::vector<std::string> take_doubts() {
@@ -354,6 +381,6 @@ std::vector<std::string> take_doubts() {
   return std::exchange(doubts, {});
 }
 
-void run(const LaunchOf& launch) { Runner(launch).run(); }
+Ended run(const LaunchOf& launch) { return Runner(launch).run(); }
 
 }  // namespace attune::runtime::emulated

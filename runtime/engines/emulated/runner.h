@@ -15,7 +15,7 @@ class Runner {
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  void run();
+  Ended run();
 
   // ---- for the functions that a kernel calls, on its threads' stacks ------------------------------------------------
 
@@ -32,6 +32,9 @@ class Runner {
     if (chance(4)) step_back();
   }
   void wake(Lane& lane);
+  void let_next_start();
+  /// Suspends this thread until the previous kernel has ended.
+  void wait_for_previous();
   /// The running thread is done.
   [[noreturn]] void end_lane();
   /// Fails the launch: no thread continues.
@@ -55,6 +58,7 @@ class Runner {
   void go(Lane& to);
   bool arrive_some();
   void deadlock();
+  void end_previous();
   void step_back();
   [[noreturn]] void stop(std::string why);
   [[noreturn]] void refuse() const;
@@ -67,6 +71,9 @@ class Runner {
   std::vector<std::unique_ptr<Cluster>> clusters_;
   std::vector<Warp*> ready_;
   std::string failed_;
+  bool previous_ended_;
+  std::vector<Lane*> waiting_for_previous_;
+  Ended ended_;
   std::size_t quiet_ = 0;  ///< turns in which threads only polled for a change
 };
 

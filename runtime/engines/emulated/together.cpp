@@ -154,9 +154,8 @@ void fill_in_threads(Machine& machine) {
   };
   machine.address_in_cluster = &address_in_cluster;
   machine.cluster_shared = &cluster_shared;
-  // Kernels of a stream run one after another.
-  machine.let_next_start = [](Site) {};
-  machine.wait_for_kernel_before = [](Site) {};
+  machine.let_next_start = [](Site) { running->let_next_start(); };
+  machine.wait_for_kernel_before = [](Site) { running->wait_for_previous(); };
 }
 
 Machine& machine() {

@@ -116,8 +116,9 @@ def test_a_mask_mod_gives_bools(mod):
 
 def test_our_block_mask_has_no_lists():
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 256, 256)
-    for call in (lambda: mask[0], mask.sparsity, mask.to_dense, mask.to_string, mask.as_tuple):
-        assert refused(call).code == "block-mask"
+    assert refused(mask.as_tuple).code == "block-mask"
+    for index in (1, -2, (0, 0, 0, 0), slice(0, 2, 2), (0, [0]), "a", (0, 0, 2)):
+        assert refused(lambda index=index: mask[index]).code == "bad-argument", index
 
 
 def test_arrays_of_numpy_are_no_tensors():

@@ -43,4 +43,11 @@ inline float2 shared_get2(unsigned at, Site from = Site::here()) { return get_wo
 inline float4 shared_get4(unsigned at, Site from = Site::here()) { return get_words<float4>(at, from); }
 inline uint4 shared_get_words(unsigned at, Site from = Site::here()) { return get_words<uint4>(at, from); }
 
+inline void shared_put_flag(unsigned at, int x, Site from = Site::here()) {
+  *static_cast<int*>(attune_machine->shared(at, sizeof x, emulated::Touch::flag, from)) = x;
+}
+inline int shared_get_flag(unsigned at, Site from = Site::here()) {
+  return *static_cast<const int*>(attune_machine->shared(at, sizeof(int), emulated::Touch::flag, from));
+}
+
 }  // namespace attune

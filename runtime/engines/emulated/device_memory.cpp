@@ -1,0 +1,75 @@
+// runtime/engines/emulated/device_memory.cpp — the memory of an emulated device, and its contents at earlier times
+#include "runtime/engines/emulated/device_memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+
+namespace attune::runtime::emulated {
+
+std::mutex device_mutex;
+
+namespace {
+
+namespace cu = cuda::cu;
+
+std::map<cu::Address, std::size_t> taken;  ///< bytes
+
+std::byte* at(cu::Address address) { return reinterpret_cast<std::byte*>(address); }
+
+}  // namespace
+
+cu::Result take(cu::Address* into, std::size_t bytes) {
+  constexpr std::size_t grain = 256;
+  void* const made = std::aligned_alloc(grain, (bytes + grain) / grain * grain);
+  if (!made) return cu::Result::out_of_memory;
+  // Memory that was never written is NaN.
+  std::memset(made, 0xff, bytes);
+  *into = reinterpret_cast<cu::Address>(made);
+  const std::lock_guard lock(device_mutex);
+  taken.emplace(*into, bytes);
+  return cu::Result::success;
+}
+
+cu::Result give_back(cu::Address address) {
+  {
+    const std::lock_guard lock(device_mutex);
+    if (!taken.erase(address)) return cu::Result::invalid_value;
+  }
+  std::free(at(address));
+  return cu::Result::success;
+}
+
+Contents contents() {
+  constexpr std::size_t most = 64 << 20;
+  std::size_t all = 0;
+  for (const auto& [address, bytes] : taken) all += bytes;
+  Contents out;
+  if (all > most) return out;
+  for (const auto& [address, bytes] : taken) out.emplace_back(address, std::vector(at(address), at(address) + bytes));
+  return out;
+}
+
+std::function<void()> put_back(const Contents& earlier) {
+  struct Piece {
+    std::byte* memory;
+    std::vector<std::byte> before, after;
+  };
+  auto all = std::make_shared<std::vector<Piece>>();
+  for (const auto& [address, bytes] : earlier) {
+    const auto now = taken.find(address);
+    if (now == taken.end() || now->second != bytes.size()) continue;
+    std::byte* const memory = at(address);
+    all->push_back({memory, bytes, std::vector(memory, memory + bytes.size())});
+    std::ranges::copy(bytes, memory);
+  }
+  return [all] {
+    for (const Piece& one : *all)
+      for (std::size_t i = 0; i < one.before.size(); ++i)
+        if (one.memory[i] == one.before[i]) one.memory[i] = one.after[i];
+  };
+}
+
+}  // namespace attune::runtime::emulated
