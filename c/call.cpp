@@ -37,8 +37,8 @@ Resources resources_of(const attune_with* given, const char* function) {
   if (from.progress)
     out.progress = [tell = from.progress, user = from.user](double done) {
       if (tell(user, done) != 0)
-        throw Error("stopped", "the call was stopped", {}, "its progress callback returned something else than 0",
-                    "call again; what it was to write is half written");
+        throw Error("stopped", "the call was stopped", {}, "its progress callback did not return 0",
+                    "call again: its results are incomplete");
     };
   if (from.workspace_bytes > 0 && !from.workspace) require(nullptr, function, "with.workspace");
   out.workspace = {static_cast<std::byte*>(from.workspace), from.workspace ? from.workspace_bytes : 0};
@@ -122,7 +122,7 @@ runtime::View view_of(const attune_drawing& drawing, const runtime::Extent& exte
   if ((drawing.panels & ~panels) != 0)
     throw Error("bad-choice", fmt::format("`panels` cannot be {}", drawing.panels), {},
                 "it is a sum of ATTUNE_DRAW_TILES (1), ATTUNE_DRAW_SCORE (2) and ATTUNE_DRAW_PROB (4)",
-                "set it to those that are to be drawn");
+                "set it to the panels to draw");
   view.tiles = drawing.panels & ATTUNE_DRAW_TILES;
   view.score = drawing.panels & ATTUNE_DRAW_SCORE;
   view.prob = drawing.panels & ATTUNE_DRAW_PROB;
@@ -207,9 +207,10 @@ attune_error* attune_tiles(const attune_attention* attention, const attune_pictu
     if (tiles) {
       const auto needed = static_cast<std::uint64_t>(extent.q_tiles()) * static_cast<std::uint64_t>(extent.kv_tiles());
       if (bytes < needed)
-        throw Error("bad-size", "there is no room for the tiles", {},
-                    fmt::format("they are {} x {}, and `bytes` is {}", extent.q_tiles(), extent.kv_tiles(), bytes),
-                    fmt::format("give {} bytes", needed));
+        throw Error(
+            "bad-size", "`bytes` is too small for the tiles", {},
+            fmt::format("there are {} x {} tiles, and `bytes` is {}", extent.q_tiles(), extent.kv_tiles(), bytes),
+            fmt::format("give {} bytes", needed));
       c::write_tiles(c::Pictured(*attention, from), tiles);
     }
     if (rows) *rows = extent.q_tiles();

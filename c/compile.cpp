@@ -34,7 +34,7 @@ Json compile(const attune_job& job) {
     if (!job.progress || stopped) return;
     stopped = job.progress(job.user, static_cast<double>(done) / static_cast<double>(of), row.c_str()) != 0;
     if (stopped)
-      throw Error("stopped", "compiling was stopped", {}, "its progress callback returned something else than 0",
+      throw Error("stopped", "compiling was stopped", {}, "its progress callback did not return 0",
                   "call again; nothing was written");
   };
   const runtime::Builds builds = runtime::build_all(manifest, job.jobs ? job.jobs : runtime::usable_cpus(), step);
@@ -67,7 +67,7 @@ using namespace attune;
 attune_error* attune_compile(const attune_job* job, char** report) {
   return c::guarded([&] {
     const auto given = c::given(job, "attune_compile", "job");
-    const c::Json told = c::compile(given);
-    if (report) *report = c::copied(told.dump(-1, ' ', false, c::Json::error_handler_t::replace));
+    const c::Json built = c::compile(given);
+    if (report) *report = c::copied(built.dump(-1, ' ', false, c::Json::error_handler_t::replace));
   });
 }

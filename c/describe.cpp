@@ -34,7 +34,7 @@ class Describe {
     for (const auto& [name, level] : {std::pair{"head", &mod_.levels.head},
                                       {"row", &mod_.levels.row},
                                       {"col", &mod_.levels.col},
-                                      {"left", &mod_.levels.left}})
+                                      {"left", &mod_.levels.element}})
       out["levels"][name] = texts(*level);
     out["rewrites"] = Json::array();
     for (const compiler::Rewrite& r : steps_.rewrites)

@@ -33,7 +33,7 @@ attune_error& last_resort() {
 
 attune_error* bug(const std::string& message) { return new attune_error{true, "bug", "", "", "", message, {}}; }
 
-attune_error* told() {
+attune_error* current_error() {
   try {
     throw;
   } catch (const Error& e) {
@@ -53,7 +53,7 @@ attune_error* told() {
 
 attune_error* caught() noexcept {
   try {
-    return told();
+    return current_error();
   } catch (...) {
     return &last_resort();
   }
@@ -62,7 +62,7 @@ attune_error* caught() noexcept {
 void require(const void* pointer, const char* function, const char* name) {
   if (pointer) return;
   throw Error("null-pointer", fmt::format("{}: `{}` is NULL", function, name), {}, "it has to point to something",
-              "pass a pointer, and look at the error of the call that was to give it");
+              "pass a pointer; if an earlier call should have returned it, check that call's error");
 }
 
 void check_size(const void* from, std::uint32_t size, std::size_t first, std::size_t ours, const char* name) {

@@ -19,7 +19,7 @@ void check(const char* function, std::int32_t said) {
   if (said == 0) return;
   throw Error("ranks-transport", "this rank's transport has failed", {},
               fmt::format("`{}` returned {}", function, said),
-              "see what it met; then make new transports for all ranks");
+              "check its error; then make new transports for all ranks");
 }
 
 /// C's chunks are contiguous: a chunk of n runs becomes n chunks.
@@ -118,7 +118,7 @@ attune_error* attune_sharding_new(const attune_attention* const* attentions, con
       wholes.push_back(held.back()->forward);
     }
     if (before && (with || how))
-      throw Error("bad-choice", "a transport or choices are given besides `before`", {},
+      throw Error("bad-choice", "a transport or choices are given together with `before`", {},
                   "those of `before` are kept, as its assignment is",
                   "pass NULL for `with` and `how`, or for `before`");
     const Line at = held.empty() ? Line{} : held.front()->at;

@@ -78,13 +78,13 @@ Tensor tensor_of(const attune_tensor* from, const Called& called) {
     throw Error("null-pointer", fmt::format("{} has no shape", called.text()), {},
                 fmt::format("it has {} dimensions, and its `shape` is NULL", rank), "point `shape` at the extents");
   if (from->byte_offset > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(from->data))
-    throw Error("dlpack-offset", fmt::format("{} begins beyond all memory", called.text()), {},
+    throw Error("dlpack-offset", fmt::format("{} begins outside of memory", called.text()), {},
                 fmt::format("its `byte_offset` is {}, from {}", from->byte_offset, from->data),
                 "set `byte_offset` to the bytes between `data` and the first element");
   void* const data = from->data ? static_cast<char*>(from->data) + from->byte_offset : nullptr;
   if (reinterpret_cast<std::uintptr_t>(data) % size_of(type) != 0)
-    throw Error("dlpack-aligned", fmt::format("{} does not lie where its elements may lie", called.text()), {},
-                fmt::format("its first element is at {}, and elements of {} lie at multiples of {} bytes", data,
+    throw Error("dlpack-aligned", fmt::format("{} is not aligned for its elements", called.text()), {},
+                fmt::format("its first element is at {}, and elements of {} need a multiple of {} bytes", data,
                             attune::name_of(type), size_of(type)),
                 "copy it to memory of its own");
   const std::span<const std::int64_t> shape(from->shape, rank), strides(from->strides, from->strides ? rank : 0);

@@ -75,9 +75,9 @@ const Card& card(int arch, std::string_view name) {
 int special_functions(const compiler::Mod& mod) {
   int out = 1;
   // The per-element parts after hoisting: score, mask, prob. An affine score folds into the exponent.
-  for (std::size_t i = 0; i < mod.levels.left.size(); ++i) {
+  for (std::size_t i = 0; i < mod.levels.element.size(); ++i) {
     if (i == 0 && mod.fold.affine) continue;
-    for (const ir::Expr& e : ir::in_order(std::span(&mod.levels.left[i], 1))) out += specials_of(e);
+    for (const ir::Expr& e : ir::in_order(std::span(&mod.levels.element[i], 1))) out += specials_of(e);
   }
   return out;
 }

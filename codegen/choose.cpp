@@ -26,7 +26,7 @@ std::string why_illegal(const KernelDescriptor& kernel, const KernelSpec& spec, 
     if (std::string why = member.why_not(variant.of(member.name).value_or(0)); !why.empty()) return why;
   if (std::string why = kernel.why_illegal(spec, variant); !why.empty()) return why;
   const int bytes = kernel.choice(spec, variant).shared_bytes, most = most_shared(spec.arch);
-  return bytes > most ? fmt::format("it takes {} bytes of shared memory, and there are {}", bytes, most) : "";
+  return bytes > most ? fmt::format("it needs {} bytes of shared memory, and a block has at most {}", bytes, most) : "";
 }
 
 struct Found {
@@ -39,10 +39,10 @@ Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, c
   if (!kernel) {
     std::string names;
     for (const KernelDescriptor* one : among) names += fmt::format("{}{}", names.empty() ? "" : " and ", one->name);
-    return {{}, "there are " + names};
+    return {{}, "the kernels are " + names};
   }
   if (takes_mla(*kernel) != spec.mla)
-    return {{}, spec.mla ? "heads are wider than it takes" : "it takes heads whose values are columns of their keys"};
+    return {{}, spec.mla ? "heads are wider than it supports" : "it is for MLA, whose values are columns of the keys"};
   if (std::string why = kernel->why_not(spec, facts); !why.empty()) return {{}, why};
   Variant whole = kernel->tiles(spec, facts, kind).front();
   for (const auto& [name, value] : variant.members) {
@@ -52,6 +52,25 @@ Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, c
   }
   if (std::string why = why_illegal(*kernel, spec, whole); !why.empty()) return {{}, why};
   return {kernel->choice(spec, whole), {}};
+}
+
+/// Throws an Error if no kernel takes such calls.
+void require_possible(const KernelSpec& spec) {
+  if (spec.arch < 80)
+    throw Error("engine-arch", "the device is too old for the CUDA engine", {},
+                fmt::format("it has compute capability {}.{}, and kernels need 8.0", spec.arch / 10, spec.arch % 10),
+                "compute on another device, or on the host");
+  if (!find_gpu_element(spec.dtype))
+    throw Error("engine-type", "the CUDA engine computes in f32", {},
+                fmt::format("q, k and v hold {}", name_of(spec.dtype)),
+                "convert them to f32, or choose .target = Target::oracle on the host");
+  if (!spec.mla && (spec.d > widest_head || spec.dv > widest_head))
+    throw Error(
+        "engine-width", "heads are too wide for the CUDA engine", {},
+        fmt::format("D is {} and Dv is {}, and kernels support up to {}, or {} and {} where v is a view of k: its "
+                    "first columns",
+                    spec.d, spec.dv, widest_head, mla_d, mla_dv),
+        "split the heads, or compute on the host");
 }
 
 }  // namespace
@@ -70,26 +89,13 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
                      Kernels among) {
   KernelSpec spec = wishes;
   if (!facts.shares_tiles) spec.heads = 1;
-  if (spec.arch < 80)
-    throw Error("engine-arch", "the device is too old for the CUDA engine", {},
-                fmt::format("it has compute capability {}.{}, and kernels need 8.0", spec.arch / 10, spec.arch % 10),
-                "compute on another device, or on the host");
-  if (!find_gpu_element(spec.dtype))
-    throw Error("engine-type", "the CUDA engine computes in f32", {},
-                fmt::format("q, k and v hold {}", name_of(spec.dtype)),
-                "convert them to f32, or choose .target = Target::oracle on the host");
-  if (!spec.mla && (spec.d > widest_head || spec.dv > widest_head))
-    throw Error("engine-width", "heads are too wide for the CUDA engine", {},
-                fmt::format("D is {} and Dv is {}, and kernels take up to {}, or {} and {} where v is a view of k: its "
-                            "first columns",
-                            spec.d, spec.dv, widest_head, mla_d, mla_dv),
-                "split the heads, or compute on the host");
+  require_possible(spec);
   KernelChoices out;
   if (preference) {
     Found first = found(spec, facts, kind, preference->variant, among);
     if (!first.choice && preference->only)
-      throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
-                  {.name = preference->variant.text()}, first.why, "name another, or leave the choice to attune");
+      throw Error("bad-kernel", "the requested kernel does not support this call", {.name = preference->variant.text()},
+                  first.why, "name another, or leave the choice to attune");
     if (first.choice) out.choices.push_back(std::move(*first.choice));
     if (preference->only) return out;
     if (!first.why.empty()) out.refused = fmt::format("not {}: {}", preference->variant.text(), first.why);
@@ -111,20 +117,20 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
       out.choices.push_back(kernel->choice(spec, variant));
   }
   if (out.choices.empty() && spec.mla)
-    throw Error("engine-call", "no kernel of the CUDA engine takes this call of MLA", {},
+    throw Error("engine-call", "no CUDA kernel supports this MLA call", {},
                 fmt::format("D is {} and Dv is {}; {}", spec.d, spec.dv, fmt::join(out.story, "; ")),
                 "change what it names, or compute on the host");
   if (out.choices.empty() && (spec.fp8_kv || spec.dtype == DType::e4m3)) {
     std::vector<std::string> why;
     for (const KernelDescriptor* kernel : among)
       if (!takes_mla(*kernel)) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
-    throw Error("engine-type",
-                fmt::format("no kernel of the CUDA engine takes this call with {} of e4m3",
-                            spec.fp8_kv ? "k and v" : "q, k and v"),
-                {}, fmt::format("{}", fmt::join(why, "; ")),
-                spec.fp8_kv ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");
+    throw Error(
+        "engine-type",
+        fmt::format("no CUDA kernel supports this call with {} of e4m3", spec.fp8_kv ? "k and v" : "q, k and v"), {},
+        fmt::format("{}", fmt::join(why, "; ")),
+        spec.fp8_kv ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");
   }
-  if (out.choices.empty()) throw Bug("none of the kernels takes any call");
+  if (out.choices.empty()) throw Bug("no kernel supports this call");
   return out;
 }
 

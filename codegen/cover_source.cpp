@@ -77,7 +77,8 @@ Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arc
         name, function, capture);
   }
   const Verdicts verdicts = hoisted(verdict(cover.may_keep, mod, cover), verdict(cover.may_drop, mod, cover));
-  const ir::FieldNames fields{{{}, field_names(verdicts.row, signature), field_names(verdicts.col, signature)}};
+  const ir::FieldNames fields{
+      {{}, field_names("row", verdicts.row, signature), field_names("col", verdicts.col, signature)}};
   Source out{.name = "cover",
              .text = {},
              .options = source_options(arch, true),

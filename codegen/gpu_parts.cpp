@@ -43,8 +43,8 @@ void keep_origin_out(compiler::Levels& levels) {
     for (std::vector<Expr>* l : later)
       for (Expr& e : *l) e = ir::substitute(e, by);
   };
-  filter(Level::Head, levels.head, {&levels.row, &levels.col, &levels.left});
-  filter(Level::Row, levels.row, {&levels.col, &levels.left});
+  filter(Level::Head, levels.head, {&levels.row, &levels.col, &levels.element});
+  filter(Level::Row, levels.row, {&levels.col, &levels.element});
 }
 
 /// True if the launch needs tile lists: bands are not exact, and verdicts on tiles tell more.
@@ -195,8 +195,8 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.terms_by_distance = facts.has_terms && out.gradient->by_distance();
   facts.shares_tiles = !lowered.cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
   const ir::Signature signature = source_signature(mod);
-  out.fields = {field_names(out.levels.head, signature), field_names(out.levels.row, signature),
-                field_names(out.levels.col, signature)};
+  out.fields = {field_names("head", out.levels.head, signature), field_names("row", out.levels.row, signature),
+                field_names("col", out.levels.col, signature)};
   return out;
 }
 

@@ -21,14 +21,14 @@ struct Term {
   std::uint32_t capture = 0;
   bool by_prob = false;  ///< multiplies the gradient of the probability, else that of the score
   std::vector<compiler::Scatter::Loop> loops;
-  std::size_t rank = 0, first = 0;  ///< levels.left holds its indices from `first` on, and then its value
+  std::size_t rank = 0, first = 0;  ///< levels.element holds its indices from `first` on, and then its value
   Place place = Place::pair;
   /// True if the term is the score's gradient times a number, and number and place are the same for all pairs of one
   /// distance q - kv in a batch entry and head.
   bool by_distance = false;
 };
 
-/// What a backward needs in addition to the forward's expressions, all in levels.left.
+/// What a backward needs in addition to the forward's expressions, all in levels.element.
 struct GradientParts {
   Wanted wanted;  ///< captured tensors whose gradients are asked for, by slot
   bool has_slope = false, delta_of_o = true;
@@ -42,7 +42,7 @@ struct GradientParts {
   std::vector<compiler::Scatter> of_sink;
 };
 
-/// What kernels are chosen by and what sources are written from, derived once for a Mod. `levels.left` holds the
+/// What kernels are chosen by and what sources are written from, derived once for a Mod. `levels.element` holds the
 /// exponent, the mask without its limits, prob, and the limits. Refers to the lowered Mod, which must outlive it.
 struct GpuParts {
   const compiler::LoweredMod* of = nullptr;
@@ -55,13 +55,13 @@ struct GpuParts {
 
   const compiler::Mod& mod() const { return of->mod; }
   const compiler::Cover& cover() const { return of->cover; }
-  const ir::Expr& exponent() const { return levels.left[0]; }
-  const ir::Expr& keep() const { return levels.left[1]; }
-  const ir::Expr& prob() const { return levels.left[2]; }
-  const ir::Expr& first() const { return levels.left[3]; }
-  const ir::Expr& last() const { return levels.left[4]; }
-  const ir::Expr& slope() const { return levels.left[5]; }
-  const ir::Expr& prob_slope() const { return levels.left[6]; }
+  const ir::Expr& exponent() const { return levels.element[0]; }
+  const ir::Expr& keep() const { return levels.element[1]; }
+  const ir::Expr& prob() const { return levels.element[2]; }
+  const ir::Expr& first() const { return levels.element[3]; }
+  const ir::Expr& last() const { return levels.element[4]; }
+  const ir::Expr& slope() const { return levels.element[5]; }
+  const ir::Expr& prob_slope() const { return levels.element[6]; }
 };
 
 /// `wanted`: the captured tensors whose gradients a backward computes; null for a forward. `keeps_keys`: for kernels

@@ -45,9 +45,9 @@ struct OwnArgs {
   std::string_view name;  ///< in namespace attune
   std::size_t bytes;      ///< of all, at most most_own_args
   /// Bytes of workspace that only this kernel uses. Null: none.
-  std::int64_t (*room)(const LaunchCall& call) = nullptr;
-  /// Fills in the members after the struct of its kind, which `args` holds already. `room` is on the device.
-  void (*fill)(void* args, const LaunchCall& call, std::byte* room) = nullptr;
+  std::int64_t (*workspace)(const LaunchCall& call) = nullptr;
+  /// Fills in the members after the struct of its kind, which `args` holds already. `workspace` is on the device.
+  void (*fill)(void* args, const LaunchCall& call, std::byte* workspace) = nullptr;
 };
 inline constexpr std::size_t most_own_args = 2048;
 

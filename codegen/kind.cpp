@@ -34,7 +34,7 @@ CoverKind cover_kind(const compiler::Cover& cover, const Traits& facts) {
 }
 
 ModKind mod_kind(const compiler::Mod& mod, const Traits& facts) {
-  const std::array roots{mod.levels.left[0], mod.levels.left[2]};  // score and prob
+  const std::array roots{mod.levels.element[0], mod.levels.element[2]};  // score and prob
   const std::vector<Expr> nodes = ir::in_order(roots);
   if (std::ranges::any_of(nodes, [](const Expr& e) { return e->op == ir::Op::Read; })) return ModKind::reads;
   if (facts.has_prob || !mod.fold.affine) return ModKind::heavy;

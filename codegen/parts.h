@@ -8,7 +8,7 @@
 
 namespace attune::codegen {
 
-/// The forward's expressions. `levels.left` holds core, mask, prob and row, in this order.
+/// The forward's expressions. `levels.element` holds core, mask, prob and row, in this order.
 struct ForwardParts {
   compiler::Levels levels;
   bool masked = false;        ///< the mask is more than `true`
@@ -16,10 +16,10 @@ struct ForwardParts {
   bool prob_linear = true;    ///< prob(c p) == c prob(p): it can act before the normalisation
   bool has_row_term = false;  ///< see compiler::Fold; then the last field of a row
 
-  const ir::Expr& core() const { return levels.left[0]; }
-  const ir::Expr& mask() const { return levels.left[1]; }
-  const ir::Expr& prob() const { return levels.left[2]; }
-  const ir::Expr& row_term() const { return levels.left[3]; }
+  const ir::Expr& core() const { return levels.element[0]; }
+  const ir::Expr& mask() const { return levels.element[1]; }
+  const ir::Expr& prob() const { return levels.element[2]; }
+  const ir::Expr& row_term() const { return levels.element[3]; }
   std::size_t head_fields() const { return levels.head.size(); }
   std::size_t row_fields() const { return levels.row.size() + (has_row_term ? 1 : 0); }
   std::size_t col_fields() const { return levels.col.size(); }
@@ -36,19 +36,19 @@ struct Scattered {
   std::uint32_t capture;
   bool by_prob;  ///< adds to the gradient of prob, else to that of the score
   std::vector<compiler::Scatter::Loop> loops;
-  std::size_t rank, first;  ///< levels.left holds its indices from `first` on, and then its value
+  std::size_t rank, first;  ///< levels.element holds its indices from `first` on, and then its value
   Reach reach;
   int step;  ///< for Run, 1 or -1: the change of the last index from column to column
   /// By index: its coordinate, if the index is a coordinate.
   std::vector<std::optional<ir::Input>> plain;
 };
 
-/// The backward's expressions. `levels.left` holds the forward's, dscore, dprob, and those of `scattered`.
+/// The backward's expressions. `levels.element` holds the forward's, dscore, dprob, and those of `scattered`.
 struct BackwardParts : ForwardParts {
   std::vector<Scattered> scattered;
 
-  const ir::Expr& score_slope() const { return levels.left[4]; }
-  const ir::Expr& prob_slope() const { return levels.left[5]; }
+  const ir::Expr& score_slope() const { return levels.element[4]; }
+  const ir::Expr& prob_slope() const { return levels.element[5]; }
 };
 
 /// Captured tensors whose gradients are asked for, by slot.

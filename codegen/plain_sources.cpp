@@ -85,7 +85,7 @@ Source append_source(int arch) {
 
 Source copy_rows_source(int arch) { return row_copy_source("copy_rows", arch); }
 Source add_parts_source(int arch) { return row_copy_source("add_parts", arch); }
-Source merge_parts_source(int arch) { return row_copy_source("merge_parts", arch); }
+Source combine_ranks_source(int arch) { return row_copy_source("combine_ranks", arch); }
 
 Source clear_source(int arch) {
   return {.name = "clear",

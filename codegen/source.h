@@ -57,10 +57,10 @@ Source rows_source(const RowsSpec& spec);
 Source sums_source(int arch);
 /// The kernel of append.cuh.
 Source append_source(int arch);
-/// The kernels of copy_rows.cuh, add_parts.cuh and merge_parts.cuh.
+/// The kernels of copy_rows.cuh, add_parts.cuh and combine_ranks.cuh.
 Source copy_rows_source(int arch);
 Source add_parts_source(int arch);
-Source merge_parts_source(int arch);
+Source combine_ranks_source(int arch);
 /// The kernel of clear.cuh.
 Source clear_source(int arch);
 /// The kernel of transpose_v_sm90.cuh for the plan.

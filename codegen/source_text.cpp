@@ -202,6 +202,20 @@ std::string source_locals(std::uint32_t uses, const ir::Signature& signature) {
   return out;
 }
 
+std::string source_traits(const std::string& head, const std::vector<std::string>& list) {
+  std::string out, line = head;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string text = list[i] + (i + 1 < list.size() ? "," : "};\n");
+    if (i > 0 && line.size() + 1 + text.size() > source_width) {
+      out += line + "\n";
+      line = std::string(head.size(), ' ') + text;
+    } else {
+      line += (i > 0 ? " " : "") + text;
+    }
+  }
+  return out + line + (list.empty() ? "};\n" : "");
+}
+
 std::string source_function(const std::string& head, const Expr& e, const ir::Signature& signature,
                             const ir::FieldNames& fields, Lines lines) {
   const ir::DevicePrinted text = ir::print_for_device(e, signature, fields);
@@ -221,16 +235,14 @@ std::string source_value(const Expr& e, const ir::Signature& signature, const ir
   return fmt::format("[&] {{ {}return {}; }}()", text.lets, text.value);
 }
 
-std::vector<std::string> field_names(std::span<const Expr> list, const ir::Signature& signature) {
+std::vector<std::string> field_names(std::string_view level, std::span<const Expr> list,
+                                     const ir::Signature& signature) {
   std::vector<std::string> names;
-  const auto is_free = [&](const std::string& name) {
-    return std::find(names.begin(), names.end(), name) == names.end();
-  };
   for (const Expr& e : list) {
     std::string name = e->op == ir::Op::Read ? signature.captures[e->bits].name : "";
-    for (int i = 0; name.empty() || !is_free(name); ++i)
-      name = i < 26 ? std::string(1, static_cast<char>('a' + i)) : fmt::format("a{}", i);
-    names.push_back(name);
+    if (name.empty() || std::find(names.begin(), names.end(), name) != names.end())
+      name = fmt::format("{}{}", level, names.size());
+    names.push_back(std::move(name));
   }
   return names;
 }

@@ -44,6 +44,10 @@ std::uint32_t source_uses(const ir::Expr& e);
 /// it.
 std::string source_locals(std::uint32_t uses, const ir::Signature& signature);
 
+/// The head, then the traits that differ from their defaults in contract/traits.cuh, broken into lines as clang-format
+/// does.
+std::string source_traits(const std::string& head, const std::vector<std::string>& list);
+
 /// Whether a #line directive before each statement names its line in the user's source.
 enum class Lines : std::uint8_t { no, yes };
 
@@ -58,8 +62,10 @@ std::string source_value(const ir::Expr& e, const ir::Signature& signature, cons
 
 std::string_view device_type(ir::Type type);
 
-/// Names for fields: the captured tensor's if the field is one of its elements, else a, b, c ...
-std::vector<std::string> field_names(std::span<const ir::Expr> list, const ir::Signature& signature);
+/// Names for the fields of a level: the captured tensor's if the field is one of its elements, else head0, head1, ...
+/// (row0, col0), as `explain` numbers them.
+std::vector<std::string> field_names(std::string_view level, std::span<const ir::Expr> list,
+                                     const ir::Signature& signature);
 /// "  struct Row { ...; };": the fields, then the text `more`.
 std::string fields_struct(std::string_view name, std::span<const ir::Expr> list, const std::vector<std::string>& names,
                           std::string_view more = {});

@@ -24,7 +24,7 @@ void check_count(std::size_t bound, std::span<const Slot> slots, const char* one
   if (bound == 0 || bound == slots.size()) return;
   throw refuse("bind-count", fmt::format("the call binds {} {}{}", bound, one, bound == 1 ? "" : "s"),
                fmt::format("the attention reads {}", listed(slots, one)),
-               fmt::format("pass one for each, in this order, or none for those that it was made with", one));
+               fmt::format("pass one for each, in this order, or none to use those given when it was made", one));
 }
 
 void check_capture(const CaptureSlot& slot, const Tensor& t) {
@@ -33,8 +33,8 @@ void check_capture(const CaptureSlot& slot, const Tensor& t) {
   const std::string name = fmt::format("capture `{}`", slot.name);
   if (is != wanted)
     throw refuse("capture-type", fmt::format("{} holds {}", name, name_of(t.dtype)),
-                 fmt::format("expressions read its elements as {}, and those of {} are seen as {}", ir::name_of(wanted),
-                             name_of(t.dtype), ir::name_of(is)),
+                 fmt::format("expressions read its elements as {}, and elements of {} are read as {}",
+                             ir::name_of(wanted), name_of(t.dtype), ir::name_of(is)),
                  "convert the tensor, or make an attention that reads it as it is");
   throw refuse("bind-rank", fmt::format("{} has {} dimension{}", name, t.rank, t.rank == 1 ? "" : "s"),
                fmt::format("{} is {}, and expressions read it with {} {}", name, t.describe(), slot.rank,

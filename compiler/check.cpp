@@ -28,9 +28,9 @@ constexpr std::uint32_t per_head = bit(Input::B) | bit(Input::H);
 constexpr std::uint32_t per_pair = per_head | bit(Input::Q) | bit(Input::KV) | bit(Input::QLen) | bit(Input::KVLen);
 
 std::array<Component, 4> parts(const Mod& mod) {
-  return {Component{"score", mod.score, per_pair | bit(Input::S), "a score is computed before there are probabilities"},
-          Component{"mask", mod.mask, per_pair, "a mask removes pairs before there are scores"},
-          Component{"prob mod", mod.prob, per_pair | bit(Input::P), "a prob mod sees what became of the scores"},
+  return {Component{"score", mod.score, per_pair | bit(Input::S), "a score is computed before probabilities exist"},
+          Component{"mask", mod.mask, per_pair, "a mask removes pairs before scores are computed"},
+          Component{"prob mod", mod.prob, per_pair | bit(Input::P), "a prob mod reads probabilities, not scores"},
           Component{"sink", mod.sink, per_head, "a sink is one logit per batch entry and head"}};
 }
 
@@ -124,7 +124,7 @@ std::string runs_over(const std::string& index, const ir::Interval& range) {
 /// The advice for an index that is in range at some of its coordinates.
 std::string fix_of_some(const std::string& index, const ir::Interval& range, std::int64_t extent,
                         const std::string& along) {
-  const std::string ends = fmt::format("write clamp({}, 0, {}) where its ends are meant", index, extent - 1);
+  const std::string ends = fmt::format("write clamp({}, 0, {}) to stay at the ends", index, extent - 1);
   if (range.lo < 0) return fmt::format("keep the index at 0 or above, or {}", ends);
   return fmt::format("pass a tensor of at least {} values{}, or {}", range.hi + 1, along, ends);
 }
@@ -138,7 +138,7 @@ std::string fix_of_some(const std::string& index, const ir::Interval& range, std
   const std::string along = tensor.rank > 1 ? fmt::format(" along dimension {}", dimension) : "";
   const std::string holds = fmt::format("{} holds {} value{}{}", name, extent, extent == 1 ? "" : "s", along);
   if (extent == 0)
-    throw Error("capture-empty", fmt::format("capture `{}` is read and is empty", name), place_of(read, part, names),
+    throw Error("capture-empty", fmt::format("capture `{}` is read but is empty", name), place_of(read, part, names),
                 fmt::format("{} is {}", name, tensor.describe()), "pass a tensor with values, or leave the read out");
   const std::string index = ir::print(read->args[dimension], names);
   std::string fix = fmt::format("index it within 0..{}", extent - 1);

@@ -44,7 +44,7 @@ class Page {
   void line(std::string_view name, std::string_view text, std::string_view note = "") { add(row(name, text, note)); }
 
   void roots() {
-    head(Of::Expressions, "what you wrote, simplified");
+    head(Of::Expressions, "your expressions, simplified");
     line("score", show(mod_.score));
     line("mask", show(mod_.mask), ir::is_literal(mod_.mask, 1) ? "every pair stays" : "");
     if (mod_.prob->op != ir::Op::Input) line("prob", show(mod_.prob));
@@ -55,7 +55,7 @@ class Page {
   /// The literals that are part of the kernel, as `explain` shows them. 0 and 1 are left out: users hardly mean to
   /// change them.
   void baked_in() {
-    std::vector<std::string> told;
+    std::vector<std::string> literals;
     std::unordered_set<std::string> seen;
     for (const ir::Expr& root : {mod_.score, mod_.mask, mod_.prob, mod_.sink}) {
       if (!root) continue;
@@ -63,17 +63,17 @@ class Page {
         if (!ir::is_literal(e) || e->type == ir::Type::Bool) continue;
         const double value = ir::literal_value(*e);
         if (!std::isfinite(value) || value == 0 || std::abs(value) == 1) continue;
-        if (const std::string text = show(e); seen.insert(text).second) told.push_back(text);
+        if (const std::string text = show(e); seen.insert(text).second) literals.push_back(text);
       }
     }
-    if (!told.empty())
-      line("baked in", fmt::format("{}", fmt::join(told, ", ")),
-           "part of the kernel; a Param may change between calls");
+    if (!literals.empty())
+      line("baked in", fmt::format("{}", fmt::join(literals, ", ")),
+           "compiled into the kernel; a Param may change between calls");
   }
 
   void captures() {
     if (mod_.captures.empty() && mod_.params.empty()) return;
-    head(Of::Arguments, "arguments of the kernel: changing them compiles nothing");
+    head(Of::Arguments, "arguments of the kernel: changing them needs no recompilation");
     for (const CaptureSlot& c : mod_.captures) line(c.name, fmt::format("{} of rank {}", name_of(c.dtype), c.rank));
     for (const ir::Signature::Param& p : mod_.params) line(p.name, fmt::format("{} parameter", name_of(p.type)));
   }
@@ -88,7 +88,8 @@ class Page {
     const Cover& made = lowered_.cover;
     if (ir::is_literal(made.mask)) return;
     head(Of::Cover, "what a tile keeps");
-    if (!ir::same(made.mask, mod_.mask)) line("pairs", show(made.mask), "what the mask and a score of -inf leave");
+    if (!ir::same(made.mask, mod_.mask))
+      line("pairs", show(made.mask), "the pairs left by the mask and by scores of -inf");
     add(explain(made, names_));
   }
 
@@ -123,9 +124,9 @@ class Page {
     fields("column", ir::Level::Col, l.col);
     constexpr std::array names{"score", "mask", "prob"};
     const std::array roots{mod_.score, mod_.mask, mod_.prob};
-    for (std::size_t i = 0; i < l.left.size(); ++i)
+    for (std::size_t i = 0; i < l.element.size(); ++i)
       if (roots[i]->op != ir::Op::Input && roots[i]->op != ir::Op::Literal)
-        line("element", fmt::format("{} = {}", names[i], show(l.left[i])));
+        line("element", fmt::format("{} = {}", names[i], show(l.element[i])));
   }
 
   void derivatives() {
@@ -196,22 +197,22 @@ std::string bands(const Bands& all, ir::Input axis, const ir::Signature& names) 
                         kv ? "for queries [q_begin, q_end)" : "for keys [kv_begin, kv_end)");
   // Print each line once: several parts of a mask may give the same band, and one part may stop both the kept and the
   // gone bands.
-  std::vector<std::string> told;
-  const auto tell = [&](std::string line) {
-    if (std::find(told.begin(), told.end(), line) != told.end()) return;
+  std::vector<std::string> printed;
+  const auto add = [&](std::string line) {
+    if (std::find(printed.begin(), printed.end(), line) != printed.end()) return;
     out += line;
-    told.push_back(std::move(line));
+    printed.push_back(std::move(line));
   };
   for (const auto& [name, list] : {std::pair{"keeps", &all.kept}, {"drops", &all.gone}}) {
-    if (list->empty()) tell(row(name, "nothing"));
-    for (const Band& b : *list) tell(row(name, band(b, axis, names), b.exact ? "" : "at most"));
+    if (list->empty()) add(row(name, "nothing"));
+    for (const Band& b : *list) add(row(name, band(b, axis, names), b.exact ? "" : "at most"));
   }
   // If the analysis stops at a part of a mask, it also stops at the expressions around that part, and each of those is
   // as long as everything it contains.
   constexpr std::size_t most_stops = 8;
   for (std::size_t i = 0; i < std::min(all.stops.size(), most_stops); ++i)
-    tell(row("stopped", ir::print(all.stops[i].at, names), all.stops[i].why));
-  if (all.stops.size() > most_stops) tell(row("stopped", fmt::format("{} parts more", all.stops.size() - most_stops)));
+    add(row("stopped", ir::print(all.stops[i].at, names), all.stops[i].why));
+  if (all.stops.size() > most_stops) add(row("stopped", fmt::format("{} more parts", all.stops.size() - most_stops)));
   return out;
 }
 

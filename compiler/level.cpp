@@ -14,7 +14,7 @@ class Hoist {
     for (const Expr& root : roots) {
       const Expr split = ir::rebuild(root,
                                      [&](const Expr& node, std::span<const Expr> args) { return visit(node, args); });
-      levels_.left.push_back(varies(split) == Vary::Element ? split : lift(split));
+      levels_.element.push_back(varies(split) == Vary::Element ? split : lift(split));
     }
     return std::move(levels_);
   }

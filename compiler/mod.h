@@ -56,12 +56,12 @@ struct Fold {
   bool bounded() const;
 };
 
-/// Values hoisted out of the loops. Later levels, and `left`, may read the fields of earlier levels.
+/// Values hoisted out of the loops. Later levels may read the fields of earlier levels.
 struct Levels {
-  std::vector<ir::Expr> head;  ///< once per (batch, head)
-  std::vector<ir::Expr> row;   ///< once per q
-  std::vector<ir::Expr> col;   ///< once per kv
-  std::vector<ir::Expr> left;  ///< what remains of each expression, once per element
+  std::vector<ir::Expr> head;     ///< once per (batch, head)
+  std::vector<ir::Expr> row;      ///< once per q
+  std::vector<ir::Expr> col;      ///< once per kv
+  std::vector<ir::Expr> element;  ///< what remains of each expression, once per element
 };
 
 struct Mod {

@@ -1,4 +1,4 @@
-// compiler/problem.cpp — refuses a call whose tensors do not fit each other, and computes its sizes
+// compiler/problem.cpp — refuses a call whose tensors do not fit together, and computes its sizes
 #include "compiler/problem.h"
 
 #include <algorithm>
@@ -80,7 +80,7 @@ void check_dense_kv(const Inputs& in, Problem& p) {
   if (in.k->shape[0] != p.batch && in.k->shape[0] != 1)
     throw refuse("batch", fmt::format("{} and k have different batch sizes", in.q.name()),
                  fmt::format("{} and {}", description(in.q), description(in.k)),
-                 fmt::format("give k and v {} batch entries, or 1 that all of {}'s share", p.batch, in.q.name()));
+                 fmt::format("give k and v {} batch entries, or 1 for all of {}'s to share", p.batch, in.q.name()));
   p.kv_shared = in.k->shape[0] != p.batch;
 }
 
@@ -108,18 +108,18 @@ void check_positions(const Inputs& in, const Problem& p, std::int32_t q_offset) 
     throw refuse("q-offset", fmt::format("q_offset is {}", in.q_offset), "positions start at 0",
                  "pass the position of the first query, 0 or more");
   const auto beyond = [](const std::string& what, std::int64_t count) {
-    return refuse("too-long", fmt::format("{} is beyond what a coordinate holds", what),
-                  fmt::format("{} comes to {}, and coordinates stay below {}, so that their sums are i32", what, count,
-                              max_length),
-                  "split the call");
+    return refuse(
+        "too-long", fmt::format("{} exceeds the range of a coordinate", what),
+        fmt::format("{} is {}, and coordinates stay below {} so that their sums fit an i32", what, count, max_length),
+        "split the call");
   };
   if (p.batch > max_length) throw beyond("the batch", p.batch);
   if (p.q_heads > max_length) throw beyond("the number of heads", p.q_heads);
   if (p.kv.length > max_length) throw beyond("the length of k and v", p.kv.length);
   if (p.kv.length + p.kv_offset > max_length)
-    throw beyond("kv_offset and the length of k and v", p.kv.length + p.kv_offset);
+    throw beyond("kv_offset plus the length of k and v", p.kv.length + p.kv_offset);
   if (p.q.length + q_offset > max_length)
-    throw beyond(p.has_q_offsets() ? "the greatest of q_offsets and the length of q" : "q_offset and the length of q",
+    throw beyond(p.has_q_offsets() ? "the largest of q_offsets plus the length of q" : "q_offset plus the length of q",
                  p.q.length + q_offset);
 }
 
@@ -133,13 +133,14 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
   p.q.layout = in.cu_q->given() ? Layout::packed : Layout::dense;
   p.kv.layout = in.paged() ? Layout::paged : in.cu_kv->given() ? Layout::packed : Layout::dense;
   if (in.paged() && in.cu_kv->given())
-    throw refuse("page-table", "page_table and cu_seqlens_kv are both given",
-                 "k and v are paged, or one sequence after another", "pass one of them");
+    throw refuse("page-table", "page_table and cu_seqlens_kv are both given", "k and v are either paged or packed",
+                 "pass one of them");
   if (p.q.packed() != p.kv.packed() && !in.mixed())
     throw refuse("cu-seqlens-half",
                  fmt::format("{} is given without {}", p.q.packed() ? "cu_seqlens_q" : "cu_seqlens_kv",
                              p.q.packed() ? "cu_seqlens_kv" : "cu_seqlens_q"),
-                 "packed q and packed k, v come together", "pass both for packed sequences, none for a dense batch");
+                 "q, k and v are packed together or not at all",
+                 "pass both for packed sequences, none for a dense batch");
   for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device);
   check_rank(in.q, dimensions_of(p.q));
   for (const Named& t : {in.k, in.v}) check_rank(t, dimensions_of(p.kv));
@@ -187,7 +188,7 @@ struct Pair {
   std::string_view why;
 };
 constexpr Pair to_merge{Code{"before-half"}, "results are merged by their lse"},
-    of_forward{Code{"forward-half"}, "the backward takes what the forward gave, or computes both again"};
+    of_forward{Code{"forward-half"}, "the backward reads both from the forward, or recomputes both"};
 
 void check_pair(const Named& o, const Named& lse, const Pair& pair, const Problem& p, const Named& q, const Named& v) {
   if (o->given() != lse->given()) {
@@ -248,9 +249,10 @@ void check_scale(std::optional<double> scale) {
                "pass a finite scale, or none for 1 / sqrt(D)");
 }
 
-Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& told, std::string fix) {
+Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& numbers,
+                   std::string fix) {
   return Error("head-groups", fmt::format("{} query heads cannot share {} KV heads", q_heads, kv_heads),
-               std::move(where), told + "each KV head serves the same number of query heads", std::move(fix));
+               std::move(where), numbers + "each KV head serves the same number of query heads", std::move(fix));
 }
 
 bool values_within_keys(const Tensor& k, const Tensor& v) {
@@ -336,7 +338,7 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
     for (const Backward::Captured& other : call.captured)
       if (&other < &asked && overlap(other, asked, args))
         throw refuse("grad-twice", fmt::format("the gradient of {} is asked for twice", of.name()),
-                     "the gradients of all its reads come as one sum", "ask once");
+                     "the gradients of all its reads are summed into one tensor", "ask once");
     check_one(into, call.q.device);
     check_gradient(into, of);
     outputs.push_back(into);
@@ -352,13 +354,13 @@ Problem check(const Append& call) {
   const Forward cache{.kv_len = call.kv_len, .page_table = call.page_table};
   for (const auto& [name, value] : {std::pair{"k_scale", call.k_scale}, {"v_scale", call.v_scale}})
     if (!std::isfinite(value) || value == 0)
-      throw refuse("bad-scale", fmt::format("{} is {}", name, value), "what is stored is divided by it",
+      throw refuse("bad-scale", fmt::format("{} is {}", name, value), "values are divided by it when they are stored",
                    "pass a finite number that is not 0");
   check_alone(kv_len);
   const bool on_device = call.k_new.device.kind == Device::Kind::cuda;
   if (on_device && cu->given() && cu->device.kind == Device::Kind::cpu)
     throw refuse("cu-seqlens-device", "cu_seqlens is on the host, and k_new on a device",
-                 "only the kernel reads where new rows start", "pass a copy of cu_seqlens where k_new is");
+                 "only the kernel reads the starts of new rows", "pass a copy of cu_seqlens on k_new's device");
   Problem p = check_inputs({.q = k_new,
                             .k = k,
                             .v = v,
@@ -372,7 +374,7 @@ Problem check(const Append& call) {
                            {});
   check_o(v_new, p, k_new, v);
   if (p.q_heads != p.kv_heads || p.kv_shared)
-    throw refuse("kv-heads", "the new keys are not those of the cache",
+    throw refuse("kv-heads", "the new keys do not fit the cache",
                  fmt::format("{} and {}", description(k_new), description(k)),
                  "give k_new and v_new a row for each head and entry of the cache");
   check_outputs(std::array{k, v}, std::array{k_new, v_new, kv_len, page_table, cu});

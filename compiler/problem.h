@@ -78,9 +78,10 @@ struct Problem {
   bool has_q_offsets() const { return per_entry && !per_entry->q_offsets.empty(); }
 };
 
-/// The Error for query heads that are not a multiple of KV heads. `told`: the source of the numbers of heads, if the
+/// The Error for query heads that are not a multiple of KV heads. `numbers`: the source of the numbers of heads, if the
 /// message has to name it.
-Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& told, std::string fix);
+Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, const std::string& numbers,
+                   std::string fix);
 /// True if values are a view of the first columns of the keys' rows (MLA). The stride of a dimension of extent 1, e.g.
 /// of MLA's one key head, is ignored. Computed from a call's tensors and not kept in its Problem: over ranks the
 /// Problem describes the whole call, whose tensors may have no memory.

@@ -31,8 +31,8 @@ void check_disjoint(const Named& t) {
   if (clash.empty() && reach < static_cast<double>(t->size()))
     clash = fmt::format("its {} elements share the memory of {}", t->size(), reach);
   if (!clash.empty())
-    throw refuse("tensor-overlap", fmt::format("{} would be written twice in one place", t.name()),
-                 fmt::format("{}, and {}", description(t), clash), "write into memory with a place for each element");
+    throw refuse("tensor-overlap", fmt::format("elements of {} overlap in memory", t.name()),
+                 fmt::format("{}, and {}", description(t), clash), "give each element its own place in memory");
 }
 
 /// Refuses an output that starts at the same address as another tensor of the call.
@@ -40,7 +40,7 @@ void check_alias(const Named& out, std::span<const Named> others) {
   for (const Named& other : others)
     if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 &&
         other->size() > 0)
-      throw refuse("tensor-alias", fmt::format("{} and {} share their memory", out.name(), other.name()),
+      throw refuse("tensor-alias", fmt::format("{} and {} share memory", out.name(), other.name()),
                    fmt::format("both start at the same address, and {} is written", out.name()),
                    fmt::format("give {} memory of its own", out.name()));
 }
@@ -126,7 +126,7 @@ void check_shape(const Named& t, std::span<const std::int64_t> shape, std::strin
   const auto have = std::span(t->shape).first(static_cast<std::size_t>(t->rank));
   if (std::equal(have.begin(), have.end(), shape.begin(), shape.end())) return;
   throw refuse("tensor-shape", fmt::format("{} has the wrong shape", t.name()),
-               fmt::format("{}; {}, which makes it [{}]", description(t), reason, fmt::join(shape, ", ")),
+               fmt::format("{}; {}, so it must be [{}]", description(t), reason, fmt::join(shape, ", ")),
                fmt::format("pass {} as [{}]", t.name(), fmt::join(shape, ", ")));
 }
 
@@ -149,8 +149,8 @@ void check_outputs(std::span<const Named> outputs, std::span<const Named> inputs
 
 void check_in_place(const Named& out, const Named& before) {
   if (*before == *out || !before->given() || !out->given() || !share_elements(*out, *before)) return;
-  throw refuse("tensor-alias", fmt::format("{} and {} share a part of their memory", out.name(), before.name()),
-               fmt::format("elements of {} lie where others of {} do, which are read later", out.name(), before.name()),
+  throw refuse("tensor-alias", fmt::format("{} and {} overlap in memory", out.name(), before.name()),
+               fmt::format("writing {} would overwrite elements of {} that are read later", out.name(), before.name()),
                fmt::format("pass one tensor for both, or give {} memory of its own", out.name()));
 }
 

@@ -70,9 +70,9 @@ struct Dimensions {
 namespace dimensions {
 inline constexpr std::string_view fix_dense =
     "give it these dimensions: an extent of 1 for a missing one, a permuted view for another order; "
-    "packed sequences are given with cu_seqlens_q and cu_seqlens_kv";
+    "pass packed sequences with cu_seqlens_q and cu_seqlens_kv";
 inline constexpr Dimensions dense{4, "[B, H, S, D]", fix_dense}, paged{4, "[pages, H, page_size, D]", fix_dense},
-    packed{3, "[T, H, D], as packed sequences are",
+    packed{3, "[T, H, D] for packed sequences",
            "give it these dimensions, or leave out cu_seqlens_q and cu_seqlens_kv for a dense batch"},
     starts{1, "[B + 1]", "pass one start per sequence and the end"};
 }  // namespace dimensions
@@ -87,14 +87,14 @@ struct Shared {
 namespace shared {
 inline constexpr Shared kv_heads{1, Code{"kv-heads"}, "k and v have different numbers of heads",
                                  "give k and v the same heads"},
-    kv_lengths{2, Code{"kv-lengths"}, "k and v have different lengths", "give k and v the same positions"},
-    kv_totals{0, Code{"kv-lengths"}, "k and v have different lengths", "give k and v the same positions"},
+    kv_lengths{2, Code{"kv-lengths"}, "k and v have different lengths", "give k and v the same length"},
+    kv_totals{0, Code{"kv-lengths"}, "k and v have different lengths", "give k and v the same length"},
     kv_batch{0, Code{"kv-batch"}, "k and v have different batch sizes", "give k and v the same batch entries"},
     kv_pages{0, Code{"kv-batch"}, "k and v have different numbers of pages", "give k and v the same pages"},
     page_size{2, Code{"page-size"}, "pages of k and of v have different sizes",
-              "give both as many rows a page: [pages, H, page_size, D]"},
+              "give both the same number of rows a page: [pages, H, page_size, D]"},
     sequences{0, Code{"cu-seqlens-batch"}, "cu_seqlens_q and cu_seqlens_kv hold different numbers of sequences",
-              "give both one entry per sequence and one more; a sequence may be empty"};
+              "give both one entry per sequence plus one; a sequence may be empty"};
 }  // namespace shared
 void check_shared(const Named& a, const Named& b, const Shared& extent);
 

@@ -30,10 +30,10 @@ std::int64_t whole(const Tensor& t, std::int64_t i) {
 std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   const auto refuse_values = [&](const std::string& why) {
     return refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences", why,
-                  fmt::format("pass 0, the running sums of the lengths, and at last the {} rows of {}",
+                  fmt::format("pass 0 and the running sums of the lengths, which end with the {} rows of {}",
                               packed->shape[0], packed.name()));
   };
-  if (cu->shape[0] < 1) throw refuse_values("it is empty; even without a sequence it holds one entry, 0");
+  if (cu->shape[0] < 1) throw refuse_values("it is empty; without sequences it still holds one entry, 0");
   std::vector<std::int64_t> starts;
   for (std::int64_t i = 0; i < cu->shape[0]; ++i) {
     starts.push_back(whole(*cu, i));
@@ -51,18 +51,17 @@ std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
 /// Checks starts on a device as far as possible without reading them.
 void check_starts_there(const Named& cu, const Named& q) {
   if (cu->device != q->device)
-    throw refuse("cu-seqlens-device", fmt::format("{} is neither on the host nor where q is", cu.name()),
+    throw refuse("cu-seqlens-device", fmt::format("{} is neither on the host nor on q's device", cu.name()),
                  fmt::format("q is {} and {} is {}", place(q->device), cu.name(), place(cu->device)),
-                 "pass a copy on the host, or one where q is");
+                 "pass a copy on the host, or one on q's device");
   check_type(cu, types::starts_there);
   if (cu->shape[0] < 1)
     throw refuse("cu-seqlens", cu.name() + " does not hold the starts of sequences",
-                 "it is empty; even without a sequence it holds one entry, 0",
+                 "it is empty; without sequences it still holds one entry, 0",
                  "pass one start per sequence and the end");
   if (cu->shape[0] > 1 && cu->strides[0] != 1)
     throw refuse("cu-seqlens-stride", fmt::format("the entries of {} are not contiguous", cu.name()),
-                 fmt::format("{}, with a stride of {}", description(cu), cu->strides[0]),
-                 "pass starts that lie next to each other");
+                 fmt::format("{}, with a stride of {}", description(cu), cu->strides[0]), "pass contiguous starts");
 }
 
 /// The length of the longest sequence; if the starts are on a device, the length that the caller states.
@@ -76,7 +75,7 @@ std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, c
       throw refuse(
           "max-len", fmt::format("{} is missing", member),
           fmt::format("{} is {}, and only the kernel reads it there", cu.name(), place(cu->device)),
-          fmt::format("say how long the longest sequence may be: .{0}; or pass {1} on the host", member, cu.name()));
+          fmt::format("set .{0} to an upper bound on the lengths, or pass {1} on the host", member, cu.name()));
     return std::min(said, total);
   }
   std::int64_t most = 0;
@@ -84,7 +83,7 @@ std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, c
   if (said && most > said)
     throw refuse("max-len", fmt::format("{} is {}, and a sequence is longer", member, said),
                  fmt::format("{} says that one has {} positions", cu.name(), most),
-                 fmt::format("pass {} or more, or leave it out: starts on the host say it", most));
+                 fmt::format("pass {} or more, or leave it out: starts on the host are enough", most));
   return most;
 }
 
@@ -108,11 +107,11 @@ void check_kv_len(const Inputs& in, Problem& p) {
     const auto i = static_cast<std::size_t>(b);
     const std::int64_t n = whole(*kv_len, b), room = p.kv.packed() ? p.kv.starts[i + 1] - p.kv.starts[i] : p.kv.length;
     if (n < 0 || n > room)
-      throw refuse(
-          "kv-len", fmt::format("kv_len[{}] is {}", b, n),
-          n < 0 ? "it is a number of keys"
-                : fmt::format("{} and {}: this entry has room for {} keys", description(in.k), description(in.v), room),
-          fmt::format("pass 0 to {}: the keys that are there, new ones too", room));
+      throw refuse("kv-len", fmt::format("kv_len[{}] is {}", b, n),
+                   n < 0 ? "it is a number of keys"
+                         : fmt::format("{} and {}: this entry holds at most {} keys", description(in.k),
+                                       description(in.v), room),
+                   fmt::format("pass 0 to {}: the number of keys, new ones included", room));
     longest = std::max(longest, n);
     p.entries().kv_lens.push_back(n);
   }
@@ -164,9 +163,9 @@ void check_packed(const Inputs& in, Problem& p) {
   }
   if (in.cu_q->device != in.cu_kv->device)
     throw refuse(
-        "cu-seqlens-device", "cu_seqlens_q and cu_seqlens_kv are in different places",
+        "cu-seqlens-device", "cu_seqlens_q and cu_seqlens_kv are on different devices",
         fmt::format("cu_seqlens_q is {} and cu_seqlens_kv is {}", place(in.cu_q->device), place(in.cu_kv->device)),
-        "pass both on the host, or both where q is");
+        "pass both on the host, or both on q's device");
   if (in.cu_q->device.kind == Device::Kind::cpu) {
     p.q.starts = starts_of(in.cu_q, in.q);
     p.kv.starts = starts_of(in.cu_kv, in.k);
@@ -184,7 +183,7 @@ std::int32_t check_apart(const Inputs& in, Problem& p) {
   p.kv_offset = in.forward->kv_offset;
   if (in.forward->fixed_split_size < 0 || in.forward->fixed_split_size % 128 != 0)
     throw refuse("fixed-split-size", fmt::format("fixed_split_size is {}", in.forward->fixed_split_size),
-                 "keys are split at multiples of 128", "pass such a multiple, 2048 say, or 0 for any division");
+                 "the size is a multiple of 128", "pass a multiple such as 2048, or 0 to let attune choose");
   check_kv_len(in, p);
   return check_q_offsets(in, p);
 }

@@ -48,13 +48,8 @@ class Solver {
     for (const Space& x : a)
       for (const Space& y : b) {
         Space s = x;
-        const auto join = [](std::vector<Expr>& to, const std::vector<Expr>& more) {
-          to.insert(to.end(), more.begin(), more.end());
-        };
-        join(s.from, y.from);
-        join(s.to, y.to);
-        join(s.tile_from, y.tile_from);
-        join(s.tile_to, y.tile_to);
+        for (const auto list : {&Space::from, &Space::to, &Space::tile_from, &Space::tile_to})
+          (s.*list).insert((s.*list).end(), (y.*list).begin(), (y.*list).end());
         s.when = both(x.when, y.when);
         s.exact = x.exact && y.exact;
         out.push_back(std::move(s));

@@ -59,7 +59,7 @@ Tensor::Tensor(const void* memory, DType type, std::initializer_list<std::int64_
 Tensor Tensor::declared(DType dtype, int rank) {
   if (rank < 0 || rank > max_rank)
     throw Error("bad-rank", fmt::format("a capture is declared with {} dimensions", rank), {},
-                fmt::format("a tensor has 0 to {}", max_rank), "declare it with as many as it will have");
+                fmt::format("a tensor has 0 to {}", max_rank), "declare it with the dimensions it will have");
   Tensor out;
   out.dtype = dtype;
   out.rank = rank;
@@ -109,7 +109,7 @@ void require_seen_as(const Tensor& tensor, const std::string& name, char seen, L
   };
   throw Error("capture-type",
               fmt::format("{} is captured as {} and holds {}", called, cpp(wanted), name_of(tensor.dtype)), place,
-              fmt::format("elements of {} are seen as {}, not as {}", name_of(tensor.dtype), ir::name_of(is),
+              fmt::format("elements of {} are read as {}, not as {}", name_of(tensor.dtype), ir::name_of(is),
                           ir::name_of(wanted)),
               fmt::format("capture it as {}, or convert the tensor", cpp(is)));
 }

@@ -62,7 +62,7 @@ void Text::Names::require_free(const std::string& name, const std::string& kind)
   if (lets.contains(name)) holder = "let";
   if (!holder.empty())
     throw name_error("name-taken", "`" + name + "` names a " + kind + " and a " + holder,
-                     "a name stands for one thing in all expressions", "rename one of them");
+                     "a name means the same thing in all expressions", "rename one of them");
 }
 
 /// `parsed` as a DSL value, with inputs replaced by the trace's, and slots by the trace's captures and parameters.
@@ -71,7 +71,7 @@ ir::Expr Text::Names::replay(const ir::Expr& parsed, const Inputs& inputs) const
     if (node->op == ir::Op::Input) {
       for (const auto& [which, value] : inputs)
         if (static_cast<Input>(node->bits) == which) return value;
-      throw Bug("an expression reads an input that its place does not have");
+      throw Bug("an expression reads an input that does not exist there");
     }
     if (node->op == ir::Op::Param) return detail::param(params[node->bits], {});
     if (node->op != ir::Op::Read) return nullptr;

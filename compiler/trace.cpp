@@ -33,7 +33,7 @@ BoundMod& current(const std::string& what, Line at) {
   if (tracing) return *tracing;
   throw Error("outside-trace", what + " is read outside of a score, mask, prob mod or sink", place(at),
               "its value is known only inside the kernel",
-              "read it in the lambda that you hand to Score, Mask, Prob or Sink");
+              "read it in the lambda that you pass to Score, Mask, Prob or Sink");
 }
 
 std::string free_name(const BoundMod& traced, std::string wanted, std::string_view fallback) {
@@ -121,7 +121,7 @@ Handle read(const Tensor& tensor, const std::string& name, std::span<const Handl
                 "give one index for each dimension: t[i], t(i, j), …");
   if (tensor.declared() && name.empty())
     throw Error("capture-missing", "a captured tensor without memory has no name", place(at),
-                "it was declared, to be bound by calls, and only its name tells it from others",
+                "it was declared for calls to bind, and only its name identifies it",
                 "name it: Capture<float> slope(Tensor::declared(DType::f32, 1), \"slope\")");
   // Compare names too: two tensors that were declared without data compare equal as Tensors, but are different
   // captures.

@@ -67,7 +67,7 @@ std::string_view replacement(char32_t c) {
     case U'}': return "write ( and )";
     case U'#': return "leave the comment out";
     case U'\\': return "leave it out; an expression may go over several lines";
-    case U'.': return "write every digit of a number, or one name; there are no members";
+    case U'.': return "write a number such as 1.0f, or a name without a dot";
     default: return c < 0x80 || c == 0xfffd ? "leave it out" : "in names use the letters a-z and A-Z, digits and _";
   }
 }
@@ -246,7 +246,7 @@ void Lexer::refuse_number(std::string_view written) const {
     fix = "write " + digits + (whole_number ? ".0f" : "f") +
           (whole_number && suffix != "f" && suffix != "F" ? ", or " + digits + " for an Int" : "");
   } else if (suffix == "u" || suffix == "U" || suffix == "ul" || suffix == "ull" || suffix == "ll" || suffix == "LL") {
-    why = "an Int is an i32; nothing is unsigned or wider";
+    why = "an Int is an i32; there are no unsigned or wider integers";
     fix = "write " + digits;
   } else if (digits == "0" && (suffix[0] == 'b' || suffix[0] == 'B' || suffix[0] == 'o')) {
     fix = "write it in base 10 or 16";
@@ -254,7 +254,7 @@ void Lexer::refuse_number(std::string_view written) const {
     why = "0x is followed by digits 0-9 and a-f, without a point or an exponent";
     fix = "write it in base 10";
   } else if (suffix[0] == 'e' || suffix[0] == 'E') {
-    why = "an exponent is e, a sign if you like, and digits; then f if you like";
+    why = "an exponent is e, an optional sign and digits, then an optional f";
     fix = "write it as in 1e-4f";
   } else if (is_letter(suffix[0])) {
     fix = "if this is a product, write " + digits + " * " + std::string(suffix);
@@ -283,8 +283,9 @@ void Lexer::refuse_character() const {
     const bool known = op_named(after) || std::ranges::find(input_names, after) != input_names.end();
     const std::string_view advised = advice_on(after);
     fix = known ? "write " + std::string(after) : !advised.empty() ? std::string(advised) : fix;
-    refuse(*text_, "bad-character", quoted(body().substr(begin, end - begin)) + " is a member, and there are none",
-           begin, end, "", fix);
+    refuse(*text_, "bad-character",
+           quoted(body().substr(begin, end - begin)) + " reads a member, and the language has no members", begin, end,
+           "", fix);
   }
   std::string code = "U+";
   constexpr std::string_view hex = "0123456789ABCDEF";
@@ -297,7 +298,7 @@ void Lexer::refuse_character() const {
   }
   const bool visible = value > 0x20 && value != 0x7f;
   const std::string shown = visible ? quoted(body().substr(begin, bytes)) + " (" + code + ")" : code;
-  refuse(*text_, "bad-character", "the language has no character " + shown, begin, end, "", fix);
+  refuse(*text_, "bad-character", "unexpected character " + shown, begin, end, "", fix);
 }
 
 }  // namespace attune::ir

@@ -72,7 +72,7 @@ void Parser::refuse_index(const Operand& index) const {
 
 void Parser::refuse_sum_of_bools(const Operand& inside) const {
   fail("wrong-type", "a sum adds numbers, and " + quote(inside) + " is a Bool", inside, "",
-       "write i32(…) around it to count; then > 0 says whether any was true");
+       "write i32(…) around it to count; compare with > 0 to ask whether any is true");
 }
 
 // `truth`: a Bool where a number is required.
@@ -156,14 +156,14 @@ void Parser::refuse_type(Op o, std::span<const Operand> args, std::size_t wrong)
 
 void Parser::refuse_result(const Operand& made) const {
   const Type wanted = *scope_.expected, got = made.expr->type;
-  std::string why = wanted == Type::Bool ? "a mask says of each pair whether it stays" : "";
+  std::string why = wanted == Type::Bool ? "a mask is a condition: it keeps or removes each pair" : "";
   if (wanted == Type::F32) why = "a score is a number for each pair";
   std::string fix = "compare something, such as kv <= q";
   if (wanted == Type::Bool && made.expr->type == Type::I32 && slice(made).size() < 40)
     fix += ", or write " + words(made, row(Op::Ne).bind) + " != 0";
   if (wanted == Type::F32) fix = "choose between two numbers: c ? s : -inf";
   if (wanted == Type::I32) fix = got == Type::F32 ? "write i32(…), which truncates" : "write i32(…) for 0 or 1";
-  fail("wrong-type", scope_.name + " is to be " + a(wanted) + ", and this is " + a(got), made, why, fix);
+  fail("wrong-type", scope_.name + " must be " + a(wanted) + ", and this is " + a(got), made, why, fix);
 }
 
 }  // namespace attune::ir

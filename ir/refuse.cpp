@@ -25,25 +25,24 @@ void Parser::refuse_empty() const {
 
 void Parser::refuse_depth() const {
   fail("too-deep", "the expression nests too deep", token_,
-       "brackets, calls and signs may nest " + std::to_string(max_nesting) + " deep",
-       "name a part of it: let x = …; …");
+       "brackets, calls and signs may nest " + std::to_string(max_nesting) + " deep", "name parts of it: let x = …; …");
 }
 
 void Parser::refuse_stack() const {
   fail("too-deep", "the expression nests too deep for this thread", token_,
-       "each level takes some of the thread's stack, which has no room for more",
-       "name a part of it: let x = …; …, or give the thread a larger stack");
+       "each level uses the thread's stack, and it is full",
+       "name parts of it: let x = …; …, or give the thread a larger stack");
 }
 
 void Parser::refuse_size() const {
-  throw Error("too-large", "the expression has too many parts", {scope_.name},
-              "an expression may have " + std::to_string(max_nodes) + " of them",
+  throw Error("too-large", "the expression has too many nodes", {scope_.name},
+              "an expression has at most " + std::to_string(max_nodes) + " nodes",
               "pass tables as captures, and write repetitions as sum(i, n, body)");
 }
 
 void Parser::refuse_name(std::string_view what) const {
   if (what == "let")
-    fail("bad-let", "let is followed by a name", token_.begin, std::max(token_.end, token_.begin + 1), "",
+    fail("bad-let", "let must be followed by a name", token_.begin, std::max(token_.end, token_.begin + 1), "",
          "write let x = s * s; x + 1.0f");
   fail("bad-sum", "the first argument of sum is the name of its variable", token_.begin,
        std::max(token_.end, token_.begin + 1), "", "write sum(i, 16, a[i] * b[i])");
@@ -54,20 +53,20 @@ void Parser::refuse_new(const Token& name, std::string_view what) const {
   const std::string fix = what == "let" ? "choose another name for the let"
                                         : "choose another name for the sum's variable";
   if (is_reserved(word))
-    fail("reserved-name", quoted(word) + " is a name of the language itself", name,
+    fail("reserved-name", quoted(word) + " is reserved by the language", name,
          op_named(word)  ? "it is a function"
          : word == "let" ? "it begins a let"
                          : "it is a variable or constant",
          fix);
   const auto found = names_.find(word);
-  std::string why = "the let around it defines it";
+  std::string why = "the enclosing let defines it";
   if (found != names_.end()) switch (found->second.kind) {
-      case Meaning::Value: why = "an expression has this name already"; break;
+      case Meaning::Value: why = "a let already has this name"; break;
       case Meaning::Param: why = "a parameter has this name"; break;
       case Meaning::Capture: why = "a captured tensor has this name"; break;
-      case Meaning::Variable: why = "it is the variable of a sum around this"; break;
+      case Meaning::Variable: why = "it is the variable of an enclosing sum"; break;
     }
-  fail("name-taken", quoted(word) + " has a meaning already", name, why, fix);
+  fail("name-taken", quoted(word) + " is already defined", name, why, fix);
 }
 
 void Parser::refuse_let(const Token& name) const {
@@ -93,8 +92,8 @@ void Parser::refuse_missing() const {
   const std::string before = last_.end == 0 ? "" : " after " + quoted(slice(last_.begin, last_.end));
   switch (token_.kind) {
     case Tok::End:
-      fail("missing-operand", "the expression ends where a value is missing", last_.end, last_.end + 1, "",
-           "write what stands" + before);
+      fail("missing-operand", "the expression ends where a value is expected", last_.end, last_.end + 1, "",
+           "write a value" + before);
     case Tok::Close:
     case Tok::CloseIndex:
     case Tok::Comma:
@@ -103,7 +102,7 @@ void Parser::refuse_missing() const {
     case Tok::Question:
     case Tok::Infix:
       fail("missing-operand", "a value is missing before " + quote(token_), token_, "",
-           before.empty() ? "write what stands on its left" : "write what stands" + before);
+           before.empty() ? "write its left operand" : "write a value" + before);
     default:
       fail("missing-operand", "a value is missing before " + quote(token_), token_, "",
            "== compares; a let gives names: let x = …; …");
@@ -111,7 +110,7 @@ void Parser::refuse_missing() const {
 }
 
 void Parser::refuse_inner_let(const Token& t) const {
-  fail("bad-let", "a let stands within an expression", t, "lets come first in a text, and in the body of a sum",
+  fail("bad-let", "a let is inside an expression", t, "lets come first, in the text or in the body of a sum",
        "write let x = …; and then the expression");
 }
 
@@ -141,27 +140,28 @@ void Parser::refuse_rest(const Token* open) const {
     }
     case Tok::OpenIndex:
       if (last_.kind == Tok::CloseIndex)
-        fail("wrong-rank", "an element of a captured tensor has no index", token_, "",
-             "write every index within one pair of brackets: bias[q, kv]");
-      fail("not-indexable", "only a captured tensor has an index", token_, "", "write its name and then [index, …]");
+        fail("wrong-rank", "an element of a captured tensor cannot be indexed", token_, "",
+             "write all indices in one pair of brackets: bias[q, kv]");
+      fail("not-indexable", "only a captured tensor can be indexed", token_, "", "write its name and then [index, …]");
     case Tok::Close:
     case Tok::CloseIndex:
       if (bracket == "(" || bracket == "[")
         fail("unclosed", quoted(bracket) + " is closed by " + quote(token_), open->begin, token_.end, "",
-             "close it by " + std::string(closer));
+             "close it with " + std::string(closer));
       if (bracket.empty())
-        fail("unopened", quote(token_) + " closes nothing", token_, "", "leave it out, or open it further left");
+        fail("unopened", quote(token_) + " has no opening bracket", token_, "",
+             "leave it out, or add the opening bracket");
       break;
     case Tok::Assign:
-      fail("unknown-operator", "= does not compare", token_, "an expression cannot assign",
+      fail("unknown-operator", "= is not a comparison", token_, "an expression cannot assign",
            "write ==, or let x = …; … to name a part");
     case Tok::Semicolon:
-      fail("trailing-text", "the expression ends before " + quote(token_), token_, "only a let is followed by one",
+      fail("trailing-text", "the expression ends before " + quote(token_), token_, "only a let ends with ;",
            "leave it out, or write let x = …; …");
     case Tok::Comma:
-      fail("trailing-text", "a comma stands outside of a function's arguments", token_, "an expression has one value",
+      fail("trailing-text", "a comma is outside a function's arguments", token_, "an expression has one value",
            "leave it out, or name the function");
-    case Tok::Colon: fail("trailing-text", "a : stands without its ?", token_, "", "write c ? a : b");
+    case Tok::Colon: fail("trailing-text", "a : has no ?", token_, "", "write c ? a : b");
     case Tok::Question:
     case Tok::Infix: break;
   }
@@ -228,20 +228,19 @@ void Parser::refuse_unknown(const Token& t) const {
     fail("missing-arguments", quote(t) + " is a function", t, "", "write " + std::string(word) + "(…)");
   for (const NamedMod& mod : named_mods())
     if (mod.name == word && is_no_operand(t))
-      fail("missing-arguments", quote(t) + " is a mod, and has its arguments in brackets", t, "",
-           "write " + mod.shown());
+      fail("missing-arguments", quote(t) + " is a mod and needs arguments in brackets", t, "", "write " + mod.shown());
   if (word == defining_)
-    fail("unknown-name", quote(t) + " is used in its own definition", t, "a let may use the names before it",
-         "give one of the two another name");
+    fail("unknown-name", quote(t) + " is used in its own definition", t, "a let may use only names defined before it",
+         "rename one of the two");
   if (gone_.contains(word))
-    fail("unknown-name", quote(t) + " means nothing outside of its sum", t,
-         "it is named within a sum that ends before this", "move this into the sum, or name it before the sum");
+    fail("unknown-name", quote(t) + " is undefined outside its sum", t,
+         "it is defined inside a sum that ends before this", "move this into the sum, or define it before the sum");
   const std::vector<std::string> known = known_values();
   // For a short word, advice on another language's word is likelier right than a similar known name.
   std::string fix(advice_on(word));
   const auto meant = fix.empty() || word.size() > 3 ? nearest(word, known) : std::nullopt;
-  if (meant) fix = "write " + *meant + ", if that is meant";
-  fail("unknown-name", "there is no " + quote(t), t, "known here: " + listed(known),
+  if (meant) fix = "write " + *meant + " if you meant that";
+  fail("unknown-name", "unknown name " + quote(t), t, "names known here: " + listed(known),
        fix.empty() ? "pass it as a capture or a parameter" : fix);
 }
 
@@ -257,9 +256,9 @@ void Parser::refuse_function(const Token& t) const {
   std::vector<std::string> known = functions;
   for (const NamedMod& mod : named_mods()) known.emplace_back(mod.name);
   if (const auto meant = fix.empty() ? nearest(word, known) : std::nullopt)
-    fix = "write " + *meant + ", if that is meant";
+    fix = "write " + *meant + " if you meant that";
   const std::string all = listed(functions);
-  fail("unknown-function", "there is no function " + quote(t), t, fix.empty() ? "there are " + all : "",
+  fail("unknown-function", "there is no function " + quote(t), t, fix.empty() ? "the functions are " + all : "",
        fix.empty() ? "write it with these, or tabulate it and pass the table as a capture" : fix);
 }
 
@@ -268,7 +267,7 @@ void Parser::refuse_let(const Token& t, const Node& value) const {
   const bool drawn = value.random && first >= static_cast<std::size_t>(Input::Q);
   const std::string read = drawn ? "random numbers, which differ for every q and kv" : quoted(input_names[first]);
   fail("not-allowed-here", quote(t) + " may not be used in " + scope_.name, t, "it reads " + read,
-       "write what is meant here without " + std::string(drawn ? "random" : input_names[first]));
+       "write it without " + std::string(drawn ? "random" : input_names[first]));
 }
 
 void Parser::refuse_named(const Token& t) const {
@@ -292,7 +291,7 @@ void Parser::refuse_named(const Token& t) const {
   std::string why, fix = "write ";
   for (const std::string& one : details) why += (why.empty() ? "" : "; ") + one;
   for (std::size_t i = 0; i < forms.size(); ++i) fix += (i ? " or " : "") + forms[i];
-  fail("wrong-arguments", quote(t) + " is called with other arguments than it takes", t.begin, last_.end, why, fix);
+  fail("wrong-arguments", quote(t) + " does not take these arguments", t.begin, last_.end, why, fix);
 }
 
 void Parser::refuse_input(const Token& t) const {
@@ -302,13 +301,14 @@ void Parser::refuse_input(const Token& t) const {
   const std::string_view word = lexer_.slice(t);
   std::string fix = "use one of these";
   if (allowed.empty()) fix = "use captures, parameters and numbers";
-  if (word == "s" && scope_.inputs & bit(Input::P)) fix = "write p, the probability; s is gone after the softmax";
-  if (word == "p" && scope_.inputs & bit(Input::S)) fix = "write s, the score; p is there only after the softmax";
+  if (word == "s" && scope_.inputs & bit(Input::P))
+    fix = "write p, the probability: s does not exist after the softmax";
+  if (word == "p" && scope_.inputs & bit(Input::S)) fix = "write s, the score: p exists only after the softmax";
   if (word == "s" && !(scope_.inputs & bit(Input::P)) && scope_.inputs & bit(Input::KV))
-    fix = "where it depends on s, remove a pair in the score: c ? s : -inf";
+    fix = "to remove pairs by their score, write c ? s : -inf in the score";
   fail("not-allowed-here", quote(t) + " may not be used in " + scope_.name, t,
        allowed.empty() ? "no variable may be used here"
-                       : "these may be used here: " + listed(allowed) + ", captures and parameters",
+                       : "available here: " + listed(allowed) + ", captures and parameters",
        fix);
 }
 
@@ -345,15 +345,14 @@ void Parser::refuse_sum_count(const Operand& count) const {
     fail("bad-sum",
          "a sum has between 0 and " + std::to_string(max_sum_count) + " terms, and this one " +
              std::string(slice(count)),
-         count, "",
-         static_cast<std::int32_t>(n.bits) < 0 ? "write how many terms there are" : "split it into several sums");
-  fail("bad-sum", "the number of terms of a sum is a literal Int, and " + quote(count) + " is not", count,
+         count, "", static_cast<std::int32_t>(n.bits) < 0 ? "write the number of terms" : "split it into several sums");
+  fail("bad-sum", "the number of terms of a sum must be a literal Int, and " + quote(count) + " is not", count,
        "the kernel is compiled for this number", "write a number, such as 16");
 }
 
 void Parser::refuse_sums(const Token& t) const {
   fail("too-deep", "sums may nest " + std::to_string(max_binders) + " deep, and this is one more", t, "",
-       "write fewer loops");
+       "nest fewer sums");
 }
 
 }  // namespace attune::ir

@@ -79,7 +79,8 @@ class Bench {
   using Direction = BenchOptions::Direction;
 
   void header() const {
-    print_out("{} {}, B={} H={}/{} {} D={}/{}, {}; % peak: of so many threads' multiply-adds in the same run\n",
+    print_out("{} {}, B={} H={}/{} {} D={}/{}, {}; % peak: of the multiply-adds of the same number of threads, "
+              "measured in the same run\n",
               o_.types_text(), name_of(o_.direction()), o_.batch, o_.heads, o_.of_kv_heads(), o_.lengths_text(), o_.d,
               o_.of_dv(), codegen::name_of(runtime::cpu::isa()));
     print_out("{:<10} {:>7} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9}{}\n", "row", "threads", "best ms", "median ms",
@@ -188,7 +189,7 @@ void add_bench(CLI::App& app) {
   o->add_to(verb);
   o->add_verb_options_to(verb);
   verb.footer(
-      "Measures known attentions, or one of your own, and says what part of the machine's peak they reach. Only the "
+      "Measures known attentions, or your own, as a share of the machine's peak. Only the "
       "pairs that the mask keeps count as operations.\n"
       "\n"
       "With --save each result is saved as a line of JSON, with the machine, the date, the command, and attune's "

@@ -82,8 +82,8 @@ runtime::TileLists listed(const runtime::Tiles& tiles, const runtime::Extent& e)
   constexpr std::chrono::seconds limit{60};
   return tiles.lists(e, false, 1, [end = Clock::now() + limit, limit](double share) {
     if (Clock::now() > end)
-      throw Error("too-slow", "the mask takes too long to look at", {},
-                  fmt::format("{:.1f} % of its rows of tiles were looked at in {} s", 100 * share, limit.count()),
+      throw Error("too-slow", "the mask takes too long to evaluate", {},
+                  fmt::format("{:.1f} % of its rows of tiles were evaluated in {} s", 100 * share, limit.count()),
                   "make the lengths smaller");
   });
 }
@@ -164,7 +164,7 @@ std::string_view name_of(BenchOptions::Direction direction) {
     case BenchOptions::Direction::backward: return "backward";
     case BenchOptions::Direction::step: return "step";
   }
-  throw Bug("a bench measures in no direction that is known");
+  throw Bug("a bench has an unknown direction");
 }
 
 double forward_flop(const Case& one, const BenchOptions& o) {

@@ -28,7 +28,7 @@ void BenchOptions::check() const {
                 "a cover is for forwards; a backward lists its own tiles", "leave it out, or write --step");
   if (starts && !packed())
     throw Error("bad-usage", "the command line cannot be read", {.name = "--starts"},
-                "it says where the starts of packed sequences are", "add --lengths, or leave it out");
+                "it sets where the starts of packed sequences are", "add --lengths, or leave it out");
   if (graph && has_backward())
     throw Error("bad-usage", "the command line cannot be read", {.name = "--graph"}, "graphs of forwards are measured",
                 "leave it out, or measure a forward");
@@ -53,35 +53,33 @@ void BenchOptions::add_to(CLI::App& verb) {
 
 void BenchOptions::add_verb_options_to(CLI::App& verb) {
   progress.add_to(verb);
-  verb.add_option("--target", target, "what computes")->type_name("auto|cpu|cuda");
-  verb.add_option("--threads", threads, "how many threads; several are measured one after the other")
+  verb.add_option("--target", target, "the engine")->type_name("auto|cpu|cuda");
+  verb.add_option("--threads", threads, "the number of threads; several numbers are measured one after another")
       ->type_name("N...");
   verb.add_option("--seconds", seconds, "how long to measure each row, at least; 1 if left out")->type_name("X");
   verb.add_flag("--backward", backward, "the gradients of q, k and v, given what the forward gave");
   verb.add_flag("--step", step, "a training step's: the forward, and then the gradients");
   verb.add_flag("--grads", grads, "with these: also the gradients of the captured tensors");
-  verb.add_option("--kernel", kernel, "of a GPU: measure this kernel, with these members of its tile changed")
+  verb.add_option("--kernel", kernel, "on a GPU: measure this kernel, with these tile parameters")
       ->type_name("NAME[:m=N,n=N,...]");
-  verb.add_option("--cover", cover,
-                  "on a GPU: tiles are listed by each call, or once before, as for a model's layers; each if left out")
-      ->type_name("each|once");
   verb.add_option(
-          "--lengths", lengths,
-          "on a GPU: packed sequences of so many queries and keys each, in place of --batch, --seq and --kv-seq")
+          "--cover", cover,
+          "on a GPU: list tiles in each call, or once before all calls, as for a model's layers; each if left out")
+      ->type_name("each|once");
+  verb.add_option("--lengths", lengths, "on a GPU: lengths of packed sequences, instead of --batch, --seq and --kv-seq")
       ->type_name("N,...")
       ->delimiter(',');
   verb.add_option(
           "--starts", starts,
-          "where the starts of packed sequences are: the host does not wait for those on a device; host if left out")
+          "where the starts of packed sequences are; the host does not wait for those on a device; host if left out")
       ->type_name("host|device");
-  verb.add_option("--graph", graph,
-                  "on a GPU: forwards are captured, N in a row as one CUDA graph, and measured by their mean")
+  verb.add_option("--graph", graph, "on a GPU: capture N forwards as one CUDA graph, and report their mean")
       ->type_name("N");
-  verb.add_flag("--paced", paced, "on a GPU: measure all rows once for each line that comes in, until there are none");
-  verb.add_option("--save", save, "add the results to those of this name, or to this file of JSON lines")
+  verb.add_flag("--paced", paced, "on a GPU: measure all rows once for each line of stdin, until it ends");
+  verb.add_option("--save", save, "append the results under this name, or to this file of JSON lines")
       ->type_name("NAME|FILE.jsonl")
       ->group("History");
-  verb.add_option("--compare", compare, "how much faster this is than the saved results")
+  verb.add_option("--compare", compare, "compare with the saved results")
       ->type_name("NAME|FILE.jsonl")
       ->group("History");
   verb.add_flag("--json", json, "one line of JSON for each row");
@@ -137,9 +135,9 @@ std::optional<codegen::Preference> preference_of(const BenchOptions& o) {
   const bool of_forward = is_of(out, false), of_backward = is_of(out, true);
   const bool wanted = o.direction() != BenchOptions::Direction::backward && of_forward;
   if (!wanted && !(o.has_backward() && of_backward))
-    throw Error("bad-kernel", "the kernel that is asked for cannot take this call", {.name = out.variant.text()},
+    throw Error("bad-kernel", "the requested kernel does not support this call", {.name = out.variant.text()},
                 o.has_backward() ? "it computes a forward" : "it computes a backward",
-                o.has_backward() ? "name one of a backward, or leave --backward out" : "add --backward");
+                o.has_backward() ? "name a backward kernel, or leave --backward out" : "add --backward");
   return out;
 }
 

@@ -49,20 +49,20 @@ void bundle(const BundleOptions& o) {
   else
     print_out("{} entries, {:.1f} KB stored of {:.1f} KB{}\n", bundle->items().size(),
               static_cast<double>(stored) / 1000, static_cast<double>(bytes) / 1000,
-              o.verify && !damaged ? ", all as they were written" : "");
+              o.verify && !damaged ? ", all intact" : "");
   if (damaged)
-    throw Error("bundle-damaged", fmt::format("{} entries of a bundle are not as they were written", damaged),
-                {.name = o.file}, first, "copy it once more, or build it again with attune compile");
+    throw Error("bundle-damaged", fmt::format("{} entries of a bundle are damaged", damaged), {.name = o.file}, first,
+                "copy it again, or rebuild it with attune compile");
 }
 
 }  // namespace
 
 void add_bundle(CLI::App& app) {
   auto o = std::make_shared<BundleOptions>();
-  CLI::App& verb = *app.add_subcommand("bundle", "what is in a bundle that attune compile wrote");
+  CLI::App& verb = *app.add_subcommand("bundle", "the contents of a bundle that attune compile wrote");
   verb.add_option("FILE", o->file, "the bundle")->required();
-  verb.add_flag("--verify", o->verify, "checks every byte of it");
-  verb.add_flag("--json", o->json, "as JSON, with the facts of each entry");
+  verb.add_flag("--verify", o->verify, "check every byte");
+  verb.add_flag("--json", o->json, "as JSON, with details of each entry");
   verb.footer("Example:\n  attune bundle alibi.attune --verify");
   verb.callback([o] { bundle(*o); });
 }

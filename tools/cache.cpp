@@ -85,7 +85,7 @@ void show(const CacheOptions& o) {
     const runtime::ParsedEntry entry = text.text ? runtime::parse_entry(*text.text, one.file.name)
                                                  : runtime::ParsedEntry{std::nullopt, text.wrong, false};
     if (!entry.entry)
-      throw Error("bad-entry", fmt::format("the bytes of {} cannot be had", one.file.name),
+      throw Error("bad-entry", fmt::format("the bytes of {} cannot be read", one.file.name),
                   {.name = one.file.path.string()}, entry.wrong, "attune cache verify --repair removes such entries");
     const std::array files{FileBytes{*o.out, entry.entry->bytes}};
     write_files(files);
@@ -198,7 +198,7 @@ void clear(const CacheOptions& o) {
     if (all.entries > 0) {
       if (!isatty(STDIN_FILENO))
         throw Error("not-confirmed", fmt::format("{} would be removed", entries(all.entries)),
-                    {.name = folder.string()}, "there is no terminal to ask at", "add --yes");
+                    {.name = folder.string()}, "there is no terminal to ask on", "add --yes");
       fmt::print(stderr, "remove {}, {}, from {}? [y/N] ", entries(all.entries), size_text(all.bytes), folder.string());
       std::string answer;
       if (!std::getline(std::cin, answer) || (answer != "y" && answer != "Y" && answer != "yes")) {
@@ -217,10 +217,9 @@ void prune(const CacheOptions& o) {
   if (o.older_than)
     to.age = std::chrono::seconds(quantity("--older-than", *o.older_than, "smhdw",
                                            {1, 60, hour, 24 * hour, 7 * 24 * hour},
-                                           "a number of seconds, or of m, h, d or w of them"));
+                                           "a number of seconds, or with m, h, d or w"));
   if (o.to)
-    to.most = to.to = quantity("--to", *o.to, "KMG", {K, K * K, K * K * K},
-                               "a number of bytes, or of K, M or G of them");
+    to.most = to.to = quantity("--to", *o.to, "KMG", {K, K * K, K * K * K}, "a number of bytes, or with K, M or G");
   else if (!o.older_than)
     to.most = to.to = runtime::options().cache_bytes;
   tell(o, folder, runtime::prune(folder, to));
@@ -237,11 +236,10 @@ Added added(CLI::App& verb, const char* name, const char* does, const char* foot
 }
 
 void ls_verb(CLI::App& verb) {
-  const auto [sub,
-              o] = added(verb, "ls", "each entry in a line: what it is, how large, when it was last used",
-                         "Heads are read and bytes are not: attune cache verify reads all. `seconds` is how long it "
-                         "took to compile.\nExamples:\n  attune cache ls --sort size");
-  sub->add_option("--sort", o->sort, "used: the last one first, if left out")->type_name("used|size|id");
+  const auto [sub, o] = added(verb, "ls", "one line for each entry: what it is, its size, its last use",
+                              "Reads headers only; attune cache verify reads everything. `seconds` is the time it "
+                              "took to compile.\nExamples:\n  attune cache ls --sort size");
+  sub->add_option("--sort", o->sort, "used (the last one first) if left out")->type_name("used|size|id");
   sub->callback([o = o] {
     constexpr std::array words{"used", "size", "id"};
     if (std::ranges::find(words, o->sort) == words.end())
@@ -252,15 +250,16 @@ void ls_verb(CLI::App& verb) {
 }
 
 void show_verb(CLI::App& verb) {
-  const auto [sub, o] = added(verb, "show", "the head of an entry, and its bytes into a file",
+  const auto [sub, o] = added(verb, "show", "the header of an entry, and its bytes into a file",
                               "Examples:\n  attune cache show 3f9a --out kernel.cubin");
-  sub->add_option("ID", o->id, "or as much of its beginning as tells it apart")->required();
-  sub->add_option("--out", o->out, "write the object or cubin there; - for stdout, and no head")->type_name("FILE");
+  sub->add_option("ID", o->id, "the ID of an entry, or a unique prefix of it")->required();
+  sub->add_option("--out", o->out, "write the object or cubin there; - for stdout, without the header")
+      ->type_name("FILE");
   sub->callback([o = o] { show(*o); });
 }
 
 void stats_verb(CLI::App& verb) {
-  const auto [sub, o] = added(verb, "stats", "how many entries of which kind, and how large, in which folders",
+  const auto [sub, o] = added(verb, "stats", "number and size of entries by kind, and the folders",
                               "Examples:\n  attune cache stats --json");
   sub->callback([o = o] { stats(*o); });
 }
@@ -269,7 +268,7 @@ void verify_verb(CLI::App& verb) {
   const auto [sub, o] = added(verb, "verify", "reads every entry and reports those that are damaged",
                               "Examples:\n  attune cache verify --repair\n"
                               "Exit:\n  1  there are bad entries that were not removed");
-  sub->add_flag("--repair", o->repair, "remove what is damaged: it is compiled again when it is wanted");
+  sub->add_flag("--repair", o->repair, "remove damaged entries: they are compiled again when needed");
   sub->callback([o = o] {
     if (const int code = verify(*o)) throw CLI::RuntimeError(code);
   });
@@ -277,21 +276,21 @@ void verify_verb(CLI::App& verb) {
 
 void clear_verb(CLI::App& verb) {
   const auto [sub, o] = added(verb, "clear", "removes every entry of the user's folder",
-                              "What attune tune found stays. At a terminal it asks; elsewhere it needs --yes.\n"
+                              "Keeps the results of attune tune. Asks on a terminal; elsewhere it needs --yes.\n"
                               "Examples:\n  attune cache clear --yes");
   sub->add_flag("--yes", o->yes, "do not ask");
-  sub->add_flag("--dry", o->dry, "remove nothing, and tell what would be");
+  sub->add_flag("--dry", o->dry, "remove nothing, only print what would be removed");
   sub->callback([o = o] { clear(*o); });
 }
 
 void prune_verb(CLI::App& verb) {
-  const auto [sub, o] = added(verb, "prune", "removes what was not used for the longest",
-                              "Without an option: to ATTUNE_CACHE_SIZE.\n"
+  const auto [sub, o] = added(verb, "prune", "removes the entries that were not used for the longest time",
+                              "Without an option, prunes to ATTUNE_CACHE_SIZE.\n"
                               "Examples:\n  attune cache prune --to 200M\n  attune cache prune --older-than 30d --dry");
-  sub->add_option("--to", o->to, "until no more is left than that")->type_name("SIZE");
-  sub->add_option("--older-than", o->older_than, "what was last used longer ago: 90, 30m, 12h, 7d, 4w")
+  sub->add_option("--to", o->to, "until at most this much is left")->type_name("SIZE");
+  sub->add_option("--older-than", o->older_than, "entries last used longer ago than this: 90, 30m, 12h, 7d, 4w")
       ->type_name("TIME");
-  sub->add_flag("--dry", o->dry, "remove nothing, and tell what would be");
+  sub->add_flag("--dry", o->dry, "remove nothing, only print what would be removed");
   sub->callback([o = o] { prune(*o); });
 }
 
@@ -300,14 +299,14 @@ void prune_verb(CLI::App& verb) {
 
 void add_cache(CLI::App& app) {
   using namespace cache;
-  CLI::App& verb = *app.add_subcommand("cache", "compiled kernels that are kept: list, check and remove them");
+  CLI::App& verb = *app.add_subcommand("cache", "the cache of compiled kernels: list, check and remove entries");
   verb.require_subcommand(0, 1);
   verb.callback([&verb] {
     if (verb.get_subcommands().empty())
       throw Error("no-verb", "attune cache is called without a verb", {},
                   "it has ls, show, stats, verify, clear, prune", "write attune cache VERB, or attune cache --help");
   });
-  verb.footer("Folders, limits and what an entry is: docs/cache.md. attune cache VERB --help tells more.\n"
+  verb.footer("Folders, limits and what an entry is: docs/cache.md. See attune cache VERB --help.\n"
               "Examples:\n  attune cache ls\n  attune cache stats");
   for (const auto add : {ls_verb, show_verb, stats_verb, verify_verb, clear_verb, prune_verb}) add(verb);
 }

@@ -30,7 +30,7 @@ Listed listed(const std::string& layer, CacheFile file) {
     out.head = runtime::parse_head(*text.text);
   else
     out.head.wrong = text.missing ? "it is gone" : text.wrong;
-  if (out.head.wrong.empty() && !out.head.key.starts_with(out.file.name)) out.head.wrong = "it is of another key";
+  if (out.head.wrong.empty() && !out.head.key.starts_with(out.file.name)) out.head.wrong = "it belongs to another key";
   return out;
 }
 
@@ -49,10 +49,10 @@ std::vector<Layer> layers() {
     std::error_code ignored;
     if (fs::exists(layer.folder, ignored) && !fs::is_directory(layer.folder, ignored))
       throw Error("no-cache", "the cache is not a folder", {.name = layer.folder.string()},
-                  "a file has its place, so that no kernel is kept", "set ATTUNE_CACHE to a folder");
+                  "a file has this name, so no kernel is cached", "set ATTUNE_CACHE to a folder");
     if (const std::string why = runtime::why_not_ours(layer.folder); layer.name == "user" && !why.empty())
       throw Error("no-cache", "the cache is not used", {.name = layer.folder.string()},
-                  why + ", and what lies there would be run",
+                  why + ", and its kernels would be executed",
                   "chown and chmod 700 it if its entries are yours, or set ATTUNE_CACHE to another folder");
   }
   return out;
@@ -61,10 +61,10 @@ std::vector<Layer> layers() {
 fs::path own_folder() {
   const Layer first = layers().front();
   if (first.name != "user")
-    throw Error("no-cache", "there is no cache of yours", {}, "ATTUNE_CACHE is off or cannot be told",
+    throw Error("no-cache", "you have no cache of your own", {}, "ATTUNE_CACHE is off or unset",
                 "set ATTUNE_CACHE to a folder");
   if (runtime::options().cache_read_only)
-    throw Error("cache-read-only", "the cache is only read", {.name = first.folder.string()}, "ATTUNE_CACHE_MODE is ro",
+    throw Error("cache-read-only", "the cache is read-only", {.name = first.folder.string()}, "ATTUNE_CACHE_MODE is ro",
                 "unset ATTUNE_CACHE_MODE");
   return first.folder;
 }

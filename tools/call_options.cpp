@@ -44,7 +44,7 @@ void CallOptions::add_sizes_to(CLI::App& verb, const std::string& group, bool be
             ->type_name("N"),
         verb.add_option_function<std::string>(
                 beside_picture ? "--kv-seq" : "--kv-seq,--kv-len", [this](const std::string& keys) { read_keys(keys); },
-                "keys; as many as queries if left out; with --decode of each entry, or drawn up to N")
+                "keys; the number of queries if left out; with --decode of each entry, or random up to N")
             ->type_name("N|N,...|random:N"));
 }
 
@@ -59,10 +59,9 @@ void CallOptions::add_kept_to(CLI::App& verb, const std::string& group) {
   under(group,
         verb.add_option("--page-size", page_size, "with --decode: a paged KV cache of N keys a page, in random order")
             ->type_name("N"),
-        verb.add_option("--cache-dtype", cache_dtype, "of k and v, as a cache holds them; that of q if left out")
+        verb.add_option("--cache-dtype", cache_dtype, "of k and v in the cache; that of q if left out")
             ->type_name("e4m3"),
-        verb.add_option("--v-columns", v_columns, "values are the first N columns of the keys, as MLA has them")
-            ->type_name("N"));
+        verb.add_option("--v-columns", v_columns, "MLA: values are the first N columns of the keys")->type_name("N"));
 }
 
 void CallOptions::check() const {
@@ -85,8 +84,8 @@ void CallOptions::check() const {
   for (const std::int64_t length : lengths) require_size("--lengths", length, 1, compiler::max_length);
   for (const std::int64_t length : kv_lengths) require_size("--kv-len", length, 1, compiler::max_length);
   if (v_columns && *v_columns > d)
-    throw Error("v-columns", "the keys have not so many columns", {.name = fmt::format("--v-columns {}", *v_columns)},
-                fmt::format("--d is {}", d), "ask for as many as the keys have, or fewer");
+    throw Error("v-columns", "the keys have fewer columns", {.name = fmt::format("--v-columns {}", *v_columns)},
+                fmt::format("--d is {}", d), "ask for at most the columns of the keys");
   if (heads % of_kv_heads() != 0)
     throw compiler::uneven_heads(heads, of_kv_heads(),
                                  {.name = fmt::format("--heads {} --kv-heads {}", heads, of_kv_heads())}, "",
@@ -98,7 +97,7 @@ void CallOptions::check_cache() const {
   for (const auto& [option, given] :
        {std::pair{"--page-size", page_size.has_value()}, {"--kv-len", !kv_lengths.empty() || kv_random.has_value()}})
     if (given && !decode)
-      throw misused(option, "pages and lengths of each entry are those of a cache, which a decoder's step reads",
+      throw misused(option, "pages and lengths of each entry belong to a KV cache, which only decode reads",
                     "write one number of keys, or add --decode");
   for (const auto& [option, given] : {std::pair{"--lengths", packed()}, {"--q-offset", q_offset.has_value()}})
     if (given && decode)
@@ -106,12 +105,12 @@ void CallOptions::check_cache() const {
   if (q_offset && packed())
     throw misused("--q-offset", "packed sequences begin at position 0", "leave one of them out");
   if (v_columns && dv)
-    throw misused("--dv", "--v-columns says how wide values are: they are columns of the keys",
+    throw misused("--dv", "--v-columns already sets the width of the values: they are columns of the keys",
                   "leave one of them out");
 }
 
 void CallOptions::check_for_backward() const {
-  if (decode) throw misused("--decode", "a decoder's step has no gradients", "leave it out, or ask about a forward");
+  if (decode) throw misused("--decode", "decode has no gradients", "leave it out, or ask about a forward");
   if (type() == DType::e4m3)
     throw misused("--dtype", "queries, keys and values of e4m3 have no gradients",
                   "name another type, or ask about a forward");
@@ -140,7 +139,7 @@ void CallOptions::check_products() const {
         throw Error("bad-size", fmt::format("there are too many {} to count", what),
                     {.name = fmt::format("--batch {} --heads {} --seq {} --kv-seq {} --d {} --dv {}", batch, heads, seq,
                                          of_kv_seq(), d, of_dv())},
-                    "they are 2^63 or more", "make some of these smaller");
+                    "there are 2^63 or more", "make some of these smaller");
   }
 }
 
@@ -186,7 +185,7 @@ void CallOptions::settle(bool has_seq) {
   const std::int64_t least = kv_lengths.empty() ? of_kv_seq() : *std::ranges::min_element(kv_lengths);
   if (decode && least < seq)
     throw Error("bad-size", fmt::format("{} queries cannot be the last of {} keys", seq, least), {.name = "--kv-len"},
-                "a decoder's queries are the last positions of their entry", "give it more keys, or fewer queries");
+                "decode queries are the last positions of their entry", "give it more keys, or fewer queries");
   check_products();
 }
 

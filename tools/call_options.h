@@ -38,7 +38,7 @@ struct CallOptions {
   /// The cache options without --decode and --q-offset: only how keys and values are stored.
   void add_kept_to(CLI::App& verb, const std::string& group = "");
   static constexpr std::string_view decode_meaning =
-      "queries, one if --seq is left out, are the last positions of their keys: a decoder's step";
+      "decode: queries are the last positions of their keys; --seq 1 if left out";
   void check() const;
   /// Refuses options that a backward does not have.
   void check_for_backward() const;

@@ -96,12 +96,11 @@ runtime::Manifest manifest_of(const CompileOptions& o) {
 
 void check_options(const CompileOptions& o) {
   if (o.emit.empty() != o.folder.empty())
-    throw Error("emit-half", "plain files are half asked for",
+    throw Error("emit-half", "--emit and --emit-dir go together",
                 {.name = o.emit.empty() ? "--emit-dir " + o.folder : "--emit"},
-                "--emit says which files, and --emit-dir where they go", "give both of them, or neither");
+                "--emit selects the files, and --emit-dir their folder", "give both of them, or neither");
   if (o.out.empty() && o.emit.empty())
-    throw Error("no-output", "there is nowhere to write the kernels", {}, "there is no -o, and no --emit",
-                "write -o kernels.attune");
+    throw Error("no-output", "there is no output file", {}, "there is no -o, and no --emit", "write -o kernels.attune");
   if (o.jobs < 0)
     throw Error("bad-size", fmt::format("-j cannot be {}", o.jobs), {.name = "-j"}, "it is above 0", "leave it out");
   check_kinds(o.emit);
@@ -172,11 +171,13 @@ void compile(const CompileOptions& o) {
 
 void add_compile(CLI::App& app) {
   auto o = std::make_shared<CompileOptions>();
-  CLI::App& verb = *app.add_subcommand("compile", "kernels for machines that are not here, into one file");
+  CLI::App& verb = *app.add_subcommand("compile",
+                                       "compiles kernels ahead of time, for other machines too, into one bundle");
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
-  verb.add_option("--manifest", o->manifest, "a file of JSON that says it all: see docs/offline.md")->type_name("FILE");
-  add_words(verb, "--target", o->targets, "what for: sm_80, sm_90a, avx2, host, and others")
+  verb.add_option("--manifest", o->manifest, "a JSON file with everything below: see docs/offline.md")
+      ->type_name("FILE");
+  add_words(verb, "--target", o->targets, "targets: sm_80, sm_90a, avx2, host, and others")
       ->type_name("NAME,...")
       ->allow_extra_args(false);
   add_words(verb, "--pass", o->passes, "forward or backward; forward if left out")
@@ -196,13 +197,13 @@ void add_compile(CLI::App& app) {
       ->type_name("KIND,...")
       ->allow_extra_args(false);
   verb.add_option("--emit-dir", o->folder, "where they go")->type_name("FOLDER");
-  verb.add_option("-j", o->jobs, "so many at a time; as many as there are CPUs if left out")->type_name("N");
+  verb.add_option("-j", o->jobs, "this many at a time; the number of CPUs if left out")->type_name("N");
   o->progress.add_to(verb);
-  verb.add_flag("--json", o->json, "tells what was built as JSON");
-  verb.add_flag("--quiet", o->quiet, "tells nothing");
+  verb.add_flag("--json", o->json, "print what was built as JSON");
+  verb.add_flag("--quiet", o->quiet, "print nothing");
   verb.footer(
-      "Fields of a shape take several values with commas between them: each is built. Options of a call stand for the "
-      "fields that such a call has.\n"
+      "Fields of a shape take several values separated by commas, and each is built. Options of a call set the "
+      "fields of its shape.\n"
       "Examples:\n  attune compile 'kv <= q' --target sm_90a --decode --heads 32 --kv-heads 8 --page-size 16 -o "
       "decode.attune\n  attune compile --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[16]' "
       "\\\n"

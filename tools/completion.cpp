@@ -194,9 +194,9 @@ std::string fish(const ManualPage& root) {
 
 void add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  CLI::App& verb = *app.add_subcommand("completion", "the script that makes a shell complete attune's command lines");
+  CLI::App& verb = *app.add_subcommand("completion", "a completion script for a shell");
   verb.add_option("SHELL", *shell, "which shell")->type_name("bash|zsh|fish")->required();
-  verb.footer("It knows every verb and option of this attune, and the words that options take.\n"
+  verb.footer("It completes verbs, options and the words that options take.\n"
               "\n"
               "  bash   attune completion bash > ~/.local/share/bash-completion/completions/attune\n"
               "  zsh    attune completion zsh > FOLDER/_attune, a folder of $fpath\n"
@@ -211,7 +211,7 @@ void add_completion(CLI::App& app) {
 }
 
 void add_man(CLI::App& app) {
-  CLI::App& verb = *app.add_subcommand("man", "all of this help as one page for man(1)");
+  CLI::App& verb = *app.add_subcommand("man", "this help as one page for man(1)");
   verb.footer("Examples:\n  attune man > attune.1");
   verb.callback([&app] { write_out(as_man(manual_page(app, "attune"), std::string(version()))); });
 }

@@ -58,7 +58,7 @@ class CoverVerb {
     // Not `!mask`, which would negate the mask instead of testing whether one is given.
     if (!bool(text_.attention.mask) && !bool(text_.attention.score))
       throw Error("no-mask", "attune cover has no mask to work on", {},
-                  "a cover is about which pairs a mask keeps, or a score by not being -inf",
+                  "a cover shows the pairs that a mask keeps, or a score other than -inf",
                   "write attune cover 'kv <= q', or use --mask");
     lowered_ = compiler::lower(Attention{.score = text_.attention.score, .mask = text_.attention.mask});
     names_ = lowered_.mod.signature();
@@ -111,20 +111,21 @@ class CoverVerb {
     summarise_us_ = microseconds(start);
     start = Clock::now();
     const double cost = tiles.cost();
-    if (cost > most_operations) throw too_slow(cost, "one evaluation of the mask takes longer than that");
-    const auto told = [&, progress = std::make_shared<Progress>(progress_style("auto", o_.json), "cover", 1)](
-                          std::string_view of, double share) {
+    if (cost > most_operations) throw too_slow(cost, "one evaluation of the mask takes longer");
+    const auto progressed = [&, progress = std::make_shared<Progress>(progress_style("auto", o_.json), "cover", 1)](
+                                std::string_view of, double share) {
       progress->at(share);
       if (microseconds(start) > 1e6 * o_.limit)
-        throw too_slow(cost, fmt::format("{} of the {} were looked at", percent(share, 1), of));
+        throw too_slow(cost, fmt::format("{} of the {} were evaluated", percent(share, 1), of));
     };
-    lists_ = tiles.lists(e_, o_.along == "q", 1, [&](double share) { told("rows of tiles", share); });
+    lists_ = tiles.lists(e_, o_.along == "q", 1, [&](double share) { progressed("rows of tiles", share); });
     lists_us_ = microseconds(start);
     if (e_.q_len * entries <= most_counted_rows) live_ = tiles.live(e_);
     if (e_.q_len <= runtime::most_pairs_across && e_.kv_len <= runtime::most_pairs_across &&
         (o_.svg || (!live_ && entries == 1)))
       pairs_ = runtime::kept_pairs(lowered_, compiler::args(lowered_), e_, static_cast<std::int32_t>(o_.extent.b),
-                                   static_cast<std::int32_t>(o_.extent.h), [&](double share) { told("pairs", share); });
+                                   static_cast<std::int32_t>(o_.extent.h),
+                                   [&](double share) { progressed("pairs", share); });
     if (!live_ && entries == 1 && !pairs_.empty())
       live_ = std::count(pairs_.begin(), pairs_.end(), 1) * std::int64_t{e_.batch} * e_.heads;
   }
@@ -140,10 +141,10 @@ class CoverVerb {
   }
 
   Error too_slow(double cost, const std::string& why) const {
-    return Error("too-slow", "the mask takes too long to look at", {.name = fmt::format("--limit {}", o_.limit)},
+    return Error("too-slow", "the mask takes too long to evaluate", {.name = fmt::format("--limit {}", o_.limit)},
                  fmt::format("{} in {} s: each evaluation is {} operations", why, o_.limit,
                              grouped(static_cast<std::int64_t>(std::min(cost, 1e18)))),
-                 "make the sizes or the sums smaller, or the limit longer");
+                 "make the sizes or the sums smaller, or raise the limit");
   }
 
   std::int64_t entries_apart() const {
@@ -153,8 +154,8 @@ class CoverVerb {
   std::string why_not_counted() const {
     if (lowered_.cover.along_kv.exact())
       return fmt::format("rows are counted one by one, up to {}", grouped(most_counted_rows));
-    return fmt::format("bands do not tell them, and they are looked at one by one {}",
-                       entries_apart() > 1 ? "where all batch entries and heads are alike"
+    return fmt::format("bands do not decide them, and each is evaluated {}",
+                       entries_apart() > 1 ? "if all batch entries and heads are equal"
                                            : fmt::format("up to {0} x {0}", runtime::most_pairs_across));
   }
 
@@ -278,24 +279,23 @@ class CoverVerb {
 
 void add_cover(CLI::App& app) {
   auto o = std::make_shared<CoverOptions>();
-  CLI::App& verb = *app.add_subcommand("cover",
-                                       "which tiles a mask leaves empty, full or partial, and how that is known");
+  CLI::App& verb = *app.add_subcommand("cover", "which tiles a mask leaves empty, full or partial, and why");
   o->text.add_bare_to(verb, "a mask");
   o->text.add_to(verb, Captures::FilesOrTypes);
   o->extent.add_to(verb);
   verb.add_option("--along", o->along, "lists of kv for each tile of queries, or of q for each tile of keys")
       ->type_name("kv|q");
-  verb.add_option("--svg", o->svg, "write a figure, in place of the page where FILE is -; pairs show up to 512 x 512")
+  verb.add_option("--svg", o->svg, "write a figure to this file, - for stdout; pairs show up to 512 x 512")
       ->type_name("FILE");
   verb.add_option("--limit", o->limit, "seconds after which it gives up; 60 if left out")->type_name("X");
   verb.add_flag("--no-picture", o->no_picture, "numbers alone");
-  verb.add_flag("--ascii", o->ascii, "the picture in letters, as where the locale is not UTF-8");
+  verb.add_flag("--ascii", o->ascii, "draw the picture in ASCII, as in locales other than UTF-8");
   verb.add_flag("--json", o->json, "as JSON");
   verb.footer(
-      "Shows what attune knows about a mask without evaluating every pair: the bands of keys that a tile of queries "
+      "Shows what attune derives from a mask without evaluating every pair: the bands of keys that a tile of queries "
       "keeps and drops, "
       "the tiles that are full, partial and empty, how many pairs stay, and a picture. A score removes pairs too, "
-      "where it is -inf. A mask that reads captured tensors needs their data, or says what it would need.\n"
+      "where it is -inf. If a mask reads captured tensors without data, attune prints which data it needs.\n"
       "Examples:\n"
       "  attune cover 'kv <= q' --q-len 512 --tile 64 --json\n"
       "  attune cover 'kv <= q && q - kv < 1024' --q-len 8192 --tile 128x128 --svg window.svg");

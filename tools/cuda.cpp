@@ -50,7 +50,7 @@ std::vector<codegen::CallSource> sources(const CudaOptions& o, const compiler::L
   std::vector<codegen::CallSource> out = codegen::call_sources(lowered, what);
   if (out.empty())
     throw Error("no-lists", "this mask needs no lists", {.name = "--lists"},
-                "which keys a tile of queries visits is known without looking at data", "leave --lists out");
+                "the keys that a tile of queries visits follow from the mask without data", "leave --lists out");
   return out;
 }
 
@@ -77,7 +77,7 @@ void cuda(const CudaOptions& o) {
 
 void add_cuda(CLI::App& app) {
   auto o = std::make_shared<CudaOptions>();
-  CLI::App& verb = *app.add_subcommand("cuda", "the CUDA source that an attention becomes");
+  CLI::App& verb = *app.add_subcommand("cuda", "the CUDA source of an attention");
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
@@ -85,9 +85,9 @@ void add_cuda(CLI::App& app) {
   verb.add_option("--grads", o->grads,
                   "with --backward: captured tensors whose gradients are asked for; none if left out")
       ->type_name("all|none|NAME+...");
-  verb.add_flag("--lists", o->lists, "the source that lists the tiles to visit, for masks that look at data");
-  verb.add_flag("--json", o->json, "as JSON, with what NVRTC is told and the kernels that would be tried");
-  verb.footer("Prints what NVRTC would be given for a forward call, or with --backward for each kernel of a backward: "
+  verb.add_flag("--lists", o->lists, "the source of the kernel that lists tiles, for masks that read data");
+  verb.add_flag("--json", o->json, "as JSON, with NVRTC's options and the kernels that would be tried");
+  verb.footer("Prints the source of a forward call's kernel, or with --backward of each kernel of a backward: "
               "the arguments and expressions of the mod as device code, and the kernel with its tile. Nothing is "
               "compiled, and no GPU is needed.\n"
               "Examples:\n"

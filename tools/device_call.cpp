@@ -18,7 +18,7 @@ void DeviceCall::add_to(CLI::App& verb, bool beside_picture) {
   add_sizes_to(verb, group, beside_picture);
   add_cache_to(verb, group, beside_picture);
   verb.add_option("--arch", arch, "compute capability times ten")->type_name("N")->group(group);
-  verb.add_option("--kernel", kernel, "this kernel, with these members of its tile changed")
+  verb.add_option("--kernel", kernel, "this kernel, with these tile parameters")
       ->type_name("NAME[:m=N,n=N,...]")
       ->group(group);
   verb.add_flag("--max", max, "with the largest score of each row")->group(group);
@@ -35,7 +35,8 @@ void DeviceCall::check() const {
     std::vector<int> known;
     for (const codegen::Multiprocessor& one : codegen::multiprocessors()) known.push_back(one.arch);
     throw Error("unknown-target", fmt::format("there is no GPU of compute capability {}.{}", *arch / 10, *arch % 10),
-                {.name = "--arch"}, fmt::format("there are {}", fmt::join(known, ", ")), "write one of these");
+                {.name = "--arch"}, fmt::format("kernels are compiled for {}", fmt::join(known, ", ")),
+                "write one of these");
   }
 }
 

@@ -1,4 +1,4 @@
-// tools/diff.cpp — attune diff: how two mods differ in each room: ir, derivatives, levels, cover, plan, source
+// tools/diff.cpp — attune diff: how two mods differ in each stage: ir, derivatives, levels, cover, plan, source
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -42,10 +42,10 @@ struct DiffOptions {
   bool json = false, quiet = false;
 };
 
-constexpr std::array rooms_of_diff{"ir", "derivatives", "levels", "cover", "plan", "source"};
+constexpr std::array stages_of_diff{"ir", "derivatives", "levels", "cover", "plan", "source"};
 
-/// One room's result for a mod.
-struct Room {
+/// One stage's result for a mod.
+struct Stage {
   std::string name, text;
 };
 
@@ -83,11 +83,11 @@ std::string plan_of(const codegen::KernelSpec& spec, const codegen::CallKind& ki
   return out;
 }
 
-class Rooms {
+class Stages {
  public:
-  Rooms(const DiffOptions& o, const Side& side) : o_(o), text_(attention_of(o, side)) {}
+  Stages(const DiffOptions& o, const Side& side) : o_(o), text_(attention_of(o, side)) {}
 
-  std::vector<Room> operator()() {
+  std::vector<Stage> operator()() {
     const compiler::Mod written = compiler::trace(text_.attention).mod;
     const compiler::LoweredMod lowered = compiler::lower(text_.attention);
     const compiler::Mod& mod = lowered.mod;
@@ -109,7 +109,7 @@ class Rooms {
   }
 
  private:
-  bool wants(const char* room) const { return o_.only.empty() || std::ranges::find(o_.only, room) != o_.only.end(); }
+  bool wants(const char* stage) const { return o_.only.empty() || std::ranges::find(o_.only, stage) != o_.only.end(); }
   void add(std::string name, std::string text) { out_.push_back({std::move(name), std::move(text)}); }
 
   void device(const compiler::LoweredMod& lowered) {
@@ -124,17 +124,17 @@ class Rooms {
 
   const DiffOptions& o_;
   TextAttention text_;
-  std::vector<Room> out_;
+  std::vector<Stage> out_;
 };
 
 bool is_coloured(const DiffOptions& o) { return o.color == "always" || (o.color == "auto" && ::isatty(STDOUT_FILENO)); }
 
-/// Returns whether all rooms give the same result for both.
+/// Returns whether all stages give the same result for both.
 bool diff(const DiffOptions& o) {
-  const std::vector<Room> a = Rooms(o, o.a)(), b = Rooms(o, o.b)();
+  const std::vector<Stage> a = Stages(o, o.a)(), b = Stages(o, o.b)();
   bool same = true;
   std::vector<std::string> alike;
-  Json all{{"same", true}, {"rooms", Json::array()}};
+  Json all{{"same", true}, {"stages", Json::array()}};
   for (std::size_t i = 0; i < a.size(); ++i) {
     const bool here = a[i].text == b[i].text;
     same &= here;
@@ -144,8 +144,8 @@ bool diff(const DiffOptions& o) {
     };
     if (o.quiet) continue;
     if (o.json)
-      all["rooms"].push_back(
-          {{"room", a[i].name}, {"same", here}, {"a", a[i].text}, {"b", b[i].text}, {"diff", text(false)}});
+      all["stages"].push_back(
+          {{"stage", a[i].name}, {"same", here}, {"a", a[i].text}, {"b", b[i].text}, {"diff", text(false)}});
     else
       write_out(text(is_coloured(o)));
   }
@@ -171,7 +171,7 @@ void add_side(CLI::App& verb, const std::string& letter, Side& side) {
 
 void add_diff(CLI::App& app) {
   auto o = std::make_shared<DiffOptions>();
-  CLI::App& verb = *app.add_subcommand("diff", "what differs between two mods, in each room of the compiler");
+  CLI::App& verb = *app.add_subcommand("diff", "the differences between two mods, at each stage of the compiler");
   verb.add_option("A", o->a.mod, "a mod: an expression (a mask if it is a Bool, else a score), or a FILE.mod")
       ->type_name("EXPR|FILE.mod");
   verb.add_option("B", o->b.mod, "another")->type_name("EXPR|FILE.mod");
@@ -179,17 +179,17 @@ void add_diff(CLI::App& app) {
   add_side(verb, "b", o->b);
   o->shared.add_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
-  std::string words = fmt::format("{}", fmt::join(rooms_of_diff, "|"));
-  add_words(verb, "--only", o->only, "these rooms alone; commas between several")->type_name(words);
+  std::string words = fmt::format("{}", fmt::join(stages_of_diff, "|"));
+  add_words(verb, "--only", o->only, "only these stages, separated by commas")->type_name(words);
   verb.add_option("--color", o->color, "auto: on a terminal")->type_name("auto|always|never");
-  verb.add_flag("--quiet", o->quiet, "nothing but the exit status");
-  verb.add_flag("--json", o->json, "as JSON, with both texts of each room");
+  verb.add_flag("--quiet", o->quiet, "print nothing; only set the exit status");
+  verb.add_flag("--json", o->json, "as JSON, with both texts of each stage");
   verb.footer(
-      "Shows, as unified diffs, where the compiler makes something else of B than of A: the expressions as they are "
+      "Shows as unified diffs where B compiles differently from A: the expressions as they are "
       "written and simplified, their derivatives, what the softmax makes free and what is hoisted, what a tile keeps, "
       "which kernels of a GPU would be tried, and the CUDA source that the first of them becomes. No GPU is needed.\n"
       "\n"
-      "Expressions, captures, parameters and lets without a letter hold for both; what a side says itself comes first. "
+      "Options without a letter apply to both sides; those of a side come first. "
       "A file has a line for each: `score EXPR`, `mask EXPR`, `let NAME=EXPR`, `capture NAME=f32[16]`, "
       "`param NAME=NUMBER`. `attune repl` saves such files.\n"
       "Examples:\n"
@@ -197,7 +197,7 @@ void add_diff(CLI::App& app) {
       "  attune diff --a-score 's + 1.0f' --b-score s --mask 'kv <= q' --only source\n"
       "  attune diff 's * slope[h]' 's + slope[h]' --capture 'slope=f32[16]' --only ir,derivatives --json\n"
       "Exit:\n"
-      "  1  they differ in a room that was looked at");
+      "  1  they differ in a stage that was compared");
   verb.callback([o, &verb] {
     // An empty mod means that the side has only the shared expressions.
     for (Side* side : {&o->a, &o->b})
@@ -205,8 +205,8 @@ void add_diff(CLI::App& app) {
     o->call.check();
     o->call.settle(verb.count("--seq") > 0);
     require_word("--color", o->color, std::array<std::string, 3>{"auto", "always", "never"});
-    const std::vector<std::string> known(rooms_of_diff.begin(), rooms_of_diff.end());
-    for (const std::string& room : o->only) require_word("--only", room, known);
+    const std::vector<std::string> known(stages_of_diff.begin(), stages_of_diff.end());
+    for (const std::string& stage : o->only) require_word("--only", stage, known);
     bool any = o->a.mod || o->b.mod;
     for (const Side* side : {&o->a, &o->b})
       for (const auto member : {&TextOptions::score, &TextOptions::mask, &TextOptions::prob, &TextOptions::sink})

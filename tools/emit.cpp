@@ -50,8 +50,8 @@ std::string sass_of(const std::string& cubin) {
   std::error_code ignored;
   fs::remove(path, ignored);
   if (!out || out->empty())
-    throw Error("no-disassembler", "SASS cannot be shown", {.name = "--emit sass"}, "the disassembler refuses a cubin",
-                "install a CUDA toolkit as new as NVRTC, or leave sass out");
+    throw Error("no-disassembler", "SASS cannot be shown", {.name = "--emit sass"}, "the disassembler rejects a cubin",
+                "install a CUDA toolkit at least as new as NVRTC, or leave sass out");
   return *out;
 }
 
@@ -96,14 +96,12 @@ std::string name_of(const runtime::Built& one) {
 
 }  // namespace
 
-std::span<const std::string> emit_kinds() { return kinds_; }
-
 void check_kinds(const std::vector<std::string>& kinds) {
   for (const std::string& kind : kinds) runtime::require_word("--emit", kind, kinds_);
   if (std::ranges::find(kinds, "sass") != kinds.end() && disassembler().empty())
     throw Error("no-disassembler", "SASS cannot be shown", {.name = "--emit sass"},
                 "neither cuobjdump nor nvdisasm is found, in PATH or in /usr/local/cuda/bin",
-                "install the CUDA toolkit's, or leave sass out");
+                "install the CUDA toolkit, or leave sass out");
 }
 
 void check_targets(const std::vector<std::string>& kinds, const runtime::Manifest& manifest) {

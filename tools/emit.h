@@ -10,9 +10,8 @@
 
 namespace attune::tools {
 
-/// The kinds of files: cu, ptx, cubin, sass, o, ll and h.
-std::span<const std::string> emit_kinds();
-/// Throws an Error if a kind needs a program that is not installed.
+/// Kinds of files: cu, ptx, cubin, sass, o, ll and h. Throws an Error if one is none of them, or needs a program that
+/// is not installed.
 void check_kinds(const std::vector<std::string>& kinds);
 /// Throws an Error if no target of the manifest has files of a kind.
 void check_targets(const std::vector<std::string>& kinds, const runtime::Manifest& manifest);

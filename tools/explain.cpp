@@ -74,10 +74,10 @@ BenchOptions ExplainOptions::bench() const {
 
 void add_explain(CLI::App& app) {
   auto o = std::make_shared<ExplainOptions>();
-  CLI::App& verb = *app.add_subcommand("explain", "what the compiler makes of an attention, and why");
+  CLI::App& verb = *app.add_subcommand("explain", "how the compiler transforms an attention, and why");
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
-  verb.add_option("--target", o->target, "also what this engine makes of a call, and what bounds it there")
+  verb.add_option("--target", o->target, "also how this engine computes a call, and what bounds it")
       ->type_name("auto|cpu|cuda");
   o->call.add_to(verb);
   const std::string group = "The call";
@@ -86,14 +86,14 @@ void add_explain(CLI::App& app) {
                   "with --backward: captured tensors whose gradients are asked for; all if left out")
       ->type_name("all|none|NAME+...")
       ->group(group);
-  verb.add_flag("--measure", o->measure, "also how fast it is here: on the CPU unless --target cuda");
-  verb.add_flag("--json", o->json, "the same facts as JSON");
+  verb.add_flag("--measure", o->measure, "also measure it here: on the CPU unless --target cuda");
+  verb.add_flag("--json", o->json, "the same as JSON");
   verb.footer(
       "Shows what attune derived from an attention: simplified expressions and the rules used, what a tile keeps, what "
       "the softmax makes free, what is hoisted, derivatives.\n"
       "\n"
-      "With --target cuda: which kernels could take the call, what NVRTC made of each, how many of its blocks a "
-      "multiprocessor holds and what allows no more, which is chosen and why others are not, and what bounds the "
+      "With --target cuda: the kernels that support the call, how NVRTC compiled each, how many of its blocks an "
+      "SM holds and what limits them, which one is chosen and why others are not, and what bounds the "
       "chosen "
       "one by the card's data sheet: its products, its exponentials or its memory. No GPU is needed; NVRTC is. With "
       "--backward the same of the gradients, and how each captured tensor's is summed, and in what memory. With "
@@ -112,7 +112,7 @@ void add_explain(CLI::App& app) {
     o->bench().check();
     if (o->backward && o->target != "cuda")
       throw Error("bad-usage", "the command line cannot be read", {.name = "--backward"},
-                  "it asks about the kernels of a GPU", "add --target cuda, or leave it out");
+                  "it is about the kernels of a GPU", "add --target cuda, or leave it out");
     if (o->call.arch && o->target != "cuda")
       throw Error("bad-usage", "the command line cannot be read", {.name = "--arch"}, "it is of a GPU",
                   "add --target cuda, or leave it out");

@@ -72,11 +72,11 @@ Explained explain_cpu(const compiler::Mod& mod, const ExplainOptions& options) {
                                products, tiling.mr, tiling.nr, tiling.width));
   line("hoisted", fmt::format("{} of a head, {} of a row, {} of a column", parts.head_fields(), parts.row_fields(),
                               parts.col_fields()));
-  line("mask", parts.masked ? "evaluated for the pairs of partial tiles; other tiles are whole or never visited"
+  line("mask", parts.masked ? "evaluated for the pairs of partial tiles; other tiles are full or never visited"
                             : "none to evaluate");
   if (parts.has_prob)
-    line("prob", parts.prob_linear ? "a multiple of p: before the rows are normalised"
-                                   : "not a multiple of p: rows are summed first, and visited again");
+    line("prob", parts.prob_linear ? "a multiple of p: applied before rows are normalised"
+                                   : "not a multiple of p: applied in a second pass, after rows are summed");
   line("bound", fmt::format("{:.3f} ms of one thread   — {:.2f} GFLOP for the pairs that stay, at {:.1f} GFLOP/s "
                             "measured here",
                             at_least * 1e3, flop / 1e9, peak));

@@ -38,9 +38,9 @@ std::string_view in_words(codegen::Term::Place place) {
     case codegen::Term::Place::row: return "by row: each query of the kernel of q adds one number";
     case codegen::Term::Place::col: return "by column: each key of the kernel of k and v adds one number";
     case codegen::Term::Place::pair:
-      return "pair by pair: the kernel of k and v adds each pair to the exact sum, slowly";
+      return "pair by pair: the kernel of k and v adds each pair to an exact sum, which is slow";
   }
-  throw Bug("terms are summed in no way that is known");
+  throw Bug("terms have an unknown way to be summed");
 }
 
 /// `whole`: true if one kernel computes all gradients.
@@ -53,7 +53,7 @@ std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::spa
     for (const codegen::Term& term : parts.gradient->terms)
       if (term.capture == slot)
         one.how.emplace_back(
-            whole ? "along diagonals: a warp of the kernel sums pairs of equal q - kv, which takes a quarter longer"
+            whole ? "along diagonals: a warp of the kernel sums pairs of equal q - kv, which takes 1.25 times as long"
                   : in_words(term.place));
     for (const compiler::Scatter& scatter : parts.gradient->of_sink)
       if (scatter.capture == slot) one.how.emplace_back("of the sink: a block of the kernel of q adds one number");
@@ -88,13 +88,8 @@ class OnDevice {
   /// This machine's tuned variant, looked up as a call does.
   bool recall(const codegen::CallKind& kind, codegen::CallSpec& call) {
     if (spec_.decode) return false;
-    runtime::cuda::Remembered found = runtime::cuda::remembered({.device = runtime::cuda::facts(0).name,
-                                                                 .arch = spec_.arch,
-                                                                 .dtype = spec_.dtype,
-                                                                 .d = spec_.d,
-                                                                 .dv = spec_.dv,
-                                                                 .kind = kind,
-                                                                 .exact = spec_.exact});
+    runtime::cuda::Remembered found = runtime::cuda::remembered(
+        runtime::cuda::tuned_key(runtime::cuda::facts(0).name, spec_, kind));
     call.preference = std::move(found.preference);
     notes_ = std::move(found.notes);
     if (call.preference) notes_.push_back(call.preference->origin);
@@ -103,8 +98,8 @@ class OnDevice {
 
   void consider(codegen::WayChoices way) {
     const codegen::Preference* const preference = way.preference ? &*way.preference : nullptr;
-    runtime::cuda::Considered considered = runtime::cuda::consider(way.parts, way.kind, way.spec, preference, true,
-                                                                   codegen::kernels(way.way));
+    runtime::cuda::Considered considered = runtime::cuda::consider(
+        way.parts, way.kind, way.spec, preference, runtime::cuda::Compiles::all, codegen::kernels(way.way));
     notes_.insert(notes_.end(), considered.story.begin(), considered.story.end());
     ways_.push_back({std::move(way), std::move(considered)});
   }
@@ -129,7 +124,7 @@ class OnDevice {
             verdict(one, i), codegen::variant_of(c.choice.plan).text(), c.choice.threads, c.binary->registers,
             c.binary->spilled, c.choice.shared_bytes, c.flaw.empty() ? "" : "   — " + c.flaw);
         const codegen::Occupancy there = occupancy(c);
-        out += fmt::format("           {} {} of a multiprocessor, {} of {} warps   — limited by {}\n", there.blocks,
+        out += fmt::format("           {} {} per SM, {} of {} warps   — limited by {}\n", there.blocks,
                            there.blocks == 1 ? "block" : "blocks", there.warps, there.most_warps, there.limited_by);
       }
     }
@@ -151,14 +146,14 @@ class OnDevice {
     return out;
   }
   std::string_view delta_in_words() const {
-    return gradient().delta_of_o ? "of each row from o and its gradient, by a kernel of its own before"
-                                 : "of each row from its pairs, by the kernel of q: prob is no multiple of p";
+    return gradient().delta_of_o ? "of each row from o and its gradient, by a separate kernel before"
+                                 : "of each row from its pairs, by the kernel of q: prob is not a multiple of p";
   }
 
   std::string bound_text() const {
     const auto teraflops = [&](double seconds) { return flop_ / seconds / 1e12; };
-    std::string out = fmt::format("\nwhat bounds it, by the data sheet of {}: {} multiprocessors at {:.2f} GHz\n",
-                                  card_.name, card_.multiprocessors, card_.clock / 1e9);
+    std::string out = fmt::format("\nwhat bounds it, by the data sheet of {}: {} SMs at {:.2f} GHz\n", card_.name,
+                                  card_.multiprocessors, card_.clock / 1e9);
     const auto line = [&](std::string_view name, const std::string& text) {
       out += fmt::format("  {:<9}{}\n", name, text);
     };
@@ -166,7 +161,7 @@ class OnDevice {
                              2 * work_.visited * (work_.d + work_.dv) / 1e9));
     line("products", fmt::format("{:.4f} ms   — {:.0f} TFLOP/s of {}{}", bound_.products * 1e3, peak(work_.products),
                                  call_.dtype, instruction()));
-    line("exponent", fmt::format("{:.4f} ms   — {} special function{} a pair, 16 a clock and multiprocessor",
+    line("exponent", fmt::format("{:.4f} ms   — {} special function{} a pair, 16 per clock and SM",
                                  bound_.exponentials * 1e3, work_.specials, work_.specials == 1 ? "" : "s"));
     line("memory", fmt::format("{:.4f} ms   — {:.1f} MB of {}, each once, at {:.2f} TB/s", bound_.memory * 1e3,
                                work_.bytes / 1e6, bench_.backward ? "q, k, v, o and their gradients" : "q, k, v and o",
@@ -265,7 +260,8 @@ class OnDevice {
   void measure(const codegen::Preference* preference) {
     if (!there_)
       throw Error("bad-usage", "the command line cannot be read", {.name = "--measure"},
-                  call_.arch ? "--arch asks about a GPU that need not be here" : "there is no GPU here to measure on",
+                  call_.arch ? "--arch names a GPU that may not be in this machine"
+                             : "there is no GPU here to measure on",
                   "leave --measure out, or write --target cpu");
     constexpr double seconds = 0.3;
     Data data(Device::cuda());
@@ -305,16 +301,16 @@ class OnDevice {
     return bench_.first_query() == 0 ? out : fmt::format("{}, the first query at {}", out, bench_.first_query());
   }
 
-  std::string name() const { return there_ ? runtime::cuda::facts(0).name : "a GPU that is not here"; }
+  std::string name() const { return there_ ? runtime::cuda::facts(0).name : "a GPU that is not in this machine"; }
   static std::string verdict(const OfWay& of, std::size_t i) {
-    return i == of.considered.chosen ? "chosen" : i < of.considered.chosen ? "left" : "behind";
+    return i == of.considered.chosen ? "chosen" : i < of.considered.chosen ? "skipped" : "unused";
   }
   std::string tiles() const {
     switch (kind().cover) {
       case codegen::CoverKind::full: return "all, and all of them full";
       case codegen::CoverKind::listed:
-        return "as lists say that a kernel of their own writes at each call, or once for a cover";
-      case codegen::CoverKind::pairs: return "all, and each pair is asked for";
+        return "from tile lists that a separate kernel writes in each call, or once for a cover";
+      case codegen::CoverKind::pairs: return "all, and the mask is evaluated for each pair";
       case codegen::CoverKind::causal:
       case codegen::CoverKind::window: break;
     }

@@ -45,7 +45,7 @@ void check_pairs(const runtime::Extent& e) {
       throw Error(
           "bad-size", "there are too many pairs to count",
           {.name = fmt::format("--batch {} --heads {} --q-len {} --kv-len {}", e.batch, e.heads, e.q_len, e.kv_len)},
-          "they are 2^63 or more", "make one of the four smaller");
+          "there are 2^63 or more", "make one of the four smaller");
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ void ExtentOptions::add_to(CLI::App& verb, bool beside_call) {
   verb.add_option(beside_call ? "--q-len" : "--q-len,--seq", q_len, fmt::format("queries; {} if left out", q_len))
       ->type_name("N");
   verb.add_option(beside_call ? "--kv-len" : "--kv-len,--kv-seq", kv_len,
-                  "keys; as many as there are positions of queries if left out")
+                  "keys; q_offset plus the number of queries if left out")
       ->type_name("N");
   verb.add_option("--q-offset", q_offset, "the position of the first query")->type_name("N");
   verb.add_option("--tile", tile, fmt::format("queries x keys of a tile; {} if left out", tile))->type_name("QxKV");

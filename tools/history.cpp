@@ -38,7 +38,7 @@ void append(const std::filesystem::path& path, const std::string& line) {
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), failed);
   const std::string why = runtime::append_file(path, line);
   if (!why.empty())
-    throw Error("file-unwritable", "the result cannot be kept", {.name = "--save"},
+    throw Error("file-unwritable", "the result cannot be saved", {.name = "--save"},
                 fmt::format("{}: {}", path.string(), why), "name a file that can be written to");
 }
 
@@ -46,7 +46,7 @@ std::vector<Json> read(const std::filesystem::path& path) {
   std::ifstream file(path);
   if (!file)
     throw Error("file-missing", "there is nothing to compare with", {.name = "--compare"},
-                fmt::format("{} cannot be read", path.string()), "keep results first, with --save");
+                fmt::format("{} cannot be read", path.string()), "save results first, with --save");
   std::vector<Json> out;
   int number = 0;
   for (std::string text; std::getline(file, text);) {
@@ -66,7 +66,7 @@ std::vector<Json> read(const std::filesystem::path& path) {
       return value == of.end() || value->is_string();
     };
     if (!line.is_object() || !has_times(line) || !has_text(line, "date") || !has_text(line, "commit"))
-      throw Error("bad-history", "what was kept cannot be read", {.name = path.string(), .line = number},
+      throw Error("bad-history", "saved results cannot be read", {.name = path.string(), .line = number},
                   "each line is a result as attune bench --save writes it", "delete the line, or name another file");
     out.push_back(std::move(line));
   }

@@ -169,8 +169,8 @@ std::string how(const Launch& launch) {
   using Args = codegen::Companion::Args;
   const std::string sets = tile.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", tile.heads);
   std::string out = fmt::format("grid     {}: tiles = {}\n",
-                                cuts                      ? "as many blocks as multiprocessors, which share all tiles"
-                                : plan.kernel->persistent ? "as many blocks as multiprocessors, at most tiles"
+                                cuts                      ? "one block per SM; blocks share all tiles"
+                                : plan.kernel->persistent ? "one block per SM, at most tiles"
                                                           : "tiles",
                                 ordered ? fmt::format("order_count * {}", sets)
                                         : fmt::format("ceil(q_len / {}) * {} * batch", tile.queries(), sets));
@@ -203,7 +203,7 @@ std::string how(const Launch& launch) {
   out += beside(launch, Args::transpose);
   if (c.counts_tiles) out += "\nnext     points to a zeroed unsigned";
   if (ordered)
-    out += fmt::format("\norder    of all sequences each tile of {} queries once, the longest walks first",
+    out += fmt::format("\norder    each tile of {} queries of every sequence once, the longest main loops first",
                        tile.queries());
   return out + beside(launch, Args::lists);
 }

@@ -204,7 +204,7 @@ ManualPage manual_page(const CLI::App& app, const std::string& name) {
   if (page.sections[0].lines.empty()) page.sections.erase(page.sections.begin());
   ManualSection& exit = section(page.sections, "EXIT STATUS");
   for (const std::string status :
-       {"  0  done", "  2  a mistake of yours: what, where, why and what to do is on stderr", "  3  a bug of attune"})
+       {"  0  done", "  2  a user error: stderr has what, where, why and how to fix it", "  3  a bug of attune"})
     if (std::ranges::none_of(exit.lines,
                              [&](const std::string& line) { return line.starts_with(status.substr(0, 5)); }))
       exit.lines.push_back(status);

@@ -13,7 +13,7 @@ namespace {
 
 [[noreturn]] void refuse_output() {
   if (errno == EPIPE) throw ClosedPipe{};
-  throw Error("output-unwritable", "what is printed cannot be written", {.name = "stdout"},
+  throw Error("output-unwritable", "the output cannot be written", {.name = "stdout"},
               errno ? std::strerror(errno) : "an earlier write failed",
               "check where stdout goes, and the space on its disk");
 }

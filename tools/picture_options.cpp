@@ -37,9 +37,9 @@ void PictureOptions::add_to(CLI::App& verb, bool beside_call) {
                   "list:1 0x5 and others, as the playground's page lists them")
       ->type_name("NAME=WORD")
       ->allow_extra_args(false);
-  verb.add_option("--q", q, "queries, for scores as they are; without them q . k is 0")->type_name("FILE");
+  verb.add_option("--q", q, "queries, for real scores; without them q . k is 0")->type_name("FILE");
   verb.add_option("--k", k, "keys")->type_name("FILE");
-  verb.add_option("--random", random, "random queries and keys of this width, in place of files")->type_name("D");
+  verb.add_option("--random", random, "random queries and keys of this width, instead of files")->type_name("D");
   verb.add_option("--scale", scale, "the factor of q . k; 1 / sqrt(D) if left out")->type_name("X");
 }
 

@@ -58,14 +58,14 @@ void add_plot(CLI::App& app) {
   auto o = std::make_shared<PlotOptions>();
   CLI::App& verb = *app.add_subcommand("plot", "a mask's tiles, scores, probabilities and gradients as a picture");
   o->picture.add_to(verb);
-  add_words(verb, "--panels", o->panels, "tiles, score, prob and grad; by default what there is to see")
+  add_words(verb, "--panels", o->panels, "tiles, score, prob and grad; by default those that the mod has")
       ->type_name("LIST");
   verb.add_option("-o,--svg", o->file, "the file to write; stdout if left out")->type_name("FILE");
-  verb.add_flag("--plain", o->plain, "the panels alone, without words");
-  verb.add_flag("--terminal", o->terminal, "as characters, for a terminal, in place of a file");
-  verb.add_flag("--ascii", o->ascii, "the same in ASCII alone");
+  verb.add_flag("--plain", o->plain, "only the panels, without text");
+  verb.add_flag("--terminal", o->terminal, "as characters, for a terminal, instead of a file");
+  verb.add_flag("--ascii", o->ascii, "the same in ASCII only");
   verb.footer(
-      "Draws one batch entry and head: which tiles the mask leaves, what the score is for each pair, what becomes of "
+      "Draws one batch entry and head: which tiles the mask leaves, the score of each pair, what happens to it "
       "it "
       "in the softmax, and how much each probability changes with the pair's own s. Readable on light and dark pages.\n"
       "Examples:\n"

@@ -129,7 +129,7 @@ class RanksVerb {
     for (const std::uint32_t slot : compiler::cover_of(lowered.cover).captures)
       for (const std::string& name : text_.without_data)
         if (lowered.slots.captures[slot].data == text_.captures.at(name).tensor.data)
-          throw Error("no-data", "who needs which keys cannot be worked out", {.name = "--capture " + name},
+          throw Error("no-data", "the mask cannot be evaluated", {.name = "--capture " + name},
                       fmt::format("the mask reads {}, declared without data", name),
                       fmt::format("give the file: --capture {}=FILE.npy", name));
   }
@@ -212,6 +212,33 @@ class RanksVerb {
   /// Measured speed as a fraction of the ideal: one GPU's speed times the number of ranks.
   double of_ideal() const { return alone_->median / measured_->median / ranks().count(); }
 
+  static Json json_of(const Predicted& schedule) {
+    Json out = {{"travel", runtime::ranks::name_of(schedule.travel)}, {"groups", schedule.groups}};
+    if (!schedule.why_not.empty()) {
+      out["why_not"] = schedule.why_not;
+      return out;
+    }
+    double most = 0;
+    for (const RankTimes& r : schedule.ranks) most = std::max(most, r.received());
+    out["ms"] = schedule.ms;
+    out["of_ideal"] = schedule.ms > 0 ? schedule.ideal / schedule.ms : 1;
+    out["most_received"] = most;
+    return out;
+  }
+  Json json_of(int rank) const {
+    const RankTimes& times = layer().chosen().ranks[static_cast<std::size_t>(rank)];
+    Json ranges = Json::array();
+    for (const Sharding::Range& s : sharding_.of(rank)) ranges.push_back({s.begin, s.end});
+    return {{"queries", ranks().q_rows(rank)},
+            {"keys", ranks().kv_rows(rank)},
+            {"ranges", ranges},
+            {"load", load(rank)},
+            {"received", sharding_.received(rank)},
+            {"from_node", times.own},
+            {"from_others", times.across},
+            {"compute_ms", times.compute},
+            {"done_ms", end_of(times)}};
+  }
   Json json() const {
     Json all;
     const auto& p = ranks().problem;
@@ -238,19 +265,7 @@ class RanksVerb {
                                     {"of_gather", c.gather},
                                     {"ms", c.ms}});
     all["schedules"] = Json::array();
-    for (const Predicted& s : layer().schedules) {
-      Json one = {{"travel", runtime::ranks::name_of(s.travel)}, {"groups", s.groups}};
-      if (s.why_not.empty()) {
-        double most = 0;
-        for (const RankTimes& r : s.ranks) most = std::max(most, r.received());
-        one["ms"] = s.ms;
-        one["of_ideal"] = s.ms > 0 ? s.ideal / s.ms : 1;
-        one["most_received"] = most;
-      } else {
-        one["why_not"] = s.why_not;
-      }
-      all["schedules"].push_back(std::move(one));
-    }
+    for (const Predicted& s : layer().schedules) all["schedules"].push_back(json_of(s));
     if (measured_)
       all["measured"] = {{"by", *o_.measure},
                          {"direction", o_.backward ? "step" : "forward"},
@@ -258,20 +273,7 @@ class RanksVerb {
                          {"ms", {{"median", measured_->median}, {"best", measured_->best}}},
                          {"of_ideal", of_ideal()}};
     all["ranks"] = Json::array();
-    for (int r = 0; r < ranks().count(); ++r) {
-      const RankTimes& times = layer().chosen().ranks[static_cast<std::size_t>(r)];
-      Json ranges = Json::array();
-      for (const Sharding::Range& s : sharding_.of(r)) ranges.push_back({s.begin, s.end});
-      all["ranks"].push_back({{"queries", ranks().q_rows(r)},
-                              {"keys", ranks().kv_rows(r)},
-                              {"ranges", ranges},
-                              {"load", load(r)},
-                              {"received", sharding_.received(r)},
-                              {"from_node", times.own},
-                              {"from_others", times.across},
-                              {"compute_ms", times.compute},
-                              {"done_ms", end_of(times)}});
-    }
+    for (int r = 0; r < ranks().count(); ++r) all["ranks"].push_back(json_of(r));
     return all;
   }
 
@@ -288,12 +290,12 @@ class RanksVerb {
 void add_ranks(CLI::App& app) {
   auto o = std::make_shared<RanksOptions>();
   CLI::App& verb = *app.add_subcommand("ranks",
-                                       "one attention over several GPUs: who holds what, what travels, how long");
+                                       "one attention over several GPUs: sharding, traffic and predicted time");
   o->text.add_bare_to(verb);
   o->text.add_to(verb, Captures::FilesOrTypes);
   const std::string call = "The call", machine = "The machine";
   verb.add_option("--q-len,--seq", o->q_len, "queries; 131072 if left out")->type_name("N")->group(call);
-  verb.add_option("--kv-len,--kv-seq", o->kv_len, "keys; as many as there are positions of queries if left out")
+  verb.add_option("--kv-len,--kv-seq", o->kv_len, "keys; q_offset plus the number of queries if left out")
       ->type_name("N")
       ->group(call);
   verb.add_option("--q-offset", o->q_offset, "the position of the first query")->type_name("N")->group(call);
@@ -302,7 +304,7 @@ void add_ranks(CLI::App& app) {
       ->group(call);
   verb.add_option("--batch", o->batch, "batch entries")->type_name("N")->group(call);
   verb.add_option("--heads", o->heads, "heads of q and of keys; 64/8 if left out")->type_name("Q/KV")->group(call);
-  verb.add_option("--kv-heads", o->kv_heads, "heads of keys, in place of /KV")->type_name("N")->group(call);
+  verb.add_option("--kv-heads", o->kv_heads, "heads of keys, instead of /KV")->type_name("N")->group(call);
   verb.add_option("--d", o->d, "width of a head, and of values; 128 if left out")->type_name("D/DV")->group(call);
   verb.add_option("--dtype", o->dtype, "bf16 if left out")->type_name("bf16|f16|f32")->group(call);
   verb.add_option("--ranks", o->ranks, "GPUs; 4 if left out")->type_name("N")->group(machine);
@@ -314,27 +316,27 @@ void add_ranks(CLI::App& app) {
   verb.add_option("--tflops", o->tflops, "of a GPU's attention kernels; 660 if left out")
       ->type_name("X")
       ->group(machine);
-  verb.add_option("--assignment", o->assignment, "who holds what; the fastest if left out")
+  verb.add_option("--assignment", o->assignment, "how positions are sharded; the fastest if left out")
       ->type_name("best|contiguous|zigzag|greedy");
-  verb.add_option("--travel", o->travel, "what travels; the fastest if left out")
+  verb.add_option("--travel", o->travel, "what ranks exchange; the fastest if left out")
       ->type_name("best|gather|ring|heads|decode");
-  verb.add_option("--groups", o->groups, "groups of key heads that keys travel in; the fastest if left out")
+  verb.add_option("--groups", o->groups, "groups of key heads in which keys are sent; the fastest if left out")
       ->type_name("N");
   verb.add_option("--block", o->block, "positions that are sharded as a whole; 384 if left out")->type_name("N");
   CLI::Option* const measure = verb.add_option(
       "--measure", o->measure,
-      "also run it on this machine's GPUs, a rank each, and on one alone; bytes travel by copies or by NCCL");
+      "also run it on this machine's GPUs, one rank each, and on a single one; ranks exchange by copies or by NCCL");
   measure->type_name("copies|nccl");
-  verb.add_flag("--backward", o->backward, "measure the forward and the backward behind it")->needs(measure);
-  verb.add_option("--seconds", o->seconds, "to measure one GPU, and as many for all; 1 if left out")
+  verb.add_flag("--backward", o->backward, "measure the forward followed by the backward")->needs(measure);
+  verb.add_option("--seconds", o->seconds, "seconds to measure one GPU, and again all of them; 1 if left out")
       ->type_name("X")
       ->needs(measure);
-  verb.add_option("--svg", o->svg, "write a picture, in place of the page where FILE is -")->type_name("FILE");
+  verb.add_option("--svg", o->svg, "write a picture to this file, - for stdout")->type_name("FILE");
   verb.add_flag("--json", o->json, "as JSON, with every rank");
   verb.footer(
-      "Shards positions over ranks, works out from the mask which keys each rank needs, and predicts how long a "
+      "Shards positions over ranks, derives from the mask which keys each rank needs, and predicts how long a "
       "forward "
-      "takes by every schedule. `load` is the largest share of work by the mean; `moved` is how much of the "
+      "takes with every schedule. `load` is the largest work of a rank over the mean; `moved` is how much of the "
       "others' keys a rank needs; `of ideal` compares with work spread evenly and nothing moved. Only --measure needs "
       "GPUs; it then predicts by the rate of one of them.\n"
       "Examples:\n"

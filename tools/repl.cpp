@@ -95,11 +95,11 @@ class Repl {
   static std::span<const Command> commands() {
     static constexpr Command all[] = {
         {"show", "", "the mod so far", &Repl::show},
-        {"drop", "WORD|NAME", "takes an expression, a let, a capture or a parameter out of it", &Repl::drop},
-        {"clear", "", "takes everything out of it", &Repl::clear},
-        {"run", "[OPTION]...", "computes a small random call: the CPU engine, beside the oracle", &Repl::run},
-        {"load", "FILE.mod", "the mod that was saved there", &Repl::load},
-        {"save", "FILE.mod", "writes the mod to a file that attune diff takes too", &Repl::save},
+        {"drop", "WORD|NAME", "removes an expression, a let, a capture or a parameter", &Repl::drop},
+        {"clear", "", "removes everything", &Repl::clear},
+        {"run", "[OPTION]...", "computes a small random call on the CPU engine and the oracle", &Repl::run},
+        {"load", "FILE.mod", "loads a saved mod", &Repl::load},
+        {"save", "FILE.mod", "writes the mod to a file, which attune diff also reads", &Repl::save},
         {"help", "", "this", &Repl::help},
         {"quit", "", "ends, as Ctrl-D does", &Repl::quit},
     };
@@ -126,7 +126,7 @@ class Repl {
     if (word.empty() || word.starts_with('#')) return;
     if (!word.starts_with(':')) {
       const bool mask = expression(line);
-      if (::isatty(STDIN_FILENO)) print_out("shown alone; :{} makes it the mod's\n", mask ? "mask" : "score");
+      if (::isatty(STDIN_FILENO)) print_out("only shown; :{} makes it the mod's\n", mask ? "mask" : "score");
       return;
     }
     const std::string name = word.substr(1);
@@ -265,7 +265,7 @@ class Repl {
     exactly.run(call);
     print_out("{}, B={} H={}/{} S={}x{} D={}/{}: {:.3f} ms, the first call {:.3f} ms\n", o.dtype, o.batch, o.heads,
               o.of_kv_heads(), o.seq, o.of_kv_seq(), o.d, o.of_dv(), then * 1e3, first * 1e3);
-    print_out("off the oracle: o by {:.1e}, lse by {:.1e}, relative to all of it\n",
+    print_out("error against the oracle: o {:.1e}, lse {:.1e}, relative to the whole result\n",
               distance(tensors.o.tensor, out.tensor), distance(tensors.lse.tensor, lse.tensor));
     std::string some;
     for (std::int64_t i = 0; i < std::min<std::int64_t>(4, o.of_dv()); ++i)
@@ -355,13 +355,13 @@ void add_repl(CLI::App& app) {
   CLI::App& verb = *app.add_subcommand("repl", "tries mods line by line, with history and completion");
   verb.footer(
       "An expression is shown simplified, with its derivative and a picture of the tiles that it keeps; the same "
-      "expressions behind :score, :mask, :prob and :sink make a mod, which :run computes beside the oracle, and which "
+      "expressions after :score, :mask, :prob and :sink make a mod, which :run compares with the oracle, and which "
       ":explain, :cover, :cuda, :bench, :verify and others take with the options they have as verbs. :help lists all. "
       "A "
       "mistake is shown, and changes nothing.\n"
       "\n"
       "On a terminal, lines are edited as in a shell: Tab completes commands, options, functions and names, and the "
-      "arrows and Ctrl-R find earlier lines. From a file or a pipe lines are taken as they come, and nothing but "
+      "arrows and Ctrl-R find earlier lines. Lines from a file or a pipe are read as they are, and only "
       "results "
       "is printed.\n"
       "Examples:\n"

@@ -62,7 +62,7 @@ class Report {
     const playground::Said said = playground::say(written_, of_.traced, o_.picture.look(of_));
     heading("The same in C++, in Python and in a shell");
     for (const std::string& text : {said.cpp, said.python, said.command}) block(text);
-    heading("What the compiler makes of it");
+    heading("How the compiler transforms it");
     for (const compiler::Section& s : compiler::sections(of_.lowered, steps_)) {
       out_ += "<h3>" + escaped(s.title) + "</h3>\n";
       block(s.lines);
@@ -114,7 +114,7 @@ class Report {
         out_ += "</details>\n";
       }
     };
-    heading("The CUDA sources that NVRTC gets");
+    heading("The CUDA sources for NVRTC");
     add("forward");
     what.call.backward.emplace();
     for (const compiler::CaptureSlot& c : of_.lowered.mod.captures)
@@ -135,19 +135,19 @@ class Report {
 
 void add_report(CLI::App& app) {
   auto o = std::make_shared<ReportOptions>();
-  CLI::App& verb = *app.add_subcommand("report", "everything known of an attention as one page of HTML");
+  CLI::App& verb = *app.add_subcommand("report", "everything about an attention as one HTML page");
   o->picture.add_to(verb, true);
   o->explain.call.add_to(verb, true);
-  verb.add_option("--target", o->explain.target, "also what this engine makes of a call, as explain has it")
+  verb.add_option("--target", o->explain.target, "also how this engine computes a call, as in explain")
       ->type_name("auto|cpu|cuda");
-  verb.add_flag("--measure", o->explain.measure, "also how fast it is here: on the CPU unless --target cuda");
-  verb.add_option("--title", o->title, "what the page is called")->type_name("TEXT");
+  verb.add_flag("--measure", o->explain.measure, "also measure it here: on the CPU unless --target cuda");
+  verb.add_option("--title", o->title, "the title of the page")->type_name("TEXT");
   verb.add_option("-o,--html", o->file, "the file to write; stdout if left out")->type_name("FILE");
   verb.footer(
       "Writes one page that needs no other file: the picture, how many tiles and pairs stay, the same attention in "
       "C++, "
       "Python and as a command, what explain, grad and cover say, and the CUDA sources. Captured tensors without data "
-      "get random numbers, or what --fill says.\n"
+      "get random numbers, or the data of --fill.\n"
       "Examples:\n"
       "  attune report 'kv <= q && q - kv < 48' -o window.html\n"
       "  attune report --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[8]' --heads 8 \\\n"

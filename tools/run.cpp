@@ -193,9 +193,9 @@ class Run {
     if (k_.tensor.rank < 1) return;  // refused by name later
     std::int64_t& columns = v_.tensor.shape[static_cast<std::size_t>(k_.tensor.rank) - 1];
     if (*o_.v_columns < 1 || *o_.v_columns > columns)
-      throw refuse_option("v-columns", "the keys have not so many columns, or none are asked for",
+      throw refuse_option("v-columns", "--v-columns is below 1 or above the columns of the keys",
                           fmt::format("--v-columns {}", *o_.v_columns), fmt::format("--k {} has {}", o_.k, columns),
-                          "pass 1 to as many");
+                          "pass 1 to this number");
     columns = *o_.v_columns;
   }
 
@@ -225,7 +225,7 @@ class Run {
     return results_.back().data.tensor;
   }
 
-  /// The shape of the results. If the tensors do not fit each other, the check reports that afterwards.
+  /// The shape of the results. If the tensors do not fit together, the check reports that afterwards.
   std::vector<std::int64_t> shape_of_rows() const {
     const Tensor q = laid_out(q_.tensor);
     if (o_.cu_seqlens_q) return {q.shape[1], q.shape[0]};
@@ -338,7 +338,7 @@ void add_run(CLI::App& app) {
       "Computes softmax(score(scale * q . k)) v over the pairs that the mask keeps, and, given the output's gradient, "
       "the "
       "gradients of q, k, v and of captured tensors. Results are f32: out.npy, lse.npy, with --max max.npy, with "
-      "--grad-out dq.npy, dk.npy, dv.npy and grad_NAME.npy. All of them are written, or none.\n"
+      "--grad-out dq.npy, dk.npy, dv.npy and grad_NAME.npy. Writes all of them or none.\n"
       "Examples:\n"
       "  attune run --q q.npy --k k.npy --v v.npy --out results \\\n"
       "    --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture slope=slope.npy");

@@ -72,29 +72,29 @@ void RunOptions::add_to(CLI::App& verb) {
       ->type_name("FILE.npy");
   verb.add_option("--cu-seqlens-kv", cu_seqlens_kv, "packed: the same of k and v")->type_name("FILE.npy");
   verb.add_option("--q-offset", q_offset, "the position of the first query")->type_name("N");
-  verb.add_option("--q-offsets", q_offsets, "the position of the first query of each entry, in its place")
+  verb.add_option("--q-offsets", q_offsets, "the position of the first query of each entry, instead of --q-offset")
       ->type_name("FILE.npy");
   verb.add_option("--kv-offset", kv_offset, "the position of the first key")->type_name("N");
-  verb.add_option("--kv-len", kv_len, "how many keys each entry has; k and v may have room for more")
+  verb.add_option("--kv-len", kv_len, "the number of keys of each entry, at most the capacity of k and v")
       ->type_name("FILE.npy");
   verb.add_option("--page-table", page_table, "the pages of each entry's keys, [B, n]: k and v are pools of pages")
       ->type_name("FILE.npy");
-  verb.add_option("--o-before", o_before, "the output over other keys, to merge with")->type_name("FILE.npy");
+  verb.add_option("--o-before", o_before, "the output over other keys, to merge in")->type_name("FILE.npy");
   verb.add_option("--lse-before", lse_before, "its lse")->type_name("FILE.npy");
   verb.add_option("--fixed-split-size", fixed_split_size,
                   "not 0: an entry's bits do not depend on others; a multiple of 128")
       ->type_name("N");
   verb.add_option("--grad-out", grad_out, "the output's gradient: also computes dq, dk and dv")->type_name("FILE.npy");
   verb.add_option("--grad-lse", grad_lse, "the gradient of lse")->type_name("FILE.npy");
-  verb.add_option("--grad", grads, "a capture whose gradient is wanted")->type_name("NAME")->allow_extra_args(false);
+  verb.add_option("--grad", grads, "a capture whose gradient to compute")->type_name("NAME")->allow_extra_args(false);
   verb.add_flag("--deterministic", deterministic,
                 "the same bits every time, as the CPU engine and the oracle always do");
-  verb.add_option("--target", target, "what computes")->type_name("auto|cuda|cpu|oracle|emulated:ARCH");
+  verb.add_option("--target", target, "the engine")->type_name("auto|cuda|cpu|oracle|emulated:ARCH");
   exact.add_to(verb);
   verb.add_flag("--max", max, "also write the largest score of each row");
-  verb.add_flag("--json", json, "say what was written as JSON");
+  verb.add_flag("--json", json, "print what was written as JSON");
   progress.add_to(verb);
-  verb.add_flag("--quiet", quiet, "say nothing");
+  verb.add_flag("--quiet", quiet, "print nothing");
 }
 
 }  // namespace attune::tools

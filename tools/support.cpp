@@ -173,7 +173,8 @@ std::string measured_text(std::span<const SupportRow> rows, const std::vector<Me
   std::string out;
   for (const std::string& key : order) {
     const auto& [plain, shares] = lines[key];
-    const std::string line = fmt::format("  {:<38}{:<14}{}", key, plain, shares);
+    const std::string line = fmt::format("  {:<38}{:<14}{}", key, plain,
+                                         shares.empty() ? "no mod was measured" : shares);
     out += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
   }
   return out;
@@ -228,24 +229,23 @@ void print_table(const std::vector<SupportRow>& rows) {
 
 void add_support(CLI::App& app) {
   auto o = std::make_shared<SupportOptions>();
-  CLI::App& verb = *app.add_subcommand("support", "which kernel takes which call on which GPU, and what is refused");
-  constexpr std::array<std::string_view, axes> meanings{
-      "these GPUs alone, by their compute capability times ten",
-      "these calls alone: decode is one query of each entry",
-      "these types alone; A/B: k and v of type B next to q of type A",
-      "these widths alone; D/Dv: values of width Dv",
-      "these layouts alone; lengths and paged are those of a KV cache",
-      "these kinds of mods alone"};
+  CLI::App& verb = *app.add_subcommand("support", "which kernel runs which call on which GPU, and what is refused");
+  constexpr std::array<std::string_view, axes> meanings{"only these GPUs, by compute capability times ten",
+                                                        "only these calls; decode is one query of each entry",
+                                                        "only these types; A/B: q of type A, k and v of type B",
+                                                        "only these widths; D/Dv: values of width Dv",
+                                                        "only these layouts; lengths and paged are those of a KV cache",
+                                                        "only these kinds of mods"};
   for (const Axis axis : all_axes) {
     const auto at = static_cast<std::size_t>(axis);
     add_words(verb, option_of(axis), o->words[at], std::string(meanings[at]))
         ->type_name(fmt::format("{}", fmt::join(values_of(axis), "|")));
   }
-  verb.add_flag("--json", o->json, "a line of JSON for each row, with the words of refusals and every measurement");
+  verb.add_flag("--json", o->json, "a line of JSON for each row, with the text of refusals and every measurement");
   verb.footer(
-      "Asks what chooses kernels for calls, for calls of each kind: GPU, direction, type, width of a head, layout and "
+      "Asks the kernel chooser about each kind of call: GPU, direction, type, width of a head, layout and "
       "mod. Rows that agree are folded. No GPU is needed, and nothing is compiled: a kernel that spills too many "
-      "registers leaves its place to the next, which attune explain shows.\n"
+      "registers is replaced by the next one; attune explain shows that.\n"
       "\n"
       "Only H100 and H200 were measured. There are no kernels for Blackwell yet: sm_100 and sm_120 run the portable "
       "ones, as the table says.\n"

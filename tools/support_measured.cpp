@@ -44,8 +44,12 @@ constexpr std::array rows_of{
           "document"},
     RowOf{"gpu-forward", "packed, D=128", "full, starts on the host", "", "", "forward", "bf16", "128", "packed",
           "plain"},
+    RowOf{"gpu-forward", "packed, D=128", "causal, starts on the host", "packed, D=128", "full, starts on the host",
+          "forward", "bf16", "128", "packed", "mask", "causal"},
     RowOf{"gpu-forward", "packed, D=64", "full, starts on the host", "", "", "forward", "bf16", "64", "packed",
           "plain"},
+    RowOf{"gpu-forward", "packed, D=64", "causal, starts on the host", "packed, D=64", "full, starts on the host",
+          "forward", "bf16", "64", "packed", "mask", "causal"},
     RowOf{"gpu-gradients", "backward, D=128, full", "S=16384", "", "", "backward", "bf16", "128", "dense", "plain"},
     RowOf{"gpu-gradients", "backward, D=64, full", "S=16384", "", "", "backward", "bf16", "64", "dense", "plain"},
     RowOf{"gpu-gradients", "backward, D=256, full", "S=16384", "", "", "backward", "bf16", "256", "dense", "plain"},
@@ -64,6 +68,8 @@ constexpr std::array rows_of{
           "document"},
     RowOf{"gpu-gradients", "backward, packed, D=64", "full, starts on the host", "", "", "backward", "bf16", "64",
           "packed", "plain"},
+    RowOf{"gpu-gradients", "backward, packed, D=64", "causal, starts on the host", "backward, packed, D=64",
+          "full, starts on the host", "backward", "bf16", "64", "packed", "mask", "causal"},
     RowOf{"gpu-e4m3", e4m3_128, "S=16384", "", "", "forward", "e4m3", "128", "dense", "plain"},
     RowOf{"gpu-e4m3", "q, k and v of e4m3, D=64, full", "S=16384", "", "", "forward", "e4m3", "64", "dense", "plain"},
     RowOf{"gpu-e4m3", "q, k and v of e4m3, D=128, causal", "S=16384", e4m3_128, "S=16384", "forward", "e4m3", "128",
@@ -77,8 +83,8 @@ constexpr std::array rows_of{
           "with pages of 16"},
     RowOf{"gpu-serving", "cache of e4m3", size, one, size, "decode", "bf16/e4m3", "128", "dense", "plain",
           "in bytes of e4m3"},
-    RowOf{"gpu-serving-h100", "latent heads", "128x8k, pages of 64, 128 heads of 1", "", "", "decode", "bf16",
-          "576/512", "paged", "plain"},
+    RowOf{"gpu-serving-h100", "MLA", "128x8k, pages of 64, 128 heads of 1", "", "", "decode", "bf16", "576/512",
+          "paged", "plain"},
 };
 
 /// A file's lines: the run, and its rows.

@@ -34,12 +34,12 @@ constexpr std::array<ModOfKind, 9> mod_kinds{{
     {"data mask", "doc[q] == doc[kv]", "", "doc[q] == doc[kv]", "", ""},
     {"dropout", "p * where(random(7) < 0.9f, 1.0f, 0.0f), as any multiple of p", "", "",
      "p * where(random(7) < 0.9f, 1.0f, 0.0f)", ""},
-    {"prob", "where(p > 0.01f, p, 0.0f), as any prob mod that is no multiple of p", "", "", "where(p > 0.01f, p, 0.0f)",
-     ""},
+    {"prob", "where(p > 0.01f, p, 0.0f), as any prob mod that is not a multiple of p", "", "",
+     "where(p > 0.01f, p, 0.0f)", ""},
     {"sink", "slope[h]: a sink for each head", "", "", "", "slope[h]"},
-    {"grads q-kv", "the gradient of table in s + table[q - kv + 8192], as of all sums along diagonals",
+    {"grads q-kv", "the gradient of table in s + table[q - kv + 8192], as of every sum along diagonals",
      "s + table[q - kv + 8192]", "", "", "", "table"},
-    {"grads", "the gradient of bias in s + bias[kv], as of any other place than q - kv", "s + bias[kv]", "", "", "",
+    {"grads", "the gradient of bias in s + bias[kv], as of any index other than q - kv", "s + bias[kv]", "", "", "",
      "bias"},
 }};
 constexpr auto mod_names = [] {

@@ -18,9 +18,9 @@ namespace attune::tools {
 
 void TextOptions::add_to(CLI::App& verb, Captures allowed) {
   const std::string group = "The attention";
-  verb.add_option("--score", score, "what becomes of s = scale * (q . k)")->type_name("EXPR")->group(group);
+  verb.add_option("--score", score, "changes s = scale * (q . k)")->type_name("EXPR")->group(group);
   verb.add_option("--mask", mask, "which pairs stay")->type_name("EXPR")->group(group);
-  verb.add_option("--prob", prob, "what becomes of a probability p")->type_name("EXPR")->group(group);
+  verb.add_option("--prob", prob, "changes a probability p")->type_name("EXPR")->group(group);
   verb.add_option("--sink", sink, "a logit that joins the softmax's denominator")->type_name("EXPR")->group(group);
   verb.add_option("--let", lets, "a named sub-expression for all of the above, in order")
       ->type_name("NAME=EXPR")
@@ -135,7 +135,7 @@ DType call_type(const std::string& word, const std::string& option) {
   std::vector<std::string> words;
   for (const DType type : types) words.emplace_back(name_of(type));
   require_word(option, word, words);
-  throw Bug("a type has a word that is not its name");
+  throw Bug("a type is spelt in an unknown way");
 }
 
 namespace {

@@ -185,12 +185,12 @@ class Tuner {
     if (variant != usual_.variant) out.wrong = runtime::stories(one_.attention, tensors_.call(), &one).front().flaw;
     if (out.wrong.empty()) {
       runtime::run(one_.attention, tensors_.call(), &one);
-      if (!same(moved(tensors_.o, Device::cpu()).tensor, expected_.tensor)) out.wrong = "its results are others";
+      if (!same(moved(tensors_.o, Device::cpu()).tensor, expected_.tensor)) out.wrong = "its results differ";
     }
     if (out.wrong.empty()) {
       const double before = median_seconds(usual_, o_.bench.seconds), own = median_seconds(one, o_.bench.seconds);
       out.speed = before / own;
-      trials_.say(fmt::format("{:7.1f} TFLOP/s, {:.3f} of the usual one\n", flop_ / own / 1e12, out.speed));
+      trials_.say(fmt::format("{:7.1f} TFLOP/s, {:.3f} of the default\n", flop_ / own / 1e12, out.speed));
     } else {
       trials_.say(out.wrong + "\n");
     }
@@ -232,7 +232,7 @@ class Tuner {
     if (!o_.bench.json) {
       print_out("{:<9} d={:<4} seq={:<6} {:>7.1f} TFLOP/s, {:.3f} of {:.1f}: {}{}\n", one_.name, shape_.d, shape_.seq,
                 row.tflops, row.tflops / row.usual_tflops, row.usual_tflops, row.variant.text(),
-                row.variant == usual_.variant ? ", the usual one" : "");
+                row.variant == usual_.variant ? ", the default" : "");
     } else {
       Json line{{"row", one_.name},
                 {"dtype", shape_.dtype},
@@ -291,7 +291,7 @@ void tune(const TuneOptions& o, bool own) {
     const double begun = passed();
     if (begun + longest > o.limit) {
       trials.wipe();
-      fmt::print(stderr, "left out, for the limit of {} s: {} d={} seq={}\n", o.limit, shape.rows[0], shape.d,
+      fmt::print(stderr, "left out because of the limit of {} s: {} d={} seq={}\n", o.limit, shape.rows[0], shape.d,
                  shape.seq);
       continue;
     }
@@ -307,22 +307,22 @@ void add_tune(CLI::App& app) {
   auto o = std::make_shared<TuneOptions>();
   o->bench.dtype = "bf16";
   o->bench.seconds = 0.05;
-  CLI::App& verb = *app.add_subcommand("tune",
-                                       "the fastest kernel for an attention on this GPU: found, and remembered");
+  CLI::App& verb = *app.add_subcommand("tune", "finds and saves the fastest kernel for an attention on this GPU");
   o->bench.add_to(verb);
   o->bench.progress.add_to(verb);
   verb.add_option("--seconds", o->bench.seconds, "how long to measure each kernel, at least; 0.05 if left out")
       ->type_name("X");
-  verb.add_option("--limit", o->limit, "seconds after which no attention is begun; 540 if left out")->type_name("X");
-  verb.add_option("--kernel", o->bench.kernel, "variants of this one, and nothing is remembered")
+  verb.add_option("--limit", o->limit, "seconds after which no further attention is tuned; 540 if left out")
+      ->type_name("X");
+  verb.add_option("--kernel", o->bench.kernel, "variants of this kernel; saves nothing")
       ->type_name("NAME[:m=N,n=N,...]");
-  verb.add_flag("--dry", o->dry, "remember nothing");
+  verb.add_flag("--dry", o->dry, "save nothing");
   verb.add_flag("--json", o->bench.json, "one line of JSON for each attention");
   verb.footer(
-      "Measures other tiles of the kernel that would be chosen, each beside that one and checked against its results, "
+      "Measures other tiles of the kernel that would be chosen, alternating with it and checked against its results, "
       "and "
-      "keeps the fastest for calls of the same kind, type and widths on this device: see docs/gpu.md. Of calls over a "
-      "cache (--decode) nothing is kept. Without a "
+      "keeps the fastest for calls of the same kind, type and widths on this device: see docs/gpu.md. For calls over a "
+      "cache (--decode) it saves nothing. Without a "
       "row or an expression, it tunes the most common attentions.\n"
       "Examples:\n  attune tune --row causal --d 128 --heads 16 --seq 8192");
   verb.callback([o, &verb] {

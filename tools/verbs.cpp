@@ -69,9 +69,9 @@ void check_whole(const std::string& option, std::string& text) {
     return;
   }
   const bool beyond = status == std::errc::result_out_of_range && stop == end;
-  throw Error("bad-usage", fmt::format("{} is followed by no whole number", option),
+  throw Error("bad-usage", fmt::format("{} needs a whole number", option),
               {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
-              beyond ? "it is beyond 64 bits" : "digits are expected, after a - where it is below 0",
+              beyond ? "it is beyond 64 bits" : "digits are expected, with a - in front for negative numbers",
               option == "--arch" ? "write the compute capability times ten: --arch 90 for sm_90a"
                                  : fmt::format("write {} 4096", option));
 }
@@ -111,7 +111,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
     if (!verbs.empty())
       return Error("unknown-verb", fmt::format("{} has no verb `{}`", name, word), {},
                    fmt::format("it has {}", fmt::join(verbs, ", ")), suggestion(word, verbs, help));
-    return Error("stray-argument", fmt::format("nothing takes `{}`", rest[0]), {},
+    return Error("stray-argument", fmt::format("`{}` is unexpected", rest[0]), {},
                  "it is neither an option nor the value of one",
                  "put quotes around an expression with spaces, or name the option it belongs to");
   }
@@ -119,14 +119,14 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&e) && std::string_view(e.what()).ends_with(" missing"))
     for (const CLI::Option* option : verb.get_options())
       if (std::string_view(e.what()).starts_with(option->get_name() + ":"))
-        return Error("bad-usage", fmt::format("{} is followed by nothing", option->get_name(false, true)), {},
+        return Error("bad-usage", fmt::format("{} needs a value", option->get_name(false, true)), {},
                      fmt::format("it takes {}", option->get_type_name()), help);
   return Error("bad-usage", "the command line cannot be read", {}, e.what(), help);
 }
 
 Error no_memory() {
-  return Error("no-memory", "memory ran out", {}, "the process cannot have any more",
-               "let it have more (ulimit -v), or compute less at a time");
+  return Error("no-memory", "memory ran out", {}, "the process cannot get more",
+               "raise the limit (ulimit -v), or compute less at a time");
 }
 
 /// Warns if every call compiles anew, because the cache's path is no folder or other users could write code there.
@@ -142,14 +142,14 @@ void tell_unusable_cache() {
     fmt::print(stderr, "attune: the cache {} is not used: {}\n", cache, why);
   std::error_code ignored;
   if (std::filesystem::exists(cache, ignored) && !std::filesystem::is_directory(cache, ignored))
-    fmt::print(stderr, "attune: the cache {} is not a folder: no kernel is kept\n", cache);
+    fmt::print(stderr, "attune: the cache {} is not a folder: no kernel is cached\n", cache);
 }
 
 }  // namespace
 
 void add_verbs(CLI::App& app) {
-  app.set_version_flag("--version", fmt::format("attune {}", version()), "which attune this is");
-  app.set_help_flag("-h,--help", "this page");
+  app.set_version_flag("--version", fmt::format("attune {}", version()), "print the version");
+  app.set_help_flag("-h,--help", "print this help");
   app.formatter(manual_formatter());
   app.require_subcommand(0, 1);
   add_run(app);
@@ -174,14 +174,14 @@ void add_verbs(CLI::App& app) {
   add_man(app);
   take_whole_numbers(app);
   app.footer(
-      "attune takes attention apart: what you do to scores and which pairs you keep are expressions, which it shows, "
-      "differentiates, compiles and computes. attune help VERB tells all of a verb.\n"
+      "attune compiles attention from expressions: write what to do to scores and which pairs to keep, and it shows, "
+      "differentiates, compiles and computes them. attune help VERB describes a verb.\n"
       "Exit:\n"
       "  1  of attune diff: there are differences; of attune cache verify: there are bad entries");
 }
 
 int run_verb(int argc, const char* const* argv) {
-  CLI::App app("attention that you can see through", "attune");
+  CLI::App app("a transparent attention compiler", "attune");
   add_verbs(app);
   const std::vector<const char*> words = with_help(argc, argv);
   const int count = static_cast<int>(words.size());

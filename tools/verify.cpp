@@ -90,7 +90,7 @@ class Verify {
     if (wrong_ > 0) throw Bug(fmt::format("{} of {} calls differ from the oracle", wrong_, calls_));
     if (calls_ == 0)
       throw Error("bad-kernel", "no call was computed", {.name = o_.what.kernel.value_or("")},
-                  "the kernel that is asked for takes none of them", "name another, or leave --kernel out");
+                  "the requested kernel supports none of them", "name another, or leave --kernel out");
   }
 
  private:
@@ -344,24 +344,24 @@ class Verify {
 
 void add_verify(CLI::App& app) {
   auto o = std::make_shared<VerifyOptions>();
-  CLI::App& verb = *app.add_subcommand("verify", "an engine beside the oracle, on small random calls");
+  CLI::App& verb = *app.add_subcommand("verify", "compares an engine with the oracle on small random calls");
   std::string names;
   for (const std::string& row : bench_rows()) names += (names.empty() ? "" : "|") + row;
   verb.add_option("--row", o->what.rows, "a known attention; all of them if left out")->type_name(names);
   o->what.text.add_bare_to(verb);
   o->what.text.add_to(verb, Captures::FilesOrTypes);
-  verb.add_option("--target", o->what.target, "what computes")->type_name("auto|cpu|cuda|emulated:ARCH");
+  verb.add_option("--target", o->what.target, "the engine")->type_name("auto|cpu|cuda|emulated:ARCH");
   verb.add_option("--dtype", o->dtypes, "of q, k, v and o; each in turn if left out")->type_name("f32|f16|bf16");
   verb.add_option("--calls", o->calls, "of each attention; 12 if left out")->type_name("N");
-  verb.add_option("--seed", o->seed, "other calls; 1 if left out")->type_name("N");
-  verb.add_option("--kernel", o->what.kernel, "of a GPU: this one, as attune bench takes it")
+  verb.add_option("--seed", o->seed, "seed of the random calls; 1 if left out")->type_name("N");
+  verb.add_option("--kernel", o->what.kernel, "on a GPU: only this kernel, as in attune bench")
       ->type_name("NAME[:m=N,n=N,...]");
   verb.add_flag("--backward", o->what.backward, "the gradients too, those of captured tensors included");
   o->what.exact.add_to(verb);
   o->progress.add_to(verb);
   verb.add_flag("--json", o->what.json, "one line of JSON for each call");
   verb.footer(
-      "Computes calls of random shapes, widths and inputs on an engine, and beside it with the oracle, in double "
+      "Computes calls of random shapes, widths and inputs on an engine and with the oracle, in double "
       "precision. An engine may be off by 1.5 times what one more rounding of q, k, v and the scores does to the "
       "oracle; gradients by four more roundings, those of captured tensors relative to the size of their terms.\n"
       "Examples:\n"
@@ -369,7 +369,7 @@ void add_verify(CLI::App& app) {
       "  attune verify --row alibi --backward --calls 2 --dtype f32\n"
       "  attune verify --target cuda --row causal --dtype bf16 --calls 50\n"
       "Exit:\n"
-      "  3  a call was off by more: a bug of attune");
+      "  3  a call was off by more, which is a bug of attune");
   verb.callback([o] {
     take_target(o->what.target);
     o->what.check();

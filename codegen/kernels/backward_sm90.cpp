@@ -32,7 +32,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (spec.d > 128 || spec.dv > 128) return "it is for heads up to 128 wide";
   if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
   if (facts.has_terms && !facts.terms_by_distance)
-    return "gradients of captured tensors are asked for that are no sums over pairs of equal q - kv";
+    return "a captured tensor's gradient is not a sum over pairs of equal q - kv";
   return {};
 }
 

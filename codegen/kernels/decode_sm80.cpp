@@ -35,10 +35,9 @@ constexpr int rows = 16;
 bool is_for(const KernelSpec& spec) { return spec.decode; }
 
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
-  if (!is_for(spec))
-    return fmt::format("it is for queries that are {} rows at most, times the heads that share keys", rows);
+  if (!is_for(spec)) return fmt::format("it is for at most {} rows (queries times the heads that share keys)", rows);
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
-  if (spec.load != 16) return "it reads q, k and v by 16 bytes, and not all of their rows start at a multiple of that";
+  if (spec.load != 16) return "it loads 16 bytes at a time, and some rows of q, k and v are not aligned to 16 bytes";
   return why_not_prob(facts);
 }
 

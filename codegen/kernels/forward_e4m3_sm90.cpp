@@ -60,9 +60,9 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (spec.out != DType::bf16 && spec.out != DType::f16)
     return fmt::format("it writes o as bf16 or f16, not as {}", name_of(spec.out));
   if (spec.d > widest || spec.dv > widest)
-    return fmt::format("it takes heads up to {} wide, and D is {} and Dv is {}", widest, spec.d, spec.dv);
-  if (std::string why = why_not_apart(spec); !why.empty()) return why;
-  if (std::string why = why_no_boxes(spec); !why.empty()) return why;
+    return fmt::format("it supports heads up to {} wide; D is {} and Dv is {}", widest, spec.d, spec.dv);
+  if (std::string why = why_not_per_entry(spec); !why.empty()) return why;
+  if (std::string why = why_no_tma(spec); !why.empty()) return why;
   return why_not_prob(facts);
 }
 

@@ -68,8 +68,8 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (spec.fp8_kv) return "it reads k and v in the type of q";
   if (spec.out != spec.dtype)
     return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
-  if (std::string why = why_not_apart(spec); !why.empty()) return why;
-  if (std::string why = why_no_boxes(spec); !why.empty()) return why;
+  if (std::string why = why_not_per_entry(spec); !why.empty()) return why;
+  if (std::string why = why_no_tma(spec); !why.empty()) return why;
   return why_not_prob(facts);
 }
 

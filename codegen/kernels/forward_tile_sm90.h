@@ -33,9 +33,9 @@ inline constexpr std::array forward_members90{
 /// The reason why this tile is illegal, or empty. `numbers`: the scores, results and probabilities that a thread holds,
 /// in addition to some 24 (two warpgroups) or 32 other registers.
 inline std::string why_illegal90(const ForwardTile90& tile, int numbers) {
-  if (!tile.own_o && tile.q_stages == 2) return "results would lie on the next queries: own_o is 1";
+  if (!tile.own_o && tile.q_stages == 2) return "o would overwrite the next queries: own_o must be 1";
   const int most = tile.m == 128 ? 208 : 128;
-  return numbers > most ? fmt::format("a thread would hold {} numbers, and {} fit its registers", numbers, most) : "";
+  return numbers > most ? fmt::format("a thread would hold {} numbers, and its registers hold {}", numbers, most) : "";
 }
 
 inline std::string forward_preamble90(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }

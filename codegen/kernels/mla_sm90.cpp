@@ -31,12 +31,13 @@ constexpr int keys = 64, stages = 2, least_box = 8;
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (spec.d != mla_d || spec.dv != mla_dv)
-    return fmt::format("its heads have {} columns, of which values are the first {}", mla_d, mla_dv);
+    return fmt::format("it is for MLA: keys of {} columns whose first {} are the values", mla_d, mla_dv);
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (spec.fp8_kv) return "it reads k and v in the type of q";
-  if (std::string why = why_no_boxes(spec); !why.empty()) return why;
-  if (spec.paged && spec.page_rows < least_box) return fmt::format("its pages have a multiple of {} rows", least_box);
-  if (spec.fixed_split) return "it takes no fixed split size";
+  if (std::string why = why_no_tma(spec); !why.empty()) return why;
+  if (spec.paged && spec.page_rows < least_box)
+    return fmt::format("it needs pages of a multiple of {} rows", least_box);
+  if (spec.fixed_split) return "it has no fixed split size";
   return why_not_prob(facts);
 }
 

@@ -16,17 +16,17 @@ inline std::string why_not_16_bits(const KernelSpec& spec) {
   return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
 }
 /// TMA cannot take the call's tensors.
-inline std::string why_no_boxes(const KernelSpec& spec) {
+inline std::string why_no_tma(const KernelSpec& spec) {
   if (spec.tma) return {};
-  return "TMA takes tensors whose rows are contiguous, whose other strides are positive multiples of 16 "
-         "bytes, and none of them empty";
+  return "TMA needs tensors that are not empty, with contiguous rows and other strides that are positive "
+         "multiples of 16 bytes";
 }
-inline std::string why_not_apart(const KernelSpec& spec) {
-  return spec.per_entry ? "entries have lengths or positions of their own, or pages" : "";
+inline std::string why_not_per_entry(const KernelSpec& spec) {
+  return spec.per_entry ? "entries have their own lengths, positions or pages" : "";
 }
 inline std::string why_not_prob(const Traits& facts) {
   if (!facts.has_prob || facts.linear_prob) return {};
-  return "the prob mod is not a multiple of p: it needs each row's sum first";
+  return "the prob mod is not a multiple of p, so it needs each row's sum first";
 }
 
 // ---- backward ----
@@ -34,7 +34,7 @@ inline std::string why_not_prob(const Traits& facts) {
 inline std::string why_not_backward90(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
-  if (std::string why = why_no_boxes(spec); !why.empty()) return why;
+  if (std::string why = why_no_tma(spec); !why.empty()) return why;
   return facts.has_prob ? "there is a prob mod" : "";
 }
 /// For wide heads, one kernel computes dq and another dk and dv.
@@ -42,8 +42,8 @@ inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits&
   if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
   if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
   if (spec.packed) return "sequences are packed";
-  if (facts.has_terms) return "gradients of captured tensors are asked for";
-  return facts.listed ? "tiles come as lists" : "";
+  if (facts.has_terms) return "the call asks for gradients of captured tensors";
+  return facts.listed ? "the mask needs tile lists" : "";
 }
 
 }  // namespace attune::codegen

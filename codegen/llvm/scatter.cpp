@@ -38,7 +38,7 @@ void Scattering::add(Expressions& emit, Val keep, Val ds, Val dp, std::span<Val>
       ++next;
     }
   for (const Scattered* s : others_) {
-    for (std::size_t i = 0; i <= s->rank; ++i) emit.before_loops(parts_.levels.left[s->first + i]);
+    for (std::size_t i = 0; i <= s->rank; ++i) emit.before_loops(parts_.levels.element[s->first + i]);
     looped(*s, emit, keep, ds, dp, 0);
   }
 }

@@ -25,8 +25,8 @@ class Scattering {
  private:
   using Indices = std::vector<Val>;
 
-  const ir::Expr& index(const Scattered& s, std::size_t i) const { return parts_.levels.left[s.first + i]; }
-  const ir::Expr& value(const Scattered& s) const { return parts_.levels.left[s.first + s.rank]; }
+  const ir::Expr& index(const Scattered& s, std::size_t i) const { return parts_.levels.element[s.first + i]; }
+  const ir::Expr& value(const Scattered& s) const { return parts_.levels.element[s.first + s.rank]; }
   Indices indices(const Scattered& s, Expressions& emit) const;
   Val term(const Scattered& s, Expressions& emit, Val keep, Val ds, Val dp) const;
   void looped(const Scattered& s, Expressions& emit, Val keep, Val ds, Val dp, std::size_t loop);

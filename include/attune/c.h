@@ -2,7 +2,8 @@
 #ifndef ATTUNE_C_H
 #define ATTUNE_C_H
 
-// For every language that can call C99. The C++ headers and docs/ define the terms; docs/c.md has a first program.
+// For every language that can call C99; one file, for tools that make bindings of a header. The C++ headers and docs/
+// define the terms; docs/c.md has a first program.
 //
 // Errors: a function that can fail returns NULL, or an error that its caller reads and frees. A function that fails
 // leaves its outputs unchanged, unless its comment says otherwise. No exception leaves the library.

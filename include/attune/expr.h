@@ -332,7 +332,7 @@ template <detail::NumberValue Count, class Body>
 Float sum(const Count&, Body) {
   static_assert(detail::never<Count>,
                 "attune: the count of a sum is a C++ number, known when the kernel is made: sum to the largest count "
-                "and add 0 beyond");
+                "and add 0 past the end");
   return 0;
 }
 

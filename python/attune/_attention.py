@@ -154,7 +154,7 @@ class Attention(Mod):
         for name in (*names, *into):
             if name not in known:
                 raise Error.at(here(), "grad-not-captured", f"there is no gradient of `{name}`",
-                               f"there are those of {', '.join(known)}", "take one of these")
+                               f"gradients exist for {', '.join(known)}", "take one of these")
         return names
 
     def prepare(self, q: Array, k: Array, v: Array, *, workers: int = 0, q_offset: int = 0, cu_seqlens: Array = None,
@@ -162,7 +162,7 @@ class Attention(Mod):
                 lse: bool = False, parallel_for: ParallelFor | None = None, kv_len: Array = None,
                 q_offsets: Array = None, page_table: Array = None, kv_offset: int = 0, o_before: Array = None,
                 lse_before: Array = None, fixed_split_size: int = 0, **captures: Capturable) -> dict[str, int]:
-        """Compiles what a call will need, and tells how many bytes it works in: {"workspace": …, "cover": …}.
+        """Compiles what a call will need, and returns the sizes of its memory: {"workspace": …, "cover": …}.
 
         >>> import attune, numpy
         >>> q = numpy.ones((1, 1, 4, 8), "f4")

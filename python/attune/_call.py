@@ -44,14 +44,14 @@ def written(array: Any) -> Any:
 
 def options(q: Array, k: Array, **given: Any) -> dict[str, Any]:
     """The options of a call that are set, checked."""
-    told = {name: _CHECKS[name](name, x) for name, x in given.items()
+    options = {name: _CHECKS[name](name, x) for name, x in given.items()
             if (x is not None or name in _NUMBERS) and (type(x) is not int or x != 0)}
     try:
         if math.prod(q.shape[:-1]) * k.shape[-2] > _SLOW:
-            told["signals"] = True
+            options["signals"] = True
     except (AttributeError, IndexError, TypeError):
         pass
-    return told
+    return options
 
 
 def _stream(name: str, given: Any) -> int:
@@ -70,7 +70,7 @@ def _cover(name: str, given: Any) -> Any:
 
 def _sharding(name: str, given: Any) -> Any:
     if not isinstance(given, Sharding):
-        raise _arguments.bad(name, given, "an attune.Sharding", "make them of the attentions and the whole call")
+        raise _arguments.bad(name, given, "an attune.Sharding", "make it from the attentions and the whole call")
     return given._core
 
 
@@ -80,5 +80,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "stream": _stream, "workspace": _as_it_is, "cover": _cover, "sharding": _sharding,
     "sum_captured": lambda _, given: bool(given),
     "progress": lambda name, given: _arguments.function(name, given, "the share done"),
-    "parallel_for": lambda name, given: _arguments.function(name, given, "a number of tasks and what runs one"),
+    "parallel_for": lambda name, given: _arguments.function(name, given, "a number of tasks and a function that runs one"),
 }

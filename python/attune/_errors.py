@@ -91,7 +91,7 @@ class Bug(Exception):
 def bad_character(text: str) -> Error:
     """The Error of a text that the C ABI cannot take: one with a 0, or with half of a surrogate pair (not UTF-8)."""
     at = next(i for i, c in enumerate(text) if c == "\0" or "\ud800" <= c <= "\udfff")
-    return Error("bad-character", f"the language has no character U+{ord(text[at]):04X}", "", "leave it out", text=text,
+    return Error("bad-character", f"unexpected character U+{ord(text[at]):04X}", "", "leave it out", text=text,
                  begin=at, end=at + 1)
 
 

@@ -106,7 +106,7 @@ class Capture(Operators):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tensor's shape, as numbers of Python."""
+        """The tensor's shape, as Python numbers."""
         return tuple(self._array.shape)  # type: ignore[attr-defined]
 
     @property
@@ -120,7 +120,7 @@ class Capture(Operators):
     def _node(self, place: Place | None) -> NoReturn:
         index = ", ".join(("at.q", "at.kv", "at.head", "at.batch")[: self._rank]) or "()"
         name = self._name or "tensor"
-        raise Error.at(place, "missing-index", f"capture `{name}` stands without an index",
+        raise Error.at(place, "missing-index", f"capture `{name}` is used without an index",
                        f"it has {dimensions(self._rank)}", f"read an element, e.g. {name}[{index}]")
 
     # Without an index it stands for nothing.
@@ -135,7 +135,7 @@ class Capture(Operators):
         if name.startswith("_"):
             raise AttributeError(name)
         raise Error.at(here(), "unknown-member", f"`{name}` of a captured tensor is not known inside an expression",
-                       "there a tensor has its elements, `shape` and `ndim`",
+                       "inside an expression a tensor has elements, `shape` and `ndim`",
                        f"compute it before: x = {self._name or 'tensor'}.{name}…")
 
 
@@ -153,7 +153,7 @@ class SinkAt:
     head: Int
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise Error.at(here(), "unknown-member", f"`at.{name}` is assigned to", "coordinates are given",
+        raise Error.at(here(), "unknown-member", f"`at.{name}` is assigned", "coordinates are read-only",
                        "use a variable of your own")
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -97,7 +97,7 @@ def compile(mods: Attention | Mapping[str, Any] | Iterable[Attention | Mapping[s
 
 
 class watch:
-    """Calls `told` with what attune does, as dicts: kernels made, calls run, choices. A context manager.
+    """Calls `callback` with events as dicts: kernels built, calls run, choices made. A context manager.
 
     >>> import attune, numpy
     >>> q, facts = numpy.ones((1, 1, 4, 8), "f4"), []
@@ -107,13 +107,13 @@ class watch:
     'called'
     """
 
-    def __init__(self, told: Callable[[dict[str, Any]], object]) -> None:
-        if not callable(told):
-            raise _arguments.bad("told", told, "called with what attune does", "pass a function")
-        self._watch = _core.Watch(lambda fact: told(json.loads(fact)))
+    def __init__(self, callback: Callable[[dict[str, Any]], object]) -> None:
+        if not callable(callback):
+            raise _arguments.bad("callback", callback, "called with events", "pass a function")
+        self._watch = _core.Watch(lambda fact: callback(json.loads(fact)))
 
     def stop(self) -> None:
-        """From now on nothing is told; it waits for what is being told."""
+        """Stops the events; waits for callbacks that are running."""
         self._watch.stop()
 
     def __enter__(self) -> watch:

@@ -184,7 +184,7 @@ def _array(slot: Slot, array: Any) -> Any:
     """An array for a capture."""
     if not _arrays.is_array(array) or _arrays.seen_as(array, slot.name) != (slot.kind, slot.rank):
         words = {"f": "floats", "i": "integers", "b": "bools"}
-        raise Error.at(here(), "capture-type", f"capture `{slot.name}` changes its kind",
+        raise Error.at(here(), "capture-type", f"capture `{slot.name}` changes its type",
                        f"this attention was made for {words[slot.kind]} of rank {slot.rank}",
                        "pass such an array, or make another attention")
     return array

@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 from attune._component import Component
 from attune._trace import text
-from attune.expr import At, Bool, Float, FloatLike, SinkAt, as_value
+from attune.expr import At, Bool, Float, FloatLike, as_value
 
 ScoreFunction = Callable[[Float, At], FloatLike]
 MaskFunction = Callable[[At], Bool | bool]
-SinkFunction = Callable[[SinkAt], FloatLike]
 
 
 class _Shown(Component):

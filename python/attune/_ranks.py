@@ -1,5 +1,5 @@
 # python/attune/_ranks.py — Transport and Sharding: one attention on many ranks, each of which holds some positions
-"""Ranks: how they exchange bytes, who holds which positions, and what travels. docs/ranks.md tells of them."""
+"""Ranks: how they exchange bytes, who holds which positions, and what travels. docs/ranks.md describes them."""
 
 from __future__ import annotations
 

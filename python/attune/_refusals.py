@@ -14,12 +14,12 @@ if TYPE_CHECKING:  # errors alone need it, and importing it takes time
     import ast
 
 _EACH = "it is one number for each pair of positions"
-_ANOTHER = "it is another number for each pair of positions"
+_ANOTHER = "it is a different number for each pair of positions"
 
 
 def no_number(word: str, asked: str, fix: str) -> NoReturn:
     """int(x), float(x) and their like."""
-    raise Error.at(here(), "python-number", f"Python asks for the number of {a_(word)} of the kernel: {asked}",
+    raise Error.at(here(), "python-number", f"Python asks for the value of {a_(word)} of the kernel: {asked}",
                    f"{_ANOTHER}, known only inside the kernel", fix)
 
 
@@ -37,8 +37,8 @@ def no_index(word: str) -> NoReturn:
         raise Error.at(place, "python-loop", f"`range` is given {a_(word)} of the kernel", _ANOTHER,
                        "write attune.sum(n, lambda i: ...) to add n terms; n is a number of Python")
     raise Error.at(place, "not-captured", "a list or an array is indexed by a value of the kernel",
-                   "attune reads a tensor inside the kernel only if it knows it: one that the function closes "
-                   "over by its own name, or a keyword of the call",
+                   "attune can read a tensor inside the kernel if the function refers to it by its own name, or "
+                   "if it is a keyword of the call",
                    "assign the array to a variable of its own before the lambda, e.g. slope = self.slope; a list "
                    "becomes an array with numpy.array(x)")
 
@@ -76,7 +76,7 @@ def no_member(word: str, name: str) -> NoReturn:
     if name.startswith("_"):
         raise AttributeError(name)
     raise Error.at(here(), "unknown-member", f"{a_(word)} of the kernel has no member `{name}`", _EACH,
-                   f"write attune.{name}(x)" if name in FUNCTIONS else "docs/expressions.md lists what there is")
+                   f"write attune.{name}(x)" if name in FUNCTIONS else "docs/expressions.md lists the functions")
 
 
 def no_condition(word: str) -> NoReturn:
@@ -84,7 +84,7 @@ def no_condition(word: str) -> NoReturn:
     place = here()
     what, fix = _asked(construct(place) if place else None)
     raise Error.at(place, "python-condition", f"{a_(word)} of the kernel has no truth value in Python",
-                   what + "; inside the kernel there is another one for each pair of positions" * what.endswith("true"),
+                   what + "; inside the kernel it differs for each pair of positions" * what.endswith("true"),
                    fix)
 
 

@@ -81,7 +81,7 @@ def _keyword(name: str, thing: object) -> object:
         return Param(thing, name)
     what = "None" if thing is None else f"a {type(thing).__name__}"
     raise Error.at(here(), "capture-type", f"the keyword `{name}` is {what}",
-                   "a keyword that is no option of the call is a captured tensor or a parameter",
+                   "a keyword that is not an option of the call is a captured tensor or a parameter",
                    "pass an array, a number or an attune.Param; numpy.array(x) makes an array of a list")
 
 
@@ -120,18 +120,18 @@ def evaluate(kind: str, function: Callable[..., Any]) -> Value:
     made = function(at) if first is None else function(first, at)
     place = _defined(function) if isinstance(function, FunctionType) else here()
     if made is None:
-        raise Error.at(place, "wrong-result", f"the {kind} gives None", "it must give a value of the kernel",
+        raise Error.at(place, "wrong-result", f"the {kind} returns None", "it must return a value of the kernel",
                        f"return it, e.g. return {_SAMPLES[kind]}")
     value = as_value(made, place)
     if value._free:
         raise Error.at(value._place or place, "escaped-variable", "the variable of a sum is used outside of it",
                        "it has a value only inside the sum's body", "return what you need from the body of the sum")
     if kind == "mask" and not isinstance(value, Bool):
-        raise Error.at(value._place or place, "wrong-result", f"the mask gives {a_(value.word)}",
-                       "a mask tells which pairs to keep: it is a Bool", "compare something, e.g. at.q >= at.kv")
+        raise Error.at(value._place or place, "wrong-result", f"the mask returns {a_(value.word)}",
+                       "a mask decides which pairs to keep: it must return a Bool", "compare something, e.g. at.q >= at.kv")
     if kind != "mask" and isinstance(value, Bool):
-        raise Error.at(value._place or place, "wrong-result", f"the {kind} gives a Bool", f"a {kind} gives a Float",
-                       "a condition belongs into attune.where(...)")
+        raise Error.at(value._place or place, "wrong-result", f"the {kind} returns a Bool", f"a {kind} must return a Float",
+                       "a condition belongs in attune.where(...)")
     return value
 
 
@@ -230,8 +230,8 @@ def _warn_of_unread(scan: Scan, words: set[str]) -> None:
     if unread and place:
         import warnings
 
-        warnings.warn_explicit(f"attune: nothing reads {', '.join([f'`{name}`' for name in unread])}: no option of the "
-                               "call is called so, and no expression has such a name", UserWarning,
+        warnings.warn_explicit(f"attune: nothing reads {', '.join([f'`{name}`' for name in unread])}: the call has no such "
+                               "option, and no expression uses such a name", UserWarning,
                                place.code.co_filename, place.line)
 
 

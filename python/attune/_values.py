@@ -160,11 +160,11 @@ def literal(number: float | int | bool, place: Place | None) -> Value:
     if isinstance(number, int):
         if not -2**31 <= number < 2**31:
             shown = number if number.bit_length() <= 128 else f"of {number.bit_length()} bits"
-            raise Error.at(place, "bad-number", f"the literal {shown} is no Int",
+            raise Error.at(place, "bad-number", f"the literal {shown} does not fit an Int",
                            "an Int holds -2147483648 to 2147483647", "use a Float, or a number in range")
         return Int("literal", name=number, place=place)
     if not is_float(number):
-        raise Error.at(place, "bad-number", f"the literal {number} is no Float", "the largest Float is 3.4028235e38",
+        raise Error.at(place, "bad-number", f"the literal {number} does not fit a Float", "the largest Float is 3.4028235e38",
                        "write math.inf for infinity")
     return Float("literal", name=struct.unpack("<f", struct.pack("<f", number))[0], place=place)
 
@@ -190,11 +190,11 @@ def as_value(thing: object, place: Place | None) -> Value:
     if numpy is not None and isinstance(thing, numpy.generic):
         return as_value(thing.item(), place)
     if callable(thing):
-        raise Error.at(place, "wrong-type", f"{said(thing)} stands where a number is needed",
+        raise Error.at(place, "wrong-type", f"{said(thing)} is used where a number is needed",
                        "it is a function that was not called", "call it: f(at)")
     array = hasattr(thing, "shape")
-    raise Error.at(place, "wrong-type", f"{said(thing)} stands where a number is needed",
-                   "an expression is made of values of the kernel and of numbers",
+    raise Error.at(place, "wrong-type", f"{said(thing)} is used where a number is needed",
+                   "expressions combine values of the kernel and numbers",
                    "read an element of it inside the kernel: t[at.q, at.kv]" if array else "pass a number")
 
 
@@ -214,7 +214,7 @@ def apply(op: str, *things: object) -> Any:
         alike = [widened(a) for a in alike]
     if op == "where":
         if not isinstance(args[0], Bool):
-            _refuse(place, op, args[0], "attune.where(...) begins with a condition", "compare something, e.g. i != 0")
+            _refuse(place, op, args[0], "the first argument of attune.where(...) is a condition", "compare something, e.g. i != 0")
         args = [args[0], *alike]
     else:
         args = alike
@@ -223,7 +223,7 @@ def apply(op: str, *things: object) -> Any:
         if not isinstance(a, fits):
             _refuse_type(place, op, a, takes)
         if type(a) is not type(alike[0]):
-            _refuse(place, op, a, f"{_written(op)} has one type on both sides", "convert a Bool with attune.f32(b) or "
+            _refuse(place, op, a, f"{_written(op)} needs the same type on both sides", "convert a Bool with attune.f32(b) or "
                     "attune.i32(b)")
     kind = type(alike[-1]) if gives == "Arg" else _KINDS[gives]
     return kind(op, tuple(args), None, place)

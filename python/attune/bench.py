@@ -23,7 +23,7 @@ def least(calls: dict[str, Callable[[], float]], rounds: int = 1000) -> dict[str
 
 
 def timed(call: Callable[[], object], seconds: float = 0.0003) -> Callable[[], float]:
-    """A function that tells what a call takes, in microseconds: the mean over less than a slice of time of a CPU."""
+    """A function that measures a call, in microseconds: the mean over less than a slice of time of a CPU."""
     call()
     begin = time.perf_counter()
     for _ in range(10):

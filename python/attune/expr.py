@@ -73,7 +73,7 @@ def sum(count: int, body: Callable[[Int], N]) -> N:
     if isinstance(count, Operators) or isinstance(count, bool) or not hasattr(count, "__index__"):
         raise Error.at(place, "bad-sum", f"the count of a sum is {said(count)}",
                        "it is a number of Python, known when the kernel is made",
-                       "sum to the largest count and add 0 beyond")
+                       "sum to the largest count and add 0 past the end")
     count = count.__index__()
     if not 0 <= count <= 1024:
         raise Error.at(place, "bad-sum", f"a sum over {count} terms", "a sum has 0 to 1024 terms",

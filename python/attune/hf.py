@@ -23,7 +23,7 @@ from transformers.masking_utils import (
 )
 
 from attune.torch._attend import attend
-from attune.torch._flex import as_autocast, mask_of, written
+from attune.torch._flex import as_autocast, is_any_autocast, mask_of, written
 from attune.torch._sdpa import dropping
 
 
@@ -39,7 +39,7 @@ class Mask(BlockMask):
 
     def __init__(self, mask_mod: Callable[..., Any], shape: tuple[int, int, int, int]) -> None:
         self.mask_mod, self.BLOCK_SIZE = mask_mod, (128, 128)
-        self._shape = shape
+        self._shape, self.lengths = shape, shape[2:]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,15 +77,19 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
               dropout: float = 0.0, softcap: float | None = None, s_aux: Tensor | None = None,
               position_bias: Tensor | None = None, is_causal: bool | None = None, **_: Any) -> tuple[Tensor, None]:
     """The attention of a layer: [batch, queries, heads, width], and no weights."""
-    query, key, value = as_autocast(query, key, value)
+    if is_any_autocast():
+        query, key, value = as_autocast(query, key, value)
     mask_mod, bias = None, None
     if isinstance(attention_mask, Tensor):  # a user's own mask, of four dimensions
         bias = attention_mask[..., :key.shape[-2]]
+    elif type(attention_mask) is Mask and attention_mask.lengths == (query.shape[-2], key.shape[-2]):
+        mask_mod = attention_mask.mask_mod
     elif attention_mask is not None:
         mask_mod = mask_of(attention_mask, (query.shape[-2], key.shape[-2]))
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         mask_mod = _causal
-    spelled = written(_scores(softcap, bias, position_bias), mask_mod, query)
+    scored = softcap is not None or bias is not None or position_bias is not None
+    spelled = written(_scores(softcap, bias, position_bias) if scored else None, mask_mod, query)
     prob, sink, names, captures = "", "", [], []
     if dropout:
         prob, seed = dropping(dropout, query.device)
@@ -95,8 +99,11 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
         sink = "s_aux[h]"
         names.append("s_aux")
         captures.append(s_aux.to(query.dtype))
-    out, _lse, _most = attend(spelled.joined(prob, sink, names, captures), query, key, value, scaling)
-    return out.transpose(1, 2).contiguous(), None
+    if names:
+        spelled = spelled.joined(prob, sink, names, captures)
+    out, _lse, _most = attend(spelled, query, key, value, scaling)
+    out = out.transpose(1, 2)
+    return out if out.is_contiguous() else out.contiguous(), None
 
 
 def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:

@@ -36,12 +36,12 @@ def manifests() -> list[dict[str, Any]]:
 
 def main() -> int:
     """Compiles them; the exit status is NO_COMPILER where there is none for GPUs."""
-    def told(done: float, row: str) -> None:
+    def report(done: float, row: str) -> None:
         print(f"\r{done:4.0%} {row:<60}", end="", file=sys.stderr, flush=True)
 
     try:
         report = json.loads(_core.compile(json.dumps(manifests()), os.fsencode(sys.argv[1]), 0,
-                                          told if sys.stderr.isatty() else None))
+                                          report if sys.stderr.isatty() else None))
     except attune.Error as error:
         print(error, file=sys.stderr)
         return NO_COMPILER if error.code == "no-compiler" else 1

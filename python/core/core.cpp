@@ -17,6 +17,8 @@
 #include "python/core/quick.h"
 #include "python/core/quick_torch.h"
 #include "python/core/sharding.h"
+#include "python/core/torch_recorded.h"
+#include "python/core/torch_tensors.h"
 
 namespace attune::python {
 namespace {
@@ -120,4 +122,9 @@ NB_MODULE(_core, m) {
       .def("stays", &Meaning::stays, nb::arg("score").none(), nb::arg("mask").none());
   m.def("find_torch", &find_torch);
   m.def("plain", &plain);
+  m.def("record_torch", &record_torch);
+  nb::class_<RecordedCall>(m, "RecordedCall")
+      .def("__init__",
+           [](RecordedCall* self, Attention& of, const nb::tuple& ints) { new (self) RecordedCall(of, ints); })
+      .def("attend", &RecordedCall::attend, nb::arg().none(), nb::arg().none(), nb::arg().none());
 }

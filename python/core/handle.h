@@ -4,6 +4,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,14 +24,40 @@ struct Declared {
   int rank;
 };
 
+/// The working memory of a call on a GPU, by the tensors' shapes, strides and types.
+struct Workspace {
+  std::vector<std::int64_t> key{};
+  std::size_t bytes = 0;
+  nb::object model{};  ///< for torch.empty_like
+};
+
+/// Those of the last calls.
+struct Workspaces {
+  static constexpr std::size_t most = 64;
+  std::vector<Workspace> all{};
+  std::size_t oldest = 0;
+};
+
 struct Handle {
   attune_attention* attention = nullptr;
   std::vector<Declared> captures, params;
+  mutable Workspaces workspaces{};  ///< guarded by the GIL
 
   Handle() = default;
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
-  ~Handle() { attune_free(attention); }
+  ~Handle() {
+    if (!shared_) attune_free(attention);
+  }
+
+  /// The attention, for those that outlive this object.
+  std::shared_ptr<attune_attention> shared() {
+    if (!shared_) shared_.reset(attention, attune_free);
+    return shared_;
+  }
+
+ private:
+  std::shared_ptr<attune_attention> shared_;
 };
 
 /// The tensors of a call, in the order of attune_call, under the names that messages use.

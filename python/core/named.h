@@ -41,8 +41,8 @@ class Names {
 }
 
 /// visit(name, value) for the entries of a dict whose value is not None.
-template <class Visit>
-void each_named(nb::handle named, const Visit& visit) {
+template <class Visitor>
+void each_named(nb::handle named, const Visitor& visit) {
   PyObject *name = nullptr, *value = nullptr;
   Py_ssize_t at = 0;
   while (PyDict_Next(named.ptr(), &at, &name, &value))

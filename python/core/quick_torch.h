@@ -1,4 +1,4 @@
-// python/core/quick_torch.h — the fast path of small calls on torch's CPU tensors, without Python's overhead
+// python/core/quick_torch.h — the fast path of dense calls on torch's tensors, without Python's overhead
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,15 +10,9 @@
 
 namespace attune::python {
 
-/// Looks up torch; call it before the other functions. `output`(q, v) makes outputs that torch.empty_like(q) cannot.
-void find_torch(nb::handle output);
-
-/// True if all are plain memory: no subclass and no pending negation.
-bool plain(const nb::args& tensors);
-
 /// The output, the lse and the largest score; None for each that is not wanted. If Python must make the call, a str
-/// says why: "special" (a tensor is more than its memory), "elsewhere" (on a device), "large", "shape" or "mistake".
-/// Ignores torch's modes and gradients.
+/// says why: "special" (a tensor is more than its memory), "elsewhere" (on an unknown device), "large" (so long on the
+/// host that it listens to Ctrl-C), "shape" or "mistake". Ignores torch's modes and gradients.
 nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& captures,
                   const nb::tuple& ints, bool with_lse, bool with_max);
 

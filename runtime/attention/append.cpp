@@ -22,14 +22,15 @@ void check_places(const Append& call, const compiler::Problem& p) {
     const Sequence seq = sequence(p, b);
     if (seq.q_len > seq.kv_len)
       throw Error("kv-len", fmt::format("kv_len[{}] is {}, and {} keys are new", b, seq.kv_len, seq.q_len), {},
-                  "it counts all keys of the entry, the new ones too", "add the number of new keys to it");
+                  "it counts all keys of the entry, new ones included", "add the number of new keys to it");
     const KeyRows keys(p, call.page_table, seq, 0);
     for (std::int64_t at = seq.kv_len - seq.q_len; at < seq.kv_len;) {
       const KeyRows::Range some = keys.range(call.k, at, seq.kv_len);
       if (!some.there)
-        throw Error("page-table", fmt::format("page_table[{}, {}] is no page", b, at / p.per_entry->page_size), {},
-                    fmt::format("key {} goes there, and the pool has {} pages", at, call.k.shape[0]),
-                    "give new keys pages of the pool");
+        throw Error("page-table",
+                    fmt::format("page_table[{}, {}] is not a page of the pool", b, at / p.per_entry->page_size), {},
+                    fmt::format("key {} is stored there, and the pool has {} pages", at, call.k.shape[0]),
+                    "give each new key a page of the pool");
       at += some.count;
     }
   }

@@ -46,8 +46,9 @@ std::shared_ptr<void> allocate(const Device& device, DType dtype, std::span<cons
   };
   std::shared_ptr<void> memory = allocated();
   if (!memory)
-    throw Error("no-memory", fmt::format("there is no room for an array of {} elements of {}", size, name_of(dtype)),
-                {}, fmt::format("it takes {} bytes", size * static_cast<std::int64_t>(size_of(dtype))),
+    throw Error("no-memory",
+                fmt::format("there is not enough memory for an array of {} elements of {}", size, name_of(dtype)), {},
+                fmt::format("it takes {} bytes", size * static_cast<std::int64_t>(size_of(dtype))),
                 "use a smaller array, or free memory first");
   return memory;
 }
@@ -55,8 +56,8 @@ std::shared_ptr<void> allocate(const Device& device, DType dtype, std::span<cons
 void require_on_host(const Tensor& tensor, const std::string& name, Line at) {
   if (tensor.device.kind == Device::Kind::cpu) return;
   throw Error("not-on-host",
-              name.empty() ? "elements are asked for that are not on the host"
-                           : fmt::format("elements of `{}` are asked for that are not on the host", name),
+              name.empty() ? "the elements are not on the host"
+                           : fmt::format("the elements of `{}` are not on the host", name),
               placed(at), fmt::format("it is {} on cuda:{}", tensor.describe(), tensor.device.index),
               "copy it first: array.on(Device::cpu())");
 }
@@ -71,13 +72,13 @@ void copy(const Tensor& from, const Tensor& to, void* stream, Line at) {
     if (!t->given())
       throw refuse("tensor-missing", "one of the tensors of a copy is missing", "it was left out", "pass both");
   if (from.dtype != to.dtype || from.rank != to.rank || from.shape != to.shape)
-    throw refuse("copy-shape", "tensors of different kinds are to be copied",
+    throw refuse("copy-shape", "a copy has tensors of different types or shapes",
                  fmt::format("from {} to {}", from.describe(), to.describe()), "give both the same type and shape");
   for (const Tensor* t : {&from, &to})
     if (!is_contiguous(*t))
-      throw refuse("copy-strides", "a tensor with gaps, or in another order, is to be copied",
+      throw refuse("copy-strides", "a copy has a tensor that is not contiguous",
                    fmt::format("the strides of {} are not those of contiguous memory", t->describe()),
-                   "copy all the memory that it lies in, as a tensor of one dimension");
+                   "copy the whole memory around it as a tensor of one dimension");
   const auto bytes = static_cast<std::size_t>(from.size()) * size_of(from.dtype);
   if (bytes == 0) return;
   if (!from.data || !to.data)

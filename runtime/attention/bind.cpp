@@ -59,8 +59,8 @@ Target engine_for(Target asked, const Device& device) {
 /// Two outputs can be merged by their lse only if the prob mod is linear in p.
 void check_before(const Forward& call, const compiler::Mod& mod) {
   if (!call.o_before.given() || codegen::linear_in_p(mod.prob)) return;
-  throw Error("before-prob", "o_before is given, and the prob mod is no multiple of p", {},
-              "a merge makes each p smaller, and the prob mod has already acted on the greater ones",
+  throw Error("before-prob", "o_before is given, and the prob mod is not a multiple of p", {},
+              "merging scales every p down after the prob mod has read it",
               "compute all keys in one call, or use a prob mod of the form p * …, as dropout is");
 }
 void check_before(const Backward&, const compiler::Mod&) {}

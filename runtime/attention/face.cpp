@@ -45,28 +45,33 @@ class Chosen {
 };
 
 /// `used`: for the engine to fill in; may be null.
-Means means_of(Target target, const Resources& with, Used* used) {
+Means means_of(const Checked& checked, const Resources& with, Used* used) {
+  const Target target = checked.target();
   if (target == Target::cuda)
     return {.workspace = with.workspace, .used = used, .stream = with.stream, .cover = with.cover.lists()};
   Means out{.workspace = with.workspace, .used = used, .executor = with.executor, .progress = with.progress};
-  if (target == Target::cpu) out.isa = cpu::isa();
+  if (target == Target::cpu) {
+    out.isa = cpu::isa();
+    if (!out.executor.parallel_for && out.executor.workers == 0)
+      out.executor.workers = cpu::usual_workers(checked.call().problem);
+  }
   return out;
 }
 
 /// Runs a rank's part of a call over several ranks. It allocates its memory and does not use the workspace.
 void run_part(const detail::Ranks& plan, const Checked& checked, const Resources& with, Used* used) {
   if (checked.target() == Target::oracle)
-    throw Error("sharding-call", "the oracle does not compute over ranks", {}, "it has the whole call on one",
+    throw Error("sharding-call", "the oracle does not compute over ranks", {}, "it computes the whole call on one",
                 "leave .target as it is, or call without a Sharding");
   if (checked.target().engine == Target::Engine::emulated)
     throw Error("sharding-call", "an emulated GPU does not compute over ranks", {}, "there is one of it",
                 "leave .target as it is, or call without a Sharding");
-  Means means = means_of(checked.target(), with, used);
+  Means means = means_of(checked, with, used);
   means.workspace = {};
   if (checked.target() == Target::cpu) return ranks::run_on_host(plan, checked.call(), means);
   if (means.cover)
-    throw Error("sharding-call", "calls over ranks do not take a cover", {},
-                "each rank lists the tiles of its own parts", "leave it out");
+    throw Error("sharding-call", "calls over ranks do not support a cover", {},
+                "each rank lists the tiles of its own blocks", "leave it out");
   const auto parts = [&checked](compiler::PartSink sink) -> const compiler::LoweredMod& {
     return checked.lowered().part(sink);
   };
@@ -92,7 +97,7 @@ void run_whole(const Attention& attention, const What& asked, const Resources& w
   const bool on_host = checked.target() != Target::cuda;
   if (on_host && options().check_range && checked.call().is_forward())
     refuse_outside_reads(checked.written(), checked.call());
-  Means means = means_of(checked.target(), with, watched.used());
+  Means means = means_of(checked, with, watched.used());
   means.stages = stages;
   Chosen(checked.target())->run(checked.call(), means);
   if (on_host && with.progress) with.progress(1);  // only calls on the host report progress
@@ -103,7 +108,7 @@ std::size_t workspace_of(const Attention& attention, const What& asked, const Re
   if (with.sharding) return 0;
   return placed(at, [&] {
     const Checked checked(attention, asked);
-    Means means = means_of(checked.target(), with, nullptr);
+    Means means = means_of(checked, with, nullptr);
     means.stream = nullptr;  // nothing is enqueued here, and the stream may be capturing
     return Chosen(checked.target())->workspace(checked.call(), means);
   });

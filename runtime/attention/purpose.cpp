@@ -32,12 +32,12 @@ void name_forward(Request& out, const Call& call) {
 }
 
 void name_backward(Request& out, const Call& call) {
-  const cuda::BackwardWants wants = cuda::backward_wants(call);
-  out.target = name_of(TargetName{.arch = wants.spec.arch});
+  codegen::CallSpec asked = cuda::backward_call_spec(call);
+  codegen::KernelSpec& spec = asked.spec;
+  out.target = name_of(TargetName{.arch = spec.arch});
   // The kernels of a backward accept any strides of their results.
-  codegen::KernelSpec spec = wants.spec;
   spec.store = spec_of({.out_dtype = spec.out, .d = spec.d, .dv = spec.dv}, spec.arch).store;
-  out.shape = shape_of(spec, wants.length);
+  out.shape = shape_of(spec, asked.length);
 }
 
 Request asked_for(const compiler::Mod& written, const Call& call) {

@@ -15,7 +15,7 @@ struct OnDevice {
   const Checked checked;
 
   OnDevice(const Attention& attention, const What& asked) : checked(attention, asked) {
-    if (checked.target() != Target::cuda) throw Bug("a kernel of a device is asked for, and the call is on the host");
+    if (checked.target() != Target::cuda) throw Bug("the call is on the host, and only devices have such kernels");
   }
   const Call& call() const { return checked.call(); }
 };

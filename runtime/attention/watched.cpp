@@ -40,7 +40,7 @@ void Watched::report(const Checked& checked, void* stream, Whole whole) {
   if (watched_) record(fact(checked.call(), used_, clock_->seconds(), at_));
   if (!verifies_) return;
   if (whole == Whole::no)
-    note(watch::Notice::Of::verify, "a call over ranks is not verified: no rank has all of it");
+    note(watch::Notice::Of::verify, "a call over ranks is not verified: no rank holds all of it");
   else if (by_oracle)
     return;
   else if (is_merged(checked.call()))

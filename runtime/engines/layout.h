@@ -32,10 +32,10 @@ inline MatrixLayout column(const Tensor& t, compiler::Layout layout, std::int64_
 struct Sequence {
   std::int64_t b = 0, kv_b = 0, q_start = 0, q_len = 0, kv_start = 0, kv_len = 0;
   std::int32_t q_offset = 0, kv_offset = 0;
-  std::int32_t kv_behind = 0;  ///< keys of the entry that come after the call's keys
+  std::int32_t kv_after = 0;  ///< keys of the entry that come after the call's keys
 
   /// at.kv_len: the position after the last key.
-  std::int32_t kv_end() const { return kv_offset + static_cast<std::int32_t>(kv_len) + kv_behind; }
+  std::int32_t kv_end() const { return kv_offset + static_cast<std::int32_t>(kv_len) + kv_after; }
 };
 
 inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
@@ -60,7 +60,7 @@ inline Sequence sequence(const compiler::Problem& p, std::int64_t b) {
     out.q_start = out.kv_start = 0;
     if (!held->part.empty()) {
       const auto [first, last] = compiler::Held::of_entry(held->part, b);
-      out.kv_behind = static_cast<std::int32_t>(out.kv_len - last);
+      out.kv_after = static_cast<std::int32_t>(out.kv_len - last);
       out.kv_offset += static_cast<std::int32_t>(first);
       out.kv_start = first;
       out.kv_len = last - first;

@@ -47,8 +47,8 @@ void record_alike(const KernelName& name) {
   if (count >= many && std::has_single_bit(count))
     note(watch::Notice::Of::cache,
          fmt::format(
-             "{} kernels {} of {} differ by numbers alone, and each was compiled or read: a number that changes is "
-             "better a Param, for which one kernel is enough",
+             "{} kernels {} of {} differ only in numbers, and each was compiled or read: make a number that changes "
+             "a Param, and one kernel is enough",
              count, name.kernel, name.target));
 }
 

@@ -11,7 +11,7 @@ namespace attune::runtime {
 std::span<std::byte> checked_workspace(std::span<std::byte> callers, std::size_t needed, std::string_view ask) {
   if (callers.size() < needed)
     throw Error("workspace-small", fmt::format("the workspace has {} bytes", callers.size()), {},
-                fmt::format("this call works in {}", needed), fmt::format("ask {}", ask));
+                fmt::format("this call needs {}", needed), fmt::format("ask {}", ask));
   if (reinterpret_cast<std::uintptr_t>(callers.data()) % alignment != 0)
     throw Error("workspace-alignment", "the workspace does not begin at a multiple of 64 bytes", {},
                 "kernels read whole cache lines of it", "allocate it with an alignment of 64");

@@ -16,7 +16,7 @@ inline constexpr std::size_t alignment = 64;
 
 /// A place for `count` elements in memory that is provided later.
 template <class T>
-struct Room {
+struct Region {
   std::size_t offset = 0;
   std::int64_t count = 0;
 
@@ -31,10 +31,10 @@ struct Room {
 class WorkspaceLayout {
  public:
   template <class T>
-  Room<T> take(std::int64_t count) {
-    const Room<T> room{bytes_, count};
+  Region<T> take(std::int64_t count) {
+    const Region<T> region{bytes_, count};
     bytes_ += (static_cast<std::size_t>(count) * sizeof(T) + alignment - 1) / alignment * alignment;
-    return room;
+    return region;
   }
   std::size_t bytes() const { return bytes_; }
 
@@ -51,8 +51,8 @@ class Workspace {
 
   template <class T>
   T* take(std::int64_t count) {
-    const Room<T> room = layout_.take<T>(count);
-    return begin_ ? reinterpret_cast<T*>(begin_ + room.offset) : nullptr;
+    const Region<T> region = layout_.take<T>(count);
+    return begin_ ? reinterpret_cast<T*>(begin_ + region.offset) : nullptr;
   }
   std::size_t used() const { return layout_.bytes(); }
 

@@ -45,7 +45,7 @@ class Archive {
     if (status.type() == fs::file_type::not_found)
       throw refuse("file-missing", "there is no such file", fmt::format("{} does not exist", path), "check the path");
     if (!fs::is_regular_file(status))
-      throw refuse("file-kind", "this is not a regular file", path + " is no plain file", "name a plain file");
+      throw refuse("file-kind", "this is not a regular file", path + " is not a plain file", "name a plain file");
     in_.open(path, std::ios::binary);
     bytes_ = fs::file_size(path, failed);
     if (!in_ || failed)
@@ -66,7 +66,7 @@ class Archive {
 
   std::string part(std::uint64_t begin, std::uint64_t count) {
     if (begin > bytes_ || count > bytes_ - begin)
-      throw damaged(fmt::format("a part of it would be bytes {} to {}, and it has {}", begin, begin + count, bytes_));
+      throw damaged(fmt::format("it refers to bytes {} to {}, and it has {}", begin, begin + count, bytes_));
     std::string out(count, '\0');
     in_.clear();
     in_.seekg(static_cast<std::streamoff>(begin));
@@ -208,7 +208,7 @@ Owned read_npz(const AskedArray& asked, const std::string& called) {
   if (!head.starts_with(std::string("PK\3\4", 4))) throw file.damaged("an entry is not where its directory says");
   const std::uint64_t begin = entry.header + 30 + at<std::uint16_t>(head, 26) + at<std::uint16_t>(head, 28);
   if (begin > file.bytes() || entry.bytes > file.bytes() - begin)
-    throw file.damaged(fmt::format("`{}` would end behind the end of the file", entry.name));
+    throw file.damaged(fmt::format("`{}` would end past the end of the file", entry.name));
   check_crc(file, entry, begin);
   return read_npy(file.path(), called, {begin, entry.bytes});
 }
@@ -229,7 +229,7 @@ constexpr std::array kinds{Kind{"F32", DType::f32},      Kind{"F16", DType::f16}
 
 /// A whole number of JSON that is no fraction and not negative.
 std::uint64_t whole(const Json& value, const Archive& file) {
-  if (!value.is_number_unsigned()) throw file.damaged("a shape or an offset is no whole number of 0 or more");
+  if (!value.is_number_unsigned()) throw file.damaged("a shape or an offset is not a whole number of 0 or more");
   return value.get<std::uint64_t>();
 }
 
@@ -241,7 +241,7 @@ Owned read_safetensors(const AskedArray& asked, const std::string& called) {
   if (length > std::min(longest, file.bytes() - 8))
     throw file.damaged(fmt::format("its header would take {} bytes", length));
   const Json header = Json::parse(file.part(8, length), nullptr, false);
-  if (!header.is_object()) throw file.damaged("its header is no JSON object");
+  if (!header.is_object()) throw file.damaged("its header is not a JSON object");
   std::vector<std::string> names;
   for (const auto& [name, value] : header.items())
     if (name != "__metadata__") names.push_back(name);
@@ -267,7 +267,7 @@ Owned read_safetensors(const AskedArray& asked, const std::string& called) {
   for (const Json& extent : entry["shape"]) {
     const std::uint64_t one = whole(extent, file);
     if (__builtin_mul_overflow(bytes, one, &bytes) || one > std::numeric_limits<std::int64_t>::max())
-      throw file.damaged(fmt::format("the shape of `{}` is beyond any memory", name));
+      throw file.damaged(fmt::format("the shape of `{}` is too large for any memory", name));
     shape.push_back(static_cast<std::int64_t>(one));
   }
   const std::uint64_t begin = whole(entry["data_offsets"][0], file), end = whole(entry["data_offsets"][1], file);

@@ -100,7 +100,7 @@ class HeaderText {
     while (!accept('}')) {
       const std::string key = quoted();
       expect(':');
-      if (std::find(seen.begin(), seen.end(), key) != seen.end()) throw bad("`" + key + "` stands in it twice");
+      if (std::find(seen.begin(), seen.end(), key) != seen.end()) throw bad("`" + key + "` occurs in it twice");
       if (key == "descr")
         header.type = type();
       else if (key == "fortran_order")
@@ -201,17 +201,17 @@ Header read_header(NpyFile& file) {
     throw file.refuse("npy-magic", "this is not a .npy file",
                       std::string_view(start.data(), 2) == "PK" ? "it is a .zip or .npz archive"
                                                                 : "it does not start with \\x93NUMPY",
-                      std::string_view(start.data(), 2) == "PK" ? "call it FILE.npz, and write FILE.npz:NAME"
+                      std::string_view(start.data(), 2) == "PK" ? "name it FILE.npz, and write FILE.npz:NAME"
                                                                 : "write the file with numpy.save");
   const int version = static_cast<unsigned char>(start[6]);
   if (version < 1 || version > 3)
     throw file.refuse("npy-version", fmt::format("this is version {} of the .npy format", version),
-                      "versions 1, 2 and 3 are known", "write the file with numpy.save");
+                      "versions 1, 2 and 3 are supported", "write the file with numpy.save");
   std::uint32_t length = 0;
   file.take(&length, version == 1 ? 2 : 4, "the length of the header");
   if (length > max_header)
     throw file.refuse("npy-header", "the header of the .npy file cannot be read",
-                      fmt::format("it claims {} bytes, and at most {} make sense", length, max_header),
+                      fmt::format("it claims {} bytes, and the most is {}", length, max_header),
                       "write the file with numpy.save");
   std::string text(std::min<std::uintmax_t>(length, file.left()), '\0');
   if (text.size() < length) file.take(nullptr, length, "the header");
@@ -238,8 +238,8 @@ const Stored& stored_type(const Header& header, const NpyFile& file) {
     if (type.empty() || type.substr(1) != row.spelling) continue;
     if (order == '<' || order == '=' || (order == '|' && row.bytes == 1)) return row;
     if (order == '>')
-      throw file.refuse("npy-order", "the file's numbers have their high bytes first",
-                        fmt::format("its type is `{}`", type), "save a.astype(a.dtype.newbyteorder('<'))");
+      throw file.refuse("npy-order", "the file's numbers are big-endian", fmt::format("its type is `{}`", type),
+                        "save a.astype(a.dtype.newbyteorder('<'))");
   }
   const std::string_view kind = type.substr(std::min<std::size_t>(1, type.size()));
   std::string what = "numbers of a type attune does not know";
@@ -259,7 +259,7 @@ std::size_t checked_count(const Header& header, const Stored& type, const NpyFil
     if (extent == 0) count = 0;
   for (const std::int64_t extent : header.shape) {
     if (count && static_cast<std::uintmax_t>(extent) > std::numeric_limits<std::int64_t>::max() / 8 / count)
-      throw file.refuse("npy-shape", "the file's shape is beyond any memory",
+      throw file.refuse("npy-shape", "the file's shape is too large for any memory",
                         fmt::format("its shape is [{}]", fmt::join(header.shape, ", ")),
                         "write the file with numpy.save");
     count *= static_cast<std::uintmax_t>(extent);

@@ -71,9 +71,9 @@ constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"r
 
 constexpr std::array rows{
     OptionRow{"ATTUNE_BUNDLE",
-              "files of kernels that were compiled beforehand",
+              "bundles: files of kernels compiled ahead of time",
               "none",
-              "paths, with : between them",
+              "paths separated by :",
               {},
               [](Options& options, std::string_view value) {
                 for (std::size_t begin = 0; begin < value.size();) {
@@ -84,7 +84,7 @@ constexpr std::array rows{
                 return true;
               }},
     OptionRow{"ATTUNE_CACHE",
-              "the folder for compiled kernels and what attune remembers; off: no files",
+              "the folder for compiled kernels and tuning results; off: write no files",
               "attune in XDG_CACHE_HOME, or .cache/attune at home",
               "a path, or off",
               {},
@@ -92,41 +92,41 @@ constexpr std::array rows{
                 options.cache = value;
                 return true;
               }},
-    OptionRow{"ATTUNE_CACHE_MODE", "whether that folder is written or only read", "rw", "", cache_modes,
+    OptionRow{"ATTUNE_CACHE_MODE", "rw: read and write that folder; ro: only read it", "rw", "", cache_modes,
               [](Options& options, std::string_view value) {
                 options.cache_read_only = value == "ro";
                 return std::ranges::find(cache_modes, value) != cache_modes.end();
               }},
     OptionRow{"ATTUNE_CACHE_SIZE",
-              "how much compiled kernels may take in that folder",
+              "the most that compiled kernels may take in that folder",
               "1G",
-              "a number of bytes, or of K, M or G of them; 0 keeps none",
+              "a number of bytes, or with K, M or G; 0 keeps none",
               {},
               [](Options& options, std::string_view value) { return read_bytes(value, options.cache_bytes); }},
     OptionRow{"ATTUNE_CACHE_SYSTEM",
-              "a further folder of compiled kernels, for what the user's lacks; only read",
-              "there is none",
+              "a second folder of compiled kernels, searched after the user's; only read",
+              "none",
               "a path",
               {},
               [](Options& options, std::string_view value) {
                 options.cache_system = value;
                 return true;
               }},
-    OptionRow{"ATTUNE_CHECK", "range: refuses a call on the host that reads a captured tensor out of range",
-              "reads that are clamped", "", check_words,
+    OptionRow{"ATTUNE_CHECK", "range: refuse calls on the host that read a captured tensor out of range",
+              "clamped reads", "", check_words,
               [](Options& options, std::string_view value) {
                 options.check_range = value == "range";
                 return std::ranges::find(check_words, value) != check_words.end();
               }},
-    OptionRow{"ATTUNE_CPU", "the kind of CPU that code is made for", "the widest that this CPU has", "",
+    OptionRow{"ATTUNE_CPU", "the instruction set that CPU kernels use", "the widest that this CPU supports", "",
               codegen::isa_names,
               [](Options& options, std::string_view value) {
                 options.cpu = codegen::isa_named(value);
                 return options.cpu.has_value();
               }},
     OptionRow{"ATTUNE_DUMP",
-              "a folder for what each kernel was made from and became: see docs/debugging.md",
-              "nothing is written",
+              "a folder for each kernel's source, IR and machine code: see docs/debugging.md",
+              "no dump",
               "a path",
               {},
               [](Options& options, std::string_view value) {
@@ -134,28 +134,27 @@ constexpr std::array rows{
                 return true;
               }},
     OptionRow{"ATTUNE_EMULATED",
-              "an emulated GPU instead of this machine's, slowly: see docs/debugging.md",
-              "this machine's are used",
-              "sm_80 or sm_90a, with :seed=N and :sms=N behind it",
+              "emulate a GPU instead of using this machine's, slowly: see docs/debugging.md",
+              "this machine's GPUs",
+              "sm_80 or sm_90a, followed by optional :seed=N and :sms=N",
               {},
               [](Options& options, std::string_view value) {
                 options.emulated = value;
                 const std::string_view arch = value.substr(0, value.find(':'));
                 return arch == "sm_80" || arch == "sm_90a";
               }},
-    OptionRow{"ATTUNE_JIT", "may kernels be compiled?", "on", "", jit_words,
+    OptionRow{"ATTUNE_JIT", "off: compile no kernels, use only cached and bundled ones", "on", "", jit_words,
               [](Options& options, std::string_view value) {
                 options.jit = value == "on";
                 return std::ranges::find(jit_words, value) != jit_words.end();
               }},
-    OptionRow{"ATTUNE_LINEINFO", "1: profilers of GPUs show the lines that expressions were written in", "0", "",
-              switch_words,
+    OptionRow{"ATTUNE_LINEINFO", "1: GPU profilers show the source lines of expressions", "0", "", switch_words,
               [](Options& options, std::string_view value) {
                 options.lineinfo = value == "1";
                 return std::ranges::find(switch_words, value) != switch_words.end();
               }},
     OptionRow{"ATTUNE_LOADED",
-              "kernels of a kind (forward, backward, GPU) that stay loaded while unused",
+              "how many unused kernels of a kind (forward, backward, GPU) stay loaded",
               "1024",
               "a number",
               {},
@@ -164,16 +163,16 @@ constexpr std::array rows{
                 return error == std::errc{} && end == value.end();
               }},
     OptionRow{"ATTUNE_LOADED_SIZE",
-              "how much memory these may take, of each kind",
+              "how much memory unused kernels of a kind may take",
               "256M",
-              "a number of bytes, or of K, M or G of them",
+              "a number of bytes, or with K, M or G",
               {},
               [](Options& options, std::string_view value) { return read_bytes(value, options.loaded_bytes); }},
-    OptionRow{"ATTUNE_LOG", "what is told on stderr, with commas between: see docs/debugging.md", "silence", "",
+    OptionRow{"ATTUNE_LOG", "what to log to stderr, separated by commas: see docs/debugging.md", "silence", "",
               log_words, set_log, true},
     OptionRow{"ATTUNE_NVRTC",
-              "the library that compiles for NVIDIA's GPUs",
-              "libnvrtc.so.13 or .12, where the system finds it or in /usr/local/cuda",
+              "the NVRTC library, which compiles GPU kernels",
+              "libnvrtc.so.13 or .12, from the loader's path or /usr/local/cuda",
               "a path",
               {},
               [](Options& options, std::string_view value) {
@@ -181,8 +180,8 @@ constexpr std::array rows{
                 return true;
               }},
     OptionRow{"ATTUNE_RECORD",
-              "a file for lines on kernels that were needed: see docs/offline.md",
-              "none is written",
+              "append a line to this file for each kernel that is needed: see docs/offline.md",
+              "no file",
               "a path",
               {},
               [](Options& options, std::string_view value) {
@@ -190,8 +189,8 @@ constexpr std::array rows{
                 return true;
               }},
     OptionRow{"ATTUNE_THREADS",
-              "how many threads work on a call, the caller's among them",
-              "as many as there are CPUs that the process may run on",
+              "how many threads work on a call, including the caller's",
+              "the number of CPUs that the process may run on",
               "a number from 1 to 1024",
               {},
               [](Options& options, std::string_view value) {
@@ -200,7 +199,7 @@ constexpr std::array rows{
                        options.threads <= max_threads;
               }},
     OptionRow{"ATTUNE_VERIFY",
-              "how many rows of each result are computed again by the oracle, and compared",
+              "how many rows of each result to check against the oracle",
               "none",
               "a number from 0 to 1000000",
               {},
@@ -227,7 +226,7 @@ static_assert(max_threads == 1024, "ATTUNE_THREADS says so");
       "option-value", fmt::format("{} cannot be `{}`", row.name, word),
       Place{.name = std::string(row.name), .text = value, .begin = wrong.first, .end = wrong.first + word.size()},
       fmt::format("it takes {}", takes(row)),
-      meant ? fmt::format("write {}, if that is meant, or {}", *meant, otherwise)
+      meant ? fmt::format("write {} if you meant that, or {}", *meant, otherwise)
             : fmt::format("write one of these, or {}", otherwise));
 }
 
@@ -269,7 +268,7 @@ Given& given() {
 std::string takes(const OptionRow& row) {
   if (row.words.empty()) return std::string(row.takes);
   return fmt::format("{} or {}{}", fmt::join(row.words.begin(), row.words.end() - 1, ", "), row.words.back(),
-                     row.several ? ", several with commas between" : "");
+                     row.several ? ", several separated by commas" : "");
 }
 
 bool set_option(const std::string& name, const std::optional<std::string>& value) {

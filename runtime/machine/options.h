@@ -14,15 +14,15 @@
 namespace attune::runtime {
 
 struct Options {
-  std::vector<std::string> bundles{};       ///< files of kernels that were compiled beforehand
-  std::optional<codegen::Isa> cpu{};        ///< none: the widest that this CPU has
+  std::vector<std::string> bundles{};       ///< files of kernels compiled ahead of time
+  std::optional<codegen::Isa> cpu{};        ///< none: the widest that this CPU supports
   std::string cache{};                      ///< a folder; empty: none
   bool cache_read_only = false;             ///< true: nothing in that folder is changed
   std::uint64_t cache_bytes = 1ull << 30;   ///< limit for compiled kernels in it; 0: they are not kept
   std::string cache_system{};               ///< a folder of compiled kernels, only read; empty: none
   bool check_range = false;                 ///< refuse calls that read captured tensors outside of them
   std::string dump{};                       ///< a folder; empty: nothing is dumped
-  std::string emulated{};                   ///< a GPU that is emulated; empty: this machine's are used
+  std::string emulated{};                   ///< a GPU that is emulated; empty: this machine's GPUs are used
   bool lineinfo = false;                    ///< true: GPU kernels contain source line information
   std::size_t loaded = 1024;                ///< kernels of a kind that stay loaded
   std::uint64_t loaded_bytes = 256u << 20;  ///< and how much they may take

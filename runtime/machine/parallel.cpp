@@ -105,7 +105,8 @@ class Foreign {
     const std::int64_t ended = ended_.load(std::memory_order_acquire);
     if (ended < count)
       fail("executor-tasks", "the executor returned before all tasks were done",
-           std::to_string(ended) + " of " + std::to_string(count) + " were", "return from parallel_for when all are");
+           std::to_string(ended) + " of " + std::to_string(count) + " were done",
+           "return from parallel_for after the last one");
     run_.rethrow();
   }
 
@@ -117,14 +118,13 @@ class Foreign {
     if (worker < 0 || worker >= executor_.workers)
       return fail("executor-workers", "the executor ran a task as worker " + std::to_string(worker),
                   "its workers are " + std::to_string(executor_.workers) + ", counted from 0",
-                  "set `workers` to their number");
+                  "set `workers` to the number of threads");
     if (begun_[static_cast<std::size_t>(task)].exchange(true))
       return fail("executor-tasks", "the executor ran task " + std::to_string(task) + " twice", "", "run each once");
     std::atomic<bool>& busy = busy_[static_cast<std::size_t>(worker)];
     if (busy.exchange(true))
       return fail("executor-workers", "the executor ran two tasks at once as worker " + std::to_string(worker),
-                  "each worker has one piece of memory to work in",
-                  "number the threads of a run from 0, each differently");
+                  "each worker has one workspace", "number the threads of a run from 0, each with its own number");
     run_.one(task, worker);
     busy.store(false, std::memory_order_release);
     ended_.fetch_add(1, std::memory_order_acq_rel);

@@ -172,8 +172,8 @@ void Pool::wait_for_helpers(const Job& job, const std::function<void()>& meanwhi
 void Pool::refuse_in_child() const {
   if (is_ours()) return;
   throw Error("fork-within-call", "the process was forked within a call, and this is the child", {},
-              "other threads had begun parts of the call, and a child does not have them",
-              "fork outside of calls, or let the child go to exec or _exit at once");
+              "other threads were working on the call, and the child does not have them",
+              "fork outside of calls, or call exec or _exit in the child at once");
 }
 
 void Pool::help() {

@@ -13,7 +13,7 @@ void record_purpose(const Purpose* purpose) {
   if (path.empty() || !purpose || purpose->recorded_.exchange(true)) return;
   const std::string why = append_file(path, purpose->describe().record + "\n");
   if (!why.empty())
-    throw Error("record-unwritable", "what was compiled cannot be recorded", {.name = "ATTUNE_RECORD " + path}, why,
+    throw Error("record-unwritable", "compiled kernels cannot be recorded", {.name = "ATTUNE_RECORD " + path}, why,
                 "name a file that can be written, or unset ATTUNE_RECORD");
 }
 

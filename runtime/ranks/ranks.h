@@ -9,7 +9,7 @@
 
 namespace attune::runtime::ranks {
 
-class DeviceRoom;
+class DeviceState;
 
 }  // namespace attune::runtime::ranks
 
@@ -26,7 +26,7 @@ struct Ranks : runtime::ranks::Plan {
   mutable std::set<ir::Digest> agreed;
   /// State that calls on a device keep between them; null before the first call.
   mutable std::mutex room_mutex;
-  mutable std::shared_ptr<runtime::ranks::DeviceRoom> room;
+  mutable std::shared_ptr<runtime::ranks::DeviceState> device_state;
 };
 
 }  // namespace attune::detail

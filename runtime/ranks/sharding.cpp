@@ -39,7 +39,7 @@ Sharding::Sharding(const Sharding& sharded, std::span<const Attention> layers, s
     : ranks_(runtime::placed(at, [&] {
         if (!sharded)
           throw Error("ranks-count", "this Sharding is empty", {}, "a default Sharding holds no assignment",
-                      "make them of the attentions, the whole call and a transport");
+                      "make it from the attentions, the whole call and a transport");
         return std::make_shared<detail::Ranks>(layers, wholes, sharded.get()->transport, sharded.get()->how,
                                                sharded.get());
       })) {}
@@ -49,7 +49,7 @@ namespace {
 const detail::Ranks& ranks_of(const detail::Ranks* ranks, int rank) {
   if (!ranks)
     throw Error("ranks-count", "this Sharding is empty", {}, "a default Sharding holds no plan",
-                "make them of the attentions, the whole call and a transport");
+                "make it from the attentions, the whole call and a transport");
   if (rank < 0 || rank >= ranks->count())
     throw Error("ranks-count", fmt::format("there is no rank {}", rank), {},
                 fmt::format("ranks are 0 to {}", ranks->count() - 1), "pass one of them");

@@ -207,7 +207,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
         CHECK(said(c.plan, "per_entry") == 1);
         CHECK(said(c.plan, "paged") == int{paged});
       }
-      if (arch == 90) CHECK(story_of(all).find("not forward_sm90: entries have lengths") != std::string::npos);
+      if (arch == 90) CHECK(story_of(all).find("not forward_sm90: entries have their own") != std::string::npos);
     }
   const auto why = [](KernelSpec spec, const Traits& facts = {}) {
     spec.decode = true;
@@ -216,7 +216,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
     return story_of(all);
   };
   CHECK(why({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
-  CHECK(why({.load = 8}).find("by 16 bytes") != std::string::npos);
+  CHECK(why({.load = 8}).find("loads 16 bytes") != std::string::npos);
   CHECK(why({}, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
   const Preference only{variant("decode_sm80"), true, ""};
   CHECK_THROWS_AS(choose({}, {}, {}, &only), Error);
@@ -247,10 +247,10 @@ TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choos
     return "nothing";
   };
   CHECK(refusal({.fp8_kv = true}) ==
-        "engine-type: decode_sm80: it is for queries that are 16 rows at most, times the heads that share keys; "
+        "engine-type: decode_sm80: it is for at most 16 rows (queries times the heads that share keys); "
         "forward_e4m3_sm90: its products are of e4m3, and q holds bf16; forward_sm90: it reads k and v in the type of "
         "q; forward_sm80: it reads k and v in the type of q");
-  CHECK(refusal({.arch = 80, .fp8_kv = true, .decode = true, .load = 8}).find("engine-type: decode_sm80: it reads") ==
+  CHECK(refusal({.arch = 80, .fp8_kv = true, .decode = true, .load = 8}).find("engine-type: decode_sm80: it loads") ==
         0);
   CHECK(refusal({.fp8_kv = true, .decode = true}, {.has_prob = true, .linear_prob = false}).find("engine-type") == 0);
   CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .fp8_kv = true, .decode = true}).find("engine-type") == 0);
@@ -284,7 +284,7 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   other.arch = 80;
   CHECK(refusal(other).find("forward_e4m3_sm90: it is for compute capability 9.0") != std::string::npos);
   other = usual, other.d = 144;
-  CHECK(refusal(other).find("it takes heads up to 128 wide, and D is 144 and Dv is 128") != std::string::npos);
+  CHECK(refusal(other).find("it supports heads up to 128 wide; D is 144 and Dv is 128") != std::string::npos);
   other = usual, other.out = DType::f32;
   CHECK(refusal(other).find("it writes o as bf16 or f16, not as f32") != std::string::npos);
   other = usual, other.tma = false;
@@ -379,7 +379,7 @@ TEST_CASE("Hopper's whole backward gives gradients of captured tensors that are 
   CHECK(ways({.has_terms = true, .terms_by_distance = true}, {.d = 192, .dv = 128}) == 2);
   CHECK(ways({.has_prob = true, .has_terms = true, .terms_by_distance = true}) == 2);
   const KernelDescriptor* const whole = kernels(Way::backward)[0];
-  CHECK(whole->why_not({}, {.has_terms = true}).find("no sums over pairs of equal q - kv") != std::string::npos);
+  CHECK(whole->why_not({}, {.has_terms = true}).find("not a sum over pairs of equal q - kv") != std::string::npos);
 }
 
 TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
@@ -405,14 +405,15 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
     CHECK_THROWS_AS(choose(spec, facts, {}, &only), Error);
     return all.refused;
   };
-  CHECK(refused("forward_sm91").find("there are mla_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
+  CHECK(refused("forward_sm91")
+            .find("the kernels are mla_sm90 and decode_sm80 and forward_e4m3_sm90 and forward_sm90 and") !=
         std::string::npos);
   CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
   CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
   CHECK(refused("forward_sm90:m=64").find("128 or 192") != std::string::npos);
-  CHECK(refused("forward_sm90:n=256").find("fit its registers") != std::string::npos);
+  CHECK(refused("forward_sm90:n=256").find("its registers hold") != std::string::npos);
   CHECK(refused("forward_sm90:n=176").find("shared memory") != std::string::npos);
-  CHECK(refused("forward_sm90:own_o=0").find("own_o is 1") != std::string::npos);
+  CHECK(refused("forward_sm90:own_o=0").find("own_o must be 1") != std::string::npos);
   CHECK(refused("forward_sm90:m=2147483647").find("128 or 192") != std::string::npos);
   CHECK(refused("forward_sm90", {.arch = 80}).find("compute capability") != std::string::npos);
   CHECK(refused("forward_sm80:warps=3").find("16 or 32 times the warps") != std::string::npos);

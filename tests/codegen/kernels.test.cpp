@@ -251,7 +251,7 @@ TEST_CASE("the kernels that append, clear and combine compile without spills for
   for (const int arch : {80, 86, 90, 100, 120})
     for (const codegen::Source& source :
          {codegen::append_source(arch), codegen::clear_source(arch), codegen::copy_rows_source(arch),
-          codegen::add_parts_source(arch), codegen::merge_parts_source(arch)})
+          codegen::add_parts_source(arch), codegen::combine_ranks_source(arch)})
       CHECK(flaw(runtime::cuda::compile(source), 0) == "");
 }
 

@@ -38,20 +38,20 @@ TEST_CASE("the largest parts that vary less become fields", "[level]") {
   CHECK(list(l.head) == "slope[h]");
   CHECK(list(l.row) == "exp(table[q])");
   CHECK(list(l.col) == "sin(f32(kv))");
-  CHECK(list(l.left) == "s + head0 * f32(kv - q) * row0 + col0");
+  CHECK(list(l.element) == "s + head0 * f32(kv - q) * row0 + col0");
 }
 
 TEST_CASE("a row's field reads a head's", "[level]") {
   const Levels l = levels("s * (tanh(slope[h]) + f32(q))");
   CHECK(list(l.head) == "tanh(slope[h])");
   CHECK(list(l.row) == "head0 + f32(q)");
-  CHECK(list(l.left) == "s * row0");
+  CHECK(list(l.element) == "s * row0");
 }
 
 TEST_CASE("an expression that varies less is hoisted whole", "[level]") {
   const Levels l = levels("doc[q] > 3");
   CHECK(list(l.row) == "doc[q] > 3");
-  CHECK(list(l.left) == "row0");
+  CHECK(list(l.element) == "row0");
 }
 
 TEST_CASE("literals, inputs and parameters are no fields", "[level]") {
@@ -59,26 +59,26 @@ TEST_CASE("literals, inputs and parameters are no fields", "[level]") {
   CHECK(list(l.head).find("cap") == std::string::npos);
   CHECK(list(levels("q").row).empty());
   CHECK(list(levels("true").head).empty());
-  CHECK(list(levels("cap").left) == "cap");
+  CHECK(list(levels("cap").element) == "cap");
 }
 
 TEST_CASE("equal parts of two expressions share a field", "[level]") {
   const Levels l = level(std::array{expr("s * exp(slope[h])"), expr("exp(slope[h]) < f32(kv - q)")});
   CHECK(list(l.head) == "exp(slope[h])");
-  CHECK(list(l.left) == "s * head0; head0 < f32(kv - q)");
+  CHECK(list(l.element) == "s * head0; head0 < f32(kv - q)");
 }
 
 TEST_CASE("what a sum's variable stands in is not hoisted out of it", "[level]") {
   const Levels l = levels("s * sum(i, 3, slope[i] * table[kv - q + i])");
   CHECK(list(l.head).empty());
-  CHECK(list(l.left) == "s * sum(i, 3, slope[i] * table[kv - q + i])");
+  CHECK(list(l.element) == "s * sum(i, 3, slope[i] * table[kv - q + i])");
 }
 
 TEST_CASE("a closed part of a sum's body is hoisted, and so is a sum that varies less", "[level]") {
   CHECK(list(levels("s * sum(i, 3, exp(slope[h]) * table[kv - q + i])").head) == "exp(slope[h])");
   const Levels l = levels("s * sum(i, 3, bias[q, i])");
   CHECK(list(l.row) == "sum(i, 3, bias[q, i])");
-  CHECK(list(l.left) == "s * row0");
+  CHECK(list(l.element) == "s * row0");
 }
 
 TEST_CASE("a chain of 100 000 nodes is split without a deep stack", "[level]") {

@@ -28,7 +28,7 @@ void check_sound(const Mod& mod) {
   for (const ir::Expr& e : {mod.score, mod.mask, mod.prob, mod.dscore.by, mod.dprob.by, mod.fold.core, mod.fold.row})
     sound(e);
   if (mod.sink) sound(mod.sink);
-  for (const auto* fields : {&mod.levels.head, &mod.levels.row, &mod.levels.col, &mod.levels.left})
+  for (const auto* fields : {&mod.levels.head, &mod.levels.row, &mod.levels.col, &mod.levels.element})
     for (const ir::Expr& e : *fields) sound(e);
   for (const Derivative* d : {&mod.dscore, &mod.dprob, &mod.dsink})
     for (const Scatter& s : d->captures) {

@@ -240,7 +240,7 @@ TEST_CASE("numbers beyond their range are refused", "[problem]") {
   });
 }
 
-TEST_CASE("outputs that would be written twice in one place are refused", "[problem]") {
+TEST_CASE("outputs whose elements overlap in memory are refused", "[problem]") {
   refuses("tensor-overlap.stride", [](Forward& c) { c.o.strides[2] = 0; });
   refuses("tensor-overlap.equal", [](Forward& c) { c.o.strides[1] = c.o.strides[2]; });
   refuses("tensor-overlap.reach", [](Forward& c) { c.lse.strides = {3, 2, 1, 0}; });

@@ -66,8 +66,9 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   attention.backward(call, with);
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
-    for (const char* name : {"end_queries_sm90", "queries_sm80", "keys_sm80", "queries_sm90", "keys_sm90", "store_sums",
-                             "spread_diagonals", "backward_sm90", "repair_sm80", "forward_sm80", "cover", "rows", ""})
+    for (const char* name :
+         {"end_queries_sm90", "queries_sm80", "keys_sm80", "queries_sm90", "keys_sm90", "store_sums",
+          "spread_diagonals", "backward_sm90", "repair_sm80", "forward_sm80", "cover", "copy_rows", "rows", ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
         break;
@@ -169,6 +170,25 @@ TEST_CASE("a backward without o and lse computes its forward first, in its works
   CHECK(launched(causal, call.without_forward()) == Names{"forward_sm80", "rows", "queries_sm80", "keys_sm80"});
   const std::size_t results = 2 * 4 * length * (narrow * sizeof(bf16) + sizeof(float));
   CHECK(causal.workspace(call.without_forward()) >= causal.workspace(call.backward) + results);
+}
+
+TEST_CASE("a grad_o whose rows are not contiguous is copied, and the kernels are those of others", "[driver]") {
+  const Call call(h200);
+  const Attention causal = call.causal();
+  Backward expanded = call.backward;
+  expanded.grad_o.strides = {};
+  CHECK(launched(causal, expanded) == Names{"copy_rows", "rows", "backward_sm90", "end_queries_sm90", "repair_sm80"});
+  CHECK(fake::calls_behind_the_back() == 0);
+  const std::size_t copy = 2 * 4 * length * narrow * sizeof(bf16);
+  CHECK(causal.workspace(expanded) == causal.workspace(call.backward) + copy);
+  // Without the copy of grad_o, TMA could not read keys either.
+  expanded.k.strides[3] = 0;
+  CHECK(launched(causal, expanded) == Names{"rows", "queries_sm80", "keys_sm80"});
+  CHECK(launched(causal, call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80"});
+  const Call older(a100);
+  expanded = older.backward;
+  expanded.grad_o.strides = {};
+  CHECK(launched(older.causal(), expanded) == Names{"copy_rows", "rows", "queries_sm80", "keys_sm80"});
 }
 
 TEST_CASE("sums of captured gradients are cleared first, and stored last", "[driver]") {

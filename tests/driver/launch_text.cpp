@@ -162,7 +162,7 @@ class Text {
   }
   void append(const AppendArgs& a) {
     line("k", text(a.k.from) + " into " + text(a.k.into)), line("v", text(a.v.from) + " into " + text(a.v.into));
-    line("sizes", fmt::format("{} {} {} {}", a.batch, a.heads, a.new_rows, a.room));
+    line("sizes", fmt::format("{} {} {} {}", a.batch, a.heads, a.new_rows, a.capacity));
     line("starts", place(a.starts)), line("kv_lens", text(a.kv_lens)), line("page_table", text(a.page_table));
   }
 

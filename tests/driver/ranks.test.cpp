@@ -95,7 +95,7 @@ TEST_CASE("decode queries go to the keys where their kernel takes these, else ke
                        .q_offset = length - 1},
                       {.sharding = sharding});
           }).empty());
-    return std::array{launches_of("decode_sm80"), launches_of("copy_rows"), launches_of("merge_parts")};
+    return std::array{launches_of("decode_sm80"), launches_of("copy_rows"), launches_of("combine_ranks")};
   };
   // One rank has the query and merges; each copies its results to evenly strided runs.
   CHECK(kernels(DType::bf16, 0) == std::array<std::size_t, 3>{2, 1, 1});

@@ -43,7 +43,7 @@ Transport half(int rank) {
 std::string kernels_told(const std::string& what) {
   if (what.starts_with("fills ")) return "computes";
   if (!what.starts_with("launches ")) return what;
-  for (const char* ours : {"add_parts", "copy_rows", "merge_parts"})
+  for (const char* ours : {"add_parts", "copy_rows", "combine_ranks"})
     if (what.find(ours) != std::string::npos) return std::string("launches ") + ours;
   return "computes";
 }

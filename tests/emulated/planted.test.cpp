@@ -42,7 +42,7 @@ const Planted all[] = {
     // ---- decode_sm80
     // -------------------------------------------------------------------------------------------------
     {"a part is merged before it is written", parts, "decode_epilogue_sm80.cuh",
-     "== static_cast<unsigned>(sharing.count - 1)", "== static_cast<unsigned>(sharing.count - 2)", decode},
+     "== static_cast<unsigned>(split_tile.count - 1)", "== static_cast<unsigned>(split_tile.count - 2)", decode},
     // ---- keys_sm80
     // ---------------------------------------------------------------------------------------------------
     {"no barrier before queries are used", kernels, "keys_sm80.cuh",

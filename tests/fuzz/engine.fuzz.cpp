@@ -12,7 +12,7 @@ void run(std::uint64_t count, const Compared& what) {
   // One instruction set per case, because each one is compiled. Every fourth seed is hostile.
   for (std::uint64_t seed = 0; seed < count; ++seed) {
     RandomCall call(seed);
-    if (!what.backward && seed % 3 == 0) call.shape = told_apart(call.shape, seed);
+    if (!what.backward && seed % 3 == 0) call.shape = per_entry(call.shape, seed);
     tally.add(judge(seed, call, all[seed / 4 % all.size()], what));
   }
   CHECK(tally.wrong == "");

@@ -189,7 +189,7 @@ Functions device_functions(const RandomCall& call) {
   return call.shape.dtype == DType::f32 ? Functions::near : Functions::fast;
 }
 
-Shape told_apart(Shape shape, std::uint64_t seed) {
+Shape per_entry(Shape shape, std::uint64_t seed) {
   Random random(seed ^ 0xa9a);
   if (shape.packed()) {
     shape.kv_lens.clear();

@@ -43,7 +43,7 @@ class RandomCall {
 };
 
 /// A similar shape with per-entry settings: lengths, positions, pages.
-Shape told_apart(Shape shape, std::uint64_t seed);
+Shape per_entry(Shape shape, std::uint64_t seed);
 
 /// A random call for a GPU. Every second one that is not hostile suits the fastest kernels: 16 bits, rows that TMA can
 /// read, up to `most_q` queries and `most_kv` keys. Hostile ones have f32.

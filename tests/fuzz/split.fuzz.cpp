@@ -63,8 +63,9 @@ TEST_CASE("the fields of random expressions and what is left of them give the sa
       env.row = row;
       env.col = col;
       for (std::size_t i = 0; i < roots.size(); ++i)
-        if (!tests::identical(ir::eval(roots[i], random.env(), precision), ir::eval(levels.left[i], env, precision)))
-          fail(ir::print(levels.left[i], grammar.signature) + " is what is left, and not the same");
+        if (!tests::identical(ir::eval(roots[i], random.env(), precision), ir::eval(levels.element[i], env, precision)))
+          fail(ir::print(levels.element[i], grammar.signature) +
+               " is what remains per element, and it is not the same");
     }
   }
   CHECK(hoisted > count);

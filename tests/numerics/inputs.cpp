@@ -149,6 +149,7 @@ std::string Shape::describe() const {
   const std::string lengths = packed() ? fmt::format("[{}]/[{}]", fmt::join(q_lens, " "), fmt::join(kv_lens, " "))
                                        : fmt::format("{}/{}", q_len, kv_len);
   std::string more;
+  if (grad_layout) more += fmt::format(", grad_o {}", layouts[static_cast<std::size_t>(*grad_layout)]);
   if (kv_offset) more += fmt::format(", keys from {}", kv_offset);
   if (!used.empty()) more += fmt::format(", kv_len [{}] of {}", fmt::join(used, " "), kv_len);
   if (!q_offsets.empty()) more += fmt::format(", q_offsets [{}]", fmt::join(q_offsets, " "));
@@ -242,10 +243,13 @@ Backward Inputs::backward() const {
 Inputs inputs(const Shape& shape) {
   std::mt19937_64 random(shape.seed);
   std::normal_distribution<double> normal;
-  const auto filled = [&](DType dtype, const std::vector<std::int64_t>& extents) {
-    Placed out = place(dtype, extents, shape.layout);
+  const auto filled_as = [&](Layout layout, DType dtype, const std::vector<std::int64_t>& extents) {
+    Placed out = place(dtype, extents, layout);
     each_element(out.tensor, [&](std::int64_t at) { runtime::store(out.tensor, at, normal(random)); });
     return out;
+  };
+  const auto filled = [&](DType dtype, const std::vector<std::int64_t>& extents) {
+    return filled_as(shape.layout, dtype, extents);
   };
   const auto kv = [&](std::int64_t width) -> std::vector<std::int64_t> {
     if (!shape.kv_lens.empty()) return {total(shape.kv_lens), shape.kv_heads, width};
@@ -264,7 +268,7 @@ Inputs inputs(const Shape& shape) {
   } else {
     in.v = filled(kept, kv(shape.dv));
   }
-  in.grad_o = filled(shape.dtype, in.shape_of_o());
+  in.grad_o = filled_as(shape.grad_layout.value_or(shape.layout), shape.dtype, in.shape_of_o());
   in.grad_lse = filled(DType::f32, in.shape_of_lse());
   if (shape.packed()) in.cu_seqlens_q = starts(shape.q_lens);
   if (!shape.kv_lens.empty()) in.cu_seqlens_kv = starts(shape.kv_lens);

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace attune::tests {
@@ -24,6 +25,7 @@ struct Shape {
   std::int64_t batch = 2, q_heads = 4, kv_heads = 2, q_len = 24, kv_len = 28, d = 16, dv = 16;
   DType dtype = DType::f32;
   Layout layout = Layout::bhsd;
+  std::optional<Layout> grad_layout{};  ///< of grad_o alone; as `layout` if there is none
   bool kv_shared = false;
   /// Packed sequences, instead of batch, q_len and kv_len. Without kv_lens, keys are dense or in pages.
   std::vector<std::int64_t> q_lens{}, kv_lens{};

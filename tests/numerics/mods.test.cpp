@@ -30,7 +30,7 @@ Shape wide(DType dtype, std::uint64_t seed) {
 // The sizes that the masks' captures hold.
 Shape masked(std::uint64_t seed) { return {.kv_heads = 4, .q_len = 100, .kv_len = 120, .d = 4, .dv = 4, .seed = seed}; }
 
-constexpr Compared forward{.backward = false}, backward{.forward = false};
+const Compared forward{.backward = false}, backward{.forward = false};
 
 /// The environment variable ATTUNE_TEST_SHARE=I/N leaves one of N shares, for machines with many cores.
 bool in_share(std::size_t i) {

@@ -12,6 +12,7 @@
 #include "tests/elements.h"
 #include "tests/golden.h"
 #include "tests/numerics/agree.h"
+#include "tests/numerics/rich.h"
 #include "tests/refusal.h"
 #include "tests/sanitizers.h"
 
@@ -26,24 +27,7 @@ constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 const Attention plain{};
 const Attention causal{.mask = mods::causal()};
-/// Reads positions, lengths and captured tensors at every level; a mask that looks at data, a sink, dropout.
-const Attention rich = [] {
-  static const auto slope = host.array<float>({24}, "slope"), bias = host.array<float>({900}, "bias"),
-                    sinks = host.array<float>({4, 24}, "sinks");
-  static const auto doc = host.array<std::int32_t>({900}, "doc");
-  for (std::int64_t i = 0; i < 24; ++i) slope.data()[i] = 1.0f / static_cast<float>(i + 2);
-  for (std::int64_t i = 0; i < 900; ++i) bias.data()[i] = static_cast<float>(i % 7) * 0.3f - 1;
-  for (std::int64_t i = 0; i < 900; ++i) doc.data()[i] = static_cast<std::int32_t>(i / 90);
-  for (std::int64_t i = 0; i < 96; ++i) sinks.data()[i] = static_cast<float>(i % 5) * 0.5f - 1;
-  return Attention{
-      .score =
-          [](Float s, At at) {
-            return 5 * tanh((s + slope[at.head] * (at.kv - at.q) + bias[at.kv] + 0.1f * f32(at.kv_len - at.kv)) / 5);
-          },
-      .mask = [](At at) { return at.kv <= at.q + 130 && (doc[at.kv] <= doc[at.q] || at.kv % 3 == at.batch % 3); },
-      .prob = [](Float p, At) { return where(attune::random(11) < 0.9f, p / 0.9f, 0); },
-      .sink = [](SinkAt at) { return sinks(at.batch, at.head); }};
-}();
+const Attention rich = tests::rich();
 const Attention windowed{.mask = mods::sliding_window(20)};
 /// Takes two passes over the keys, and no shortcut for decode.
 const Attention squared{.mask = mods::causal(), .prob = [](Float p, At at) { return p * p + 0 * at.q; }};
@@ -119,7 +103,7 @@ Placed gathered(const Inputs& in, const Tensor& pool, std::int64_t width) {
   return out;
 }
 
-std::vector<Shape> told_apart() {
+std::vector<Shape> per_entry() {
   std::vector<Shape> out;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const std::int64_t q_len : {1, 3, 8, 9, 70}) {
@@ -189,10 +173,10 @@ std::vector<Shape> paged() {
 
 TEST_CASE("entries of their own lengths and positions are as the oracle has them", "[engine][serving]") {
   std::size_t next = 0;
-  for (const Shape& shape : told_apart())
+  for (const Shape& shape : per_entry())
     for (const Attention* attention : {&plain, &causal, &rich, &windowed})
       if (tests::runs_case(next++, 3)) agree(*attention, shape);
-  for (const Shape& shape : told_apart())
+  for (const Shape& shape : per_entry())
     if (shape.dtype == DType::f32) agree(squared, shape);
 }
 
@@ -264,7 +248,7 @@ TEST_CASE("MLA gives what the same values in memory of their own give", "[engine
 }
 
 TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of any type", "[engine][serving]") {
-  for (Shape shape : told_apart()) {
+  for (Shape shape : per_entry()) {
     shape.fp8_kv = true;
     for (const Attention* attention : {&plain, &rich}) agree(*attention, shape);
   }

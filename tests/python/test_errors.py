@@ -222,7 +222,7 @@ MISTAKES = {
     "prepare-of-shapes": lambda: attune.Attention().prepare(q.shape, q.shape, q.shape),
     "length-of-text": lambda: attune.show(mask="kv <= q", q_len="64"),
     "tile-of-number": lambda: attune.show(mask="kv <= q", tile=16),
-    "told-of-none": lambda: attune.watch(None),
+    "callback-of-none": lambda: attune.watch(None),
     "bundle-of-number": lambda: attune.load(3),
     "compile-of-number": lambda: attune.compile(3, "x.attune", targets="host"),
     "compile-of-object": lambda: attune.compile([attune.Attention()], "x.attune", targets="host", d=object),

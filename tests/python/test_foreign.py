@@ -177,7 +177,7 @@ def test_a_daemon_thread_does_not_change_how_a_program_ends(how):
 
 # ---- functions
 
-def test_functions_of_one_code_are_told_apart():
+def test_functions_of_one_code_are_distinguished():
     def times(factor):
         return lambda s: s * factor
 

@@ -180,7 +180,7 @@ TEST_CASE("every prefix and every flipped byte of a file is read or refused, nev
   CHECK(refusals > whole.size());
 }
 
-TEST_CASE("what is no plain file is refused", "[npy]") {
+TEST_CASE("what is not a plain file is refused", "[npy]") {
   const Folder folder;
   const auto code = [](const fs::path& path) {
     try {

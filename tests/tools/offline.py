@@ -211,7 +211,7 @@ class Offline(unittest.TestCase):
         folders = os.environ["PATH"] + ":/usr/local/cuda/bin"
         if not any(shutil.which(program, path=folders) for program in DISASSEMBLERS):
             said = self.refused("no-disassembler", "--target", "sm_80", "--emit", "sass", "--emit-dir", "none",
-                                fix="install the CUDA toolkit's")
+                                fix="install the CUDA toolkit")
             self.assertIn("neither cuobjdump nor nvdisasm is found", said)
             self.assertFalse((self.at / "none").exists())
         elif "missing" not in self.do(CALLS, "nvrtc").stdout:
@@ -241,7 +241,7 @@ class Offline(unittest.TestCase):
                 refused = self.do(ATTUNE, "compile", "--target", "sm_80", "--length", "to_1k", "--emit", "sass",
                                   "--emit-dir", "refused", PATH=path)
                 self.assertEqual(refused.returncode, 2, refused.stderr)
-                self.assertIn("the disassembler refuses a cubin", refused.stderr)
+                self.assertIn("the disassembler rejects a cubin", refused.stderr)
                 self.assertFalse((self.at / "refused").exists())
                 script.unlink()
                 shutil.rmtree(self.at / "sass")

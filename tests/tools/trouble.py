@@ -197,7 +197,7 @@ class Trouble(Calls):
         for verb in ["explain"], ["cover", "--q-len", "128", "--no-picture"]:
             said = self.attune(*verb, "--mod", "long.mod")
             self.assertEqual((said.returncode, said.stderr), (0, ""))
-            self.assertIn("parts more", said.stdout)
+            self.assertIn("more parts", said.stdout)
             self.assertLess(len(said.stdout), 1_000_000)
 
     # ---- What held, and is to hold.

@@ -149,13 +149,13 @@ class Verbs(Calls):
     def test_diff_of_sides(self):
         said = json.loads(self.done("diff", *ALIBI, "--a-mask", "kv <= q", "--only", "ir,source", "--json", status=1))
         self.assertFalse(said["same"])
-        rooms = {room["room"]: room for room in said["rooms"]}
-        self.assertEqual(set(rooms), {"written", "simplified", "source", "source of lists"})
-        self.assertIn("mask   kv <= q", rooms["written"]["a"])
-        self.assertIn("mask   true", rooms["written"]["b"])
-        self.assertIn("slope[h]", rooms["written"]["b"])
-        self.assertTrue(rooms["source of lists"]["same"])
-        self.assertTrue(rooms["source"]["diff"].startswith("--- A source\n+++ B source\n@@ -"))
+        stages = {stage["stage"]: stage for stage in said["stages"]}
+        self.assertEqual(set(stages), {"written", "simplified", "source", "source of lists"})
+        self.assertIn("mask   kv <= q", stages["written"]["a"])
+        self.assertIn("mask   true", stages["written"]["b"])
+        self.assertIn("slope[h]", stages["written"]["b"])
+        self.assertTrue(stages["source of lists"]["same"])
+        self.assertTrue(stages["source"]["diff"].startswith("--- A source\n+++ B source\n@@ -"))
 
     def test_diff_of_files(self):
         (self.at / "a.mod").write_text("# ALiBi\ncapture slope=f32[16]\n\nlet d=f32(kv - q)\nscore s + slope[h] * d\n")
@@ -231,7 +231,7 @@ class Verbs(Calls):
     def test_explain_has_its_page_in_parts(self):
         said = json.loads(self.done("explain", *ALIBI, "--mask", "kv <= q", "--json"))
         titles = [s["title"] for s in said["sections"]]
-        self.assertEqual(titles[0], "what you wrote, simplified")
+        self.assertEqual(titles[0], "your expressions, simplified")
         self.assertLess({"what a tile keeps", "free in the softmax", "levels", "derivatives", "time"}, set(titles))
         self.assertIn("cancels along a row", said["text"])
         self.assertNotIn("cpu", said)
@@ -314,7 +314,7 @@ class Verbs(Calls):
                          ":run --threads 2", ":run --help", status=2)
         self.assertIn("f32, B=1 H=2/2 S=64x64 D=16/16: ", said.stdout)
         self.assertIn("bf16, B=1 H=4/2 S=40x50 D=24/24: ", said.stdout)
-        off = [float(x) for x in re.findall(r"off the oracle: o by (\S+),", said.stdout)]
+        off = [float(x) for x in re.findall(r"error against the oracle: o (\S+),", said.stdout)]
         self.assertTrue(off[0] < 1e-5 and off[1] < 1e-2, off)
         self.assertEqual(re.findall(r"\[([a-z-]+)\]$", said.stderr, re.M), ["bad-usage"])
         self.assertIn("--kv-heads N", said.stdout)
@@ -371,11 +371,11 @@ class Verbs(Calls):
         self.assertIn("d score / d s = 30.0f * (1.0f - tanh(s) * tanh(s))", shown.replace("\r\n", "\n"))
         self.assertIn("slope[h] += 1.0f", shown)
         self.assertNotIn("[unknown-name]", shown)  # what Ctrl-C gave up was not read
-        self.assertIn("shown alone; :score makes it the mod's", shown)
+        self.assertIn("only shown; :score makes it the mod's", shown)
         history = self.at / "state/attune/repl_history"
         self.assertIn("tanh(s)", history.read_text().replace("\\040", " "))
         # Ctrl-R follows a completion: before the editor has the terminal, Ctrl-R would be the terminal's own.
-        self.assertIn("shown alone; :mask", self.typed("caus\t", ")\r", "caus\t", "\x12", "\x03", ":quit\r",
+        self.assertIn("only shown; :mask", self.typed("caus\t", ")\r", "caus\t", "\x12", "\x03", ":quit\r",
                                                        wait=["attune> ", "al(", "attune> ", "al(", "bck", "attune> "]))
         # The up key brings back earlier lines, those of other processes too.
         again = self.typed("\x1b[A" * 6 + "\r", ":quit\r", wait=["attune> ", "attune> "])

@@ -23,9 +23,9 @@ PRODUCTS = {"forward": 2, "backward": 5, "step": 7}  # of a pair
 # Heads, key heads, queries, batch entries and keys of each.
 DECODE = ((32, 8, 1, 1, 131072), (32, 8, 1, 16, 8192), (32, 8, 1, 64, 4096), (32, 8, 1, 64, 8192), (32, 8, 1, 8, 512),
           (64, 8, 1, 64, 8192), (64, 8, 8, 64, 8192))
-PEERS = {"dense": ["cudnn", "flash", "fa4"], "mods": ["flex", "flex_flash", "fa4"], "portable": ["flash"],
+PEERS = {"dense": ["cudnn", "flash", "fa4"], "mods": ["flex", "flex_flash", "fa4", "cudnn_flex"], "portable": ["flash"],
          "packed": ["varlen", "fa4"], "decode": ["cudnn", "flash", "flex"],
-         "grouped": ["cudnn", "flash", "flex", "flex_flash", "fa4"],
+         "grouped": ["cudnn", "flash", "flex", "flex_flash", "fa4", "cudnn_flex"],
          "e4m3": []}  # torch's attentions take no 8 bits
 KERNELS = {"portable": "forward_sm80"}
 PATIENCE = 120  # seconds for a block; then attune's process is killed
@@ -38,7 +38,7 @@ def group(case):
     if case["kind"] == "packed":
         return f"{way}packed, D={case['d']}"
     if case["kind"] == "decode":
-        return f"few queries, D={case['d']}, {case['kv_seq']} keys, B={case['batch']}"
+        return f"decode, D={case['d']}, {case['kv_seq']} keys, B={case['batch']}"
     kind = {"portable": "portable kernel, ", "e4m3": "q, k and v of e4m3, "}.get(case["kind"], "")
     return f"{way}{kind}D={case['d']}, {case['row']}"
 
@@ -63,6 +63,8 @@ def of_run(run, cases):
         out.append(f"torch {run['torch']}, CUDA {run['cuda']}, cuDNN {run['cudnn']}")
     if "fa4" in run:
         out.append(f"FlashAttention-4 {run['fa4']}")
+    if "cudnn_flex" in run:
+        out.append(f"cudnn.flex_attention (nvidia-cudnn-frontend) {run['cudnn_flex']}")
     return out
 
 
@@ -78,13 +80,15 @@ def notes(data):
             "each call; varlen_attn has them on the device in both rows.\n"
             "Backward: the gradients of q, k and v from one of o, given what the forward gave; forward and backward: both,\n"
             "one after the other. attune's bits are the same each time; those of the others need not be, but for FlashAttention-4's rows\n"
-            "`deterministic`. FlexAttention is measured with both its kernels: Triton's, and FLASH by FlashAttention-4. Few queries: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.")
+            "`deterministic`. FlexAttention is measured with both its kernels: Triton's, and FLASH by FlashAttention-4.\n"
+            "cudnn.flex_attention has the rows whose masks are intervals of keys; its mask plan is made before, and that time left out.\n"
+            "Decode: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.")
 
 
 LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
             peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention",
                    "flex_flash": "FlexAttention, FLASH", "varlen": "varlen_attn", "fa4": "FlashAttention-4",
-                   "fa4_ordered": "FlashAttention-4, deterministic"},
+                   "fa4_ordered": "FlashAttention-4, deterministic", "cudnn_flex": "cudnn.flex_attention"},
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["kind"], case["cover"], case["direction"], f"d{case['d']}",
                                 f"s{case['seq']}"},
@@ -161,10 +165,16 @@ def by_fa4(case):
         case.row in ("alibi", "relative") and case.direction == "forward")
 
 
+def by_cudnn_flex(case):
+    """Whether cudnn.flex_attention has the row: a mask that is a few intervals of keys for each query, and no score mod."""
+    return case.row in ("causal", "window", "prefix", "document")
+
+
 def peers_of(case, o):
     """The peers of a case. FlashAttention-4's gradients have two columns: in any order, and in a fixed one, as attune's."""
     out = [peer for peer in PEERS[case.kind]
-           if (o.flex or not peer.startswith("flex")) and (peer != "fa4" or by_fa4(case))]
+           if (o.flex or not peer.startswith("flex")) and (peer != "fa4" or by_fa4(case))
+           and (peer != "cudnn_flex" or by_cudnn_flex(case))]
     return out + ["fa4_ordered"] if "fa4" in out and case.direction != "forward" else out
 
 

@@ -45,7 +45,7 @@ OTHERS = [["--max", "true"], ["--packed", "true"], ["--packed", "true", "--tma",
 
 
 def sections(cubin):
-    """The machine code of an ELF file: the bytes of its sections .text.*, in order of their bytes."""
+    """The names of an ELF file's sections, with their bytes."""
     assert cubin[:5] == b"\x7fELF\x02", "not a 64-bit ELF file"
     start, = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3a)
@@ -55,20 +55,41 @@ def sections(cubin):
         at = headers[names][4] + header[0]
         return cubin[at:cubin.index(b"\0", at)].decode()
 
-    return sorted(cubin[h[4]:h[4] + h[5]] for h in headers if name(h).startswith(".text."))
+    return [(name(h), cubin[h[4]:h[4] + h[5]]) for h in headers]
+
+
+def code(cubin):
+    """Its machine code."""
+    return sorted(data for name, data in sections(cubin) if name.startswith(".text."))
+
+
+def registers(cubin):
+    """Of its kernel, and the bytes of the stacks of all of its functions, where spilled registers go."""
+    most = stack = at = 0
+    info = dict(sections(cubin))[".nv.info"]
+    while at < len(info):
+        form, attribute, size = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if form != 4:  # else `size` is the value
+            continue
+        if attribute == 0x2f:
+            most = max(most, struct.unpack_from("<II", info, at)[1])
+        if attribute == 0x11:
+            stack += struct.unpack_from("<II", info, at)[1]
+        at += size
+    return most, stack
 
 
 def compiled(command, cache, arguments):
-    """The kernels of a command line: for each its file name without the digest, and its machine code."""
+    """The kernels of a command line: for each its file name without the digest, its machine code, its registers."""
     with tempfile.TemporaryDirectory() as folder:
         out = subprocess.run([*command, "compile", *arguments, "--emit", "cubin", "--emit-dir", folder, "-o",
                               f"{folder}/x.attune", "-j", "1", "--quiet"], capture_output=True, text=True,
                              env={**os.environ, "ATTUNE_CACHE": cache})
         if out.returncode != 0:
-            return [("failed", [" ".join(out.stderr.split())[:300].encode()])]
-        kernels = [(re.sub(r"-[0-9a-f]+$", "", path.stem), sections(path.read_bytes()))
-                   for path in Path(folder).glob("*.cubin")]
-    return sorted(kernels)
+            return [("failed", [" ".join(out.stderr.split())[:300].encode()], None)]
+        cubins = [(re.sub(r"-[0-9a-f]+$", "", path.stem), path.read_bytes()) for path in Path(folder).glob("*.cubin")]
+    return sorted((name, code(cubin), registers(cubin)) for name, cubin in cubins)
 
 
 def variants(command, mod, arch, dtype, d, dv):
@@ -99,7 +120,8 @@ def calls(o):
 
 def main():
     p = argparse.ArgumentParser(description="Compiles every mod with every tile for sm_80 and sm_90a, by two attunes, "
-                                            "and compares machine code byte by byte.")
+                                            "and compares machine code byte by byte; of what differs it prints "
+                                            "registers and bytes of stack.")
     p.add_argument("--before", required=True, type=shlex.split, help="a command line, such as 'old/attune'")
     p.add_argument("--after", required=True, type=shlex.split)
     p.add_argument("--mods", type=lambda x: x.split(","), default=list(MODS), help=", ".join(MODS))
@@ -114,19 +136,23 @@ def main():
         caches = ["off"] * 2 if o.cache == "off" else [f"{o.cache}/before", f"{o.cache}/after"]
         return call, *(compiled(c, cache, arguments) for c, cache in zip((o.before, o.after), caches))
 
-    kernels = differences = 0
+    kernels = differences = others = 0
     with ThreadPoolExecutor(o.jobs) as pool:
         for call, before, after in pool.map(compare, [c for c in calls(o) if o.only.search(" ".join(c))]):
             kernels += len(before)
-            failed = [code[0].decode() for name, code in before + after if name == "failed"]
+            failed = [code[0].decode() for name, code, _ in before + after if name == "failed"]
             # The later one may make more kernels: tiles that spill, in addition to the chosen one.
             if any(kernel not in after for kernel in before):
                 differences += 1
-                sizes = [[(name, [len(c) for c in code]) for name, code in side] for side in (before, after)]
-                print("differs:", *call, *(failed or sizes), flush=True)
+                moved = [[kernel for kernel in side if kernel not in other]
+                         for side, other in ((before, after), (after, before))]
+                used = [[(name, *numbers) for name, _, numbers in side] for side in moved if not failed]
+                others += bool(used and used[0] != used[1])
+                print("differs:", *call, *failed, *(f"{word} {side}" for word, side in zip(("before", "after"), used)),
+                      flush=True)
             elif failed:
                 print("neither compiles:", *call, failed[0], flush=True)
-    print(f"{kernels} kernels, {differences} calls that differ")
+    print(f"{kernels} kernels, {differences} calls that differ, {others} of them in registers or stacks")
     return 1 if differences else 0
 
 

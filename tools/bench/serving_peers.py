@@ -12,7 +12,7 @@ WINDOW = 1024  # keys that row `window` keeps
 ELEMENT = {"bf16": 2, "f16": 2, "f32": 4, "e4m3": 1}  # bytes
 PEERS = {"plain": ["cudnn", "flex", "flashinfer"], "mods": ["flex", "flashinfer"], "pages": ["flashinfer"],
          "lengths": ["flashinfer"], "tree": ["flex"], "prefix": ["flashinfer", "cudnn"], "e4m3": ["flashinfer"],
-         "latent": ["flashinfer"]}
+         "mla": ["flashinfer"]}
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Case:
             self.keys if self.own else 0)
 
     def dv(self):
-        """Columns of values: of latent heads, the first ones of the keys."""
-        return self.d // 9 * 8 if self.kind == "latent" else self.d
+        """Columns of values: of MLA, the first ones of the keys."""
+        return self.d // 9 * 8 if self.kind == "mla" else self.d
 
     def work(self):
-        columns = self.d if self.kind == "latent" else 2 * self.d
+        columns = self.d if self.kind == "mla" else 2 * self.d
         return self.tokens() * self.kv_heads * columns * ELEMENT[self.cache]
 
 
@@ -71,7 +71,7 @@ def group(case):
     if case["kind"] == "plain":
         return "one query" if case["seq"] == 1 else f"{case['seq']} queries"
     return {"mods": "mods, 16x8k", "pages": "pages, 16x8k", "lengths": "a graph", "tree": "a tree",
-            "prefix": "shared prefix", "e4m3": "cache of e4m3", "latent": "latent heads"}[case["kind"]]
+            "prefix": "shared prefix", "e4m3": "cache of e4m3", "mla": "MLA"}[case["kind"]]
 
 
 def label(case):
@@ -79,7 +79,7 @@ def label(case):
     heads = "" if (case["heads"], case["kv_heads"]) == (32, 8) else f", {case['heads']} heads of {case['kv_heads']}"
     return {"mods": case["row"], "pages": f"pages of {case['page']}",
             "lengths": f"{case['batch']} lengths to {short(case['keys'])}, pages of {case['page']}",
-            "tree": f"{case['seq']} queries, {size}", "latent": f"{size}, pages of {case['page']}",
+            "tree": f"{case['seq']} queries, {size}", "mla": f"{size}, pages of {case['page']}",
             "prefix": f"{short(case['keys'])} and {case['batch']}x{case['own']}, {case['together']} queries together",
             }.get(case["kind"], size) + heads
 
@@ -109,7 +109,7 @@ LOOK = Look(name="serving_peers", heading="attune's serving calls beside torch a
             unit="GB/s", scale=1, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["kind"], case["row"], f"{case['batch']}x{short(case['keys'])}",
                                 f"page{case['page']}", f"q{case['seq']}", f"h{case['heads']}"},
-            words_help="plain, mods, pages, lengths, tree, prefix, e4m3 or latent, a row, 16x8k, page16, q1, h32; as "
+            words_help="plain, mods, pages, lengths, tree, prefix, e4m3 or mla, a row, 16x8k, page16, q1, h32; as "
                        "plain:16x8k:cudnn=1.0")
 
 
@@ -124,14 +124,14 @@ def all_cases():
     yield from (Case("prefix", "full", 64, 32768, own=512, together=n) for n in (64, 4))
     yield replace(middle, kind="e4m3", cache="e4m3")
     yield Case("tree", "tree", 16, 8192 + 64, seq=64)
-    yield from (Case("latent", "full", 128, 8192, heads=n, kv_heads=1, d=576, page=64) for n in (128, 16))
+    yield from (Case("mla", "full", 128, 8192, heads=n, kv_heads=1, d=576, page=64) for n in (128, 16))
     yield replace(middle, heads=128)  # 16 heads share keys, as in MLA
 
 
 def small(case):
     """The case as a test on a host has it: the same code, other sizes."""
     keys = {"mods": 2 * WINDOW, "tree": 160}.get(case.kind, max(case.keys // 64, 128))
-    return replace(case, batch=min(case.batch, 4), keys=keys, d=72 if case.kind == "latent" else 64, own=case.own // 16, dtype="f32",
+    return replace(case, batch=min(case.batch, 4), keys=keys, d=72 if case.kind == "mla" else 64, own=case.own // 16, dtype="f32",
                    cache="e4m3" if case.cache == "e4m3" else "f32", together={1: 1, 4: 2}.get(case.together, 4))
 
 
@@ -164,7 +164,7 @@ def options():
     p.add_argument("--seconds", type=float, default=0.1, help="of a block, at least; 0.1 if left out")
     p.add_argument("--flashinfer", choices=["off", "decode", "all"], default="decode",
                    help="in which rows, if it is installed: decode leaves out those that need other kernels of it, each "
-                        "compiled for some 30 s: mods, e4m3, prefix, latent and several queries")
+                        "compiled for some 30 s: mods, e4m3, prefix, mla and several queries")
     p.set_defaults(limit=200)
     p.add_argument("--no-cudnn", dest="cudnn", action="store_false")
     p.add_argument("--small", action="store_true", help="small sizes, on the host: tries this script, measures nothing")
@@ -187,7 +187,7 @@ def main():
     wanted = {name for name, on in (("cudnn", o.cudnn), ("flex", o.flex), ("flashinfer", o.flashinfer != "off")) if on}
 
     def peers_of(case):
-        builds = case.kind in ("mods", "e4m3", "prefix", "latent") or case.seq > 1
+        builds = case.kind in ("mods", "e4m3", "prefix", "mla") or case.seq > 1
         return wanted - ({"flashinfer"} if builds and o.flashinfer == "decode" else set())
 
     print(f"{', '.join(of_run(run_of, []))}; {len(cases(o))} cases", file=sys.stderr)

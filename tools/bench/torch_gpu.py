@@ -1,8 +1,10 @@
 # tools/bench/torch_gpu.py — the same attention in torch on a GPU: SDPA by cuDNN and by its flash kernel, FlexAttention by
-# Triton and by FlashAttention-4, and FlashAttention-4 itself
+# Triton and by FlashAttention-4, FlashAttention-4 itself, and cudnn.flex_attention
+import contextlib
 import importlib.metadata
 import importlib.util
 import inspect
+import sys
 
 import torch
 import torch_peers
@@ -12,14 +14,30 @@ from torch.nn.functional import scaled_dot_product_attention
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 HAS_FA4 = importlib.util.find_spec("flash_attn") is not None and importlib.util.find_spec("cutlass") is not None
 NEED_FA4 = {"flex_flash", "fa4", "fa4_ordered"}
+CUDNN_FLEX = (1, 26)  # the first nvidia-cudnn-frontend with flex_attention
+LEFT_OUT = "not installed: its rows are left out"
 ROUND = 20  # calls, as in runtime/engines/cuda/clock.cpp
+
+
+def version_of(package):
+    """The version of a package that is installed, or nothing."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def has_cudnn_flex():
+    found = version_of("nvidia-cudnn-frontend")
+    return bool(found) and tuple(int(n) for n in found.split(".")[:2]) >= CUDNN_FLEX
 
 
 def facts():
     version = torch.backends.cudnn.version() or 0
     return {"machine": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
             "cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}",
-            "fa4": importlib.metadata.version("flash-attn-4") if HAS_FA4 else "not installed: its rows are left out"}
+            "fa4": importlib.metadata.version("flash-attn-4") if HAS_FA4 else LEFT_OUT,
+            "cudnn_flex": version_of("nvidia-cudnn-frontend") if has_cudnn_flex() else LEFT_OUT}
 
 
 class Prepared(torch_peers.Prepared):
@@ -35,8 +53,10 @@ class Prepared(torch_peers.Prepared):
         for peer in peers:
             if peer in NEED_FA4 and not HAS_FA4:
                 continue  # facts() says so, once
-            if peer in ("fa4", "fa4_ordered"):
-                self.add(peer, lambda: self.fa4(peer))
+            if peer == "cudnn_flex" and not has_cudnn_flex():
+                continue
+            if peer in ("fa4", "fa4_ordered", "cudnn_flex"):  # these call their own gradients
+                self.add(peer, lambda: self.cudnn_flex() if peer == "cudnn_flex" else self.fa4(peer), self.has_grad)
                 continue
             forward = {"flex": self.flex, "flex_flash": lambda: self.flex({"BACKEND": "FLASH"}),
                        "varlen": self.varlen}.get(peer, lambda: self.sdpa)
@@ -62,6 +82,8 @@ class Prepared(torch_peers.Prepared):
         return torch.cat([usual(x).flatten().float() for x in call()[:3]])
 
     def by(self, peer):
+        if peer == "cudnn_flex":
+            return contextlib.redirect_stdout(sys.stderr)  # it prints what it compiles, and stdout is for rows
         return sdpa_kernel(BACKENDS[peer]) if peer in BACKENDS else super().by(peer)
 
     def sdpa(self):
@@ -71,6 +93,12 @@ class Prepared(torch_peers.Prepared):
     def fa4(self, peer):
         import torch_fa4  # takes seconds, and is not installed everywhere
         call, self.usual[peer] = torch_fa4.prepare(self.case, self.qkv, ordered=peer == "fa4_ordered")
+        return call
+
+    def cudnn_flex(self):
+        import torch_cudnn_flex
+        call, self.usual["cudnn_flex"], taken = torch_cudnn_flex.prepare(self.case, self.qkv)
+        self.notes.setdefault("cudnn_flex", {})["mask_plan_seconds"] = taken
         return call
 
     def varlen(self):

@@ -72,7 +72,7 @@ class Prepared:
             self.kv = [self.randn(c.batch, c.kv_heads, c.own or c.keys, c.d) for _ in "kv"]
         if c.cache != c.dtype:
             self.kv = [x.to(DTYPES[c.cache]) for x in self.kv]
-        if c.kind == "latent":  # values are the first columns of the keys
+        if c.kind == "mla":  # values are the first columns of the keys
             self.pools[1] = self.pools[0][..., :c.dv()]
             self.kv[1] = self.kv[0][..., :c.dv()]
         self.slope = torch.exp2(-8.0 * torch.arange(1, c.heads + 1, device=self.device) / c.heads)
@@ -219,7 +219,7 @@ class Prepared:
         q = self.q.transpose(1, 2).reshape(-1, c.heads, c.d)
         shaped = lambda out: out.view(c.batch, c.seq, c.heads, c.d).transpose(1, 2)
         pools, table = (self.pools, self.table) if c.page else self.in_pages(page)
-        if c.kind == "latent":
+        if c.kind == "mla":
             wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(room)
             starts = torch.arange(c.batch + 1)
             wrapper.plan(ints(starts * c.seq), ints(starts * (c.keys // page)), table.flatten(),

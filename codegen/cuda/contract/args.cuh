@@ -8,6 +8,10 @@ namespace attune {
 struct alignas(64) TensorMap {
   unsigned long long words[16];
 };
+/// The first element of a box of a tensor [batch, key head, position, query head of the key head, d].
+struct HeadsBox {
+  int d, head, position, kv_head, batch;
+};
 
 /// A tensor of a call, strides in elements: [batch, head, position, d]; packed tensors have no batch (stride 0).
 struct Strided {
@@ -195,13 +199,13 @@ struct AppendArgs {
   Appended k, v;
   int batch, heads;
   int new_rows;          ///< of each entry; packed: unused
-  int room;              ///< keys that an entry has room for
+  int capacity;          ///< keys that an entry can hold
   const int* starts;     ///< packed: batch + 1 starts of the new rows, else null
   Numbers kv_lens;       ///< keys of each entry, including the new ones
   PageTable page_table;  ///< null: the cache is not paged
 };
 
-/// Rows of a block of copy_rows.cuh, add_parts.cuh and merge_parts.cuh.
+/// Rows of a block of copy_rows.cuh, add_parts.cuh and combine_ranks.cuh.
 constexpr int rows_of_copy = 8;
 
 /// Elements of two tensors of the same shape. Missing dimensions come first with extent 1; a row is the last dimension.
@@ -220,7 +224,7 @@ struct AddArgs : RowsArgs {
   int adds;  ///< 1 if the sum is added to what `to` holds
 };
 /// Results over the keys of each part, one part after the other: [part, batch, head, row], o with dv columns.
-struct MergeArgs {
+struct CombineArgs {
   const float *o_parts, *lse_parts, *max_parts;  ///< max_parts: null if max is null
   Strided o;
   Stored o_type;

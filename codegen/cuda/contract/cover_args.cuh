@@ -21,8 +21,8 @@ struct Visit {
 /// lists do not vary with them.
 struct CoverArgs {
   int* tiles;
-  int tile_stride;  ///< ints a row: of lists at least 2 + 2 * tiles along the other axis, which has room to work in; of
-                    ///< a table the tiles of queries of the longest sequence
+  int tile_stride;  ///< ints a row: of lists at least 2 + 2 * tiles along the other axis, which the kernel also uses as
+                    ///< scratch; of a table the tiles of queries of the longest sequence
   int q_len, kv_len, q_offset;
   int m, n;             ///< queries and keys of a tile
   const int* q_starts;  ///< packed: batch + 1 starts of each, else null

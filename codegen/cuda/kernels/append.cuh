@@ -2,7 +2,7 @@
 //
 // One block per new row: append_lanes of its append_threads threads share the row of one head of k or v. The stored
 // bits equal those that the host stores. Lengths and page tables are read here and not checked: rows beyond their
-// entry's room, and rows whose page does not exist, are skipped.
+// entry's capacity, and rows whose page does not exist, are skipped.
 #pragma once
 
 #include "codegen/cuda/contract/elements.cuh"
@@ -19,19 +19,19 @@ struct NewRow {
 
   __device__ static NewRow of(const AppendArgs& args, int nth) {
     NewRow out{0, nth, 0, 0, false};
-    int b = 0, behind = 0;  // behind: this row, counted back from the end
+    int b = 0, from_end = 0;  // from_end: this row, counted back from the end
     if (args.starts) {
       b = entry_of(args, nth);
-      behind = args.starts[b + 1] - nth;
-      if (nth < args.starts[b] || behind <= 0) return out;
+      from_end = args.starts[b + 1] - nth;
+      if (nth < args.starts[b] || from_end <= 0) return out;
     } else {
       b = nth / args.new_rows;
       out.from_entry = b;
       out.from_position = nth - b * args.new_rows;
-      behind = args.new_rows - out.from_position;
+      from_end = args.new_rows - out.from_position;
     }
-    const int key = args.kv_lens.at[b * args.kv_lens.stride] - behind;
-    if (key < 0 || key >= args.room) return out;
+    const int key = args.kv_lens.at[b * args.kv_lens.stride] - from_end;
+    if (key < 0 || key >= args.capacity) return out;
     out.into_entry = b;
     out.into_position = key;
     if (args.page_table.at) {

@@ -145,10 +145,10 @@ __global__ void __launch_bounds__(cover_threads)
   const long long head = static_cast<long long>(b) * gridDim.y + h;
   int* row = args.tiles + (head * gridDim.x + tile) * args.tile_stride;
   int* verdicts = row + 2 + tiles;
-  int apart = 1;
+  int stride = 1;
   if constexpr (What == CoverForm::visits) {
-    apart = args.tile_stride;
-    verdicts = args.tiles + head * ((args.kv_len + args.n - 1) / args.n) * apart + tile;
+    stride = args.tile_stride;
+    verdicts = args.tiles + head * ((args.kv_len + args.n - 1) / args.n) * stride + tile;
   }
 
   let_next_start();
@@ -176,14 +176,14 @@ __global__ void __launch_bounds__(cover_threads)
       verdict = kv_begin + args.n > kv_len || of.may_drop(q_fields, kv_fields, at, from, to, kv_begin, kv_end) ? Some
                                                                                                                : All;
     if (lane == 0) {
-      verdicts[static_cast<long long>(t) * apart] = verdict;
+      verdicts[static_cast<long long>(t) * stride] = verdict;
       if (What == CoverForm::visits ? verdict != None : verdict == Some) atomicAdd(&counted, 1);
     }
   }
   __syncthreads();
   if (warp_id != 0) return;
   if constexpr (What == CoverForm::visits) {
-    write_visits(verdicts, apart, tiles, counted, lane);
+    write_visits(verdicts, stride, tiles, counted, lane);
     if (lane == 0 && args.visited) atomicAdd(args.visited, static_cast<unsigned>(counted));
   } else {
     write_lists(row, verdicts, tiles, counted, lane);

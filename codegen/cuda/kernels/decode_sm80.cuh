@@ -3,7 +3,7 @@
 // A tile of queries has at most 16 rows: a few queries of the heads that share keys. Its warps divide the keys, not the
 // rows: each warp has its own ring of slots, which it fills with keys and values alternately, and its own maxima, sums
 // and results. Warps combine only at the end of a tile. Blocks are persistent and take equal shares of all keys
-// (cuts_sm80.cuh). The next tile's keys load while this tile's results are stored.
+// (split_kv_sm80.cuh). The next tile's keys load while this tile's results are stored.
 //
 // Masked-out values never reach a result. Rows past the last key are zeros in shared memory, whatever memory holds.
 // Where a result is non-finite although its row's sum is finite, the block recomputes that tile on the exact path of
@@ -189,28 +189,28 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
   // ---- the end of a tile -----------------------------------------------------------------------------------------
 
   /// Returns false, and stores nothing, if the tile needs the exact path.
-  __device__ bool end(bool whole, Sharing sharing, int nth) {
+  __device__ bool end(bool whole, SplitTile split_tile, int nth) {
     const RowPartial part[2] = {softmax.part(0, 0), softmax.part(0, 1)};
     if constexpr (!ExactPath)
       if (__syncthreads_or(has_non_finite(o[0], finite(part[0].sum), finite(part[1].sum)))) return false;
-    this->store(o[0], part, whole, sharing, nth);
+    this->store(o[0], part, whole, split_tile, nth);
     return true;
   }
 };
 
 /// Computes the tiles of a share from `tile` on. Returns the first that needs the exact path, if there is one.
 template <bool ExactPath, class Tile, class User>
-__device__ inline int do_tiles(const DecodeArgs& args, const User& user, const Share& share, unsigned shared,
+__device__ inline int do_tiles(const DecodeArgs& args, const User& user, const SplitRange& split, unsigned shared,
                                int tile) {
-  Ahead<Tile, User> ahead(args, user, share, shared, tile);
+  Ahead<Tile, User> ahead(args, user, split, shared, tile);
   bool started = false;
   int slot = 0;
 #pragma unroll 1
-  for (; tile < share.end.tile || (tile == share.end.tile && share.end.step > 0); ++tile) {
+  for (; tile < split.end.tile || (tile == split.end.tile && split.end.step > 0); ++tile) {
     const auto of = DecodeTile::of<Tile>(args, tile);
     const Walk walk = of.template walk<Tile>(args, user);
-    const int begin = tile == share.begin.tile ? share.begin.step : 0,
-              end = tile == share.end.tile ? share.end.step : walk.count;
+    const int begin = tile == split.begin.tile ? split.begin.step : 0,
+              end = tile == split.end.tile ? split.end.step : walk.count;
     DecodeBlock<Tile, User, ExactPath> block(args, user, shared, ahead, of);
     // Queries are read before the first keys, whose copies would delay them.
     if (!started) wait_for_kernel_before();
@@ -220,7 +220,7 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
     block.put_q(queries);
     block.visit(walk, begin, end, ahead.ring, slot);
     const bool whole = begin == 0 && end == walk.count;
-    if (!block.end(whole, begin > 0 ? share.at_begin : share.at_end, begin != 0)) break;
+    if (!block.end(whole, begin > 0 ? split.at_begin : split.at_end, begin != 0)) break;
   }
   copy_wait<0>();
   if (!started) wait_for_kernel_before();
@@ -230,27 +230,27 @@ __device__ inline int do_tiles(const DecodeArgs& args, const User& user, const S
 /// Not inlined, so it does not raise the caller's register count; as it never returns, the caller saves no registers.
 template <class Tile, class User>
 [[noreturn]] __device__ __noinline__ void decode_exact_path(const DecodeArgs& args, const User& user,
-                                                            const Share& share, unsigned shared, int tile) {
+                                                            const SplitRange& split, unsigned shared, int tile) {
   __syncthreads();
-  do_tiles<true, Tile>(args, user, share, shared, tile);
+  do_tiles<true, Tile>(args, user, split, shared, tile);
   leave();
 }
 
 /// Computes the splits of a share, or one split on the exact path. Stops at the first split that needs the exact path
 /// and returns its place. The other splits stay on the fast path, because their bits may not depend on that split.
 template <bool ExactPath, class Tile, class User>
-__device__ inline Cut do_splits(const DecodeArgs& args, const User& user, const Share& share, unsigned shared) {
+__device__ inline Cut do_splits(const DecodeArgs& args, const User& user, const SplitRange& split, unsigned shared) {
   const int each = further(args).split_steps;
-  Ahead<Tile, User> ahead(args, user, share, shared, share.begin.tile);
+  Ahead<Tile, User> ahead(args, user, split, shared, split.begin.tile);
   bool started = false, stored = true;
   int slot = 0;
-  Cut at = share.begin;
+  Cut at = split.begin;
 #pragma unroll 1
-  while (stored && at.is_before(share.end)) {
+  while (stored && at.is_before(split.end)) {
     const int tile = at.tile;
     const auto of = DecodeTile::of<Tile>(args, tile);
     const Walk walk = of.template walk<Tile>(args, user);
-    const int end = tile == share.end.tile ? share.end.step : walk.count, splits = (walk.count + each - 1) / each;
+    const int end = tile == split.end.tile ? split.end.step : walk.count, splits = (walk.count + each - 1) / each;
     DecodeBlock<Tile, User, ExactPath> block(args, user, shared, ahead, of);
     if (!started) wait_for_kernel_before();
     const auto queries = block.read_q();
@@ -273,10 +273,10 @@ __device__ inline Cut do_splits(const DecodeArgs& args, const User& user, const 
   return at;
 }
 template <class Tile, class User>
-__device__ __noinline__ Cut do_split_exact_path(const DecodeArgs& args, const User& user, const Share& share,
+__device__ __noinline__ Cut do_split_exact_path(const DecodeArgs& args, const User& user, const SplitRange& split,
                                                 unsigned shared) {
   __syncthreads();
-  const Cut end = do_splits<true, Tile>(args, user, share, shared);
+  const Cut end = do_splits<true, Tile>(args, user, split, shared);
   __syncthreads();
   return end;
 }
@@ -285,17 +285,17 @@ template <class Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32, 1)
     decode_sm80(const __grid_constant__ ArgsOf<Tile, DecodeArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
-  using Room = ShareRoom<Tile::warps * 32>;
-  static_assert(sizeof(Room) <= SharedDecode<Tile>::met_bytes);
+  using Scratch = SplitScratch<Tile::warps * 32>;
+  static_assert(sizeof(Scratch) <= SharedDecode<Tile>::met_bytes);
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   // The next kernel's blocks start where blocks of this one have ended, and wait there.
   let_next_start();
   // The previous kernel may write what this one reads, read what it writes, or clear its counters.
-  const Share share = find_share<Tile>(args, user, *reinterpret_cast<Room*>(memory + SharedDecode<Tile>::met),
-                                       wait_for_kernel_before);
+  const SplitRange split = find_split<Tile>(args, user, *reinterpret_cast<Scratch*>(memory + SharedDecode<Tile>::met),
+                                            wait_for_kernel_before);
   if (!reads_queries_first<Tile, User>(args)) wait_for_kernel_before();
   if constexpr (has_fixed_split<Tile>) {
-    Share rest = share;
+    SplitRange rest = split;
 #pragma unroll 1
     for (;;) {
       rest.begin = do_splits<false, Tile>(args, user, rest, shared);
@@ -303,9 +303,9 @@ __global__ void __launch_bounds__(Tile::warps * 32, 1)
       rest.begin = do_split_exact_path<Tile>(args, user, rest, shared);
     }
   } else {
-    const int tile = do_tiles<false, Tile>(args, user, share, shared, share.begin.tile);
-    if (tile < share.end.tile || (tile == share.end.tile && share.end.step > 0))
-      decode_exact_path<Tile>(args, user, share, shared, tile);
+    const int tile = do_tiles<false, Tile>(args, user, split, shared, split.begin.tile);
+    if (tile < split.end.tile || (tile == split.end.tile && split.end.step > 0))
+      decode_exact_path<Tile>(args, user, split, shared, tile);
   }
 }
 

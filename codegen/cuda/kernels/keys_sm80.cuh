@@ -137,7 +137,8 @@ struct Keys80 {
     const Int q = args.q_offset + i;
     const Row row = user.row(of.head, of.at, q);
     const Reach<User> reach(user, of.head, row, of.at, q, 0);
-    return {end_of(args, user, of.head, row, of.at, origin, q, of.queries.start + i), reach.from, reach.to};
+    return {end_of(args, user, Query<User>{of.head, row, of.at, origin, q}, of.queries.start + i), reach.from,
+            reach.to};
   }
   __device__ unsigned end_at(int i, int stage) const {
     return shared + Shared::ends + static_cast<unsigned>(stage * Shared::ends_bytes + Shared::end_bytes * i);

@@ -3,16 +3,16 @@
 // A block has 64 rows: queries times the heads that share keys. Keys come in tiles of 64, each loaded once, alternately
 // into two stages; each of two warpgroups computes the scores of every other tile. Results are divided by columns: each
 // warpgroup has half of the columns of all rows, 128 numbers per thread at 512 columns, and multiplies the
-// probabilities of both tiles by its half of the values; it reads the other warpgroup's P from shared memory. If
-// instead both warpgroups shared a tile's keys, products of 32 columns would each read all of q, which limits them to
-// 74 % of the tensor cores' peak instead of 92 %.
+// probabilities of both tiles by its half of the values; it reads the other warpgroup's P from shared memory. The
+// alternative is to split each tile's keys between the warpgroups: S = Q K^T would then be products of 32 columns, each
+// of which reads all of q; that lowers the ceiling from 92 % to 74 % of the tensor cores' peak.
 //
 // Shared memory holds one probability matrix at a time: a warpgroup writes its own only after it has read the other's.
 // The rows' maxima go with it. A maximum rises only when powers would exceed 2^slack.
 //
 // The blocks of a cluster have different rows and read the same keys at the same time, so the second block finds the
-// keys in the L2 cache. Clusters are persistent and take equal shares of all keys (cuts_sm80.cuh); combine_mla_sm90.cuh
-// then adds up the parts of split tiles.
+// keys in the L2 cache. Clusters are persistent and take equal shares of all keys (split_kv_sm80.cuh);
+// combine_mla_sm90.cuh then adds up the parts of split tiles.
 //
 // Masked-out values never reach a result: rows past the last key are cleared in shared memory. Rows with non-finite
 // results but a finite sum are recomputed pair by pair.
@@ -33,28 +33,29 @@
 namespace attune {
 
 template <class Tile>
-__device__ inline Share& shared_share(unsigned shared) {
-  return *static_cast<Share*>(__cvta_shared_to_generic(shared + SharedMla<Tile>::share));
+__device__ inline SplitRange& shared_split(unsigned shared) {
+  return *static_cast<SplitRange*>(__cvta_shared_to_generic(shared + SharedMla<Tile>::split));
 }
 
 template <int Group, class Tile, class User>
 __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsigned shared) {
   using Shared = SharedMla<Tile>;
   MlaPlace<Tile> place;
-  const Share& share = shared_share<Tile>(shared);
+  const SplitRange& split = shared_split<Tile>(shared);
 #pragma unroll 1
-  for (int tile = uniform(share.begin.tile); uniform(has_tile(share, tile)); ++tile) {
-    const MlaItem<Tile, User> item(args, user, share, tile);
+  for (int tile = uniform(split.begin.tile); uniform(has_tile(split, tile)); ++tile) {
+    const MlaItem<Tile, User> item(args, user, split, tile);
     MlaEpilogue90<Tile, User, Group> group(args, user, shared, item);
-    barrier_wait(shared + Shared::q_full, (tile - share.begin.tile) & 1);
+    barrier_wait(shared + Shared::q_full, (tile - split.begin.tile) & 1);
     if (uniform(item.pairs) > 0) group.run(place);
     arrive_as_warp(shared + Shared::q_empty, group.lane);
     pin_with_memory(tile);
-    const MlaItem<Tile, User> same(args, user, share, tile);
-    const Sharing sharing = same.begin > 0 ? share.at_begin : share.at_end;
-    const int me = MlaTile<Tile>::sharer();
-    group.store(same, (tile - share.begin.tile) & 1,
-                same.whole() ? nullptr : mla_part<Tile>(args, sharing.first, me - sharing.first, cluster_rank<Tile>()));
+    const MlaItem<Tile, User> same(args, user, split, tile);
+    const SplitTile split_tile = same.begin > 0 ? split.at_begin : split.at_end;
+    const int me = MlaTile<Tile>::worker();
+    group.store(same, (tile - split.begin.tile) & 1,
+                same.whole() ? nullptr
+                             : mla_part<Tile>(args, split_tile.first, me - split_tile.first, cluster_rank<Tile>()));
   }
 }
 
@@ -75,24 +76,24 @@ __global__ void __launch_bounds__(mla_threads, 1)
   }
   // The next kernel's blocks start where blocks of this one have ended, and wait there.
   let_next_start();
-  using Room = ShareRoom<mla_threads>;
-  static_assert(sizeof(Room) <= Shared::p_bytes);
-  const Share share = find_share<Tile, MlaTile<Tile>>(
-      args, user, *reinterpret_cast<Room*>(memory + (shared - start) + Shared::p), wait_for_kernel_before);
+  using Scratch = SplitScratch<mla_threads>;
+  static_assert(sizeof(Scratch) <= Shared::p_bytes);
+  const SplitRange split = find_split<Tile, MlaTile<Tile>>(
+      args, user, *reinterpret_cast<Scratch*>(memory + (shared - start) + Shared::p), wait_for_kernel_before);
   // The previous kernel may write what this one reads, or read what it writes.
   wait_for_kernel_before();
-  if (threadIdx.x == 0) shared_share<Tile>(shared) = share;
-  const int me = MlaTile<Tile>::sharer();
+  if (threadIdx.x == 0) shared_split<Tile>(shared) = split;
+  const int me = MlaTile<Tile>::worker();
   if (threadIdx.x == 0 && cluster_rank<Tile>() == 0) {
-    const bool begins = share.end.step > 0 && (share.begin.tile < share.end.tile || share.begin.step == 0);
-    args.cut[me] = begins && share.at_end.first == me ? CutTile{share.end.tile, me, share.at_end.count}
+    const bool begins = split.end.step > 0 && (split.begin.tile < split.end.tile || split.begin.step == 0);
+    args.cut[me] = begins && split.at_end.first == me ? CutTile{split.end.tile, me, split.at_end.count}
                                                       : CutTile{0, 0, 0};
   }
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
     registers_down<24>();
-    const Share& its = shared_share<Tile>(shared);
+    const SplitRange& its = shared_split<Tile>(shared);
     if (threadIdx.x == 0) MlaProducer90<0, Tile, User>{args, user, its, shared}.run();
     if (threadIdx.x == 32) MlaProducer90<1, Tile, User>{args, user, its, shared}.run();
   } else if (group == 1) {

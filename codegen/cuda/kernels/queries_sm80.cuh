@@ -127,7 +127,7 @@ struct Queries80 {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       end[r] = no_row();
-      if (exists(r)) end[r] = end_of(args, user, head, row[r], at, origin, q[r], queries.start + query(r));
+      if (exists(r)) end[r] = end_of(args, user, Query<User>{head, row[r], at, origin, q[r]}, queries.start + query(r));
     }
   }
 
@@ -310,7 +310,7 @@ struct Queries80 {
       const Int q = args.q_offset + position;
       const Row row = user.row(head, at, q);
       const Reach<User> reach(user, head, row, at, q, 0);
-      const RowEnd end = end_of(args, user, head, row, at, origin, q, queries.start + position);
+      const RowEnd end = end_of(args, user, Query<User>{head, row, at, origin, q}, queries.start + position);
       const ExactRow<Tile> own(q_rows, grad_o_rows, position);
       WarpRow<Tile::width> dq_row;
       for (int kv = max(reach.from, 0); kv <= reach.to; ++kv) {

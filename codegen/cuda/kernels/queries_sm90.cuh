@@ -64,26 +64,27 @@ __device__ inline void load_queries(const BackwardArgs& args, const User& user, 
   const Walk walk = queries.walk(args, user);
   if (walk.count == 0) return;
   const int kv_head = queries.h / args.group, kv_batch = args.kv_shared ? 0 : queries.b;
-  const auto load = [&](int into, const TensorMap& map, unsigned full, int chunks, int lines, int tile, int h, int b) {
-    barrier_expect(full, chunks * lines * chunk_bytes);
-    for (int c = 0; c < chunks; ++c)
-      load_box(shared + into + c * lines * chunk_bytes, map, full, c * Shared::chunk, tile * lines, h, b);
+  struct Box {
+    int lines, tile, h, b;
   };
+  const auto load = [&](int into, const TensorMap& map, unsigned full, int chunks, Box of) {
+    barrier_expect(full, chunks * of.lines * chunk_bytes);
+    for (int c = 0; c < chunks; ++c)
+      load_box(shared + into + c * of.lines * chunk_bytes, map, full, c * Shared::chunk, of.tile * of.lines, of.h,
+               of.b);
+  };
+  const Box own{Tile::m, queries.tile, queries.h, queries.b};
   Ring<Tile::stages> k(shared + Shared::k_full);
   Ring<Tile::v_stages> v(shared + Shared::v_full);
-  load(Shared::q, args.q_map, shared + Shared::q_full, Shared::d_chunks, Tile::m, queries.tile, queries.h, queries.b);
+  load(Shared::q, args.q_map, shared + Shared::q_full, Shared::d_chunks, own);
 #pragma unroll 1
   for (int i = 0; i < walk.count; ++i) {
-    const int tile = walk.tile(i);
+    const Box keys{Tile::n, walk.tile(i), kv_head, kv_batch};
     k.acquire();
-    load(Shared::k + k.stage * Shared::k_bytes, args.k_map, k.full(), Shared::d_chunks, Tile::n, tile, kv_head,
-         kv_batch);
-    if (i == 0)
-      load(Shared::grad_o, args.grad_o_map, shared + Shared::grad_o_full, Shared::dv_chunks, Tile::m, queries.tile,
-           queries.h, queries.b);
+    load(Shared::k + k.stage * Shared::k_bytes, args.k_map, k.full(), Shared::d_chunks, keys);
+    if (i == 0) load(Shared::grad_o, args.grad_o_map, shared + Shared::grad_o_full, Shared::dv_chunks, own);
     v.acquire();
-    load(Shared::v + v.stage * Shared::v_bytes, args.v_map, v.full(), Shared::dv_chunks, Tile::n, tile, kv_head,
-         kv_batch);
+    load(Shared::v + v.stage * Shared::v_bytes, args.v_map, v.full(), Shared::dv_chunks, keys);
     k.next();
     v.next();
   }

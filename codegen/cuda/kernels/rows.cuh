@@ -56,14 +56,14 @@ __device__ inline void products_of_rows(float (&sums)[rows_each], const Backward
   using Out = typename Tile::Out;
   using Element = typename Tile::Element;
   // Eight if a row has that many per lane.
-  constexpr int apart = rows_threads / rows_lanes, at_once = Tile::width_v % 8 == 0 && Tile::width_v > 64 ? 8 : 4;
+  constexpr int stride = rows_threads / rows_lanes, at_once = Tile::width_v % 8 == 0 && Tile::width_v > 64 ? 8 : 4;
   const Rows80 o = rows_of<Out>(args.o, b, h, of.start), grad_o = rows_of<Element>(args.grad_o, b, h, of.start);
   if (Tile::width_v % at_once == 0 && has_neighbours<at_once, Out>(o) && has_neighbours<at_once, Element>(grad_o)) {
 #pragma unroll
     for (int column = at_once * lane; column < Tile::width_v; column += at_once * rows_lanes)
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) {
-        const int row = min(q + i * apart, of.length - 1);
+        const int row = min(q + i * stride, of.length - 1);
         const auto x = neighbours<at_once, Out>(o, row, column), y = neighbours<at_once, Element>(grad_o, row, column);
 #pragma unroll
         for (int j = 0; j < at_once; j += 4)
@@ -73,7 +73,7 @@ __device__ inline void products_of_rows(float (&sums)[rows_each], const Backward
     for (int column = lane; column < Tile::width_v; column += rows_lanes)
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) {
-        const int row = min(q + i * apart, of.length - 1);
+        const int row = min(q + i * stride, of.length - 1);
         sums[i] += element<Out>(o, row, column) * element<Element>(grad_o, row, column);
       }
   }
@@ -82,7 +82,7 @@ __device__ inline void products_of_rows(float (&sums)[rows_each], const Backward
 template <class Tile>
 __global__ void __launch_bounds__(rows_threads) rows(const __grid_constant__ BackwardArgs args) {
   let_next_start();
-  constexpr int apart = rows_threads / rows_lanes;
+  constexpr int stride = rows_threads / rows_lanes;
   const int lane = static_cast<int>(threadIdx.x) % rows_lanes, tiles = (args.q_len + rows_of_block - 1) / rows_of_block,
             head = static_cast<int>(blockIdx.x) / tiles, b = head / args.q_heads, h = head % args.q_heads;
   const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
@@ -95,8 +95,8 @@ __global__ void __launch_bounds__(rows_threads) rows(const __grid_constant__ Bac
   for (int i = 0; i < rows_each; ++i) {
 #pragma unroll
     for (int other = rows_lanes / 2; other > 0; other /= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], other);
-    if (lane != 0 || q + i * apart >= queries.length) continue;
-    const int position = queries.start + q + i * apart;
+    if (lane != 0 || q + i * stride >= queries.length) continue;
+    const int position = queries.start + q + i * stride;
     if (args.grad_lse.data) sums[i] -= *row_of(args.grad_lse, b, h, position);
     *row_of(args.delta, b, h, position) = sums[i];
   }

@@ -15,14 +15,14 @@ namespace attune {
 /// Sums for a tile of keys and a head of queries: place x has distance x - n, where positions count from the first
 /// query and from the tile's first key. Places that no tile of queries met stay 0.
 template <class Tile>
-__device__ inline int diagonals_apart(const BackwardArgs& args) {
+__device__ inline int diagonal_stride(const BackwardArgs& args) {
   return (args.q_len + Tile::m - 1) / Tile::m * Tile::m + Tile::n;
 }
 template <class Tile, class User>
 __device__ inline float* diagonals_of(const BackwardArgs& args, const User& user, int b, int h, int tile) {
   const int set = is_packed<Tile> ? h : b * args.q_heads + h,
             place = is_packed<Tile> ? place_of<Tile::n>(args.kv_starts, b) + tile : tile;
-  return user.diagonals + (static_cast<long long>(set) * args.kv_places + place) * diagonals_apart<Tile>(args);
+  return user.diagonals + (static_cast<long long>(set) * args.kv_places + place) * diagonal_stride<Tile>(args);
 }
 
 template <class Tile, class User>
@@ -37,16 +37,16 @@ __global__ void __launch_bounds__(diagonals_threads)
                  range_of<Tile>(args.kv_starts, b, args.kv_len).length};
   if (at.q_len == 0 || at.kv_len == 0) return;
   // Four distances whose places are contiguous: the first place is a multiple of 4.
-  const int least = 1 - at.kv_len, apart = diagonals_apart<Tile>(args), tiles = (at.kv_len + Tile::n - 1) / Tile::n,
+  const int least = 1 - at.kv_len, stride = diagonal_stride<Tile>(args), tiles = (at.kv_len + Tile::n - 1) / Tile::n,
             first = (least & ~3) + 4 * static_cast<int>(blockIdx.x * diagonals_threads + threadIdx.x);
   const float* const from = diagonals_of<Tile>(args, user, b, h, 0);
-  // Tiles that have this place: first + n (tile + 1) is from 0 to apart.
-  const int begin = max(0, (Tile::n - 1 - first) / Tile::n - 1), end = min(tiles, (apart - 1 - first) / Tile::n);
+  // Tiles that have this place: first + n (tile + 1) is from 0 to stride.
+  const int begin = max(0, (Tile::n - 1 - first) / Tile::n - 1), end = min(tiles, (stride - 1 - first) / Tile::n);
   double sums[4] = {};
 #pragma unroll 8
   for (int tile = begin; tile < end; ++tile) {
     const float4 x = __ldg(
-        reinterpret_cast<const float4*>(from + static_cast<long long>(tile) * apart + first + (tile + 1) * Tile::n));
+        reinterpret_cast<const float4*>(from + static_cast<long long>(tile) * stride + first + (tile + 1) * Tile::n));
     sums[0] += static_cast<double>(x.x), sums[1] += static_cast<double>(x.y);
     sums[2] += static_cast<double>(x.z), sums[3] += static_cast<double>(x.w);
   }

@@ -1,5 +1,5 @@
-// codegen/cuda/layout/equal_parts.cuh — into how many equal parts blocks split a tile's keys; the host computes the
-// same, so only C++ is used here
+// codegen/cuda/layout/equal_parts.cuh — the number of equal parts into which blocks split a tile's keys; the host
+// computes the same number, so only C++ is used here
 #pragma once
 
 #ifdef __CUDACC__
@@ -18,7 +18,8 @@ constexpr int cluster_warps = 4;
 constexpr int least_steps = 4;
 
 /// The number of equal parts into which each of `tiles` tiles of `steps` steps is split, in multiples of `together`
-/// steps: 1, or as many as there are blocks for. 0 if that leaves too many blocks idle.
+/// steps: max(1, blocks / tiles), but no part is shorter than least_steps. 0 if the blocks would be busy for less than
+/// 90 % of their rounds and more parts are possible: then equal ranges of all steps are better.
 ATTUNE_HOST_DEVICE constexpr int equal_parts(int tiles, int blocks, int steps, int together) {
   const int few = (least_steps + together - 1) / together, can = (steps + together - 1) / together / few,
             most = can > 1 ? can : 1, fit = tiles < blocks ? blocks / tiles : 1, parts = fit < most ? fit : most,

@@ -14,12 +14,19 @@ __device__ inline float* row_of(const Rows& rows, int b, int h, int position) {
   return rows.data + b * rows.batch + h * rows.head + position * rows.position;
 }
 
-/// lse and delta of query `i` of a sequence that starts at `start`.
+/// A query, with the fields of its head and row.
 template <class User>
-__device__ inline RowEnd end_of(const BackwardArgs& args, const User& user, const typename User::Head& head,
-                                const typename User::Row& row, Where at, Int origin, Int q, int position) {
-  return row_end(*row_of(args.lse, at.b, at.h, position), user.rest(head, row, at, origin, q),
-                 *row_of(args.delta, at.b, at.h, position));
+struct Query {
+  const typename User::Head& head;
+  const typename User::Row& row;
+  Where at;
+  Int origin, q;
+};
+/// What a query's pairs need of its row, which is this one of its tensors.
+template <class User>
+__device__ inline RowEnd end_of(const BackwardArgs& args, const User& user, const Query<User>& of, int position) {
+  return row_end(*row_of(args.lse, of.at.b, of.at.h, position), user.rest(of.head, of.row, of.at, of.origin, of.q),
+                 *row_of(args.delta, of.at.b, of.at.h, position));
 }
 
 /// A gradient's rows of one head: stores results, rounded to the gradient's type.

@@ -28,14 +28,14 @@ struct DecodeEpilogue {
 
   /// Stores the results of a tile if `whole`; otherwise stores the sums of a part of its keys, which the last block to
   /// finish adds up. `nth`: the split's number; without fixed splits, 0 for the tile's first part.
-  __device__ void store(const float (&o)[Tile::dv / 8][4], const RowPartial (&part)[2], bool whole, Sharing sharing,
-                        int nth) {
+  __device__ void store(const float (&o)[Tile::dv / 8][4], const RowPartial (&part)[2], bool whole,
+                        SplitTile split_tile, int nth) {
     if (lane % 4 == 0)
 #pragma unroll
       for (int r = 0; r < 2; ++r) parts_met()[warp * Tile::m + 8 * r + lane / 4] = part[r];
     const int block = static_cast<int>(blockIdx.x);
     float* const into = whole                   ? nullptr
-                        : has_fixed_split<Tile> ? part_of(sharing, nth)
+                        : has_fixed_split<Tile> ? part_of(split_tile, nth)
                                                 : slot_of(nth == 0 ? 2 * block + 1 : 2 * block);
     if (whole) read_before();
 #pragma unroll
@@ -52,7 +52,7 @@ struct DecodeEpilogue {
         if (column == 0) parts_in(into)[row] = all.part;
       });
     }
-    if (!whole) is_clustered() ? join_cluster(sharing) : join(sharing);
+    if (!whole) is_clustered() ? join_cluster(split_tile) : join(split_tile);
     __syncthreads();
   }
 
@@ -89,13 +89,13 @@ struct DecodeEpilogue {
   }
 
   /// The last block to arrive adds up the tile's parts.
-  __device__ void join(Sharing sharing) {
+  __device__ void join(SplitTile split_tile) {
     __syncthreads();
     int& last = *shared_as<int>(Shared::last);
     if (threadIdx.x == 0) {
       wait_for_kernel_before();
       __threadfence();
-      last = atomicAdd(args.arrivals + sharing.first, 1u) == static_cast<unsigned>(sharing.count - 1);
+      last = atomicAdd(args.arrivals + split_tile.first, 1u) == static_cast<unsigned>(split_tile.count - 1);
       __threadfence();
     }
     __syncthreads();
@@ -109,12 +109,12 @@ struct DecodeEpilogue {
       constexpr int batch = 8;
       PartOfRow all;
 #pragma unroll 1
-      for (int first = 0; first < sharing.count; first += batch) {
+      for (int first = 0; first < split_tile.count; first += batch) {
         PartOfRow::Other some[batch];
 #pragma unroll
         for (int i = 0; i < batch; ++i)
-          if (const int nth = first + i; nth < sharing.count) {
-            const float* const from = part_of(sharing, nth);
+          if (const int nth = first + i; nth < split_tile.count) {
+            const float* const from = part_of(split_tile, nth);
             some[i] = {__ldcg(reinterpret_cast<const float4*>(from + row * Tile::dv + column)),
                        __builtin_bit_cast(RowPartial, __ldcg(reinterpret_cast<const float2*>(parts_in(from) + row)))};
           }
@@ -140,14 +140,14 @@ struct DecodeEpilogue {
     if (column == 0) shared_put(kept_at(Tile::m * Tile::dv + 2 * row), bits(all.part.sum), bits(all.part.over));
   }
   /// The two blocks of a cluster hold the tile's parts in shared memory; each block adds up half of the results.
-  __device__ void join_cluster(Sharing sharing) {
+  __device__ void join_cluster(SplitTile split_tile) {
     static_assert(Tile::m * (Tile::dv + 2) * static_cast<int>(sizeof(float)) <= Shared::met ||
                   Tile::warps < cluster_warps);
     // The other block may store a row's lse where lse_before is, so lse_before is read first.
     read_before();
     meet_cluster();
     constexpr int fours = Tile::dv / 4;
-    const int each = (rows * fours + 1) / 2, first = (static_cast<int>(blockIdx.x) - sharing.first) * each,
+    const int each = (rows * fours + 1) / 2, first = (static_cast<int>(blockIdx.x) - split_tile.first) * each,
               last = min(first + each, rows * fours);
     for (int i = first + static_cast<int>(threadIdx.x); i < last; i += threads) {
       const int row = i / fours, column = i % fours * 4;
@@ -213,11 +213,11 @@ struct DecodeEpilogue {
   __device__ float* slot_of(int nth) const {
     return args.parts + static_cast<long long>(nth) * part_rows() * (Tile::dv + part_floats);
   }
-  __device__ float* part_of(Sharing sharing, int nth) const {
+  __device__ float* part_of(SplitTile split_tile, int nth) const {
     if constexpr (has_fixed_split<Tile>)
-      return slot_of(sharing.first * further(args).splits + nth);
+      return slot_of(split_tile.first * further(args).splits + nth);
     else
-      return slot_of(2 * (sharing.first + nth) + (nth == 0));
+      return slot_of(2 * (split_tile.first + nth) + (nth == 0));
   }
   __device__ RowPartial* parts_in(float* slot) const {
     return reinterpret_cast<RowPartial*>(slot + part_rows() * Tile::dv);

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "codegen/cuda/layout/decode_sm80.cuh"
-#include "codegen/cuda/parts/cuts_sm80.cuh"
 #include "codegen/cuda/parts/lines.cuh"
 #include "codegen/cuda/parts/softmax.cuh"
+#include "codegen/cuda/parts/split_kv_sm80.cuh"
 
 namespace attune {
 
@@ -45,7 +45,7 @@ struct Ahead {
 
   const DecodeArgs& args;
   const User& user;
-  const Share& share;
+  const SplitRange& split;
   const int lane, warp;
   const unsigned ring;
   int tile, step, end, slot = 0;
@@ -55,8 +55,8 @@ struct Ahead {
   const int* page_table = nullptr;  ///< the entry's
   int page = -1, row_of_page = 0;   ///< of the row that this lane looks up: row `lane` of the step
 
-  __device__ Ahead(const DecodeArgs& args, const User& user, const Share& share, unsigned shared, int from)
-      : args(args), user(user), share(share), lane(static_cast<int>(threadIdx.x) % 32),
+  __device__ Ahead(const DecodeArgs& args, const User& user, const SplitRange& split, unsigned shared, int from)
+      : args(args), user(user), split(split), lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32),
         ring(shared + Shared::ring + static_cast<unsigned>(warp * Shared::ring_bytes)), tile(from - 1), step(0),
         end(0) {
@@ -67,14 +67,14 @@ struct Ahead {
   __device__ void next() {
     while (step >= end) {
       ++tile;
-      if (tile > share.end.tile || (tile == share.end.tile && share.end.step == 0)) {
+      if (tile > split.end.tile || (tile == split.end.tile && split.end.step == 0)) {
         end = -1;
         return;
       }
       const auto of = DecodeTile::of<Tile>(args, tile);
       walk = of.template walk<Tile>(args, user);
-      step = (tile == share.begin.tile ? share.begin.step : 0) + warp;
-      end = tile == share.end.tile ? share.end.step : walk.count;
+      step = (tile == split.begin.tile ? split.begin.step : 0) + warp;
+      end = tile == split.end.tile ? split.end.step : walk.count;
       length = of.keys.length;
       const int kv_b = args.kv_shared || Tile::paged ? 0 : of.b;
       k = rows_of<Kept<Tile>>(args.k, kv_b, of.kv_head, of.keys.start);

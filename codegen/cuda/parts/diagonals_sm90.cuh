@@ -68,7 +68,7 @@ struct Diagonals90 {
     const int key = 16 * (matrix / 2 + matrix % 2);
     const unsigned identity = (2 * t == g ? ElementOf<Element>::one : 0) |
                               (2 * t + 1 == g ? ElementOf<Element>::one << 16 : 0);
-    // Blocks w and w - 1, which is odd and even.
+    // Blocks w, which is odd, and w - 1, which is even.
     const auto blocks = [&](int w, float(&c)[4]) {
 #pragma unroll
       for (float& x : c) x = 0;

@@ -21,15 +21,15 @@ __device__ inline bool has_non_finite(const float (&x)[Eights][4], bool of_first
   return non_finite;
 }
 
-// ---- operands apart ----------------------------------------------------------------------------------------------
+// ---- operands split ----------------------------------------------------------------------------------------------
 
 /// An operand split in three: the finite numbers; the signs of infinities, as 1 or -1, 0 for NaN; and a count, 1 for an
 /// infinity, 2 for NaN, because NaN counts as both infinities.
-struct Apart {
+struct SplitOperand {
   unsigned finite, sign, much;
 };
 template <class Element>
-__device__ inline Apart apart(unsigned x) {
+__device__ inline SplitOperand split_operand(unsigned x) {
   using Of = ElementOf<Element>;
   if constexpr (Of::bytes == 4) {
     const bool non_finite = (x & Of::infinity) == Of::infinity, nan = non_finite && (x & 0x007fffffu);
@@ -39,7 +39,7 @@ __device__ inline Apart apart(unsigned x) {
                          : 0u};
   } else {
     constexpr unsigned exponent = Of::infinity, fraction = 0x7fff - exponent;
-    Apart out{};
+    SplitOperand out{};
 #pragma unroll
     for (int i = 0; i < 32; i += 16) {
       const unsigned half = x >> i & 0xffffu;
@@ -70,7 +70,8 @@ __device__ inline void add_product_apart(Fragment<Tall, Width>& o, Fragment<Tall
       for (int step = 0; step < N / per_step; ++step) {
         unsigned b[4], a[4];
         at.load(b, step, i & ~1);
-        const Apart first = apart<Element>(b[i % 2 * 2]), second = apart<Element>(b[i % 2 * 2 + 1]);
+        const SplitOperand first = split_operand<Element>(b[i % 2 * 2]),
+                           second = split_operand<Element>(b[i % 2 * 2 + 1]);
         rounded<Element, Tall, N>(a, s, t, step, [](float x) { return x; });
         multiply<Element, Exact>(sum, low, a, first.finite, second.finite);
         rounded<Element, Tall, N>(a, s, t, step, [](float x) { return x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : 1.0f; });

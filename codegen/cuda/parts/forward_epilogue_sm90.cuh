@@ -122,8 +122,8 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
         if constexpr (Tile::heads == 1)
           store_box(args.o_map, from, c * Shared::o_chunk, q_start + q, first, batch);
         else
-          store_box_of_heads(args.o_map, from, c * Shared::o_chunk, first % args.group, q_start + q, first / args.group,
-                             batch);
+          store_box_of_heads(args.o_map, from,
+                             {c * Shared::o_chunk, first % args.group, q_start + q, first / args.group, batch});
       }
       store_commit();
     }

@@ -47,8 +47,8 @@ struct ForwardProducer90 {
       if constexpr (Tile::heads == 1)
         load_box(into, args.q_map, q.full(), c * Shared::chunk, position, work.heads.first, batch);
       else
-        load_box_of_heads(into, args.q_map, q.full(), c * Shared::chunk, work.heads.first % args.group, position, head,
-                          batch);
+        load_box_of_heads(into, args.q_map, q.full(),
+                          {c * Shared::chunk, work.heads.first % args.group, position, head, batch});
     }
     q.next();
   }

@@ -20,10 +20,10 @@ struct SharedMla {
                                   .element = ElementOf<typename Tile::Element>::bytes};
   static constexpr int chunk = at.chunk, chunks = at.chunks, v_chunks = at.v_chunks, half_chunks = at.half_chunks,
                        chunk_size = at.chunk_size, stage_bytes = at.stage_bytes, q = at.q, keys = at.keys, p = at.p,
-                       tops = at.tops, sums = at.sums, share = at.share, q_full = at.q_full, q_empty = at.q_empty,
+                       tops = at.tops, sums = at.sums, split = at.split, q_full = at.q_full, q_empty = at.q_empty,
                        stage_barriers = at.stage_barriers, of_stage = at.of_stage, q_bytes = at.q_bytes,
                        p_bytes = at.p_bytes, row_numbers = at.row_numbers, bytes = at.bytes;
-  static_assert(at.share_bytes == sizeof(Share));
+  static_assert(at.split_bytes == sizeof(SplitRange));
   static constexpr int used_rest = 2;
 
   static __device__ unsigned full(unsigned shared, int stage, int chunk) {
@@ -62,16 +62,16 @@ struct MlaItem {
   Walk walk;
   int begin, end, pairs;
 
-  __device__ MlaItem(const MlaArgs& args, const User& user, const Share& share, int tile)
+  __device__ MlaItem(const MlaArgs& args, const User& user, const SplitRange& split, int tile)
       : of(MlaTile<Tile>::template of<Tile>(args, tile)), walk(of.template walk<Tile>(args, user)) {
-    begin = tile == share.begin.tile ? share.begin.step : 0;
-    end = tile == share.end.tile ? share.end.step : walk.count;
+    begin = tile == split.begin.tile ? split.begin.step : 0;
+    end = tile == split.end.tile ? split.end.step : walk.count;
     pairs = (end - begin + 1) / 2;
   }
   __device__ bool whole() const { return begin == 0 && end == walk.count; }
 };
-__device__ inline bool has_tile(const Share& share, int tile) {
-  return tile < share.end.tile || (tile == share.end.tile && share.end.step > 0);
+__device__ inline bool has_tile(const SplitRange& split, int tile) {
+  return tile < split.end.tile || (tile == split.end.tile && split.end.step > 0);
 }
 
 }  // namespace attune

@@ -49,7 +49,7 @@ struct MlaProducer90 {
 
   const MlaArgs& args;
   const User& user;
-  const Share& share;
+  const SplitRange& split;
   unsigned shared;
   MlaPlace<Tile> place;
 
@@ -66,7 +66,7 @@ struct MlaProducer90 {
       if constexpr (Tile::heads == 1)
         load_box(into, args.q_map, full, c * Shared::chunk, position, rows.first_head, batch);
       else
-        load_box_of_heads(into, args.q_map, full, c * Shared::chunk, head, position, of.kv_head, batch);
+        load_box_of_heads(into, args.q_map, full, {c * Shared::chunk, head, position, of.kv_head, batch});
     }
   }
 
@@ -91,8 +91,8 @@ struct MlaProducer90 {
   __device__ void run() {
     unsigned q_phase = 1;
 #pragma unroll 1
-    for (int tile = share.begin.tile; has_tile(share, tile); ++tile) {
-      const MlaItem<Tile, User> item(args, user, share, tile);
+    for (int tile = split.begin.tile; has_tile(split, tile); ++tile) {
+      const MlaItem<Tile, User> item(args, user, split, tile);
       const MlaTile<Tile>& of = item.of;
       // Queries are loaded with every tile, so the tile alone determines their barrier's phase.
       if constexpr (Group == 0) {

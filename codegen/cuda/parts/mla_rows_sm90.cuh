@@ -1,9 +1,9 @@
 // codegen/cuda/parts/mla_rows_sm90.cuh — tiles of queries in MLA: their rows, their ends, parts of them in memory
 #pragma once
 
-#include "codegen/cuda/parts/cuts_sm80.cuh"
 #include "codegen/cuda/parts/epilogue.cuh"
 #include "codegen/cuda/parts/parts.cuh"
+#include "codegen/cuda/parts/split_kv_sm80.cuh"
 
 namespace attune {
 
@@ -15,8 +15,8 @@ struct MlaTile {
   Range queries, keys;
   int q_offset, kv_offset, group;
 
-  __device__ static int sharers() { return static_cast<int>(gridDim.x) / Tile::cluster; }
-  __device__ static int sharer() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
+  __device__ static int workers() { return static_cast<int>(gridDim.x) / Tile::cluster; }
+  __device__ static int worker() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
 
   template <class>
   __device__ static MlaTile of(const DecodeArgs& args, int tile) {
@@ -115,7 +115,7 @@ struct MlaRows {
 };
 
 /// A part in memory: the results of Tile::m rows, then their RowPartials. Sharer `nth` has two parts, for the tile that
-/// its share begins in and the tile that it ends in, if other sharers have keys of these tiles.
+/// its share begins in and the tile that it ends in, if other workers have keys of these tiles.
 template <class Tile>
 __device__ inline float* mla_part(const MlaArgs& args, int first, int nth, int rank) {
   const int slot = 2 * (first + nth) + (nth == 0);

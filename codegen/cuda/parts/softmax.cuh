@@ -28,7 +28,7 @@ __device__ inline float row_sum(float x) {
 /// The sum over a warp, in every lane.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
+  for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(~0u, x, mask);
   return x;
 }
 

@@ -151,7 +151,7 @@ struct Recompute {
   };
   /// The first tile after `last` on any list, and the warps that have it. A block takes tiles in the order of their
   /// indices, so lists rise.
-  __device__ Next behind(int last) const {
+  __device__ Next after(int last) const {
     Next next{0x7fffffff, 0};
 #pragma unroll 1
     for (int warp = 0; warp < Shared::warps; ++warp)
@@ -269,7 +269,7 @@ __device__ inline void schedule_tiles(const ForwardArgs& args, const User& user,
       barrier_wait(shared + Shared90<Tile>::known, phase);
       phase ^= 1;
       recompute.set_list_full(false);
-      for (auto next = recompute.behind(-1); next.owners; next = recompute.behind(next.index)) {
+      for (auto next = recompute.after(-1); next.owners; next = recompute.after(next.index)) {
         items.wait_for_room();
         give(next.index, next.owners);
       }

@@ -46,7 +46,7 @@ __device__ inline unsigned widened(unsigned two) {
 #else
   using By = Widening<Element>;
   constexpr unsigned signs = 0x80008000, minus_zero = signs;
-  const unsigned apart = __byte_perm(two, 0, 0x1404), number = (apart & signs) | (apart & ~signs) >> By::shift,
+  const unsigned spread = __byte_perm(two, 0, 0x1404), number = (spread & signs) | (spread & ~signs) >> By::shift,
                  x = By::fma(number, By::factor, minus_zero);
   return By::fma(By::fma(x, By::beyond, minus_zero), 0, x);
 #endif

@@ -16,11 +16,10 @@ __device__ inline void load_box(unsigned into, const TensorMap& map, unsigned ba
                : "memory");
 }
 /// The same for a tensor [batch, key head, position, query head of the key head, d].
-__device__ inline void load_box_of_heads(unsigned into, const TensorMap& map, unsigned barrier, int d, int head,
-                                         int position, int kv_head, int batch) {
+__device__ inline void load_box_of_heads(unsigned into, const TensorMap& map, unsigned barrier, HeadsBox at) {
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
                "%6, %7}], [%2];" ::"r"(into),
-               "l"(&map), "r"(barrier), "r"(d), "r"(head), "r"(position), "r"(kv_head), "r"(batch)
+               "l"(&map), "r"(barrier), "r"(at.d), "r"(at.head), "r"(at.position), "r"(at.kv_head), "r"(at.batch)
                : "memory");
 }
 /// Copies a box from shared memory; elements outside the tensor are not written.
@@ -29,10 +28,9 @@ __device__ inline void store_box(const TensorMap& map, unsigned from, int d, int
                "r"(from), "r"(d), "r"(position), "r"(head), "r"(batch)
                : "memory");
 }
-__device__ inline void store_box_of_heads(const TensorMap& map, unsigned from, int d, int head, int position,
-                                          int kv_head, int batch) {
+__device__ inline void store_box_of_heads(const TensorMap& map, unsigned from, HeadsBox at) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
-               "r"(from), "r"(d), "r"(head), "r"(position), "r"(kv_head), "r"(batch)
+               "r"(from), "r"(at.d), "r"(at.head), "r"(at.position), "r"(at.kv_head), "r"(at.batch)
                : "memory");
 }
 

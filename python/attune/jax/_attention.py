@@ -71,7 +71,7 @@ class _Shape:
 
 def _check(spelled: _trace.Spelled, scale: float | None, tensors: tuple[Array, ...], captures: list[Array],
            leaves: list[Any]) -> None:
-    """Refuses tensors that do not fit each other while JAX traces, by attune's own rules."""
+    """Refuses tensors that do not fit together while JAX traces, by attune's own rules."""
     def shape(number: int, array: Any) -> Any:
         if not _arrays.is_array(array):
             return array  # refused later, by name

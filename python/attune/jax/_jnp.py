@@ -47,7 +47,7 @@ class _Traced:
         closed = jax.make_jaxpr(self.function)(*shapes)
         if len(closed.out_avals) != 1 or closed.out_avals[0].shape:
             refuse("wrong-result", f"the {self.kind} gives {', '.join(str(a) for a in closed.out_avals) or 'nothing'}",
-                   "it must give one value for each pair of positions", "index arrays fully, or sum over the row")
+                   "it must return one value for each pair of positions", "index arrays fully, or sum over the row")
         (out,) = _run(closed.jaxpr, [captured(c) for c in closed.consts], [number(v) for v in values])
         value = out.at(())
         return value if self.kind == "mask" or not isinstance(value, expr.Bool) else expr.f32(value)
@@ -83,7 +83,7 @@ def _apply(one: Any, rows: list[Row]) -> list[Row]:
     spelling = TABLE.get(name)
     if spelling is None:
         refuse("unknown-function", f"JAX's `{name}` is not known inside the kernel",
-               "attune compiles what docs/jax.md lists; a condition of Python or lax.cond is none of it",
+               "attune compiles what docs/jax.md lists, without Python conditions and lax.cond",
                "write jnp.where to choose, and compute on whole arrays before the call")
     return [spelling(one, *rows)]
 

@@ -296,7 +296,7 @@ def _first_of_bools(one: Any, row: Row) -> Row:
         conditions = [body(i) for i in range(extent)]
         if not all([isinstance(c, (expr.Bool, bool)) for c in conditions]):
             refuse("unknown-function", "JAX's `argmax` is not known inside the kernel",
-                   "attune has no positions of extremes, but of conditions", "compute it before the call")
+                   "attune does not compute positions of extremes, but of conditions", "compute it before the call")
         return functools.reduce(lambda rest, i: expr.where(conditions[i], i, rest), range(extent - 1, -1, -1), 0)
 
     return _over(row, one.params["axes"], join)

@@ -10,6 +10,7 @@ torch.Size([1, 2, 64, 16])
 """
 
 from attune.torch import _op as _op
+from attune.torch._activate import activate, deactivate
 from attune.torch._engine import engine
 from attune.torch._flex import AuxOutput, AuxRequest, BlockMask, create_block_mask, explain, flex_attention
 from attune.torch._functions import register
@@ -18,6 +19,6 @@ from attune.torch._parallel import ContextParallel, context_parallel
 from attune.torch._sdpa import scaled_dot_product_attention
 from attune.torch._varlen import varlen_attention
 
-__all__ = ["AuxOutput", "AuxRequest", "BlockMask", "CausalSelfAttention", "ContextParallel", "context_parallel",
-           "create_block_mask", "engine", "explain", "flex_attention", "register", "scaled_dot_product_attention",
-           "varlen_attention"]
+__all__ = ["AuxOutput", "AuxRequest", "BlockMask", "CausalSelfAttention", "ContextParallel", "activate",
+           "context_parallel", "create_block_mask", "deactivate", "engine", "explain", "flex_attention", "register",
+           "scaled_dot_product_attention", "varlen_attention"]

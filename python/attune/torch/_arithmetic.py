@@ -227,7 +227,7 @@ def _least_of(op: str) -> Spelling:
             return _rows.extreme(trace, op, a, None, False)
         if not isinstance(other, (Value, Tensor)):
             refuse("unknown-function", f"`{op}` over a dimension gives two tensors",
-                   "attune has no positions of extremes", f"write torch.a{op}(x, dim)")
+                   "attune does not compute positions of extremes", f"write torch.a{op}(x, dim)")
         return _least(op)(trace, a, other)
     return spelling
 
@@ -278,8 +278,8 @@ def detach(trace: Trace, x: Any) -> Value:
     if value.kind != "f":
         return value
     if any(t.requires_grad for t in trace.captures):
-        refuse("unknown-function", "`detach` stands after a tensor that requires a gradient",
-               "attune can stop the gradient of the score alone", "detach the tensor before the score_mod")
+        refuse("unknown-function", "`detach` is applied to a tensor that requires a gradient",
+               "attune can stop the gradient of the score only", "detach the tensor before the score_mod")
     return each(trace, "f", lambda p: trace.make("custom", p, ("0.0f", TIGHT)), value)
 
 

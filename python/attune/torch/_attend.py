@@ -22,7 +22,7 @@ from attune.torch._mod import Spelled
 from attune.torch._value import refuse
 
 _FORWARD, _BACKWARD = 0, 1
-_SMALL = 1 << 12  # elements of q: a call with fewer runs on one thread
+_SMALL = 1 << 12  # elements of q: attune itself says how many threads a call with fewer gets
 _SLOW = 1 << 22  # scores: a call with fewer ends before anyone can press Ctrl-C
 _shows_memory = hasattr(Tensor, "__dlpack_c_exchange_api__")  # torch 2.10: also for tensors that record gradients
 
@@ -55,25 +55,36 @@ def starts(given: Tensor) -> Tensor:
 class Call:
     """An attention without its tensors: everything besides q, k, v and the captured tensors."""
 
-    __slots__ = ("core", "ints", "packed", "spelled", "with_max")
+    __slots__ = ("core", "ints", "packed", "recorded", "spelled", "with_max")
 
     def __init__(self, spelled: Spelled, ints: tuple[int, ...], scale: float | None, oracle: bool, packed: Packed,
                  with_max: bool) -> None:
         self.spelled, self.ints, self.packed, self.with_max = spelled, ints, packed, with_max
         self.core = spelled.handle(scale, oracle)
+        self.recorded: Any = None  # what records it, once it has been recorded; False if that is Python
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
                 with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The output, the logarithm of the sum, and the largest score."""
-        if self.packed is DENSE:
-            made = self.core.attend(q, k, v, captures, self.ints, with_lse, self.with_max)
-            if type(made) is tuple:
-                return made
-        return self.forward_slowly(q, k, v, captures, with_lse)
+        made = self.quickly(q, k, v, captures, with_lse)
+        return made if type(made) is tuple else self.forward_slowly(q, k, v, captures, with_lse)
+
+    def by_torch(self, q: Tensor, k: Tensor, v: Tensor) -> Any:
+        """The output, recorded by torch's own autograd, which keeps no captured tensors; a str, if that cannot be."""
+        if self.recorded is None:
+            usual = recorder is not None and self.packed is DENSE and not self.with_max and not self.spelled.captures
+            self.recorded = recorder(self.core, self.ints) if usual else False  # type: ignore[misc]
+        return self.recorded.attend(q, k, v) if self.recorded else "shape"
+
+    def quickly(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...], with_lse: bool) -> Any:
+        """The same without any Python; a str, if that is not possible."""
+        if self.packed is not DENSE:
+            return "shape" if _core.plain(q, k, v, *captures) else "special"
+        return self.core.attend(q, k, v, captures, self.ints, with_lse, self.with_max)
 
     def forward_slowly(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
                        with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The same results for large calls, devices, packed sequences and mistakes."""
+        """The same results for packed sequences, long calls on the host, mistakes, and whatever else is rare."""
         if _is_far(q):
             made = self._here().forward_slowly(*_on("cpu", (q, k, v)), _on("cpu", captures), with_lse)
             return _on(q.device, made)
@@ -85,7 +96,7 @@ class Call:
 
     def backward(self, grad_o: Tensor | None, grad_lse: Tensor | None, saved: Sequence[Tensor],
                  wanted: Sequence[bool]) -> list[Tensor | None]:
-        """The gradients of q, k, v and the captured tensors, of those that are wanted. `saved`: q, k, v, the output, the
+        """The gradients of q, k, v and the captured tensors, those that are wanted. `saved`: q, k, v, the output, the
         logarithm of the sum, and the captured tensors."""
         q, k, v, out, lse, *captures = saved
         if _is_far(q):
@@ -127,7 +138,8 @@ class Call:
             told = {"cu_seqlens_q": self.packed.q, "cu_seqlens_kv": self.packed.kv, "max_q_len": self.packed.max_q,
                     "max_kv_len": self.packed.max_kv}
         if not q.is_cuda:
-            told["workers"] = torch.get_num_threads()
+            if q.numel() > _SMALL:
+                told["workers"] = torch.get_num_threads()
             told["signals"] = q.numel() // max(q.shape[-1], 1) * k.shape[-2] > _SLOW
             return told
         told["stream"] = torch.cuda.current_stream(q.device).cuda_stream
@@ -166,10 +178,14 @@ def _detached(given: Any) -> Any:
 def output(q: Tensor, v: Tensor) -> Tensor:
     """A tensor for the output: its dimensions have the memory order of q's, with the last one contiguous."""
     width, dtype = v.shape[-1], torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
-    if q.is_contiguous():
-        same = width == q.shape[-1]
-        return torch.empty_like(q, dtype=dtype) if same else q.new_empty((*q.shape[:-1], width), dtype=dtype)
-    shape, strides = (*q.shape[:-1], width), q.stride()
+    strides = q.stride()
+    if width == q.shape[-1]:
+        made = torch.empty_like(q, dtype=dtype)
+        if made.stride() == strides and strides[-1] == 1:
+            return made
+    elif q.is_contiguous():
+        return q.new_empty((*q.shape[:-1], width), dtype=dtype)
+    shape = (*q.shape[:-1], width)
     order = sorted(range(q.dim() - 1), key=lambda d: -strides[d])
     return torch.empty_permuted(shape, (*order, q.dim() - 1), dtype=dtype, device=q.device)
 
@@ -180,7 +196,18 @@ def row_numbers(q: Tensor, packed: Packed) -> Tensor:
     return q.new_empty(shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 
-_core.find_torch(output)
+def _rows_like(q: Tensor) -> Tensor:
+    """For torch.empty_like: the shape of one number a row, in no more memory than one of them takes."""
+    dtype, shape = torch.float64 if q.dtype is _f64 else torch.float32, q.shape[:-1]
+    return torch.empty((1,) * len(shape) if all(shape) else shape, dtype=dtype, device=q.device).expand(shape)
+
+
+def _bytes_like(count: int, q: Tensor) -> Tensor:
+    return torch.empty((), dtype=torch.uint8, device=q.device).expand(count)
+
+
+_f64, _is_grad_enabled = torch.float64, torch.is_grad_enabled
+_core.find_torch(output, _rows_like, _bytes_like)
 
 
 def asks_lse(return_aux: Any) -> bool:
@@ -202,7 +229,7 @@ def check_tensors(q: object, k: object, v: object) -> None:
 def _number(name: str, given: Any) -> Any:
     """A number that is an argument of the call and therefore has no gradient."""
     if isinstance(given, Tensor) and given.requires_grad:
-        refuse("bad-argument", f"`{name}` requires a gradient", "it is a number, and would get none",
+        refuse("bad-argument", f"`{name}` requires a gradient", "it is a number, and numbers have no gradients",
                f"multiply q by it, or the score in a score_mod; pass {name}.item() for the number alone")
     return given if is_compiling() else real(name, given)
 
@@ -215,16 +242,20 @@ def _refuse_tangents(*tensors: Tensor | None) -> None:
 
 def _no_tangents(*_: Any) -> NoReturn:
     refuse("forward-derivative", "a tensor of an attention has a tangent",
-           "attune has derivatives by backward alone, not in forward mode",
+           "attune has reverse-mode derivatives only",
            "write .backward(), torch.func.grad or jacrev, or give forward_ad.unpack_dual(t).primal")
+
+
+_OTHERS = 3  # arguments of _Recorded before q
 
 
 class _Recorded(torch.autograd.Function):
     """A call whose gradients are wanted."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, with_lse: bool, q: Tensor, k: Tensor, v: Tensor, *captures: Tensor) -> Any:
-        out, lse, most = call.forward(q, k, v, captures, True)
+    def forward(ctx: Any, call: Call, made: Any, with_lse: bool, q: Tensor, k: Tensor, v: Tensor,
+                *captures: Tensor) -> Any:
+        out, lse, most = made or call.forward_slowly(q, k, v, captures, True)
         ctx.call = call
         ctx.save_for_backward(q, k, v, out, lse, *captures)
         if not with_lse and most is None:
@@ -244,10 +275,10 @@ class _Recorded(torch.autograd.Function):
         if grad_o is None and grad_lse is None:
             return (None,) * len(wanted)
         if grad_o is not None and call.packed is DENSE:
-            made = call.core.gradients(grad_o, grad_lse, saved, call.ints, wanted, 2)
+            made = call.core.gradients(grad_o, grad_lse, saved, call.ints, wanted, _OTHERS)
             if type(made) is tuple:
                 return made
-        return None, None, *call.backward(grad_o, grad_lse, saved, wanted[2:])
+        return *(None,) * _OTHERS, *call.backward(grad_o, grad_lse, saved, wanted[_OTHERS:])
 
 
 def _twice(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
@@ -280,8 +311,8 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Any) -> NoReturn:
         refuse("second-derivative", "the gradients of an attention are differentiated again",
-               "attune has first derivatives alone",
-               "write this attention with torch.softmax, or leave it out of what create_graph=True is for")
+               "attune has first derivatives only",
+               "write this attention with torch.softmax, or exclude it from create_graph=True")
 
 
 # torch.autograd.Function.apply without its work for the transforms of torch.func.
@@ -320,6 +351,8 @@ class _Transformed(torch.autograd.Function):
 
 # The context_parallel around calls.
 sharing: Any = None
+# Makes calls that torch's own autograd records, or None: see _record.py.
+recorder: type[_core.RecordedCall] | None = None
 
 
 def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, *, with_lse: bool = False,
@@ -346,31 +379,32 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
         call = Call(spelled, spelled.ints, scale, q.dtype is _f64, packed, with_max)
         if packed is DENSE:
             spelled.calls[key] = call
-    if not recorded and packed is DENSE:
-        made = call.core.attend(q, k, v, captures, call.ints, with_lse, with_max)
-        if type(made) is tuple:
-            return made
-        special = made == "special"
-    else:
-        special = not _core.plain(q, k, v, *captures)
-    if special:
-        return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
-    return finished(call, recorded, q, k, v, captures, with_lse)
-
-
-def finished(call: Call, recorded: bool, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
-             with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The call's results, recorded if gradients are wanted; `attend` of the core has not made them."""
-    if not recorded:
-        return call.forward_slowly(q, k, v, captures, with_lse)
-    made = _record(call, with_lse, q, k, v, *captures)
+    if recorded and not with_lse and call.recorded is not False and forward_ad._current_level < 0:
+        made = call.by_torch(q, k, v)
+        if type(made) is not str:
+            return made, None, None
+    made = call.quickly(q, k, v, captures, with_lse or recorded)
     if type(made) is not tuple:
-        return made, None, None
-    return made[0], made[1] if with_lse else None, made[2]
+        if made == "special":
+            return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
+        if not recorded:
+            return call.forward_slowly(q, k, v, captures, with_lse)
+        made = None
+    elif not recorded:
+        return made
+    return recorded_of(call, made, q, k, v, captures, with_lse)
+
+
+def recorded_of(call: Call, made: Any, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
+                with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The results, `made` if they exist, with gradients."""
+    results = _record(call, made, with_lse, q, k, v, *captures)
+    if type(results) is not tuple:
+        return results, None, None
+    return results[0], results[1] if with_lse else None, results[2]
 
 
 # Looking them up in each call would take as long as calling them.
-_f64, _is_grad_enabled = torch.float64, torch.is_grad_enabled
 _len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
 _are_functorch_transforms_active = torch._C._are_functorch_transforms_active
 

@@ -1,11 +1,11 @@
-# python/attune/torch/_flex.py — flex_attention with torch's signature, and a BlockMask that is its mask_mod alone
+# python/attune/torch/_flex.py — flex_attention and create_block_mask with torch's signatures
 """`from attune.torch import flex_attention` in place of torch's: the same arguments, and the same mods."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,12 +14,12 @@ from torch.compiler import is_compiling
 from attune._library import watch
 from attune.torch import _attend
 from attune.torch._attend import asks_lse, attend, check_tensors
+from attune.torch._blocks import BlockMask, MaskMod
 from attune.torch._dynamo import compare_integers
 from attune.torch._mod import Spelled, Texts, spell, spelled_of, texts_of
 from attune.torch._value import refuse
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 _LARGE = 1 << 30  # the block size of a torch BlockMask that masks nothing
 
 
@@ -37,38 +37,12 @@ class AuxOutput(NamedTuple):
     max_scores: Tensor | None = None
 
 
-class BlockMask:
-    """A mask_mod and the lengths that it is for. attune solves the mask itself: there are no lists of blocks."""
-
-    def __init__(self, mask_mod: MaskMod, shape: tuple[int, int, int, int], block_size: tuple[int, int]) -> None:
-        self.mask_mod, self.shape, self.BLOCK_SIZE = mask_mod, shape, block_size
-        self.seq_lengths = shape[2:]  # how many queries and keys
-
-    def to(self, device: Any) -> BlockMask:
-        """Itself: it has no tensors of its own. Those that mask_mod reads must be where q is."""
-        return self
-
-    def __getitem__(self, index: Any) -> NoReturn:
-        refuse("block-mask", "a BlockMask is sliced", "attune's is a mask_mod, and has no lists of blocks to slice",
-               "make one for these lengths, with a mask_mod that adds the offset; that is free")
-
-    def _no_lists(self, *_: Any, **__: Any) -> NoReturn:
-        refuse("block-mask", "a BlockMask is asked for its blocks",
-               "attune's has no lists: which tiles are left is worked out when the kernel runs",
-               "see attune.torch.explain, or ask torch's own create_block_mask")
-
-    sparsity = as_tuple = to_dense = to_string = numel = _no_lists
-
-    def __repr__(self) -> str:
-        return f"attune.torch.BlockMask({getattr(self.mask_mod, '__name__', 'mask_mod')}, shape={self.shape})"
-
-
 def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = None,
                       BLOCK_SIZE: int | tuple[int, int] = 128, _compile: bool = False,
                       separate_full_blocks: bool = True, **_: Any) -> BlockMask:
-    """As torch's, and free: which tiles a mask leaves to visit is worked out when the kernel runs."""
+    """As torch's, and free: the kernel finds the tiles that a mask leaves when it runs."""
     size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
-    return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), size)  # type: ignore[arg-type]
+    return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), size, device)  # type: ignore[arg-type]
 
 
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod | None = None,
@@ -198,7 +172,7 @@ def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> tuple[torch.Siz
     q_shape, k_shape = query.shape, key.shape
     if not enable_gqa and len(q_shape) == 4 and len(k_shape) == 4 and q_shape[1] != k_shape[1]:
         refuse("gqa-not-enabled", f"q has {q_shape[1]} heads and k has {k_shape[1]}",
-               "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+               "query heads share heads of k and v only on request", "write enable_gqa=True")
     return q_shape, k_shape
 
 
@@ -210,7 +184,7 @@ def mask_of(block_mask: Any, given: tuple[int, int]) -> MaskMod | None:
                "write create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN)")
     if getattr(mask_mod, "__name__", "") == "_sliced_mask_mod_error":
         refuse("block-mask", "`block_mask` is a slice of a BlockMask",
-               "a slice keeps lists of blocks and loses the mask_mod",
+               "a slice keeps the lists of blocks but loses the mask_mod",
                "make one for these lengths, with a mask_mod that adds the offset")
     if block_mask.BLOCK_SIZE[0] == _LARGE:
         return None
@@ -235,9 +209,9 @@ def _check_full(block_mask: Any) -> None:
         listed = [n for n in (block_mask.kv_num_blocks, block_mask.full_kv_num_blocks) if n is not None]
         if bool((sum(listed) >= blocks).all()):
             return
-    refuse("block-mask", "`block_mask` is made of lists of blocks alone",
+    refuse("block-mask", "`block_mask` consists of lists of blocks only",
            "attune reads the mask_mod of a BlockMask, which here keeps every pair, and not its lists",
-           "pass a mask_mod that says what the lists say: BlockMask.from_kv_blocks(..., mask_mod=mod)")
+           "pass a mask_mod that keeps the same pairs as the lists: BlockMask.from_kv_blocks(..., mask_mod=mod)")
 
 
 _warned = False

@@ -111,13 +111,13 @@ class Group:
         with self._until():
             self._dist.all_reduce(word, self._dist.ReduceOp.MAX, group=self._group)
         if word.item():
-            raise self._end(f"rank {word.item() - 1} has failed", "it told the others that it gives up")
+            raise self._end(f"rank {word.item() - 1} has failed", "it reported its failure to the others")
 
     def give_up(self) -> None:
         """Reports this rank's failure: the others hear of it when they would wait for this rank."""
         if self._over is not None:
             return
-        self._end(f"rank {self.rank} has failed before", "it told the others that it gives up")
+        self._end(f"rank {self.rank} has failed before", "it reported its failure to the others")
         atexit.register(self._let_hear)
         try:
             word = torch.tensor([self.rank + 1], device="cpu")
@@ -135,7 +135,7 @@ class Group:
     def _end(self, problem: str, why: str) -> Error:
         """Raises the Error that all exchanges raise from now on."""
         self._over = ("ranks-timeout", problem, why,
-                      "see what it raised; then enter context_parallel again on all ranks")
+                      "check its exception; then enter context_parallel again on all ranks")
         for key in [key for key, group in _groups.items() if group is self]:
             del _groups[key]
         return Error(*self._over)
@@ -145,7 +145,7 @@ class Group:
         try:
             yield
         except RuntimeError as error:
-            raise self._end(f"rank {self.rank} has waited for the others in vain",
+            raise self._end(f"rank {self.rank} timed out waiting for the others",
                             f"{str(error).splitlines()[0]}; ranks wait for {self.seconds:g} seconds") from error
 
 

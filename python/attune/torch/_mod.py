@@ -152,14 +152,14 @@ def _check_arguments(mod: str, function: Any, called: str, sample: str) -> None:
 def _result(trace: Trace, made: Any, mod: str, kind: str, sample: str) -> Value:
     """A mod's result, as a value of its kind."""
     if made is None:
-        refuse("wrong-result", f"the {mod} gives None", "it must give one value", f"return it, e.g. return {sample}")
+        refuse("wrong-result", f"the {mod} returns None", "it must return one value", f"return it, e.g. return {sample}")
     value = trace.value(made)
     if value.numel() != 1:
-        refuse("wrong-result", f"the {mod} gives a row of shape {list(value.shape)}",
-               "it must give one value for each pair of positions", "index the tensor fully, or sum over the row")
+        refuse("wrong-result", f"the {mod} returns a row of shape {list(value.shape)}",
+               "it must return one value for each pair of positions", "index the tensor fully, or sum over the row")
     if kind == "b" and value.kind != "b":
         word = "a Float" if value.kind == "f" else "an Int"
-        refuse("wrong-result", f"the {mod} gives {word}", "a mask_mod tells which pairs to keep: it gives bools",
+        refuse("wrong-result", f"the {mod} returns {word}", "a mask_mod decides which pairs to keep: it must return bools",
                "compare something: x != 0")
     return as_kind(value.reshape(()) if value.shape else value, kind)
 

@@ -28,7 +28,7 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         if num_heads < 1 or embed_dimension % num_heads:
             refuse("bad-argument", f"{num_heads} heads share {embed_dimension} dimensions",
-                   "each head has as many as any other", "take a number of heads that divides embed_dimension")
+                   "all heads have the same width", "take a number of heads that divides embed_dimension")
         self.c_attn = nn.Linear(embed_dimension, 3 * embed_dimension, bias=bias)
         self.c_proj = nn.Linear(embed_dimension, embed_dimension, bias=bias)
         self.resid_dropout = nn.Dropout(dropout)

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from attune._kept import Kept
+from attune.torch import _attend
 from attune.torch._attend import DENSE, Call, Packed, once, output, row_numbers
 from attune.torch._mod import Spelled, Texts
+from attune.torch._record import recorder
 
 _MODS = ("Tensor? cu_q, Tensor? cu_kv, Tensor[] captures, SymInt[] ints, str score, str mask, str prob, str sink, "
          "str names, float? scale, SymInt max_q, SymInt max_kv")
@@ -24,6 +26,9 @@ _library.define(f"forward(Tensor q, Tensor k, Tensor v, {_MODS}, bool with_max) 
                 tags=(torch.Tag.pt2_compliant_tag,))
 _library.define(f"backward(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
                 f"{_MODS}, bool[] wanted) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+_library.define("once(Tensor[] grads, Tensor[] read) -> Tensor[]")
+_library.impl("once", lambda grads, read: list(once(grads, read)), "CompositeImplicitAutograd")
+_attend.recorder = recorder()
 
 _spelled: Kept[object, Spelled] = Kept(512)
 

@@ -73,7 +73,7 @@ class ContextParallel:
         if lengths is not None:
             found.add((_arguments.whole("lengths[0]", lengths[0], 1), _arguments.whole("lengths[1]", lengths[1], 1)))
         if len(found) > 1:
-            refuse("block-mask", "masks of several lengths are to share one sharding",
+            refuse("block-mask", "masks of several lengths share one sharding",
                    "they are for " + " and ".join(f"{q} x {kv}" for q, kv in sorted(found)),
                    "make a context_parallel for each")
         self._lengths: tuple[int, int] | None = found.pop() if found else None
@@ -111,7 +111,7 @@ class ContextParallel:
         rows, length = self._of(self.rank, keys, *tensors), self._length(keys)
         for t in tensors:
             if t.shape[dim] != length:
-                refuse("sharding-shape", f"a tensor of {t.shape[dim]} rows is to be sharded",
+                refuse("sharding-shape", f"a tensor of {t.shape[dim]} rows is sharded",
                        f"{'keys' if keys else 'queries'} have {length} positions", "pass whole tensors, and their dim")
         made = [torch.cat([t.narrow(dim, begin, end - begin) for begin, end in rows] or [t.narrow(dim, 0, 0)], dim)
                 for t in tensors]
@@ -125,7 +125,7 @@ class ContextParallel:
         made = []
         for t in tensors:
             if t.shape[dim] != counts[self.rank]:
-                refuse("sharding-shape", f"a tensor of {t.shape[dim]} rows is to be gathered",
+                refuse("sharding-shape", f"a tensor of {t.shape[dim]} rows is gathered",
                        f"this rank holds {counts[self.rank]}", "pass this rank's rows, and their dim")
             own = t.detach().movedim(dim, 0).contiguous()
             whole = own.new_empty((sum(counts), *own.shape[1:]))
@@ -212,7 +212,7 @@ class ContextParallel:
         """The attention of this rank's rows."""
         if is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
             refuse("sharding-call", "an attention over ranks is inside of torch.compile, a transform or a mode",
-                   "its exchanges are no part of a graph", "leave it out of the graph: torch.compiler.disable")
+                   "its exchanges cannot be part of a graph", "leave it out of the graph: torch.compiler.disable")
         captures = tuple(spelled.captures)
         if packed is not _attend.DENSE or q.dim() != 4 or not _core.plain(q, k, v, *captures):
             refuse("sharding-call", "calls over ranks take plain tensors [batch, heads, positions, width]",
@@ -220,7 +220,9 @@ class ContextParallel:
         with self._or_give_up():
             call = _Shared(self, spelled, scale, q, k, v, with_max)
         recorded = torch.is_grad_enabled() and any([t.requires_grad for t in (q, k, v, *captures)])
-        return _attend.finished(call, recorded, q, k, v, captures, with_lse)
+        if not recorded:
+            return call.forward_slowly(q, k, v, captures, with_lse)
+        return _attend.recorded_of(call, None, q, k, v, captures, with_lse)
 
     @contextmanager
     def _or_give_up(self) -> Iterator[None]:

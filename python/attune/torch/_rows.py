@@ -35,8 +35,8 @@ def read(trace: Trace, source: Any, index: Any) -> Value:
                 if picked is None:
                     picked, stands = (), len(shape)
                 elif stands != len(shape):
-                    refuse("wrong-rank", "rows of indices stand apart from each other",
-                           "attune reads rows whose indices stand side by side", "move the dimensions first")
+                    refuse("wrong-rank", "rows of indices are not next to each other",
+                           "attune reads rows whose indices are adjacent", "move the dimensions first")
                 picked = each(trace, "i", lambda *_: ("0", TIGHT), at, _hollow(trace, picked)).shape
             plan.append(("picked", at))
     rows = picked or ()
@@ -89,7 +89,7 @@ def _sliced(item: slice, extent: Any) -> tuple[Any, Any]:
         return 0, extent
     if item.step not in (None, 1) or isinstance(item.start, Value) or isinstance(item.stop, Value):
         refuse("wrong-rank", "a read slices with a step, or between values of the kernel",
-               "a slice has numbers of Python as its bounds", "sum over a mask, or slice the tensor before")
+               "the bounds of a slice must be Python numbers", "sum over a mask, or slice the tensor before")
     # Not slice.indices(), which older versions of Dynamo do not know.
     begin, end = (_bound(at, usual, int(extent)) for at, usual in ((item.start, 0), (item.stop, extent)))
     return begin, max(0, end - begin)
@@ -251,7 +251,7 @@ def norm(trace: Trace, x: Any, p: Any = 2, dim: Any = None, keepdim: bool = Fals
     """The Euclidean norm."""
     if (p if ord is None else ord) not in (2, 2.0, "fro", None):
         refuse("unknown-function", f"a norm of order {p if ord is None else ord}",
-               "attune has the Euclidean one", "write it as a sum")
+               "attune computes only the Euclidean norm", "write it as a sum")
     value: Any = as_kind(trace.value(x), "f")
     total: Any = sum_of(trace, value * value, dim, keepdim)
     return total.sqrt()

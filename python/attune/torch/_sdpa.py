@@ -72,7 +72,7 @@ def _broadcast(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> t
             if own == 2 and len(whole) == most - 3:
                 check_heads(_four(query), _four(key), enable_gqa)
             refuse("tensor-shape", f"q, k and v are {list(query.shape)}, {list(key.shape)} and {list(value.shape)}",
-                   "their leading dimensions are to broadcast, as torch's do", "expand or reshape them")
+                   "their leading dimensions must broadcast, as torch's do", "expand or reshape them")
         whole.append(several[0] if several else 1)
     query = query.expand(*whole, *query.shape[-own:])
     # Tensors of one entry are broadcast to all entries without a copy if possible.
@@ -91,7 +91,7 @@ def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     own = (1,) * (len(whole) - mask.dim()) + tuple(mask.shape)
     if len(own) > len(whole) or any(n != m and n != 1 for n, m in zip(own, whole)):
         refuse("mask-shape", f"attn_mask is {list(mask.shape)}",
-               f"it broadcasts to {list(whole)}: q's dimensions, and one for each key", "reshape it")
+               f"it must broadcast to {list(whole)}: q's dimensions, and one for each key", "reshape it")
     if mask.dtype != torch.bool and not mask.is_floating_point():
         refuse("mask-type", f"attn_mask holds {mask.dtype}",
                "bools keep pairs, and floats are added to scores", "convert it with .bool()")
@@ -126,7 +126,7 @@ def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: b
 def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
     """Dropout as a prob mod, and the seed that it captures, from torch's generator: torch.manual_seed repeats it."""
     if not isinstance(share, (int, float)) or not 0.0 <= share <= 1.0:
-        refuse("bad-argument", f"`dropout_p` cannot be {said(share)}", "it is the share of pairs that go",
+        refuse("bad-argument", f"`dropout_p` cannot be {said(share)}", "it is the fraction of pairs that dropout removes",
                "pass a number from 0 to 1")
     keep = 1.0 - share
     seed = torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=device)
@@ -135,7 +135,7 @@ def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
 
 def _refuse_nested(how: str) -> NoReturn:
     refuse("tensor-layout", f"nested tensors {how}",
-           "attune takes jagged ones, [batch, heads, *, width], for q, k and v alike, and no attn_mask",
+           "attune supports jagged ones, [batch, heads, *, width], for q, k and v alike, and no attn_mask",
            "convert them, or write varlen_attention with a mask_mod")
 
 
@@ -146,10 +146,10 @@ def _nested(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_caus
     q, k, v = (_Jagged(t) for t in (query, key, value))
     if not enable_gqa and q.rows.shape[1] != k.rows.shape[1]:
         refuse("gqa-not-enabled", f"q has {q.rows.shape[1]} heads and k has {k.rows.shape[1]}",
-               "heads of k and v are shared only where that is meant", "write enable_gqa=True")
+               "query heads share heads of k and v only on request", "write enable_gqa=True")
     if k.starts is not v.starts and not (k.starts.shape == v.starts.shape and torch.equal(k.starts, v.starts)):
         refuse("tensor-shape", "k and v have sequences of different lengths", "each key has one value",
-               "make v of the offsets of k: nested_tensor_from_jagged(v, k.offsets())")
+               "make v with the offsets of k: nested_tensor_from_jagged(v, k.offsets())")
     packed = Packed(starts(q.starts), starts(k.starts), q.longest, k.longest)
     out, _, _ = attend(_spelled(q.rows, None, dropout_p, is_causal), q.rows, k.rows, v.rows, scale, packed=packed)
     return torch.nested.nested_tensor_from_jagged(out, q.starts).transpose(1, 2)
@@ -161,7 +161,7 @@ class _Jagged:
     def __init__(self, nested: Any) -> None:
         if getattr(nested, "_ragged_idx", 2) != 2:
             refuse("tensor-layout", "the sequences of a nested tensor are not its third dimension",
-                   "attune takes jagged ones, [batch, heads, *, width]", "write .transpose(1, 2)")
+                   "attune supports jagged ones, [batch, heads, *, width]", "write .transpose(1, 2)")
         self.longest = int(nested._get_max_seqlen()) if nested.is_cuda else 0  # cached by torch
         self.rows: Tensor = nested.transpose(1, 2).values()
         self.starts: Tensor = nested.offsets()

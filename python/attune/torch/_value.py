@@ -50,7 +50,7 @@ def spelled(number: Any) -> Piece:
         return ("true" if number else "false"), TIGHT
     if isinstance(number, int):
         if not -2**31 <= number < 2**31:
-            refuse("bad-number", f"the literal {number} is no Int",
+            refuse("bad-number", f"the literal {number} does not fit an Int",
                    "an Int holds -2147483648 to 2147483647", "use a float, or a number in range")
         return f"{number}", (TIGHT if number >= 0 else PREFIX)
     number = float(number)  # Dynamo turns a symbolic number into a guarded constant here
@@ -157,8 +157,8 @@ class Trace:
         if isinstance(thing, (float, torch.SymFloat)):
             return literal(self, "f", thing)
         array = hasattr(thing, "__array_interface__")
-        refuse("wrong-type", f"{a_(type(thing).__name__)} stands where a number is needed",
-               "an expression is made of values of the kernel, tensors and numbers",
+        refuse("wrong-type", f"{a_(type(thing).__name__)} is used where a number is needed",
+               "expressions combine values of the kernel, tensors and numbers",
                "make it a tensor before: torch.as_tensor(x)" if array else "pass a number")
 
     def _read(self, tensor: Tensor) -> Value:
@@ -244,8 +244,8 @@ class Value:
 
     def __bool__(self) -> bool:
         refuse("python-condition", "a value of the kernel has no truth value in Python",
-               "`if`, `and`, `or`, `not`, `min`, `max` and chains of comparisons ask for one; inside the kernel "
-               "there is another one for each pair of positions",
+               "`if`, `and`, `or`, `not`, `min`, `max` and chains of comparisons ask for one; inside the kernel it "
+               "differs for each pair of positions",
                "write torch.where(condition, a, b) to choose, (a) & (b), (a) | (b), ~a to join")
 
     def __int__(self) -> int: _no_number("int(x)", "write x.to(torch.int)")
@@ -266,12 +266,12 @@ class Value:
                    "values do not change: a method that writes in place would",
                    f"write x = x.{name[:-1]}(…)")
         refuse("unknown-member", f"a value of the kernel has no `{name}`",
-               "it is one number for each pair of positions", "docs/torch.md lists what there is")
+               "it is one number for each pair of positions", "docs/torch.md lists the methods")
 
 
 def _no_number(asked: str, fix: str) -> NoReturn:
-    refuse("python-number", f"Python asks for the number of a value of the kernel: {asked}",
-           "it is another number for each pair of positions, known only inside the kernel", fix)
+    refuse("python-number", f"Python asks a value of the kernel for its number: {asked}",
+           "it is a different number for each pair of positions, known only inside the kernel", fix)
 
 
 def scalar(trace: Trace, kind: str, piece: Piece, natural: bool = False) -> Value:
@@ -307,7 +307,7 @@ def _broadcast(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
     a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
     for x, y in zip(a, b):
         if x != y and x != 1 and y != 1:
-            refuse("wrong-rank", f"rows of shapes {list(a)} and {list(b)} do not fit each other",
+            refuse("wrong-rank", f"rows of shapes {list(a)} and {list(b)} do not broadcast",
                    "shapes broadcast as torch's do", "index them to one shape")
     return tuple([y if x == 1 else x for x, y in zip(a, b)])
 

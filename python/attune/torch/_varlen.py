@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 
 from attune._words import said
 from attune.torch._attend import Packed, asks_lse, attend, check_tensors, starts
-from attune.torch._flex import MaskMod, ScoreMod, as_autocast, written
+from attune.torch._flex import MaskMod, ScoreMod, as_autocast, is_any_autocast, written
 from attune.torch._value import TIGHT, refuse, scalar
 
 
@@ -33,19 +33,20 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
     torch.Size([10, 2, 16])
     """
     if block_table is not None:
-        refuse("paged-cache", "block_table is given", "attune reads k and v that lie in order",
+        refuse("paged-cache", "block_table is given", "varlen_attention reads packed k and v, not paged ones",
                "gather the pages, or call torch's varlen_attn")
     check_tensors(query, key, value)
     if is_causal is not None:
-        refuse("bad-argument", "`is_causal` is no argument of varlen_attention", "torch's has window_size in its place",
+        refuse("bad-argument", "`is_causal` is not an argument of varlen_attention", "torch's has window_size instead",
                "write window_size=(-1, 0) for causal attention")
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         refuse("bad-argument", f"`window_size` cannot be {said(window_size)}",
                "it is how many keys before and after the diagonal are seen, or -1", "write (3, 0) for 3 before it")
     if not enable_gqa and query.shape[1] != key.shape[1]:
         refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
-               "heads of k and v are shared only where that is meant", "write enable_gqa=True")
-    query, key, value = as_autocast(query, key, value)
+               "query heads share heads of k and v only on request", "write enable_gqa=True")
+    if is_any_autocast():
+        query, key, value = as_autocast(query, key, value)
     starts_q, starts_k = (starts(t) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k))
     if seqused_k is not None:
         _check_used(seqused_k, starts_k)

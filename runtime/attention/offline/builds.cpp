@@ -53,8 +53,8 @@ class GpuBuild {
       out_.back().offsets64 = spec.offsets64;
       out_.back().listed = listed;
     };
-    const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, preference, false,
-                                                codegen::kernels(way));
+    const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, preference,
+                                                cuda::Compiles::chosen, codegen::kernels(way));
     for (std::size_t i = 0; i < all.candidates.size(); ++i) {
       const cuda::Candidate& one = all.candidates[i];
       if (!one.binary || (i != all.chosen && one.flaw.empty())) continue;
@@ -140,7 +140,7 @@ void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compile
 void add_call_job(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
                   const codegen::KernelSpec& spec, const std::vector<codegen::Wanted>& wanted, std::vector<Job>& jobs) {
   jobs.push_back(
-      {fmt::format("{} beside {} D={}/{}", name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv), 0, [=] {
+      {fmt::format("{} and {} D={}/{}", name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv), 0, [=] {
          GpuBuild build(of, spec.arch);
          if (wanted.empty()) build.of_calls(codegen::forward_parts(*of, spec), spec);
          for (const codegen::Wanted& one : wanted)
@@ -223,7 +223,7 @@ std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::opti
     if (found == names.end()) {
       const auto near = ir::nearest(name, names);
       throw Error("unknown-capture", fmt::format("there is no capture `{}` to differentiate by", name),
-                  {.name = "grads"}, "it is none of the captures that the expressions read",
+                  {.name = "grads"}, "the expressions read no capture of this name",
                   near ? fmt::format("did you mean {}?", *near) : "write all, none, or names of captures joined by +");
     }
     some[static_cast<std::size_t>(found - names.begin())] = true;

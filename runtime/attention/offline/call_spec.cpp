@@ -22,10 +22,7 @@ codegen::CallSpec call_spec(const compiler::LoweredMod& lowered, const What& ask
     const cuda::KernelKey key = cuda::forward_key(device, call, {});
     return {.spec = key.spec, .length = key.length};
   }
-  const cuda::BackwardWants wants = cuda::wants_of(device, call);
-  return {.spec = wants.spec,
-          .length = wants.length,
-          .backward = cuda::wanted_of(call.args, cuda::captured_of(call.args, call.backward()))};
+  return cuda::backward_call_spec(device, call, cuda::captured_of(call.args, call.backward()));
 }
 
 }  // namespace attune::runtime

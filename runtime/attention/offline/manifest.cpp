@@ -184,8 +184,8 @@ void add_to(Manifest& manifest, const ManifestLists& lists) {
   if (lists.shapes.empty()) shapes.emplace_back();
   for (const Shape& shape : shapes)
     if (shape.kernel && !any_gpu)
-      throw Error("bad-kernel", "a kernel is named, and no target has it", {.name = *shape.kernel},
-                  "only kernels of GPUs have names", "add a target that is a GPU, such as sm_90a, or leave it out");
+      throw Error("bad-kernel", "a kernel is named, and no target is a GPU", {.name = *shape.kernel},
+                  "only kernels of GPUs have names", "add a GPU target such as sm_90a, or leave the kernel out");
   const std::vector<std::string> passes = lists.passes.empty() ? std::vector<std::string>{"forward"} : lists.passes;
   const std::array<std::string, 2> known{"forward", "backward"};
   for (const std::string& pass : passes) require_word(lists.at + ": a pass", pass, known);

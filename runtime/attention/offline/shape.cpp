@@ -85,21 +85,21 @@ constexpr std::array rows{
     ShapeRow{"dtype", "f32, f16, bf16 or e4m3", "of q, k and v; bf16 on GPUs and f32 on CPUs if left out",
              [](Shape& s, std::string_view v) { return set_dtype(s.dtype, v); },
              [](const Shape& s) { return dtype_text(s.dtype); }, JsonForm::text, true},
-    ShapeRow{"out_dtype", "f32, f16 or bf16", "of o; as dtype if left out, and bf16 for e4m3",
+    ShapeRow{"out_dtype", "f32, f16 or bf16", "of o; if left out dtype, or bf16 where dtype is e4m3",
              [](Shape& s, std::string_view v) { return set_dtype(s.out_dtype, v) && s.out_dtype != DType::e4m3; },
              [](const Shape& s) { return dtype_text(s.out_dtype); }, JsonForm::text, false},
-    ShapeRow{"d", "a number from 1 to 576", "width of a head, to 256 unless it is MLA; 128 if left out",
+    ShapeRow{"d", "a number from 1 to 576", "width of a head, at most 256 except for MLA; 128 if left out",
              [](Shape& s, std::string_view v) { return set_number(s.d, v, 1, codegen::mla_d); },
              [](const Shape& s) { return std::to_string(s.d); }, JsonForm::number, false},
-    ShapeRow{"dv", "a number from 1 to 576", "width of the values, to 256 unless it is MLA; as d if left out",
+    ShapeRow{"dv", "a number from 1 to 576", "width of the values, at most 256 except for MLA; d if left out",
              [](Shape& s, std::string_view v) { return set_number(s.dv, v, 1, codegen::mla_d); },
              [](const Shape& s) { return number_text(s.dv); }, JsonForm::number, false},
-    ShapeRow{"length", "to_1k, to_4k or longer", "of the sequences; each of them if left out",
+    ShapeRow{"length", "to_1k, to_4k or longer", "range of the sequences' lengths; builds for each if left out",
              [](Shape& s, std::string_view v) { return (s.length = codegen::length_named(v)).has_value(); },
              [](const Shape& s) { return s.length ? std::string(codegen::name_of(*s.length)) : ""; }, JsonForm::text,
              false},
-    flag<&Shape::max>("max", "are rows' largest scores asked for?"),
-    flag<&Shape::packed>("packed", "are sequences packed?"),
+    flag<&Shape::max>("max", "true if the call asks for each row's largest score"),
+    flag<&Shape::packed>("packed", "true if sequences are packed"),
     ShapeRow{"shared_heads", "1, 2, 4, 8, 16, 32 or 64",
              "query heads of a key head that share a tile of queries; 1 if left out",
              [](Shape& s, std::string_view v) {
@@ -107,45 +107,44 @@ constexpr std::array rows{
                       std::has_single_bit(static_cast<std::uint64_t>(s.heads));
              },
              [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
-    flag<&Shape::decode>("decode", "is it decode: 16 queries at most, times the heads that share a tile?"),
-    flag<&Shape::per_entry>("per_entry", "have entries lengths or positions of their own, or pages?"),
-    flag<&Shape::paged>("paged", "is the KV cache paged?"),
-    flag<&Shape::fp8_kv>("fp8_kv", "is the KV cache FP8 (E4M3), beside a q that is not?"),
-    flag<&Shape::before>("before", "are results over other keys merged in?"),
-    flag<&Shape::fixed_split>("fixed_split", "has the call a fixed split size?"),
-    flag<&Shape::mla>("mla", "are values the first columns of the keys, of heads of 576?"),
+    flag<&Shape::decode>("decode", "true for decode: at most 16 rows, queries times the heads that share a tile"),
+    flag<&Shape::per_entry>("per_entry", "true if entries have their own lengths, positions or pages"),
+    flag<&Shape::paged>("paged", "true if the KV cache is paged"),
+    flag<&Shape::fp8_kv>("fp8_kv", "true if the KV cache is FP8 (E4M3) and q is not"),
+    flag<&Shape::before>("before", "true if results over other keys are merged in"),
+    flag<&Shape::fixed_split>("fixed_split", "true if the call has a fixed split size"),
+    flag<&Shape::mla>("mla", "true if values are the first columns of keys 576 wide"),
     ShapeRow{
         "page_rows", "1, 2, 4 … 64", "MLA, paged: the largest power of 2 that divides a page's rows; 64 if left out",
         [](Shape& s, std::string_view v) {
           return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
         },
         [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number, false},
-    flag<&Shape::two_row_blocks>("two_row_blocks", "MLA: do more than 64 rows, queries times heads, share keys?"),
-    flag<&Shape::tma>("tma", "can TMA take the tensors? As for contiguous ones if left out"),
-    ShapeRow{"load", load_widths, "that rows of q, k and v may be read by; as for contiguous ones if left out",
+    flag<&Shape::two_row_blocks>("two_row_blocks", "MLA: true if more than 64 rows, queries times heads, share keys"),
+    flag<&Shape::tma>("tma", "true if TMA can load the tensors; contiguous ones if left out"),
+    ShapeRow{"load", load_widths, "bytes of one load of q, k and v; as for contiguous tensors if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
              [](const Shape& s) { return number_text(s.load); }, JsonForm::number, false},
-    ShapeRow{"store", load_widths, "that rows of o may be written by; as for a contiguous one if left out",
+    ShapeRow{"store", load_widths, "bytes of one store of o; as for a contiguous tensor if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.store, v); },
              [](const Shape& s) { return number_text(s.store); }, JsonForm::number, false},
-    flag<&Shape::negative>("negative", "is the scale of q . k below 0?"),
-    flag<&Shape::exact>("exact",
-                        "functions within 2 ulp, and products of f32 as three of TF32; for f32 alone if left out"),
-    flag<&Shape::offsets64>("offsets64", "do offsets into captured tensors need more than 32 bits?"),
-    ShapeRow{"kernel", "NAME:m=N,n=N,...", "a kernel besides those that are chosen",
+    flag<&Shape::negative>("negative", "true if the scale of q . k is negative"),
+    flag<&Shape::exact>("exact", "functions within 2 ulp, f32 products as three of TF32; only for f32 if left out"),
+    flag<&Shape::offsets64>("offsets64", "true if offsets into captured tensors need more than 32 bits"),
+    ShapeRow{"kernel", "NAME:m=N,n=N,...", "build this kernel too, not only the chosen ones",
              [](Shape& s, std::string_view v) {
                s.kernel = v;
                return !v.empty();
              },
              [](const Shape& s) { return s.kernel.value_or(""); }, JsonForm::text, false},
     ShapeRow{"grads", "all, none, or names joined by +",
-             "captured tensors whose gradients a backward gives; all, and none, if left out",
+             "captured tensors whose gradients a backward computes; builds with all and with none if left out",
              [](Shape& s, std::string_view v) { return set_grads(s.grads, v); },
              [](const Shape& s) { return s.grads.value_or(""); }, JsonForm::text, true},
 };
 
 /// The widest copy in load_widths, 4 to 16, that fits rows of this size; 0 if there is none.
-int piece_of(std::int64_t row) {
+int load_width(std::int64_t row) {
   const std::int64_t bits = row | 16, least = bits & -bits;
   return least >= 4 ? static_cast<int>(least) : 0;
 }
@@ -184,8 +183,8 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
              kept = out.fp8_kv ? 1 : in;
   const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
-  out.load = shape.load.value_or(piece_of(rows_of_in));
-  out.store = shape.store.value_or(piece_of(out.dv * written));
+  out.load = shape.load.value_or(load_width(rows_of_in));
+  out.store = shape.store.value_or(load_width(out.dv * written));
   out.tma = shape.tma.value_or(out.load == 16 && out.store == 16);
   out.scale_positive = !shape.negative;
   out.exact = codegen::is_exact(shape.exact, out.dtype);

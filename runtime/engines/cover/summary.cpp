@@ -22,8 +22,8 @@ constexpr std::int32_t int_min = std::numeric_limits<std::int32_t>::min(),
 bool wants_runs(const compiler::Summary& s) { return s.of != Of::Least && s.of != Of::Greatest; }
 
 /// Splits positions first .. last into the largest blocks possible; visits (scale, index) of each.
-template <class Visit>
-void pieces(std::int64_t first, std::int64_t last, std::int64_t extent, const Visit& visit) {
+template <class Visitor>
+void pieces(std::int64_t first, std::int64_t last, std::int64_t extent, const Visitor& visit) {
   for (std::size_t scale = 0; first <= last; ++scale) {
     const bool top = extent <= block;
     while (first <= last && (top || first % block != 0)) visit(scale, first++);

@@ -46,7 +46,7 @@ class Tiles::Asker {
     env_.b = b;
     env_.h = h;
     env_.q_len = e.q_len;
-    env_.kv_len = e.kv_offset + e.kv_len + e.kv_behind;
+    env_.kv_len = e.kv_offset + e.kv_len + e.kv_after;
     env_.params = tiles.params_;
     env_.read = &tiles.summaries_.read();
   }

@@ -16,7 +16,7 @@ enum class Keep : std::uint8_t { None, Some, All };
 /// axis may cut its last tile short.
 struct Extent {
   std::int32_t batch = 1, heads = 1, q_len = 0, kv_len = 0, q_offset = 0, kv_offset = 0;
-  std::int32_t kv_behind = 0;  ///< keys after these that expressions see: at.kv_len includes them
+  std::int32_t kv_after = 0;  ///< keys after these that expressions see: at.kv_len includes them
   std::int32_t tile_q = 128, tile_kv = 128;
 
   std::int32_t q_tiles() const { return (q_len + tile_q - 1) / tile_q; }

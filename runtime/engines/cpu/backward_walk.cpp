@@ -218,7 +218,7 @@ class BackwardWalk {
   BackwardScratch& s_;
   KeysAtHand keys_;
   const Range* range_ = nullptr;
-  std::vector<Visit> visits_;  ///< per group, for the current tile of queries
+  std::vector<VisitedColumns> visits_;  ///< per group, for the current tile of queries
 };
 
 }  // namespace

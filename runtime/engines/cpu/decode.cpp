@@ -177,7 +177,7 @@ class DecodeRun {
             const DecodeScratch& s) {
     std::int32_t begin = keys, end = 0;
     for (std::int64_t g = 0; g < problem_.group; ++g) {
-      const Visit v = visit(chunk, g, kv);
+      const VisitedColumns v = visit(chunk, g, kv);
       if (v.first == v.last) continue;
       begin = std::min(begin, v.begin);
       end = std::max(end, v.end);
@@ -222,7 +222,7 @@ class DecodeRun {
     });
   }
 
-  Visit visit(const Chunk& chunk, std::int64_t g, std::int32_t kv) const {
+  VisitedColumns visit(const Chunk& chunk, std::int64_t g, std::int32_t kv) const {
     return visits_.visit(chunk.b, head(chunk, g), 0, 0, kv / plan_.cut.panel);
   }
 
@@ -231,7 +231,7 @@ class DecodeRun {
                const DecodeScratch& s) {
     const std::int64_t first = g * queries();
     float* p = s.s + first * tile_keys;
-    const Visit v = visit(chunk, g, kv);
+    const VisitedColumns v = visit(chunk, g, kv);
     if (v.first == v.last) {
       std::fill_n(p, queries() * tile_keys, 0.0f);
       std::fill_n(s.alpha + first, queries(), 1.0f);

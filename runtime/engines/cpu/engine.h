@@ -13,6 +13,10 @@ using codegen::Isa;
 /// ATTUNE_CPU asks for more than the CPU has.
 Isa isa();
 
+/// The threads of a call whose caller leaves their number to attune: ATTUNE_THREADS, or fewer, down to 1, where each
+/// would get less work than waking it costs.
+int usual_workers(const compiler::Problem& problem);
+
 /// Bytes a call needs; they depend on its shapes, its types, the instruction set and the number of threads.
 std::size_t forward_workspace(const Call& call, const Means& means);
 std::size_t backward_workspace(const Call& call, const Means& means);

@@ -117,8 +117,8 @@ class Inside {
     while (!may_enter()) {
       if (d.inside == 0)
         throw_no_memory("there is no memory to compile a kernel with",
-                        "LLVM may take " + std::to_string(room_for(kind) / MiB) +
-                            " MiB of address space for it, and the process cannot have them");
+                        "LLVM may need " + std::to_string(room_for(kind) / MiB) +
+                            " MiB of address space, and the process cannot get that much");
       d.left.wait(lock);
     }
     if (d.is_closed)
@@ -161,8 +161,8 @@ void enter(LlvmWork kind, const std::function<void()>& work) {
   }
   if (!mine.is_memory) throw Bug(std::string("LLVM gave up: ") + mine.reason.data());
   throw_no_memory("memory ran out while a kernel was compiled",
-                  "LLVM took more than " + std::to_string(room_for(kind) / MiB) +
-                      " MiB, which the process had; nothing more can be compiled in it");
+                  "LLVM needed more than the " + std::to_string(room_for(kind) / MiB) +
+                      " MiB that the process had left; nothing more can be compiled in it");
 }
 
 }  // namespace

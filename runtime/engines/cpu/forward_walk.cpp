@@ -66,7 +66,7 @@ class ForwardWalk {
 
   /// All groups against one window of keys; groups that need the same part of the window are computed together.
   void visit(std::int32_t panel) {
-    std::array<Visit, most_groups> memory;
+    std::array<VisitedColumns, most_groups> memory;
     const std::span visits = std::span(memory).first(static_cast<std::size_t>(tile_.groups));
     for (std::int32_t g = 0; g < tile_.groups; ++g)
       visits[static_cast<std::size_t>(g)] = state_.visits.visit(task_.reader.b, task_.reader.h, task_.tile_q, g, panel);
@@ -74,11 +74,11 @@ class ForwardWalk {
     bool fields = kernel_.parts.col_fields() == 0;
     each_run(
         visits,
-        [this](const Visit& a, const Visit& b) {
+        [this](const VisitedColumns& a, const VisitedColumns& b) {
           return a.first == b.first && a.last == b.last && a.all == b.all && needs_left(a) == needs_left(b) &&
                  needs_right(a) == needs_right(b);
         },
-        [&](std::int32_t g, std::int32_t groups, const Visit&) {
+        [&](std::int32_t g, std::int32_t groups, const VisitedColumns&) {
           if (!fields)
             kernel_.col_fields(&tile_.frame, seq_.kv_offset + kv, cut_.tile_kv, s_.fields.col, s_.fields.col_ld);
           fields = true;
@@ -87,12 +87,16 @@ class ForwardWalk {
   }
 
   // If a product can compute half a panel, it skips a half of the first or the last panel in which no pair is kept.
-  bool needs_left(const Visit& v) const { return !plan_.kit->half_product || v.begin - v.first < cut_.panel / 2; }
-  bool needs_right(const Visit& v) const { return !plan_.kit->half_product || v.last - v.end < cut_.panel / 2; }
+  bool needs_left(const VisitedColumns& v) const {
+    return !plan_.kit->half_product || v.begin - v.first < cut_.panel / 2;
+  }
+  bool needs_right(const VisitedColumns& v) const {
+    return !plan_.kit->half_product || v.last - v.end < cut_.panel / 2;
+  }
 
   /// Some groups, all alike, against the window of keys that begins at `kv`.
-  void block(std::int32_t kv, std::int32_t group, std::span<const Visit> visits) {
-    const Visit& v = visits[0];
+  void block(std::int32_t kv, std::int32_t group, std::span<const VisitedColumns> visits) {
+    const VisitedColumns& v = visits[0];
     const auto groups = static_cast<std::int32_t>(visits.size());
     const std::int64_t row = std::int64_t{group} * cut_.group;
     score(kv, row, groups, v);
@@ -122,13 +126,14 @@ class ForwardWalk {
 
     // If no pair is removed and there is no prob mod, an infinite value belongs in the result.
     const bool guard = !(all && pass_ == Pass::Online && !kernel_.parts.has_prob);
-    each_run(visits, std::equal_to<>(),
-             [&](std::int32_t g, std::int32_t count, const Visit& same) { weigh(kv, group + g, count, same, guard); });
+    each_run(visits, std::equal_to<>(), [&](std::int32_t g, std::int32_t count, const VisitedColumns& same) {
+      weigh(kv, group + g, count, same, guard);
+    });
   }
 
   /// S = Q K^T for some groups with the same visits. Halves of panels that the groups do not need keep their old
   /// contents; the mask removes them.
-  void score(std::int32_t kv, std::int64_t row, std::int32_t groups, const Visit& v) const {
+  void score(std::int32_t kv, std::int64_t row, std::int32_t groups, const VisitedColumns& v) const {
     const std::int64_t nr = cut_.panel, k = plan_.qk.as_k;
     const auto multiply = [&](ProductFn* product, std::int64_t column, std::int64_t panels) {
       const Product qk{.a = s_.q + row * k,
@@ -160,7 +165,7 @@ class ForwardWalk {
   }
 
   /// O += P V for the keys that some groups keep.
-  void weigh(std::int32_t kv, std::int32_t group, std::int32_t groups, const Visit& v, bool guard) const {
+  void weigh(std::int32_t kv, std::int32_t group, std::int32_t groups, const VisitedColumns& v, bool guard) const {
     const std::int64_t row = std::int64_t{group} * cut_.group, units = per_unit(plan_.unit);
     const std::int64_t step = units * plan_.kit->tiling.k;
     const std::int64_t begin = v.begin / step * step, end = up_to(v.end, step);

@@ -10,15 +10,16 @@ namespace attune::runtime::cpu {
 namespace {
 
 [[noreturn]] void refuse() {
-  throw Error(
-      "no-engine", "no engine of this build can run this", {}, "it was built without LLVM, which the CPU engine needs",
-      "build attune where LLVM 16 to 19 is found, or choose Target::oracle: exact, in double precision, and slow");
+  throw Error("no-engine", "no engine of this build can run this", {},
+              "it was built without LLVM, which the CPU engine needs",
+              "build attune with LLVM 16 to 19, or choose Target::oracle: exact, in double precision, and slow");
 }
 
 }  // namespace
 
 bool supports(Isa) { return false; }
 Isa isa() { refuse(); }
+int usual_workers(const compiler::Problem&) { refuse(); }
 std::size_t forward_workspace(const Call&, const Means&) { refuse(); }
 std::size_t backward_workspace(const Call&, const Means&) { refuse(); }
 void forward(const Call&, const Means&) { refuse(); }

@@ -11,7 +11,8 @@ using namespace codegen;
 
 class Meeting {
  public:
-  Meeting(const BackwardState& state, const KeysAtHand& keys, const QueryTile& queries, std::span<const Visit> visits)
+  Meeting(const BackwardState& state, const KeysAtHand& keys, const QueryTile& queries,
+          std::span<const VisitedColumns> visits)
       : state_(state), sizes_(state.sizes), keys_(keys), s_(keys.s), queries_(queries), visits_(visits) {}
 
   void operator()() {
@@ -20,17 +21,20 @@ class Meeting {
       state_.kernel->col_fields(&queries_.frame, keys_.tile * cut.tile_kv, cut.tile_kv, s_.col, cut.tile_kv);
     const auto visits = visits_.first(static_cast<std::size_t>(queries_.groups));
     each_run(
-        visits, [](const Visit& a, const Visit& b) { return a.first == b.first && a.last == b.last && a.all == b.all; },
-        [this](std::int32_t g, std::int32_t groups, const Visit& v) { differentiate(g, groups, v); });
+        visits,
+        [](const VisitedColumns& a, const VisitedColumns& b) {
+          return a.first == b.first && a.last == b.last && a.all == b.all;
+        },
+        [this](std::int32_t g, std::int32_t groups, const VisitedColumns& v) { differentiate(g, groups, v); });
     if (keys_.pass == Pass::Sums) return;
     if (state_.call.dk.given() || state_.call.dv.given()) add_to_keys();
     if (!state_.call.dq.given()) return;
     each_run(visits, std::equal_to<>(),
-             [this](std::int32_t g, std::int32_t groups, const Visit& v) { add_to_queries(g, groups, v); });
+             [this](std::int32_t g, std::int32_t groups, const VisitedColumns& v) { add_to_queries(g, groups, v); });
   }
 
  private:
-  const Visit& visit(std::int64_t group) const { return visits_[static_cast<std::size_t>(group)]; }
+  const VisitedColumns& visit(std::int64_t group) const { return visits_[static_cast<std::size_t>(group)]; }
   bool visited(std::int64_t group, std::int64_t column) const {
     return visit(group).first <= column && column < visit(group).last;
   }
@@ -40,7 +44,7 @@ class Meeting {
   }
 
   /// Computes P and dS from S = Q K^T and dP = dO V^T.
-  void differentiate(std::int32_t group, std::int32_t groups, const Visit& v) const {
+  void differentiate(std::int32_t group, std::int32_t groups, const VisitedColumns& v) const {
     const std::int64_t row = std::int64_t{group} * sizes_.cut.group, end = row + groups * sizes_.cut.group;
     product(queries_.q.rows, sizes_.d, s_.k_columns, s_.s, row, groups, v);
     product(queries_.grad_o.rows, sizes_.dv, s_.v_columns, s_.dp, row, groups, v);
@@ -77,7 +81,7 @@ class Meeting {
   }
 
   void product(const std::uint32_t* a, const Widths& w, const std::uint32_t* b, float* c, std::int64_t row,
-               std::int64_t groups, const Visit& v) const {
+               std::int64_t groups, const VisitedColumns& v) const {
     const std::int64_t a_row = sizes_.row(w) / sizes_.per_unit(), nr = sizes_.tiling.nr;
     const Product args{.a = a + row * a_row,
                        .a_row = a_row,
@@ -101,7 +105,7 @@ class Meeting {
   }
 
   /// dQ += dS K
-  void add_to_queries(std::int32_t group, std::int32_t groups, const Visit& v) const {
+  void add_to_queries(std::int32_t group, std::int32_t groups, const VisitedColumns& v) const {
     const std::int64_t row = std::int64_t{group} * sizes_.cut.group, nr = sizes_.tiling.nr;
     const std::int64_t step = sizes_.step(), begin = v.begin / step * step, end = up_to(v.end, step);
     const Product dq{.a = element_at(s_.ds, row, begin),
@@ -194,7 +198,7 @@ class Meeting {
   /// Adds the products of rows that are not finite with the keys that are not removed.
   void add_bad(const LoadedRows& of, const Widths& w, const void* matrix, float* sums) const {
     for (const std::int32_t r : of.bad) {
-      const Visit& v = visit(r / sizes_.cut.group);
+      const VisitedColumns& v = visit(r / sizes_.cut.group);
       for (std::int64_t c = v.first; c < v.last; ++c) {
         const float x = operand(sizes_.unit, matrix, r * sizes_.score_row() + c);
         if (x == 0) continue;
@@ -209,12 +213,13 @@ class Meeting {
   const KeysAtHand& keys_;
   const BackwardScratch& s_;
   const QueryTile& queries_;
-  std::span<const Visit> visits_;
+  std::span<const VisitedColumns> visits_;
 };
 
 }  // namespace
 
-void meet(const BackwardState& state, const KeysAtHand& keys, const QueryTile& queries, std::span<const Visit> visits) {
+void meet(const BackwardState& state, const KeysAtHand& keys, const QueryTile& queries,
+          std::span<const VisitedColumns> visits) {
   Meeting(state, keys, queries, visits)();
 }
 

@@ -19,6 +19,7 @@ struct KeysAtHand {
 };
 
 /// `visits`: one per group of query rows.
-void meet(const BackwardState& state, const KeysAtHand& keys, const QueryTile& queries, std::span<const Visit> visits);
+void meet(const BackwardState& state, const KeysAtHand& keys, const QueryTile& queries,
+          std::span<const VisitedColumns> visits);
 
 }  // namespace attune::runtime::cpu

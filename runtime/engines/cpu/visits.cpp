@@ -60,7 +60,7 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
                   .kv_len = static_cast<std::int32_t>(seq.kv_len),
                   .q_offset = seq.q_offset,
                   .kv_offset = seq.kv_offset,
-                  .kv_behind = seq.kv_behind,
+                  .kv_after = seq.kv_after,
                   .tile_q = rows,
                   .tile_kv = columns};
   };
@@ -122,7 +122,8 @@ std::pair<std::int32_t, std::int32_t> Visits::panels(std::int64_t b, std::int64_
 
 std::int64_t Visits::cost(std::int64_t b, std::int64_t h, std::int32_t tile_q) const { return row(b, h, tile_q).keys; }
 
-Visit Visits::visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group, std::int32_t panel) const {
+VisitedColumns Visits::visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group,
+                             std::int32_t panel) const {
   const Row& r = row(b, h, tile_q);
   if (group + 1 >= static_cast<std::int32_t>(r.offsets.size())) return {};
   const std::int32_t low = panel * cut_.panel, high = low + cut_.tile_kv;
@@ -131,7 +132,7 @@ Visit Visits::visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::in
                                                                        r.offsets[static_cast<std::size_t>(group)]));
   auto at = std::partition_point(runs.begin(), runs.end(), [&](const Run& run) { return run.end <= low; });
   if (at == runs.end() || at->begin >= high) return {};
-  Visit out;
+  VisitedColumns out;
   out.begin = std::max(at->begin, low);
   out.all = true;
   for (std::int32_t reached = out.begin; at != runs.end() && at->begin < high; ++at) {

@@ -23,16 +23,16 @@ struct Cut {
 
 /// The columns that one group of rows visits in one window of keys. A window has as many panels as a tile, and may
 /// start at any panel.
-struct Visit {
+struct VisitedColumns {
   std::int32_t first = 0, last = 0;  ///< columns within the window, whole panels; empty if first == last
   std::int32_t begin = 0, end = 0;   ///< the columns among them with any kept pair
   bool all = false;                  ///< true if no pair of the panels is removed
-  bool operator==(const Visit&) const = default;
+  bool operator==(const VisitedColumns&) const = default;
 };
 
 /// Calls body(first group, groups, visit) for each run of neighbouring groups whose visits are alike and not empty.
 template <class Alike, class Body>
-void each_run(std::span<const Visit> visits, const Alike& alike, const Body& body) {
+void each_run(std::span<const VisitedColumns> visits, const Alike& alike, const Body& body) {
   for (std::size_t g = 0, next = 0; g < visits.size(); g = next) {
     for (next = g + 1; next < visits.size() && alike(visits[next], visits[g]);) ++next;
     if (visits[g].first < visits[g].last)
@@ -51,7 +51,8 @@ class Visits {
   std::pair<std::int32_t, std::int32_t> panels(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
   /// Keys that the tile's groups visit: the cost of a task.
   std::int64_t cost(std::int64_t b, std::int64_t h, std::int32_t tile_q) const;
-  Visit visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group, std::int32_t panel) const;
+  VisitedColumns visit(std::int64_t b, std::int64_t h, std::int32_t tile_q, std::int32_t group,
+                       std::int32_t panel) const;
 
  private:
   struct Row {

@@ -37,7 +37,7 @@ void append(const Append& call, const Problem& p, void* stream) {
   if (rows == 0 || p.kv_heads == 0) return;
   if (rows > std::numeric_limits<int>::max())
     throw Error("too-long", "the call has too many new rows for one launch", {},
-                fmt::format("they are {}, and a grid has fewer than 2^31 blocks", rows), "split the call");
+                fmt::format("there are {}, and a grid has fewer than 2^31 blocks", rows), "split the call");
   const Facts& device = facts(call.k_new.device.index);
   const Current current(device.index);
   const auto on = static_cast<cu::Stream>(stream);
@@ -47,7 +47,7 @@ void append(const Append& call, const Problem& p, void* stream) {
                   .batch = static_cast<int>(p.batch),
                   .heads = static_cast<int>(p.kv_heads),
                   .new_rows = static_cast<int>(p.q.length),
-                  .room = static_cast<int>(p.kv.length),
+                  .capacity = static_cast<int>(p.kv.length),
                   .starts = p.q.packed() ? static_cast<const int*>(call.cu_seqlens.data) : nullptr,
                   .kv_lens = numbers(call.kv_len),
                   .page_table = page_table(call.page_table, call.k)};

@@ -16,10 +16,10 @@ std::int64_t forward_blocks(const ForwardRun& run) {
   const std::int64_t blocks = run.plan().kernel->persistent ? std::min<std::int64_t>(run.tiles.count, run.most_blocks())
                                                             : run.tiles.count;
   if (blocks > std::numeric_limits<int>::max())
-    throw Error(
-        "too-long", "the call has too many tiles of queries for one launch", {},
-        fmt::format("they are {}, {} queries each, and a grid has fewer than 2^31 blocks", blocks, run.tiling.queries),
-        "split the call");
+    throw Error("too-long", "the call has too many tiles of queries for one launch", {},
+                fmt::format("there are {} of {} queries each, and a grid has fewer than 2^31 blocks", blocks,
+                            run.tiling.queries),
+                "split the call");
   return blocks;
 }
 

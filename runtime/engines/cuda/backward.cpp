@@ -9,7 +9,6 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/reads.h"
-#include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/platform.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
@@ -25,10 +24,10 @@ using codegen::Companion, codegen::Way;
 constexpr std::int64_t most_visits = std::int64_t{1} << 27, most_diagonals = std::int64_t{1} << 30;
 
 template <class T>
-void clear_words(Launches& launches, const Room<T>& room, std::byte* memory) {
+void clear_words(Launches& launches, const Region<T>& region, std::byte* memory) {
   constexpr std::size_t words = sizeof(T) / sizeof(unsigned);
-  if (room.count > 0)
-    launches.clear(reinterpret_cast<unsigned*>(room.in(memory)), words * static_cast<std::size_t>(room.count));
+  if (region.count > 0)
+    launches.clear(reinterpret_cast<unsigned*>(region.in(memory)), words * static_cast<std::size_t>(region.count));
 }
 
 }  // namespace
@@ -46,7 +45,7 @@ bool BackwardWalk::can() const {
 void BackwardWalk::put(Launches& launches, Walk& walk, std::byte* memory, const Starts& starts) {
   if (walk.call.blocks == 0) return;
   if (kernel->writes_lists() && lists.rows > 0 && lists.blocks > 0) {
-    lists.at = room.in(memory);
+    lists.at = region.in(memory);
     cover = cover_arguments(lists, walk.call.problem, starts, nullptr);
     cover.visited = arguments.visited;
     walk.lists = &lists;
@@ -64,12 +63,12 @@ BackwardRun::BackwardRun(const Facts& device, const Call& of, const Means& means
     : of_(of), call_(of.backward()), p_(of.problem), means_(means), device_(device),
       captured_(captured_of(of.args, call_)), starts_(space_, p_, QueryTiles({.queries = 1}, p_)) {
   const auto stream = static_cast<cu::Stream>(means.stream);
-  const BackwardWants wants = wants_of(device, of);
+  const codegen::CallSpec asked = backward_call_spec(device, of, captured_);
   take_sums();
-  choose(wants);
+  choose(asked);
   if (!walks()) return;
   if (!captured_.empty()) sums_kernel_ = loaded_sums(device.index, device.arch(), of.mod.mod, stream, of.purpose);
-  const codegen::RowsSpec rows_spec = codegen::rows_spec(wants.spec, walkers().front()->delta_of_o);
+  const codegen::RowsSpec rows_spec = codegen::rows_spec(asked.spec, walkers().front()->delta_of_o);
   rows_kernel_ = loaded_rows(device.index, rows_spec, of.mod.mod, stream, of.purpose);
   delta_ = space_.take<float>(rows());
   if (!call_.o.given()) take_results();
@@ -86,16 +85,15 @@ void BackwardRun::take_sums() {
   }
 }
 
-void BackwardRun::choose(const BackwardWants& wants) {
+void BackwardRun::choose(const codegen::CallSpec& asked) {
   if (!asks_keys() && !asks_queries()) return;
-  const codegen::Wanted wanted = wanted_of(of_.args, captured_);
-  const auto key = [&](Way way) { return backward_key(way, device_, of_, wants, means_, wanted); };
+  const auto key = [&](Way way) { return backward_key(way, device_, of_, asked, means_); };
   // The requested kernel may be a kernel for one part of the backward.
   const bool may_be_whole = !means_.preference || codegen::takes(*means_.preference, Way::backward);
   if (!is_loaded(key(may_be_whole ? Way::backward : asks_keys() ? Way::keys : Way::queries)))
-    load_at_once(wants, wanted, may_be_whole);
+    load_at_once(asked, may_be_whole);
   if (may_be_whole) whole_ = BackwardWalk(key(Way::backward), of_, means_);
-  if (!whole_.can() || diagonals() > most_diagonals) return choose_parts(wants, wanted);
+  if (!whole_.can() || diagonals() > most_diagonals) return choose_parts(asked);
   const std::int64_t tiles = sets_of_q() * q_places();
   added_ = space_.take<float>(tiles * whole_.kernel->choice.sums);
   counters_ = space_.take<unsigned>(tiles + 3);
@@ -103,16 +101,16 @@ void BackwardRun::choose(const BackwardWants& wants) {
   whole_.take(space_);
 }
 
-void BackwardRun::choose_parts(const BackwardWants& wants, const codegen::Wanted& wanted) {
+void BackwardRun::choose_parts(const codegen::CallSpec& asked) {
   if (means_.preference && whole_.kernel && !codegen::takes(*means_.preference, Way::queries))
-    throw Error("bad-kernel", "the kernel that is asked for cannot take this call",
+    throw Error("bad-kernel", "the requested kernel does not support this call",
                 {.name = means_.preference->variant.text()},
                 whole_.plan().kernel ? "its table of tiles to visit, or its sums along diagonals, would be too large"
                                      : whole_.kernel->story.front(),
                 "name another, or leave the choice to attune");
   whole_ = {};
   const auto chosen = [&](Way way) {
-    BackwardWalk out(backward_key(way, device_, of_, wants, means_, wanted), of_, means_);
+    BackwardWalk out(backward_key(way, device_, of_, asked, means_), of_, means_);
     out.take(space_);
     return out;
   };
@@ -145,9 +143,9 @@ void BackwardRun::put(std::byte* memory) {
   const auto stream = static_cast<cu::Stream>(means_.stream);
   starts_.require_no_capture(stream);
   if (!call_.o.given() && rows() > 0) {
-    const std::span<std::byte> room(forward_space_.in(memory), static_cast<std::size_t>(forward_space_.count));
+    const std::span<std::byte> region(forward_space_.in(memory), static_cast<std::size_t>(forward_space_.count));
     const Forward first = forward_call(memory);
-    forward(first_call(first), forward_means(room));
+    forward(first_call(first), forward_means(region));
   }
   for (const BackwardWalk* one : {&whole_, &queries_, &keys_})
     if (one->kernel) one->kernel->used_on(stream);
@@ -232,32 +230,23 @@ Call BackwardRun::first_call(const Forward& first) const {
           .whole = of_.whole};
 }
 
-void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted& wanted, bool may_be_whole) const {
+void BackwardRun::load_at_once(const codegen::CallSpec& asked, bool may_be_whole) const {
   const auto stream = static_cast<cu::Stream>(means_.stream);
   // A capture is refused below, and with compiling off everything comes from bundles, which takes no time.
   if (capturing(stream) || !objects().jit()) return;
-  const codegen::KernelSpec spec = codegen::backward_spec(wants.spec);
-  const auto parts_of = [&](bool keeps_keys) {
-    return codegen::gpu_parts(of_.mod, spec.scale_positive, &wanted, keeps_keys);
-  };
-  const codegen::GpuParts parts = parts_of(false);
+  const codegen::KernelSpec spec = codegen::backward_spec(asked.spec);
+  const codegen::GpuParts parts = codegen::gpu_parts(of_.mod, spec.scale_positive, &*asked.backward, false);
   const bool of_o = parts.gradient->delta_of_o;
   std::vector<std::function<void()>> loads;
-  const auto walker = [&](Way way, bool listed) {
-    loads.emplace_back([&, way] {
-      loaded_kernel(backward_key(way, device_, of_, wants, means_, wanted), of_.mod, stream, of_.purpose);
-    });
-    if (listed)
-      loads.emplace_back([&, way] {
-        binary_of(cover_source_of(of_.mod, spec.offsets64, spec.arch, codegen::cover_form(way)),
-                  {.mod = &of_.mod.mod, .kernel = "cover", .arch = spec.arch, .purpose = of_.purpose});
-      });
+  const auto walker = [&](Way way) {
+    loads.emplace_back(
+        [&, way] { loaded_kernel(backward_key(way, device_, of_, asked, means_), of_.mod, stream, of_.purpose); });
   };
   if (may_be_whole && codegen::ways_of_backward(spec, parts.facts).front() == Way::backward) {
-    walker(Way::backward, parts.facts.listed);
+    walker(Way::backward);
   } else {
-    if (asks_keys()) walker(Way::keys, parts_of(true).facts.listed);
-    if (asks_queries() || !of_o) walker(Way::queries, parts.facts.listed);
+    if (asks_keys()) walker(Way::keys);
+    if (asks_queries() || !of_o) walker(Way::queries);
   }
   if (!call_.o.given() && rows() > 0)
     loads.emplace_back([&] {
@@ -265,7 +254,7 @@ void BackwardRun::load_at_once(const BackwardWants& wants, const codegen::Wanted
       forward_workspace(first_call(first), forward_means({}));
     });
   loads.emplace_back(
-      [&] { loaded_rows(device_.index, codegen::rows_spec(wants.spec, of_o), of_.mod.mod, stream, of_.purpose); });
+      [&] { loaded_rows(device_.index, codegen::rows_spec(asked.spec, of_o), of_.mod.mod, stream, of_.purpose); });
   if (!captured_.empty())
     loads.emplace_back([&] { loaded_sums(device_.index, device_.arch(), of_.mod.mod, stream, of_.purpose); });
   const Current here(device_.index);

@@ -16,13 +16,13 @@ namespace attune::runtime::cuda {
 struct BackwardWalk {
   Held<LoadedKernel> kernel;
   CoverLists lists{};
-  Room<int> room{};
+  Region<int> region{};
   BackwardArgs arguments{};
   CoverArgs cover{};
 
   BackwardWalk() = default;
   BackwardWalk(const KernelKey& key, const Call& of, const Means& means);
-  void take(WorkspaceLayout& space) { room = space.take<int>(lists.ints()); }
+  void take(WorkspaceLayout& space) { region = space.take<int>(lists.ints()); }
   const codegen::KernelPlan& plan() const { return kernel->choice.plan; }
   /// True if a kernel supports this call and its lists fit.
   bool can() const;
@@ -48,12 +48,12 @@ class BackwardRun {
 
   void take_sums();
   /// Chooses one kernel for the whole backward if one supports the call; else one kernel for each part.
-  void choose(const BackwardWants& wants);
-  void choose_parts(const BackwardWants& wants, const codegen::Wanted& wanted);
+  void choose(const codegen::CallSpec& asked);
+  void choose_parts(const codegen::CallSpec& asked);
   /// Takes workspace for the results of a forward that this call computes first.
   void take_results();
   /// Compiles and loads the kernels of the first call of its kind on several threads, since each kernel takes seconds.
-  void load_at_once(const BackwardWants& wants, const codegen::Wanted& wanted, bool may_be_whole) const;
+  void load_at_once(const codegen::CallSpec& asked, bool may_be_whole) const;
   void put_walks(Launches& launches, std::byte* memory, const Starts& starts);
   std::vector<std::byte> user_bytes(std::byte* memory) const;
   void put_sums(std::byte* memory) const;
@@ -99,16 +99,16 @@ class BackwardRun {
   BackwardWalk whole_;           ///< if one kernel computes the whole backward
   BackwardWalk queries_, keys_;  ///< otherwise
   Held<Kernel> rows_kernel_, sums_kernel_;
-  Room<unsigned long long> sums_;  ///< of all captured tensors
-  Room<float> diagonals_;          ///< sums along diagonals, for the whole-backward kernel
-  Room<float> added_;              ///< sums of dq, for the whole-backward kernel
+  Region<unsigned long long> sums_;  ///< of all captured tensors
+  Region<float> diagonals_;          ///< sums along diagonals, for the whole-backward kernel
+  Region<float> added_;              ///< sums of dq, for the whole-backward kernel
   /// For each kernel, a flag that a result is non-finite. For the whole-backward kernel also its next item, its visits
   /// and its counts of added tiles.
-  Room<unsigned> counters_;
-  Room<float> delta_;
-  Room<std::byte> own_o_;  ///< the forward's results, if the call gives none
-  Room<float> own_lse_, own_max_;
-  Room<std::byte> forward_space_;
+  Region<unsigned> counters_;
+  Region<float> delta_;
+  Region<std::byte> own_o_;  ///< the forward's results, if the call gives none
+  Region<float> own_lse_, own_max_;
+  Region<std::byte> forward_space_;
 };
 
 /// A number for each row of queries, of all heads.

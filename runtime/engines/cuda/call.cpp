@@ -28,9 +28,10 @@ QueryTiling tiling_of(const codegen::KernelPlan& plan) {
 
 /// Only split-KV kernels take a fixed split size.
 [[noreturn]] void refuse_piece(const LoadedKernel& kernel) {
-  throw Error("engine-call", "the CUDA engine does not take fixed_split_size in such a call", {},
-              !kernel.story.empty() ? fmt::format("{}", fmt::join(kernel.story, "; "))
-                                    : "it is for decode: at most 16 rows, queries times the heads that share keys",
+  throw Error("engine-call", "the CUDA engine does not support fixed_split_size in this call", {},
+              !kernel.story.empty()
+                  ? fmt::format("{}", fmt::join(kernel.story, "; "))
+                  : "it needs a decode call: at most 16 rows (queries times the heads that share keys)",
               "give each call fewer queries, leave fixed_split_size out, or compute on the host");
 }
 
@@ -71,8 +72,8 @@ ForwardRun::ForwardRun(const Facts& on, const Call& call_of, const Means& with)
     lists = CoverLists(plan(), of.mod.cover, p);
     own_lists = space.take<int>(lists.ints());
   }
-  if (const codegen::OwnArgs* const its = plan().kernel->own; its && its->room)
-    own = space.take<std::byte>(its->room(walk_of(0).call));
+  if (const codegen::OwnArgs* const its = plan().kernel->own; its && its->workspace)
+    own = space.take<std::byte>(its->workspace(walk_of(0).call));
 }
 
 void ForwardRun::put(std::byte* memory) {
@@ -91,12 +92,12 @@ void ForwardRun::put(std::byte* memory) {
 }
 
 void ForwardRun::put_walk(Launches& launches, Walk& walk, void* args, std::size_t bytes, std::byte* memory) {
-  alignas(TensorMap) std::array<std::byte, codegen::most_own_args> room;
+  alignas(TensorMap) std::array<std::byte, codegen::most_own_args> own_args;
   walk.arguments = args;
   if (const codegen::OwnArgs* const its = plan().kernel->own) {
-    std::memcpy(room.data(), args, bytes);
-    its->fill(room.data(), walk.call, own.in(memory));
-    walk.arguments = room.data();
+    std::memcpy(own_args.data(), args, bytes);
+    its->fill(own_args.data(), walk.call, own.in(memory));
+    walk.arguments = own_args.data();
   }
   put_kernel(launches, walk);
   put_after(launches, walk);

@@ -33,15 +33,15 @@ struct ForwardRun {
   QueryTiles tiles;
   WorkspaceLayout space;
   StartsRoom starts;
-  Room<unsigned> next{};  ///< the tile scheduler's counter, if there are more tiles than blocks
-  Room<std::byte> transposed{};
-  Room<float> parts{};  ///< partial results of shared tiles; `arrivals` counts the blocks that have written theirs
-  Room<unsigned> arrivals{};
-  Room<CutTile> cut{};
+  Region<unsigned> next{};  ///< the tile scheduler's counter, if there are more tiles than blocks
+  Region<std::byte> transposed{};
+  Region<float> parts{};  ///< partial results of shared tiles; `arrivals` counts the blocks that have written theirs
+  Region<unsigned> arrivals{};
+  Region<CutTile> cut{};
   int split_steps = 0, splits = 0;  ///< as in Further
-  Room<int> own_lists{};
+  Region<int> own_lists{};
   CoverLists lists{};
-  Room<std::byte> own{};  ///< workspace of kernel families that have their own struct
+  Region<std::byte> own{};  ///< workspace of kernel families that have their own struct
 
   ForwardRun(const Facts& on, const Call& call_of, const Means& with);
   std::size_t bytes() const { return space.bytes(); }

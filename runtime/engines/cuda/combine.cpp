@@ -70,6 +70,10 @@ void copy_elements(const Facts& device, const Tensor& from, const Tensor& to, cu
   put(device, codegen::copy_rows_source(device.arch()), rows_in(args), &args, stream);
 }
 
+void load_copy(const Facts& device, cu::Stream stream) {
+  loaded_plain(device.index, codegen::copy_rows_source(device.arch()), device.arch(), stream);
+}
+
 void add_parts(const Facts& device, const Sum& of, const Tensor& to, cu::Stream stream) {
   AddArgs args{};
   fill(args, of.first, to);
@@ -81,21 +85,21 @@ void add_parts(const Facts& device, const Sum& of, const Tensor& to, cu::Stream 
   put(device, codegen::add_parts_source(device.arch()), rows_in(args), &args, stream);
 }
 
-void merge_parts(const Facts& device, const Results& of, const Tensor& o, const Tensor& lse, const Tensor& max,
-                 cu::Stream stream) {
-  MergeArgs args{.o_parts = of.o,
-                 .lse_parts = of.lse,
-                 .max_parts = of.max,
-                 .o = strided(o, compiler::Layout::dense),
-                 .o_type = stored(o.dtype),
-                 .lse = rows(lse, compiler::Layout::dense),
-                 .max = rows(max, compiler::Layout::dense),
-                 .parts = of.parts,
-                 .batch = static_cast<int>(o.shape[0]),
-                 .heads = static_cast<int>(o.shape[1]),
-                 .rows = static_cast<int>(o.shape[2]),
-                 .dv = static_cast<int>(o.shape[3])};
-  put(device, codegen::merge_parts_source(device.arch()), o.shape[0] * o.shape[1] * o.shape[2], &args, stream);
+void combine_ranks(const Facts& device, const Results& of, const Tensor& o, const Tensor& lse, const Tensor& max,
+                   cu::Stream stream) {
+  CombineArgs args{.o_parts = of.o,
+                   .lse_parts = of.lse,
+                   .max_parts = of.max,
+                   .o = strided(o, compiler::Layout::dense),
+                   .o_type = stored(o.dtype),
+                   .lse = rows(lse, compiler::Layout::dense),
+                   .max = rows(max, compiler::Layout::dense),
+                   .parts = of.parts,
+                   .batch = static_cast<int>(o.shape[0]),
+                   .heads = static_cast<int>(o.shape[1]),
+                   .rows = static_cast<int>(o.shape[2]),
+                   .dv = static_cast<int>(o.shape[3])};
+  put(device, codegen::combine_ranks_source(device.arch()), o.shape[0] * o.shape[1] * o.shape[2], &args, stream);
 }
 
 }  // namespace attune::runtime::cuda

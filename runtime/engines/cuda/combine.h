@@ -10,6 +10,8 @@ namespace attune::runtime::cuda {
 
 /// Copies every element to a tensor of the same shape and type.
 void copy_elements(const Facts& device, const Tensor& from, const Tensor& to, cu::Stream stream);
+/// Loads the kernel of copy_elements, which may not happen during a capture.
+void load_copy(const Facts& device, cu::Stream stream);
 
 /// to = sum of `parts` tensors of f32 or f64 of its shape, which begin `part_stride` elements apart; or to += that sum.
 struct Sum {
@@ -27,7 +29,7 @@ struct Results {
   int parts = 1;
 };
 /// Merges the results into dense tensors; lse and max are optional.
-void merge_parts(const Facts& device, const Results& of, const Tensor& o, const Tensor& lse, const Tensor& max,
-                 cu::Stream stream);
+void combine_ranks(const Facts& device, const Results& of, const Tensor& o, const Tensor& lse, const Tensor& max,
+                   cu::Stream stream);
 
 }  // namespace attune::runtime::cuda

@@ -103,9 +103,9 @@ void require_compiler() {
   const Platform& on = platform();
   if (!on.compiler().empty()) return;
   if (&on != &nvidia())
-    throw Error("no-compiler", "there is no compiler of C++, which compiles kernels that are emulated", {},
-                on.refusal(), "install g++ or clang++");
-  throw Error("no-compiler", "there is no NVRTC, which compiles kernels for the GPU", {}, on.refusal(),
+    throw Error("no-compiler", "there is no C++ compiler to build emulated kernels with", {}, on.refusal(),
+                "install g++ or clang++");
+  throw Error("no-compiler", "NVRTC, which compiles GPU kernels, was not found", {}, on.refusal(),
               "install it: libnvrtc of CUDA 12 or 13; or load a bundle that has the kernel, see docs/offline.md");
 }
 
@@ -204,17 +204,37 @@ codegen::Source companion_source_of(const codegen::Companion& companion, const c
   return source;
 }
 
-codegen::Source cover_source_of(const compiler::LoweredMod& lowered, bool offsets64, int arch, CoverForm what) {
-  codegen::Source source = codegen::cover_source(lowered, offsets64, arch, what);
-  if (options().lineinfo) source.options.emplace_back(codegen::line_option);
-  return source;
-}
-
 namespace {
 
 KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::KernelChoice& choice, int arch,
                    const Purpose* purpose = nullptr) {
   return {&parts.mod(), codegen::variant_of(choice.plan).text(), arch, choice.shared_bytes, purpose};
+}
+
+std::shared_ptr<const Binary> binary_of_candidate(const codegen::GpuParts& parts, const Candidate& one,
+                                                  const Purpose* purpose) {
+  return binary_of(one.written->source, kernel_of(parts, one.choice, one.choice.plan.spec.arch, purpose));
+}
+
+/// Some companions take NVRTC a quarter of the kernel's time.
+std::shared_ptr<const Binary> compiled_with_companions(const codegen::GpuParts& parts, const Candidate& one,
+                                                       const Purpose* purpose) {
+  const codegen::KernelPlan& plan = one.choice.plan;
+  const std::vector<const codegen::Companion*> companions = codegen::companions_of(parts, plan);
+  std::shared_ptr<const Binary> out;
+  std::atomic<std::size_t> next = 0;
+  on_threads(std::min(companions.size() + 1, static_cast<std::size_t>(usable_cpus())), [&, own = platform_of_thread()] {
+    const OnPlatform same(own);
+    const Recording recording;
+    for (std::size_t i; (i = next++) <= companions.size();)
+      if (i == 0) {
+        out = binary_of_candidate(parts, one, purpose);
+      } else {
+        const codegen::Source source = companion_source_of(*companions[i - 1], parts, plan);
+        binary_of(source, {.mod = &parts.mod(), .kernel = source.name, .arch = plan.spec.arch, .purpose = purpose});
+      }
+  });
+  return out;
 }
 
 void dump_candidates(const codegen::GpuParts& parts, const Considered& all, int arch) {
@@ -231,23 +251,23 @@ void record_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
   for (std::size_t i = 0; i < all.candidates.size(); ++i)
     if (i != all.chosen)
       fact.rejected.push_back({codegen::variant_of(all.candidates[i].choice.plan).text(),
-                               i < all.chosen ? all.candidates[i].flaw : "comes after the chosen one"});
+                               i < all.chosen ? all.candidates[i].flaw : "is tried only after the chosen one"});
   record(std::move(fact));
 }
 
 }  // namespace
 
 Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kind, const codegen::KernelSpec& spec,
-                    const codegen::Preference* preference, bool all, codegen::Kernels among, const Purpose* purpose) {
+                    const codegen::Preference* preference, Compiles what, codegen::Kernels among,
+                    const Purpose* purpose) {
+  const bool all = what == Compiles::all;
   codegen::KernelChoices choices = codegen::choose(spec, parts.facts, kind, preference, among);
   Considered out;
   if (!choices.refused.empty()) out.story.push_back(std::move(choices.refused));
   out.story.insert(out.story.end(), choices.story.begin(), choices.story.end());
   for (codegen::KernelChoice& choice : choices.choices) out.candidates.push_back({std::move(choice)});
 
-  const auto compiled = [&](const Candidate& one) {
-    return binary_of(one.written->source, kernel_of(parts, one.choice, spec.arch, purpose));
-  };
+  const auto compiled = [&](const Candidate& one) { return binary_of_candidate(parts, one, purpose); };
   const auto write = [&](Candidate& one) { one.written = kernel_source_of(parts, one.choice.plan); };
   if (all) {
     std::ranges::for_each(out.candidates, write);
@@ -264,7 +284,8 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
     Candidate& one = out.candidates[i];
     if (!one.written) write(one);
     if (!all) one.binary = jit ? bundled_facts(one.written->source) : there(one.written->source);
-    if (!one.binary && (all || jit)) one.binary = compiled(one);
+    if (!one.binary && (all || jit))
+      one.binary = what == Compiles::with_companions ? compiled_with_companions(parts, one, purpose) : compiled(one);
     one.flaw = one.binary ? flaw_of(*one.binary) : "it is in no bundle, and compiling is off";
     if (!first && will_do(one)) first = i;
   }

@@ -42,7 +42,6 @@ KernelSource kernel_source_of(const codegen::GpuParts& parts, const codegen::Ker
 /// The source of a companion. ATTUNE_LINEINFO only concerns companions that list tiles.
 codegen::Source companion_source_of(const codegen::Companion& companion, const codegen::GpuParts& parts,
                                     const codegen::KernelPlan& plan);
-codegen::Source cover_source_of(const compiler::LoweredMod& lowered, bool offsets64, int arch, CoverForm what);
 
 /// The number of kernels that this process has compiled so far. No call may compile a kernel for each
 /// length of their sequences.
@@ -50,9 +49,9 @@ std::size_t compiled_kernels();
 
 struct Candidate {
   codegen::KernelChoice choice;
-  std::optional<KernelSource> written{};  ///< none: the candidate comes after the chosen one
-  /// Null: the candidate comes after the chosen one, or compiling is off and it is not available. Without a cubin: a
-  /// bundle has the facts that rejected it.
+  std::optional<KernelSource> written{};  ///< none: the candidate is tried only after the chosen one
+  /// Null: the candidate is tried only after the chosen one, or compiling is off and it is not available. Without a
+  /// cubin: a bundle has the facts that rejected it.
   std::shared_ptr<const Binary> binary{};
   std::string flaw{};  ///< the reason why the compiled kernel is worse than it should be; or empty
 };
@@ -61,11 +60,16 @@ struct Considered {
   std::size_t chosen = 0;          ///< the first one without a flaw, or a fast one that spills little; has a cubin
   std::vector<std::string> story;  ///< kernels that are not candidates, and the reasons
 };
-/// `preference` may be null. `all`: true compiles the candidates after the chosen one too, to be shown. With compiling
-/// off, it chooses among the available candidates, and throws an Error if there is none. `purpose`: the call that needs
-/// the kernel; may be null.
+/// What consider() compiles.
+enum class Compiles : std::uint8_t {
+  chosen,           ///< candidates in turn, until one has no flaw
+  with_companions,  ///< also the companions of each of these, at the same time: a call loads them next
+  all,              ///< the candidates after the chosen one too, to be shown
+};
+/// `preference` may be null. With compiling off, it chooses among the available candidates, and throws an Error if
+/// there is none. `purpose`: the call that needs the kernel; may be null.
 Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kind, const codegen::KernelSpec& spec,
-                    const codegen::Preference* preference, bool all = false,
+                    const codegen::Preference* preference, Compiles what = Compiles::chosen,
                     codegen::Kernels among = codegen::kernels(), const Purpose* purpose = nullptr);
 
 }  // namespace attune::runtime::cuda

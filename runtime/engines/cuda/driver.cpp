@@ -60,7 +60,7 @@ Found open() {
 #include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
   if (const cu::Result result = d.cuInit.raw(0); result != cu::Result::success)
-    return {std::nullopt, fmt::format("the driver does not start ({})", text_of(result))};
+    return {std::nullopt, fmt::format("the driver fails to start ({})", text_of(result))};
   return {d, ""};
 }
 
@@ -113,24 +113,23 @@ void refuse(cu::Result result, const char* function) {
   using enum cu::Result;
   switch (result) {
     case out_of_memory:
-      throw Error("device-memory", "the device has no room left", {}, why,
-                  "free memory of the device, or give the call less to do");
+      throw Error("device-memory", "the device is out of memory", {}, why,
+                  "free device memory, or make the call smaller");
     case no_device:
     case stub_library:
     case system_not_ready:
-    case driver_mismatch:
-      throw Error("no-device", "there is no device to compute on", {}, why, "see what nvidia-smi says of it");
+    case driver_mismatch: throw Error("no-device", "there is no device to compute on", {}, why, "check nvidia-smi");
     case deinitialized:
       throw Error("no-device", "the driver has been shut down", {}, why, "call attune before the process ends");
     case illegal_address:
     case assert_failed:
     case launch_failed:
-      throw Error("device-failed", "the device has failed, and takes no more work of this process", {}, why,
-                  "some kernel of this process did it, attune's or another's: run it under compute-sanitizer, which "
-                  "names it");
+      throw Error("device-failed", "the device has failed and accepts no more work from this process", {}, why,
+                  "a kernel of this process caused it, attune's or another's: run the process under compute-sanitizer, "
+                  "which names the kernel");
     case invalid_handle:
     case invalid_context:
-      throw Error("bad-stream", "the stream does not take the call", {}, why,
+      throw Error("bad-stream", "the stream rejects the call", {}, why,
                   "pass a CUstream of the device that the tensors are on, or none");
     default: break;
   }
@@ -176,8 +175,8 @@ const Facts& facts(int index) {
   if (index < 0 || static_cast<std::size_t>(index) >= known.size())
     throw Error("no-device", fmt::format("there is no device cuda:{}", index), {},
                 known.empty() ? "the driver finds no device"
-                              : fmt::format("the driver finds {}, from cuda:0 on", known.size()),
-                "name one that there is; CUDA_VISIBLE_DEVICES says which the process sees");
+                              : fmt::format("the driver finds {}, counted from cuda:0", known.size()),
+                "name one of these; CUDA_VISIBLE_DEVICES sets which devices the process sees");
   return known[static_cast<std::size_t>(index)];
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/engines/cuda/keys.h"
 #include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/operands.h"
+#include "runtime/engines/cuda/readable_backward.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -22,7 +23,7 @@ void check_operands(const Backward& call) {
   require_f32_rows("lse", call.lse);
   require_f32_rows("grad_lse", call.grad_lse);
   if (call.grad_o.dtype != call.q.dtype)
-    throw Error("engine-type", "the CUDA engine takes grad_o in the type of q", {},
+    throw Error("engine-type", "the CUDA engine needs grad_o in the type of q", {},
                 fmt::format("grad_o holds {}, and q {}", name_of(call.grad_o.dtype), name_of(call.q.dtype)),
                 fmt::format("convert grad_o to {}", name_of(call.q.dtype)));
   if (call.o.given() && call.o.dtype == DType::f64)
@@ -59,12 +60,12 @@ std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& 
   auto made = std::make_shared<detail::DeviceCover>(device, *kernel, call.mod, call.args, p);
   made->lists = CoverLists(kernel->choice.plan, call.mod.cover, p);
   WorkspaceLayout space;
-  const Room<int> room = space.take<int>(made->lists.ints());
+  const Region<int> region = space.take<int>(made->lists.ints());
   std::byte* const memory =
       means.workspace.empty()
           ? made->take(device, current, space.bytes(), stream).data()
           : checked_workspace(means.workspace, space.bytes(), "Attention::cover_bytes for the call").data();
-  made->lists.at = room.in(memory);
+  made->lists.at = region.in(memory);
   CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
   kernel->used_on(stream);
   Launches launches;
@@ -94,7 +95,7 @@ KernelWants forward_wants(const Call& call) {
   const KernelKey key = forward_key(facts(call.forward().q.device.index), call, {});
   const codegen::GpuParts parts = codegen::forward_parts(call.mod, key.spec);
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
-  return {key.spec, parts.facts, kind, tuned_key(key, kind)};
+  return {key.spec, parts.facts, kind, tuned_key(facts(key.device).name, key.spec, kind)};
 }
 
 Forward first_forward(const Call& backward, void* o, void* lse, void* max) {
@@ -117,14 +118,22 @@ Forward first_forward(const Call& backward, void* o, void* lse, void* max) {
           .params = call.params};
 }
 
-BackwardWants backward_wants(const Call& call) { return wants_of(facts(call.backward().q.device.index), call); }
+codegen::CallSpec backward_call_spec(const Call& call) {
+  const ReadableBackward readable(call);
+  return backward_call_spec(facts(call.backward().q.device.index), readable.call(),
+                            captured_of(call.args, call.backward()));
+}
 
 std::vector<KernelStory> backward_story(const Call& call, const Means& means) {
   check_operands(call.backward());
   const Facts& device = facts(call.backward().q.device.index);
   const Current current(device.index);
+  const ReadableBackward readable(call);
   std::vector<KernelStory> out;
-  for (const auto& kernel : BackwardRun(device, call, means).walkers()) out.push_back(story_of(*kernel));
+  for (const auto& kernel : BackwardRun(device, readable.call(), means).walkers()) out.push_back(story_of(*kernel));
+  if (readable.bytes() > 0 && !out.empty())
+    out.front().notes.push_back(fmt::format(
+        "grad_o is copied first, {} bytes: its rows are not contiguous, or not aligned to 16 bytes", readable.bytes()));
   return out;
 }
 
@@ -132,24 +141,29 @@ std::size_t backward_workspace(const Call& call, const Means& means) {
   check_operands(call.backward());
   const Facts& device = facts(call.backward().q.device.index);
   const Current current(device.index);
-  return BackwardRun(device, call, means).bytes();
+  const ReadableBackward readable(call);
+  readable.load(device, static_cast<cu::Stream>(means.stream));
+  return readable.bytes() + BackwardRun(device, readable.call(), means).bytes();
 }
 
 void backward(const Call& call, const Means& means) {
   check_operands(call.backward());
   const Facts& device = facts(call.backward().q.device.index);
   const Current current(device.index);
-  BackwardRun run(device, call, means);
-  const std::size_t bytes = run.bytes();
+  const auto stream = static_cast<cu::Stream>(means.stream);
+  ReadableBackward readable(call);
+  BackwardRun run(device, readable.call(), means);
+  const std::size_t bytes = readable.bytes() + run.bytes();
   if (means.used) {
     std::string names;
     for (const auto& kernel : run.walkers())
       names += (names.empty() ? "" : " ") + codegen::variant_of(kernel->choice.plan).text();
     *means.used = {target_name(device.arch()), names, bytes};
   }
-  if (!means.workspace.empty()) return run.put(checked_workspace(means.workspace, bytes).data());
-  const Pooled own(device, bytes, static_cast<cu::Stream>(means.stream));
-  run.put(own.bytes().data());
+  const auto put = [&](std::byte* memory) { run.put(readable.copy(device, memory, stream)); };
+  if (!means.workspace.empty()) return put(checked_workspace(means.workspace, bytes).data());
+  const Pooled own(device, bytes, stream);
+  put(own.bytes().data());
 }
 
 }  // namespace attune::runtime::cuda

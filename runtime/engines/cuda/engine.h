@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose.h"
+#include "codegen/call_choices.h"
 #include "runtime/engines/cuda/tuned.h"
 #include "runtime/engines/engine.h"
 
@@ -53,12 +53,8 @@ struct KernelWants {
 KernelWants forward_wants(const Call& call);
 /// The kernel of a forward; compiles and loads it.
 codegen::Variant forward_variant(const Call& call, const Means& means);
-/// The properties of a backward that its kernels are compiled for.
-struct BackwardWants {
-  codegen::KernelSpec spec;  ///< `out`: of o
-  codegen::Length length;
-};
-BackwardWants backward_wants(const Call& call);
+/// What the kernels of a backward are chosen by.
+codegen::CallSpec backward_call_spec(const Call& call);
 
 /// The driver's name for the device.
 std::string device_name(int device);

@@ -21,7 +21,7 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
                                                     nullptr, 0);
   if (result == cu::Result::invalid_image || result == cu::Result::no_binary_for_gpu ||
       result == cu::Result::unsupported_ptx_version)
-    throw Error("driver-old", "the driver does not take what NVRTC compiled", {},
+    throw Error("driver-old", "the driver cannot load what NVRTC compiled", {},
                 fmt::format("the driver is of CUDA {}.{}, and NVRTC {}.{} is newer", d.version / 1000,
                             d.version % 1000 / 10, nvrtc().major, nvrtc().minor),
                 "install a newer driver, or an older NVRTC");
@@ -67,9 +67,10 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   Remembered found;
   // Measurements of prefill do not apply to decode.
-  if (forward && !key.preference && !key.spec.decode) found = remembered(tuned_key(key, kind));
+  if (forward && !key.preference && !key.spec.decode)
+    found = remembered(tuned_key(facts(key.device).name, key.spec, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
-  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, false,
+  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, Compiles::with_companions,
                             codegen::kernels(key.way), purpose);
   const Candidate& chosen = all.candidates[all.chosen];
   out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes);
@@ -92,20 +93,6 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   let_go_later(out, key.device);
   return out;
 }
-
-}  // namespace
-
-TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind) {
-  return {.device = facts(key.device).name,
-          .arch = key.spec.arch,
-          .dtype = key.spec.dtype,
-          .d = key.spec.d,
-          .dv = key.spec.dv,
-          .kind = kind,
-          .exact = key.spec.exact};
-}
-
-namespace {
 
 /// The kernel of `key` if this process has it, else the result of `make`, which may not run during a capture.
 template <class Kept, class Key, class Make>

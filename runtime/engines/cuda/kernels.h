@@ -75,8 +75,6 @@ struct KernelKey {
   auto operator<=>(const KernelKey&) const = default;
 };
 
-TunedKey tuned_key(const KernelKey& key, const codegen::CallKind& kind);
-
 /// True if this process has the kernel.
 bool is_loaded(const KernelKey& key);
 /// Compiles and loads the kernel unless this process has it; then `stream` must not be captured. Its plan has no kernel
@@ -93,7 +91,7 @@ Held<Kernel> loaded_rows(int device, const codegen::RowsSpec& spec, const compil
 Held<Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream, const Purpose* purpose);
 /// append.cuh:
 Held<Kernel> loaded_append(int device, int arch, cu::Stream stream);
-/// A source of one fixed kernel: copy_rows.cuh, add_parts.cuh or merge_parts.cuh.
+/// A source of one fixed kernel: copy_rows.cuh, add_parts.cuh or combine_ranks.cuh.
 Held<Kernel> loaded_plain(int device, const codegen::Source& source, int arch, cu::Stream stream);
 
 }  // namespace attune::runtime::cuda

@@ -76,16 +76,12 @@ std::vector<Captured> captured_of(const Args& args, const Backward& call) {
   return out;
 }
 
-codegen::Wanted wanted_of(const Args& args, std::span<const Captured> captured) {
-  codegen::Wanted out(args.captures.size());
-  for (const Captured& one : captured)
-    for (const std::uint32_t slot : one.slots) out[slot] = true;
-  return out;
-}
-
-BackwardWants wants_of(const Facts& device, const Call& of) {
+codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured) {
   const Backward& call = of.backward();
   const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
+  codegen::Wanted wanted(of.args.captures.size());
+  for (const Captured& one : captured)
+    for (const std::uint32_t slot : one.slots) wanted[slot] = true;
   return {.spec = {.arch = device.arch(),
                    .dtype = call.q.dtype,
                    .out = call.o.given() ? call.o.dtype : DType::f32,
@@ -97,18 +93,19 @@ BackwardWants wants_of(const Facts& device, const Call& of) {
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(of.exact, call.q.dtype),
                    .offsets64 = codegen::reach_far(of.args.captures)},
-          .length = codegen::length_of(whole.q.length, whole.kv.length)};
+          .length = codegen::length_of(whole.q.length, whole.kv.length),
+          .backward = std::move(wanted)};
 }
 
-KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const BackwardWants& wants,
-                       const Means& means, const codegen::Wanted& wanted) {
+KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const codegen::CallSpec& asked,
+                       const Means& means) {
   KernelKey key{.device = device.index,
                 .way = way,
-                .spec = codegen::backward_spec(wants.spec),
+                .spec = codegen::backward_spec(asked.spec),
                 .mod = of.mod.digest,
-                .length = wants.length,
+                .length = asked.length,
                 .preference = {},
-                .wanted = wanted};
+                .wanted = *asked.backward};
   if (means.preference && codegen::takes(*means.preference, way)) key.preference = *means.preference;
   return key;
 }

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/engines/cuda/engine.h"
+#include "codegen/call_choices.h"
 #include "runtime/engines/cuda/kernels.h"
 #include "runtime/engines/workspace.h"
 
@@ -16,13 +16,12 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means);
 struct Captured {
   const Tensor* into = nullptr;
   std::vector<std::uint32_t> slots;
-  Room<unsigned long long> sums;
+  Region<unsigned long long> sums;
 };
 std::vector<Captured> captured_of(const compiler::Args& args, const Backward& call);
-codegen::Wanted wanted_of(const compiler::Args& args, std::span<const Captured> captured);
-
-BackwardWants wants_of(const Facts& device, const Call& of);
-KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const BackwardWants& wants,
-                       const Means& means, const codegen::Wanted& wanted);
+/// What the kernels of a backward are chosen by. `captured`: from captured_of().
+codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured);
+KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const codegen::CallSpec& asked,
+                       const Means& means);
 
 }  // namespace attune::runtime::cuda

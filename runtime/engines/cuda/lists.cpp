@@ -68,8 +68,8 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
     const Tensor &then = made.captures[i], &now = args.captures[of.captures[i]];
     if (then == now) continue;
     const std::string &name = mod.captures[of.captures[i]].name, before = then.describe(), after = now.describe();
-    return before != after ? fmt::format("its `{}` is {}, and that of this call {}", name, before, after)
-                           : fmt::format("its `{}` lies elsewhere than that of this call", name);
+    return before != after ? fmt::format("its `{}` is {}, and this call's is {}", name, before, after)
+                           : fmt::format("its `{}` is at another address than this call's", name);
   }
   for (std::size_t i = 0; i < of.params.size(); ++i)
     if (const double now = args.params[of.params[i]]; made.params[i] != now)
@@ -78,7 +78,7 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
     return fmt::format("it is for {} queries and {} keys, and this call has {} and {}", made.q_len, made.kv_len,
                        p.q.length, p.kv.length);
   if (made.q_offset != p.q_offset)
-    return fmt::format("it is for a q_offset of {}, and that of this call is {}", made.q_offset, p.q_offset);
+    return fmt::format("it is for a q_offset of {}, and this call's is {}", made.q_offset, p.q_offset);
   const CoverLists& lists = made.lists;
   if (lowered.cover.by_batch && lists.batches != p.batch)
     return fmt::format("its mask varies with the batch: it is for {} entries, and this call has {}", lists.batches,
@@ -88,8 +88,8 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
                        p.q_heads);
   const codegen::KernelPlan& plan = kernel.choice.plan;
   if (lists.m != plan.tile.queries() || lists.n != plan.tile.n)
-    return fmt::format("its tiles are {} queries by {} keys, and those of this call's kernel, {}, {} by {}", lists.m,
-                       lists.n, plan.kernel->name, plan.tile.queries(), plan.tile.n);
+    return fmt::format("its tiles are {} queries by {} keys, and this call's kernel, {}, has tiles of {} by {}",
+                       lists.m, lists.n, plan.kernel->name, plan.tile.queries(), plan.tile.n);
   return {};
 }
 
@@ -99,7 +99,7 @@ void require_fit(const detail::DeviceCover& made, const Facts& device, const Loa
                  const compiler::LoweredMod& lowered, const compiler::Args& args, const Problem& p) {
   const std::string why = difference(made, device, kernel, lowered, args, p);
   if (why.empty()) return;
-  throw Error("cover-other", "the cover was made for other calls", {}, why,
+  throw Error("cover-other", "the cover does not match this call", {}, why,
               "make one for this call: Attention::cover; or leave it out, and the call lists its own tiles");
 }
 
@@ -118,9 +118,9 @@ DeviceCover::DeviceCover(const cuda::Facts& on, const cuda::LoadedKernel& kernel
 std::span<std::byte> DeviceCover::take(const cuda::Facts& on, const cuda::Current& current, std::size_t bytes,
                                        cuda::cu::Stream stream) {
   if (cuda::capturing(stream))
-    throw Error("stream-capture", "a cover has no memory within a capture", {},
-                "what is taken from the stream's pool would be the graph's alone",
-                "hand in memory of the device: .workspace, as many bytes as Attention::cover_bytes says");
+    throw Error("stream-capture", "a cover cannot allocate memory during a capture", {},
+                "memory from the stream's pool would belong to the graph",
+                "pass device memory as .workspace, of Attention::cover_bytes bytes");
   context_ = current.context();
   memory_.emplace(on, bytes, stream);
   return memory_->bytes();

@@ -50,10 +50,9 @@ void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream)
 
 void Pooled::take(const Facts& device, std::size_t bytes) {
   if (!device.pools)
-    throw Error("workspace-missing", "the call needs memory to work in", {},
-                fmt::format("it is {} bytes, and {} has no pools to take them from in the order of a stream", bytes,
-                            device.name),
-                "pass that many bytes of the device as its workspace");
+    throw Error("workspace-missing", "the call needs a workspace", {},
+                fmt::format("it needs {} bytes, and {} has no stream-ordered memory pools", bytes, device.name),
+                "pass a workspace of that many bytes on the device");
   driver().cuMemAllocAsync(&at_, bytes, stream_);
   bytes_ = {reinterpret_cast<std::byte*>(at_), bytes};
 }

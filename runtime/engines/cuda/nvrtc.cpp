@@ -88,7 +88,7 @@ Library opened() {
     if (!handle) continue;
     library.about.path = name;
     if (const std::string missing = find_all(handle, library.api); !missing.empty()) {
-      library.about.refusal = fmt::format("{} has no {}: attune takes NVRTC 12 or newer", name, missing);
+      library.about.refusal = fmt::format("{} has no {}: attune needs NVRTC 12 or newer", name, missing);
       return library;
     }
     library.api.nvrtcVersion(&library.about.major, &library.about.minor);
@@ -97,12 +97,12 @@ Library opened() {
     if (dladdr(reinterpret_cast<const void*>(library.api.nvrtcVersion), &of) != 0 && of.dli_fname)
       library.about.build = std::filesystem::canonical(of.dli_fname, error).filename().string();
     if (library.about.major < 12)
-      library.about.refusal = fmt::format("{} is NVRTC {}.{}; attune takes 12 or newer", name, library.about.major,
+      library.about.refusal = fmt::format("{} is NVRTC {}.{}; attune needs 12 or newer", name, library.about.major,
                                           library.about.minor);
     return library;
   }
-  library.about.refusal = fmt::format("NVRTC, the compiler that comes with the CUDA toolkit, is none of {}: install "
-                                      "the toolkit, or say in ATTUNE_NVRTC where libnvrtc.so is",
+  library.about.refusal = fmt::format("NVRTC, the compiler of the CUDA toolkit, was not found as {}: install "
+                                      "the toolkit, or set ATTUNE_NVRTC to the path of libnvrtc.so",
                                       fmt::join(names, ", "));
   return library;
 }
@@ -184,7 +184,7 @@ Binary compile(const codegen::Source& source, Ptx ptx) {
   must(api.nvrtcGetProgramLog(program.get(), binary.log.data()), "nvrtcGetProgramLog");
   while (binary.log.ends_with('\0')) binary.log.pop_back();
   if (result != 0)
-    throw Bug(fmt::format("NVRTC {}.{} refuses a source ({}):\n{}\n{}\n{}\n", nvrtc().major, nvrtc().minor,
+    throw Bug(fmt::format("NVRTC {}.{} rejects a source ({}):\n{}\n{}\n{}\n", nvrtc().major, nvrtc().minor,
                           api.nvrtcGetErrorString(result), binary.log, fmt::join(source.options, " "), source.text));
 
   const char* symbol = nullptr;

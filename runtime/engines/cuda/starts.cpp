@@ -21,8 +21,8 @@ void StartsRoom::take(WorkspaceLayout& space, const Problem& p, const QueryTiles
 
 void StartsRoom::refuse_capture() {
   throw Error("stream-capture", "a packed call whose starts are on the host cannot be captured into a graph", {},
-              "the graph would not have them any more when it runs",
-              "pass cu_seqlens where q is, with .max_q_len and .max_kv_len; or call it without a graph");
+              "they may be gone when the graph runs",
+              "pass cu_seqlens on q's device, with .max_q_len and .max_kv_len; or call it without a graph");
 }
 
 Starts StartsRoom::send_known(Launches& launches, std::byte* memory, const Problem& p, const QueryTiling& tiling,

@@ -38,7 +38,7 @@ class StartsRoom {
   Starts send_known(Launches& launches, std::byte* memory, const compiler::Problem& p, const QueryTiling& tiling,
                     bool masked) const;
 
-  Room<int> starts_, order_;
+  Region<int> starts_, order_;
 };
 
 }  // namespace attune::runtime::cuda

@@ -118,11 +118,21 @@ Json json_of(const TunedKey& key, const Tuned& row) {
 }
 
 [[noreturn]] void cannot_write(const std::filesystem::path& path, const std::string& why) {
-  throw Error("file-unwritable", "what was found cannot be remembered", {.name = path.string()}, why,
-              "say in ATTUNE_CACHE which folder attune may write to, or remove the file");
+  throw Error("file-unwritable", "the results of tuning cannot be saved", {.name = path.string()}, why,
+              "set ATTUNE_CACHE to a folder that attune may write to, or remove the file");
 }
 
 }  // namespace
+
+TunedKey tuned_key(const std::string& device, const codegen::KernelSpec& spec, const codegen::CallKind& kind) {
+  return {.device = device,
+          .arch = spec.arch,
+          .dtype = spec.dtype,
+          .d = spec.d,
+          .dv = spec.dv,
+          .kind = kind,
+          .exact = spec.exact};
+}
 
 TunedTable parse_tuned(std::string_view text) {
   TunedTable out;
@@ -190,12 +200,12 @@ Remembered remembered(const TunedTable& table, const TunedKey& key) {
   if (found == table.rows.end()) return out;
   const Tuned& row = found->second;
   if (row.kernels != codegen::headers_digest()) {
-    out.notes.push_back(
-        fmt::format("{} was found with other kernels, on {}: attune tune looks again", row.variant.text(), row.date));
+    out.notes.push_back(fmt::format("{} was tuned with other kernels, on {}, and is ignored: run attune tune again",
+                                    row.variant.text(), row.date));
     return out;
   }
   out.preference = {row.variant, false,
-                    fmt::format("{} was found by attune tune on {}: {:.0f} TFLOP/s, and {:.0f} without",
+                    fmt::format("{} was found by attune tune on {}: {:.0f} TFLOP/s, the default {:.0f}",
                                 row.variant.text(), row.date, row.tflops, row.usual_tflops)};
   return out;
 }

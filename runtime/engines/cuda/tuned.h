@@ -22,6 +22,8 @@ struct TunedKey {
   bool exact = false;  ///< as in KernelSpec
   auto operator<=>(const TunedKey&) const = default;
 };
+/// device: its name in the driver.
+TunedKey tuned_key(const std::string& device, const codegen::KernelSpec& spec, const codegen::CallKind& kind);
 struct Tuned {
   codegen::Variant variant;
   double tflops = 0, usual_tflops = 0;  ///< the kernel's own, and that of the kernel that is chosen without tuning

@@ -103,7 +103,7 @@ void refuse_missing_pages(const Call& call) {
               asked.page_table.data)[offset(asked.page_table, b, at)];
           if (number >= 0 && number < all) continue;
           throw Error(
-              "page-table", fmt::format("page_table[{}, {}] is no page", b, at), {},
+              "page-table", fmt::format("page_table[{}, {}] is not a page of the pool", b, at), {},
               fmt::format("it is {}, a query needs key {} there, and the pool has {} pages", number, kept.kv, all),
               "give each key that a query needs a page of the pool");
         }
@@ -121,7 +121,7 @@ void refuse_outside_reads(const compiler::Mod& written, const Call& call) {
   throw Error("capture-outside", fmt::format("capture `{}` is read out of range", found.name), {},
               fmt::format("{}; {} read{} of this call {} outside", found.first, found.count,
                           found.count == 1 ? "" : "s", found.count == 1 ? "is" : "are"),
-              "mend the data or the index, or write clamp(…) where its ends are meant");
+              "mend the data or the index, or write clamp(…) to stay at the ends");
 }
 
 }  // namespace attune::runtime

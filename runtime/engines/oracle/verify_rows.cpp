@@ -132,7 +132,7 @@ std::optional<Wrong> wrong(const Judged& row) {
 namespace {
 
 /// Positions and lengths, if they differ between entries.
-std::string told_apart(const compiler::Problem& p) {
+std::string positions_text(const compiler::Problem& p) {
   std::string out = p.has_q_offsets() ? fmt::format(" q_offsets={}", fmt::join(p.per_entry->q_offsets, ","))
                                       : fmt::format(" q_offset={}", p.q_offset);
   if (p.kv_offset) out += fmt::format(" kv_offset={}", p.kv_offset);
@@ -161,7 +161,7 @@ void refuse(const Call& call, const std::string& place, const Verified& which, c
       "meanwhile",
       place, wrong.where, wrong.got, wrong.wanted, wrong.distance, wrong.allowed, which.used.kernel, which.used.target,
       p.batch, p.q_heads, p.kv_heads, p.q.length, p.kv.length, p.d, p.dv, p.q.packed() ? " packed" : "", p.scale,
-      told_apart(p), text_of(mod, call.args.captures), digest, indented(mod_file(mod)),
+      positions_text(p), text_of(mod, call.args.captures), digest, indented(mod_file(mod)),
       dumps() ? options().dump : "a folder", digest.substr(0, 16)));
 }
 

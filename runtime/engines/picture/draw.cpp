@@ -133,7 +133,7 @@ void check(const View& view) {
                     q.shape[1] % k.shape[1] == 0 && view.b < q.shape[0] && view.h < q.shape[1] &&
                     (k.shape[0] == 1 || k.shape[0] == q.shape[0]);
   if (q.given() && !fits)
-    throw Error("picture-qk", "q and k do not give a picture's scores", {},
+    throw Error("picture-qk", "q and k do not fit a picture of scores", {},
                 fmt::format("q is {}, and k {}", q.describe(), k.given() ? k.describe() : "not given"),
                 "pass q [B, Hq, Sq, D] and k [B, Hkv, Skv, D], on the host");
 }

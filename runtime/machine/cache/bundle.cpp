@@ -36,8 +36,8 @@ std::string digest_of(std::string_view stored) { return cache_key(stored).name()
 std::string label_of(const std::string& text) { return one_line(text).substr(0, most_label); }
 
 [[noreturn]] void refuse(const std::string& name, std::string why) {
-  throw Error("bundle-damaged", "a bundle is not as it was written", {.name = name}, std::move(why),
-              "copy it once more, or build it again with attune compile");
+  throw Error("bundle-damaged", "a bundle is damaged", {.name = name}, std::move(why),
+              "copy it again, or rebuild it with attune compile");
 }
 
 /// Removes the text up to and including the first `end` from the front, and returns it without `end`.
@@ -145,32 +145,32 @@ Bundle::Bundle(std::string name, std::string_view text, std::shared_ptr<const st
   text.remove_prefix(bundle_magic.size());
   std::size_t count = 0, bytes = 0;
   if (!take_number_line(text, bundle_count, count) || !take_number_line(text, bundle_bytes, bytes))
-    refuse(name_, "its head is damaged");
+    refuse(name_, "its header is damaged");
   std::vector<Line> lines;
   while (lines.size() < count) {
     auto rest = take(text, '\n');
-    if (!rest) refuse(name_, "its head ends early");
+    if (!rest) refuse(name_, "its header ends early");
     const auto line = read_line(*rest, bytes);
     if (!line || (!lines.empty() && !comes_before(lines.back().item.key, line->item.key)))
-      refuse(name_, "its head is damaged");
+      refuse(name_, "its header is damaged");
     lines.push_back(*line);
   }
   const std::string_view head = all.substr(0, all.size() - text.size());
-  if (!text.starts_with(bundle_head)) refuse(name_, "its head ends early");
+  if (!text.starts_with(bundle_head)) refuse(name_, "its header ends early");
   text.remove_prefix(bundle_head.size());
   const auto sum = take(text, '\n');
-  if (!sum || !text.starts_with('\n')) refuse(name_, "its head ends early");
-  if (*sum != cache_key(head).hex()) refuse(name_, "its head is damaged");
+  if (!sum || !text.starts_with('\n')) refuse(name_, "its header ends early");
+  if (*sum != cache_key(head).hex()) refuse(name_, "its header is damaged");
   text.remove_prefix(1);
-  if (text.size() != bytes) refuse(name_, fmt::format("it has {} of {} bytes after its head", text.size(), bytes));
+  if (text.size() != bytes) refuse(name_, fmt::format("it has {} of {} bytes after its header", text.size(), bytes));
   for (Line& line : lines) {
     line.item.stored = text.substr(line.begin, line.stored);
     items_.push_back(line.item);
     if (line.stored < line.item.size && !has_zstd())
       throw Error(
-          "bundle-compressed", "a bundle is compressed, which this attune cannot read", {.name = name_},
-          "zstd was not there when attune was built",
-          "build attune where zstd is (Debian's libzstd-dev), or the bundle with the attune compile of this build");
+          "bundle-compressed", "a bundle is compressed, and this attune cannot decompress it", {.name = name_},
+          "attune was built without zstd",
+          "build attune with zstd (Debian's libzstd-dev), or rebuild the bundle with this build's attune compile");
   }
 }
 

@@ -125,7 +125,7 @@ std::optional<CacheEntry> Cache::find_in(const fs::path& folder, const CacheKey&
   const fs::path path = entry_path(folder, key.name());
   const bool users = folder == folders_.user;
   if (const std::string why = users ? why_not_used(path.parent_path()) : ""; !why.empty()) {
-    note(fmt::format("{} is passed over: {}", path.string(), why));
+    note(fmt::format("{} is skipped: {}", path.string(), why));
     return std::nullopt;
   }
   FileText file = read_file(path);
@@ -134,7 +134,7 @@ std::optional<CacheEntry> Cache::find_in(const fs::path& folder, const CacheKey&
   ParsedEntry parsed = file.text ? parse_entry(*file.text, key) : ParsedEntry{std::nullopt, file.wrong, false};
   if (!parsed.entry) {
     const bool gone = may_write && !parsed.other_format && remove_whatever(path);
-    note(fmt::format("{} is {}: {}", path.string(), gone ? "discarded" : "passed over", parsed.wrong));
+    note(fmt::format("{} is {}: {}", path.string(), gone ? "discarded" : "skipped", parsed.wrong));
   } else if (may_write) {
     // The file's time of change records its last use.
     use_now(path);
@@ -154,7 +154,7 @@ bool Cache::keep(const CacheKey& key, const CacheEntry& entry) {
   const fs::path path = file_of(key), unfinished = folders_.user / "unfinished";
   const std::string text = print_entry(key, entry);
   std::string wrong = text.size() > limit_
-                          ? fmt::format("it has {} bytes, and the cache has room for {}", text.size(), limit_)
+                          ? fmt::format("it has {} bytes, and the cache holds at most {}", text.size(), limit_)
                           : "";
   if (wrong.empty()) wrong = why_not_used(path.parent_path());
   const auto write = [&] {
@@ -199,7 +199,7 @@ CacheEntry Cache::get(const CacheKey& key, const std::function<CacheEntry()>& bu
     note(fmt::format("{} was built without its lock{}", key.name(),
                      lock.holder().empty() ? "" : fmt::format(", which {} had for {:.2f} s", lock.holder(), waited)));
   } else if (waited > 0.01) {
-    note(fmt::format("waited {:.2f} s for {}, which was building {}", waited,
+    note(fmt::format("waited {:.2f} s for {} to build {}", waited,
                      lock.holder().empty() ? "another process" : lock.holder(), key.name()));
   }
   // Another process may have kept it while this one waited.

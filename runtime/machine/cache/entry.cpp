@@ -82,7 +82,7 @@ ParsedHead parse_head(std::string_view text) {
     }
     const auto line = take_line(text, "");
     const std::size_t colon = line ? line->find(": ") : std::string_view::npos;
-    if (colon == std::string_view::npos) return wrong("its head ends early");
+    if (colon == std::string_view::npos) return wrong("its header ends early");
     out.facts.emplace_back(line->substr(0, colon), line->substr(colon + 2));
   }
   const auto sum = take_line(text, checksum_line);
@@ -90,8 +90,8 @@ ParsedHead parse_head(std::string_view text) {
   out.checksum = *sum;
   const std::string_view head = all.substr(0, all.size() - text.size());
   const auto head_sum = take_line(text, head_line);
-  if (!head_sum || !text.starts_with('\n')) return wrong("its head ends early");
-  if (*head_sum != checksum(head)) return wrong("its head is damaged");
+  if (!head_sum || !text.starts_with('\n')) return wrong("its header ends early");
+  if (*head_sum != checksum(head)) return wrong("its header is damaged");
   out.size = all.size() - text.size() + 1;
   return out;
 }
@@ -101,7 +101,7 @@ ParsedEntry parse_entry(std::string_view text, std::string_view key) {
   ParsedHead head = parse_head(text);
   if (!head.wrong.empty()) return {std::nullopt, std::move(head.wrong), head.other_format};
   text.remove_prefix(head.size);
-  if (!head.key.starts_with(key)) return wrong("it is of another key");
+  if (!head.key.starts_with(key)) return wrong("it belongs to another key");
   if (text.size() != head.bytes) return wrong(fmt::format("it has {} of {} bytes", text.size(), head.bytes));
   if (head.checksum != checksum(text)) return wrong("its bytes are damaged");
   return {CacheEntry{std::move(head.facts), std::string(text)}, {}, false};

@@ -118,7 +118,8 @@ class Entered {
 
 void record_throw(const char* what) {
   try {
-    record(watch::Notice{watch::Notice::Of::watch, fmt::format("a callback threw, which changes nothing: {}", what)});
+    record(watch::Notice{watch::Notice::Of::watch,
+                         fmt::format("a callback threw an exception, which is ignored: {}", what)});
   } catch (...) {
   }
 }

@@ -33,23 +33,23 @@ void Carrier::remember(const Used& used) {
   used_.workspace = most;
 }
 
-Rect place_of(const Rank& rank, const Keys& keys, const Piece& piece) {
-  const std::int64_t head = piece.head - keys.wanted.heads.first;
+Rect place_of(const Rank& rank, const Keys& keys, const KeyRange& range) {
+  const std::int64_t head = range.head - keys.wanted.heads.first;
   switch (keys.places) {
-    case Keys::Places::pieces: return {.row = piece.before, .rows = piece.rows, .heads = piece.heads};
+    case Keys::Places::consecutive: return {.row = range.before, .rows = range.rows, .heads = range.heads};
     case Keys::Places::whole:
-      return {.entry = piece.entry,
+      return {.entry = range.entry,
               .head = head,
-              .row = rank.ranks().kv.blocks[piece.first].row,
-              .rows = piece.rows,
-              .heads = piece.heads};
+              .row = rank.ranks().kv.blocks[range.first].row,
+              .rows = range.rows,
+              .heads = range.heads};
     case Keys::Places::owners: break;
   }
-  return {.entry = piece.entry,
+  return {.entry = range.entry,
           .head = head,
-          .row = rank.owners_row(piece.first),
-          .rows = piece.rows,
-          .heads = piece.heads};
+          .row = rank.owners_row(range.first),
+          .rows = range.rows,
+          .heads = range.heads};
 }
 
 }  // namespace attune::runtime::ranks

@@ -10,7 +10,7 @@
 
 namespace attune::runtime::ranks {
 
-/// Work on one lane runs in order, as on a CUDA stream. On the host each piece of work is done before the next begins.
+/// Work on one lane runs in order, as on a CUDA stream. On the host each task is done before the next begins.
 enum class Lane : std::uint8_t {
   call,      ///< the caller's stream
   travel,    ///< exchanges
@@ -23,13 +23,13 @@ using Moments = std::vector<std::shared_ptr<const void>>;
 /// Keys and values for one part of a call, and the place of each position in memory.
 struct Keys {
   enum class Places : std::uint8_t {
-    pieces,  ///< one piece after another
-    whole,   ///< at its position, in memory with room for all keys of the call
-    owners,  ///< in its owner's tensor: all keys are this rank's
+    consecutive,  ///< one range after another
+    whole,        ///< at its position, in memory with room for all keys of the call
+    owners,       ///< in its owner's tensor: all keys are this rank's
   };
   Wanted wanted{};
   Places places = Places::whole;
-  std::vector<Piece> pieces{};  ///< the pieces that the rank receives
+  std::vector<KeyRange> ranges{};  ///< the ranges that the rank receives
   Tensor k{}, v{};
   Moments used{};  ///< once these have passed, k and v may be overwritten
 };
@@ -147,7 +147,7 @@ class Carrier {
   Used used_;  ///< what the last part used
 };
 
-/// The place of a piece of keys in `keys`.
-Rect place_of(const Rank& rank, const Keys& keys, const Piece& piece);
+/// The place of a range of keys in `keys`.
+Rect place_of(const Rank& rank, const Keys& keys, const KeyRange& range);
 
 }  // namespace attune::runtime::ranks

@@ -15,8 +15,8 @@
 #include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/operands.h"
 #include "runtime/engines/cuda/streams.h"
+#include "runtime/ranks/carry/device_state.h"
 #include "runtime/ranks/carry/queries.h"
-#include "runtime/ranks/carry/room.h"
 #include "runtime/ranks/schedule/schedule.h"
 
 namespace attune::runtime::ranks {
@@ -35,7 +35,7 @@ class DeviceCarrier : public Carrier {
         lock_(room_->mutex), one_(has_one_tensor()) {
     if (cuda::is_captured(means.stream))
       throw Error("stream-capture", "a call over ranks cannot be captured into a graph", {},
-                  "ranks meet while it is put on its streams", "call it without a graph");
+                  "ranks wait for one another while it is enqueued", "call it without a graph");
   }
   ~DeviceCarrier() override {
     if (ended_) return;
@@ -81,8 +81,8 @@ class DeviceCarrier : public Carrier {
   std::byte* begin(const WorkspaceLayout& space, std::int64_t groups) override {
     std::byte* const memory = room_->memory(space.bytes());
     room_->last.awaited_by(stream_);
-    const DeviceRoom::Filled filled = groups > 0 ? DeviceRoom::Filled{&rank_.layer(), groups, one_}
-                                                 : DeviceRoom::Filled{};
+    const DeviceState::Filled filled = groups > 0 ? DeviceState::Filled{&rank_.layer(), groups, one_}
+                                                  : DeviceState::Filled{};
     clears_ = room_->filled != filled && rank_.has_holes();
     room_->filled = filled;
     return memory;
@@ -173,19 +173,20 @@ class DeviceCarrier : public Carrier {
   }
   void clear(const Partial&) override {}  // kernels write all of it
   void merge(const Partials& of, const Forward& into) override {
-    cuda::merge_parts(device_,
-                      {.o = static_cast<const float*>(of.o.data),
-                       .lse = static_cast<const float*>(of.lse.data),
-                       .max = static_cast<const float*>(of.max.data),
-                       .parts = of.count},
-                      into.o, into.lse, into.max, stream_);
+    cuda::combine_ranks(device_,
+                        {.o = static_cast<const float*>(of.o.data),
+                         .lse = static_cast<const float*>(of.lse.data),
+                         .max = static_cast<const float*>(of.max.data),
+                         .parts = of.count},
+                        into.o, into.lse, into.max, stream_);
   }
 
  private:
-  static std::shared_ptr<DeviceRoom> room_of(const detail::Ranks& ranks, int device) {
+  static std::shared_ptr<DeviceState> room_of(const detail::Ranks& ranks, int device) {
     const std::lock_guard lock(ranks.room_mutex);
-    if (!ranks.room || ranks.room->device() != device) ranks.room = std::make_shared<DeviceRoom>(device);
-    return ranks.room;
+    if (!ranks.device_state || ranks.device_state->device() != device)
+      ranks.device_state = std::make_shared<DeviceState>(device);
+    return ranks.device_state;
   }
   /// True if values are the first columns of keys, as for MLA; they then travel with the keys. A rank that holds no
   /// keys can only compare the widths.
@@ -208,7 +209,7 @@ class DeviceCarrier : public Carrier {
     const auto size = static_cast<std::int64_t>(size_of(t.dtype));
     const std::int64_t row = of.width() * size, head = t.strides[of.head_dimension()] * size,
                        entry = of.packed() ? 0 : t.strides[0] * size, runs = chunk.at.heads * chunk.at.entries;
-    if (chunk.at.entries > 1 && entry != of.heads() * head) throw Bug("entries of a chunk are not evenly apart");
+    if (chunk.at.entries > 1 && entry != of.heads() * head) throw Bug("entries of a chunk are not evenly spaced");
     return {.peer = chunk.peer,
             .data = static_cast<std::byte*>(t.data) + chunk.at.entry * entry + chunk.at.head * head +
                     chunk.at.row * row,
@@ -226,10 +227,10 @@ class DeviceCarrier : public Carrier {
   template <class Body>
   void each_stream(Lane lane, const Body& body) const {
     body(stream_of(lane));
-    for (std::size_t i = 0; lane == Lane::launches && i < DeviceRoom::beside_count; ++i) body(room_->beside(i));
+    for (std::size_t i = 0; lane == Lane::launches && i < DeviceState::beside_count; ++i) body(room_->beside(i));
   }
   cuda::cu::Stream launch_stream() {
-    const std::size_t i = next_++ % (DeviceRoom::beside_count + 1);
+    const std::size_t i = next_++ % (DeviceState::beside_count + 1);
     return i == 0 ? stream_ : room_->beside(i - 1);
   }
 
@@ -313,7 +314,7 @@ class DeviceCarrier : public Carrier {
   const cuda::Current current_;
   cuda::cu::Stream stream_;
   const PartMods& mods_;
-  std::shared_ptr<DeviceRoom> room_;
+  std::shared_ptr<DeviceState> room_;
   std::unique_lock<std::mutex> lock_;
   const bool one_;        ///< values are columns of the keys
   bool ended_ = false;    ///< true once the caller's stream waits for the call's work on all other streams

@@ -60,7 +60,7 @@ class HostCarrier : public Carrier {
     const bool merges = planned == Travel::ring || planned == Travel::decode;
     return merges && !codegen::linear_in_p(rank_.call().mod.mod.prob) ? Travel::gather : planned;
   }
-  Keys::Places places() const override { return Keys::Places::pieces; }
+  Keys::Places places() const override { return Keys::Places::consecutive; }
   bool is_ahead() const override { return false; }
   DType number() const override { return DType::f64; }
   /// True if all rows are one matrix.
@@ -275,17 +275,17 @@ HostCarrier::Located::Located(const HostCarrier& carrier, const Slice& of) {
           .last_head = heads.last,
           .in_order = carrier.in_order_};
   first_q_head = heads.first * rank.problem().group;
-  const Rows k{keys.k, keys.places == Keys::Places::pieces ? compiler::Layout::dense : rank.problem().kv.layout};
+  const Rows k{keys.k, keys.places == Keys::Places::consecutive ? compiler::Layout::dense : rank.problem().kv.layout};
   rows = k.entries() * k.heads() * k.count();
   held.kv.assign(as_size((rank.packed() ? rank.problem().batch : rank.key_entries()) * heads.count()), {});
   BlockSet all(blocks.size());
-  for (const Piece& piece : keys.pieces) {
-    const Rect at = place_of(rank, keys, piece);
-    for (std::int64_t h = 0; h < piece.heads; ++h) {
+  for (const KeyRange& range : keys.ranges) {
+    const Rect at = place_of(rank, keys, range);
+    for (std::int64_t h = 0; h < range.heads; ++h) {
       std::int64_t row = (at.entry * k.heads() + at.head + h) * k.count() + at.row;
-      for (std::size_t g = piece.first; g < piece.last; ++g) {
-        const std::int64_t entry = rank.packed() ? blocks[g].entry : piece.entry;
-        auto& into = held.kv[as_size(entry * heads.count() + piece.head + h - heads.first)];
+      for (std::size_t g = range.first; g < range.last; ++g) {
+        const std::int64_t entry = rank.packed() ? blocks[g].entry : range.entry;
+        auto& into = held.kv[as_size(entry * heads.count() + range.head + h - heads.first)];
         if (!into.empty() && into.back().last == blocks[g].first &&
             into.back().row + into.back().last - into.back().first == row)
           into.back().last = blocks[g].last;

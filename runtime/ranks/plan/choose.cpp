@@ -89,7 +89,7 @@ std::vector<Predicted> Plan::schedules(const Work& work, const Owners& owners, b
     if (how.travel != Travel::best && how.travel != travel) return;
     out.push_back(predict({sizes, q, kv, count(), how}, work, owners, travel, groups));
     if (!linear && (travel == Travel::ring || travel == Travel::decode))
-      out.back().why_not = "the prob mod is no multiple of p, so that parts cannot be merged";
+      out.back().why_not = "the prob mod is not a multiple of p, so partial results cannot be merged";
   };
   if (how.groups > 0 && sizes.kv_heads % how.groups != 0)
     throw Error("sharding-how", fmt::format("{} key heads cannot travel in {} groups", sizes.kv_heads, how.groups), {},
@@ -107,8 +107,8 @@ std::vector<Predicted> Plan::schedules(const Work& work, const Owners& owners, b
                                           [](const Predicted& p) { return p.why_not.empty() && !merges(p.travel); });
   if (exact != out.end() && exact->ms < out.front().ms * merging_gain) std::rotate(out.begin(), exact, exact + 1);
   if (!out.front().why_not.empty())
-    throw Error("sharding-how", fmt::format("{} cannot be taken", name_of(how.travel)), {}, out.front().why_not,
-                "leave the choice: Travel::best");
+    throw Error("sharding-how", fmt::format("{} is not possible for this call", name_of(how.travel)), {},
+                out.front().why_not, "use Travel::best");
   return out;
 }
 

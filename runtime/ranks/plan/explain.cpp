@@ -16,7 +16,7 @@ std::string Plan::explain() const {
   out += "\nassignments       load   moved   predicted\n";
   for (const Candidate& c : candidates)
     out += fmt::format("  {:<12}{:>9.3f}{:>7.1f}%  {:>10}{}\n", name_of(c.assignment), c.load, 100 * c.gather,
-                       milliseconds(c.ms), &c == &candidates.front() ? "   taken" : "");
+                       milliseconds(c.ms), &c == &candidates.front() ? "   chosen" : "");
   for (std::size_t i = 0; i < layers.size(); ++i) {
     out += layers.size() > 1 ? fmt::format("\nschedules of layer {}    predicted   of ideal   received\n", i)
                              : "\nschedules             predicted   of ideal   received\n";
@@ -25,14 +25,14 @@ std::string Plan::explain() const {
                                    ? fmt::format("gather, {} group{}", p.groups, p.groups > 1 ? "s" : "")
                                    : std::string(name_of(p.travel));
       if (!p.why_not.empty()) {
-        out += fmt::format("  {:<20}not here: {}\n", name, p.why_not);
+        out += fmt::format("  {:<20}not possible: {}\n", name, p.why_not);
         continue;
       }
       double most = 0;
       for (const RankTimes& r : p.ranks) most = std::max(most, r.received());
       out += fmt::format("  {:<20}{:>11}{:>9.1f}%  {:>6.0f} MB{}\n", name, milliseconds(p.ms),
                          p.ms > 0 ? 100 * p.ideal / p.ms : 100, most / 1e6,
-                         &p == &layers[i].chosen() ? "   taken" : "");
+                         &p == &layers[i].chosen() ? "   chosen" : "");
     }
   }
   return out;

@@ -18,7 +18,7 @@ using compiler::Problem;
 /// Throws the Error `sharding-other`.
 Error other(std::string problem, std::string why) {
   return Error("sharding-other", std::move(problem), {}, std::move(why),
-               "pass the Sharding that was made of this attention and of the whole call");
+               "pass the Sharding that was made from this attention and the whole call");
 }
 
 Error shape(std::string_view name, const Tensor& t, std::int64_t rows, int rank) {
@@ -45,15 +45,15 @@ std::int64_t whole_number(const Tensor& t, std::int64_t i) {
 void check_starts(std::string_view name, const Tensor& cu, const std::vector<std::int64_t>& starts) {
   if (!cu.given() && starts.empty()) return;
   if (cu.given() && cu.device.kind != Device::Kind::cpu)
-    throw Error("sharding-call", fmt::format("calls over ranks do not take {} on a device", name), {},
-                "the Sharding was made of starts on the host", "pass those");
+    throw Error("sharding-call", fmt::format("calls over ranks do not support {} on a device", name), {},
+                "the Sharding was made from starts on the host", "pass those");
   bool same = cu.given() && cu.rank == 1 && cu.shape[0] == std::ssize(starts) &&
               (cu.dtype == DType::i32 || cu.dtype == DType::i64);
   for (std::int64_t i = 0; same && i < std::ssize(starts); ++i) same = whole_number(cu, i) == starts[as_size(i)];
   if (!same)
-    throw other(fmt::format("this Sharding is of another {}", name),
-                starts.empty() ? "they were made of a dense batch"
-                               : fmt::format("they were made of {} packed sequences", starts.size() - 1));
+    throw other(fmt::format("this Sharding is for another {}", name),
+                starts.empty() ? "it was made for a dense batch"
+                               : fmt::format("it was made for {} packed sequences", starts.size() - 1));
 }
 
 std::string_view refused(const Forward& call) { return not_over_ranks(call); }
@@ -63,7 +63,7 @@ std::string_view refused(const Backward&) { return {}; }
 
 const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, const compiler::Args& args) {
   const auto none = [] {
-    return other("this Sharding is of other masks", "none of its attentions has this mask with this data");
+    return other("this Sharding is for other masks", "none of its attentions has this mask with this data");
   };
   const compiler::CoverOf of = compiler::cover_of(lowered.cover);
   const bool on_device = std::ranges::any_of(
@@ -78,7 +78,7 @@ const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, con
   for (const Layer& layer : plan.layers) {
     if (layer.mask.mask != of.mask) continue;
     if (found)
-      throw Error("sharding-capture", "two masks of this Sharding differ in what they capture alone", {},
+      throw Error("sharding-capture", "two masks of this Sharding differ only in what they capture", {},
                   "this call captures it on a device, where it is not read", "make a Sharding of its own for each");
     found = &layer;
   }
@@ -89,8 +89,8 @@ const Layer& layer_of(const Plan& plan, const compiler::LoweredMod& lowered, con
 template <class Call>
 Local<Call>::Local(const Plan& plan, const Call& asked) : call_(asked) {
   if (const std::string_view what = refused(asked); !what.empty())
-    throw Error("sharding-call", fmt::format("calls over ranks do not take {}", what), {}, "one rank computes it alone",
-                "leave it out, or call without a Sharding");
+    throw Error("sharding-call", fmt::format("calls over ranks do not support {}", what), {},
+                "one rank computes it alone", "leave it out, or call without a Sharding");
   check_starts("cu_seqlens_q", asked.cu_seqlens_q, plan.problem.q.starts);
   check_starts("cu_seqlens_kv", asked.cu_seqlens_kv, plan.problem.kv.starts);
   const int rank = plan.place.rank;
@@ -115,11 +115,12 @@ Problem whole_of(const Plan& plan, const compiler::LoweredMod& lowered, const co
                  const Problem& local, DType type) {
   const Problem& whole = plan.problem;
   if (type != plan.dtype)
-    throw other("this Sharding is of another type",
-                fmt::format("they were made of {}, and q holds {}", name_of(plan.dtype), name_of(type)));
+    throw other("this Sharding is for another type",
+                fmt::format("it was made for {}, and q holds {}", name_of(plan.dtype), name_of(type)));
   const auto same = [&](std::string_view what, std::int64_t theirs, std::int64_t here) {
     if (theirs != here)
-      throw other("this Sharding is of another call", fmt::format("it has {} {}, and this one {}", theirs, what, here));
+      throw other("this Sharding is for another call",
+                  fmt::format("it has {} {}, and this one {}", theirs, what, here));
   };
   same("batch entries", whole.batch, local.batch);
   same("query heads", whole.q_heads, local.q_heads);

@@ -50,7 +50,7 @@ MaskOf mask_of(const compiler::LoweredMod& lowered, const compiler::Args& args) 
     if (t.device.kind != Device::Kind::cpu)
       throw Error("sharding-capture",
                   fmt::format("the mask reads `{}`, which is on a device", lowered.mod.captures[slot].name), {},
-                  fmt::format("it is {}, and who needs which keys is worked out on the host", t.describe()),
+                  fmt::format("it is {}, and the host works out which rank needs which keys", t.describe()),
                   "make a Sharding of an attention that captures a copy on the host");
     data.add(static_cast<std::int64_t>(t.dtype));
     data.add(std::int64_t{t.rank});

@@ -45,7 +45,7 @@ Plan::Plan(std::span<const Attention> attentions, std::span<const Forward> whole
   check_count(place.count);
   together = q == kv && problem.q_offset == problem.kv_offset;
   if (before && (before->q != q || before->kv != kv || before->together != together))
-    throw Error("sharding-other", "this Sharding is of other lengths", {},
+    throw Error("sharding-other", "this Sharding is for other lengths", {},
                 fmt::format("it shards {} queries and {} keys, and the call has {} and {}", before->q.rows,
                             before->kv.rows, q.rows, kv.rows),
                 "make a Sharding of its own for other lengths");

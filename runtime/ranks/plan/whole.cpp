@@ -12,7 +12,7 @@ namespace attune::runtime::ranks {
 namespace {
 
 Error refuse_call(std::string what, std::string why, std::string fix) {
-  return {"sharding-call", fmt::format("calls over ranks do not take {}", what), {}, std::move(why), std::move(fix)};
+  return {"sharding-call", fmt::format("calls over ranks do not support {}", what), {}, std::move(why), std::move(fix)};
 }
 
 }  // namespace
@@ -42,8 +42,7 @@ compiler::Problem whole_problem(const Forward& whole) {
                .max_kv_len = whole.max_kv_len};
   for (const Tensor* cu : {&call.cu_seqlens_q, &call.cu_seqlens_kv})
     if (cu->given() && cu->device.kind != Device::Kind::cpu)
-      throw refuse_call("cu_seqlens on a device", "who holds which positions is planned on the host",
-                        "pass a copy on the host");
+      throw refuse_call("cu_seqlens on a device", "the sharding is planned on the host", "pass a copy on the host");
   if (call.q.given() && call.v.given() && call.q.rank > 0 && call.v.rank > 0) {
     const auto rank = static_cast<std::size_t>(call.q.rank);
     Tensor::Extents shape = call.q.shape;
@@ -83,14 +82,14 @@ void check_how(const How& how) {
                                     {"tflops", how.tflops},
                                     {"memory_gb_s", how.memory_gb_s}})
     if (!(value > 0))
-      throw refuse(fmt::format("{} is {}", name, value), "times are predicted by it", "pass a rate above 0");
+      throw refuse(fmt::format("{} is {}", name, value), "predicted times depend on it", "pass a rate above 0");
   if (how.per_node < 1)
-    throw refuse(fmt::format("a node has {} ranks", how.per_node), "times are predicted by it", "pass 1 or more");
+    throw refuse(fmt::format("a node has {} ranks", how.per_node), "predicted times depend on it", "pass 1 or more");
 }
 
 void check_layers(std::span<const Attention> attentions, std::span<const Forward> wholes) {
   if (attentions.empty())
-    throw Error("sharding-call", "a Sharding is made for no attention", {}, "who needs which keys follows from masks",
+    throw Error("sharding-call", "a Sharding is made for no attention", {}, "masks decide which rank needs which keys",
                 "pass the attentions of the calls");
   if (attentions.size() != wholes.size())
     throw Error("sharding-call",
@@ -102,9 +101,9 @@ void check_count(int count) {
   const auto refuse = [&](std::string why, std::string fix) {
     throw Error("ranks-count", fmt::format("there are {} ranks", count), {}, std::move(why), std::move(fix));
   };
-  if (count < 1) refuse("somebody has to compute", "pass 1 or more");
+  if (count < 1) refuse("at least one rank has to compute", "pass 1 or more");
   if (count > most_ranks)
-    refuse(fmt::format("every two of them are looked at, and the most is {}", most_ranks), "pass fewer");
+    refuse(fmt::format("planning compares every two of them, and the most is {}", most_ranks), "pass fewer");
 }
 
 }  // namespace attune::runtime::ranks

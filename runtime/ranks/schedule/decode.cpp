@@ -7,9 +7,9 @@
 namespace attune::runtime::ranks {
 namespace {
 
-/// Room for a tensor, or for one tensor per rank.
+/// Memory for a tensor, or for one tensor per rank.
 struct RowsRoom {
-  Room<std::byte> room;
+  Region<std::byte> region;
   DType type = DType::f32;
   std::int64_t rows = 0, width = 0;  ///< width 0: one number per row
 };
@@ -68,8 +68,8 @@ class DecodeCall {
                                                       static_cast<std::int64_t>(size_of(t.dtype))
                                                 : 0);
     };
-    k_room_ = of_keys(call_.k, p.d);
-    v_room_ = of_keys(call_.v, p.dv);
+    k_region_ = of_keys(call_.k, p.d);
+    v_region_ = of_keys(call_.v, p.dv);
     here_ = {take(DType::f32, all, p.dv, 1), take(number, all, 0, 1), take(number, all, 0, 1)};
     parts_ = {take(DType::f32, mine, p.dv, rank_.count()), take(number, mine, 0, rank_.count()),
               take(number, mine, 0, rank_.count())};
@@ -79,7 +79,7 @@ class DecodeCall {
     const std::int64_t heads = rank_.problem().q_heads, bytes = rank_.q_entries() * heads * of.rows *
                                                                 std::max<std::int64_t>(of.width, 1) *
                                                                 static_cast<std::int64_t>(size_of(of.type));
-    std::byte* const at = of.room.in(memory_);
+    std::byte* const at = of.region.in(memory_);
     std::byte* const its = at ? at + part * bytes : at;
     return of.width > 0 ? rank_.rows(rank_.placed(its, of.type, rank_.q_entries(), heads, of.rows, of.width))
                         : rank_.numbers(rank_.placed_numbers(its, of.type, heads, of.rows));
@@ -88,13 +88,13 @@ class DecodeCall {
   void place_keys() {
     keys_.wanted = {.heads = rank_.all_heads(), .step = 0, .all = true};
     keys_.places = Keys::Places::owners;
-    keys_.pieces = rank_.pieces(rank_.me(), keys_.wanted);
+    keys_.ranges = rank_.key_ranges(rank_.me(), keys_.wanted);
     keys_.k = call_.k;
     keys_.v = call_.v;
     if (!copies_keys_ || rank_.kv_rows() == 0) return;
-    for (const auto& [t, room] : {std::pair{&keys_.k, &k_room_}, {&keys_.v, &v_room_}}) {
+    for (const auto& [t, region] : {std::pair{&keys_.k, &k_region_}, {&keys_.v, &v_region_}}) {
       const Rows from = rank_.rows(*t);
-      *t = rank_.placed(room->in(memory_), t->dtype, from.entries(), from.heads(), from.count(), from.width());
+      *t = rank_.placed(region->in(memory_), t->dtype, from.entries(), from.heads(), from.count(), from.width());
       carrier_.copy(from.tensor, *t);
     }
   }
@@ -159,7 +159,7 @@ class DecodeCall {
   RowsRoom own_q_, whole_q_;
   /// here_: results of all queries; parts_: results of this rank's queries, from each rank.
   std::array<RowsRoom, 3> here_, parts_;
-  Room<std::byte> k_room_, v_room_;
+  Region<std::byte> k_region_, v_region_;
   Keys keys_;
   std::byte* memory_ = nullptr;
 };

@@ -11,9 +11,9 @@ namespace {
 
 /// The gradient of the keys or of the values of a group, in f32.
 struct Gradient {
-  Room<float> launch;  ///< of a launch after the first; empty if there is only one launch
-  Room<float> sum;     ///< of all launches
-  Room<float> parts;   ///< of this rank's rows, one part from each rank
+  Region<float> launch;  ///< of a launch after the first; empty if there is only one launch
+  Region<float> sum;     ///< of all launches
+  Region<float> parts;   ///< of this rank's rows, one part from each rank
 };
 struct Gradients {
   Gradient k, v;
@@ -24,9 +24,9 @@ struct Gradients {
 /// The sum of a captured tensor's gradient over launches, in f64.
 struct OfCaptured {
   Tensor into;
-  Room<float> launch;
-  Room<double> sum;
-  Room<double> parts;  ///< the sums of all ranks; empty if they are not added up
+  Region<float> launch;
+  Region<double> sum;
+  Region<double> parts;  ///< the sums of all ranks; empty if they are not added up
 
   OfCaptured(const Tensor& to, int ranks, WorkspaceLayout& space)
       : into(to), launch(space.take<float>(to.size())), sum(space.take<double>(to.size())),
@@ -96,12 +96,12 @@ class BackwardCall {
     if (call_.dv.given()) body(of.v, call_.dv, rank_.problem().dv);
   }
   /// A gradient of all keys of a group, shaped like the keys.
-  Tensor like_keys(const Room<float>& room, const Keys& keys, std::int64_t width) const {
+  Tensor like_keys(const Region<float>& region, const Keys& keys, std::int64_t width) const {
     if (keys.places == Keys::Places::whole) {
       const Rows k = rank_.rows(keys.k);
-      return rank_.placed(room.in(memory_), DType::f32, k.entries(), k.heads(), k.count(), width);
+      return rank_.placed(region.in(memory_), DType::f32, k.entries(), k.heads(), k.count(), width);
     }
-    return Tensor(room.in(memory_), DType::f32, {1, keys.k.shape[1], keys.k.shape[2], width}, {}, keys.k.device);
+    return Tensor(region.in(memory_), DType::f32, {1, keys.k.shape[1], keys.k.shape[2], width}, {}, keys.k.device);
   }
   std::int64_t part_size(const KeyHeads& heads, std::int64_t width) const {
     return rank_.key_entries() * heads.count() * rank_.kv_rows() * width;
@@ -144,26 +144,26 @@ class BackwardCall {
                      Lane::travel);
       const Tensor sum = like_keys(gradient.sum, keys, width);
       const Rows from{sum, whole ? rank_.problem().q.layout : compiler::Layout::dense};
-      const auto at_owner = [&](int rank, const Piece& piece) {
+      const auto at_owner = [&](int rank, const KeyRange& range) {
         return Chunk{rank,
                      rank_.rows(part_of_rank(gradient, heads, width, rank)),
-                     {.entry = piece.entry,
-                      .head = piece.head - heads.first,
-                      .row = rank_.owners_row(piece.first),
-                      .rows = piece.rows,
-                      .heads = piece.heads}};
+                     {.entry = range.entry,
+                      .head = range.head - heads.first,
+                      .row = rank_.owners_row(range.first),
+                      .rows = range.rows,
+                      .heads = range.heads}};
       };
-      for (const Piece& piece : keys.pieces) {
-        const Chunk mine{piece.owner, from, place_of(rank_, keys, piece)};
-        if (piece.owner != rank_.me())
+      for (const KeyRange& range : keys.ranges) {
+        const Chunk mine{range.owner, from, place_of(rank_, keys, range)};
+        if (range.owner != rank_.me())
           out.send.push_back(mine);
         else
-          carrier_.copy(mine, at_owner(rank_.me(), piece), Lane::travel);
+          carrier_.copy(mine, at_owner(rank_.me(), range), Lane::travel);
       }
       for (int rank = 0; rank < rank_.count(); ++rank) {
         if (rank == rank_.me()) continue;
-        for (const Piece& piece : rank_.pieces(rank, keys.wanted))
-          if (piece.owner == rank_.me()) out.receive.push_back(at_owner(rank, piece));
+        for (const KeyRange& range : rank_.key_ranges(rank, keys.wanted))
+          if (range.owner == rank_.me()) out.receive.push_back(at_owner(rank, range));
       }
     });
     carrier_.exchange(out);

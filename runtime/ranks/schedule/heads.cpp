@@ -98,8 +98,8 @@ class HeadsCall {
     max_ = own(rank_.numbers(call_.max));
     std::byte* const memory = carrier_.begin(space, 0);
     place_own(memory);
-    const auto placed = [&](const Room<std::byte>& room, DType type, std::int64_t width) {
-      return rank_.placed(room.in(memory), type, rank_.q_entries(), q_heads, rows, width);
+    const auto placed = [&](const Region<std::byte>& region, DType type, std::int64_t width) {
+      return rank_.placed(region.in(memory), type, rank_.q_entries(), q_heads, rows, width);
     };
     part_ = call_;
     part_.q = placed(q_room, call_.q.dtype, p.d);
@@ -109,7 +109,7 @@ class HeadsCall {
     keys_.k = rank_.placed(k_room.in(memory), call_.k.dtype, rank_.key_entries(), heads, keys, p.d);
     keys_.v = one ? keys_.k : rank_.placed(v_room.in(memory), call_.v.dtype, rank_.key_entries(), heads, keys, p.dv);
     if (one) keys_.v.shape[as_size(keys_.v.rank) - 1] = p.dv;
-    keys_.pieces = rank_.pieces(rank_.me(), keys_.wanted);
+    keys_.ranges = rank_.key_ranges(rank_.me(), keys_.wanted);
   }
   void place_own(std::byte* memory) {
     for (Sendable* one : {&k_, &v_, &q_, &o_, &lse_, &max_}) one->place(rank_, memory);

@@ -12,10 +12,10 @@ struct Extent {
   std::int64_t entries = 1, heads = 1, rows = 0;
 };
 
-Extent extent_of(const Rank& rank, Keys::Places places, const KeyHeads& heads, std::span<const Piece> pieces) {
+Extent extent_of(const Rank& rank, Keys::Places places, const KeyHeads& heads, std::span<const KeyRange> ranges) {
   if (places == Keys::Places::whole) return {rank.key_entries(), heads.count(), rank.ranks().kv.rows};
-  if (pieces.empty()) return {};
-  return {1, pieces.front().heads, pieces.back().before + pieces.back().rows};
+  if (ranges.empty()) return {};
+  return {1, ranges.front().heads, ranges.back().before + ranges.back().rows};
 }
 
 }  // namespace
@@ -23,15 +23,15 @@ Extent extent_of(const Rank& rank, Keys::Places places, const KeyHeads& heads, s
 Sendable::Sendable(const Carrier& carrier, const Rows& of, WorkspaceLayout& space) : rows_(of) {
   const Tensor& t = of.tensor;
   if (t.given() && t.size() > 0 && !carrier.sends(of))
-    room_ = space.take<std::byte>(t.size() * static_cast<std::int64_t>(size_of(t.dtype)));
+    region_ = space.take<std::byte>(t.size() * static_cast<std::int64_t>(size_of(t.dtype)));
 }
 
 void Sendable::place(const Rank& rank, std::byte* memory) {
   if (!is_copy()) return;
   Tensor& t = rows_.tensor;
   t = rows_.numbers
-          ? rank.placed_numbers(room_.in(memory), t.dtype, rows_.heads(), rows_.count())
-          : rank.placed(room_.in(memory), t.dtype, rows_.entries(), rows_.heads(), rows_.count(), rows_.width());
+          ? rank.placed_numbers(region_.in(memory), t.dtype, rows_.heads(), rows_.count())
+          : rank.placed(region_.in(memory), t.dtype, rows_.entries(), rows_.heads(), rows_.count(), rows_.width());
 }
 
 KeyTraffic::KeyTraffic(const Rank& rank, Carrier& carrier, const Rows& k, const Rows& v, std::vector<Wanted> steps)
@@ -43,7 +43,7 @@ void KeyTraffic::lay_out(WorkspaceLayout& space) {
   for (const Wanted& wanted : steps_) {
     const bool whole = carrier_.places() == Keys::Places::whole;
     const Extent e = extent_of(rank_, carrier_.places(), wanted.heads,
-                               whole ? std::vector<Piece>() : rank_.pieces(rank_.me(), wanted));
+                               whole ? std::vector<KeyRange>() : rank_.key_ranges(rank_.me(), wanted));
     most_rows_ = std::max(most_rows_, e.entries * e.heads * e.rows);
   }
   const auto size = static_cast<std::int64_t>(size_of(k_.tensor.dtype));
@@ -82,9 +82,9 @@ Keys& KeyTraffic::next(std::size_t step) {
 
 void KeyTraffic::place(Buffer& buffer) const {
   Keys& keys = buffer.keys;
-  const Extent e = extent_of(rank_, keys.places, keys.wanted.heads, keys.pieces);
-  const auto tensor = [&](const Room<std::byte>& room, const Rows& like) {
-    std::byte* const at = room.in(memory_);
+  const Extent e = extent_of(rank_, keys.places, keys.wanted.heads, keys.ranges);
+  const auto tensor = [&](const Region<std::byte>& region, const Rows& like) {
+    std::byte* const at = region.in(memory_);
     if (keys.places == Keys::Places::whole)
       return rank_.placed(at, like.tensor.dtype, e.entries, e.heads, e.rows, like.width());
     return Tensor(at, like.tensor.dtype, {1, e.heads, e.rows, like.width()}, {}, like.tensor.device);
@@ -101,7 +101,7 @@ Moments KeyTraffic::bring(std::size_t step) {
   const Moments used = std::exchange(keys.used, {});
   for (std::size_t i = 0; i < used.size(); ++i)
     for (const Lane lane : {Lane::travel, Lane::own}) carrier_.wait(lane, {used[i]});
-  keys = {.wanted = steps_[step], .places = carrier_.places(), .pieces = rank_.pieces(rank_.me(), steps_[step])};
+  keys = {.wanted = steps_[step], .places = carrier_.places(), .ranges = rank_.key_ranges(rank_.me(), steps_[step])};
   place(buffer);
   if (carrier_.clears()) {
     for (const Tensor* t : {&keys.k, &keys.v})
@@ -120,27 +120,27 @@ Exchange KeyTraffic::exchange_of(const Keys& keys) const {
   const auto into = [&](const Tensor& t) { return Rows{t, whole ? k_.layout : compiler::Layout::dense}; };
   std::vector<std::pair<Rows, Rows>> both{{own_k_.rows(), into(keys.k)}};
   if (!one_) both.emplace_back(own_v_.rows(), into(keys.v));
-  const auto at_owner = [&](const Piece& piece) {
-    return Rect{.entry = piece.entry,
-                .head = piece.head,
-                .row = rank_.owners_row(piece.first),
-                .rows = piece.rows,
-                .heads = piece.heads};
+  const auto at_owner = [&](const KeyRange& range) {
+    return Rect{.entry = range.entry,
+                .head = range.head,
+                .row = rank_.owners_row(range.first),
+                .rows = range.rows,
+                .heads = range.heads};
   };
   Exchange out;
   for (int peer = 0; peer < rank_.count(); ++peer) {
     if (peer == rank_.me()) continue;
-    for (const Piece& piece : rank_.pieces(peer, keys.wanted))
-      if (piece.owner == rank_.me())
-        for (const auto& [own, here] : both) out.send.push_back({peer, own, at_owner(piece)});
+    for (const KeyRange& range : rank_.key_ranges(peer, keys.wanted))
+      if (range.owner == rank_.me())
+        for (const auto& [own, here] : both) out.send.push_back({peer, own, at_owner(range)});
   }
-  for (const Piece& piece : keys.pieces)
+  for (const KeyRange& range : keys.ranges)
     for (const auto& [own, here] : both) {
-      const Chunk there{piece.owner, here, place_of(rank_, keys, piece)};
-      if (piece.owner != rank_.me())
+      const Chunk there{range.owner, here, place_of(rank_, keys, range)};
+      if (range.owner != rank_.me())
         out.receive.push_back(there);
       else
-        carrier_.copy({rank_.me(), own, at_owner(piece)}, there, Lane::own);
+        carrier_.copy({rank_.me(), own, at_owner(range)}, there, Lane::own);
     }
   return out;
 }

@@ -14,12 +14,12 @@ class Sendable {
   Sendable(const Carrier& carrier, const Rows& of, WorkspaceLayout& space);
   /// `entries`: the number of entries of the tensor.
   void place(const Rank& rank, std::byte* memory);
-  bool is_copy() const { return room_.count > 0; }
+  bool is_copy() const { return region_.count > 0; }
   const Rows& rows() const { return rows_; }
 
  private:
   Rows rows_;
-  Room<std::byte> room_;
+  Region<std::byte> region_;
 };
 
 /// The keys of a call's steps. The keys of the next step travel while the current step is computed, if the carrier can
@@ -30,7 +30,7 @@ class KeyTraffic {
 
   /// The number of buffers: the keys of at most two steps are in memory at a time.
   std::size_t buffers() const;
-  /// The number of rows, over all heads and entries, that a buffer has room for.
+  /// The number of rows, over all heads and entries, that a buffer can hold.
   std::int64_t most_rows() const { return most_rows_; }
   /// Lays out the keys of steps first, then the sendable copies of the rank's own keys.
   void lay_out(WorkspaceLayout& space);
@@ -43,7 +43,7 @@ class KeyTraffic {
 
  private:
   struct Buffer {
-    Room<std::byte> k, v;
+    Region<std::byte> k, v;
     Keys keys;
   };
   Moments bring(std::size_t step);

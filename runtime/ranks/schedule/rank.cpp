@@ -17,10 +17,10 @@ Rank::Rank(const detail::Ranks& ranks, const Call& of)
       kv_local_(local_rows(ranks.kv, ranks.owners().kv)), q_local_(local_rows(ranks.q, ranks.owners().q)) {
   if (ranks.count() > 1 && !ranks.transport.exchange)
     throw Error("sharding-call", "this Sharding is for planning", {}, "its transport exchanges nothing",
-                "make them with a transport: attune::threads, or one of your own");
+                "make it with a transport: attune::threads, or one of your own");
 }
 
-std::vector<Piece> Rank::pieces(int rank, const Wanted& wanted) const {
+std::vector<KeyRange> Rank::key_ranges(int rank, const Wanted& wanted) const {
   const std::vector<int>& owners = ranks_.owners().kv;
   const int from = wanted.step ? (rank + *wanted.step) % count() : -1;
   const auto has = [&](std::int64_t e, std::int64_t h, std::size_t g) {
@@ -29,7 +29,7 @@ std::vector<Piece> Rank::pieces(int rank, const Wanted& wanted) const {
   const bool alike = heads_are_alike() && wanted.heads.count() > 0;
   const std::int64_t last = alike ? wanted.heads.first + 1 : wanted.heads.last,
                      heads = alike ? wanted.heads.count() : 1;
-  std::vector<Piece> out;
+  std::vector<KeyRange> out;
   std::int64_t before = 0;
   for (std::int64_t e = 0; e < key_entries(); ++e)
     for (std::int64_t h = wanted.heads.first; h < last; ++h)
@@ -38,12 +38,13 @@ std::vector<Piece> Rank::pieces(int rank, const Wanted& wanted) const {
           ++g;
           continue;
         }
-        Piece piece{.owner = owners[g], .entry = e, .head = h, .heads = heads, .first = g, .last = g, .before = before};
-        for (; g < owners.size() && owners[g] == piece.owner && has(e, h, g); ++g)
-          piece.rows += ranks_.kv.blocks[g].rows();
-        piece.last = g;
-        before += piece.rows;
-        out.push_back(piece);
+        KeyRange range{
+            .owner = owners[g], .entry = e, .head = h, .heads = heads, .first = g, .last = g, .before = before};
+        for (; g < owners.size() && owners[g] == range.owner && has(e, h, g); ++g)
+          range.rows += ranks_.kv.blocks[g].rows();
+        range.last = g;
+        before += range.rows;
+        out.push_back(range);
       }
   return out;
 }

@@ -19,12 +19,12 @@ struct KeyHeads {
 };
 
 /// Neighbouring blocks of keys that a rank receives from one owner: of one entry, and of heads that need the same keys.
-struct Piece {
+struct KeyRange {
   int owner;
   std::int64_t entry, head, heads;
   std::size_t first, last;  ///< blocks
   std::int64_t rows = 0;    ///< of each head
-  std::int64_t before = 0;  ///< rows of all pieces before this one
+  std::int64_t before = 0;  ///< rows of all ranges before this one
 };
 
 /// Which keys a rank gets.
@@ -57,8 +57,8 @@ class Rank {
   }
 
   /// Pieces in the order of entries, heads and positions.
-  std::vector<Piece> pieces(int rank, const Wanted& wanted) const;
-  /// True if all key heads need the same keys; a piece then has all heads.
+  std::vector<KeyRange> key_ranges(int rank, const Wanted& wanted) const;
+  /// True if all key heads need the same keys; a range then has all heads.
   bool heads_are_alike() const { return layer_.needs->heads == 1; }
   /// True if a gather leaves out keys.
   bool has_holes() const;

@@ -173,17 +173,17 @@ Communicator::Clock::time_point Communicator::limit() const {
 
 Error Communicator::late(std::string_view what) const {
   return {"ranks-timeout",
-          fmt::format("rank {} of {} has waited for the others in vain", rank_, count_),
+          fmt::format("rank {} of {} timed out waiting for the others", rank_, count_),
           {},
           fmt::format("{} took longer than {} seconds", what, seconds_),
-          "let every rank make the same calls, or allow more time: the `seconds` of nccl"};
+          "make the same calls on every rank, or allow more time: the `seconds` of nccl"};
 }
 
 void Communicator::require_going() {
   if (!over_ && group_)
     if (const int who = group_->stopped; who >= 0 && who != rank_)
-      end(Error("ranks-timeout", fmt::format("rank {} has failed", who), {}, "it told the others that it gives up",
-                "see what it threw; then make new transports for all ranks"));
+      end(Error("ranks-timeout", fmt::format("rank {} has failed", who), {}, "it reported its failure to the others",
+                "check its exception; then make new transports for all ranks"));
   if (over_) throw Error(*over_);
 }
 
@@ -364,8 +364,8 @@ void Communicator::stop() {
   }
   if (over_) return;
   const Current current(context_);
-  end(Error("ranks-timeout", fmt::format("rank {} has failed", rank_), {}, "it told the others that it gives up",
-            "see what it threw; then make new transports for all ranks"));
+  end(Error("ranks-timeout", fmt::format("rank {} has failed", rank_), {}, "it reported its failure to the others",
+            "check its exception; then make new transports for all ranks"));
 }
 
 }  // namespace attune::runtime::ranks

@@ -55,7 +55,7 @@ Nccl find_nccl(std::span<const char* const> names, bool open) {
   if (!open)
     throw Error("nccl", "this process has not loaded NCCL", {}, fmt::format("none of {} is loaded", all),
                 "load the library that made the communicator, or pass an id: then attune opens NCCL itself");
-  throw Error("nccl", "there is no NCCL to exchange by", {}, fmt::format("none of {} can be opened", all),
+  throw Error("nccl", "NCCL cannot be loaded", {}, fmt::format("none of {} can be opened", all),
               "install NCCL where the loader finds it (LD_LIBRARY_PATH), or load it before, as torch does");
 }
 
@@ -65,7 +65,7 @@ const Nccl& nccl_loaded() { return found_once(false); }
 Error nccl_error(const Nccl& nccl, NcclComm comm, NcclResult result, std::string_view function) {
   const auto text = [](const char* from) { return one_line(from ? from : ""); };
   const std::string last = text(nccl.ncclGetLastError(comm));
-  const std::string why = fmt::format("{} gives `{}`{}{}", function, text(nccl.ncclGetErrorString(result)),
+  const std::string why = fmt::format("{} returned `{}`{}{}", function, text(nccl.ncclGetErrorString(result)),
                                       last.empty() ? "" : ": ", last);
   if (result == NcclResult::remote_error)
     return {"ranks-timeout",
@@ -77,7 +77,7 @@ Error nccl_error(const Nccl& nccl, NcclComm comm, NcclResult result, std::string
           "NCCL has failed",
           {},
           why,
-          "run it with NCCL_DEBUG=INFO, which tells more; then make new transports for all ranks"};
+          "run it with NCCL_DEBUG=INFO for details; then make new transports for all ranks"};
 }
 
 }  // namespace attune::runtime::ranks

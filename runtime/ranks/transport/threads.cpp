@@ -91,8 +91,8 @@ class Hub {
   void stop(int rank) {
     const std::lock_guard lock(mutex_);
     if (over_) return;
-    over_ = Error("ranks-timeout", fmt::format("rank {} has failed", rank), {}, "it told the others that it gives up",
-                  "see what it threw; then make new transports for all ranks");
+    over_ = Error("ranks-timeout", fmt::format("rank {} has failed", rank), {}, "it reported its failure to the others",
+                  "check its exception; then make new transports for all ranks");
     changed_.notify_all();
   }
 
@@ -143,7 +143,7 @@ class Hub {
     // The rank whose chunk does not fit is notified, since it waits for this one.
     if (!fits)
       fail(Error(
-          "ranks-differ", fmt::format("ranks {} and {} are not at the same call", part.peer, rank), {},
+          "ranks-differ", fmt::format("ranks {} and {} are in different calls", part.peer, rank), {},
           device ? fmt::format("rank {} expects {} bytes where rank {} sends {}", part.peer, theirs, rank, part.bytes)
                  : fmt::format("rank {} sends {} bytes where rank {} expects {}", part.peer, theirs, rank, part.bytes),
           "make the same calls in the same order on every rank"));
@@ -170,9 +170,9 @@ class Hub {
   template <class Ready>
   void wait(std::unique_lock<std::mutex>& lock, Clock::time_point until, int rank, int peer, const Ready& ready) {
     if (!changed_.wait_until(lock, until, [&] { return ready() || over_; }))
-      fail(Error("ranks-timeout", fmt::format("rank {} has waited for rank {} in vain", rank, peer), {},
+      fail(Error("ranks-timeout", fmt::format("rank {} timed out waiting for rank {}", rank, peer), {},
                  fmt::format("nothing came within {} seconds", seconds_),
-                 "let every rank make the same calls, or allow more time: threads(count, seconds)"));
+                 "make the same calls on every rank, or allow more time: threads(count, seconds)"));
     if (!ready()) require_going();
   }
 

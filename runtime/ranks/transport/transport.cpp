@@ -40,7 +40,7 @@ void compare(const Transport& with, const ir::Digest& digest, std::string_view w
   throw Error("ranks-differ", fmt::format("ranks do not agree on {}", what), {},
               fmt::format("rank {} has {}, and rank{} {} {} something else", with.rank, digest.hex().substr(0, 8),
                           others.size() > 1 ? "s" : "", fmt::join(others, ", "), others.size() > 1 ? "have" : "has"),
-              "make them of the same attentions, data, lengths and choices on every rank");
+              "make it from the same attentions, data, lengths and choices on every rank");
 }
 
 void sum(const Transport& with, const Tensor& values, void* stream) {

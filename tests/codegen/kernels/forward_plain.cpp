@@ -35,9 +35,9 @@ std::int64_t rows(const LaunchCall& call) { return call.problem.batch * call.pro
 constexpr OwnArgs own{
     .name = "PlainArgs",
     .bytes = sizeof(PlainArgs),
-    .room = [](const LaunchCall& call) { return rows(call) * std::int64_t{sizeof(float)}; },
+    .workspace = [](const LaunchCall& call) { return rows(call) * std::int64_t{sizeof(float)}; },
     .fill = [](void* args, const LaunchCall&,
-               std::byte* room) { static_cast<PlainArgs*>(args)->tops = reinterpret_cast<float*>(room); },
+               std::byte* workspace) { static_cast<PlainArgs*>(args)->tops = reinterpret_cast<float*>(workspace); },
 };
 
 const Companion tops{

@@ -293,7 +293,7 @@ def graph_edges(t):
 
 
 @score
-def latent_positions(t):
+def mla_positions(t):
     queries, keys = t.floats(B, H, S, 6), t.floats(B, 1, S, 6)
     return lambda s, b, h, i, j: s + 0.5 * torch.dot(queries[b, h, i], keys[b, h // H, j])
 

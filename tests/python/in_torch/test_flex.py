@@ -428,3 +428,37 @@ def test_explain_tells_what_the_mods_became_and_what_ran():
     slope = torch.randn(4)
     page = explain(q, k, v, lambda s, b, h, i, j: s + slope[h] * (i - j), block_mask(causal, q, k))
     assert "slope[h]" in page and "kv <= q" in page and "ran" in page
+
+
+def test_blocks_of_our_mask_are_those_of_torchs():
+    doc = torch.arange(300) // 90
+    masks = {"causal": causal, "window": lambda b, h, i, j: (i >= j) & (i - j < 100), "all": lambda b, h, i, j: i >= 0,
+             "documents": lambda b, h, i, j: (doc[i] == doc[j]) & (i >= j), "heads": lambda b, h, i, j: i * h >= j * b}
+    for name, mod in masks.items():
+        mine = create_block_mask(mod, 2, 3, 300, 300, BLOCK_SIZE=(64, 32))
+        theirs = torchs.create_block_mask(mod, 2, 3, 300, 300, device="cpu", BLOCK_SIZE=(64, 32))
+        assert torch.equal(mine.to_dense(), theirs.to_dense()), name
+        assert mine.sparsity() == pytest.approx(100.0 * (1 - theirs.to_dense().float().mean().item()))
+        assert mine.numel() == 2 * 3 * 300 * 300
+    drawn = create_block_mask(causal, None, None, 64, 64, BLOCK_SIZE=16).to_string()
+    assert drawn == "(0, 0)\n░   \n█░  \n██░ \n███░\n"
+    assert create_block_mask(causal, None, None, 64, 64, BLOCK_SIZE=16).to_string(2) == "(0, 0)\n░ \n█░\n"
+    assert create_block_mask(causal, 3, 2, 64, 64).to_string(limit=3).count("(") == 3
+    assert create_block_mask(causal, None, None, 0, 64).to_dense().shape == (1, 1, 0, 1)
+
+
+def test_slices_of_our_mask_are_masks():
+    q, k, v = qkv(2, 4, 100, 100, grad=False)
+    mod = lambda b, h, i, j: (i >= j) & (i - j < 20 * (h + 1) + 7 * b)
+    mask = create_block_mask(mod, 2, 4, 100, 100, BLOCK_SIZE=32)
+    whole = flex_attention(q, k, v, block_mask=mask)
+    for index, rows in ((1, (slice(1, 2), slice(None), slice(None))), ((slice(None), -1), (slice(None), slice(3, 4), slice(None))),
+                        ((0, slice(1, 3), 2), (slice(0, 1), slice(1, 3), slice(64, 96))),
+                        ((slice(None), slice(None), slice(1, None)), (slice(None), slice(None), slice(32, 100)))):
+        part = mask[index]
+        assert torch.equal(part.to_dense(), mask.to_dense()[tuple(
+            slice(n % s, n % s + 1) if isinstance(n, int) else n for n, s in zip(
+                (*(index if isinstance(index, tuple) else (index,)), slice(None), slice(None))[:3], (2, 4, 4)))])
+        keys = rows[0], rows[1], slice(None)
+        assert part.shape[2] == q[rows].shape[2]
+        close(flex_attention(q[rows], k[keys], v[keys], block_mask=part), whole[rows])

@@ -350,7 +350,7 @@ def on_communicator(rank, fails):
 
     def made_id():
         if fails:
-            raise attune.Error("nccl", "there is no NCCL to exchange by", "none can be opened", "install it")
+            raise attune.Error("nccl", "NCCL cannot be loaded", "none can be opened", "install it")
         return bytes(range(128))
 
     def nccl(id, rank, count, *, device, seconds):

@@ -1,4 +1,4 @@
-# tests/python/in_torch/test_small_calls.py — small eager calls, which the core answers by itself, beside the way of all calls
+# tests/python/in_torch/test_small_calls.py — eager calls, which the core answers by itself, beside the way of all calls
 """What core/quick_torch.cpp gives is what _attend.py gives without it, and it leaves alone what it does not know."""
 
 import gc
@@ -9,10 +9,13 @@ import attune
 import pytest
 import torch
 from attune import _core
-from attune.torch import AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention
+from attune.torch import AuxRequest, _attend, create_block_mask, flex_attention, scaled_dot_product_attention
 from eager import close, eager, qkv
 
 bias = torch.randn(4, 19)
+
+
+needs_recorder = pytest.mark.skipif(_attend.recorder is None, reason="this torch has no stable ABI")
 
 
 def causal(b, h, i, j):
@@ -41,6 +44,7 @@ def slowly(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(_core.Attention, "attend", lambda *_: None)
             patch.setattr(_core.Attention, "gradients", lambda *_: None)
+            patch.setattr(_core.RecordedCall, "attend", lambda *_: "shape")
             return call()
     return run
 
@@ -89,14 +93,107 @@ def test_small_calls_run_little_python():
     def call(*tensors):
         return flex_attention(*tensors, biased, mask)
 
-    for tensors, also in (((q, k, v), []), (leaves, ["forward"]), ((torch.nn.Parameter(q), k, v), ["forward"])):
-        call(*tensors)
-        ran = python_run(lambda tensors=tensors: call(*tensors))
-        assert "attend" in ran and all(name in ran for name in also)
-        assert not {"forward_slowly", "_run", "_operator", "output", "row_numbers", "spell"} & set(ran), ran
+    def with_lse(*tensors):
+        return flex_attention(*tensors, biased, mask, return_lse=True)
+
+    transposed = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in qkv()]
+    for tensors, also in (((q, k, v), []), (leaves, ["forward"]), ((torch.nn.Parameter(q), k, v), ["forward"]),
+                          (transposed, ["forward"])):
+        for one in (call, with_lse):
+            one(*tensors)
+            ran = python_run(lambda tensors=tensors, one=one: one(*tensors))
+            assert "attend" in ran and all(name in ran for name in also)
+            assert not {"forward_slowly", "_run", "_operator", "output", "row_numbers", "spell"} & set(ran), ran
     out = call(*leaves)
     ran = python_run(lambda: torch.autograd.grad(out, leaves, torch.ones_like(out)))
     assert "backward" in ran and "_run" not in ran
+
+
+@needs_recorder
+def test_calls_without_captured_tensors_are_recorded_without_python():
+    leaves = qkv()
+    mask = create_block_mask(causal, None, None, 19, 19)
+    far = 3
+    for call in (lambda: scaled_dot_product_attention(*leaves, is_causal=True), lambda: flex_attention(*leaves),
+                 lambda: flex_attention(*leaves, lambda s, b, h, i, j: s * 2, mask),
+                 lambda: flex_attention(*leaves, lambda s, b, h, i, j: torch.where(i - j < far, s, 0.0))):
+        call()
+        ran = python_run(call)
+        assert "forward" not in ran and "quickly" not in ran, ran
+        out = call()
+        assert "Overrideable" in type(out.grad_fn).__name__
+        ran = python_run(lambda out=out: torch.autograd.grad(out, leaves, torch.ones_like(out)))
+        assert not {"backward", "_run"} & set(ran), ran
+
+
+@needs_recorder
+@pytest.mark.parametrize("name", CALLS)
+def test_what_torch_records_has_the_same_bits(name, slowly):
+    tensors = qkv(**{"heads": 4, "grad": False} | CALLS[name])
+    for laid in (tensors, [t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors],
+                 [torch.cat([t, t], -1)[..., :t.shape[-1]] for t in tensors]):
+        for wanted in ((True, True, True), (False, True, False), (True, False, True)):
+            def call(laid=laid, wanted=wanted):
+                leaves = [t.detach().requires_grad_(w) for t, w in zip(laid, wanted)]
+                out = flex_attention(*leaves, lambda s, b, h, i, j: s * 0.5 - (i - j), enable_gqa=True)
+                out.square().sum().backward()
+                return out, *[t.grad for t in leaves]
+            mine, want = call(), slowly(call)
+            assert like(*mine) == like(*want)
+            assert all(torch.equal(a, b) for a, b in zip(mine, want) if a is not None)
+
+
+@needs_recorder
+def test_a_recorded_graph_outlives_what_made_it():
+    import gc
+
+    def made(n):
+        leaves = qkv()
+        mod = eval(f"lambda s, b, h, i, j: s * {n / 7:.3f}")
+        return leaves, flex_attention(*leaves, mod), mod
+
+    graphs = [made(n) for n in range(1, 6)]
+    want = [torch.autograd.grad(flex_attention(*leaves, mod).sum(), leaves) for leaves, _, mod in graphs]
+    kept = [(leaves, out) for leaves, out, _ in graphs]
+    graphs.clear()
+    from attune.torch import _mod
+    _mod._handles.clear()
+    gc.collect()
+    for (leaves, out), wanted in zip(kept, want):
+        for a, b in zip(torch.autograd.grad(out.sum(), leaves), wanted):
+            assert torch.equal(a, b)
+
+
+@needs_recorder
+def test_recorded_calls_in_other_threads_and_checkpoints():
+    from torch.utils.checkpoint import checkpoint
+
+    leaves = qkv()
+    want = torch.autograd.grad(flex_attention(*leaves).sum(), leaves)
+    out = checkpoint(flex_attention, *leaves, use_reentrant=False)
+    for a, b in zip(torch.autograd.grad(out.sum(), leaves), want):
+        assert torch.equal(a, b)
+    with torch.autograd.graph.save_on_cpu():
+        out = flex_attention(*leaves)
+    for a, b in zip(torch.autograd.grad(out.sum(), leaves), want):
+        assert torch.equal(a, b)
+    outs = [flex_attention(*leaves) for _ in range(4)]
+    found = []
+    threads = [threading.Thread(target=lambda o=o: found.append(torch.autograd.grad(o.sum(), leaves))) for o in outs]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 4 and all(torch.equal(a, b) for grads in found for a, b in zip(grads, want))
+
+
+@needs_recorder
+def test_torchs_operator_is_refused_to_others():
+    q, k, v = qkv(grad=False)
+    op = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+    for bias in (None, torch.zeros(2), torch.zeros(2, dtype=torch.int64), torch.zeros(19, 19)):
+        with pytest.raises(RuntimeError, match="attune"):
+            op(q, k, v, bias)
 
 
 def test_gradients_of_captured_tensors_alone(slowly):

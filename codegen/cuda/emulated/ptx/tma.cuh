@@ -10,9 +10,12 @@ inline void load_box(unsigned into, const TensorMap& map, unsigned barrier, int 
   const emulated::Box box{&map, {d, position, head, batch}, 4};
   attune_machine->load_box(into, &box, barrier, at);
 }
-inline void load_box_of_heads(unsigned into, const TensorMap& map, unsigned barrier, int d, int head, int position,
-                              int kv_head, int batch, Site at = Site::here()) {
-  const emulated::Box box{&map, {d, head, position, kv_head, batch}, 5};
+inline emulated::Box box_of(const TensorMap& map, HeadsBox of) {
+  return {&map, {of.d, of.head, of.position, of.kv_head, of.batch}, 5};
+}
+inline void load_box_of_heads(unsigned into, const TensorMap& map, unsigned barrier, HeadsBox of,
+                              Site at = Site::here()) {
+  const emulated::Box box = box_of(map, of);
   attune_machine->load_box(into, &box, barrier, at);
 }
 inline void store_box(const TensorMap& map, unsigned from, int d, int position, int head, int batch,
@@ -20,9 +23,8 @@ inline void store_box(const TensorMap& map, unsigned from, int d, int position, 
   const emulated::Box box{&map, {d, position, head, batch}, 4};
   attune_machine->store_box(&box, from, at);
 }
-inline void store_box_of_heads(const TensorMap& map, unsigned from, int d, int head, int position, int kv_head,
-                               int batch, Site at = Site::here()) {
-  const emulated::Box box{&map, {d, head, position, kv_head, batch}, 5};
+inline void store_box_of_heads(const TensorMap& map, unsigned from, HeadsBox of, Site at = Site::here()) {
+  const emulated::Box box = box_of(map, of);
   attune_machine->store_box(&box, from, at);
 }
 inline void store_bulk(void* to, unsigned from, unsigned bytes, Site at = Site::here()) {

@@ -65,7 +65,7 @@ TEST_CASE("a section is at least one group of heads and at most all of them", "[
   CHECK(section_of(of, p, 4 * 1000 * 128 * 2, 2) == 8);
 }
 
-TEST_CASE("rooms of a workspace are aligned, apart, and null where they hold nothing", "[query_tiles]") {
+TEST_CASE("regions of a workspace are aligned, do not overlap, and are null if empty", "[query_tiles]") {
   runtime::WorkspaceLayout space;
   const auto ints = space.take<int>(3);
   const auto none = space.take<double>(0);

@@ -502,7 +502,7 @@ TEST_CASE("a page that does not exist is refused where a query needs it", "[orac
   for (const int wrong : {3, -1}) {
     const Error refused = tests::refusal([&] { asked({0, 1, 2, wrong}); });
     CHECK(refused.code == "page-table");
-    CHECK(refused.problem == "page_table[1, 1] is no page");
+    CHECK(refused.problem == "page_table[1, 1] is not a page of the pool");
   }
 }
 

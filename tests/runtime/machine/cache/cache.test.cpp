@@ -54,7 +54,7 @@ TEST_CASE("no damage to an entry is missed", "[cache]") {
       INFO("bit " << bit << " of byte " << at);
       CHECK_FALSE(parse_entry(damaged, key).entry);
     }
-  CHECK(parse_entry(whole, cache_key("another page")).wrong == "it is of another key");
+  CHECK(parse_entry(whole, cache_key("another page")).wrong == "it belongs to another key");
 }
 
 TEST_CASE("random damage to an entry is found, or changes nothing", "[cache]") {

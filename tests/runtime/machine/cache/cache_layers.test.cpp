@@ -60,7 +60,7 @@ TEST_CASE("what the user's folder lacks the system's has, and nothing is written
   CHECK(state_of(system.path) == before);
 }
 
-TEST_CASE("a damaged entry of the system is passed over and stays", "[cache]") {
+TEST_CASE("a damaged entry of the system is skipped and stays", "[cache]") {
   const CacheFolder user, system;
   const CacheKey key = cache_key("a page");
   Cache filling(system.path);
@@ -71,7 +71,7 @@ TEST_CASE("a damaged entry of the system is passed over and stays", "[cache]") {
   CHECK(cache.get(key, [] { return entry("code"); }).bytes == "code");
   const std::vector<std::string> notes = cache.notes();
   REQUIRE_FALSE(notes.empty());
-  CHECK(notes[0].find("is passed over: it has no key") != std::string::npos);
+  CHECK(notes[0].find("is skipped: it has no key") != std::string::npos);
   CHECK(state_of(system.path) == before);
   CHECK(cache.get(key, never).bytes == "code");
 }

@@ -236,7 +236,7 @@ TEST_CASE("many kernels that differ by a number alone are told of", "[watch]") {
   CHECK(facts.notice.empty());
   for (int i = 63; i < 130; ++i) scaled(i);
   REQUIRE(facts.notice.size() == 2);
-  CHECK_THAT(facts.notice[0].text, Catch::StartsWith("64 kernels forward-f32 of a test's differ by numbers alone"));
+  CHECK_THAT(facts.notice[0].text, Catch::StartsWith("64 kernels forward-f32 of a test's differ only in numbers"));
   CHECK_THAT(facts.notice[1].text, Catch::StartsWith("128 kernels"));
 }
 

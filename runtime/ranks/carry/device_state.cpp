@@ -1,5 +1,5 @@
-// runtime/ranks/carry/room.cpp — state that calls over ranks share on a device: streams, and memory for keys
-#include "runtime/ranks/carry/room.h"
+// runtime/ranks/carry/device_state.cpp — state that calls over ranks share on a device: streams, and memory for keys
+#include "runtime/ranks/carry/device_state.h"
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -8,9 +8,9 @@
 
 namespace attune::runtime::ranks {
 
-DeviceRoom::DeviceRoom(int device) : device_(device) {}
+DeviceState::DeviceState(int device) : device_(device) {}
 
-DeviceRoom::~DeviceRoom() {
+DeviceState::~DeviceState() {
   try {
     const cuda::Current current(device_);
     last.wait();
@@ -19,7 +19,7 @@ DeviceRoom::~DeviceRoom() {
   }
 }
 
-std::byte* DeviceRoom::memory(std::size_t bytes) {
+std::byte* DeviceState::memory(std::size_t bytes) {
   if (bytes > bytes_) {
     // Freeing does not wait for launches that still use the memory.
     last.wait();
@@ -28,8 +28,8 @@ std::byte* DeviceRoom::memory(std::size_t bytes) {
     memory_ = cuda::allocate(device_, bytes);
     if (!memory_)
       throw Error("device-memory", fmt::format("cuda:{} has no {} bytes left", device_, bytes), {},
-                  "a rank keeps room for the keys of two groups of heads, at the length of the whole call",
-                  "let keys travel in more groups: Sharding::How::groups; or free memory");
+                  "a rank allocates memory for the keys of two groups of heads, at the length of the whole call",
+                  "send keys in more groups (Sharding::How::groups), or free memory");
     bytes_ = bytes;
     filled = {};
   }

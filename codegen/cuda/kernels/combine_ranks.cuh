@@ -1,5 +1,5 @@
-// codegen/cuda/kernels/merge_parts.cuh — results over the keys of each rank become those over all keys, in the order of
-// ranks
+// codegen/cuda/kernels/combine_ranks.cuh — results over the keys of each rank become those over all keys, in the order
+// of ranks
 //
 // One warp per row of a head, rows_of_copy rows per block.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace attune {
 
-__global__ void __launch_bounds__(32 * rows_of_copy, 4) merge_parts(const __grid_constant__ MergeArgs args) {
+__global__ void __launch_bounds__(32 * rows_of_copy, 4) combine_ranks(const __grid_constant__ CombineArgs args) {
   const long long row = row_of_warp();
   if (row >= static_cast<long long>(args.batch) * args.heads * args.rows) return;
   const int lane = lane_of_warp(), position = static_cast<int>(row % args.rows),

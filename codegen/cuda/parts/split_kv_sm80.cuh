@@ -1,4 +1,5 @@
-// codegen/cuda/parts/cuts_sm80.cuh — split-KV: which keys a block of decode_sm80.cuh works on: equal shares of all keys
+// codegen/cuda/parts/split_kv_sm80.cuh — split-KV: which keys a block of decode_sm80.cuh works on: equal shares of all
+// keys
 //
 // There is no planning step: each block computes its share of the keys on the device, from the lengths and the mask. A
 // tile of queries is split where a block's share ends. Each block of a split tile increments a counter once it has
@@ -20,9 +21,9 @@ struct DecodeTile {
 
   __device__ Where at(int head) const { return {b, head, queries.length, kv_offset + keys.length}; }
 
-  /// Shares are per block.
-  __device__ static int sharers() { return static_cast<int>(gridDim.x); }
-  __device__ static int sharer() { return static_cast<int>(blockIdx.x); }
+  /// Split ranges are per block.
+  __device__ static int workers() { return static_cast<int>(gridDim.x); }
+  __device__ static int worker() { return static_cast<int>(blockIdx.x); }
 
   template <class Tile>
   __device__ static DecodeTile of(const DecodeArgs& args, int tile) {
@@ -60,22 +61,22 @@ struct Cut {
 };
 /// The blocks that share a tile: `count` of them, from `first` on. With a fixed split size: the tile, and its number of
 /// splits.
-struct Sharing {
+struct SplitTile {
   int first, count;
 };
 /// What a block works on, and which blocks share the tiles that it begins and ends in.
-struct Share {
+struct SplitRange {
   Cut begin, end;
-  Sharing at_begin, at_end;
+  SplitTile at_begin, at_end;
 };
 
 /// Memory in which all threads of a block find its share.
 template <int Threads>
-struct ShareRoom {
+struct SplitScratch {
   long long before[Threads];  ///< cost of the tiles before each thread's first one
   long long warp_sum[Threads / 32];
   int warp_least[Threads / 32], warp_most[Threads / 32];
-  Share share;
+  SplitRange split;
 };
 
 /// `things` consecutive things, divided evenly among `among`.
@@ -96,7 +97,7 @@ __device__ inline int together(const DecodeArgs& args) {
 }
 
 /// The shares of all blocks. A tile costs one unit per step, plus `overhead`.
-struct Shares {
+struct SplitRanges {
   static constexpr int overhead = 2;
   static constexpr int least = least_steps;
 
@@ -104,11 +105,11 @@ struct Shares {
 
   /// Splits tiles of `steps` steps each with equal_parts. False if equal_parts does not split them.
   template <class Of>
-  __device__ bool equal(int steps, Share& out) const {
+  __device__ bool equal(int steps, SplitRange& out) const {
     const int parts = equal_parts(tiles, blocks, steps, together);
     if (parts == 0) return false;
     const int count = (steps + together - 1) / together, items = tiles * parts, used = min(blocks, items);
-    const int me = Of::sharer();
+    const int me = Of::worker();
     const Even items_of(items, used), steps_of(count, parts);
     const auto cut = [&](int block) {
       const int item = items_of.before(block), tile = parts == 1 ? item : item / parts;
@@ -128,35 +129,35 @@ struct EqualRanges {
   int blocks;
 
   __device__ long long place(int block) const { return total * block / blocks; }
-  /// The step of a tile at cost `behind` within it, rounded to the tile's first or last step if that is near.
-  __device__ static int step(long long behind, int steps, int together = 1) {
-    const int at = behind < steps ? static_cast<int>(behind) : steps;
-    return at < Shares::least ? 0 : at > steps - Shares::least ? steps : at / together * together;
+  /// The step of a tile at this cost within it, rounded to the tile's first or last step if that is near.
+  __device__ static int step(long long cost, int steps, int together = 1) {
+    const int at = cost < steps ? static_cast<int>(cost) : steps;
+    return at < SplitRanges::least ? 0 : at > steps - SplitRanges::least ? steps : at / together * together;
   }
   /// The blocks that share a tile with cost `before` ahead of it. Not used with a fixed split size.
-  __device__ Sharing sharing(long long before, int steps) const {
+  __device__ SplitTile split_tile(long long before, int steps) const {
     const auto first_from = [&](long long cost) { return static_cast<int>((cost * blocks + total - 1) / total); };
-    int first = first_from(before), last = first_from(before + steps + Shares::overhead) - 1;
+    int first = first_from(before), last = first_from(before + steps + SplitRanges::overhead) - 1;
     while (step(place(first) - before, steps) == 0) ++first;
     while (step(place(last) - before, steps) == steps) --last;
     return {first - 1, last - first + 2};
   }
 };
 
-/// All threads of a block find its share. `room` may be used again after another barrier. `Of`: the tiles, and the
+/// All threads of a block find its share. `scratch` may be used again after another barrier. `Of`: the tiles, and the
 /// blocks or clusters that share them. Calls `before_reading` before it reads memory, if it does.
 template <class Tile, class Of = DecodeTile, class User, int Threads, class Fn>
-__device__ inline Share find_share(const DecodeArgs& args, const User& user, ShareRoom<Threads>& room,
-                                   const Fn& before_reading) {
-  const Shares shares{args.batch * args.sets, Of::sharers(), together<Tile>(args)};
-  Share out;
+__device__ inline SplitRange find_split(const DecodeArgs& args, const User& user, SplitScratch<Threads>& scratch,
+                                        const Fn& before_reading) {
+  const SplitRanges splits{args.batch * args.sets, Of::workers(), together<Tile>(args)};
+  SplitRange out;
   if (!User::traits.skips && !is_packed<Tile> && !args.kv_lens.at &&
-      shares.template equal<Of>((args.kv_len + Tile::n - 1) / Tile::n, out))
+      splits.template equal<Of>((args.kv_len + Tile::n - 1) / Tile::n, out))
     return out;
   before_reading();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int each = (shares.tiles + Threads - 1) / Threads, first = min(thread * each, shares.tiles),
-            last = min(first + each, shares.tiles);
+  const int each = (splits.tiles + Threads - 1) / Threads, first = min(thread * each, splits.tiles),
+            last = min(first + each, splits.tiles);
   const auto steps_of = [&](int tile) {
     return Of::template of<Tile>(args, tile).template walk<Tile>(args, user).count;
   };
@@ -164,7 +165,7 @@ __device__ inline Share find_share(const DecodeArgs& args, const User& user, Sha
   int least = 0x7fffffff, most = 0;
   for (int tile = first; tile < last; ++tile) {
     const int steps = steps_of(tile);
-    sum += steps + Shares::overhead;
+    sum += steps + SplitRanges::overhead;
     least = min(least, steps);
     most = max(most, steps);
   }
@@ -177,46 +178,47 @@ __device__ inline Share find_share(const DecodeArgs& args, const User& user, Sha
   least = __reduce_min_sync(~0u, least);
   most = __reduce_max_sync(~0u, most);
   if (lane == 31) {
-    room.warp_sum[warp] = up_to;
-    room.warp_least[warp] = least;
-    room.warp_most[warp] = most;
+    scratch.warp_sum[warp] = up_to;
+    scratch.warp_least[warp] = least;
+    scratch.warp_most[warp] = most;
   }
   __syncthreads();
   long long before = up_to - sum, total = 0;
 #pragma unroll
   for (int i = 0; i < Threads / 32; ++i) {
-    if (i < warp) before += room.warp_sum[i];
-    total += room.warp_sum[i];
-    least = min(least, room.warp_least[i]);
-    most = max(most, room.warp_most[i]);
+    if (i < warp) before += scratch.warp_sum[i];
+    total += scratch.warp_sum[i];
+    least = min(least, scratch.warp_least[i]);
+    most = max(most, scratch.warp_most[i]);
   }
-  if (least == most && shares.template equal<Of>(least, out)) return out;
+  if (least == most && splits.template equal<Of>(least, out)) return out;
 
-  const long long most_blocks = total / (2 * Shares::least + Shares::overhead);
-  const EqualRanges ranges{total, most_blocks < shares.blocks ? max(static_cast<int>(most_blocks), 1) : shares.blocks};
+  const long long most_blocks = total / (2 * SplitRanges::least + SplitRanges::overhead);
+  const EqualRanges ranges{total, most_blocks < splits.blocks ? max(static_cast<int>(most_blocks), 1) : splits.blocks};
   // The thread that has the tile of one of the two ends finds that end.
-  const int me = Of::sharer();
+  const int me = Of::worker();
 #pragma unroll 1
   for (int end = 0; end < 2; ++end) {
     const int block = min(me + end, ranges.blocks);
     const long long place = ranges.place(block);
-    Cut cut{shares.tiles, 0};
-    Sharing sharing{};
+    Cut cut{splits.tiles, 0};
+    SplitTile split_tile{};
     if (block == ranges.blocks ? thread == 0 : place >= before && place < before + sum) {
       if (block < ranges.blocks) {
         long long at = before;
         int tile = first, steps = steps_of(tile);
-        for (; place >= at + steps + Shares::overhead; steps = steps_of(++tile)) at += steps + Shares::overhead;
-        const int step = EqualRanges::step(place - at, steps, shares.together);
+        for (; place >= at + steps + SplitRanges::overhead; steps = steps_of(++tile))
+          at += steps + SplitRanges::overhead;
+        const int step = EqualRanges::step(place - at, steps, splits.together);
         cut = step == steps && steps > 0 ? Cut{tile + 1, 0} : Cut{tile, step};
-        if (!has_fixed_split<Tile> && cut.step > 0) sharing = ranges.sharing(at, steps);
+        if (!has_fixed_split<Tile> && cut.step > 0) split_tile = ranges.split_tile(at, steps);
       }
-      (end ? room.share.end : room.share.begin) = cut;
-      (end ? room.share.at_end : room.share.at_begin) = sharing;
+      (end ? scratch.split.end : scratch.split.begin) = cut;
+      (end ? scratch.split.at_end : scratch.split.at_begin) = split_tile;
     }
   }
   __syncthreads();
-  return room.share;
+  return scratch.split;
 }
 
 }  // namespace attune

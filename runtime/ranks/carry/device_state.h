@@ -1,4 +1,4 @@
-// runtime/ranks/carry/room.h — state that calls over ranks share on a device: streams, and memory for keys
+// runtime/ranks/carry/device_state.h — state that calls over ranks share on a device: streams, and memory for keys
 #pragma once
 
 #include <array>
@@ -10,14 +10,14 @@
 
 namespace attune::runtime::ranks {
 
-class DeviceRoom {
+class DeviceState {
  public:
   /// Makes streams of the current context, which must be the device's.
-  explicit DeviceRoom(int device);
+  explicit DeviceState(int device);
   /// Waits for the work that still uses the memory.
-  ~DeviceRoom();
-  DeviceRoom(const DeviceRoom&) = delete;
-  DeviceRoom& operator=(const DeviceRoom&) = delete;
+  ~DeviceState();
+  DeviceState(const DeviceState&) = delete;
+  DeviceState& operator=(const DeviceState&) = delete;
 
   int device() const { return device_; }
 

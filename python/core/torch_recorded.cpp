@@ -1,0 +1,355 @@
+// python/core/torch_recorded.cpp — attentions whose gradients torch's own autograd records, without Python
+#include "python/core/torch_recorded.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python/core/torch_shim.h"
+#include "python/core/torch_tensors.h"
+
+namespace attune::python {
+namespace {
+
+using Value = Shim::Value;
+
+/// What an autograd node must know of its attention.
+struct Entry {
+  std::shared_ptr<attune_attention> attention{};
+  std::vector<double> params{};
+  std::mutex mutex{};  ///< guards the rest
+  std::vector<std::pair<std::vector<std::int64_t>, std::size_t>> workspaces{};
+};
+
+/// The memory of a tensor that comes to the operator as its attn_bias: the node saves it, so the entry lives as long.
+struct Keeper {
+  static constexpr std::uint64_t word = 0x31'65'6E'75'74'74'61'A7;
+  struct Managed {  // DLPack's
+    attune_tensor tensor;
+    Keeper* of;
+    void (*deleter)(Managed*);
+  };
+
+  std::uint64_t memory[2]{word, reinterpret_cast<std::uintptr_t>(&entry)};
+  std::int64_t extent = 2;
+  Entry entry;
+  Managed managed{};
+};
+
+void check(std::int32_t status, const char* what) {
+  if (status != 0) throw std::runtime_error(std::string("attune: torch's ") + what + " failed");
+}
+
+/// An owned reference to a tensor of torch.
+class Owned {
+ public:
+  explicit Owned(Shim::Tensor tensor = nullptr) : tensor_(tensor) {}
+  explicit Owned(Value value) : tensor_(reinterpret_cast<Shim::Tensor>(value)) {}
+  Owned(Owned&& other) noexcept : tensor_(std::exchange(other.tensor_, nullptr)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(tensor_, other.tensor_);
+    return *this;
+  }
+  ~Owned() {
+    if (tensor_) shim().release(tensor_);
+  }
+
+  Shim::Tensor get() const { return tensor_; }
+  Value value() { return reinterpret_cast<Value>(std::exchange(tensor_, nullptr)); }
+  Value again() const {
+    Shim::Tensor other = nullptr;
+    check(shim().new_handle(tensor_, &other), "new_tensor_handle");
+    return reinterpret_cast<Value>(other);
+  }
+
+ private:
+  Shim::Tensor tensor_;
+};
+
+/// A tensor of torch as C has it.
+struct View {
+  attune_tensor tensor{};
+  std::int32_t dtype = 0, device_type = 0;
+
+  explicit View(const Owned& of) {
+    const Shim& s = shim();
+    std::int64_t rank = 0;
+    std::int32_t device = 0;
+    std::int64_t *sizes = nullptr, *strides = nullptr;
+    check(s.get_data_ptr(of.get(), &tensor.data) | s.get_dim(of.get(), &rank) | s.get_sizes(of.get(), &sizes) |
+              s.get_strides(of.get(), &strides) | s.get_dtype(of.get(), &dtype) |
+              s.get_device_type(of.get(), &device_type) | s.get_device_index(of.get(), &device),
+          "tensor");
+    const bool on_device = device_type == s.cuda;
+    tensor.device = {on_device ? ATTUNE_CUDA : ATTUNE_CPU, on_device ? device : 0};
+    tensor.ndim = static_cast<std::int32_t>(rank), tensor.shape = sizes, tensor.strides = strides;
+    if (dtype == s.f32 || dtype == s.f64)
+      tensor.dtype = {ATTUNE_FLOAT, std::uint8_t(dtype == s.f64 ? 64 : 32), 1};
+    else if (dtype == s.f16)
+      tensor.dtype = {ATTUNE_FLOAT, 16, 1};
+    else if (dtype == s.bf16)
+      tensor.dtype = {ATTUNE_BFLOAT, 16, 1};
+    else
+      throw std::runtime_error("attune: a type that has no gradients");
+  }
+};
+
+/// A tensor with the order of q's dimensions in memory, whose last one has `width` elements. q's elements touch.
+Owned empty_like(const View& q, std::int64_t width) {
+  std::array<std::int64_t, 4> sizes{}, strides{}, order{0, 1, 2, 3};
+  std::copy_n(q.tensor.shape, 4, sizes.begin());
+  sizes[3] = width;
+  std::sort(order.begin(), order.end() - 1, [&](std::int64_t a, std::int64_t b) {
+    return std::pair(-q.tensor.strides[a], a) < std::pair(-q.tensor.strides[b], b);
+  });  // the last one has stride 1
+  std::int64_t step = 1;
+  for (std::size_t i = 4; i-- > 0;) {
+    const auto at = static_cast<std::size_t>(order[i]);
+    strides[at] = step;
+    step *= std::max<std::int64_t>(sizes[at], 1);
+  }
+  Shim::Tensor made = nullptr;
+  check(shim().empty_strided(4, sizes.data(), strides.data(), q.dtype, q.device_type, q.tensor.device.device_id, &made),
+        "empty_strided");
+  return Owned(made);
+}
+
+Owned rows_of(const View& q) {
+  const auto* n = q.tensor.shape;
+  const std::int64_t strides[] = {std::max<std::int64_t>(n[1], 1) * std::max<std::int64_t>(n[2], 1),
+                                  std::max<std::int64_t>(n[2], 1), 1};
+  Shim::Tensor made = nullptr;
+  check(shim().empty_strided(3, n, strides, q.dtype == shim().f64 ? shim().f64 : shim().f32, q.device_type,
+                             q.tensor.device.device_id, &made),
+        "empty_strided");
+  return Owned(made);
+}
+
+/// Throws the message of an error, if there is one: torch gives it to Python.
+void raise(attune_error* error) {
+  if (!error) return;
+  attune_said told{};
+  told.size = sizeof told;
+  attune_error_read(error, &told);
+  const std::string message = told.message;
+  attune_error_free(error);
+  throw std::runtime_error(message);
+}
+
+std::size_t workspace_bytes(Entry& entry, const attune_call& call, const attune_with& with) {
+  std::vector<std::int64_t> key = key_of(call);
+  {
+    const std::lock_guard lock(entry.mutex);
+    for (const auto& [known, bytes] : entry.workspaces)
+      if (known == key) return bytes;
+  }
+  std::size_t bytes = 0;
+  raise(attune_prepare(entry.attention.get(), &call, &with, &bytes, nullptr));
+  const std::lock_guard lock(entry.mutex);
+  if (entry.workspaces.size() == Workspaces::most) entry.workspaces.erase(entry.workspaces.begin());
+  entry.workspaces.emplace_back(std::move(key), bytes);
+  return bytes;
+}
+
+void run(Entry& entry, attune_call& call) {
+  call.size = sizeof call;
+  call.params = entry.params.data(), call.n_params = entry.params.size();
+  attune_with with{};
+  with.size = sizeof with;
+  Owned memory;
+  if (call.q->device.device_type == ATTUNE_CUDA) {
+    if (!shim().cuda_stream) throw std::runtime_error("attune: this torch has no CUDA");
+    check(shim().cuda_stream(call.q->device.device_id, &with.stream), "get_current_cuda_stream");
+    if (const std::size_t bytes = workspace_bytes(entry, call, with)) {
+      const std::int64_t size = static_cast<std::int64_t>(bytes), step = 1;
+      Shim::Tensor made = nullptr;
+      check(shim().empty_strided(1, &size, &step, shim().u8, shim().cuda, call.q->device.device_id, &made),
+            "empty_strided");
+      memory = Owned(made);
+      check(shim().get_data_ptr(made, &with.workspace), "get_data_ptr");
+      with.workspace_bytes = bytes;
+    }
+  } else {
+    with.workers = workers_of(call, [] {
+      std::uint32_t threads = 1;
+      check(shim().threads(&threads), "get_num_threads");
+      return static_cast<int>(threads);
+    });
+  }
+  raise(attune_run(entry.attention.get(), &call, &with));
+}
+
+/// The entry of a keeper; throws for any other tensor.
+Entry& entry_of(const Owned& keeper) {
+  std::int64_t rank = 0, *sizes = nullptr;
+  std::int32_t device = 0;
+  void* data = nullptr;
+  const Shim& s = shim();
+  if (keeper.get() && s.get_dim(keeper.get(), &rank) == 0 && rank == 1 && s.get_sizes(keeper.get(), &sizes) == 0 &&
+      sizes[0] == 2 && s.get_device_type(keeper.get(), &device) == 0 && device != s.cuda &&
+      s.get_data_ptr(keeper.get(), &data) == 0 && data) {
+    std::uint64_t memory[2];
+    std::memcpy(memory, data, sizeof memory);
+    if (memory[0] == Keeper::word) return *reinterpret_cast<Entry*>(memory[1]);
+  }
+  throw std::runtime_error("attune: the overrideable attention of torch is for attune.torch here");
+}
+
+/// Takes over an optional tensor.
+Owned optional_of(Value value) {
+  const std::unique_ptr<Value> at(reinterpret_cast<Value*>(value));
+  return at ? Owned(*at) : Owned();
+}
+
+/// (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale): nine results, of which five must be
+/// tensors that nobody reads.
+void forward(Value* stack, std::uint64_t, std::uint64_t) {
+  const Owned given[] = {Owned(stack[0]), Owned(stack[1]), Owned(stack[2]), optional_of(stack[3])};
+  Entry& entry = entry_of(given[3]);
+  const View q(given[0]), k(given[1]), v(given[2]);
+  Owned out = empty_like(q, v.tensor.shape[3]), lse = rows_of(q);
+  const View of_out(out), of_lse(lse);
+  attune_call call{};
+  call.q = &q.tensor, call.k = &k.tensor, call.v = &v.tensor, call.o = &of_out.tensor, call.lse = &of_lse.tensor;
+  run(entry, call);
+  for (const int unread : {2, 3, 6, 7, 8}) stack[unread] = lse.again();
+  stack[4] = stack[5] = 0;
+  stack[0] = out.value(), stack[1] = lse.value();
+}
+
+/// Gradients of gradients are refused by attune::once, whose node Python has.
+void refuse_next(std::array<Owned, 3>& grads, const Owned* read, std::size_t count) {
+  const Shim& s = shim();
+  Shim::List made = nullptr, also = nullptr;
+  check(s.new_list(grads.size(), &made) | s.new_list(count, &also), "new_list");
+  std::vector<std::size_t> at;
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    if (!grads[i].get()) continue;
+    at.push_back(i);
+    check(s.list_push(made, grads[i].value()), "list_push_back");
+  }
+  for (std::size_t i = 0; i < count; ++i) check(s.list_push(also, read[i].again()), "list_push_back");
+  Value stack[] = {reinterpret_cast<Value>(made), reinterpret_cast<Value>(also)};
+  check(s.call("attune::once", "", stack, shim_version), "call_dispatcher");
+  auto* const marked = reinterpret_cast<Shim::List>(stack[0]);
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    Value value = 0;
+    check(s.list_item(marked, i, &value), "list_get_item");
+    grads[at[i]] = Owned(value);
+  }
+  check(s.delete_list(marked), "delete_list");
+}
+
+/// (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
+/// dropout_p, is_causal, philox_seed, philox_offset, scale): four gradients, undefined where they are not wanted.
+void backward(Value* stack, std::uint64_t, std::uint64_t) {
+  const Shim& s = shim();
+  const Owned given[] = {Owned(stack[0]), Owned(stack[1]),  Owned(stack[2]), Owned(stack[3]),
+                         Owned(stack[6]), Owned(stack[7]),  Owned(stack[4]), Owned(stack[8]),
+                         Owned(stack[9]), Owned(stack[14]), Owned(stack[15])};
+  std::array<Owned, 3> grads;
+  const View grad_o(given[0]), q(given[1]), k(given[2]), v(given[3]), o(given[4]), lse(given[5]);
+  std::array<std::optional<View>, 3> of_grads;
+  auto* const wanted = reinterpret_cast<Shim::List>(stack[5]);
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    Value yes = 0;
+    check(s.list_item(wanted, i, &yes), "list_get_item");
+    if (!(yes & 1)) continue;
+    const View& like = i == 0 ? q : i == 1 ? k : v;
+    grads[i] = empty_like(like, like.tensor.shape[3]);
+    of_grads[i].emplace(grads[i]);
+  }
+  check(s.delete_list(wanted), "delete_list");
+  const auto at = [&](std::size_t i) { return of_grads[i] ? &of_grads[i]->tensor : nullptr; };
+  attune_call call{};
+  call.pass = ATTUNE_BACKWARD;
+  call.q = &q.tensor, call.k = &k.tensor, call.v = &v.tensor, call.o = &o.tensor, call.lse = &lse.tensor;
+  call.grad_o = &grad_o.tensor, call.dq = at(0), call.dk = at(1), call.dv = at(2);
+  run(entry_of(given[6]), call);
+  if (s.grad_mode()) refuse_next(grads, given, 6);
+  for (std::size_t i = 0; i < 4; ++i) {
+    if (i < 3 && grads[i].get()) {
+      stack[i] = grads[i].value();
+      continue;
+    }
+    Shim::Tensor none = nullptr;
+    check(s.undefined(&none), "new_uninitialized_tensor");
+    stack[i] = reinterpret_cast<Value>(none);
+  }
+}
+
+/// Torch's functions for Python; kept until the process ends.
+struct Torch {
+  PyObject *op = nullptr, *hooks = nullptr, *from_dlpack = nullptr;
+};
+Torch& torch() {
+  static Torch all;
+  return all;
+}
+
+}  // namespace
+
+bool record_torch(nb::handle op, nb::handle hooks, nb::handle from_dlpack, nb::handle address_of) {
+  if (!find_shim(address_of)) return false;
+  constexpr const char* name = "_scaled_dot_product_fused_attention_overrideable";
+  constexpr const char* of_backward = "_scaled_dot_product_fused_attention_overrideable_backward";
+  for (const char* const key : {"CPU", "CUDA", "AutogradCPU", "AutogradCUDA"}) {
+    Shim::Library library = nullptr;  // for as long as the process lives
+    if (shim().library("aten", key, __FILE__, __LINE__, &library) != 0) return false;
+    const bool above = std::strncmp(key, "Autograd", 8) == 0;
+    if (!above && shim().implement(library, name, forward, shim_version) != 0) return false;
+    if (shim().implement(library, of_backward, backward, shim_version) != 0) return false;
+  }
+  torch() = {nb::borrow(op).release().ptr(), nb::borrow(hooks).release().ptr(),
+             nb::borrow(from_dlpack).release().ptr()};
+  return true;
+}
+
+RecordedCall::RecordedCall(Handle& handle, const nb::tuple& ints) {
+  auto keeper = std::make_unique<Keeper>();
+  keeper->entry.attention = handle.shared();
+  for (const nb::handle number : ints) keeper->entry.params.push_back(nb::cast<double>(number));
+  keeper->managed.tensor.data = keeper->memory;
+  keeper->managed.tensor.device = {ATTUNE_CPU, 0};
+  keeper->managed.tensor.ndim = 1;
+  keeper->managed.tensor.dtype = {ATTUNE_INT, 64, 1};
+  keeper->managed.tensor.shape = &keeper->extent;
+  keeper->managed.of = keeper.get();
+  keeper->managed.deleter = [](Keeper::Managed* done) { delete done->of; };
+  const nb::object capsule = nb::steal(PyCapsule_New(&keeper.release()->managed, "dltensor", [](PyObject* given) {
+    if (std::strcmp(PyCapsule_GetName(given), "dltensor") != 0) return;  // torch has taken it
+    delete static_cast<Keeper::Managed*>(PyCapsule_GetPointer(given, "dltensor"))->of;
+  }));
+  keeper_ = nb::handle(torch().from_dlpack)(capsule);
+}
+
+nb::object RecordedCall::attend(nb::handle q, nb::handle k, nb::handle v) const {
+  TorchTensor given[3];
+  const nb::handle objects[] = {q, k, v};
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (const Why why = given[i].read(objects[i]); why != Why::none) return said(why);
+    if (given[i].at()->ndim != 4) return said(Why::shape);
+    if (!given[i].is_dense()) return said(Why::shape);
+  }
+  if (is_slow(given[0], given[1])) return said(Why::large);
+  PyObject* const ignore_tracing[] = {Py_True};
+  const nb::object hooks = nb::steal(PyObject_Vectorcall(torch().hooks, ignore_tracing, 1, nullptr));
+  if (!hooks.is_valid()) PyErr_Clear();
+  if (!hooks.is_none()) return said(Why::mistake);
+  PyObject* const list[] = {q.ptr(), k.ptr(), v.ptr(), keeper_.ptr()};
+  const nb::object made = nb::steal(PyObject_Vectorcall(torch().op, list, std::size(list), nullptr));
+  if (!made.is_valid()) {
+    PyErr_Clear();
+    return said(Why::mistake);
+  }
+  return nb::borrow(PyTuple_GetItem(made.ptr(), 0));
+}
+
+}  // namespace attune::python

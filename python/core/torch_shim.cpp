@@ -1,0 +1,66 @@
+// python/core/torch_shim.cpp — looks up torch's stable C ABI in the torch that is loaded
+#include "python/core/torch_shim.h"
+
+namespace nb = nanobind;
+
+namespace attune::python {
+namespace {
+
+struct Lookup {
+  nb::handle address_of;
+  bool complete = true;
+
+  template <class Function>
+  void find(Function& function, const char* name, bool promised = true) {
+    function = reinterpret_cast<Function>(nb::cast<std::uintptr_t>(address_of(name)));
+    complete = complete && (function || !promised);
+  }
+
+  void read(std::int32_t& number, const char* name) {
+    std::int32_t (*function)() = nullptr;
+    find(function, name);
+    if (function) number = function();
+  }
+};
+
+Shim all;
+
+}  // namespace
+
+bool find_shim(nb::handle address_of) {
+  Shim s{};
+  Lookup torch{address_of};
+  torch.find(s.get_data_ptr, "aoti_torch_get_data_ptr");
+  torch.find(s.get_dim, "aoti_torch_get_dim");
+  torch.find(s.get_sizes, "aoti_torch_get_sizes");
+  torch.find(s.get_strides, "aoti_torch_get_strides");
+  torch.find(s.get_dtype, "aoti_torch_get_dtype");
+  torch.find(s.get_device_type, "aoti_torch_get_device_type");
+  torch.find(s.get_device_index, "aoti_torch_get_device_index");
+  torch.find(s.empty_strided, "aoti_torch_empty_strided");
+  torch.find(s.new_handle, "aoti_torch_new_tensor_handle");
+  torch.find(s.undefined, "aoti_torch_new_uninitialized_tensor");
+  torch.find(s.release, "aoti_torch_delete_tensor_object");
+  torch.find(s.new_list, "torch_new_list_reserve_size");
+  torch.find(s.list_push, "torch_list_push_back");
+  torch.find(s.list_item, "torch_list_get_item");
+  torch.find(s.delete_list, "torch_delete_list");
+  torch.find(s.threads, "torch_get_num_threads");
+  torch.find(s.library, "aoti_torch_library_init_impl");
+  torch.find(s.implement, "torch_library_impl");
+  torch.find(s.call, "torch_call_dispatcher");
+  torch.find(s.grad_mode, "aoti_torch_grad_mode_is_enabled");
+  torch.read(s.f16, "aoti_torch_dtype_float16");
+  torch.read(s.bf16, "aoti_torch_dtype_bfloat16");
+  torch.read(s.f32, "aoti_torch_dtype_float32");
+  torch.read(s.f64, "aoti_torch_dtype_float64");
+  torch.read(s.u8, "aoti_torch_dtype_uint8");
+  torch.read(s.cuda, "aoti_torch_device_type_cuda");
+  torch.find(s.cuda_stream, "aoti_torch_get_current_cuda_stream", false);
+  if (torch.complete) all = s;
+  return torch.complete;
+}
+
+const Shim& shim() { return all; }
+
+}  // namespace attune::python

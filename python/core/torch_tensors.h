@@ -1,0 +1,79 @@
+// python/core/torch_tensors.h — torch's tensors: their memory, and new ones for results and workspaces
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "python/core/handle.h"
+
+namespace attune::python {
+
+/// Looks up torch; call it before the other functions. `output`(q, v) makes outputs that torch.empty_like(q) cannot;
+/// `rows`(q) and `bytes`(count, q) make models for torch.empty_like: of one number a row, and of working memory.
+void find_torch(nb::handle output, nb::handle rows, nb::handle bytes);
+
+/// True if all are plain memory: no subclass and no pending negation.
+bool plain(const nb::args& tensors);
+
+/// Why Python must make the call.
+enum class Why { none, special, elsewhere, large, shape, mistake };
+
+/// The reason, as a word for Python.
+nb::object said(Why why);
+
+/// The memory of a torch tensor, which must outlive this object.
+class TorchTensor {
+ public:
+  /// `special` for what is more than its memory; `elsewhere` for what is neither on the host nor on a GPU, and for f64
+  /// of a GPU, which only the host computes.
+  Why read(nb::handle tensor);
+  /// The same for tensors that torch has just made.
+  Why read_memory(nb::handle tensor);
+
+  const attune_tensor* at() const { return &tensor_; }
+  double extent(int i) const { return static_cast<double>(tensor_.shape[i]); }
+  bool on_device() const { return tensor_.device.device_type != ATTUNE_CPU; }
+  /// True if the rows are whole and touch one another, in any order of the dimensions: torch.empty_like keeps strides.
+  bool is_dense() const;
+
+ private:
+  attune_tensor tensor_;
+};
+
+/// A tensor like `tensor`, read into `as`; null without an exception on failure.
+nb::object made_like(TorchTensor& as, nb::handle tensor);
+/// A tensor for the output.
+nb::object made_output(TorchTensor& as, const TorchTensor& q, const TorchTensor& v, nb::handle q_given,
+                       nb::handle v_given);
+/// A tensor of one number a row of q.
+nb::object made_rows(TorchTensor& as, const TorchTensor& q, nb::handle q_given);
+
+/// Sets `with` to torch's current stream on the GPU of q, and to working memory there: `memory` owns that. False on
+/// failure, without an exception.
+bool set_device(attune_with& with, nb::object& memory, const Handle& handle, const attune_call& call,
+                nb::handle q_given);
+
+/// How many threads torch gives to a call on the host.
+int torch_threads();
+
+/// True for calls on the host that are so long that they listen to Ctrl-C, which Python sets up.
+bool is_slow(const TorchTensor& q, const TorchTensor& k);
+
+/// The shapes, strides, types and alignment of a call's tensors: equal calls take equal working memory.
+std::vector<std::int64_t> key_of(const attune_call& call);
+
+/// The threads of a dense call on the host. `most`() asks torch, which takes time, for how many it may have.
+template <class Most>
+int workers_of(const attune_call& call, const Most& most) {
+  constexpr double worth_waking = 1 << 20;  // products: as in runtime/engines/cpu/engine.cpp
+  const auto extent = [](const attune_tensor* of, int i) { return static_cast<double>(of->shape[i]); };
+  const double products = extent(call.q, 0) * extent(call.q, 1) * extent(call.q, 2) * extent(call.k, 2) *
+                          (extent(call.q, 3) + extent(call.v, 3));
+  return products < 2 * worth_waking ? 1 : static_cast<int>(std::min<double>(products / worth_waking, most()));
+}
+
+}  // namespace attune::python

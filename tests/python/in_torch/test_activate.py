@@ -1,0 +1,239 @@
+# tests/python/in_torch/test_activate.py — torch's own attentions after attune.torch.activate(): values, gradients, what
+# goes to torch
+"""On the CPU by torch's functions; the kernels for GPUs are called directly, on tensors of the CPU."""
+
+import random
+import warnings
+
+import attune
+import pytest
+import torch
+import torch.nn.functional as F
+from attune.torch import _activate, activate, deactivate
+from eager import close
+from goldens import golden
+
+sdpa = F.scaled_dot_product_attention
+
+
+@pytest.fixture
+def active():
+    """What attune was called for, as a list that grows; torch's own kernels are back afterwards."""
+    calls = []
+    activate()
+    with attune.watch(lambda fact: calls.append(fact["call"]) if fact["fact"] == "called" else None):
+        yield calls
+    deactivate()
+
+
+def both(call, *tensors):
+    """Output and gradients on leaves of their own."""
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    out = call(*leaves)
+    return out, *torch.autograd.grad(out.square().sum(), leaves)
+
+
+def qkv(b=2, h=4, q=19, k=19, d=16, kv_heads=None, dtype=torch.float32):
+    return (torch.randn(b, h, q, d, dtype=dtype), torch.randn(b, kv_heads or h, k, d, dtype=dtype),
+            torch.randn(b, kv_heads or h, k, d, dtype=dtype))
+
+
+def test_sdpa_runs_attune_and_gives_what_torch_gives(active):
+    mask = torch.randn(19, 19)
+    keep = torch.rand(2, 1, 19, 19) > 0.3
+    keep[..., 0] = True
+    for how in ({}, {"is_causal": True}, {"attn_mask": mask}, {"attn_mask": keep}, {"scale": 0.3}):
+        tensors = qkv()
+        mine = both(lambda *t, how=how: sdpa(*t, **how), *tensors)
+        assert active[-2:] == ["forward", "backward"], how
+        deactivate()
+        for a, b in zip(mine, both(lambda *t, how=how: sdpa(*t, **how), *tensors)):
+            close(a, b)
+        activate()
+
+
+def test_200_random_calls(active):
+    dice = random.Random(5)
+    ran = 0
+    for _ in range(200):
+        h = dice.choice((1, 2, 4))
+        q, k = dice.randint(1, 70), dice.randint(1, 70)
+        dtype = dice.choice((torch.float32, torch.float32, torch.bfloat16, torch.float16))
+        tensors = list(qkv(dice.randint(1, 3), h, q, k, dice.choice((8, 16, 40, 64)), dtype=dtype))
+        if dice.random() < 0.5:  # as [batch, positions, heads, width]
+            tensors = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors]
+        how = {"scale": dice.choice((None, 0.2))}
+        kind = dice.randint(0, 3)
+        if kind == 1:
+            how["is_causal"] = True
+        elif kind > 1:
+            mask = torch.randn([n if dice.random() < 0.7 else 1 for n in (*tensors[0].shape[:2], q, k)], dtype=dtype)
+            how["attn_mask"] = mask if kind == 2 else (mask > -1) | (torch.arange(mask.shape[-1]) == 0)
+        grad, before = dice.random() < 0.7, len(active)
+
+        def call(tensors, how, grad=grad):
+            return both(lambda *t: sdpa(*t, **how), *tensors) if grad else (sdpa(*tensors, **how),)
+
+        mine = call(tensors, how)
+        ran += len(active) == before + 1 + grad
+        deactivate()
+        if kind == 2:
+            how["attn_mask"] = how["attn_mask"].double()
+        want = call([t.double() for t in tensors], how)
+        activate()
+        most = {torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}[dtype]
+        for a, b in zip(mine, want):
+            assert (a.double() - b).abs().max() / b.abs().max().clamp(min=1) < most, (how, tensors[0].shape, dtype)
+    assert ran == 200
+
+
+def test_layers_of_torch_run_attune(active):
+    layer = torch.nn.MultiheadAttention(64, 4, batch_first=True)
+    x = torch.randn(2, 10, 64)
+    out, _ = layer(x, x, x, need_weights=False)
+    out.sum().backward()
+    assert active == ["forward", "backward"]
+    deactivate()
+    close(out, layer(x, x, x, need_weights=False)[0])
+
+
+def test_transformers_run_attune(active):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+                                      num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    ids = torch.randint(0, 64, (1, 12))
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    assert active == ["forward"] * 2 + ["backward"] * 2
+    deactivate()
+    close(loss, model(input_ids=ids, labels=ids).loss)
+
+
+def test_compiled_graphs_run_attune(active):
+    q, k, v = qkv()
+    compiled = torch.compile(lambda q, k, v: sdpa(q, k, v, is_causal=True) + 1)
+    mine = both(compiled, q, k, v)
+    assert active == ["forward", "backward"]
+    deactivate()
+    for a, b in zip(mine, both(lambda *t: sdpa(*t, is_causal=True) + 1, q, k, v)):
+        close(a, b)
+
+
+def test_what_attune_does_not_take_is_torchs_and_told_once(active):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            tensors = qkv(dtype=torch.float64)
+            mine = both(sdpa, *tensors)
+            close(sdpa(*qkv(q=0)), torch.zeros(2, 4, 0, 16))
+        about = [str(w.message) for w in told if "attune" in str(w.message)]
+        assert len(about) == len(set(about)) and any("float64" in line for line in about), about
+    assert active == []
+    deactivate()
+    for a, b in zip(mine, both(sdpa, *tensors)):
+        assert torch.equal(a, b)
+
+
+def test_a_call_that_attune_refuses_goes_to_torch(active, monkeypatch):
+    def refuses(*_):
+        raise attune.Error("no-such", "it will not do", "", "")
+
+    q, k, v = qkv()
+    want = sdpa(q, k, v)
+    monkeypatch.setattr(_activate, "_call", refuses)
+    with pytest.warns(UserWarning, match=r"\[no-such\] it will not do"):
+        mine = both(sdpa, q, k, v)
+    close(mine[0], want)
+
+
+def test_on_and_off():
+    calls = []
+    q, k, v = qkv()
+    with attune.watch(lambda fact: calls.append(fact) if fact["fact"] == "called" else None):
+        for _ in range(2):
+            activate()
+            activate()
+            sdpa(q, k, v)
+            assert calls
+            deactivate()
+            deactivate()
+            calls.clear()
+            sdpa(q, k, v)
+            assert not calls
+    out = sdpa(*[t.requires_grad_() for t in (q, k, v)], is_causal=True)
+    want = torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)
+    activate()  # between a forward and its backward
+    for a, b in zip(torch.autograd.grad(out.sum(), (q, k, v)), want):
+        close(a, b)
+    deactivate()
+
+
+# ---- kernels for GPUs, on tensors of the CPU
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_kernels_for_gpus_give_what_torch_gives(causal):
+    q, k, v = qkv(q=19, k=19)
+    bias, grad = torch.randn(2, 4, 19, 19), torch.randn(2, 4, 19, 16)
+    plain = both(lambda *t: (sdpa(*t, is_causal=causal) * grad).sum().sqrt(), q, k, v)[1:]
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    want = torch.autograd.grad(sdpa(*leaves, is_causal=causal), leaves, grad)
+    full = bias.masked_fill(torch.ones(19, 19).triu(1).bool(), float("-inf")) if causal else bias
+    full.requires_grad_()
+    biased = torch.autograd.grad(sdpa(*leaves, attn_mask=full), (*leaves, full), grad)
+    q, k, v = (t.detach() for t in (q, k, v))
+    assert plain[0] is not None
+
+    out, lse, _, _, most_q, most_k, seed, offset, _ = _activate._flash(q, k, v, 0.0, causal)
+    assert (most_q, most_k, lse.shape, lse.dtype) == (19, 19, (2, 4, 19), torch.float32)
+    made = _activate._flash_backward(grad, q, k, v, out, lse, None, None, 19, 19, 0.0, causal, seed, offset)
+    for a, b in zip(made, want):
+        close(a, b)
+    out, lse, *_ = _activate._cudnn(q, k, v, None, True, 0.0, causal)
+    assert lse.shape == (2, 4, 19, 1)
+    made = _activate._cudnn_backward(grad, q, k, v, out, lse, seed, offset, None, None, None, 19, 19, 0.0, causal)
+    for a, b in zip(made, want):
+        close(a, b)
+    out, lse, *_ = _activate._efficient(q, k, v, bias, True, 0.0, causal)
+    assert lse.shape == (2, 4, 32)
+    made = _activate._efficient_backward(grad, q, k, v, bias, out, lse, seed, offset, 0.0, [True] * 4, causal)
+    for a, b in zip(made, biased):
+        close(a, b.nan_to_num())
+    assert _activate._efficient(q, k, v, None, False)[1].shape[-1] == 0
+
+
+def test_the_kernel_for_sequences_gives_what_torch_gives():
+    x, grad = torch.randn(10, 2, 16), torch.randn(10, 2, 16)
+    cu = torch.tensor([0, 3, 10], dtype=torch.int32)
+    for causal in (False, True):
+        leaf = x.clone().requires_grad_()
+        want = torch.cat([sdpa(*(leaf[a:b].transpose(0, 1),) * 3, is_causal=causal).transpose(0, 1)
+                          for a, b in ((0, 3), (3, 10))])
+        (gradient,) = torch.autograd.grad(want, leaf, grad)
+        out, lse, seed, offset, _ = _activate._flash_of_sequences(x, x, x, cu, cu, 7, 7, 0.0, causal, False)
+        assert lse.shape == (2, 10)
+        close(out, want)
+        made = _activate._flash_of_sequences_backward(grad, x, x, x, out, lse, cu, cu, 7, 7, 0.0, causal, seed, offset)
+        close(sum(made), gradient)
+    wide = torch.randn(2, 7, 4, 16)  # [batch, positions, heads, width]
+    out, *_ = _activate._flash_of_sequences(wide, wide, wide, None, None, 7, 7, 0.0, True, False, window_size_left=2)
+    at = torch.arange(7)
+    keep = (at[:, None] >= at) & (at[:, None] - at <= 2)
+    close(out, sdpa(*(wide.transpose(1, 2),) * 3, attn_mask=keep).transpose(1, 2))
+    assert "alibi" in _activate._flash_of_sequences(x, x, x, cu, cu, 7, 7, 0.0, False, False, alibi_slopes=x[0, :, 0])
+
+
+def test_only_operators_as_expected_are_replaced(monkeypatch):
+    first, *others = _activate._kernels()
+    name = "_scaled_dot_product_flash_attention_for_cpu_backward"
+    changed = {**first, name: first[name]._replace(arguments="grad_out query")}
+    monkeypatch.setattr(_activate, "_kernels", lambda: [changed, *others])
+    activate()
+    with attune.watch(lambda fact: pytest.fail("attune was called") if fact["fact"] == "called" else None):
+        sdpa(*qkv())
+    deactivate()
+    monkeypatch.setattr(_activate, "_kernels", list)
+    with pytest.raises(attune.Error) as caught:
+        activate()
+    golden("torch-activate", str(caught.value))
