@@ -118,13 +118,15 @@ TEST_CASE("what stops an emulated kernel is told in words", "[emulated]") {
   golden_error("emulated-processor", refusal([] { runtime::emulated::refuse_processor(); }).what());
   golden_error("emulated-folder", refusal_in_child([] {
                  setenv("TMPDIR", "/dev/null", 1);
-                 runtime::emulated::folder();
+                 const runtime::emulated::Folder made;
                }));
   if (skipped_without_compiler()) return;
-  runtime::emulated::set_patches(
-      {{"codegen/cuda/parts/forward_epilogue_sm90.cuh", "proxy_fence();\n    __syncwarp();", "__syncwarp();"}});
+  runtime::emulated::set_patches({{"codegen/cuda/parts/forward_epilogue_sm80.cuh",
+                                   "put_in_lines<Tile>(of);\n  __syncwarp();", "put_in_lines<Tile>(of);"}});
   Small small;
-  const std::string found = refusal([&] { small.run(Target::emulated("sm_90a:seed=100")); }).what();
+  const Attention attention{.target = Target::emulated("sm_80:seed=100")};
+  const Forward call{.q = small.q, .k = small.k, .v = small.v, .o = small.o};
+  const std::string found = refusal([&] { attention.run(call, somewhere); }).what();
   runtime::emulated::set_patches({});
   // Threads run in the order of a seed; lines change with the kernel.
   golden_error("emulated-kernel", std::regex_replace(found, std::regex("[0-9]+"), "N"));

@@ -2,10 +2,13 @@
 #include "runtime/engines/emulated/device_memory.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+
+#include "runtime/engines/emulated/grid.h"
 
 namespace attune::runtime::emulated {
 
@@ -18,6 +21,17 @@ namespace cu = cuda::cu;
 std::map<cu::Address, std::size_t> taken;  ///< bytes
 
 std::byte* at(cu::Address address) { return reinterpret_cast<std::byte*>(address); }
+
+/// Where the previous kernel wrote first, numbers that are large and not NaN: kernels recompute tiles with NaN.
+void hide(std::vector<std::byte>& before, const std::vector<std::byte>& after) {
+  constexpr std::uint32_t never_written = ~0u;
+  for (std::size_t i = 0; i + sizeof(float) <= before.size(); i += sizeof(float)) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, &before[i], sizeof word);
+    if (word == never_written && std::memcmp(&before[i], &after[i], sizeof word) != 0)
+      std::memcpy(&before[i], &unknown_number, sizeof unknown_number);
+  }
+}
 
 }  // namespace
 
@@ -63,7 +77,8 @@ std::function<void()> put_back(const Contents& earlier) {
     if (now == taken.end() || now->second != bytes.size()) continue;
     std::byte* const memory = at(address);
     all->push_back({memory, bytes, std::vector(memory, memory + bytes.size())});
-    std::ranges::copy(bytes, memory);
+    hide(all->back().before, all->back().after);
+    std::ranges::copy(all->back().before, memory);
   }
   return [all] {
     for (const Piece& one : *all)

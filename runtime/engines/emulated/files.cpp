@@ -50,34 +50,10 @@ void remove_abandoned() {
     }
 }
 
-struct Folder {
-  fs::path path;
-  std::unique_ptr<Lock> lock;
-
-  Folder() try {
-    remove_abandoned();
-    // Another process that just removes abandoned folders may take this one's lock first.
-    while (!lock || !lock->held() || !fs::exists(path / "lock")) {
-      std::string name = (fs::temp_directory_path() / fmt::format("{}XXXXXX", prefix)).string();
-      if (!mkdtemp(name.data())) refuse(fs::temp_directory_path());
-      path = name;
-      lock = std::make_unique<Lock>(path, O_CREAT);
-      if (!lock->held() && errno != EWOULDBLOCK) refuse(path);
-    }
-  } catch (const fs::filesystem_error& e) {
-    refuse(e.path1());
-  }
-  ~Folder() {
-    std::error_code error;
-    fs::remove_all(path, error);
-  }
-
- private:
-  [[noreturn]] static void refuse(const fs::path& where) {
-    throw Error("emulated-folder", "there is no folder for kernels that are emulated", {},
-                "none can be made in " + where.string(), "set TMPDIR to a folder that you may write");
-  }
-};
+[[noreturn]] void refuse_folder(const std::string& why) {
+  throw Error("emulated-folder", "there is no folder for kernels that are emulated", {}, why,
+              "set TMPDIR to a folder that you may write");
+}
 
 /// `Type name[n], other[m]` as references that are requested from the machine.
 std::string asked_for(const std::string& indent, const std::string& type, const std::string& declarators,
@@ -92,9 +68,31 @@ std::string asked_for(const std::string& indent, const std::string& type, const 
 
 }  // namespace
 
+struct Folder::Held : Lock {
+  using Lock::Lock;
+};
+
+Folder::Folder() try {
+  remove_abandoned();
+  // Another process that just removes abandoned folders may take this one's lock first.
+  while (!lock_ || !lock_->held() || !fs::exists(path_ / "lock")) {
+    std::string name = (fs::temp_directory_path() / fmt::format("{}XXXXXX", prefix)).string();
+    if (!mkdtemp(name.data())) refuse_folder("none can be made in " + fs::temp_directory_path().string());
+    path_ = name;
+    lock_ = std::make_unique<Held>(path_, O_CREAT);
+    if (!lock_->held() && errno != EWOULDBLOCK) refuse_folder("none can be made in " + path_.string());
+  }
+} catch (const fs::filesystem_error&) {
+  refuse_folder("TMPDIR does not name a folder");
+}
+Folder::~Folder() {
+  std::error_code error;
+  fs::remove_all(path_, error);
+}
+
 const fs::path& folder() {
   static const Folder made;
-  return made.path;
+  return made.path();
 }
 
 std::string without_shared(std::string_view name, std::string_view text) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -9,7 +10,21 @@
 
 namespace attune::runtime::emulated {
 
-/// A folder of this process, removed at its end.
+/// A new folder for temporary files, which goes with this object. Those of processes that were killed go first.
+class Folder {
+ public:
+  Folder();
+  ~Folder();
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  struct Held;
+  std::filesystem::path path_;
+  std::unique_ptr<Held> lock_;
+};
+/// The folder of this process, removed at its end.
 const std::filesystem::path& folder();
 
 /// A device file in which variables in shared memory are requested from the machine.
