@@ -64,7 +64,8 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
       this->remove(what & Step::whole);
       this->weigh(stage);
       if constexpr (order < 3) this->add_values(stage);
-      wgmma_wait < order<3 ? 1 : 0>();
+      constexpr int under_way = order < 3 ? 1 : 0;  // dV
+      wgmma_wait<under_way>();
       pin(dp);
       this->join(stage);
     } else {
