@@ -41,7 +41,7 @@ int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind&) {
   std::vector<Variant> out;
-  // For narrower heads order 3 was 1 to 2 % slower; for a softcap it spills 24 bytes, order 2 8.
+  // For narrower heads order 3 was 1 to 2 % slower, and for a softcap, where it spills, 4 %.
   for (const int order : {3, 2, 1, 0})
     if (order < 3 || (spec.d > 80 && facts.scaled))
       out.push_back(variant_of(backward_sm90.name, Tile{.m = queries_of(spec), .order = order}, members));
