@@ -46,6 +46,19 @@ TEST_CASE("every mod of the corpus on an emulated sm_90a is what the oracle says
   check_corpus({.arch = 90});
 }
 
+TEST_CASE("heads wider than 128 on an emulated sm_90a are what the oracle says, with and without a slope",
+          "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Engine engine = emulated_engine({.arch = 90});
+  const Attention softcap{.score = [](Float s, At) { return 20 * tanh(s / 20); }, .mask = mods::causal()};
+  for (const Attention& attention : {softcap, Attention{.mask = mods::causal()}})
+    for (const std::int64_t dv : {std::int64_t{128}, std::int64_t{192}}) {
+      const Shape shape{
+          .batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 70, .kv_len = 70, .d = 192, .dv = dv, .dtype = DType::f16};
+      CHECK(compare(Subject(attention), inputs(shape), std::span(&engine, 1)).wrong == "");
+    }
+}
+
 TEST_CASE("a row that a term along it empties has results of 0 on emulated GPUs, also if prob(0) is not 0",
           "[emulated]") {
   if (skipped_without_compiler()) return;

@@ -58,7 +58,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     float2 under{};
     float low[2];
     this->template each_pair<false, From, To>(
-        [&](int i, int e, int r, const auto& row, const auto& col, Int q, Int kv, bool) {
+        [&](int i, int e, int r, const typename User::Row& row, const typename User::Col& col, Int q, Int kv, bool) {
           if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
           const int nth = 4 * i + 2 * r + e;
           const float given = s[nth];
