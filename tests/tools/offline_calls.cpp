@@ -215,7 +215,8 @@ int consider(const std::string& attention, const std::string& name) {
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
   const ForShape purpose(written, spec, length);
   const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::call_kind(parts, length), spec, nullptr,
-                                                                false, codegen::kernels(), &purpose);
+                                                                runtime::cuda::Compiles::chosen, codegen::kernels(),
+                                                                &purpose);
   const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;
   if (parts.facts.listed)
     runtime::cuda::binary_of(codegen::cover_source(lowered, spec.offsets64, spec.arch),
