@@ -42,7 +42,7 @@ TEST_CASE("a kernel that a list adds has variants, within the values of its memb
   CHECK(refusal("forward_plain:threads=96").empty());
   CHECK(refusal("forward_plain:threads=48").ends_with("threads is a multiple of 32, from 32 to 128"));
   CHECK(refusal("forward_plain:m=1").ends_with("forward_plain has no `m`"));
-  CHECK(refusal("forward_plane").find("there are forward_plain and ") != std::string::npos);
+  CHECK(refusal("forward_plane").find("the kernels are forward_plain and ") != std::string::npos);
   const Variant usual = codegen::variant("forward_plain:threads=64");
   CHECK(codegen::other_ways(f32, {}, usual, all).size() == 3);
   CHECK(codegen::other_tiles(f32, {}, usual, all).empty());
