@@ -101,7 +101,7 @@ class RanksVerb {
       // Predictions are then for GPUs as fast as this one.
       if (!o.backward) {
         sharding_ = plan({.rank = 0, .count = 1});
-        // Products or memory bound a call; scaling both rates scales the one that counts.
+        // Either products or memory bound a call. Both rates are scaled, so the rate that bounds it is scaled too.
         const double faster = layer().chosen().ideal / alone_->median;
         how.tflops *= faster;
         how.memory_gb_s *= faster;

@@ -183,7 +183,7 @@ struct Target {
   std::uint64_t seed = 0;
 
   static const Target automatic, cpu, oracle, cuda;
-  /// `gpu`: sm_80 or sm_90a, and behind it :seed=N and :sms=N if you like. Throws an Error for another name.
+  /// `gpu`: sm_80 or sm_90a, optionally followed by :seed=N and :sms=N. Throws an Error for another name.
   static Target emulated(std::string_view gpu, Line at = Line::here());
   bool operator==(const Target&) const = default;
 };

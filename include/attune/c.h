@@ -142,8 +142,8 @@ typedef struct {
 } attune_let;
 
 enum { ATTUNE_AUTOMATIC = 0, ATTUNE_ENGINE_CPU = 1, ATTUNE_ENGINE_ORACLE = 2, ATTUNE_ENGINE_CUDA = 3 };
-// The target of an emulated GPU, for tensors on the host: "sm_80" or "sm_90a", and behind it ":seed=N" and ":sms=N" if
-// you like. See docs/debugging.md.
+// The target of an emulated GPU, for tensors on the host: "sm_80" or "sm_90a", optionally followed by ":seed=N" and
+// ":sms=N". See docs/debugging.md.
 ATTUNE_API attune_error* attune_emulated(const char* gpu, int32_t* target);
 
 typedef struct {

@@ -33,7 +33,7 @@ def _section(title: str, text: str) -> str:
 
 
 class Error(Exception):
-    """A mistake the caller can mend.
+    """A mistake the caller can fix.
 
     `code` is stable: an anchor of docs/errors.md. `problem` says what is wrong, `why` shows the facts that collide,
     `fix` what to do. `file` and `line` are the caller's own; `text[begin:end]` is the wrong part of that line, or of

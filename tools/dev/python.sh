@@ -1,6 +1,6 @@
 # tools/dev/python.sh — ./dev python, torch, hf, jax, flex and wheel: environments with the package
 
-# told COMMAND...: pip, of whose build the log keeps everything, and a line is shown for each step.
+# told COMMAND...: runs pip. The log keeps all of its output; the terminal shows one line for each step.
 told() {
   attempt stepwise "$@"
   ((status == 0)) || tail -n 40 build/python.log

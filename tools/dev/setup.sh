@@ -2,8 +2,8 @@
 
 say() { printf '\n== %s\n' "$*"; }
 
-# attempt COMMAND...: leaves in `status` what COMMAND ends with. In an `if`, or beside && and ||, bash would go on after a
-# step of a function that fails: there `set -e` holds for nothing that the function calls.
+# attempt COMMAND...: sets `status` to COMMAND's exit status. In an `if`, or next to && and ||, bash would go on after a
+# failed step of a function: there `set -e` holds for nothing that the function calls.
 status=0
 attempt() {
   set +e
