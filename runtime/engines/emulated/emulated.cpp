@@ -63,7 +63,7 @@ Gpu gpu_of(std::string_view name, const Place& where) {
     throw Error(
         "bad-target", fmt::format("there is no target {}", name),
         {.name = where.name, .line = where.line, .text = std::string(name), .begin = at, .end = at + part.size()}, why,
-        "write emulated:sm_80 or emulated:sm_90a, and behind it :seed=N or :sms=N if you like");
+        "write emulated:sm_80 or emulated:sm_90a, optionally followed by :seed=N and :sms=N");
   };
   Gpu out;
   std::size_t nth = 0;

@@ -305,7 +305,7 @@ void Runner::stop(std::string why) {
 }
 void Runner::refuse() const {
   throw Error("emulated-kernel", fmt::format("{}, emulated, does what a GPU does not allow", launch_.kernel), {},
-              failed_, fmt::format("mend it there; the same happens again with seed {}", launch_.seed));
+              failed_, fmt::format("fix it there; this seed reproduces it: {}", launch_.seed));
 }
 
 void Runner::deadlock() {

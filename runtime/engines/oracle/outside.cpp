@@ -121,7 +121,7 @@ void refuse_outside_reads(const compiler::Mod& written, const Call& call) {
   throw Error("capture-outside", fmt::format("capture `{}` is read out of range", found.name), {},
               fmt::format("{}; {} read{} of this call {} outside", found.first, found.count,
                           found.count == 1 ? "" : "s", found.count == 1 ? "is" : "are"),
-              "mend the data or the index, or write clamp(…) to stay at the ends");
+              "fix the data or the index, or write clamp(…) to stay at the ends");
 }
 
 }  // namespace attune::runtime
