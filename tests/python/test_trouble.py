@@ -180,6 +180,7 @@ def test_ctrl_c_stops_a_long_call():
 import os, signal, threading, time
 import numpy as np
 import attune
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with SIGINT ignored
 q = np.ones((1, 64, 8192, 64), np.float32)
 attune.Attention().prepare(q, q, q)
 def press():
