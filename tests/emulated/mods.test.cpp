@@ -59,7 +59,7 @@ TEST_CASE("heads wider than 128 on an emulated sm_90a are what the oracle says, 
     }
 }
 
-TEST_CASE("a row that a term along it empties has results of 0 on emulated GPUs, also if prob(0) is not 0",
+TEST_CASE("a row whose constant term is -inf has results of 0 on emulated GPUs, even if prob(0) is not 0",
           "[emulated]") {
   if (skipped_without_compiler()) return;
   // log(0) in the rows of one head: found by random mods 791 and 865.

@@ -1,4 +1,4 @@
-// tests/fuzz/fuzz_run.cpp — a test of random calls: how many, from where on and how long, as the environment asks
+// tests/fuzz/fuzz_run.cpp — a test of random calls: environment variables set their number, seeds and time
 #include "tests/fuzz/fuzz_run.h"
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// tests/fuzz/fuzz_run.h — a test of random calls: how many, from where on and how long, as the environment asks
+// tests/fuzz/fuzz_run.h — a test of random calls: environment variables set their number, seeds and time
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace attune::tests {
 ///   ATTUNE_TEST_SAY=1       progress is printed
 class FuzzRun {
  public:
-  /// `count`: if the environment does not say how many.
+  /// `count`: the number of calls if ATTUNE_FUZZ is not set.
   explicit FuzzRun(std::size_t count);
 
   std::size_t count() const { return count_; }

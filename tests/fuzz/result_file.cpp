@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t most_kept = 512;
 
-/// Every so many elements of a result are kept; the number is odd, so that columns of all kinds are among them.
+/// The step between the elements that are kept. It is odd, so that the kept elements come from all columns.
 std::size_t stride_of(std::size_t size) { return (size + most_kept - 1) / most_kept | 1; }
 
 /// Machines make NaN of different bits.

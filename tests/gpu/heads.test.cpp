@@ -97,7 +97,7 @@ TEST_CASE("heads that share a tile each get what the oracle says", "[gpu]") {
   CHECK(wrong == "");
 }
 
-TEST_CASE("packed sequences of few queries write nothing of their neighbours' heads", "[gpu][small]") {
+TEST_CASE("packed sequences with few queries never write to their neighbours' heads", "[gpu][small]") {
   if (skipped()) return;
   const Mask causal = [](At at) { return at.kv <= at.q + 30; };
   for (const std::int64_t group : {2, 3, 8, 11})

@@ -113,7 +113,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(s);
   }
 
-  /// In order 3: dK, beside which dQ is stored. Nothing is under way at the loop's back edge.
+  /// Order 3: dK += dS^T Q, and stores dQ while this product runs. No product is in flight at the loop's back edge.
   __device__ void end_step_with_keys(int stage, int what) {
     this->add_keys(stage);
     wgmma_wait<1>();

@@ -132,8 +132,8 @@ struct Softmax80 {
     });
   }
 
-  /// P = exp2(S - max) / sum with known maxima and sums, then the prob mod. A row that rest() empties has scores above
-  /// -inf, and a prob mod may turn 0 into more.
+  /// P = exp2(S - max) / sum with known maxima and sums, then the prob mod. If rest() is -inf, the row has no pairs
+  /// although its scores are finite, and prob(0) may be above 0.
   template <int N>
   __device__ void probabilities(Fragment<Tall, N>& s, int kv, const Ended (&ended)[Tall][2]) const {
     each<N>(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {

@@ -1,5 +1,5 @@
-# tests/python/in_torch/test_small_calls.py — eager calls, which the core answers by itself, beside the way of all calls
-"""What core/quick_torch.cpp gives is what _attend.py gives without it, and it leaves alone what it does not know."""
+# tests/python/in_torch/test_small_calls.py — eager calls: the core's fast path gives what the general path gives
+"""core/quick_torch.cpp gives the results of _attend.py, and refuses every call that it does not support."""
 
 import gc
 import sys
