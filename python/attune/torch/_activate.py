@@ -21,6 +21,7 @@ from attune.torch._attend import DENSE, Call, Packed, starts
 from attune.torch._engine import chosen
 from attune.torch._flex import written
 from attune.torch._mod import Spelled, Texts
+from attune.torch._paged import over_pages
 from attune.torch._sdpa import _CAUSAL, _PLAIN
 from attune.torch._value import refuse
 from attune.torch._varlen import _seen
@@ -260,13 +261,15 @@ def _windowed(left: int, right: int) -> Any:
     return _seen(None, (left, right), None)
 
 
+def _window(causal: bool, left: int | None, right: int | None) -> tuple[int, int]:
+    return -1 if left is None else int(left), 0 if causal else -1 if right is None else int(right)
+
+
 def _of_sequences(q: Tensor, cum_q: Tensor | None, cum_k: Tensor | None, max_q: int, max_k: int, causal: bool,
                   scale: float | None, left: int | None, right: int | None, used: Tensor | None) -> Call:
     """The call of the operators that take [tokens, heads, width] or [batch, positions, heads, width]."""
-    window = tuple([-1 if side is None else int(side) for side in (left, right)])
-    if causal:
-        window = window[0], 0
-    spelled = written(None, _seen(None, (window[0], window[1]), used) if used is not None else _windowed(*window), q)
+    window = _window(causal, left, right)
+    spelled = written(None, _windowed(*window) if used is None else _seen(None, window, used), q)
     packed = DENSE if cum_q is None or cum_k is None else Packed(starts(cum_q), starts(cum_k), max_q, max_k)
     return Call(spelled, spelled.ints, scale, False, packed, False)
 
@@ -282,10 +285,17 @@ def _flash_of_sequences(query: Tensor, key: Tensor, value: Tensor, cum_seq_q: Te
                         window_size_right: int | None = None, seqused_k: Tensor | None = None,
                         alibi_slopes: Tensor | None = None, block_table: Tensor | None = None,
                         num_splits: int | None = None) -> Any:
-    if alibi_slopes is not None or block_table is not None:
-        return f"{'alibi_slopes' if block_table is None else 'block_table'} is given"
+    if alibi_slopes is not None:
+        return "alibi_slopes is given"
     if why := _why_not(query, key, value, dropout_p, return_debug_mask):
         return why
+    if block_table is not None:
+        if cum_seq_q is None:
+            return "block_table is given without cum_seq_q"
+        seen = _windowed(*_window(is_causal, window_size_left, window_size_right))
+        out, lse = over_pages(written(None, seen, query), (query, key, value), (block_table, seqused_k),
+                              Packed(starts(cum_seq_q), None, max_q, 0), scale, num_splits)
+        return out, lse, *_seeds(query.device), query.new_empty(0)
     call = _of_sequences(query, cum_seq_q, cum_seq_k, max_q, max_k, is_causal, scale, window_size_left,
                          window_size_right, seqused_k)
     q, k, v = _laid(call, (query, key, value))
