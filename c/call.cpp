@@ -182,6 +182,16 @@ attune_error* attune_prepare(const attune_attention* attention, const attune_cal
   });
 }
 
+attune_error* attune_prepare_async(const attune_attention* attention, const attune_call* call) {
+  return c::guarded([&] {
+    const c::Held held(attention, "attune_prepare_async");
+    const c::Call made(*attention, call, "attune_prepare_async");
+    made.backward ? held->attention.prepare_async(made.back) : held->attention.prepare_async(made.forward);
+  });
+}
+
+void attune_wait(void) { wait(); }
+
 attune_error* attune_cover_new(const attune_attention* attention, const attune_call* call, const attune_with* with,
                                attune_cover** cover) {
   return c::guarded([&] {
