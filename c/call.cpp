@@ -15,6 +15,7 @@
 #include "compiler/check.h"
 #include "runtime/engines/cover/tiles.h"
 #include "runtime/engines/picture/draw.h"
+#include "runtime/machine/background.h"
 
 struct attune_cover {
   attune::Cover cover;
@@ -191,6 +192,8 @@ attune_error* attune_prepare_async(const attune_attention* attention, const attu
 }
 
 void attune_wait(void) { wait(); }
+
+void attune_cancel(void) { runtime::stop_background(); }
 
 attune_error* attune_cover_new(const attune_attention* attention, const attune_call* call, const attune_with* with,
                                attune_cover** cover) {

@@ -352,7 +352,7 @@ struct Attention {
   std::string explain() const;
 };
 
-/// Returns when all kernels that prepare_async has asked for so far are compiled. A process that ends before waits for
+/// Returns when all kernels that prepare_async has asked for so far are compiled. A process that ends earlier waits for
 /// the kernels that are being compiled, and compiles no others.
 void wait();
 

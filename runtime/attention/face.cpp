@@ -126,10 +126,8 @@ void prepare_in_background(const Attention& attention, const Asked& asked) {
     std::vector<Tensor> captures;
     std::vector<double> params;
   };
-  const auto kept = std::make_shared<Kept>(Kept{attention,
-                                                asked,
-                                                {asked.captures.begin(), asked.captures.end()},
-                                                {asked.params.begin(), asked.params.end()}});
+  const auto kept = std::make_shared<Kept>(Kept{
+      attention, asked, {asked.captures.begin(), asked.captures.end()}, {asked.params.begin(), asked.params.end()}});
   kept->call.captures = kept->captures;
   kept->call.params = kept->params;
   in_background([kept] { workspace_of(kept->attention, kept->call, {}, Line{}); });

@@ -116,17 +116,17 @@ Background& background() {
   return *now;
 }
 
-void stop_at_exit() {
-  if (Background* const one = the_one(); one && one->is_ours()) one->stop();
-}
-
 }  // namespace
 
 void in_background(std::function<void()> task) {
   // exit() calls the last registered function first. Registered again with each task, it runs before the destructors of
   // compilers that have been loaded since.
-  std::atexit(stop_at_exit);
+  std::atexit(stop_background);
   background().add(std::move(task));
+}
+
+void stop_background() {
+  if (Background* const one = the_one(); one && one->is_ours()) one->stop();
 }
 
 void wait_for_background() {

@@ -13,4 +13,7 @@ void in_background(std::function<void()> task);
 /// Returns when the tasks that were given so far have ended.
 void wait_for_background();
 
+/// Drops the tasks that have not begun, and returns when the one that runs has ended.
+void stop_background();
+
 }  // namespace attune::runtime
