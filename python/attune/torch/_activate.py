@@ -20,6 +20,7 @@ from attune._errors import Error
 from attune.torch._attend import DENSE, Call, Packed, starts
 from attune.torch._engine import chosen
 from attune.torch._flex import written
+from attune.torch._lowering import lower, unlower
 from attune.torch._mod import Spelled, Texts
 from attune.torch._paged import over_pages
 from attune.torch._sdpa import _CAUSAL, _PLAIN
@@ -41,10 +42,11 @@ _own: dict[str, Any] = {}  # torch's kernels, by operator
 _told: set[str] = set()
 
 
-def activate() -> None:
+def activate(compile: bool = False) -> None:
     """From here on, torch's own scaled_dot_product_attention runs attune's kernels, and so does what calls it:
     torch.nn.MultiheadAttention, transformers with attn_implementation="sdpa". On GPUs also varlen_attn and jagged
     tensors. Calls that attune does not take go to torch's kernels, as before; each reason is told once, by a warning.
+    With `compile`, a flex_attention that torch.compile compiles from here on runs attune's kernels too.
 
     >>> import torch, attune.torch
     >>> q = torch.ones(1, 2, 8, 4)
@@ -55,24 +57,31 @@ def activate() -> None:
     """
     global _library
     with _lock:
-        if _library is not None:
-            return
-        library = torch.library.Library("aten", "IMPL")
-        for pair in _kernels():
-            if all([_fits(name, kernel) for name, kernel in pair.items()]):
-                for name, kernel in pair.items():
-                    _replace(library, name, kernel)
-        if not _own:
-            refuse("torch-version", "this torch has none of the operators that attune knows",
-                   "activate() puts attune's kernels in their places",
-                   "call attune.torch's functions, or take torch 2.15")
-        _library = library
+        if _library is None:
+            _library = _replaced()
+        if compile:
+            lower(_tell)
+
+
+def _replaced() -> Any:
+    """The library that holds attune's kernels in the places of torch's."""
+    library = torch.library.Library("aten", "IMPL")
+    for pair in _kernels():
+        if all([_fits(name, kernel) for name, kernel in pair.items()]):
+            for name, kernel in pair.items():
+                _replace(library, name, kernel)
+    if not _own:
+        refuse("torch-version", "this torch has none of the operators that attune knows",
+               "activate() puts attune's kernels in their places",
+               "call attune.torch's functions, or take torch 2.15")
+    return library
 
 
 def deactivate() -> None:
     """Gives torch's attentions back their own kernels."""
     global _library
     with _lock:
+        unlower()
         if _library is not None:
             _library._destroy()
         _library = None
@@ -126,6 +135,8 @@ def _why_not(q: Tensor, k: Tensor, v: Tensor, dropout: float, debug: bool = Fals
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"tensors of {q.dtype}"
     if dropout:
+        # A backward is told the random state of its forward, and not whose kernel drew from it: after a refusal, or a
+        # deactivate() in between, torch's would draw other numbers.
         return "dropout, whose random numbers are torch's"
     if debug:
         return "a debug mask is asked for"
