@@ -233,7 +233,11 @@ TEST_CASE("prepare_async compiles a call's kernels on another thread, and the ca
   std::optional<Attention> other = Attention{.score = [](Float s, At) { return s * 0.8125f; }};
   const auto compiled = runtime::cuda::compiled_kernels();
   {
+    // As from torch, which has not allocated the gradients yet.
     Backward of = call.backward;
+    std::uintptr_t address = std::uintptr_t{1} << 48;
+    for (Tensor* one : {&of.dq, &of.dk, &of.dv}) one->data = reinterpret_cast<void*>(address *= 2);
+    of.grad_o = call.o;
     const double none = 0;
     of.params = std::span(&none, 0);
     other->prepare_async(of);
