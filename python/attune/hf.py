@@ -59,12 +59,13 @@ class Mask(BlockMask):
 
     def spelled(self, score: Callable[..., Any] | None, query: Tensor) -> Spelled:
         """As text, together with a score_mod that captures no tensor."""
-        if self._step is None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return written(score, self.mask_mod, query)
         key = score, query.device
         made = self._spelled.get(key)
         if made is None:
-            made = self._spelled[key] = self._step.spelled(score, query.device) or written(score, self.mask_mod, query)
+            made = None if self._step is None else self._step.spelled(score, query.device)
+            made = self._spelled[key] = made or written(score, self.mask_mod, query)
         return made
 
     def __repr__(self) -> str:

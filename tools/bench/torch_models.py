@@ -7,10 +7,13 @@ Each round is a fresh process, in which the implementations take turns; the firs
 Numbers are medians over a round, then over rounds. `us` of the host are until the call returns; the GPU is waited for
 before each, so that its queue is empty.
 
+On a busy CPU, --cpu-time counts the time of the calling thread, not of the clock on the wall.
+
 generate: ms_per_token of model.generate, as a user waits for it; then a decode loop over the same cache by hand:
   host_us_per_token, and of it attention_us_per_layer (the attention function of transformers' interface),
   mask_us_per_token (its mask function), and on a GPU kernels_per_token and attention's kernels with their device time.
-step: host_us_per_layer of a forward and of a backward beside sdpa's, from models with different numbers of layers.
+step: us_per_layer of a forward and a backward: a model with eight layers more beside one with two, in each turn.
+  `more` is the median over turns of the difference in a turn.
 """
 import argparse
 import collections
@@ -39,13 +42,17 @@ def options():
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--turns", type=int, default=5, help="of each implementation in a round")
     parser.add_argument("--no-profile", action="store_true")
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
+now = time.perf_counter
+
+
 def clock(wait):
     wait()
-    return time.perf_counter()
+    return now()
 
 
 def pairs(text):
@@ -100,9 +107,9 @@ class Round:
             function = table._global_mapping[implementation]
 
             def timed(*args, phase=phase, function=function, **kwargs):
-                begin = time.perf_counter()
+                begin = now()
                 made = function(*args, **kwargs)
-                spent[phase] += time.perf_counter() - begin
+                spent[phase] += now() - begin
                 return made
 
             own.append((table, function))
@@ -151,7 +158,7 @@ class Round:
                     spent.clear()
                 begin = clock(self.wait)
                 run()
-                took = time.perf_counter() - begin
+                took = now() - begin
                 if token < 4:
                     continue
                 if spent is None:
@@ -203,19 +210,28 @@ class Round:
             for at, model in models.items():
                 begin = clock(self.wait)
                 loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-                forward = time.perf_counter()
+                forward = now()
                 again = clock(self.wait)
                 loss.backward()
-                took[at] = (forward - begin, time.perf_counter() - again)
+                took[at] = (forward - begin, now() - again)
                 model.zero_grad(set_to_none=True)
-            for name in self.names if turn > 2 else ():
+            if turn < 3:
+                continue
+            layers = {}
+            for name in self.names:
                 forward, backward = (1e6 * (took[name, 2 + more][i] - took[name, 2][i]) / more for i in (0, 1))
-                self.note(of, name, "forward_us_per_layer", forward)
-                self.note(of, name, "backward_us_per_layer", backward)
-                self.note(of, name, "both_us_per_layer", forward + backward)
+                layers[name] = {"forward": forward, "backward": backward, "both": forward + backward}
+            for what in ("forward", "backward", "both"):
+                for name in self.names:
+                    self.note(of, name, f"{what}_us_per_layer", layers[name][what])
+                if len(layers) == 2:
+                    first, second = self.o.impl.split(",")
+                    self.note(of, "more", f"{what}_us_per_layer", layers[second][what] - layers[first][what])
 
 
 def child(o):
+    global now
+    now = time.thread_time if o.cpu_time else now
     here = Round(o)
     if "generate" in o.what:
         for batch, length in pairs(o.prompts):
@@ -243,7 +259,7 @@ def main(o):
         table[of, what][name] = statistics.median([one[key] for one in rounds if key in one])
     for (of, what), row in table.items():
         line = {"of": of, "what": what, **{name: float(f"{number:.4g}") for name, number in row.items()}}
-        if len(row) == 2 and "device" not in what and "kernels" not in what and "apart" not in what:
+        if len(row) == 2 and what.endswith(("per_token", "per_layer")) and "kernels" not in what:
             first, second = o.impl.split(",")[:2]
             line["more"] = float(f"{row[second] - row[first]:.3g}")
         print(json.dumps(line), flush=True)

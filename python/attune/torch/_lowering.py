@@ -179,6 +179,11 @@ def _scaled(x: Any, by: float) -> Any:
     return lowerings[_aten.mul.Tensor](x, by)
 
 
+def _zeros(like: Any) -> Any:
+    from torch._inductor.lowering import lowerings
+    return lowerings[_aten.full.default](like.get_size(), 0.0, dtype=like.get_dtype(), device=like.get_device())
+
+
 def _operator(name: str) -> Callable[..., Any]:
     from torch._inductor.lowering import fallback_handler
     return fallback_handler(getattr(torch.ops.attune, name).default, add_to_fallback_set=False)
@@ -210,9 +215,11 @@ def _backward(query: Any, key: Any, value: Any, out: Any, logsumexp: Any, grad_o
     for i, asked, grad in zip(at, wanted, made[3:]):
         if asked:
             grads[i] = grad
-    missing = [i for i, one in enumerate(outputs[_OWN:_OWN + len(grads)]) if one is not None and grads[i] is None]
-    if missing:
-        raise Foreign("a gradient of a tensor that the text does not read")
+    for i, (box, one) in enumerate(zip(score_mod_other_buffers, outputs[_OWN:])):
+        if grads[i] is None and one is not None:
+            raise Foreign("a gradient of a tensor that the text does not read")
+        if grads[i] is None and hasattr(box, "get_dtype") and box.get_dtype().is_floating_point:
+            grads[i] = _zeros(box)  # some versions add it to another gradient of the same tensor
     return made[0], made[1], made[2], tuple(grads)
 
 
