@@ -78,7 +78,7 @@ TEST_CASE("a row whose constant term is -inf has results of 0 on emulated GPUs, 
 
 TEST_CASE("random mods on emulated GPUs are what the oracle says, forward and backward", "[emulated]") {
   if (skipped_without_compiler()) return;
-  FuzzRun run(150);  // two seconds of a core each, most of them the compiler's
+  FuzzRun run(200);  // 1.6 seconds of a core each, most of them the compiler's
   for (std::size_t i = 0; i < run.count() && !run.is_over(); ++i) {
     const std::uint64_t seed = run.seed(i);
     const Engine engine = emulated_engine(
