@@ -24,12 +24,10 @@ namespace attune::tests {
 // of, is rounded too. (24 random draws of s + t0[h] * f32(kv - q) + t1[b], f16: errors of t1 of 0.004 to 0.13 by these
 // roundings alone, where this adds 0.06 to 1.5 times dense attention's.)
 //
-// Two more follow from the kernels' arithmetic (Terms in dense.h). A kernel rounds each probability to 16 bits before
-// P V, by half a unit in the last place; equal probabilities are off by the same factor, which no number of keys
-// averages out. Dense attention rounds other numbers, namely those divided by the row's sum: 1/64 is exact. (Random
-// mods 10720 and 10840, whose scores are equal: errors of 1.05 and 1.2 times what was granted without this, and 0.8 and
-// 0.9 of 2^-8, one rounding of p and one of o.) And numbers that are denormal in f32 may be 0, results and
-// probabilities.
+// More follows from the kernels' arithmetic (Terms in dense.h; docs/results/emulated.md). A kernel rounds each
+// probability to 16 bits before P V, by half a unit in the last place; equal probabilities are off by the same factor,
+// which no number of keys averages out. Dense attention rounds other numbers, namely those divided by the row's sum:
+// 1/64 is exact. And numbers that are denormal in f32 may be 0: results, and probabilities.
 
 /// An engine's result, for those who do more with it than compare.
 struct Observed {
