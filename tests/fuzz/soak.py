@@ -38,6 +38,7 @@ class Soak:
     def ran(self, seed, calls, limit):
         """The outcome of some calls in a process of their own; None if not all of them came to an end."""
         env = {**os.environ, "ATTUNE_FUZZ": str(calls), "ATTUNE_FUZZ_FROM": str(seed), "ATTUNE_TEST_SAY": "1"}
+        env.setdefault("ATTUNE_THREADS", "1")  # processes share the CPUs
         if self.o.cache:
             env["ATTUNE_CACHE"] = str(self.o.cache)
         start = time.monotonic()
