@@ -129,7 +129,7 @@ void CapturedSums::clear(const Executor& executor) {
     const auto one = [&](std::int64_t i, int) {
       std::fill(g.sums + i * piece, g.sums + std::min(all, (i + 1) * piece), 0.0f);
     };
-    run_tasks(pieces(all, piece), one, executor);
+    run_tasks(ceil_div(all, piece), one, executor);
   }
 }
 
@@ -141,7 +141,7 @@ void CapturedSums::store(const std::vector<CapturedSum>& sinks, const Executor& 
     const std::int64_t width = g.asked->of.rank ? g.asked->of.shape[static_cast<std::size_t>(g.asked->of.rank - 1)] : 1;
     const std::int64_t rows = g.size / width, per_task = std::max<std::int64_t>(1, piece / width);
     const auto one = [&](std::int64_t i, int) { store(g, i * per_task, std::min(rows, (i + 1) * per_task), sink); };
-    run_tasks(pieces(rows, per_task), one, executor);
+    run_tasks(ceil_div(rows, per_task), one, executor);
   }
 }
 
