@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -108,7 +109,36 @@ class Soak:
                 "core_seconds_per_call": round(sum(one["seconds"] for one in chunks) / max(len(ran), 1), 2)}
 
 
+STAND_IN = """#!/usr/bin/env python3
+import os, sys, time
+first, calls = int(os.environ["ATTUNE_FUZZ_FROM"]), int(os.environ["ATTUNE_FUZZ"])
+for seed in range(first, first + calls):
+    if seed == 103: print(f"WRONG seed {seed}\\nscore  s\\n  o: error 1\\n", flush=True)
+    if seed == 105: os.abort()
+    if seed == 109: time.sleep(60)
+print(f"{calls} of {calls} calls from seed {first} on, in 0 s; 0 refused, {first % 2} hopeless")
+"""
+
+
+def self_test():
+    """A test that is wrong once, crashes once and hangs once; the second run continues the first."""
+    with tempfile.TemporaryDirectory() as folder:
+        test, state, summary = Path(folder, "test"), Path(folder, "state"), Path(folder, "summary")
+        test.write_text(STAND_IN)
+        test.chmod(0o755)
+        command = [sys.executable, __file__, test, "--first", "100", "--jobs", "3", "--chunk", "4", "--patience", "2",
+                   "--state", state, "--summary", summary]
+        for count, ran in ((6, 6), (16, 10)):
+            done = subprocess.run([*command, "--count", str(count)], capture_output=True, text=True)
+            said = json.loads(summary.read_text())
+            assert done.returncode == 1 and said["ran"] == count and said["ran_now"] == ran, (done, said)
+        assert [wrong["seed"] for wrong in said["wrong"]] == [103, 105, 109], said
+        assert done.stdout.startswith("WRONG seed 109: crashed, or ran for more than"), done
+
+
 def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
     p = argparse.ArgumentParser(description="Random mods through emulated kernels, forward and backward, against the "
                                             "oracle, on every core. Needs a C++ compiler on the PATH (g++, clang++ or "
                                             "c++). A second run with the same --state continues.")
