@@ -1,0 +1,80 @@
+// runtime/engines/cuda/spliced.cpp — kernels from a skeleton that is compiled once, and a mod's functions put into it
+#include "runtime/engines/cuda/spliced.h"
+
+#include <atomic>
+#include <utility>
+
+#include <attune/error.h>
+#include <fmt/format.h>
+
+#include "codegen/splice.h"
+#include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/platform.h"
+#include "runtime/machine/cache/objects.h"
+#include "runtime/machine/options.h"
+
+namespace attune::runtime::cuda {
+namespace {
+
+std::atomic<std::size_t> skeletons_so_far{0};
+
+/// The skeleton's PTX and symbol, from memory, the disk or the compiler.
+Binary skeleton_of(const codegen::Source& source) {
+  Asked what = asked(source);
+  what.content += "\nto PTX";
+  const Objects::Kept kept = objects().get(what, [&] {
+    ++skeletons_so_far;
+    const Binary made = compile_to_ptx(source);
+    CacheEntry out{{{"kind", "skeleton"}, {"kernel", source.name}, {"symbol", made.symbol}}, made.ptx};
+    out.facts.insert(out.facts.end(), source.facts.begin(), source.facts.end());
+    return out;
+  });
+  Binary out{.ptx = kept->bytes};
+  for (const auto& [name, value] : kept->facts)
+    if (name == "symbol") out.symbol = value;
+  return out;
+}
+
+/// The spliced kernel; without a cubin, if there is none: then `made` is the reason.
+Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split) {
+  const Binary skeleton = skeleton_of(split.skeleton);
+  const codegen::SplicedPtx ptx = codegen::splice(skeleton.ptx, compile_to_ptx(split.mod).ptx);
+  if (!ptx.why_not.empty()) return {.made = ptx.why_not};
+  codegen::Source around{
+      .name = whole.name, .text = codegen::around_ptx(ptx.text), .options = whole.options, .symbol = {}};
+  if (around.text.empty()) return {.made = "the skeleton's PTX cannot be inline PTX"};
+  Binary out = assemble(around, skeleton.symbol);
+  out.made = "spliced";
+  return out;
+}
+
+}  // namespace
+
+bool wants_spliced(const codegen::KernelPlan& plan) {
+  const Options& set = options();
+  // Dumps and line numbers show the source that is compiled as a whole.
+  if (!platform().splices || set.splice == Splice::off || set.lineinfo || !set.dump.empty()) return false;
+  return set.splice == Splice::on || codegen::splices_by_default(plan);
+}
+
+Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
+  Binary out{.made = codegen::why_not_spliced(parts, plan)};
+  if (out.made.empty()) try {
+      out = spliced(whole, codegen::split_source(parts, plan));
+    } catch (const Bug& refused) {
+      // A mistake of attune's, but not one that a call should fail for.
+      out.made = fmt::format("NVRTC refuses: {}", std::string_view(refused.what()).substr(0, 200));
+    }
+  if (!out.cubin.empty() && out.spilled == 0 && out.warnings.empty()) return out;
+  std::string why = out.cubin.empty()         ? std::move(out.made)
+                    : !out.warnings.empty() ? "spliced, its products would wait for each other"
+                                            : fmt::format("spliced, it would spill {} bytes", out.spilled);
+  Binary made = platform().compile(whole, Ptx::no);
+  if (!out.cubin.empty() && out.warnings.size() <= made.warnings.size() && out.spilled < made.spilled) return out;
+  made.made = std::move(why);
+  return made;
+}
+
+std::size_t compiled_skeletons() { return skeletons_so_far; }
+
+}  // namespace attune::runtime::cuda
