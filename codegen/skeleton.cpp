@@ -18,6 +18,8 @@
 namespace attune::codegen {
 namespace {
 
+using Form = UserFunction::Form;
+
 /// A register that a place reads or writes.
 struct Operand {
   char constraint;   ///< of inline PTX: f or r
@@ -40,7 +42,7 @@ HeadParts parts_of(std::string_view head) {
   HeadParts out;
   out.result = word(' ');
   out.name = word('(');
-  while (!head.empty()) {
+  while (!head.empty() && head != ")") {
     std::string type = word(' ');
     const std::size_t end = head.find_first_of(",)");
     out.arguments.emplace_back(std::move(type), std::string(head.substr(0, end)));
@@ -62,6 +64,14 @@ class Split {
     if (parts_.gradient) mine.terms = no_terms(diagonals);
     inside_ = mine.is_inside.has_value();
     UserSource shared = mine;
+    if (parts_.facts.bounded) {
+      // One skeleton for all bounds: most_of() in cuda/contract/mod.cuh.
+      mine.functions.push_back({"float most()", "  __device__ float most() const { return traits.most; }\n", Form::open});
+      GpuParts any = parts_;
+      any.facts.most = 0;
+      shared.traits = user_source(any, plan_, Lines::no).traits;
+      shared.functions.push_back(mine.functions.back());
+    }
     // Only sums along diagonals are read by the kernel itself, so only there it matters where they are.
     const std::size_t bytes = source_bytes(parts_.mod(), plan_.spec.offsets64, source_sums(parts_, plan_).size());
     shared.members = diagonals ? fmt::format("  alignas(8) unsigned char bytes[{}];\n  float* diagonals;\n", bytes - 8)
@@ -131,8 +141,8 @@ class Split {
 
   /// The function with a place for that of a mod.
   std::string in_skeleton(const UserFunction& one) const {
-    if (one.form == UserFunction::Form::same) return one.text;
-    if (one.form == UserFunction::Form::unused) return fmt::format("  __device__ {} const {{ return {{}}; }}\n", one.head);
+    if (one.form == Form::same) return one.text;
+    if (one.form == Form::unused) return fmt::format("  __device__ {} const {{ return {{}}; }}\n", one.head);
     const HeadParts of = parts_of(one.head);
     std::string variables, places, inputs, outputs;
     std::size_t count = 0;
@@ -195,7 +205,7 @@ class Split {
                            parts_.gradient ? "gradient" : "mod", space);
     out.text += user.text() + "\n";
     const auto add = [&](const UserFunction& one) {
-      if (one.form != UserFunction::Form::open) return;
+      if (one.form != Form::open) return;
       out.text += called(one, false);
       if (has_variants(parts_of(one.head).name)) out.text += called(one, true);
     };

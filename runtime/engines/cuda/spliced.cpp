@@ -18,16 +18,30 @@ namespace {
 
 std::atomic<std::size_t> skeletons_so_far{0};
 
+Asked asked_to_ptx(const codegen::Source& skeleton) {
+  Asked what = asked(skeleton);
+  what.content += "\nto PTX";
+  return what;
+}
+/// What a mod that spilled registers in a skeleton left behind, so that others do not try.
+Asked asked_if_tight(const codegen::Source& skeleton) {
+  Asked what = asked(skeleton);
+  what.content += "\nspills";
+  return what;
+}
+CacheEntry about(const codegen::Source& skeleton, std::string kind, std::string symbol, std::string bytes) {
+  CacheEntry out{{{"kind", std::move(kind)}, {"kernel", skeleton.name}}, std::move(bytes)};
+  out.facts.insert(out.facts.end(), skeleton.facts.begin(), skeleton.facts.end());
+  if (!symbol.empty()) out.facts.emplace_back("symbol", std::move(symbol));
+  return out;
+}
+
 /// The skeleton's PTX and symbol, from memory, the disk or the compiler.
 Binary skeleton_of(const codegen::Source& source) {
-  Asked what = asked(source);
-  what.content += "\nto PTX";
-  const Objects::Kept kept = objects().get(what, [&] {
+  const Objects::Kept kept = objects().get(asked_to_ptx(source), [&] {
     ++skeletons_so_far;
-    const Binary made = compile_to_ptx(source);
-    CacheEntry out{{{"kind", "skeleton"}, {"kernel", source.name}, {"symbol", made.symbol}}, made.ptx};
-    out.facts.insert(out.facts.end(), source.facts.begin(), source.facts.end());
-    return out;
+    Binary made = compile_to_ptx(source);
+    return about(source, "skeleton", std::move(made.symbol), std::move(made.ptx));
   });
   Binary out{.ptx = kept->bytes};
   for (const auto& [name, value] : kept->facts)
@@ -37,6 +51,7 @@ Binary skeleton_of(const codegen::Source& source) {
 
 /// The spliced kernel; without a cubin, if there is none: then `made` is the reason.
 Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split) {
+  if (objects().find(asked_if_tight(split.skeleton))) return {.made = "another mod spilled registers in this skeleton"};
   const Binary skeleton = skeleton_of(split.skeleton);
   const codegen::SplicedPtx ptx = codegen::splice(skeleton.ptx, compile_to_ptx(split.mod).ptx);
   if (!ptx.why_not.empty()) return {.made = ptx.why_not};
@@ -44,6 +59,8 @@ Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split) 
       .name = whole.name, .text = codegen::around_ptx(ptx.text), .options = whole.options, .symbol = {}};
   if (around.text.empty()) return {.made = "the skeleton's PTX cannot be inline PTX"};
   Binary out = assemble(around, skeleton.symbol);
+  if (out.spilled > 0)
+    objects().get(asked_if_tight(split.skeleton), [&] { return about(split.skeleton, "tight skeleton", {}, {}); });
   out.made = "spliced";
   return out;
 }
