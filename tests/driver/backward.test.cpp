@@ -2,6 +2,8 @@
 #include <attune/attune.h>
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -224,6 +226,31 @@ TEST_CASE("a cold backward compiles each of its kernels once, and a repeated one
   other.backward(call.with_table());
   CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
   CHECK(fake::contexts() == 0);
+}
+
+TEST_CASE("prepare_async compiles a call's kernels on another thread, and the call compiles none", "[driver][cold]") {
+  const Call call;
+  std::optional<Attention> other = Attention{.score = [](Float s, At) { return s * 0.8125f; }};
+  const auto compiled = runtime::cuda::compiled_kernels();
+  {
+    Backward of = call.backward;
+    const double none = 0;
+    of.params = std::span(&none, 0);
+    other->prepare_async(of);
+  }
+  const Attention same = *other;
+  other.reset();  // the thread has what it needs
+  wait();
+  const auto made = runtime::cuda::compiled_kernels();
+  CHECK(made >= compiled + 2);
+  same.backward(call.backward);
+  CHECK(runtime::cuda::compiled_kernels() == made);
+  // A mistake is for the call to report.
+  Backward wrong = call.backward;
+  wrong.grad_o = call.table;
+  CHECK_NOTHROW(same.prepare_async(wrong));
+  wait();
+  CHECK(tests::refusal([&] { same.backward(wrong); }).code != "");
 }
 
 TEST_CASE("a backward is told with its kernels and its workspace", "[driver]") {
