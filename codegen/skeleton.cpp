@@ -1,9 +1,8 @@
-// codegen/skeleton.cpp — a kernel's source in two: a skeleton with places for a mod's functions, the same for all mods of
-// a tile and its traits, and these functions alone
+// codegen/skeleton.cpp — a kernel's source in two: a skeleton with places for a mod's functions, the same for all mods
+// of a tile and its traits, and these functions alone
 #include "codegen/skeleton.h"
 
 #include <algorithm>
-#include <array>
 #include <fmt/format.h>
 #include <string_view>
 #include <vector>
@@ -66,7 +65,8 @@ class Split {
     UserSource shared = mine;
     if (parts_.facts.bounded) {
       // One skeleton for all bounds: most_of() in cuda/contract/mod.cuh.
-      mine.functions.push_back({"float most()", "  __device__ float most() const { return traits.most; }\n", Form::open});
+      mine.functions.push_back(
+          {"float most()", "  __device__ float most() const { return traits.most; }\n", Form::open});
       GpuParts any = parts_;
       any.facts.most = 0;
       shared.traits = user_source(any, plan_, Lines::no).traits;
@@ -220,29 +220,12 @@ class Split {
   bool inside_ = false;
 };
 
-/// Kernels that can be spliced, and whether they are by default.
-struct Spliced {
-  std::string_view kernel;
-  bool by_default;
-};
-constexpr std::array kernels_spliced{Spliced{"forward_sm90", false}, Spliced{"backward_sm90", false}};
-
-const Spliced* row_of(const KernelPlan& plan) {
-  const auto found = std::ranges::find(kernels_spliced, plan.kernel->name, &Spliced::kernel);
-  return found == kernels_spliced.end() ? nullptr : &*found;
-}
-
 }  // namespace
 
 SplitSource split_source(const GpuParts& parts, const KernelPlan& plan) { return Split(parts, plan).out(); }
 
-bool splices_by_default(const KernelPlan& plan) {
-  const Spliced* const found = row_of(plan);
-  return found && found->by_default;
-}
-
 std::string why_not_spliced(const GpuParts& parts, const KernelPlan& plan) {
-  if (!row_of(plan)) return fmt::format("{} has no skeleton", plan.kernel->name);
+  if (plan.kernel->spliced == Spliced::never) return fmt::format("{} has no skeleton", plan.kernel->name);
   if (parts.facts.has_terms && !leaves_diagonals(parts, plan))
     return "the kernel itself adds up gradients of captured tensors";
   return {};

@@ -15,9 +15,6 @@ struct SplitSource {
 };
 SplitSource split_source(const GpuParts& parts, const KernelPlan& plan);
 
-/// Whether kernels are spliced that are not asked for with ATTUNE_SPLICE: where a card has measured that they are as
-/// fast as whole ones.
-bool splices_by_default(const KernelPlan& plan);
 /// Why a kernel cannot be spliced, or empty.
 std::string why_not_spliced(const GpuParts& parts, const KernelPlan& plan);
 

@@ -111,7 +111,8 @@ class ModFunctions {
     align_ = parameter.align;
     bytes_ = parameter.bytes;
     const std::size_t begin = text_.find("\n{\n", at), end = text_.find("\n}\n", begin);
-    if (begin == std::string_view::npos || end == std::string_view::npos) throw Refused{"a function of the mod has no end"};
+    if (begin == std::string_view::npos || end == std::string_view::npos)
+      throw Refused{"a function of the mod has no end"};
     own_ = parameter.name;
     names_.clear();
     bodies_.emplace(name.substr(mod_prefix.size()), body_of(text_.substr(begin + 3, end - begin - 3)));
@@ -132,15 +133,16 @@ class ModFunctions {
         ended = true;
       } else if (line.starts_with(place_in)) {
         const auto operands = list_of(line.substr(place_in.size(), line.size() - place_in.size() - 1));
-        if (operands.size() != 2 || number_of(operands[1]) != out.arguments) throw Refused{"arguments are out of order"};
-        out.pieces.push_back({before + fmt::format("mov.b32 {}, ", renamed(operands[0])),
-                              out.results + out.arguments++, ";\n"});
+        if (operands.size() != 2 || number_of(operands[1]) != out.arguments)
+          throw Refused{"arguments are out of order"};
+        out.pieces.push_back(
+            {before + fmt::format("mov.b32 {}, ", renamed(operands[0])), out.results + out.arguments++, ";\n"});
         before.clear();
       } else if (line.starts_with(place_out)) {
         const auto operands = list_of(line.substr(place_out.size(), line.size() - place_out.size() - 1));
         if (operands.size() != 2 || number_of(operands[0]) >= out.results) throw Refused{"a result has no place"};
-        out.pieces.push_back({before + "mov.b32 ", number_of(operands[0]),
-                              fmt::format(", {};\n", renamed(operands[1]))});
+        out.pieces.push_back(
+            {before + "mov.b32 ", number_of(operands[0]), fmt::format(", {};\n", renamed(operands[1]))});
         before.clear();
       } else {
         before += renamed(line) + "\n";
@@ -159,7 +161,8 @@ class ModFunctions {
   /// "rd" of ".reg .b64 %rd<7>;"
   static std::string_view register_of(std::string_view line) {
     const std::size_t at = line.find('%'), end = line.find('<', at);
-    if (at == std::string_view::npos || end == std::string_view::npos) throw Refused{"registers are declared in another way"};
+    if (at == std::string_view::npos || end == std::string_view::npos)
+      throw Refused{"registers are declared in another way"};
     return line.substr(at + 1, end - at - 1);
   }
 
@@ -226,8 +229,8 @@ std::string spliced(std::string_view skeleton, std::string_view mod) {
     out += skeleton.substr(at, place - at);
     if (place == std::string_view::npos) return out;
     const std::size_t name = place + place_prefix.size(), space = skeleton.find_first_of(" \t", name),
-                      end = skeleton.find(';', space);
-    if (space == std::string_view::npos || end == std::string_view::npos) throw Refused{"a place has no end"};
+                      end = skeleton.find_first_of(";\n", space);
+    if (end == std::string_view::npos || skeleton[end] != ';') throw Refused{"a place has no end"};
     put(out, functions.body(skeleton.substr(name, space - name)), list_of(skeleton.substr(space, end - space)));
     at = end + 1;
   }

@@ -124,12 +124,15 @@ std::string traits(const GpuParts& parts) {
 }
 
 /// True if all mods have the same text here: a number, or what the function was given.
-bool is_alike(const Expr& e) { return e->op == Op::Literal || (e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::P)); }
+bool is_alike(const Expr& e) {
+  return e->op == Op::Literal || (e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::P));
+}
 
 /// Writes the functions of expressions, and notes which of them kernels call.
 class Functions {
  public:
-  Functions(const GpuParts& parts, Lines lines) : parts_(parts), lines_(lines), signature_(source_signature(parts.mod())) {
+  Functions(const GpuParts& parts, Lines lines)
+      : parts_(parts), lines_(lines), signature_(source_signature(parts.mod())) {
     signature_.params.push_back({source_scale, ir::Type::F32});
   }
 
@@ -161,12 +164,12 @@ class Functions {
         parts_.gradient->has_slope);
     add("float prob_slope(float p, Head head, Row row, Col col, Where at, Int q, Int kv)", parts_.prob_slope(),
         parts_.facts.has_prob);
-    out_.push_back(bands_function(
-        {.head = "Bands q_bands(Head head, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end)",
-         .bands = parts_.cover().along_q,
-         .begin = "int(q_begin)",
-         .end = "int(q_end)"},
-        parts_, signature_));
+    out_.push_back(
+        bands_function({.head = "Bands q_bands(Head head, Where at, Int q_begin, Int q_end, Int kv_begin, Int kv_end)",
+                        .bands = parts_.cover().along_q,
+                        .begin = "int(q_begin)",
+                        .end = "int(q_end)"},
+                       parts_, signature_));
   }
 
  private:
@@ -177,8 +180,8 @@ class Functions {
                                 : Form::unused});
   }
   void fields(const std::string& head, const std::vector<Expr>& list) {
-    out_.push_back({head, fields_function(head, list, signature_, parts_.fields, lines_),
-                    list.empty() ? Form::same : Form::open});
+    out_.push_back(
+        {head, fields_function(head, list, signature_, parts_.fields, lines_), list.empty() ? Form::same : Form::open});
   }
 
   const GpuParts& parts_;

@@ -27,8 +27,9 @@ struct UserSource {
   std::string members;  ///< captures, parameters, the scale, and where sums of gradients are
   std::string traits;
   std::vector<UserFunction> functions;
-  std::string terms;                     ///< the functions that add up gradients of captured tensors
-  std::optional<UserFunction> is_inside;  ///< scores read captured tensors pair by pair, without clamping where it holds
+  std::string terms;  ///< the functions that add up gradients of captured tensors
+  std::optional<UserFunction>
+      is_inside;  ///< scores read captured tensors pair by pair, without clamping where it holds
 
   std::string text() const;
 };

@@ -170,7 +170,8 @@ class Compiled {
     if (!source.symbol.empty())
       must(api_.nvrtcAddNameExpression(program_.get(), source.symbol.c_str()), "nvrtcAddNameExpression");
     Result result{};
-    on_deep_stack([&] { result = api_.nvrtcCompileProgram(program_.get(), static_cast<int>(values.size()), values.data()); });
+    on_deep_stack(
+        [&] { result = api_.nvrtcCompileProgram(program_.get(), static_cast<int>(values.size()), values.data()); });
     log = text(api_.nvrtcGetProgramLogSize, api_.nvrtcGetProgramLog, "nvrtcGetProgramLog");
     while (log.ends_with('\0')) log.pop_back();
     if (result != 0)

@@ -14,10 +14,10 @@ struct Binary {
   std::string cubin{};
   std::string symbol{};  ///< the kernel's mangled name
   int registers = 0;
-  int spilled = 0;                    ///< bytes stored to local memory for want of registers
+  int spilled = 0;                      ///< bytes stored to local memory for want of registers
   std::vector<std::string> warnings{};  ///< from ptxas, such as C7510: wgmma instructions that wait for each other
   std::string log{};
-  std::string ptx{};  ///< if asked for
+  std::string ptx{};   ///< if asked for
   std::string made{};  ///< how, if there were several ways: "spliced", or why not
 };
 

@@ -7,10 +7,10 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "codegen/kernel.h"
 #include "codegen/splice.h"
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/platform.h"
-#include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
 
 namespace attune::runtime::cuda {
@@ -18,11 +18,6 @@ namespace {
 
 std::atomic<std::size_t> skeletons_so_far{0};
 
-Asked asked_to_ptx(const codegen::Source& skeleton) {
-  Asked what = asked(skeleton);
-  what.content += "\nto PTX";
-  return what;
-}
 /// What a mod that spilled registers in a skeleton left behind, so that others do not try.
 Asked asked_if_tight(const codegen::Source& skeleton) {
   Asked what = asked(skeleton);
@@ -38,7 +33,7 @@ CacheEntry about(const codegen::Source& skeleton, std::string kind, std::string 
 
 /// The skeleton's PTX and symbol, from memory, the disk or the compiler.
 Binary skeleton_of(const codegen::Source& source) {
-  const Objects::Kept kept = objects().get(asked_to_ptx(source), [&] {
+  const Objects::Kept kept = objects().get(asked_for_skeleton(source), [&] {
     ++skeletons_so_far;
     Binary made = compile_to_ptx(source);
     return about(source, "skeleton", std::move(made.symbol), std::move(made.ptx));
@@ -71,7 +66,7 @@ bool wants_spliced(const codegen::KernelPlan& plan) {
   const Options& set = options();
   // Dumps and line numbers show the source that is compiled as a whole.
   if (!platform().splices || set.splice == Splice::off || set.lineinfo || !set.dump.empty()) return false;
-  return set.splice == Splice::on || codegen::splices_by_default(plan);
+  return set.splice == Splice::on || plan.kernel->spliced == codegen::Spliced::always;
 }
 
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
@@ -83,13 +78,19 @@ Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& pa
       out.made = fmt::format("NVRTC refuses: {}", std::string_view(refused.what()).substr(0, 200));
     }
   if (!out.cubin.empty() && out.spilled == 0 && out.warnings.empty()) return out;
-  std::string why = out.cubin.empty()         ? std::move(out.made)
+  std::string why = out.cubin.empty()       ? std::move(out.made)
                     : !out.warnings.empty() ? "spliced, its products would wait for each other"
                                             : fmt::format("spliced, it would spill {} bytes", out.spilled);
   Binary made = platform().compile(whole, Ptx::no);
   if (!out.cubin.empty() && out.warnings.size() <= made.warnings.size() && out.spilled < made.spilled) return out;
   made.made = std::move(why);
   return made;
+}
+
+Asked asked_for_skeleton(const codegen::Source& skeleton) {
+  Asked what = asked(skeleton);
+  what.content += "\nto PTX";
+  return what;
 }
 
 std::size_t compiled_skeletons() { return skeletons_so_far; }
