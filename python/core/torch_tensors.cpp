@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "python/core/exchange.h"
@@ -208,9 +210,18 @@ void start_backward(const attune_attention* attention, const attune_call& forwar
   call.pass = ATTUNE_BACKWARD;
   call.max = nullptr;
   call.grad_o = call.o;
-  call.dq = call.q, call.dk = call.k, call.dv = call.v;
+  // Outputs that overlap other tensors are refused: each gets an address, which nothing reads, far from all memory.
+  constexpr std::uintptr_t apart = std::uintptr_t{1} << 48;
+  std::deque<attune_tensor> made;
+  const auto like = [&](const attune_tensor* tensor) {
+    made.push_back(*tensor);
+    made.back().data = reinterpret_cast<void*>((made.size() + 1) * apart);
+    made.back().byte_offset = 0;
+    return &made.back();
+  };
+  call.dq = like(call.q), call.dk = like(call.k), call.dv = like(call.v);
   std::vector<const attune_tensor*> grads(wanted.size());
-  for (std::size_t i = 0; i < wanted.size(); ++i) grads[i] = wanted[i] ? call.captures[i] : nullptr;
+  for (std::size_t i = 0; i < wanted.size(); ++i) grads[i] = wanted[i] ? like(call.captures[i]) : nullptr;
   call.captured_grads = grads.data(), call.n_captured_grads = grads.size();
   attune_error_free(attune_prepare_async(attention, &call));
 }

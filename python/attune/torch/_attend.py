@@ -163,8 +163,9 @@ class Call:
         return torch.empty(size, dtype=torch.uint8, device=q.device) if size else None
 
     def _start_backward(self, call: dict[str, Any], captures: tuple[Tensor, ...], wanted: Sequence[bool]) -> None:
-        """Starts to compile the backward of a forward. Gradients are assumed to lie in memory as their tensors do."""
-        grads = [t if w else None for t, w in zip((call["q"], call["k"], call["v"], *captures), wanted)]
+        """Starts to compile the backward of a forward. Gradients are assumed to lie in memory as their tensors do; they
+        are freed at once, as nothing writes them."""
+        grads = [torch.empty_like(t) if w else None for t, w in zip((call["q"], call["k"], call["v"], *captures), wanted)]
         of_backward = {**call, "max": None, "grad_o": call["out"], "dq": grads[0], "dk": grads[1], "dv": grads[2]}
         self.core.prepare_async(_BACKWARD, of_backward, captures, tuple(grads[3:]), self.ints)
 
