@@ -11,23 +11,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
-# By name: score, mask, captures, and the same for torch. The sibling shares the mod's skeleton: a mod of the same tile
-# that was compiled before.
+# By name: score, mask, captures, and the score of another mod of the tile.
 MODS = {
-    "causal": ("s", "kv <= q", [], "s"),
+    "causal": ("s", "kv <= q", [], "2.0f * s"),
     "softcap": ("30.0f * tanh(s / 30.0f)", "kv <= q", [], "20.0f * tanh(s / 20.0f)"),
     "alibi": ("s + slope[h] * f32(kv - q)", "kv <= q", ["slope=f32[16]"], "s + 2.0f * slope[h] * f32(kv - q)"),
-    "documents": ("s", "doc[b, q] == doc[b, kv] && kv <= q", ["doc=i32[2, 2048]"], "s"),
+    "documents": ("s", "doc[b, q] == doc[b, kv] && kv <= q", ["doc=i32[2, 2048]"], "2.0f * s"),
     "table": ("s + t[h, q - kv + 2048]", "kv <= q", ["t=f32[16, 4096]"], "s + 0.5f * t[h, q - kv + 2048]"),
 }
-SHOWN = ("whole page", "spliced, no skeleton yet", "spliced, skeleton cached")
 
 RUN = """
 import json, sys, time
 import torch
-which, name, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+which, name = sys.argv[1:]
 torch.manual_seed(0)
 make = lambda heads: torch.randn(2, heads, 2048, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 q, k, v = make(16), make(4), make(4)
@@ -85,28 +82,19 @@ def compiled(o, name, way, cache, score=None):
 
 def compile_alone(o):
     print(f"seconds of a core to compile, median of {o.rounds}; bf16, D={o.d}, sm_90a, all kernels of the pass")
-    print("| mod | pass | " + " | ".join(SHOWN) + " |\n|---|---|" + "---|" * len(SHOWN))
+    print("| mod | pass | first mod of its tile: whole, spliced | a further mod: whole, spliced |\n|---|---|---|---|")
     for name in o.mods:
-        rows = {key: {"forward": [], "backward": []} for key in SHOWN}
+        rows = {}
         for _ in range(o.rounds):
-            with tempfile.TemporaryDirectory() as folder:
-                def measure(key, way, score=None, cache=None):
-                    found = compiled(o, name, way, cache or tempfile.mkdtemp(dir=folder), score)
-                    for direction, seconds in found.items():
-                        rows[key][direction].append(seconds)
-                measure("whole page", "off")
-                measure("spliced, no skeleton yet", "on")
-                cache = tempfile.mkdtemp(dir=folder)
-                sibling = MODS[name][3]
-                compiled(o, name, "on", cache, sibling)
-                if sibling == MODS[name][0]:  # the very kernel: only its skeleton may stay
-                    for entry in Path(cache).glob("entries/*/*"):
-                        if b"kind: skeleton" not in entry.read_bytes()[:400]:
-                            entry.unlink()
-                measure("spliced, skeleton cached", "on", cache=cache)
+            for way in ("off", "on"):
+                with tempfile.TemporaryDirectory() as cache:
+                    for nth, score in (("first", MODS[name][3]), ("further", MODS[name][0])):
+                        for direction, seconds in compiled(o, name, way, cache, score).items():
+                            rows.setdefault((direction, nth, way), []).append(seconds)
         for direction in ("forward", "backward"):
-            print(f"| {name} | {direction} | " +
-                  " | ".join(f"{statistics.median(rows[key][direction]):.2f}" for key in SHOWN) + " |", flush=True)
+            cells = [", ".join(f"{statistics.median(rows[direction, nth, way]):.2f}" for way in ("off", "on"))
+                     for nth in ("first", "further")]
+            print(f"| {name} | {direction} | {cells[0]} | {cells[1]} |", flush=True)
 
 
 def contenders():
@@ -129,7 +117,7 @@ def first_calls(o):
           "cache on disk |\n|---|---|---|---|")
     for name in o.mods:
         took = {one: {"cold": [], "disk": []} for one in who}
-        for turn in range(o.rounds):
+        for _ in range(o.rounds):
             for one in who:
                 folder = tempfile.mkdtemp()
                 env = {**os.environ, "ATTUNE_CACHE": f"{folder}/attune", "TRITON_CACHE_DIR": f"{folder}/triton",
@@ -137,7 +125,7 @@ def first_calls(o):
                        "ATTUNE_SPLICE": "off" if one.endswith("whole") else "on"}
                 for state in ("cold", "disk"):
                     begun = time.perf_counter()
-                    ran = subprocess.run([sys.executable, "-c", RUN, one.split(",")[0], name, str(turn)],
+                    ran = subprocess.run([sys.executable, "-c", RUN, one.split(",")[0], name],
                                          capture_output=True, text=True, env=env)
                     if ran.returncode:
                         print(f"[skip] {name}, {one}: {ran.stderr.strip().splitlines()[-1][:200]}")
