@@ -101,6 +101,7 @@ class OnDevice {
     runtime::cuda::Considered considered = runtime::cuda::consider(
         way.parts, way.kind, way.spec, preference, runtime::cuda::Compiles::all, codegen::kernels(way.way));
     notes_.insert(notes_.end(), considered.story.begin(), considered.story.end());
+    if (!considered.made.empty()) notes_.push_back(considered.made);
     ways_.push_back({std::move(way), std::move(considered)});
   }
 

@@ -305,8 +305,8 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   Candidate& taken = out.candidates[out.chosen];
   if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken);
   if (wants_spliced(taken.choice.plan) && !taken.binary->made.empty())
-    out.story.push_back(taken.binary->made == "spliced" ? "the mod was put into the tile's skeleton"
-                                                        : "compiled as a whole: " + taken.binary->made);
+    out.made = taken.binary->made == "spliced" ? "the mod was put into the tile's skeleton"
+                                               : "compiled as a whole: " + taken.binary->made;
   if (dumps()) dump_candidates(parts, out, spec.arch);
   if (wants(Fact::chosen)) record_chosen(parts.mod(), out, spec.arch);
   return out;

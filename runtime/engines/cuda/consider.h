@@ -63,6 +63,7 @@ struct Considered {
   std::vector<Candidate> candidates;
   std::size_t chosen = 0;          ///< the first one without a flaw, or a fast one that spills little; has a cubin
   std::vector<std::string> story;  ///< kernels that are not candidates, and the reasons
+  std::string made{};              ///< how the chosen one was compiled, if it was to be spliced
 };
 /// What consider() compiles.
 enum class Compiles : std::uint8_t {

@@ -87,6 +87,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   }
   if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
+  out.made = std::move(all.made);
   for (std::size_t i = 0; i < all.chosen; ++i)
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
@@ -163,6 +164,7 @@ KernelStory story_of(const LoadedKernel& kernel) {
                   .spilled = kernel.kernel.spilled,
                   .shared_bytes = choice.shared_bytes,
                   .flaw = kernel.flaw};
+  if (!kernel.made.empty()) out.notes.push_back(kernel.made);
   out.kernel = fmt::format("{}, {} threads, {} registers, {} bytes of shared memory", out.variant.text(),
                            choice.threads, out.registers, out.shared_bytes);
   if (choice.plan.tile.heads > 1) out.kernel += fmt::format(", {} heads share a tile", choice.plan.tile.heads);

@@ -43,6 +43,7 @@ struct LoadedKernel {
   compiler::CoverOf cover_of{};             ///< the dependencies of its lists, if the launch needs lists
   bool delta_of_o = true;          ///< for a backward: as in GradientTraits of codegen/cuda/contract/gradient.cuh
   std::vector<std::string> story;  ///< the origin of the choice; rejected kernels, and the reasons
+  std::string made{};              ///< as in Considered
   std::unique_ptr<Libraries> libraries{};  ///< null: the kernel stays loaded
 
   /// Must be called before its launches are enqueued on the stream.
