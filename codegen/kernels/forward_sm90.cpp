@@ -132,6 +132,7 @@ constinit const KernelDescriptor forward_sm90{
     .companions = companions,
     .products = Products::wgmma,
     .waits = true,
+    .spliced = Spliced::if_asked,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

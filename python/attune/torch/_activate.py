@@ -153,10 +153,15 @@ def _spelled(bias: Tensor | None, causal: bool) -> Spelled:
     return Spelled(Texts(score, "kv <= q" if causal else ""), ("attn_mask",), (bias,))
 
 
-def _call(q: Tensor, bias: Tensor | None, causal: bool, scale: float | None) -> Call:
-    spelled = _spelled(bias, causal)
+def _kept(spelled: Spelled, scale: float | None) -> Call:
+    """The dense call of this text and scale, made once."""
     key = (scale, False, False, chosen())
-    return spelled.calls.get(key) or spelled.calls.setdefault(key, Call(spelled, (), scale, False, DENSE, False))
+    return spelled.calls.get(key) or spelled.calls.setdefault(
+        key, Call(spelled, spelled.ints, scale, False, DENSE, False))
+
+
+def _call(q: Tensor, bias: Tensor | None, causal: bool, scale: float | None) -> Call:
+    return _kept(_spelled(bias, causal), scale)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool,
@@ -281,8 +286,9 @@ def _of_sequences(q: Tensor, cum_q: Tensor | None, cum_k: Tensor | None, max_q: 
     """The call of the operators that take [tokens, heads, width] or [batch, positions, heads, width]."""
     window = _window(causal, left, right)
     spelled = written(None, _windowed(*window) if used is None else _seen(None, window, used), q)
-    packed = DENSE if cum_q is None or cum_k is None else Packed(starts(cum_q), starts(cum_k), max_q, max_k)
-    return Call(spelled, spelled.ints, scale, False, packed, False)
+    if cum_q is None or cum_k is None:
+        return _kept(spelled, scale)
+    return Call(spelled, spelled.ints, scale, False, Packed(starts(cum_q), starts(cum_k), max_q, max_k), False)
 
 
 def _laid(call: Call, tensors: tuple[Tensor, ...]) -> list[Tensor]:
