@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from attune._append import append as append_arrays
 from attune._words import said
@@ -112,13 +113,16 @@ def _at_positions(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 
 
 def _causal(mask_mod: MaskMod | None) -> MaskMod:
-    return _at_positions if mask_mod is None else _with(mask_mod)
+    if mask_mod is None:
+        return _at_positions
+    return _both(mask_mod) if is_compiling() else _same_both(mask_mod)
 
 
-@functools.lru_cache(64)
-def _with(mask_mod: MaskMod) -> MaskMod:
-    """The same function for the same mask_mod, so that what was traced before holds."""
+def _both(mask_mod: MaskMod) -> MaskMod:
     return lambda b, h, q_idx, kv_idx: mask_mod(b, h, q_idx, kv_idx) & (kv_idx <= q_idx)
+
+
+_same_both = functools.lru_cache(64)(_both)  # the same function for the same mask_mod: what was traced before holds
 
 
 # ---- the operators
