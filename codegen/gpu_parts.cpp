@@ -168,6 +168,8 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.has_keep = !ir::is_literal(out.keep(), 1);
   facts.keeps_by_fields = facts.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
   keep_origin_out(out.levels);
+  out.copied = copied_read(out.exponent(), mod);
+  facts.copies_read = out.copied != nullptr;
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
 

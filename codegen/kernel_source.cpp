@@ -159,6 +159,40 @@ std::string gradient(const GpuParts& parts, const ir::Signature& signature, bool
   return out + gradient_terms(parts, signature, diagonals);
 }
 
+bool has_own(const KernelPlan& plan, std::string_view member) {
+  return std::ranges::any_of(plan.tile.own, [&](const auto& own) { return own.first == member && own.second != 0; });
+}
+
+/// The argument that holds the element of a copied read.
+constexpr const char* source_copied = "copied";
+
+/// The exponent in which the copied read is an argument.
+Expr with_copied(const GpuParts& parts, ir::Signature& signature) {
+  const Expr argument = ir::param(static_cast<std::uint32_t>(signature.params.size()), ir::Type::F32);
+  signature.params.push_back({source_copied, ir::Type::F32});
+  return ir::substitute(parts.exponent(), {{parts.copied->digest, argument}});
+}
+
+/// What a kernel copies: the captured tensor, and its elements for a row. See mod.cuh.
+std::string copied_line(const GpuParts& parts, const ir::Signature& signature) {
+  const Expr& read = parts.copied;
+  const std::string name = signature.captures[read->bits].name;
+  std::uint32_t uses = 0;
+  std::string indices;
+  for (std::size_t i = 0; i + 1 < read->arity; ++i) {
+    uses |= source_uses(read->args[i]);
+    indices += (i ? ", " : "") + source_value(read->args[i], signature, parts.fields);
+  }
+  const bool steps = has_linear_line(read);
+  return fmt::format("  __device__ const auto& copied() const {{ return {0}; }}\n"
+                     "  __device__ auto copied_line(Head head, Row row, Where at, Int q) const {{\n"
+                     "{1}    return {0}.line({2});\n  }}\n"
+                     "  __device__ bool copied_steps(Head head, Row row, Where at, Int q) const {{\n"
+                     "{3}    return {4};\n  }}\n",
+                     name, source_locals(uses, signature), indices, steps ? source_locals(uses, signature) : "",
+                     steps ? fmt::format("{}.holds_line({})", name, indices) : "false");
+}
+
 std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const Mod& mod = parts.mod();
   const Cover& cover = parts.cover();
@@ -173,7 +207,10 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const std::string all_fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
                                  fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +
                                  fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
-  const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
+  // A read that the kernel copies is an argument.
+  const bool copies = parts.copied && has_own(plan, "copies");
+  const Expr exponent = copies ? with_copied(parts, signature) : parts.exponent();
+  const std::vector<Expr> reads = linear_reads(std::array{exponent, parts.prob()});
   const bool inside = !reads.empty();
   std::string members = source_members(mod, source_signature(mod), plan.spec.offsets64, inside);
   const bool diagonals = leaves_diagonals(parts, plan);
@@ -193,6 +230,13 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   out += function("float factor(Head head)", parts.factor ? parts.factor : ir::real(0));
   out += function("float exponent(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
                   parts.exponent());
+  if (copies) {
+    out += function(fmt::format("float exponent_with(float s, float {}, Head head, Row row, Col col, Where at, "
+                                "Int origin, Int q, Int kv)",
+                                source_copied),
+                    exponent);
+    out += copied_line(parts, signature);
+  }
   out += function("float rest(Head head, Row row, Where at, Int origin, Int q)", parts.rest);
   out += function("Int first(Head head, Row row, Where at, Int q)", parts.first());
   out += function("Int last(Head head, Row row, Where at, Int q)", parts.last());

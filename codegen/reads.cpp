@@ -33,6 +33,27 @@ std::vector<Expr> linear_reads(std::span<const Expr> roots) {
   return out;
 }
 
+Expr copied_read(const Expr& score, const compiler::Mod& mod) {
+  const auto is_kv = [](const Expr& e) {
+    return e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::KV);
+  };
+  const auto along_row = [](const Expr& e) {
+    return !e->random && !e->free && !ir::uses(e, Input::Origin) && !ir::uses(e, Input::S) &&
+           (varies(e) == Vary::Head || varies(e) == Vary::Row);
+  };
+  for (const Expr& e : ir::in_order(score)) {
+    if (e->op != Op::Read || e->arity < 2 || !is_kv(e->args[e->arity - 1U])) continue;
+    const DType type = mod.captures[e->bits].dtype;
+    const std::span others = e->arguments().first(e->arity - 1U);
+    if ((type == DType::bf16 || type == DType::f16) && std::ranges::all_of(others, along_row) &&
+        varies(e) == Vary::Element)
+      return e;
+  }
+  return nullptr;
+}
+
+bool has_linear_line(const Expr& read) { return std::ranges::all_of(read->arguments().first(read->arity - 1U), is_linear); }
+
 bool read_captures(std::span<const Expr> roots) {
   const std::vector<Expr> nodes = ir::in_order(roots);
   return std::any_of(nodes.begin(), nodes.end(), [](const Expr& e) { return e->op == Op::Read; });

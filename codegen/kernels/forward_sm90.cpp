@@ -12,8 +12,18 @@ extern const KernelDescriptor forward_sm90;
 
 namespace {
 
-using Tile = ForwardTile90;
-constexpr auto& members = forward_members90;
+struct Tile : ForwardTile90 {
+  int copies = 0;  ///< 1: the elements of copied_read() are copied to shared memory, tile by tile
+  bool operator==(const Tile&) const = default;
+};
+constexpr auto members = [] {
+  std::array<TileMember<Tile>, forward_members90.size() + 1> out{};
+  std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
+    return TileMember<Tile>{one.member, one.at};
+  });
+  out.back() = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
+  return out;
+}();
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&lists_along_kv};
 constexpr Search searches[] = {{.member = "issue_order", .least = 0, .most = 2},
@@ -25,7 +35,7 @@ constexpr Search searches[] = {{.member = "issue_order", .least = 0, .most = 2},
 /// A tile for heads up to `d` and `dv` wide, and the kinds of calls that it is for.
 struct Row {
   int d, dv;
-  Tile tile;
+  ForwardTile90 tile;
   KindSet<CoverKind> covers{};
   KindSet<ModKind> mods{};
   KindSet<Length> lengths{};
@@ -73,12 +83,25 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   return why_not_prob(facts);
 }
 
+/// The tiles for a score with a copied_read(), in the order to try.
+std::vector<Tile> tiles_that_copy(const KernelSpec& spec, const Traits& facts) {
+  constexpr std::int64_t widest = 128;  // of wider heads, shared memory has no room
+  // A tile that several heads share has few queries.
+  if (!facts.copies_read || spec.heads > 1 || std::max(spec.d, spec.dv) > widest) return {};
+  const bool narrow = std::max(spec.d, spec.dv) <= 64;
+  const Tile tile{{.m = 128, .n = 128, .q_stages = narrow ? 2 : 1, .own_o = narrow}, 1};
+  Tile shorter = tile;
+  shorter.n = 96;
+  return {tile, shorter};
+}
+
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   const Row* narrowest = std::ranges::find_if(rows,
                                               [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
-  std::vector<Tile> out;
+  std::vector<Tile> out = tiles_that_copy(spec, facts);
+  for (Tile& tile : out) tile.dynamic = facts.skips || spec.packed;
   for (const Row* row = narrowest; row != std::end(rows) && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
-    Tile tile = row->tile;
+    Tile tile{row->tile};
     tile.dynamic = facts.skips || spec.packed;
     // The issue order does not change what spills.
     const auto alike = [&](Tile other) {
@@ -98,7 +121,8 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
-  return forward_choice90(forward_sm90, spec, variant, tile_of(variant, members));
+  const Tile tile = tile_of(variant, members);
+  return forward_choice90(forward_sm90, spec, variant, tile, false, tile.copies != 0);
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

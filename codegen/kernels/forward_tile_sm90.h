@@ -41,7 +41,7 @@ inline std::string why_illegal90(const ForwardTile90& tile, int numbers) {
 inline std::string forward_preamble90(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
 inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
-                                     const ForwardTile90& tile, bool transposed = false) {
+                                     const ForwardTile90& tile, bool transposed = false, bool copies = false) {
   constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
   KernelPlan plan = plan_of(kernel, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
@@ -49,6 +49,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
       {"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"issue_order", tile.issue_order}, {"dynamic", tile.dynamic}};
   plan.tile.transposed = transposed;
   if (transposed) plan.tile.own.emplace_back("transposed", 1);
+  if (copies) plan.tile.own.emplace_back("copies", 1);
   const ForwardLayout90 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.tile.d,
@@ -59,7 +60,8 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .out_element = gpu_element(plan.spec.out).bytes,
                                .own_o = tile.own_o != 0,
                                .comes_transposed = transposed,
-                               .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed};
+                               .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed,
+                               .copies = copies};
   return {.plan = std::move(plan),
           .threads = 128 * (tile.m / 64 + 1),
           .shared_bytes = shared.bytes + chunk_alignment,

@@ -72,6 +72,16 @@ concept HasInside = requires {
   typename M::Inside;
 };
 
+/// A Mod whose score reads an element of 16 bits for each pair, copied()'s at copied_line() of the row and column kv.
+/// Kernels that copy such elements tile by tile call exponent_with(), which takes the element, instead of exponent().
+/// If copied_steps() is true for two rows, then the lines of the rows between them are equally far apart.
+template <class M>
+concept HasCopied = requires(const M m, Where at, typename M::Head head, typename M::Row row, Int i) {
+  m.copied().columns();
+  m.copied_line(head, row, at, i);         // q
+  bool(m.copied_steps(head, row, at, i));  // q
+};
+
 /// The keys between first() and last() of a row, counted from `kv`.
 template <class User>
 struct Reach {

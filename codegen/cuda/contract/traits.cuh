@@ -22,6 +22,7 @@ struct Traits {
   // Only for the choice of a kernel; sources do not contain these.
   bool has_terms = false;          ///< gradients of captured tensors are asked for
   bool terms_by_distance = false;  ///< all of these are sums of dS along diagonals, q - kv
+  bool copies_read = false;        ///< there is a read that a kernel can copy tile by tile: see copied_read()
   bool shares_tiles = false;       ///< heads can share tiles: neither the mask nor column reads vary with the head
 };
 

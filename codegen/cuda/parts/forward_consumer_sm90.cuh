@@ -62,6 +62,7 @@ struct ForwardConsumer90 {
   __device__ void first_tile(const Item& now, bool recomputing) {
     k.release(g.lane);
     k.next();
+    g.copy_ahead(now.walk.tile(1), now.walk.count > 1);
     g.template weigh<true>(now.walk.last, true, recomputing);
     g.operand();
   }
@@ -83,6 +84,7 @@ struct ForwardConsumer90 {
     if constexpr (issue_ordered) pass_turn();
     g.template read_columns<Partial>(tile);
     next = walk.tile(i + 1);
+    g.copy_ahead(next, i + 1 < walk.count);
     wgmma_wait<1>();
     if constexpr (products_ordered) pass_turn();
     pin(g.s);
@@ -190,7 +192,10 @@ struct ForwardConsumer90 {
       const Item now = item;
       const bool recomputing = now.owners != Item::all, mine = now.owners >> me & 1;
       g.enter(now);
-      if (now.walk.count > 0) g.template read_columns<true>(now.walk.last);
+      if (now.walk.count > 0) {
+        g.template read_columns<true>(now.walk.last);
+        g.copy_ahead(now.walk.last, true);
+      }
       wgmma_wait<0>();
       pin(g.s);
       if (now.walk.count > 0) {

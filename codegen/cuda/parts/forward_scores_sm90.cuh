@@ -3,6 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"
+#include "codegen/cuda/parts/copied_read_sm90.cuh"
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 
@@ -26,6 +27,7 @@ struct ForwardScores90 {
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
+  static constexpr bool copies = copies_reads<Tile> && HasCopied<User>;
 
   const ForwardArgs& args;
   const User& user;
@@ -40,6 +42,7 @@ struct ForwardScores90 {
   typename User::Row row[2];
   typename User::Col cols[(n + 31) / 32];  ///< if lanes share them: columns 8 i + e with 2 i + e = 8 j + lane / 4
   int q0, origin;
+  unsigned copied = 0;  ///< with copies: of the two places for copies, the one for the next tile
   float factor;
   bool moved = true;
 
@@ -125,10 +128,42 @@ struct ForwardScores90 {
     });
   }
 
+  /// Starts to copy what the pairs of a tile read, if there is such a tile. Afterwards exponents() are those of the
+  /// tile before it.
+  __device__ void copy_ahead(int tile, bool there) {
+    if constexpr (copies) {
+      __syncwarp();  // the tile before the previous one has been read
+      const int q = origin + query(0);
+      if (there) copied_read().start(copied, head, at, q, args.q_offset + at.q_len - q, tile * n);
+      copy_commit();
+      copied ^= Shared::copied_bytes;
+    }
+  }
+  __device__ auto copied_read() const {
+    return CopiedRead90<Tile, User>{user, shared + Shared::copied + (4 * group + warp) * Shared::copied_warp, lane};
+  }
+  template <bool Partial>
+  __device__ void exponents_with_copied(int tile) {
+    const int kv0 = tile * n + 2 * (lane & 3);
+    copy_wait<1>();
+    __syncwarp();
+    copied_read().each(copied, [&](int i, int r, int e, float copied) {
+      const Int q(q0, below * r), kv(kv0, 8 * i + e);
+      const auto col = column<Partial>(kv, i, e);
+      float& x = s[4 * i + 2 * r + e];
+      if constexpr (Partial)
+        x = user.exponent_with(x, copied, head, row[r], col, at, origin, q, kv);
+      else
+        x = inside().exponent_with(x, copied, head, row[r], col, at, origin, q, kv);
+    });
+  }
+
   /// Turns scores into exponents of powers of two, or leaves them a factor below these if User::traits.scaled.
   template <bool Partial>
   __device__ void exponents(int tile) {
-    if constexpr (!User::traits.scaled)
+    if constexpr (copies)
+      exponents_with_copied<Partial>(tile);
+    else if constexpr (!User::traits.scaled)
       each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.exponent(x, head, row, col, at, origin, q, kv);
       });
