@@ -138,6 +138,8 @@ std::string traits(const GpuParts& parts) {
   flag("has_sink", f.has_sink);
   flag("skips", f.skips);
   flag("listed", f.listed);
+  constexpr std::array<std::string_view, 4> peaks{"unknown", "ends", "diagonal", "columns"};
+  if (parts.term) list.push_back(fmt::format(".peak = Peak::{}", peaks[static_cast<std::size_t>(f.peak)]));
   if (f.bounded)
     list.push_back(fmt::format(".most = {}", ir::print_literal(ir::Type::F32, static_cast<double>(f.most))));
   return source_traits("  static constexpr Traits traits{", list);
@@ -230,6 +232,8 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   out += function("float factor(Head head)", parts.factor ? parts.factor : ir::real(0));
   out += function("float exponent(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
                   parts.exponent());
+  if (parts.term)
+    out += function("float term(Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", parts.term);
   if (copies) {
     out += function(fmt::format("float exponent_with(float s, float {}, Head head, Row row, Col col, Where at, "
                                 "Int origin, Int q, Int kv)",

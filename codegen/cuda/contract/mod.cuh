@@ -72,6 +72,13 @@ concept HasInside = requires {
   typename M::Inside;
 };
 
+/// A Mod whose exponent() is a function of s plus term(), see Traits::peak.
+template <class M>
+concept HasTerm = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
+                           Int i) {
+  x = m.term(head, row, col, at, i, i, i);  // origin, q, kv
+};
+
 /// A Mod whose score reads an element of 16 bits for each pair, copied()'s at copied_line() of the row and column kv.
 /// Kernels that copy such elements tile by tile call exponent_with(), which takes the element, instead of exponent().
 /// If copied_steps() is true for two rows, then the lines of the rows between them are equally far apart.

@@ -27,6 +27,7 @@ struct ForwardScores90 {
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
+  static constexpr bool leads = attune::leads<Tile, User>;
   static constexpr bool copies = copies_reads<Tile> && HasCopied<User>;
 
   const ForwardArgs& args;
@@ -36,6 +37,8 @@ struct ForwardScores90 {
   float s[n / 2], o[Tile::dv / 2];
   unsigned p[n / 8 * bytes];
   float m[2], l[2], lift[2];
+  float peak[2], ahead[2];  ///< with leads: the largest term() of the tiles that `m` includes, and of the next tile
+  bool led;                 ///< with leads: the next tile's is larger in some row of the warp
   Where at;
   int q_start, kv_start;  ///< start of the sequence within packed tensors
   typename User::Head head;
@@ -83,6 +86,7 @@ struct ForwardScores90 {
     for (int r = 0; r < 2; ++r) {
       m[r] = q0 + below * r < args.q_offset + at.q_len ? -infinity : 0.0f;
       l[r] = 0;
+      if constexpr (leads) peak[r] = -infinity;
     }
   }
   /// Calls f(i, r, e) for every score s[4 i + 2 r + e] of this thread, in row r and column 8 i + e. Sums per row and e
@@ -101,10 +105,11 @@ struct ForwardScores90 {
   __device__ void read_columns(int tile) {
     if constexpr (shares<Partial>)
 #pragma unroll
-      for (int j = 0; j < (n + 31) / 32; ++j) {
-        const int nth = 8 * j + lane / 4;
-        cols[j] = user.col(head, at, origin, tile * n + 2 * (lane & 3) + 8 * (nth / 2) + nth % 2);
-      }
+      for (int j = 0; j < (n + 31) / 32; ++j) cols[j] = user.col(head, at, origin, tile * n + shared_column(j));
+  }
+  __device__ int shared_column(int j) const {
+    const int nth = 8 * j + lane / 4;
+    return 2 * (lane & 3) + 8 * (nth / 2) + nth % 2;
   }
   template <bool Partial>
   __device__ typename User::Col column(const Int& kv, int i, int e) const {
@@ -112,6 +117,43 @@ struct ForwardScores90 {
       return cols[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3));
     else
       return user.col(head, at, origin, kv);
+  }
+
+  /// Finds the largest term() of a tile, after read_columns().
+  template <bool Partial>
+  __device__ void look_ahead(int tile) {
+    if constexpr (leads) {
+      const int first = tile * n, last = min(first + n, at.kv_len) - 1;
+      const auto term = [&](int r, const auto& col, int kv) {
+        return user.term(head, row[r], col, at, origin, q0 + below * r, kv);
+      };
+      const auto term_at = [&](int r, int kv) { return term(r, user.col(head, at, origin, kv), kv); };
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if constexpr (User::traits.peak == Peak::columns)
+          ahead[r] = r ? ahead[0] : most_of_columns<Partial>(first, last, term);
+        else
+          ahead[r] = fmaxf(term_at(r, first), term_at(r, last));
+        if constexpr (User::traits.peak == Peak::diagonal)
+          ahead[r] = fmaxf(ahead[r], term_at(r, min(max(q0 + below * r, first), last)));
+      }
+      led = __any_sync(~0u, ahead[0] > peak[0] || ahead[1] > peak[1]);
+    }
+  }
+  template <bool Partial, class F>
+  __device__ float most_of_columns(int first, int last, const F& term) const {
+    float most = -infinity;
+#pragma unroll
+    for (int j = 0; j < (n + 31) / 32; ++j) {
+      const int kv = first + (shares<Partial> ? shared_column(j) : 32 * j + lane);
+      if constexpr (shares<Partial>)
+        most = kv > last ? most : fmaxf(most, term(0, cols[j], kv));
+      else
+        most = fmaxf(most, term(0, user.col(head, at, origin, min(kv, last)), min(kv, last)));
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    return most;
   }
 
   /// Calls f(x, mod, row, col, q, kv) for every score x; in full tiles `mod` does not clamp its reads.
