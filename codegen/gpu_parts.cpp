@@ -176,6 +176,8 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   }
   out.copied = copied_read(out.exponent(), mod);
   facts.copies_read = out.copied != nullptr;
+  out.distant = distant_part(out.exponent());
+  facts.has_distant = out.distant != nullptr;
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
 

@@ -165,14 +165,22 @@ bool has_own(const KernelPlan& plan, std::string_view member) {
   return std::ranges::any_of(plan.tile.own, [&](const auto& own) { return own.first == member && own.second != 0; });
 }
 
-/// The argument that holds the element of a copied read.
-constexpr const char* source_copied = "copied";
+/// The parts of an exponent that a kernel has for each pair already, as members of its argument `held`.
+struct Held {
+  bool copied, distant;
+  explicit operator bool() const { return copied || distant; }
+};
 
-/// The exponent in which the copied read is an argument.
-Expr with_copied(const GpuParts& parts, ir::Signature& signature) {
-  const Expr argument = ir::param(static_cast<std::uint32_t>(signature.params.size()), ir::Type::F32);
-  signature.params.push_back({source_copied, ir::Type::F32});
-  return ir::substitute(parts.exponent(), {{parts.copied->digest, argument}});
+/// The exponent with such parts as parameters, whose names join the signature.
+Expr with_held(const GpuParts& parts, Held held, ir::Signature& signature) {
+  ir::DigestMap<Expr> by;
+  const auto add = [&](const Expr& part, const char* name) {
+    by.emplace(part->digest, ir::param(static_cast<std::uint32_t>(signature.params.size()), ir::Type::F32));
+    signature.params.push_back({name, ir::Type::F32});
+  };
+  if (held.copied) add(parts.copied, "held.copied");
+  if (held.distant) add(parts.distant, "held.distant");
+  return by.empty() ? parts.exponent() : ir::substitute(parts.exponent(), by);
 }
 
 /// What a kernel copies: the captured tensor, and its elements for a row. See mod.cuh.
@@ -209,9 +217,9 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const std::string all_fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
                                  fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +
                                  fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
-  // A read that the kernel copies is an argument.
-  const bool copies = parts.copied && has_own(plan, "copies");
-  const Expr exponent = copies ? with_copied(parts, signature) : parts.exponent();
+  const Held held{.copied = parts.copied && has_own(plan, "copies"),
+                  .distant = parts.distant && has_own(plan, "distances")};
+  const Expr exponent = with_held(parts, held, signature);
   const std::vector<Expr> reads = linear_reads(std::array{exponent, parts.prob()});
   const bool inside = !reads.empty();
   std::string members = source_members(mod, source_signature(mod), plan.spec.offsets64, inside);
@@ -234,13 +242,14 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
                   parts.exponent());
   if (parts.term)
     out += function("float term(Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", parts.term);
-  if (copies) {
-    out += function(fmt::format("float exponent_with(float s, float {}, Head head, Row row, Col col, Where at, "
-                                "Int origin, Int q, Int kv)",
-                                source_copied),
+  if (held) {
+    out += "  struct Held {\n    float copied, distant;\n  };\n";
+    out += function("float exponent_with(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, "
+                    "Int kv)",
                     exponent);
-    out += copied_line(parts, signature);
   }
+  if (held.copied) out += copied_line(parts, signature);
+  if (held.distant) out += function("float distant(Head head, Where at, Int q, Int kv)", parts.distant);
   out += function("float rest(Head head, Row row, Where at, Int origin, Int q)", parts.rest);
   out += function("Int first(Head head, Row row, Where at, Int q)", parts.first());
   out += function("Int last(Head head, Row row, Where at, Int q)", parts.last());

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "compiler/distance.h"
 #include "compiler/level.h"
 
 namespace attune::codegen {
@@ -50,6 +51,23 @@ Expr copied_read(const Expr& score, const compiler::Mod& mod) {
       return e;
   }
   return nullptr;
+}
+
+Expr distant_part(const Expr& score) {
+  const auto is_one = [](const Expr& e) {
+    if (e->type != ir::Type::F32 || e->free || varies(e) != Vary::Element) return false;
+    const std::vector<Expr> nodes = ir::in_order(e);
+    const auto is_read = [](const Expr& n) { return n->op == Op::Read && varies(n) == Vary::Element; };
+    const auto of_head = [](const Expr& n) {
+      return n->op != Op::Field || ir::field_level(*n) == ir::Level::Head;
+    };
+    return std::ranges::any_of(nodes, is_read) && std::ranges::all_of(nodes, of_head) && compiler::by_distance(e);
+  };
+  // In order, so that the last one has no other around it.
+  Expr out;
+  for (const Expr& e : ir::in_order(score))
+    if (is_one(e)) out = e;
+  return out;
 }
 
 bool has_linear_line(const Expr& read) { return std::ranges::all_of(read->arguments().first(read->arity - 1U), is_linear); }

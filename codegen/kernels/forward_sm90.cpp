@@ -13,15 +13,17 @@ extern const KernelDescriptor forward_sm90;
 namespace {
 
 struct Tile : ForwardTile90 {
-  int copies = 0;  ///< 1: the elements of copied_read() are copied to shared memory, tile by tile
+  int copies = 0;     ///< 1: the elements of copied_read() are copied to shared memory, tile by tile
+  int distances = 0;  ///< 1: distant_part() is computed once a distance
   bool operator==(const Tile&) const = default;
 };
 constexpr auto members = [] {
-  std::array<TileMember<Tile>, forward_members90.size() + 1> out{};
+  std::array<TileMember<Tile>, forward_members90.size() + 2> out{};
   std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
     return TileMember<Tile>{one.member, one.at};
   });
-  out.back() = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
+  out[out.size() - 2] = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
+  out.back() = {{.name = "distances", .least = 0, .most = 1}, &Tile::distances};
   return out;
 }();
 constexpr auto erased_members = members_of(members);
@@ -83,26 +85,13 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   return why_not_prob(facts);
 }
 
-/// The tiles for a score with a copied_read(), in the order to try.
-std::vector<Tile> tiles_that_copy(const KernelSpec& spec, const Traits& facts) {
-  constexpr std::int64_t widest = 128;  // of wider heads, shared memory has no room
-  // A tile that several heads share has few queries.
-  if (!facts.copies_read || spec.heads > 1 || std::max(spec.d, spec.dv) > widest) return {};
-  const bool narrow = std::max(spec.d, spec.dv) <= 64;
-  const Tile tile{{.m = 128, .n = 128, .q_stages = narrow ? 2 : 1, .own_o = narrow}, 1};
-  Tile shorter = tile;
-  shorter.n = 96;
-  return {tile, shorter};
-}
-
-std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
+/// The rows of a call's width and kind.
+std::vector<Tile> usual_tiles(const KernelSpec& spec, const CallKind& kind) {
   const Row* narrowest = std::ranges::find_if(rows,
                                               [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
-  std::vector<Tile> out = tiles_that_copy(spec, facts);
-  for (Tile& tile : out) tile.dynamic = facts.skips || spec.packed;
+  std::vector<Tile> out;
   for (const Row* row = narrowest; row != std::end(rows) && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
-    Tile tile{row->tile};
-    tile.dynamic = facts.skips || spec.packed;
+    const Tile tile{row->tile};
     // The issue order does not change what spills.
     const auto alike = [&](Tile other) {
       other.issue_order = tile.issue_order;
@@ -110,9 +99,40 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
     };
     if (row->is_for(kind) && std::ranges::none_of(out, alike)) out.push_back(tile);
   }
-  std::vector<Variant> variants;
-  for (const Tile& tile : out) variants.push_back(variant_of(forward_sm90.name, tile, members));
-  return variants;
+  return out;
+}
+
+/// Tiles with shared memory for parts of scores. Tiles that several heads share have few queries.
+std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, std::span<const Tile> usual) {
+  const std::int64_t width = std::max(spec.d, spec.dv);
+  const bool narrow = width <= 64;
+  if (spec.heads > 1) return {};
+  if (facts.copies_read && width <= 128) {
+    const Tile tile{{.m = 128, .n = 128, .q_stages = narrow ? 2 : 1, .own_o = narrow}, 1};
+    Tile shorter = tile;
+    shorter.n = 96;
+    return {tile, shorter};
+  }
+  std::vector<Tile> out;
+  if (facts.has_distant && width <= 192)
+    for (Tile tile : usual) {
+      tile.distances = 1;
+      if (!narrow) tile.q_stages = 1;
+      out.push_back(tile);
+    }
+  return out;
+}
+
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
+  const std::vector<Tile> usual = usual_tiles(spec, kind);
+  std::vector<Tile> all = holding_tiles(spec, facts, usual);
+  all.insert(all.end(), usual.begin(), usual.end());
+  std::vector<Variant> out;
+  for (Tile& tile : all) {
+    tile.dynamic = facts.skips || spec.packed;
+    out.push_back(variant_of(forward_sm90.name, tile, members));
+  }
+  return out;
 }
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
@@ -122,7 +142,8 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  return forward_choice90(forward_sm90, spec, variant, tile, false, tile.copies != 0);
+  return forward_choice90(forward_sm90, spec, variant, tile, false,
+                          {.copies = tile.copies != 0, .distances = tile.distances != 0});
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

@@ -84,6 +84,7 @@ struct ForwardConsumer90 {
     if constexpr (issue_ordered) pass_turn();
     g.template read_columns<Partial>(tile);
     g.template look_ahead<Partial>(tile);
+    g.find_distances(tile);
     next = walk.tile(i + 1);
     g.copy_ahead(next, i + 1 < walk.count);
     wgmma_wait<1>();
@@ -198,6 +199,7 @@ struct ForwardConsumer90 {
       if (now.walk.count > 0) {
         g.template read_columns<true>(now.walk.last);
         g.template look_ahead<true>(now.walk.last);
+        g.find_distances(now.walk.last);
         g.copy_ahead(now.walk.last, true);
       }
       wgmma_wait<0>();

@@ -4,6 +4,7 @@
 
 #include "codegen/cuda/contract/further.cuh"
 #include "codegen/cuda/parts/copied_read_sm90.cuh"
+#include "codegen/cuda/parts/distances_sm90.cuh"
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 
@@ -28,7 +29,8 @@ struct ForwardScores90 {
   template <bool Partial>
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
   static constexpr bool leads = attune::leads<Tile, User>;
-  static constexpr bool copies = copies_reads<Tile> && HasCopied<User>;
+  static constexpr bool copies = copies_reads<Tile> && HasCopied<User>,
+                        has_distant = has_distances<Tile> && HasDistant<User>;
 
   const ForwardArgs& args;
   const User& user;
@@ -119,6 +121,15 @@ struct ForwardScores90 {
       return user.col(head, at, origin, kv);
   }
 
+  /// Computes what depends on distances for the next tile.
+  __device__ void find_distances(int tile) {
+    if constexpr (has_distant) {
+      __syncwarp();  // those of the previous tile have been read
+      distances().find(head, at, origin + query(0), tile * n);
+      __syncwarp();
+    }
+  }
+
   /// Finds the largest term() of a tile, after read_columns().
   template <bool Partial>
   __device__ void look_ahead(int tile) {
@@ -184,27 +195,35 @@ struct ForwardScores90 {
   __device__ auto copied_read() const {
     return CopiedRead90<Tile, User>{user, shared + Shared::copied + (4 * group + warp) * Shared::copied_warp, lane};
   }
+  __device__ auto distances() const {
+    return Distances90<Tile, User>{user, shared + Shared::distant + (4 * group + warp) * Shared::distant_warp, lane};
+  }
   template <bool Partial>
-  __device__ void exponents_with_copied(int tile) {
+  __device__ void exponents_with_held(int tile) {
     const int kv0 = tile * n + 2 * (lane & 3);
-    copy_wait<1>();
-    __syncwarp();
-    copied_read().each(copied, [&](int i, int r, int e, float copied) {
+    const auto exponent = [&](int i, int r, int e, typename User::Held held) {
       const Int q(q0, below * r), kv(kv0, 8 * i + e);
       const auto col = column<Partial>(kv, i, e);
       float& x = s[4 * i + 2 * r + e];
       if constexpr (Partial)
-        x = user.exponent_with(x, copied, head, row[r], col, at, origin, q, kv);
+        x = user.exponent_with(x, held, head, row[r], col, at, origin, q, kv);
       else
-        x = inside().exponent_with(x, copied, head, row[r], col, at, origin, q, kv);
-    });
+        x = inside().exponent_with(x, held, head, row[r], col, at, origin, q, kv);
+    };
+    if constexpr (copies) {
+      copy_wait<1>();
+      __syncwarp();
+      copied_read().each(copied, [&](int i, int r, int e, float x) { exponent(i, r, e, {x, 0}); });
+    } else {
+      distances().each([&](int i, int r, int e, float x) { exponent(i, r, e, {0, x}); });
+    }
   }
 
   /// Turns scores into exponents of powers of two, or leaves them a factor below these if User::traits.scaled.
   template <bool Partial>
   __device__ void exponents(int tile) {
-    if constexpr (copies)
-      exponents_with_copied<Partial>(tile);
+    if constexpr (copies || has_distant)
+      exponents_with_held<Partial>(tile);
     else if constexpr (!User::traits.scaled)
       each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.exponent(x, head, row, col, at, origin, q, kv);

@@ -35,6 +35,10 @@ constexpr bool transposes_values = ElementOf<typename Tile::Element>::bytes == 1
 template <class Tile>
 constexpr bool copies_reads = requires { requires Tile::copies != 0; };
 
+/// True if what depends on the distance of a pair is computed for each distance.
+template <class Tile>
+constexpr bool has_distances = requires { requires Tile::distances != 0; };
+
 /// Offsets into shared memory, from layout/.
 template <class Tile>
 struct Shared90 {
@@ -50,7 +54,8 @@ struct Shared90 {
                                       .own_o = Tile::own_o != 0,
                                       .comes_transposed = come_transposed<Tile>,
                                       .transposes_values = transposes_values<Tile>,
-                                      .copies = copies_reads<Tile>};
+                                      .copies = copies_reads<Tile>,
+                                      .distances = has_distances<Tile>};
   static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
                        k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
                        d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,
@@ -58,7 +63,8 @@ struct Shared90 {
                        loaded_full = at.loaded_full, item_full = at.item_full, known = at.known,
                        list_full = at.list_full, item = at.item, warps = at.warps, recompute_most = at.recompute_most,
                        recompute = at.recompute, copied = at.copied, copied_warp = at.copied_warp,
-                       copied_bytes = at.copied_bytes, bytes = at.bytes;
+                       copied_bytes = at.copied_bytes, distant = at.distant, distant_copy = at.distant_copy,
+                       distant_warp = at.distant_warp, bytes = at.bytes;
   static_assert(at.item_bytes == item_bytes);
 };
 
