@@ -244,7 +244,7 @@ std::string user(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
     out += function("float term(Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", parts.term);
   if (held) {
     out += "  struct Held {\n    float copied, distant;\n  };\n";
-    out += function("float exponent_with(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, "
+    out += function("float exponent(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, "
                     "Int kv)",
                     exponent);
   }

@@ -53,7 +53,18 @@ Shape shape_of(const Expr& e) {
     case Op::Input: return Shape::monotone;
     case Op::Abs: return arg(0) == Shape::monotone && ir::uses(e, Input::Q) ? Shape::bent : Shape::any;
     case Op::Neg:
-    case Op::F32: return arg(0);
+    case Op::F32:
+    case Op::Floor:
+    case Op::Ceil:
+    case Op::Round:
+    case Op::Trunc:
+    case Op::Sqrt:
+    case Op::Exp:
+    case Op::Exp2:
+    case Op::Log:
+    case Op::Log2:
+    case Op::Tanh:
+    case Op::Sigmoid: return arg(0);
     case Op::Add:
     case Op::Sub:
     case Op::Mul:

@@ -79,8 +79,8 @@ concept HasTerm = requires(const M m, Where at, typename M::Head head, typename 
   x = m.term(head, row, col, at, i, i, i);  // origin, q, kv
 };
 
-/// Kernels that have the values of a struct Held for each pair call exponent_with(), which takes them, instead of
-/// exponent(). Held::copied is an element of 16 bits, copied()'s at copied_line() of the row and at column kv. If
+/// Kernels that have the values of a struct Held for each pair call an exponent() that takes it after s.
+/// Held::copied is an element of 16 bits, copied()'s at copied_line() of the row and at column kv. If
 /// copied_steps() is true for two rows, then the lines of the rows between them are equally far apart.
 template <class M>
 concept HasCopied = requires(const M m, Where at, typename M::Head head, typename M::Row row, Int i) {

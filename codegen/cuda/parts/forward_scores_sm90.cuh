@@ -206,9 +206,9 @@ struct ForwardScores90 {
       const auto col = column<Partial>(kv, i, e);
       float& x = s[4 * i + 2 * r + e];
       if constexpr (Partial)
-        x = user.exponent_with(x, held, head, row[r], col, at, origin, q, kv);
+        x = user.exponent(x, held, head, row[r], col, at, origin, q, kv);
       else
-        x = inside().exponent_with(x, held, head, row[r], col, at, origin, q, kv);
+        x = inside().exponent(x, held, head, row[r], col, at, origin, q, kv);
     };
     if constexpr (copies) {
       copy_wait<1>();
