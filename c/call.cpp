@@ -15,6 +15,7 @@
 #include "compiler/check.h"
 #include "runtime/engines/cover/tiles.h"
 #include "runtime/engines/picture/draw.h"
+#include "runtime/machine/background.h"
 
 struct attune_cover {
   attune::Cover cover;
@@ -181,6 +182,18 @@ attune_error* attune_prepare(const attune_attention* attention, const attune_cal
     if (cover) *cover = lists;
   });
 }
+
+attune_error* attune_prepare_async(const attune_attention* attention, const attune_call* call) {
+  return c::guarded([&] {
+    const c::Held held(attention, "attune_prepare_async");
+    const c::Call made(*attention, call, "attune_prepare_async");
+    made.backward ? held->attention.prepare_async(made.back) : held->attention.prepare_async(made.forward);
+  });
+}
+
+void attune_wait(void) { wait(); }
+
+void attune_cancel(void) { runtime::stop_background(); }
 
 attune_error* attune_cover_new(const attune_attention* attention, const attune_call* call, const attune_with* with,
                                attune_cover** cover) {

@@ -320,6 +320,11 @@ struct Attention {
   /// data.
   void prepare(const Forward& call, Line at = Line::here()) const;
   void prepare(const Backward& call, Line at = Line::here()) const;
+  /// Starts to compile them on another thread, and returns. A call that comes earlier waits for its kernels; mistakes
+  /// are reported by the call. If a call is the first one that binds captures of these types, the thread calls the
+  /// components, which must not refer to anything that may be gone by then. attune::wait() waits for all kernels.
+  void prepare_async(const Forward& call) const;
+  void prepare_async(const Backward& call) const;
   /// Bytes of working memory the call needs with this executor and this cover.
   std::size_t workspace(const Forward& call, const Resources& with = {}, Line at = Line::here()) const;
   std::size_t workspace(const Backward& call, const Resources& with = {}, Line at = Line::here()) const;
@@ -346,5 +351,9 @@ struct Attention {
   /// the softmax makes unnecessary.
   std::string explain() const;
 };
+
+/// Returns when all kernels that prepare_async has asked for so far are compiled. A process that ends earlier waits for
+/// the kernels that are being compiled, and compiles no others.
+void wait();
 
 }  // namespace attune

@@ -256,6 +256,14 @@ ATTUNE_API attune_error* attune_run(const attune_attention* attention, const att
 // bytes of its cover's lists (0 if there are none). Reads no tensor data. `with`, `workspace` and `cover` may be NULL.
 ATTUNE_API attune_error* attune_prepare(const attune_attention* attention, const attune_call* call,
                                         const attune_with* with, size_t* workspace, size_t* cover);
+// Starts to compile them on another thread, and returns. A call that comes earlier waits for its kernels; mistakes are
+// reported by the call.
+ATTUNE_API attune_error* attune_prepare_async(const attune_attention* attention, const attune_call* call);
+// Returns when all kernels that attune_prepare_async has asked for so far are compiled.
+ATTUNE_API void attune_wait(void);
+// Returns when the kernels that are being compiled are done, and compiles no others that attune_prepare_async has asked
+// for. A process that ends does the same; an interpreter that ends must call it before.
+ATTUNE_API void attune_cancel(void);
 
 // New keys and values, and the cache that they are appended to: see attune/append.h.
 typedef struct {

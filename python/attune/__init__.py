@@ -15,7 +15,7 @@ from attune._append import append
 from attune._attention import Attention, Gradients, attention
 from attune._cover import Cover
 from attune._errors import Bug, Error
-from attune._library import compile, load, machine, options, version, watch
+from attune._library import compile, load, machine, options, version, wait, watch
 from attune._parts import Mask, Prob, Score, Sink
 from attune._picture import Picture, show
 from attune._ranks import Sharding, Transport, nccl, nccl_id
@@ -67,5 +67,6 @@ __all__ = [
     "Picture", "Prob", "Score", "Sharding", "Sink", "SinkAt", "Transport", "abs", "append", "attention", "ceil", "clamp",
     "compile", "cos", "custom", "erf", "exp", "exp2", "f32", "floor", "floordiv", "floormod", "i32", "load", "log",
     "log2", "machine", "max", "min", "mods", "nccl", "nccl_id", "options", "pow", "random", "round", "rsqrt", "show",
-    "sigmoid", "sin", "sqrt", "sum", "tan", "tanh", "text", "trunc", "truncdiv", "truncmod", "version", "watch", "where",
+    "sigmoid", "sin", "sqrt", "sum", "tan", "tanh", "text", "trunc", "truncdiv", "truncmod", "version", "wait", "watch",
+    "where",
 ]

@@ -18,6 +18,15 @@ def version() -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
+def wait() -> None:
+    """Returns when all kernels that attune compiles early, on a thread of its own, are compiled.
+
+    A forward of torch that records gradients starts to compile the kernels of its backward. A process that ends earlier
+    waits for the kernels that are being compiled, and compiles no others.
+    """
+    _core.wait()
+
+
 def machine() -> dict[str, Any]:
     """The engines, the CPU, the GPUs, the targets that kernels can be compiled for, and the options.
 

@@ -85,6 +85,14 @@ std::pair<std::size_t, std::size_t> Attention::prepare(int pass, nb::handle name
   return {workspace, cover};
 }
 
+void Attention::prepare_async(int pass, nb::handle named, const nb::tuple& captured, nb::handle grads,
+                              const nb::tuple& numbers) const {
+  Call c(*this, pass, recording);
+  c.take(named);
+  c.bind(captured, grads, numbers);
+  check(attune_prepare_async(attention, &c.call));
+}
+
 double Attention::least(int rounds, int count, nb::handle named, const nb::tuple& captured) const {
   Call c(*this, ATTUNE_FORWARD);
   c.take(named);

@@ -33,6 +33,10 @@ struct Attention : Handle {
   std::pair<std::size_t, std::size_t> prepare(int pass, nb::handle named, const nb::tuple& captured, nb::handle grads,
                                               const nb::tuple& numbers) const;
 
+  /// Starts to compile what a call needs on another thread.
+  void prepare_async(int pass, nb::handle named, const nb::tuple& captured, nb::handle grads,
+                     const nb::tuple& numbers) const;
+
   /// The least time of a call in C alone, in seconds, over rounds of `count` calls: for attune.bench.
   double least(int rounds, int count, nb::handle named, const nb::tuple& captured) const;
 

@@ -56,14 +56,16 @@ void add_attention(nb::module_& m) {
       .def_rw("recording", &Attention::recording)
       .def("run", &Attention::run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
+      .def("prepare_async", &Attention::prepare_async, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("least", &Attention::least)
       .def(
           "attend",
           [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
-             const nb::tuple& ints, bool with_lse, bool with_max) {
-            return attend(self, {q, k, v}, captures, ints, with_lse, with_max);
+             const nb::tuple& ints, bool with_lse, bool with_max, bool recorded) {
+            return attend(self, {q, k, v}, captures, ints,
+                          {.with_lse = with_lse, .with_max = with_max, .recorded = recorded});
           },
-          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
+          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
       .def(
           "gradients",
           [](const Attention& self, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,
@@ -90,6 +92,10 @@ void add_library(nb::module_& m) {
   m.def("append", &append);
   m.def("machine", &machine);
   m.def("version", &attune_version);
+  m.def("wait", [] {
+    const Released compiling;
+    attune_wait();
+  });
   m.def("option", &option, nb::arg(), nb::arg().none());
   m.def("emulated", [](const std::string& gpu) {
     std::int32_t target = 0;

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <thread>
 
+#include <attune/c.h>
+
 namespace attune::python {
 
 namespace nb = nanobind;
@@ -46,10 +48,11 @@ class Released {
 };
 
 /// For atexit: waits up to 5 s for the calls of daemon threads, which use objects that are destroyed next, and lets no
-/// further call begin.
+/// further call begin. Kernels that are being compiled report to watchers, which take the GIL.
 inline void end_calls() {
   ending = true;
   PyThreadState* const state = PyEval_SaveThread();
+  attune_cancel();
   for (int i = 0; i < 5000 && in_calls > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   PyEval_RestoreThread(state);
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "python/core/gil.h"
 #include "python/core/torch_tensors.h"
@@ -56,10 +57,12 @@ struct Call {
     return is_slow(q, k) ? Why::large : Why::none;
   }
 
-  /// False on an error: Python repeats the call and reports where the mistake is.
-  bool run(nb::handle q_given) {
+  /// `first`() runs before the kernels of a first call on a device are compiled. False on an error: Python repeats the
+  /// call and reports where the mistake is.
+  template <class First>
+  bool run(nb::handle q_given, const First& first) {
     if (q.on_device()) {
-      if (!set_device(with, memory, handle, call, q_given)) return false;
+      if (!set_device(with, memory, handle, call, q_given, first)) return false;
     } else {
       with.workers = workers_of(call, torch_threads);
     }
@@ -73,23 +76,33 @@ struct Call {
   }
 };
 
+/// Which of the tensors of torch require gradients.
+std::vector<bool> wanted_of(const nb::tuple& tensors) {
+  std::vector<bool> out;
+  for (const nb::handle tensor : tensors) out.push_back(tensor.attr("requires_grad").is(Py_True));
+  return out;
+}
+
 }  // namespace
 
 nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& captures,
-                  const nb::tuple& ints, bool with_lse, bool with_max) {
+                  const nb::tuple& ints, AttendWith with) {
   Call c(handle);
   const auto [q, k, v] = qkv;
   if (const Why why = c.read(q, k, v); why != Why::none) return said(why);
   if (const Why why = c.bind(captures, 0, ints); why != Why::none) return said(why);
   TorchTensor of_out, of_lse, of_max;
   const nb::object out = made_output(of_out, c.q, c.v, q, v);
-  const nb::object lse = with_lse ? made_rows(of_lse, c.q, q) : nb::none();
-  const nb::object largest = with_max ? made_rows(of_max, c.q, q) : nb::none();
+  const nb::object lse = with.with_lse ? made_rows(of_lse, c.q, q) : nb::none();
+  const nb::object largest = with.with_max ? made_rows(of_max, c.q, q) : nb::none();
   if (!out.is_valid() || !lse.is_valid() || !largest.is_valid()) return said(Why::mistake);
   c.call.o = of_out.at();
-  if (with_lse) c.call.lse = of_lse.at();
-  if (with_max) c.call.max = of_max.at();
-  if (!c.run(q)) return said(Why::mistake);
+  if (with.with_lse) c.call.lse = of_lse.at();
+  if (with.with_max) c.call.max = of_max.at();
+  const auto first = [&] {
+    if (with.recorded) start_backward(handle.attention, c.call, wanted_of(captures));
+  };
+  if (!c.run(q, first)) return said(Why::mistake);
   return nb::make_tuple(out, lse, largest);
 }
 
@@ -127,7 +140,7 @@ nb::object gradients(const Handle& handle, nb::handle grad_o, nb::handle grad_ls
   if (!grad_lse.is_none()) c.call.grad_lse = of_lse.at();
   c.call.dq = written[0], c.call.dk = written[1], c.call.dv = written[2];
   c.call.captured_grads = written + own, c.call.n_captured_grads = handle.captures.size();
-  return c.run(saved[0]) ? grads : said(Why::mistake);
+  return c.run(saved[0], [] {}) ? grads : said(Why::mistake);
 }
 
 }  // namespace attune::python

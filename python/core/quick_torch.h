@@ -10,11 +10,16 @@
 
 namespace attune::python {
 
+struct AttendWith {
+  bool with_lse, with_max;
+  bool recorded;  ///< gradients will be wanted: the first call of a kind starts to compile their kernels too
+};
+
 /// The output, the lse and the largest score; None for each that is not wanted. If Python must make the call, a str
 /// says why: "special" (a tensor is more than its memory), "elsewhere" (on an unknown device), "large" (so long on the
 /// host that it listens to Ctrl-C), "shape" or "mistake". Ignores torch's modes and gradients.
 nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& captures,
-                  const nb::tuple& ints, bool with_lse, bool with_max);
+                  const nb::tuple& ints, AttendWith with);
 
 /// `first` times None, then the gradients, None where `wanted` (also from `first` on) is false; or a str as above.
 /// `saved`: q, k, v, the output, the lse, the captured tensors.

@@ -150,6 +150,7 @@ std::size_t workspace_bytes(Entry& entry, const attune_call& call, const attune_
     for (const auto& [known, bytes] : entry.workspaces)
       if (known == key) return bytes;
   }
+  if (call.pass == ATTUNE_FORWARD) start_backward(entry.attention.get(), call, {});
   std::size_t bytes = 0;
   raise(attune_prepare(entry.attention.get(), &call, &with, &bytes, nullptr));
   const std::lock_guard lock(entry.mutex);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "python/core/exchange.h"
@@ -157,10 +159,11 @@ namespace {
 
 /// The bytes of a call's working memory, and their model; null on failure.
 const Workspace* workspace_of(const Handle& handle, const attune_call& call, const attune_with& with,
-                              nb::handle q_given) {
+                              nb::handle q_given, const std::function<void()>& first) {
   std::vector<std::int64_t> key = key_of(call);
   Workspaces& known = handle.workspaces;
   if (const auto found = std::ranges::find(known.all, key, &Workspace::key); found != known.all.end()) return &*found;
+  first();
   std::size_t bytes = 0;
   attune_error* error = nullptr;
   {
@@ -185,13 +188,13 @@ const Workspace* workspace_of(const Handle& handle, const attune_call& call, con
 }  // namespace
 
 bool set_device(attune_with& with, nb::object& memory, const Handle& handle, const attune_call& call,
-                nb::handle q_given) {
+                nb::handle q_given, const std::function<void()>& first) {
   const Exchange* const functions = exchange_of(Py_TYPE(q_given.ptr()));
   if (functions->current_stream(ATTUNE_CUDA, call.q->device.device_id, &with.stream) != 0) {
     PyErr_Clear();
     return false;
   }
-  const Workspace* const found = workspace_of(handle, call, with, q_given);
+  const Workspace* const found = workspace_of(handle, call, with, q_given, first);
   if (!found) return false;
   if (found->bytes == 0) return true;
   TorchTensor of_memory;
@@ -200,6 +203,27 @@ bool set_device(attune_with& with, nb::object& memory, const Handle& handle, con
   if (!memory.is_valid()) return false;
   with.workspace = static_cast<char*>(of_memory.at()->data) + of_memory.at()->byte_offset;
   return true;
+}
+
+void start_backward(const attune_attention* attention, const attune_call& forward, const std::vector<bool>& wanted) {
+  attune_call call = forward;
+  call.pass = ATTUNE_BACKWARD;
+  call.max = nullptr;
+  call.grad_o = call.o;
+  // Outputs that overlap other tensors are refused: each gets an address, which nothing reads, far from all memory.
+  constexpr std::uintptr_t apart = std::uintptr_t{1} << 48;
+  std::deque<attune_tensor> made;
+  const auto like = [&](const attune_tensor* tensor) {
+    made.push_back(*tensor);
+    made.back().data = reinterpret_cast<void*>((made.size() + 1) * apart);
+    made.back().byte_offset = 0;
+    return &made.back();
+  };
+  call.dq = like(call.q), call.dk = like(call.k), call.dv = like(call.v);
+  std::vector<const attune_tensor*> grads(wanted.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) grads[i] = wanted[i] ? like(call.captures[i]) : nullptr;
+  call.captured_grads = grads.data(), call.n_captured_grads = grads.size();
+  attune_error_free(attune_prepare_async(attention, &call));
 }
 
 bool is_slow(const TorchTensor& q, const TorchTensor& k) {

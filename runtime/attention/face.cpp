@@ -1,7 +1,9 @@
 // runtime/attention/face.cpp — implements include/attune/attention.h: binds and checks each call, and hands it to an
 // engine
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <attune/error.h>
 
@@ -16,6 +18,7 @@
 #include "runtime/engines/emulated/emulated.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/engines/oracle/outside.h"
+#include "runtime/machine/background.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/placed.h"
 #include "runtime/ranks/carry/device.h"
@@ -114,6 +117,22 @@ std::size_t workspace_of(const Attention& attention, const What& asked, const Re
   });
 }
 
+/// The copies own what the call refers to besides the tensors' data. The file of a Line may be gone by then.
+template <class Asked>
+void prepare_in_background(const Attention& attention, const Asked& asked) {
+  struct Kept {
+    Attention attention;
+    Asked call;
+    std::vector<Tensor> captures;
+    std::vector<double> params;
+  };
+  const auto kept = std::make_shared<Kept>(Kept{
+      attention, asked, {asked.captures.begin(), asked.captures.end()}, {asked.params.begin(), asked.params.end()}});
+  kept->call.captures = kept->captures;
+  kept->call.params = kept->params;
+  in_background([kept] { workspace_of(kept->attention, kept->call, {}, Line{}); });
+}
+
 }  // namespace
 
 void run(const Attention& attention, const What& asked, const Resources& with, Line at, Stages* stages) {
@@ -145,6 +164,9 @@ void Attention::backward(const Backward& call, const Resources& with, Line at) c
 
 void Attention::prepare(const Forward& call, Line at) const { workspace(call, {}, at); }
 void Attention::prepare(const Backward& call, Line at) const { workspace(call, {}, at); }
+
+void Attention::prepare_async(const Forward& call) const { runtime::prepare_in_background(*this, call); }
+void Attention::prepare_async(const Backward& call) const { runtime::prepare_in_background(*this, call); }
 
 // Computing a call's workspace compiles and loads its kernels, so prepare needs nothing else.
 std::size_t Attention::workspace(const Forward& call, const Resources& with, Line at) const {
@@ -187,5 +209,7 @@ std::string Attention::explain() const {
   const compiler::LoweredMod lowered = compiler::lower(*this, &steps);
   return compiler::explain(lowered, steps);
 }
+
+void wait() { runtime::wait_for_background(); }
 
 }  // namespace attune

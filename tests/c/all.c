@@ -130,6 +130,10 @@ static void gradients(void) {
     CHECK(fabs(seen - (double)dslope[h]) < 0.02 * (1 + fabs(seen)));
   }
   size_t workspace = 0, cover = 7;
+  GOOD(attune_prepare_async(a, &back));
+  attune_wait();
+  GOOD(attune_prepare_async(a, &back));
+  attune_cancel();
   GOOD(attune_prepare(a, &back, NULL, &workspace, &cover));
   CHECK(workspace > 0 && cover == 0);
   back.n_captured_grads = 2;
@@ -507,6 +511,8 @@ static void null_pointers(void) {
   REFUSED(attune_run(a, NULL, NULL), "null-pointer");
   REFUSED(attune_prepare(NULL, &p->call, NULL, NULL, NULL), "null-pointer");
   REFUSED(attune_prepare(a, NULL, NULL, NULL, NULL), "null-pointer");
+  REFUSED(attune_prepare_async(NULL, &p->call), "null-pointer");
+  REFUSED(attune_prepare_async(a, NULL), "null-pointer");
   REFUSED(attune_cover_new(NULL, &p->call, NULL, NULL), "null-pointer");
   REFUSED(attune_cover_new(a, &p->call, NULL, NULL), "null-pointer");
   REFUSED(attune_tiles(NULL, &picture, NULL, 0, NULL, NULL), "null-pointer");

@@ -2,6 +2,10 @@
 #include <attune/attune.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -224,6 +228,36 @@ TEST_CASE("a cold backward compiles each of its kernels once, and a repeated one
   other.backward(call.with_table());
   CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
   CHECK(fake::contexts() == 0);
+}
+
+TEST_CASE("prepare_async gets a call's kernels on another thread, and the call finds them", "[driver][cold]") {
+  const Call call;
+  std::optional<Attention> other = Attention{.score = [](Float s, At) { return s * 0.8125f; }};
+  std::atomic<int> built = 0;
+  const auto watching = watch::on({.built = [&](const watch::Built&) { ++built; }});
+  {
+    // As from torch, which has not allocated the gradients yet.
+    Backward of = call.backward;
+    std::uintptr_t address = std::uintptr_t{1} << 48;
+    for (Tensor* one : {&of.dq, &of.dk, &of.dv}) one->data = reinterpret_cast<void*>(address *= 2);
+    of.grad_o = call.o;
+    const double none = 0;
+    of.params = std::span(&none, 0);
+    other->prepare_async(of);
+  }
+  const Attention same = *other;
+  other.reset();  // the thread has what it needs
+  wait();
+  const int early = built;
+  CHECK(early >= 2);
+  same.backward(call.backward);
+  CHECK(built == early);
+  // A mistake is for the call to report.
+  Backward wrong = call.backward;
+  wrong.grad_o = call.table;
+  CHECK_NOTHROW(same.prepare_async(wrong));
+  wait();
+  CHECK(tests::refusal([&] { same.backward(wrong); }).code == "tensor-shape");
 }
 
 TEST_CASE("a backward is told with its kernels and its workspace", "[driver]") {

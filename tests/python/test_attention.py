@@ -6,6 +6,8 @@ import io
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 
 import attune
 import numpy as np
@@ -469,6 +471,31 @@ def test_a_call_over_a_cache_is_prepared(rng):
     assert made and [f["fact"] for f in facts[made:]] == ["called"]
     assert refused(attention.prepare, q, k, k, **cache, fixed_split_size=5).code == "fixed-split-size"
     assert refused(attention.prepare, q, k, k, **cache, fixed_split_size=None).code == "bad-argument"
+
+
+def test_kernels_compile_on_another_thread_until_wait_returns(rng):
+    q = rng.standard_normal((1, 2, 9, 8), np.float32)
+    attention = attune.Attention("s * 0.4375f")
+    facts = []
+    with attune.watch(facts.append):
+        attention._core.prepare_async(0, {"q": q, "k": q, "v": q, "out": q.copy()}, (), None, ())
+        attune.wait()
+        made = len(facts)
+        attention(q, q, q)
+    assert made and [f["fact"] for f in facts[made:]] == ["called"]
+
+
+def test_a_process_ends_while_a_kernel_compiles():
+    code = """if True:
+        import attune, numpy
+        q = numpy.ones((1, 2, 9, 8), "f4")
+        attention = attune.Attention("s * 0.40625f")
+        watch = attune.watch(lambda fact: None)
+        watch.__enter__()
+        for _ in range(3):
+            attention._core.prepare_async(0, {"q": q, "k": q, "v": q, "out": q.copy()}, (), None, ())
+        """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_keys_in_two_calls_are_merged(qkv):

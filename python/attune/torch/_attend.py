@@ -66,7 +66,7 @@ class Call:
     def forward(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
                 with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The output, the logarithm of the sum, and the largest score."""
-        made = self.quickly(q, k, v, captures, with_lse)
+        made = self.quickly(q, k, v, captures, with_lse, False)
         return made if type(made) is tuple else self.forward_slowly(q, k, v, captures, with_lse)
 
     def by_torch(self, q: Tensor, k: Tensor, v: Tensor) -> Any:
@@ -76,22 +76,24 @@ class Call:
             self.recorded = recorder(self.core, self.ints) if usual else False  # type: ignore[misc]
         return self.recorded.attend(q, k, v) if self.recorded else "shape"
 
-    def quickly(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...], with_lse: bool) -> Any:
-        """The same without any Python; a str, if that is not possible."""
+    def quickly(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...], with_lse: bool,
+                recorded: bool) -> Any:
+        """The same without any Python; a str, if that is not possible. `recorded`: the gradients will be wanted."""
         if self.packed is not DENSE:
             return "shape" if _core.plain(q, k, v, *captures) else "special"
-        return self.core.attend(q, k, v, captures, self.ints, with_lse, self.with_max)
+        return self.core.attend(q, k, v, captures, self.ints, with_lse, self.with_max, recorded)
 
-    def forward_slowly(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...],
-                       with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The same results for packed sequences, long calls on the host, mistakes, and whatever else is rare."""
+    def forward_slowly(self, q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...], with_lse: bool,
+                       wanted: Sequence[bool] = ()) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The same results for packed sequences, long calls on the host, mistakes, and whatever else is rare. `wanted`:
+        the gradients that will be wanted, of q, k, v and the captured tensors."""
         if _is_far(q):
             made = self._here().forward_slowly(*_on("cpu", (q, k, v)), _on("cpu", captures), with_lse)
             return _on(q.device, made)
         out = output(q, v)
         lse = row_numbers(q, self.packed) if with_lse else None
         most = row_numbers(q, self.packed) if self.with_max else None
-        self._run(_FORWARD, {"q": q, "k": k, "v": v, "out": out, "lse": lse, "max": most}, captures, None)
+        self._run(_FORWARD, {"q": q, "k": k, "v": v, "out": out, "lse": lse, "max": most}, captures, None, wanted)
         return out, lse, most
 
     def backward(self, grad_o: Tensor | None, grad_lse: Tensor | None, saved: Sequence[Tensor],
@@ -118,19 +120,19 @@ class Call:
         return call
 
     def _run(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
-             grads: tuple[Any, ...] | None) -> None:
+             grads: tuple[Any, ...] | None, wanted: Sequence[bool] = ()) -> None:
         q = call["q"]
         if not _shows_memory:
             call, captures = {n: _detached(t) for n, t in call.items()}, tuple([_detached(t) for t in captures])
         try:
             if q.is_cuda or q.numel() > _SMALL or self.packed is not DENSE:
-                call.update(self._told(direction, call, captures, grads))
+                call.update(self._told(direction, call, captures, grads, wanted))
             self.core.run(direction, call, captures, grads, self.ints)
         except Error as error:
             raise self.spelled.placed(error) from None
 
     def _told(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
-              grads: tuple[Any, ...] | None) -> dict[str, Any]:
+              grads: tuple[Any, ...] | None, wanted: Sequence[bool]) -> dict[str, Any]:
         """The core's options besides tensors: torch's threads, or torch's stream and memory."""
         q, k = call["q"], call["k"]
         told: dict[str, Any] = {}
@@ -143,11 +145,11 @@ class Call:
             told["signals"] = q.numel() // max(q.shape[-1], 1) * k.shape[-2] > _SLOW
             return told
         told["stream"] = torch.cuda.current_stream(q.device).cuda_stream
-        told["workspace"] = self._workspace(direction, {**call, **told}, captures, grads)
+        told["workspace"] = self._workspace(direction, {**call, **told}, captures, grads, wanted)
         return told
 
     def _workspace(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
-                   grads: tuple[Any, ...] | None) -> Tensor | None:
+                   grads: tuple[Any, ...] | None, wanted: Sequence[bool]) -> Tensor | None:
         """A workspace from torch's allocator, so that a captured CUDA graph owns it."""
         q = call["q"]
         given = (*call.values(), *captures)
@@ -155,8 +157,17 @@ class Call:
                tuple([(t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else None for t in given]))
         size = _workspaces.get(key)
         if size is None:
+            if wanted:
+                self._start_backward(call, captures, wanted)
             size = _workspaces.put(key, self.core.prepare(direction, call, captures, grads, self.ints)[0])
         return torch.empty(size, dtype=torch.uint8, device=q.device) if size else None
+
+    def _start_backward(self, call: dict[str, Any], captures: tuple[Tensor, ...], wanted: Sequence[bool]) -> None:
+        """Starts to compile the backward of a forward. Gradients are assumed to lie in memory as their tensors do; they
+        are freed at once, as nothing writes them."""
+        grads = [torch.empty_like(t) if w else None for t, w in zip((call["q"], call["k"], call["v"], *captures), wanted)]
+        of_backward = {**call, "max": None, "grad_o": call["out"], "dq": grads[0], "dk": grads[1], "dv": grads[2]}
+        self.core.prepare_async(_BACKWARD, of_backward, captures, tuple(grads[3:]), self.ints)
 
 
 _workspaces: Kept[object, int] = Kept(1024)
@@ -255,7 +266,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, made: Any, with_lse: bool, q: Tensor, k: Tensor, v: Tensor,
                 *captures: Tensor) -> Any:
-        out, lse, most = made or call.forward_slowly(q, k, v, captures, True)
+        out, lse, most = made or call.forward_slowly(q, k, v, captures, True, ctx.needs_input_grad[_OTHERS:])
         ctx.call = call
         ctx.save_for_backward(q, k, v, out, lse, *captures)
         if not with_lse and most is None:
@@ -383,7 +394,7 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
         made = call.by_torch(q, k, v)
         if type(made) is not str:
             return made, None, None
-    made = call.quickly(q, k, v, captures, with_lse or recorded)
+    made = call.quickly(q, k, v, captures, with_lse or recorded, recorded)
     if type(made) is not tuple:
         if made == "special":
             return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)

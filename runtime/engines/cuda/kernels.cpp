@@ -16,6 +16,7 @@ namespace {
 
 Kernel load(const Binary& binary, int device, int shared_bytes) {
   const Driver& d = driver();
+  const DespiteCaptures relaxed;
   cu::Library library = nullptr;
   const cu::Result result = d.cuLibraryLoadData.raw(&library, binary.cubin.data(), nullptr, nullptr, 0, nullptr,
                                                     nullptr, 0);

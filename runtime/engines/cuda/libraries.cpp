@@ -9,19 +9,6 @@
 namespace attune::runtime::cuda {
 namespace {
 
-/// While this object lives, the calling thread may query events during other threads' captures without invalidating
-/// them.
-class DespiteCaptures {
- public:
-  DespiteCaptures() { driver().cuThreadExchangeStreamCaptureMode.raw(&mode_); }
-  ~DespiteCaptures() { driver().cuThreadExchangeStreamCaptureMode.raw(&mode_); }
-  DespiteCaptures(const DespiteCaptures&) = delete;
-  DespiteCaptures& operator=(const DespiteCaptures&) = delete;
-
- private:
-  cu::CaptureMode mode_ = cu::CaptureMode::relaxed;
-};
-
 /// An event after all earlier work of its stream.
 class End {
  public:

@@ -9,6 +9,19 @@
 
 namespace attune::runtime::cuda {
 
+/// While this object lives, the calling thread may load code and query events during other threads' captures without
+/// invalidating them.
+class DespiteCaptures {
+ public:
+  DespiteCaptures() { driver().cuThreadExchangeStreamCaptureMode.raw(&mode_); }
+  ~DespiteCaptures() { driver().cuThreadExchangeStreamCaptureMode.raw(&mode_); }
+  DespiteCaptures(const DespiteCaptures&) = delete;
+  DespiteCaptures& operator=(const DespiteCaptures&) = delete;
+
+ private:
+  cu::CaptureMode mode_ = cu::CaptureMode::relaxed;
+};
+
 /// Libraries of the driver. Launches outlive the calls that enqueue them, and graphs outlive launches. The code is
 /// therefore unloaded only if all its launches were enqueued on one stream, none of them within a capture, and that
 /// stream has completed them. Otherwise it stays loaded until the process ends.

@@ -1,0 +1,73 @@
+// tests/runtime/machine/background.test.cpp — tasks in the background: their order, their ends, and those of processes
+#include "runtime/machine/background.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <future>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "tests/catch.h"
+#include "tests/child.h"
+
+using namespace attune;
+using runtime::in_background;
+
+TEST_CASE("tasks in the background run in their order on one thread, and one that throws ends alone", "[background]") {
+  std::vector<int> order;
+  std::promise<void> go;
+  in_background([&, may = go.get_future().share()] {
+    may.wait();
+    order.push_back(1);
+    throw std::runtime_error("dropped");
+  });
+  in_background([&] { order.push_back(2); });
+  CHECK(order.empty());
+  go.set_value();
+  runtime::wait_for_background();
+  CHECK(order == std::vector{1, 2});
+  in_background([&] { runtime::wait_for_background(); });  // a task that waits for itself would wait forever
+  runtime::wait_for_background();
+}
+
+TEST_CASE("stopping the background ends the task that runs and drops the others", "[background]") {
+  std::promise<void> began, go;
+  std::atomic<int> done = 0;
+  in_background([&, may = go.get_future().share()] {
+    began.set_value();
+    may.wait();
+    ++done;
+  });
+  in_background([&] { ++done; });
+  began.get_future().wait();
+  std::thread stopping([] { runtime::stop_background(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  go.set_value();
+  stopping.join();
+  CHECK(done == 1);
+  in_background([&] { ++done; });
+  runtime::wait_for_background();
+  CHECK(done == 2);
+}
+
+TEST_CASE("a process that ends waits for its task in the background, and a forked child has none of its own",
+          "[background]") {
+  if (tests::skips_threads_in_child()) return;
+  std::promise<void> go;
+  in_background([may = go.get_future().share()] { may.wait(); });
+  // The child's exit waits for the child's task, which is not queued behind the parent's.
+  CHECK(tests::in_child([] {
+          static std::atomic<bool> done = false;
+          std::atexit([] { _exit(done ? 0 : 1); });  // called after the background has stopped
+          in_background([] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            done = true;
+          });
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          std::exit(2);
+          return 3;
+        }) == 0);
+  go.set_value();
+  runtime::wait_for_background();
+}
