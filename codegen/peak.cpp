@@ -31,8 +31,7 @@ Expr whole(const Expr& e, const compiler::Levels& levels) {
   const auto add = [&](Level level, const std::vector<Expr>& list) {
     std::vector<Expr> fields;
     for (const Expr& field : list) fields.push_back(by.empty() ? field : ir::substitute(field, by));
-    for (std::uint32_t i = 0; i < list.size(); ++i)
-      by.emplace(ir::field(level, i, list[i]->type)->digest, fields[i]);
+    for (std::uint32_t i = 0; i < list.size(); ++i) by.emplace(ir::field(level, i, list[i]->type)->digest, fields[i]);
   };
   add(Level::Head, levels.head);
   add(Level::Row, levels.row);

@@ -58,9 +58,7 @@ Expr distant_part(const Expr& score) {
     if (e->type != ir::Type::F32 || e->free || varies(e) != Vary::Element) return false;
     const std::vector<Expr> nodes = ir::in_order(e);
     const auto is_read = [](const Expr& n) { return n->op == Op::Read && varies(n) == Vary::Element; };
-    const auto of_head = [](const Expr& n) {
-      return n->op != Op::Field || ir::field_level(*n) == ir::Level::Head;
-    };
+    const auto of_head = [](const Expr& n) { return n->op != Op::Field || ir::field_level(*n) == ir::Level::Head; };
     return std::ranges::any_of(nodes, is_read) && std::ranges::all_of(nodes, of_head) && compiler::by_distance(e);
   };
   // In order, so that the last one has no other around it.
@@ -70,7 +68,9 @@ Expr distant_part(const Expr& score) {
   return out;
 }
 
-bool has_linear_line(const Expr& read) { return std::ranges::all_of(read->arguments().first(read->arity - 1U), is_linear); }
+bool has_linear_line(const Expr& read) {
+  return std::ranges::all_of(read->arguments().first(read->arity - 1U), is_linear);
+}
 
 bool read_captures(std::span<const Expr> roots) {
   const std::vector<Expr> nodes = ir::in_order(roots);

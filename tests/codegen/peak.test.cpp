@@ -9,10 +9,8 @@
 namespace attune::tests {
 namespace {
 
-const std::vector<CorpusCapture> captures{{"slope", DType::f32, {4}},
-                                          {"bias", DType::f32, {28}},
-                                          {"dense", DType::f32, {24, 28}},
-                                          {"row", DType::f32, {24}}};
+const std::vector<CorpusCapture> captures{
+    {"slope", DType::f32, {4}}, {"bias", DType::f32, {28}}, {"dense", DType::f32, {24, 28}}, {"row", DType::f32, {24}}};
 
 Peak peak_of(const std::string& score, const codegen::Wanted* wanted = nullptr) {
   const Made made = make({.name = "peak", .score = score, .captures = captures}, 1);
@@ -40,16 +38,16 @@ TEST_CASE("a bias by how far q and kv are apart may be largest where they meet",
 }
 
 TEST_CASE("a bias by key may be largest anywhere", "[peak]") {
-  for (const char* score : {"s + bias[kv]", "s + (kv < 9 ? -inf : bias[kv])", "s + sin(f32(kv))",
-                            "s + bias[kv] + slope[h] * f32(kv)"}) {
+  for (const char* score :
+       {"s + bias[kv]", "s + (kv < 9 ? -inf : bias[kv])", "s + sin(f32(kv))", "s + bias[kv] + slope[h] * f32(kv)"}) {
     INFO(score);
     CHECK(peak_of(score) == Peak::columns);
   }
 }
 
 TEST_CASE("nothing is known of other scores", "[peak]") {
-  for (const char* score : {"s", "s * slope[h]", "s + row[q]", "s * bias[kv]", "tanh(s + bias[kv])", "s + dense[q, kv]",
-                            "s + random(1)"}) {
+  for (const char* score :
+       {"s", "s * slope[h]", "s + row[q]", "s * bias[kv]", "tanh(s + bias[kv])", "s + dense[q, kv]", "s + random(1)"}) {
     INFO(score);
     CHECK(peak_of(score) == Peak::unknown);
   }

@@ -14,12 +14,9 @@
 namespace attune::tests {
 namespace {
 
-const std::vector<CorpusCapture> captures{{"table", DType::f32, {64}},
-                                          {"bias", DType::f32, {24, 28}},
-                                          {"of_head", DType::f32, {4, 28}},
-                                          {"doc", DType::i32, {28}, Fill::documents},
-                                          {"half", DType::bf16, {24, 28}},
-                                          {"of_all", DType::f16, {2, 4, 24, 28}}};
+const std::vector<CorpusCapture> captures{{"table", DType::f32, {64}},      {"bias", DType::f32, {24, 28}},
+                                          {"of_head", DType::f32, {4, 28}}, {"doc", DType::i32, {28}, Fill::documents},
+                                          {"half", DType::bf16, {24, 28}},  {"of_all", DType::f16, {2, 4, 24, 28}}};
 
 /// For the first tile without numbers for each distance.
 codegen::Source source_of(const std::string& score, const std::string& mask = "true", bool offsets64 = false) {
@@ -79,8 +76,8 @@ TEST_CASE("what reads by distance is computed once a distance", "[reads]") {
   };
   CHECK(distant("s + table[q - kv + 31]").find("* 1.442695f") != std::string::npos);
   CHECK(distant("s + of_head[h, doc[clamp(kv - q, 0, 9)]]") != "");
-  for (const std::string score : {"s + bias[q, kv]", "s + of_head[h, kv]", "s + f32(q - kv)", "s + table[q + kv]",
-                                  "s + table[i32(s) + q - kv]"})
+  for (const std::string score :
+       {"s + bias[q, kv]", "s + of_head[h, kv]", "s + f32(q - kv)", "s + table[q + kv]", "s + table[i32(s) + q - kv]"})
     CHECK(distant(score) == "");
 }
 

@@ -31,7 +31,8 @@ struct Captured {
 double waves(std::int64_t i) { return std::sin(0.37 * static_cast<double>(i) + static_cast<double>(i % 7)); }
 
 Shape usual() {
-  return {.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .d = 64, .dv = 64, .dtype = DType::bf16};
+  return {
+      .batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .d = 64, .dv = 64, .dtype = DType::bf16};
 }
 
 std::string wrong(const std::string& score, const std::string& mask, const Captured& bias, const Shape& shape) {

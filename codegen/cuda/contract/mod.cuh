@@ -74,8 +74,8 @@ concept HasInside = requires {
 
 /// A Mod whose exponent() is a function of s plus term(), see Traits::peak.
 template <class M>
-concept HasTerm = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
-                           Int i) {
+concept HasTerm = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col,
+                           float x, Int i) {
   x = m.term(head, row, col, at, i, i, i);  // origin, q, kv
 };
 

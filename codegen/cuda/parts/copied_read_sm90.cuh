@@ -1,5 +1,5 @@
-// codegen/cuda/parts/copied_read_sm90.cuh — elements of a captured tensor for each pair, copied to shared memory tile by
-// tile
+// codegen/cuda/parts/copied_read_sm90.cuh — elements of a captured tensor for each pair, copied to shared memory tile
+// by tile
 #pragma once
 
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
@@ -15,7 +15,7 @@ namespace attune {
 /// conflicts.
 template <class Tile, class User>
 struct CopiedRead90 {
-  static constexpr int n = Tile::n, rows = 16, unit = 8;  ///< of n keys; elements in 16 bytes
+  static constexpr int n = Tile::n, rows = 16, unit = 8;                     ///< of n keys; elements in 16 bytes
   static constexpr int passes = 8, step = rows / passes, lanes = 32 / step;  ///< rows of a pass; lanes of a row
   static_assert(n <= lanes * unit);
 
@@ -59,7 +59,8 @@ struct CopiedRead90 {
           unsigned words[unit / 2];
 #pragma unroll
           for (int j = 0; j < unit; j += 2)
-            words[j / 2] = from.bits(elements, kv + unit * nth + j) | from.bits(elements, kv + unit * nth + j + 1) << 16;
+            words[j / 2] = from.bits(elements, kv + unit * nth + j) | from.bits(elements, kv + unit * nth + j + 1)
+                                                                          << 16;
           shared_put(into(i), words[0], words[1], words[2], words[3]);
         }
       }

@@ -33,11 +33,15 @@ constexpr bool transposes_values = ElementOf<typename Tile::Element>::bytes == 1
 
 /// True if elements of a captured tensor are copied to shared memory tile by tile.
 template <class Tile>
-constexpr bool copies_reads = requires { requires Tile::copies != 0; };
+constexpr bool copies_reads = requires {
+  requires Tile::copies != 0;
+};
 
 /// True if what depends on the distance of a pair is computed for each distance.
 template <class Tile>
-constexpr bool has_distances = requires { requires Tile::distances != 0; };
+constexpr bool has_distances = requires {
+  requires Tile::distances != 0;
+};
 
 /// Offsets into shared memory, from layout/.
 template <class Tile>
