@@ -3,6 +3,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -14,6 +15,7 @@
 #include "compiler/bind.h"
 #include "compiler/check.h"
 #include "runtime/engines/cover/tiles.h"
+#include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/picture/draw.h"
 #include "runtime/machine/background.h"
 
@@ -150,6 +152,14 @@ attune_error* attune_run(const attune_attention* attention, const attune_call* c
     made.backward ? held->attention.backward(made.back, resources, made.at)
                   : held->attention.run(made.forward, resources, made.at);
   });
+}
+
+int32_t attune_worthwhile_workers(const attune_call* call) {
+  const auto extent = [](const attune_tensor* of, int i) { return static_cast<double>(of->shape[i]); };
+  const double keys = extent(call->k, 2) * (call->page_table ? extent(call->page_table, 1) : 1),
+               pairs = extent(call->q, 0) * extent(call->q, 1) * extent(call->q, 2) * keys,
+               workers = runtime::cpu::worthwhile_workers(pairs * (extent(call->q, 3) + extent(call->v, 3)));
+  return static_cast<int32_t>(std::min<double>(workers, std::numeric_limits<int32_t>::max()));
 }
 
 attune_error* attune_append(const attune_new_keys* keys, const attune_with* with) {

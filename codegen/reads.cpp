@@ -59,7 +59,8 @@ Expr distant_part(const Expr& score) {
     const std::vector<Expr> nodes = ir::in_order(e);
     const auto is_read = [](const Expr& n) { return n->op == Op::Read && varies(n) == Vary::Element; };
     const auto of_head = [](const Expr& n) { return n->op != Op::Field || ir::field_level(*n) == ir::Level::Head; };
-    return std::ranges::any_of(nodes, is_read) && std::ranges::all_of(nodes, of_head) && compiler::by_distance(e);
+    // One read costs less than its way through shared memory.
+    return std::ranges::count_if(nodes, is_read) > 1 && std::ranges::all_of(nodes, of_head) && compiler::by_distance(e);
   };
   // In order, so that the last one has no other around it.
   Expr out;

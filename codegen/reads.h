@@ -19,8 +19,8 @@ std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 /// index is kv, and the other indices do not vary along a row. Null: none.
 ir::Expr copied_read(const ir::Expr& score, const compiler::Mod& mod);
 
-/// The largest part of a score that reads captured tensors and has the same value for all pairs of one distance q - kv.
-/// Null: none.
+/// The largest part of a score that reads captured tensors twice or more and has the same value for all pairs of one
+/// distance q - kv. Null: none.
 ir::Expr distant_part(const ir::Expr& score);
 
 /// True if the indices of a copied_read() but the last are linear in q.

@@ -255,13 +255,6 @@ Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, con
                std::move(where), numbers + "each KV head serves the same number of query heads", std::move(fix));
 }
 
-bool values_within_keys(const Tensor& k, const Tensor& v) {
-  if (v.data != k.data || v.dtype != k.dtype || v.rank != k.rank) return false;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(k.rank); ++i)
-    if (v.strides[i] != k.strides[i] && k.shape[i] > 1) return false;
-  return true;
-}
-
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale) {
   const Named q{"q", &call.q}, k{"k", &call.k}, v{"v", &call.v}, o{"o", &call.o}, lse{"lse", &call.lse},
       max{"max", &call.max};

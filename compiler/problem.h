@@ -85,7 +85,12 @@ Error uneven_heads(std::int64_t q_heads, std::int64_t kv_heads, Place where, con
 /// True if values are a view of the first columns of the keys' rows (MLA). The stride of a dimension of extent 1, e.g.
 /// of MLA's one key head, is ignored. Computed from a call's tensors and not kept in its Problem: over ranks the
 /// Problem describes the whole call, whose tensors may have no memory.
-bool values_within_keys(const Tensor& k, const Tensor& v);
+inline bool values_within_keys(const Tensor& k, const Tensor& v) {
+  if (v.data != k.data || v.dtype != k.dtype || v.rank != k.rank) return false;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(k.rank); ++i)
+    if (v.strides[i] != k.strides[i] && k.shape[i] > 1) return false;
+  return true;
+}
 
 /// Checks shapes, types, devices, lengths, captures and gradients of a call; throws an Error. The only data it reads is
 /// that of cu_seqlens, kv_len and q_offsets, if they are on the host.

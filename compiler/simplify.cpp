@@ -132,9 +132,9 @@ class Simplifier {
   // One step, or null when none applies.
   Expr once(const Expr& e) {
     if (e->arity == 0) return nullptr;
-    if (Expr next = literal_of(e)) return noted("literal arithmetic", e, next);
-    if (Expr next = proven(e)) return noted("proven by its range", e, next);
-    if (Expr next = sum_of(e)) return noted("a sum of no or one term", e, next);
+    if (Expr next = literal_of(e)) return recorded("literal arithmetic", e, next);
+    if (Expr next = proven(e)) return recorded("proven by its range", e, next);
+    if (Expr next = sum_of(e)) return recorded("a sum of no or one term", e, next);
     for (const Pattern& p : patterns().by_op[static_cast<std::size_t>(e->op)]) {
       Binding bound{};
       if (!match(p.from, e, bound)) continue;
@@ -143,7 +143,7 @@ class Simplifier {
       if (const auto size = plug(p.to, bound, Tidy::Literals)->size; size > e->size || (p.grows && size == too_large))
         continue;
       Expr next = plug(p.to, bound, Tidy::Wholly);
-      if (!ir::same(next, e)) return noted(p.name, e, next);
+      if (!ir::same(next, e)) return recorded(p.name, e, next);
     }
     return nullptr;
   }
@@ -195,7 +195,7 @@ class Simplifier {
     return nullptr;
   }
 
-  Expr noted(std::string_view rule, const Expr& from, const Expr& to) {
+  Expr recorded(std::string_view rule, const Expr& from, const Expr& to) {
     if (log_) log_->push_back({rule, from, to});
     return to;
   }

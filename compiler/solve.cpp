@@ -157,15 +157,15 @@ class Solver {
     at.push_back(ir::input(other_));
     const Expr first = ir::read(tile_.summary(Summary::Of::RunFirst, x->bits), Type::I32, at);
     const Expr final = ir::read(tile_.summary(Summary::Of::RunLast, x->bits), Type::I32, at);
-    Space inside, before, behind, unsorted;
+    Space inside, before, after, unsorted;
     inside.from = {first};
     inside.to = {final};
     before.to = {minus_one(first)};
-    behind.from = {ir::op(Op::Add, final, integer(1))};
-    for (Space* s : {&inside, &before, &behind}) s->when = sorted;
+    after.from = {ir::op(Op::Add, final, integer(1))};
+    for (Space* s : {&inside, &before, &after}) s->when = sorted;
     unsorted.when = negated(sorted);
     unsorted.exact = false;
-    Solved s{{inside, unsorted}, {before, behind, unsorted}};
+    Solved s{{inside, unsorted}, {before, after, unsorted}};
     if (e->op == Op::Ne) std::swap(s.yes, s.no);
     return s;
   }

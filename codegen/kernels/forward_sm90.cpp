@@ -46,9 +46,10 @@ struct Row {
     return covers.has(kind.cover) && mods.has(kind.mod) && lengths.has(kind.length);
   }
 };
-constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), listed = CoverKind::listed;
-constexpr KindSet<ModKind> heavy = ModKind::heavy;
-constexpr KindSet<Length> to_1k = Length::to_1k, to_4k = Length::to_4k;
+constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), listed = CoverKind::listed,
+                             banded = listed.others();
+constexpr KindSet<ModKind> heavy = ModKind::heavy, scaled = ModKind::scaled;
+constexpr KindSet<Length> to_1k = Length::to_1k, to_4k = Length::to_4k, from_1k = to_1k.others();
 
 // The candidates of a call are the rows of the narrowest width that holds a head, if they are for the call's kind; a
 // tile that spills is skipped for the next. Tiles that `attune tune` measured on this machine go first.
@@ -62,6 +63,26 @@ constexpr Row rows[] = {
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 96, .stages = 3}},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 64, .issue_order = 0}},
+    {.d = 80,
+     .dv = 80,
+     .tile = {.m = 192, .n = 112, .q_stages = 1},
+     .covers = banded,
+     .mods = scaled,
+     .lengths = from_1k},
+    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
+    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 128}},
+    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 96}},
+    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 64}},
+    {.d = 96,
+     .dv = 96,
+     .tile = {.m = 192, .n = 96, .q_stages = 1},
+     .covers = banded,
+     .mods = scaled,
+     .lengths = from_1k},
+    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
+    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 128}},
+    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 96}},
+    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 64}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 96}},
@@ -177,6 +198,7 @@ constinit const KernelDescriptor forward_sm90{
     .companions = companions,
     .products = Products::wgmma,
     .waits = true,
+    .spliced = Spliced::if_asked,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

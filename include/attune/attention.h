@@ -66,11 +66,11 @@ class Score : public detail::Component<Float, Float, At> {
     static_assert(
         std::invocable<const F&, Float, At>,
         "attune: a score is called with (Float s, At at); an error within it, e.g. a name that is not captured, "
-        "is told above");
+        "is reported above");
     if constexpr (std::invocable<const F&, Float, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
       static_assert(std::convertible_to<R, Float>,
-                    "attune: a score returns Float, e.g. s + f32(at.kv - at.q); a condition belongs into where(...)");
+                    "attune: a score returns Float, e.g. s + f32(at.kv - at.q); a condition belongs in where(...)");
       if constexpr (std::convertible_to<R, Float>) set(f);
     }
   }
@@ -86,9 +86,8 @@ class Mask : public detail::Component<Bool, At> {
   Mask() = default;
   template <class F>
   requires detail::Callable<F, Mask> Mask(F f) {
-    static_assert(
-        std::invocable<const F&, At>,
-        "attune: a mask is called with (At at); an error within it, e.g. a name that is not captured, is told above");
+    static_assert(std::invocable<const F&, At>, "attune: a mask is called with (At at); an error within it, e.g. a "
+                                                "name that is not captured, is reported above");
     if constexpr (std::invocable<const F&, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, At>>;
       static_assert(std::same_as<R, Bool> || std::same_as<R, bool>,
@@ -133,7 +132,7 @@ class Prob : public detail::Component<Float, Float, At> {
     static_assert(
         std::invocable<const F&, Float, At>,
         "attune: a prob mod is called with (Float p, At at); an error within it, e.g. a name that is not captured, "
-        "is told above");
+        "is reported above");
     if constexpr (std::invocable<const F&, Float, At>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, Float, At>>;
       static_assert(std::convertible_to<R, Float>, "attune: a prob mod returns Float, e.g. where(keep, p / rate, 0)");
@@ -159,7 +158,7 @@ class Sink : public detail::Component<Float, SinkAt> {
   requires detail::Callable<F, Sink> Sink(F f) {
     static_assert(std::invocable<const F&, SinkAt>,
                   "attune: a sink is called with (SinkAt at): it knows batch and head, not q and kv; an error within "
-                  "it, e.g. a name that is not captured, is told above");
+                  "it, e.g. a name that is not captured, is reported above");
     if constexpr (std::invocable<const F&, SinkAt>) {
       using R = std::remove_cvref_t<std::invoke_result_t<const F&, SinkAt>>;
       static_assert(std::convertible_to<R, Float>, "attune: a sink returns Float, e.g. logits[at.head]");

@@ -252,6 +252,9 @@ typedef struct {
 // Computes. `with` may be NULL.
 ATTUNE_API attune_error* attune_run(const attune_attention* attention, const attune_call* call,
                                     const attune_with* with);
+// The number of threads, at least 1, among which it pays to divide a dense forward on the host: what the call gets if
+// `workers` is 0 and ATTUNE_THREADS is no less. Reads no tensor data, and checks nothing.
+ATTUNE_API int32_t attune_worthwhile_workers(const attune_call* call);
 // Compiles and loads the kernels that the call needs. Returns the bytes of working memory that the call takes, and the
 // bytes of its cover's lists (0 if there are none). Reads no tensor data. `with`, `workspace` and `cover` may be NULL.
 ATTUNE_API attune_error* attune_prepare(const attune_attention* attention, const attune_call* call,

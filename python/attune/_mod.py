@@ -14,21 +14,19 @@ from attune._errors import Error
 from attune._kept import Kept
 from attune._leaves import Param
 from attune._place import here
+from attune._targets import TARGETS, is_target, number_of
 from attune._trace import Capturable, Slot, Spelled, Written
 from attune._words import said
 
 Array = Any  # of NumPy, or any library that speaks DLPack
 M = TypeVar("M", bound="Mod")
 
-TARGETS = {"auto": 0, "cpu": 1, "oracle": 2, "cuda": 3}
-
 _handles: Kept[object, _core.Attention] = Kept(256)
 
 
 def handle(spelled: Spelled, scale: float | None, target: str, exact: bool | None) -> _core.Attention:
     """The core's attention, shared by all Mods with the same text."""
-    emulated = type(target) is str and target.startswith("emulated:")
-    if not emulated and (type(target) is not str or target not in TARGETS):
+    if not is_target(target):
         raise Error.at(here(), "unknown-target", f"there is no target {target!r}", f"there are {', '.join(TARGETS)}",
                        "leave it out: attune takes the engine for the device of q")
     if exact is not None and type(exact) is not bool:
@@ -44,9 +42,8 @@ def handle(spelled: Spelled, scale: float | None, target: str, exact: bool | Non
     parts = [spelled.texts[k].text if k in spelled.texts else None for k in _trace.KINDS]
     _load_usual()
     try:
-        number = _core.emulated(target.removeprefix("emulated:")) if emulated else TARGETS[target]
         made = _core.Attention(parts, list(spelled.lets), [(c.name, c.kind, c.rank) for c in spelled.captures],
-                               [(p.name, p.kind) for p in spelled.params], scale, number,
+                               [(p.name, p.kind) for p in spelled.params], scale, number_of(target),
                                0 if exact is None else 1 if exact else -1)
     except Error as error:
         raise placed(error, spelled) from None

@@ -67,6 +67,13 @@ void add_attention(nb::module_& m) {
           },
           nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
       .def(
+          "attend_cache",
+          [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& cache,
+             const nb::tuple& captures, const nb::tuple& ints) {
+            return attend_cache(self, {q, k, v}, cache, captures, ints);
+          },
+          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg())
+      .def(
           "gradients",
           [](const Attention& self, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,
              const nb::tuple& ints, const nb::tuple& wanted,

@@ -2,6 +2,7 @@
 #include "python/core/quick_torch.h"
 
 #include <cstddef>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -83,14 +84,8 @@ std::vector<bool> wanted_of(const nb::tuple& tensors) {
   return out;
 }
 
-}  // namespace
-
-nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& captures,
-                  const nb::tuple& ints, AttendWith with) {
-  Call c(handle);
-  const auto [q, k, v] = qkv;
-  if (const Why why = c.read(q, k, v); why != Why::none) return said(why);
-  if (const Why why = c.bind(captures, 0, ints); why != Why::none) return said(why);
+/// The results of a call whose other tensors have been read.
+nb::object results(Call& c, nb::handle q, nb::handle v, const nb::tuple& captures, AttendWith with) {
   TorchTensor of_out, of_lse, of_max;
   const nb::object out = made_output(of_out, c.q, c.v, q, v);
   const nb::object lse = with.with_lse ? made_rows(of_lse, c.q, q) : nb::none();
@@ -100,10 +95,40 @@ nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, co
   if (with.with_lse) c.call.lse = of_lse.at();
   if (with.with_max) c.call.max = of_max.at();
   const auto first = [&] {
-    if (with.recorded) start_backward(handle.attention, c.call, wanted_of(captures));
+    if (with.recorded) start_backward(c.handle.attention, c.call, wanted_of(captures));
   };
   if (!c.run(q, first)) return said(Why::mistake);
   return nb::make_tuple(out, lse, largest);
+}
+
+}  // namespace
+
+nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& captures,
+                  const nb::tuple& ints, AttendWith with) {
+  Call c(handle);
+  const auto [q, k, v] = qkv;
+  if (const Why why = c.read(q, k, v); why != Why::none) return said(why);
+  if (const Why why = c.bind(captures, 0, ints); why != Why::none) return said(why);
+  return results(c, q, v, captures, with);
+}
+
+nb::object attend_cache(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& cache,
+                        const nb::tuple& captures, const nb::tuple& ints) {
+  constexpr const attune_tensor* attune_call::*members[] = {&attune_call::kv_len, &attune_call::page_table,
+                                                            &attune_call::q_offsets, &attune_call::o_before,
+                                                            &attune_call::lse_before};
+  Call c(handle);
+  const auto [q, k, v] = qkv;
+  TorchTensor read[std::size(members)];
+  if (cache.size() != std::size(members)) return said(Why::mistake);
+  if (const Why why = c.read(q, k, v); why != Why::none) return said(why);
+  for (std::size_t i = 0; i < std::size(members); ++i) {
+    if (cache[i].is_none()) continue;
+    if (const Why why = read[i].read(cache[i]); why != Why::none) return said(why);
+    c.call.*members[i] = read[i].at();
+  }
+  if (const Why why = c.bind(captures, 0, ints); why != Why::none) return said(why);
+  return results(c, q, v, captures, {.with_lse = true, .with_max = false, .recorded = false});
 }
 
 nb::object gradients(const Handle& handle, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,

@@ -21,6 +21,11 @@ struct AttendWith {
 nb::object attend(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& captures,
                   const nb::tuple& ints, AttendWith with);
 
+/// The same over a cache of keys and values. `cache`: kv_len, page_table, q_offsets, o_before and lse_before, None for
+/// each that is not given. The output, the lse, and None.
+nb::object attend_cache(const Handle& handle, const std::array<nb::handle, 3>& qkv, const nb::tuple& cache,
+                        const nb::tuple& captures, const nb::tuple& ints);
+
 /// `first` times None, then the gradients, None where `wanted` (also from `first` on) is false; or a str as above.
 /// `saved`: q, k, v, the output, the lse, the captured tensors.
 nb::object gradients(const Handle& handle, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,

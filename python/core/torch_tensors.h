@@ -74,11 +74,8 @@ std::vector<std::int64_t> key_of(const attune_call& call);
 /// The threads of a dense call on the host. `most`() asks torch, which takes time, for how many it may have.
 template <class Most>
 int workers_of(const attune_call& call, const Most& most) {
-  constexpr double worth_waking = 1 << 20;  // products: as in runtime/engines/cpu/engine.cpp
-  const auto extent = [](const attune_tensor* of, int i) { return static_cast<double>(of->shape[i]); };
-  const double products = extent(call.q, 0) * extent(call.q, 1) * extent(call.q, 2) * extent(call.k, 2) *
-                          (extent(call.q, 3) + extent(call.v, 3));
-  return products < 2 * worth_waking ? 1 : static_cast<int>(std::min<double>(products / worth_waking, most()));
+  const int worthwhile = attune_worthwhile_workers(&call);
+  return worthwhile == 1 ? 1 : std::min(worthwhile, most());
 }
 
 }  // namespace attune::python

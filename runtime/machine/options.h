@@ -13,6 +13,9 @@
 
 namespace attune::runtime {
 
+/// Whether GPU kernels are spliced: as measured for each, all that can be, or none.
+enum class Splice : std::uint8_t { measured, on, off };
+
 struct Options {
   std::vector<std::string> bundles{};       ///< files of kernels compiled ahead of time
   std::optional<codegen::Isa> cpu{};        ///< none: the widest that this CPU supports
@@ -30,6 +33,7 @@ struct Options {
   bool jit = true;                          ///< true if kernels may be compiled
   std::string record{};                     ///< a file for what was compiled; empty: none
   std::string nvrtc{};                      ///< empty: the usual places
+  Splice splice = Splice::measured;         ///< see engines/cuda/spliced.h
   std::string state{};                      ///< a folder for what a user's work leaves behind; empty: none
   int threads = 1;                          ///< 1 to max_threads, including the caller's
   int verify = 0;                           ///< rows of each result to compute again

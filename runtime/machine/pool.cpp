@@ -221,8 +221,8 @@ void Pool::rest(std::unique_lock<std::mutex>& lock) {
 Job* Pool::neediest() const {
   Job* best = nullptr;
   for (Job* job : jobs_) {
-    const bool crowded = static_cast<int>(jobs_.size()) + helping_ >= job->threads;
-    if (!crowded && job->has_room() && (!best || job->joined < best->joined)) best = job;
+    const bool has_enough = static_cast<int>(jobs_.size()) + helping_ >= job->threads;
+    if (!has_enough && job->has_room() && (!best || job->joined < best->joined)) best = job;
   }
   return best;
 }

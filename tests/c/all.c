@@ -89,6 +89,7 @@ static double error_of(const problem* p, int length) {
 static void values(void) {
   CHECK(attune_version() == ATTUNE_VERSION);
   problem* p = problem_of(1, n);
+  CHECK(attune_worthwhile_workers(&p->call) == 1);
   attune_attention* a = alibi();
   GOOD(attune_run(a, &p->call, NULL));
   CHECK(error_of(p, n) < 1e-5);

@@ -1,5 +1,5 @@
 // tests/compile_fail/score_returns_bool.cpp — a score that returns a condition
-// expect: attune: a score returns Float, e.g. s + f32(at.kv - at.q); a condition belongs into where(...)
+// expect: attune: a score returns Float, e.g. s + f32(at.kv - at.q); a condition belongs in where(...)
 #include <attune/attune.h>
 
 using namespace attune;

@@ -92,8 +92,9 @@ TEST_CASE("what depends on a distance is right for every warp and length", "[emu
   wide.d = wide.dv = 128;
   offset.q_offset = 50;
   for (const Shape& shape : {usual(), packed, wide, offset}) {
-    CHECK(wrong("s + bias[h, q - kv + 60]", "true", table, shape) == "");
-    CHECK(wrong("s + bias[h, min(abs(q - kv), 100)]", "kv <= q && q - kv < 130", table, shape) == "");
+    CHECK(wrong("s + bias[h, q - kv + 60] * bias[0, kv - q + 9]", "true", table, shape) == "");
+    CHECK(wrong("s + bias[h, min(abs(q - kv), 100)] + bias[1, 3 + q - kv]", "kv <= q && q - kv < 130", table, shape) ==
+          "");
   }
 }
 

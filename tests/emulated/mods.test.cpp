@@ -63,18 +63,22 @@ TEST_CASE("a row whose constant term is -inf has results of 0 on emulated GPUs, 
           "[emulated]") {
   if (skipped_without_compiler()) return;
   // log(0) in the rows of one head: found by random mods 791 and 865.
-  const Attention attention{.score = [](Float s, At at) { return s + log(f32(at.head)); },
-                            .prob = [](Float p, At) { return p * p + 1.5f; }};
-  for (const int arch : {80, 90}) {
-    const Engine engine = emulated_engine({.arch = arch});
-    for (const DType type : {DType::f32, DType::bf16})
-      CHECK(compare(Subject(attention), inputs({.dtype = type}), std::span(&engine, 1)).wrong == "");
+  const Score score = [](Float s, At at) { return s + log(f32(at.head)); };
+  const Prob prob = [](Float p, At) { return p * p + 1.5f; };
+  for (const Attention& attention :
+       {Attention{.score = score, .prob = prob},
+        Attention{.score = score, .prob = prob, .sink = [](SinkAt) { return Float(2.0f); }}}) {
+    for (const int arch : {80, 90}) {
+      const Engine engine = emulated_engine({.arch = arch});
+      for (const DType type : {DType::f32, DType::bf16})
+        CHECK(compare(Subject(attention), inputs({.dtype = type}), std::span(&engine, 1)).wrong == "");
+    }
   }
 }
 
 TEST_CASE("random mods on emulated GPUs are what the oracle says, forward and backward", "[emulated]") {
   if (skipped_without_compiler()) return;
-  FuzzRun run(150);  // two seconds of a core each, most of them the compiler's
+  FuzzRun run(200);  // 1.6 seconds of a core each, most of them the compiler's
   for (std::size_t i = 0; i < run.count() && !run.is_over(); ++i) {
     const std::uint64_t seed = run.seed(i);
     const Engine engine = emulated_engine(

@@ -123,7 +123,8 @@ Attention fresh(Planted::Call call) {
   Text text;
   text.capture("bias", Tensor(numbers.data(), DType::bf16, {150, 312}));
   text.param("by", by);
-  return {.score = text.score(call == dense90 ? "s * by + bias[q, kv]" : "s * by + bias[3, q - kv + 150]")};
+  return {.score = text.score(call == dense90 ? "s * by + bias[q, kv]"
+                                              : "s * by + bias[3, q - kv + 150] * bias[4, q - kv]")};
 }
 
 /// How the mistake shows, trying one seed after another; empty if it never shows.

@@ -15,7 +15,7 @@ namespace attune::tests {
 ///   ATTUNE_FUZZ=N           how many calls
 ///   ATTUNE_FUZZ_FROM=N      the first one's seed; 0 if left out
 ///   ATTUNE_FUZZ_SECONDS=N   no call begins later than that
-///   ATTUNE_FUZZ_RECORD=FILE   results are written to it
+///   ATTUNE_FUZZ_RECORD=FILE   results of calls that are judged are written to it
 ///   ATTUNE_FUZZ_AGAINST=FILE  results are compared with those in it, by another machine
 ///   ATTUNE_TEST_SAY=1       progress is printed
 class FuzzRun {

@@ -116,9 +116,9 @@ struct Results {
     const double share = static_cast<double>(finite) / static_cast<double>(std::max<std::size_t>(oracle.size(), 1));
     const double rows = std::max(1.0, share * static_cast<double>(output.rows()));
     const double size = norm(oracle, output.logarithm);
-    const double denormals = 0x1p-126 * std::sqrt(static_cast<double>(finite));
+    const double denormals = 0x1p-126 * (std::sqrt(static_cast<double>(finite)) + terms.flushed);
     return 1.5 * dense_distance() + 4 * 0x1p-23 * std::max(size, terms.apart) +
-           rounding(type) * std::max(size / std::sqrt(rows), terms.whole) + denormals;
+           rounding(type) * std::max(size / std::sqrt(rows), terms.whole) + terms.alike + denormals;
   }
   /// Whether x must match the oracle's infinity or NaN here.
   bool is_odd(std::size_t i) const {
@@ -241,11 +241,12 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
   const compiler::Problem problem = compiler::check(subject.lowered, forward_call(in, oracle), subject.scale);
   runtime::oracle_forward(runtime::call_of(subject.written, forward_call(in, oracle), problem));
   std::vector<Outputs> dense;
+  std::vector<Terms> terms(oracle.size());  // o is the first
   for (const Subject* by : yardsticks) {
     dense.push_back(made(For::others));
-    dense_forward(by->written, forward_call(in, dense.back()), problem, products);
+    terms.front() = dense_forward(by->written, forward_call(in, dense.back()), problem, products);
   }
-  comparison.truth(std::move(oracle), dense);
+  comparison.truth(std::move(oracle), dense, terms);
   for (const Engine& engine : engines) {
     if (!is_for(engine)) continue;
     if (const std::string why = engine.why_not(in.shape); !why.empty()) {

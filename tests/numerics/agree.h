@@ -22,7 +22,12 @@ namespace attune::tests {
 // about a sixth of dense attention's error. For a captured gradient it is one such rounding of each term, as if they
 // were independent: a tensor of two elements has no luck to average over, its terms cancel, and o, which delta is made
 // of, is rounded too. (24 random draws of s + t0[h] * f32(kv - q) + t1[b], f16: errors of t1 of 0.004 to 0.13 by these
-// roundings alone, where this adds 0.06 to 1.5 times dense attention's.) Numbers that are denormal in f32 may be 0.
+// roundings alone, where this adds 0.06 to 1.5 times dense attention's.)
+//
+// More follows from the kernels' arithmetic (Terms in dense.h; docs/results/emulated.md). A kernel rounds each
+// probability to 16 bits before P V, by half a unit in the last place; equal probabilities are off by the same factor,
+// which no number of keys averages out. Dense attention rounds other numbers, namely those divided by the row's sum:
+// 1/64 is exact. And numbers that are denormal in f32 may be 0: results, and probabilities.
 
 /// An engine's result, for those who do more with it than compare.
 struct Observed {

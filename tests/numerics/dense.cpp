@@ -2,9 +2,11 @@
 #include "tests/numerics/dense.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "codegen/parts.h"
@@ -224,6 +226,77 @@ class Dense {
   std::optional<ir::Program> sink_;
 };
 
+/// Half a unit in the last place of a 16-bit type, for numbers from 1 on; 0 for other types.
+double half_unit(DType type) { return type == DType::bf16 ? 0x1p-9 : type == DType::f16 ? 0x1p-12 : 0; }
+
+/// True for a probability that 2^-126 less would change by more than a rounding of f32.
+bool may_be_flushed(float p) { return std::abs(p) < 0x1p-102f; }
+
+/// Sums of p times rows of a matrix, over equal p.
+class Alike {
+ public:
+  void add(float p, const Matrix& from, std::int64_t j) {
+    // 13 bits of the fraction: 16-bit types have 7 or 10, and dense attention and engines differ in the last bits.
+    auto& sum = sums_[std::bit_cast<std::uint32_t>(p) >> 10];
+    sum.resize(static_cast<std::size_t>(from.columns));
+    for (std::int64_t c = 0; c < from.columns; ++c)
+      if (const float term = p * from(j, c); std::isfinite(term)) sum[static_cast<std::size_t>(c)] += double{term};
+  }
+  /// The squares of the sums, added up.
+  double squares() const {
+    double out = 0;
+    for (const auto& [p, sum] : sums_)
+      for (const double x : sum) out += x * x;
+    return out;
+  }
+
+ private:
+  std::map<std::uint32_t, std::vector<double>> sums_;
+};
+
+/// For each column, the sum of its absolute values.
+class Absolutes {
+ public:
+  void add(double factor, const Matrix& from, std::int64_t j) {
+    sums_.resize(static_cast<std::size_t>(from.columns));
+    for (std::int64_t c = 0; c < from.columns; ++c)
+      if (const double x = factor * std::abs(double{from(j, c)}); std::isfinite(x))
+        sums_[static_cast<std::size_t>(c)] += x;
+  }
+  double squares() const {
+    double out = 0;
+    for (const double x : sums_) out += x * x;
+    return out;
+  }
+
+ private:
+  std::vector<double> sums_;
+};
+
+/// The value that an expression would have if no terms cancelled: each rounding error within it is relative to that.
+class SizeOf {
+ public:
+  ir::Expr operator()(const ir::Expr& e) {
+    ir::Expr& size = known_[e->digest];
+    if (!size) size = made(e);
+    return size;
+  }
+
+ private:
+  ir::Expr made(const ir::Expr& e) {
+    using ir::Op;
+    switch (e->op) {
+      case Op::Add:
+      case Op::Sub: return ir::op(Op::Add, (*this)(e->args[0]), (*this)(e->args[1]));
+      case Op::Mul: return ir::op(Op::Mul, (*this)(e->args[0]), (*this)(e->args[1]));
+      case Op::Div: return ir::op(Op::Div, (*this)(e->args[0]), ir::op(Op::Abs, e->args[1]));
+      case Op::Neg: return (*this)(e->args[0]);
+      default: return ir::op(Op::Abs, e);
+    }
+  }
+  std::map<ir::Digest, ir::Expr> known_;  // references stay valid while others are added
+};
+
 /// Where a head's rows lie in each tensor of a call.
 struct Places {
   const Problem& problem;
@@ -356,7 +429,9 @@ void merge(Matrix& o, std::vector<float>& lse, const Forward& call, const Places
 
 }  // namespace
 
-void dense_forward(const BoundMod& bound, const Forward& call, const Problem& problem, DType products) {
+Terms dense_forward(const BoundMod& bound, const Forward& call, const Problem& problem, DType products) {
+  const double products_rounding = half_unit(products);
+  double alike_squares = 0, flushed_squares = 0;
   const bool continues = call.o_before.given();
   BoundMod own = bound;
   if (continues) own.mod.sink = nullptr;  // it has joined before
@@ -376,17 +451,25 @@ void dense_forward(const BoundMod& bound, const Forward& call, const Problem& pr
           if (head.keeps(i, j)) dense.place(head, i, j), most = std::max(most, std::abs(dense.prob()));
         if (most > 0 && std::isfinite(most)) factor = std::ldexp(1.0f, 7 - std::ilogb(most));
       }
+      Alike alike;
+      Absolutes flushed;
       for (std::int64_t j = 0; j < k.rows; ++j) {
         if (!head.keeps(i, j)) continue;
         dense.place(head, i, j);
-        add_row(o, i, rounded(dense.prob() * factor, products) / factor, v, j);
+        const float p = dense.prob();
+        add_row(o, i, rounded(p * factor, products) / factor, v, j);
+        if (products_rounding > 0) alike.add(p, v, j);
+        if (may_be_flushed(head.p(i, j))) flushed.add(1, v, j);
       }
+      alike_squares += alike.squares();
+      flushed_squares += flushed.squares();
     }
     if (continues) merge(o, head.lse, call, at);
     write(call.o, at.q(call.o), o);
     if (call.lse.given()) write(call.lse, at.line(call.lse), head.lse);
     if (call.max.given()) write(call.max, at.line(call.max), head.max);
   });
+  return {.alike = products_rounding * std::sqrt(alike_squares), .flushed = std::sqrt(flushed_squares)};
 }
 
 // For the equations see the oracle's backward.
@@ -398,13 +481,15 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
   std::optional<Dense> first;
   if (forward) first.emplace(*forward, problem);
   const ir::Program dscore(mod.dscore.by), dprob(mod.dprob.by);
+  // The terms of s / s's derivative cancel; each of them is rounded.
+  const ir::Program dscore_size(SizeOf()(mod.dscore.by));
   const bool is_linear = codegen::delta_is_of_o(mod.prob);
   std::vector<Sum> captured;
   for (const Backward::Captured& asked : call.captured) captured.emplace_back(asked.of);
   Scatters by_score(mod.dscore.captures, bound, call, captured), by_prob(mod.dprob.captures, bound, call, captured),
       by_sink(mod.dsink.captures, bound, call, captured);
   Sum dk_sum(call.k), dv_sum(call.v);
-  double dq_squares = 0;
+  double dq_squares = 0, dv_alike = 0, dq_flushed = 0, dk_flushed = 0, dv_flushed = 0;
   each_head(problem, [&](const Places& at) {
     const Matrix q = read(call.q, at.q(call.q), at.seq.q_len, problem.d);
     const Matrix k = read(call.k, at.kv(call.k), at.seq.kv_len, problem.d);
@@ -413,6 +498,8 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
     Head head = dense.head(at.seq, at.h, q, k);
     if (first) head.lse = first->head(at.seq, at.h, q, k).lse;
     Matrix dq(q.rows, q.columns), dk(k.rows, k.columns), dv(v.rows, v.columns), dp(q.rows, k.rows);
+    std::vector<Alike> alike(static_cast<std::size_t>(k.rows));
+    std::vector<Absolutes> of_dk(alike.size()), of_dv(alike.size());
     for (std::int64_t i = 0; i < q.rows; ++i) {
       const MatrixLayout line = call.grad_lse.given() ? at.line(call.grad_lse) : MatrixLayout{};
       const float dlse = call.grad_lse.given()
@@ -426,6 +513,8 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
         dense.place(head, i, j);
         add_row(o, 0, rounded(dense.prob(), type), v, j);
         add_row(dv, j, rounded(dense.prob(), type), grad_o, i);
+        if (half_unit(type) > 0) alike[static_cast<std::size_t>(j)].add(dense.prob(), grad_o, i);
+        if (may_be_flushed(head.p(i, j))) of_dv[static_cast<std::size_t>(j)].add(1, grad_o, i);
         const float after = dot(grad_o, i, v, j);
         by_prob.add(after, std::abs(double{after}), dense.evaluator());
         dp(i, j) = after * dense.value(dprob);
@@ -436,25 +525,38 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
         for (std::int64_t c = 0; c < o.columns; ++c) o(0, c) = rounded(o(0, c), type);
         delta = dot(grad_o, i, o, 0);
       }
+      Absolutes of_dq;
       for (std::int64_t j = 0; j < k.rows; ++j) {
         if (!head.keeps(i, j)) continue;
         dense.place(head, i, j);
         const float after = rounded(head.p(i, j), type) * (dp(i, j) - delta + dlse);
-        const double size = double{head.p(i, j)} *
-                            (std::abs(double{dp(i, j)}) + std::abs(double{delta}) + std::abs(double{dlse}));
+        const double of_p = std::abs(double{dp(i, j)}) + std::abs(double{delta}) + std::abs(double{dlse}),
+                     size = double{head.p(i, j)} * of_p;
         by_score.add(after, size, dense.evaluator());
-        const float slope = dense.value(dscore) * static_cast<float>(problem.scale);
+        const double slope = double{dense.value(dscore_size)} * std::abs(problem.scale);
         const float ds = rounded(after * dense.value(dscore), type) * static_cast<float>(problem.scale);
-        dq_squares += size * size * double{slope} * double{slope} * double{dot(k, j, k, j)};
-        dk_sum.squares += size * size * double{slope} * double{slope} * double{dot(q, i, q, i)};
+        dq_squares += size * size * slope * slope * double{dot(k, j, k, j)};
+        dk_sum.squares += size * size * slope * slope * double{dot(q, i, q, i)};
+        if (may_be_flushed(head.p(i, j))) {
+          of_dq.add(of_p * slope, k, j);
+          of_dk[static_cast<std::size_t>(j)].add(of_p * slope, q, i);
+        }
         add_row(dq, i, ds, k, j);
         add_row(dk, j, ds, q, i);
       }
+      dq_flushed += of_dq.squares();
       dense.place(head, i, k.rows);
       const auto row = static_cast<std::size_t>(i);
       if (head.sink[row] != -infinity)
         by_sink.add(head.sink_p[row] * (dlse - delta),
                     double{head.sink_p[row]} * (std::abs(double{dlse}) + std::abs(double{delta})), dense.evaluator());
+    }
+    // The heads that share keys add up.
+    const auto sharers = static_cast<double>(problem.group);
+    for (std::size_t j = 0; j < alike.size(); ++j) {
+      dv_alike += sharers * alike[j].squares();
+      dk_flushed += sharers * of_dk[j].squares();
+      dv_flushed += sharers * of_dv[j].squares();
     }
     if (call.dq.given()) write(call.dq, at.q(call.dq), dq);
     dk_sum.add(at.kv(dk_sum.shape), dk);
@@ -462,7 +564,9 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
   });
   dk_sum.store(call.dk);
   dv_sum.store(call.dv);
-  std::vector<Terms> terms{{.apart = std::sqrt(dq_squares)}, {.apart = std::sqrt(dk_sum.squares)}, {}};
+  std::vector<Terms> terms{{.apart = std::sqrt(dq_squares), .flushed = std::sqrt(dq_flushed)},
+                           {.apart = std::sqrt(dk_sum.squares), .flushed = std::sqrt(dk_flushed)},
+                           {.alike = half_unit(type) * std::sqrt(dv_alike), .flushed = std::sqrt(dv_flushed)}};
   for (std::size_t i = 0; i < captured.size(); ++i) {
     captured[i].store(call.captured[i].into);
     terms.push_back({.apart = captured[i].apart(), .whole = std::sqrt(captured[i].whole_squares)});

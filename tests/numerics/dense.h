@@ -17,12 +17,19 @@ struct Terms {
   double apart = 0;
   /// The same of whole terms, each of which an engine may round to the inputs' type; of captured gradients alone.
   double whole = 0;
+  /// For o and dv: the effect of rounding each probability to the 16-bit type of products, by half a unit in its last
+  /// place. Equal probabilities of a row (of a column, for dv) are off by the same factor, so their effects add up;
+  /// those of different probabilities are independent, so their squares do.
+  double alike = 0;
+  /// For o, dq, dk and dv: the effect of every small probability if it were less by 1. A GPU may take a number below
+  /// 2^-126 as 0, so the probabilities of a row whose sink is 88 above its scores are all less by up to 2^-126.
+  double flushed = 0;
 };
 
 /// `products`: the type that probabilities are rounded to. Those of e4m3 have a power of two that makes the largest of
-/// a row 2^7 to 2^8 meanwhile, and scores are summed up as products of e4m3 do it.
-void dense_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem,
-                   DType products);
+/// a row 2^7 to 2^8 meanwhile, and scores are summed up as products of e4m3 do it. Returns the terms of o.
+Terms dense_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem,
+                    DType products);
 /// For a Mod with derivatives. `lse_steps`: moves each lse by this many steps of f32. A forward's lse is right to a
 /// rounding, and it and the score are rounded once more as exponents of 2, half a step each; so a change by that much
 /// is not a backward's error. `forward`: the mod that gives lse, for a forward that rounds s in another way than its

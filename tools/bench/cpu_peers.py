@@ -40,7 +40,7 @@ def notes(data):
             "follow one another; between attune's the peak of one core is measured.")
 
 
-LOOK = Look(name="cpu_peers", heading="attune beside torch on the CPU",
+LOOK = Look(name="cpu_peers", heading="attune next to torch on the CPU",
             peers={"sdpa": "SDPA", "dense": "SDPA, dense mask", "flex": "FlexAttention"}, peak=True,
             unit="GFLOP/s", scale=1, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["direction"], case["dtype"], f"d{case['d']}", f"t{case['threads']}"},
@@ -124,7 +124,7 @@ def measure(o, case, prepared):
 
 
 def options():
-    p = peers.options(LOOK, "attune's CPU engine beside torch's, in turn on the same machine")
+    p = peers.options(LOOK, "attune's CPU engine next to torch's, in turn on the same machine")
     p.add_argument("--threads", type=int, nargs="+", default=[16, 1])
     p.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS, metavar="ROW", help=" ".join(ROWS))
     p.add_argument("--dtypes", nargs="+", choices=["f32", "bf16"], default=["f32", "bf16"], metavar="TYPE")

@@ -85,7 +85,7 @@ def notes(data):
             "Decode: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.")
 
 
-LOOK = Look(name="gpu_peers", heading="attune beside torch on a GPU",
+LOOK = Look(name="gpu_peers", heading="attune next to torch on a GPU",
             peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention",
                    "flex_flash": "FlexAttention, FLASH", "varlen": "varlen_attn", "fa4": "FlashAttention-4",
                    "fa4_ordered": "FlashAttention-4, deterministic", "cudnn_flex": "cudnn.flex_attention"},
@@ -251,7 +251,7 @@ def measure(o, case, prepare):
 
 
 def options():
-    p = peers.options(LOOK, "attune's CUDA engine beside torch's attention, in turn on the same card")
+    p = peers.options(LOOK, "attune's CUDA engine next to torch's attention, in turn on the same card")
     p.add_argument("--rows", nargs="+", default=[], metavar="WORD[:WORD...]",
                    help="cases that all these words speak of: mods, or dense:causal:d128, or portable; all if left out")
     p.add_argument("--seconds", type=float, default=0.1, help="of a block, at least; 0.1 if left out")

@@ -338,7 +338,7 @@ def serve(rank, o, meet):
 
 
 def options():
-    p = argparse.ArgumentParser(description="attune's context parallelism beside torch's on the GPUs of this host")
+    p = argparse.ArgumentParser(description="attune's context parallelism next to torch's on the GPUs of this host")
     p.add_argument("--out", type=Path, required=True, help="the file for lines of JSON: the run, then a row each")
     p.add_argument("--rows", nargs="+", default=[], metavar="WORD[:WORD...]",
                    help="cases that all these words speak of: causal:128k, alibi, 16/16, step; all if left out")

@@ -104,7 +104,7 @@ def notes(data):
             "heads of 1 at 1000 GB/s are 242 TFLOP/s.")
 
 
-LOOK = Look(name="serving_peers", heading="attune's serving calls beside torch and FlashInfer on a GPU",
+LOOK = Look(name="serving_peers", heading="attune's serving calls next to torch and FlashInfer on a GPU",
             peers={"cudnn": "SDPA, cuDNN", "flex": "FlexAttention", "flashinfer": "FlashInfer"},
             unit="GB/s", scale=1, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["kind"], case["row"], f"{case['batch']}x{short(case['keys'])}",
@@ -158,7 +158,7 @@ def measure(o, case, torch_serving, wanted):
 
 
 def options():
-    p = peers.options(LOOK, "attune's serving calls beside torch's attention and FlashInfer, in turn on the same card")
+    p = peers.options(LOOK, "attune's serving calls next to torch's attention and FlashInfer, in turn on the same card")
     p.add_argument("--rows", nargs="+", default=[], metavar="WORD[:WORD...]",
                    help="cases that all these words speak of: plain, or mods:alibi, or pages:page16; all if left out")
     p.add_argument("--seconds", type=float, default=0.1, help="of a block, at least; 0.1 if left out")

@@ -25,8 +25,8 @@ CONTENTS = {
               "docs/semantics.md", "docs/glossary.md"],
     "Use it from": ["docs/python.md", "docs/torch.md", "docs/jax.md", "docs/cpp.md", "docs/c.md",
                     "docs/cli.md"],
-    "Run it": ["docs/cpu.md", "docs/gpu.md", "docs/support.md", "docs/offline.md", "docs/cache.md", "docs/debugging.md",
-               "docs/errors.md", "docs/benchmarks.md"],
+    "Run it": ["docs/cpu.md", "docs/gpu.md", "docs/support.md", "docs/offline.md", "docs/cache.md", "docs/first-call.md",
+               "docs/debugging.md", "docs/errors.md", "docs/benchmarks.md"],
     "Work on it": ["CONTRIBUTING.md", "docs/map.md", "docs/adding-an-op.md", "docs/adding-a-kernel.md", "CHANGELOG.md"]}
 
 

@@ -67,6 +67,15 @@ constexpr bool in_scores = false;
 template <Shareable Col>
 constexpr bool in_scores<Col> = Col::in_scores;
 
+/// The bound of exponents, see Traits::most; skeletons, which serve many bounds, have it as a function.
+template <class User>
+__device__ inline float most_of(const User& user) {
+  if constexpr (requires { user.most(); })
+    return user.most();
+  else
+    return User::traits.most;
+}
+
 template <class M>
 concept HasInside = requires {
   typename M::Inside;

@@ -38,7 +38,7 @@ struct GroupProduct {
   unsigned long long a_at, b_at;  ///< descriptors
   int n, steps;
   int a_step, b_step;  ///< added to a descriptor per step
-  bool a_turned, b_turned;
+  bool a_transposed, b_transposed;
   bool add;  ///< false: acc is overwritten
   Operands operands;
 };

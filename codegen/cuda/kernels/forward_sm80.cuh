@@ -288,7 +288,21 @@ struct Block80 {
 #pragma unroll
     for (int t = 0; t < tall; ++t)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) ended[t][r] = softmax.end(t, r);
+      for (int r = 0; r < 2; ++r) {
+        Ended& row = ended[t][r];
+        row = softmax.end(t, r);
+        if constexpr (two_passes && User::traits.has_sink)
+          if (row.max == -infinity) row.factor = -0.0f;
+      }
+  }
+  /// For two passes: true if the row has no pairs, so that its results are 0. Where rest() is -inf, scores are finite
+  /// nevertheless, and prob(0) may be above 0. Only registers that the second pass keeps anyway say so: a row without
+  /// pairs has an lse of -inf, or with a sink, whose lse it has, a factor of -0.
+  __device__ static bool is_empty(const Ended& row) {
+    if constexpr (User::traits.has_sink)
+      return __float_as_uint(row.factor) == 0x80000000u;
+    else
+      return row.lse == -infinity;
   }
 
   /// True if a result is non-finite although its row's sum is finite.

@@ -98,16 +98,16 @@ struct Loader90Backward {
       if (loads) {
         const int q_batch = is_packed<Tile> ? 0 : b;
         barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
-        load(Shared::q + stage * Shared::q_bytes, args.q_map, full, Shared::d_chunks, m, q_first, h, q_batch);
-        load(Shared::grad_o + stage * Shared::grad_o_bytes, args.grad_o_map, full, Shared::dv_chunks, m, q_first, h,
-             q_batch);
+        load(Shared::q + stage * Shared::q_bytes, full, Shared::d_chunks, m, {args.q_map, q_first, h, q_batch});
+        load(Shared::grad_o + stage * Shared::grad_o_bytes, full, Shared::dv_chunks, m,
+             {args.grad_o_map, q_first, h, q_batch});
         if (what & Step::first) {
           const int kv_batch = is_packed<Tile> || args.kv_shared ? 0 : b;
           barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
           barrier_expect(shared + Shared::k_full, Shared::k_bytes);
-          load(Shared::k, args.k_map, shared + Shared::k_full, Shared::d_chunks, n, kv_first, of_keys, kv_batch);
+          load(Shared::k, shared + Shared::k_full, Shared::d_chunks, n, {args.k_map, kv_first, of_keys, kv_batch});
           barrier_expect(shared + Shared::v_full, Shared::v_bytes);
-          load(Shared::v, args.v_map, shared + Shared::v_full, Shared::dv_chunks, n, kv_first, of_keys, kv_batch);
+          load(Shared::v, shared + Shared::v_full, Shared::dv_chunks, n, {args.v_map, kv_first, of_keys, kv_batch});
         }
       } else {
         barrier_arrive(full);
@@ -116,10 +116,15 @@ struct Loader90Backward {
     __syncwarp();
     if (what & (Step::first | Step::empty)) keys_phase ^= 1;
   }
-  __device__ void load(int into, const TensorMap& map, unsigned barrier, int chunks, int lines, int first, int head,
-                       int batch) const {
+  /// Rows of a head, from `first` on, in a tensor.
+  struct Boxes {
+    const TensorMap& map;
+    int first, head, batch;
+  };
+  __device__ void load(int into, unsigned barrier, int chunks, int lines, Boxes from) const {
     for (int c = 0; c < chunks; ++c)
-      load_box(shared + into + c * lines * chunk_bytes, map, barrier, c * Shared::chunk, first, head, batch);
+      load_box(shared + into + c * lines * chunk_bytes, from.map, barrier, c * Shared::chunk, from.first, from.head,
+               from.batch);
   }
 
   /// The tiles of keys within these bands.

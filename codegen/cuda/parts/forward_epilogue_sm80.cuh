@@ -46,7 +46,9 @@ __device__ inline void put_in_lines(const Block& of) {
 #pragma unroll
       for (int i = 0; i < Tile::dv / 8; ++i) {
         float x = of.o[t][i][2 * r], y = of.o[t][i][2 * r + 1];
-        if constexpr (!Block::two_passes) {
+        if constexpr (Block::two_passes) {
+          if (of.is_empty(at)) x = y = 0;
+        } else {
           x = at.factor == 0.0f ? 0.0f : x * at.factor;
           y = at.factor == 0.0f ? 0.0f : y * at.factor;
         }

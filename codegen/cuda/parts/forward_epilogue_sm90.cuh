@@ -49,8 +49,8 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     const int r = lane & 1, q = work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
     if (Tile::heads > 1 && head_of(lane / 4) >= work.heads.count) mine = false;
     const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
-    const Factors factors = ended(at, head, q, empty ? 0.0f : sum, fixed ? User::traits.most : top,
-                                  most_exponent<Element>, mine && lane % 4 < 2);
+    const Factors factors = ended(at, head, q, empty ? 0.0f : sum, fixed ? most_of(user) : top, most_exponent<Element>,
+                                  mine && lane % 4 < 2);
     const auto of_both = [&](float x, float(&rows)[2]) {
       rows[0] = __shfl_sync(~0u, x, lane & ~1);
       rows[1] = __shfl_sync(~0u, x, lane | 1);

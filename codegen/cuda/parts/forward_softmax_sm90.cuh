@@ -96,7 +96,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     moved = false;
     each([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
-      x = power_of_two(scaled(x) - (fixed ? User::traits.most : base_of(m[r])));
+      x = power_of_two(scaled(x) - (fixed ? most_of(this->user) : base_of(m[r])));
       parts[r][e] += x;
     });
 #pragma unroll

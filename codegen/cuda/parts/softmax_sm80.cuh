@@ -132,14 +132,12 @@ struct Softmax80 {
     });
   }
 
-  /// P = exp2(S - max) / sum with known maxima and sums, then the prob mod. If rest() is -inf, the row has no pairs
-  /// although its scores are finite, and prob(0) may be above 0.
+  /// P = exp2(S - max) / sum with known maxima and sums, then the prob mod.
   template <int N>
   __device__ void probabilities(Fragment<Tall, N>& s, int kv, const Ended (&ended)[Tall][2]) const {
     each<N>(s, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int t, int r) {
       const float p = power_of_two(x * factor(r) - base(t, r)) * ended[t][r].factor;
-      const bool removed = x == -infinity || ended[t][r].max == -infinity;
-      return removed ? 0.0f : user.prob(p, head(r), row, col, at(r), q, kv);
+      return x == -infinity ? 0.0f : user.prob(p, head(r), row, col, at(r), q, kv);
     });
   }
 

@@ -15,13 +15,13 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
 from attune import _core
+from attune._targets import number_of
 
 Array = Any  # of JAX, traced or not
 Arrays = tuple[Array, ...]
 
 _FORWARD, _BACKWARD = 0, 1
 _TARGET = "attune"
-TARGETS = {"auto": 0, "cpu": 1, "oracle": 2, "cuda": 3}
 
 for _platform, _handler in _core.jax_handlers().items():
     jax.ffi.register_ffi_target(_TARGET, _handler, platform=_platform)
@@ -49,7 +49,7 @@ class What(NamedTuple):
 def _handle(parts: tuple[str | None, ...], lets: tuple[tuple[str, str], ...],
             captures: tuple[tuple[str, str, int], ...], params: tuple[tuple[str, str], ...], scale: float | None,
             target: str, exact: bool | None) -> _core.Attention:
-    return _core.Attention(list(parts), list(lets), list(captures), list(params), scale, TARGETS[target],
+    return _core.Attention(list(parts), list(lets), list(captures), list(params), scale, number_of(target),
                            0 if exact is None else 1 if exact else -1)
 
 

@@ -15,10 +15,11 @@ from attune.torch._engine import engine
 from attune.torch._flex import AuxOutput, AuxRequest, BlockMask, create_block_mask, explain, flex_attention
 from attune.torch._functions import register
 from attune.torch._module import CausalSelfAttention
+from attune.torch._paged import append, paged_attention
 from attune.torch._parallel import ContextParallel, context_parallel
 from attune.torch._sdpa import scaled_dot_product_attention
 from attune.torch._varlen import varlen_attention
 
-__all__ = ["AuxOutput", "AuxRequest", "BlockMask", "CausalSelfAttention", "ContextParallel", "activate",
-           "context_parallel", "create_block_mask", "deactivate", "engine", "explain", "flex_attention", "register",
-           "scaled_dot_product_attention", "varlen_attention"]
+__all__ = ["AuxOutput", "AuxRequest", "BlockMask", "CausalSelfAttention", "ContextParallel", "activate", "append",
+           "context_parallel", "create_block_mask", "deactivate", "engine", "explain", "flex_attention",
+           "paged_attention", "register", "scaled_dot_product_attention", "varlen_attention"]

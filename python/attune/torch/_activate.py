@@ -20,7 +20,9 @@ from attune._errors import Error
 from attune.torch._attend import DENSE, Call, Packed, starts
 from attune.torch._engine import chosen
 from attune.torch._flex import written
+from attune.torch._lowering import lower, unlower
 from attune.torch._mod import Spelled, Texts
+from attune.torch._paged import over_pages
 from attune.torch._sdpa import _CAUSAL, _PLAIN
 from attune.torch._value import refuse
 from attune.torch._varlen import _seen
@@ -40,10 +42,11 @@ _own: dict[str, Any] = {}  # torch's kernels, by operator
 _told: set[str] = set()
 
 
-def activate() -> None:
+def activate(compile: bool = False) -> None:
     """From here on, torch's own scaled_dot_product_attention runs attune's kernels, and so does what calls it:
     torch.nn.MultiheadAttention, transformers with attn_implementation="sdpa". On GPUs also varlen_attn and jagged
     tensors. Calls that attune does not take go to torch's kernels, as before; each reason is told once, by a warning.
+    With `compile`, a flex_attention that torch.compile compiles from here on runs attune's kernels too.
 
     >>> import torch, attune.torch
     >>> q = torch.ones(1, 2, 8, 4)
@@ -54,24 +57,31 @@ def activate() -> None:
     """
     global _library
     with _lock:
-        if _library is not None:
-            return
-        library = torch.library.Library("aten", "IMPL")
-        for pair in _kernels():
-            if all([_fits(name, kernel) for name, kernel in pair.items()]):
-                for name, kernel in pair.items():
-                    _replace(library, name, kernel)
-        if not _own:
-            refuse("torch-version", "this torch has none of the operators that attune knows",
-                   "activate() puts attune's kernels in their places",
-                   "call attune.torch's functions, or take torch 2.15")
-        _library = library
+        if _library is None:
+            _library = _replaced()
+        if compile:
+            lower(_tell)
+
+
+def _replaced() -> Any:
+    """The library that holds attune's kernels in the places of torch's."""
+    library = torch.library.Library("aten", "IMPL")
+    for pair in _kernels():
+        if all([_fits(name, kernel) for name, kernel in pair.items()]):
+            for name, kernel in pair.items():
+                _replace(library, name, kernel)
+    if not _own:
+        refuse("torch-version", "this torch has none of the operators that attune knows",
+               "activate() puts attune's kernels in their places",
+               "call attune.torch's functions, or take torch 2.15")
+    return library
 
 
 def deactivate() -> None:
     """Gives torch's attentions back their own kernels."""
     global _library
     with _lock:
+        unlower()
         if _library is not None:
             _library._destroy()
         _library = None
@@ -125,6 +135,8 @@ def _why_not(q: Tensor, k: Tensor, v: Tensor, dropout: float, debug: bool = Fals
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"tensors of {q.dtype}"
     if dropout:
+        # A backward is told the random state of its forward, and not whose kernel drew from it: after a refusal, or a
+        # deactivate() in between, torch's would draw other numbers.
         return "dropout, whose random numbers are torch's"
     if debug:
         return "a debug mask is asked for"
@@ -141,10 +153,15 @@ def _spelled(bias: Tensor | None, causal: bool) -> Spelled:
     return Spelled(Texts(score, "kv <= q" if causal else ""), ("attn_mask",), (bias,))
 
 
-def _call(q: Tensor, bias: Tensor | None, causal: bool, scale: float | None) -> Call:
-    spelled = _spelled(bias, causal)
+def _kept(spelled: Spelled, scale: float | None) -> Call:
+    """The dense call of this text and scale, made once."""
     key = (scale, False, False, chosen())
-    return spelled.calls.get(key) or spelled.calls.setdefault(key, Call(spelled, (), scale, False, DENSE, False))
+    return spelled.calls.get(key) or spelled.calls.setdefault(
+        key, Call(spelled, spelled.ints, scale, False, DENSE, False))
+
+
+def _call(q: Tensor, bias: Tensor | None, causal: bool, scale: float | None) -> Call:
+    return _kept(_spelled(bias, causal), scale)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool,
@@ -260,15 +277,18 @@ def _windowed(left: int, right: int) -> Any:
     return _seen(None, (left, right), None)
 
 
+def _window(causal: bool, left: int | None, right: int | None) -> tuple[int, int]:
+    return -1 if left is None else int(left), 0 if causal else -1 if right is None else int(right)
+
+
 def _of_sequences(q: Tensor, cum_q: Tensor | None, cum_k: Tensor | None, max_q: int, max_k: int, causal: bool,
                   scale: float | None, left: int | None, right: int | None, used: Tensor | None) -> Call:
     """The call of the operators that take [tokens, heads, width] or [batch, positions, heads, width]."""
-    window = tuple([-1 if side is None else int(side) for side in (left, right)])
-    if causal:
-        window = window[0], 0
-    spelled = written(None, _seen(None, (window[0], window[1]), used) if used is not None else _windowed(*window), q)
-    packed = DENSE if cum_q is None or cum_k is None else Packed(starts(cum_q), starts(cum_k), max_q, max_k)
-    return Call(spelled, spelled.ints, scale, False, packed, False)
+    window = _window(causal, left, right)
+    spelled = written(None, _windowed(*window) if used is None else _seen(None, window, used), q)
+    if cum_q is None or cum_k is None:
+        return _kept(spelled, scale)
+    return Call(spelled, spelled.ints, scale, False, Packed(starts(cum_q), starts(cum_k), max_q, max_k), False)
 
 
 def _laid(call: Call, tensors: tuple[Tensor, ...]) -> list[Tensor]:
@@ -282,10 +302,17 @@ def _flash_of_sequences(query: Tensor, key: Tensor, value: Tensor, cum_seq_q: Te
                         window_size_right: int | None = None, seqused_k: Tensor | None = None,
                         alibi_slopes: Tensor | None = None, block_table: Tensor | None = None,
                         num_splits: int | None = None) -> Any:
-    if alibi_slopes is not None or block_table is not None:
-        return f"{'alibi_slopes' if block_table is None else 'block_table'} is given"
+    if alibi_slopes is not None:
+        return "alibi_slopes is given"
     if why := _why_not(query, key, value, dropout_p, return_debug_mask):
         return why
+    if block_table is not None:
+        if cum_seq_q is None:
+            return "block_table is given without cum_seq_q"
+        seen = _windowed(*_window(is_causal, window_size_left, window_size_right))
+        out, lse = over_pages(written(None, seen, query), (query, key, value), (block_table, seqused_k),
+                              Packed(starts(cum_seq_q), None, max_q, 0), scale, num_splits)
+        return out, lse, *_seeds(query.device), query.new_empty(0)
     call = _of_sequences(query, cum_seq_q, cum_seq_k, max_q, max_k, is_causal, scale, window_size_left,
                          window_size_right, seqused_k)
     q, k, v = _laid(call, (query, key, value))

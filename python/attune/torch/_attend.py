@@ -22,6 +22,7 @@ from attune.torch._mod import Spelled
 from attune.torch._value import refuse
 
 _FORWARD, _BACKWARD = 0, 1
+_OF_CACHE = ("kv_len", "page_table", "q_offsets", "o_before", "lse_before")
 _SMALL = 1 << 12  # elements of q: attune itself says how many threads a call with fewer gets
 _SLOW = 1 << 22  # scores: a call with fewer ends before anyone can press Ctrl-C
 _shows_memory = hasattr(Tensor, "__dlpack_c_exchange_api__")  # torch 2.10: also for tensors that record gradients
@@ -96,6 +97,24 @@ class Call:
         self._run(_FORWARD, {"q": q, "k": k, "v": v, "out": out, "lse": lse, "max": most}, captures, None, wanted)
         return out, lse, most
 
+    def over_cache(self, q: Tensor, k: Tensor, v: Tensor, cache: tuple[Tensor | None, ...],
+                   captures: tuple[Tensor, ...], fixed_split_size: int) -> tuple[Tensor, Tensor]:
+        """The output and the logarithm of the sum. `cache`: kv_len, page_table, q_offsets, o_before, lse_before."""
+        if self.packed is DENSE and not fixed_split_size and not _is_far(q):
+            made = self.core.attend_cache(q, k, v, cache, captures, self.ints)
+            if type(made) is tuple:
+                return made[0], made[1]
+        if _is_far(q):
+            given = [_on("cpu", some) for some in ((q, k, v), cache, captures)]
+            out, lse = self._here().over_cache(*given[0], *given[1:], fixed_split_size)
+            return _on(q.device, (out, lse))  # type: ignore[return-value]
+        out, lse = output(q, v), row_numbers(q, self.packed)
+        call = {"q": q, "k": k, "v": v, "out": out, "lse": lse, **dict(zip(_OF_CACHE, cache))}
+        if fixed_split_size:
+            call["fixed_split_size"] = fixed_split_size
+        self._run(_FORWARD, call, captures, None)
+        return out, lse
+
     def backward(self, grad_o: Tensor | None, grad_lse: Tensor | None, saved: Sequence[Tensor],
                  wanted: Sequence[bool]) -> list[Tensor | None]:
         """The gradients of q, k, v and the captured tensors, those that are wanted. `saved`: q, k, v, the output, the
@@ -153,7 +172,7 @@ class Call:
         """A workspace from torch's allocator, so that a captured CUDA graph owns it."""
         q = call["q"]
         given = (*call.values(), *captures)
-        key = (self.core, direction, self.packed.max_q, self.packed.max_kv, q.device,
+        key = (self.core, direction, self.packed.max_q, self.packed.max_kv, q.device, call.get("fixed_split_size"),
                tuple([(t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else None for t in given]))
         size = _workspaces.get(key)
         if size is None:
@@ -413,6 +432,13 @@ def recorded_of(call: Call, made: Any, q: Tensor, k: Tensor, v: Tensor, captures
     if type(results) is not tuple:
         return results, None, None
     return results[0], results[1] if with_lse else None, results[2]
+
+
+def is_eager(*tensors: Tensor) -> bool:
+    """True if nothing but the results is wanted: no graph, mode, transform or gradient."""
+    if is_compiling() or _len_torch_dispatch_stack() or _are_functorch_transforms_active():
+        return False
+    return not (_is_grad_enabled() and any([t.requires_grad for t in tensors])) and _core.plain(*tensors)
 
 
 # Looking them up in each call would take as long as calling them.

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from attune._arguments import bad
+from attune._targets import TARGETS, is_target, number_of
 from attune.torch._value import refuse
 
-TARGETS = {"auto": 0, "cpu": 1, "oracle": 2, "cuda": 3}
 _chosen = (0, 0)  # target and exactness, as attune/c.h has them
 
 
@@ -22,8 +22,9 @@ def chosen() -> tuple[int, int]:
 def engine(name: str = "auto", *, exact: bool | None = None) -> Iterator[None]:
     """Within it, calls of this process take this engine, and so do their gradients.
 
-    "auto" is the one that reads the memory of q: "cpu" or "cuda". "oracle" is exact and slow, on the CPU alone. `exact`
-    chooses among GPU kernels: True takes those that compute in f32 throughout, False never does, None goes by the type.
+    "auto" is the one that reads the memory of q: "cpu" or "cuda". "oracle" is exact and slow, on the CPU alone.
+    "emulated:sm_80" and "emulated:sm_90a" run the kernels of a GPU on the CPU, to find mistakes. `exact` chooses among
+    GPU kernels: True takes those that compute in f32 throughout, False never does, None goes by the type.
 
     >>> import torch
     >>> from attune.torch import engine, flex_attention
@@ -34,12 +35,12 @@ def engine(name: str = "auto", *, exact: bool | None = None) -> Iterator[None]:
     True
     """
     global _chosen
-    if type(name) is not str or name not in TARGETS:
+    if not is_target(name):
         refuse("unknown-target", f"there is no engine {name!r}", f"there are {', '.join(TARGETS)}", "take one of these")
     if exact is not None and type(exact) is not bool:
         raise bad("exact", exact, "True, False or None", "pass one of these")
     before = _chosen
-    _chosen = TARGETS[name], 0 if exact is None else 1 if exact else -1
+    _chosen = number_of(name), 0 if exact is None else 1 if exact else -1
     try:
         yield
     finally:

@@ -33,8 +33,9 @@ _attend.recorder = recorder()
 _spelled: Kept[object, Spelled] = Kept(512)
 
 
-def _call(q: Tensor, captures: list[Tensor], ints: list[int], texts: Texts, names: str, scale: float | None,
-          packed: Packed, with_max: bool) -> Call:
+def call_of(q: Tensor, captures: list[Tensor], ints: list[int], texts: Texts, names: str, scale: float | None,
+            packed: Packed, with_max: bool) -> Call:
+    """The call of an operator's arguments."""
     key = (texts, names, tuple([(t.dim(), t.dtype) for t in captures]), len(ints))
     spelled = _spelled.get(key)
     if spelled is None:
@@ -47,7 +48,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_kv: Tensor
              ints: list[int], score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int,
              max_kv: int, with_max: bool) -> tuple[Tensor, Tensor, Tensor]:
     packed = DENSE if cu_q is None else Packed(cu_q, cu_kv, max_q, max_kv)
-    call = _call(q, captures, ints, Texts(score, mask, prob, sink), names, scale, packed, with_max)
+    call = call_of(q, captures, ints, Texts(score, mask, prob, sink), names, scale, packed, with_max)
     out, lse, most = call.forward(q, k, v, tuple(captures), True)
     assert lse is not None
     return out, lse, lse.new_empty(0) if most is None else most
@@ -58,7 +59,7 @@ def _backward(grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tens
               score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int, max_kv: int,
               wanted: list[bool]) -> list[Tensor]:
     packed = DENSE if cu_q is None else Packed(cu_q, cu_kv, max_q, max_kv)
-    call = _call(q, captures, ints, Texts(score, mask, prob, sink), names, scale, packed, False)
+    call = call_of(q, captures, ints, Texts(score, mask, prob, sink), names, scale, packed, False)
     grads = call.backward(grad_o, grad_lse, (q, k, v, out, lse, *captures), list(wanted))
     return [q.new_empty(0) if g is None else g for g in grads]
 

@@ -215,7 +215,7 @@ def any_of(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Valu
 def all_of(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
     """all: true if all of them are true."""
     value: Any = as_kind(trace.value(x), "b")
-    none: Any = sum_of(trace, ~value, dim, keepdim) if value.shape else None
+    none: Any = sum_of(trace, torch.logical_not(value), dim, keepdim) if value.shape else None
     return value if none is None else none == 0
 
 

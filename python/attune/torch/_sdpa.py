@@ -43,7 +43,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     except AttributeError:
         check_tensors(query, key, value)
         raise
-    if not shape == k_shape == v_shape and not shape[:-2] == k_shape[:-2] == v_shape[:-2]:
+    if not shape == k_shape == v_shape and not shape[:-2] == k_shape[:-2] == v_shape[:-2] and not (
+            enable_gqa and len(shape) == len(k_shape) == 4 and shape[0] == k_shape[0] and k_shape[:2] == v_shape[:2]):
         query, key, value = _broadcast(query, key, value, enable_gqa)
     q, k, v = (query, key, value) if query.dim() == 4 else (_four(query), _four(key), _four(value))
     check_heads(q, k, enable_gqa)

@@ -63,6 +63,31 @@ def spelled(number: Any) -> Piece:
     return f"{number!r}f", (TIGHT if number >= 0 else PREFIX)
 
 
+class Symbolic(int):
+    """An integer of a graph that later calls may have another of: an expression of sizes. It becomes an argument of the
+    kernel; anything else that Python does with it would fix its number, and is refused."""
+
+    expression: Any
+
+    @staticmethod
+    def of(expression: Any, natural: bool) -> Symbolic:
+        """Stands for the expression; natural: it is never negative."""
+        made = Symbolic(_LONG if natural else -_LONG)
+        made.expression = expression
+        return made
+
+    def _fixed(self, *_: Any) -> NoReturn:
+        refuse("python-number", f"Python asks for the number of {self.expression}", "it is different in the next call",
+               "compile with dynamic=False")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = __mod__ = _fixed
+    __rmod__ = __truediv__ = __rtruediv__ = __neg__ = __index__ = __float__ = __str__ = __format__ = _fixed
+    __repr__ = _fixed
+
+
+_LONG = 1 << 30  # longer than any size that a mod compares with
+
+
 class Trace:
     """Collects, while a mod runs, the tensors and integers that it reads, and the named parts of its text."""
 
@@ -72,6 +97,7 @@ class Trace:
         self.captures: list[Tensor] = []
         self.called: list[str] = []  # the captures' names
         self.ints: list[int] = []  # parameters: n0, n1, …
+        self.symbolic = torch.compiler.is_compiling()  # true if any integer may be different in the next call
         self.lasting = True  # true if running the functions again on the same tensors would write the same text
         self.constants: list[tuple[Tensor, float]] = []  # tensors of one known number, made while tracing
         self.written: list[tuple[str, Place | None]] = []  # which line wrote which piece
@@ -325,8 +351,8 @@ def as_kind(value: Value, kind: str) -> Value:
     trace = value.trace
     if value.kind == kind:
         return value
-    if value.number is not None and kind == "f" and value.kind == "i" and torch.compiler.is_compiling() and (
-            value.number not in (0, 1, -1)):
+    if value.number is not None and kind == "f" and value.kind == "i" and value.number not in (0, 1, -1) and (
+            trace.symbolic or isinstance(value.number, Symbolic)):
         value = trace.param(value.number)  # it may be a length: symbolic to Dynamo, different in the next call
     if value.number is not None:
         if kind == "f":

@@ -12,6 +12,7 @@ from torch.compiler import is_compiling
 from attune._words import said
 from attune.torch._attend import Packed, asks_lse, attend, check_tensors, starts
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, is_any_autocast, written
+from attune.torch._paged import over_pages
 from attune.torch._value import TIGHT, refuse, scalar
 
 
@@ -24,7 +25,8 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
     """torch.nn.attention.varlen.varlen_attn, compiled by attune; q is [tokens, heads, width].
 
     Beyond torch's: a score_mod and a mask_mod, whose `b` is the sequence and whose positions are within it. The window
-    is aligned to the sequences' ends, as torch's is. `max_q` and `max_k` are read on a GPU alone.
+    is aligned to the sequences' ends, as torch's is. `max_q` and `max_k` are read on a GPU alone. With a `block_table`
+    key and value are pools [pages, page_size, heads, width], `seqused_k` counts the keys, and there are no gradients.
 
     >>> import torch
     >>> from attune.torch import varlen_attention
@@ -32,9 +34,6 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
     >>> varlen_attention(q, q, q, starts, starts, 7, 7, window_size=(-1, 0)).shape
     torch.Size([10, 2, 16])
     """
-    if block_table is not None:
-        refuse("paged-cache", "block_table is given", "varlen_attention reads packed k and v, not paged ones",
-               "gather the pages, or call torch's varlen_attn")
     check_tensors(query, key, value)
     if is_causal is not None:
         refuse("bad-argument", "`is_causal` is not an argument of varlen_attention", "torch's has window_size instead",
@@ -42,17 +41,23 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         refuse("bad-argument", f"`window_size` cannot be {said(window_size)}",
                "it is how many keys before and after the diagonal are seen, or -1", "write (3, 0) for 3 before it")
-    if not enable_gqa and query.shape[1] != key.shape[1]:
-        refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
+    heads = key.shape[1 if block_table is None else 2]
+    if not enable_gqa and query.shape[1] != heads:
+        refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {heads}",
                "query heads share heads of k and v only on request", "write enable_gqa=True")
     if is_any_autocast():
         query, key, value = as_autocast(query, key, value)
+    with_lse = asks_lse(return_aux)
+    if block_table is not None:
+        spelled = written(score_mod, _seen(mask_mod, (window_size[0], window_size[1]), None), query)
+        made = over_pages(spelled, (query, key, value), (block_table, seqused_k),
+                          Packed(starts(cu_seq_q), None, max_q, 0), scale, num_splits)
+        return made if with_lse else made[0]
     starts_q, starts_k = (starts(t) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k))
     if seqused_k is not None:
         _check_used(seqused_k, starts_k)
     mask = _seen(mask_mod, (window_size[0], window_size[1]), seqused_k)
     longest = (max_q, max_k) if query.is_cuda else (0, 0)
-    with_lse = asks_lse(return_aux)
     out, lse, _ = attend(written(score_mod, mask, query), query, key, value, scale, with_lse=with_lse,
                          packed=Packed(starts_q, starts_k, *longest))
     return (out, lse) if with_lse else out

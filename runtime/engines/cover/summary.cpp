@@ -23,7 +23,7 @@ bool wants_runs(const compiler::Summary& s) { return s.of != Of::Least && s.of !
 
 /// Splits positions first .. last into the largest blocks possible; visits (scale, index) of each.
 template <class Visitor>
-void pieces(std::int64_t first, std::int64_t last, std::int64_t extent, const Visitor& visit) {
+void each_block(std::int64_t first, std::int64_t last, std::int64_t extent, const Visitor& visit) {
   for (std::size_t scale = 0; first <= last; ++scale) {
     const bool top = extent <= block;
     while (first <= last && (top || first % block != 0)) visit(scale, first++);
@@ -154,8 +154,8 @@ struct Summaries::Data {
     std::int32_t found = least ? int_max : int_min;
     for (std::int64_t a = from[0]; a <= to[0]; ++a)
       for (std::int64_t b = from[1]; b <= to[1]; ++b)
-        pieces(from[2], to[2], rows, [&](std::size_t i, std::int64_t r) {
-          pieces(from[3], to[3], columns, [&](std::size_t j, std::int64_t c) {
+        each_block(from[2], to[2], rows, [&](std::size_t i, std::int64_t r) {
+          each_block(from[3], to[3], columns, [&](std::size_t j, std::int64_t c) {
             const Grid& grid = grids[i][j];
             const auto at = static_cast<std::size_t>(((a * outer + b) * grid.rows + r) * grid.columns + c);
             if (least)

@@ -161,7 +161,7 @@ class BackwardRun {
         body(r.b, r.h, r.first, r.count, worker);
       }
     };
-    run_tasks(pieces(count, at_once), some, means_.executor);
+    run_tasks(ceil_div(count, at_once), some, means_.executor);
   }
 
   /// If prob is linear in p: delta = sum p dp = sum p' dO . v = dO . O. delta is summed in the same order as dp, so
@@ -171,7 +171,7 @@ class BackwardRun {
     each_tile_of_rows([&](std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count, int worker) {
       const BackwardScratch& s = scratch_[static_cast<std::size_t>(worker)];
       const Sequence seq = sequence(problem_, b);
-      const std::int64_t width = up_to(problem_.dv, 16);
+      const std::int64_t width = round_up(problem_.dv, 16);
       float* const tile = state_.delta + state_.plan.first_row(b, h) + first;
       // The memory for scores is free now: part of it holds o, part grad_o.
       const std::int64_t at_once = std::max<std::int64_t>(1,

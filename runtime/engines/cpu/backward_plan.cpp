@@ -28,11 +28,11 @@ BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std
   }
   // The number for the whole call, even if a rank computes only some heads.
   const auto count = std::max<std::int64_t>(1, (problem.kv_shared ? 1 : problem.batch) * problem.kv_heads);
-  parts_ = std::clamp<std::int64_t>(pieces(tasks_wanted, count), 1,
+  parts_ = std::clamp<std::int64_t>(ceil_div(tasks_wanted, count), 1,
                                     std::max<std::int64_t>(1, readers_per_entry(problem)));
   const std::int64_t fit = std::max<std::int64_t>(1, most_group_bytes / std::max<std::int64_t>(1, rows_ * row_bytes));
   chunks_ = std::max<std::int64_t>(
-      1, std::min({pieces(tasks_wanted, count * parts_), longest * cut.tile_kv / least_keys, fit}));
+      1, std::min({ceil_div(tasks_wanted, count * parts_), longest * cut.tile_kv / least_keys, fit}));
   for (std::size_t e = 0; e < entries_.size(); ++e)
     for (std::int64_t part = 0; part < parts_; ++part)
       for (std::int64_t chunk = 0; chunk < chunks(entries_[e].tiles); ++chunk) tasks_.push_back({e, part, chunk});
@@ -60,7 +60,9 @@ std::vector<std::int32_t> BackwardPlan::tiles(const BackwardTask& task) const {
   return out;
 }
 
-std::int64_t BackwardPlan::padded_rows(std::int64_t b) const { return up_to(sequence(problem_, b).q_len, cut_.group); }
+std::int64_t BackwardPlan::padded_rows(std::int64_t b) const {
+  return round_up(sequence(problem_, b).q_len, cut_.group);
+}
 
 std::int64_t BackwardPlan::first_row(std::int64_t b, std::int64_t h) const {
   return first_rows_[static_cast<std::size_t>(b)] + h * padded_rows(b);

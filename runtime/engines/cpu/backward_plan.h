@@ -26,7 +26,7 @@ class BackwardPlan {
   std::int64_t chunks(std::int64_t tiles) const;   ///< of an entry with this many tiles
   std::int64_t tiles() const { return tiles_; }    ///< of all entries
 
-  std::int64_t most_readers() const { return pieces(readers_per_entry(problem_), parts_); }  ///< of a task
+  std::int64_t most_readers() const { return ceil_div(readers_per_entry(problem_), parts_); }  ///< of a task
   std::vector<Reader> readers(const BackwardTask& task) const;
   std::vector<std::int32_t> tiles(const BackwardTask& task) const;
 

@@ -24,11 +24,11 @@ BackwardState::BackwardState(const Call& of, const KernelsFor& what)
       dk_rows(what, Unit::f32, call.dk.dtype), dv_rows(what, Unit::f32, call.dv.dtype) {
   Workspace one;
   lay_out_query_tile(one, sizes, row_fields());
-  const std::int64_t q_tiles = std::max<std::int64_t>(1, pieces(problem.q.length, sizes.cut.tile_q));
+  const std::int64_t q_tiles = std::max<std::int64_t>(1, ceil_div(problem.q.length, sizes.cut.tile_q));
   prepared = std::clamp<std::int64_t>(most_prepared / static_cast<std::int64_t>(one.used()), 1, q_tiles);
   // If all queries of a task stay prepared, tiles of keys are summed one after another.
   const std::int64_t sums = (k_sums() + v_sums()) * std::int64_t{sizeof(float)};
-  const std::int64_t kv_tiles = std::max<std::int64_t>(1, pieces(problem.kv.length, sizes.cut.tile_kv));
+  const std::int64_t kv_tiles = std::max<std::int64_t>(1, ceil_div(problem.kv.length, sizes.cut.tile_kv));
   const bool all_prepared = prepared == q_tiles && plan.most_readers() <= 1;
   strip = all_prepared ? 1 : std::clamp<std::int64_t>(most_sums / sums, 1, kv_tiles);
 }

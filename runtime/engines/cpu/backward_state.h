@@ -33,10 +33,10 @@ struct BackwardState {
   std::int64_t k_sums() const { return sizes.rows_of_sums(sizes.d) * sizes.score_row(); }
   std::int64_t v_sums() const { return sizes.rows_of_sums(sizes.dv) * sizes.score_row(); }
   std::int32_t q_tiles(std::int64_t b) const {
-    return static_cast<std::int32_t>(pieces(sequence(problem, b).q_len, sizes.cut.tile_q));
+    return static_cast<std::int32_t>(ceil_div(sequence(problem, b).q_len, sizes.cut.tile_q));
   }
   std::int64_t chunks(std::int64_t b) const {
-    return plan.chunks(pieces(sequence(problem, b).kv_len, sizes.cut.tile_kv));
+    return plan.chunks(ceil_div(sequence(problem, b).kv_len, sizes.cut.tile_kv));
   }
   /// Stores dk and dv of a tile of keys, from transposed sums.
   void store(const KVEntry& entry, std::int32_t tile, const float* dk_sums, const float* dv_sums) const;

@@ -166,7 +166,7 @@ class BackwardWalk {
                            .panel = w.as_k * sizes_.tiling.nr};
     state_.kit->pack_columns(&args);
     // If visits are whole tiles, products also read panels past the last key.
-    std::fill(into + up_to(rows, sizes_.tiling.nr) * w.as_k, into + sizes_.cut.tile_kv * w.as_k, 0u);
+    std::fill(into + round_up(rows, sizes_.tiling.nr) * w.as_k, into + sizes_.cut.tile_kv * w.as_k, 0u);
   }
 
   void prepare(std::int32_t t, QueryTile& tile) const {

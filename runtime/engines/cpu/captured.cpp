@@ -31,7 +31,7 @@ CapturedSums::CapturedSums(const Call& call, const KernelsFor& what, const codeg
   for (const Backward::Captured& asked : call.backward().captured) {
     if (asked.of.size() == 0) continue;
     gradients_.push_back({.asked = &asked, .size = asked.of.size(), .rows = {what, Unit::f32, asked.into.dtype}});
-    gradients_.back().apart = axes_apart(gradients_.back(), parts, call.problem);
+    gradients_.back().separate = separate_axes(gradients_.back(), parts, call.problem);
   }
   fit(plan.sizes());
   for (Gradient& g : gradients_) g.copies = copies(g);
@@ -49,9 +49,9 @@ CapturedSums::CapturedSums(const Call& call, const KernelsFor& what, const codeg
 }
 
 /// Proven only for an index that is itself a coordinate and is never clamped.
-std::array<bool, BackwardPlan::axes> CapturedSums::axes_apart(const Gradient& gradient,
-                                                              const codegen::BackwardParts& parts,
-                                                              const compiler::Problem& problem) const {
+std::array<bool, BackwardPlan::axes> CapturedSums::separate_axes(const Gradient& gradient,
+                                                                 const codegen::BackwardParts& parts,
+                                                                 const compiler::Problem& problem) const {
   const Tensor& of = gradient.asked->of;
   const auto always = [&](Input coordinate, std::int64_t length) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(of.rank); ++i) {
@@ -64,17 +64,17 @@ std::array<bool, BackwardPlan::axes> CapturedSums::axes_apart(const Gradient& gr
   };
   const bool by_batch = always(Input::B, problem.batch), by_head = always(Input::H, problem.q_heads);
   enum : std::size_t { Batch, Head, Part, Chunk };
-  std::array<bool, BackwardPlan::axes> apart{};
-  apart[Batch] = by_batch;
-  apart[Head] = by_head;
-  apart[Part] = by_head && (by_batch || !problem.kv_shared);
-  apart[Chunk] = always(Input::KV, problem.kv.length);
-  return apart;
+  std::array<bool, BackwardPlan::axes> separate{};
+  separate[Batch] = by_batch;
+  separate[Head] = by_head;
+  separate[Part] = by_head && (by_batch || !problem.kv_shared);
+  separate[Chunk] = always(Input::KV, problem.kv.length);
+  return separate;
 }
 
 std::int64_t CapturedSums::copies(const Gradient& gradient) const {
   std::int64_t count = 1;
-  for (std::size_t axis = 0; axis < lanes_.size(); ++axis) count *= gradient.apart[axis] ? 1 : lanes_[axis];
+  for (std::size_t axis = 0; axis < lanes_.size(); ++axis) count *= gradient.separate[axis] ? 1 : lanes_[axis];
   return count;
 }
 
@@ -92,15 +92,15 @@ void CapturedSums::fit(const Axes& sizes) {
     if (bytes <= most_captured_bytes) return;
     std::size_t widest = 0;
     for (std::size_t axis = 0; axis < lanes_.size(); ++axis)
-      if (!largest->apart[axis] && (largest->apart[widest] || lanes_[axis] > lanes_[widest])) widest = axis;
+      if (!largest->separate[axis] && (largest->separate[widest] || lanes_[axis] > lanes_[widest])) widest = axis;
     lanes_[widest] = (lanes_[widest] + 1) / 2;
   }
 }
 
-std::int64_t CapturedSums::number(const Axes& place, const std::array<bool, BackwardPlan::axes>& apart) const {
+std::int64_t CapturedSums::number(const Axes& place, const std::array<bool, BackwardPlan::axes>& separate) const {
   std::int64_t at = 0;
   for (std::size_t axis = 0; axis < place.size(); ++axis)
-    if (!apart[axis]) at = at * lanes_[axis] + place[axis];
+    if (!separate[axis]) at = at * lanes_[axis] + place[axis];
   return at;
 }
 
@@ -112,7 +112,7 @@ std::vector<float*> CapturedSums::gradients(std::size_t chain) const {
   std::vector<float*> by_slot(args_.captures.size());
   for (std::uint32_t slot = 0; slot < by_slot.size(); ++slot)
     for (const Gradient& g : gradients_)
-      if (is_of(*g.asked, args_, slot)) by_slot[slot] = g.sums + number(chain_lanes_[chain], g.apart) * g.size;
+      if (is_of(*g.asked, args_, slot)) by_slot[slot] = g.sums + number(chain_lanes_[chain], g.separate) * g.size;
   return by_slot;
 }
 
@@ -129,7 +129,7 @@ void CapturedSums::clear(const Executor& executor) {
     const auto one = [&](std::int64_t i, int) {
       std::fill(g.sums + i * piece, g.sums + std::min(all, (i + 1) * piece), 0.0f);
     };
-    run_tasks(pieces(all, piece), one, executor);
+    run_tasks(ceil_div(all, piece), one, executor);
   }
 }
 
@@ -141,7 +141,7 @@ void CapturedSums::store(const std::vector<CapturedSum>& sinks, const Executor& 
     const std::int64_t width = g.asked->of.rank ? g.asked->of.shape[static_cast<std::size_t>(g.asked->of.rank - 1)] : 1;
     const std::int64_t rows = g.size / width, per_task = std::max<std::int64_t>(1, piece / width);
     const auto one = [&](std::int64_t i, int) { store(g, i * per_task, std::min(rows, (i + 1) * per_task), sink); };
-    run_tasks(pieces(rows, per_task), one, executor);
+    run_tasks(ceil_div(rows, per_task), one, executor);
   }
 }
 

@@ -32,19 +32,19 @@ class CapturedSums {
   using Axes = BackwardPlan::Axes;
   struct Gradient {
     const Backward::Captured* asked;
-    std::int64_t size;                             ///< elements
-    std::array<bool, BackwardPlan::axes> apart{};  ///< true: tasks that differ here add to different elements
+    std::int64_t size;                                ///< elements
+    std::array<bool, BackwardPlan::axes> separate{};  ///< true: tasks that differ here add to different elements
     std::int64_t copies = 1;
     float* sums = nullptr;
     TensorRows rows;
   };
 
-  std::array<bool, BackwardPlan::axes> axes_apart(const Gradient& gradient, const codegen::BackwardParts& parts,
-                                                  const compiler::Problem& problem) const;
+  std::array<bool, BackwardPlan::axes> separate_axes(const Gradient& gradient, const codegen::BackwardParts& parts,
+                                                     const compiler::Problem& problem) const;
   void fit(const Axes& sizes);
   std::int64_t copies(const Gradient& gradient) const;
   /// Numbers places in the order of the axes, without the axes along which tasks add to different elements.
-  std::int64_t number(const Axes& place, const std::array<bool, BackwardPlan::axes>& apart) const;
+  std::int64_t number(const Axes& place, const std::array<bool, BackwardPlan::axes>& separate) const;
   void store(const Gradient& gradient, std::int64_t first, std::int64_t last, const std::vector<double>* sink) const;
 
   const compiler::Args& args_;

@@ -100,7 +100,7 @@ DecodePlan::DecodePlan(const Call& of, const Means& means)
   for (std::int64_t b = 0; b < p.batch; ++b) {
     firsts.push_back(static_cast<std::int64_t>(chunks.size()));
     const Sequence seq = sequence(p, b);
-    const std::int64_t count = decoded.has(seq) ? pieces(seq.kv_len, chunk_keys) : 0;
+    const std::int64_t count = decoded.has(seq) ? ceil_div(seq.kv_len, chunk_keys) : 0;
     const compiler::Held* held = p.held();
     for (std::int64_t h = held ? held->first_head : 0; h < (held ? held->last_head : p.kv_heads); ++h)
       for (std::int64_t i = 0; i < count; ++i) chunks.push_back({b, h, i});
@@ -275,7 +275,7 @@ class DecodeRun {
   void merge(std::int64_t b, std::int64_t kv_head, const DecodeScratch& s) {
     const Sequence seq = sequence(problem_, b);
     if (!decoded.has(seq) || !any_query(problem_, seq, 0, seq.q_len)) return;
-    const std::int64_t count = pieces(seq.kv_len, chunk_keys),
+    const std::int64_t count = ceil_div(seq.kv_len, chunk_keys),
                        first = plan_.firsts[static_cast<std::size_t>(b)] +
                                (kv_head - (problem_.held() ? problem_.held()->first_head : 0)) * count;
     std::vector<float> o(static_cast<std::size_t>(problem_.dv)), factor(1);

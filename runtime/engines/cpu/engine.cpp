@@ -3,6 +3,7 @@
 #include "runtime/engines/cpu/engine.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -31,6 +32,8 @@ Isa isa() {
   return *asked;
 }
 
+double worthwhile_workers(double products) { return std::max(1.0, std::floor(products / worth_waking)); }
+
 int usual_workers(const compiler::Problem& problem) {
   double pairs = 0;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
@@ -38,8 +41,7 @@ int usual_workers(const compiler::Problem& problem) {
     pairs += static_cast<double>(seq.q_len) * static_cast<double>(seq.kv_len);
   }
   const double products = pairs * static_cast<double>(problem.q_heads) * static_cast<double>(problem.d + problem.dv);
-  const double most = options().threads;
-  return static_cast<int>(std::clamp(products / worth_waking, 1.0, most));
+  return static_cast<int>(std::min<double>(worthwhile_workers(products), options().threads));
 }
 
 }  // namespace attune::runtime::cpu

@@ -37,7 +37,7 @@ std::vector<ForwardTask> tasks_of(const ForwardPlan& plan, std::span<const KVEnt
     for (std::int64_t i = 0; i < readers_per_entry(plan.problem); ++i) {
       const Reader reader = reader_of(plan.problem, entry, i);
       const Sequence seq = sequence(plan.problem, reader.b);
-      const std::int64_t count = plan.among.has(seq) ? pieces(seq.q_len, plan.cut.tile_q) : 0;
+      const std::int64_t count = plan.among.has(seq) ? ceil_div(seq.q_len, plan.cut.tile_q) : 0;
       for (std::int32_t t = 0; t < count; ++t)
         if (any_query(plan.problem, seq, std::int64_t{t} * plan.cut.tile_q, plan.cut.tile_q))
           tasks.push_back({&entry, reader, t, visits.cost(reader.b, reader.h, t)});

@@ -14,12 +14,12 @@ using compiler::Problem;
 Cut cut_for(const codegen::Tiling& t, const Problem& problem, bool alone) {
   const auto tiles_of = [&](std::int64_t rows) {
     std::int64_t count = 0;
-    for (std::int64_t b = 0; b < problem.batch; ++b) count += pieces(sequence(problem, b).q_len, rows);
+    for (std::int64_t b = 0; b < problem.batch; ++b) count += ceil_div(sequence(problem, b).q_len, rows);
     return count * problem.q_heads;
   };
   const std::int64_t rows = alone ? 64 : tiles_of(256) >= 128 ? 256 : tiles_of(128) >= 32 ? 128 : 64;
-  return {.tile_q = static_cast<std::int32_t>(up_to(rows, whole_rows(t.mr))),
-          .tile_kv = static_cast<std::int32_t>(up_to(256, t.nr)),
+  return {.tile_q = static_cast<std::int32_t>(round_up(rows, whole_rows(t.mr))),
+          .tile_kv = static_cast<std::int32_t>(round_up(256, t.nr)),
           .group = t.mr,
           .panel = t.nr};
 }

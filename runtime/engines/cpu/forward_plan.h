@@ -31,7 +31,7 @@ struct ForwardPlan {
   std::int64_t most_tiles() const;
   /// Units of a packed tile of keys, and of values.
   std::int64_t k_tile() const { return cut.tile_kv * qk.as_k; }
-  std::int64_t v_tile() const { return v_in_place ? 0 : pieces(cut.tile_kv, codegen::per_unit(unit)) * pv.as_n; }
+  std::int64_t v_tile() const { return v_in_place ? 0 : ceil_div(cut.tile_kv, codegen::per_unit(unit)) * pv.as_n; }
   /// Elements from one row of scratch to the next, of q or k.
   std::int64_t qk_row() const { return qk.as_k * codegen::per_unit(unit); }
 };

@@ -168,7 +168,7 @@ class ForwardWalk {
   void weigh(std::int32_t kv, std::int32_t group, std::int32_t groups, const VisitedColumns& v, bool guard) const {
     const std::int64_t row = std::int64_t{group} * cut_.group, units = per_unit(plan_.unit);
     const std::int64_t step = units * plan_.kit->tiling.k;
-    const std::int64_t begin = v.begin / step * step, end = up_to(v.end, step);
+    const std::int64_t begin = v.begin / step * step, end = round_up(v.end, step);
     const PackedKeys::Values values = state_.keys.values(*task_.entry, kv + begin);
     const Product pv{.a = p_at(row, begin),
                      .a_row = cut_.tile_kv / units,

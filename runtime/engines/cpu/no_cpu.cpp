@@ -19,6 +19,7 @@ namespace {
 
 bool supports(Isa) { return false; }
 Isa isa() { refuse(); }
+double worthwhile_workers(double) { refuse(); }
 int usual_workers(const compiler::Problem&) { refuse(); }
 std::size_t forward_workspace(const Call&, const Means&) { refuse(); }
 std::size_t backward_workspace(const Call&, const Means&) { refuse(); }

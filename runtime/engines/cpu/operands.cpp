@@ -47,7 +47,7 @@ TileRows tile_rows(const SlotArgs& slots, const Cut& cut, const Sequence& seq, s
           .first = first,
           .rows = rows,
           .position = static_cast<std::int32_t>(seq.q_offset + first),
-          .groups = static_cast<std::int32_t>(pieces(rows, cut.group))};
+          .groups = static_cast<std::int32_t>(ceil_div(rows, cut.group))};
 }
 
 Fields::Fields(Workspace& memory, const codegen::ForwardParts& parts, const Cut& cut)

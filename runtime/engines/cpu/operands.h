@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "codegen/ceil_div.h"
 #include "compiler/bind.h"
 #include "ir/eval.h"
 #include "runtime/engines/cpu/engine.h"
@@ -14,9 +15,6 @@
 #include "runtime/engines/workspace.h"
 
 namespace attune::runtime::cpu {
-
-constexpr std::int64_t up_to(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-constexpr std::int64_t pieces(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
 
 /// Bytes of an element.
 constexpr std::int64_t element_size(Unit unit) { return 4 / codegen::per_unit(unit); }
@@ -52,7 +50,8 @@ inline Unit unit_for(Isa isa, DType type) {
 /// Widths of a head in units and elements, padded as products need them.
 struct Widths {
   Widths(std::int64_t given, const codegen::Tiling& tiling, Unit unit)
-      : columns(given), as_k(up_to(pieces(given, codegen::per_unit(unit)), tiling.k)), as_n(up_to(given, tiling.nr)) {}
+      : columns(given), as_k(round_up(ceil_div(given, codegen::per_unit(unit)), tiling.k)),
+        as_n(round_up(given, tiling.nr)) {}
   std::int64_t columns;  ///< as given
   std::int64_t as_k;     ///< units, if products sum over the width
   std::int64_t as_n;     ///< elements, if the width is the columns of a product
@@ -71,13 +70,13 @@ constexpr std::int64_t whole_rows(std::int64_t group) { return std::lcm(group, s
 /// The number of rows with the same origin, a multiple of the rows of any tile. A score that reads positions is rounded
 /// relative to its row's origin. It therefore has the same bits in both directions, although their tiles differ, and a
 /// row's p matches its delta.
-constexpr std::int64_t rows_of_origin(std::int64_t group) { return up_to(256, whole_rows(group)); }
+constexpr std::int64_t rows_of_origin(std::int64_t group) { return round_up(256, whole_rows(group)); }
 /// The t-th tile of queries. `head`: where the fields of the (batch entry, head) are.
 TileRows tile_rows(const SlotArgs& slots, const Cut& cut, const Sequence& seq, std::int64_t h, std::int64_t t,
                    const std::uint32_t* head);
 
 /// Elements from one field of rows to the next: fields are computed for whole registers of rows.
-constexpr std::int64_t field_row(std::int64_t rows) { return up_to(rows, 16); }
+constexpr std::int64_t field_row(std::int64_t rows) { return round_up(rows, 16); }
 
 /// One worker's memory for the fields of a (batch entry, head), of a tile's rows, and of its columns.
 struct Fields {

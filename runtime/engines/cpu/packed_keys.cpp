@@ -9,7 +9,7 @@ using codegen::per_unit;
 
 /// Values are stored panel by panel, each with all keys of the entry, so that a loop may begin at any key.
 std::int64_t PackedKeys::v_panel(const KVEntry& entry) const {
-  return entry.tiles * pieces(plan_.cut.tile_kv, per_unit(plan_.unit)) * plan_.cut.panel;
+  return entry.tiles * ceil_div(plan_.cut.tile_kv, per_unit(plan_.unit)) * plan_.cut.panel;
 }
 
 std::uint32_t* PackedKeys::keys(const KVEntry& entry, std::int64_t key) const {

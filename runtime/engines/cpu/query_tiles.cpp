@@ -17,7 +17,7 @@ Cut cut_for(const compiler::Problem& p, const codegen::Tiling& t, std::int64_t s
   const std::int64_t whole = std::lcm(whole_rows(t.mr), step);
   const std::int64_t tile_kv = std::clamp(elements / std::max(p.d, p.dv), least_kv, most_kv);
   const auto cut = [](std::int64_t tile, std::int64_t length, std::int64_t multiple) {
-    return static_cast<std::int32_t>(up_to(std::clamp<std::int64_t>(length, 1, tile), multiple));
+    return static_cast<std::int32_t>(round_up(std::clamp<std::int64_t>(length, 1, tile), multiple));
   };
   return {.tile_q = cut(tile_q, p.q.length, whole),
           .tile_kv = cut(tile_kv, p.kv.length, t.nr),

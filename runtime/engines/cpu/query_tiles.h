@@ -20,7 +20,7 @@ struct BackwardSizes {
   std::int64_t per_unit() const { return codegen::per_unit(unit); }
   std::int64_t element_size() const { return cpu::element_size(unit); }
   /// Elements of a row of q or k, or of grad_o or v.
-  std::int64_t row(const Widths& w) const { return up_to(w.as_k * per_unit(), 16); }
+  std::int64_t row(const Widths& w) const { return round_up(w.as_k * per_unit(), 16); }
   /// For k, which is a factor of two products.
   std::int64_t k_row() const { return std::max(row(d), d.as_n); }
   /// Units in a panel of all rows of p or ds.
@@ -29,7 +29,7 @@ struct BackwardSizes {
   std::int64_t step() const { return per_unit() * tiling.k; }
   /// Rows of a transposed tile of queries, and of the sums of dk or dv: as many as products read and write.
   std::int64_t rows_of_transposed(const Widths& w) const { return std::max(row(w), rows_of_sums(w)); }
-  std::int64_t rows_of_sums(const Widths& w) const { return up_to(w.columns, tiling.mr); }
+  std::int64_t rows_of_sums(const Widths& w) const { return round_up(w.columns, tiling.mr); }
 
   // Elements between rows. They include a gap of one cache line: rows a power of two apart would fall into the same few
   // sets.

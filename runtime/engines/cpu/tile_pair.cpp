@@ -107,7 +107,7 @@ class Meeting {
   /// dQ += dS K
   void add_to_queries(std::int32_t group, std::int32_t groups, const VisitedColumns& v) const {
     const std::int64_t row = std::int64_t{group} * sizes_.cut.group, nr = sizes_.tiling.nr;
-    const std::int64_t step = sizes_.step(), begin = v.begin / step * step, end = up_to(v.end, step);
+    const std::int64_t step = sizes_.step(), begin = v.begin / step * step, end = round_up(v.end, step);
     const Product dq{.a = element_at(s_.ds, row, begin),
                      .a_row = sizes_.score_row() / sizes_.per_unit(),
                      .b = s_.k_rows + begin / sizes_.per_unit() * nr,
@@ -137,7 +137,7 @@ class Meeting {
       for (std::int64_t g = 0; g < queries_.groups; ++g) {
         if (!visited(g, c)) continue;
         block.q0 = std::min(block.q0, g * sizes_.cut.group / step * step);
-        block.q1 = up_to((g + 1) * sizes_.cut.group, step);
+        block.q1 = round_up((g + 1) * sizes_.cut.group, step);
       }
       if (block.q0 >= block.q1) continue;
       for (std::int64_t r = block.q0; r < block.q1; ++r)
@@ -150,7 +150,7 @@ class Meeting {
 
   void add_to_keys() const {
     const std::vector<Block> all = blocks();
-    if (sizes_.unit == Unit::bf16) pair_rows(up_to(queries_.groups * sizes_.cut.group, sizes_.step()));
+    if (sizes_.unit == Unit::bf16) pair_rows(round_up(queries_.groups * sizes_.cut.group, sizes_.step()));
     if (state_.call.dv.given()) {
       for (const Block& block : all) add(block, queries_.grad_o.transposed, sizes_.dv, s_.p, s_.p_panels, keys_.dv);
       add_bad(queries_.grad_o, sizes_.dv, s_.p, keys_.dv);
@@ -187,7 +187,7 @@ class Meeting {
                        .b_panel = panels ? panel : nr,
                        .c = sums + block.first,
                        .c_row = sizes_.score_row(),
-                       .groups = pieces(w.columns, sizes_.tiling.mr),
+                       .groups = ceil_div(w.columns, sizes_.tiling.mr),
                        .panels = (block.last - block.first) / nr,
                        .k = (block.q1 - block.q0) / sizes_.per_unit(),
                        .keep = nullptr,

@@ -1,8 +1,6 @@
 // runtime/engines/cuda/call.cpp — a forward on a device: its kernel, its memory, its launches
 #include "runtime/engines/cuda/call.h"
 
-#include <array>
-#include <cstring>
 #include <numeric>
 
 #include <attune/error.h>
@@ -89,25 +87,6 @@ void ForwardRun::put(std::byte* memory) {
     case ArgsKind::mla: return put_mla(*this, launches, at);
     default: return put_forward(*this, launches, at);
   }
-}
-
-void ForwardRun::put_walk(Launches& launches, Walk& walk, void* args, std::size_t bytes, std::byte* memory) {
-  alignas(TensorMap) std::array<std::byte, codegen::most_own_args> own_args;
-  walk.arguments = args;
-  if (const codegen::OwnArgs* const its = plan().kernel->own) {
-    std::memcpy(own_args.data(), args, bytes);
-    its->fill(own_args.data(), walk.call, own.in(memory));
-    walk.arguments = own_args.data();
-  }
-  put_kernel(launches, walk);
-  put_after(launches, walk);
-  std::vector<std::byte> user = user_of(of, *kernel);
-  launches.put(static_cast<cu::Stream>(means.stream), user);
-}
-
-std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel) {
-  return codegen::user_bytes(of.mod.mod, of.args.captures, of.args.params, static_cast<float>(of.problem.scale),
-                             kernel.choice.plan.spec.offsets64);
 }
 
 int known_parts(const ForwardRun& run, std::int64_t tiles, std::int64_t sharers) {

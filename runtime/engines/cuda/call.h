@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "runtime/engines/cuda/engine.h"
@@ -57,27 +58,23 @@ struct ForwardRun {
   /// Enqueues the kernel with these arguments and with the arguments that only some calls have.
   template <class Args>
   void put_walk(Launches& launches, Walk& walk, Args& args, std::byte* memory) {
-    if (!plan().further()) return put_walk(launches, walk, &args, sizeof args, memory);
+    walk.own = own.in(memory);
+    const auto stream = static_cast<cu::Stream>(means.stream);
+    if (!plan().further()) return put_call(launches, walk, of, std::as_writable_bytes(std::span(&args, 1)), stream);
     Further<Args> all{args, {}, {}, {}, split_steps, splits};
     if (call.o_before.given()) {
       all.o_before = strided(call.o_before, p.q.layout);
       all.lse_before = rows(call.lse_before, p.q.layout);
       all.o_before_type = stored(call.o_before.dtype);
     }
-    put_walk(launches, walk, &all, sizeof all, memory);
+    put_call(launches, walk, of, std::as_writable_bytes(std::span(&all, 1)), stream);
   }
-
- private:
-  void put_walk(Launches& launches, Walk& walk, void* args, std::size_t bytes, std::byte* memory);
 };
 
 /// Refuses outputs that this engine cannot write, and o_before and lse_before that it cannot read.
 void check_outputs(const Forward& call);
 /// True if there is no query, and so nothing to compute.
 inline bool is_empty(const compiler::Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
-
-/// The user's struct, laid out as in the kernel's source.
-std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel);
 
 // ---- what a family of kernels needs of a call, by ArgsKind ----------------------------------------------------------
 

@@ -15,6 +15,7 @@
 
 #include "codegen/headers.h"
 #include "runtime/engines/cuda/platform.h"
+#include "runtime/engines/cuda/spliced.h"
 #include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
@@ -53,6 +54,7 @@ Binary read_binary(const CacheEntry& entry) {
     if (name == "registers") out.registers = std::atoi(value.c_str());
     if (name == "spilled") out.spilled = std::atoi(value.c_str());
     if (name == "warning") out.warnings.push_back(value);
+    if (name == "made") out.made = value;
   }
   return out;
 }
@@ -154,10 +156,16 @@ CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
                  binary.cubin};
   out.facts.insert(out.facts.begin() + 2, source.facts.begin(), source.facts.end());
   for (const std::string& warning : binary.warnings) out.facts.emplace_back("warning", warning);
+  if (!binary.made.empty()) out.facts.emplace_back("made", binary.made);
   return out;
 }
 
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of) {
+  return binary_of(source, of, [&] { return platform().compile(source, Ptx::no); });
+}
+
+std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of,
+                                        const std::function<Binary()>& compile) {
   const Clock clock;
   Origin origin;
   Asked what = asked(source);
@@ -167,7 +175,7 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const Ker
       [&] {
         require_compiler();
         ++compiled_so_far;
-        return entry_of(platform().compile(source, Ptx::no), source);
+        return entry_of(compile(), source);
       },
       &origin);
   const auto binary = std::make_shared<const Binary>(read_binary(*kept));
@@ -213,7 +221,11 @@ KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::KernelChoice& 
 
 std::shared_ptr<const Binary> binary_of_candidate(const codegen::GpuParts& parts, const Candidate& one,
                                                   const Purpose* purpose) {
-  return binary_of(one.written->source, kernel_of(parts, one.choice, one.choice.plan.spec.arch, purpose));
+  const codegen::KernelPlan& plan = one.choice.plan;
+  const codegen::Source& source = one.written->source;
+  const KernelOf of = kernel_of(parts, one.choice, plan.spec.arch, purpose);
+  if (!wants_spliced(plan)) return binary_of(source, of);
+  return binary_of(source, of, [&] { return compile_spliced(source, parts, plan); });
 }
 
 /// Some companions take NVRTC a quarter of the kernel's time.
@@ -292,6 +304,9 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   out.chosen = best(out.candidates, first);
   Candidate& taken = out.candidates[out.chosen];
   if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken);
+  if (wants_spliced(taken.choice.plan) && !taken.binary->made.empty())
+    out.story.push_back(taken.binary->made == "spliced" ? "the mod was put into the tile's skeleton"
+                                                        : "compiled as a whole: " + taken.binary->made);
   if (dumps()) dump_candidates(parts, out, spec.arch);
   if (wants(Fact::chosen)) record_chosen(parts.mod(), out, spec.arch);
   return out;

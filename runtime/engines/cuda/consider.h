@@ -1,6 +1,7 @@
 // runtime/engines/cuda/consider.h — the candidate kernels of a call, compiled in turn until one has no flaw
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,9 @@ CacheEntry entry_of(const Binary& binary, const codegen::Source& source);
 
 /// The binary of a source, made once per process; throws an Error if it must be compiled and there is no NVRTC.
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of);
+/// The same, if it is compiled in another way than as a whole.
+std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of,
+                                        const std::function<Binary()>& compile);
 
 /// A source with the lines that ATTUNE_LINEINFO asks for, and the text that names its dump.
 struct KernelSource {

@@ -2,6 +2,7 @@
 // kernels, in order
 #include "runtime/engines/cuda/launches.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <attune/error.h>
@@ -101,5 +102,24 @@ void put_kernel(Launches& launches, const Walk& walk) {
 }
 
 void put_after(Launches& launches, const Walk& walk) { put(launches, walk, Companion::When::after); }
+
+std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel) {
+  return codegen::user_bytes(of.mod.mod, of.args.captures, of.args.params, static_cast<float>(of.problem.scale),
+                             kernel.choice.plan.spec.offsets64);
+}
+
+void put_call(Launches& launches, Walk& walk, const Call& of, std::span<std::byte> arguments, cu::Stream stream) {
+  alignas(TensorMap) std::array<std::byte, codegen::most_own_args> own;
+  walk.arguments = arguments.data();
+  if (const codegen::OwnArgs* const its = walk.call.plan.kernel->own) {
+    std::ranges::copy(arguments, own.begin());
+    its->fill(own.data(), walk.call, walk.own);
+    walk.arguments = own.data();
+  }
+  put_kernel(launches, walk);
+  put_after(launches, walk);
+  std::vector<std::byte> user = user_of(of, walk.kernel);
+  launches.put(stream, user);
+}
 
 }  // namespace attune::runtime::cuda

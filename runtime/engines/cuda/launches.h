@@ -11,6 +11,7 @@
 #include "codegen/companion.h"
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/contract/cover_args.cuh"
+#include "runtime/engines/call.h"
 #include "runtime/engines/cuda/kernels.h"
 
 namespace attune::runtime::cuda {
@@ -84,11 +85,17 @@ struct Walk {
   // Words that are set to 0 right before the kernel, unless a companion does so.
   unsigned* cleared = nullptr;
   std::size_t cleared_count = 0;
+  std::byte* own = nullptr;  ///< workspace of a family that has its own struct
 };
 
 /// Adds the companions that run before the kernel, and the kernel itself.
 void put_kernel(Launches& launches, const Walk& walk);
 /// Adds the companions that run after all kernels of the call.
 void put_after(Launches& launches, const Walk& walk);
+
+/// The user's struct, laid out as in the kernel's source.
+std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel);
+/// Adds the kernel, with these arguments, and all of its companions, and enqueues every step on the stream.
+void put_call(Launches& launches, Walk& walk, const Call& of, std::span<std::byte> arguments, cu::Stream stream);
 
 }  // namespace attune::runtime::cuda

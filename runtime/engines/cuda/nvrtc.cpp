@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <memory>
-#include <type_traits>
 
 #include <attune/error.h>
 
@@ -145,64 +144,106 @@ std::vector<std::string> warnings_in(const std::string& log) {
   return out;
 }
 
+struct Destroy {
+  void operator()(Program program) const { library().api.nvrtcDestroyProgram(&program); }
+};
+
+/// A program of NVRTC, compiled.
+class Compiled {
+ public:
+  explicit Compiled(const codegen::Source& source) : source_(source) {
+    if (!nvrtc()) throw Bug("a kernel was to be compiled without NVRTC: " + nvrtc().refusal);
+    std::vector<const char*> texts, names, values;
+    std::vector<std::string> held;
+    for (const auto& headers : {codegen::headers(), source.headers})
+      for (const codegen::Header& h : headers) {
+        held.emplace_back(h.name);
+        texts.push_back(h.text);
+      }
+    for (const std::string& name : held) names.push_back(name.c_str());
+    for (const std::string& option : source.options) values.push_back(option.c_str());
+    Program made = nullptr;
+    must(api_.nvrtcCreateProgram(&made, source.text.c_str(), (source.name + ".cu").c_str(),
+                                 static_cast<int>(names.size()), texts.data(), names.data()),
+         "nvrtcCreateProgram");
+    program_.reset(made);
+    if (!source.symbol.empty())
+      must(api_.nvrtcAddNameExpression(program_.get(), source.symbol.c_str()), "nvrtcAddNameExpression");
+    Result result{};
+    on_deep_stack(
+        [&] { result = api_.nvrtcCompileProgram(program_.get(), static_cast<int>(values.size()), values.data()); });
+    log = text(api_.nvrtcGetProgramLogSize, api_.nvrtcGetProgramLog, "nvrtcGetProgramLog");
+    while (log.ends_with('\0')) log.pop_back();
+    if (result != 0)
+      throw Bug(fmt::format("NVRTC {}.{} rejects a source ({}):\n{}\n{}\n{}\n", nvrtc().major, nvrtc().minor,
+                            api_.nvrtcGetErrorString(result), log, fmt::join(source.options, " "), source.text));
+  }
+  std::string symbol() const {
+    const char* symbol = nullptr;
+    must(api_.nvrtcGetLoweredName(program_.get(), source_.symbol.c_str(), &symbol), "nvrtcGetLoweredName");
+    return symbol;
+  }
+  std::string cubin() const { return text(api_.nvrtcGetCUBINSize, api_.nvrtcGetCUBIN, "nvrtcGetCUBIN"); }
+  std::string ptx() const {
+    std::string out = text(api_.nvrtcGetPTXSize, api_.nvrtcGetPTX, "nvrtcGetPTX");
+    while (out.ends_with('\0')) out.pop_back();
+    return out;
+  }
+
+  std::string log;
+
+ private:
+  void must(Result result, const char* what) const {
+    if (result != 0) throw Bug(fmt::format("NVRTC: {} gave {}", what, api_.nvrtcGetErrorString(result)));
+  }
+  std::string text(Result (*size_of)(Program, std::size_t*), Result (*read)(Program, char*), const char* what) const {
+    std::size_t size = 0;
+    must(size_of(program_.get(), &size), what);
+    std::string out(size, '\0');
+    must(read(program_.get(), out.data()), what);
+    return out;
+  }
+
+  const Api& api_ = library().api;
+  const codegen::Source& source_;
+  std::unique_ptr<void, Destroy> program_;
+};
+
+/// What the assembler says of the kernel.
+void read_log(Binary& binary) {
+  const std::string kernel = part_of(binary.log, binary.symbol);
+  binary.registers = number_before(kernel, " registers");
+  binary.spilled = number_before(kernel, " bytes spill stores");
+  binary.warnings = warnings_in(binary.log);
+}
+
 }  // namespace
 
 const Nvrtc& nvrtc() { return library().about; }
 
 Binary compile(const codegen::Source& source, Ptx ptx) {
-  const Api& api = library().api;
-  if (!nvrtc()) throw Bug("a kernel was to be compiled without NVRTC: " + nvrtc().refusal);
-  const auto must = [&](Result result, const char* what) {
-    if (result != 0) throw Bug(fmt::format("NVRTC: {} gave {}", what, api.nvrtcGetErrorString(result)));
-  };
-  std::vector<const char*> texts, names, values;
-  std::vector<std::string> held;
-  for (const auto& headers : {codegen::headers(), source.headers})
-    for (const codegen::Header& h : headers) {
-      held.emplace_back(h.name);
-      texts.push_back(h.text);
-    }
-  for (const std::string& name : held) names.push_back(name.c_str());
-  for (const std::string& option : source.options) values.push_back(option.c_str());
+  const Compiled made(source);
+  Binary binary{.cubin = made.cubin(), .symbol = made.symbol(), .log = made.log};
+  if (ptx == Ptx::yes) binary.ptx = made.ptx();
+  read_log(binary);
+  return binary;
+}
 
-  Program made = nullptr;
-  must(api.nvrtcCreateProgram(&made, source.text.c_str(), (source.name + ".cu").c_str(), static_cast<int>(names.size()),
-                              texts.data(), names.data()),
-       "nvrtcCreateProgram");
-  const auto destroy = [&](void* program) { api.nvrtcDestroyProgram(&program); };
-  const std::unique_ptr<void, decltype(destroy)> program(made, destroy);
-  must(api.nvrtcAddNameExpression(program.get(), source.symbol.c_str()), "nvrtcAddNameExpression");
-  Result result{};
-  on_deep_stack(
-      [&] { result = api.nvrtcCompileProgram(program.get(), static_cast<int>(values.size()), values.data()); });
+Binary compile_to_ptx(codegen::Source source) {
+  // For a virtual architecture, the assembler does not run.
+  for (std::string& option : source.options)
+    if (const std::size_t at = option.find("=sm_"); at != std::string::npos) option.replace(at, 4, "=compute_");
+  std::erase_if(source.options, [](const std::string& option) { return option.starts_with("--ptxas-options"); });
+  const Compiled made(source);
+  return {.symbol = source.symbol.empty() ? "" : made.symbol(), .log = made.log, .ptx = made.ptx()};
+}
 
-  Binary binary;
-  const auto text = [](std::size_t size) { return std::string(size, '\0'); };
-  std::size_t size = 0;
-  must(api.nvrtcGetProgramLogSize(program.get(), &size), "nvrtcGetProgramLogSize");
-  binary.log = text(size);
-  must(api.nvrtcGetProgramLog(program.get(), binary.log.data()), "nvrtcGetProgramLog");
-  while (binary.log.ends_with('\0')) binary.log.pop_back();
-  if (result != 0)
-    throw Bug(fmt::format("NVRTC {}.{} rejects a source ({}):\n{}\n{}\n{}\n", nvrtc().major, nvrtc().minor,
-                          api.nvrtcGetErrorString(result), binary.log, fmt::join(source.options, " "), source.text));
-
-  const char* symbol = nullptr;
-  must(api.nvrtcGetLoweredName(program.get(), source.symbol.c_str(), &symbol), "nvrtcGetLoweredName");
-  binary.symbol = symbol;
-  must(api.nvrtcGetCUBINSize(program.get(), &size), "nvrtcGetCUBINSize");
-  binary.cubin = text(size);
-  must(api.nvrtcGetCUBIN(program.get(), binary.cubin.data()), "nvrtcGetCUBIN");
-  if (ptx == Ptx::yes) {
-    must(api.nvrtcGetPTXSize(program.get(), &size), "nvrtcGetPTXSize");
-    binary.ptx = text(size);
-    must(api.nvrtcGetPTX(program.get(), binary.ptx.data()), "nvrtcGetPTX");
-    while (binary.ptx.ends_with('\0')) binary.ptx.pop_back();
-  }
-  const std::string kernel = part_of(binary.log, binary.symbol);
-  binary.registers = number_before(kernel, " registers");
-  binary.spilled = number_before(kernel, " bytes spill stores");
-  binary.warnings = warnings_in(binary.log);
+Binary assemble(const codegen::Source& around, const std::string& symbol) {
+  const Compiled made(around);
+  Binary binary{.cubin = made.cubin(), .symbol = symbol, .log = made.log};
+  if (made.log.find(fmt::format("Function properties for {}\n", symbol)) == std::string::npos)
+    throw Bug("NVRTC did not assemble " + symbol);
+  read_log(binary);
   return binary;
 }
 

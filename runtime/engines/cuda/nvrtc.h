@@ -11,13 +11,14 @@ namespace attune::runtime::cuda {
 
 /// The result of compiling a Source with NVRTC.
 struct Binary {
-  std::string cubin;
-  std::string symbol;  ///< the kernel's mangled name
+  std::string cubin{};
+  std::string symbol{};  ///< the kernel's mangled name
   int registers = 0;
-  int spilled = 0;                    ///< bytes stored to local memory for want of registers
-  std::vector<std::string> warnings;  ///< from ptxas, such as C7510: wgmma instructions that wait for each other
-  std::string log;
-  std::string ptx;  ///< if asked for
+  int spilled = 0;                      ///< bytes stored to local memory for want of registers
+  std::vector<std::string> warnings{};  ///< from ptxas, such as C7510: wgmma instructions that wait for each other
+  std::string log{};
+  std::string ptx{};   ///< if asked for
+  std::string made{};  ///< how, if there were several ways: "spliced", or why not
 };
 
 /// The NVRTC that was found. Threads may share it.
@@ -33,5 +34,9 @@ const Nvrtc& nvrtc();
 /// Throws a Bug if there is no NVRTC (ask nvrtc() first), or, with log and source, if NVRTC refuses the source.
 enum class Ptx : std::uint8_t { no, yes };
 Binary compile(const codegen::Source& source, Ptx ptx = Ptx::no);
+/// Its symbol, its log and its PTX alone. Throws as compile() does.
+Binary compile_to_ptx(codegen::Source source);
+/// The kernel `symbol` of a source of codegen::around_ptx(). Throws as compile() does.
+Binary assemble(const codegen::Source& around, const std::string& symbol);
 
 }  // namespace attune::runtime::cuda

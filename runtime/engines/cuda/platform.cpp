@@ -28,7 +28,8 @@ const Platform& nvidia() {
           [] { return nvrtc() ? fmt::format("{} {}.{}", nvrtc().build, nvrtc().major, nvrtc().minor) : std::string(); },
       .refusal = [] { return nvrtc().refusal; },
       .further = [] { return std::string(); },
-      .compile = [](const codegen::Source& source, Ptx ptx) { return compile(source, ptx); }};
+      .compile = [](const codegen::Source& source, Ptx ptx) { return compile(source, ptx); },
+      .splices = true};
   return all;
 }
 

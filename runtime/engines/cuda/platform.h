@@ -21,6 +21,7 @@ struct Platform {
   /// The compiler's input in addition to the generated source and the library's device files.
   std::string (*further)() = nullptr;
   Binary (*compile)(const codegen::Source& source, Ptx ptx) = nullptr;
+  bool splices = false;  ///< kernels can be spliced: its machine code is made from PTX
 };
 
 /// NVIDIA's libraries.

@@ -120,11 +120,11 @@ void multiply(Operands operands, Product* mine, Site at) {
 /// A matrix in shared memory, in rows of 128 bytes that are swizzled.
 class Matrix {
  public:
-  Matrix(Runner& runner, Block& block, unsigned long long descriptor, bool turned, int element, Site at)
+  Matrix(Runner& runner, Block& block, unsigned long long descriptor, bool transposed, int element, Site at)
       : runner_(runner), block_(block), start_(static_cast<unsigned>(descriptor & 0x3fff) << 4),
         across_(static_cast<unsigned>(descriptor >> 16 & 0x3fff) << 4),
         rows_(static_cast<unsigned>(descriptor >> 32 & 0x3fff) << 4), element_(static_cast<unsigned>(element)),
-        turned_(turned), at_(at) {
+        transposed_(transposed), at_(at) {
     if (descriptor >> 62 != 1) runner.fail("wgmma with a descriptor of another swizzle than 128 bytes", at);
     if (rows_ != 1024) runner.fail("wgmma with rows in groups of other than 1024 bytes", at);
   }
@@ -134,7 +134,7 @@ class Matrix {
   template <class Body>
   void each_piece(unsigned first, unsigned end, unsigned k, const Body& body) const {
     const unsigned many = 16 / element_;
-    if (turned_)
+    if (transposed_)
       for (unsigned i = 0; i < k; ++i)
         for (unsigned j = first; j < end; j += many) body(address(j, i), j - first, many);
     else
@@ -153,7 +153,7 @@ class Matrix {
 
  private:
   unsigned address(unsigned other, unsigned k) const {
-    const unsigned row = turned_ ? k : other, byte = (turned_ ? other : k) * element_;
+    const unsigned row = transposed_ ? k : other, byte = (transposed_ ? other : k) * element_;
     const unsigned plain = start_ + byte / 128 * across_ + row / 8 * rows_ + row % 8 * 128 + byte % 128;
     return plain ^ (plain >> 7 & 7) << 4;
   }
@@ -161,7 +161,7 @@ class Matrix {
   Runner& runner_;
   Block& block_;
   unsigned start_, across_, rows_, element_;
-  bool turned_;
+  bool transposed_;
   Site at_;
 };
 
@@ -181,15 +181,15 @@ std::vector<float> operands_of(Runner& runner, Warp& warp, const PendingProduct&
         take_a(e, one.a.data() + (lane * static_cast<std::size_t>(p.steps) + static_cast<std::size_t>(step)) * 4, lane,
                to, k);
     } else {
-      const Matrix a(runner, *warp.block, p.a_at + static_cast<unsigned long long>(step * p.a_step), p.a_turned, size,
-                     one.at);
+      const Matrix a(runner, *warp.block, p.a_at + static_cast<unsigned long long>(step * p.a_step), p.a_transposed,
+                     size, one.at);
       for (int row = 0; row < 16; ++row)
         for (int i = 0; i < k; ++i)
           to[row * k + i] = e.at(a.bits(static_cast<unsigned>(16 * (warp.index % 4) + row), static_cast<unsigned>(i)),
                                  0);
     }
     to += 16 * k;
-    const Matrix b(runner, *warp.block, p.b_at + static_cast<unsigned long long>(step * p.b_step), p.b_turned, size,
+    const Matrix b(runner, *warp.block, p.b_at + static_cast<unsigned long long>(step * p.b_step), p.b_transposed, size,
                    one.at);
     for (int i = 0; i < k; ++i)
       for (int j = 0; j < p.n; ++j) *to++ = e.at(b.bits(static_cast<unsigned>(j), static_cast<unsigned>(i)), 0);
@@ -207,11 +207,11 @@ void each_piece(Runner& runner, Warp& warp, const PendingProduct& one, const Bod
       return first + static_cast<unsigned long long>(step * by);
     };
     if (!p.a)
-      Matrix(runner, *warp.block, at(p.a_at, p.a_step), p.a_turned, bytes_of(p.operands), one.at)
+      Matrix(runner, *warp.block, at(p.a_at, p.a_step), p.a_transposed, bytes_of(p.operands), one.at)
           .each_piece(row, row + 16, k, [&](unsigned of, unsigned nth, unsigned count) {
             body(OperandPiece{of, nth, count});
           });
-    Matrix(runner, *warp.block, at(p.b_at, p.b_step), p.b_turned, bytes_of(p.operands), one.at)
+    Matrix(runner, *warp.block, at(p.b_at, p.b_step), p.b_transposed, bytes_of(p.operands), one.at)
         .each_piece(0, static_cast<unsigned>(p.n), k, [&](unsigned of, unsigned nth, unsigned count) {
           body(OperandPiece{of, 16 + nth, count});
         });

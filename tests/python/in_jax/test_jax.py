@@ -3,6 +3,7 @@
 
 import functools
 import json
+import shutil
 import subprocess
 import sys
 
@@ -70,6 +71,20 @@ def test_f64_is_the_oracle_and_gradients_check(rng):
         out, lse = attend(*arrays)
         assert out.dtype == lse.dtype == jnp.float64
         jax.test_util.check_grads(attend, arrays, order=1, modes=["rev"], atol=1e-7, rtol=1e-7)
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="kernels are emulated by a C++ compiler")
+def test_the_kernels_of_a_gpu_run_emulated_and_so_do_their_gradients(rng):
+    with jax.default_device(jax.devices("cpu")[0]):
+        arrays = qkv(rng)
+
+        def loss(target, *x):
+            return (attention(*x, score="s + 0.1f * f32(kv - q)", target=target) ** 2).sum()
+
+        grads = [jax.jit(jax.grad(functools.partial(loss, target), (0, 1, 2)))(*arrays)
+                 for target in ("emulated:sm_80:seed=3", "oracle")]
+        for mine, true in zip(*grads):
+            close(mine, true)
 
 
 def test_a_tensor_that_a_function_closes_over_has_a_gradient(rng):

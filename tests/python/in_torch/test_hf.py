@@ -11,6 +11,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 import attune  # noqa: E402
 import attune.hf  # noqa: E402
+import attune.torch  # noqa: E402
 
 attune.hf.enable()
 
@@ -83,6 +84,65 @@ def test_generation_makes_no_kernel_after_the_second_token(family):
     with attune.watch(facts.append):
         model.generate(**given, max_new_tokens=64, do_sample=False, stopping_criteria=[Count()])
     assert len(made) == 64 and made[-1] == made[1]
+
+
+@pytest.mark.parametrize("prompt", [1, 2, 9])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gemma3_text", "gpt_oss", "llama4_text"])
+def test_generation_without_padding(family, prompt):
+    model = model_of(family, eos_token_id=None)
+    given = {"input_ids": torch.randint(3, 99, (2, prompt)), "max_new_tokens": 12, "do_sample": False}
+    tokens = model.generate(**given)
+    model.set_attn_implementation("attune")
+    assert torch.equal(model.generate(**given), tokens)
+
+
+def masks_of(mask_function, steps, keep=None, local_size=None):
+    """The masks of a cache's steps of one token."""
+    return [attune.hf.mask(2, 1, keys, first_key + keys - 1, first_key, mask_function, keep, local_size)
+            for first_key, keys in steps]
+
+
+def test_a_token_that_sees_all_keys_has_no_mask():
+    masking = transformers.masking_utils
+    grown, full = [(0, 5), (0, 6)], [(3, 4), (4, 4)]
+    window = masking.sliding_window_causal_mask_function
+    assert all(m.mask_mod is None for m in masks_of(masking.causal_mask_function, grown, torch.ones(2, 6).bool()))
+    assert all(m.mask_mod is None for m in masks_of(window(4), full, local_size=4))
+    assert all(m.mask_mod is not None for m in masks_of(window(3), full, local_size=3))
+    assert all(m.mask_mod is not None for m in masks_of(window(4), full))
+    ahead = attune.hf.mask(2, 1, 8, 5, 0, masking.causal_mask_function)  # a cache of a fixed size
+    assert ahead.mask_mod is not None
+
+
+@pytest.mark.parametrize("local_size", [None, 3])
+def test_a_mask_with_padding_is_traced_at_one_token(local_size, monkeypatch):
+    masking = transformers.masking_utils
+    function = masking.causal_mask_function if local_size is None else (
+        masking.sliding_window_causal_mask_function(local_size))
+    keep, q = torch.ones(2, 9, dtype=torch.bool), torch.randn(2, 2, 1, 8)
+    keep[0, :2] = False
+    attune.hf._texts.clear()
+    calls = []
+    monkeypatch.setattr(attune.hf, "spell", lambda *a: calls.append(a) or attune.torch._mod.spell(*a))
+    for keys in (4, 7, 9):
+        mask = masks_of(function, [(0, keys)], keep[:, :keys], local_size)[0]
+        kept = [mask.mask_mod(torch.tensor(b), torch.tensor(0), torch.tensor(0), torch.arange(keys)) for b in (0, 1)]
+        k, v = torch.randn(2, 2, 2, keys, 8)
+        out = attune.hf.attention(None, q, k, v, mask, scaling=0.5)[0]
+        scores = (q @ k.mT * 0.5).masked_fill(~torch.stack(kept)[:, None, None], float("-inf"))
+        assert (out.transpose(1, 2) - torch.softmax(scores, -1) @ v).abs().max() < 1e-6
+    assert len(calls) == 1
+
+
+def test_masks_with_ones_own_functions_are_traced_at_every_step():
+    masking, q = transformers.masking_utils, torch.randn(2, 2, 1, 8)
+    for last in (2, 4):
+        own = masking.or_masks(masking.causal_mask_function, lambda b, h, q_idx, kv_idx: kv_idx == last)
+        mask = attune.hf.mask(2, 1, 6, 1, 0, own)
+        k, v = torch.randn(2, 2, 2, 6, 8)
+        out = attune.hf.attention(None, q, k, v, mask, scaling=0.5)[0].transpose(1, 2)
+        seen = [0, 1, last]
+        assert (out - torch.softmax(q @ k[:, :, seen].mT * 0.5, -1) @ v[:, :, seen]).abs().max() < 1e-6
 
 
 def test_a_cache_of_a_fixed_size():

@@ -1,6 +1,8 @@
 # tests/python/in_torch/test_layer.py — CausalSelfAttention against its parts by torch; which engine runs, explain
 """The layer, the choice of an engine, and explain."""
 
+import shutil
+
 import attune
 import pytest
 import torch
@@ -96,6 +98,19 @@ def test_an_engine_is_taken_within_and_not_after():
     with pytest.raises(KeyError), engine("oracle"):
         raise KeyError
     assert ran(lambda: flex_attention(q, k, v))[1] == before
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="kernels are emulated by a C++ compiler")
+def test_the_kernels_of_a_gpu_run_emulated_and_so_do_their_gradients():
+    q, k, v = qkv()
+    with engine("emulated:sm_90a:seed=3"):
+        emulated, within = ran(lambda: flex_attention(q, k, v, lambda s, b, h, i, j: s + (i - j)))
+    _, gradient = ran(lambda: torch.autograd.grad(emulated.sum(), (q, k, v)))
+    assert within[0].startswith("forward_sm") and gradient[0].startswith(("backward_sm", "queries_sm"))
+    close(emulated, flex_attention(q, k, v, lambda s, b, h, i, j: s + (i - j)))
+    with pytest.raises(attune.Error) as caught, engine("emulated:sm_100"):
+        pass
+    assert caught.value.code == "bad-target"
 
 
 @pytest.mark.parametrize("given, code", [({"name": "flash"}, "unknown-target"), ({"name": None}, "unknown-target"),

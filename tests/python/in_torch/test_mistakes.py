@@ -113,7 +113,7 @@ MISTAKES = {
     "no-heads": lambda: scaled_dot_product_attention(q, q[0, 0], q[0, 0], enable_gqa=True),
     "nested-flex": lambda: flex_attention(*[torch.nested.nested_tensor([q[0]], layout=torch.jagged)] * 3),
     "starts-of-floats": lambda: varlen_attention(q[0], q[0], q[0], table[0], table[0]),
-    "paged": lambda: varlen_attention(q[0], q[0], q[0], doc, doc, block_table=doc),
+    "paged": lambda: varlen_attention(q[0], q, q, doc, None, enable_gqa=True, block_table=doc),
 }
 
 

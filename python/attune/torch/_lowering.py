@@ -1,0 +1,280 @@
+# python/attune/torch/_lowering.py — attune under Inductor: what torch.compile makes of torch's own flex_attention
+"""`attune.torch.activate(compile=True)`: Inductor lowers the two operators of a compiled flex_attention to attune's.
+
+A mod comes as a graph of aten operators, and becomes text by the tables that eager mods use. A call that attune cannot
+express goes to torch's own lowering.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attune import _core
+from attune._errors import Error
+from attune.torch import _functions, _rows
+from attune.torch._arithmetic import Spelling
+from attune.torch._mod import Texts
+from attune.torch._value import TIGHT, Symbolic, Trace, Value, as_kind, refuse, scalar
+
+_aten, _prims, _flex = torch.ops.aten, torch.ops.prims, torch.ops.higher_order
+_LN2 = math.log(2.0)
+_EVERYTHING = 1 << 30  # the block size of a BlockMask that masks nothing
+_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+_KEY = "attune.torch.activate"  # in the keys of Inductor's caches
+
+
+class Foreign(Exception):
+    """attune cannot express this; the message is for users."""
+
+
+# ---- the graphs of mods, as text
+
+
+def _indexed(trace: Trace, source: Any, at: Any) -> Value:
+    return _rows.read(trace, source, tuple([slice(None) if one is None else one for one in at]))
+
+
+def _number(trace: Trace, number: Any, **_: Any) -> Value:
+    return trace.value(number)
+
+
+_OPERATORS: dict[Any, Spelling] = {
+    _aten.index.Tensor: _indexed,
+    _aten.select.int: lambda trace, x, dim, at: _rows.read(trace, x, (*(slice(None),) * (dim % x.ndim), at)),
+    _aten.sym_size.int: lambda trace, x, dim: x.shape[dim],
+    _aten.scalar_tensor.default: _number,
+    _aten.full.default: lambda trace, size, number, **_: trace.value(number),
+    _prims.convert_element_type.default: _functions.TABLE[Tensor.to],
+    _aten._to_copy.default: _functions.TABLE[Tensor.to],
+    _aten.alias.default: _number,
+    _aten.lift_fresh_copy.default: _number,
+}
+_UNSAID = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "copy"}  # arguments about memory
+
+
+def _spelling_of(target: Any) -> Spelling:
+    """What an operator of a graph means inside the kernel."""
+    found = _OPERATORS.get(target) or _functions.TABLE.get(target)
+    if found is None and isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims"):
+        name = target._schema.name.split("::")[1]
+        functions = [getattr(space, name, None) for space in (torch, Tensor, torch.nn.functional, torch.special)]
+        found = next((_functions.TABLE[f] for f in functions if f is not None and f in _functions.TABLE), None)
+    if found is None:
+        raise Foreign(f"a mod calls {target}")
+    return found
+
+
+class _Mods:
+    """A score_mod and a mask_mod as text, and what stands for the captures."""
+
+    def __init__(self, query: Any) -> None:
+        self.device = query.get_device()
+        self.trace = Trace(torch.device(self.device.type), {})
+        self.trace.symbolic = False
+        self.boxes: dict[str, Any] = {}  # captured tensors of Inductor, by name
+
+    def text(self, graph: Any, kind: str, buffers: Any) -> str:
+        own = [scalar(self.trace, "f", ("s", TIGHT))] if kind == "f" else []
+        own += [scalar(self.trace, "i", (name, TIGHT), natural=True) for name in ("b", "h", "q", "kv")]
+        result = self._run(graph.graph_module, iter([*own, *buffers]))
+        return self.trace.whole(as_kind(self.trace.value(result), kind))
+
+    def _run(self, module: Any, given: Iterator[Any]) -> Any:
+        made: dict[Any, Any] = {}
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                made[node] = self._given(next(given))
+            elif node.op == "get_attr":
+                held = getattr(module, node.target)
+                if not isinstance(held, Tensor) or held.numel() != 1:
+                    raise Foreign("a mod has a constant tensor")
+                made[node] = held.item()
+            elif node.op == "call_function":
+                made[node] = self._called(node, made)
+            elif node.op == "output":
+                out = torch.fx.map_arg(node.args[0], made.__getitem__)
+                return out[0] if isinstance(out, (tuple, list)) else out
+        raise Foreign("a mod's graph has no output")
+
+    def _called(self, node: Any, made: dict[Any, Any]) -> Any:
+        args = torch.fx.map_arg(node.args, made.__getitem__)
+        kwargs = {name: given for name, given in torch.fx.map_arg(node.kwargs, made.__getitem__).items()
+                  if given is not None and name not in _UNSAID}
+        if any([isinstance(arg, Symbolic) for arg in args]) and _functions.trace_of(args) is None:
+            return _symbol(node.target(*[arg.expression if isinstance(arg, Symbolic) else arg for arg in args]))
+        return _spelling_of(node.target)(self.trace, *args, **kwargs)
+
+    def _given(self, thing: Any) -> Any:
+        """An argument of a mod's graph."""
+        from torch._inductor import ir
+        if isinstance(thing, ir.TensorBox):
+            return self._captured(thing)
+        return thing if isinstance(thing, (Value, float)) else _symbol(thing)
+
+    def _captured(self, box: Any) -> Value:
+        if box.get_device() != self.device:
+            raise Foreign(f"a mod captures a tensor on {box.get_device()}")
+        dtype, shape = box.get_dtype(), tuple([_symbol(n) for n in box.get_size()])
+        if dtype.is_complex or len(shape) > 4:
+            raise Foreign(f"a mod captures {dtype} of {len(shape)} dimensions")
+        name = next((name for name, known in self.boxes.items() if known is box), None)
+        if name is None:
+            name = f"t{len(self.boxes)}"
+            self.boxes[name] = box
+        kind = "f" if dtype.is_floating_point else "b" if dtype == torch.bool else "i"
+        return Value(self.trace, kind, shape, lambda at: (f"{name}[{', '.join([p[0] for p in at])}]", TIGHT))
+
+
+def _symbol(thing: Any) -> Any:
+    """A number of Inductor's: an int, or an expression of sizes."""
+    import sympy
+    if isinstance(thing, int):
+        return thing
+    if not isinstance(thing, sympy.Expr):
+        raise Foreign(f"a mod captures a {type(thing).__name__}")
+    return int(thing) if thing.is_Integer else Symbolic.of(thing, natural=bool(thing.is_nonnegative))
+
+
+class _Call(NamedTuple):
+    """The arguments of attune's operators after q, k and v."""
+
+    texts: Texts
+    names: tuple[str, ...]
+    captures: tuple[Any, ...]
+    ints: list[Any]
+
+    def arguments(self, scale: Any) -> list[Any]:
+        return [None, None, list(self.captures), self.ints, *self.texts, " ".join(self.names), float(scale), 0, 0]
+
+
+def _call(qkv: tuple[Any, Any, Any], graph: Any, block_mask: Any, buffers: tuple[Any, Any], options: Any) -> _Call:
+    """`buffers`: what the score_mod and the mask_mod capture."""
+    types = {x.get_dtype() for x in qkv}
+    if len(types) != 1 or not types <= set(_TYPES):
+        raise Foreign(f"q, k and v of {', '.join(sorted(map(str, types)))}")
+    if options.get("BACKEND", "AUTO") != "AUTO":
+        raise Foreign("kernel_options name a BACKEND of torch")
+    mods = _Mods(qkv[0])
+    mask = mods.text(block_mask[-1], "b", buffers[1])
+    score = mods.text(graph, "f", buffers[0])
+    if mask == "true" and block_mask[-2] != _EVERYTHING:
+        raise Foreign("a BlockMask of lists only, without a mask_mod")
+    read = [name for name in mods.boxes if f"{name}[" in score or f"{name}[" in mask]
+    ints = [n.expression if isinstance(n, Symbolic) else n for n in mods.trace.ints]
+    return _Call(Texts("" if score == "s" else score, "" if mask == "true" else mask), tuple(read),
+                 tuple([mods.boxes[name] for name in read]), ints)
+
+
+# ---- the lowerings
+
+
+def _scaled(x: Any, by: float) -> Any:
+    from torch._inductor.lowering import lowerings
+    return lowerings[_aten.mul.Tensor](x, by)
+
+
+def _zeros(like: Any) -> Any:
+    from torch._inductor.lowering import lowerings
+    return lowerings[_aten.full.default](like.get_size(), 0.0, dtype=like.get_dtype(), device=like.get_device())
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    from torch._inductor.lowering import fallback_handler
+    return fallback_handler(getattr(torch.ops.attune, name).default, add_to_fallback_set=False)
+
+
+def _forward(query: Any, key: Any, value: Any, subgraph: Any, block_mask: Any, scale: Any, kernel_options: Any,
+             score_mod_other_buffers: Any, mask_mod_other_buffers: Any) -> Any:
+    call = _call((query, key, value), subgraph, block_mask, (score_mod_other_buffers, mask_mod_other_buffers),
+                 kernel_options)
+    with_max = bool(kernel_options.get("OUTPUT_MAX", False))
+    out, lse, most = _operator("forward")(query, key, value, *call.arguments(scale), with_max)
+    lse = _scaled(lse, 1 / _LN2)  # the operator's are logarithms of base 2
+    return out, lse, _scaled(most, 1 / _LN2) if with_max else lse
+
+
+def _backward(query: Any, key: Any, value: Any, out: Any, logsumexp: Any, grad_out: Any, grad_logsumexp: Any,
+              fw_graph: Any, joint_graph: Any, block_mask: Any, scale: Any, kernel_options: Any,
+              score_mod_other_buffers: Any, mask_mod_other_buffers: Any) -> Any:
+    call = _call((query, key, value), fw_graph, block_mask, (score_mod_other_buffers, mask_mod_other_buffers),
+                 kernel_options)
+    outputs = next(node for node in joint_graph.graph_module.graph.nodes if node.op == "output").args[0]
+    at = [next((i for i, box in enumerate(score_mod_other_buffers) if box is one), None) for one in call.captures]
+    wanted = [i is not None and outputs[_OWN + i] is not None for i in at]
+    lse = _scaled(logsumexp, _LN2)
+    grad_lse = None if grad_logsumexp is None else _scaled(grad_logsumexp, 1 / _LN2)
+    made = _operator("backward")(grad_out, grad_lse, query, key, value, out, lse, *call.arguments(scale),
+                                 [True, True, True, *wanted])
+    grads: list[Any] = [None] * len(score_mod_other_buffers)
+    for i, asked, grad in zip(at, wanted, made[3:]):
+        if asked:
+            grads[i] = grad
+    for i, (box, one) in enumerate(zip(score_mod_other_buffers, outputs[_OWN:])):
+        if grads[i] is None and one is not None:
+            raise Foreign("a gradient of a tensor that the text does not read")
+        if grads[i] is None and hasattr(box, "get_dtype") and box.get_dtype().is_floating_point:
+            grads[i] = _zeros(box)  # some versions add it to another gradient of the same tensor
+    return made[0], made[1], made[2], tuple(grads)
+
+
+_OWN = 5  # outputs of a joint graph before those of captures: of the score, b, h, q and kv
+
+
+_OURS = (_flex.flex_attention, _forward), (_flex.flex_attention_backward, _backward)
+_torchs: dict[Any, Any] = {}  # torch's own lowerings
+
+
+def lower(tell: Callable[[str], None]) -> None:
+    """Puts attune's lowerings in the places of torch's. `tell` is given the reason where torch's takes a call."""
+    import torch._inductor.config as config
+    import torch._inductor.kernel.flex.flex_attention  # its own are registered first
+    from torch._inductor.lowering import lowerings
+
+    if _torchs:
+        return
+    for op, ours in _OURS:
+        takes = [name for name in inspect.signature(type(op).__call__).parameters if name != "self"]
+        if op not in lowerings or len(takes) != len(inspect.signature(ours).parameters):
+            refuse("torch-version", f"this torch's {op} is not the one that attune knows",
+                   "activate(compile=True) lowers it to attune's operators",
+                   "call attune.torch.flex_attention, or take torch 2.15")
+    for op, ours in _OURS:
+        _torchs[op] = lowerings[op]
+        lowerings[op] = _or_torchs(ours, lowerings[op], tell)
+    config.unsafe_marked_cacheable_functions = {**config.unsafe_marked_cacheable_functions, _KEY: str(_core.version())}
+
+
+def _or_torchs(ours: Callable[..., Any], torchs: Callable[..., Any], tell: Callable[[str], None]) -> Callable[..., Any]:
+    def lowering(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return ours(*args, **kwargs)
+        except Foreign as why:
+            told = str(why)
+        except Error as error:
+            told = f"[{error.code}] {error.problem}"
+        except TypeError as error:  # of refuse(), while Dynamo compiles
+            if not str(error).startswith("attune: "):
+                raise
+            told = str(error).removeprefix("attune: ").partition(";")[0]
+        tell(told)
+        return torchs(*args, **kwargs)
+
+    return lowering
+
+
+def unlower() -> None:
+    """Gives torch its lowerings back."""
+    if not _torchs:
+        return
+    import torch._inductor.config as config
+    from torch._inductor.lowering import lowerings
+    lowerings.update(_torchs)
+    _torchs.clear()
+    config.unsafe_marked_cacheable_functions = {
+        name: key for name, key in config.unsafe_marked_cacheable_functions.items() if name != _KEY}

@@ -1,0 +1,235 @@
+// tests/codegen/splice.test.cpp — a mod's PTX put into a skeleton's: texts as NVRTC writes them, damaged ones, and
+// kernels of the corpus beside those that are compiled as a whole
+#include "codegen/splice.h"
+
+#include <atomic>
+#include <fmt/format.h>
+#include <thread>
+#include <vector>
+
+#include "codegen/choose.h"
+#include "codegen/kernel.h"
+#include "codegen/skeleton.h"
+#include "compiler/lower.h"
+#include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/nvrtc.h"
+#include "runtime/engines/cuda/spliced.h"
+#include "runtime/machine/cache/objects.h"
+#include "tests/catch.h"
+#include "tests/numerics/corpus.h"
+#include "tests/nvrtc.h"
+
+namespace attune::tests {
+namespace {
+
+namespace cuda = runtime::cuda;
+using codegen::splice;
+
+constexpr const char* skeleton = R"(.version 9.0
+.address_size 64
+
+.weak .entry kernel(
+	.param .align 64 .b8 kernel_param_0[128],
+	.param .align 8 .b8 kernel_param_1[8]
+)
+{
+	.reg .f32 	%f<4>;
+	// begin inline asm
+	attune_place_rest %f1, %f2, %r7;
+	// end inline asm
+	ret;
+}
+)";
+constexpr const char* mod = R"(.version 9.0
+.address_size 64
+.global .align 4 .f32 unread = 0f7F800000;
+
+.visible .entry attune_mod_rest(
+	.param .align 8 .b8 attune_mod_rest_param_0[24]
+)
+{
+	.reg .pred 	%p<2>;
+	.reg .f32 	%f<4>;
+
+	// begin inline asm
+	attune_in %f1, 0;
+	// end inline asm
+	attune_in %r1, 1;
+	ld.param.f32 	%f2, [attune_mod_rest_param_0+8];
+	@%p1 bra 	$L__BB0_1;
+	mad.lo.s32 %r2, %tid.x, 2, %clock64;
+$L__BB0_1:
+	mul.ftz.f32 	%f3, %f1, %f2;
+	attune_out 0, %f3;
+	ret;
+
+}
+)";
+
+/// A text with one part replaced.
+std::string with(std::string text, std::string_view from, std::string_view to) {
+  const std::size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+std::string why(const std::string& a, const std::string& b) { return splice(a, b).why_not; }
+
+const CorpusMod& named(std::string_view name) {
+  for (const CorpusMod& one : corpus())
+    if (one.name == name) return one;
+  throw std::runtime_error("no such mod");
+}
+
+/// A mod's parts for a kernel, and the kernel's plan.
+struct Planned {
+  Made made;
+  compiler::LoweredMod lowered;
+  codegen::GpuParts parts;
+  codegen::KernelPlan plan;
+
+  explicit Planned(const CorpusMod& of, bool backward = false, codegen::KernelSpec spec = {})
+      : made(make(of, 1)), lowered(compiler::lower(made.attention)) {
+    const codegen::Wanted none(lowered.mod.captures.size());
+    parts = codegen::gpu_parts(lowered, true, backward ? &none : nullptr);
+    const auto kernels = codegen::kernels(backward ? codegen::Way::backward : codegen::Way::forward);
+    plan = codegen::choose(spec, parts.facts, codegen::call_kind(parts, codegen::Length::longer), nullptr, kernels)
+               .choices.front()
+               .plan;
+  }
+  Planned(const Planned&) = delete;
+  codegen::SplitSource split() const { return codegen::split_source(parts, plan); }
+};
+
+CorpusMod of(std::string score, std::string mask = "kv <= q") {
+  return {.name = "one of a test", .score = std::move(score), .mask = std::move(mask)};
+}
+
+}  // namespace
+
+TEST_CASE("a function takes its place, with registers, labels and the parameter under the skeleton's names",
+          "[splice]") {
+  const codegen::SplicedPtx out = splice(skeleton, mod);
+  CHECK(out.why_not.empty());
+  for (const char* line : {"kernel_param_1[24]", ".reg .pred \t%attune_p<2>;", "mov.b32 %attune_f1, %f2;",
+                           "[kernel_param_1+8]", "@%attune_p1 bra", "%tid.x, 2, %clock64",
+                           "mul.ftz.f32 \t%attune_f3, %attune_f1, %attune_f2;", "mov.b32 %f1, %attune_f3;"})
+    CHECK(out.text.find(line) != std::string::npos);
+  CHECK(out.text.find("attune_place") == std::string::npos);
+  CHECK(out.text.find("attune_in") == std::string::npos);
+  const std::string around = codegen::around_ptx(out.text);
+  CHECK(around.find(".version") == std::string::npos);
+  CHECK(codegen::around_ptx("no header").empty());
+  CHECK(codegen::around_ptx(".address_size 64\n)PTX\"").empty());
+}
+
+TEST_CASE("texts that NVRTC does not write are refused, with the reason", "[splice]") {
+  CHECK(why("", mod) == "the skeleton is not one kernel");
+  CHECK(why(std::string(skeleton) + skeleton, mod) == "the skeleton is not one kernel");
+  CHECK(why(std::string(skeleton) + ".func f", mod) == "the skeleton has functions beside its kernel");
+  CHECK(why(skeleton, "") == "the mod has no functions");
+  CHECK(why(skeleton, with(mod, "attune_mod_rest(", "other(")) == "the mod's PTX has another kernel");
+  CHECK(why(with(skeleton, "place_rest", "place_sink"), mod) == "the mod has no sink()");
+  CHECK(why(with(skeleton, ", %r7", ""), mod) == "a place has other operands than its function");
+  CHECK(why(with(skeleton, "%r7;", "%r7"), mod) == "a place has no end");
+  CHECK(why(skeleton, with(mod, "attune_in %r1, 1", "attune_in %r1, 2")) == "arguments are out of order");
+  CHECK(why(skeleton, with(mod, "attune_out 0", "attune_out 7")) == "a result has no place");
+  CHECK(why(skeleton, with(mod, "attune_out 0", "attune_out x")) == "a place has no number");
+  CHECK(why(skeleton, with(mod, "mul.ftz", "call.uni f;\nmul.ftz")) == "the mod's PTX has call");
+  CHECK(why(skeleton, with(mod, "%f1, %f2;", "%f1, unread;")) == "the mod reads unread of its PTX");
+  CHECK(why(skeleton, with(mod, "\tret;\n", "\tret;\n\tmov.u32 %r1, %r2;\n\tret;\n")) ==
+        "a function of the mod goes on after its end");
+}
+
+TEST_CASE("a text that was cut off anywhere is refused or a kernel that NVRTC judges, never anything else",
+          "[splice]") {
+  const std::string whole_skeleton = skeleton, whole_mod = mod;
+  for (std::size_t end = 0; end < whole_skeleton.size(); ++end) {
+    const codegen::SplicedPtx out = splice(whole_skeleton.substr(0, end), whole_mod);
+    CHECK(out.why_not.empty() == !out.text.empty());
+  }
+  for (std::size_t end = 0; end < whole_mod.size(); ++end) {
+    const codegen::SplicedPtx out = splice(whole_skeleton, whole_mod.substr(0, end));
+    CHECK(out.why_not.empty() == !out.text.empty());
+  }
+}
+
+TEST_CASE("mods that differ in numbers, names and expressions share a skeleton", "[splice]") {
+  const std::string one = Planned(of("20.0f * tanh(s / 20.0f)")).split().skeleton.text;
+  CHECK(Planned(of("30.0f * tanh(s / 30.0f)")).split().skeleton.text == one);
+  CHECK(Planned(of("s * sigmoid(s) + 1.0f")).split().skeleton.text != one);  // not bounded
+  const std::string backward = Planned(of("20.0f * tanh(s / 20.0f)"), true).split().skeleton.text;
+  CHECK(Planned(of("25.0f * tanh(s / 25.0f)"), true).split().skeleton.text == backward);
+  CHECK(backward != one);
+  const auto table = [](const char* name) {
+    CorpusMod out = of(fmt::format("s + {}[h, q - kv + 28]", name));
+    out.captures = {{name, DType::f32, {4, 52}, Fill::normal}};
+    return Planned(out).split();
+  };
+  CHECK(table("t").skeleton.text == table("a_longer_name").skeleton.text);
+  CHECK(table("t").mod.text != table("a_longer_name").mod.text);
+  CHECK(one.find("tanh") == std::string::npos);
+}
+
+TEST_CASE("which kernels have skeletons", "[splice]") {
+  const Planned forward(named("alibi")), backward(named("alibi"), true);
+  CHECK(codegen::why_not_spliced(forward.parts, forward.plan).empty());
+  CHECK(codegen::why_not_spliced(backward.parts, backward.plan).empty());
+  const Planned old(named("alibi"), false, {.arch = 80});
+  CHECK(codegen::why_not_spliced(old.parts, old.plan) == "forward_sm80 has no skeleton");
+}
+
+TEST_CASE("spliced kernels of the corpus have the registers of whole ones, and no spills that these have not",
+          "[splice]") {
+  if (skips_compiling()) return;
+  for (const char* name : {"plain", "softcap", "alibi", "relative_table", "documents", "window", "key_bias"})
+    for (const bool backward : {false, true}) {
+      CAPTURE(name, backward);
+      const Planned planned(named(name), backward);
+      const codegen::Source source = codegen::kernel_source(planned.parts, planned.plan);
+      const cuda::Binary whole = cuda::compile(source);
+      const cuda::Binary spliced = cuda::compile_spliced(source, planned.parts, planned.plan);
+      CAPTURE(spliced.made);
+      CHECK(spliced.symbol == whole.symbol);
+      CHECK(spliced.spilled <= whole.spilled);
+      CHECK(spliced.registers <= whole.registers);
+      CHECK(spliced.warnings.empty());
+      CHECK((spliced.made == "spliced" || spliced.made.find("spill") != std::string::npos));
+      CHECK(static_cast<double>(spliced.cubin.size()) < 1.05 * static_cast<double>(whole.cubin.size()) + 2000);
+    }
+}
+
+TEST_CASE("with a skeleton that is not what it should be, a kernel is compiled as a whole", "[splice]") {
+  if (skips_compiling()) return;
+  const Planned planned(of("s + 0.25f * f32(q + kv)", "true"), false, {.d = 64, .dv = 64, .packed = true});
+  const codegen::Source source = codegen::kernel_source(planned.parts, planned.plan);
+  const codegen::SplitSource split = planned.split();
+  const cuda::Binary real = cuda::compile_to_ptx(split.skeleton);
+  // Its checksums are right, as if another program had written it.
+  runtime::objects().get(cuda::asked_for_skeleton(split.skeleton), [&] {
+    return runtime::CacheEntry{{{"symbol", real.symbol}}, real.ptx.substr(0, real.ptx.size() / 2)};
+  });
+  const cuda::Binary made = cuda::compile_spliced(source, planned.parts, planned.plan);
+  CHECK(made.made.starts_with("NVRTC refuses: "));
+  const cuda::Binary whole = cuda::compile(source);
+  CHECK(made.symbol == whole.symbol);
+  CHECK(made.registers == whole.registers);
+  CHECK(made.cubin.size() == whole.cubin.size());
+}
+
+TEST_CASE("threads that ask for mods of one skeleton at once compile it once", "[splice]") {
+  if (skips_compiling()) return;
+  const std::size_t before = cuda::compiled_skeletons();
+  std::vector<std::thread> threads;
+  std::atomic<int> spliced = 0;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([i, &spliced] {
+      const Planned planned(of(fmt::format("s + {}.5f * f32(q - kv)", i + 1), "true"), false, {.d = 64, .dv = 64});
+      const codegen::Source source = codegen::kernel_source(planned.parts, planned.plan);
+      spliced += cuda::compile_spliced(source, planned.parts, planned.plan).made == "spliced";
+    });
+  for (std::thread& one : threads) one.join();
+  CHECK(spliced == 3);
+  CHECK(cuda::compiled_skeletons() - before <= 1);  // none, if the cache on disk has it
+}
+
+}  // namespace attune::tests

@@ -1,0 +1,192 @@
+# tests/python/in_torch/test_lowering.py — torch.compile(flex_attention) after activate(compile=True): attune's kernels
+"""torch's own flex_attention, compiled, unedited. On the CPU torch refuses gradients; here it is made not to ask."""
+
+import os
+import warnings
+
+import attune
+import pytest
+import torch
+import torch.nn.attention.flex_attention as torchs
+from attune.torch import _activate, activate, deactivate, flex_attention
+from eager import close
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._inductor.utils import fresh_inductor_cache
+
+B, H, S, D = 2, 4, 96, 16
+
+
+@pytest.fixture(autouse=True)
+def active(monkeypatch):
+    """What attune was called for, as a list that grows."""
+    monkeypatch.setattr(torchs, "_validate_device", lambda *_, **__: None)
+    torch.compiler.reset()
+    calls = []
+    activate(compile=True)
+    with attune.watch(lambda fact: calls.append(fact) if fact["fact"] == "called" else None):
+        yield calls
+    deactivate()
+
+
+def leaves(*shapes):
+    return [torch.randn(*shape, requires_grad=True) for shape in shapes]
+
+
+def both(call, over):
+    out = call()
+    return out, *torch.autograd.grad(out.square().sum(), over)
+
+
+def blocks(mask, length=S):
+    return torchs.create_block_mask(mask, None, None, length, length, device="cpu")
+
+
+DOC = torch.arange(S) // 40
+
+
+def documents(b, h, m, n):
+    return (DOC[m] == DOC[n]) & (m >= n)
+
+
+def window(b, h, m, n):
+    return (m >= n) & (m - n < 17)
+
+
+@pytest.mark.parametrize("name", ["plain", "soft cap", "bias", "table", "window"])
+def test_mods_and_gradients(name, active):
+    q, k, v = leaves((B, H, S, D), (B, H, S, D), (B, H, S, D))
+    bias, table = leaves((H, S), (2 * S,))
+    score, mask, captured = {
+        "plain": (None, None, []),
+        "soft cap": (lambda s, b, h, m, n: 20 * torch.tanh((s + (n - m) * 0.1 * (h + 1)) / 20), None, []),
+        "bias": (lambda s, b, h, m, n: s + bias[h, n], documents, [bias]),
+        "table": (lambda s, b, h, m, n: torch.where(m > n, s * table[m - n + S], s), None, [table]),
+        "window": (None, window, [])}[name]
+    over = [q, k, v, *captured]
+    mine = both(lambda: torch.compile(torchs.flex_attention)(q, k, v, score, None if mask is None else blocks(mask)), over)
+    assert [fact["call"] for fact in active] == ["forward", "backward"]
+    assert len({fact["mod"] for fact in active}) == 1  # both directions are the same attention
+    for a, b in zip(mine, both(lambda: flex_attention(q, k, v, score, None if mask is None else blocks(mask)), over)):
+        close(a, b)
+
+
+def test_shared_heads_the_lse_and_what_is_around_it(active):
+    q, k, v = leaves((B, H, S, D), (B, 2, S, D), (B, 2, S, D))
+
+    def model(attention):
+        out, lse = attention(q * 2, k, v, block_mask=blocks(window), enable_gqa=True, return_lse=True)
+        return (out.relu().transpose(1, 2) + 1) * lse.transpose(1, 2)[..., None]
+
+    mine = both(torch.compile(lambda: model(torchs.flex_attention), fullgraph=True), [q, k, v])
+    assert len(active) == 2
+    for a, b in zip(mine, both(lambda: model(flex_attention), [q, k, v])):
+        close(a, b)
+
+
+def test_the_largest_scores(active, monkeypatch):
+    own = torchs._apply_kernel_options  # torch asks for them on GPUs alone
+    monkeypatch.setattr(torchs, "_apply_kernel_options", lambda *given: {**own(*given[:5]), "OUTPUT_MAX": True})
+    q, k, v = torch.randn(3, B, H, S, D)
+    how = {"block_mask": blocks(window), "return_aux": torchs.AuxRequest(lse=True, max_scores=True)}
+    out, made = torch.compile(torchs.flex_attention)(q, k, v, **how)
+    assert len(active) == 1
+    want, others = flex_attention(q, k, v, **how)
+    for a, b in ((out, want), (made.lse, others.lse), (made.max_scores, others.max_scores)):
+        close(a, b)
+
+
+def test_other_lengths_need_no_other_graph(active):
+    counter = CompileCounterWithBackend("inductor")
+    weigh = lambda s, length: s / length  # noqa: E731
+
+    @torch.compile(dynamic=True, fullgraph=True, backend=counter)
+    def model(q, k, v, bias, reach):
+        scored = lambda s, b, h, m, n: torch.where(m - n < reach, weigh(s + bias[h, n], q.shape[2]), -1.0)  # noqa: E731
+        return torchs.flex_attention(q, k, v, score_mod=scored)
+
+    for length, reach in ((64, 9), (50, 11), (77, 20)):
+        q, k, v, bias = leaves((B, H, length, D), (B, H, length, D), (B, H, length, D), (H, length))
+        mine = both(lambda: model(q, k, v, bias, reach), [q, k, v, bias])
+        theirs = both(lambda: flex_attention(q, k, v, lambda s, b, h, m, n: torch.where(
+            m - n < reach, (s + bias[h, n]) / length, -1.0)), [q, k, v, bias])
+        for a, b in zip(mine, theirs):
+            close(a, b)
+    assert counter.frame_count == 1 and active
+
+
+def refused(calls, call):
+    """The one warning about a call that torch's own kernels take, although it is compiled twice."""
+    with warnings.catch_warnings(record=True) as told, fresh_inductor_cache():
+        warnings.simplefilter("always")
+        for _ in range(2):
+            torch.compiler.reset()
+            torch._inductor.codecache.FxGraphCache.clear()
+            made = call()
+    told = [str(w.message) for w in told if "attune" in str(w.message)]
+    assert len(told) == 1 and not calls
+    return told[0], made
+
+
+def test_what_attune_cannot_express_is_torchs_and_told_once(active):
+    q, k, v = torch.randn(3, B, H, S, D)
+    compiled = lambda *a, **how: torch.compile(torchs.flex_attention)(q, k, v, *a, **how)  # noqa: E731
+    told, made = refused(active, lambda: compiled(lambda s, b, h, m, n: s + torch.special.bessel_j0(s)))
+    assert "bessel_j0" in told
+    want = torchs.flex_attention(q, k, v, lambda s, b, h, m, n: s + torch.special.bessel_j0(s))
+    close(made, want)
+    lists = torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+    half = torchs.BlockMask.from_kv_blocks(lists + 1, lists, BLOCK_SIZE=128, seq_lengths=(S, S))
+    assert "lists" in refused(active, lambda: compiled(block_mask=half))[0]
+    assert "BACKEND" in refused(active, lambda: compiled(kernel_options={"BACKEND": "TRITON"}))[0]
+
+
+@fresh_inductor_cache()
+def test_inductors_cache_knows_attune(active):
+    q, k, v = torch.randn(3, B, H, S, D)
+    for on in (False, True, False, True):
+        deactivate()
+        torch.compiler.reset()
+        active.clear()
+        if on:
+            activate(compile=True)
+        torch.compile(torchs.flex_attention)(q, k, v)
+        assert bool(active) == on
+
+
+def test_activate_alone_leaves_flex_attention_as_it_is(active):
+    deactivate()
+    activate()
+    torch.compile(torchs.flex_attention)(*torch.randn(3, B, H, S, D))
+    assert not active
+    activate(compile=True)
+    torch.compiler.reset()
+    torch.compile(torchs.flex_attention)(*torch.randn(3, B, H, S, D))
+    assert active
+
+
+def test_a_torch_with_another_operator_is_refused(monkeypatch):
+    deactivate()
+    monkeypatch.setattr(_activate, "_own", {})
+    lowering = attune.torch._lowering
+    monkeypatch.setattr(lowering, "_OURS", ((lowering._OURS[0][0], lambda query: None),))
+    with pytest.raises(attune.Error) as caught:
+        activate(compile=True)
+    assert caught.value.code == "torch-version"
+
+
+def test_transformers_flex_models(active):
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        "llama", vocab_size=99, hidden_size=64, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    tokens, keep = torch.randint(3, 99, (2, 19)), torch.ones(2, 19, dtype=torch.long)
+    keep[0, :4] = 0
+    with torch.no_grad():
+        want = model(tokens, attention_mask=keep).logits
+        model.set_attn_implementation("flex_attention")
+        made = model(tokens, attention_mask=keep).logits
+    assert len(active) == 2
+    close(made[keep.bool()], want[keep.bool()])

@@ -1,0 +1,66 @@
+# tests/tools/splice.py — kernels spliced or compiled as a whole, as ATTUNE_SPLICE asks; skeletons that are damaged or
+# cannot be kept
+import json
+import os
+import unittest
+
+from calls import Calls
+
+SHAPE = ["--target", "sm_90a", "--d", "64", "--length", "longer", "-j", "1", "--quiet"]
+
+
+class Splice(Calls):
+    def setUp(self):
+        super().setUp()
+        said = self.compile("s", "off")
+        if "no-compiler" in said.stderr:
+            self.skipTest("there is no NVRTC")
+        self.assertEqual(said.returncode, 0, said.stderr)
+
+    def compile(self, score, splice, **environment):
+        asked = {"ATTUNE_SPLICE": splice} if splice else {}
+        return self.attune("compile", "--score", score, *SHAPE, "-o", "kernels.attune",
+                           **{"ATTUNE_CACHE": str(self.at / "cache"), **asked, **environment})
+
+    def entries(self):
+        said = self.attune("cache", "ls", "--json", ATTUNE_CACHE=str(self.at / "cache"))
+        return [json.loads(line) for line in said.stdout.splitlines()]
+
+    def made(self):
+        return sorted(one["facts"].get("made", "whole") for one in self.entries() if one["facts"]["kind"] == "cubin")
+
+    def skeletons(self):
+        return [one for one in self.entries() if one["facts"]["kind"] == "skeleton"]
+
+    def test_asked(self):
+        self.assertEqual((self.made(), self.skeletons()), (["whole"], []))
+        for score in ("s * 0.5f + f32(q)", "s * 0.25f + 2.0f * f32(q)"):
+            self.assertEqual(self.compile(score, "on").returncode, 0)
+        self.assertEqual((self.made(), len(self.skeletons())), (["spliced", "spliced", "whole"], 1))
+
+    def test_damaged(self):
+        self.assertEqual(self.compile("s + 0.5f * f32(kv)", "on").returncode, 0)
+        (skeleton,) = self.skeletons()
+        with open(skeleton["file"], "r+b") as file:
+            file.seek(skeleton["bytes"] // 2)
+            file.write(b"damaged")
+        self.assertEqual(self.compile("s + 0.25f * f32(kv)", "on").returncode, 0)
+        self.assertEqual(self.made(), ["spliced", "spliced", "whole"])
+        self.assertIn("0 bad", self.attune("cache", "verify", ATTUNE_CACHE=str(self.at / "cache")).stdout)
+
+    def test_not_kept(self):
+        for environment in ({"ATTUNE_CACHE": "off"}, {"ATTUNE_CACHE_MODE": "ro"}):
+            os.path.exists(self.at / "kernels.attune") and os.remove(self.at / "kernels.attune")
+            said = self.compile("s + 0.5f * f32(kv)", "on", **environment)
+            self.assertEqual((said.returncode, said.stderr), (0, ""))
+            self.assertTrue((self.at / "kernels.attune").exists())
+        self.assertEqual((self.made(), self.skeletons()), (["whole"], []))
+
+    def test_value(self):
+        said = self.compile("s", "maybe")
+        self.assertEqual(said.returncode, 2)
+        self.assertIn("ATTUNE_SPLICE", said.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,161 @@
+# tools/bench/first_call.py — seconds until a mod's first results: compilation alone, spliced and whole; on a GPU also
+# beside FlexAttention, each in a process of its own
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+# By name: score, mask, captures, and the score of another mod of the tile.
+MODS = {
+    "causal": ("s", "kv <= q", [], "2.0f * s"),
+    "softcap": ("30.0f * tanh(s / 30.0f)", "kv <= q", [], "20.0f * tanh(s / 20.0f)"),
+    "alibi": ("s + slope[h] * f32(kv - q)", "kv <= q", ["slope=f32[16]"], "s + 2.0f * slope[h] * f32(kv - q)"),
+    "documents": ("s", "doc[b, q] == doc[b, kv] && kv <= q", ["doc=i32[2, 2048]"], "2.0f * s"),
+    "table": ("s + t[h, q - kv + 2048]", "kv <= q", ["t=f32[16, 4096]"], "s + 0.5f * t[h, q - kv + 2048]"),
+}
+
+RUN = """
+import json, sys, time
+import torch
+which, name = sys.argv[1:]
+torch.manual_seed(0)
+make = lambda heads: torch.randn(2, heads, 2048, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+q, k, v = make(16), make(4), make(4)
+slope = torch.rand(16, device="cuda")
+doc = torch.arange(2048, device="cuda", dtype=torch.int32).div(256, rounding_mode="floor").expand(2, 2048).contiguous()
+t = torch.randn(16, 4096, device="cuda")
+scores = {"causal": None, "documents": None, "softcap": lambda s, b, h, i, j: 30 * torch.tanh(s / 30),
+          "alibi": lambda s, b, h, i, j: s + slope[h] * (j - i), "table": lambda s, b, h, i, j: s + t[h, i - j + 2048]}
+masks = {"documents": lambda b, h, i, j: (doc[b, i] == doc[b, j]) & (j <= i)}
+mask = masks.get(name, lambda b, h, i, j: j <= i)
+torch.cuda.synchronize()
+begun = time.perf_counter()
+if which == "attune":
+    from attune.torch import create_block_mask, flex_attention
+    call = lambda **more: flex_attention(q, k, v, scores[name], blocks, enable_gqa=True)
+else:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    compiled = torch.compile(flex_attention, dynamic=False)
+    options = {"BACKEND": "FLASH"} if which == "flash" else None
+    call = lambda: compiled(q, k, v, scores[name], blocks, enable_gqa=True, kernel_options=options)
+blocks = create_block_mask(mask, 2 if name == "documents" else None, None, 2048, 2048, device="cuda")
+imported = time.perf_counter()
+out = call()
+torch.cuda.synchronize()
+forward = time.perf_counter()
+torch.autograd.grad(out, (q, k, v), torch.randn_like(out))
+torch.cuda.synchronize()
+print(json.dumps({"import": imported - begun, "forward": forward - imported, "backward": time.perf_counter() - forward,
+                  "both": time.perf_counter() - imported}))
+"""
+
+
+def core_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def compiled(o, name, way, cache, score=None):
+    """Seconds of a core for each pass of a mod, all of its kernels: other load on the machine does not count."""
+    own, mask, captures, _ = MODS[name]
+    out = {}
+    for direction in ("forward", "backward"):
+        command = [o.attune, "compile", "--score", score or own, "--mask", mask, "--pass", direction, "--target", "sm_90a",
+                   "--d", str(o.d), "--length", "longer", "-j", "1", "--quiet", "-o", os.path.join(cache, "x.attune")]
+        for capture in captures:
+            command += ["--capture", capture]
+        begun = core_seconds()
+        ran = subprocess.run(command, capture_output=True, text=True,
+                             env={**os.environ, "ATTUNE_CACHE": cache, "ATTUNE_SPLICE": way})
+        if ran.returncode:
+            sys.exit(ran.stderr)
+        out[direction] = core_seconds() - begun
+    return out
+
+
+def compile_alone(o):
+    print(f"seconds of a core to compile, median of {o.rounds}; bf16, D={o.d}, sm_90a, all kernels of the pass")
+    print("| mod | pass | first mod of its tile: whole, spliced | a further mod: whole, spliced |\n|---|---|---|---|")
+    for name in o.mods:
+        rows = {}
+        for _ in range(o.rounds):
+            for way in ("off", "on"):
+                with tempfile.TemporaryDirectory() as cache:
+                    for nth, score in (("first", MODS[name][3]), ("further", MODS[name][0])):
+                        for direction, seconds in compiled(o, name, way, cache, score).items():
+                            rows.setdefault((direction, nth, way), []).append(seconds)
+        for direction in ("forward", "backward"):
+            cells = [", ".join(f"{statistics.median(rows[direction, nth, way]):.2f}" for way in ("off", "on"))
+                     for nth in ("first", "further")]
+            print(f"| {name} | {direction} | {cells[0]} | {cells[1]} |", flush=True)
+
+
+def contenders():
+    out = ["attune, spliced", "attune, whole"]
+    if importlib.util.find_spec("triton"):
+        out.append("triton")
+    else:
+        print("[skip] triton is not installed: FlexAttention is left out")
+    if importlib.util.find_spec("flash_attn") and importlib.util.find_spec("cutlass"):
+        out.append("flash")
+    else:
+        print("[skip] flash-attn-4 is not installed: FlexAttention with FLASH is left out")
+    return out
+
+
+def first_calls(o):
+    """Fresh processes in turn: with an empty cache, and with what the first one left."""
+    who = contenders()
+    print("seconds: forward, backward, both; with an empty cache, then with the cache on disk\n| mod | by | empty cache | "
+          "cache on disk |\n|---|---|---|---|")
+    for name in o.mods:
+        took = {one: {"cold": [], "disk": []} for one in who}
+        for _ in range(o.rounds):
+            for one in who:
+                folder = tempfile.mkdtemp()
+                env = {**os.environ, "ATTUNE_CACHE": f"{folder}/attune", "TRITON_CACHE_DIR": f"{folder}/triton",
+                       "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+                       "ATTUNE_SPLICE": "off" if one.endswith("whole") else "on"}
+                for state in ("cold", "disk"):
+                    begun = time.perf_counter()
+                    ran = subprocess.run([sys.executable, "-c", RUN, one.split(",")[0], name],
+                                         capture_output=True, text=True, env=env)
+                    if ran.returncode:
+                        print(f"[skip] {name}, {one}: {ran.stderr.strip().splitlines()[-1][:200]}")
+                        break
+                    took[one][state].append({**json.loads(ran.stdout.splitlines()[-1]),
+                                             "process": time.perf_counter() - begun})
+                shutil.rmtree(folder)
+        for one in who:
+            median = {state: ", ".join(f"{statistics.median(x[part] for x in runs):.2f}"
+                                       for part in ("forward", "backward", "both")) if runs else "-"
+                      for state, runs in took[one].items()}
+            print(f"| {name} | {one} | {median['cold']} | {median['disk']} |", flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description="How long a mod's first call takes. Without --gpu: the compilation alone, for "
+                                            "sm_90a, by attune's command line.")
+    p.add_argument("--attune", help="the command line, as built; needed without --gpu")
+    p.add_argument("--gpu", action="store_true", help="first calls in torch on this GPU, in fresh processes in turn; needs "
+                                                      "attune's Python package")
+    p.add_argument("--mods", nargs="+", choices=list(MODS), default=list(MODS))
+    p.add_argument("--d", type=int, default=128)
+    p.add_argument("--rounds", type=int, default=3)
+    o = p.parse_args()
+    if o.gpu:
+        return first_calls(o)
+    if not o.attune:
+        p.error("--attune is missing")
+    compile_alone(o)
+
+
+if __name__ == "__main__":
+    main()
