@@ -11,6 +11,7 @@
 #include "codegen/exponent.h"
 #include "codegen/limits.h"
 #include "codegen/parts.h"
+#include "codegen/peak.h"
 #include "codegen/reads.h"
 #include "codegen/source_text.h"
 #include "compiler/distance.h"
@@ -168,6 +169,15 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.has_keep = !ir::is_literal(out.keep(), 1);
   facts.keeps_by_fields = facts.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
   keep_origin_out(out.levels);
+  if (!wanted) {
+    const Peaked of = peaked(out.levels);
+    out.term = of.term;
+    facts.peak = of.peak;
+  }
+  out.copied = copied_read(out.exponent(), mod);
+  facts.copies_read = out.copied != nullptr;
+  out.distant = distant_part(out.exponent());
+  facts.has_distant = out.distant != nullptr;
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
 

@@ -49,6 +49,10 @@ struct GpuParts {
   compiler::Levels levels;
   ir::Expr rest, sink;
   ir::Expr factor;  ///< null: the exponent is not factor * s
+  ir::Expr term;    ///< where facts.peak says where it is largest; or null
+  ir::Expr
+      distant;      ///< the part of the exponent that a kernel may compute once a distance, see distant_part(); or null
+  ir::Expr copied;  ///< the read of the exponent that a kernel may copy tile by tile, see copied_read(); or null
   Traits facts;
   ir::FieldNames fields;
   std::optional<GradientParts> gradient{};  ///< none for a forward

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "compiler/distance.h"
 #include "compiler/level.h"
 
 namespace attune::codegen {
@@ -31,6 +32,45 @@ std::vector<Expr> linear_reads(std::span<const Expr> roots) {
     out.push_back(e);
   }
   return out;
+}
+
+Expr copied_read(const Expr& score, const compiler::Mod& mod) {
+  const auto is_kv = [](const Expr& e) {
+    return e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::KV);
+  };
+  const auto along_row = [](const Expr& e) {
+    return !e->random && !e->free && !ir::uses(e, Input::Origin) && !ir::uses(e, Input::S) &&
+           (varies(e) == Vary::Head || varies(e) == Vary::Row);
+  };
+  for (const Expr& e : ir::in_order(score)) {
+    if (e->op != Op::Read || e->arity < 2 || !is_kv(e->args[e->arity - 1U])) continue;
+    const DType type = mod.captures[e->bits].dtype;
+    const std::span others = e->arguments().first(e->arity - 1U);
+    if ((type == DType::bf16 || type == DType::f16) && std::ranges::all_of(others, along_row) &&
+        varies(e) == Vary::Element)
+      return e;
+  }
+  return nullptr;
+}
+
+Expr distant_part(const Expr& score) {
+  const auto is_one = [](const Expr& e) {
+    if (e->type != ir::Type::F32 || e->free || varies(e) != Vary::Element) return false;
+    const std::vector<Expr> nodes = ir::in_order(e);
+    const auto is_read = [](const Expr& n) { return n->op == Op::Read && varies(n) == Vary::Element; };
+    const auto of_head = [](const Expr& n) { return n->op != Op::Field || ir::field_level(*n) == ir::Level::Head; };
+    // One read costs less than its way through shared memory.
+    return std::ranges::count_if(nodes, is_read) > 1 && std::ranges::all_of(nodes, of_head) && compiler::by_distance(e);
+  };
+  // In order, so that the last one has no other around it.
+  Expr out;
+  for (const Expr& e : ir::in_order(score))
+    if (is_one(e)) out = e;
+  return out;
+}
+
+bool has_linear_line(const Expr& read) {
+  return std::ranges::all_of(read->arguments().first(read->arity - 1U), is_linear);
 }
 
 bool read_captures(std::span<const Expr> roots) {

@@ -118,6 +118,8 @@ std::string traits(const GpuParts& parts) {
   flag("has_sink", f.has_sink);
   flag("skips", f.skips);
   flag("listed", f.listed);
+  constexpr std::array<std::string_view, 4> peaks{"unknown", "ends", "diagonal", "columns"};
+  if (parts.term) list.push_back(fmt::format(".peak = Peak::{}", peaks[static_cast<std::size_t>(f.peak)]));
   if (f.bounded)
     list.push_back(fmt::format(".most = {}", ir::print_literal(ir::Type::F32, static_cast<double>(f.most))));
   return source_traits("  static constexpr Traits traits{", list);
@@ -128,15 +130,51 @@ bool is_alike(const Expr& e) {
   return e->op == Op::Literal || (e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::P));
 }
 
+/// The parts of an exponent that a kernel has for each pair already, as members of its argument `held`.
+struct Held {
+  bool copied, distant;
+  explicit operator bool() const { return copied || distant; }
+};
+
+Held held_by(const GpuParts& parts, const KernelPlan& plan) {
+  const auto has = [&](std::string_view member) {
+    return std::ranges::any_of(plan.tile.own, [&](const auto& own) { return own.first == member && own.second != 0; });
+  };
+  return {.copied = parts.copied && has("copies"), .distant = parts.distant && has("distances")};
+}
+
+/// What a kernel copies: the captured tensor, and its elements for a row. See mod.cuh.
+std::string copied_line(const GpuParts& parts, const ir::Signature& signature) {
+  const Expr& read = parts.copied;
+  const std::string name = signature.captures[read->bits].name;
+  std::uint32_t uses = 0;
+  std::string indices;
+  for (std::size_t i = 0; i + 1 < read->arity; ++i) {
+    uses |= source_uses(read->args[i]);
+    indices += (i ? ", " : "") + source_value(read->args[i], signature, parts.fields);
+  }
+  const bool steps = has_linear_line(read);
+  return fmt::format("  __device__ const auto& copied() const {{ return {0}; }}\n"
+                     "  __device__ auto copied_line(Head head, Row row, Where at, Int q) const {{\n"
+                     "{1}    return {0}.line({2});\n  }}\n"
+                     "  __device__ bool copied_steps(Head head, Row row, Where at, Int q) const {{\n"
+                     "{3}    return {4};\n  }}\n",
+                     name, source_locals(uses, signature), indices, steps ? source_locals(uses, signature) : "",
+                     steps ? fmt::format("{}.holds_line({})", name, indices) : "false");
+}
+
 /// Writes the functions of expressions, and notes which of them kernels call.
 class Functions {
  public:
-  Functions(const GpuParts& parts, Lines lines)
-      : parts_(parts), lines_(lines), signature_(source_signature(parts.mod())) {
+  Functions(const GpuParts& parts, Held held, Lines lines)
+      : parts_(parts), held_(held), lines_(lines), signature_(source_signature(parts.mod())) {
     signature_.params.push_back({source_scale, ir::Type::F32});
+    exponent_ = with_held();
   }
 
   const ir::Signature& signature() const { return signature_; }
+  /// The exponent with the held parts as parameters.
+  const Expr& exponent() const { return exponent_; }
   std::vector<UserFunction> take() { return std::move(out_); }
 
   void forward() {
@@ -147,6 +185,8 @@ class Functions {
     add("float factor(Head head)", parts_.factor ? parts_.factor : ir::real(0), facts.scaled);
     add("float exponent(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", parts_.exponent(),
         !facts.scaled);
+    if (parts_.term) add("float term(Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", parts_.term);
+    if (held_) held();
     add("float rest(Head head, Row row, Where at, Int origin, Int q)", parts_.rest);
     add("Int first(Head head, Row row, Where at, Int q)", parts_.first(), facts.has_first);
     add("Int last(Head head, Row row, Where at, Int q)", parts_.last(), facts.has_last);
@@ -173,6 +213,24 @@ class Functions {
   }
 
  private:
+  /// Names of the held parts join the signature.
+  Expr with_held() {
+    ir::DigestMap<Expr> by;
+    const auto part = [&](const Expr& e, const char* name) {
+      by.emplace(e->digest, ir::param(static_cast<std::uint32_t>(signature_.params.size()), ir::Type::F32));
+      signature_.params.push_back({name, ir::Type::F32});
+    };
+    if (held_.copied) part(parts_.copied, "held.copied");
+    if (held_.distant) part(parts_.distant, "held.distant");
+    return by.empty() ? parts_.exponent() : ir::substitute(parts_.exponent(), by);
+  }
+  void held() {
+    out_.push_back({.head = {}, .text = "  struct Held {\n    float copied, distant;\n  };\n"});
+    add("float exponent(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
+        exponent_);
+    if (held_.copied) out_.push_back({.head = {}, .text = copied_line(parts_, signature_)});
+    if (held_.distant) add("float distant(Head head, Where at, Int q, Int kv)", parts_.distant);
+  }
   void add(const std::string& head, const Expr& e, bool used = true) {
     out_.push_back({head, source_function(head, e, signature_, parts_.fields, lines_),
                     is_alike(e) ? Form::same
@@ -185,16 +243,21 @@ class Functions {
   }
 
   const GpuParts& parts_;
+  Held held_;
   Lines lines_;
   ir::Signature signature_;
+  Expr exponent_;
   std::vector<UserFunction> out_;
 };
 
 }  // namespace
 
+bool holds_parts(const GpuParts& parts, const KernelPlan& plan) { return static_cast<bool>(held_by(parts, plan)); }
+
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const bool diagonals = leaves_diagonals(parts, plan);
-  const std::vector<Expr> reads = linear_reads(std::array{parts.exponent(), parts.prob()});
+  Functions functions(parts, held_by(parts, plan), lines);
+  const std::vector<Expr> reads = linear_reads(std::array{functions.exponent(), parts.prob()});
   UserSource out;
   out.fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
                fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +
@@ -203,7 +266,6 @@ UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines line
   for (const std::string& sums : source_sums(parts, plan))
     out.members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);
   out.traits = traits(parts);
-  Functions functions(parts, lines);
   functions.forward();
   if (parts.gradient) {
     out.traits += gradient_traits(*parts.gradient, diagonals);

@@ -33,6 +33,8 @@ struct UserSource {
 
   std::string text() const;
 };
+/// True if the plan's kernel has parts of scores for each pair already: Held in mod.cuh.
+bool holds_parts(const GpuParts& parts, const KernelPlan& plan);
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines);
 
 /// A struct User as text, and its size.

@@ -12,8 +12,20 @@ extern const KernelDescriptor forward_sm90;
 
 namespace {
 
-using Tile = ForwardTile90;
-constexpr auto& members = forward_members90;
+struct Tile : ForwardTile90 {
+  int copies = 0;     ///< 1: the elements of copied_read() are copied to shared memory, tile by tile
+  int distances = 0;  ///< 1: distant_part() is computed once a distance
+  bool operator==(const Tile&) const = default;
+};
+constexpr auto members = [] {
+  std::array<TileMember<Tile>, forward_members90.size() + 2> out{};
+  std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
+    return TileMember<Tile>{one.member, one.at};
+  });
+  out[out.size() - 2] = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
+  out.back() = {{.name = "distances", .least = 0, .most = 1}, &Tile::distances};
+  return out;
+}();
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&lists_along_kv};
 constexpr Search searches[] = {{.member = "issue_order", .least = 0, .most = 2},
@@ -25,7 +37,7 @@ constexpr Search searches[] = {{.member = "issue_order", .least = 0, .most = 2},
 /// A tile for heads up to `d` and `dv` wide, and the kinds of calls that it is for.
 struct Row {
   int d, dv;
-  Tile tile;
+  ForwardTile90 tile;
   KindSet<CoverKind> covers{};
   KindSet<ModKind> mods{};
   KindSet<Length> lengths{};
@@ -34,9 +46,10 @@ struct Row {
     return covers.has(kind.cover) && mods.has(kind.mod) && lengths.has(kind.length);
   }
 };
-constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), listed = CoverKind::listed;
-constexpr KindSet<ModKind> heavy = ModKind::heavy;
-constexpr KindSet<Length> to_1k = Length::to_1k, to_4k = Length::to_4k;
+constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), listed = CoverKind::listed,
+                             banded = listed.others();
+constexpr KindSet<ModKind> heavy = ModKind::heavy, scaled = ModKind::scaled;
+constexpr KindSet<Length> to_1k = Length::to_1k, to_4k = Length::to_4k, from_1k = to_1k.others();
 
 // The candidates of a call are the rows of the narrowest width that holds a head, if they are for the call's kind; a
 // tile that spills is skipped for the next. Tiles that `attune tune` measured on this machine go first.
@@ -50,6 +63,26 @@ constexpr Row rows[] = {
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 96, .stages = 3}},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 64, .issue_order = 0}},
+    {.d = 80,
+     .dv = 80,
+     .tile = {.m = 192, .n = 112, .q_stages = 1},
+     .covers = banded,
+     .mods = scaled,
+     .lengths = from_1k},
+    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
+    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 128}},
+    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 96}},
+    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 64}},
+    {.d = 96,
+     .dv = 96,
+     .tile = {.m = 192, .n = 96, .q_stages = 1},
+     .covers = banded,
+     .mods = scaled,
+     .lengths = from_1k},
+    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
+    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 128}},
+    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 96}},
+    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 64}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 96}},
@@ -73,13 +106,13 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   return why_not_prob(facts);
 }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
+/// The rows of a call's width and kind.
+std::vector<Tile> usual_tiles(const KernelSpec& spec, const CallKind& kind) {
   const Row* narrowest = std::ranges::find_if(rows,
                                               [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
   std::vector<Tile> out;
   for (const Row* row = narrowest; row != std::end(rows) && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
-    Tile tile = row->tile;
-    tile.dynamic = facts.skips || spec.packed;
+    const Tile tile{row->tile};
     // The issue order does not change what spills.
     const auto alike = [&](Tile other) {
       other.issue_order = tile.issue_order;
@@ -87,9 +120,40 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
     };
     if (row->is_for(kind) && std::ranges::none_of(out, alike)) out.push_back(tile);
   }
-  std::vector<Variant> variants;
-  for (const Tile& tile : out) variants.push_back(variant_of(forward_sm90.name, tile, members));
-  return variants;
+  return out;
+}
+
+/// Tiles with shared memory for parts of scores. Tiles that several heads share have few queries.
+std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, std::span<const Tile> usual) {
+  const std::int64_t width = std::max(spec.d, spec.dv);
+  const bool narrow = width <= 64;
+  if (spec.heads > 1) return {};
+  if (facts.copies_read && width <= 128) {
+    const Tile tile{{.m = 128, .n = 128, .q_stages = narrow ? 2 : 1, .own_o = narrow}, 1};
+    Tile shorter = tile;
+    shorter.n = 96;
+    return {tile, shorter};
+  }
+  std::vector<Tile> out;
+  if (facts.has_distant && width <= 192)
+    for (Tile tile : usual) {
+      tile.distances = 1;
+      if (!narrow) tile.q_stages = 1;
+      out.push_back(tile);
+    }
+  return out;
+}
+
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
+  const std::vector<Tile> usual = usual_tiles(spec, kind);
+  std::vector<Tile> all = holding_tiles(spec, facts, usual);
+  all.insert(all.end(), usual.begin(), usual.end());
+  std::vector<Variant> out;
+  for (Tile& tile : all) {
+    tile.dynamic = facts.skips || spec.packed;
+    out.push_back(variant_of(forward_sm90.name, tile, members));
+  }
+  return out;
 }
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
@@ -98,7 +162,9 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
-  return forward_choice90(forward_sm90, spec, variant, tile_of(variant, members));
+  const Tile tile = tile_of(variant, members);
+  return forward_choice90(forward_sm90, spec, variant, tile, false,
+                          {.copies = tile.copies != 0, .distances = tile.distances != 0});
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

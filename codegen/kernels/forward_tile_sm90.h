@@ -40,8 +40,13 @@ inline std::string why_illegal90(const ForwardTile90& tile, int numbers) {
 
 inline std::string forward_preamble90(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
+/// Parts of scores that a block has in shared memory, see HasCopied and HasDistant.
+struct ForwardHeld90 {
+  bool copies = false, distances = false;
+};
+
 inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
-                                     const ForwardTile90& tile, bool transposed = false) {
+                                     const ForwardTile90& tile, bool transposed = false, ForwardHeld90 held = {}) {
   constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
   KernelPlan plan = plan_of(kernel, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
@@ -49,6 +54,8 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
       {"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"issue_order", tile.issue_order}, {"dynamic", tile.dynamic}};
   plan.tile.transposed = transposed;
   if (transposed) plan.tile.own.emplace_back("transposed", 1);
+  if (held.copies) plan.tile.own.emplace_back("copies", 1);
+  if (held.distances) plan.tile.own.emplace_back("distances", 1);
   const ForwardLayout90 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.tile.d,
@@ -59,7 +66,9 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .out_element = gpu_element(plan.spec.out).bytes,
                                .own_o = tile.own_o != 0,
                                .comes_transposed = transposed,
-                               .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed};
+                               .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed,
+                               .copies = held.copies,
+                               .distances = held.distances};
   return {.plan = std::move(plan),
           .threads = 128 * (tile.m / 64 + 1),
           .shared_bytes = shared.bytes + chunk_alignment,

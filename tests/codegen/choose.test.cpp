@@ -389,7 +389,7 @@ TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]
   CHECK(all.refused.empty());
   REQUIRE(all.choices.size() == usual.size() + 1);
   CHECK(variant_of(all.choices[0].plan).text() ==
-        "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,issue_order=2,dynamic=1");
+        "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,issue_order=2,dynamic=1,copies=0,distances=0");
   CHECK(all.choices[0].shared_bytes <= 227 * 1024);
   for (std::size_t i = 0; i < usual.size(); ++i)
     CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel->name, all.choices[i + 1].plan.tile.m,
@@ -513,6 +513,24 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
     CHECK(mla_heads_to_share(group) == heads);
 }
 
+namespace {
+
+/// Also tiles of Hopper's forward that hold parts of scores.
+std::vector<KernelChoice> with_held(std::vector<KernelChoice> choices) {
+  for (std::size_t i = 0, count = choices.size(); i < count; ++i) {
+    const KernelPlan plan = choices[i].plan;
+    if (plan.kernel->name != "forward_sm90") continue;
+    for (const char* member : {"copies", "distances"}) {
+      Variant variant = plan.variant;
+      variant.set(member, 1);
+      choices.push_back(plan.kernel->choice(plan.spec, variant));
+    }
+  }
+  return choices;
+}
+
+}  // namespace
+
 TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]") {
   if (tests::skips_compiling()) return;
   const compiler::LoweredMod lowered = compiler::lower(Attention{});
@@ -526,7 +544,7 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
         KernelSpec{.dtype = DType::e4m3, .d = 128, .dv = 128}, KernelSpec{.dtype = DType::e4m3, .d = 40, .dv = 80},
         KernelSpec{.arch = 86, .d = 256, .dv = 64, .fp8_kv = true, .before = true, .decode = true},
         KernelSpec{.d = 576, .dv = 512, .per_entry = true, .mla = true, .heads = 16}})
-    for (const KernelChoice& c : choose(spec, parts.facts).choices) {
+    for (const KernelChoice& c : with_held(choose(spec, parts.facts).choices)) {
       Source source = kernel_source(parts, c.plan);
       const bool copied = c.plan.kernel->name == "forward_sm90" || c.plan.kernel->name == "forward_e4m3_sm90";
       const std::string shared = copied                                 ? "Shared90"

@@ -85,6 +85,27 @@ TEST_CASE("the source of a part adds what the whole call has before it", "[cuda]
   if (!skips_compiling()) compiles(source, 16);  // random numbers take many registers
 }
 
+TEST_CASE("biases that Hopper's forward copies, computes once a distance or raises maxima for do not spill", "[cuda]") {
+  if (skips_compiling()) return;
+  const std::vector<CorpusCapture> captures{{"slope", DType::f32, {4}},
+                                            {"key", DType::bf16, {28}},
+                                            {"table", DType::f32, {4, 64}},
+                                            {"bucket", DType::i32, {57}, Fill::indices, 64},
+                                            {"dense", DType::bf16, {4, 24, 28}}};
+  for (const char* score :
+       {"s + dense[h, q, kv]", "9.0f * tanh((s + slope[h] * dense[0, q, kv]) / 9.0f)",
+        "s + table[h, bucket[clamp(q - kv + 28, 0, 56)]]", "s - slope[h] * f32(abs(kv - q))", "s + key[kv]"})
+    for (const std::int64_t d : {64, 128}) {
+      // At 64, columns that lanes share spill in the first tile, whatever happens to maxima.
+      if (d == 64 && score == std::string_view("s + key[kv]")) continue;
+      const Lowered lowered(CorpusMod{.name = "bias", .score = score, .mask = "kv <= q", .captures = captures});
+      const codegen::KernelSpec spec{.arch = 90, .d = d, .dv = d};
+      const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, spec);
+      const auto kind = codegen::call_kind(parts, codegen::Length::longer);
+      compiles(codegen::kernel_source(parts, codegen::choose(spec, parts.facts, kind).choices[0].plan), 0);
+    }
+}
+
 TEST_CASE("the sources of canonical mods are as committed", "[cuda]") {
   for (const char* name : {"plain", "causal", "alibi", "softcap", "documents", "window", "relative_table", "dropout",
                            "everything", "small_network"}) {

@@ -14,16 +14,20 @@
 namespace attune::tests {
 namespace {
 
-const std::vector<CorpusCapture> captures{{"table", DType::f32, {64}},
-                                          {"bias", DType::f32, {24, 28}},
-                                          {"of_head", DType::f32, {4, 28}},
-                                          {"doc", DType::i32, {28}, Fill::documents}};
+const std::vector<CorpusCapture> captures{{"table", DType::f32, {64}},      {"bias", DType::f32, {24, 28}},
+                                          {"of_head", DType::f32, {4, 28}}, {"doc", DType::i32, {28}, Fill::documents},
+                                          {"half", DType::bf16, {24, 28}},  {"of_all", DType::f16, {2, 4, 24, 28}}};
 
+/// For the first tile without numbers for each distance.
 codegen::Source source_of(const std::string& score, const std::string& mask = "true", bool offsets64 = false) {
   const Made made = make({.name = "reads", .score = score, .mask = mask, .captures = captures}, 1);
   const compiler::LoweredMod lowered = compiler::lower(made.attention);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
-  return codegen::kernel_source(parts, codegen::choose({.offsets64 = offsets64}, parts.facts).choices[0].plan);
+  const std::vector<codegen::KernelChoice> choices = codegen::choose({.offsets64 = offsets64}, parts.facts).choices;
+  const auto first = std::ranges::find_if(
+      choices, [](const codegen::KernelChoice& c) { return c.plan.variant.of("distances").value_or(0) == 0; });
+  REQUIRE(first != choices.end());
+  return codegen::kernel_source(parts, first->plan);
 }
 bool has(const codegen::Source& source, const std::string& text) { return source.text.find(text) != std::string::npos; }
 
@@ -42,6 +46,39 @@ TEST_CASE("reads whose indices are linear in q and kv go unclamped within a tile
   }
   // Masks are evaluated in partial tiles only, where nothing is known about indices.
   CHECK_FALSE(has(source_of("s", "table[q - kv + 31] > 0.0f"), "is_inside"));
+}
+
+TEST_CASE("reads of 16 bits along kv can be copied", "[reads]") {
+  const auto copied = [](const std::string& score) {
+    const Made made = make({.name = "reads", .score = score, .captures = captures}, 1);
+    const compiler::LoweredMod lowered = compiler::lower(made.attention);
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
+    CHECK((parts.copied != nullptr) == parts.facts.copies_read);
+    return parts.copied ? ir::print(parts.copied, lowered.mod.signature()) : "";
+  };
+  CHECK(copied("s + half[q, kv]") == "half[q, kv]");
+  CHECK(copied("tanh(s * of_all[b, h, q, kv])") == "of_all[b, h, q, kv]");
+  CHECK(copied("s + bias[q, kv] + half[h, kv] * half[doc[q], kv]").starts_with("half["));
+  const std::array indices{ir::input(ir::Input::Q), ir::input(ir::Input::KV)};
+  CHECK(codegen::has_linear_line(ir::read(0, ir::Type::F32, indices)));
+  for (const std::string score : {"s + bias[q, kv]", "s + half[h, kv]", "s + half[q, kv + 1]", "s + half[kv, q]",
+                                  "s + half[kv - q, kv]", "s + half[i32(s), kv]"})
+    CHECK(copied(score) == "");
+}
+
+TEST_CASE("what reads by distance is computed once a distance", "[reads]") {
+  const auto distant = [](const std::string& score) {
+    const Made made = make({.name = "reads", .score = score, .captures = captures}, 1);
+    const compiler::LoweredMod lowered = compiler::lower(made.attention);
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
+    CHECK((parts.distant != nullptr) == parts.facts.has_distant);
+    return parts.distant ? ir::print(parts.distant, {}) : "";
+  };
+  CHECK(distant("s + table[q - kv + 31] * table[kv - q]").find("* 1.442695f") != std::string::npos);
+  CHECK(distant("s + of_head[h, doc[clamp(kv - q, 0, 9)]]") != "");
+  for (const std::string score : {"s + table[q - kv + 31]", "s + bias[q, kv]", "s + of_head[h, kv]", "s + f32(q - kv)",
+                                  "s + table[q + kv]", "s + table[i32(s) + q - kv]"})
+    CHECK(distant(score) == "");
 }
 
 TEST_CASE("lanes share columns that read captured tensors", "[reads]") {

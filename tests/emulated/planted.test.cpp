@@ -19,7 +19,7 @@ constexpr const char *kernels = "codegen/cuda/kernels/", *parts = "codegen/cuda/
 struct Planted {
   const char* what;
   const char *folder, *file, *from, *to;
-  enum class Call { sm80, decode, sm90, backward80, backward90, e4m3, long90 } call;
+  enum class Call { sm80, decode, sm90, backward80, backward90, e4m3, long90, dense90, distant90 } call;
 };
 using enum Planted::Call;
 
@@ -78,6 +78,14 @@ const Planted all[] = {
      "init(shared + Shared::k_full, 1, warps - 1);", sm90},
     {"a block ends before its results have left", parts, "forward_consumer_sm90.cuh", "if (g.lane == 0) store_wait();",
      "", sm90},
+    {"copies of a bias are not waited for", parts, "forward_scores_sm90.cuh", "copy_wait<1>();\n      __syncwarp();",
+     "__syncwarp();", dense90},
+    {"a lane reads what another one copies", parts, "forward_scores_sm90.cuh", "copy_wait<1>();\n      __syncwarp();",
+     "copy_wait<1>();", dense90},
+    {"copies go where the previous ones are read", parts, "forward_scores_sm90.cuh", "copied ^= Shared::copied_bytes;",
+     "", dense90},
+    {"a lane reads a number that another one finds", parts, "forward_scores_sm90.cuh",
+     "tile * n);\n      __syncwarp();", "tile * n);", distant90},
     // ---- backward_sm90
     // -----------------------------------------------------------------------------------------------
     {"no proxy fence before dS is an operand", parts, "backward_consumer_sm90.cuh",
@@ -106,16 +114,23 @@ bool is_backward(Planted::Call call) { return call == backward80 || call == back
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
 
 /// An attention for which no kernel has been compiled yet.
-Attention fresh() {
+Attention fresh(Planted::Call call) {
   static int made = 0;
   const float by = 1.0f + 0.001f * static_cast<float>(++made);
-  return {.score = [=](Float s, At) { return s * by; }};
+  if (call != dense90 && call != distant90) return {.score = [=](Float s, At) { return s * by; }};
+  static std::vector<unsigned short> numbers(150 * 312, 0x3f80);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<unsigned short>(0x3f80 + i % 100);
+  Text text;
+  text.capture("bias", Tensor(numbers.data(), DType::bf16, {150, 312}));
+  text.param("by", by);
+  return {.score = text.score(call == dense90 ? "s * by + bias[q, kv]"
+                                              : "s * by + bias[3, q - kv + 150] * bias[4, q - kv]")};
 }
 
 /// How the mistake shows, trying one seed after another; empty if it never shows.
 std::string found(const Planted& one) {
   runtime::emulated::set_patches({Patch{std::string(one.folder) + one.file, one.from, one.to}});
-  const Subject subject(fresh());
+  const Subject subject(fresh(one.call));
   std::string out;
   for (std::uint64_t seed = 1; seed <= 4 && out.empty(); ++seed) {
     const Engine engine = emulated_engine({.arch = arch_of(one.call), .sms = 3, .seed = 100 * seed});
@@ -145,11 +160,11 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (const Planted::Call call : {sm80, decode, sm90, backward80, backward90, e4m3})
+  for (const Planted::Call call : {sm80, decode, sm90, backward80, backward90, e4m3, dense90, distant90})
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
       const Engine engine = emulated_engine({.arch = arch_of(call), .sms = 3, .seed = 100 * seed});
       const bool backward = is_backward(call);
-      CHECK(compare(Subject(fresh()), inputs(shape_of(call)), std::span(&engine, 1),
+      CHECK(compare(Subject(fresh(call)), inputs(shape_of(call)), std::span(&engine, 1),
                     {.forward = !backward, .backward = backward})
                 .wrong == "");
     }

@@ -81,6 +81,28 @@ concept HasInside = requires {
   typename M::Inside;
 };
 
+/// A Mod whose exponent() is a function of s plus term(), see Traits::peak.
+template <class M>
+concept HasTerm = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col,
+                           float x, Int i) {
+  x = m.term(head, row, col, at, i, i, i);  // origin, q, kv
+};
+
+/// Kernels that have the values of a struct Held for each pair call an exponent() that takes it after s.
+/// Held::copied is an element of 16 bits, copied()'s at copied_line() of the row and at column kv. If
+/// copied_steps() is true for two rows, then the lines of the rows between them are equally far apart.
+template <class M>
+concept HasCopied = requires(const M m, Where at, typename M::Head head, typename M::Row row, Int i) {
+  m.copied().columns();
+  m.copied_line(head, row, at, i);         // q
+  bool(m.copied_steps(head, row, at, i));  // q
+};
+/// Held::distant is distant(), whose value is the same for all pairs of a head that are equally far apart.
+template <class M>
+concept HasDistant = requires(const M m, Where at, typename M::Head head, float x, Int i) {
+  x = m.distant(head, at, i, i);  // q, kv
+};
+
 /// The keys between first() and last() of a row, counted from `kv`.
 template <class User>
 struct Reach {

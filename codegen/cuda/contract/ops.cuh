@@ -203,6 +203,41 @@ struct Capture {
     }
   }
 
+  /// The elements along the last dimension at these indices of the others, which are clamped.
+  template <class... Index>
+  __device__ const T* line(Index... index) const {
+    static_assert(sizeof...(Index) == rank - 1);
+    const Int at[rank] = {index..., 0};
+    Stride offset = 0;
+#pragma unroll
+    for (int d = 0; d < rank - 1; ++d) offset += min(max(at[d].i(), 0), last[d]) * stride[d];
+    return data + offset;
+  }
+  /// Of an element of such a line, for elements of 16 bits. The column is not negative.
+  __device__ unsigned bits(const T* line, int column) const {
+    return __ldg(&line[min(column, last[rank - 1]) * stride[rank - 1]].bits);
+  }
+  /// True if no index of the line is clamped.
+  template <class... Index>
+  __device__ bool holds_line(Index... index) const {
+    const Int at[rank] = {index..., 0};
+    bool out = true;
+#pragma unroll
+    for (int d = 0; d < rank - 1; ++d) out = out && at[d].i() >= 0 && at[d].i() <= last[d];
+    return out;
+  }
+  /// In the type of offsets into this tensor.
+  __device__ static Stride offset_of(long long elements) { return static_cast<Stride>(elements); }
+  __device__ int columns() const { return last[rank - 1] + 1; }
+  /// True if lines consist of 16 bytes that can be copied at once.
+  __device__ bool copies_lines() const {
+    constexpr int unit = 16 / sizeof(T);
+    bool out = stride[rank - 1] == 1 && reinterpret_cast<unsigned long long>(data) % 16 == 0 && columns() % unit == 0;
+#pragma unroll
+    for (int d = 0; d < rank - 1; ++d) out = out && stride[d] % unit == 0;
+    return out;
+  }
+
   /// The element's number, counted along the last dimension first, as if the tensor were contiguous.
   template <class... Index>
   __device__ long long place(Index... index) const {
@@ -230,6 +265,10 @@ struct Capture<T, 0, Stride, reads> {
   __device__ auto operator()() const { return seen(data); }
   __device__ long long place() const { return 0; }
 };
+
+/// For decltype: the type of a captured tensor's elements.
+template <class T, int rank, class Stride, Reads reads>
+T element_of(const Capture<T, rank, Stride, reads>&);
 
 /// A condition linear in q and kv that holds at the corners of a tile holds within the tile.
 template <class Fn>

@@ -4,6 +4,14 @@
 
 namespace attune {
 
+/// Where the part of a score that does not depend on s is largest among the pairs of a row and a tile of keys.
+enum class Peak : unsigned char {
+  unknown,
+  ends,      ///< at the first or the last key
+  diagonal,  ///< there, or where kv is q
+  columns,   ///< anywhere; the part is the same for all rows
+};
+
 /// What is known about a Mod when its source is written.
 struct Traits {
   bool scaled = false;     ///< exponent(s) is factor() * s, and factor() is positive: one multiply-add makes the power
@@ -19,9 +27,12 @@ struct Traits {
   bool skips = false;            ///< some tiles of keys are not visited: by the mask, or by scores of -inf
   bool listed = false;           ///< tiles to visit come as lists; bands() is not used
   float most = 0;                ///< see bounded
+  Peak peak = Peak::unknown;     ///< where term() is largest. If it is not there, a call takes longer
   // Only for the choice of a kernel; sources do not contain these.
   bool has_terms = false;          ///< gradients of captured tensors are asked for
   bool terms_by_distance = false;  ///< all of these are sums of dS along diagonals, q - kv
+  bool copies_read = false;        ///< there is a read that a kernel can copy tile by tile: see copied_read()
+  bool has_distant = false;        ///< there is a part that a kernel can compute once a distance: see distant_part()
   bool shares_tiles = false;       ///< heads can share tiles: neither the mask nor column reads vary with the head
 };
 

@@ -12,6 +12,10 @@ struct ForwardLayout90 {
   /// FP8 values lie transposed where products read them (`v`): a previous kernel has transposed them, or this one does,
   /// from where TMA loads them (`loaded`). Other values load into `v` directly.
   bool comes_transposed, transposes_values;
+  /// Elements of a captured tensor for the pairs of two tiles of keys, 16 bits each.
+  bool copies = false;
+  /// f32 for the distances within a warp's rows of a tile.
+  bool distances = false;
 
   int d_chunks = (d * element + chunk_bytes - 1) / chunk_bytes,
       dv_chunks = (dv * element + chunk_bytes - 1) / chunk_bytes,
@@ -26,7 +30,13 @@ struct ForwardLayout90 {
   int q = 0, k = q + queries_bytes, v = k + stages * k_bytes, behind_v = v + stages * v_bytes,
       loaded = transposes_values ? behind_v : v,
       behind_loaded = behind_v + (transposes_values ? stages * loaded_bytes : 0), o = own_o ? behind_loaded : q,
-      barriers = behind_loaded + (own_o ? o_bytes : 0);
+      copied = behind_loaded + (own_o ? o_bytes : 0);
+  // Each warp has its rows of a tile, in chunks of 64 columns.
+  int copied_warp = copies ? (n + 63) / 64 * 16 * chunk_bytes : 0, copied_bytes = m / 16 * copied_warp,
+      distant = copied + 2 * copied_bytes;
+  // n + 15 numbers, twice, in different banks.
+  int distant_copy = distances ? (n + 15 + 31) / 32 * 128 + 64 : 0, distant_warp = 2 * distant_copy,
+      barriers = distant + m / 16 * distant_warp;
   // Two barriers for each stage of queries, keys and values: full, then empty.
   int q_full = barriers, k_full = q_full + 16 * q_stages, v_full = k_full + 16 * stages,
       behind_v_full = v_full + 16 * stages, loaded_full = transposes_values ? behind_v_full : v_full;

@@ -62,6 +62,7 @@ struct ForwardConsumer90 {
   __device__ void first_tile(const Item& now, bool recomputing) {
     k.release(g.lane);
     k.next();
+    g.copy_ahead(now.walk.tile(1), now.walk.count > 1);
     g.template weigh<true>(now.walk.last, true, recomputing);
     g.operand();
   }
@@ -82,7 +83,10 @@ struct ForwardConsumer90 {
     g.values(v.stage, i > 1);
     if constexpr (issue_ordered) pass_turn();
     g.template read_columns<Partial>(tile);
+    g.template look_ahead<Partial>(tile);
+    g.find_distances(tile);
     next = walk.tile(i + 1);
+    g.copy_ahead(next, i + 1 < walk.count);
     wgmma_wait<1>();
     if constexpr (products_ordered) pass_turn();
     pin(g.s);
@@ -136,8 +140,10 @@ struct ForwardConsumer90 {
   __device__ void epilogue(const Item& now, bool recomputing, bool mine) {
     bool by_pairs = false;
     if constexpr (recomputes<Tile, User> || removes) {
-      // The sum of powers is infinite or NaN: the maximum was too low, or scores are infinite or NaN.
-      const bool low = recomputes<Tile, User> && !recomputing && !(g.l[0] < 3e38f && g.l[1] < 3e38f);
+      // The sum of powers is infinite or NaN: the maximum was too low, or scores are infinite or NaN. Or it was raised
+      // too high.
+      const bool high = g.is_high();
+      const bool low = recomputes<Tile, User> && !recomputing && (!(g.l[0] < 3e38f && g.l[1] < 3e38f) || high);
       const bool non_finite = removes && now.walk.count > now.walk.full && g.has_non_finite();
       if (__any_sync(~0u, low || non_finite)) {
         if (recomputes<Tile, User> && __any_sync(~0u, low)) {
@@ -190,7 +196,12 @@ struct ForwardConsumer90 {
       const Item now = item;
       const bool recomputing = now.owners != Item::all, mine = now.owners >> me & 1;
       g.enter(now);
-      if (now.walk.count > 0) g.template read_columns<true>(now.walk.last);
+      if (now.walk.count > 0) {
+        g.template read_columns<true>(now.walk.last);
+        g.template look_ahead<true>(now.walk.last);
+        g.find_distances(now.walk.last);
+        g.copy_ahead(now.walk.last, true);
+      }
       wgmma_wait<0>();
       pin(g.s);
       if (now.walk.count > 0) {

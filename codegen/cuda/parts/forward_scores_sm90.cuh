@@ -3,6 +3,8 @@
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"
+#include "codegen/cuda/parts/copied_read_sm90.cuh"
+#include "codegen/cuda/parts/distances_sm90.cuh"
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 
@@ -26,6 +28,9 @@ struct ForwardScores90 {
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
+  static constexpr bool leads = attune::leads<Tile, User>;
+  static constexpr bool copies = copies_reads<Tile> && HasCopied<User>,
+                        has_distant = has_distances<Tile> && HasDistant<User>;
 
   const ForwardArgs& args;
   const User& user;
@@ -34,12 +39,15 @@ struct ForwardScores90 {
   float s[n / 2], o[Tile::dv / 2];
   unsigned p[n / 8 * bytes];
   float m[2], l[2], lift[2];
+  float peak[2], ahead[2];  ///< with leads: the largest term() of the tiles that `m` includes, and of the next tile
+  bool led;                 ///< with leads: the next tile's is larger in some row of the warp
   Where at;
   int q_start, kv_start;  ///< start of the sequence within packed tensors
   typename User::Head head;
   typename User::Row row[2];
   typename User::Col cols[(n + 31) / 32];  ///< if lanes share them: columns 8 i + e with 2 i + e = 8 j + lane / 4
   int q0, origin;
+  unsigned copied = 0;  ///< with copies: of the two places for copies, the one for the next tile
   float factor;
   bool moved = true;
 
@@ -80,6 +88,7 @@ struct ForwardScores90 {
     for (int r = 0; r < 2; ++r) {
       m[r] = q0 + below * r < args.q_offset + at.q_len ? -infinity : 0.0f;
       l[r] = 0;
+      if constexpr (leads) peak[r] = -infinity;
     }
   }
   /// Calls f(i, r, e) for every score s[4 i + 2 r + e] of this thread, in row r and column 8 i + e. Sums per row and e
@@ -98,10 +107,11 @@ struct ForwardScores90 {
   __device__ void read_columns(int tile) {
     if constexpr (shares<Partial>)
 #pragma unroll
-      for (int j = 0; j < (n + 31) / 32; ++j) {
-        const int nth = 8 * j + lane / 4;
-        cols[j] = user.col(head, at, origin, tile * n + 2 * (lane & 3) + 8 * (nth / 2) + nth % 2);
-      }
+      for (int j = 0; j < (n + 31) / 32; ++j) cols[j] = user.col(head, at, origin, tile * n + shared_column(j));
+  }
+  __device__ int shared_column(int j) const {
+    const int nth = 8 * j + lane / 4;
+    return 2 * (lane & 3) + 8 * (nth / 2) + nth % 2;
   }
   template <bool Partial>
   __device__ typename User::Col column(const Int& kv, int i, int e) const {
@@ -109,6 +119,52 @@ struct ForwardScores90 {
       return cols[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3));
     else
       return user.col(head, at, origin, kv);
+  }
+
+  /// Computes what depends on distances for the next tile.
+  __device__ void find_distances(int tile) {
+    if constexpr (has_distant) {
+      __syncwarp();  // those of the previous tile have been read
+      distances().find(head, at, origin + query(0), tile * n);
+      __syncwarp();
+    }
+  }
+
+  /// Finds the largest term() of a tile, after read_columns().
+  template <bool Partial>
+  __device__ void look_ahead(int tile) {
+    if constexpr (leads) {
+      const int first = tile * n, last = min(first + n, at.kv_len) - 1;
+      const auto term = [&](int r, const auto& col, int kv) {
+        return user.term(head, row[r], col, at, origin, q0 + below * r, kv);
+      };
+      const auto term_at = [&](int r, int kv) { return term(r, user.col(head, at, origin, kv), kv); };
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if constexpr (User::traits.peak == Peak::columns)
+          ahead[r] = r ? ahead[0] : most_of_columns<Partial>(first, last, term);
+        else
+          ahead[r] = fmaxf(term_at(r, first), term_at(r, last));
+        if constexpr (User::traits.peak == Peak::diagonal)
+          ahead[r] = fmaxf(ahead[r], term_at(r, min(max(q0 + below * r, first), last)));
+      }
+      led = __any_sync(~0u, ahead[0] > peak[0] || ahead[1] > peak[1]);
+    }
+  }
+  template <bool Partial, class F>
+  __device__ float most_of_columns(int first, int last, const F& term) const {
+    float most = -infinity;
+#pragma unroll
+    for (int j = 0; j < (n + 31) / 32; ++j) {
+      const int kv = first + (shares<Partial> ? shared_column(j) : 32 * j + lane);
+      if constexpr (shares<Partial>)
+        most = kv > last ? most : fmaxf(most, term(0, cols[j], kv));
+      else
+        most = fmaxf(most, term(0, user.col(head, at, origin, min(kv, last)), min(kv, last)));
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    return most;
   }
 
   /// Calls f(x, mod, row, col, q, kv) for every score x; in full tiles `mod` does not clamp its reads.
@@ -125,10 +181,50 @@ struct ForwardScores90 {
     });
   }
 
+  /// Starts to copy what the pairs of a tile read, if there is such a tile. Afterwards exponents() are those of the
+  /// tile before it.
+  __device__ void copy_ahead(int tile, bool there) {
+    if constexpr (copies) {
+      __syncwarp();  // the tile before the previous one has been read
+      const int q = origin + query(0);
+      if (there) copied_read().start(copied, head, at, q, args.q_offset + at.q_len - q, tile * n);
+      copy_commit();
+      copied ^= Shared::copied_bytes;
+    }
+  }
+  __device__ auto copied_read() const {
+    return CopiedRead90<Tile, User>{user, shared + Shared::copied + (4 * group + warp) * Shared::copied_warp, lane};
+  }
+  __device__ auto distances() const {
+    return Distances90<Tile, User>{user, shared + Shared::distant + (4 * group + warp) * Shared::distant_warp, lane};
+  }
+  template <bool Partial>
+  __device__ void exponents_with_held(int tile) {
+    const int kv0 = tile * n + 2 * (lane & 3);
+    const auto exponent = [&](int i, int r, int e, typename User::Held held) {
+      const Int q(q0, below * r), kv(kv0, 8 * i + e);
+      const auto col = column<Partial>(kv, i, e);
+      float& x = s[4 * i + 2 * r + e];
+      if constexpr (Partial)
+        x = user.exponent(x, held, head, row[r], col, at, origin, q, kv);
+      else
+        x = inside().exponent(x, held, head, row[r], col, at, origin, q, kv);
+    };
+    if constexpr (copies) {
+      copy_wait<1>();
+      __syncwarp();
+      copied_read().each(copied, [&](int i, int r, int e, float x) { exponent(i, r, e, {x, 0}); });
+    } else {
+      distances().each([&](int i, int r, int e, float x) { exponent(i, r, e, {0, x}); });
+    }
+  }
+
   /// Turns scores into exponents of powers of two, or leaves them a factor below these if User::traits.scaled.
   template <bool Partial>
   __device__ void exponents(int tile) {
-    if constexpr (!User::traits.scaled)
+    if constexpr (copies || has_distant)
+      exponents_with_held<Partial>(tile);
+    else if constexpr (!User::traits.scaled)
       each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.exponent(x, head, row, col, at, origin, q, kv);
       });

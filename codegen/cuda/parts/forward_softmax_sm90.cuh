@@ -8,8 +8,9 @@ namespace attune {
 template <class Tile, class User>
 struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   using Scores = ForwardScores90<Tile, User>;
-  using Scores::at, Scores::factor, Scores::fixed, Scores::head, Scores::l, Scores::lean, Scores::lift, Scores::m,
-      Scores::moved, Scores::o, Scores::s;
+  using Scores::ahead, Scores::args, Scores::at, Scores::below, Scores::factor, Scores::fixed, Scores::head, Scores::l,
+      Scores::lean, Scores::leads, Scores::led, Scores::lift, Scores::m, Scores::moved, Scores::o, Scores::peak,
+      Scores::q0, Scores::s;
   using Scores::each, Scores::remove;
   using typename Scores::Element;
 
@@ -30,6 +31,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
       base[r] = most[r] == -infinity ? 0.0f : most[r];
       if (!first) lift[r] = power_of_two(m[r] - base[r]);
       m[r] = most[r];
+      if constexpr (leads) peak[r] = fmaxf(peak[r], ahead[r]);
     }
     moved = true;
     each([&](int i, int r, int e) {
@@ -55,6 +57,36 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   }
   __device__ float scaled(float x) const { return User::traits.scaled ? x * factor : x; }
 
+  /// Raises the maxima before powers() of a tile whose term() may be larger than before, so that no power overflows for
+  /// it. `by`: the factors of what is relative to them.
+  __device__ void raise(float (&by)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float up = ahead[r] - peak[r];
+      if (m[r] == -infinity || up >= 128) {  // nothing before is left: as if the largest s were 0
+        m[r] = ahead[r];
+        by[r] = 0;
+      } else {
+        m[r] += fmaxf(up, 0.0f);
+        by[r] = power_of_two(-fmaxf(up, 0.0f));
+      }
+      peak[r] = fmaxf(peak[r], ahead[r]);
+      l[r] *= by[r];
+    }
+  }
+  /// True if a row's maximum was raised so high that its powers have lost digits.
+  __device__ bool is_high() const {
+    bool out = false;
+    if constexpr (leads) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const bool there = q0 + below * r < args.q_offset + at.q_len && m[r] != -infinity;
+        out |= row_sum(l[r]) < too_small<Element> && there;
+      }
+    }
+    return out;
+  }
+
   /// Powers relative to a maximum that is already known, so no score waits for another. A maximum that turns out to be
   /// too low is raised afterwards; if a power overflows, l ends up non-finite, and the tile is recomputed.
   __device__ void powers() {
@@ -64,7 +96,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     moved = false;
     each([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
-      x = power_of_two(scaled(x) - (fixed ? most_of(this->user) : m[r]));
+      x = power_of_two(scaled(x) - (fixed ? most_of(this->user) : base_of(m[r])));
       parts[r][e] += x;
     });
 #pragma unroll
@@ -89,6 +121,8 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
 #pragma unroll
     for (int r = 0; r < 2; ++r) l[r] = (l[r] + sum[r]) * lift[r];
   }
+  /// What powers are relative to. With leads, a row without a maximum has no finite score.
+  __device__ static float base_of(float m) { return leads && m == -infinity ? 0.0f : m; }
 
   __device__ void rescale() {
     if (!moved) return;
@@ -108,12 +142,23 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   __device__ void weigh(int tile, bool first, bool recomputing) {
     this->template exponents<Partial>(tile);
     if constexpr (Partial) remove(tile);
-    if (fixed || (!first && ready(recomputing)))
+    constexpr bool guesses = leads && lean && !Partial;  // a maximum for rows without one
+    const bool known = fixed || (!first && ready(recomputing));
+    if (guesses || known) {
+      const bool raises = leads && (led || !known);
+      float by[2];
+      if (raises) raise(by);
       powers();
-    else if constexpr (Partial || !lean)
+      if (raises) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) lift[r] *= by[r];
+        moved = true;
+      }
+    } else if constexpr (Partial || !lean) {
       softmax(first);
-    else
+    } else {
       moved = false, l[0] = infinity;  // a row had no pair before: recomputed
+    }
     prob<Partial>(tile);
   }
 };

@@ -9,12 +9,21 @@ namespace attune {
 template <class Tile, class User>
 constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max;
 
+/// True if the maxima are raised ahead of a tile by the difference that its term() makes at most.
+template <class Tile, class User>
+constexpr bool leads = recomputes<Tile, User>&& HasTerm<User>&& ElementOf<typename Tile::Element>::bytes == 2;
+
 /// The softmax of a tile gives powers up to 2 to this. FP8 operands have to use the range of their type: e4m3 has
 /// numbers between 2^-9 and 448.
 template <class Element>
 constexpr float most_exponent = 0;
 template <>
 constexpr float most_exponent<e4m3> = 8;
+/// The smallest sum of powers of a row that is large enough: powers relative to a maximum that is too high lose digits.
+template <class Element>
+constexpr float too_small = 0x1p-60f;
+template <>
+constexpr float too_small<f16> = 0x1p-6f;
 /// A row's maximum is raised once a thread's powers sum up to this, or to more than their type holds.
 template <class Element>
 constexpr float too_large = 1024;

@@ -31,6 +31,18 @@ constexpr bool come_transposed = requires {
 template <class Tile>
 constexpr bool transposes_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_transposed<Tile>;
 
+/// True if elements of a captured tensor are copied to shared memory tile by tile.
+template <class Tile>
+constexpr bool copies_reads = requires {
+  requires Tile::copies != 0;
+};
+
+/// True if what depends on the distance of a pair is computed for each distance.
+template <class Tile>
+constexpr bool has_distances = requires {
+  requires Tile::distances != 0;
+};
+
 /// Offsets into shared memory, from layout/.
 template <class Tile>
 struct Shared90 {
@@ -45,14 +57,18 @@ struct Shared90 {
                                       .out_element = ElementOf<typename Tile::Out>::bytes,
                                       .own_o = Tile::own_o != 0,
                                       .comes_transposed = come_transposed<Tile>,
-                                      .transposes_values = transposes_values<Tile>};
+                                      .transposes_values = transposes_values<Tile>,
+                                      .copies = copies_reads<Tile>,
+                                      .distances = has_distances<Tile>};
   static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
                        k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
                        d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,
                        transposed_rows = at.transposed_rows, q_full = at.q_full, k_full = at.k_full, v_full = at.v_full,
                        loaded_full = at.loaded_full, item_full = at.item_full, known = at.known,
                        list_full = at.list_full, item = at.item, warps = at.warps, recompute_most = at.recompute_most,
-                       recompute = at.recompute, bytes = at.bytes;
+                       recompute = at.recompute, copied = at.copied, copied_warp = at.copied_warp,
+                       copied_bytes = at.copied_bytes, distant = at.distant, distant_copy = at.distant_copy,
+                       distant_warp = at.distant_warp, bytes = at.bytes;
   static_assert(at.item_bytes == item_bytes);
 };
 

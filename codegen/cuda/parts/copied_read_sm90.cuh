@@ -1,0 +1,96 @@
+// codegen/cuda/parts/copied_read_sm90.cuh — elements of a captured tensor for each pair, copied to shared memory tile
+// by tile
+#pragma once
+
+#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
+#include "codegen/cuda/ptx/copy_async.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
+#include "codegen/cuda/ptx/registers.cuh"
+#include "codegen/cuda/ptx/shared.cuh"
+
+namespace attune {
+
+/// The elements for a consumer warp's 16 rows and a tile of keys. A lane copies 16 bytes at a time, and ldmatrix hands
+/// them out as a thread has scores. Rows lie in chunks of 64 columns, swizzled like TMA's, so neither step has bank
+/// conflicts.
+template <class Tile, class User>
+struct CopiedRead90 {
+  static constexpr int n = Tile::n, rows = 16, unit = 8;                     ///< of n keys; elements in 16 bytes
+  static constexpr int passes = 8, step = rows / passes, lanes = 32 / step;  ///< rows of a pass; lanes of a row
+  static_assert(n <= lanes * unit);
+
+  const User& user;
+  unsigned shared;  ///< of this warp
+  int lane;
+
+  /// Starts the copies of `count` rows from position `q` on, and of the keys from `kv` on. Rows and keys past the last
+  /// one get the elements of others.
+  __device__ void start(unsigned stage, const typename User::Head& head, const Where& at, int q, int count,
+                        int kv) const {
+    if (count <= 0) return;
+    const auto& from = user.copied();
+    const auto row = [&](int nth) { return user.row(head, at, q + nth); };
+    const auto line = [&](int nth) { return user.copied_line(head, row(nth), at, q + nth); };
+    const int last = min(count, rows) - 1;
+    // Not kept from tile to tile: there are no registers for it.
+    unsigned me = static_cast<unsigned>(lane);
+    pin(me);
+    const int first = static_cast<int>(me) / lanes, nth = static_cast<int>(me % lanes);
+    if (nth * unit >= n) return;
+    const unsigned to = shared + stage + place(first, nth);
+    // Rows of a pass are a multiple of `step` below `first`, whose bits do not overlap.
+    const auto into = [&](int i) { return (to ^ (step * i & 7) << 4) + step * i * chunk_bytes; };
+    // Beyond the tensor's last column, whole units would not repeat that column.
+    const bool whole = from.copies_lines() && from.columns() >= at.kv_len;
+    const int column = min(kv + unit * nth, from.columns() - unit);
+    if (whole && user.copied_steps(head, row(0), at, q) && user.copied_steps(head, row(last), at, q + last)) {
+      const auto* elements = line(0);
+      const auto apart = from.offset_of(line(1) - elements);
+      elements += column;
+#pragma unroll
+      for (int i = 0; i < passes; ++i) copy_async<16>(into(i), elements + min(first + step * i, last) * apart, 16);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < passes; ++i) {
+        const auto* elements = line(min(first + step * i, last));
+        if (whole) {
+          copy_async<16>(into(i), elements + column, 16);
+        } else {
+          unsigned words[unit / 2];
+#pragma unroll
+          for (int j = 0; j < unit; j += 2)
+            words[j / 2] = from.bits(elements, kv + unit * nth + j) | from.bits(elements, kv + unit * nth + j + 1)
+                                                                          << 16;
+          shared_put(into(i), words[0], words[1], words[2], words[3]);
+        }
+      }
+    }
+  }
+
+  /// Calls f(i, r, e, element) for every score of this thread, as ForwardScores90::each() counts them.
+  template <class F>
+  __device__ void each(unsigned stage, const F& f) const {
+    const unsigned from = shared + stage + place(lane & 15, lane >> 4);
+#pragma unroll
+    for (int k = 0; k < n / 16; ++k) {
+      unsigned pairs[4];
+      load_blocks(pairs, (from ^ (2 * k & 7) << 4) + k / 4 * (rows * chunk_bytes));
+#pragma unroll
+      for (int nth = 0; nth < 4; ++nth) {
+        f(2 * k + nth / 2, nth % 2, 0, low(pairs[nth]));
+        f(2 * k + nth / 2, nth % 2, 1, high(pairs[nth]));
+      }
+    }
+  }
+
+ private:
+  /// Where the nth 16 bytes of a row are.
+  __device__ static unsigned place(int row, int nth) {
+    return nth / 8 * (rows * chunk_bytes) + row * chunk_bytes + ((nth % 8 ^ (row & 7)) << 4);
+  }
+  using Element = decltype(element_of(static_cast<const User*>(nullptr)->copied()));
+  __device__ static float low(unsigned pair) { return low_of<Element>(pair); }
+  __device__ static float high(unsigned pair) { return high_of<Element>(pair); }
+};
+
+}  // namespace attune

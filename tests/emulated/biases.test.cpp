@@ -1,0 +1,134 @@
+// tests/emulated/biases.test.cpp — biases of Hopper's forward that are copied, computed once a distance, or larger in
+// later tiles of keys, where kernels are emulated
+#include <limits>
+
+#include "runtime/machine/tensor.h"
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+namespace {
+
+/// A captured tensor of these strides, with numbers that `number` gives.
+struct Captured {
+  std::vector<std::byte> memory;
+  Tensor tensor;
+
+  Captured(DType type, std::vector<std::int64_t> shape, std::vector<std::int64_t> strides,
+           const std::function<double(std::int64_t)>& number)
+      : memory(static_cast<std::size_t>(reach(shape, strides)) * size_of(type)), tensor(memory.data(), type, shape) {
+    std::ranges::copy(strides, tensor.strides.begin());
+    each_element(tensor, [&, nth = std::int64_t{0}](std::int64_t offset) mutable {
+      runtime::store(tensor, offset, number(nth++));
+    });
+  }
+  static std::int64_t reach(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& strides) {
+    std::int64_t last = 0;
+    for (std::size_t d = 0; d < shape.size(); ++d) last += (shape[d] - 1) * strides[d];
+    return last + 1;
+  }
+};
+double waves(std::int64_t i) { return std::sin(0.37 * static_cast<double>(i) + static_cast<double>(i % 7)); }
+
+Shape usual() {
+  return {
+      .batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .d = 64, .dv = 64, .dtype = DType::bf16};
+}
+
+std::string wrong(const std::string& score, const std::string& mask, const Captured& bias, const Shape& shape) {
+  Text text;
+  text.capture("bias", bias.tensor);
+  const Attention attention{.score = text.score(score), .mask = text.mask(mask)};
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
+  return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.backward = false, .max = false}).wrong;
+}
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+TEST_CASE("a dense bias of 16 bits is copied, whatever its layout", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Shape shape = usual();
+  const std::string score = "s + bias[h, q, kv]";
+  for (const std::string mask : {"true", "kv <= q + 50"}) {
+    CHECK(wrong(score, mask, {DType::bf16, {2, 150, 200}, {30000, 200, 1}, waves}, shape) == "");
+    // Lines that do not begin at 16 bytes, elements apart, one line for all rows, fewer rows and columns than the call.
+    CHECK(wrong(score, mask, {DType::f16, {2, 150, 203}, {30450, 203, 1}, waves}, shape) == "");
+    CHECK(wrong(score, mask, {DType::bf16, {2, 150, 200}, {60000, 400, 2}, waves}, shape) == "");
+    CHECK(wrong(score, mask, {DType::bf16, {2, 150, 200}, {200, 0, 1}, waves}, shape) == "");
+    CHECK(wrong(score, mask, {DType::bf16, {2, 100, 160}, {16000, 160, 1}, waves}, shape) == "");
+  }
+}
+
+TEST_CASE("a dense bias of 16 bits is copied for calls of other shapes", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured bias{DType::bf16, {2, 300, 304}, {91200, 304, 1}, waves};
+  const std::string score = "s + bias[b, q, kv]", causal = "kv <= q";
+  Shape packed = usual(), offset = usual(), wide = usual();
+  packed.q_lens = packed.kv_lens = {150, 33, 129, 1};
+  offset.q_offset = 50;
+  wide.d = wide.dv = 128;
+  wide.dtype = DType::f16;
+  for (const Shape& shape : {packed, offset, wide}) CHECK(wrong(score, causal, bias, shape) == "");
+  // Rows whose lines are not evenly apart.
+  CHECK(wrong("20.0f * tanh((s + bias[b, 299 - q * q % 300, kv]) / 20.0f)", causal, bias, wide) == "");
+}
+
+TEST_CASE("a copied bias may be infinite or NaN where pairs are masked out, and -inf anywhere", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const auto odd = [](std::int64_t i) {
+    const std::int64_t q = i / 200, kv = i % 200;
+    return kv > q ? (kv % 2 ? inf : std::numeric_limits<double>::quiet_NaN()) : q % 9 == 0 || kv % 5 == 0 ? -inf : 0.5;
+  };
+  CHECK(wrong("s + bias[q, kv]", "kv <= q", {DType::bf16, {150, 200}, {200, 1}, odd}, usual()) == "");
+}
+
+TEST_CASE("what depends on a distance is right for every warp and length", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured table{DType::f32, {2, 120}, {120, 1}, waves};
+  Shape packed = usual(), wide = usual(), offset = usual();
+  packed.q_lens = packed.kv_lens = {150, 33, 129, 1};
+  wide.d = wide.dv = 128;
+  offset.q_offset = 50;
+  for (const Shape& shape : {usual(), packed, wide, offset}) {
+    CHECK(wrong("s + bias[h, q - kv + 60] * bias[0, kv - q + 9]", "true", table, shape) == "");
+    CHECK(wrong("s + bias[h, min(abs(q - kv), 100)] + bias[1, 3 + q - kv]", "kv <= q && q - kv < 130", table, shape) ==
+          "");
+  }
+}
+
+TEST_CASE("a bias that is larger in later tiles of keys, by little or by far, is right", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape shape = usual();
+  shape.kv_len = 400;
+  const Captured slopes{DType::f32, {2}, {1}, [](std::int64_t i) { return i ? -0.9 : 0.7; }};
+  for (const DType type : {DType::bf16, DType::f16}) {
+    shape.dtype = type;
+    for (const std::string mask : {"true", "kv <= q", "q - kv < 60 && kv - q < 90"}) {
+      CHECK(wrong("s + bias[h] * f32(kv - q)", mask, slopes, shape) == "");
+      CHECK(wrong("s + 4.0f * bias[h] * f32(abs(kv - q))", mask, slopes, shape) == "");
+    }
+  }
+}
+
+TEST_CASE("a bias by key may hide keys, by any means", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape shape = usual();
+  shape.kv_len = 400;
+  for (const double hidden : {-inf, -1e4, -1e9, -1e38})
+    for (const int from : {0, 130, 260}) {  // the other keys come before or after, or on both sides
+      const auto number = [&](std::int64_t i) { return (i >= from && i < from + 140) ? waves(i) : hidden; };
+      const Captured bias{DType::f32, {400}, {1}, number};
+      for (const DType type : {DType::bf16, DType::f16}) {
+        shape.dtype = type;
+        CHECK(wrong("s + bias[kv]", "true", bias, shape) == "");
+        CHECK(wrong("s + bias[kv]", "kv <= q", bias, shape) == "");
+      }
+    }
+  // One key outweighs all others, but is masked out for most rows.
+  const Captured one{DType::f32, {400}, {1}, [](std::int64_t i) { return i == 120 ? 3000.0 : i == 30 ? inf : 0; }};
+  CHECK(wrong("s + bias[kv]", "kv <= q && kv != 30", one, shape) == "");
+}
+
+}  // namespace attune::tests
