@@ -37,13 +37,15 @@ class Forward {
     return kernels_.score(a, at, emit, some);
   }
 
-  Val prob(const AttendCode& a, Val r, Val c, Val x, Val p) {
+  Val prob(const AttendCode& a, Val r, Val c, Val x, Val p, Val from) {
     if (!parts_.has_prob) return p;
     At at = kernels_.element(a, r, c);
     at.p = p;
     Expressions emit = kernels_.expressions(at);
     // A masked-out pair stays masked out, whatever a prob mod makes of 0.
-    return select(x == -infinity, 0.0, like(x, emit(parts_.prob())));
+    const Val after = like(x, emit(parts_.prob()));
+    // Infinite and NaN scores give NaN, even if a prob mod does not depend on p.
+    return select(x == -infinity, 0.0, parts_.prob_linear ? after : select(from == from, after, from));
   }
 
   /// The softmax of the register at c.
@@ -51,7 +53,7 @@ class Forward {
     // Subtract first: an FMA with from * log2e would keep that product's rounding error, which dominates for large
     // scores.
     const Val p = exp2_softmax(kernels_.isa(), (x - from) * log2e, kernels_.degree());
-    kernels_.store_p(a, a.p, r, c, prob(a, r, c, x, p));
+    kernels_.store_p(a, a.p, r, c, prob(a, r, c, x, p, from));
     return p;
   }
 

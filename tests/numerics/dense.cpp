@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numbers>
 #include <optional>
 
 #include "codegen/parts.h"
@@ -146,7 +147,7 @@ class Dense {
  public:
   explicit Dense(const BoundMod& bound, const Problem& problem, bool of_e4m3 = false)
       : problem_(problem), of_e4m3_(of_e4m3), at_(bound), mask_(bound.mod.mask), score_(bound.mod.score),
-        prob_(bound.mod.prob) {
+        prob_(bound.mod.prob), prob_is_linear_(codegen::linear_in_p(bound.mod.prob)) {
     if (bound.mod.sink) sink_.emplace(bound.mod.sink);
   }
 
@@ -170,7 +171,13 @@ class Dense {
   }
   float value(const ir::Program& program) { return at_(program); }
   Evaluator& evaluator() { return at_; }
-  float prob() { return at_(prob_); }
+  float prob() {
+    const float x = at_(prob_);
+    return is_skipped(x) ? 0 : x;
+  }
+  /// True if engines may skip the pair in spite of this factor or result of its p: p may count as 0, and prob() is a
+  /// multiple of it.
+  bool is_skipped(float x) const { return prob_is_linear_ && !std::isfinite(x) && std::abs(at_.env.p) < 0x1p-126; }
 
   /// Probabilities as a backward computes them: from lse, without the forward's intermediate results.
   void from_lse(Head& head, std::int64_t i, int steps) {
@@ -223,6 +230,7 @@ class Dense {
   bool of_e4m3_;
   Evaluator at_;
   ir::Program mask_, score_, prob_;
+  bool prob_is_linear_;
   std::optional<ir::Program> sink_;
 };
 
@@ -253,6 +261,20 @@ class Alike {
  private:
   std::map<std::uint32_t, std::vector<double>> sums_;
 };
+
+/// What the roundings of a sink's exponent of two add to a row of o, as a square. Below a sink, o has the factor 2^(max
+/// - sink), so all of the row is off by the same share: ln 2 times the exponent's error. The kernel rounds log2(e),
+/// 2^-26 of the exponent; the product with it, half a unit in the last place; and the difference, half a unit again.
+double squares_of_exponents(const Matrix& o, std::int64_t i, float sink, float max) {
+  if (!(sink > max) || !std::isfinite(sink) || !std::isfinite(max)) return 0;
+  const double exponent = std::max(std::abs(double{sink}), double{sink} - max) * std::numbers::log2e;
+  const double unit = std::ldexp(1.0, std::ilogb(exponent) - 23),
+               share = std::numbers::ln2 * (0x1p-26 * exponent + unit);
+  double out = 0;
+  for (std::int64_t c = 0; c < o.columns; ++c)
+    if (std::isfinite(o(i, c))) out += share * share * double{o(i, c)} * double{o(i, c)};
+  return out;
+}
 
 /// For each column, the sum of its absolute values.
 class Absolutes {
@@ -400,8 +422,12 @@ class Scatters {
                  of.strides[i];
     const float value = at.result(term.program, static_cast<std::size_t>(of.rank));
     term.sum->values[static_cast<std::size_t>(element)] += upstream * value;
-    term.sum->squares += size * size * double{value} * double{value};
-    term.sum->whole_squares += double{upstream} * double{upstream} * double{value} * double{value};
+    // A non-finite term makes its element so, which is not judged; others are.
+    if (const double square = size * size * double{value} * double{value}; std::isfinite(square))
+      term.sum->squares += square;
+    if (const double square = double{upstream} * double{upstream} * double{value} * double{value};
+        std::isfinite(square))
+      term.sum->whole_squares += square;
     ++term.sum->terms;
   }
 
@@ -431,7 +457,7 @@ void merge(Matrix& o, std::vector<float>& lse, const Forward& call, const Places
 
 Terms dense_forward(const BoundMod& bound, const Forward& call, const Problem& problem, DType products) {
   const double products_rounding = half_unit(products);
-  double alike_squares = 0, flushed_squares = 0;
+  double alike_squares = 0, flushed_squares = 0, exponent_squares = 0;
   const bool continues = call.o_before.given();
   BoundMod own = bound;
   if (continues) own.mod.sink = nullptr;  // it has joined before
@@ -444,6 +470,7 @@ Terms dense_forward(const BoundMod& bound, const Forward& call, const Problem& p
     Head head = dense.head(at.seq, at.h, q, k);
     Matrix o(at.seq.q_len, problem.dv);
     for (std::int64_t i = 0; i < o.rows; ++i) {
+      const auto row = static_cast<std::size_t>(i);
       float factor = 1;
       if (products == DType::e4m3) {
         float most = 0;
@@ -453,23 +480,26 @@ Terms dense_forward(const BoundMod& bound, const Forward& call, const Problem& p
       }
       Alike alike;
       Absolutes flushed;
+      const float lse = head.lse[row];
       for (std::int64_t j = 0; j < k.rows; ++j) {
         if (!head.keeps(i, j)) continue;
         dense.place(head, i, j);
-        const float p = dense.prob();
+        const float p = std::isnan(lse) ? lse : dense.prob();
         add_row(o, i, rounded(p * factor, products) / factor, v, j);
         if (products_rounding > 0) alike.add(p, v, j);
         if (may_be_flushed(head.p(i, j))) flushed.add(1, v, j);
       }
       alike_squares += alike.squares();
       flushed_squares += flushed.squares();
+      exponent_squares += squares_of_exponents(o, i, head.sink[row], head.max[row]);
     }
     if (continues) merge(o, head.lse, call, at);
     write(call.o, at.q(call.o), o);
     if (call.lse.given()) write(call.lse, at.line(call.lse), head.lse);
     if (call.max.given()) write(call.max, at.line(call.max), head.max);
   });
-  return {.alike = products_rounding * std::sqrt(alike_squares), .flushed = std::sqrt(flushed_squares)};
+  return {.alike = std::sqrt(products_rounding * products_rounding * alike_squares + exponent_squares),
+          .flushed = std::sqrt(flushed_squares)};
 }
 
 // For the equations see the oracle's backward.
@@ -516,8 +546,10 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
         if (half_unit(type) > 0) alike[static_cast<std::size_t>(j)].add(dense.prob(), grad_o, i);
         if (may_be_flushed(head.p(i, j))) of_dv[static_cast<std::size_t>(j)].add(1, grad_o, i);
         const float after = dot(grad_o, i, v, j);
+        const float slope = dense.value(dprob);
+        if (dense.is_skipped(slope)) continue;
         by_prob.add(after, std::abs(double{after}), dense.evaluator());
-        dp(i, j) = after * dense.value(dprob);
+        dp(i, j) = after * slope;
         delta += rounded(head.p(i, j), type) * dp(i, j);
       }
       // A backward gets o, rounded, and need not sum over the keys again.

@@ -19,7 +19,8 @@ struct Terms {
   double whole = 0;
   /// For o and dv: the effect of rounding each probability to the 16-bit type of products, by half a unit in its last
   /// place. Equal probabilities of a row (of a column, for dv) are off by the same factor, so their effects add up;
-  /// those of different probabilities are independent, so their squares do.
+  /// those of different probabilities are independent, so their squares do. For o also the roundings of the exponent of
+  /// a sink above a row's scores, by which all of the row is off.
   double alike = 0;
   /// For o, dq, dk and dv: the effect of every small probability if it were less by 1. A GPU may take a number below
   /// 2^-126 as 0, so the probabilities of a row whose sink is 88 above its scores are all less by up to 2^-126.

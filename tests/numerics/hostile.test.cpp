@@ -10,6 +10,7 @@
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/numerics/agree.h"
+#include "tests/numerics/odd_rows.h"
 
 using namespace attune;
 using tests::Compared, tests::Inputs, tests::Shape;
@@ -62,6 +63,10 @@ Shape shape(DType dtype, std::int64_t q_len = 20, std::int64_t kv_len = 150, std
 }
 
 }  // namespace
+
+TEST_CASE("p that underflow, scores of -inf next to NaN and sinks far above them are as in the oracle", "[engine]") {
+  for (const Attention& attention : tests::odd_rows()) agree(attention, tests::inputs(shape(DType::f32)));
+}
 
 TEST_CASE("nothing in a key or value that is removed from every row reaches a result", "[engine]") {
   const Attention padded{.mask = [](At at) { return at.kv < 131; }};

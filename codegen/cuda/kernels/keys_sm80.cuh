@@ -345,8 +345,10 @@ struct Keys80 {
           if constexpr (User::traits.has_keep) kept = kept && user.keep(of.head, row, col, of.at, q, key);
           if (!kept) continue;
           const ExactRow<Tile> other(q_rows, grad_o_rows, j);
-          const PairNumbers out = gradient_of(user, Pair<User>{of.head, row, col, of.at, origin, q, key}, of.factor,
-                                              end.end, true, other.with(own), NoTerms{});
+          const Pair<User> pair{of.head, row, col, of.at, origin, q, key};
+          const PairNumbers given = other.with(own);
+          kept = score_keeps(user, pair, given.s);
+          const PairNumbers out = gradient_of(user, pair, of.factor, end.end, kept, given, NoTerms{});
           dv_row.add(out.s, other.y);
           dk_row.add(out.dp, other.x);
         }

@@ -322,8 +322,10 @@ struct Queries80 {
           if constexpr (terms.by_diagonal > 0)
             if (lane == 0) user.by_pair(flow, s, p, head, row, col, at, origin, q, kv);
         };
-        const PairNumbers out = gradient_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor, end, true,
-                                            own.with(other), take);
+        const Pair<User> pair{head, row, col, at, origin, q, kv};
+        const PairNumbers given = own.with(other);
+        const bool kept = score_keeps(user, pair, given.s);
+        const PairNumbers out = gradient_of(user, pair, factor, end, kept, given, take);
         dq_row.add(out.dp, other.x);
       }
       if (args.grad_q.to.data) dq_row.each([&](float& x, int column) { to.put(position, column, x * args.scale); });

@@ -48,6 +48,8 @@ __device__ inline void put_in_lines(const Block& of) {
         float x = of.o[t][i][2 * r], y = of.o[t][i][2 * r + 1];
         if constexpr (Block::two_passes) {
           if (of.is_empty(at)) x = y = 0;
+          // Infinite or NaN scores, which prob() may hide: it need not depend on p.
+          if (at.lse != at.lse && !of.is_empty(at)) x = y = at.lse;
         } else {
           x = at.factor == 0.0f ? 0.0f : x * at.factor;
           y = at.factor == 0.0f ? 0.0f : y * at.factor;

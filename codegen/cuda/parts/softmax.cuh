@@ -77,11 +77,13 @@ __device__ inline Ended end_of_row(const User& user, const typename User::Head& 
   // If scores hold NaN, the maximum is NaN.
   if (part.sum != part.sum && part.over < infinity) out.max = part.sum;
   if constexpr (User::traits.has_sink) {
-    const float sink = (user.sink(head, at) - rest) * (1 / ln2);
-    const float both = sink > part.over || sink != sink ? sink : part.over;
+    const float logit = user.sink(head, at), sink = (logit - rest) * (1 / ln2);
+    const bool above = sink > part.over || sink != sink;
+    const float both = above ? sink : part.over;
     const float lift = power_of_two(part.over - both), all = part.sum * lift + power_of_two(sink - both);
     out.factor = lift / all + nan_if_non_finite;
-    out.lse = back(both + log2f(all)) + rest + nan_if_non_finite;
+    // Above the scores, the logit itself: less rest and plus rest again, it would have the rounding of rest.
+    out.lse = (above ? logit + log2f(all) * ln2 : back(both + log2f(all)) + rest) + nan_if_non_finite;
   }
   return out;
 }

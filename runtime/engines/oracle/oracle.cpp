@@ -2,6 +2,7 @@
 #include "runtime/engines/oracle/oracle.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/engines/infinity.h"
 #include "runtime/engines/keys.h"
@@ -56,7 +57,9 @@ struct OracleRows::Head {
 
   void compute() {
     row = at.softmax(q.data(), k, seq.kv_len);
-    o.assign(static_cast<std::size_t>(problem.dv), 0);
+    // prob() might hide infinite and NaN scores: it need not depend on p.
+    const bool hidden = !row.kept.empty() && std::isnan(row.lse);
+    o.assign(static_cast<std::size_t>(problem.dv), hidden ? row.lse : 0);
     for (const OracleRow::Pair& pair : row.kept) {
       at.at(pair);
       const double p = at.prob();
