@@ -256,7 +256,7 @@ TEST_CASE("denormals, values of probability 0, inf beside NaN, NaN of a row that
   run(apart, Target::oracle, v);
   CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0])));
   run(dropped, Target::oracle, v);
-  CHECK((o.data()[0] == 0 && std::isnan(lse.data()[0])));
+  CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0])));
   run(infinite, Target::oracle, v);
   CHECK((std::isnan(o.data()[0]) && std::isnan(lse.data()[0]) && max.data()[0] == infinity));
 

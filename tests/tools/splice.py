@@ -20,10 +20,13 @@ class Splice(Calls):
     def compile(self, score, splice, **environment):
         asked = {"ATTUNE_SPLICE": splice} if splice else {}
         return self.attune("compile", "--score", score, *SHAPE, "-o", "kernels.attune",
-                           **{"ATTUNE_CACHE": str(self.at / "cache"), **asked, **environment})
+                           **{**self.cache(), **asked, **environment})
+
+    def cache(self):
+        return {"ATTUNE_CACHE": str(self.at / "cache"), "ATTUNE_CACHE_SIZE": "1G"}
 
     def entries(self):
-        said = self.attune("cache", "ls", "--json", ATTUNE_CACHE=str(self.at / "cache"))
+        said = self.attune("cache", "ls", "--json", **self.cache())
         return [json.loads(line) for line in said.stdout.splitlines()]
 
     def made(self):
@@ -46,7 +49,7 @@ class Splice(Calls):
             file.write(b"damaged")
         self.assertEqual(self.compile("s + 0.25f * f32(kv)", "on").returncode, 0)
         self.assertEqual(self.made(), ["spliced", "spliced", "whole"])
-        self.assertIn("0 bad", self.attune("cache", "verify", ATTUNE_CACHE=str(self.at / "cache")).stdout)
+        self.assertIn("0 bad", self.attune("cache", "verify", **self.cache()).stdout)
 
     def test_not_kept(self):
         for environment in ({"ATTUNE_CACHE": "off"}, {"ATTUNE_CACHE_MODE": "ro"}):
