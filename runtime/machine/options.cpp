@@ -188,14 +188,12 @@ constexpr std::array rows{
                 options.record = value;
                 return true;
               }},
-    OptionRow{
-        "ATTUNE_SPLICE",
-        "on: compile a GPU kernel once, and put mods into it; off: compile it for each mod; see docs/first-call.md",
-        "on where that was measured to be as fast", "", jit_words,
-        [](Options& options, std::string_view value) {
-          options.splice = value == "on" ? Splice::on : Splice::off;
-          return std::ranges::find(jit_words, value) != jit_words.end();
-        }},
+    OptionRow{"ATTUNE_SPLICE", "put mods into GPU kernels that were compiled once; see docs/first-call.md", "off", "",
+              jit_words,
+              [](Options& options, std::string_view value) {
+                options.splice = value == "on" ? Splice::on : Splice::off;
+                return std::ranges::find(jit_words, value) != jit_words.end();
+              }},
     OptionRow{"ATTUNE_THREADS",
               "how many threads work on a call, including the caller's",
               "the number of CPUs that the process may run on",
