@@ -83,9 +83,9 @@ constexpr std::uint32_t deepest = 64;
 Peaked peaked(const compiler::Levels& levels) {
   const Expr term = term_of(levels.element[0]);
   if (!term || term->random || term->depth > deepest || ir::uses(term, Input::P)) return {};
-  const Expr all = whole(term, levels);
-  if (all->depth > deepest) return {};
-  switch (shape_of(all)) {
+  const Expr expanded = whole(term, levels);
+  if (expanded->depth > deepest) return {};
+  switch (shape_of(expanded)) {
     case Shape::constant: return {};
     case Shape::monotone: return {term, Peak::ends};
     case Shape::bent: return {term, Peak::diagonal};

@@ -487,7 +487,7 @@ Terms dense_forward(const BoundMod& bound, const Forward& call, const Problem& p
         const float p = std::isnan(lse) ? lse : dense.prob();
         add_row(o, i, rounded(p * factor, products) / factor, v, j);
         if (products_rounding > 0) alike.add(p, v, j);
-        if (may_be_flushed(head.p(i, j))) flushed.add(1, v, j);
+        if (may_be_flushed(head.p(i, j)) || (p != 0 && may_be_flushed(p))) flushed.add(1, v, j);
       }
       alike_squares += alike.squares();
       flushed_squares += flushed.squares();
@@ -544,7 +544,8 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
         add_row(o, 0, rounded(dense.prob(), type), v, j);
         add_row(dv, j, rounded(dense.prob(), type), grad_o, i);
         if (half_unit(type) > 0) alike[static_cast<std::size_t>(j)].add(dense.prob(), grad_o, i);
-        if (may_be_flushed(head.p(i, j))) of_dv[static_cast<std::size_t>(j)].add(1, grad_o, i);
+        if (may_be_flushed(head.p(i, j)) || (dense.prob() != 0 && may_be_flushed(dense.prob())))
+          of_dv[static_cast<std::size_t>(j)].add(1, grad_o, i);
         const float after = dot(grad_o, i, v, j);
         const float slope = dense.value(dprob);
         if (dense.is_skipped(slope)) continue;

@@ -22,8 +22,9 @@ struct Terms {
   /// those of different probabilities are independent, so their squares do. For o also the roundings of the exponent of
   /// a sink above a row's scores, by which all of the row is off.
   double alike = 0;
-  /// For o, dq, dk and dv: the effect of every small probability if it were less by 1. A GPU may take a number below
-  /// 2^-126 as 0, so the probabilities of a row whose sink is 88 above its scores are all less by up to 2^-126.
+  /// For o, dq, dk and dv: the effect of every small probability, before or after a prob mod, if it were less by 1. A
+  /// GPU may take a number below 2^-126 as 0, so the probabilities of a row whose sink is 88 above its scores are all
+  /// less by up to 2^-126, and so are the products with a prob mod of 2^-126.
   double flushed = 0;
 };
 
