@@ -200,7 +200,7 @@ def on_layers(rank, device):
         _causal, lambda b, h, q, kv: document[q] == document[kv])]
     with context_parallel(dist.group.WORLD, masks[0]) as ranks:
         mine, keys = ranks.shard(q, k)
-        assert "taken" in ranks.explain()
+        assert "chosen" in ranks.explain()
         for _ in range(2):
             for mask in (*masks, None):
                 made = ranks.gather(flex_attention(mine, keys, keys, block_mask=mask, enable_gqa=True))
