@@ -85,7 +85,7 @@ class Split {
   }
 
  private:
-  /// Fields have the same names whatever the user's tensors are called.
+  /// Names the fields f0, f1 and so on, so that a skeleton does not contain the names of a user's tensors.
   static GpuParts renamed(GpuParts parts) {
     for (std::vector<std::string>& level : parts.fields)
       for (std::size_t i = 0; i < level.size(); ++i) level[i] = fmt::format("f{}", i);

@@ -183,7 +183,7 @@ class ModFunctions {
         std::size_t end = i;
         while (end < line.size() && (is_letter(line[end]) || is_digit(line[end]))) ++end;
         const std::string_view word = line.substr(i, end - i);
-        // A table beside the functions would have to become one of the skeleton's.
+        // The skeleton has no place for data that the functions of a mod refer to, such as a table.
         if (beside_.contains(word)) throw Refused{fmt::format("the mod reads {} of its PTX", word)};
         out += word == own_ ? parameter_ : word;
         i = end;

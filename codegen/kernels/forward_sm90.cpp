@@ -1,6 +1,8 @@
 // codegen/kernels/forward_sm90.cpp — the forward on Hopper, codegen/cuda/kernels/forward_sm90.cuh: its calls, its tiles
 #include <algorithm>
+#include <cstdint>
 #include <fmt/format.h>
+#include <limits>
 
 #include "codegen/ceil_div.h"
 #include "codegen/kernels/forward_tile_sm90.h"
@@ -41,9 +43,12 @@ struct Row {
   KindSet<CoverKind> covers{};
   KindSet<ModKind> mods{};
   KindSet<Length> lengths{};
+  std::int64_t wider_than = 0, widest = std::numeric_limits<std::int64_t>::max();  ///< of the wider of d and dv
 
-  bool is_for(const CallKind& kind) const {
-    return covers.has(kind.cover) && mods.has(kind.mod) && lengths.has(kind.length);
+  bool is_for(const KernelSpec& spec, const CallKind& kind) const {
+    const std::int64_t width = std::max(spec.d, spec.dv);
+    return covers.has(kind.cover) && mods.has(kind.mod) && lengths.has(kind.length) && width > wider_than &&
+           width <= widest;
   }
 };
 constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), listed = CoverKind::listed,
@@ -63,26 +68,21 @@ constexpr Row rows[] = {
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 96, .stages = 3}},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 64, .issue_order = 0}},
-    {.d = 80,
-     .dv = 80,
+    {.d = 128,
+     .dv = 128,
      .tile = {.m = 192, .n = 112, .q_stages = 1},
      .covers = banded,
      .mods = scaled,
-     .lengths = from_1k},
-    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
-    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 128}},
-    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 96}},
-    {.d = 80, .dv = 80, .tile = {.m = 128, .n = 64}},
-    {.d = 96,
-     .dv = 96,
+     .lengths = from_1k,
+     .widest = 80},
+    {.d = 128,
+     .dv = 128,
      .tile = {.m = 192, .n = 96, .q_stages = 1},
      .covers = banded,
      .mods = scaled,
-     .lengths = from_1k},
-    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
-    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 128}},
-    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 96}},
-    {.d = 96, .dv = 96, .tile = {.m = 128, .n = 64}},
+     .lengths = from_1k,
+     .wider_than = 80,
+     .widest = 96},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 96}},
@@ -118,12 +118,12 @@ std::vector<Tile> usual_tiles(const KernelSpec& spec, const CallKind& kind) {
       other.issue_order = tile.issue_order;
       return other == tile;
     };
-    if (row->is_for(kind) && std::ranges::none_of(out, alike)) out.push_back(tile);
+    if (row->is_for(spec, kind) && std::ranges::none_of(out, alike)) out.push_back(tile);
   }
   return out;
 }
 
-/// Tiles with shared memory for parts of scores. Tiles that several heads share have few queries.
+/// Tiles whose blocks keep parts of scores in shared memory. None for tiles that heads share, which have few queries.
 std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, std::span<const Tile> usual) {
   const std::int64_t width = std::max(spec.d, spec.dv);
   const bool narrow = width <= 64;

@@ -102,7 +102,7 @@ def _is_all_true(attention_mask: Tensor) -> bool:
 
 
 def _at_step(function: Callable[..., Any], padding: Tensor | None, q_offset: Any, kv_offset: Any) -> Callable[..., Any]:
-    """The mask function without padding, at the positions that a cache has reached."""
+    """The mask function at the positions that a cache has reached, without the keys of the padding."""
     if padding is not None:
         function = and_masks(function, padding_mask_function(padding))
     shifted = isinstance(q_offset, Tensor) or q_offset or isinstance(kv_offset, Tensor) or kv_offset

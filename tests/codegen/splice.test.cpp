@@ -1,5 +1,5 @@
-// tests/codegen/splice.test.cpp — a mod's PTX put into a skeleton's: texts as NVRTC writes them, damaged ones, and
-// kernels of the corpus beside those that are compiled as a whole
+// tests/codegen/splice.test.cpp — splicing a mod's PTX into a skeleton's: NVRTC's texts, damaged texts, and kernels of
+// the corpus compared with kernels that are compiled as a whole
 #include "codegen/splice.h"
 
 #include <atomic>

@@ -1,5 +1,5 @@
-# tools/bench/first_call.py — seconds until a mod's first results: compilation alone, spliced and whole; on a GPU also
-# beside FlexAttention, each in a process of its own
+# tools/bench/first_call.py — the time to a mod's first results: compilation alone, spliced and whole; on a GPU also next
+# to FlexAttention, each in its own process
 import argparse
 import importlib.util
 import json

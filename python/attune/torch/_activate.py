@@ -135,7 +135,7 @@ def _why_not(q: Tensor, k: Tensor, v: Tensor, dropout: float, debug: bool = Fals
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"tensors of {q.dtype}"
     if dropout:
-        # A backward is told the random state of its forward, and not whose kernel drew from it: after a refusal, or a
+        # A backward gets its forward's random state, but not which kernel drew from it: after a refusal, or a
         # deactivate() in between, torch's would draw other numbers.
         return "dropout, whose random numbers are torch's"
     if debug:

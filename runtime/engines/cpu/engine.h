@@ -13,7 +13,7 @@ using codegen::Isa;
 /// ATTUNE_CPU asks for more than the CPU has.
 Isa isa();
 
-/// The number of threads, at least 1, among which it pays to divide so many multiplications.
+/// The number of threads, at least 1, that a call with this many multiplications makes good use of.
 double worthwhile_workers(double products);
 /// The threads of a call whose caller leaves their number to attune: ATTUNE_THREADS, or fewer, down to 1, where each
 /// would get less work than waking it costs.

@@ -1,4 +1,4 @@
-// runtime/engines/cpu/no_cpu.cpp — the CPU engine's calls in a build without LLVM: each throws an Error
+// runtime/engines/cpu/no_cpu.cpp — the CPU engine's calls in a build without LLVM: those that need it throw an Error
 #include <attune/error.h>
 
 #include "runtime/engines/cpu/engine.h"
@@ -19,7 +19,7 @@ namespace {
 
 bool supports(Isa) { return false; }
 Isa isa() { refuse(); }
-double worthwhile_workers(double) { refuse(); }
+double worthwhile_workers(double) { return 1; }  // the call itself is refused
 int usual_workers(const compiler::Problem&) { refuse(); }
 std::size_t forward_workspace(const Call&, const Means&) { refuse(); }
 std::size_t backward_workspace(const Call&, const Means&) { refuse(); }
