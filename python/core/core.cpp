@@ -17,6 +17,7 @@
 #include "python/core/quick.h"
 #include "python/core/quick_torch.h"
 #include "python/core/sharding.h"
+#include "python/core/torch_activated.h"
 #include "python/core/torch_recorded.h"
 #include "python/core/torch_tensors.h"
 
@@ -140,4 +141,14 @@ NB_MODULE(_core, m) {
       .def("__init__",
            [](RecordedCall* self, Attention& of, const nb::tuple& ints) { new (self) RecordedCall(of, ints); })
       .def("attend", &RecordedCall::attend, nb::arg().none(), nb::arg().none(), nb::arg().none());
+  m.def("activate_torch", &activate_torch, nb::arg(), nb::arg().none());
+  m.def("deactivate_torch", &deactivate_torch);
+  m.def("choose_torch", &choose_torch);
+  m.def(
+      "learn_torch",
+      [](Attention& of, const std::tuple<int, unsigned, bool>& mask, bool causal, std::optional<double> scale) {
+        const auto [rank, ones, keeps] = mask;
+        learn_torch(of, {.rank = rank, .ones = ones, .keeps = keeps, .causal = causal, .scale = scale});
+      },
+      nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
 }

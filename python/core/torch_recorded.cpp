@@ -1,32 +1,22 @@
 // python/core/torch_recorded.cpp — attentions whose gradients torch's own autograd records, without Python
 #include "python/core/torch_recorded.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "python/core/torch_shim.h"
+#include "python/core/torch_call.h"
 #include "python/core/torch_tensors.h"
 
 namespace attune::python {
 namespace {
 
 using Value = Shim::Value;
-
-/// What an autograd node must know of its attention.
-struct Entry {
-  std::shared_ptr<attune_attention> attention{};
-  std::vector<double> params{};
-  std::mutex mutex{};  ///< guards the rest
-  std::vector<std::pair<std::vector<std::int64_t>, std::size_t>> workspaces{};
-};
 
 /// The memory of a tensor that comes to the operator as its attn_bias: the node saves it, so the entry lives as long.
 struct Keeper {
@@ -42,150 +32,6 @@ struct Keeper {
   Entry entry;
   Managed managed{};
 };
-
-void check(std::int32_t status, const char* what) {
-  if (status != 0) throw std::runtime_error(std::string("attune: torch's ") + what + " failed");
-}
-
-/// An owned reference to a tensor of torch.
-class Owned {
- public:
-  explicit Owned(Shim::Tensor tensor = nullptr) : tensor_(tensor) {}
-  explicit Owned(Value value) : tensor_(reinterpret_cast<Shim::Tensor>(value)) {}
-  Owned(Owned&& other) noexcept : tensor_(std::exchange(other.tensor_, nullptr)) {}
-  Owned& operator=(Owned&& other) noexcept {
-    std::swap(tensor_, other.tensor_);
-    return *this;
-  }
-  ~Owned() {
-    if (tensor_) shim().release(tensor_);
-  }
-
-  Shim::Tensor get() const { return tensor_; }
-  Value value() { return reinterpret_cast<Value>(std::exchange(tensor_, nullptr)); }
-  Value again() const {
-    Shim::Tensor other = nullptr;
-    check(shim().new_handle(tensor_, &other), "new_tensor_handle");
-    return reinterpret_cast<Value>(other);
-  }
-
- private:
-  Shim::Tensor tensor_;
-};
-
-/// A tensor of torch as C has it.
-struct View {
-  attune_tensor tensor{};
-  std::int32_t dtype = 0, device_type = 0;
-
-  explicit View(const Owned& of) {
-    const Shim& s = shim();
-    std::int64_t rank = 0;
-    std::int32_t device = 0;
-    std::int64_t *sizes = nullptr, *strides = nullptr;
-    check(s.get_data_ptr(of.get(), &tensor.data) | s.get_dim(of.get(), &rank) | s.get_sizes(of.get(), &sizes) |
-              s.get_strides(of.get(), &strides) | s.get_dtype(of.get(), &dtype) |
-              s.get_device_type(of.get(), &device_type) | s.get_device_index(of.get(), &device),
-          "tensor");
-    const bool on_device = device_type == s.cuda;
-    tensor.device = {on_device ? ATTUNE_CUDA : ATTUNE_CPU, on_device ? device : 0};
-    tensor.ndim = static_cast<std::int32_t>(rank), tensor.shape = sizes, tensor.strides = strides;
-    if (dtype == s.f32 || dtype == s.f64)
-      tensor.dtype = {ATTUNE_FLOAT, std::uint8_t(dtype == s.f64 ? 64 : 32), 1};
-    else if (dtype == s.f16)
-      tensor.dtype = {ATTUNE_FLOAT, 16, 1};
-    else if (dtype == s.bf16)
-      tensor.dtype = {ATTUNE_BFLOAT, 16, 1};
-    else
-      throw std::runtime_error("attune: a type that has no gradients");
-  }
-};
-
-/// A tensor with the order of q's dimensions in memory, whose last one has `width` elements. q's elements touch.
-Owned empty_like(const View& q, std::int64_t width) {
-  std::array<std::int64_t, 4> sizes{}, strides{}, order{0, 1, 2, 3};
-  std::copy_n(q.tensor.shape, 4, sizes.begin());
-  sizes[3] = width;
-  std::sort(order.begin(), order.end() - 1, [&](std::int64_t a, std::int64_t b) {
-    return std::pair(-q.tensor.strides[a], a) < std::pair(-q.tensor.strides[b], b);
-  });  // the last one has stride 1
-  std::int64_t step = 1;
-  for (std::size_t i = 4; i-- > 0;) {
-    const auto at = static_cast<std::size_t>(order[i]);
-    strides[at] = step;
-    step *= std::max<std::int64_t>(sizes[at], 1);
-  }
-  Shim::Tensor made = nullptr;
-  check(shim().empty_strided(4, sizes.data(), strides.data(), q.dtype, q.device_type, q.tensor.device.device_id, &made),
-        "empty_strided");
-  return Owned(made);
-}
-
-Owned rows_of(const View& q) {
-  const auto* n = q.tensor.shape;
-  const std::int64_t strides[] = {std::max<std::int64_t>(n[1], 1) * std::max<std::int64_t>(n[2], 1),
-                                  std::max<std::int64_t>(n[2], 1), 1};
-  Shim::Tensor made = nullptr;
-  check(shim().empty_strided(3, n, strides, q.dtype == shim().f64 ? shim().f64 : shim().f32, q.device_type,
-                             q.tensor.device.device_id, &made),
-        "empty_strided");
-  return Owned(made);
-}
-
-/// Throws the message of an error, if there is one: torch gives it to Python.
-void raise(attune_error* error) {
-  if (!error) return;
-  attune_said told{};
-  told.size = sizeof told;
-  attune_error_read(error, &told);
-  const std::string message = told.message;
-  attune_error_free(error);
-  throw std::runtime_error(message);
-}
-
-std::size_t workspace_bytes(Entry& entry, const attune_call& call, const attune_with& with) {
-  std::vector<std::int64_t> key = key_of(call);
-  {
-    const std::lock_guard lock(entry.mutex);
-    for (const auto& [known, bytes] : entry.workspaces)
-      if (known == key) return bytes;
-  }
-  if (call.pass == ATTUNE_FORWARD) start_backward(entry.attention.get(), call, {});
-  std::size_t bytes = 0;
-  raise(attune_prepare(entry.attention.get(), &call, &with, &bytes, nullptr));
-  const std::lock_guard lock(entry.mutex);
-  if (entry.workspaces.size() == Workspaces::most) entry.workspaces.erase(entry.workspaces.begin());
-  entry.workspaces.emplace_back(std::move(key), bytes);
-  return bytes;
-}
-
-void run(Entry& entry, attune_call& call) {
-  call.size = sizeof call;
-  call.params = entry.params.data(), call.n_params = entry.params.size();
-  attune_with with{};
-  with.size = sizeof with;
-  Owned memory;
-  if (call.q->device.device_type == ATTUNE_CUDA) {
-    if (!shim().cuda_stream) throw std::runtime_error("attune: this torch has no CUDA");
-    check(shim().cuda_stream(call.q->device.device_id, &with.stream), "get_current_cuda_stream");
-    if (const std::size_t bytes = workspace_bytes(entry, call, with)) {
-      const std::int64_t size = static_cast<std::int64_t>(bytes), step = 1;
-      Shim::Tensor made = nullptr;
-      check(shim().empty_strided(1, &size, &step, shim().u8, shim().cuda, call.q->device.device_id, &made),
-            "empty_strided");
-      memory = Owned(made);
-      check(shim().get_data_ptr(made, &with.workspace), "get_data_ptr");
-      with.workspace_bytes = bytes;
-    }
-  } else {
-    with.workers = workers_of(call, [] {
-      std::uint32_t threads = 1;
-      check(shim().threads(&threads), "get_num_threads");
-      return static_cast<int>(threads);
-    });
-  }
-  raise(attune_run(entry.attention.get(), &call, &with));
-}
 
 /// The entry of a keeper; throws for any other tensor.
 Entry& entry_of(const Owned& keeper) {
@@ -219,7 +65,7 @@ void forward(Value* stack, std::uint64_t, std::uint64_t) {
   const View of_out(out), of_lse(lse);
   attune_call call{};
   call.q = &q.tensor, call.k = &k.tensor, call.v = &v.tensor, call.o = &of_out.tensor, call.lse = &of_lse.tensor;
-  run(entry, call);
+  run(entry, call, true);
   for (const int unread : {2, 3, 6, 7, 8}) stack[unread] = lse.again();
   stack[4] = stack[5] = 0;
   stack[0] = out.value(), stack[1] = lse.value();
@@ -273,7 +119,7 @@ void backward(Value* stack, std::uint64_t, std::uint64_t) {
   call.pass = ATTUNE_BACKWARD;
   call.q = &q.tensor, call.k = &k.tensor, call.v = &v.tensor, call.o = &o.tensor, call.lse = &lse.tensor;
   call.grad_o = &grad_o.tensor, call.dq = at(0), call.dk = at(1), call.dv = at(2);
-  run(entry_of(given[6]), call);
+  run(entry_of(given[6]), call, false);
   if (s.grad_mode()) refuse_next(grads, given, 6);
   for (std::size_t i = 0; i < 4; ++i) {
     if (i < 3 && grads[i].get()) {

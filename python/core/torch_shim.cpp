@@ -40,6 +40,7 @@ bool find_shim(nb::handle address_of) {
   torch.find(s.empty_strided, "aoti_torch_empty_strided");
   torch.find(s.new_handle, "aoti_torch_new_tensor_handle");
   torch.find(s.undefined, "aoti_torch_new_uninitialized_tensor");
+  torch.find(s.is_defined, "aoti_torch_is_defined");
   torch.find(s.release, "aoti_torch_delete_tensor_object");
   torch.find(s.new_list, "torch_new_list_reserve_size");
   torch.find(s.list_push, "torch_list_push_back");
@@ -47,6 +48,7 @@ bool find_shim(nb::handle address_of) {
   torch.find(s.delete_list, "torch_delete_list");
   torch.find(s.threads, "torch_get_num_threads");
   torch.find(s.library, "aoti_torch_library_init_impl");
+  torch.find(s.delete_library, "aoti_torch_delete_library_object");
   torch.find(s.implement, "torch_library_impl");
   torch.find(s.call, "torch_call_dispatcher");
   torch.find(s.grad_mode, "aoti_torch_grad_mode_is_enabled");
@@ -55,6 +57,9 @@ bool find_shim(nb::handle address_of) {
   torch.read(s.f32, "aoti_torch_dtype_float32");
   torch.read(s.f64, "aoti_torch_dtype_float64");
   torch.read(s.u8, "aoti_torch_dtype_uint8");
+  torch.read(s.i64, "aoti_torch_dtype_int64");
+  torch.read(s.u64, "aoti_torch_dtype_uint64");
+  torch.read(s.boolean, "aoti_torch_dtype_bool");
   torch.read(s.cuda, "aoti_torch_device_type_cuda");
   torch.find(s.cuda_stream, "aoti_torch_get_current_cuda_stream", false);
   if (torch.complete) all = s;

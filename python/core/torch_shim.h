@@ -29,6 +29,7 @@ struct Shim {
                                 std::int32_t dtype, std::int32_t device_type, std::int32_t device, Tensor*);
   std::int32_t (*new_handle)(Tensor, Tensor*);
   std::int32_t (*undefined)(Tensor*);
+  std::int32_t (*is_defined)(Tensor, bool*);
   std::int32_t (*release)(Tensor);
   std::int32_t (*new_list)(std::size_t, List*);
   std::int32_t (*list_push)(List, Value);
@@ -36,11 +37,12 @@ struct Shim {
   std::int32_t (*delete_list)(List);
   std::int32_t (*threads)(std::uint32_t*);
   std::int32_t (*library)(const char* space, const char* key, const char* file, std::uint32_t line, Library*);
+  std::int32_t (*delete_library)(Library);
   std::int32_t (*implement)(Library, const char* name, Kernel, std::uint64_t version);
   std::int32_t (*call)(const char* name, const char* overload, Value* stack, std::uint64_t version);
   bool (*grad_mode)();
-  std::int32_t (*cuda_stream)(std::int32_t device, void**);  // null in a torch without CUDA
-  std::int32_t f16, bf16, f32, f64, u8, cuda;                // torch's numbers of types, and of a kind of device
+  std::int32_t (*cuda_stream)(std::int32_t device, void**);       // null in a torch without CUDA
+  std::int32_t f16, bf16, f32, f64, u8, i64, u64, boolean, cuda;  // torch's numbers of types, and of a kind of device
 };
 
 /// The version of the stable ABI that attune speaks: 2.10.

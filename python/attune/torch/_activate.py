@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attune import _core
 from attune._errors import Error
 from attune.torch._attend import DENSE, Call, Packed, starts
-from attune.torch._engine import chosen
+from attune.torch._engine import USUAL, chosen
 from attune.torch._flex import written
 from attune.torch._lowering import lower, unlower
 from attune.torch._mod import Spelled, Texts
@@ -64,17 +65,19 @@ def activate(compile: bool = False) -> None:
 
 
 def _replaced() -> Any:
-    """The library that holds attune's kernels in the places of torch's."""
-    library = torch.library.Library("aten", "IMPL")
+    """The libraries that hold attune's kernels in the places of torch's. Above these, kernels in C++ take calls like those
+    before; all others come to the operators of attune's with the same names."""
+    library, slow = torch.library.Library("aten", "IMPL"), torch.library.Library("attune", "FRAGMENT")
     for pair in _kernels():
         if all([_fits(name, kernel) for name, kernel in pair.items()]):
             for name, kernel in pair.items():
-                _replace(library, name, kernel)
+                _replace((library, slow), name, kernel)
     if not _own:
         refuse("torch-version", "this torch has none of the operators that attune knows",
                "activate() puts attune's kernels in their places",
                "call attune.torch's functions, or take torch 2.15")
-    return library
+    _core.activate_torch(tuple(_own), None)
+    return library, slow
 
 
 def deactivate() -> None:
@@ -83,7 +86,9 @@ def deactivate() -> None:
     with _lock:
         unlower()
         if _library is not None:
-            _library._destroy()
+            _core.deactivate_torch()
+            for library in _library:
+                library._destroy()
         _library = None
         _own.clear()
         _told.clear()
@@ -102,9 +107,11 @@ def _fits(name: str, kernel: _Kernel) -> bool:
 _LATER = ("block_table", "num_splits")  # arguments that came after torch 2.10
 
 
-def _replace(library: Any, name: str, kernel: _Kernel) -> None:
-    """Puts the kernel in the place of torch's."""
-    _own[name] = torch.library.get_kernel(getattr(torch.ops.aten, name).default, kernel.key)
+def _replace(libraries: tuple[Any, Any], name: str, kernel: _Kernel) -> None:
+    """Puts the kernel in the place of torch's, and makes it an operator of attune's as well."""
+    operator = getattr(torch.ops.aten, name).default
+    _own[name] = torch.library.get_kernel(operator, kernel.key)
+    libraries[1].define(str(operator._schema).removeprefix("aten::"))
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -118,7 +125,8 @@ def _replace(library: Any, name: str, kernel: _Kernel) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that an operator has another kernel already
-        library.impl(name, run, kernel.key, with_keyset=True)
+        for library in libraries:
+            library.impl(name, run, kernel.key, with_keyset=True)
 
 
 def _tell(why: str) -> None:
@@ -161,7 +169,12 @@ def _kept(spelled: Spelled, scale: float | None) -> Call:
 
 
 def _call(q: Tensor, bias: Tensor | None, causal: bool, scale: float | None) -> Call:
-    return _kept(_spelled(bias, causal), scale)
+    call = _kept(_spelled(bias, causal), scale)
+    if chosen() == USUAL:
+        ones = 0 if bias is None else sum([(n == 1) << i for i, n in enumerate(bias.shape)])
+        mask = (0, 0, False) if bias is None else (bias.dim(), ones, bias.dtype == torch.bool)
+        _core.learn_torch(call.core, mask, causal, scale)
+    return call
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool,

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from attune import _core
 from attune._arguments import bad
 from attune._targets import TARGETS, is_target, number_of
 from attune.torch._value import refuse
 
-_chosen = (0, 0)  # target and exactness, as attune/c.h has them
+USUAL = (0, 0)  # target and exactness, as attune/c.h has them
+_chosen = USUAL
 
 
 def chosen() -> tuple[int, int]:
@@ -34,14 +36,19 @@ def engine(name: str = "auto", *, exact: bool | None = None) -> Iterator[None]:
     >>> torch.allclose(flex_attention(q, q, q), true, atol=1e-5)
     True
     """
-    global _chosen
     if not is_target(name):
         refuse("unknown-target", f"there is no engine {name!r}", f"there are {', '.join(TARGETS)}", "take one of these")
     if exact is not None and type(exact) is not bool:
         raise bad("exact", exact, "True, False or None", "pass one of these")
     before = _chosen
-    _chosen = number_of(name), 0 if exact is None else 1 if exact else -1
+    _choose((number_of(name), 0 if exact is None else 1 if exact else -1))
     try:
         yield
     finally:
-        _chosen = before
+        _choose(before)
+
+
+def _choose(way: tuple[int, int]) -> None:
+    global _chosen
+    _chosen = way
+    _core.choose_torch(way != USUAL)

@@ -117,6 +117,18 @@ class _Mods:
             return self._captured(thing)
         return thing if isinstance(thing, (Value, float)) else _symbol(thing)
 
+    def listed(self, block_mask: Any, keys: Any) -> str:
+        """The mask of a BlockMask that consists of lists: a table of blocks, which a kernel reads once a tile."""
+        from torch.utils._sympy.functions import CeilDiv
+        rows, columns = block_mask[-3:-1]
+        table = self._captured(_operator("listed")(*block_mask[2:6], CeilDiv(keys, columns)))
+        at = [scalar(self.trace, "i", (text, TIGHT), natural=True)
+              for text in ("b", "h", f"(q / {rows})", f"(kv / {columns})")]
+        for i in (0, 1):
+            if table.shape[i] == 1:
+                at[i] = self.trace.value(0)
+        return self.trace.whole(_rows.read(self.trace, table, tuple(at)))
+
     def _captured(self, box: Any) -> Value:
         if box.get_device() != self.device:
             raise Foreign(f"a mod captures a tensor on {box.get_device()}")
@@ -164,7 +176,7 @@ def _call(qkv: tuple[Any, Any, Any], graph: Any, block_mask: Any, buffers: tuple
     mask = mods.text(block_mask[-1], "b", buffers[1])
     score = mods.text(graph, "f", buffers[0])
     if mask == "true" and block_mask[-2] != _EVERYTHING:
-        raise Foreign("a BlockMask of lists only, without a mask_mod")
+        mask = mods.listed(block_mask, qkv[1].get_size()[2])
     read = [name for name in mods.boxes if f"{name}[" in score or f"{name}[" in mask]
     ints = [n.expression if isinstance(n, Symbolic) else n for n in mods.trace.ints]
     return _Call(Texts("" if score == "s" else score, "" if mask == "true" else mask), tuple(read),

@@ -28,6 +28,8 @@ _library.define(f"backward(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k,
                 f"{_MODS}, bool[] wanted) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define("once(Tensor[] grads, Tensor[] read) -> Tensor[]")
 _library.impl("once", lambda grads, read: list(once(grads, read)), "CompositeImplicitAutograd")
+_library.define("listed(Tensor num_blocks, Tensor indices, Tensor? full_num_blocks, Tensor? full_indices, SymInt blocks) "
+                "-> Tensor")
 _attend.recorder = recorder()
 
 _spelled: Kept[object, Spelled] = Kept(512)
@@ -64,10 +66,29 @@ def _backward(grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tens
     return [q.new_empty(0) if g is None else g for g in grads]
 
 
+def _listed(num_blocks: Tensor, indices: Tensor, full_num_blocks: Tensor | None, full_indices: Tensor | None,
+            blocks: int) -> Tensor:
+    """Which of the blocks of keys a BlockMask lists: [batch, heads, blocks of queries, blocks of keys]."""
+    out = indices.new_zeros((*indices.shape[:-1], blocks + 1), dtype=torch.bool)  # the last one: not in the list
+    for count, at in ((num_blocks, indices), (full_num_blocks, full_indices)):
+        if count is not None and at is not None:
+            ahead = torch.arange(at.shape[-1], device=at.device) < count.unsqueeze(-1)
+            out.scatter_(-1, torch.where(ahead, at, blocks).long(), True)
+    return out[..., :blocks].contiguous()
+
+
+_library.impl("listed", _listed, "CPU")
+_library.impl("listed", _listed, "CUDA")
 _library.impl("forward", _forward, "CPU")
 _library.impl("forward", _forward, "CUDA")
 _library.impl("backward", _backward, "CPU")
 _library.impl("backward", _backward, "CUDA")
+
+
+@torch.library.register_fake("attune::listed", lib=_library)
+def _listed_of_nothing(num_blocks: Tensor, indices: Tensor, full_num_blocks: Any, full_indices: Any,
+                       blocks: int) -> Tensor:
+    return indices.new_empty((*indices.shape[:-1], blocks), dtype=torch.bool)
 
 
 @torch.library.register_fake("attune::forward", lib=_library)

@@ -1,8 +1,8 @@
 # tests/python/in_torch/flex_file.py — torch's own tests of flex_attention, on attune
 """Runs test_flex_attention.py or test_flex_decoding.py of torch's sources, which are not in its package.
 
-What the file compiles is attune's function; what it compares with, eager torch in the same type and in f64, stays
-torch's. Its tests are written for GPUs, and ask less of a CPU: on the CPU they are told that it is a GPU, so that
+What the file compiles is attune's function, or with --compiled torch's own, after activate(compile=True). What it
+compares with, eager torch in the same type and in f64, stays torch's. Its tests are written for GPUs, and ask less of a CPU: on the CPU they are told that it is a GPU, so that
 gradients are compared as well. What is left out has a reason below. Prints a table; exits with 1 where a test fails.
 """
 
@@ -28,8 +28,8 @@ import torch.testing._internal.common_device_type as device_types
 from torch.nn.attention.experimental._paged_attention import PagedAttention
 
 _LONGEST = 300  # seconds of one test
-# The file's text, as it is read here; and, further, on the CPU.
-REWRITTEN = (
+# The file's text, as it is read here: where attune's function is swapped in; and, in addition, on the CPU.
+REWRITTEN_TO_SWAP = (
     (r"\btorch\.compile\b", "compile_with_attune"),
     # How often Dynamo compiled: nothing is compiled here, and attune's own tests count that.
     (r'self\.assertEqual\(torch\._dynamo\.utils\.counters\["(frames|aot_autograd)"\]\["ok"\], \d\)', "pass"),
@@ -119,9 +119,9 @@ def positions_for_all_entries() -> None:
     PagedAttention.assign = at_each_entry
 
 
-def loaded(path: Path, on_cpu: bool) -> types.ModuleType:
+def loaded(path: Path, on_cpu: bool, compiled: bool) -> types.ModuleType:
     text = path.read_text(encoding="utf-8")
-    for pattern, new in REWRITTEN + (REWRITTEN_FOR_CPU if on_cpu else ()):
+    for pattern, new in (() if compiled else REWRITTEN_TO_SWAP) + (REWRITTEN_FOR_CPU if on_cpu else ()):
         text = re.sub(pattern, new, text)
     # Eager torch takes minutes for 2048 queries and as many keys on a CPU. The windows of decoding are 1000 keys long.
     length = 1024 if "decoding" in path.name else 256
@@ -130,9 +130,12 @@ def loaded(path: Path, on_cpu: bool) -> types.ModuleType:
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
     sys.modules[path.stem] = module
-    module.compile_with_attune = Swapped(module).compile
-    torch.nn.Module.compile = lambda self, **_: setattr(
-        self, "_compiled_call_impl", module.compile_with_attune(self._call_impl))
+    if compiled:
+        attune.torch.activate(compile=True)
+    else:
+        module.compile_with_attune = Swapped(module).compile
+        torch.nn.Module.compile = lambda self, **_: setattr(
+            self, "_compiled_call_impl", module.compile_with_attune(self._call_impl))
     exec(compile(text, str(path), "exec"), vars(module))
     return module
 
@@ -163,6 +166,8 @@ def options() -> argparse.Namespace:
     p.add_argument("file", type=Path, help="test_flex_attention.py or test_flex_decoding.py of torch's sources")
     p.add_argument("patterns", nargs="*", metavar="PATTERN", help="tests whose names have one of these; all if left out")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where they run; cpu if left out")
+    p.add_argument("--compiled", action="store_true",
+                   help="compile torch's function, which attune.torch.activate(compile=True) lowers; swap none")
     p.add_argument("--share", type=share, default=(0, 1), metavar="I/N",
                    help="one of N shares of the tests, the first one is 0: for machines with many cores")
     return p.parse_args()
@@ -174,7 +179,7 @@ def main() -> int:
     if o.device == "cpu":
         opened()
     positions_for_all_entries()
-    module = loaded(o.file.resolve(), o.device == "cpu")
+    module = loaded(o.file.resolve(), o.device == "cpu", o.compiled)
     signal.signal(signal.SIGALRM, out_of_time)
     counts, failed = Counter(), []
     which, of = o.share

@@ -9,6 +9,7 @@ import attune
 import pytest
 import torch
 import torch.nn.functional as F
+from attune import _core
 from attune.torch import _activate, activate, deactivate
 from eager import close
 from goldens import golden
@@ -140,10 +141,12 @@ def test_a_call_that_attune_refuses_goes_to_torch(active, monkeypatch):
         raise attune.Error("no-such", "it will not do", "", "")
 
     q, k, v = qkv()
-    want = sdpa(q, k, v)
+    want = sdpa(q, k, v, scale=0.37)
+    monkeypatch.setattr(_core, "learn_torch", lambda *_: None)
+    _core.deactivate_torch()  # what C++ has learnt, it would take
     monkeypatch.setattr(_activate, "_call", refuses)
     with pytest.warns(UserWarning, match=r"\[no-such\] it will not do"):
-        mine = both(sdpa, q, k, v)
+        mine = both(lambda *t: sdpa(*t, scale=0.37), q, k, v)
     close(mine[0], want)
 
 
@@ -201,6 +204,37 @@ def test_the_kernels_for_gpus_give_what_torch_gives(causal):
     for a, b in zip(made, biased):
         close(a, b.nan_to_num())
     assert _activate._efficient(q, k, v, None, False)[1].shape[-1] == 0
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_kernels_for_gpus_in_cpp_give_what_python_gives(causal, masked):
+    (q, k, v), grad = qkv(q=19, k=23), torch.randn(2, 4, 19, 16)
+    mask = torch.randn(2, 1, 19, 23) if masked else None
+    ops = torch.ops.aten
+    flash, cudnn = "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention"
+    want, lse = _activate._forward(q, k, v, mask, causal, None)  # from here on the kernels know such calls
+    grads = _activate._backward(grad, (q, k, v, want, lse), mask, causal, None)
+    assert _core.activate_torch((flash, f"{flash}_backward", cudnn, f"{cudnn}_backward"), "CPU")
+    try:
+        made = ops._scaled_dot_product_cudnn_attention(q, k, v, mask, True, 0.0, causal)
+        seed, offset = made[6:8]
+        assert made[1].shape == (2, 4, 19, 1) and made[4:6] == (19, 23) and seed.dtype == torch.int64
+        back = ops._scaled_dot_product_cudnn_attention_backward(
+            grad, q, k, v, *made[:2], seed, offset, mask, None, None, 19, 23, 0.0, causal)
+        for a, b in zip((made[0], made[1].squeeze(-1), *back), (want, lse, *grads)):
+            assert torch.equal(a, b)
+        if masked:
+            return
+        made = ops._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)
+        seed, offset, debug = made[6:]
+        assert made[1].shape == (2, 4, 19) and seed.shape == (2,) and offset.shape == () and debug.shape == (0,)
+        back = ops._scaled_dot_product_flash_attention_backward(
+            grad, q, k, v, *made[:2], None, None, 19, 23, 0.0, causal, seed, offset)
+        for a, b in zip((*made[:2], *back), (want, lse, *grads)):
+            assert torch.equal(a, b)
+    finally:
+        _core.deactivate_torch()
 
 
 def test_the_kernel_for_sequences_gives_what_torch_gives():

@@ -1,0 +1,294 @@
+// python/core/torch_activated.cpp — attune's kernels in the places of those of torch's attentions, without Python
+#include "python/core/torch_activated.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python/core/torch_call.h"
+#include "python/core/torch_tensors.h"
+
+namespace attune::python {
+namespace {
+
+using Value = Shim::Value;
+constexpr int none = -1;
+
+/// Where an operator has its arguments. `types`: t is a tensor, o an optional one, s an optional number, n a number.
+struct Form {
+  const char* name;
+  const char* types;
+  int q, mask, dropout, causal, scale;  // q: then k, v and, of a backward, the output and the lse
+  int debug = none, wants_lse = none;
+  bool by_position = false;  ///< gradients and lse in the memory order [batch, positions, heads]
+};
+
+constexpr Form cpu{"_scaled_dot_product_flash_attention_for_cpu", "tttnnos", 0, 5, 3, 4, 6, none, none, true};
+constexpr Form cpu_backward{
+    "_scaled_dot_product_flash_attention_for_cpu_backward", "ttttttnnos", 1, 8, 6, 7, 9, none, none, true};
+constexpr Form flash{"_scaled_dot_product_flash_attention", "tttnnns", 0, none, 3, 4, 6, 5};
+constexpr Form flash_backward{"_scaled_dot_product_flash_attention_backward", "ttttttttnnnntts", 1, none, 10, 11, 14};
+constexpr Form cudnn{"_scaled_dot_product_cudnn_attention", "tttonnnns", 0, 3, 5, 6, 8, 7, 4};
+constexpr Form cudnn_backward{"_scaled_dot_product_cudnn_attention_backward", "tttttttttttnnnns", 1, 8, 13, 14, 15};
+
+/// Attentions that were called before.
+struct Known {
+  Asked asked;
+  Entry entry;
+};
+constexpr std::size_t most_known = 256;
+std::shared_mutex known_mutex;
+std::vector<std::unique_ptr<Known>>& known() {
+  static auto& all = *new std::vector<std::unique_ptr<Known>>;
+  return all;
+}
+std::atomic<bool> engine_chosen{false};
+
+Entry* entry_of(const Asked& asked) {
+  const std::shared_lock lock(known_mutex);
+  for (const auto& one : known())
+    if (one->asked == asked) return &one->entry;
+  return nullptr;
+}
+
+double number_of(Value value) { return std::bit_cast<double>(value); }
+bool flag_of(Value value) { return (value & 1) != 0; }
+
+/// A call of an operator, whose arguments stay on its stack until `done`.
+class Call {
+ public:
+  Call(const Form& form, Value* stack) : form_(form), stack_(stack) {}
+
+  Shim::Tensor tensor(int at) const {
+    const Value value = stack_[at];
+    if (form_.types[at] != 'o') return reinterpret_cast<Shim::Tensor>(value);
+    return value ? reinterpret_cast<Shim::Tensor>(*reinterpret_cast<const Value*>(value)) : nullptr;
+  }
+
+  /// The mask, or null.
+  Shim::Tensor mask() const {
+    bool defined = false;
+    if (form_.mask == none || !tensor(form_.mask)) return nullptr;
+    check(shim().is_defined(tensor(form_.mask), &defined), "is_defined");
+    return defined ? tensor(form_.mask) : nullptr;
+  }
+
+  bool is_for_attune() const {
+    if (engine_chosen.load(std::memory_order_relaxed) || number_of(stack_[form_.dropout]) != 0) return false;
+    return form_.debug == none || !flag_of(stack_[form_.debug]);
+  }
+
+  Asked asked(const View* mask) const {
+    Asked out{.causal = flag_of(stack_[form_.causal])};
+    if (const Value scale = stack_[form_.scale]) out.scale = number_of(*reinterpret_cast<const Value*>(scale));
+    if (!mask) return out;
+    out.rank = mask->tensor.ndim, out.keeps = mask->dtype == shim().boolean;
+    for (int i = 0; i < out.rank; ++i) out.ones |= unsigned(mask->tensor.shape[i] == 1) << i;
+    return out;
+  }
+
+  bool wants_lse() const { return form_.wants_lse != none && flag_of(stack_[form_.wants_lse]); }
+
+  /// Frees the arguments, so that results can take their places.
+  void done() {
+    for (int i = 0; form_.types[i]; ++i) {
+      if (form_.types[i] == 't') Owned(stack_[i]);
+      if (form_.types[i] != 'o' && form_.types[i] != 's') continue;
+      const std::unique_ptr<Value> at(reinterpret_cast<Value*>(stack_[i]));
+      if (at && form_.types[i] == 'o') Owned(*at);
+    }
+  }
+
+ private:
+  const Form& form_;
+  Value* stack_;
+};
+
+/// True if memory has the rows of a tensor one after another, in any order of its other dimensions.
+bool is_dense(const attune_tensor& t) {
+  std::array<std::pair<std::int64_t, std::int64_t>, 4> order{};  // stride and extent
+  for (std::size_t i = 0; i < 4; ++i) order[i] = {t.strides[i], t.shape[i]};
+  if (order[3].first != 1) return false;
+  std::ranges::sort(order);
+  std::int64_t step = 1;
+  for (const auto& [stride, extent] : order) {
+    if (extent != 1 && stride != step) return false;
+    step *= extent;
+  }
+  return true;
+}
+
+/// The types and sizes that these kernels take.
+bool are_usual(const View& q, const View& k, const View& v) {
+  const Shim& s = shim();
+  if (q.dtype != s.f32 && q.dtype != s.bf16 && q.dtype != s.f16) return false;
+  double scores = 1;
+  for (const View* one : {&q, &k, &v}) {
+    if (one->dtype != q.dtype || one->tensor.ndim != 4) return false;
+    for (int i = 0; i < 4; ++i)
+      if (one->tensor.shape[i] == 0) return false;
+  }
+  for (int i = 0; i < 3; ++i) scores *= static_cast<double>(q.tensor.shape[i]);
+  // Long calls on the host listen to Ctrl-C, which Python sets up.
+  constexpr double long_call = 1 << 22;
+  return q.device_type == s.cuda || scores * static_cast<double>(k.tensor.shape[2]) <= long_call;
+}
+
+Owned made_like(const Form& form, const View& like, std::int64_t width) {
+  if (!form.by_position) return empty_like(like, width);
+  const auto* n = like.tensor.shape;
+  return empty(like, {n[0], n[1], n[2], width}, {0, 2, 1, 3});
+}
+
+Owned made_rows(const Form& form, const View& q) {
+  if (!form.by_position) return rows_of(q);
+  const auto* n = q.tensor.shape;
+  const std::int64_t strides[] = {n[1] * n[2], 1, n[1]};
+  return empty(q, 3, n, strides, shim().f32);
+}
+
+/// In the places of the state of random numbers and of the debug mask, which nobody reads.
+void unread(const View& q, Value* stack, std::size_t seed_rank, std::int32_t seed_type) {
+  constexpr std::int64_t two = 2, nothing = 0, step = 1;
+  Shim::Tensor undefined[2]{};
+  for (auto& one : undefined) check(shim().undefined(&one), "new_uninitialized_tensor");
+  stack[2] = Owned(undefined[0]).value(), stack[3] = Owned(undefined[1]).value();
+  stack[6] = empty(q, seed_rank, &two, &step, seed_type).value();
+  stack[7] = empty(q, 0, nullptr, nullptr, seed_type).value();
+  stack[8] = empty(q, 1, &nothing, &step, q.dtype).value();
+}
+
+/// The lse as cuDNN gives it: [batch, heads, positions, 1].
+Owned as_cudnns(const View& q) {
+  const auto* n = q.tensor.shape;
+  const std::int64_t sizes[] = {n[0], n[1], n[2], 1}, strides[] = {n[1] * n[2], n[2], 1, 1};
+  return empty(q, 4, sizes, strides, shim().f32);
+}
+
+bool attend(const Form& form, Value* stack) {
+  Call given(form, stack);
+  if (!given.is_for_attune()) return false;
+  const View q(given.tensor(form.q)), k(given.tensor(form.q + 1)), v(given.tensor(form.q + 2));
+  if (!are_usual(q, k, v) || !is_dense(q.tensor)) return false;
+  const std::optional<View> mask = given.mask() ? std::optional<View>(given.mask()) : std::nullopt;
+  Entry* const entry = entry_of(given.asked(mask ? &*mask : nullptr));
+  if (!entry) return false;
+  const bool by_cudnn = &form == &cudnn, on_gpu = by_cudnn || &form == &flash;
+  Owned out = empty_like(q, v.tensor.shape[3]), lse = by_cudnn ? as_cudnns(q) : made_rows(form, q);
+  const View of_out(out);
+  View of_lse(lse);
+  of_lse.tensor.ndim = 3;
+  attune_call call{};
+  call.q = &q.tensor, call.k = &k.tensor, call.v = &v.tensor, call.o = &of_out.tensor;
+  if (!by_cudnn || given.wants_lse()) call.lse = &of_lse.tensor;
+  const attune_tensor* const captures[] = {mask ? &mask->tensor : nullptr};
+  call.captures = captures, call.n_captures = mask ? 1 : 0;
+  run(*entry, call, given.wants_lse());
+  const std::int64_t lengths[] = {q.tensor.shape[2], k.tensor.shape[2]};
+  Value made[9]{};
+  if (on_gpu) unread(q, made, by_cudnn ? 0 : 1, by_cudnn ? shim().i64 : shim().u64);
+  given.done();
+  std::copy_n(made, on_gpu ? 9 : 2, stack);
+  stack[0] = out.value(), stack[1] = lse.value();
+  if (on_gpu) stack[4] = std::bit_cast<Value>(lengths[0]), stack[5] = std::bit_cast<Value>(lengths[1]);
+  return true;
+}
+
+bool differentiate(const Form& form, Value* stack) {
+  Call given(form, stack);
+  if (!given.is_for_attune()) return false;
+  const View grad_o(given.tensor(form.q - 1)), q(given.tensor(form.q)), k(given.tensor(form.q + 1)),
+      v(given.tensor(form.q + 2)), o(given.tensor(form.q + 3));
+  View lse(given.tensor(form.q + 4));
+  if (!are_usual(q, k, v)) return false;
+  for (const View* one : {&q, &k, &v})
+    if (!is_dense(one->tensor)) return false;
+  lse.tensor.ndim = 3;
+  const std::optional<View> mask = given.mask() ? std::optional<View>(given.mask()) : std::nullopt;
+  Entry* const entry = entry_of(given.asked(mask ? &*mask : nullptr));
+  if (!entry) return false;
+  Owned grads[3];
+  for (std::size_t i = 0; i < 3; ++i) {
+    const View& like = i == 0 ? q : i == 1 ? k : v;
+    grads[i] = made_like(form, like, like.tensor.shape[3]);
+  }
+  const View dq(grads[0]), dk(grads[1]), dv(grads[2]);
+  attune_call call{};
+  call.pass = ATTUNE_BACKWARD;
+  call.q = &q.tensor, call.k = &k.tensor, call.v = &v.tensor, call.o = &o.tensor, call.lse = &lse.tensor;
+  call.grad_o = &grad_o.tensor, call.dq = &dq.tensor, call.dk = &dk.tensor, call.dv = &dv.tensor;
+  const attune_tensor *const captures[] = {mask ? &mask->tensor : nullptr}, *const not_wanted[] = {nullptr};
+  call.captures = captures, call.n_captures = mask ? 1 : 0;
+  call.captured_grads = not_wanted, call.n_captured_grads = call.n_captures;
+  run(*entry, call, false);
+  given.done();
+  for (std::size_t i = 0; i < 3; ++i) stack[i] = grads[i].value();
+  return true;
+}
+
+using Direction = bool (*)(const Form& form, Value* stack);
+
+/// What attune's kernels refuse, the operator of the same name among attune's computes or refuses.
+template <const Form& form, Direction direction>
+void kernel(Value* stack, std::uint64_t, std::uint64_t) {
+  bool taken = false;
+  try {
+    taken = direction(form, stack);
+  } catch (const std::exception&) {  // nothing is on the stack yet: the other operator finds the mistake again
+  }
+  if (taken) return;
+  check(shim().call((std::string("attune::") + form.name).c_str(), "", stack, shim_version), form.name);
+}
+
+struct Placed {
+  const Form& form;
+  const char* key;
+  Shim::Kernel kernel;
+};
+constexpr Placed all[] = {
+    {cpu, "CPU", kernel<cpu, attend>},      {cpu_backward, "CPU", kernel<cpu_backward, differentiate>},
+    {flash, "CUDA", kernel<flash, attend>}, {flash_backward, "CUDA", kernel<flash_backward, differentiate>},
+    {cudnn, "CUDA", kernel<cudnn, attend>}, {cudnn_backward, "CUDA", kernel<cudnn_backward, differentiate>}};
+std::vector<Shim::Library> libraries;  // guarded by the GIL
+
+}  // namespace
+
+bool activate_torch(const nb::tuple& operators, const std::optional<std::string>& key) {
+  if (!shim().implement) return false;
+  for (const Placed& one : all) {
+    const auto is_it = [&](nb::handle name) { return nb::cast<std::string>(name) == one.form.name; };
+    if (std::none_of(operators.begin(), operators.end(), is_it)) continue;
+    Shim::Library library = nullptr;
+    check(shim().library("aten", key ? key->c_str() : one.key, __FILE__, __LINE__, &library), "library");
+    libraries.push_back(library);
+    check(shim().implement(library, one.form.name, one.kernel, shim_version), one.form.name);
+  }
+  return true;
+}
+
+void deactivate_torch() {
+  for (Shim::Library library : std::exchange(libraries, {})) check(shim().delete_library(library), "library");
+}
+
+void learn_torch(Handle& handle, const Asked& asked) {
+  if (entry_of(asked)) return;
+  auto made = std::make_unique<Known>();
+  made->asked = asked;
+  made->entry.attention = handle.shared();
+  const std::unique_lock lock(known_mutex);
+  if (known().size() < most_known) known().push_back(std::move(made));
+}
+
+void choose_torch(bool chosen) { engine_chosen = chosen; }
+
+}  // namespace attune::python
