@@ -18,6 +18,8 @@
 #include "python/core/quick_torch.h"
 #include "python/core/sharding.h"
 #include "python/core/torch_activated.h"
+#include "python/core/torch_call.h"
+#include "python/core/torch_operator.h"
 #include "python/core/torch_recorded.h"
 #include "python/core/torch_tensors.h"
 
@@ -144,6 +146,12 @@ NB_MODULE(_core, m) {
   m.def("activate_torch", &activate_torch, nb::arg(), nb::arg().none());
   m.def("deactivate_torch", &deactivate_torch);
   m.def("choose_torch", &choose_torch);
+  m.def("fill_operators", &fill_operators);
+  m.def(
+      "learn_operator",
+      [](Attention& of, const nb::tuple& texts, const std::string& names, const std::string& captures,
+         std::optional<double> scale) { learn_operator(of, texts, names, captures, scale); },
+      nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   m.def(
       "learn_torch",
       [](Attention& of, const std::tuple<int, unsigned, bool>& mask, bool causal, std::optional<double> scale) {

@@ -2,8 +2,6 @@
 #include "python/core/torch_activated.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <bit>
 #include <exception>
 #include <iterator>
@@ -52,7 +50,6 @@ std::vector<std::unique_ptr<Known>>& known() {
   static auto& all = *new std::vector<std::unique_ptr<Known>>;
   return all;
 }
-std::atomic<bool> engine_chosen{false};
 
 Entry* entry_of(const Asked& asked) {
   const std::shared_lock lock(known_mutex);
@@ -84,7 +81,7 @@ class Call {
   }
 
   bool is_for_attune() const {
-    if (engine_chosen.load(std::memory_order_relaxed) || number_of(stack_[form_.dropout]) != 0) return false;
+    if (engine_is_chosen() || number_of(stack_[form_.dropout]) != 0) return false;
     return form_.debug == none || !flag_of(stack_[form_.debug]);
   }
 
@@ -102,10 +99,10 @@ class Call {
   /// Frees the arguments, so that results can take their places.
   void done() {
     for (int i = 0; form_.types[i]; ++i) {
-      if (form_.types[i] == 't') Owned(stack_[i]);
+      if (form_.types[i] == 't') release(stack_[i]);
       if (form_.types[i] != 'o' && form_.types[i] != 's') continue;
       const std::unique_ptr<Value> at(reinterpret_cast<Value*>(stack_[i]));
-      if (at && form_.types[i] == 'o') Owned(*at);
+      if (at && form_.types[i] == 'o') release(*at);
     }
   }
 
@@ -114,47 +111,17 @@ class Call {
   Value* stack_;
 };
 
-/// True if memory has the rows of a tensor one after another, in any order of its other dimensions.
-bool is_dense(const attune_tensor& t) {
-  std::array<std::pair<std::int64_t, std::int64_t>, 4> order{};  // stride and extent
-  for (std::size_t i = 0; i < 4; ++i) order[i] = {t.strides[i], t.shape[i]};
-  if (order[3].first != 1) return false;
-  std::ranges::sort(order);
-  std::int64_t step = 1;
-  for (const auto& [stride, extent] : order) {
-    if (extent != 1 && stride != step) return false;
-    step *= extent;
-  }
-  return true;
-}
-
-/// The types and sizes that these kernels take.
-bool are_usual(const View& q, const View& k, const View& v) {
-  const Shim& s = shim();
-  if (q.dtype != s.f32 && q.dtype != s.bf16 && q.dtype != s.f16) return false;
-  double scores = 1;
-  for (const View* one : {&q, &k, &v}) {
-    if (one->dtype != q.dtype || one->tensor.ndim != 4) return false;
-    for (int i = 0; i < 4; ++i)
-      if (one->tensor.shape[i] == 0) return false;
-  }
-  for (int i = 0; i < 3; ++i) scores *= static_cast<double>(q.tensor.shape[i]);
-  // Long calls on the host listen to Ctrl-C, which Python sets up.
-  constexpr double long_call = 1 << 22;
-  return q.device_type == s.cuda || scores * static_cast<double>(k.tensor.shape[2]) <= long_call;
-}
-
 Owned made_like(const Form& form, const View& like, std::int64_t width) {
   if (!form.by_position) return empty_like(like, width);
   const auto* n = like.tensor.shape;
-  return empty(like, {n[0], n[1], n[2], width}, {0, 2, 1, 3});
+  return new_tensor(like, {n[0], n[1], n[2], width}, {0, 2, 1, 3});
 }
 
 Owned made_rows(const Form& form, const View& q) {
   if (!form.by_position) return rows_of(q);
   const auto* n = q.tensor.shape;
   const std::int64_t strides[] = {n[1] * n[2], 1, n[1]};
-  return empty(q, 3, n, strides, shim().f32);
+  return new_tensor(q, 3, n, strides, shim().f32);
 }
 
 /// In the places of the state of random numbers and of the debug mask, which nobody reads.
@@ -163,16 +130,16 @@ void unread(const View& q, Value* stack, std::size_t seed_rank, std::int32_t see
   Shim::Tensor undefined[2]{};
   for (auto& one : undefined) check(shim().undefined(&one), "new_uninitialized_tensor");
   stack[2] = Owned(undefined[0]).value(), stack[3] = Owned(undefined[1]).value();
-  stack[6] = empty(q, seed_rank, &two, &step, seed_type).value();
-  stack[7] = empty(q, 0, nullptr, nullptr, seed_type).value();
-  stack[8] = empty(q, 1, &nothing, &step, q.dtype).value();
+  stack[6] = new_tensor(q, seed_rank, &two, &step, seed_type).value();
+  stack[7] = new_tensor(q, 0, nullptr, nullptr, seed_type).value();
+  stack[8] = new_tensor(q, 1, &nothing, &step, q.dtype).value();
 }
 
 /// The lse as cuDNN gives it: [batch, heads, positions, 1].
 Owned as_cudnns(const View& q) {
   const auto* n = q.tensor.shape;
   const std::int64_t sizes[] = {n[0], n[1], n[2], 1}, strides[] = {n[1] * n[2], n[2], 1, 1};
-  return empty(q, 4, sizes, strides, shim().f32);
+  return new_tensor(q, 4, sizes, strides, shim().f32);
 }
 
 bool attend(const Form& form, Value* stack) {
@@ -288,7 +255,5 @@ void learn_torch(Handle& handle, const Asked& asked) {
   const std::unique_lock lock(known_mutex);
   if (known().size() < most_known) known().push_back(std::move(made));
 }
-
-void choose_torch(bool chosen) { engine_chosen = chosen; }
 
 }  // namespace attune::python

@@ -29,7 +29,5 @@ bool activate_torch(const nb::tuple& operators, const std::optional<std::string>
 void deactivate_torch();
 /// From here on the kernels take calls that ask for this.
 void learn_torch(Handle& handle, const Asked& asked);
-/// While an engine is chosen, the kernels take no call.
-void choose_torch(bool chosen);
 
 }  // namespace attune::python

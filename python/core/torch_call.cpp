@@ -3,6 +3,7 @@
 #include "python/core/torch_call.h"
 
 #include <algorithm>
+#include <atomic>
 #include <stdexcept>
 #include <string>
 
@@ -40,11 +41,13 @@ View::View(Shim::Tensor of) {
     tensor.dtype = {ATTUNE_BFLOAT, 16, 1};
   else if (dtype == s.boolean)
     tensor.dtype = {ATTUNE_BOOL, 8, 1};
+  else if (dtype == s.i32 || dtype == s.i64)
+    tensor.dtype = {ATTUNE_INT, std::uint8_t(dtype == s.i64 ? 64 : 32), 1};
   else
-    throw std::runtime_error("attune: a type that has no gradients");
+    throw std::runtime_error("attune: a type that only Python passes on");
 }
 
-Owned empty(const View& q, std::size_t rank, const std::int64_t* sizes, const std::int64_t* strides,
+Owned new_tensor(const View& q, std::size_t rank, const std::int64_t* sizes, const std::int64_t* strides,
             std::int32_t dtype) {
   Shim::Tensor made = nullptr;
   check(shim().empty_strided(static_cast<std::int64_t>(rank), sizes, strides, dtype, q.device_type,
@@ -53,7 +56,7 @@ Owned empty(const View& q, std::size_t rank, const std::int64_t* sizes, const st
   return Owned(made);
 }
 
-Owned empty(const View& q, const Order& sizes, const Order& order) {
+Owned new_tensor(const View& q, const Order& sizes, const Order& order) {
   Order strides{};
   std::int64_t step = 1;
   for (std::size_t i = 4; i-- > 0;) {
@@ -61,7 +64,7 @@ Owned empty(const View& q, const Order& sizes, const Order& order) {
     strides[at] = step;
     step *= std::max<std::int64_t>(sizes[at], 1);
   }
-  return empty(q, 4, sizes.data(), strides.data(), q.dtype);
+  return new_tensor(q, 4, sizes.data(), strides.data(), q.dtype);
 }
 
 Owned empty_like(const View& q, std::int64_t width) {
@@ -71,15 +74,52 @@ Owned empty_like(const View& q, std::int64_t width) {
   std::sort(order.begin(), order.end() - 1, [&](std::int64_t a, std::int64_t b) {
     return std::pair(-q.tensor.strides[a], a) < std::pair(-q.tensor.strides[b], b);
   });  // the last one has stride 1
-  return empty(q, sizes, order);
+  return new_tensor(q, sizes, order);
 }
 
 Owned rows_of(const View& q) {
   const auto* n = q.tensor.shape;
   const std::int64_t strides[] = {std::max<std::int64_t>(n[1], 1) * std::max<std::int64_t>(n[2], 1),
                                   std::max<std::int64_t>(n[2], 1), 1};
-  return empty(q, 3, n, strides, q.dtype == shim().f64 ? shim().f64 : shim().f32);
+  return new_tensor(q, 3, n, strides, q.dtype == shim().f64 ? shim().f64 : shim().f32);
 }
+
+/// True if memory has the rows of a tensor one after another, in any order of its other dimensions.
+bool is_dense(const attune_tensor& t) {
+  std::array<std::pair<std::int64_t, std::int64_t>, 4> order{};  // stride and extent
+  for (std::size_t i = 0; i < 4; ++i) order[i] = {t.strides[i], t.shape[i]};
+  if (order[3].first != 1) return false;
+  std::ranges::sort(order);
+  std::int64_t step = 1;
+  for (const auto& [stride, extent] : order) {
+    if (extent != 1 && stride != step) return false;
+    step *= extent;
+  }
+  return true;
+}
+
+/// The types and sizes that these kernels take.
+bool are_usual(const View& q, const View& k, const View& v) {
+  const Shim& s = shim();
+  if (q.dtype != s.f32 && q.dtype != s.bf16 && q.dtype != s.f16) return false;
+  double scores = 1;
+  for (const View* one : {&q, &k, &v}) {
+    if (one->dtype != q.dtype || one->tensor.ndim != 4) return false;
+    for (int i = 0; i < 4; ++i)
+      if (one->tensor.shape[i] == 0) return false;
+  }
+  for (int i = 0; i < 3; ++i) scores *= static_cast<double>(q.tensor.shape[i]);
+  // Long calls on the host listen to Ctrl-C, which Python sets up.
+  constexpr double long_call = 1 << 22;
+  return q.device_type == s.cuda || scores * static_cast<double>(k.tensor.shape[2]) <= long_call;
+}
+
+namespace {
+std::atomic<bool> engine_chosen{false};
+}
+
+void choose_torch(bool chosen) { engine_chosen = chosen; }
+bool engine_is_chosen() { return engine_chosen.load(std::memory_order_relaxed); }
 
 namespace {
 
@@ -114,7 +154,7 @@ std::size_t workspace_bytes(Entry& entry, const attune_call& call, const attune_
 
 void run(Entry& entry, attune_call& call, bool recorded) {
   call.size = sizeof call;
-  call.params = entry.params.data(), call.n_params = entry.params.size();
+  if (!call.params) call.params = entry.params.data(), call.n_params = entry.params.size();
   attune_with with{};
   with.size = sizeof with;
   Owned memory;

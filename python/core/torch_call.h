@@ -48,6 +48,9 @@ class Owned {
   Shim::Tensor tensor_;
 };
 
+/// Gives up a reference to a tensor.
+inline void release(Shim::Value tensor) { const Owned done(tensor); }
+
 /// A tensor of torch as C has it; throws for types that no attention reads.
 struct View {
   attune_tensor tensor{};
@@ -60,16 +63,24 @@ struct View {
 using Order = std::array<std::int64_t, 4>;
 
 /// A tensor of q's type and device. `order`: its dimensions from the outermost to the innermost.
-Owned empty(const View& q, const Order& sizes, const Order& order);
+Owned new_tensor(const View& q, const Order& sizes, const Order& order);
 /// A tensor with the order of q's dimensions in memory, whose last one has `width` elements. q's elements touch.
 Owned empty_like(const View& q, std::int64_t width);
 /// Tensors of any type on q's device.
-Owned empty(const View& q, std::size_t rank, const std::int64_t* sizes, const std::int64_t* strides,
+Owned new_tensor(const View& q, std::size_t rank, const std::int64_t* sizes, const std::int64_t* strides,
             std::int32_t dtype);
 /// One number a row of q.
 Owned rows_of(const View& q);
 
-/// Runs a call whose tensors and captures are set, with torch's stream, memory and threads; throws what attune says.
+/// True if the rows of four dimensions are one after another in memory, in any order of the other dimensions.
+bool is_dense(const attune_tensor& t);
+/// True for the types and sizes that kernels over the C ABI take; the others are Python's.
+bool are_usual(const View& q, const View& k, const View& v);
+/// While an engine is chosen, they take no call.
+void choose_torch(bool chosen);
+bool engine_is_chosen();
+
+/// Runs a call whose tensors and captures are set, and its integers if they are not the entry's, with torch's stream, memory and threads; throws what attune says.
 /// `recorded`: a forward whose backward will be wanted, so that its kernels are compiled meanwhile.
 void run(Entry& entry, attune_call& call, bool recorded);
 

@@ -45,7 +45,11 @@ bool find_shim(nb::handle address_of) {
   torch.find(s.new_list, "torch_new_list_reserve_size");
   torch.find(s.list_push, "torch_list_push_back");
   torch.find(s.list_item, "torch_list_get_item");
+  torch.find(s.list_size, "torch_list_size");
   torch.find(s.delete_list, "torch_delete_list");
+  torch.find(s.string_length, "torch_string_length");
+  torch.find(s.string_text, "torch_string_c_str");
+  torch.find(s.delete_string, "torch_delete_string");
   torch.find(s.threads, "torch_get_num_threads");
   torch.find(s.library, "aoti_torch_library_init_impl");
   torch.find(s.delete_library, "aoti_torch_delete_library_object");
@@ -57,6 +61,7 @@ bool find_shim(nb::handle address_of) {
   torch.read(s.f32, "aoti_torch_dtype_float32");
   torch.read(s.f64, "aoti_torch_dtype_float64");
   torch.read(s.u8, "aoti_torch_dtype_uint8");
+  torch.read(s.i32, "aoti_torch_dtype_int32");
   torch.read(s.i64, "aoti_torch_dtype_int64");
   torch.read(s.u64, "aoti_torch_dtype_uint64");
   torch.read(s.boolean, "aoti_torch_dtype_bool");

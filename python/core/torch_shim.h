@@ -13,8 +13,9 @@ namespace attune::python {
 struct Shim {
   using Tensor = void*;
   using List = void*;
+  using String = void*;
   using Library = void*;
-  /// A tensor, a list, an int, a bool or a double of an operator, or the address of one that is optional.
+  /// A tensor, a list, a string, an int, a bool or a double of an operator, or the address of one that is optional.
   using Value = std::uint64_t;
   using Kernel = void (*)(Value* stack, std::uint64_t inputs, std::uint64_t outputs);
 
@@ -34,7 +35,11 @@ struct Shim {
   std::int32_t (*new_list)(std::size_t, List*);
   std::int32_t (*list_push)(List, Value);
   std::int32_t (*list_item)(List, std::size_t, Value*);
+  std::int32_t (*list_size)(List, std::size_t*);
   std::int32_t (*delete_list)(List);
+  std::int32_t (*string_length)(String, std::size_t*);
+  std::int32_t (*string_text)(String, const char**);
+  std::int32_t (*delete_string)(String);
   std::int32_t (*threads)(std::uint32_t*);
   std::int32_t (*library)(const char* space, const char* key, const char* file, std::uint32_t line, Library*);
   std::int32_t (*delete_library)(Library);
@@ -42,7 +47,7 @@ struct Shim {
   std::int32_t (*call)(const char* name, const char* overload, Value* stack, std::uint64_t version);
   bool (*grad_mode)();
   std::int32_t (*cuda_stream)(std::int32_t device, void**);       // null in a torch without CUDA
-  std::int32_t f16, bf16, f32, f64, u8, i64, u64, boolean, cuda;  // torch's numbers of types, and of a kind of device
+  std::int32_t f16, bf16, f32, f64, u8, i32, i64, u64, boolean, cuda;  // torch's numbers of types, and of a kind of device
 };
 
 /// The version of the stable ABI that attune speaks: 2.10.

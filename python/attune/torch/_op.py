@@ -13,19 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attune import _core
 from attune._kept import Kept
 from attune.torch import _attend
 from attune.torch._attend import DENSE, Call, Packed, once, output, row_numbers
-from attune.torch._mod import Spelled, Texts
+from attune.torch._engine import USUAL, chosen
+from attune.torch._mod import Spelled, Texts, seen_as
 from attune.torch._record import recorder
 
 _MODS = ("Tensor? cu_q, Tensor? cu_kv, Tensor[] captures, SymInt[] ints, str score, str mask, str prob, str sink, "
          "str names, float? scale, SymInt max_q, SymInt max_kv")
 _library = torch.library.Library("attune", "DEF")
-_library.define(f"forward(Tensor q, Tensor k, Tensor v, {_MODS}, bool with_max) -> (Tensor, Tensor, Tensor)",
-                tags=(torch.Tag.pt2_compliant_tag,))
-_library.define(f"backward(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-                f"{_MODS}, bool[] wanted) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+for _slowly in ("", "_slowly"):
+    _library.define(f"forward{_slowly}(Tensor q, Tensor k, Tensor v, {_MODS}, bool with_max) -> (Tensor, Tensor, "
+                    "Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
+    _library.define(f"backward{_slowly}(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, "
+                    f"Tensor lse, {_MODS}, bool[] wanted) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define("once(Tensor[] grads, Tensor[] read) -> Tensor[]")
 _library.impl("once", lambda grads, read: list(once(grads, read)), "CompositeImplicitAutograd")
 _library.define("listed(Tensor num_blocks, Tensor indices, Tensor? full_num_blocks, Tensor? full_indices, SymInt blocks) "
@@ -43,7 +46,11 @@ def call_of(q: Tensor, captures: list[Tensor], ints: list[int], texts: Texts, na
     if spelled is None:
         stand_ins = tuple([t.new_empty((0,) * t.dim()) for t in captures])
         spelled = _spelled.put(key, Spelled(texts, tuple(names.split()), stand_ins, tuple(ints)))
-    return Call(spelled, tuple(ints), scale, q.dtype is torch.float64, packed, with_max)
+    call = Call(spelled, tuple(ints), scale, q.dtype is torch.float64, packed, with_max)
+    if chosen() == USUAL:
+        kinds = "".join([f"{seen_as(t)}{t.dim()}" for t in captures])
+        _core.learn_operator(call.core, tuple(texts), names, kinds, scale)
+    return call
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor],
@@ -79,10 +86,11 @@ def _listed(num_blocks: Tensor, indices: Tensor, full_num_blocks: Tensor | None,
 
 _library.impl("listed", _listed, "CPU")
 _library.impl("listed", _listed, "CUDA")
-_library.impl("forward", _forward, "CPU")
-_library.impl("forward", _forward, "CUDA")
-_library.impl("backward", _backward, "CPU")
-_library.impl("backward", _backward, "CUDA")
+# Calls like those before run in C++; the others come to Python.
+_slowly = "_slowly" if _core.fill_operators() else ""
+for _key in ("CPU", "CUDA"):
+    _library.impl(f"forward{_slowly}", _forward, _key)
+    _library.impl(f"backward{_slowly}", _backward, _key)
 
 
 @torch.library.register_fake("attune::listed", lib=_library)

@@ -1,6 +1,7 @@
 # tests/python/in_torch/test_lowering.py — torch.compile(flex_attention) after activate(compile=True): attune's kernels
 """torch's own flex_attention, compiled, unedited. On the CPU torch refuses gradients; here it is made not to ask."""
 
+import functools
 import os
 import warnings
 
@@ -12,6 +13,7 @@ from attune.torch import _activate, activate, deactivate, flex_attention
 from eager import close
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.utils import fresh_inductor_cache
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 B, H, S, D = 2, 4, 96, 16
 
@@ -134,10 +136,28 @@ def test_what_attune_cannot_express_is_torchs_and_told_once(active):
     assert "bessel_j0" in told
     want = torchs.flex_attention(q, k, v, lambda s, b, h, m, n: s + torch.special.bessel_j0(s))
     close(made, want)
-    lists = torch.zeros(1, 1, 1, 1, dtype=torch.int32)
-    half = torchs.BlockMask.from_kv_blocks(lists + 1, lists, BLOCK_SIZE=128, seq_lengths=(S, S))
-    assert "lists" in refused(active, lambda: compiled(block_mask=half))[0]
     assert "BACKEND" in refused(active, lambda: compiled(kernel_options={"BACKEND": "TRITON"}))[0]
+
+
+def listed(heads, blocks):
+    """Lists of random blocks, some full and some partial, and what they keep when each partial block is masked."""
+    kept = torch.rand(1, heads, blocks, blocks) < 0.5
+    kept[..., 0] = True
+    full = (torch.rand_like(kept, dtype=torch.float32) < 0.5) & kept
+    return (kept & ~full), full
+
+
+@pytest.mark.parametrize("heads", [1, H])
+def test_a_block_mask_of_lists_alone_keeps_its_blocks(active, heads):
+    size, over = 32, leaves((B, H, S, D), (B, H, S, D), (B, H, S, D))
+    partial, full = listed(heads, S // size)
+    lists = [part for kept in (partial, full) for part in torchs._dense_to_ordered(kept.int())]
+    mask = torchs.BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=size, seq_lengths=(S, S))
+    mine = both(lambda: torch.compile(torchs.flex_attention)(*over, block_mask=mask), over)
+    assert [fact["call"] for fact in active] == ["forward", "backward"]
+    keeps = (partial | full).repeat_interleave(size, -1).repeat_interleave(size, -2)
+    for a, b in zip(mine, both(lambda: torch.nn.functional.scaled_dot_product_attention(*over, attn_mask=keeps), over)):
+        close(a, b)
 
 
 @fresh_inductor_cache()
@@ -172,6 +192,58 @@ def test_a_torch_with_another_operator_is_refused(monkeypatch):
     with pytest.raises(attune.Error) as caught:
         activate(compile=True)
     assert caught.value.code == "torch-version"
+
+
+@pytest.mark.parametrize("how", ["layers", "compiled layers", "checkpoints"])
+def test_a_model_as_torchtitan_writes_it(active, how):
+    """flex_attention and create_block_mask are compiled once; layers are compiled one by one or checkpointed."""
+    options = {"max_autotune": False, "triton.cudagraphs": False}
+    if hasattr(torch._inductor.config, "wrap_inductor_compiled_regions"):
+        options["wrap_inductor_compiled_regions"] = True
+    flex, make = torch.compile(torchs.flex_attention, options=options), torch.compile(torchs.create_block_mask)
+    saved = {torch.ops.aten.mm.default, torch.ops.higher_order.flex_attention,
+             getattr(torch._higher_order_ops, "inductor_compiled_code", None)}
+
+    def policy(ctx, function, *args, **kwargs):
+        return CheckpointPolicy.MUST_SAVE if function in saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = torch.nn.Linear(H * D, (H + 4) * D), torch.nn.Linear(H * D, H * D)
+
+        def forward(self, x, mask):
+            q, k, v = self.qkv(x).view(*x.shape[:2], H + 4, D).transpose(1, 2).split((H, 2, 2), 1)
+            return x + self.out(self.attention(q, k, v, mask).transpose(1, 2).reshape(x.shape))
+
+        def attention(self, q, k, v, mask):
+            if isinstance(mask, torch.Tensor):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+            return flex(q, k, v, block_mask=mask, enable_gqa=True)
+
+    layers = torch.nn.ModuleList([Layer() for _ in range(2)])
+    x, over = torch.randn(B, S, H * D), list(layers.parameters())
+    document = (torch.rand(B, S) < 0.05).cumsum(1)
+    keeps = (document[:, None, :, None] == document[:, None, None, :]) & torch.ones(S, S).tril().bool()
+    mask = make(torchs.and_masks(lambda b, h, m, n: m >= n, lambda b, h, m, n: document[b, m] == document[b, n]),
+                B, None, S, S, device="cpu")
+    want = both(lambda: layers[1](layers[0](x, keeps), keeps), over)
+    active.clear()
+    if how == "compiled layers":
+        for layer in layers:
+            layer.compile(fullgraph=True)
+    context = functools.partial(create_selective_checkpoint_contexts, policy)
+
+    def run(made):
+        for layer in layers:
+            made = layer(made, mask) if how != "checkpoints" else checkpoint(
+                layer, made, mask, use_reentrant=False, context_fn=context)
+        return made
+
+    mine = both(lambda: run(x), over)
+    assert [fact["call"] for fact in active] == ["forward"] * 2 + ["backward"] * 2
+    for a, b in zip(mine, want):
+        close(a, b)
 
 
 def test_transformers_flex_models(active):
