@@ -54,8 +54,9 @@ std::vector<const Companion*> companions_of(const GpuParts& parts, const KernelP
 /// "values transposed before"
 std::string words_of(const Companion& companion);
 
-/// Transposed values (FP8), or split keys and values (f32): the tiles of keys of a head, or if packed, places for the tiles of all sequences, as
-/// place_of in tile_scheduler_sm90.cuh counts them; times the batch entries that have their own values.
+/// Transposed values (FP8), or split keys and values (f32): the tiles of keys of a head, or if packed, places for the
+/// tiles of all sequences, as place_of in tile_scheduler_sm90.cuh counts them; times the batch entries that have their
+/// own values.
 std::int64_t transposed_tiles(const compiler::Problem& p, const KernelPlan& plan);
 std::int64_t transposed_batch(const compiler::Problem& p);
 

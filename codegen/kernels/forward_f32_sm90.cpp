@@ -36,6 +36,7 @@ int parts_of(const KernelSpec& spec) { return spec.exact ? 2 : 1; }
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (!is_for(spec)) return fmt::format("its products are of f32, and q, k and v hold {}", name_of(spec.dtype));
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
+  if (spec.fp8_kv) return "it reads k and v in the type of q";
   if (spec.out != spec.dtype)
     return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
   if (spec.d > widest || spec.dv > widest)
@@ -46,19 +47,32 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   return why_not_prob(facts);
 }
 
-/// In the order to try: a tile that spills is skipped for the next.
-std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind&) {
-  using Tile = ForwardTile90;
+/// A tile, and the calls that it is for.
+struct Row {
+  bool exact, narrow;  ///< narrow: heads up to 64 wide
+  ForwardTile90 tile;
+  KindSet<CoverKind> covers{};
+};
+
+// In the order to try: a tile that spills is skipped for the next. Tiles of 192 queries read keys less often, and need
+// more of a mask.
+constexpr Row rows[] = {
+    {.exact = true, .narrow = true, .tile = {.n = 64}},
+    {.exact = true, .narrow = true, .tile = {.n = 32}},
+    {.exact = true, .narrow = false, .tile = {.n = 64, .stages = 1, .q_stages = 1}},
+    {.exact = true, .narrow = false, .tile = {.n = 32, .q_stages = 1}},
+    {.exact = false, .narrow = true, .tile = {.m = 192, .n = 64, .stages = 3, .q_stages = 1}},
+    {.exact = false, .narrow = true, .tile = {.n = 64, .stages = 3}},
+    {.exact = false, .narrow = false, .tile = {.m = 192, .n = 64, .q_stages = 1}, .covers = CoverKind::full},
+    {.exact = false, .narrow = false, .tile = {.n = 64, .q_stages = 1}},
+};
+
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   const bool narrow = spec.d <= 64 && spec.dv <= 64;
-  std::vector<Tile> all;
-  if (spec.exact)
-    all = narrow ? std::vector{Tile{.n = 64}, Tile{.n = 32}}
-                 : std::vector{Tile{.n = 64, .stages = 1, .q_stages = 1}, Tile{.n = 32, .q_stages = 1}};
-  else
-    all = narrow ? std::vector{Tile{.m = 192, .n = 64, .stages = 3, .q_stages = 1}, Tile{.n = 64, .stages = 3}}
-                 : std::vector{Tile{.m = 192, .n = 64, .q_stages = 1}, Tile{.n = 64, .q_stages = 1}};
   std::vector<Variant> out;
-  for (Tile& tile : all) {
+  for (const Row& row : rows) {
+    if (row.exact != spec.exact || row.narrow != narrow || !row.covers.has(kind.cover)) continue;
+    ForwardTile90 tile = row.tile;
     tile.dynamic = facts.skips || spec.packed;
     out.push_back(variant_of(forward_f32_sm90.name, tile, members));
   }

@@ -52,7 +52,8 @@ TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(choose({}, {}).story.empty());
   const auto story = [](const KernelSpec& spec, const Traits& facts = {}) { return story_of(choose(spec, facts)); };
   CHECK(story({.arch = 80}).find("compute capability 9.0") != std::string::npos);
-  CHECK(story({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
+  CHECK(story({.dtype = DType::f32, .out = DType::f32, .few_queries = true}).find("so few queries") !=
+        std::string::npos);
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
   CHECK(story({.tma = false}).find("multiples of 16 bytes") != std::string::npos);
@@ -249,7 +250,8 @@ TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choos
   CHECK(refusal({.fp8_kv = true}) ==
         "engine-type: decode_sm80: it is for at most 16 rows (queries times the heads that share keys); "
         "forward_e4m3_sm90: its products are of e4m3, and q holds bf16; forward_sm90: it reads k and v in the type of "
-        "q; forward_sm80: it reads k and v in the type of q");
+        "q; forward_f32_sm90: its products are of f32, and q, k and v hold bf16; forward_sm80: it reads k and v in the "
+        "type of q");
   CHECK(refusal({.arch = 80, .fp8_kv = true, .decode = true, .load = 8}).find("engine-type: decode_sm80: it loads") ==
         0);
   CHECK(refusal({.fp8_kv = true, .decode = true}, {.has_prob = true, .linear_prob = false}).find("engine-type") == 0);

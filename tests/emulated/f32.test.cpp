@@ -45,8 +45,12 @@ std::vector<Shape> shapes() {
       changed([](Shape& s) { s.q_heads = 6, s.kv_heads = 2, s.q_len = 129, s.kv_len = 65, s.layout = Layout::bshd; }),
       changed([](Shape& s) { s.q_heads = 5, s.q_len = 60, s.kv_len = 64, s.before = true; }),
       changed([](Shape& s) { s.batch = 3, s.kv_shared = true, s.kv_len = 127; }),
-      changed([](Shape& s) { s.q_lens = {150, 33, 1, 129}, s.kv_lens = {150, 64, 1, 200}; }),
-      changed([](Shape& s) { s.q_lens = {256, 7}, s.kv_lens = {70, 192}, s.d = s.dv = 128; }),
+      changed([](Shape& s) {
+        s.q_lens = {150, 33, 1, 129}, s.kv_lens = {150, 64, 1, 200};
+      }),
+      changed([](Shape& s) {
+        s.q_lens = {256, 7}, s.kv_lens = {70, 192}, s.d = s.dv = 128;
+      }),
   };
 }
 

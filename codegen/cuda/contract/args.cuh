@@ -191,10 +191,10 @@ constexpr int split_threads = 256;
 struct SplitArgs {
   Strided k, v;
   float *k_to, *v_to;
-  int heads, tiles;    ///< tiles: of keys of a head; packed: places
-  int kv_len, d, dv;   ///< kv_len: packed: unused
-  int batch;           ///< packed: sequences
-  const int* starts;   ///< packed: of keys
+  int heads, tiles;   ///< tiles: of keys of a head; packed: places
+  int kv_len, d, dv;  ///< kv_len: packed: unused
+  int batch;          ///< packed: sequences
+  const int* starts;  ///< packed: of keys
 };
 
 /// Threads of a block of append.cuh, and threads that share a row of a head.

@@ -8,7 +8,8 @@
 // rounding and of the rounded rest: three products of these give 21 bits of each fraction. Queries are rounded here:
 // with one part in shared memory, with two in registers, 16 at a time.
 //
-// Tile: as in forward_sm90.cuh; Element and Out are float; parts; transposed; width_v and store as in forward_sm80.cuh.
+// Tile: as in forward_sm90.cuh; Element and Out are float; parts: 1 or 2; transposed; width_v: the number of real columns
+// among dv; store: bytes by which results may be stored.
 #pragma once
 
 #include "codegen/cuda/kernels/forward_sm90.cuh"
@@ -110,7 +111,9 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
   };
   /// An address that the compiler computes here: with one stage it would keep all descriptors in registers, across
   /// tiles.
-  __device__ static unsigned here(unsigned address) { return static_cast<unsigned>(uniform(static_cast<int>(address))); }
+  __device__ static unsigned here(unsigned address) {
+    return static_cast<unsigned>(uniform(static_cast<int>(address)));
+  }
   /// sum += A B; low takes the products with remainders. `b`, `b_rest`: descriptors.
   template <int N>
   __device__ static void multiply3(float (&sum)[N], float (&low)[N], const unsigned* a, const unsigned* a_rest,
@@ -177,8 +180,7 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
       pin(sum);
       pin(low);
 #pragma unroll
-      for (int i = 0; i < columns / 2; ++i)
-        o[first / 2 + i] += fabsf(low[i]) < infinity ? sum[i] + low[i] : sum[i];
+      for (int i = 0; i < columns / 2; ++i) o[first / 2 + i] += fabsf(low[i]) < infinity ? sum[i] + low[i] : sum[i];
     }
   }
   __device__ void operand() {}

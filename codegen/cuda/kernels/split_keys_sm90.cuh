@@ -39,8 +39,7 @@ __global__ void __launch_bounds__(split_threads) split_keys_sm90(const __grid_co
   const auto store = [&](float* to, int words, int at, const uint4& x) {
     uint4* const into = reinterpret_cast<uint4*>(to + static_cast<long long>(block) * Tile::parts * words + at);
     *into = {tf32(x.x), tf32(x.y), tf32(x.z), tf32(x.w)};
-    if constexpr (Tile::parts == 2)
-      into[words / 4] = {tf32_rest(x.x), tf32_rest(x.y), tf32_rest(x.z), tf32_rest(x.w)};
+    if constexpr (Tile::parts == 2) into[words / 4] = {tf32_rest(x.x), tf32_rest(x.y), tf32_rest(x.z), tf32_rest(x.w)};
   };
 #pragma unroll 4
   for (int i = thread; i < n * Tile::dv / 4; i += split_threads) {
@@ -52,7 +51,8 @@ __global__ void __launch_bounds__(split_threads) split_keys_sm90(const __grid_co
 #pragma unroll 4
   for (int i = thread; i < n * Tile::d / 4; i += split_threads) {
     const int row = i / (Tile::d / 4), column = i % (Tile::d / 4) * 4;
-    store(args.k_to, n * Tile::d, (column / chunk * n + row) * chunk + column % chunk, four(args.k, args.d, row, column));
+    store(args.k_to, n * Tile::d, (column / chunk * n + row) * chunk + column % chunk,
+          four(args.k, args.d, row, column));
   }
   __syncthreads();
   // Of each eight keys, the even ones come first: a thread holds the scores of keys 2 c and 2 c + 1.

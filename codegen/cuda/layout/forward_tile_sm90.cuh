@@ -9,8 +9,8 @@ struct ForwardLayout90 {
   /// As in Tile; `element`, `out_element`: bytes of an element of q, k and v, and of o.
   int m, n, d, dv, stages, q_stages, element, out_element;
   bool own_o;
-  /// FP8 and f32 values lie transposed where products read them (`v`): a previous kernel has transposed them, or this one does,
-  /// from where TMA loads them (`loaded`). Other values load into `v` directly.
+  /// FP8 and f32 values lie transposed where products read them (`v`): a previous kernel has transposed them, or this
+  /// one does, from where TMA loads them (`loaded`). Other values load into `v` directly.
   bool comes_transposed, transposes_values;
   /// Elements of a captured tensor for the pairs of two tiles of keys, 16 bits each.
   bool copies = false;

@@ -72,8 +72,8 @@ template <class Tile>
 struct SplitKeys : TmaKeys<Tile> {
   using Base = TmaKeys<Tile>;
   using Base::args;
-  using typename Base::Shared;
   using Base::Base;
+  using typename Base::Shared;
 
   __device__ void load_keys(unsigned into, unsigned full, int row) const {
     barrier_expect(full, Shared::k_bytes);
@@ -106,8 +106,7 @@ struct KeySourceOf<Tile> {
   using Type = typename Tile::Keys;
 };
 template <class Tile>
-requires(parts_of<Tile> > 0)
-struct KeySourceOf<Tile> {
+requires(parts_of<Tile> > 0) struct KeySourceOf<Tile> {
   using Type = SplitKeys<Tile>;
 };
 

@@ -239,8 +239,9 @@ void carry_out(Runner& runner, Warp& warp, PendingProduct& one) {
   const int k = k_of(p.operands);
   for (int step = 0; step < p.steps; ++step) {
     const float* const a = operands.data() + static_cast<std::ptrdiff_t>(step * k) * (16 + p.n);
-    (p.operands == Operands::tf32 ? add_product<double> : add_product<float>)(
-        acc.value.data(), a, a + static_cast<std::ptrdiff_t>(16 * k), k, p.n);
+    (p.operands == Operands::tf32 ? add_product<double> : add_product<float>)(acc.value.data(), a,
+                                                                              a + static_cast<std::ptrdiff_t>(16 * k),
+                                                                              k, p.n);
   }
   const auto n = static_cast<std::size_t>(p.n);
   for (std::size_t i = 0; i < acc.value.size(); ++i)
