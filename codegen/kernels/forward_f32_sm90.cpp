@@ -123,6 +123,7 @@ constinit const KernelDescriptor forward_f32_sm90{
     .companions = companions,
     .products = Products::wgmma,
     .waits = true,
+    .spills_well = 256,  // a few results, which a tile of keys reads and writes once; narrower tiles lose more
     .is_for = is_for,
     .why_not = why_not,
     .tiles = tiles,

@@ -145,8 +145,8 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
 #pragma unroll
     for (int i = 0; i < steps; ++i) {
       if (i + 1 < steps) load(x[(i + 1) % 2], i + 1);
-      const Split a(x[i % 2]);
       if (i > 1) wgmma_wait<1>();
+      const Split a(x[i % 2]);
       const int at = i / 4 * chunk + i % 4 * 2;
       multiply3(s, low, a.high, a.rest, b + at, b_rest + at);
     }
@@ -169,10 +169,12 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
       pin(s);
 #pragma unroll
       for (int i = 0; i < n / 8; ++i) {
-        // Operands are split a product ahead, so that few registers hold them.
+        // Operands are split while one product runs, so that few registers hold them.
+        if (i > 1) wgmma_wait<1>();
+#pragma unroll
+        for (int j = 0; j < 4; ++j) pin(s[4 * i + j]);
         const Split a({this->probability(4 * i), this->probability(4 * i + 1), this->probability(4 * i + 2),
                        this->probability(4 * i + 3)});
-        if (i > 1) wgmma_wait<1>();
         const int at = i / 4 * chunk + (first * chunk_bytes >> 4) + i % 4 * 2;
         multiply3(sum, low, a.high, a.rest, b + at, b_rest + at);
       }
@@ -183,7 +185,6 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
       for (int i = 0; i < columns / 2; ++i) o[first / 2 + i] += fabsf(low[i]) < infinity ? sum[i] + low[i] : sum[i];
     }
   }
-  __device__ void operand() {}
 };
 
 template <ForwardTile Tile, class User>

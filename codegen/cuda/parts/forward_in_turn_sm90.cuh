@@ -28,6 +28,7 @@ struct ForwardInTurn90 : ForwardConsumer90<Group, Tile, User> {
     k.release(g.lane);
     g.template weigh<Partial>(tile, false, recomputing);
     g.rescale();
+    pin(g.s);  // powers are computed before the wait, not one by one where products need them
     v.wait();
     g.values(v.stage);
     v.release(g.lane);
