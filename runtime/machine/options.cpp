@@ -189,8 +189,8 @@ constexpr std::array rows{
                 options.record = value;
                 return true;
               }},
-    OptionRow{"ATTUNE_SPLICE", "put mods into GPU kernels that were compiled once; see docs/first-call.md", "auto",
-              "", splice_words,
+    OptionRow{"ATTUNE_SPLICE", "put mods into GPU kernels that were compiled once; see docs/first-call.md", "auto", "",
+              splice_words,
               [](Options& options, std::string_view value) {
                 options.splice = value == "auto" ? Splice::measured : value == "on" ? Splice::on : Splice::off;
                 return std::ranges::find(splice_words, value) != splice_words.end();

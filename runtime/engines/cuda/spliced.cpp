@@ -119,7 +119,8 @@ Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split, 
                std::shared_ptr<Coming>& missing) {
   if (objects().find(asked_if_tight(split.skeleton))) return {.made = "another mod spilled registers in this skeleton"};
   const Asked what = asked_for_skeleton(split.skeleton);
-  if (how == Splicing::at_once) return joined(whole, split, *objects().get(what, [&] { return compiled(split.skeleton); }));
+  if (how == Splicing::at_once)
+    return joined(whole, split, *objects().get(what, [&] { return compiled(split.skeleton); }));
   auto [skeleton, mine] = Coming::find(what);
   missing = std::move(mine);
   return skeleton ? joined(whole, split, *skeleton) : Binary{.made = "the tile's skeleton was not compiled yet"};
