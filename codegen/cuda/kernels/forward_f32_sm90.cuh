@@ -8,8 +8,8 @@
 // rounding and of the rounded rest: three products of these give 21 bits of each fraction. Queries are rounded here:
 // with one part in shared memory, with two in registers, 16 at a time.
 //
-// Tile: as in forward_sm90.cuh; Element and Out are float; parts: 1 or 2; transposed; width_v: the number of real columns
-// among dv; store: bytes by which results may be stored.
+// Tile: as in forward_sm90.cuh; Element and Out are float; parts: 1 or 2; transposed; width_v: the number of real
+// columns among dv; store: bytes by which results may be stored.
 #pragma once
 
 #include "codegen/cuda/kernels/forward_sm90.cuh"
