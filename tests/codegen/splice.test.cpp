@@ -181,8 +181,9 @@ TEST_CASE("which kernels have skeletons", "[splice]") {
   const Planned forward(named("alibi")), backward(named("alibi"), true);
   CHECK(codegen::why_not_spliced(forward.parts, forward.plan).empty());
   CHECK(codegen::why_not_spliced(backward.parts, backward.plan).empty());
-  CHECK(cuda::splicing_of(forward.plan) == cuda::Splicing::never);
-  CHECK(cuda::splicing_of(backward.plan) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(forward.plan, true) == cuda::Splicing::never);
+  CHECK(cuda::splicing_of(backward.plan, true) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(backward.plan, false) == cuda::Splicing::never);
   const Planned old(named("alibi"), false, {.arch = 80});
   CHECK(codegen::why_not_spliced(old.parts, old.plan) == "forward_sm80 has no skeleton");
 }

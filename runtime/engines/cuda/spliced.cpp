@@ -154,12 +154,12 @@ bool will_do(const Binary& spliced, const codegen::Source& skeleton) {
 
 }  // namespace
 
-Splicing splicing_of(const codegen::KernelPlan& plan) {
+Splicing splicing_of(const codegen::KernelPlan& plan, bool for_call) {
   const Options& set = options();
   // Dumps and line numbers show the source that is compiled as a whole.
   if (!platform().splices || set.splice == Splice::off || set.lineinfo || !set.dump.empty()) return Splicing::never;
   if (set.splice == Splice::on) return Splicing::at_once;
-  return plan.kernel->spliced == codegen::Spliced::always ? Splicing::if_there : Splicing::never;
+  return for_call && plan.kernel->spliced == codegen::Spliced::always ? Splicing::if_there : Splicing::never;
 }
 
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
