@@ -118,10 +118,10 @@ std::string traits(const GpuParts& parts) {
   flag("has_sink", f.has_sink);
   flag("skips", f.skips);
   flag("listed", f.listed);
-  constexpr std::array<std::string_view, 4> peaks{"unknown", "ends", "diagonal", "columns"};
-  if (parts.term) list.push_back(fmt::format(".peak = Peak::{}", peaks[static_cast<std::size_t>(f.peak)]));
   if (f.bounded)
     list.push_back(fmt::format(".most = {}", ir::print_literal(ir::Type::F32, static_cast<double>(f.most))));
+  constexpr std::array<std::string_view, 4> peaks{"unknown", "ends", "diagonal", "columns"};
+  if (parts.term) list.push_back(fmt::format(".peak = Peak::{}", peaks[static_cast<std::size_t>(f.peak)]));
   return source_traits("  static constexpr Traits traits{", list);
 }
 
