@@ -2,9 +2,11 @@
 # cannot be kept
 import json
 import os
+import resource
+import subprocess
 import unittest
 
-from calls import Calls
+from calls import ATTUNE, Calls
 
 SHAPE = ["--target", "sm_90a", "--d", "64", "--length", "longer", "-j", "1", "--quiet"]
 
@@ -17,9 +19,9 @@ class Splice(Calls):
             self.skipTest("there is no NVRTC")
         self.assertEqual(said.returncode, 0, said.stderr)
 
-    def compile(self, score, splice, **environment):
+    def compile(self, score, splice, way="forward", **environment):
         asked = {"ATTUNE_SPLICE": splice} if splice else {}
-        return self.attune("compile", "--score", score, *SHAPE, "-o", "kernels.attune",
+        return self.attune("compile", "--score", score, "--pass", way, *SHAPE, "-o", "kernels.attune",
                            **{**self.cache(), **asked, **environment})
 
     def cache(self):
@@ -58,6 +60,31 @@ class Splice(Calls):
             self.assertEqual((said.returncode, said.stderr), (0, ""))
             self.assertTrue((self.at / "kernels.attune").exists())
         self.assertEqual((self.made(), self.skeletons()), (["whole"], []))
+
+    def test_same_bytes(self):
+        # What is compiled ahead of time does not depend on spliced kernels in the cache.
+        bundle, score = self.at / "kernels.attune", "s * 0.5f + f32(q)"
+        made = {}
+        for splice in ("on", "", "auto", "off"):
+            self.assertEqual(self.compile(score, splice, "backward").returncode, 0)
+            made[splice] = bundle.read_bytes()
+            bundle.unlink()
+        self.assertNotEqual(made["on"], made["off"])
+        self.assertEqual(made[""], made["off"])
+        self.assertEqual(made["auto"], made["off"])
+
+    def test_full_disk(self):
+        # No file may grow beyond 20 kB: neither kernels nor skeletons are kept, and nothing is left of them.
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+        run = subprocess.run([ATTUNE, "compile", "--score", "s + 0.5f * f32(kv)", "--pass", "backward", *SHAPE,
+                              "-o", "kernels.attune"], cwd=self.at, capture_output=True, text=True, timeout=200,
+                             preexec_fn=limit, env={**os.environ, **self.cache(), "ATTUNE_SPLICE": "on"})
+        self.assertIn("file-unwritable", run.stderr)  # the bundle
+        self.assertEqual(self.skeletons(), [])
+        self.assertEqual([one for one in self.entries()
+                          if one["facts"]["kernel"] == "backward_sm90" and one["facts"]["kind"] == "cubin"], [])
+        self.assertIn("0 bad", self.attune("cache", "verify", **self.cache()).stdout)
+        self.assertEqual(list((self.at / "cache" / "unfinished").iterdir()), [])
 
     def test_value(self):
         said = self.compile("s", "maybe")
