@@ -149,9 +149,9 @@ NB_MODULE(_core, m) {
   m.def("fill_operators", &fill_operators);
   m.def(
       "learn_operator",
-      [](Attention& of, const nb::tuple& texts, const std::string& names, const std::string& captures,
-         std::optional<double> scale) { learn_operator(of, texts, names, captures, scale); },
-      nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+      [](Attention& of, const std::vector<std::string>& texts, const std::string& captures,
+         std::optional<double> scale) { learn_operator(of, texts, captures, scale); },
+      nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   m.def(
       "learn_torch",
       [](Attention& of, const std::tuple<int, unsigned, bool>& mask, bool causal, std::optional<double> scale) {

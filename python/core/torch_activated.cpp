@@ -230,11 +230,10 @@ std::vector<Shim::Library> libraries;  // guarded by the GIL
 
 }  // namespace
 
-bool activate_torch(const nb::tuple& operators, const std::optional<std::string>& key) {
+bool activate_torch(const std::vector<std::string>& operators, const std::optional<std::string>& key) {
   if (!shim().implement) return false;
   for (const Placed& one : all) {
-    const auto is_it = [&](nb::handle name) { return nb::cast<std::string>(name) == one.form.name; };
-    if (std::none_of(operators.begin(), operators.end(), is_it)) continue;
+    if (std::ranges::find(operators, one.form.name) == operators.end()) continue;
     Shim::Library library = nullptr;
     check(shim().library("aten", key ? key->c_str() : one.key, __FILE__, __LINE__, &library), "library");
     libraries.push_back(library);

@@ -1,10 +1,9 @@
 // python/core/torch_activated.h — attune's kernels in the places of those of torch's attentions, without Python
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "python/core/handle.h"
 
@@ -24,7 +23,7 @@ struct Asked {
 /// Puts attune's kernels above those that aten's `operators` have. Each call that they do not take, or do not know yet,
 /// goes to the operator of the same name among `attune`'s. `key`: of the dispatcher, none for each operator's own.
 /// False if the loaded torch has no stable ABI.
-bool activate_torch(const nb::tuple& operators, const std::optional<std::string>& key);
+bool activate_torch(const std::vector<std::string>& operators, const std::optional<std::string>& key);
 /// The end of that.
 void deactivate_torch();
 /// From here on the kernels take calls that ask for this.

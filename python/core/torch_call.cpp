@@ -48,7 +48,7 @@ View::View(Shim::Tensor of) {
 }
 
 Owned new_tensor(const View& q, std::size_t rank, const std::int64_t* sizes, const std::int64_t* strides,
-            std::int32_t dtype) {
+                 std::int32_t dtype) {
   Shim::Tensor made = nullptr;
   check(shim().empty_strided(static_cast<std::int64_t>(rank), sizes, strides, dtype, q.device_type,
                              q.tensor.device.device_id, &made),

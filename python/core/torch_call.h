@@ -68,7 +68,7 @@ Owned new_tensor(const View& q, const Order& sizes, const Order& order);
 Owned empty_like(const View& q, std::int64_t width);
 /// Tensors of any type on q's device.
 Owned new_tensor(const View& q, std::size_t rank, const std::int64_t* sizes, const std::int64_t* strides,
-            std::int32_t dtype);
+                 std::int32_t dtype);
 /// One number a row of q.
 Owned rows_of(const View& q);
 
@@ -80,8 +80,9 @@ bool are_usual(const View& q, const View& k, const View& v);
 void choose_torch(bool chosen);
 bool engine_is_chosen();
 
-/// Runs a call whose tensors and captures are set, and its integers if they are not the entry's, with torch's stream, memory and threads; throws what attune says.
-/// `recorded`: a forward whose backward will be wanted, so that its kernels are compiled meanwhile.
+/// Runs a call whose tensors and captures are set, and its integers if they are not the entry's, with torch's stream,
+/// memory and threads; throws what attune says. `recorded`: a forward whose backward will be wanted, so that its
+/// kernels are compiled meanwhile.
 void run(Entry& entry, attune_call& call, bool recorded);
 
 }  // namespace attune::python

@@ -19,13 +19,22 @@ namespace {
 
 using Value = Shim::Value;
 
-/// Where the operators have their arguments. Others follow from these: `q`, k, v; `texts`, of which the fifth are names.
+/// Where the operators have their arguments. Others follow from these: `q`, k, v; `texts`, of which the fifth are
+/// names.
 struct Form {
   int q, cu_q, captures, ints, texts, scale;
-  const char* types;  ///< t: a tensor, o: an optional one, l: a list, T: a list of tensors, x: a text, s: an optional number
+  const char*
+      types;  ///< t: a tensor, o: an optional one, l: a list, T: a list of tensors, x: a text, s: an optional number
 };
 constexpr Form of_forward{0, 3, 5, 6, 7, 12, "tttooTlxxxxxsnnn"};
-constexpr Form of_backward{2, 7, 9, 10, 11, 16, "oottttt" "ooTlxxxxxsnnl"};
+constexpr Form of_backward{2,
+                           7,
+                           9,
+                           10,
+                           11,
+                           16,
+                           "oottttt"
+                           "ooTlxxxxxsnnl"};
 
 constexpr std::size_t most_known = 1024;
 std::shared_mutex known_mutex;
@@ -225,22 +234,20 @@ void kernel(Value* stack, std::uint64_t, std::uint64_t) {
 
 }  // namespace
 
-bool fill_operators() {
+bool fill_operators(const std::string& key) {
   if (!shim().implement) return false;
-  for (const char* const key : {"CPU", "CUDA"}) {
-    Shim::Library library = nullptr;  // for as long as the process lives
-    check(shim().library("attune", key, __FILE__, __LINE__, &library), "library");
-    check(shim().implement(library, "forward", kernel<attend>, shim_version), "forward");
-    check(shim().implement(library, "backward", kernel<differentiate>, shim_version), "backward");
-  }
+  Shim::Library library = nullptr;  // for as long as the process lives
+  check(shim().library("attune", key.c_str(), __FILE__, __LINE__, &library), "library");
+  check(shim().implement(library, "forward", kernel<attend>, shim_version), "forward");
+  check(shim().implement(library, "backward", kernel<differentiate>, shim_version), "backward");
   return true;
 }
 
-void learn_operator(Handle& handle, const nb::tuple& texts, const std::string& names, const std::string& captures,
+void learn_operator(Handle& handle, const std::vector<std::string>& texts, const std::string& captures,
                     std::optional<double> scale) {
   std::string key;
-  for (const nb::handle text : texts) key.append(nb::cast<std::string>(text)).push_back('\n');
-  key.append(names).append("\n").append(captures);
+  for (const std::string& text : texts) key.append(text).push_back('\n');
+  key.append(captures);
   add_scale(key, scale);
   if (entry_of(key)) return;
   auto made = std::make_unique<Entry>();

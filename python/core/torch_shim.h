@@ -46,8 +46,9 @@ struct Shim {
   std::int32_t (*implement)(Library, const char* name, Kernel, std::uint64_t version);
   std::int32_t (*call)(const char* name, const char* overload, Value* stack, std::uint64_t version);
   bool (*grad_mode)();
-  std::int32_t (*cuda_stream)(std::int32_t device, void**);       // null in a torch without CUDA
-  std::int32_t f16, bf16, f32, f64, u8, i32, i64, u64, boolean, cuda;  // torch's numbers of types, and of a kind of device
+  std::int32_t (*cuda_stream)(std::int32_t device, void**);  // null in a torch without CUDA
+  std::int32_t f16, bf16, f32, f64, u8, i32, i64, u64, boolean,
+      cuda;  // torch's numbers of types, and of a kind of device
 };
 
 /// The version of the stable ABI that attune speaks: 2.10.

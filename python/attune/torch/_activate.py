@@ -24,6 +24,7 @@ from attune.torch._flex import written
 from attune.torch._lowering import lower, unlower
 from attune.torch._mod import Spelled, Texts
 from attune.torch._paged import over_pages
+from attune.torch._record import IN_CPP
 from attune.torch._sdpa import _CAUSAL, _PLAIN
 from attune.torch._value import refuse
 from attune.torch._varlen import _seen
@@ -65,8 +66,8 @@ def activate(compile: bool = False) -> None:
 
 
 def _replaced() -> Any:
-    """The libraries that hold attune's kernels in the places of torch's. Above these, kernels in C++ take calls like those
-    before; all others come to the operators of attune's with the same names."""
+    """The libraries that hold attune's kernels in the places of torch's. Above these, kernels in C++ take calls like
+    those before; all others come to the operators of attune's with the same names."""
     library, slow = torch.library.Library("aten", "IMPL"), torch.library.Library("attune", "FRAGMENT")
     for pair in _kernels():
         if all([_fits(name, kernel) for name, kernel in pair.items()]):
@@ -76,7 +77,8 @@ def _replaced() -> Any:
         refuse("torch-version", "this torch has none of the operators that attune knows",
                "activate() puts attune's kernels in their places",
                "call attune.torch's functions, or take torch 2.15")
-    _core.activate_torch(tuple(_own), None)
+    _core.activate_torch([name for pair in _kernels() for name, kernel in pair.items()
+                          if name in _own and kernel.key in IN_CPP], None)
     return library, slow
 
 

@@ -148,6 +148,9 @@ class Call:
                 call.update(self._told(direction, call, captures, grads, wanted))
             self.core.run(direction, call, captures, grads, self.ints)
         except Error as error:
+            left = {name: _left(t) for name, t in call.items()}
+            if error.code == "tensor-unreadable" and any([left[name] is not t for name, t in call.items()]):
+                return self._run(direction, left, tuple([_left(t) for t in captures]), grads, wanted)
             raise self.spelled.placed(error) from None
 
     def _told(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
@@ -199,6 +202,11 @@ def _is_far(q: Tensor) -> bool:
 
 def _on(device: Any, tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
     return tuple([None if t is None else t.to(device) for t in tensors])
+
+
+def _left(given: Any) -> Any:
+    """The tensor inside one that a transform of torch.func has left behind, whose memory torch 2.11 does not show."""
+    return torch._C._functorch.unwrap_if_dead(given) if isinstance(given, Tensor) else given
 
 
 def _detached(given: Any) -> Any:

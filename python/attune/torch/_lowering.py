@@ -122,12 +122,16 @@ class _Mods:
         from torch.utils._sympy.functions import CeilDiv
         rows, columns = block_mask[-3:-1]
         table = self._captured(_operator("listed")(*block_mask[2:6], CeilDiv(keys, columns)))
-        at = [scalar(self.trace, "i", (text, TIGHT), natural=True)
-              for text in ("b", "h", f"(q / {rows})", f"(kv / {columns})")]
-        for i in (0, 1):
-            if table.shape[i] == 1:
-                at[i] = self.trace.value(0)
-        return self.trace.whole(_rows.read(self.trace, table, tuple(at)))
+        b, h, q, kv = [scalar(self.trace, "i", (name, TIGHT), natural=True) for name in ("b", "h", "q", "kv")]
+        zero = self.trace.value(0)
+        at = (zero if table.shape[0] == 1 else b, zero if table.shape[1] == 1 else h,
+              self._divided(q, rows), self._divided(kv, columns))
+        return self.trace.whole(_rows.read(self.trace, table, at))
+
+    def _divided(self, position: Value, size: Any) -> Value:
+        number = _symbol(size)
+        by = self.trace.param(number) if isinstance(number, Symbolic) else number
+        return _functions.TABLE[torch.floor_divide](self.trace, position, by)
 
     def _captured(self, box: Any) -> Value:
         if box.get_device() != self.device:

@@ -1,6 +1,7 @@
 # tests/python/in_torch/test_compile.py — torch.compile, export, opcheck, gradcheck and the transforms of torch.func
 """The operators: what programs that trace, transform and check them see."""
 
+import attune
 import pytest
 import torch
 from attune.torch import AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attention
@@ -19,6 +20,27 @@ def compiled(function, backend="eager"):
     return torch.compile(function, fullgraph=True, backend=backend)
 
 
+
+
+@pytest.mark.parametrize("with_max", [False, True])
+def test_the_operators_in_cpp_give_what_python_gives(with_max):
+    q, k, v = qkv(heads=4, kv_heads=2, v_width=24, grad=False)
+    bias, document, grad, grad_lse = torch.randn(4, 19), torch.arange(19) // 7, torch.randn(2, 4, 19, 24), torch.randn(2, 4, 19)
+    mods = [None, None, [bias, document], [3], "s + t0[h, kv] * f32(n0)", "t1[q] == t1[kv]", "", "", "t0 t1", 0.3, 0, 0]
+    ops, wanted = torch.ops.attune, [True, False, True, True, False]
+    want = ops.forward_slowly(q, k, v, *mods, with_max)  # from here on the kernels know such calls
+    grads = ops.backward_slowly(grad, grad_lse, q, k, v, *want[:2], *mods, wanted)
+    read = [q, k, v, bias, document, grad, grad_lse, *want]
+    held = [torch._C._storage_Use_Count(t.untyped_storage()._cdata) for t in read]
+    calls = []
+    with attune.watch(lambda fact: calls.append(fact["call"]) if fact["fact"] == "called" else None):
+        made = ops.forward(q, k, v, *mods, with_max)
+        back = ops.backward(grad, grad_lse, q, k, v, *want[:2], *mods, wanted)
+    assert calls == ["forward", "backward"]
+    for a, b in zip((*made, *back), (*want, *grads), strict=True):
+        assert torch.equal(a, b) and a.stride() == b.stride()
+    del made, back
+    assert held == [torch._C._storage_Use_Count(t.untyped_storage()._cdata) for t in read]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
