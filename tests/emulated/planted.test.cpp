@@ -120,6 +120,11 @@ Shape shape_of(Planted::Call call) {
 bool is_backward(Planted::Call call) { return call == backward80 || call == backward90 || call == turned90; }
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
 
+Engine engine_of(Planted::Call call, std::uint64_t seed) {
+  const runtime::emulated::Gpu gpu{.arch = arch_of(call), .sms = 3, .seed = 100 * seed};
+  return call == turned90 ? emulated_engine(gpu, "backward_sm90:m=80,order=3") : emulated_engine(gpu);
+}
+
 /// An attention for which no kernel has been compiled yet.
 Attention fresh(Planted::Call call) {
   static int made = 0;
@@ -140,7 +145,7 @@ std::string found(const Planted& one) {
   const Subject subject(fresh(one.call));
   std::string out;
   for (std::uint64_t seed = 1; seed <= 4 && out.empty(); ++seed) {
-    const Engine engine = emulated_engine({.arch = arch_of(one.call), .sms = 3, .seed = 100 * seed});
+    const Engine engine = engine_of(one.call, seed);
     const bool backward = is_backward(one.call);
     out = compare(subject, inputs(shape_of(one.call)), std::span(&engine, 1),
                   {.forward = !backward, .backward = backward})
@@ -169,7 +174,7 @@ TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[e
   if (skipped_without_compiler()) return;
   for (const Planted::Call call : {sm80, decode, sm90, backward80, backward90, turned90, e4m3, dense90, distant90})
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
-      const Engine engine = emulated_engine({.arch = arch_of(call), .sms = 3, .seed = 100 * seed});
+      const Engine engine = engine_of(call, seed);
       const bool backward = is_backward(call);
       CHECK(compare(Subject(fresh(call)), inputs(shape_of(call)), std::span(&engine, 1),
                     {.forward = !backward, .backward = backward})
