@@ -95,6 +95,9 @@ constexpr Row rows[] = {
     {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
 };
 
+/// f32 has a kernel of its own.
+bool is_for(const KernelSpec& spec) { return spec.dtype != DType::f32; }
+
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
@@ -199,6 +202,7 @@ constinit const KernelDescriptor forward_sm90{
     .products = Products::wgmma,
     .waits = true,
     .spliced = Spliced::if_asked,
+    .is_for = is_for,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

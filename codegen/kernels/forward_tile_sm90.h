@@ -2,6 +2,7 @@
 // launch of it needs
 #pragma once
 
+#include <algorithm>
 #include <fmt/format.h>
 
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
@@ -40,9 +41,10 @@ inline std::string why_illegal90(const ForwardTile90& tile, int numbers) {
 
 inline std::string forward_preamble90(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
-/// Parts of scores that a block has in shared memory, see HasCopied and HasDistant.
+/// Parts of scores that a block has in shared memory, see HasCopied and HasDistant; and Tile::parts.
 struct ForwardHeld90 {
   bool copies = false, distances = false;
+  int parts = 0;
 };
 
 inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
@@ -56,6 +58,8 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   if (transposed) plan.tile.own.emplace_back("transposed", 1);
   if (held.copies) plan.tile.own.emplace_back("copies", 1);
   if (held.distances) plan.tile.own.emplace_back("distances", 1);
+  plan.tile.parts = held.parts;
+  if (held.parts > 0) plan.tile.own.emplace_back("parts", held.parts);
   const ForwardLayout90 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.tile.d,
@@ -68,7 +72,8 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .comes_transposed = transposed,
                                .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed,
                                .copies = held.copies,
-                               .distances = held.distances};
+                               .distances = held.distances,
+                               .parts = std::max(held.parts, 1)};
   return {.plan = std::move(plan),
           .threads = 128 * (tile.m / 64 + 1),
           .shared_bytes = shared.bytes + chunk_alignment,
