@@ -41,18 +41,23 @@ int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
 /// Or, transposed, 64 columns of 80 queries. The warp that sums diagonals needs more registers than this leaves.
 constexpr int most_queries = 80;
 
+/// 80 queries leave room for one tile of dQ, so a block waits longer for its turn: they are faster where items have
+/// many steps.
+bool has_many_steps(const KernelSpec& spec, const CallKind& kind) {
+  if (spec.packed || kind.length == Length::to_1k) return false;
+  return kind.cover == CoverKind::full || (kind.cover == CoverKind::causal && spec.d <= 96);
+}
+
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Variant> out;
   const auto add = [&](int m, int order) {
     out.push_back(variant_of(backward_sm90.name, Tile{.m = m, .order = order}, members));
   };
-  // 80 queries have room for one tile of dQ, so a block waits longer for its turn: where items have few steps, tiles
-  // of 64 are faster.
-  const bool long_items = !spec.packed && (kind.cover == CoverKind::full || kind.cover == CoverKind::causal);
-  if (spec.d > 80 && facts.scaled && !facts.has_terms && long_items) add(most_queries, 3);
-  // For narrower heads order 3 was 1 to 2 % slower, but for packed sequences, and for a softcap, where it spilled, 4 %.
+  if (spec.d > 80 && facts.scaled && !facts.has_terms && has_many_steps(spec, kind)) add(most_queries, 3);
+  // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
+  const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
   for (const int order : {3, 2, 1, 0})
-    if (order < 3 || (facts.scaled && (spec.d > 80 || (spec.d <= 64 && spec.packed)))) add(queries_of(spec), order);
+    if (order < 3 || has_order3) add(queries_of(spec), order);
   return out;
 }
 

@@ -3,12 +3,13 @@
 import json
 import os
 import resource
+import shutil
 import subprocess
 import unittest
 
 from calls import ATTUNE, Calls
 
-SHAPE = ["--target", "sm_90a", "--d", "64", "--length", "longer", "-j", "1", "--quiet"]
+SHAPE = ["--target", "sm_90a", "--d", "64", "--length", "longer", "-j", "1"]
 
 
 class Splice(Calls):
@@ -19,9 +20,9 @@ class Splice(Calls):
             self.skipTest("there is no NVRTC")
         self.assertEqual(said.returncode, 0, said.stderr)
 
-    def compile(self, score, splice, way="forward", **environment):
+    def compile(self, score, splice, way="forward", quiet=True, **environment):
         asked = {"ATTUNE_SPLICE": splice} if splice else {}
-        return self.attune("compile", "--score", score, "--pass", way, *SHAPE, "-o", "kernels.attune",
+        return self.attune("compile", "--score", score, "--pass", way, *SHAPE, *["--quiet"] * quiet, "-o", "kernels.attune",
                            **{**self.cache(), **asked, **environment})
 
     def cache(self):
@@ -72,6 +73,15 @@ class Splice(Calls):
         self.assertNotEqual(made["on"], made["off"])
         self.assertEqual(made[""], made["off"])
         self.assertEqual(made["auto"], made["off"])
+
+    def test_bundled(self):
+        # With ATTUNE_SPLICE=on a bundle has the skeletons too, for further mods of the tiles.
+        said = self.compile("s + 0.5f * f32(kv)", "on", quiet=False)
+        self.assertIn(" 1 kernels", said.stdout)
+        os.rename(self.at / "kernels.attune", self.at / "other.attune")
+        shutil.rmtree(self.at / "cache")
+        self.assertEqual(self.compile("s + 0.25f * f32(kv)", "on", ATTUNE_BUNDLE="other.attune").returncode, 0)
+        self.assertEqual((self.made(), self.skeletons()), (["spliced"], []))
 
     def test_full_disk(self):
         # No file may grow beyond 20 kB: neither kernels nor skeletons are kept, and nothing is left of them.

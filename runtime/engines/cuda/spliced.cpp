@@ -186,6 +186,13 @@ Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& pa
   return made;
 }
 
+std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
+  if (splicing_of(plan, false) == Splicing::never || !codegen::why_not_spliced(parts, plan).empty()) return {};
+  const Asked what = asked_for_skeleton(codegen::split_source(parts, plan).skeleton);
+  const Objects::Kept kept = objects().find(what);
+  return kept ? std::optional(KeptSkeleton{what.content, *kept}) : std::nullopt;
+}
+
 Asked asked_for_skeleton(const codegen::Source& skeleton) {
   Asked what = asked(skeleton);
   what.content += "\nto PTX";

@@ -1,6 +1,9 @@
 // runtime/engines/cuda/spliced.h — kernels from a skeleton that is compiled once, and a mod's functions put into it
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "codegen/skeleton.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "runtime/machine/cache/objects.h"
@@ -19,6 +22,13 @@ Splicing splicing_of(const codegen::KernelPlan& plan, bool for_call);
 /// skeleton is an object as kernels are, compiled by one thread at a time. `how` is not never.
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
                        Splicing how = Splicing::at_once);
+/// The skeleton of a kernel that was compiled ahead of time, for a bundle; none, unless such kernels are spliced and
+/// the skeleton is there.
+struct KeptSkeleton {
+  std::string content;  ///< of the request
+  CacheEntry entry;
+};
+std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
 /// The request for a skeleton's PTX.
 Asked asked_for_skeleton(const codegen::Source& skeleton);
 /// The number of skeletons that this process has compiled.
