@@ -31,8 +31,8 @@ for _slowly in ("", "_slowly"):
                     f"Tensor lse, {_MODS}, bool[] wanted) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define("once(Tensor[] grads, Tensor[] read) -> Tensor[]")
 _library.impl("once", lambda grads, read: list(once(grads, read)), "CompositeImplicitAutograd")
-_library.define("listed(Tensor num_blocks, Tensor indices, Tensor? full_num_blocks, Tensor? full_indices, SymInt blocks) "
-                "-> Tensor")
+_library.define("listed(Tensor num_blocks, Tensor indices, Tensor? full_num_blocks, Tensor? full_indices, "
+                "SymInt blocks) -> Tensor")
 _attend.recorder = recorder()
 
 _spelled: Kept[object, Spelled] = Kept(512)

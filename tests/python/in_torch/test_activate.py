@@ -59,7 +59,8 @@ def laid(dice, shape, dtype):
     b, h, n, d = shape
     return dice.choice((
         lambda: torch.randn(shape, dtype=dtype), lambda: torch.randn(b, n, h, d, dtype=dtype).transpose(1, 2),
-        lambda: torch.randn(b, h, n, d + 8, dtype=dtype)[..., :d], lambda: torch.randn(b, h, n + 5, d, dtype=dtype)[:, :, 2:n + 2],
+        lambda: torch.randn(b, h, n, d + 8, dtype=dtype)[..., :d],
+        lambda: torch.randn(b, h, n + 5, d, dtype=dtype)[:, :, 2:n + 2],
         lambda: torch.randn(b, n, 3 * h * d, dtype=dtype)[..., h * d:2 * h * d].view(b, n, h, d).transpose(1, 2)))()
 
 

@@ -25,7 +25,8 @@ def compiled(function, backend="eager"):
 @pytest.mark.parametrize("with_max", [False, True])
 def test_the_operators_in_cpp_give_what_python_gives(with_max):
     q, k, v = qkv(heads=4, kv_heads=2, v_width=24, grad=False)
-    bias, document, grad, grad_lse = torch.randn(4, 19), torch.arange(19) // 7, torch.randn(2, 4, 19, 24), torch.randn(2, 4, 19)
+    bias, document = torch.randn(4, 19), torch.arange(19) // 7
+    grad, grad_lse = torch.randn(2, 4, 19, 24), torch.randn(2, 4, 19)
     mods = [None, None, [bias, document], [3], "s + t0[h, kv] * f32(n0)", "t1[q] == t1[kv]", "", "", "t0 t1", 0.3, 0, 0]
     ops, wanted = torch.ops.attune, [True, False, True, True, False]
     want = ops.forward_slowly(q, k, v, *mods, with_max)  # from here on the kernels know such calls
