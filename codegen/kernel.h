@@ -107,6 +107,8 @@ inline ArgsKind KernelPlan::args() const {
 
 /// Bytes of shared memory that a block can have.
 int most_shared(int arch);
+/// The same if as many blocks share an SM.
+int most_shared_of(int blocks, int arch);
 
 /// A plan with `d` and `dv` of the tile and all other values that every kernel sets the same way; the kernel fills in
 /// the rest of the tile.

@@ -86,6 +86,7 @@ struct KernelChoice {
   KernelPlan plan;
   int threads = 0;                 ///< threads of a block
   int shared_bytes = 0;            ///< dynamic shared memory of a block
+  int blocks_of_sm = 1;            ///< blocks of a persistent kernel that share an SM
   bool counts_tiles = false;       ///< blocks take tiles of queries from a counter, which is 0 before the launch
   std::optional<BoxRows> boxes{};  ///< tensors also have tensor maps with such boxes
   int sums = 0;                    ///< f32 in memory per tile of queries, in which dq is added up

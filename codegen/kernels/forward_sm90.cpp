@@ -24,6 +24,7 @@ constexpr auto members = [] {
   std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
     return TileMember<Tile>{one.member, one.at};
   });
+  out.front().member.least = 64;
   out[out.size() - 2] = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
   out.back() = {{.name = "distances", .least = 0, .most = 1}, &Tile::distances};
   return out;
@@ -156,15 +157,24 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   return out;
 }
 
-std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
-  const Tile tile = tile_of(variant, members);
-  return why_illegal90(tile, tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4);
+/// Scores, results and probabilities of a thread.
+int numbers(const KernelSpec& spec, const Tile& tile) {
+  return tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4;
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  return forward_choice90(forward_sm90, spec, variant, tile, false,
+  return forward_choice90(forward_sm90, spec, variant, tile, numbers(spec, tile), false,
                           {.copies = tile.copies != 0, .distances = tile.distances != 0});
+}
+
+std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  const KernelChoice of = choice(spec, variant);
+  if (const int most = most_shared_of(of.blocks_of_sm, spec.arch); of.shared_bytes > most)
+    return fmt::format("it needs {} bytes of shared memory, and each of {} blocks of an SM has at most {}",
+                       of.shared_bytes, of.blocks_of_sm, most);
+  return why_illegal90(tile, numbers(spec, tile), of.blocks_of_sm);
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

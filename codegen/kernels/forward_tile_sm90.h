@@ -11,7 +11,7 @@
 namespace attune::codegen {
 
 struct ForwardTile90 {
-  int m = 128;          ///< queries: m / 64 warpgroups share them
+  int m = 128;          ///< queries: m / 64 warpgroups share them; with 64, several blocks share an SM
   int n = 128;          ///< keys
   int stages = 2;       ///< tiles of keys and values in shared memory
   int q_stages = 2;     ///< tiles of queries in shared memory: 2 load the next one ahead
@@ -30,15 +30,26 @@ inline constexpr std::array forward_members90{
     TileMember<ForwardTile90>{{.name = "dynamic", .least = 0, .most = 1}, &ForwardTile90::dynamic},
 };
 
-/// The reason why this tile is illegal, or empty. `numbers`: the scores, results and probabilities that a thread holds,
-/// in addition to some 24 (two warpgroups) or 32 other registers.
-inline std::string why_illegal90(const ForwardTile90& tile, int numbers) {
+/// Numbers that a thread can hold, in addition to some 24 (two warpgroups) or 32 other registers.
+constexpr int most_numbers90(int m, int blocks) {
+  if (m == 192) return 128;
+  return blocks == 1 ? 208 : blocks == 2 ? 192 : 96;
+}
+/// The reason why this tile is illegal, or empty. `numbers`: the scores, results and probabilities that a thread holds.
+inline std::string why_illegal90(const ForwardTile90& tile, int numbers, int blocks = 1) {
   if (!tile.own_o && tile.q_stages == 2) return "o would overwrite the next queries: own_o must be 1";
-  const int most = tile.m == 128 ? 208 : 128;
+  if (tile.m == 64 && tile.issue_order != 0) return "one warpgroup takes no turns: issue_order must be 0";
+  const int most = most_numbers90(tile.m, blocks);
   return numbers > most ? fmt::format("a thread would hold {} numbers, and its registers hold {}", numbers, most) : "";
 }
 
 inline std::string forward_preamble90(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
+
+/// Blocks that share an SM: with one consumer warpgroup, 3 if their registers and shared memory allow, else 2.
+inline int blocks90(const ForwardTile90& tile, int numbers, int shared_bytes) {
+  if (tile.m != 64) return 1;
+  return numbers <= most_numbers90(tile.m, 3) && shared_bytes <= most_shared_of(3, 90) ? 3 : 2;
+}
 
 /// Parts of scores that a block has in shared memory, see HasCopied and HasDistant.
 struct ForwardHeld90 {
@@ -46,7 +57,8 @@ struct ForwardHeld90 {
 };
 
 inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
-                                     const ForwardTile90& tile, bool transposed = false, ForwardHeld90 held = {}) {
+                                     const ForwardTile90& tile, int numbers, bool transposed = false,
+                                     ForwardHeld90 held = {}) {
   constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
   KernelPlan plan = plan_of(kernel, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
@@ -69,9 +81,12 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed,
                                .copies = held.copies,
                                .distances = held.distances};
+  const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(tile, numbers, bytes);
+  if (blocks > 1) plan.tile.own.emplace_back("blocks", blocks);
   return {.plan = std::move(plan),
           .threads = 128 * (tile.m / 64 + 1),
-          .shared_bytes = shared.bytes + chunk_alignment,
+          .shared_bytes = bytes,
+          .blocks_of_sm = blocks,
           .counts_tiles = tile.dynamic != 0,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = results}};
 }
