@@ -17,16 +17,18 @@ namespace {
 struct Tile : ForwardTile90 {
   int copies = 0;     ///< 1: the elements of copied_read() are copied to shared memory, tile by tile
   int distances = 0;  ///< 1: distant_part() is computed once a distance
+  int items = 1;      ///< tiles of queries scheduled ahead: with 2, short ones load while others are computed
   bool operator==(const Tile&) const = default;
 };
 constexpr auto members = [] {
-  std::array<TileMember<Tile>, forward_members90.size() + 2> out{};
+  std::array<TileMember<Tile>, forward_members90.size() + 3> out{};
   std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
     return TileMember<Tile>{one.member, one.at};
   });
   out.front().member.least = 64;
-  out[out.size() - 2] = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
-  out.back() = {{.name = "distances", .least = 0, .most = 1}, &Tile::distances};
+  out[out.size() - 3] = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
+  out[out.size() - 2] = {{.name = "distances", .least = 0, .most = 1}, &Tile::distances};
+  out.back() = {{.name = "items", .least = 1, .most = 2}, &Tile::items};
   return out;
 }();
 constexpr auto erased_members = members_of(members);
@@ -165,7 +167,7 @@ int numbers(const KernelSpec& spec, const Tile& tile) {
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   return forward_choice90(forward_sm90, spec, variant, tile, numbers(spec, tile), false,
-                          {.copies = tile.copies != 0, .distances = tile.distances != 0});
+                          {.copies = tile.copies != 0, .distances = tile.distances != 0, .items = tile.items});
 }
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
@@ -179,11 +181,12 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
   std::vector<std::vector<Variant>> out;
-  for (const int m : {128, 192})
+  for (const int m : {64, 128, 192})
     for (int n = 48; n <= 256; n += 16) {
       Tile tile = tile_of(from, members);
       tile.m = m;
       tile.n = n;
+      if (m == 64) tile.issue_order = 0;
       // With one stage of queries, results may use the queries' memory: shared memory shrinks in this order.
       std::vector<Variant>& group = out.emplace_back();
       for (const auto& [q_stages, own_o] : {std::pair{2, 1}, {1, 1}, {1, 0}}) {

@@ -51,9 +51,11 @@ inline int blocks90(const ForwardTile90& tile, int numbers, int shared_bytes) {
   return numbers <= most_numbers90(tile.m, 3) && shared_bytes <= most_shared_of(3, 90) ? 3 : 2;
 }
 
-/// Parts of scores that a block has in shared memory, see HasCopied and HasDistant.
+/// What a block has in shared memory besides operands and results: parts of scores, see HasCopied and HasDistant, and
+/// tiles of queries that are scheduled ahead.
 struct ForwardHeld90 {
   bool copies = false, distances = false;
+  int items = 1;
 };
 
 inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
@@ -68,6 +70,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   if (transposed) plan.tile.own.emplace_back("transposed", 1);
   if (held.copies) plan.tile.own.emplace_back("copies", 1);
   if (held.distances) plan.tile.own.emplace_back("distances", 1);
+  if (held.items > 1) plan.tile.own.emplace_back("items", held.items);
   const ForwardLayout90 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.tile.d,
@@ -80,7 +83,8 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .comes_transposed = transposed,
                                .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed,
                                .copies = held.copies,
-                               .distances = held.distances};
+                               .distances = held.distances,
+                               .items = held.items};
   const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(tile, numbers, bytes);
   if (blocks > 1) plan.tile.own.emplace_back("blocks", blocks);
   return {.plan = std::move(plan),

@@ -117,7 +117,7 @@ __device__ inline void init_barriers(unsigned shared) {
   if constexpr (transposes_values<Tile>) Ring<Tile::stages>::init(shared + Shared::loaded_full, 1, turners<Tile>);
   barrier_init(shared + Shared::known, warps);
   shared_put(shared + Shared::list_full, 0);
-  StageBarriers{shared + Shared::item_full}.init(1, warps + 1 + turners<Tile>);
+  Ring<items_ahead<Tile>>::init(shared + Shared::item_full, 1, warps + 1 + turners<Tile>);
   barrier_init_done();
 }
 

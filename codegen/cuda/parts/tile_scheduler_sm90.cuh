@@ -43,6 +43,13 @@ constexpr bool has_distances = requires {
   requires Tile::distances != 0;
 };
 
+/// Tiles of queries that are scheduled ahead of the warps that need them.
+template <class Tile>
+constexpr int items_ahead = 1;
+template <class Tile>
+requires requires { Tile::items; }
+constexpr int items_ahead<Tile> = Tile::items;
+
 /// Offsets into shared memory, from layout/.
 template <class Tile>
 struct Shared90 {
@@ -59,7 +66,8 @@ struct Shared90 {
                                       .comes_transposed = come_transposed<Tile>,
                                       .transposes_values = transposes_values<Tile>,
                                       .copies = copies_reads<Tile>,
-                                      .distances = has_distances<Tile>};
+                                      .distances = has_distances<Tile>,
+                                      .items = items_ahead<Tile>};
   static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
                        k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
                        d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,
@@ -158,7 +166,7 @@ struct Recompute {
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
-  /// True if a warp's list holds only one more tile, which may be in flight: listed tiles are then recomputed first.
+  /// True if a warp's list holds only as many more tiles as may be in flight: listed tiles are then recomputed first.
   __device__ bool list_full() const { return shared_get_flag(shared + Shared::list_full) != 0; }
   __device__ void set_list_full(bool is) const { shared_put_flag(shared + Shared::list_full, is); }
 
@@ -191,11 +199,11 @@ struct Items {
 
   const ForwardArgs& args;
   unsigned shared;
-  Ring<1> ring{shared + Shared::item_full};
+  Ring<items_ahead<Tile>> ring{shared + Shared::item_full};
 
-  __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
+  __device__ unsigned at(int word) const { return shared + Shared::item + item_bytes * ring.stage + 4 * word; }
 
-  /// Waits until all warps have read the previous item. Scheduling this late makes blocks end more evenly.
+  /// Waits until all warps have read an earlier item. Scheduling this late makes blocks end more evenly.
   __device__ void wait_for_room() const { ring.acquire(); }
   /// Called by one thread.
   __device__ void give(const Item& item) {
@@ -226,7 +234,9 @@ struct Items {
     return item;
   }
   /// Called by one thread of each warp: the next item may be scheduled.
-  __device__ void done() const { barrier_arrive(ring.empty()); }
+  __device__ void done() const {
+    barrier_arrive(StageBarriers{ring.barriers + StageBarriers::bytes * ring.before().stage}.empty());
+  }
 
  private:
   struct alignas(8) Words {
