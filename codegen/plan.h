@@ -58,6 +58,7 @@ struct Tile {
   int cluster = 1;          ///< blocks that have different rows of the same keys at the same time
   bool clusters = false;    ///< two blocks that share a tile may be a cluster
   bool transposed = false;  ///< values are transposed by a previous kernel
+  bool alone = false;       ///< a tile of keys holds all keys of a sequence
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, specific to this kernel
 
   /// Queries of a tile.

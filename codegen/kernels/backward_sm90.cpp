@@ -16,12 +16,14 @@ struct Tile {
   int n = 128;      ///< keys
   int order = 2;    ///< of a step's products: backward_consumer_sm90.cuh
   int ordered = 1;  ///< tiles of keys are added to dq in a fixed order
+  int alone = 0;    ///< 1: for sequences of one tile of keys, whose dq needs no adding
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "m", .least = 64, .most = 128, .step = 64}, &Tile::m},
     TileMember<Tile>{{.name = "n", .least = 128, .most = 128}, &Tile::n},
     TileMember<Tile>{{.name = "order", .least = 0, .most = 3}, &Tile::order},
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
+    TileMember<Tile>{{.name = "alone", .least = 0, .most = 1}, &Tile::alone},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
@@ -39,12 +41,14 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
 /// Each of two warpgroups has 64 x 64 numbers of dQ: half of 128 columns, or half of 128 queries.
 int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
 
-std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind&) {
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Variant> out;
+  const int alone = kind.length <= Length::to_128;
   // For narrower heads order 3 was 1 to 2 % slower, and for a softcap, where it spills, 4 %.
   for (const int order : {3, 2, 1, 0})
     if (order < 3 || (spec.d > 80 && facts.scaled))
-      out.push_back(variant_of(backward_sm90.name, Tile{.m = queries_of(spec), .order = order}, members));
+      out.push_back(
+          variant_of(backward_sm90.name, Tile{.m = queries_of(spec), .order = order, .alone = alone}, members));
   return out;
 }
 
@@ -60,13 +64,15 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"ordered", tile.ordered},
                    {"width", static_cast<int>(spec.d)},
                    {"width_v", static_cast<int>(spec.dv)}};
+  plan.tile.alone = tile.alone != 0;
+  if (tile.alone) plan.tile.own.emplace_back("alone", 1);
   const auto shared = layout_of<BackwardLayout90>(plan);
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared.bytes,
           .counts_tiles = true,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m},
-          .sums = tile.m * shared.d_chunks * shared.chunk};
+          .sums = tile.alone ? 0 : tile.m * shared.d_chunks * shared.chunk};
 }
 
 std::string preamble(const KernelPlan& plan) { return ask_for_products({64, plan.tile.m, plan.tile.d, plan.tile.dv}); }

@@ -17,7 +17,6 @@ namespace {
 struct Tile : ForwardTile90 {
   int copies = 0;     ///< 1: the elements of copied_read() are copied to shared memory, tile by tile
   int distances = 0;  ///< 1: distant_part() is computed once a distance
-  int items = 1;      ///< tiles of queries scheduled ahead: with 2, short ones load while others are computed
   bool operator==(const Tile&) const = default;
 };
 constexpr auto members = [] {
@@ -57,11 +56,22 @@ struct Row {
 constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), listed = CoverKind::listed,
                              banded = listed.others();
 constexpr KindSet<ModKind> heavy = ModKind::heavy, scaled = ModKind::scaled;
-constexpr KindSet<Length> to_1k = Length::to_1k, to_4k = Length::to_4k, from_1k = to_1k.others();
+constexpr KindSet<Length> to_80 = Length::to_80, to_128 = Length::to_128, to_224 = Length::to_224,
+                          to_1k = to_80 | to_128 | to_224 | Length::to_1k, to_4k = Length::to_4k,
+                          from_1k = to_1k.others();
 
 // The candidates of a call are the rows of the narrowest width that holds a head, if they are for the call's kind; a
 // tile that spills is skipped for the next. Tiles that `attune tune` measured on this machine go first.
 constexpr Row rows[] = {
+    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 80, .stages = 4, .items = 2}, .lengths = to_80},
+    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = full, .lengths = to_128},
+    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 112, .stages = 3, .items = 2}, .covers = full, .lengths = to_224},
+    {.d = 64,
+     .dv = 64,
+     .tile = {.m = 64, .n = 64, .issue_order = 0},
+     .covers = banded & masked,
+     .mods = scaled,
+     .lengths = to_1k},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = listed},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = masked, .lengths = to_1k},
@@ -86,6 +96,8 @@ constexpr Row rows[] = {
      .lengths = from_1k,
      .wider_than = 80,
      .widest = 96},
+    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 80, .items = 2}, .lengths = to_80},
+    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 112, .items = 2}, .covers = full, .lengths = to_224},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 96}},
@@ -153,7 +165,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   all.insert(all.end(), usual.begin(), usual.end());
   std::vector<Variant> out;
   for (Tile& tile : all) {
-    tile.dynamic = facts.skips || spec.packed;
+    tile.dynamic = (facts.skips && kind.length > Length::to_128) || spec.packed;
     out.push_back(variant_of(forward_sm90.name, tile, members));
   }
   return out;

@@ -18,6 +18,7 @@ struct ForwardTile90 {
   int own_o = 1;        ///< 1: results have their own shared memory; 0: they use that of the queries
   int issue_order = 1;  ///< how warpgroups take turns at issuing their products
   int dynamic = 0;      ///< 1: blocks take tiles from a counter; tiles of equal length are even without one
+  int items = 1;        ///< tiles of queries scheduled ahead: with 2, short ones load while others are computed
   bool operator==(const ForwardTile90&) const = default;
 };
 inline constexpr std::array forward_members90{

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(384, 1)
     registers_down<40>();
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
-    if (warp > 0 && warp <= Tile::stages && threadIdx.x % 32 == 0) add_up<Tile>(args, shared, warp - 1);
+    if constexpr (!is_alone<Tile>)
+      if (warp > 0 && warp <= Tile::stages && threadIdx.x % 32 == 0) add_up<Tile>(args, shared, warp - 1);
     if constexpr (User::gradient.by_diagonal > 0)
       if (warp == 3) Diagonals90<Tile, User>{args, user, shared}.run();
   } else {

@@ -94,7 +94,7 @@ constexpr std::array rows{
     ShapeRow{"dv", "a number from 1 to 576", "width of the values, at most 256 except for MLA; d if left out",
              [](Shape& s, std::string_view v) { return set_number(s.dv, v, 1, codegen::mla_d); },
              [](const Shape& s) { return number_text(s.dv); }, JsonForm::number, false},
-    ShapeRow{"length", "to_1k, to_4k or longer", "range of the sequences' lengths; builds for each if left out",
+    ShapeRow{"length", "to_80, to_128, to_224, to_1k, to_4k or longer", "range of the sequences' lengths; builds for each if left out",
              [](Shape& s, std::string_view v) { return (s.length = codegen::length_named(v)).has_value(); },
              [](const Shape& s) { return s.length ? std::string(codegen::name_of(*s.length)) : ""; }, JsonForm::text,
              false},
