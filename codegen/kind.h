@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -61,6 +62,9 @@ constexpr Length length_of(std::int64_t q_len, std::int64_t kv_len) {
   const std::int64_t fewer = std::min(q_len, kv_len);
   return fewer <= 1024 ? Length::to_1k : fewer <= 4096 ? Length::to_4k : Length::longer;
 }
+
+inline constexpr std::array all_lengths{Length::to_80, Length::to_128, Length::to_224,
+                                        Length::to_1k, Length::to_4k,  Length::longer};
 
 std::string_view name_of(CoverKind kind);
 std::string_view name_of(ModKind kind);

@@ -7,14 +7,19 @@
 namespace attune::tests {
 namespace {
 
-/// An engine whose forward is computed by this kernel.
+/// An engine whose forwards, or whose backwards, are computed by this kernel.
 Engine with_kernel(const std::string& text) {
   Engine out = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
   out.name = text;
-  out.forward = [preference = codegen::Preference{codegen::variant(text), true, ""}](
-                    const Subject& subject, const Forward& call, const compiler::Problem& problem) {
-    on_device(subject, call, problem, {.preference = &preference});
-  };
+  const codegen::Preference preference{codegen::variant(text), true, ""};
+  if (text.starts_with("forward"))
+    out.forward = [=](const Subject& subject, const Forward& call, const compiler::Problem& problem) {
+      on_device(subject, call, problem, {.preference = &preference});
+    };
+  else
+    out.backward = [=](const Subject& subject, const Backward& call, const compiler::Problem& problem) {
+      on_device(subject, call, problem, {.preference = &preference});
+    };
   return out;
 }
 
@@ -45,20 +50,56 @@ void check_tile(const std::string& kernel, std::int64_t d) {
   CHECK(wrong(engine, causal, usual(d), true) == "");
 }
 
+/// The backward where one tile of keys holds all keys: right, and the bits of ordered accumulation.
+void check_alone(std::int64_t d, const Attention& attention, const Shape& shape) {
+  const std::string to = d > 64 ? "backward_sm90:m=64" : "backward_sm90:m=128";
+  const std::vector<Engine> engines{with_kernel(to + ",alone=1"), with_kernel(to + ",alone=0")};
+  std::vector<std::vector<double>> seen;
+  const Compared what{.forward = false, .observe = [&](const Observed& one) { seen.push_back(one.elements); }};
+  INFO(shape.describe());
+  CHECK(compare(Subject(attention), inputs(shape), engines, what).wrong == "");
+  REQUIRE(seen.size() % 2 == 0);
+  for (std::size_t i = 0; i < seen.size() / 2; ++i) CHECK(seen[i] == seen[seen.size() / 2 + i]);
+}
+
 }  // namespace
 
+TEST_CASE("a backward of one tile of keys", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Attention causal{.mask = mods::causal()};
+  // Rows before key 5 of an offset of -5 see no key.
+  for (const std::int64_t d : {std::int64_t{64}, std::int64_t{128}}) {
+    Shape shape = usual(d), packed = usual(d), before = usual(d);
+    shape.kv_len = 77;
+    packed.q_lens = {77, 1, 0, 128};
+    packed.kv_lens = {77, 30, 5, 128};
+    before.q_len = before.kv_len = 90;
+    before.q_offset = -5;
+    for (const Shape& one : {shape, packed, before})
+      for (const Attention& attention : {Attention{}, causal}) check_alone(d, attention, one);
+  }
+}
+
+TEST_CASE("more keys than a tile are refused by the backward of one tile", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Engine engine = with_kernel("backward_sm90:m=128,alone=1");
+  const Subject subject(Attention{});
+  const std::string wrong = compare(subject, inputs(usual(64)), std::span(&engine, 1), {.forward = false}).wrong;
+  CHECK(wrong.find("it is for up to 128 keys, and there are 170") != std::string::npos);
+}
+
 TEST_CASE("one warpgroup a block, three blocks on an SM", "[emulated]") {
-  check_tile("forward_sm90:m=64,n=80,issue_order=0", 64);
+  check_tile("forward_sm90:m=64,n=80,stages=2,issue_order=0,items=1", 64);
 }
 
 TEST_CASE("one warpgroup a block, two blocks on an SM", "[emulated]") {
-  check_tile("forward_sm90:m=64,n=112,issue_order=0", 64);
-  check_tile("forward_sm90:m=64,n=80,q_stages=1,own_o=0,issue_order=0", 128);
+  check_tile("forward_sm90:m=64,n=112,stages=2,issue_order=0,items=2", 64);
+  check_tile("forward_sm90:m=64,n=80,stages=2,q_stages=1,own_o=0,issue_order=0,items=1", 128);
 }
 
 TEST_CASE("three warpgroups a block, which short sequences would not choose", "[emulated]") {
-  check_tile("forward_sm90:m=192,n=96,stages=3", 64);
-  check_tile("forward_sm90:m=192,n=96,q_stages=1", 96);
+  check_tile("forward_sm90:m=192,n=96,stages=3,issue_order=1,items=1", 64);
+  check_tile("forward_sm90:m=192,n=96,stages=2,q_stages=1,items=2", 96);
 }
 
 }  // namespace attune::tests

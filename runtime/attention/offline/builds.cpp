@@ -108,8 +108,8 @@ class GpuBuild {
 };
 
 std::vector<codegen::Length> lengths_of(const Shape& shape) {
-  using enum codegen::Length;
-  return shape.length ? std::vector{*shape.length} : std::vector{longer, to_4k, to_1k, to_224, to_128, to_80};
+  if (shape.length) return {*shape.length};
+  return {codegen::all_lengths.rbegin(), codegen::all_lengths.rend()};
 }
 
 /// A job for each length of one way's kernel.
