@@ -69,8 +69,8 @@ struct KernelDescriptor {
 
   bool takes_any = false;  ///< takes every call, and is listed last
   int most_heads = 8;      ///< query heads of a key head that its tiles may share
-  /// True for a persistent kernel: one block per SM (KernelChoice::blocks_of_sm), which takes tile after tile. Otherwise
-  /// one block per tile.
+  /// True for a persistent kernel: one block per SM (KernelChoice::blocks_of_sm), which takes tile after tile.
+  /// Otherwise one block per tile.
   bool persistent = false;
   /// Its arguments in calls whose entries are alike. In per-entry calls a forward kernel gets PerEntryArgs instead.
   ArgsKind args = ArgsKind::forward;

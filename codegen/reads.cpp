@@ -13,8 +13,10 @@ using compiler::Vary, compiler::varies;
 using ir::Expr, ir::Input, ir::Op;
 
 /// True for a sum of q, kv and per-head values. q and kv appear only a few times, so no index wraps within a tile. A
-/// product with q or kv is already a field of a row or column, and a tile's corners say nothing about fields.
+/// product with q or kv is already a field of a row or column, and a tile's corners say nothing about fields. Nor is a
+/// sum's index known outside of the sum.
 bool is_linear(const Expr& e) {
+  if (e->free) return false;
   if (varies(e) == Vary::Head) return !ir::uses(e, Input::Origin);
   if (e->op == Op::Input) return ir::uses(e, Input::Q) || ir::uses(e, Input::KV);
   if (e->op == Op::Neg) return is_linear(e->args[0]);

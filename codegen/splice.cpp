@@ -212,7 +212,15 @@ void put(std::string& into, const FunctionBody& body, const std::vector<std::str
   into += "}";
 }
 
+/// ".version 9.0", the first line of PTX. Empty: there is none.
+std::string_view version_of(std::string_view text) {
+  text.remove_prefix(std::min(text.find(".version "), text.size()));
+  return next_line(text);
+}
+
 std::string spliced(std::string_view skeleton, std::string_view mod) {
+  if (const std::string_view theirs = version_of(skeleton), ours = version_of(mod); !mod.empty() && theirs != ours)
+    throw Refused{fmt::format("the skeleton's PTX begins \"{}\", and the mod's \"{}\"", theirs, ours)};
   if (skeleton.find(".func") != std::string_view::npos) throw Refused{"the skeleton has functions beside its kernel"};
   const std::size_t kernel = skeleton.find(".entry ");
   if (kernel == std::string_view::npos || skeleton.find(".entry ", kernel + 1) != std::string_view::npos)

@@ -118,16 +118,17 @@ std::string traits(const GpuParts& parts) {
   flag("has_sink", f.has_sink);
   flag("skips", f.skips);
   flag("listed", f.listed);
-  constexpr std::array<std::string_view, 4> peaks{"unknown", "ends", "diagonal", "columns"};
-  if (parts.term) list.push_back(fmt::format(".peak = Peak::{}", peaks[static_cast<std::size_t>(f.peak)]));
   if (f.bounded)
     list.push_back(fmt::format(".most = {}", ir::print_literal(ir::Type::F32, static_cast<double>(f.most))));
+  constexpr std::array<std::string_view, 4> peaks{"unknown", "ends", "diagonal", "columns"};
+  if (parts.term) list.push_back(fmt::format(".peak = Peak::{}", peaks[static_cast<std::size_t>(f.peak)]));
   return source_traits("  static constexpr Traits traits{", list);
 }
 
-/// True if all mods have the same text here: a number, or what the function was given.
+/// True if many mods have the same text here: what stands for nothing, or what the function was given.
 bool is_alike(const Expr& e) {
-  return e->op == Op::Literal || (e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::P));
+  return ir::is_literal(e, 0) || ir::is_literal(e, 1) ||
+         (e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::P));
 }
 
 /// The parts of an exponent that a kernel has for each pair already, as members of its argument `held`.

@@ -89,7 +89,7 @@ constinit const KernelDescriptor backward_sm90{
     .companions = companions,
     .products = Products::wgmma,
     .spills_well = 64,  // softcap spills 60 bytes at D=64, without serialising products
-    .spliced = Spliced::if_asked,
+    .spliced = Spliced::always,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

@@ -188,8 +188,8 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const int blocks = of.blocks_of_sm, most = most_shared_of(blocks, spec.arch);
   if (std::string why = why_illegal90(tile, numbers(spec, tile), blocks); !why.empty()) return why;
   if (blocks == 1 || of.shared_bytes <= most) return {};
-  return fmt::format("it needs {} bytes of shared memory, and each of an SM's {} blocks has at most {}", of.shared_bytes,
-                     blocks, most);
+  return fmt::format("it needs {} bytes of shared memory, and each of an SM's {} blocks has at most {}",
+                     of.shared_bytes, blocks, most);
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

@@ -1,4 +1,4 @@
-// runtime/machine/background.cpp — tasks that another thread does early, one after another
+// runtime/machine/background.cpp — tasks that other threads do early, or for later calls, one after another
 #include "runtime/machine/background.h"
 
 #include <atomic>
@@ -20,11 +20,13 @@
 namespace attune::runtime {
 namespace {
 
-/// Added to the niceness of the thread: a call that compiles now goes first where there are few cores.
-constexpr int nicer = 5;
+/// What is added to the niceness of the threads: a call that compiles now goes first where there are few cores.
+constexpr int nicer_early = 5, nicer_spare = 19;
 
 class Background {
  public:
+  explicit Background(int nicer) : nicer_(nicer) {}
+
   void add(std::function<void()> task) {
     const std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(task));
@@ -36,6 +38,11 @@ class Background {
     std::unique_lock lock(mutex_);
     if (thread_.get_id() == std::this_thread::get_id()) return;
     ended_.wait(lock, [this, until = given_] { return done_ >= until; });
+  }
+
+  void drop() {
+    const std::lock_guard lock(mutex_);
+    drop_all();
   }
 
   void stop() {
@@ -72,7 +79,7 @@ class Background {
 
   void work() {
     const auto thread = static_cast<id_t>(gettid());
-    setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + nicer);
+    setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + nicer_);
     std::unique_lock lock(mutex_);
     while (!tasks_.empty()) {
       std::function<void()> task = std::move(tasks_.front());
@@ -92,6 +99,7 @@ class Background {
   }
 
   const pid_t process_ = getpid();
+  const int nicer_;
   std::mutex mutex_;
   std::condition_variable ended_;
   std::deque<std::function<void()>> tasks_;
@@ -100,37 +108,55 @@ class Background {
   std::thread thread_;
 };
 
-std::atomic<Background*>& the_one() {
-  static std::atomic<Background*> only{nullptr};
+using Only = std::atomic<Background*>;
+Only& early() {
+  static Only only{nullptr};
+  return only;
+}
+Only& spare() {
+  static Only only{nullptr};
   return only;
 }
 
-Background& background() {
-  Background* now = the_one();
+/// This process's own; null if it has none.
+Background* ours(const Only& only) {
+  Background* const one = only;
+  return one && one->is_ours() ? one : nullptr;
+}
+
+void give(Only& only, int nicer, std::function<void()> task) {
+  // exit() calls the last registered function first. Registered again with each task, it runs before the destructors of
+  // compilers that have been loaded since.
+  std::atexit(stop_background);
+  Background* now = only;
   while (!now || !now->is_ours()) {
-    auto* const made = new Background;
+    auto* const made = new Background(nicer);
     made->parents = now;
-    if (the_one().compare_exchange_strong(now, made)) return *made;
-    delete made;
+    if (only.compare_exchange_strong(now, made))
+      now = made;
+    else
+      delete made;
   }
-  return *now;
+  now->add(std::move(task));
 }
 
 }  // namespace
 
-void in_background(std::function<void()> task) {
-  // exit() calls the last registered function first. Registered again with each task, it runs before the destructors of
-  // compilers that have been loaded since.
-  std::atexit(stop_background);
-  background().add(std::move(task));
-}
+void in_background(std::function<void()> task) { give(early(), nicer_early, std::move(task)); }
+void in_spare_time(std::function<void()> task) { give(spare(), nicer_spare, std::move(task)); }
 
 void stop_background() {
-  if (Background* const one = the_one(); one && one->is_ours()) one->stop();
+  // What runs may give further tasks to the other thread.
+  if (Background* const one = ours(spare())) one->drop();
+  if (Background* const one = ours(early())) one->stop();
+  if (Background* const one = ours(spare())) one->stop();
 }
 
 void wait_for_background() {
-  if (Background* const one = the_one(); one && one->is_ours()) one->wait();
+  if (Background* const one = ours(early())) one->wait();
+}
+void wait_for_spare_time() {
+  if (Background* const one = ours(spare())) one->wait();
 }
 
 }  // namespace attune::runtime

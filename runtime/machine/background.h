@@ -1,4 +1,4 @@
-// runtime/machine/background.h — tasks that another thread does early, one after another
+// runtime/machine/background.h — tasks that other threads do early, or for later calls, one after another
 #pragma once
 
 #include <functional>
@@ -9,11 +9,16 @@ namespace attune::runtime {
 /// call would do itself: its exceptions are dropped, and so is the task if no thread can be started. A process that
 /// ends waits for the task that runs, because its compiler must not be unloaded meanwhile, and drops the others.
 void in_background(std::function<void()> task);
+/// The same for what only later calls use: on a thread of its own and at the lowest priority, so that nothing that a
+/// call needs is slower because of it.
+void in_spare_time(std::function<void()> task);
 
-/// Returns when the tasks that were given so far have ended.
+/// Returns when the tasks that were given to in_background() so far have ended.
 void wait_for_background();
+/// The same for in_spare_time().
+void wait_for_spare_time();
 
-/// Drops the tasks that have not begun, and returns when the one that runs has ended.
+/// Drops the tasks of both kinds that have not begun, and returns when those that run have ended.
 void stop_background();
 
 }  // namespace attune::runtime

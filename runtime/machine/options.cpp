@@ -68,6 +68,7 @@ bool read_bytes(std::string_view value, std::uint64_t& into) {
 
 constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"}, jit_words{"on", "off"},
     check_words{"range", "off"};
+constexpr std::array<std::string_view, 3> splice_words{"auto", "on", "off"};
 
 constexpr std::array rows{
     OptionRow{"ATTUNE_BUNDLE",
@@ -188,11 +189,11 @@ constexpr std::array rows{
                 options.record = value;
                 return true;
               }},
-    OptionRow{"ATTUNE_SPLICE", "put mods into GPU kernels that were compiled once; see docs/first-call.md", "off", "",
-              jit_words,
+    OptionRow{"ATTUNE_SPLICE", "put mods into GPU kernels that were compiled once; see docs/first-call.md", "auto", "",
+              splice_words,
               [](Options& options, std::string_view value) {
-                options.splice = value == "on" ? Splice::on : Splice::off;
-                return std::ranges::find(jit_words, value) != jit_words.end();
+                options.splice = value == "auto" ? Splice::measured : value == "on" ? Splice::on : Splice::off;
+                return std::ranges::find(splice_words, value) != splice_words.end();
               }},
     OptionRow{"ATTUNE_THREADS",
               "how many threads work on a call, including the caller's",

@@ -2,6 +2,7 @@
 // the corpus compared with kernels that are compiled as a whole
 #include "codegen/splice.h"
 
+#include <algorithm>
 #include <atomic>
 #include <fmt/format.h>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "runtime/engines/cuda/spliced.h"
+#include "runtime/machine/background.h"
 #include "runtime/machine/cache/objects.h"
 #include "tests/catch.h"
 #include "tests/numerics/corpus.h"
@@ -123,7 +125,10 @@ TEST_CASE("a function takes its place, with registers, labels and the parameter 
 }
 
 TEST_CASE("texts that NVRTC does not write are refused, with the reason", "[splice]") {
-  CHECK(why("", mod) == "the skeleton is not one kernel");
+  CHECK(why("", mod) == "the skeleton's PTX begins \"\", and the mod's \".version 9.0\"");
+  CHECK(why(with(skeleton, "9.0", "8.4"), mod) ==
+        "the skeleton's PTX begins \".version 8.4\", and the mod's \".version 9.0\"");
+  CHECK(why(with(skeleton, ".entry", ".other"), mod) == "the skeleton is not one kernel");
   CHECK(why(std::string(skeleton) + skeleton, mod) == "the skeleton is not one kernel");
   CHECK(why(std::string(skeleton) + ".func f", mod) == "the skeleton has functions beside its kernel");
   CHECK(why(skeleton, "") == "the mod has no functions");
@@ -160,6 +165,8 @@ TEST_CASE("mods that differ in numbers, names and expressions share a skeleton",
   const std::string backward = Planned(of("20.0f * tanh(s / 20.0f)"), true).split().skeleton.text;
   CHECK(Planned(of("25.0f * tanh(s / 25.0f)"), true).split().skeleton.text == backward);
   CHECK(backward != one);
+  CHECK(Planned(of("0.5f * s + f32(q)"), true).split().skeleton.text ==
+        Planned(of("0.75f * s + 2.0f * f32(q)"), true).split().skeleton.text);
   const auto table = [](const char* name) {
     CorpusMod out = of(fmt::format("s + {}[h, q - kv + 28]", name));
     out.captures = {{name, DType::f32, {4, 52}, Fill::normal}};
@@ -174,6 +181,8 @@ TEST_CASE("which kernels have skeletons", "[splice]") {
   const Planned forward(named("alibi")), backward(named("alibi"), true);
   CHECK(codegen::why_not_spliced(forward.parts, forward.plan).empty());
   CHECK(codegen::why_not_spliced(backward.parts, backward.plan).empty());
+  CHECK(cuda::splicing_of(forward.plan) == cuda::Splicing::never);
+  CHECK(cuda::splicing_of(backward.plan) == cuda::Splicing::if_there);
   const Planned old(named("alibi"), false, {.arch = 80});
   CHECK(codegen::why_not_spliced(old.parts, old.plan) == "forward_sm80 has no skeleton");
 }
@@ -208,12 +217,48 @@ TEST_CASE("with a skeleton that is not what it should be, a kernel is compiled a
   runtime::objects().get(cuda::asked_for_skeleton(split.skeleton), [&] {
     return runtime::CacheEntry{{{"symbol", real.symbol}}, real.ptx.substr(0, real.ptx.size() / 2)};
   });
-  const cuda::Binary made = cuda::compile_spliced(source, planned.parts, planned.plan);
+  const cuda::Binary made = cuda::compile_spliced(source, planned.parts, planned.plan, cuda::Splicing::if_there);
   CHECK(made.made.starts_with("NVRTC refuses: "));
   const cuda::Binary whole = cuda::compile(source);
   CHECK(made.symbol == whole.symbol);
   CHECK(made.registers == whole.registers);
   CHECK(made.cubin.size() == whole.cubin.size());
+}
+
+TEST_CASE("a missing skeleton is not waited for: it is compiled in the background, for the next mod", "[splice]") {
+  if (skips_compiling()) return;
+  const auto made = [](const Planned& planned) {
+    return cuda::compile_spliced(codegen::kernel_source(planned.parts, planned.plan), planned.parts, planned.plan,
+                                 cuda::Splicing::if_there)
+        .made;
+  };
+  const auto line = [](int i) { return of(fmt::format("s + {}.5f * f32(q - kv)", i), "true"); };
+  constexpr codegen::KernelSpec spec{.d = 64, .dv = 64, .max = true};
+  const std::size_t before = cuda::compiled_skeletons();
+  std::vector<std::string> all(3);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 3; ++i)
+    threads.emplace_back([&, i] { all[i] = made(Planned(line(static_cast<int>(i)), false, spec)); });
+  for (std::thread& one : threads) one.join();
+  // A thread may be so late that another one's skeleton is there.
+  CHECK(std::ranges::count(all, "the tile's skeleton was not compiled yet") >= 1);
+  runtime::wait_for_spare_time();
+  CHECK(cuda::compiled_skeletons() - before == 1);
+  CHECK(made(Planned(line(3), false, spec)) == "spliced");
+  CHECK(cuda::compiled_skeletons() - before == 1);
+}
+
+TEST_CASE("a mod that spills in a new skeleton is found out in the background, and later mods do not try", "[splice]") {
+  if (skips_compiling()) return;
+  const auto made = [](float most) {
+    const Planned planned(of(fmt::format("{0:.1f}f * tanh(s / {0:.1f}f)", most)), true);
+    return cuda::compile_spliced(codegen::kernel_source(planned.parts, planned.plan), planned.parts, planned.plan,
+                                 cuda::Splicing::if_there)
+        .made;
+  };
+  CHECK(made(20) == "the tile's skeleton was not compiled yet");
+  runtime::wait_for_spare_time();
+  CHECK(made(30) == "another mod spilled registers in this skeleton");
 }
 
 TEST_CASE("threads that ask for mods of one skeleton at once compile it once", "[splice]") {

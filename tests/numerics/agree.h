@@ -55,7 +55,7 @@ struct Verdict {
   double dense_error = 0;   ///< the largest over all outputs, relative to the oracle
   double engine_error = 0;  ///< the same for the engines
   double used = 0;          ///< the largest share of the allowance
-  double largest = 0;       ///< |lse| or |max| in the oracle
+  double largest = 0;       ///< |lse| or |max| in the oracle; infinite if sums of a result may leave f32
 };
 
 /// `yardsticks`: empty for the subject itself.

@@ -224,8 +224,9 @@ std::shared_ptr<const Binary> binary_of_candidate(const codegen::GpuParts& parts
   const codegen::KernelPlan& plan = one.choice.plan;
   const codegen::Source& source = one.written->source;
   const KernelOf of = kernel_of(parts, one.choice, plan.spec.arch, purpose);
-  if (!wants_spliced(plan)) return binary_of(source, of);
-  return binary_of(source, of, [&] { return compile_spliced(source, parts, plan); });
+  const Splicing how = splicing_of(plan);
+  if (how == Splicing::never) return binary_of(source, of);
+  return binary_of(source, of, [&] { return compile_spliced(source, parts, plan, how); });
 }
 
 /// Some companions take NVRTC a quarter of the kernel's time.
@@ -304,7 +305,7 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   out.chosen = best(out.candidates, first);
   Candidate& taken = out.candidates[out.chosen];
   if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken);
-  if (wants_spliced(taken.choice.plan) && !taken.binary->made.empty())
+  if (splicing_of(taken.choice.plan) != Splicing::never && !taken.binary->made.empty())
     out.made = taken.binary->made == "spliced" ? "the mod was put into the tile's skeleton"
                                                : "compiled as a whole: " + taken.binary->made;
   if (dumps()) dump_candidates(parts, out, spec.arch);

@@ -7,11 +7,17 @@
 
 namespace attune::runtime::cuda {
 
-/// Whether a kernel of this plan is to be spliced: by ATTUNE_SPLICE, or by what was measured.
-bool wants_spliced(const codegen::KernelPlan& plan);
+enum class Splicing : std::uint8_t {
+  never,
+  if_there,  ///< if the skeleton is there; otherwise it is compiled in the background, for the next mod
+  at_once,   ///< the skeleton is compiled first if it must be
+};
+/// Of a kernel of this plan: by ATTUNE_SPLICE, or by what was measured.
+Splicing splicing_of(const codegen::KernelPlan& plan);
 /// The kernel of a source, spliced if that makes as good a kernel as compiling the source as a whole: `made` tells. The
-/// skeleton is an object as kernels are, compiled by one thread at a time.
-Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
+/// skeleton is an object as kernels are, compiled by one thread at a time. `how` is not never.
+Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
+                       Splicing how = Splicing::at_once);
 /// The request for a skeleton's PTX.
 Asked asked_for_skeleton(const codegen::Source& skeleton);
 /// The number of skeletons that this process has compiled.

@@ -71,3 +71,34 @@ TEST_CASE("a process that ends waits for its task in the background, and a forke
   go.set_value();
   runtime::wait_for_background();
 }
+
+TEST_CASE("spare time has a thread of its own, and stopping drops its tasks too", "[background]") {
+  std::promise<void> began, go;
+  std::atomic<int> done = 0;
+  in_background([&, may = go.get_future().share()] {
+    began.set_value();
+    may.wait();
+    runtime::in_spare_time([&] { done += 10; });
+  });
+  began.get_future().wait();
+  runtime::in_spare_time([&] { ++done; });
+  runtime::wait_for_spare_time();  // not for the other thread's task
+  CHECK(done == 1);
+  go.set_value();
+  runtime::wait_for_background();
+  runtime::wait_for_spare_time();
+  CHECK(done == 11);
+
+  std::promise<void> starts, ends;
+  runtime::in_spare_time([&, may = ends.get_future().share()] {
+    starts.set_value();
+    may.wait();
+  });
+  runtime::in_spare_time([&] { done = 0; });
+  starts.get_future().wait();
+  std::thread stopping([] { runtime::stop_background(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ends.set_value();
+  stopping.join();
+  CHECK(done == 11);
+}
