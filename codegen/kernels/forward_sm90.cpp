@@ -45,10 +45,12 @@ struct Row {
   KindSet<CoverKind> covers{};
   KindSet<ModKind> mods{};
   KindSet<Length> lengths{};
+  bool approximate = false;                                                        ///< not for exact functions
   std::int64_t wider_than = 0, widest = std::numeric_limits<std::int64_t>::max();  ///< of the wider of d and dv
 
   bool is_for(const KernelSpec& spec, const CallKind& kind) const {
     const std::int64_t width = std::max(spec.d, spec.dv);
+    if (approximate && spec.exact) return false;
     return covers.has(kind.cover) && mods.has(kind.mod) && lengths.has(kind.length) && width > wider_than &&
            width <= widest;
   }
@@ -63,15 +65,20 @@ constexpr KindSet<Length> to_80 = Length::to_80, to_128 = Length::to_128, to_224
 // The candidates of a call are the rows of the narrowest width that holds a head, if they are for the call's kind; a
 // tile that spills is skipped for the next. Tiles that `attune tune` measured on this machine go first.
 constexpr Row rows[] = {
-    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 80, .stages = 4, .items = 2}, .lengths = to_80},
-    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = full, .lengths = to_128},
-    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 112, .stages = 3, .items = 2}, .covers = full, .lengths = to_224},
     {.d = 64,
      .dv = 64,
-     .tile = {.m = 64, .n = 64, .issue_order = 0},
+     .tile = {.m = 128, .n = 80, .stages = 4, .issue_order = 0, .items = 2},
+     .covers = banded,
+     .lengths = to_80},
+    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = full, .lengths = to_128},
+    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 112}, .covers = full, .lengths = to_224},
+    {.d = 64,
+     .dv = 64,
+     .tile = {.m = 64, .n = 64, .stages = 3, .issue_order = 0, .items = 2},
      .covers = banded & masked,
      .mods = scaled,
      .lengths = to_1k},
+    {.d = 64, .dv = 64, .tile = {.m = 64, .n = 64, .issue_order = 0}, .covers = listed, .mods = scaled},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = listed},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = masked, .lengths = to_1k},
@@ -96,10 +103,10 @@ constexpr Row rows[] = {
      .lengths = from_1k,
      .wider_than = 80,
      .widest = 96},
-    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 80, .items = 2}, .lengths = to_80},
-    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 112, .items = 2}, .covers = full, .lengths = to_224},
-    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
+    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 80}, .covers = banded, .lengths = to_80},
+    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy, .approximate = true},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128}},
+    {.d = 128, .dv = 128, .tile = {.m = 64, .n = 64, .q_stages = 1, .issue_order = 0}, .covers = listed},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 96}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 64}},
     {.d = 192, .dv = 128, .tile = {.m = 128, .n = 112, .q_stages = 1, .own_o = 0}},
@@ -165,7 +172,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   all.insert(all.end(), usual.begin(), usual.end());
   std::vector<Variant> out;
   for (Tile& tile : all) {
-    tile.dynamic = (facts.skips && kind.length > Length::to_128) || spec.packed;
+    tile.dynamic = facts.listed || (facts.skips && kind.length > Length::to_80) || spec.packed;
     out.push_back(variant_of(forward_sm90.name, tile, members));
   }
   return out;

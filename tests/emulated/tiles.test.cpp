@@ -87,11 +87,11 @@ TEST_CASE("more keys than a tile are refused by the backward of one tile", "[emu
 }
 
 TEST_CASE("one warpgroup a block, three blocks on an SM", "[emulated]") {
-  check_tile("forward_sm90:m=64,n=80,stages=2,issue_order=0,items=1", 64);
+  check_tile("forward_sm90:m=64,n=64,stages=3,q_stages=2,own_o=1,issue_order=0,items=2", 64);
 }
 
 TEST_CASE("one warpgroup a block, two blocks on an SM", "[emulated]") {
-  check_tile("forward_sm90:m=64,n=112,stages=2,issue_order=0,items=2", 64);
+  check_tile("forward_sm90:m=64,n=112,stages=2,q_stages=2,own_o=1,issue_order=0,items=1", 64);
   check_tile("forward_sm90:m=64,n=80,stages=2,q_stages=1,own_o=0,issue_order=0,items=1", 128);
 }
 
