@@ -78,7 +78,6 @@ constexpr Row rows[] = {
      .covers = banded & masked,
      .mods = scaled,
      .lengths = to_1k},
-    {.d = 64, .dv = 64, .tile = {.m = 64, .n = 64, .issue_order = 0}, .covers = listed, .mods = scaled},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = listed},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = masked, .lengths = to_1k},
