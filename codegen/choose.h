@@ -46,6 +46,8 @@ constexpr bool is_decode(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t most = 16;
   return q_len * heads_to_share(q_len, group) <= most;
 }
+/// KernelSpec::few_queries: true if splitting f32 keys and values in memory would take longer than it saves.
+constexpr bool are_few(std::int64_t q_len, std::int64_t group) { return q_len * group < 256; }
 /// Kernels for a call, in the order to try. `preference` may be null. `among`: the kernels to choose from; the last one
 /// takes any call.
 KernelChoices choose(const KernelSpec& spec, const Traits& facts, const CallKind& kind = {},

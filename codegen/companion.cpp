@@ -97,6 +97,15 @@ constinit const Companion transpose_v{
     .args = Companion::Args::transpose,
 };
 
+constinit const Companion split_keys{
+    .role = "keys and values split",
+    .name = "split_keys_sm90",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return split_source(plan); },
+    .grid = transpose_grid,
+    .threads = split_threads,
+    .args = Companion::Args::split,
+};
+
 // The first kernel of a call may start before the kernel of another call has ended, and waits for that itself.
 constinit const Companion clear_arrivals{
     .role = "counters",

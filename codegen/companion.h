@@ -26,7 +26,7 @@ using Grid = std::array<unsigned, 3>;
 struct Companion {
   enum class When : std::uint8_t { before, after };
   /// The argument struct: that of the main kernel, or a struct of args.cuh and cover_args.cuh that the call fills in.
-  enum class Args : std::uint8_t { of_kernel, lists, transpose, clear, sums, append };
+  enum class Args : std::uint8_t { of_kernel, lists, transpose, split, clear, sums, append };
   /// Which calls launch it, among those that have it.
   enum class For : std::uint8_t {
     all,
@@ -54,8 +54,9 @@ std::vector<const Companion*> companions_of(const GpuParts& parts, const KernelP
 /// "values transposed before"
 std::string words_of(const Companion& companion);
 
-/// Transposed values (FP8): the tiles of keys of a head, or if packed, places for the tiles of all sequences, as
-/// place_of in tile_scheduler_sm90.cuh counts them; times the batch entries that have their own values.
+/// Transposed values (FP8), or split keys and values (f32): the tiles of keys of a head, or if packed, places for the
+/// tiles of all sequences, as place_of in tile_scheduler_sm90.cuh counts them; times the batch entries that have their
+/// own values.
 std::int64_t transposed_tiles(const compiler::Problem& p, const KernelPlan& plan);
 std::int64_t transposed_batch(const compiler::Problem& p);
 
@@ -64,6 +65,7 @@ std::int64_t transposed_batch(const compiler::Problem& p);
 // Tile lists of a kernel, for masks that read data.
 extern const Companion lists_along_kv, lists_along_q, table_of_visits;
 extern const Companion transpose_v;     ///< transposes FP8 values
+extern const Companion split_keys;      ///< splits f32 keys and values, and transposes the values
 extern const Companion clear_arrivals;  ///< clears the counters of blocks that share a tile, while the kernel starts
 extern const Companion combine_mla;     ///< split-KV combine of MLA
 extern const Companion end_queries;     ///< converts the sums of dQ in memory

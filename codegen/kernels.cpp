@@ -12,6 +12,7 @@ namespace attune::codegen {
   ROW(decode_sm80)                  \
   ROW(forward_e4m3_sm90)            \
   ROW(forward_sm90)                 \
+  ROW(forward_f32_sm90)             \
   ROW(forward_sm80)
 #define ATTUNE_BACKWARD_KERNELS(ROW) ROW(backward_sm90)
 #define ATTUNE_QUERIES_KERNELS(ROW) \

@@ -1,5 +1,5 @@
 // codegen/plain_sources.cpp — the sources that hold no expression of a user: rows.cuh, sums.cuh, append.cuh, clear.cuh,
-// transpose_v_sm90.cuh, and those that combine what ranks have
+// transpose_v_sm90.cuh, split_keys_sm90.cuh, and those that combine what ranks have
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
@@ -50,6 +50,22 @@ Source transpose_source(const KernelPlan& plan) {
               "}};\n\n}}  // namespace attune\n\n"
               "template __global__ void {}(const __grid_constant__ attune::TransposeArgs);\n",
               plan.tile.n, plan.tile.dv, plan.spec.packed ? "packed" : "dense", symbol),
+          .options = source_options(plan.spec.arch, true),
+          .symbol = symbol,
+          .facts = {{"arch", fmt::format("sm_{}", plan.spec.arch)}, {"type", std::string(name_of(plan.spec.dtype))}}};
+}
+
+Source split_source(const KernelPlan& plan) {
+  const std::string symbol = "attune::split_keys_sm90<attune::Tile>";
+  const Tile& tile = plan.tile;
+  return {.name = "split_keys_sm90",
+          .text = fmt::format(
+              "#include \"codegen/cuda/kernels/split_keys_sm90.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n"
+              "  static constexpr int n = {}, d = {}, dv = {}, parts = {};\n"
+              "  static constexpr Layout layout = Layout::{};\n"
+              "}};\n\n}}  // namespace attune\n\n"
+              "template __global__ void {}(const __grid_constant__ attune::SplitArgs);\n",
+              tile.n, tile.d, tile.dv, tile.parts, plan.spec.packed ? "packed" : "dense", symbol),
           .options = source_options(plan.spec.arch, true),
           .symbol = symbol,
           .facts = {{"arch", fmt::format("sm_{}", plan.spec.arch)}, {"type", std::string(name_of(plan.spec.dtype))}}};

@@ -30,9 +30,10 @@ struct KernelSpec {
   bool mla = false;             ///< MLA: wide heads whose values are the first columns of the keys
   int page_rows = 0;            ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
   bool two_row_blocks = false;  ///< MLA: more than 64 rows share keys
-  int heads = 1;        ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
-  bool decode = false;  ///< the queries of these heads are at most 16 rows
-  bool tma = true;      ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
+  int heads = 1;  ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
+  bool few_queries = false;  ///< f32: too few queries share keys to split the keys, see are_few()
+  bool decode = false;       ///< the queries of these heads are at most 16 rows
+  bool tma = true;           ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.
   int load = 16, store = 16;
   bool scale_positive = true;
@@ -59,6 +60,7 @@ struct Tile {
   bool clusters = false;    ///< two blocks that share a tile may be a cluster
   bool transposed = false;  ///< values are transposed by a previous kernel
   bool alone = false;       ///< a tile of keys holds all keys of a sequence
+  int parts = 0;            ///< f32 keys and values are split into as many numbers of TF32 by a previous kernel
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, specific to this kernel
 
   /// Queries of a tile.

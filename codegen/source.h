@@ -65,6 +65,8 @@ Source combine_ranks_source(int arch);
 Source clear_source(int arch);
 /// The kernel of transpose_v_sm90.cuh for the plan.
 Source transpose_source(const KernelPlan& plan);
+/// The kernel of split_keys_sm90.cuh for the plan.
+Source split_source(const KernelPlan& plan);
 /// The kernel end_queries_sm90 of the plan's file.
 Source end_source(const KernelPlan& plan);
 

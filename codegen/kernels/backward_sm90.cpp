@@ -19,7 +19,7 @@ struct Tile {
   int alone = 0;    ///< 1: for sequences of one tile of keys, whose dq needs no adding
 };
 constexpr std::array members{
-    TileMember<Tile>{{.name = "m", .least = 64, .most = 128, .step = 64}, &Tile::m},
+    TileMember<Tile>{{.name = "m", .least = 64, .most = 128, .step = 16}, &Tile::m},
     TileMember<Tile>{{.name = "n", .least = 128, .most = 128}, &Tile::n},
     TileMember<Tile>{{.name = "order", .least = 0, .most = 3}, &Tile::order},
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
@@ -40,20 +40,32 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
 
 /// Each of two warpgroups has 64 x 64 numbers of dQ: half of 128 columns, or half of 128 queries.
 int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
+/// Or, transposed, 64 columns of 80 queries. The warp that sums diagonals needs more registers than this leaves.
+constexpr int most_queries = 80;
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Variant> out;
   const int alone = kind.length <= Length::to_128;
-  // For narrower heads order 3 was 1 to 2 % slower, and for a softcap, where it spills, 4 %.
+  const auto add = [&](int m, int order) {
+    out.push_back(variant_of(backward_sm90.name, Tile{.m = m, .order = order, .alone = alone}, members));
+  };
+  // 80 queries have room for one tile of dQ, so a block waits longer for its turn: where items have few steps, tiles
+  // of 64 are faster.
+  const bool long_items = !alone && !spec.packed && (kind.cover == CoverKind::full || kind.cover == CoverKind::causal);
+  if (spec.d > 80 && facts.scaled && !facts.has_terms && long_items) add(most_queries, 3);
+  // For narrower heads order 3 was 1 to 2 % slower, but for packed sequences, and for a softcap, where it spilled, 4 %.
   for (const int order : {3, 2, 1, 0})
-    if (order < 3 || (spec.d > 80 && facts.scaled))
-      out.push_back(
-          variant_of(backward_sm90.name, Tile{.m = queries_of(spec), .order = order, .alone = alone}, members));
+    if (order < 3 || (facts.scaled && (spec.d > 80 || (spec.d <= 64 && spec.packed)))) add(queries_of(spec), order);
   return out;
 }
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
-  return tile_of(variant, members).m == queries_of(spec) ? "" : "m is 128 for heads up to 64 wide, else 64";
+  const Tile tile = tile_of(variant, members);
+  const int m = tile.m;
+  if (tile.alone && m == most_queries) return "a tile of 80 queries adds up dq: alone must be 0";
+  return m == queries_of(spec) || (m == most_queries && spec.d > 64)
+             ? ""
+             : "m is 128 for heads up to 64 wide, else 64 or 80";
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {

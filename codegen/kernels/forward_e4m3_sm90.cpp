@@ -77,20 +77,15 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   return out;
 }
 
-/// Scores, results and probabilities of a thread.
-int numbers(const KernelSpec& spec, const Tile& tile) {
-  return tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8;
-}
-
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   if (tile.n % 32 != 0) return "n is a multiple of 32, the keys of a product";
-  return why_illegal90(tile, numbers(spec, tile));
+  return why_illegal90(tile, tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8);
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  return forward_choice90(forward_e4m3_sm90, spec, variant, tile, numbers(spec, tile), tile.transposed != 0);
+  return forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.transposed != 0);
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {

@@ -116,6 +116,9 @@ constexpr Row rows[] = {
     {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
 };
 
+/// f32 has a kernel of its own.
+bool is_for(const KernelSpec& spec) { return spec.dtype != DType::f32; }
+
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
@@ -177,14 +180,9 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   return out;
 }
 
-/// Scores, results and probabilities of a thread.
-int numbers(const KernelSpec& spec, const Tile& tile) {
-  return tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4;
-}
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  return forward_choice90(forward_sm90, spec, variant, tile, numbers(spec, tile), false,
+  return forward_choice90(forward_sm90, spec, variant, tile, false,
                           {.copies = tile.copies != 0, .distances = tile.distances != 0, .items = tile.items});
 }
 
@@ -192,7 +190,7 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   const KernelChoice of = choice(spec, variant);
   const int blocks = of.blocks_of_sm, most = most_shared_of(blocks, spec.arch);
-  if (std::string why = why_illegal90(tile, numbers(spec, tile), blocks); !why.empty()) return why;
+  if (std::string why = why_illegal90(tile, numbers90(spec, tile), blocks); !why.empty()) return why;
   if (blocks == 1 || of.shared_bytes <= most) return {};
   return fmt::format("it needs {} bytes of shared memory, and each of an SM's {} blocks has at most {}",
                      of.shared_bytes, blocks, most);
@@ -231,6 +229,7 @@ constinit const KernelDescriptor forward_sm90{
     .products = Products::wgmma,
     .waits = true,
     .spliced = Spliced::if_asked,
+    .is_for = is_for,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

@@ -2,8 +2,10 @@
 // launch of it needs
 #pragma once
 
+#include <algorithm>
 #include <fmt/format.h>
 
+#include "codegen/ceil_div.h"
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
@@ -46,22 +48,25 @@ inline std::string why_illegal90(const ForwardTile90& tile, int numbers, int blo
 
 inline std::string forward_preamble90(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
+/// `numbers` of a kernel of 16 bits.
+inline int numbers90(const KernelSpec& spec, const ForwardTile90& tile) {
+  return tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4;
+}
 /// Blocks that share an SM: with one consumer warpgroup, 3 if their registers and shared memory allow, else 2.
-inline int blocks90(const ForwardTile90& tile, int numbers, int shared_bytes) {
+inline int blocks90(const KernelSpec& spec, const ForwardTile90& tile, int shared_bytes) {
   if (tile.m != 64) return 1;
-  return numbers <= most_numbers90(tile.m, 3) && shared_bytes <= most_shared_of(3, 90) ? 3 : 2;
+  return numbers90(spec, tile) <= most_numbers90(tile.m, 3) && shared_bytes <= most_shared_of(3, 90) ? 3 : 2;
 }
 
 /// What a block has in shared memory besides operands and results: parts of scores, see HasCopied and HasDistant, and
-/// tiles of queries that are scheduled ahead.
+/// tiles of queries that are scheduled ahead; and Tile::parts.
 struct ForwardHeld90 {
   bool copies = false, distances = false;
-  int items = 1;
+  int items = 1, parts = 0;
 };
 
 inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
-                                     const ForwardTile90& tile, int numbers, bool transposed = false,
-                                     ForwardHeld90 held = {}) {
+                                     const ForwardTile90& tile, bool transposed = false, ForwardHeld90 held = {}) {
   constexpr int results = 16;  // queries whose results a warp holds, and stores by itself
   KernelPlan plan = plan_of(kernel, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
@@ -72,6 +77,8 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   if (held.copies) plan.tile.own.emplace_back("copies", 1);
   if (held.distances) plan.tile.own.emplace_back("distances", 1);
   if (held.items > 1) plan.tile.own.emplace_back("items", held.items);
+  plan.tile.parts = held.parts;
+  if (held.parts > 0) plan.tile.own.emplace_back("parts", held.parts);
   const ForwardLayout90 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.tile.d,
@@ -85,8 +92,9 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed,
                                .copies = held.copies,
                                .distances = held.distances,
-                               .items = held.items};
-  const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(tile, numbers, bytes);
+                               .items = held.items,
+                               .parts = std::max(held.parts, 1)};
+  const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(spec, tile, bytes);
   if (blocks > 1) plan.tile.own.emplace_back("blocks", blocks);
   return {.plan = std::move(plan),
           .threads = 128 * (tile.m / 64 + 1),

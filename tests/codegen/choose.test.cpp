@@ -52,7 +52,8 @@ TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(choose({}, {}).story.empty());
   const auto story = [](const KernelSpec& spec, const Traits& facts = {}) { return story_of(choose(spec, facts)); };
   CHECK(story({.arch = 80}).find("compute capability 9.0") != std::string::npos);
-  CHECK(story({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
+  CHECK(story({.dtype = DType::f32, .out = DType::f32, .few_queries = true}).find("so few queries") !=
+        std::string::npos);
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
   CHECK(story({.tma = false}).find("multiples of 16 bytes") != std::string::npos);
@@ -287,7 +288,8 @@ TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choos
   CHECK(refusal({.fp8_kv = true}) ==
         "engine-type: decode_sm80: it is for at most 16 rows (queries times the heads that share keys); "
         "forward_e4m3_sm90: its products are of e4m3, and q holds bf16; forward_sm90: it reads k and v in the type of "
-        "q; forward_sm80: it reads k and v in the type of q");
+        "q; forward_f32_sm90: its products are of f32, and q, k and v hold bf16; forward_sm80: it reads k and v in the "
+        "type of q");
   CHECK(refusal({.arch = 80, .fp8_kv = true, .decode = true, .load = 8}).find("engine-type: decode_sm80: it loads") ==
         0);
   CHECK(refusal({.fp8_kv = true, .decode = true}, {.has_prob = true, .linear_prob = false}).find("engine-type") == 0);
@@ -331,6 +333,49 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   // Decode too: its kernel reads q as 16 bits.
   other = usual, other.decode = true;
   CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
+}
+
+TEST_CASE("f32 is for a kernel of its own on Hopper, which leaves what it does not take to the portable one",
+          "[choose]") {
+  const KernelSpec usual{.dtype = DType::f32, .out = DType::f32, .exact = true};
+  for (const bool exact : {false, true})
+    for (int d = 4; d <= 128; d += 4) {
+      KernelSpec spec = usual;
+      spec.exact = exact, spec.d = d, spec.dv = 132 - d;
+      std::size_t count = 0;
+      for (const KernelChoice& c : choose(spec, {}).choices) {
+        if (c.plan.kernel->takes_any) continue;
+        ++count;
+        CHECK(c.plan.kernel->name == "forward_f32_sm90");
+        CHECK(c.plan.tile.parts == (exact ? 2 : 1));
+        CHECK(c.plan.tile.n * c.plan.tile.d <= 256 * 32);
+        CHECK(c.plan.tile.n * c.plan.tile.dv <= 256 * 32);
+        CHECK(c.shared_bytes <= most_shared(90));
+      }
+      CHECK(count == 2);
+    }
+  const auto why = [&](const KernelSpec& spec, const Traits& facts = {}) {
+    const KernelChoices all = choose(spec, facts);
+    CHECK((all.choices.front().plan.kernel->takes_any) == (story_of(all).find("not forward_f32") != std::string::npos));
+    return story_of(all);
+  };
+  KernelSpec other = usual;
+  other.arch = 80;
+  CHECK(why(other).find("not forward_f32_sm90: it is for compute capability 9.0") != std::string::npos);
+  other = usual, other.d = 132;
+  CHECK(why(other).find("it supports heads up to 128 wide; D is 132 and Dv is 128") != std::string::npos);
+  other = usual, other.out = DType::bf16;
+  CHECK(why(other).find("it writes o as f32, not as bf16") != std::string::npos);
+  other = usual, other.tma = false;
+  CHECK(why(other).find("not forward_f32_sm90: TMA") != std::string::npos);
+  other = usual, other.per_entry = true;
+  CHECK(why(other).find("not forward_f32_sm90: entries have") != std::string::npos);
+  other = usual, other.few_queries = true;
+  CHECK(why(other).find("splitting keys and values for so few queries would take longer") != std::string::npos);
+  CHECK(why(usual, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
+  CHECK(story_of(choose({}, {})).find("f32") == std::string::npos);
+  CHECK(are_few(255, 1));
+  CHECK_FALSE(are_few(32, 8));
 }
 
 TEST_CASE("values of e4m3 are transposed before where many tiles of queries read them all", "[choose]") {

@@ -85,6 +85,9 @@ std::vector<Row> rows() {
   const std::size_t others = out.size();
   for (const auto& [d, dv] : {std::pair{32, 32}, {64, 64}, {96, 64}, {128, 128}})
     add_fast(out, {.arch = 90, .dtype = DType::e4m3, .d = d, .dv = dv});
+  for (const auto& [d, dv] : {std::pair{64, 64}, {96, 64}, {128, 128}})
+    for (const bool exact : {false, true})
+      add_fast(out, {.arch = 90, .dtype = DType::f32, .out = DType::f32, .d = d, .dv = dv, .exact = exact});
   for (std::size_t i = others; i < out.size(); ++i) out[i].golden = true;
   return out;
 }
@@ -261,6 +264,16 @@ TEST_CASE("the kernel that transposes values compiles without spills for every t
     for (const bool packed : {false, true}) {
       const codegen::KernelPlan plan{.spec = {.dtype = DType::e4m3, .packed = packed}, .tile = {.n = n, .dv = dv}};
       CHECK(flaw(runtime::cuda::compile(codegen::transpose_source(plan)), 0) == "");
+    }
+}
+
+TEST_CASE("the kernel that splits keys and values compiles without spills for every tile", "[cuda]") {
+  if (skips_compiling()) return;
+  for (const auto& [n, d, dv] : {std::tuple{64, 128, 128}, {32, 96, 32}, {128, 32, 64}})
+    for (const bool packed : {false, true}) {
+      const codegen::KernelPlan plan{.spec = {.dtype = DType::f32, .packed = packed},
+                                     .tile = {.n = n, .d = d, .dv = dv, .parts = packed ? 1 : 2}};
+      CHECK(flaw(runtime::cuda::compile(codegen::split_source(plan)), 0) == "");
     }
 }
 

@@ -812,6 +812,40 @@ TEST_CASE("values of e4m3 are transposed by a launch before, in the call's works
   CHECK(Attention{}.workspace(call) >= static_cast<std::size_t>(batch * kv_heads * 40 * 128 * d));
 }
 
+TEST_CASE("keys and values of f32 are split by a launch before, in the call's workspace, if enough queries read them",
+          "[driver]") {
+  const Device gpu = device_of(90);
+  constexpr std::int64_t batch = 2, kv_heads = 2, length = 1000, d = 128;
+  const auto kept = gpu.array<float>({batch, kv_heads, length, d});
+  const auto launched = [&](std::int64_t heads, std::int64_t q_len, std::optional<bool> exact) {
+    const auto q = gpu.array<float>({batch, heads, q_len, d}), o = gpu.array<float>({batch, heads, q_len, d});
+    Attention attention;
+    attention.exact = exact;
+    const Forward call{.q = q, .k = kept, .v = kept, .o = o};
+    attention.run(call);
+    fake::forget();
+    attention.run(call);
+    return std::pair{fake::launches(), attention.workspace(call)};
+  };
+  // A tile has 64 keys; a part of it, a number of TF32 for each element.
+  constexpr std::size_t part = batch * kv_heads * 16 * 64 * 2 * d * sizeof(float);
+  for (const auto& [exact, parts] : {std::pair{std::optional<bool>{}, 2u}, {true, 2u}, {false, 1u}}) {
+    const auto [launches, workspace] = launched(4, 128, exact);
+    REQUIRE(launches.size() == 2);
+    CHECK(launches[0].kernel.find("split_keys_sm90") != std::string::npos);
+    CHECK(launches[0].blocks == batch * kv_heads * 16);
+    CHECK_FALSE(launches[0].early);
+    CHECK(launches[1].kernel.find("forward_f32_sm90") != std::string::npos);
+    CHECK(launches[1].early);
+    CHECK(workspace >= parts * part);
+    CHECK(workspace < parts * part + 4096);
+  }
+  CHECK(launched(2, 256, {}).first.size() == 2);
+  const auto few = launched(2, 255, {}).first;
+  REQUIRE(few.size() == 1);
+  CHECK(few[0].kernel.find("forward_sm80") != std::string::npos);
+}
+
 TEST_CASE("a call that is merged with another's has a kernel of its own", "[driver]") {
   for (const int arch : {90, 120})
     for (const std::int64_t length : {1, 300}) {

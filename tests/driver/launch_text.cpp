@@ -30,6 +30,7 @@ class Text {
     repeats_ = repeats_ && of_backward;
     if (kernel == "set" || kernel == "copy") return line("to", place(args));
     if (kernel == "transpose_v_sm90") return transpose(*static_cast<const TransposeArgs*>(args));
+    if (kernel == "split_keys_sm90") return split(*static_cast<const SplitArgs*>(args));
     if (kernel == "clear") return clear(*static_cast<const ClearArgs*>(args));
     if (kernel == "cover") return cover(*static_cast<const CoverArgs*>(args));
     if (kernel == "store_sums") return sums(*static_cast<const SumsArgs*>(args));
@@ -147,6 +148,11 @@ class Text {
   void transpose(const TransposeArgs& a) {
     map("from", a.from), map("to", a.to);
     line("sizes", fmt::format("{} {} {}", a.heads, a.tiles, a.batch)), line("starts", place(a.starts));
+  }
+  void split(const SplitArgs& a) {
+    line("k", text(a.k)), line("v", text(a.v)), line("k_to", place(a.k_to)), line("v_to", place(a.v_to));
+    line("sizes", fmt::format("{} {} {} {} {} {}", a.heads, a.tiles, a.kv_len, a.d, a.dv, a.batch));
+    line("starts", place(a.starts));
   }
   void clear(const ClearArgs& a) { line("first", fmt::format("{} {}", place(a.first), a.count)); }
   void cover(const CoverArgs& a) {

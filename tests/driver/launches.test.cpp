@@ -141,7 +141,19 @@ TEST_CASE("what forwards put on their streams", "[driver][launches]") {
          "forward_e4m3_sm90:n=128,transposed=1");
   on.run("e4m3, values transposed before, documents", "forward", documents(on), dense(on, {.d = 128}, DType::e4m3),
          "forward_e4m3_sm90:n=128,transposed=1");
-  tests::golden("driver/forwards", all + "---- e4m3\n" + on.text);
+  Calls f32(90);
+  f32.run("f32", "forward", causal, dense(f32, {.kv_len = 5000, .d = 128}, DType::f32));
+  f32.run("f32, documents", "forward", documents(f32), dense(f32, {}, DType::f32));
+  f32.run("f32, one product", "forward", {.exact = false}, dense(f32, {.q = 8, .q_len = 64, .d = 100}, DType::f32));
+  Forward packed{.q = f32.tensor("q", {300, 4, 64}, DType::f32),
+                 .k = f32.tensor("k", {300, 2, 64}, DType::f32),
+                 .v = f32.tensor("v", {300, 2, 64}, DType::f32),
+                 .o = f32.tensor("o", {300, 4, 64}, DType::f32)};
+  packed.cu_seqlens_q = f32.tensor("cu_q", {3}, DType::i32);
+  packed.cu_seqlens_kv = f32.tensor("cu_kv", {3}, DType::i32);
+  packed.max_q_len = packed.max_kv_len = 300;
+  f32.run("f32, packed, starts on the device", "forward", causal, packed);
+  tests::golden("driver/forwards", all + "---- e4m3\n" + on.text + "---- f32\n" + f32.text);
 }
 
 TEST_CASE("a kernel that a test adds gets its own struct, memory and companion in a call", "[driver][launches]") {

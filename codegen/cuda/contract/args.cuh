@@ -184,6 +184,19 @@ struct TransposeArgs {
   const int* starts;   ///< packed: of keys
 };
 
+/// Threads of a block of split_keys_sm90.cuh.
+constexpr int split_threads = 256;
+
+/// The arguments of split_keys_sm90.cuh.
+struct SplitArgs {
+  Strided k, v;
+  float *k_to, *v_to;
+  int heads, tiles;   ///< tiles: of keys of a head; packed: places
+  int kv_len, d, dv;  ///< kv_len: packed: unused
+  int batch;          ///< packed: sequences
+  const int* starts;  ///< packed: of keys
+};
+
 /// Threads of a block of append.cuh, and threads that share a row of a head.
 constexpr int append_threads = 256, append_lanes = 16;
 

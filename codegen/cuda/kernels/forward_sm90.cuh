@@ -17,7 +17,7 @@ namespace attune {
 /// What a Tile has: numbers and types that the host chooses once per kernel.
 template <class Tile>
 concept ForwardTile = requires {
-  typename Tile::Element;  // of q, k and v: bf16, f16; e4m3 for forward_e4m3_sm90.cuh
+  typename Tile::Element;  // of q, k and v: bf16, f16; e4m3 and float for kernels of their own
   typename Tile::Out;      // of o
   // Queries: 64 for each consumer warpgroup. With one, several blocks share an SM. Keys.
   requires Tile::m == 64 || Tile::m == 128 || Tile::m == 192;
@@ -25,7 +25,7 @@ concept ForwardTile = requires {
   // Head widths, rounded up.
   requires Tile::d % 16 == 0 && Tile::dv % 16 == 0 && Tile::d <= 256 && Tile::dv <= 256;
   // Stages of keys and of values; stages of queries: with 2, the next queries load ahead.
-  requires Tile::stages >= 2;
+  requires Tile::stages >= 2 || in_turn<Tile>;
   requires Tile::q_stages == 1 || Tile::q_stages == 2;
   // 1 if results have their own shared memory, 0 if they use that of the queries.
   requires Tile::own_o == 1 || Tile::q_stages == 1;
@@ -48,6 +48,8 @@ struct Warpgroup90 : ForwardExact90<Tile, User> {
   using Exact::bytes, Exact::group, Exact::n, Exact::o, Exact::p, Exact::s, Exact::shared;
   using typename Exact::Element, typename Exact::Shared;
 
+  /// Before products read the queries of this stage.
+  __device__ void prepare_queries(int) {}
   /// S = Q K^T with the keys of this stage, issued but not awaited.
   __device__ void scores(int q_stage, int stage) {
     const unsigned long long a = descriptor(shared + Shared::q + q_stage * Shared::q_bytes + group * 64 * chunk_bytes);
@@ -121,8 +123,8 @@ __device__ inline void init_barriers(unsigned shared) {
   barrier_init_done();
 }
 
-/// What all threads of a block run. Group: the registers of a consumer warpgroup.
-template <class Group, ForwardTile Tile, class User>
+/// What all threads of a block run. Group: the registers of a consumer warpgroup; Consumer: what it does.
+template <class Group, ForwardTile Tile, class User, class Consumer = ForwardConsumer90<Group, Tile, User>>
 __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, const User& user) {
   extern __shared__ unsigned char memory[];
   const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
@@ -140,7 +142,7 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
       if (thread >= 64) Group::transpose_v(args, shared);
   } else {
     registers_up<consumer_registers<Tile>>();
-    ForwardConsumer90<Group, Tile, User>(args, user, shared, group - 1, thread % warpgroup_threads).run();
+    Consumer(args, user, shared, group - 1, thread % warpgroup_threads).run();
   }
 }
 

@@ -9,8 +9,8 @@ struct ForwardLayout90 {
   /// As in Tile; `element`, `out_element`: bytes of an element of q, k and v, and of o.
   int m, n, d, dv, stages, q_stages, element, out_element;
   bool own_o;
-  /// FP8 values lie transposed where products read them (`v`): a previous kernel has transposed them, or this one does,
-  /// from where TMA loads them (`loaded`). Other values load into `v` directly.
+  /// FP8 and f32 values lie transposed where products read them (`v`): a previous kernel has transposed them, or this
+  /// one does, from where TMA loads them (`loaded`). Other values load into `v` directly.
   bool comes_transposed, transposes_values;
   /// Elements of a captured tensor for the pairs of two tiles of keys, 16 bits each.
   bool copies = false;
@@ -18,14 +18,18 @@ struct ForwardLayout90 {
   bool distances = false;
   /// Tiles of queries that are scheduled ahead of the warps that need them.
   int items = 1;
+  /// Numbers of TF32 that an f32 of k or v is split into, tile behind tile.
+  int parts = 1;
 
   int d_chunks = (d * element + chunk_bytes - 1) / chunk_bytes,
       dv_chunks = (dv * element + chunk_bytes - 1) / chunk_bytes,
       n_chunks = (n * element + chunk_bytes - 1) / chunk_bytes,
       o_chunks = (dv * out_element + chunk_bytes - 1) / chunk_bytes;
-  int q_bytes = d_chunks * m * chunk_bytes, k_bytes = d_chunks * n * chunk_bytes, o_bytes = o_chunks * m * chunk_bytes;
+  // Results of f32 leave from registers.
+  int q_bytes = d_chunks * m * chunk_bytes, k_bytes = parts * d_chunks * n * chunk_bytes,
+      o_bytes = out_element == 4 ? 0 : o_chunks * m * chunk_bytes;
   int transposed_rows = n_chunks * dv, transposed_bytes = transposed_rows * chunk_bytes,
-      loaded_bytes = comes_transposed ? transposed_bytes : dv_chunks * n * chunk_bytes,
+      loaded_bytes = comes_transposed ? parts * transposed_bytes : dv_chunks * n * chunk_bytes,
       v_bytes = transposes_values ? transposed_bytes : loaded_bytes;
   // Results without their own memory overwrite the queries.
   int queries_bytes = own_o || q_stages * q_bytes > o_bytes ? q_stages* q_bytes : o_bytes;

@@ -49,6 +49,7 @@ struct ForwardConsumer90 {
   __device__ void prologue(const Item& item) {
     if (item.walk.count > 0) {
       q.wait();
+      g.prepare_queries(q.stage);
       k.wait();
     }
     if constexpr (issue_ordered) wait_for_turn();

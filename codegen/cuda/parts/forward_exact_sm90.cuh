@@ -91,7 +91,10 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
       float x = by.own == 0.0f ? 0.0f : y * by.own;
       if constexpr (has_before<Tile>)
         if (by.before != 0.0f) x += by.before * o_before(args, at.b, at.h, q_start + q, j);
-      o_line[j] = {static_cast<unsigned short>(pack<Out>(x, 0.0f))};
+      if constexpr (sizeof(Out) == 2)
+        o_line[j] = {static_cast<unsigned short>(pack<Out>(x, 0.0f))};
+      else
+        o_line[j] = x;
     });
   }
 };

@@ -53,7 +53,7 @@ struct ForwardProducer90 {
     q.next();
   }
 
-  /// Loads the queries, then the keys of each tile and the values of the tile before.
+  /// Loads the queries, then the keys of each tile and the values of the tile before, or in_turn those of the tile.
   __device__ void load(const Item& item) {
     const Walk& walk = item.walk;
     if (speaks()) load_queries(item);
@@ -67,9 +67,10 @@ struct ForwardProducer90 {
         source.load_keys(shared + Shared::k + k.stage * Shared::k_bytes, k.full(), here);
         k.next();
       }
-      if (i > 0) {
+      if (in_turn<Tile> ? i < walk.count : i > 0) {
         v.acquire();
-        source.load_values(shared + Shared::loaded + v.stage * Shared::loaded_bytes, v.full(), before);
+        source.load_values(shared + Shared::loaded + v.stage * Shared::loaded_bytes, v.full(),
+                           in_turn<Tile> ? here : before);
         v.next();
       }
       before = here;

@@ -66,6 +66,35 @@ struct TmaKeys {
   __device__ const Element* value(int row) const { return line(args.v, row); }
 };
 
+/// Keys, and values with keys along rows, that split_keys_sm90.cuh has split into `parts` numbers of TF32: a box for
+/// each part of a tile. The tiles of a packed sequence begin at its place.
+template <class Tile>
+struct SplitKeys : TmaKeys<Tile> {
+  using Base = TmaKeys<Tile>;
+  using Base::args;
+  using Base::Base;
+  using typename Base::Shared;
+
+  __device__ void load_keys(unsigned into, unsigned full, int row) const {
+    barrier_expect(full, Shared::k_bytes);
+    load<Shared::d_chunks * Tile::n>(into, args.k_map, full, row);
+  }
+  __device__ void load_values(unsigned into, unsigned full, int row) const {
+    barrier_expect(full, Shared::loaded_bytes);
+    load<Shared::transposed_rows>(into, args.v_map, full, row);
+  }
+
+ private:
+  template <int rows>
+  __device__ void load(unsigned into, const TensorMap& map, unsigned full, int row) const {
+    const int tile = (is_packed<Tile> ? this->keys.start / Tile::n + this->b : 0) + row / Tile::n;
+#pragma unroll
+    for (int part = 0; part < parts_of<Tile>; ++part)
+      load_box(into + part * rows * chunk_bytes, map, full, 0, (tile * parts_of<Tile> + part) * rows, this->head,
+               this->box_batch());
+  }
+};
+
 /// A Tile's key source: Tile::Keys if it names one.
 template <class Tile>
 struct KeySourceOf {
@@ -75,6 +104,10 @@ template <class Tile>
 requires requires { typename Tile::Keys; }
 struct KeySourceOf<Tile> {
   using Type = typename Tile::Keys;
+};
+template <class Tile>
+requires(parts_of<Tile> > 0) struct KeySourceOf<Tile> {
+  using Type = SplitKeys<Tile>;
 };
 
 }  // namespace attune

@@ -11,7 +11,7 @@ constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max;
 
 /// True if the maxima are raised ahead of a tile by the difference that its term() makes at most.
 template <class Tile, class User>
-constexpr bool leads = recomputes<Tile, User>&& HasTerm<User>&& ElementOf<typename Tile::Element>::bytes == 2;
+constexpr bool leads = recomputes<Tile, User>&& HasTerm<User>&& ElementOf<typename Tile::Element>::bytes >= 2;
 
 /// The softmax of a tile gives powers up to 2 to this. FP8 operands have to use the range of their type: e4m3 has
 /// numbers between 2^-9 and 448.

@@ -50,6 +50,17 @@ template <class Tile>
 requires requires { Tile::items; }
 constexpr int items_ahead<Tile> = Tile::items;
 
+/// Numbers of TF32 that an f32 of keys and values is split into, by a previous kernel; 0: not at all.
+template <class Tile>
+constexpr int parts_of = 0;
+template <class Tile>
+requires requires { Tile::parts; }
+constexpr int parts_of<Tile> = Tile::parts;
+
+/// True if a warpgroup ends the scores, the softmax and the results of a tile of keys before it begins the next tile.
+template <class Tile>
+constexpr bool in_turn = parts_of<Tile> > 1;
+
 /// Offsets into shared memory, from layout/.
 template <class Tile>
 struct Shared90 {
@@ -67,7 +78,8 @@ struct Shared90 {
                                       .transposes_values = transposes_values<Tile>,
                                       .copies = copies_reads<Tile>,
                                       .distances = has_distances<Tile>,
-                                      .items = items_ahead<Tile>};
+                                      .items = items_ahead<Tile>,
+                                      .parts = parts_of<Tile> > 1 ? parts_of<Tile> : 1};
   static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
                        k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
                        d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,

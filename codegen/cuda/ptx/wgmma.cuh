@@ -31,7 +31,7 @@ __device__ constexpr int k_step(Major major) { return (major == Major::k ? 32 : 
 __device__ constexpr int transposed(Major major) { return major != Major::k; }
 
 /// acc[64 x N] (+)= A[64 x 16] B[16 x N] by the four warps of a warpgroup. `ss`: A and B in shared memory. `rs`: A in
-/// registers. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 64 of k, in one statement, because each
+/// registers. add = 0 overwrites acc. `ss4`, `rs4`: four of these, over 128 bytes, in one statement, because each
 /// statement has all of acc as operands, in and out, which slows compilers down. `set4`: ss4 that overwrites acc, whose
 /// registers are free until then.
 template <int N, class T>
@@ -115,11 +115,13 @@ struct Product;
 #define ATTUNE_NEW16 ATTUNE_NEW15, ATTUNE_NEW(ATTUNE_EIGHT15)
 
 // clang-format off
-// 8-bit operands always have rows along k: their products take no majors, and 32 of k.
+// 8-bit and 32-bit operands always have rows along k: their products take no majors. Of f32, the tensor cores ignore
+// the last 13 bits: a product is of TF32.
 #define ATTUNE_MMA(T, N, j, rest, majors) ATTUNE_MMA_##T(N, j, rest, majors)
 #define ATTUNE_MMA_bf16(N, j, rest, majors) ATTUNE_MMA_OF(bf16, "k16", N, j, rest ", " majors)
 #define ATTUNE_MMA_f16(N, j, rest, majors) ATTUNE_MMA_OF(f16, "k16", N, j, rest ", " majors)
 #define ATTUNE_MMA_e4m3(N, j, rest, majors) ATTUNE_MMA_OF(e4m3, "k32", N, j, rest)
+#define ATTUNE_MMA_float(N, j, rest, majors) ATTUNE_MMA_OF(tf32, "k8", N, j, rest)
 #define ATTUNE_MMA_OF(T, k, N, j, rest)                                                                                \
   "wgmma.mma_async.sync.aligned.m64n" #N k ".f32." #T "." #T " {" ATTUNE_NAMES##j "}, " rest ";\n"
 #define ATTUNE_PRODUCT(T, N, j, a, b, c, d, e, f, g, h, i, k, l, m, n, o, q, r, s, t, u, v, w, z, ...)                 \
@@ -187,10 +189,15 @@ struct Product;
     }                                                                                                                  \
   };
 // clang-format on
+// A source of f32 products alone says so, because each type takes its time to compile.
+#ifdef ATTUNE_F32_PRODUCTS
+#define ATTUNE_WIDTH(...) ATTUNE_PRODUCT(float, __VA_ARGS__)
+#else
 #define ATTUNE_WIDTH(...)           \
   ATTUNE_PRODUCT(bf16, __VA_ARGS__) \
   ATTUNE_PRODUCT(f16, __VA_ARGS__)  \
   ATTUNE_PRODUCT(e4m3, __VA_ARGS__)
+#endif
 #define ATTUNE_N16 ATTUNE_WIDTH(16, 1, ATTUNE_EIGHT1, ATTUNE_EIGHT2, ATTUNE_EIGHT3)
 #define ATTUNE_N32 ATTUNE_WIDTH(32, 2, ATTUNE_EIGHT2, ATTUNE_EIGHT3, ATTUNE_EIGHT4)
 #define ATTUNE_N48 ATTUNE_WIDTH(48, 3, ATTUNE_EIGHT3, ATTUNE_EIGHT4, ATTUNE_EIGHT5)

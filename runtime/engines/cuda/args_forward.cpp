@@ -45,15 +45,48 @@ TransposeArgs transpose_args(const ForwardRun& run, const Placed& at) {
           .starts = at.starts.kv};
 }
 
+// ---- split keys and values
+
+/// Rows of a tile of keys with so many, `width` wide; or of the tile's values with that many keys along rows.
+int split_rows(const codegen::Tile& tile, int width) {
+  return tile.n * width / codegen::gpu_element(DType::f32).chunk();
+}
+/// The tensor of all split keys or values; memory may be null.
+Tensor split(const ForwardRun& run, const float* memory, int width) {
+  const codegen::Tile& tile = run.plan().tile;
+  const std::int64_t rows = codegen::transposed_tiles(run.p, run.plan()) * tile.parts * split_rows(tile, width);
+  return {memory,
+          DType::f32,
+          {codegen::transposed_batch(run.p), run.p.kv_heads, rows, codegen::gpu_element(DType::f32).chunk()}};
+}
+SplitArgs split_args(const ForwardRun& run, const Placed& at) {
+  return {.k = strided(run.call.k, run.p.kv.layout),
+          .v = strided(run.call.v, run.p.kv.layout),
+          .k_to = run.split_k.in(at.memory),
+          .v_to = run.split_v.in(at.memory),
+          .heads = static_cast<int>(run.p.kv_heads),
+          .tiles = static_cast<int>(codegen::transposed_tiles(run.p, run.plan())),
+          .kv_len = static_cast<int>(run.p.kv.length),
+          .d = static_cast<int>(run.p.d),
+          .dv = static_cast<int>(run.p.dv),
+          .batch = static_cast<int>(run.p.batch),
+          .starts = at.starts.kv};
+}
+
 void put_maps(ForwardArgs& args, const ForwardRun& run, const Placed& at) {
   const auto& rows = run.kernel->choice.boxes;
   if (!rows) return;
   const codegen::Tile& tile = run.plan().tile;
   args.q_map = query_boxes(run.call.q, rows->q, tile.heads, run.p.group);
+  args.o_map = query_boxes(run.call.o, rows->o, tile.heads, run.p.group);
+  if (tile.parts > 0) {
+    args.k_map = boxes_of(split(run, run.split_k.in(at.memory), tile.d), split_rows(tile, tile.d));
+    args.v_map = boxes_of(split(run, run.split_v.in(at.memory), tile.dv), split_rows(tile, tile.dv));
+    return;
+  }
   args.k_map = boxes_of(run.call.k, rows->k);
   args.v_map = tile.transposed ? boxes_of(transposed(run, run.transposed.in(at.memory)), transposed_rows(tile))
                                : boxes_of(run.call.v, rows->v);
-  args.o_map = query_boxes(run.call.o, rows->o, tile.heads, run.p.group);
 }
 
 ForwardArgs forward_args(const ForwardRun& run, const Placed& at) {
@@ -93,17 +126,25 @@ ForwardArgs forward_args(const ForwardRun& run, const Placed& at) {
 
 void take_forward(ForwardRun& run) {
   if (run.tiles.count > run.most_blocks() && run.kernel->choice.counts_tiles) run.next = run.space.take<unsigned>(1);
-  if (run.plan().tile.transposed) run.transposed = run.space.take<std::byte>(transposed(run, nullptr).size());
+  const codegen::Tile& tile = run.plan().tile;
+  if (tile.parts > 0) {
+    run.split_k = run.space.take<float>(split(run, nullptr, tile.d).size());
+    run.split_v = run.space.take<float>(split(run, nullptr, tile.dv).size());
+  } else if (tile.transposed) {
+    run.transposed = run.space.take<std::byte>(transposed(run, nullptr).size());
+  }
 }
 
 void put_forward(ForwardRun& run, Launches& launches, const Placed& at) {
-  const bool writes_lists = run.own_lists.count > 0, transposes = run.plan().tile.transposed;
+  const codegen::Tile& tile = run.plan().tile;
+  const bool writes_lists = run.own_lists.count > 0, splits = tile.parts > 0, transposes = tile.transposed && !splits;
   unsigned* const next = run.next.in(at.memory);
   if (next && !writes_lists) launches.clear(next);
   CoverArgs cover{};
   TransposeArgs transpose{};
+  SplitArgs split{};
   Walk walk = run.walk_of(forward_blocks(run));
-  walk.early = (writes_lists || transposes) && run.plan().kernel->waits;
+  walk.early = (writes_lists || transposes || splits) && run.plan().kernel->waits;
   walk.lists = &run.lists;
   if (writes_lists) {
     cover = cover_arguments(run.lists, run.p, at.starts, next);
@@ -112,6 +153,10 @@ void put_forward(ForwardRun& run, Launches& launches, const Placed& at) {
   if (transposes) {
     transpose = transpose_args(run, at);
     walk.transpose = &transpose;
+  }
+  if (splits) {
+    split = split_args(run, at);
+    walk.split = &split;
   }
   ForwardArgs args = forward_args(run, at);
   if (run.plan().args() == codegen::ArgsKind::forward) return run.put_walk(launches, walk, args, at.memory);

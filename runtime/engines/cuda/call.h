@@ -36,6 +36,7 @@ struct ForwardRun {
   StartsRoom starts;
   Region<unsigned> next{};  ///< the tile scheduler's counter, if there are more tiles than blocks
   Region<std::byte> transposed{};
+  Region<float> split_k{}, split_v{};
   Region<float> parts{};  ///< partial results of shared tiles; `arrivals` counts the blocks that have written theirs
   Region<unsigned> arrivals{};
   Region<CutTile> cut{};

@@ -81,6 +81,7 @@ struct Walk {
   // Structs of companions that do not use the kernel's own struct; null: these companions are not launched.
   CoverArgs* cover = nullptr;
   TransposeArgs* transpose = nullptr;
+  SplitArgs* split = nullptr;
   ClearArgs* clear = nullptr;
   // Words that are set to 0 right before the kernel, unless a companion does so.
   unsigned* cleared = nullptr;

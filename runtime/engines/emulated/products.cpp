@@ -145,9 +145,8 @@ class Matrix {
   /// Of row or column `other`, at k.
   std::uint32_t bits(unsigned other, unsigned k) const {
     const std::byte* const from = shared_bytes(runner_, block_, address(other, k), element_, at_);
-    if (element_ == 1) return static_cast<std::uint32_t>(*from);
-    std::uint16_t out = 0;
-    std::memcpy(&out, from, sizeof out);
+    std::uint32_t out = 0;
+    std::memcpy(&out, from, element_);
     return out;
   }
 
@@ -165,8 +164,8 @@ class Matrix {
   Site at_;
 };
 
-int bytes_of(Operands of) { return of == Operands::e4m3 ? 1 : 2; }
-int k_of(Operands of) { return of == Operands::e4m3 ? 32 : 16; }
+int bytes_of(Operands of) { return of == Operands::e4m3 ? 1 : of == Operands::tf32 ? 4 : 2; }
+int k_of(Operands of) { return 32 / bytes_of(of); }
 
 /// The operands of all steps: for each, A (16 x k, this warp's rows) and B (k x n).
 std::vector<float> operands_of(Runner& runner, Warp& warp, const PendingProduct& one) {
@@ -240,7 +239,9 @@ void carry_out(Runner& runner, Warp& warp, PendingProduct& one) {
   const int k = k_of(p.operands);
   for (int step = 0; step < p.steps; ++step) {
     const float* const a = operands.data() + static_cast<std::ptrdiff_t>(step * k) * (16 + p.n);
-    add_product(acc.value.data(), a, a + static_cast<std::ptrdiff_t>(16 * k), k, p.n);
+    (p.operands == Operands::tf32 ? add_product<double> : add_product<float>)(acc.value.data(), a,
+                                                                              a + static_cast<std::ptrdiff_t>(16 * k),
+                                                                              k, p.n);
   }
   const auto n = static_cast<std::size_t>(p.n);
   for (std::size_t i = 0; i < acc.value.size(); ++i)

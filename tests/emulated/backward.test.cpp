@@ -1,0 +1,50 @@
+// tests/emulated/backward.test.cpp — Hopper's backward where kernels are emulated: tiles of 80 and 64 queries, packed
+// sequences, bits that do not depend on the number of blocks
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+namespace {
+
+Shape dense(std::int64_t q_len, std::int64_t kv_len, std::int64_t d) {
+  return {
+      .batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = q_len, .kv_len = kv_len, .d = d, .dv = d, .dtype = DType::bf16};
+}
+Shape packed(std::vector<std::int64_t> lens, std::int64_t d) {
+  Shape out{.q_heads = 2, .kv_heads = 1, .d = d, .dv = d, .dtype = DType::bf16};
+  out.q_lens = out.kv_lens = std::move(lens);
+  return out;
+}
+
+std::string wrong(const std::string& score, const std::string& mask, const Shape& shape, int sms = 3) {
+  Text text;
+  const Engine engine = emulated_engine({.arch = 90, .sms = sms, .seed = 11});
+  return compare(Subject({.score = text.score(score), .mask = text.mask(mask)}), inputs(shape), std::span(&engine, 1),
+                 {.forward = false})
+      .wrong;
+}
+
+}  // namespace
+
+TEST_CASE("tiles of 80 queries end anywhere", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const auto& [q_len, kv_len] : {std::pair{80, 128}, {79, 300}, {161, 129}, {250, 250}})
+    for (const std::string mask : {"true", "kv <= q", "kv <= q && q - kv < 70"}) {
+      INFO(q_len << " queries, " << kv_len << " keys, " << mask);
+      CHECK(wrong("s", mask, dense(q_len, kv_len, 128)) == "");
+    }
+  CHECK(wrong("s", "kv <= q + 60", dense(170, 230, 96)) == "");
+}
+
+TEST_CASE("packed sequences are visited in alternating directions", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const std::int64_t d : {64, 128})
+    for (const std::string mask : {"true", "kv <= q"})
+      for (const int sms : {1, 5}) {
+        INFO(d << ' ' << mask << ' ' << sms);
+        CHECK(wrong("s", mask, packed({300, 1, 129, 256, 77}, d), sms) == "");
+        CHECK(wrong("s", mask, packed({128, 384}, d), sms) == "");
+      }
+}
+
+}  // namespace attune::tests

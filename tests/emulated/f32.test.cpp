@@ -1,0 +1,127 @@
+// tests/emulated/f32.test.cpp — Hopper's forward of f32, with one product of TF32 and with three, where kernels are
+// emulated
+#include <cmath>
+#include <limits>
+
+#include "runtime/machine/tensor.h"
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+namespace {
+
+/// 256 rows share keys, so that these are split.
+Shape usual() {
+  return {.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .d = 64, .dv = 64, .dtype = DType::f32};
+}
+template <class Change>
+Shape changed(const Change& change) {
+  Shape out = usual();
+  change(out);
+  return out;
+}
+
+Verdict verdict(const Attention& attention, const Inputs& in) {
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
+  return compare(Subject(attention), in, std::span(&engine, 1), {.backward = false, .max = in.shape.d == 64});
+}
+
+/// Three products have to be as near as f32; one, as near as TF32 (tests/gpu/exact.test.cpp).
+void check(Attention attention, const Inputs& in) {
+  INFO(in.shape.describe());
+  CHECK(verdict(attention, in).wrong == "");
+  attention.exact = false;
+  CHECK(verdict(attention, in).engine_error <= 0x1p-9);
+}
+void check(const Attention& attention, const Shape& shape) { check(attention, inputs(shape)); }
+
+std::vector<Shape> shapes() {
+  return {
+      usual(),
+      changed([](Shape& s) { s.d = s.dv = 128; }),
+      changed([](Shape& s) { s.d = 96, s.dv = 40, s.batch = 2; }),
+      changed([](Shape& s) { s.d = 20, s.dv = 100, s.q_offset = 50; }),
+      changed([](Shape& s) { s.q_heads = 8, s.q_len = 33, s.kv_len = 1; }),
+      changed([](Shape& s) { s.q_heads = 6, s.kv_heads = 2, s.q_len = 129, s.kv_len = 65, s.layout = Layout::bshd; }),
+      changed([](Shape& s) { s.q_heads = 5, s.q_len = 60, s.kv_len = 64, s.before = true; }),
+      changed([](Shape& s) { s.batch = 3, s.kv_shared = true, s.kv_len = 127; }),
+      changed([](Shape& s) {
+        s.q_lens = {150, 33, 1, 129}, s.kv_lens = {150, 64, 1, 200};
+      }),
+      changed([](Shape& s) {
+        s.q_lens = {256, 7}, s.kv_lens = {70, 192}, s.d = s.dv = 128;
+      }),
+  };
+}
+
+/// Sets elements of every other key and value, or of a query.
+void spoil(const Tensor& t, std::int64_t position, double with) {
+  for (std::int64_t h = 0; h < t.shape[1]; ++h)
+    for (std::int64_t j = 0; j < t.shape[3]; j += 3) runtime::store(t, runtime::offset(t, 0, h, position, j), with);
+}
+
+constexpr double infinity = std::numeric_limits<double>::infinity(),
+                 not_a_number = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+TEST_CASE("f32 by products of TF32 is right for every shape and cover", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const Shape& shape : shapes()) {
+    check({}, shape);
+    check({.mask = mods::causal()}, shape);
+    // Rows without pairs, and partial tiles on both sides.
+    check({.score = mods::softcap(20),
+           .mask = [](At at) { return at.kv >= at.q + 20 && at.kv < at.q + 90 && at.q % 7 != 3; }},
+          shape);
+  }
+}
+
+TEST_CASE("f32 by products of TF32 takes lists of tiles, biases, sinks and prob mods", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Array<int> doc = Device::cpu().array<int>({300}, "doc");
+  for (int i = 0; i < 300; ++i) doc.data()[i] = i / 70;
+  for (const Shape& shape : {shapes()[0], shapes()[1], shapes()[8]}) {
+    check({.mask = [=](At at) { return doc[at.q] == doc[at.kv]; }}, shape);
+    check({.score = [](Float s, At at) { return s + 0.7f * f32(at.kv - at.q) * (1.0f - 2.0f * f32(at.head % 2)); },
+           .mask = mods::causal(),
+           .sink = [](SinkAt) { return Float(0.5f); }},
+          shape);
+    check({.prob = [](Float p, At at) { return p * (1.0f + f32(at.kv % 3)); }}, shape);
+  }
+}
+
+TEST_CASE("of f32, infinities and NaN of masked-out keys reach no result, and others do", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const double with : {infinity, -infinity, not_a_number})
+    for (const Shape& shape : {shapes()[0], shapes()[1]}) {
+      const Inputs in = inputs(shape);
+      for (const std::int64_t kv : {3, 77, 190}) {
+        spoil(in.k.tensor, kv, with);
+        spoil(in.v.tensor, kv, with);
+      }
+      check({.mask = [](At at) { return at.kv != 3 && at.kv != 77 && at.kv != 190; }}, in);
+      check({.mask = mods::causal()}, in);
+      check({}, in);
+      const Inputs queries = inputs(shape);
+      for (const std::int64_t q : {0, 64, 149}) spoil(queries.q.tensor, q, with);
+      check({.mask = mods::causal()}, queries);
+    }
+}
+
+TEST_CASE("of f32, numbers far apart lose no more than f32 does", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Inputs in = inputs(shapes()[1]);
+  const auto scale = [](const Tensor& t, int every, double by) {
+    each_element(t, [&, nth = 0](std::int64_t offset) mutable {
+      runtime::store(t, offset, runtime::load(t, offset) * (nth++ % every == 0 ? by : 1));
+    });
+  };
+  scale(in.q.tensor, 1, 0x1p-60);
+  scale(in.k.tensor, 1, 0x1p60);
+  scale(in.v.tensor, 5, 0x1p30);
+  CHECK(verdict({}, in).wrong == "");
+  CHECK(verdict({.mask = mods::causal()}, in).wrong == "");
+}
+
+}  // namespace attune::tests
