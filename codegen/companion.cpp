@@ -138,6 +138,7 @@ constinit const Companion end_queries{
     .role = "dq",
     .name = "end_queries_sm90",
     .source = [](const GpuParts&, const KernelPlan& plan) { return end_source(plan); },
+    .needed = [](const GpuParts&, const KernelPlan& plan) { return !plan.tile.alone; },
     .grid = end_grid,
     .threads = 256,
     .early = true,

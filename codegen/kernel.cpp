@@ -8,6 +8,7 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/gpu_element.h"
+#include "codegen/occupancy.h"
 
 namespace attune::codegen {
 
@@ -31,6 +32,11 @@ std::string_view name_of(Way way) {
 int most_shared(int arch) {
   if (arch == 80 || arch == 87) return 163 * 1024;
   return arch >= 90 && arch < 120 ? 227 * 1024 : 99 * 1024;
+}
+
+int most_shared_of(int blocks, int arch) {
+  constexpr int of_cuda = 1024;  // of each block
+  return blocks == 1 ? most_shared(arch) : multiprocessor(arch).shared_bytes / blocks / 128 * 128 - of_cuda;
 }
 
 KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant, int m, int n) {

@@ -69,7 +69,8 @@ struct KernelDescriptor {
 
   bool takes_any = false;  ///< takes every call, and is listed last
   int most_heads = 8;      ///< query heads of a key head that its tiles may share
-  /// True for a persistent kernel: one block per SM, which takes tile after tile. Otherwise one block per tile.
+  /// True for a persistent kernel: one block per SM (KernelChoice::blocks_of_sm), which takes tile after tile.
+  /// Otherwise one block per tile.
   bool persistent = false;
   /// Its arguments in calls whose entries are alike. In per-entry calls a forward kernel gets PerEntryArgs instead.
   ArgsKind args = ArgsKind::forward;
@@ -107,6 +108,8 @@ inline ArgsKind KernelPlan::args() const {
 
 /// Bytes of shared memory that a block can have.
 int most_shared(int arch);
+/// The same if as many blocks share an SM.
+int most_shared_of(int blocks, int arch);
 
 /// A plan with `d` and `dv` of the tile and all other values that every kernel sets the same way; the kernel fills in
 /// the rest of the tile.

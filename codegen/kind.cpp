@@ -11,7 +11,8 @@ using ir::Expr;
 
 constexpr std::array<std::string_view, 5> cover_names{"full", "causal", "window", "listed", "pairs"};
 constexpr std::array<std::string_view, 4> mod_names{"scaled", "affine", "heavy", "reads"};
-constexpr std::array<std::string_view, 3> length_names{"to_1k", "to_4k", "longer"};
+constexpr std::array<std::string_view, all_lengths.size()> length_names{"to_80", "to_128", "to_224",
+                                                                        "to_1k", "to_4k",  "longer"};
 
 template <class Kind, std::size_t N>
 std::optional<Kind> named(const std::array<std::string_view, N>& names, std::string_view name) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -26,7 +27,8 @@ enum class ModKind : std::uint8_t {
   heavy,   ///< functions of s, or a prob mod
   reads,   ///< elements of captured tensors, for each pair
 };
-enum class Length : std::uint8_t { to_1k, to_4k, longer };
+/// to_80, to_128 and to_224: by the number of keys. Others: of keys or of queries, whichever is smaller.
+enum class Length : std::uint8_t { to_80, to_128, to_224, to_1k, to_4k, longer };
 
 /// A set of kinds; by default all of them.
 template <class Kind>
@@ -35,9 +37,12 @@ struct KindSet {
 
   constexpr KindSet() = default;
   constexpr KindSet(Kind only) : bits(1u << static_cast<unsigned>(only)) {}
-  constexpr KindSet others() const {
+  constexpr KindSet others() const { return of(~bits); }
+  constexpr KindSet operator|(KindSet more) const { return of(bits | more.bits); }
+  constexpr KindSet operator&(KindSet also) const { return of(bits & also.bits); }
+  static constexpr KindSet of(unsigned bits) {
     KindSet out;
-    out.bits = ~bits;
+    out.bits = bits;
     return out;
   }
   constexpr bool has(Kind kind) const { return bits >> static_cast<unsigned>(kind) & 1; }
@@ -51,11 +56,15 @@ struct CallKind {
 };
 
 CallKind call_kind(const GpuParts& parts, Length length);
-/// By the number of keys or of queries, whichever is smaller.
 constexpr Length length_of(std::int64_t q_len, std::int64_t kv_len) {
+  if (kv_len > 0 && kv_len <= 224)
+    return kv_len <= 80 ? Length::to_80 : kv_len <= 128 ? Length::to_128 : Length::to_224;
   const std::int64_t fewer = std::min(q_len, kv_len);
   return fewer <= 1024 ? Length::to_1k : fewer <= 4096 ? Length::to_4k : Length::longer;
 }
+
+inline constexpr std::array all_lengths{Length::to_80, Length::to_128, Length::to_224,
+                                        Length::to_1k, Length::to_4k,  Length::longer};
 
 std::string_view name_of(CoverKind kind);
 std::string_view name_of(ModKind kind);

@@ -59,6 +59,7 @@ struct Tile {
   int cluster = 1;          ///< blocks that have different rows of the same keys at the same time
   bool clusters = false;    ///< two blocks that share a tile may be a cluster
   bool transposed = false;  ///< values are transposed by a previous kernel
+  bool alone = false;       ///< a tile of keys holds all keys of a sequence
   int parts = 0;            ///< f32 keys and values are split into as many numbers of TF32 by a previous kernel
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, specific to this kernel
 
@@ -88,6 +89,7 @@ struct KernelChoice {
   KernelPlan plan;
   int threads = 0;                 ///< threads of a block
   int shared_bytes = 0;            ///< dynamic shared memory of a block
+  int blocks_of_sm = 1;            ///< blocks of a persistent kernel that share an SM
   bool counts_tiles = false;       ///< blocks take tiles of queries from a counter, which is 0 before the launch
   std::optional<BoxRows> boxes{};  ///< tensors also have tensor maps with such boxes
   int sums = 0;                    ///< f32 in memory per tile of queries, in which dq is added up

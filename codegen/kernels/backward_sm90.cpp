@@ -16,12 +16,14 @@ struct Tile {
   int n = 128;      ///< keys
   int order = 2;    ///< of a step's products: backward_consumer_sm90.cuh
   int ordered = 1;  ///< tiles of keys are added to dq in a fixed order
+  int alone = 0;    ///< 1: for sequences of one tile of keys, whose dq needs no adding
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "m", .least = 64, .most = 128, .step = 16}, &Tile::m},
     TileMember<Tile>{{.name = "n", .least = 128, .most = 128}, &Tile::n},
     TileMember<Tile>{{.name = "order", .least = 0, .most = 3}, &Tile::order},
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
+    TileMember<Tile>{{.name = "alone", .least = 0, .most = 1}, &Tile::alone},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
@@ -44,14 +46,15 @@ constexpr int most_queries = 80;
 /// 80 queries leave room for one tile of dQ, so a block waits longer for its turn: they are faster where items have
 /// many steps.
 bool has_many_steps(const KernelSpec& spec, const CallKind& kind) {
-  if (spec.packed || kind.length == Length::to_1k) return false;
+  if (spec.packed || kind.length <= Length::to_1k) return false;
   return kind.cover == CoverKind::full || (kind.cover == CoverKind::causal && spec.d <= 96);
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Variant> out;
+  const int alone = kind.length <= Length::to_128;
   const auto add = [&](int m, int order) {
-    out.push_back(variant_of(backward_sm90.name, Tile{.m = m, .order = order}, members));
+    out.push_back(variant_of(backward_sm90.name, Tile{.m = m, .order = order, .alone = alone}, members));
   };
   if (spec.d > 80 && facts.scaled && !facts.has_terms && has_many_steps(spec, kind)) add(most_queries, 3);
   // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
@@ -62,7 +65,9 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
 }
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
-  const int m = tile_of(variant, members).m;
+  const Tile tile = tile_of(variant, members);
+  const int m = tile.m;
+  if (tile.alone && m == most_queries) return "a tile of 80 queries adds up dq: alone must be 0";
   return m == queries_of(spec) || (m == most_queries && spec.d > 64)
              ? ""
              : "m is 128 for heads up to 64 wide, else 64 or 80";
@@ -76,13 +81,15 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"ordered", tile.ordered},
                    {"width", static_cast<int>(spec.d)},
                    {"width_v", static_cast<int>(spec.dv)}};
+  plan.tile.alone = tile.alone != 0;
+  if (tile.alone) plan.tile.own.emplace_back("alone", 1);
   const auto shared = layout_of<BackwardLayout90>(plan);
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared.bytes,
           .counts_tiles = true,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m},
-          .sums = tile.m * shared.d_chunks * shared.chunk};
+          .sums = tile.alone ? 0 : tile.m * shared.d_chunks * shared.chunk};
 }
 
 std::string preamble(const KernelPlan& plan) { return ask_for_products({64, plan.tile.m, plan.tile.d, plan.tile.dv}); }

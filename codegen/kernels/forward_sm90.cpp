@@ -20,12 +20,14 @@ struct Tile : ForwardTile90 {
   bool operator==(const Tile&) const = default;
 };
 constexpr auto members = [] {
-  std::array<TileMember<Tile>, forward_members90.size() + 2> out{};
+  std::array<TileMember<Tile>, forward_members90.size() + 3> out{};
   std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
     return TileMember<Tile>{one.member, one.at};
   });
-  out[out.size() - 2] = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
-  out.back() = {{.name = "distances", .least = 0, .most = 1}, &Tile::distances};
+  out.front().member.least = 64;
+  out[out.size() - 3] = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
+  out[out.size() - 2] = {{.name = "distances", .least = 0, .most = 1}, &Tile::distances};
+  out.back() = {{.name = "items", .least = 1, .most = 2}, &Tile::items};
   return out;
 }();
 constexpr auto erased_members = members_of(members);
@@ -43,10 +45,12 @@ struct Row {
   KindSet<CoverKind> covers{};
   KindSet<ModKind> mods{};
   KindSet<Length> lengths{};
+  bool approximate = false;                                                        ///< not for exact functions
   std::int64_t wider_than = 0, widest = std::numeric_limits<std::int64_t>::max();  ///< of the wider of d and dv
 
   bool is_for(const KernelSpec& spec, const CallKind& kind) const {
     const std::int64_t width = std::max(spec.d, spec.dv);
+    if (approximate && spec.exact) return false;
     return covers.has(kind.cover) && mods.has(kind.mod) && lengths.has(kind.length) && width > wider_than &&
            width <= widest;
   }
@@ -54,11 +58,26 @@ struct Row {
 constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), listed = CoverKind::listed,
                              banded = listed.others();
 constexpr KindSet<ModKind> heavy = ModKind::heavy, scaled = ModKind::scaled;
-constexpr KindSet<Length> to_1k = Length::to_1k, to_4k = Length::to_4k, from_1k = to_1k.others();
+constexpr KindSet<Length> to_80 = Length::to_80, to_128 = Length::to_128, to_224 = Length::to_224,
+                          to_1k = to_80 | to_128 | to_224 | Length::to_1k, to_4k = Length::to_4k,
+                          from_1k = to_1k.others();
 
 // The candidates of a call are the rows of the narrowest width that holds a head, if they are for the call's kind; a
 // tile that spills is skipped for the next. Tiles that `attune tune` measured on this machine go first.
 constexpr Row rows[] = {
+    {.d = 64,
+     .dv = 64,
+     .tile = {.m = 128, .n = 80, .stages = 4, .issue_order = 0, .items = 2},
+     .covers = banded,
+     .lengths = to_80},
+    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = full, .lengths = to_128},
+    {.d = 64, .dv = 64, .tile = {.m = 128, .n = 112}, .covers = full, .lengths = to_224},
+    {.d = 64,
+     .dv = 64,
+     .tile = {.m = 64, .n = 64, .stages = 3, .issue_order = 0, .items = 2},
+     .covers = banded & masked,
+     .mods = scaled,
+     .lengths = to_1k},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = listed},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = masked, .lengths = to_1k},
@@ -83,8 +102,10 @@ constexpr Row rows[] = {
      .lengths = from_1k,
      .wider_than = 80,
      .widest = 96},
-    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
+    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 80}, .covers = banded, .lengths = to_80},
+    {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy, .approximate = true},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128}},
+    {.d = 128, .dv = 128, .tile = {.m = 64, .n = 64, .q_stages = 1, .issue_order = 0}, .covers = listed},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 96}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 64}},
     {.d = 192, .dv = 128, .tile = {.m = 128, .n = 112, .q_stages = 1, .own_o = 0}},
@@ -153,30 +174,36 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   all.insert(all.end(), usual.begin(), usual.end());
   std::vector<Variant> out;
   for (Tile& tile : all) {
-    tile.dynamic = facts.skips || spec.packed;
+    tile.dynamic = facts.listed || (facts.skips && kind.length > Length::to_80) || spec.packed;
     out.push_back(variant_of(forward_sm90.name, tile, members));
   }
   return out;
 }
 
-std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
-  const Tile tile = tile_of(variant, members);
-  return why_illegal90(tile, tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4);
-}
-
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   return forward_choice90(forward_sm90, spec, variant, tile, false,
-                          {.copies = tile.copies != 0, .distances = tile.distances != 0});
+                          {.copies = tile.copies != 0, .distances = tile.distances != 0, .items = tile.items});
+}
+
+std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  const KernelChoice of = choice(spec, variant);
+  const int blocks = of.blocks_of_sm, most = most_shared_of(blocks, spec.arch);
+  if (std::string why = why_illegal90(tile, numbers90(spec, tile), blocks); !why.empty()) return why;
+  if (blocks == 1 || of.shared_bytes <= most) return {};
+  return fmt::format("it needs {} bytes of shared memory, and each of an SM's {} blocks has at most {}",
+                     of.shared_bytes, blocks, most);
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
   std::vector<std::vector<Variant>> out;
-  for (const int m : {128, 192})
+  for (const int m : {64, 128, 192})
     for (int n = 48; n <= 256; n += 16) {
       Tile tile = tile_of(from, members);
       tile.m = m;
       tile.n = n;
+      if (m == 64) tile.issue_order = 0;
       // With one stage of queries, results may use the queries' memory: shared memory shrinks in this order.
       std::vector<Variant>& group = out.emplace_back();
       for (const auto& [q_stages, own_o] : {std::pair{2, 1}, {1, 1}, {1, 0}}) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fmt/format.h>
 
+#include "codegen/ceil_div.h"
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
@@ -12,13 +13,14 @@
 namespace attune::codegen {
 
 struct ForwardTile90 {
-  int m = 128;          ///< queries: m / 64 warpgroups share them
+  int m = 128;          ///< queries: m / 64 warpgroups share them; with 64, several blocks share an SM
   int n = 128;          ///< keys
   int stages = 2;       ///< tiles of keys and values in shared memory
   int q_stages = 2;     ///< tiles of queries in shared memory: 2 load the next one ahead
   int own_o = 1;        ///< 1: results have their own shared memory; 0: they use that of the queries
   int issue_order = 1;  ///< how warpgroups take turns at issuing their products
   int dynamic = 0;      ///< 1: blocks take tiles from a counter; tiles of equal length are even without one
+  int items = 1;        ///< tiles of queries scheduled ahead: with 2, short ones load while others are computed
   bool operator==(const ForwardTile90&) const = default;
 };
 inline constexpr std::array forward_members90{
@@ -31,20 +33,36 @@ inline constexpr std::array forward_members90{
     TileMember<ForwardTile90>{{.name = "dynamic", .least = 0, .most = 1}, &ForwardTile90::dynamic},
 };
 
-/// The reason why this tile is illegal, or empty. `numbers`: the scores, results and probabilities that a thread holds,
-/// in addition to some 24 (two warpgroups) or 32 other registers.
-inline std::string why_illegal90(const ForwardTile90& tile, int numbers) {
+/// Numbers that a thread can hold, in addition to some 24 (two warpgroups) or 32 other registers.
+constexpr int most_numbers90(int m, int blocks) {
+  if (m == 192) return 128;
+  return blocks == 1 ? 208 : blocks == 2 ? 192 : 96;
+}
+/// The reason why this tile is illegal, or empty. `numbers`: the scores, results and probabilities that a thread holds.
+inline std::string why_illegal90(const ForwardTile90& tile, int numbers, int blocks = 1) {
   if (!tile.own_o && tile.q_stages == 2) return "o would overwrite the next queries: own_o must be 1";
-  const int most = tile.m == 128 ? 208 : 128;
+  if (tile.m == 64 && tile.issue_order != 0) return "one warpgroup takes no turns: issue_order must be 0";
+  const int most = most_numbers90(tile.m, blocks);
   return numbers > most ? fmt::format("a thread would hold {} numbers, and its registers hold {}", numbers, most) : "";
 }
 
 inline std::string forward_preamble90(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.dv}); }
 
-/// Parts of scores that a block has in shared memory, see HasCopied and HasDistant; and Tile::parts.
+/// `numbers` of a kernel of 16 bits.
+inline int numbers90(const KernelSpec& spec, const ForwardTile90& tile) {
+  return tile.n / 2 + static_cast<int>(round_up(spec.dv, 16)) / 2 + tile.n / 4;
+}
+/// Blocks that share an SM: with one consumer warpgroup, 3 if their registers and shared memory allow, else 2.
+inline int blocks90(const KernelSpec& spec, const ForwardTile90& tile, int shared_bytes) {
+  if (tile.m != 64) return 1;
+  return numbers90(spec, tile) <= most_numbers90(tile.m, 3) && shared_bytes <= most_shared_of(3, 90) ? 3 : 2;
+}
+
+/// What a block has in shared memory besides operands and results: parts of scores, see HasCopied and HasDistant, and
+/// tiles of queries that are scheduled ahead; and Tile::parts.
 struct ForwardHeld90 {
   bool copies = false, distances = false;
-  int parts = 0;
+  int items = 1, parts = 0;
 };
 
 inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
@@ -58,6 +76,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   if (transposed) plan.tile.own.emplace_back("transposed", 1);
   if (held.copies) plan.tile.own.emplace_back("copies", 1);
   if (held.distances) plan.tile.own.emplace_back("distances", 1);
+  if (held.items > 1) plan.tile.own.emplace_back("items", held.items);
   plan.tile.parts = held.parts;
   if (held.parts > 0) plan.tile.own.emplace_back("parts", held.parts);
   const ForwardLayout90 shared{.m = tile.m,
@@ -73,10 +92,14 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed,
                                .copies = held.copies,
                                .distances = held.distances,
+                               .items = held.items,
                                .parts = std::max(held.parts, 1)};
+  const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(spec, tile, bytes);
+  if (blocks > 1) plan.tile.own.emplace_back("blocks", blocks);
   return {.plan = std::move(plan),
           .threads = 128 * (tile.m / 64 + 1),
-          .shared_bytes = shared.bytes + chunk_alignment,
+          .shared_bytes = bytes,
+          .blocks_of_sm = blocks,
           .counts_tiles = tile.dynamic != 0,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = results}};
 }

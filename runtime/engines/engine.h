@@ -37,7 +37,7 @@ struct Means {
   void* stream = nullptr;                           ///< a CUstream; null: the default one
   const codegen::Preference* preference = nullptr;  ///< null: the choice of attune tune, if there is one
   const detail::DeviceCover* cover = nullptr;       ///< null: the call makes its own lists, if it needs lists
-  int blocks = 0;                                   ///< upper bound on the blocks of a persistent kernel; 0: one per SM
+  int blocks = 0;  ///< upper bound on the blocks of a persistent kernel; 0: as many as SMs hold
 };
 
 /// The kernel that computes a call, and the reasons against other kernels.

@@ -78,19 +78,57 @@ TEST_CASE("every kind of call has rows at every width", "[choose]") {
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}})
     for (int cover = 0; cover < 5; ++cover)
       for (int mod = 0; mod < 4; ++mod)
-        for (int length = 0; length < 3; ++length) {
-          const CallKind kind{static_cast<CoverKind>(cover), static_cast<ModKind>(mod), static_cast<Length>(length)};
+        for (const Length length : all_lengths) {
+          const CallKind kind{static_cast<CoverKind>(cover), static_cast<ModKind>(mod), length};
           CHECK(choose({.d = d, .dv = dv}, {}, kind).choices.front().plan.kernel->name == "forward_sm90");
         }
 }
 
-TEST_CASE("short sequences take narrower tiles where these are faster", "[choose]") {
-  const auto m = [](CoverKind cover, Length length) {
-    return choose({.d = 64, .dv = 64}, {}, {.cover = cover, .length = length}).choices[0].plan.tile.m;
+TEST_CASE("short sequences take smaller tiles where these are faster", "[choose]") {
+  using enum Length;
+  const auto tiles = [](int d, CoverKind cover) {
+    std::string out;
+    for (const Length length : all_lengths) {
+      const KernelPlan plan = choose({.d = d, .dv = d}, {.skips = cover != CoverKind::full},
+                                     {.cover = cover, .length = length})
+                                  .choices[0]
+                                  .plan;
+      out += fmt::format(" {}x{}{}", plan.tile.m, plan.tile.n, said(plan, "items") ? "+" : "");
+    }
+    return out;
   };
-  CHECK(m(CoverKind::causal, Length::to_1k) == 128);
-  CHECK(m(CoverKind::causal, Length::to_4k) == 192);
-  CHECK(m(CoverKind::full, Length::to_1k) == 192);
+  CHECK(tiles(64, CoverKind::full) == " 128x80+ 128x128 128x112 192x128 192x128 192x128");
+  CHECK(tiles(64, CoverKind::causal) == " 128x80+ 64x64+ 64x64+ 64x64+ 192x96 192x128");
+  CHECK(tiles(64, CoverKind::listed) == " 128x128 128x128 128x128 128x128 128x128 128x128");
+  CHECK(tiles(128, CoverKind::full) == " 128x80 128x128 128x128 128x128 128x128 128x128");
+  CHECK(tiles(128, CoverKind::causal) == " 128x80 128x128 128x128 128x128 128x128 128x128");
+}
+
+TEST_CASE("a class of lengths says how many keys there may be", "[choose]") {
+  using enum Length;
+  CHECK(length_of(4096, 80) == to_80);
+  CHECK(length_of(1, 81) == to_128);
+  CHECK(length_of(77, 224) == to_224);
+  CHECK(length_of(225, 225) == to_1k);
+  CHECK(length_of(77, 4096) == to_1k);
+  CHECK(length_of(77, 0) == to_1k);
+  CHECK(length_of(1025, 8192) == to_4k);
+}
+
+TEST_CASE("blocks of one warpgroup share an SM if its registers and memory allow", "[choose]") {
+  const auto blocks = [](int d, std::string_view text) {
+    const Preference preference{variant(text), true, ""};
+    const KernelChoice one = choose({.d = d, .dv = d}, {}, {}, &preference).choices[0];
+    CHECK(one.shared_bytes <= most_shared_of(one.blocks_of_sm, 90));
+    return one.blocks_of_sm;
+  };
+  CHECK(blocks(64, "forward_sm90:m=64,n=64,stages=2,issue_order=0") == 3);
+  CHECK(blocks(64, "forward_sm90:m=64,n=96,stages=2,issue_order=0") == 2);
+  CHECK(blocks(64, "forward_sm90:m=64,n=64,stages=4,issue_order=0") == 2);
+  CHECK(blocks(128, "forward_sm90:m=64,n=64,issue_order=0,q_stages=1") == 2);
+  CHECK(blocks(128, "forward_sm90") == 1);
+  const Preference large{variant("forward_sm90:m=64,n=128,issue_order=0"), true, ""};
+  CHECK_THROWS_AS(choose({}, {}, {}, &large), Error);
 }
 
 TEST_CASE("what spills is followed by another tile, not by another order of issue", "[choose]") {
@@ -434,7 +472,7 @@ TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]
   CHECK(all.refused.empty());
   REQUIRE(all.choices.size() == usual.size() + 1);
   CHECK(variant_of(all.choices[0].plan).text() ==
-        "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,issue_order=2,dynamic=1,copies=0,distances=0");
+        "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,issue_order=2,dynamic=1,copies=0,distances=0,items=1");
   CHECK(all.choices[0].shared_bytes <= 227 * 1024);
   for (std::size_t i = 0; i < usual.size(); ++i)
     CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel->name, all.choices[i + 1].plan.tile.m,
@@ -455,11 +493,11 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
         std::string::npos);
   CHECK(refused("forward_sm90:warps=4").find("has no `warps`") != std::string::npos);
   CHECK(refused("forward_sm90:n=100").find("multiple of 16") != std::string::npos);
-  CHECK(refused("forward_sm90:m=64").find("128 or 192") != std::string::npos);
+  CHECK(refused("forward_sm90:m=64").find("issue_order must be 0") != std::string::npos);
   CHECK(refused("forward_sm90:n=256").find("its registers hold") != std::string::npos);
   CHECK(refused("forward_sm90:n=176").find("shared memory") != std::string::npos);
   CHECK(refused("forward_sm90:own_o=0").find("own_o must be 1") != std::string::npos);
-  CHECK(refused("forward_sm90:m=2147483647").find("128 or 192") != std::string::npos);
+  CHECK(refused("forward_sm90:m=2147483647").find("from 64 to 192") != std::string::npos);
   CHECK(refused("forward_sm90", {.arch = 80}).find("compute capability") != std::string::npos);
   CHECK(refused("forward_sm80:warps=3").find("16 or 32 times the warps") != std::string::npos);
   CHECK(refused("forward_sm80:stages=3,n=128", {.arch = 86}).find("shared memory") != std::string::npos);

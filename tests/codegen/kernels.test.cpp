@@ -42,7 +42,7 @@ void add_fast(std::vector<Row>& out, const KernelSpec& spec) {
   std::set<codegen::Variant> all;
   for (const auto cover : {codegen::CoverKind::full, codegen::CoverKind::causal, codegen::CoverKind::listed})
     for (const auto mod : {codegen::ModKind::scaled, codegen::ModKind::heavy})
-      for (const auto length : {codegen::Length::to_1k, codegen::Length::to_4k, codegen::Length::longer})
+      for (const auto length : codegen::all_lengths)
         for (const KernelChoice& c : choose(spec, {}, {cover, mod, length}).choices)
           if (!c.plan.kernel->takes_any && all.insert(codegen::variant_of(c.plan)).second)
             out.push_back({spec, codegen::variant_of(c.plan).text()});

@@ -151,24 +151,27 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
   CHECK(fake::live_memory() == memory);
   CHECK(fake::contexts() == 0);
 
-  // Other data, lengths and batches compile nothing.
+  // Other data, batches, and lengths of more than 80 compile nothing.
   const auto run = [&](std::int64_t length) {
     const Call other(length);
     causal.run(other.forward);
     other.documents().run(other.forward);
   };
-  for (const std::int64_t length : {65, 299, 512}) run(length);
+  for (const std::int64_t length : {81, 130, 299, 512}) run(length);
   CHECK(runtime::cuda::compiled_kernels() == compiled);
-  // With few queries, though, heads that share keys share tiles.
+  // Causal masks of fewer have another tile, and lists have not.
+  run(65);
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 1);
+  // With few queries heads that share keys share tiles.
   run(64);
-  CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 3);
   run(33);
-  CHECK(runtime::cuda::compiled_kernels() == compiled + 2);
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 3);
   // With very few queries, blocks also share the keys (split-KV).
   run(1);
-  CHECK(runtime::cuda::compiled_kernels() == compiled + 5);  // with the one that clears counters
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 6);  // with the one that clears counters
   for (const std::int64_t length : {2, 8}) run(length);
-  CHECK(runtime::cuda::compiled_kernels() == compiled + 5);
+  CHECK(runtime::cuda::compiled_kernels() == compiled + 6);
 }
 
 TEST_CASE("an attention that becomes more exact, or less, gets another kernel, and the first one again", "[driver]") {

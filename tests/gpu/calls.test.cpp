@@ -163,7 +163,8 @@ TEST_CASE("kernels that are asked for by name compute the same", "[gpu]") {
     int computed = 0;
     for (const char* text : {"forward_sm80", "forward_sm80:m=64,n=16,warps=4", "forward_sm90", "forward_sm90:n=64",
                              "forward_sm90:m=128,n=96,issue_order=1", "forward_sm90:m=128,n=80,issue_order=2",
-                             "forward_sm90:m=192,n=48,issue_order=1", "forward_sm90:m=128,n=112,dynamic=0",
+                             "forward_sm90:m=192,n=48,issue_order=1", "forward_sm90:m=64,n=64,issue_order=0,q_stages=1",
+                             "forward_sm90:m=128,n=80,items=2", "forward_sm90:m=128,n=112,dynamic=0",
                              "forward_sm90:m=128,n=160,q_stages=1,own_o=0", "forward_sm90:m=128,n=64,stages=3"}) {
       const codegen::Preference preference{codegen::variant(text), true, ""};
       INFO(text << " at " << d);

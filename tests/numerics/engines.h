@@ -44,7 +44,7 @@ struct Engine {
   std::string why_not(const Shape& shape) const;
 };
 
-/// A forward of host tensors on a device, by copies there; values that are a view of keys stay one.
+/// A call with host tensors on a device, by copies there; values that are a view of keys stay one.
 void on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem,
                const runtime::Means& means);
 void on_device(const Subject& subject, const Backward& call, const compiler::Problem& problem,

@@ -17,13 +17,15 @@ PACKED = 4 * (2048,) + (1792, 1536, 1280, 1024, 1024, 768, 512, 256)  # lengths 
 # Rows that measure gradients, or a training step: the forward, then the gradients.
 BACKWARD = {128: (1024, 2048, 4096, 16384), 64: (16384,), 256: (16384,)}
 STEP = (4096, 8192, 16384)
+SHORT = ((77, 256), (200, 64), (512, 32), (1000, 16))  # positions and batch entries of short sequences, 16 heads
 TRAINED = ["alibi", "softcap", "relative", "window", "prefix", "document"]
 VARLEN = (2048, 1792, 1536, 1280, 1024, 768, 512, 256)  # lengths of packed sequences, at 16 heads
 PRODUCTS = {"forward": 2, "backward": 5, "step": 7}  # of a pair
 # Heads, key heads, queries, batch entries and keys of each.
 DECODE = ((32, 8, 1, 1, 131072), (32, 8, 1, 16, 8192), (32, 8, 1, 64, 4096), (32, 8, 1, 64, 8192), (32, 8, 1, 8, 512),
           (64, 8, 1, 64, 8192), (64, 8, 8, 64, 8192))
-PEERS = {"dense": ["cudnn", "flash", "fa4"], "mods": ["flex", "flex_flash", "fa4", "cudnn_flex"], "portable": ["flash"],
+PEERS = {"dense": ["cudnn", "flash", "fa4"], "short": ["cudnn", "flash", "fa4"],
+         "mods": ["flex", "flex_flash", "fa4", "cudnn_flex"], "portable": ["flash"],
          "packed": ["varlen", "fa4"], "decode": ["cudnn", "flash", "flex"],
          "grouped": ["cudnn", "flash", "flex", "flex_flash", "fa4", "cudnn_flex"],
          "e4m3": []}  # torch's attentions take no 8 bits
@@ -39,7 +41,7 @@ def group(case):
         return f"{way}packed, D={case['d']}"
     if case["kind"] == "decode":
         return f"decode, D={case['d']}, {case['kv_seq']} keys, B={case['batch']}"
-    kind = {"portable": "portable kernel, ", "e4m3": "q, k and v of e4m3, "}.get(case["kind"], "")
+    kind = {"portable": "portable kernel, ", "short": "short, ", "e4m3": "q, k and v of e4m3, "}.get(case["kind"], "")
     return f"{way}{kind}D={case['d']}, {case['row']}"
 
 
@@ -92,8 +94,8 @@ LOOK = Look(name="gpu_peers", heading="attune next to torch on a GPU",
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["kind"], case["cover"], case["direction"], f"d{case['d']}",
                                 f"s{case['seq']}"},
-            words_help="a row, dense, mods, packed, portable, decode, grouped or e4m3, once or each, forward, backward or "
-                       "step, d64, s8192; as dense:causal:d128:cudnn=1.0")
+            words_help="a row, dense, short, mods, packed, portable, decode, grouped or e4m3, once or each, forward, "
+                       "backward or step, d64, s8192; as dense:causal:d128:cudnn=1.0")
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,9 @@ def all_cases():
     for row in ("causal", "full"):
         yield from (dense("dense", row, d, seq, "backward") for d, lengths in BACKWARD.items() for seq in lengths)
         yield from (dense("dense", row, 128, seq, "step") for seq in STEP)
+    yield from (Case("short", row, "bf16", d, 16, seq, batch, direction=direction)
+                for direction in ("forward", "backward") for d in (64, 128) for row in ("full", "causal")
+                for seq, batch in SHORT)
     for row in TRAINED:
         yield from (Case("mods", row, "bf16", 128, 16, 8192, 2, "each", direction="backward", grads=grads)
                     for grads in ((False, True) if row == "relative" else (False,)))

@@ -19,8 +19,8 @@ template <class Tile>
 concept ForwardTile = requires {
   typename Tile::Element;  // of q, k and v: bf16, f16; e4m3 and float for kernels of their own
   typename Tile::Out;      // of o
-  // Queries: 64 for each of two or three consumer warpgroups. Keys.
-  requires Tile::m == 128 || Tile::m == 192;
+  // Queries: 64 for each consumer warpgroup. With one, several blocks share an SM. Keys.
+  requires Tile::m == 64 || Tile::m == 128 || Tile::m == 192;
   requires Tile::n % 16 == 0;
   // Head widths, rounded up.
   requires Tile::d % 16 == 0 && Tile::dv % 16 == 0 && Tile::d <= 256 && Tile::dv <= 256;
@@ -92,6 +92,22 @@ struct Warpgroup90 : ForwardExact90<Tile, User> {
 template <class Tile>
 constexpr int turners = transposes_values<Tile> ? 2 : 0;
 
+/// Blocks that share an SM.
+template <class Tile>
+constexpr int blocks_of_sm = 1;
+template <class Tile>
+requires requires { Tile::blocks; }
+constexpr int blocks_of_sm<Tile> = Tile::blocks;
+
+/// Registers of a thread of the producer's warpgroup, and of a consumer. A launch gives every thread as many.
+template <class Tile>
+constexpr int producer_registers = Tile::m == 192 || blocks_of_sm<Tile> == 3 ? 32 : 40;
+template <class Tile>
+constexpr int consumer_registers = Tile::m == 192            ? 160
+                                   : blocks_of_sm<Tile> == 1 ? 232
+                                   : blocks_of_sm<Tile> == 2 ? 216
+                                                             : 128;
+
 /// One thread initialises the barriers of a block.
 template <class Tile>
 __device__ inline void init_barriers(unsigned shared) {
@@ -103,14 +119,13 @@ __device__ inline void init_barriers(unsigned shared) {
   if constexpr (transposes_values<Tile>) Ring<Tile::stages>::init(shared + Shared::loaded_full, 1, turners<Tile>);
   barrier_init(shared + Shared::known, warps);
   shared_put(shared + Shared::list_full, 0);
-  StageBarriers{shared + Shared::item_full}.init(1, warps + 1 + turners<Tile>);
+  Ring<items_ahead<Tile>>::init(shared + Shared::item_full, 1, warps + 1 + turners<Tile>);
   barrier_init_done();
 }
 
 /// What all threads of a block run. Group: the registers of a consumer warpgroup; Consumer: what it does.
 template <class Group, ForwardTile Tile, class User, class Consumer = ForwardConsumer90<Group, Tile, User>>
 __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, const User& user) {
-  constexpr int groups = Tile::m / 64;
   extern __shared__ unsigned char memory[];
   const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
   if (threadIdx.x == 0) init_barriers<Tile>(shared);
@@ -119,20 +134,20 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
   if constexpr (User::traits.listed || come_transposed<Tile>) wait_for_kernel_before();
   const int thread = static_cast<int>(threadIdx.x), group = uniform(thread / warpgroup_threads);
   if (group == 0) {
-    registers_down<groups == 2 ? 40 : 32>();
+    registers_down<producer_registers<Tile>>();
     using Producer = ForwardProducer90<Tile, User>;
     if (Producer::loads(thread)) Producer{args, shared, thread}.run();
     if (thread == 32) schedule_tiles<Tile>(args, user, shared);
     if constexpr (transposes_values<Tile>)
       if (thread >= 64) Group::transpose_v(args, shared);
   } else {
-    registers_up<groups == 2 ? 232 : 160>();
+    registers_up<consumer_registers<Tile>>();
     Consumer(args, user, shared, group - 1, thread % warpgroup_threads).run();
   }
 }
 
 template <ForwardTile Tile, class User>
-__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
+__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), blocks_of_sm<Tile>)
     forward_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   forward_block<Warpgroup90<Tile, User>, Tile>(args, user);
 }

@@ -16,6 +16,8 @@ struct ForwardLayout90 {
   bool copies = false;
   /// f32 for the distances within a warp's rows of a tile.
   bool distances = false;
+  /// Tiles of queries that are scheduled ahead of the warps that need them.
+  int items = 1;
   /// Numbers of TF32 that an f32 of k or v is split into, tile behind tile.
   int parts = 1;
 
@@ -44,10 +46,10 @@ struct ForwardLayout90 {
   // Two barriers for each stage of queries, keys and values: full, then empty.
   int q_full = barriers, k_full = q_full + 16 * q_stages, v_full = k_full + 16 * stages,
       behind_v_full = v_full + 16 * stages, loaded_full = transposes_values ? behind_v_full : v_full;
-  int item_bytes = 64, item_full = behind_v_full + (transposes_values ? 16 * stages : 0), known = item_full + 16,
-      list_full = known + 8, item = known + 16;
+  int item_bytes = 64, item_full = behind_v_full + (transposes_values ? 16 * stages : 0),
+      known = item_full + 16 * items, list_full = known + 8, item = known + 16;
   // Lists of tiles to recompute: for each warp a count, then the tiles.
-  int warps = m / 16, recompute_most = 31, recompute = item + item_bytes,
+  int warps = m / 16, recompute_most = 31, recompute = item + item_bytes * items,
       bytes = recompute + 4 * (recompute_most + 1) * warps;
 };
 

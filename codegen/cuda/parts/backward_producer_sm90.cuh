@@ -118,23 +118,24 @@ struct Loader90Backward {
     return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
   }
 
-  /// How a tile of queries meets a tile of keys: -1 if the queries do not visit the keys; otherwise twice the number of
-  /// tiles visited before, plus 1 if no pair is masked out. `falls`: keys are scheduled rising.
+  /// How a tile of queries meets a tile of keys: `apart` if the queries do not visit the keys; otherwise twice the
+  /// number of tiles visited before, plus 1 if no pair is masked out. `falls`: keys are scheduled rising.
   __device__ int meeting(Where at, int tile, int keys, bool falls) const {
     const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
+    constexpr int apart = is_alone<Tile> ? 0 : -1;
     if (tile >= tiles) return -1;
     if constexpr (User::traits.listed) {
       const int head = (args.tile_batches == 1 ? 0 : at.b) * args.tile_heads + (args.tile_heads == 1 ? 0 : at.h),
                 row = head * ((args.kv_len + n - 1) / n) + keys;
       const auto visit = static_cast<unsigned>(
           __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile));
-      if (visit == 0) return -1;
+      if (visit == 0) return apart;
       const unsigned before = falls ? visit >> Visit::below_at & (Visit::most_tiles - 1) : visit >> Visit::above_at;
       return static_cast<int>(2 * before) + (end - begin == m && (visit & Visit::whole));
     }
     const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
     const int from = first_of(bands), to = end_of(bands, at), kv = keys * n;
-    if (keys < from || keys >= to) return -1;
+    if (keys < from || keys >= to) return apart;
     const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, at.kv_len);
     return 2 * (falls ? keys - from : to - 1 - keys) + whole;
   }
@@ -164,11 +165,13 @@ struct Loader90Backward {
         if constexpr (is_packed<Tile>) {
           find_sequence(item.b);
           item.keys -= get(kv_start) / n + item.b;
-          if (item.keys * n >= get(kv_len)) {
+          // The queries of a sequence without keys get their dQ from an item alone.
+          const auto length = [&] { return is_alone<Tile> ? max(get(kv_len), 1) : get(kv_len); };
+          if (item.keys * n >= length()) {
             next_item();
             continue;
           }
-          if (!item.rising) item.keys = (get(kv_len) + n - 1) / n - 1 - item.keys;
+          if (!item.rising) item.keys = (length() + n - 1) / n - 1 - item.keys;
         }
         put(keys, item.keys);
         put(kv_head, item.kv_head);

@@ -175,8 +175,9 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     if constexpr (has_diagonals) arrive_as_warp(diagonals(buffer).full, lane);
   }
 
-  /// Writes this warpgroup's half of dQ where an adding warp reads it.
-  __device__ void put_sums(int stage, unsigned phase) {
+  /// Writes this warpgroup's half of dQ where an adding warp reads it, or stores it if it is complete.
+  __device__ void put_sums(int stage, unsigned phase, unsigned step) {
+    if constexpr (is_alone<Tile>) return store_queries(step);
     wait_for_sums(stage, phase);
     const unsigned into = shared + Shared::sums + stage * Shared::sum_step + group * (Shared::sum_bytes / 2) +
                           16 * (32 * warp + lane);
@@ -187,13 +188,36 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   }
   /// Waits until the previous dQ has left the stage.
   __device__ void wait_for_sums(int stage, unsigned phase) const {
+    if constexpr (is_alone<Tile>) return;
     if constexpr (Shared::sum_stages == 1)
       sums(stage ^ 1).acquire(phase ^ static_cast<unsigned>(stage));
     else
       sums(stage).acquire(phase);
   }
   /// dQ in the stage is complete. To be called after a proxy_fence().
-  __device__ void give_sums(int stage) const { arrive_as_warp(sums(stage).full, lane); }
+  __device__ void give_sums(int stage) const {
+    if constexpr (!is_alone<Tile>) arrive_as_warp(sums(stage).full, lane);
+  }
+  /// Stores the warp's 16 queries of dQ: half of the width, or with 128 queries all of it.
+  __device__ void store_queries(unsigned step) {
+    Gradient to = args.grad_q;
+    if (!to.to.data) return;
+    if constexpr (User::gradient.removes || is_packed<Tile>)
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dq())) && lane == 0) *args.non_finite = 1;
+    const int first = m == 128 ? 0 : 64 * group;
+    to.to.data = static_cast<char*>(to.to.data) + first * to.to.element * (to.type == Stored::f32 ? 4 : 2);
+    const WarpRows rows{to,
+                        word(step, 2),
+                        word(step, 3),
+                        {word(step, 8), word(step, 9)},
+                        word(step, 1) * m + (m == 128 ? 64 * group : 0) + 16 * warp,
+                        args.d - first};
+    const unsigned area = shared + Shared::sums + 4096 * (4 * group + warp);
+    if (stores_eights<Element>(to, rows.width))
+      store_sixteen<Element>(dq(), args.scale, rows, area, lane);
+    else
+      stage_sixteen(dq(), args.scale, area, lane, [&](int column) { store_rows(rows, area, column, lane); });
+  }
 
   /// This warp's part of its warpgroup's dS memory: 16 rows of staged().
   __device__ unsigned staging() const {

@@ -134,7 +134,7 @@ struct ForwardConsumer90 {
   __device__ void recompute_later(int index) {
     ++found;
     if (g.lane == 0) recompute.put(me, found, index);
-    if (g.lane == 0 && found == Shared::recompute_most - 1) recompute.set_list_full(true);
+    if (g.lane == 0 && found == Shared::recompute_most - items_ahead<Tile>) recompute.set_list_full(true);
   }
 
   /// O = O / l; stores O, lse and max.

@@ -43,6 +43,13 @@ constexpr bool has_distances = requires {
   requires Tile::distances != 0;
 };
 
+/// Tiles of queries that are scheduled ahead of the warps that need them.
+template <class Tile>
+constexpr int items_ahead = 1;
+template <class Tile>
+requires requires { Tile::items; }
+constexpr int items_ahead<Tile> = Tile::items;
+
 /// Numbers of TF32 that an f32 of keys and values is split into, by a previous kernel; 0: not at all.
 template <class Tile>
 constexpr int parts_of = 0;
@@ -71,6 +78,7 @@ struct Shared90 {
                                       .transposes_values = transposes_values<Tile>,
                                       .copies = copies_reads<Tile>,
                                       .distances = has_distances<Tile>,
+                                      .items = items_ahead<Tile>,
                                       .parts = parts_of<Tile> > 1 ? parts_of<Tile> : 1};
   static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
                        k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
@@ -170,7 +178,7 @@ struct Recompute {
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
-  /// True if a warp's list holds only one more tile, which may be in flight: listed tiles are then recomputed first.
+  /// True if a warp's list holds only as many more tiles as may be in flight: listed tiles are then recomputed first.
   __device__ bool list_full() const { return shared_get_flag(shared + Shared::list_full) != 0; }
   __device__ void set_list_full(bool is) const { shared_put_flag(shared + Shared::list_full, is); }
 
@@ -203,11 +211,11 @@ struct Items {
 
   const ForwardArgs& args;
   unsigned shared;
-  Ring<1> ring{shared + Shared::item_full};
+  Ring<items_ahead<Tile>> ring{shared + Shared::item_full};
 
-  __device__ unsigned at(int word) const { return shared + Shared::item + 4 * word; }
+  __device__ unsigned at(int word) const { return shared + Shared::item + item_bytes * ring.stage + 4 * word; }
 
-  /// Waits until all warps have read the previous item. Scheduling this late makes blocks end more evenly.
+  /// Waits until all warps have read an earlier item. Scheduling this late makes blocks end more evenly.
   __device__ void wait_for_room() const { ring.acquire(); }
   /// Called by one thread.
   __device__ void give(const Item& item) {
@@ -238,7 +246,9 @@ struct Items {
     return item;
   }
   /// Called by one thread of each warp: the next item may be scheduled.
-  __device__ void done() const { barrier_arrive(ring.empty()); }
+  __device__ void done() const {
+    barrier_arrive(StageBarriers{ring.barriers + StageBarriers::bytes * ring.before().stage}.empty());
+  }
 
  private:
   struct alignas(8) Words {

@@ -114,8 +114,8 @@ class GpuBuild {
 };
 
 std::vector<codegen::Length> lengths_of(const Shape& shape) {
-  using enum codegen::Length;
-  return shape.length ? std::vector{*shape.length} : std::vector{longer, to_4k, to_1k};
+  if (shape.length) return {*shape.length};
+  return {codegen::all_lengths.rbegin(), codegen::all_lengths.rend()};
 }
 
 /// A job for each length of one way's kernel.

@@ -94,6 +94,11 @@ void BackwardRun::choose(const codegen::CallSpec& asked) {
     load_at_once(asked, may_be_whole);
   if (may_be_whole) whole_ = BackwardWalk(key(Way::backward), of_, means_);
   if (!whole_.can() || diagonals() > most_diagonals) return choose_parts(asked);
+  if (const codegen::Tile& tile = whole_.plan().tile; tile.alone && p_.kv.length > tile.n)
+    throw Error("bad-kernel", "the requested kernel does not support this call",
+                {.name = codegen::variant_of(whole_.plan()).text()},
+                fmt::format("it is for up to {} keys, and there are {}", tile.n, p_.kv.length),
+                "name another, or leave the choice to attune");
   const std::int64_t tiles = sets_of_q() * q_places();
   added_ = space_.take<float>(tiles * whole_.kernel->choice.sums);
   counters_ = space_.take<unsigned>(tiles + 3);

@@ -52,7 +52,10 @@ struct ForwardRun {
 
   const codegen::KernelPlan& plan() const { return kernel->choice.plan; }
   /// The number of blocks of a persistent kernel.
-  int most_blocks() const { return means.blocks ? std::min(means.blocks, device.sms) : device.sms; }
+  int most_blocks() const {
+    const int most = device.sms * kernel->choice.blocks_of_sm;
+    return means.blocks ? std::min(means.blocks, most) : most;
+  }
   Walk walk_of(std::int64_t blocks) const {
     return {.kernel = *kernel, .call = {.problem = p, .plan = plan(), .sms = device.sms, .blocks = blocks}};
   }

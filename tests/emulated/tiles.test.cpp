@@ -1,0 +1,103 @@
+// tests/emulated/tiles.test.cpp — tiles of Hopper's forward by name, in calls whose lengths would choose others, where
+// kernels are emulated
+#include "codegen/variant.h"
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+namespace {
+
+/// An engine whose forwards, or whose backwards, are computed by this kernel.
+Engine with_kernel(const std::string& text) {
+  Engine out = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
+  out.name = text;
+  const codegen::Preference preference{codegen::variant(text), true, ""};
+  if (text.starts_with("forward"))
+    out.forward = [=](const Subject& subject, const Forward& call, const compiler::Problem& problem) {
+      on_device(subject, call, problem, {.preference = &preference});
+    };
+  else
+    out.backward = [=](const Subject& subject, const Backward& call, const compiler::Problem& problem) {
+      on_device(subject, call, problem, {.preference = &preference});
+    };
+  return out;
+}
+
+std::string wrong(const Engine& engine, const Attention& attention, const Shape& shape, bool max = false) {
+  return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.backward = false, .max = max}).wrong;
+}
+
+/// More tiles of queries than blocks, the last of few rows.
+Shape usual(std::int64_t d) {
+  return {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 141, .kv_len = 170, .d = d, .dv = d, .dtype = DType::bf16};
+}
+
+void check_tile(const std::string& kernel, std::int64_t d) {
+  if (skipped_without_compiler()) return;
+  const Engine engine = with_kernel(kernel);
+  Shape short_one = usual(d), packed = usual(d), few = usual(d);
+  short_one.q_len = short_one.kv_len = 77;
+  packed.q_lens = packed.kv_lens = {77, 1, 64, 130};
+  few.q_heads = 8;
+  few.q_len = 5;
+  const Attention causal{.mask = mods::causal()}, softcap{.score = mods::softcap(20), .mask = mods::causal()};
+  const Attention listed{.mask = [](At at) { return (at.q * at.q) % 7 != at.kv % 5; }};
+  for (const Shape& shape : {usual(d), short_one, packed, few}) {
+    INFO(kernel << " " << shape.describe());
+    for (const Attention& attention : {Attention{}, causal, softcap, listed})
+      CHECK(wrong(engine, attention, shape) == "");
+  }
+  CHECK(wrong(engine, causal, usual(d), true) == "");
+}
+
+/// The backward where one tile of keys holds all keys: right, and the bits of ordered accumulation.
+void check_alone(std::int64_t d, const Attention& attention, const Shape& shape) {
+  const std::string to = d > 64 ? "backward_sm90:m=64" : "backward_sm90:m=128";
+  const std::vector<Engine> engines{with_kernel(to + ",alone=1"), with_kernel(to + ",alone=0")};
+  std::vector<std::vector<double>> seen;
+  const Compared what{.forward = false, .observe = [&](const Observed& one) { seen.push_back(one.elements); }};
+  INFO(shape.describe());
+  CHECK(compare(Subject(attention), inputs(shape), engines, what).wrong == "");
+  REQUIRE(seen.size() % 2 == 0);
+  for (std::size_t i = 0; i < seen.size() / 2; ++i) CHECK(seen[i] == seen[seen.size() / 2 + i]);
+}
+
+}  // namespace
+
+TEST_CASE("a backward of one tile of keys", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  // Of the second, the last queries see no key: whole tiles of them.
+  const Attention causal{.mask = mods::causal()}, later{.mask = [](At at) { return at.kv > at.q + 20; }};
+  for (const std::int64_t d : {std::int64_t{64}, std::int64_t{128}}) {
+    Shape shape = usual(d), packed = usual(d);
+    shape.kv_len = 77;
+    packed.q_lens = {77, 1, 0, 128};
+    packed.kv_lens = {77, 30, 5, 128};
+    for (const Shape& one : {shape, packed})
+      for (const Attention& attention : {Attention{}, causal, later}) check_alone(d, attention, one);
+  }
+}
+
+TEST_CASE("more keys than a tile are refused by the backward of one tile", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Engine engine = with_kernel("backward_sm90:m=128,alone=1");
+  const Subject subject(Attention{});
+  const std::string wrong = compare(subject, inputs(usual(64)), std::span(&engine, 1), {.forward = false}).wrong;
+  CHECK(wrong.find("it is for up to 128 keys, and there are 170") != std::string::npos);
+}
+
+TEST_CASE("one warpgroup a block, three blocks on an SM", "[emulated]") {
+  check_tile("forward_sm90:m=64,n=64,stages=3,q_stages=2,own_o=1,issue_order=0,items=2", 64);
+}
+
+TEST_CASE("one warpgroup a block, two blocks on an SM", "[emulated]") {
+  check_tile("forward_sm90:m=64,n=112,stages=2,q_stages=2,own_o=1,issue_order=0,items=1", 64);
+  check_tile("forward_sm90:m=64,n=80,stages=2,q_stages=1,own_o=0,issue_order=0,items=1", 128);
+}
+
+TEST_CASE("three warpgroups a block, which short sequences would not choose", "[emulated]") {
+  check_tile("forward_sm90:m=192,n=96,stages=3,issue_order=1,items=1", 64);
+  check_tile("forward_sm90:m=192,n=96,stages=2,q_stages=1,items=2", 96);
+}
+
+}  // namespace attune::tests
