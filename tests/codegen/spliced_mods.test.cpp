@@ -77,7 +77,8 @@ TEST_CASE("random mods spliced have no register and no spill that they have not 
     }
     if (std::getenv("ATTUNE_TEST_SAY"))
       fmt::print("{} mods, {} kernels: {} spliced, {} not because of spills, {} spill less; {} have no skeleton\n{}",
-                 found.mods, found.kernels, found.spliced, found.tight, found.better, found.none, found.others);
+                 found.mods, found.kernels, found.spliced, found.tight, found.better, found.none,
+                 found.others + found.wrong);
     found.others.clear();
   }
   CHECK(found.wrong == "");
