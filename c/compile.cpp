@@ -53,7 +53,7 @@ Json compile(const attune_job& job) {
                 "name a file in a folder that may be written");
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return {{"rows", builds.rows},
-          {"kernels", builds.all.size() - facts},
+          {"kernels", builds.kernels()},
           {"facts", facts},
           {"seconds", seconds},
           {"bundle", {{"file", job.bundle}, {"bytes", bytes.size()}}}};

@@ -76,6 +76,7 @@ class Split {
     const std::size_t bytes = source_bytes(parts_.mod(), plan_.spec.offsets64, source_sums(parts_, plan_).size());
     shared.members = diagonals ? fmt::format("  alignas(8) unsigned char bytes[{}];\n  float* diagonals;\n", bytes - 8)
                                : "  alignas(8) unsigned char bytes[8];\n";
+    shared.members += "  static constexpr bool has_places = true;\n";
     for (UserFunction& one : shared.functions) one.text = in_skeleton(one);
     if (shared.is_inside) shared.is_inside->text = in_skeleton(*shared.is_inside);
     SplitSource out;

@@ -131,6 +131,14 @@ bool is_alike(const Expr& e) {
          (e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::P));
 }
 
+/// True if nothing but fields is compared here, as in `row.doc == col.doc`. Such a mask stays in a skeleton as it is:
+/// mods that differ in more than names seldom share it, and a place's result has to leave its predicate.
+bool compares_fields(const Expr& e) {
+  const std::vector<Expr> nodes = ir::in_order(e);
+  return std::ranges::all_of(
+      nodes, [](const Expr& one) { return one->op == Op::Field || (one->type == ir::Type::Bool && one->arity > 0); });
+}
+
 /// The parts of an exponent that a kernel has for each pair already, as members of its argument `held`.
 struct Held {
   bool copied, distant;
@@ -234,9 +242,9 @@ class Functions {
   }
   void add(const std::string& head, const Expr& e, bool used = true) {
     out_.push_back({head, source_function(head, e, signature_, parts_.fields, lines_),
-                    is_alike(e) ? Form::same
-                    : used      ? Form::open
-                                : Form::unused});
+                    is_alike(e) || (e->type == ir::Type::Bool && compares_fields(e)) ? Form::same
+                    : used                                                           ? Form::open
+                                                                                     : Form::unused});
   }
   void fields(const std::string& head, const std::vector<Expr>& list) {
     out_.push_back(

@@ -153,7 +153,7 @@ void compile(const CompileOptions& o) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json) {
     nlohmann::ordered_json all{
-        {"rows", builds.rows}, {"kernels", builds.all.size() - facts}, {"facts", facts}, {"seconds", seconds}};
+        {"rows", builds.rows}, {"kernels", builds.kernels()}, {"facts", facts}, {"seconds", seconds}};
     if (!o.out.empty()) all["bundle"] = {{"file", o.out}, {"bytes", size}};
     all["files"] = nlohmann::ordered_json::array();
     for (const FileBytes& file : files)
@@ -161,7 +161,7 @@ void compile(const CompileOptions& o) {
     write_json(all, 2);
   } else {
     if (!o.out.empty())
-      print_out("{}  {} kernels, {:.1f} KB\n", o.out, builds.all.size() - facts, static_cast<double>(size) / 1000);
+      print_out("{}  {} kernels, {:.1f} KB\n", o.out, builds.kernels(), static_cast<double>(size) / 1000);
     for (const FileBytes& file : files)
       if (file.path != o.out) print_out("{}\n", file.path.string());
   }

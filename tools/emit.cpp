@@ -120,7 +120,7 @@ std::vector<FileBytes> files_of(const runtime::Builds& builds, const std::vector
                                 const fs::path& folder) {
   std::vector<FileBytes> out;
   for (const runtime::Built& one : builds.all) {
-    if (one.only_facts) continue;
+    if (one.only_facts || one.skeleton) continue;
     const std::string name = name_of(one);
     for (const std::string& kind : kinds)
       if (auto text = text_of(one, kind, name)) out.push_back({folder / (name + "." + kind), std::move(*text)});

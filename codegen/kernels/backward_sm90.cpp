@@ -18,7 +18,7 @@ struct Tile {
   int ordered = 1;  ///< tiles of keys are added to dq in a fixed order
 };
 constexpr std::array members{
-    TileMember<Tile>{{.name = "m", .least = 64, .most = 128, .step = 64}, &Tile::m},
+    TileMember<Tile>{{.name = "m", .least = 64, .most = 128, .step = 16}, &Tile::m},
     TileMember<Tile>{{.name = "n", .least = 128, .most = 128}, &Tile::n},
     TileMember<Tile>{{.name = "order", .least = 0, .most = 3}, &Tile::order},
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
@@ -38,18 +38,34 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
 
 /// Each of two warpgroups has 64 x 64 numbers of dQ: half of 128 columns, or half of 128 queries.
 int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
+/// Or, transposed, 64 columns of 80 queries. The warp that sums diagonals needs more registers than this leaves.
+constexpr int most_queries = 80;
 
-std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind&) {
+/// 80 queries leave room for one tile of dQ, so a block waits longer for its turn: they are faster where items have
+/// many steps.
+bool has_many_steps(const KernelSpec& spec, const CallKind& kind) {
+  if (spec.packed || kind.length == Length::to_1k) return false;
+  return kind.cover == CoverKind::full || (kind.cover == CoverKind::causal && spec.d <= 96);
+}
+
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Variant> out;
-  // For narrower heads order 3 was 1 to 2 % slower, and for a softcap, where it spills, 4 %.
+  const auto add = [&](int m, int order) {
+    out.push_back(variant_of(backward_sm90.name, Tile{.m = m, .order = order}, members));
+  };
+  if (spec.d > 80 && facts.scaled && !facts.has_terms && has_many_steps(spec, kind)) add(most_queries, 3);
+  // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
+  const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
   for (const int order : {3, 2, 1, 0})
-    if (order < 3 || (spec.d > 80 && facts.scaled))
-      out.push_back(variant_of(backward_sm90.name, Tile{.m = queries_of(spec), .order = order}, members));
+    if (order < 3 || has_order3) add(queries_of(spec), order);
   return out;
 }
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
-  return tile_of(variant, members).m == queries_of(spec) ? "" : "m is 128 for heads up to 64 wide, else 64";
+  const int m = tile_of(variant, members).m;
+  return m == queries_of(spec) || (m == most_queries && spec.d > 64)
+             ? ""
+             : "m is 128 for heads up to 64 wide, else 64 or 80";
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {

@@ -21,7 +21,7 @@ namespace attune::runtime {
 namespace {
 
 /// What is added to the niceness of the threads: a call that compiles now goes first where there are few cores.
-constexpr int nicer_early = 5, nicer_spare = 19;
+constexpr int nicer_early = 5, nicer_spare = 10;
 
 class Background {
  public:

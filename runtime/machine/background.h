@@ -9,7 +9,7 @@ namespace attune::runtime {
 /// call would do itself: its exceptions are dropped, and so is the task if no thread can be started. A process that
 /// ends waits for the task that runs, because its compiler must not be unloaded meanwhile, and drops the others.
 void in_background(std::function<void()> task);
-/// The same for what only later calls use: on a thread of its own and at the lowest priority, so that nothing that a
+/// The same for what only later calls use: on a thread of its own and at a lower priority yet, so that nothing that a
 /// call needs is slower because of it.
 void in_spare_time(std::function<void()> task);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "codegen/variant.h"
 #include "runtime/engines/emulated/compiler.h"
 #include "runtime/engines/emulated/emulated.h"
 #include "tests/catch.h"
@@ -22,6 +23,16 @@ inline bool skipped_without_compiler() {
 inline Engine emulated_engine(const runtime::emulated::Gpu& gpu) {
   runtime::emulated::emulate(gpu);
   return cuda_engine();
+}
+
+/// The same; backwards run this kernel, such as backward_sm90:m=80,order=3.
+inline Engine emulated_engine(const runtime::emulated::Gpu& gpu, const std::string& backward) {
+  Engine out = emulated_engine(gpu);
+  out.backward = [preference = codegen::Preference{codegen::variant(backward), true, ""}](
+                     const Subject& subject, const Backward& call, const compiler::Problem& problem) {
+    on_device(subject, call, problem, {.preference = &preference});
+  };
+  return out;
 }
 
 }  // namespace attune::tests

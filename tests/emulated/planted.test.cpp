@@ -19,7 +19,20 @@ constexpr const char *kernels = "codegen/cuda/kernels/", *parts = "codegen/cuda/
 struct Planted {
   const char* what;
   const char *folder, *file, *from, *to;
-  enum class Call { sm80, decode, sm90, backward80, backward90, e4m3, long90, dense90, distant90, f32, one_tf32 } call;
+  enum class Call {
+    sm80,
+    decode,
+    sm90,
+    backward80,
+    backward90,
+    turned90,
+    e4m3,
+    long90,
+    dense90,
+    distant90,
+    f32,
+    one_tf32
+  } call;
 };
 using enum Planted::Call;
 
@@ -117,19 +130,31 @@ const Planted all[] = {
      "wait_for_kernel_before();", "", backward90},
     {"the wrong half of an operand", parts, "backward_warpgroup_sm90.cuh", "(m == 128 ? 0 : group * n * chunk_bytes)",
      "(m == 128 ? 128 : group * n * chunk_bytes)", backward90},
+    {"the rows of a step are not waited for", kernels, "backward_sm90.cuh", "loads_apart<User> ? 2 : 1", "1",
+     backward90},
+    {"the only tile of dQ is overwritten before it has left", parts, "backward_warpgroup_sm90.cuh",
+     "sums(stage ^ 1).acquire(phase ^ static_cast<unsigned>(stage));", "sums(stage).acquire(phase);", turned90},
+    {"a transposed operand is read as it lies", parts, "backward_warpgroup_sm90.cuh",
+     "template set4<Major::n, Major::k>(dq(), y, x);", "template set4<Major::k, Major::k>(dq(), y, x);", turned90},
 };
 
 Shape shape_of(Planted::Call call) {
   Shape out{
       .batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 310, .d = 64, .dv = 64, .dtype = DType::bf16};
   if (call == decode) out.q_len = 2;
+  if (call == turned90) out.d = out.dv = 128;
   if (call == decode || call == long90) out.kv_len = 700;
   if (call == e4m3) out.e4m3 = true;
   if (call == backward80 || call == f32 || call == one_tf32) out.dtype = DType::f32;
   return out;
 }
-bool is_backward(Planted::Call call) { return call == backward80 || call == backward90; }
+bool is_backward(Planted::Call call) { return call == backward80 || call == backward90 || call == turned90; }
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
+
+Engine engine_of(Planted::Call call, std::uint64_t seed) {
+  const runtime::emulated::Gpu gpu{.arch = arch_of(call), .sms = 3, .seed = 100 * seed};
+  return call == turned90 ? emulated_engine(gpu, "backward_sm90:m=80,order=3") : emulated_engine(gpu);
+}
 
 /// An attention for which no kernel has been compiled yet.
 Attention fresh(Planted::Call call) {
@@ -152,7 +177,7 @@ std::string found(const Planted& one) {
   const Subject subject(fresh(one.call));
   std::string out;
   for (std::uint64_t seed = 1; seed <= 4 && out.empty(); ++seed) {
-    const Engine engine = emulated_engine({.arch = arch_of(one.call), .sms = 3, .seed = 100 * seed});
+    const Engine engine = engine_of(one.call, seed);
     const bool backward = is_backward(one.call);
     const Verdict verdict = compare(subject, inputs(shape_of(one.call)), std::span(&engine, 1),
                                     {.forward = !backward, .backward = backward});
@@ -181,9 +206,9 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (const Planted::Call call : {sm80, decode, sm90, backward80, backward90, e4m3, dense90, distant90, f32})
+  for (const Planted::Call call : {sm80, decode, sm90, backward80, backward90, turned90, e4m3, dense90, distant90, f32})
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
-      const Engine engine = emulated_engine({.arch = arch_of(call), .sms = 3, .seed = 100 * seed});
+      const Engine engine = engine_of(call, seed);
       const bool backward = is_backward(call);
       CHECK(compare(Subject(fresh(call)), inputs(shape_of(call)), std::span(&engine, 1),
                     {.forward = !backward, .backward = backward})

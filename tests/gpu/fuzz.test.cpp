@@ -16,4 +16,20 @@ TEST_CASE("random mods on a device are what the oracle says, forward and backwar
   CHECK(run.wrong() == "");
 }
 
+// With ATTUNE_SPLICE and ATTUNE_FUZZ_AGAINST, tools/bench/splice_bits.py compares bits of spliced kernels and whole
+// ones.
+TEST_CASE("random mods of 16 bits on a device are what the oracle says, without gradients of captured tensors",
+          "[gpu]") {
+  if (skipped()) return;
+  FuzzRun run(20);
+  const std::string thrown = side_by_side(run.count(), [&](std::size_t i) -> std::string {
+    const std::uint64_t seed = 2 * run.seed(i);  // every second one suits Hopper's kernels
+    if (!run.is_over()) run(i, device_call(seed, 200, 300), device_engine(), {.max = false, .captured = false});
+    return {};
+  });
+  run.tell();
+  CHECK(thrown == "");
+  CHECK(run.wrong() == "");
+}
+
 }  // namespace attune::tests

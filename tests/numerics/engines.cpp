@@ -77,41 +77,34 @@ void on_device(const Subject& subject, const Forward& call, const compiler::Prob
   for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
 }
 
-namespace {
-
-void forward_on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem) {
-  on_device(subject, call, problem, runtime::Means{});
-}
-
-void backward_on_device(const Subject& subject, const Backward& call, const compiler::Problem& problem) {
+void on_device(const Subject& subject, const Backward& call, const compiler::Problem& problem,
+               const runtime::Means& means) {
   std::deque<Moved> moved;
   const auto there = [&](const Tensor& t) { return t.given() ? moved.emplace_back(t).tensor() : Tensor(); };
   compiler::LoweredMod lowered = subject.lowered;
   const std::vector<Tensor> host_captures = lowered.slots.captures;
   for (Tensor& capture : lowered.slots.captures) capture = there(capture);
-  Backward on_device{.q = there(call.q),
-                     .k = there(call.k),
-                     .v = there(call.v),
-                     .grad_o = there(call.grad_o),
-                     .grad_lse = there(call.grad_lse),
-                     .o = there(call.o),
-                     .lse = there(call.lse),
-                     .q_offset = call.q_offset};
+  Backward there_call{.q = there(call.q),
+                      .k = there(call.k),
+                      .v = there(call.v),
+                      .grad_o = there(call.grad_o),
+                      .grad_lse = there(call.grad_lse),
+                      .o = there(call.o),
+                      .lse = there(call.lse),
+                      .q_offset = call.q_offset};
   const std::size_t inputs = moved.size();
-  on_device.dq = there(call.dq);
-  on_device.dk = there(call.dk);
-  on_device.dv = there(call.dv);
+  there_call.dq = there(call.dq);
+  there_call.dk = there(call.dk);
+  there_call.dv = there(call.dv);
   for (const Backward::Captured& one : call.captured) {
     const auto slot = std::ranges::find(host_captures, one.of) - host_captures.begin();
-    on_device.captured.push_back({lowered.slots.captures[static_cast<std::size_t>(slot)], there(one.into)});
+    there_call.captured.push_back({lowered.slots.captures[static_cast<std::size_t>(slot)], there(one.into)});
   }
-  runtime::Call checked = runtime::call_of(lowered, on_device, problem);
+  runtime::Call checked = runtime::call_of(lowered, there_call, problem);
   checked.exact = subject.exact;
-  runtime::cuda::engine.run(checked, {});
+  runtime::cuda::engine.run(checked, means);
   for (std::size_t i = inputs; i < moved.size(); ++i) moved[i].back();
 }
-
-}  // namespace
 
 Subject::Subject(const Attention& attention) : Subject(compiler::trace(attention)) {
   scale = attention.scale;
@@ -145,8 +138,10 @@ std::string Engine::why_not(const Shape& shape) const {
 
 Engine cuda_engine() {
   return {.name = "cuda",
-          .forward = forward_on_device,
-          .backward = backward_on_device,
+          .forward = [](const Subject& subject, const Forward& call,
+                        const compiler::Problem& problem) { on_device(subject, call, problem, {}); },
+          .backward = [](const Subject& subject, const Backward& call,
+                         const compiler::Problem& problem) { on_device(subject, call, problem, {}); },
           .per_entry = true,
           .widest = 256,
           .fp8_kv = Engine::Fp8Kv::decode,

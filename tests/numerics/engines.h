@@ -47,6 +47,8 @@ struct Engine {
 /// A forward of host tensors on a device, by copies there; values that are a view of keys stay one.
 void on_device(const Subject& subject, const Forward& call, const compiler::Problem& problem,
                const runtime::Means& means);
+void on_device(const Subject& subject, const Backward& call, const compiler::Problem& problem,
+               const runtime::Means& means);
 
 /// The CUDA engine, on the first device.
 Engine cuda_engine();

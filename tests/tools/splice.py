@@ -3,12 +3,13 @@
 import json
 import os
 import resource
+import shutil
 import subprocess
 import unittest
 
 from calls import ATTUNE, Calls
 
-SHAPE = ["--target", "sm_90a", "--d", "64", "--length", "longer", "-j", "1", "--quiet"]
+SHAPE = ["--target", "sm_90a", "--d", "64", "--length", "longer", "-j", "1"]
 
 
 class Splice(Calls):
@@ -19,9 +20,9 @@ class Splice(Calls):
             self.skipTest("there is no NVRTC")
         self.assertEqual(said.returncode, 0, said.stderr)
 
-    def compile(self, score, splice, way="forward", **environment):
+    def compile(self, score, splice, way="forward", quiet=True, **environment):
         asked = {"ATTUNE_SPLICE": splice} if splice else {}
-        return self.attune("compile", "--score", score, "--pass", way, *SHAPE, "-o", "kernels.attune",
+        return self.attune("compile", "--score", score, "--pass", way, *SHAPE, *["--quiet"] * quiet, "-o", "kernels.attune",
                            **{**self.cache(), **asked, **environment})
 
     def cache(self):
@@ -61,36 +62,37 @@ class Splice(Calls):
             self.assertTrue((self.at / "kernels.attune").exists())
         self.assertEqual((self.made(), self.skeletons()), (["whole"], []))
 
-    def test_auto(self):
-        backward = lambda score, splice, **more: self.compile(score, splice, "backward", **more)
-        def made():
-            return sorted(one["facts"].get("made", "whole") for one in self.entries()
-                          if one["facts"].get("kernel") == "backward_sm90" and one["facts"]["kind"] == "cubin")
-        late = "the tile's skeleton was not compiled yet"
-        # A process that ends at once leaves a skeleton or none, and nothing in part.
-        self.assertEqual(backward("s * 0.5f + f32(q)", "").returncode, 0)
-        self.assertEqual(made(), [late])
-        self.assertLessEqual(len(self.skeletons()), 1)
-        self.assertIn("0 bad", self.attune("cache", "verify", **self.cache()).stdout)
-        self.assertEqual(backward("s * 0.25f + 2.0f * f32(q)", "on").returncode, 0)
-        self.assertEqual(backward("s * 0.75f + 3.0f * f32(q)", "auto").returncode, 0)
-        self.assertEqual(made(), ["spliced", "spliced", late])
-        self.assertEqual(backward("s * 0.75f + 4.0f * f32(q)", "off").returncode, 0)
-        self.assertEqual(made(), ["spliced", "spliced", late, "whole"])
-        # Forwards are spliced if that is asked for.
-        self.assertEqual(self.compile("s * 0.5f + f32(q)", "").returncode, 0)
-        self.assertEqual([one["facts"].get("made") for one in self.entries()
-                          if one["facts"].get("kernel") == "forward_sm90"], [None, None])
+    def test_same_bytes(self):
+        # What is compiled ahead of time does not depend on spliced kernels in the cache.
+        bundle, score = self.at / "kernels.attune", "s * 0.5f + f32(q)"
+        made = {}
+        for splice in ("on", "", "auto", "off"):
+            self.assertEqual(self.compile(score, splice, "backward").returncode, 0)
+            made[splice] = bundle.read_bytes()
+            bundle.unlink()
+        self.assertNotEqual(made["on"], made["off"])
+        self.assertEqual(made[""], made["off"])
+        self.assertEqual(made["auto"], made["off"])
+
+    def test_bundled(self):
+        # With ATTUNE_SPLICE=on a bundle has the skeletons too, for further mods of the tiles.
+        said = self.compile("s + 0.5f * f32(kv)", "on", quiet=False)
+        self.assertIn(" 1 kernels", said.stdout)
+        os.rename(self.at / "kernels.attune", self.at / "other.attune")
+        shutil.rmtree(self.at / "cache")
+        self.assertEqual(self.compile("s + 0.25f * f32(kv)", "on", ATTUNE_BUNDLE="other.attune").returncode, 0)
+        self.assertEqual((self.made(), self.skeletons()), (["spliced"], []))
 
     def test_full_disk(self):
-        # No file may grow beyond 40 kB: neither kernels nor skeletons are kept, and nothing is left of them.
-        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
+        # No file may grow beyond 20 kB: neither kernels nor skeletons are kept, and nothing is left of them.
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
         run = subprocess.run([ATTUNE, "compile", "--score", "s + 0.5f * f32(kv)", "--pass", "backward", *SHAPE,
                               "-o", "kernels.attune"], cwd=self.at, capture_output=True, text=True, timeout=200,
-                             preexec_fn=limit, env={**os.environ, **self.cache()})
+                             preexec_fn=limit, env={**os.environ, **self.cache(), "ATTUNE_SPLICE": "on"})
         self.assertIn("file-unwritable", run.stderr)  # the bundle
         self.assertEqual(self.skeletons(), [])
-        self.assertEqual([one for one in self.entries() if one["facts"]["kernel"] == "backward_sm90"], [])
+        self.assertEqual([one for one in self.entries()
+                          if one["facts"]["kernel"] == "backward_sm90" and one["facts"]["kind"] == "cubin"], [])
         self.assertIn("0 bad", self.attune("cache", "verify", **self.cache()).stdout)
         self.assertEqual(list((self.at / "cache" / "unfinished").iterdir()), [])
 

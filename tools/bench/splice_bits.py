@@ -60,14 +60,35 @@ def run(o, folder, name, d, way):
     return {path.name: np.load(path) for path in sorted(out.glob("*.npy"))}
 
 
+def random_mods(o):
+    """Random mods by test_gpu, whole and then spliced: its table says how many results have the same bits."""
+    with tempfile.TemporaryDirectory() as at:
+        for way in ("off", "on"):
+            files = {"ATTUNE_FUZZ_RECORD": f"{at}/off"} if way == "off" else {"ATTUNE_FUZZ_AGAINST": f"{at}/off"}
+            ran = subprocess.run([o.gpu_test, "random mods of 16 bits on a device*"], capture_output=True, text=True,
+                                 env={**os.environ, "ATTUNE_SPLICE": way, "ATTUNE_CACHE": f"{at}/cache-{way}",
+                                      "ATTUNE_FUZZ": str(o.random), "ATTUNE_FUZZ_SECONDS": str(o.seconds), **files})
+            print(f"ATTUNE_SPLICE={way}:\n{ran.stdout.strip()}", flush=True)
+            if ran.returncode:
+                return ran.returncode
+    return 0
+
+
 def main():
     p = argparse.ArgumentParser(description="Runs calls with spliced kernels and with whole ones, and compares the bits "
                                             "of every result.")
-    p.add_argument("--attune", required=True)
+    p.add_argument("--attune", help="the command line, as built")
     p.add_argument("--target", default="cuda")
     p.add_argument("--d", type=int, nargs="+", default=[64, 128])
     p.add_argument("--mods", nargs="+", default=list(MODS))
+    p.add_argument("--random", type=int, metavar="N", help="instead: N random mods, by --gpu-test")
+    p.add_argument("--gpu-test", help="the program test_gpu")
+    p.add_argument("--seconds", type=int, default=60, help="no random mod begins later, for either kind of kernels")
     o = p.parse_args()
+    if o.random:
+        return random_mods(o) if o.gpu_test else p.error("--gpu-test is missing")
+    if not o.attune:
+        p.error("--attune is missing")
     o.attune = str(Path(o.attune).resolve())
     different = 0
     with tempfile.TemporaryDirectory() as at:

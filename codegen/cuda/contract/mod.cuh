@@ -58,6 +58,12 @@ concept Mod = requires(const M m, Where at, typename M::Head head, typename M::R
   Traits(M::traits);
 };
 
+/// True in a skeleton, whose functions are places for those of a mod: codegen/skeleton.h.
+template <class User>
+constexpr bool is_skeleton = requires {
+  User::has_places;
+};
+
 template <class Col>
 concept Shareable = requires(Col col) {
   col.of_lane(0);

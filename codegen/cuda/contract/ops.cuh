@@ -79,7 +79,8 @@ struct Slope {
   float base, step;
   __device__ operator float() const { return step == 0.0f ? base : base + step; }
   friend __device__ float operator*(Slope x, float y) {
-    return x.step == 0.0f ? x.base * y : __fmaf_rn(x.step, y, x.base * y);
+    const float base = __fmul_rn(x.base, y);
+    return x.step == 0.0f ? base : __fmaf_rn(x.step, y, base);
   }
   friend __device__ float operator*(float x, Slope y) { return y * x; }
 };

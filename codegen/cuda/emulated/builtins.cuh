@@ -207,6 +207,7 @@ inline float __int_as_float(int x) { return attune::emulated::bits_as<float>(x);
 inline double __longlong_as_double(long long x) { return attune::emulated::bits_as<double>(x); }
 inline long long __double_as_longlong(double x) { return attune::emulated::bits_as<long long>(x); }
 inline float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 /// Truncates and saturates; NaN gives 0.
 inline int __float2int_rz(float x) {

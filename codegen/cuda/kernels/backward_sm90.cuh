@@ -5,8 +5,8 @@
 // keys. It computes S^T = K Q^T and dP^T = V dO^T from shared memory; in the same registers P and dS then are operands
 // of dV += P^T dO and dK += dS^T Q. dS also goes through shared memory, because dQ = dS K sums over the keys of both
 // warpgroups; each computes half of dQ. A separate warp adds dQ to f32 sums in memory by TMA, in a fixed order of tiles
-// of keys, so that bits do not depend on timing. The producer warp schedules items, loads, and prepares the rows' lse
-// and delta.
+// of keys, so that bits do not depend on timing. The producer warp schedules items; another warp loads, and prepares
+// the rows' lse and delta.
 #pragma once
 
 #include "codegen/cuda/parts/add_dq_sm90.cuh"
@@ -20,8 +20,8 @@ namespace attune {
 template <class Tile>
 concept BackwardTile = requires {
   typename Tile::Element;  // of q, k, v and grad_o: bf16, f16
-  // Queries by keys: 128 queries where heads are at most 64 wide, else 64.
-  requires Tile::m == (Tile::d > 64 ? 64 : 128) && Tile::n == 128;
+  // Queries by keys: 128 queries where heads are at most 64 wide, else 64 or 80.
+  requires(Tile::d > 64 ? Tile::m == 64 || Tile::m == 80 : Tile::m == 128) && Tile::n == 128;
   // Head widths, rounded up.
   requires Tile::d % 16 == 0 && Tile::dv % 16 == 0 && Tile::d <= 128 && Tile::dv <= 128;
   // Stages of queries, of dS and of dQ.
@@ -38,13 +38,14 @@ template <BackwardTile Tile, class User>
 __global__ void __launch_bounds__(384, 1)
     backward_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Shared = Shared90Backward<Tile>;
+  static_assert(!Shared::turned || loads_apart<User>, "a warp that sums diagonals has no 80 queries");
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned shared = shared_address(memory);
   if (threadIdx.x == 0) {
     for (int i = 0; i < steps_kept; ++i) barrier_init(shared + Shared::known + 8 * i, 1);
     for (int i = 0; i < Tile::stages; ++i) {
       const auto barriers = [&](int first) { return StageBarriers{shared + first + StageBarriers::bytes * i}; };
-      barriers(Shared::full).init(1, 8);
+      barriers(Shared::full).init(loads_apart<User> ? 2 : 1, 8);
       barriers(Shared::sum_full).init(8, 1);
       if constexpr (User::gradient.by_diagonal > 0) barriers(Shared::ds_full).init(8, 1);
     }
@@ -57,14 +58,16 @@ __global__ void __launch_bounds__(384, 1)
   let_next_start();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
-    registers_down<40>();
+    registers_down<loads_apart<User> ? 24 : 40>();
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
     if (warp > 0 && warp <= Tile::stages && threadIdx.x % 32 == 0) add_up<Tile>(args, shared, warp - 1);
+    if constexpr (loads_apart<User>)
+      if (warp == 3) load_steps<Tile>(args, user, shared, static_cast<int>(threadIdx.x) % 32);
     if constexpr (User::gradient.by_diagonal > 0)
       if (warp == 3) Diagonals90<Tile, User>{args, user, shared}.run();
   } else {
-    registers_up<232>();
+    registers_up<loads_apart<User> ? 240 : 232>();
     const int thread = static_cast<int>(threadIdx.x) % warpgroup_threads;
     BackwardConsumer90<Tile, User>{{{args, user, shared, group - 1, thread % 32, uniform(thread / 32)}}}.run();
   }
@@ -85,22 +88,44 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   if (tile * Tile::m >= queries.length) return;
   const int place = sums_of<Tile>(args, b, h, queries.start) + tile;
   const bool any = !Tile::ordered || args.added[place] > 0;
+  // Each thread reads what one thread of a warpgroup stored.
+  constexpr int fours = Shared::sum_bytes / 4096;
   const float4* from = reinterpret_cast<const float4*>(args.sums) +
-                       static_cast<long long>(place) * (Shared::sum_bytes / 16) + thread / 128 * 1024 + of_group;
-  float4 x[8];
+                       static_cast<long long>(place) * (Shared::sum_bytes / 16) + thread / 128 * (128 * fours) +
+                       of_group;
+  float4 x[fours];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = any ? from[128 * i] : float4{};
-  const unsigned area = shared_address(memory) + 4096 * warp;
+  for (int i = 0; i < fours; ++i) x[i] = any ? from[128 * i] : float4{};
+  const unsigned into = shared_address(memory), area = into + 4096 * warp;
+  const float by = args.scale;
   float zero = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float by = args.scale;
-    const int column = 8 * i + 2 * (lane & 3);
+  for (int i = 0; i < fours; ++i) {
     zero += x[i].x * 0.0f + x[i].y * 0.0f + x[i].z * 0.0f + x[i].w * 0.0f;
-    shared_put(staged(area, lane / 4, column), x[i].x * by, x[i].y * by);
-    shared_put(staged(area, lane / 4 + 8, column), x[i].z * by, x[i].w * by);
+    if constexpr (Shared::turned) {
+      // Areas of 16 queries and 64 columns, first those of the first columns.
+      const unsigned at = into + 4096 * (Tile::m / 16 * (warp / 4) + i / 2);
+      const int query = 8 * (i % 2) + 2 * (lane & 3), column = 16 * (warp % 4) + lane / 4;
+      shared_put(staged(at, query, column), __float_as_int(x[i].x * by));
+      shared_put(staged(at, query + 1, column), __float_as_int(x[i].y * by));
+      shared_put(staged(at, query, column + 8), __float_as_int(x[i].z * by));
+      shared_put(staged(at, query + 1, column + 8), __float_as_int(x[i].w * by));
+    } else {
+      const int column = 8 * i + 2 * (lane & 3);
+      shared_put(staged(area, lane / 4, column), x[i].x * by, x[i].y * by);
+      shared_put(staged(area, lane / 4 + 8, column), x[i].z * by, x[i].w * by);
+    }
   }
   if (args.non_finite && !(zero == 0.0f)) *args.non_finite = 1;
+  if constexpr (Shared::turned) {
+    __syncthreads();
+    for (int i = warp; i < 2 * (Tile::m / 16); i += 8) {
+      const int half = i / (Tile::m / 16);
+      const WarpRows rows{args.grad_q, b, h, queries, tile * Tile::m + 16 * (i % (Tile::m / 16)), args.d};
+      store_rows(rows, into + 4096 * i, 64 * half, lane);
+    }
+    return;
+  }
   __syncwarp();
   // With 128 queries each warpgroup has 64 of them; otherwise each has half of the width.
   const int row = tile * Tile::m + 16 * (warp % 4) + (Tile::m == 128 ? 64 * (warp / 4) : 0);

@@ -12,8 +12,9 @@ struct BackwardLayout90 {
   int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes, q_bytes = d_chunks * m * chunk_bytes,
       grad_o_bytes = dv_chunks * m * chunk_bytes, ds_bytes = n / chunk * m * chunk_bytes,
       sum_bytes = 4 * m * d_chunks * chunk;
+  int sum_stages = m == 80 ? 1 : stages;  ///< memory for one tile of dQ only, if queries are 80
   int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + stages * q_bytes, ds = grad_o + stages * grad_o_bytes,
-      sums = ds + stages * ds_bytes, under = sums + stages * sum_bytes, delta = under + 4 * m * stages,
+      sums = ds + stages * ds_bytes, under = sums + sum_stages * sum_bytes, delta = under + 4 * m * stages,
       steps = delta + 4 * m * stages;
   // One barrier per kept step: its words have been written. Two per stage: full, then empty.
   int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept, sum_full = full + 16 * stages,

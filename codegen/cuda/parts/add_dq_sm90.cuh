@@ -13,7 +13,7 @@ template <class Tile>
 __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int stage) {
   using Shared = Shared90Backward<Tile>;
   const StageBarriers sum{shared + Shared::sum_full + StageBarriers::bytes * stage};
-  const unsigned from = shared + Shared::sums + stage * Shared::sum_bytes;
+  const unsigned from = shared + Shared::sums + stage * Shared::sum_step;
   unsigned phase = 0;
   for (unsigned step = stage;; step += Tile::stages, phase ^= 1) {
     barrier_wait(shared + Shared::known + 8 * (step % steps_kept), step / steps_kept & 1);
@@ -29,8 +29,8 @@ __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int sta
     if (Tile::ordered)
       while (global_acquire(args.added + tile) != before) {
       }
-    sum.wait(phase);
     if (Tile::ordered) copy_fence();
+    sum.wait(phase);
     if (Tile::ordered && before == 0)
       store_bulk(to, from, Shared::sum_bytes);
     else
@@ -40,7 +40,6 @@ __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int sta
     barrier_arrive(sum.empty());
     if (Tile::ordered) {
       store_wait();
-      copy_fence();
       global_release(args.added + tile, before + 1);
     }
   }

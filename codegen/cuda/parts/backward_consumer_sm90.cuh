@@ -187,11 +187,13 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   __device__ void run() {
 #pragma unroll 1
     for (;;) {
+      for (float& x : dk) x = 0;
+      for (float& x : dv) x = 0;
+      pin(dk);
+      pin(dv);
       wait();
       const int what = word(clock, 0);
       if (what & Step::stop) break;
-      for (float& x : dk) x = 0;
-      for (float& x : dv) x = 0;
       if (what & Step::empty) {
         pass();
       } else {

@@ -1,18 +1,18 @@
 // codegen/cuda/parts/backward_producer_sm90.cuh — the producer warp of Hopper's backward: finds the steps of its
-// block's items, loads their operands, and prepares the rows' lse and delta
+// block's items, and loads for them if no other warp does
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/cuda/layout/section.cuh"
+#include "codegen/cuda/parts/backward_loads_sm90.cuh"
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
 
 template <class Tile, class User>
 struct Loader90Backward {
   using Shared = Shared90Backward<Tile>;
-  static constexpr int m = Tile::m, n = Tile::n, rows = m / 32;
+  static constexpr int m = Tile::m, n = Tile::n;
 
   const BackwardArgs& args;
   const User& user;
@@ -21,12 +21,12 @@ struct Loader90Backward {
   unsigned count = 0, keys_phase = 0;  ///< count: steps handed over
   /// The step found last, one word per lane. Whether it is its item's last depends on what follows it.
   int word = 0;
-  /// The fields of an item lie in lanes, one each, because this warp has few registers. The last four are those of
+  /// The fields of an item lie in lanes, one each, because this warp has few registers. Four are those of
   /// Step.
   static constexpr int keys = 0, kv_head = 1, of_b = 2, rising = 3, now_b = 4, now_h = 5, q_start = 8, q_len = 9,
-                       kv_start = 10, kv_len = 11;
+                       kv_start = 10, kv_len = 11, of_section = 12, nth_head = 13;
   int held = 0;
-  RowEnd ends[rows];
+  RowEnd ends[rows_each_lane<Tile>];
 
   __device__ void put(int at, int x) { held = lane == at ? x : held; }
   __device__ int get(int at) const { return __shfl_sync(~0u, held, at); }
@@ -51,23 +51,10 @@ struct Loader90Backward {
            : lane == 6 ? step.sums
            : lane == 7 ? step.added_before
                        : held;
-    if (step.what & (Step::empty | Step::stop)) return;
-    const Range queries{get(q_start), get(q_len)};
-    const Where where{step.b, step.h, queries.length, get(kv_len)};
-    const Int origin = args.q_offset + step.queries * m;
-    const auto head = user.head(where);
-#pragma unroll
-    for (int j = 0; j < rows; ++j) {
-      const int q = step.queries * m + 32 * j + lane;
-      ends[j] = no_row();
-      if (q >= queries.length) continue;
-      const auto of = [&](const Rows& all) {
-        return __ldg(all.data + step.b * all.batch + step.h * all.head + (queries.start + q) * all.position);
-      };
-      const Int q_at = args.q_offset + q;
-      ends[j] = row_end(of(args.lse), user.rest(head, user.row(head, where, q_at), where, origin, q_at),
-                        of(args.delta));
-    }
+    if (loads_apart<User> || step.what & (Step::empty | Step::stop)) return;
+    const Where where{step.b, step.h, get(q_len), get(kv_len)};
+    read_rows<Tile>(args, user, where, get(q_start), step.queries, lane,
+                    [&](int nth, const RowEnd& end) { ends[nth] = end; });
   }
 
   __device__ void hand_over(int more) {
@@ -78,53 +65,21 @@ struct Loader90Backward {
     const unsigned full = barriers.full;
     const bool loads = !(what & (Step::empty | Step::stop));
     barriers.acquire(count >> 1 & 1);
-    if (loads)
+    if (loads && !loads_apart<User>)
 #pragma unroll
-      for (int j = 0; j < rows; ++j) {
-        const unsigned to = 4 * (stage * m + 32 * j + lane);
-        shared_put(shared + Shared::under + to, __float_as_int(ends[j].under));
-        shared_put(shared + Shared::delta + to, __float_as_int(ends[j].delta));
-      }
+      for (int i = 0; i < rows_each_lane<Tile>; ++i) put_row<Tile>(shared, stage, lane, i, ends[i]);
     if (lane < step_words) shared_put(step_word<Tile>(shared, count, lane), word);
     __syncwarp();
     if (lane == 0) barrier_arrive(shared + Shared::known + 8 * (count % steps_kept));
     ++count;
-    const auto of_step = [&](int at) { return __shfl_sync(~0u, word, at); };
-    const int q_first = of_step(q_start) + of_step(1) * m, b = of_step(2), h = of_step(3),
-              kv_first = of_step(kv_start) + of_step(4) * n, of_keys = of_step(5);
-    if (lane == 0) {
-      // Items without a step take a phase of keys_empty too.
-      if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
-      if (loads) {
-        const int q_batch = is_packed<Tile> ? 0 : b;
-        barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
-        load(Shared::q + stage * Shared::q_bytes, full, Shared::d_chunks, m, {args.q_map, q_first, h, q_batch});
-        load(Shared::grad_o + stage * Shared::grad_o_bytes, full, Shared::dv_chunks, m,
-             {args.grad_o_map, q_first, h, q_batch});
-        if (what & Step::first) {
-          const int kv_batch = is_packed<Tile> || args.kv_shared ? 0 : b;
-          barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
-          barrier_expect(shared + Shared::k_full, Shared::k_bytes);
-          load(Shared::k, shared + Shared::k_full, Shared::d_chunks, n, {args.k_map, kv_first, of_keys, kv_batch});
-          barrier_expect(shared + Shared::v_full, Shared::v_bytes);
-          load(Shared::v, shared + Shared::v_full, Shared::dv_chunks, n, {args.v_map, kv_first, of_keys, kv_batch});
-        }
-      } else {
-        barrier_arrive(full);
-      }
+    if constexpr (!loads_apart<User>) {
+      const auto of_step = [&](int at) { return __shfl_sync(~0u, word, at); };
+      const StepAt at{of_step(2), of_step(3), of_step(q_start) + of_step(1) * m, of_step(kv_start) + of_step(4) * n,
+                      of_step(5)};
+      if (lane == 0) load_step<Tile>(args, shared, what, stage, keys_phase, at);
+      __syncwarp();
+      if (what & (Step::first | Step::empty)) keys_phase ^= 1;
     }
-    __syncwarp();
-    if (what & (Step::first | Step::empty)) keys_phase ^= 1;
-  }
-  /// Rows of a head, from `first` on, in a tensor.
-  struct Boxes {
-    const TensorMap& map;
-    int first, head, batch;
-  };
-  __device__ void load(int into, unsigned barrier, int chunks, int lines, Boxes from) const {
-    for (int c = 0; c < chunks; ++c)
-      load_box(shared + into + c * lines * chunk_bytes, from.map, barrier, c * Shared::chunk, from.first, from.head,
-               from.batch);
   }
 
   /// The tiles of keys within these bands.
@@ -190,7 +145,8 @@ struct Loader90Backward {
   __device__ void run() {
     // The rows' lse and delta, and tables, come from previous kernels. Other warps wait for this warp's steps instead.
     wait_for_kernel_before();
-    const Items90Backward<Tile> items{args, sets_of_section()};
+    put(of_section, sets_of_section());
+    const auto items = [&] { return Items90Backward<Tile>{args, get(of_section)}; };
     put(q_len, args.q_len);
     put(kv_len, args.kv_len);
     const int all_tiles = (args.q_len + m - 1) / m;
@@ -202,9 +158,9 @@ struct Loader90Backward {
       index = uniform(next);
     };
 #pragma unroll 1
-    while (index < items.count()) {
+    while (index < items().count()) {
       {
-        auto item = items.item(index, lane);
+        auto item = items().item(index, lane);
         if constexpr (is_packed<Tile>) {
           find_sequence(item.b);
           item.keys -= get(kv_start) / n + item.b;
@@ -212,6 +168,7 @@ struct Loader90Backward {
             next_item();
             continue;
           }
+          if (!item.rising) item.keys = (get(kv_len) + n - 1) / n - 1 - item.keys;
         }
         put(keys, item.keys);
         put(kv_head, item.kv_head);
@@ -220,7 +177,9 @@ struct Loader90Backward {
       }
       bool found = false;
 #pragma unroll 1
-      for (int g = 0; g < (args.kv_shared ? args.group * args.batch : args.group); ++g) {
+      for (put(nth_head, 0); get(nth_head) < (args.kv_shared ? args.group * args.batch : args.group);
+           put(nth_head, get(nth_head) + 1)) {
+        const int g = get(nth_head);
         put(now_b, args.kv_shared ? g / args.group : get(of_b));
         put(now_h, get(kv_head) * args.group + g % args.group);
 #pragma unroll 1

@@ -23,11 +23,12 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   /// dV follows dS, and weigh() leaves P itself in `s`: join() rounds it, and `p` takes no registers until then.
   static constexpr bool rounds_late = order == 3 && !User::gradient.has_slope;
 
-  float dp[m / 2];  ///< dP; later dQ, in its first 32
+  float dp[m / 2];  ///< dP; later dQ, in its first ones
   float dk[Tile::d / 2], dv[Tile::dv / 2];
   unsigned p[m / 4], ds[m / 4];
 
-  __device__ float (&dq())[32] { return *reinterpret_cast<float(*)[32]>(dp); }
+  static constexpr int half_of_dq = Shared::turned ? m / 2 : 32;  ///< numbers of a thread
+  __device__ float (&dq())[half_of_dq] { return *reinterpret_cast<float(*)[half_of_dq]>(dp); }
 
   // ---- products ----
 
@@ -51,19 +52,28 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   __device__ void add_keys(int stage) {
     along<Element, m, 0, m / 16>(dk, ds, shared + Shared::q + stage * Shared::q_bytes);
   }
-  /// This warpgroup's half of dQ = dS K.
+  /// This warpgroup's half of dQ = dS K, or of dQ^T = K^T dS^T.
   __device__ void products_of_queries(int buffer) {
-    const unsigned long long a = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes +
-                                            (m == 128 ? group * 64 * chunk_bytes : 0)),
-                             b = descriptor(shared + Shared::k + (m == 128 ? 0 : group * n * chunk_bytes));
+    const unsigned long long of_ds = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes +
+                                                (m == 128 ? group * 64 * chunk_bytes : 0)),
+                             of_keys = descriptor(shared + Shared::k + (m == 128 ? 0 : group * n * chunk_bytes));
+    constexpr int next_ds = m * chunk_bytes >> 4, next_keys = 64 * chunk_bytes >> 4;
     wgmma_fence();
 #pragma unroll
-    for (int c = 0; c < n / Shared::chunk; ++c)
-      if (c == 0)
-        Product<64, Element>::template set4<Major::k, Major::n>(dq(), a, b);
-      else
-        Product<64, Element>::template ss4<Major::k, Major::n>(dq(), a + c * (m * chunk_bytes >> 4),
-                                                               b + c * (64 * chunk_bytes >> 4), 1);
+    for (int c = 0; c < n / Shared::chunk; ++c) {
+      const unsigned long long x = of_ds + c * next_ds, y = of_keys + c * next_keys;
+      if constexpr (Shared::turned) {
+        if (c == 0)
+          Product<m, Element>::template set4<Major::n, Major::k>(dq(), y, x);
+        else
+          Product<m, Element>::template ss4<Major::n, Major::k>(dq(), y, x, 1);
+      } else {
+        if (c == 0)
+          Product<64, Element>::template set4<Major::k, Major::n>(dq(), x, y);
+        else
+          Product<64, Element>::template ss4<Major::k, Major::n>(dq(), x, y, 1);
+      }
+    }
     wgmma_commit();
   }
 
@@ -168,13 +178,20 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   /// Writes this warpgroup's half of dQ where an adding warp reads it.
   __device__ void put_sums(int stage, unsigned phase) {
     wait_for_sums(stage, phase);
-    const unsigned into = shared + Shared::sums + stage * Shared::sum_bytes + group * 16384 + 16 * (32 * warp + lane);
-    const float(&x)[32] = dq();
+    const unsigned into = shared + Shared::sums + stage * Shared::sum_step + group * (Shared::sum_bytes / 2) +
+                          16 * (32 * warp + lane);
+    const float(&x)[half_of_dq] = dq();
 #pragma unroll
-    for (int i = 0; i < 8; ++i) shared_put(into + 2048 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+    for (int i = 0; i < half_of_dq / 4; ++i)
+      shared_put(into + 2048 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
   }
   /// Waits until the previous dQ has left the stage.
-  __device__ void wait_for_sums(int stage, unsigned phase) const { sums(stage).acquire(phase); }
+  __device__ void wait_for_sums(int stage, unsigned phase) const {
+    if constexpr (Shared::sum_stages == 1)
+      sums(stage ^ 1).acquire(phase ^ static_cast<unsigned>(stage));
+    else
+      sums(stage).acquire(phase);
+  }
   /// dQ in the stage is complete. To be called after a proxy_fence().
   __device__ void give_sums(int stage) const { arrive_as_warp(sums(stage).full, lane); }
 

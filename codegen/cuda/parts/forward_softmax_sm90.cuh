@@ -87,6 +87,23 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     return out;
   }
 
+  /// each() in another order, four scores of a row one after another: if the assembler puts the maxima of both rows
+  /// into one bank of registers, it can reuse a maximum only for neighbours. In kernels that are compiled as a whole it
+  /// seldom does, and each() is up to 1 % faster.
+  template <class F>
+  __device__ void each_power(const F& f) {
+    if constexpr (!is_skeleton<User>) {
+      each(f);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Tile::n / 8; i += 2)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            if (i + j / 2 < Tile::n / 8) f(i + j / 2, r, j % 2);
+    }
+  }
   /// Powers relative to a maximum that is already known, so no score waits for another. A maximum that turns out to be
   /// too low is raised afterwards; if a power overflows, l ends up non-finite, and the tile is recomputed.
   __device__ void powers() {
@@ -94,7 +111,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     float parts[2][2] = {}, sum[2];
     lift[0] = lift[1] = 1;
     moved = false;
-    each([&](int i, int r, int e) {
+    each_power([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
       x = power_of_two(scaled(x) - (fixed ? most_of(this->user) : base_of(m[r])));
       parts[r][e] += x;

@@ -12,6 +12,10 @@ namespace attune {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
+/// A warp loads what the producer warp's steps need, unless it sums diagonals; then the producer warp loads too.
+template <class User>
+constexpr bool loads_apart = User::gradient.by_diagonal == 0;
+
 /// A tile of queries that an item of keys visits. An item that visits none has one empty step.
 struct Step {
   static constexpr int first = 1, last = 2;  ///< of the item
@@ -50,8 +54,12 @@ struct Shared90Backward {
                        known = at.known, full = at.full, sum_full = at.sum_full, k_full = at.k_full, v_full = at.v_full,
                        keys_empty = at.keys_empty, ds_full = at.ds_full, bytes = at.bytes;
   static_assert(at.step_words == step_words && at.steps_kept == steps_kept);
-  // Each of two warpgroups holds 64 x 64 of dq: half of the width, or half of the queries.
-  static_assert(m * d_chunks == 128 && n == 128);
+  /// dQ is computed transposed: 80 queries are no multiple of the 64 rows of a product.
+  static constexpr bool turned = m == 80;
+  // Each of two warpgroups holds half of dq: half of the width, or half of 128 queries.
+  static_assert((turned ? d_chunks == 2 : m * d_chunks == 128) && n == 128);
+  static constexpr int sum_stages = at.sum_stages;
+  static constexpr int sum_step = sum_stages == 1 ? 0 : sum_bytes;  ///< bytes from one stage's dQ to the next
 };
 
 /// The address of a word of the nth step; words are the members of Step in order.
@@ -97,7 +105,7 @@ struct Items90Backward {
 
   struct Item {
     int b, kv_head;
-    int keys;     ///< the tile; in a packed call counted over the places of all sequences
+    int keys;     ///< the tile; in a packed call the place, counted over all sequences
     bool rising;  ///< true if items of this set are scheduled with rising keys; queries are then visited falling
   };
 
@@ -108,10 +116,12 @@ struct Items90Backward {
   /// Called by a warp.
   __device__ Item item(int index, int lane) const {
     const auto [set, nth, section, last] = Sections<int>{sets(), per_section, tiles()}.at(index);
+    if constexpr (is_packed<Tile>) {
+      const int b = sequence_by_warp<Tile::n>(args.kv_starts, args.batch, nth, lane);
+      return {b, set, nth, (args.batch - b & 1) != 0};
+    }
     const bool rising = (section & 1) || last;
     const int keys = rising ? nth : tiles() - 1 - nth;
-    if constexpr (is_packed<Tile>)
-      return {sequence_by_warp<Tile::n>(args.kv_starts, args.batch, keys, lane), set, keys, rising};
     return {set / args.kv_heads, set % args.kv_heads, keys, rising};
   }
 };

@@ -76,7 +76,7 @@ struct KeysByQueries {
   unsigned shared;
   int group, lane, warp;
   float s[m / 2];
-  unsigned removed[m / 64];
+  unsigned removed[(m + 63) / 64];
   Where at{-1, 0, 0, 0};
   typename User::Head head;
   float factor = 1;

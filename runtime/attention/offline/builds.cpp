@@ -10,6 +10,7 @@
 #include "ir/parse.h"
 #include "runtime/engines/cpu/kernels.h"
 #include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/spliced.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/threads.h"
 
@@ -71,6 +72,11 @@ class GpuBuild {
       facts_alone.entry.entry.bytes.clear();
     }
     const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
+    if (const auto skeleton = cuda::skeleton_of(parts, plan)) {
+      out_.push_back(built(skeleton->content, fmt::format("{} skeleton {}", plan.kernel->name, target_),
+                           skeleton->entry, target_));
+      out_.back().skeleton = true;
+    }
     for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
       const codegen::Source source = cuda::companion_source_of(*one, parts, plan);
       // Lists along both axes are made by kernels of the same name.

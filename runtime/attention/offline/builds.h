@@ -1,6 +1,7 @@
 // runtime/attention/offline/builds.h — builds the rows of a manifest: each kernel once; results in the rows' order
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,10 +17,10 @@
 
 namespace attune::runtime {
 
-/// A kernel that was built, or the facts about a kernel that was rejected.
+/// A kernel that was built, the facts about a kernel that was rejected, or what a kernel was spliced into.
 struct Built {
   BundleEntry entry;
-  bool only_facts = false;
+  bool only_facts = false, skeleton = false;
   std::string target;
   // GPU only:
   std::shared_ptr<const compiler::LoweredMod> of{};  ///< null: the kernel contains no expression
@@ -34,6 +35,11 @@ struct Built {
 struct Builds {
   std::vector<Built> all;
   std::size_t rows = 0;  ///< mods x shapes x targets x passes, with their lengths and gradients
+
+  std::size_t kernels() const {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(all, [](const Built& one) { return !one.only_facts && !one.skeleton; }));
+  }
 };
 
 /// The sets of captures whose gradients a backward computes, according to the `grads` of a shape: one set for each way

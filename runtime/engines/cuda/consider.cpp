@@ -59,9 +59,18 @@ Binary read_binary(const CacheEntry& entry) {
   return out;
 }
 
+/// The request for a source of which a call may also take a spliced kernel. One that was compiled as a whole serves it
+/// too, but not the reverse: see splicing_of().
+Asked asked_for_spliced(const codegen::Source& source) {
+  Asked what = asked(source);
+  what.content += "\nspliced";
+  return what;
+}
+
 /// The binary of the source from memory, a bundle or the disk; null if there is none.
 std::shared_ptr<const Binary> there(const codegen::Source& source) {
-  const Objects::Kept kept = objects().find(asked(source));
+  Objects::Kept kept = objects().find(asked(source));
+  if (!kept && platform().splices) kept = objects().find(asked_for_spliced(source));
   return kept ? std::make_shared<const Binary>(read_binary(*kept)) : nullptr;
 }
 
@@ -160,22 +169,19 @@ CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
   return out;
 }
 
-std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of) {
-  return binary_of(source, of, [&] { return platform().compile(source, Ptx::no); });
-}
-
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of,
-                                        const std::function<Binary()>& compile) {
+                                        const std::function<Binary()>& spliced) {
   const Clock clock;
   Origin origin;
-  Asked what = asked(source);
-  what.purpose = of.purpose;
+  const Asked what = asked(source);
+  Asked under = spliced && !objects().find(what) ? asked_for_spliced(source) : what;
+  under.purpose = of.purpose;
   const Objects::Kept kept = objects().get(
-      what,
+      under,
       [&] {
         require_compiler();
         ++compiled_so_far;
-        return entry_of(compile(), source);
+        return entry_of(spliced ? spliced() : platform().compile(source, Ptx::no), source);
       },
       &origin);
   const auto binary = std::make_shared<const Binary>(read_binary(*kept));
@@ -220,11 +226,11 @@ KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::KernelChoice& 
 }
 
 std::shared_ptr<const Binary> binary_of_candidate(const codegen::GpuParts& parts, const Candidate& one,
-                                                  const Purpose* purpose) {
+                                                  const Purpose* purpose, bool for_call) {
   const codegen::KernelPlan& plan = one.choice.plan;
   const codegen::Source& source = one.written->source;
   const KernelOf of = kernel_of(parts, one.choice, plan.spec.arch, purpose);
-  const Splicing how = splicing_of(plan);
+  const Splicing how = splicing_of(plan, for_call);
   if (how == Splicing::never) return binary_of(source, of);
   return binary_of(source, of, [&] { return compile_spliced(source, parts, plan, how); });
 }
@@ -241,7 +247,7 @@ std::shared_ptr<const Binary> compiled_with_companions(const codegen::GpuParts& 
     const Recording recording;
     for (std::size_t i; (i = next++) <= companions.size();)
       if (i == 0) {
-        out = binary_of_candidate(parts, one, purpose);
+        out = binary_of_candidate(parts, one, purpose, true);
       } else {
         const codegen::Source source = companion_source_of(*companions[i - 1], parts, plan);
         binary_of(source, {.mod = &parts.mod(), .kernel = source.name, .arch = plan.spec.arch, .purpose = purpose});
@@ -273,14 +279,14 @@ void record_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
 Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kind, const codegen::KernelSpec& spec,
                     const codegen::Preference* preference, Compiles what, codegen::Kernels among,
                     const Purpose* purpose) {
-  const bool all = what == Compiles::all;
+  const bool all = what == Compiles::all, for_call = what == Compiles::with_companions;
   codegen::KernelChoices choices = codegen::choose(spec, parts.facts, kind, preference, among);
   Considered out;
   if (!choices.refused.empty()) out.story.push_back(std::move(choices.refused));
   out.story.insert(out.story.end(), choices.story.begin(), choices.story.end());
   for (codegen::KernelChoice& choice : choices.choices) out.candidates.push_back({std::move(choice)});
 
-  const auto compiled = [&](const Candidate& one) { return binary_of_candidate(parts, one, purpose); };
+  const auto compiled = [&](const Candidate& one) { return binary_of_candidate(parts, one, purpose, for_call); };
   const auto write = [&](Candidate& one) { one.written = kernel_source_of(parts, one.choice.plan); };
   if (all) {
     std::ranges::for_each(out.candidates, write);
@@ -298,14 +304,14 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
     if (!one.written) write(one);
     if (!all) one.binary = jit ? bundled_facts(one.written->source) : there(one.written->source);
     if (!one.binary && (all || jit))
-      one.binary = what == Compiles::with_companions ? compiled_with_companions(parts, one, purpose) : compiled(one);
+      one.binary = for_call ? compiled_with_companions(parts, one, purpose) : compiled(one);
     one.flaw = one.binary ? flaw_of(*one.binary) : "it is in no bundle, and compiling is off";
     if (!first && will_do(one)) first = i;
   }
   out.chosen = best(out.candidates, first);
   Candidate& taken = out.candidates[out.chosen];
   if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken);
-  if (splicing_of(taken.choice.plan) != Splicing::never && !taken.binary->made.empty())
+  if (splicing_of(taken.choice.plan, for_call) != Splicing::never && !taken.binary->made.empty())
     out.made = taken.binary->made == "spliced" ? "the mod was put into the tile's skeleton"
                                                : "compiled as a whole: " + taken.binary->made;
   if (dumps()) dump_candidates(parts, out, spec.arch);

@@ -32,10 +32,9 @@ Asked asked(const codegen::Source& source);
 CacheEntry entry_of(const Binary& binary, const codegen::Source& source);
 
 /// The binary of a source, made once per process; throws an Error if it must be compiled and there is no NVRTC.
-std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of);
-/// The same, if it is compiled in another way than as a whole.
+/// `spliced`: how it is compiled if that is not as a whole.
 std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const KernelOf& of,
-                                        const std::function<Binary()>& compile);
+                                        const std::function<Binary()>& spliced = {});
 
 /// A source with the lines that ATTUNE_LINEINFO asks for, and the text that names its dump.
 struct KernelSource {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -25,10 +26,12 @@ namespace {
 
 std::atomic<std::size_t> skeletons_so_far{0};
 
-/// What a mod that was no good in a skeleton left behind, so that others do not try: the fact "why".
-Asked asked_if_tight(const codegen::Source& skeleton) {
+/// What a mod that spilled registers in a skeleton left behind for others: whether it spills fewer as a whole, so that
+/// they do not try; else that they may spill as many bytes, the fact "spilled".
+enum class Spills : std::uint8_t { more, as_whole };
+Asked asked_for(Spills spills, const codegen::Source& skeleton) {
   Asked what = asked(skeleton);
-  what.content += "\nspills";
+  what.content += spills == Spills::more ? "\nspills" : "\nspills as whole";
   return what;
 }
 CacheEntry about(const codegen::Source& skeleton, std::string kind) {
@@ -36,8 +39,18 @@ CacheEntry about(const codegen::Source& skeleton, std::string kind) {
   out.facts.insert(out.facts.end(), skeleton.facts.begin(), skeleton.facts.end());
   return out;
 }
-void keep_off(const codegen::Source& skeleton) {
-  objects().get(asked_if_tight(skeleton), [&] { return about(skeleton, "tight skeleton"); });
+/// Of a mod, spliced and as a whole.
+void keep_spills(const codegen::Source& skeleton, int spliced, int whole) {
+  const Spills spills = spliced > whole ? Spills::more : Spills::as_whole;
+  objects().get(asked_for(spills, skeleton), [&] {
+    CacheEntry out = about(skeleton, "spills of a skeleton");
+    out.facts.emplace_back("spilled", std::to_string(whole));
+    return out;
+  });
+}
+std::string fact_of(const CacheEntry& entry, std::string_view name) {
+  const auto found = std::ranges::find(entry.facts, name, &runtime::Facts::value_type::first);
+  return found == entry.facts.end() ? "" : found->second;
 }
 
 CacheEntry compiled(const codegen::Source& skeleton) {
@@ -86,38 +99,43 @@ Binary joined(const codegen::Source& whole, const codegen::SplitSource& split, c
   codegen::Source around{
       .name = whole.name, .text = codegen::around_ptx(ptx.text), .options = whole.options, .symbol = {}};
   if (around.text.empty()) return {.made = "the skeleton's PTX cannot be inline PTX"};
-  const auto symbol = std::ranges::find(skeleton.facts, "symbol", &runtime::Facts::value_type::first);
-  if (symbol == skeleton.facts.end()) return {.made = "the skeleton does not say its symbol"};
-  Binary out = assemble(around, symbol->second);
-  if (out.spilled > 0) keep_off(split.skeleton);
+  const std::string symbol = fact_of(skeleton, "symbol");
+  if (symbol.empty()) return {.made = "the skeleton does not say its symbol"};
+  Binary out = assemble(around, symbol);
   out.made = "spliced";
   return out;
 }
 
-/// Compiles a skeleton, then tries it with the mod that wanted it, which is compiled as a whole: if that spills
-/// registers, later mods need not find out. A process that ends waits for one of the two at most.
-void compile_later(const codegen::Source& whole, codegen::SplitSource split, std::shared_ptr<Coming> mine) {
+/// Compiles a skeleton, then tries it with the mod that wanted it: if that spills registers, later mods need not find
+/// out. A process that ends waits for one of the two at most. `spilled`: by the mod as a whole.
+void compile_later(const codegen::Source& whole, int spilled, codegen::SplitSource split,
+                   std::shared_ptr<Coming> mine) {
   struct Task {
     codegen::Source whole;
+    int spilled;
     codegen::SplitSource split;
     Asked what;
     std::shared_ptr<Coming> mine;
   };
   Asked what = asked_for_skeleton(split.skeleton);
-  auto task = std::make_shared<Task>(Task{whole, std::move(split), std::move(what), std::move(mine)});
+  auto task = std::make_shared<Task>(Task{whole, spilled, std::move(split), std::move(what), std::move(mine)});
   in_spare_time([task] {
     objects().get(task->what, [&] { return compiled(task->split.skeleton); });
     task->mine.reset();
   });
   in_spare_time([task] {
-    if (const Objects::Kept made = objects().find(task->what)) joined(task->whole, task->split, *made);
+    const Objects::Kept made = objects().find(task->what);
+    if (!made) return;
+    if (const Binary tried = joined(task->whole, task->split, *made); tried.spilled > 0)
+      keep_spills(task->split.skeleton, tried.spilled, task->spilled);
   });
 }
 
 /// The spliced kernel; without a cubin, if there is none: then `made` is the reason.
 Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split, Splicing how,
                std::shared_ptr<Coming>& missing) {
-  if (objects().find(asked_if_tight(split.skeleton))) return {.made = "another mod spilled registers in this skeleton"};
+  if (objects().find(asked_for(Spills::more, split.skeleton)))
+    return {.made = "another mod spilled registers in this skeleton"};
   const Asked what = asked_for_skeleton(split.skeleton);
   if (how == Splicing::at_once)
     return joined(whole, split, *objects().get(what, [&] { return compiled(split.skeleton); }));
@@ -126,45 +144,53 @@ Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split, 
   return skeleton ? joined(whole, split, *skeleton) : Binary{.made = "the tile's skeleton was not compiled yet"};
 }
 
-/// The mod's kernel as a whole, unless the spliced one is better.
-Binary better(const codegen::Source& whole, Binary spliced) {
-  std::string why = spliced.cubin.empty()       ? std::move(spliced.made)
-                    : !spliced.warnings.empty() ? "spliced, its products would wait for each other"
-                                                : fmt::format("spliced, it would spill {} bytes", spliced.spilled);
-  Binary made = platform().compile(whole, Ptx::no);
-  if (!spliced.cubin.empty() && spliced.warnings.size() <= made.warnings.size() && spliced.spilled < made.spilled)
-    return spliced;
-  made.made = std::move(why);
-  return made;
+/// Whether a spliced kernel is as good as the whole one, as far as another mod of the skeleton tells.
+bool will_do(const Binary& spliced, const codegen::Source& skeleton) {
+  if (spliced.cubin.empty() || !spliced.warnings.empty()) return false;
+  if (spliced.spilled == 0) return true;
+  const Objects::Kept known = objects().find(asked_for(Spills::as_whole, skeleton));
+  return known && spliced.spilled <= std::atoi(fact_of(*known, "spilled").c_str());
 }
 
 }  // namespace
 
-Splicing splicing_of(const codegen::KernelPlan& plan) {
+Splicing splicing_of(const codegen::KernelPlan& plan, bool for_call) {
   const Options& set = options();
   // Dumps and line numbers show the source that is compiled as a whole.
   if (!platform().splices || set.splice == Splice::off || set.lineinfo || !set.dump.empty()) return Splicing::never;
   if (set.splice == Splice::on) return Splicing::at_once;
-  return plan.kernel->spliced == codegen::Spliced::always ? Splicing::if_there : Splicing::never;
+  return for_call && plan.kernel->spliced == codegen::Spliced::always ? Splicing::if_there : Splicing::never;
 }
 
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
                        Splicing how) {
   Binary out{.made = codegen::why_not_spliced(parts, plan)};
-  if (!out.made.empty()) return better(whole, std::move(out));
-  codegen::SplitSource split = codegen::split_source(parts, plan);
+  codegen::SplitSource split;
   std::shared_ptr<Coming> missing;
-  try {
-    out = spliced(whole, split, how, missing);
-  } catch (const Bug& refused) {
-    // A mistake of attune's, but not one that a call should fail for.
-    out.made = fmt::format("NVRTC refuses: {}", std::string_view(refused.what()).substr(0, 200));
-  }
-  if (!out.cubin.empty() && out.spilled == 0 && out.warnings.empty()) return out;
-  out = better(whole, std::move(out));
+  if (out.made.empty()) try {
+      split = codegen::split_source(parts, plan);
+      out = spliced(whole, split, how, missing);
+    } catch (const Bug& refused) {
+      // A mistake of attune's, but not one that a call should fail for.
+      out.made = fmt::format("NVRTC refuses: {}", std::string_view(refused.what()).substr(0, 200));
+    }
+  if (will_do(out, split.skeleton)) return out;
+  Binary made = platform().compile(whole, Ptx::no);
+  if (out.spilled > 0) keep_spills(split.skeleton, out.spilled, made.spilled);
   // Only now, so that the call itself has all cores.
-  if (missing) compile_later(whole, std::move(split), std::move(missing));
-  return out;
+  if (missing) compile_later(whole, made.spilled, std::move(split), std::move(missing));
+  if (!out.cubin.empty() && out.warnings.size() <= made.warnings.size() && out.spilled < made.spilled) return out;
+  made.made = out.cubin.empty()       ? std::move(out.made)
+              : !out.warnings.empty() ? "spliced, its products would wait for each other"
+                                      : fmt::format("spliced, it would spill {} bytes", out.spilled);
+  return made;
+}
+
+std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
+  if (splicing_of(plan, false) == Splicing::never || !codegen::why_not_spliced(parts, plan).empty()) return {};
+  const Asked what = asked_for_skeleton(codegen::split_source(parts, plan).skeleton);
+  const Objects::Kept kept = objects().find(what);
+  return kept ? std::optional(KeptSkeleton{what.content, *kept}) : std::nullopt;
 }
 
 Asked asked_for_skeleton(const codegen::Source& skeleton) {

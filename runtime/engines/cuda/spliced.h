@@ -1,6 +1,9 @@
 // runtime/engines/cuda/spliced.h — kernels from a skeleton that is compiled once, and a mod's functions put into it
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "codegen/skeleton.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "runtime/machine/cache/objects.h"
@@ -12,12 +15,20 @@ enum class Splicing : std::uint8_t {
   if_there,  ///< if the skeleton is there; otherwise it is compiled in the background, for the next mod
   at_once,   ///< the skeleton is compiled first if it must be
 };
-/// Of a kernel of this plan: by ATTUNE_SPLICE, or by what was measured.
-Splicing splicing_of(const codegen::KernelPlan& plan);
+/// Of a kernel of this plan: by ATTUNE_SPLICE, or by what was measured if a call needs it. What is compiled ahead of
+/// time does not depend on what the cache holds, so that the same inputs give the same bytes.
+Splicing splicing_of(const codegen::KernelPlan& plan, bool for_call);
 /// The kernel of a source, spliced if that makes as good a kernel as compiling the source as a whole: `made` tells. The
 /// skeleton is an object as kernels are, compiled by one thread at a time. `how` is not never.
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
                        Splicing how = Splicing::at_once);
+/// The skeleton of a kernel that was compiled ahead of time, for a bundle; none, unless such kernels are spliced and
+/// the skeleton is there.
+struct KeptSkeleton {
+  std::string content;  ///< of the request
+  CacheEntry entry;
+};
+std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
 /// The request for a skeleton's PTX.
 Asked asked_for_skeleton(const codegen::Source& skeleton);
 /// The number of skeletons that this process has compiled.

@@ -1,0 +1,51 @@
+// tests/emulated/backward.test.cpp — Hopper's backward where kernels are emulated: tiles of 80 and 64 queries, packed
+// sequences, bits that do not depend on the number of blocks
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+namespace {
+
+Shape dense(std::int64_t q_len, std::int64_t kv_len, std::int64_t d) {
+  return {
+      .batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = q_len, .kv_len = kv_len, .d = d, .dv = d, .dtype = DType::bf16};
+}
+Shape packed(std::vector<std::int64_t> lens, std::int64_t d) {
+  Shape out{.q_heads = 2, .kv_heads = 1, .d = d, .dv = d, .dtype = DType::bf16};
+  out.q_lens = out.kv_lens = std::move(lens);
+  return out;
+}
+
+std::string wrong(const Engine& engine, const std::string& mask, const Shape& shape) {
+  Text text;
+  return compare(Subject({.mask = text.mask(mask)}), inputs(shape), std::span(&engine, 1), {.forward = false}).wrong;
+}
+
+}  // namespace
+
+TEST_CASE("tiles of 80 queries end anywhere", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 11}, "backward_sm90:m=80,order=3");
+  for (const auto& [q_len, kv_len] : {std::pair{80, 128}, {79, 300}, {161, 129}, {250, 250}})
+    for (const std::string mask : {"true", "kv <= q", "kv <= q && q - kv < 70"}) {
+      INFO(q_len << " queries, " << kv_len << " keys, " << mask);
+      CHECK(wrong(engine, mask, dense(q_len, kv_len, 128)) == "");
+    }
+  CHECK(wrong(engine, "kv <= q + 60", dense(170, 230, 96)) == "");
+  CHECK(wrong(engine, "kv <= q", packed({300, 1, 129, 256, 77}, 128)) == "");
+}
+
+TEST_CASE("packed sequences are visited in alternating directions", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const int sms : {1, 5}) {
+    const Engine engine = emulated_engine({.arch = 90, .sms = sms, .seed = 11});
+    for (const std::int64_t d : {64, 128})
+      for (const std::string mask : {"true", "kv <= q"}) {
+        INFO(d << ' ' << mask << ' ' << sms);
+        CHECK(wrong(engine, mask, packed({300, 1, 129, 256, 77}, d)) == "");
+        CHECK(wrong(engine, mask, packed({128, 384}, d)) == "");
+      }
+  }
+}
+
+}  // namespace attune::tests
