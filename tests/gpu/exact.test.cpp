@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "codegen/variant.h"
+#include "runtime/attention/tools.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
 
@@ -42,14 +44,15 @@ double error(const Array<T>& got, const Array<double>& wanted) {
 }
 
 template <class T>
-Errors errors(Attention attention, std::optional<bool> exact) {
+Errors errors(Attention attention, std::optional<bool> exact, const codegen::Preference* preference = nullptr) {
   const Call<T> call;
   const Device host = Device::cpu(), gpu = Device::cuda();
   const auto o = gpu.array<T>({2, 4, 200, 64});
   const auto lse = gpu.array<float>({2, 4, 200});
   const auto q = call.q.on(gpu), k = call.k.on(gpu), v = call.v.on(gpu);
   attention.exact = exact;
-  attention.run({.q = q, .k = k, .v = v, .o = o, .lse = lse});
+  const Forward call_there{.q = q, .k = k, .v = v, .o = o, .lse = lse};
+  runtime::run(attention, call_there, preference);
   const auto true_o = host.array<double>({2, 4, 200, 64}), true_lse = host.array<double>({2, 4, 200});
   attention.target = Target::oracle;
   attention.run({.q = call.q, .k = call.k, .v = call.v, .o = true_o, .lse = true_lse});
@@ -89,6 +92,27 @@ TEST_CASE("of f32 one product of TF32 is as near as TF32, and three as f32", "[g
       CHECK(verdict.engine_error <= 0x1p-10);
     }
   }
+}
+
+TEST_CASE("of f32 each tile of Hopper's kernel is as near", "[gpu][small]") {
+  if (skipped()) return;
+  for (const bool exact : {true, false})
+    for (const char* text :
+         {"forward_f32_sm90:n=32,stages=2", "forward_f32_sm90:n=64,stages=1,issue_order=0",
+          "forward_f32_sm90:m=192,n=32,issue_order=2", "forward_f32_sm90:m=128,n=128,q_stages=1,stages=2",
+          "forward_f32_sm90:m=128,n=96,q_stages=1,stages=2,dynamic=0"}) {
+      const codegen::Preference preference{codegen::variant(text), true, ""};
+      INFO(text << (exact ? ", three products" : ", one product"));
+      Errors of;
+      try {
+        of = errors<float>({.mask = mods::causal()}, exact, &preference);
+      } catch (const Error& e) {
+        REQUIRE(e.code == "bad-kernel");  // another device, or a tile of the other kind
+        continue;
+      }
+      CHECK(of.o < (exact ? 0x1p-18 : 0x1p-10));
+      CHECK(of.lse < (exact ? 0x1p-18 : 0x1p-10));
+    }
 }
 
 TEST_CASE("of 16 bits exact functions are at least as near as the hardware's", "[gpu]") {
