@@ -24,7 +24,9 @@ def manifests() -> list[dict[str, Any]]:
     documents = {"mask": "id[q] == id[kv]", "captures": {"id": "i32[1]"}}
     causal_documents = {**documents, "mask": "kv <= q && id[q] == id[kv]"}
     # f16 only for the most common calls: a kernel takes 20 to 50 kB of the wheel and two seconds to compile.
-    widths, bf16 = {"dtype": ["bf16", "f16"], "d": [64, 128]}, {"dtype": "bf16", "d": [64, 128]}
+    # Sequences of at most 224 positions have kernels of their own, which the first call compiles.
+    lengths = {"d": [64, 128], "length": ["to_1k", "to_4k", "longer"]}
+    widths, bf16 = {"dtype": ["bf16", "f16"], **lengths}, {"dtype": "bf16", **lengths}
     paged = {**bf16, "per_entry": True, "paged": True}
     training, serving = ["forward", "backward"], ["forward"]
     return [{"mods": of, "shapes": shapes, "passes": passes, "targets": ["sm_80", "sm_90a"]} for of, shapes, passes in [
