@@ -249,7 +249,7 @@ TEST_CASE("a missing skeleton is not waited for: it is compiled in the backgroun
   CHECK(cuda::compiled_skeletons() - before == 1);
 }
 
-TEST_CASE("a mod that spills in a new skeleton is found out in the background, and later mods do not try", "[splice]") {
+TEST_CASE("that a mod spills in a new skeleton is found out in the background, once for all mods", "[splice]") {
   if (skips_compiling()) return;
   const auto made = [](float most) {
     const Planned planned(of(fmt::format("{0:.1f}f * tanh(s / {0:.1f}f)", most)), true);
