@@ -87,9 +87,8 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     return out;
   }
 
-  /// each() in another order, four scores of a row one after another: if the assembler puts the maxima of both rows
-  /// into one bank of registers, it can reuse a maximum only for neighbours. In kernels that are compiled as a whole it
-  /// seldom does, and each() is up to 1 % faster.
+  /// each() in another order, four scores of a row one after another, so that the assembler reuses a maximum whichever
+  /// registers it chose. Kernels that are compiled as a whole were up to 1 % slower with it.
   template <class F>
   __device__ void each_power(const F& f) {
     if constexpr (!is_skeleton<User>) {
