@@ -168,9 +168,10 @@ std::string how(const Launch& launch) {
   const int chunk = codegen::gpu_element(plan.spec.dtype).chunk();
   using Args = codegen::Companion::Args;
   const std::string sets = tile.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", tile.heads);
+  const std::string per_sm = c.blocks_of_sm == 1 ? "one block per SM" : fmt::format("{} blocks per SM", c.blocks_of_sm);
   std::string out = fmt::format("grid     {}: tiles = {}\n",
-                                cuts                      ? "one block per SM; blocks share all tiles"
-                                : plan.kernel->persistent ? "one block per SM, at most tiles"
+                                cuts                      ? per_sm + "; blocks share all tiles"
+                                : plan.kernel->persistent ? per_sm + ", at most tiles"
                                                           : "tiles",
                                 ordered ? fmt::format("order_count * {}", sets)
                                         : fmt::format("ceil(q_len / {}) * {} * batch", tile.queries(), sets));

@@ -173,14 +173,16 @@ class Offline(unittest.TestCase):
     def test_heads_that_share_a_tile(self):
         if "missing" in self.do(CALLS, "nvrtc").stdout:
             self.skipTest("there is no NVRTC")
-        for heads, tiles in [(1, "ceil(q_len / 128) * q_heads * batch"),
-                             (4, "ceil(q_len / 32) * q_heads / group * ceil(group / 4) * batch")]:
-            folder = self.at / f"shared{heads}"
-            made = self.do(ATTUNE, "compile", "--target", "sm_90a", "--d", "64", "--length", "to_1k", "--shared-heads",
+        for heads, length, blocks, tiles in [
+                (1, "to_1k", "3 blocks", "ceil(q_len / 64) * q_heads * batch"),
+                (1, "to_4k", "one block", "ceil(q_len / 192) * q_heads * batch"),
+                (4, "to_1k", "3 blocks", "ceil(q_len / 16) * q_heads / group * ceil(group / 4) * batch")]:
+            folder = self.at / f"shared{heads}{length}"
+            made = self.do(ATTUNE, "compile", "--target", "sm_90a", "--d", "64", "--length", length, "--shared-heads",
                            str(heads), "--mask", "kv <= q", "--emit", "h", "--emit-dir", folder, "--quiet")
             self.assertEqual((made.returncode, made.stderr), (0, ""))
             for path in folder.iterdir():
-                self.assertIn(f"tiles = {tiles}\n", path.read_text())
+                self.assertIn(f"{blocks} per SM, at most tiles: tiles = {tiles}\n", path.read_text())
         refused = self.do(ATTUNE, "compile", "--target", "sm_90a", "--shared-heads", "3", "-o", "none.attune")
         self.assertEqual(refused.returncode, 2)
         self.assertIn("it takes 1, 2, 4, 8, 16, 32 or 64", refused.stderr)
