@@ -88,6 +88,26 @@ TEST_CASE("p that underflow, scores of -inf next to NaN and sinks far above them
   }
 }
 
+TEST_CASE("reads at a sum's index, and bounded scores with a term of each key, are what the oracle says",
+          "[emulated]") {
+  if (skipped_without_compiler()) return;
+  // Random mods 25936 and 26001, whose pages did not compile.
+  const CorpusMod reads{.name = "reads_in_a_sum",
+                        .score = "tanh(s) + 0.1f * sum(i, 3, tanh(r[q, i, kv]))",
+                        .captures = {{"r", DType::f32, {24, 3, 28}, Fill::normal}}},
+      bounded{.name = "bounded_by_key",
+              .score = "tanh(s) + cos(c[kv])",
+              .captures = {{"c", DType::f32, {28}, Fill::normal}}};
+  for (const CorpusMod* const mod : {&reads, &bounded})
+    for (const int arch : {80, 90})
+      for (const Shape& shape : {Shape{.dtype = DType::f32}, Shape{.d = 64, .dv = 64, .dtype = DType::bf16}}) {
+        const Made made = make(*mod, 3);
+        const Engine engine = emulated_engine({.arch = arch});
+        INFO(mod->name << " " << arch << " " << shape.describe());
+        CHECK(compare(Subject(made.attention), inputs(shape), std::span(&engine, 1)).wrong == "");
+      }
+}
+
 TEST_CASE("random mods on emulated GPUs are what the oracle says, forward and backward", "[emulated]") {
   if (skipped_without_compiler()) return;
   FuzzRun run(200);  // 1.6 seconds of a core each, most of them the compiler's

@@ -105,12 +105,6 @@ std::vector<CorpusMod> mods() {
                .score = "s + sum(i, 5, a[h, i] * cos(f32(i + 1) * 0.3f * f32(q - kv)))",
                .captures = {table("a", {4, 5})}});
   m.push_back({.name = "polynomial_in_s", .score = "sum(i, 4, a[i] * pow(s, f32(i)))", .captures = {table("a", {4})}});
-  // Found by random mods 25936 and 26001: a read at a sum's index, and a bounded score with a term of each key, whose
-  // pages did not compile.
-  m.push_back({.name = "reads_in_a_sum",
-               .score = "tanh(s) + 0.1f * sum(i, 3, tanh(r[q, i, kv]))",
-               .captures = {table("r", {24, 3, 28})}});
-  m.push_back({.name = "bounded_by_key", .score = "tanh(s) + cos(c[kv])", .captures = {table("c", {28})}});
   // ---- masks --------------------------------------------------------------------------------------------------------
   m.push_back({.name = "causal", .mask = causal});
   m.push_back({.name = "inverse_causal", .mask = "q <= kv"});

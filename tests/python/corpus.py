@@ -138,9 +138,6 @@ MODS = {
     "fourier": mod(score=lambda s, at: s + attune.sum(5, lambda i: a[at.head, i] * attune.cos(
         f(i + 1) * 0.3 * f(at.q - at.kv))), a=f4(4, 5)),
     "polynomial_in_s": mod(score=lambda s, at: attune.sum(4, lambda i: a[i] * s ** i), a=f4(4)),
-    "reads_in_a_sum": mod(score=lambda s, at: attune.tanh(s) + 0.1 * attune.sum(3, lambda i: attune.tanh(
-        r[at.q, i, at.kv])), r=f4(24, 3, 28)),
-    "bounded_by_key": mod(score=lambda s, at: attune.tanh(s) + attune.cos(c[at.kv]), c=f4(28)),
     # ---- masks
     "causal": mod(mask=causal),
     "inverse_causal": mod(mask=lambda at: at.q <= at.kv),
