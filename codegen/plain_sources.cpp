@@ -41,34 +41,34 @@ Source end_source(const KernelPlan& plan) {
           .facts = {{"arch", fmt::format("sm_{}", plan.spec.arch)}, {"type", std::string(name_of(plan.spec.dtype))}}};
 }
 
-Source transpose_source(const KernelPlan& plan) {
-  const std::string symbol = "attune::transpose_v_sm90<attune::Tile>";
-  return {.name = "transpose_v_sm90",
-          .text = fmt::format(
-              "#include \"codegen/cuda/kernels/transpose_v_sm90.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n"
-              "  static constexpr int n = {}, dv = {};\n  static constexpr Layout layout = Layout::{};\n"
-              "}};\n\n}}  // namespace attune\n\n"
-              "template __global__ void {}(const __grid_constant__ attune::TransposeArgs);\n",
-              plan.tile.n, plan.tile.dv, plan.spec.packed ? "packed" : "dense", symbol),
+namespace {
+
+/// A kernel that prepares keys or values for the plan's kernel, with these numbers of its tile.
+Source preparing_source(const KernelPlan& plan, std::string_view kernel, std::string_view args,
+                        std::string_view numbers) {
+  const std::string symbol = fmt::format("attune::{}<attune::Tile>", kernel);
+  return {.name = std::string(kernel),
+          .text = fmt::format("#include \"codegen/cuda/kernels/{}.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n"
+                              "  static constexpr int {};\n  static constexpr Layout layout = Layout::{};\n"
+                              "}};\n\n}}  // namespace attune\n\n"
+                              "template __global__ void {}(const __grid_constant__ attune::{});\n",
+                              kernel, numbers, plan.spec.packed ? "packed" : "dense", symbol, args),
           .options = source_options(plan.spec.arch, true),
           .symbol = symbol,
           .facts = {{"arch", fmt::format("sm_{}", plan.spec.arch)}, {"type", std::string(name_of(plan.spec.dtype))}}};
 }
 
+}  // namespace
+
+Source transpose_source(const KernelPlan& plan) {
+  return preparing_source(plan, "transpose_v_sm90", "TransposeArgs",
+                          fmt::format("n = {}, dv = {}", plan.tile.n, plan.tile.dv));
+}
+
 Source split_source(const KernelPlan& plan) {
-  const std::string symbol = "attune::split_keys_sm90<attune::Tile>";
   const Tile& tile = plan.tile;
-  return {.name = "split_keys_sm90",
-          .text = fmt::format(
-              "#include \"codegen/cuda/kernels/split_keys_sm90.cuh\"\n\nnamespace attune {{\n\nstruct Tile {{\n"
-              "  static constexpr int n = {}, d = {}, dv = {}, parts = {};\n"
-              "  static constexpr Layout layout = Layout::{};\n"
-              "}};\n\n}}  // namespace attune\n\n"
-              "template __global__ void {}(const __grid_constant__ attune::SplitArgs);\n",
-              tile.n, tile.d, tile.dv, tile.parts, plan.spec.packed ? "packed" : "dense", symbol),
-          .options = source_options(plan.spec.arch, true),
-          .symbol = symbol,
-          .facts = {{"arch", fmt::format("sm_{}", plan.spec.arch)}, {"type", std::string(name_of(plan.spec.dtype))}}};
+  return preparing_source(plan, "split_keys_sm90", "SplitArgs",
+                          fmt::format("n = {}, d = {}, dv = {}, parts = {}", tile.n, tile.d, tile.dv, tile.parts));
 }
 
 Source sums_source(int arch) {
