@@ -31,7 +31,7 @@ struct KernelSpec {
   int page_rows = 0;            ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
   bool two_row_blocks = false;  ///< MLA: more than 64 rows share keys
   int heads = 1;  ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
-  bool few_queries = false;  ///< f32: too few queries share keys to split the keys, see are_few()
+  bool few_queries = false;  ///< f32: splitting the keys would take longer than it saves, see are_few()
   bool decode = false;       ///< the queries of these heads are at most 16 rows
   bool tma = true;           ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.

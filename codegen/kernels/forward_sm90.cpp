@@ -147,7 +147,7 @@ std::vector<Tile> usual_tiles(const KernelSpec& spec, const CallKind& kind) {
   return out;
 }
 
-/// Tiles whose blocks keep parts of scores in shared memory. None for tiles that heads share, which have few queries.
+/// Tiles whose blocks keep parts of scores in shared memory. Heads that share a tile have few queries, and get none.
 std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, std::span<const Tile> usual) {
   const std::int64_t width = std::max(spec.d, spec.dv);
   const bool narrow = width <= 64;

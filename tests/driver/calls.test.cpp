@@ -162,7 +162,7 @@ TEST_CASE("a repeated call is one launch, and neither waits nor takes memory tha
   // Causal masks of fewer have another tile, and lists have not.
   run(65);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 1);
-  // With few queries heads that share keys share tiles.
+  // Heads that share keys share a tile if there are few queries.
   run(64);
   CHECK(runtime::cuda::compiled_kernels() == compiled + 3);
   run(33);

@@ -18,7 +18,7 @@ struct ForwardLayout90 {
   bool distances = false;
   /// Tiles of queries that are scheduled ahead of the warps that need them.
   int items = 1;
-  /// Numbers of TF32 that an f32 of k or v is split into, tile behind tile.
+  /// Numbers of TF32 that each f32 of k or v is split into. A stage holds a tile of the first, then one of the second.
   int parts = 1;
 
   int d_chunks = (d * element + chunk_bytes - 1) / chunk_bytes,

@@ -47,7 +47,7 @@ TransposeArgs transpose_args(const ForwardRun& run, const Placed& at) {
 
 // ---- split keys and values
 
-/// Rows of a tile of keys with so many, `width` wide; or of the tile's values with that many keys along rows.
+/// Rows of 128 bytes in one part of a tile of keys that are `width` wide; or of its transposed values.
 int split_rows(const codegen::Tile& tile, int width) {
   return tile.n * width / codegen::gpu_element(DType::f32).chunk();
 }

@@ -26,8 +26,9 @@ namespace {
 
 std::atomic<std::size_t> skeletons_so_far{0};
 
-/// What a mod that spilled registers in a skeleton left behind for others: whether it spills fewer as a whole, so that
-/// they do not try; else that they may spill as many bytes, the fact "spilled".
+/// The note that later mods of a skeleton find after a mod spilled registers in it. more: as a whole that mod spills
+/// fewer, so later mods are not spliced. as_whole: it does not, and later mods may spill as many bytes as it does as a
+/// whole, the fact "spilled".
 enum class Spills : std::uint8_t { more, as_whole };
 Asked asked_for(Spills spills, const codegen::Source& skeleton) {
   Asked what = asked(skeleton);
