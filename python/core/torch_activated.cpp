@@ -45,6 +45,7 @@ struct Known {
   Entry entry;
 };
 constexpr std::size_t most_known = 256;
+constexpr std::int64_t few_queries = 64;  // as _FEW in _activate.py
 std::shared_mutex known_mutex;
 std::vector<std::unique_ptr<Known>>& known() {
   static auto& all = *new std::vector<std::unique_ptr<Known>>;
@@ -80,11 +81,12 @@ class Call {
     return defined ? tensor(form_.mask) : nullptr;
   }
 
-  /// With a mask that is written out, cuDNN's gradients are faster.
+  /// cuDNN is faster under a mask that is written out, but for a few queries without gradients.
   bool is_for_attune() const {
     if (engine_is_chosen() || number_of(stack_[form_.dropout]) != 0) return false;
     if (form_.debug != none && flag_of(stack_[form_.debug])) return false;
-    return !(&form_ == &cudnn_backward || (&form_ == &cudnn && wants_lse())) || !mask();
+    if (&form_ != &cudnn && &form_ != &cudnn_backward) return true;
+    return !mask() || (&form_ == &cudnn && !wants_lse() && View(tensor(form_.q)).tensor.shape[2] <= few_queries);
   }
 
   Asked asked(const View* mask) const {

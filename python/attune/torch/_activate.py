@@ -24,7 +24,6 @@ from attune.torch._flex import written
 from attune.torch._lowering import lower, unlower
 from attune.torch._mod import Spelled, Texts
 from attune.torch._paged import over_pages
-from attune.torch._record import IN_CPP
 from attune.torch._sdpa import _CAUSAL, _PLAIN
 from attune.torch._value import refuse
 from attune.torch._varlen import _seen
@@ -77,8 +76,7 @@ def _replaced() -> Any:
         refuse("torch-version", "this torch has none of the operators that attune knows",
                "activate() puts attune's kernels in their places",
                "call attune.torch's functions, or take torch 2.15")
-    _core.activate_torch([name for pair in _kernels() for name, kernel in pair.items()
-                          if name in _own and kernel.key in IN_CPP], None)
+    _core.activate_torch(list(_own), None)
     return library, slow
 
 
@@ -249,8 +247,9 @@ def _flash_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor,
         grad_out, (query, key, value, out, logsumexp), None, is_causal, scale)
 
 
-# attune's backward reads a bias pair by pair. Forwards alone are attune's.
-_WRITTEN = "a mask that is written out, for which cuDNN's gradients are faster"
+# cuDNN is faster under a mask that is written out: attune's backward reads a bias pair by pair.
+_WRITTEN = "a mask that is written out, under which cuDNN is faster"
+_FEW = 64  # queries, which attune's kernels for decode take
 
 
 def _cudnn(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool,
@@ -258,7 +257,7 @@ def _cudnn(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, 
            scale: float | None = None) -> Any:
     if why := _why_not(query, key, value, dropout_p, return_debug_mask):
         return why
-    if attn_bias is not None and compute_log_sumexp:
+    if attn_bias is not None and (compute_log_sumexp or query.shape[2] > _FEW):
         return _WRITTEN
     out, lse = _forward(query, key, value, attn_bias, is_causal, scale)
     seed = torch.empty((), dtype=torch.int64, device=query.device)
