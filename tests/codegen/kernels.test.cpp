@@ -299,6 +299,22 @@ TEST_CASE("Hopper's forward with a key source that tests add compiles, and spill
   }
 }
 
+TEST_CASE("sums of reads per pair in packed sequences do not spill at D=192 on Hopper", "[cuda]") {
+  if (skips_compiling()) return;
+  for (const CorpusMod& mod : corpus())
+    for (const bool max : {false, true})
+      if (mod.name == "dot_product") {
+        const KernelSpec spec{.arch = 90, .d = 192, .dv = 192, .max = max, .packed = true};
+        const Lowered lowered(mod);
+        const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, spec);
+        const auto is_whole = [&](const KernelChoice& c) {
+          return std::string(c.plan.kernel->name) == "forward_sm90" &&
+                 flaw(runtime::cuda::compile(codegen::kernel_source(parts, c.plan)), 0).empty();
+        };
+        CHECK(std::ranges::any_of(choose(spec, parts.facts).choices, is_whole));
+      }
+}
+
 TEST_CASE("every row of a backward kernel's table compiles with some mod: first half", "[cuda]") { rotate_backward(0); }
 TEST_CASE("every row of a backward kernel's table compiles with some mod: last half", "[cuda]") { rotate_backward(1); }
 

@@ -167,11 +167,27 @@ struct ForwardScores90 {
     return most;
   }
 
+  /// Where registers are short, one row after the other: what a pair reads then takes half of the registers.
+  static constexpr bool row_by_row = is_packed<Tile> && Tile::dv > 128;
+  /// each(), or row by row.
+  template <class F>
+  __device__ void each_score(const F& f) {
+    if constexpr (!row_by_row) {
+      each(f);
+    } else {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int i = 0; i < n / 8; ++i)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) f(i, r, e);
+    }
+  }
   /// Calls f(x, mod, row, col, q, kv) for every score x; in full tiles `mod` does not clamp its reads.
   template <bool Partial, class F>
   __device__ void each_pair(int tile, const F& f) {
     const int kv0 = tile * n + 2 * (lane & 3);
-    each([&](int i, int r, int e) {
+    each_score([&](int i, int r, int e) {
       const Int q(q0, below * r), kv(kv0, 8 * i + e);
       const auto col = column<Partial>(kv, i, e);
       if constexpr (Partial)
