@@ -31,7 +31,8 @@ struct Planted {
     dense90,
     distant90,
     f32,
-    one_tf32
+    one_tf32,
+    mla
   } call;
 };
 using enum Planted::Call;
@@ -136,6 +137,17 @@ const Planted all[] = {
      "sums(stage ^ 1).acquire(phase ^ static_cast<unsigned>(stage));", "sums(stage).acquire(phase);", turned90},
     {"a transposed operand is read as it lies", parts, "backward_warpgroup_sm90.cuh",
      "template set4<Major::n, Major::k>(dq(), y, x);", "template set4<Major::k, Major::k>(dq(), y, x);", turned90},
+    // ---- mla_sm90
+    // ----------------------------------------------------------------------------------------------------
+    {"the memory of queries is released before results have left it", kernels, "mla_sm90.cuh", "pin_with_memory(tile);",
+     "arrive_as_warp(shared + Shared::q_empty, group.lane);\n    pin_with_memory(tile);", mla},
+    {"results go where the other warpgroup's pass", parts, "mla_epilogue_sm90.cuh", "(4 * Group + warp) * staged_bytes",
+     "warp * staged_bytes", mla},
+    {"a stage is loaded before it is released", parts, "mla_producer_sm90.cuh", "place.phase ^ 1);", "place.phase);",
+     mla},
+    {"values are released before their products", parts, "mla_warpgroup_sm90.cuh",
+     "pin(o);\n    add_own(mine);\n    wgmma_wait<0>();\n    pin(o);\n    release(mine, Group);",
+     "pin(o);\n    add_own(mine);\n    release(mine, Group);\n    wgmma_wait<0>();\n    pin(o);", mla},
 };
 
 Shape shape_of(Planted::Call call) {
@@ -143,6 +155,16 @@ Shape shape_of(Planted::Call call) {
       .batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 310, .d = 64, .dv = 64, .dtype = DType::bf16};
   if (call == decode) out.q_len = 2;
   if (call == turned90) out.d = out.dv = 128;
+  if (call == mla)
+    out = {.batch = 5,
+           .q_heads = 128,
+           .kv_heads = 1,
+           .q_len = 1,
+           .kv_len = 330,
+           .d = 576,
+           .dv = 512,
+           .dtype = DType::bf16,
+           .mla = true};
   if (call == decode || call == long90) out.kv_len = 700;
   if (call == e4m3) out.e4m3 = true;
   if (call == backward80 || call == f32 || call == one_tf32) out.dtype = DType::f32;
@@ -153,7 +175,9 @@ int arch_of(Planted::Call call) { return call == sm80 || call == decode || call 
 
 Engine engine_of(Planted::Call call, std::uint64_t seed) {
   const runtime::emulated::Gpu gpu{.arch = arch_of(call), .sms = 3, .seed = 100 * seed};
-  return call == turned90 ? emulated_engine(gpu, "backward_sm90:m=80,order=3") : emulated_engine(gpu);
+  Engine out = call == turned90 ? emulated_engine(gpu, "backward_sm90:m=80,order=3") : emulated_engine(gpu);
+  out.mla = call == mla;
+  return out;
 }
 
 /// An attention for which no kernel has been compiled yet.
@@ -206,7 +230,8 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (const Planted::Call call : {sm80, decode, sm90, backward80, backward90, turned90, e4m3, dense90, distant90, f32})
+  for (const Planted::Call call :
+       {sm80, decode, sm90, backward80, backward90, turned90, e4m3, dense90, distant90, f32, mla})
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
       const Engine engine = engine_of(call, seed);
       const bool backward = is_backward(call);

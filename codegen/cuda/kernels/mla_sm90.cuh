@@ -48,7 +48,6 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
     MlaEpilogue90<Tile, User, Group> group(args, user, shared, item);
     barrier_wait(shared + Shared::q_full, (tile - split.begin.tile) & 1);
     if (uniform(item.pairs) > 0) group.run(place);
-    arrive_as_warp(shared + Shared::q_empty, group.lane);
     pin_with_memory(tile);
     const MlaItem<Tile, User> same(args, user, split, tile);
     const SplitTile split_tile = same.begin > 0 ? split.at_begin : split.at_end;
@@ -56,6 +55,9 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
     group.store(same, (tile - split.begin.tile) & 1,
                 same.whole() ? nullptr
                              : mla_part<Tile>(args, split_tile.first, me - split_tile.first, cluster_rank<Tile>()));
+    // Results have passed through the memory that the next queries go to.
+    proxy_fence();
+    arrive_as_warp(shared + Shared::q_empty, group.lane);
   }
 }
 

@@ -12,6 +12,8 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
   using Base::args, Base::columns, Base::lane, Base::n, Base::o, Base::shared, Base::softmax;
   using Base::Base;
   using typename Base::Element, typename Base::Rows, typename Base::Shared;
+  static constexpr int staged_bytes = 16 * 64 * 4;  ///< of a warp: 64 columns of its rows
+  static_assert(8 * staged_bytes <= Shared::q_bytes);
 
   /// Adds both warpgroups' sums of this thread's rows, in the same order in both warpgroups.
   __device__ void meet(int parity, int row, int lane, RowPartial (&part)[2]) const {
@@ -29,7 +31,8 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
       part[r].sum = __int_as_float(shared_get(at(0) + 32 * r)) + __int_as_float(shared_get(at(1) + 32 * r));
   }
 
-  /// Stores results, or a part of them. Looks up the tile again, because the main loop leaves no registers for it.
+  /// Stores results, or a part of them, by way of the memory of the queries. Looks up the tile again, because the main
+  /// loop leaves no registers for it.
   __device__ void store(const MlaItem<Tile, User>& item, int parity, float* part_at) {
     int thread = static_cast<int>(threadIdx.x) % 128;
     pin(thread);
@@ -58,34 +61,41 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
       } else {
         by[r] = rows.end(mine, part[r], before[r], first);
       }
-      if (non_finite[r] || !rows.exists(mine)) continue;
-#pragma unroll
-      for (int i = 0; i < columns / 8; ++i) {
-        const int column = Group * columns + 8 * i + 2 * (lane & 3);
-        const float x[2] = {o[4 * i + 2 * r], o[4 * i + 2 * r + 1]};
-        put(rows, part_at, mine, column, x, by[r]);
-      }
     }
-    if (!__any_sync(~0u, non_finite[0] || non_finite[1])) return;
     const unsigned first = __ballot_sync(~0u, non_finite[0]), second = __ballot_sync(~0u, non_finite[1]);
+    const auto is_finite = [&](int line) { return ((line < 8 ? first : second) >> line % 8 * 4 & 1) == 0; };
+    // What the lane that has line `line` of the warp's 16 has.
+    const auto its = [&](int line, float of_first, float of_second) {
+      return __shfl_sync(~0u, line < 8 ? of_first : of_second, line % 8 * 4);
+    };
+    // A loop over lines: code that runs once per tile is fetched each time, and unrolled stores of all 128 numbers took
+    // 13 us longer.
+    const unsigned area = shared + Shared::q + (4 * Group + warp) * staged_bytes;
+    stage_sixteen(o, 1, area, lane, [&](int column) {
 #pragma unroll 1
-    for (int i = 0; i < 16; ++i) {
-      const int r = i / 8, from = i % 8 * 4;
-      if (((r ? second : first) >> from & 1) == 0) continue;
-      const auto its = [&](float of_first, float of_second) {
-        return __shfl_sync(~0u, r ? of_second : of_first, from);
-      };
-      by_pairs(item, rows, 16 * warp + i, part_at, its(part[0].over, part[1].over),
-               {its(by[0].own, by[1].own), its(by[0].before, by[1].before)});
-    }
+      for (int i = 0; i < 16; i += 2) {
+        const int line = i + lane / 16, mine = 16 * warp + line, at = 4 * (lane % 16);
+        const typename Rows::Factors factors{its(line, by[0].own, by[1].own), its(line, by[0].before, by[1].before)};
+        if (!is_finite(line) || !rows.exists(mine)) continue;
+        const float4 x = shared_get4(staged(area, line, at));
+        const float four[4] = {x.x, x.y, x.z, x.w};
+        put(rows, part_at, mine, Group * columns + column + at, four, factors);
+      }
+    });
+    if (first == 0 && second == 0) return;
+#pragma unroll 1
+    for (int line = 0; line < 16; ++line)
+      if (!is_finite(line))
+        by_pairs(item, rows, 16 * warp + line, part_at, its(line, part[0].over, part[1].over),
+                 {its(line, by[0].own, by[1].own), its(line, by[0].before, by[1].before)});
   }
   template <int N>
   __device__ void put(const Rows& rows, float* part_at, int row, int column, const float (&x)[N],
                       typename Rows::Factors by) const {
     if (!part_at) return rows.put(row, column, x, by);
     float* const into = part_at + row * Tile::dv + column;
-    if constexpr (N == 2)
-      *reinterpret_cast<float2*>(into) = {x[0], x[1]};
+    if constexpr (N == 4)
+      *reinterpret_cast<float4*>(into) = {x[0], x[1], x[2], x[3]};
     else
       *into = x[0];
   }
