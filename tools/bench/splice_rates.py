@@ -22,7 +22,7 @@ class Contender:
                    *(["--backward"] if o.backward else ["--cover", "once"])]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, "ATTUNE_SPLICE": way, "ATTUNE_CACHE": cache})
-        self.rates, self.said = [], {}
+        self.rates, self.shares, self.said = [], [], {}
 
     def block(self):
         self.process.stdin.write("\n")
@@ -42,30 +42,35 @@ def measure(o, row, d, cache):
     if o.before:
         ways["before, whole"] = (o.before, "off")
     all = {name: Contender(o, attune, way, row, d, f"{cache}/{name}") for name, (attune, way) in ways.items()}
+    whole, others = all["whole"], [one for name, one in all.items() if name != "whole"]
     try:
-        for round in range(o.rounds):
-            # A card slows down as it warms up, so the order changes.
-            for one in list(all.values())[::-1 if round % 2 else 1]:
+        for one in all.values():  # not counted: the card's clock is high after compiling
+            one.block()
+            one.rates.clear()
+        # Each block of another lies between two of whole kernels, whose mean it is compared with: clocks drift.
+        whole.block()
+        for _ in range(o.rounds):
+            for one in others:
                 one.block()
+                whole.block()
+                one.shares.append(one.rates[-1] / statistics.mean(whole.rates[-2:]))
     finally:
         for one in all.values():
             one.close()
-    whole = all.pop("whole")
     cells = [f"{statistics.median(whole.rates):.0f}"]
-    for one in all.values():
-        shares = [a / b for a, b in zip(one.rates, whole.rates)]
-        cells.append(f"{statistics.median(shares):.3f} ({min(shares):.3f} to {max(shares):.3f})")
+    for one in others:
+        low, middle, high = statistics.quantiles(one.shares, n=4)
+        cells.append(f"{middle:.3f} ({low:.3f} to {high:.3f})")
     print(f"| {row} | {d} | {' | '.join(cells)} |", flush=True)
-    for name, one in {"whole": whole, **all}.items():
+    for name, one in all.items():
         print(f"[{row} {d}] {name}: {one.said.get('kernel')}, {one.said.get('registers')} registers, "
               f"{one.said.get('spilled')} bytes spilled; {one.said.get('notes')}", file=sys.stderr, flush=True)
-    return statistics.median(a / b for a, b in zip(all["spliced"].rates, whole.rates))
+    return statistics.median(all["spliced"].shares)
 
 
 def main():
     p = argparse.ArgumentParser(description="Rates of kernels spliced and compiled as a whole, by attune bench: blocks in "
-                                            "turn. A share is the median of the rounds'; in brackets the least and the "
-                                            "greatest.")
+                                            "turn. A share is the median of the rounds'; in brackets their quartiles.")
     p.add_argument("--attune", required=True, help="the command line, as built")
     p.add_argument("--before", help="another build of it, whose whole kernels are measured too")
     p.add_argument("--backward", action="store_true")
@@ -73,8 +78,8 @@ def main():
     p.add_argument("--d", type=int, nargs="+", default=[128, 64])
     p.add_argument("--seq", type=int, default=8192)
     p.add_argument("--batch", type=int, default=2)
-    p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--seconds", type=float, default=0.2, help="of a block")
+    p.add_argument("--rounds", type=int, default=9)
+    p.add_argument("--seconds", type=float, default=0.1, help="of a block")
     p.add_argument("--floor", type=float, default=0.99, help="the least share that is not counted as slower")
     o = p.parse_args()
     print(f"| mod | D | whole, TFLOP/s | spliced | {'before, whole | ' if o.before else ''}\n|---|---|---|---|"

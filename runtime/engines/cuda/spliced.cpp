@@ -29,7 +29,7 @@ std::atomic<std::size_t> skeletons_so_far{0};
 /// The note that later mods of a skeleton find after one spilled registers in it, though as a whole it spills no more:
 /// most likely they would too, and they are not spliced.
 Asked asked_for_spills(const codegen::Source& skeleton) {
-  Asked what = asked(skeleton);
+  Asked what = asked_for_skeleton(skeleton);
   what.content += "\nspills";
   return what;
 }
@@ -38,8 +38,8 @@ CacheEntry about(const codegen::Source& skeleton, std::string kind) {
   out.facts.insert(out.facts.end(), skeleton.facts.begin(), skeleton.facts.end());
   return out;
 }
-void keep_spills(const codegen::Source& skeleton) {
-  objects().get(asked_for_spills(skeleton), [&] { return about(skeleton, "spills of a skeleton"); });
+Objects::Kept keep_spills(const codegen::Source& skeleton) {
+  return objects().get(asked_for_spills(skeleton), [&] { return about(skeleton, "spills of a skeleton"); });
 }
 std::string fact_of(const CacheEntry& entry, std::string_view name) {
   const auto found = std::ranges::find(entry.facts, name, &runtime::Facts::value_type::first);
@@ -178,9 +178,26 @@ std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const co
   return kept ? std::optional(KeptSkeleton{what.content, *kept}) : std::nullopt;
 }
 
+std::optional<KeptSkeleton> make_skeleton(const codegen::Source& whole, int spilled, const codegen::GpuParts& parts,
+                                          const codegen::KernelPlan& plan) {
+  if (!codegen::why_not_spliced(parts, plan).empty()) return {};
+  const codegen::SplitSource split = codegen::split_source(parts, plan);
+  const Asked what = asked_for_skeleton(split.skeleton);
+  try {
+    const Objects::Kept made = objects().get(what, [&] { return compiled(split.skeleton); });
+    const Binary tried = joined(whole, split, *made);
+    if (tried.cubin.empty()) return {};
+    if (tried.spilled > 0 && tried.spilled >= spilled)
+      return KeptSkeleton{asked_for_spills(split.skeleton).content, *keep_spills(split.skeleton)};
+    return KeptSkeleton{what.content, *made};
+  } catch (const Bug&) {
+    return {};
+  }
+}
+
 Asked asked_for_skeleton(const codegen::Source& skeleton) {
   Asked what = asked(skeleton);
-  what.content += "\nto PTX";
+  what.content += fmt::format("\nto PTX by NVRTC {}.{}", nvrtc().major, nvrtc().minor);
   return what;
 }
 
