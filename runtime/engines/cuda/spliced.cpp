@@ -144,7 +144,10 @@ Splicing splicing_of(const codegen::KernelPlan& plan, bool for_call) {
   // Dumps and line numbers show the source that is compiled as a whole.
   if (!platform().splices || set.splice == Splice::off || set.lineinfo || !set.dump.empty()) return Splicing::never;
   if (set.splice == Splice::on) return Splicing::at_once;
-  return for_call && plan.kernel->spliced == codegen::Spliced::always ? Splicing::if_there : Splicing::never;
+  const codegen::Spliced kernel = plan.kernel->spliced;
+  const bool measured = kernel == codegen::Spliced::always ||
+                        (kernel == codegen::Spliced::at_128 && plan.spec.d == 128 && plan.spec.dv == 128);
+  return for_call && measured ? Splicing::if_there : Splicing::never;
 }
 
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
