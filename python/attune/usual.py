@@ -33,7 +33,26 @@ def manifests() -> list[dict[str, Any]]:
         ([plain, causal, window, capped, capped_causal, alibi, documents, causal_documents], widths, training),
         ([plain, causal], {**bf16, "packed": True}, training),
         ([plain, causal], {**paged, "decode": True, "shared_heads": [1, 4, 8]}, serving),
-        ([causal], {**paged, "packed": True}, serving)]]
+        ([causal], {**paged, "packed": True}, serving)]] + [
+            {"mods": usual_forms(), "shapes": {**bf16, "skeleton": True, "grads": "none"}, "passes": training,
+             "targets": "sm_90a"}]
+
+
+def usual_forms() -> list[dict[str, Any]]:
+    """A mod for each skeleton: one of Hopper's serves all mods of the same form. Some 25 kB each."""
+    window = {"mask": "kv <= q && q - kv < width", "params": {"width": 256}}
+    causal_documents = {"mask": "kv <= q && id[q] == id[kv]", "captures": {"id": "i32[1]"}}
+    def score(text: str, **captures: str) -> dict[str, Any]:
+        return {"score": text, "captures": captures}
+    capped = {"score": "cap * tanh(s / cap)", "params": {"cap": 30.0}}
+    slope = score("s + slope[h] * f32(kv - q)", slope="f32[1]")
+    table = score("s + t[h, q - kv + 8192]", t="f32[1, 1]")
+    pairs = score("s + t[h, q, kv]", t="f32[1, 1, 1]")
+    gated = score("s * sigmoid(s)")
+    causal = {"mask": "kv <= q"}
+    return [{}, causal, window, causal_documents, capped, {**capped, **causal},
+            {**capped, **window, "params": {"cap": 30.0, "width": 256}}, slope, {**slope, **causal},
+            {**slope, **window}, table, {**table, **causal}, pairs, {**pairs, **causal}, gated, {**gated, **causal}]
 
 
 def main() -> int:

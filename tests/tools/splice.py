@@ -83,6 +83,48 @@ class Splice(Calls):
         self.assertEqual(self.compile("s + 0.25f * f32(kv)", "on", ATTUNE_BUNDLE="other.attune").returncode, 0)
         self.assertEqual((self.made(), self.skeletons()), (["spliced"], []))
 
+    def skeleton_bundle(self):
+        """A bundle of skeletons alone; then the cache is empty."""
+        said = self.attune("compile", "--score", "s + 0.5f * f32(kv)", *SHAPE, "--skeleton", "true", "--json",
+                           "-o", "skeletons.attune", **self.cache())
+        self.assertEqual((said.returncode, json.loads(said.stdout)["kernels"]), (0, 0), said.stderr)
+        shutil.rmtree(self.at / "cache")
+        return self.at / "skeletons.attune"
+
+    def kinds(self, bundle):
+        listed = json.loads(self.attune("bundle", str(bundle), "--json").stdout)
+        return [one["facts"]["kind"] for one in listed["entries"]]
+
+    def test_bundle_of_skeletons(self):
+        bundle = self.skeleton_bundle()
+        self.assertEqual(self.kinds(bundle), ["skeleton"])
+        self.assertEqual(self.compile("s + 0.25f * f32(kv)", "on", ATTUNE_BUNDLE=str(bundle)).returncode, 0)
+        self.assertEqual((self.made(), self.skeletons()), (["spliced"], []))
+
+    def test_damaged_bundle_of_skeletons(self):
+        bundle = self.skeleton_bundle()
+        bytes = bytearray(bundle.read_bytes())
+        bytes[-1000] ^= 255
+        bundle.write_bytes(bytes)
+        self.assertEqual(self.compile("s + 0.25f * f32(kv)", "on", ATTUNE_BUNDLE=str(bundle)).returncode, 0)
+        self.assertEqual((self.made(), len(self.skeletons())), (["spliced"], 1))  # compiled here
+
+    def test_spills_in_bundle(self):
+        # Instead of the skeleton, the note that mods spill registers in it: nobody tries.
+        softcap = ["compile", "--score", "20.0f * tanh(s / 20.0f)", "--pass", "backward", "--target", "sm_90a", "--d", "128",
+                   "--length", "longer", "-j", "1"]
+        said = self.attune(*softcap, "--skeleton", "true", "-o", "skeletons.attune", **self.cache())
+        self.assertEqual(said.returncode, 0, said.stderr)
+        kinds = self.kinds("skeletons.attune")
+        self.assertEqual(len(kinds), 1)
+        if kinds == ["skeleton"]:
+            self.skipTest("no mod spills in this skeleton")
+        shutil.rmtree(self.at / "cache")
+        said = self.attune(*softcap, "--quiet", "-o", "kernels.attune",
+                           **{**self.cache(), "ATTUNE_SPLICE": "on", "ATTUNE_BUNDLE": "skeletons.attune"})
+        self.assertEqual((said.returncode, self.skeletons()), (0, []))
+        self.assertIn("another mod spilled registers in this skeleton", self.made())
+
     def test_full_disk(self):
         # No file may grow beyond 20 kB: neither kernels nor skeletons are kept, and nothing is left of them.
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))

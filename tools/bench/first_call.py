@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,8 @@ scores = {"causal": None, "documents": None, "softcap": lambda s, b, h, i, j: 30
           "alibi": lambda s, b, h, i, j: s + slope[h] * (j - i), "table": lambda s, b, h, i, j: s + t[h, i - j + 2048]}
 masks = {"documents": lambda b, h, i, j: (doc[b, i] == doc[b, j]) & (j <= i)}
 mask = masks.get(name, lambda b, h, i, j: j <= i)
+# torch's own imports for a first backward that is given a gradient.
+torch.autograd.grad(q.sum(), q, torch.ones((), device="cuda", dtype=torch.bfloat16))
 torch.cuda.synchronize()
 begun = time.perf_counter()
 if which == "attune":
@@ -97,42 +98,51 @@ def compile_alone(o):
             print(f"| {name} | {direction} | {cells[0]} | {cells[1]} |", flush=True)
 
 
-def contenders():
-    out = ["attune, spliced", "attune, whole"]
+def contenders(o):
+    """By name: what RUN calls it, and its environment."""
+    own = {"ATTUNE_BUNDLE": o.bundle} if o.bundle else {}
+    out = {"attune": ("attune", own), "attune, whole": ("attune", {**own, "ATTUNE_SPLICE": "off"})}
     if importlib.util.find_spec("triton"):
-        out.append("triton")
+        out["triton"] = ("triton", {})
     else:
         print("[skip] triton is not installed: FlexAttention is left out")
     if importlib.util.find_spec("flash_attn") and importlib.util.find_spec("cutlass"):
-        out.append("flash")
+        out["flash"] = ("flash", {})
     else:
         print("[skip] flash-attn-4 is not installed: FlexAttention with FLASH is left out")
-    return out
+    return {name: one for name, one in out.items() if not o.only or name in o.only}
+
+
+def first_call(name, which, environment, folder):
+    """Seconds of a fresh process with the caches of this folder, or the last line of its complaint."""
+    begun = time.perf_counter()
+    ran = subprocess.run([sys.executable, "-c", RUN, which, name], capture_output=True, text=True,
+                         env={**os.environ, "ATTUNE_CACHE": f"{folder}/attune", "TRITON_CACHE_DIR": f"{folder}/triton",
+                              "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", **environment})
+    if ran.returncode:
+        return ran.stderr.strip().splitlines()[-1][:200]
+    return {**json.loads(ran.stdout.splitlines()[-1]), "process": time.perf_counter() - begun}
 
 
 def first_calls(o):
     """Fresh processes in turn: with an empty cache, and with what the first one left."""
-    who = contenders()
+    who = contenders(o)
+    with tempfile.TemporaryDirectory() as folder:  # the files of torch are read once before
+        for which in ("attune", "triton"):
+            first_call("causal", which, {}, folder)
     print("seconds: forward, backward, both; with an empty cache, then with the cache on disk\n| mod | by | empty cache | "
           "cache on disk |\n|---|---|---|---|")
     for name in o.mods:
         took = {one: {"cold": [], "disk": []} for one in who}
         for _ in range(o.rounds):
-            for one in who:
-                folder = tempfile.mkdtemp()
-                env = {**os.environ, "ATTUNE_CACHE": f"{folder}/attune", "TRITON_CACHE_DIR": f"{folder}/triton",
-                       "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-                       "ATTUNE_SPLICE": "off" if one.endswith("whole") else "on"}
-                for state in ("cold", "disk"):
-                    begun = time.perf_counter()
-                    ran = subprocess.run([sys.executable, "-c", RUN, one.split(",")[0], name],
-                                         capture_output=True, text=True, env=env)
-                    if ran.returncode:
-                        print(f"[skip] {name}, {one}: {ran.stderr.strip().splitlines()[-1][:200]}")
-                        break
-                    took[one][state].append({**json.loads(ran.stdout.splitlines()[-1]),
-                                             "process": time.perf_counter() - begun})
-                shutil.rmtree(folder)
+            for one, (which, environment) in who.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    for state in ("cold", "disk"):
+                        seconds = first_call(name, which, environment, folder)
+                        if isinstance(seconds, str):
+                            print(f"[skip] {name}, {one}: {seconds}")
+                            break
+                        took[one][state].append(seconds)
         for one in who:
             median = {state: ", ".join(f"{statistics.median(x[part] for x in runs):.2f}"
                                        for part in ("forward", "backward", "both")) if runs else "-"
@@ -146,6 +156,8 @@ def main():
     p.add_argument("--attune", help="the command line, as built; needed without --gpu")
     p.add_argument("--gpu", action="store_true", help="first calls in torch on this GPU, in fresh processes in turn; needs "
                                                       "attune's Python package")
+    p.add_argument("--bundle", help="with --gpu: a bundle, such as of skeletons, that attune loads")
+    p.add_argument("--only", nargs="+", metavar="WHO", help="with --gpu: attune, 'attune, whole', triton, flash")
     p.add_argument("--mods", nargs="+", choices=list(MODS), default=list(MODS))
     p.add_argument("--d", type=int, default=128)
     p.add_argument("--rounds", type=int, default=3)

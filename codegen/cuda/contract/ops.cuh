@@ -4,6 +4,7 @@
 
 #include "codegen/cuda/contract/types.cuh"
 #include "codegen/cuda/ptx/approx.cuh"
+#include "codegen/cuda/ptx/arithmetic.cuh"
 
 namespace attune {
 
@@ -187,15 +188,13 @@ struct Capture {
     static_assert(sizeof...(Index) == rank);
     const Int at[rank] = {index...};
     if constexpr (reads == Reads::inside) {
-      // A constant step becomes part of the load instruction.
-      const T* base = data + at[rank - 1].base;
-      Stride step = at[rank - 1].step;
+      // Steps are constants, which become part of the load.
+      const T* one = data + at[rank - 1].base;
 #pragma unroll
-      for (int d = 0; d < rank - 1; ++d) {
-        base += at[d].base * stride[d];
-        step += at[d].step * stride[d];
-      }
-      return seen(base + step);
+      for (int d = 0; d < rank - 1; ++d) one += at[d].base * stride[d];
+#pragma unroll
+      for (int d = 0; d < rank - 1; ++d) one = further(one, at[d].step * stride[d]);
+      return seen(further(one, at[rank - 1].step));
     } else {
       Stride offset = 0;
 #pragma unroll

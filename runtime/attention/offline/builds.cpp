@@ -43,9 +43,7 @@ class GpuBuild {
   /// kernel that lists its tiles. `wanted`: the gradients of a backward.
   void walker(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
               const codegen::Preference* preference, const codegen::Wanted* wanted) {
-    const codegen::GpuParts parts = way == codegen::Way::forward ? codegen::forward_parts(*of_, spec)
-                                                                 : codegen::gpu_parts(*of_, spec.scale_positive, wanted,
-                                                                                      way == codegen::Way::keys);
+    const codegen::GpuParts parts = parts_of(way, spec, wanted);
     const bool listed = parts.facts.listed;
     const auto add = [&](const codegen::Source& source, const std::string& what, const cuda::Binary& binary) {
       this->add(source, what, binary);
@@ -72,17 +70,25 @@ class GpuBuild {
       facts_alone.entry.entry.bytes.clear();
     }
     const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
-    if (const auto skeleton = cuda::skeleton_of(parts, plan)) {
-      out_.push_back(built(skeleton->content, fmt::format("{} skeleton {}", plan.kernel->name, target_),
-                           skeleton->entry, target_));
-      out_.back().skeleton = true;
-    }
+    if (const auto kept = cuda::skeleton_of(parts, plan)) this->add(*kept, plan);
     for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
       const codegen::Source source = cuda::companion_source_of(*one, parts, plan);
       // Lists along both axes are made by kernels of the same name.
       const bool lists = one->args == codegen::Companion::Args::lists;
       add(source, lists ? std::string(one->role) : source.name, compiled(source, source.name));
     }
+  }
+
+  /// Builds the skeleton of the kernel of one way that supports such calls.
+  void skeleton(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
+                const codegen::Wanted* wanted) {
+    const codegen::GpuParts parts = parts_of(way, spec, wanted);
+    const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, nullptr,
+                                                cuda::Compiles::chosen, codegen::kernels(way));
+    const cuda::Candidate& one = all.candidates[all.chosen];
+    if (!one.binary) return;
+    if (const auto kept = cuda::make_skeleton(one.written->source, one.binary->spilled, parts, one.choice.plan))
+      add(*kept, one.choice.plan);
   }
 
   /// Builds the kernels that every call needs, independent of the chosen kernel: they contain no expression.
@@ -98,6 +104,18 @@ class GpuBuild {
   std::vector<Built> done() { return std::move(out_); }
 
  private:
+  codegen::GpuParts parts_of(codegen::Way way, const codegen::KernelSpec& spec, const codegen::Wanted* wanted) const {
+    return way == codegen::Way::forward
+               ? codegen::forward_parts(*of_, spec)
+               : codegen::gpu_parts(*of_, spec.scale_positive, wanted, way == codegen::Way::keys);
+  }
+  void add(const cuda::KeptSkeleton& kept, const codegen::KernelPlan& plan) {
+    const std::string label = fmt::format("{} {} D={}/{} {}x{} skeleton {}", plan.kernel->name,
+                                          attune::name_of(plan.spec.dtype), plan.spec.d, plan.spec.dv, plan.tile.m,
+                                          plan.tile.n, target_);
+    out_.push_back(built(kept.content, label, kept.entry, target_));
+    out_.back().skeleton = true;
+  }
   cuda::Binary compiled(const codegen::Source& source, const std::string& kernel) const {
     return *cuda::binary_of(source, {.mod = &of_->mod, .kernel = kernel, .arch = arch_});
   }
@@ -126,6 +144,7 @@ void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compile
   if (row.shape.kernel) preference = {codegen::variant(*row.shape.kernel), true, ""};
   if (preference && !codegen::takes(*preference, way)) preference.reset();
   const std::vector<codegen::Length> lengths = lengths_of(row.shape);
+  const bool skeleton = row.shape.skeleton;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     const codegen::Length length = lengths[i];
     jobs.push_back({fmt::format("{} {} {} D={}/{} {}", codegen::name_of(way), name_of(row.target),
@@ -133,6 +152,10 @@ void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compile
                     i, [=] {
                       GpuBuild build(of, spec.arch);
                       const codegen::Wanted* const captured = wanted ? &*wanted : nullptr;
+                      if (skeleton) {
+                        build.skeleton(way, spec, length, captured);
+                        return build.done();
+                      }
                       // Builds the usual kernel too, for machines that were not tuned.
                       build.walker(way, spec, length, nullptr, captured);
                       if (preference) build.walker(way, spec, length, &*preference, captured);
@@ -160,7 +183,7 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
   using enum codegen::Way;
   const codegen::KernelSpec spec = spec_of(row.shape, row.target.arch.value_or(0));
   if (row.pass == "forward") {
-    if (spec.per_entry) add_call_job(row, of, spec, {}, jobs);
+    if (spec.per_entry && !row.shape.skeleton) add_call_job(row, of, spec, {}, jobs);
     return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
   }
   const std::vector<codegen::Wanted> all = wanted_of(of->mod, row.shape.grads);
@@ -173,7 +196,7 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
     if (asked && ways.size() == 1 && !codegen::takes({*asked, true, ""}, backward)) ways = {backward, queries, keys};
     for (const codegen::Way way : ways) add_walker_jobs(row, of, way, of_backward, wanted, jobs);
   }
-  add_call_job(row, of, spec, all, jobs);
+  if (!row.shape.skeleton) add_call_job(row, of, spec, all, jobs);
 }
 
 // ---- CPU objects

@@ -139,6 +139,7 @@ constexpr std::array rows{
                return !v.empty();
              },
              [](const Shape& s) { return s.kernel.value_or(""); }, JsonForm::text, false},
+    flag<&Shape::skeleton>("skeleton", "true: instead of kernels, skeletons that serve other mods too; for sm_90a"),
     ShapeRow{"grads", "all, none, or names joined by +",
              "captured tensors whose gradients a backward computes; builds with all and with none if left out",
              [](Shape& s, std::string_view v) { return set_grads(s.grads, v); },

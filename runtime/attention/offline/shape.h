@@ -26,6 +26,7 @@ struct Shape {
   std::optional<bool> tma{}, exact{};
   std::optional<int> load{}, store{};
   std::optional<std::string> kernel{};
+  bool skeleton = false;               ///< instead of kernels, what mods are spliced into
   std::optional<std::string> grads{};  ///< of captures: all, none, or names joined by +. Left out: both all and none
   bool operator==(const Shape&) const = default;
 };

@@ -26,13 +26,11 @@ namespace {
 
 std::atomic<std::size_t> skeletons_so_far{0};
 
-/// The note that later mods of a skeleton find after a mod spilled registers in it. more: as a whole that mod spills
-/// fewer, so later mods are not spliced. as_whole: it does not, and later mods may spill as many bytes as it does as a
-/// whole, the fact "spilled".
-enum class Spills : std::uint8_t { more, as_whole };
-Asked asked_for(Spills spills, const codegen::Source& skeleton) {
-  Asked what = asked(skeleton);
-  what.content += spills == Spills::more ? "\nspills" : "\nspills as whole";
+/// The note that later mods of a skeleton find after one spilled registers in it, though as a whole it spills no more:
+/// most likely they would too, and they are not spliced.
+Asked asked_for_spills(const codegen::Source& skeleton) {
+  Asked what = asked_for_skeleton(skeleton);
+  what.content += "\nspills";
   return what;
 }
 CacheEntry about(const codegen::Source& skeleton, std::string kind) {
@@ -40,14 +38,8 @@ CacheEntry about(const codegen::Source& skeleton, std::string kind) {
   out.facts.insert(out.facts.end(), skeleton.facts.begin(), skeleton.facts.end());
   return out;
 }
-/// Of a mod, spliced and as a whole.
-void keep_spills(const codegen::Source& skeleton, int spliced, int whole) {
-  const Spills spills = spliced > whole ? Spills::more : Spills::as_whole;
-  objects().get(asked_for(spills, skeleton), [&] {
-    CacheEntry out = about(skeleton, "spills of a skeleton");
-    out.facts.emplace_back("spilled", std::to_string(whole));
-    return out;
-  });
+Objects::Kept keep_spills(const codegen::Source& skeleton) {
+  return objects().get(asked_for_spills(skeleton), [&] { return about(skeleton, "spills of a skeleton"); });
 }
 std::string fact_of(const CacheEntry& entry, std::string_view name) {
   const auto found = std::ranges::find(entry.facts, name, &runtime::Facts::value_type::first);
@@ -127,15 +119,15 @@ void compile_later(const codegen::Source& whole, int spilled, codegen::SplitSour
   in_spare_time([task] {
     const Objects::Kept made = objects().find(task->what);
     if (!made) return;
-    if (const Binary tried = joined(task->whole, task->split, *made); tried.spilled > 0)
-      keep_spills(task->split.skeleton, tried.spilled, task->spilled);
+    const Binary tried = joined(task->whole, task->split, *made);
+    if (tried.spilled > 0 && tried.spilled >= task->spilled) keep_spills(task->split.skeleton);
   });
 }
 
 /// The spliced kernel; without a cubin, if there is none: then `made` is the reason.
 Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split, Splicing how,
                std::shared_ptr<Coming>& missing) {
-  if (objects().find(asked_for(Spills::more, split.skeleton)))
+  if (objects().find(asked_for_spills(split.skeleton)))
     return {.made = "another mod spilled registers in this skeleton"};
   const Asked what = asked_for_skeleton(split.skeleton);
   if (how == Splicing::at_once)
@@ -145,14 +137,6 @@ Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split, 
   return skeleton ? joined(whole, split, *skeleton) : Binary{.made = "the tile's skeleton was not compiled yet"};
 }
 
-/// Whether a spliced kernel is as good as the whole one, as far as another mod of the skeleton tells.
-bool will_do(const Binary& spliced, const codegen::Source& skeleton) {
-  if (spliced.cubin.empty() || !spliced.warnings.empty()) return false;
-  if (spliced.spilled == 0) return true;
-  const Objects::Kept known = objects().find(asked_for(Spills::as_whole, skeleton));
-  return known && spliced.spilled <= std::atoi(fact_of(*known, "spilled").c_str());
-}
-
 }  // namespace
 
 Splicing splicing_of(const codegen::KernelPlan& plan, bool for_call) {
@@ -160,7 +144,10 @@ Splicing splicing_of(const codegen::KernelPlan& plan, bool for_call) {
   // Dumps and line numbers show the source that is compiled as a whole.
   if (!platform().splices || set.splice == Splice::off || set.lineinfo || !set.dump.empty()) return Splicing::never;
   if (set.splice == Splice::on) return Splicing::at_once;
-  return for_call && plan.kernel->spliced == codegen::Spliced::always ? Splicing::if_there : Splicing::never;
+  const codegen::Spliced kernel = plan.kernel->spliced;
+  const bool measured = kernel == codegen::Spliced::always ||
+                        (kernel == codegen::Spliced::at_128 && plan.spec.d == 128 && plan.spec.dv == 128);
+  return for_call && measured ? Splicing::if_there : Splicing::never;
 }
 
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
@@ -175,9 +162,9 @@ Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& pa
       // A mistake of attune's, but not one that a call should fail for.
       out.made = fmt::format("NVRTC refuses: {}", std::string_view(refused.what()).substr(0, 200));
     }
-  if (will_do(out, split.skeleton)) return out;
+  if (!out.cubin.empty() && out.warnings.empty() && out.spilled == 0) return out;
   Binary made = platform().compile(whole, Ptx::no);
-  if (out.spilled > 0) keep_spills(split.skeleton, out.spilled, made.spilled);
+  if (out.spilled > 0 && out.spilled >= made.spilled) keep_spills(split.skeleton);
   // Only now, so that the call itself has all cores.
   if (missing) compile_later(whole, made.spilled, std::move(split), std::move(missing));
   if (!out.cubin.empty() && out.warnings.size() <= made.warnings.size() && out.spilled < made.spilled) return out;
@@ -194,9 +181,26 @@ std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const co
   return kept ? std::optional(KeptSkeleton{what.content, *kept}) : std::nullopt;
 }
 
+std::optional<KeptSkeleton> make_skeleton(const codegen::Source& whole, int spilled, const codegen::GpuParts& parts,
+                                          const codegen::KernelPlan& plan) {
+  if (!codegen::why_not_spliced(parts, plan).empty()) return {};
+  const codegen::SplitSource split = codegen::split_source(parts, plan);
+  const Asked what = asked_for_skeleton(split.skeleton);
+  try {
+    const Objects::Kept made = objects().get(what, [&] { return compiled(split.skeleton); });
+    const Binary tried = joined(whole, split, *made);
+    if (tried.cubin.empty()) return {};
+    if (tried.spilled > 0 && tried.spilled >= spilled)
+      return KeptSkeleton{asked_for_spills(split.skeleton).content, *keep_spills(split.skeleton)};
+    return KeptSkeleton{what.content, *made};
+  } catch (const Bug&) {
+    return {};
+  }
+}
+
 Asked asked_for_skeleton(const codegen::Source& skeleton) {
   Asked what = asked(skeleton);
-  what.content += "\nto PTX";
+  what.content += fmt::format("\nto PTX by NVRTC {}.{}", nvrtc().major, nvrtc().minor);
   return what;
 }
 

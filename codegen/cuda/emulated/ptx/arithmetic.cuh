@@ -7,6 +7,11 @@ namespace attune {
 
 inline void add_in_place(float& x, float y) { x += y; }
 
+template <class T>
+const T* further(const T* at, long long steps) {
+  return at + steps;
+}
+
 // A product of two halves is exact in f32, and nearly every sum is exact in f64: rounding twice changes no test.
 inline unsigned fma_f16_pair(unsigned a, unsigned b, unsigned c) {
   const auto one = [](float x, float y, float z) { return __builtin_fmaf(x, y, z); };

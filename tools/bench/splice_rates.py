@@ -1,0 +1,98 @@
+# tools/bench/splice_rates.py — on a GPU: are spliced kernels as fast as whole ones? Blocks of both in turn, mod by mod
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROWS = ["full", "causal", "alibi", "softcap", "relative", "window", "prefix", "document"]
+# A bias of each pair, whose reads take most instructions.
+OWN = {"bias": ["--score", "s + bias[q, kv]", "--capture", "bias=f32[{seq}, {seq}]"]}
+
+
+class Contender:
+    """attune bench as a process that measures a block for each line that it is sent."""
+
+    def __init__(self, o, attune, way, row, d, cache):
+        which = [word.format(seq=o.seq) for word in OWN[row]] if row in OWN else ["--row", row]
+        command = [attune, "bench", *which, "--json", "--paced", "--target", "cuda", "--dtype", "bf16", "--d", str(d),
+                   "--heads", str(2048 // d), "--batch", str(o.batch), "--seq", str(o.seq), "--seconds", str(o.seconds),
+                   *(["--backward"] if o.backward else ["--cover", "once"])]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env={**os.environ, "ATTUNE_SPLICE": way, "ATTUNE_CACHE": cache})
+        self.rates, self.shares, self.said = [], [], {}
+
+    def block(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"exit status {self.process.wait()}")
+        self.said = json.loads(line)
+        self.rates.append(self.said["tflops"]["median"])
+
+    def close(self):
+        self.process.communicate(timeout=30)
+
+
+def measure(o, row, d, cache):
+    ways = {"whole": (o.attune, "off"), "spliced": (o.attune, "on")}
+    if o.before:
+        ways["before, whole"] = (o.before, "off")
+    all = {name: Contender(o, attune, way, row, d, f"{cache}/{name}") for name, (attune, way) in ways.items()}
+    whole, others = all["whole"], [one for name, one in all.items() if name != "whole"]
+    try:
+        for one in all.values():  # not counted: the card's clock is high after compiling
+            one.block()
+            one.rates.clear()
+        # Each block of another lies between two of whole kernels, whose mean it is compared with: clocks drift.
+        whole.block()
+        for _ in range(o.rounds):
+            for one in others:
+                one.block()
+                whole.block()
+                one.shares.append(one.rates[-1] / statistics.mean(whole.rates[-2:]))
+    finally:
+        for one in all.values():
+            one.close()
+    cells = [f"{statistics.median(whole.rates):.0f}"]
+    for one in others:
+        low, middle, high = statistics.quantiles(one.shares, n=4)
+        cells.append(f"{middle:.3f} ({low:.3f} to {high:.3f})")
+    print(f"| {row} | {d} | {' | '.join(cells)} |", flush=True)
+    for name, one in all.items():
+        print(f"[{row} {d}] {name}: {one.said.get('kernel')}, {one.said.get('registers')} registers, "
+              f"{one.said.get('spilled')} bytes spilled; {one.said.get('notes')}", file=sys.stderr, flush=True)
+    return statistics.median(all["spliced"].shares)
+
+
+def main():
+    p = argparse.ArgumentParser(description="Rates of kernels spliced and compiled as a whole, by attune bench: blocks in "
+                                            "turn. A share is the median of the rounds'; in brackets their quartiles.")
+    p.add_argument("--attune", required=True, help="the command line, as built")
+    p.add_argument("--before", help="another build of it, whose whole kernels are measured too")
+    p.add_argument("--backward", action="store_true")
+    p.add_argument("--rows", nargs="+", choices=[*ROWS, *OWN], default=[*ROWS, *OWN])
+    p.add_argument("--d", type=int, nargs="+", default=[128, 64])
+    p.add_argument("--seq", type=int, default=8192)
+    p.add_argument("--batch", type=int, default=2)
+    p.add_argument("--rounds", type=int, default=9)
+    p.add_argument("--seconds", type=float, default=0.1, help="of a block")
+    p.add_argument("--floor", type=float, default=0.99, help="the least share that is not counted as slower")
+    o = p.parse_args()
+    print(f"| mod | D | whole, TFLOP/s | spliced | {'before, whole | ' if o.before else ''}\n|---|---|---|---|"
+          f"{'---|' if o.before else ''}")
+    slower = []
+    with tempfile.TemporaryDirectory() as cache:
+        for d in o.d:
+            for row in o.rows:
+                if measure(o, row, d, cache) < o.floor:
+                    slower.append(f"{row} {d}")
+    print(f"below {o.floor}: {', '.join(slower) or 'none'}")
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
