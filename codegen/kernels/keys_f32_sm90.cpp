@@ -1,0 +1,75 @@
+// codegen/kernels/keys_f32_sm90.cpp — the backward of k and v on Hopper where operands are f32,
+// codegen/cuda/kernels/keys_f32_sm90.cuh: its calls, its tiles
+#include "codegen/cuda/layout/keys_sm90.cuh"
+#include "codegen/kernels/refusals.h"
+#include "codegen/kernels/split_f16.h"
+
+namespace attune::codegen {
+
+extern const KernelDescriptor keys_f32_sm90;
+
+namespace {
+
+struct Tile {
+  int m = 64;      ///< queries
+  int n = 64;      ///< keys
+  int stages = 2;  ///< tiles of queries in shared memory; grad_o has two
+};
+constexpr std::array members{
+    TileMember<Tile>{{.name = "m", .least = 64, .most = 64}, &Tile::m},
+    TileMember<Tile>{{.name = "n", .least = 64, .most = 64}, &Tile::n},
+    TileMember<Tile>{{.name = "stages", .least = 2, .most = 3}, &Tile::stages},
+};
+constexpr auto erased_members = members_of(members);
+constexpr const Companion* companions[] = {&split_rows, &repair_part};
+constexpr Search searches[] = {{.member = "stages", .least = 2, .most = 3}};
+
+KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  KernelPlan plan = split_plan(keys_f32_sm90, spec, variant, tile.m, tile.n);
+  plan.tile.stages = tile.stages;
+  const int parts = plan.tile.parts;
+  const KeysLayout90 shared{.m = tile.m,
+                            .n = tile.n,
+                            .d = parts * plan.tile.d,
+                            .dv = parts * plan.tile.dv,
+                            .stages = tile.stages,
+                            .element = gpu_element(DType::f16).bytes,
+                            .weight = 4,
+                            .held_chunks = 0,
+                            .row_factors = 2,
+                            .results = result_bytes(tile.m)};
+  return {.plan = std::move(plan),
+          .threads = 384,
+          .shared_bytes = shared.bytes,
+          .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
+}
+
+std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
+  std::vector<Variant> out;
+  for (const int stages : {3, 2}) {
+    Variant one = variant_of(keys_f32_sm90.name, Tile{.stages = stages}, members);
+    if (choice(spec, one).shared_bytes <= most_shared(spec.arch)) out.push_back(std::move(one));
+  }
+  return out;
+}
+
+}  // namespace
+
+constinit const KernelDescriptor keys_f32_sm90{
+    .name = "keys_f32_sm90",
+    .way = Way::keys,
+    .members = erased_members,
+    .searches = searches,
+    .args = ArgsKind::backward,
+    .companions = companions,
+    .products = Products::wgmma,
+    .spills_well = 64,
+    .is_for = is_f32,
+    .why_not = why_not_f32_backward90,
+    .tiles = tiles,
+    .choice = choice,
+    .preamble = ask_for_split_products,
+};
+
+}  // namespace attune::codegen
