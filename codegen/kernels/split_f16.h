@@ -24,8 +24,4 @@ inline KernelPlan split_plan(const KernelDescriptor& kernel, const KernelSpec& s
 /// A column of 64 rows of results in f32, which pass over operands.
 constexpr int result_bytes(int rows) { return 4 * 64 * rows; }
 
-inline std::string ask_for_split_products(const KernelPlan&) {
-  return ask_for_products({64});
-}
-
 }  // namespace attune::codegen

@@ -33,7 +33,7 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User> {
 
   /// S^T = K Q^T, complete when it returns.
   __device__ void scores(int stage) {
-    SplitSums<Tile::parts> sums;
+    SplitSums<Tile::parts, Tile::wide != 0> sums;
     sums.template across<Tile::real_d, Tile::n>(shared + Shared::k, shared + Shared::q + stage * Shared::q_bytes);
     wgmma_wait<0>();
     sums.arrived();
@@ -130,7 +130,7 @@ struct FlowsOfF32Keys90 {
 
   /// dP^T = V dO^T, dS = P (dP - delta), times the factors of the queries.
   __device__ void flows(int nth, int stage, StageBarriers weights) {
-    SplitSums<Tile::parts> sums;
+    SplitSums<Tile::parts, Tile::wide != 0> sums;
     sums.template across<Tile::real_dv, Tile::n>(shared + Shared::v,
                                                  shared + Shared::grad_o + stage * Shared::grad_o_bytes);
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3)),

@@ -2,8 +2,8 @@
 // stay, three products of f16
 //
 // The block of queries_sm90.cuh, whose operands are numbers of f16 that split_rows_sm90.cuh has written (split_sm90.cuh):
-// three products for numbers as exact as f32, or one. A warpgroup issues S and dP together, computes probabilities
-// while dP is under way, and ends a tile of keys before the next one; the rest of its arithmetic overlaps the other
+// three products for numbers as exact as f32, or one. A warpgroup computes probabilities while dP is
+// under way, and ends a tile of keys before the next one; the rest of its arithmetic overlaps the other
 // warpgroup's products. dS, times the factors of the keys, is split in registers.
 //
 // Tile: Element is float; m = 128 queries; n = 64 keys; d, dv: 64 or 128, rounded up; parts: 1 or 2 numbers of f16;
@@ -45,24 +45,30 @@ struct QueriesF32Warpgroup90 : QueriesByKeys<Tile, User> {
     return __ldg(reinterpret_cast<const float2*>(factors + tile * n + 8 * i));
   }
 
-  /// A tile of keys: S = Q K^T, dP = dO V^T, P = exp2(S - lse), dS = P (dP - delta), dQ += dS K.
-  __device__ void iteration(const Walk& walk, int i, Ring<Tile::stages>& k, Ring<Tile::v_stages>& v) {
-    const int tile = walk.tile(i);
-    SplitSums<Tile::parts> scores, flows;
-    k.wait();
-    scores.template across<Tile::real_d, m>(shared + Shared::q + group * 64 * chunk_bytes,
-                                            shared + Shared::k + k.stage * Shared::k_bytes);
-    v.wait();
-    flows.template across<Tile::real_dv, m>(shared + Shared::grad_o + group * 64 * chunk_bytes,
-                                            shared + Shared::v + v.stage * Shared::v_bytes);
-    wgmma_wait<1>();
-    scores.arrived();
+  /// S = Q K^T, complete when it returns.
+  __device__ void scores(int tile, int stage) {
+    SplitSums<Tile::parts, Tile::wide != 0> sums;
+    sums.template across<Tile::real_d, m>(shared + Shared::q + group * 64 * chunk_bytes,
+                                          shared + Shared::k + stage * Shared::k_bytes);
+    wgmma_wait<0>();
+    sums.arrived();
 #pragma unroll
     for (int j = 0; j < n / 8; ++j) {
       const float2 of = two(by_key, tile, j);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[4 * j + e] = scores[4 * j + e] * ((e % 2 ? of.y : of.x) * by_query[e / 2]);
+      for (int e = 0; e < 4; ++e) s[4 * j + e] = sums[4 * j + e] * ((e % 2 ? of.y : of.x) * by_query[e / 2]);
     }
+  }
+
+  /// A tile of keys: S = Q K^T, dP = dO V^T, P = exp2(S - lse), dS = P (dP - delta), dQ += dS K.
+  __device__ void iteration(const Walk& walk, int i, Ring<Tile::stages>& k, Ring<Tile::v_stages>& v) {
+    const int tile = walk.tile(i);
+    k.wait();
+    scores(tile, k.stage);
+    SplitSums<Tile::parts, Tile::wide != 0> flows;
+    v.wait();
+    flows.template across<Tile::real_dv, m>(shared + Shared::grad_o + group * 64 * chunk_bytes,
+                                            shared + Shared::v + v.stage * Shared::v_bytes);
     this->remove(tile, walk.is_full(i));
     this->weigh(tile);
     wgmma_wait<0>();
