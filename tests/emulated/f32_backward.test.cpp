@@ -33,7 +33,7 @@ double check(Attention attention, const Inputs& in) {
   CHECK(verdict(attention, in).wrong == "");
   attention.exact = false;
   const Verdict of_one = verdict(attention, in);
-  CHECK(of_one.engine_error <= 0x1p-8);
+  CHECK(of_one.engine_error <= 0x1p-7);
   INFO(of_one.wrong);
   CHECK(of_one.wrong.find(": element") == std::string::npos);
   return of_one.engine_error;
