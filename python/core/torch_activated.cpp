@@ -45,6 +45,7 @@ struct Known {
   Entry entry;
 };
 constexpr std::size_t most_known = 256;
+constexpr std::int64_t few_queries = 64;  // as _FEW in _activate.py
 std::shared_mutex known_mutex;
 std::vector<std::unique_ptr<Known>>& known() {
   static auto& all = *new std::vector<std::unique_ptr<Known>>;
@@ -80,9 +81,12 @@ class Call {
     return defined ? tensor(form_.mask) : nullptr;
   }
 
+  /// cuDNN is faster under a mask that is written out, but for a few queries without gradients.
   bool is_for_attune() const {
     if (engine_is_chosen() || number_of(stack_[form_.dropout]) != 0) return false;
-    return form_.debug == none || !flag_of(stack_[form_.debug]);
+    if (form_.debug != none && flag_of(stack_[form_.debug])) return false;
+    if (&form_ != &cudnn && &form_ != &cudnn_backward) return true;
+    return !mask() || (&form_ == &cudnn && !wants_lse() && View(tensor(form_.q)).tensor.shape[2] <= few_queries);
   }
 
   Asked asked(const View* mask) const {
@@ -146,7 +150,7 @@ bool attend(const Form& form, Value* stack) {
   Call given(form, stack);
   if (!given.is_for_attune()) return false;
   const View q(given.tensor(form.q)), k(given.tensor(form.q + 1)), v(given.tensor(form.q + 2));
-  if (!are_usual(q, k, v) || !is_dense(q.tensor)) return false;
+  if (!are_usual(q, k, v) || !is_ordered(q.tensor)) return false;
   const std::optional<View> mask = given.mask() ? std::optional<View>(given.mask()) : std::nullopt;
   Entry* const entry = entry_of(given.asked(mask ? &*mask : nullptr));
   if (!entry) return false;
@@ -179,7 +183,7 @@ bool differentiate(const Form& form, Value* stack) {
   View lse(given.tensor(form.q + 4));
   if (!are_usual(q, k, v)) return false;
   for (const View* one : {&q, &k, &v})
-    if (!is_dense(one->tensor)) return false;
+    if (!is_ordered(one->tensor)) return false;
   lse.tensor.ndim = 3;
   const std::optional<View> mask = given.mask() ? std::optional<View>(given.mask()) : std::nullopt;
   Entry* const entry = entry_of(given.asked(mask ? &*mask : nullptr));
@@ -205,7 +209,22 @@ bool differentiate(const Form& form, Value* stack) {
 
 using Direction = bool (*)(const Form& form, Value* stack);
 
-/// What attune's kernels refuse, the operator of the same name among attune's computes or refuses.
+/// What attune's kernels refuse, the operator of the same name among attune's computes or refuses. It has no lengths
+/// among its results: torch 2.11 takes the types of an operator's results in the opposite order.
+void call_slowly(const Form& form, Value* stack) {
+  const bool with_lengths = &form == &flash || &form == &cudnn;
+  std::int64_t lengths[2]{};
+  for (int i = 0; i < 2 && with_lengths; ++i) {
+    std::int64_t* sizes = nullptr;
+    check(shim().get_sizes(reinterpret_cast<Shim::Tensor>(stack[form.q + i]), &sizes), "get_sizes");
+    lengths[i] = sizes[2];
+  }
+  check(shim().call((std::string("attune::") + form.name).c_str(), "", stack, shim_version), form.name);
+  if (!with_lengths) return;
+  std::copy_backward(stack + 4, stack + 7, stack + 9);
+  for (int i = 0; i < 2; ++i) stack[4 + i] = std::bit_cast<Value>(lengths[i]);
+}
+
 template <const Form& form, Direction direction>
 void kernel(Value* stack, std::uint64_t, std::uint64_t) {
   bool taken = false;
@@ -213,8 +232,7 @@ void kernel(Value* stack, std::uint64_t, std::uint64_t) {
     taken = direction(form, stack);
   } catch (const std::exception&) {  // nothing is on the stack yet: the other operator finds the mistake again
   }
-  if (taken) return;
-  check(shim().call((std::string("attune::") + form.name).c_str(), "", stack, shim_version), form.name);
+  if (!taken) call_slowly(form, stack);
 }
 
 struct Placed {

@@ -98,7 +98,12 @@ bool is_dense(const attune_tensor& t) {
   return true;
 }
 
-/// The types and sizes that these kernels take.
+bool is_ordered(const attune_tensor& t) {
+  for (int i = 0; i < t.ndim; ++i)
+    if (t.strides[i] < 1 && t.shape[i] != 1) return false;
+  return t.strides[t.ndim - 1] == 1;
+}
+
 bool are_usual(const View& q, const View& k, const View& v) {
   const Shim& s = shim();
   if (q.dtype != s.f32 && q.dtype != s.bf16 && q.dtype != s.f16) return false;

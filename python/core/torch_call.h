@@ -64,7 +64,7 @@ using Order = std::array<std::int64_t, 4>;
 
 /// A tensor of q's type and device. `order`: its dimensions from the outermost to the innermost.
 Owned new_tensor(const View& q, const Order& sizes, const Order& order);
-/// A tensor with the order of q's dimensions in memory, whose last one has `width` elements. q's elements touch.
+/// A tensor with the order of q's dimensions in memory, whose last one has `width` elements. q is ordered.
 Owned empty_like(const View& q, std::int64_t width);
 /// Tensors of any type on q's device.
 Owned new_tensor(const View& q, std::size_t rank, const std::int64_t* sizes, const std::int64_t* strides,
@@ -74,6 +74,8 @@ Owned rows_of(const View& q);
 
 /// True if the rows of four dimensions are one after another in memory, in any order of the other dimensions.
 bool is_dense(const attune_tensor& t);
+/// True if the last dimension is the innermost in memory and no element is there for several, as in an expanded tensor.
+bool is_ordered(const attune_tensor& t);
 /// True for the types and sizes that kernels over the C ABI take; the others are Python's.
 bool are_usual(const View& q, const View& k, const View& v);
 /// While an engine is chosen, they take no call.

@@ -27,10 +27,9 @@ struct Output {
   Placed placed;
   bool logarithm = false;  ///< lse or max: its errors are absolute below 1, and its infinities are exact
 
-  std::int64_t rows() const {
+  std::size_t width() const {
     const Tensor& t = placed.tensor;
-    const std::int64_t width = logarithm || t.rank == 0 ? 1 : t.shape[static_cast<std::size_t>(t.rank) - 1];
-    return width ? t.size() / width : 0;
+    return logarithm || t.rank == 0 ? 1 : static_cast<std::size_t>(t.shape[static_cast<std::size_t>(t.rank) - 1]);
   }
 };
 using Outputs = std::vector<Output>;
@@ -90,11 +89,26 @@ double distance(const std::vector<double>& x, const std::vector<double>& oracle)
     if (std::isfinite(oracle[i])) sum += std::isfinite(x[i]) ? (x[i] - oracle[i]) * (x[i] - oracle[i]) : infinity;
   return std::sqrt(sum);
 }
+double square(double x, bool logarithm) {
+  if (!std::isfinite(x)) return 0;
+  return logarithm ? std::max(1.0, x * x) : x * x;
+}
 double norm(const std::vector<double>& oracle, bool logarithm) {
   double sum = 0;
-  for (const double x : oracle)
-    if (std::isfinite(x)) sum += logarithm ? std::max(1.0, x * x) : x * x;
+  for (const double x : oracle) sum += square(x, logarithm);
   return std::sqrt(sum);
+}
+/// How many rows of equal size would average their errors as these do: where one row is most of the norm, 1. Rows that
+/// are not finite do not count in any distance.
+double alike_rows(const std::vector<double>& oracle, std::size_t width, bool logarithm) {
+  double squares = 0, fourths = 0;
+  for (std::size_t from = 0; from < oracle.size(); from += width) {
+    double row = 0;
+    for (std::size_t i = from; i < from + width; ++i) row += square(oracle[i], logarithm);
+    squares += row;
+    fourths += row * row;
+  }
+  return fourths > 0 ? squares / fourths * squares : 1;
 }
 
 /// One rounding to a 16-bit type; 0 for others.
@@ -113,10 +127,8 @@ struct Results {
     return most;
   }
   double granted(DType type) const {
-    // Rows that are not finite in the oracle do not count in any distance.
     const auto finite = std::count_if(oracle.begin(), oracle.end(), [](double x) { return std::isfinite(x); });
-    const double share = static_cast<double>(finite) / static_cast<double>(std::max<std::size_t>(oracle.size(), 1));
-    const double rows = std::max(1.0, share * static_cast<double>(output.rows()));
+    const double rows = alike_rows(oracle, output.width(), output.logarithm);
     const double size = norm(oracle, output.logarithm);
     const double denormals = 0x1p-126 * (std::sqrt(static_cast<double>(finite)) + terms.flushed);
     return 1.5 * dense_distance() + 4 * 0x1p-23 * std::max(size, terms.apart) +

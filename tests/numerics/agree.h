@@ -17,12 +17,13 @@ namespace attune::tests {
 //
 // Both distances are samples. So that luck does not decide when there are few, two more allowances are added: four
 // units in the last place of f32, of |oracle|, or for a gradient of its terms, as if their roundings were independent;
-// and for 16-bit inputs one rounding of such an input, of |oracle|, divided by the square root of the number of rows.
-// The latter is what remains, on average, of one rounding for each row; at 100 rows it is a tenth of a rounding, and
-// about a sixth of dense attention's error. For a captured gradient it is one such rounding of each term, as if they
-// were independent: a tensor of two elements has no luck to average over, its terms cancel, and o, which delta is made
-// of, is rounded too. (24 random draws of s + t0[h] * f32(kv - q) + t1[b], f16: errors of t1 of 0.004 to 0.13 by these
-// roundings alone, where this adds 0.06 to 1.5 times dense attention's.)
+// and for 16-bit inputs one rounding of such an input, of |oracle|, divided by the square root of the number of rows of
+// equal size (1 where one row is most of |oracle|). The latter is what remains, on average, of one rounding for each
+// row; at 100 rows it is a tenth of a rounding, and about a sixth of dense attention's error. For a captured gradient
+// it is one such rounding of each term, as if they were independent: a tensor of two elements has no luck to average
+// over, its terms cancel, and o, which delta is made of, is rounded too. (24 random draws of s + t0[h] * f32(kv - q) +
+// t1[b], f16: errors of t1 of 0.004 to 0.13 by these roundings alone, where this adds 0.06 to 1.5 times dense
+// attention's.)
 //
 // More follows from the kernels' arithmetic (Terms in dense.h; docs/results/emulated.md). A kernel rounds each
 // probability to 16 bits before P V, by half a unit in the last place; equal probabilities are off by the same factor,

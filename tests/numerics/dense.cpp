@@ -562,6 +562,7 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
       for (std::int64_t j = 0; j < k.rows; ++j) {
         if (!head.keeps(i, j)) continue;
         dense.place(head, i, j);
+        if (dense.is_skipped(dense.value(dprob))) continue;  // so that a NaN delta of others does not reach it
         const float after = rounded(head.p(i, j), type) * (dp(i, j) - delta + dlse);
         const double of_p = std::abs(double{dp(i, j)}) + std::abs(double{delta}) + std::abs(double{dlse}),
                      size = double{head.p(i, j)} * of_p;

@@ -24,7 +24,6 @@ from attune.torch._flex import written
 from attune.torch._lowering import lower, unlower
 from attune.torch._mod import Spelled, Texts
 from attune.torch._paged import over_pages
-from attune.torch._record import IN_CPP
 from attune.torch._sdpa import _CAUSAL, _PLAIN
 from attune.torch._value import refuse
 from attune.torch._varlen import _seen
@@ -77,8 +76,7 @@ def _replaced() -> Any:
         refuse("torch-version", "this torch has none of the operators that attune knows",
                "activate() puts attune's kernels in their places",
                "call attune.torch's functions, or take torch 2.15")
-    _core.activate_torch([name for pair in _kernels() for name, kernel in pair.items()
-                          if name in _own and kernel.key in IN_CPP], None)
+    _core.activate_torch(list(_own), None)
     return library, slow
 
 
@@ -113,7 +111,9 @@ def _replace(libraries: tuple[Any, Any], name: str, kernel: _Kernel) -> None:
     """Puts the kernel in the place of torch's, and makes it an operator of attune's as well."""
     operator = getattr(torch.ops.aten, name).default
     _own[name] = torch.library.get_kernel(operator, kernel.key)
-    libraries[1].define(str(operator._schema).removeprefix("aten::"))
+    # C++ calls the latter, and reads the lengths off q and k: torch 2.11 mixes up the types of unlike results.
+    given, gives = str(operator._schema).removeprefix("aten::").split(" -> ")
+    libraries[1].define(f"{given} -> {gives.replace('SymInt max_q, SymInt max_k, ', '')}")
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -127,8 +127,12 @@ def _replace(libraries: tuple[Any, Any], name: str, kernel: _Kernel) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that an operator has another kernel already
-        for library in libraries:
-            library.impl(name, run, kernel.key, with_keyset=True)
+        libraries[0].impl(name, run, kernel.key, with_keyset=True)
+        libraries[1].impl(name, lambda *args, **kwargs: _tensors(run(*args, **kwargs)), kernel.key, with_keyset=True)
+
+
+def _tensors(made: Any) -> Any:
+    return tuple([t for t in made if type(t) is not int]) if type(made) is tuple else made
 
 
 def _tell(why: str) -> None:
@@ -243,11 +247,18 @@ def _flash_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor,
         grad_out, (query, key, value, out, logsumexp), None, is_causal, scale)
 
 
+# cuDNN is faster under a mask that is written out: attune's backward reads a bias pair by pair.
+_WRITTEN = "a mask that is written out, under which cuDNN is faster"
+_FEW = 64  # queries, which attune's kernels for decode take
+
+
 def _cudnn(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool,
            dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *,
            scale: float | None = None) -> Any:
     if why := _why_not(query, key, value, dropout_p, return_debug_mask):
         return why
+    if attn_bias is not None and (compute_log_sumexp or query.shape[2] > _FEW):
+        return _WRITTEN
     out, lse = _forward(query, key, value, attn_bias, is_causal, scale)
     seed = torch.empty((), dtype=torch.int64, device=query.device)
     return out, lse.unsqueeze(-1), None, None, query.shape[2], key.shape[2], seed, seed.clone(), query.new_empty(0)
@@ -256,8 +267,10 @@ def _cudnn(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, 
 def _cudnn_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
                     philox_seed: Any, philox_offset: Any, attn_bias: Tensor | None, cum_seq_q: Any, cum_seq_k: Any,
                     max_q: int, max_k: int, dropout_p: float, is_causal: bool, *, scale: float | None = None) -> Any:
+    if attn_bias is not None:
+        return _WRITTEN
     return _why_not(query, key, value, dropout_p) or _backward(
-        grad_out, (query, key, value, out, logsumexp.squeeze(-1)), attn_bias, is_causal, scale)
+        grad_out, (query, key, value, out, logsumexp.squeeze(-1)), None, is_causal, scale)
 
 
 _ROWS = 32  # the efficient attention's lse has room for a multiple of them

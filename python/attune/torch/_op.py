@@ -19,7 +19,7 @@ from attune.torch import _attend
 from attune.torch._attend import DENSE, Call, Packed, once, output, row_numbers
 from attune.torch._engine import USUAL, chosen
 from attune.torch._mod import Spelled, Texts, seen_as
-from attune.torch._record import IN_CPP, recorder
+from attune.torch._record import recorder
 
 _MODS = ("Tensor? cu_q, Tensor? cu_kv, Tensor[] captures, SymInt[] ints, str score, str mask, str prob, str sink, "
          "str names, float? scale, SymInt max_q, SymInt max_kv")
@@ -88,7 +88,7 @@ _library.impl("listed", _listed, "CPU")
 _library.impl("listed", _listed, "CUDA")
 for _key in ("CPU", "CUDA"):
     # Calls like those before run in C++; the others come to Python.
-    _slowly = "_slowly" if _key in IN_CPP and _core.fill_operators(_key) else ""
+    _slowly = "_slowly" if _core.fill_operators(_key) else ""
     _library.impl(f"forward{_slowly}", _forward, _key)
     _library.impl(f"backward{_slowly}", _backward, _key)
 

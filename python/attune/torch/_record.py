@@ -11,10 +11,6 @@ from torch.utils.dlpack import from_dlpack
 
 from attune import _core
 
-# The keys of torch's dispatcher for which operators have kernels in C++. Those for CUDA are the same functions, and are
-# to be added once they have run on a GPU.
-IN_CPP = ("CPU",)
-
 _NAME = "aten::_scaled_dot_product_fused_attention_overrideable"
 _GIVEN = "Tensor query, Tensor key, Tensor value"
 _TOLD = "float dropout_p{}, bool is_causal{}"
