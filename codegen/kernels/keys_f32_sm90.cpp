@@ -1,6 +1,6 @@
 // codegen/kernels/keys_f32_sm90.cpp — the backward of k and v on Hopper where operands are f32,
 // codegen/cuda/kernels/keys_f32_sm90.cuh: its calls, its tiles
-#include "codegen/cuda/layout/keys_sm90.cuh"
+#include "codegen/cuda/layout/keys_f32_sm90.cuh"
 #include "codegen/kernels/refusals.h"
 #include "codegen/kernels/split_f16.h"
 
@@ -24,8 +24,7 @@ constexpr std::array members{
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&split_rows, &repair_part};
-constexpr Search searches[] = {{.member = "stages", .least = 2, .most = 3},
-                               {.member = "wide", .least = 0, .most = 1}};
+constexpr Search searches[] = {{.member = "stages", .least = 2, .most = 3}, {.member = "wide", .least = 0, .most = 1}};
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
@@ -33,19 +32,11 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.stages = tile.stages;
   plan.tile.own.emplace_back("wide", tile.wide);
   const int parts = plan.tile.parts;
-  const KeysLayout90 shared{.m = tile.m,
-                            .n = tile.n,
-                            .d = parts * plan.tile.d,
-                            .dv = parts * plan.tile.dv,
-                            .stages = tile.stages,
-                            .element = gpu_element(DType::f16).bytes,
-                            .weight = 4,
-                            .held_chunks = 0,
-                            .row_factors = 2,
-                            .results = result_bytes(tile.m)};
+  const int shared_bytes =
+      keys_layout_f32(tile.m, tile.n, parts * plan.tile.d, parts * plan.tile.dv, tile.stages).bytes;
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = shared.bytes,
+          .shared_bytes = shared_bytes,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }
 
@@ -79,7 +70,10 @@ constinit const KernelDescriptor keys_f32_sm90{
     .tiles = tiles,
     .why_illegal = why_illegal,
     .choice = choice,
-    .preamble = [](const KernelPlan& plan) { return ask_for_products({64, 64 * plan.tile.parts}); },
+    .preamble =
+        [](const KernelPlan& plan) {
+          return ask_for_products({64, 64 * plan.tile.parts});
+        },
 };
 
 }  // namespace attune::codegen

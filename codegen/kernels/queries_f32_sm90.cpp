@@ -1,6 +1,6 @@
 // codegen/kernels/queries_f32_sm90.cpp — the backward of q on Hopper where operands are f32,
 // codegen/cuda/kernels/queries_f32_sm90.cuh: its calls, its tiles
-#include "codegen/cuda/layout/queries_sm90.cuh"
+#include "codegen/cuda/layout/queries_f32_sm90.cuh"
 #include "codegen/kernels/refusals.h"
 #include "codegen/kernels/split_f16.h"
 
@@ -33,17 +33,12 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.stages = 2;
   plan.tile.own.insert(plan.tile.own.end(), {{"v_stages", tile.v_stages}, {"wide", tile.wide}});
   const int parts = plan.tile.parts;
-  const QueriesLayout90 shared{.m = tile.m,
-                               .n = tile.n,
-                               .d = parts * plan.tile.d,
-                               .dv = parts * plan.tile.dv,
-                               .stages = plan.tile.stages,
-                               .v_stages = tile.v_stages,
-                               .element = gpu_element(DType::f16).bytes,
-                               .results = result_bytes(tile.m)};
+  const int shared_bytes = queries_layout_f32(tile.m, tile.n, parts * plan.tile.d, parts * plan.tile.dv,
+                                              plan.tile.stages, tile.v_stages)
+                               .bytes;
   return {.plan = std::move(plan),
           .threads = 384,
-          .shared_bytes = shared.bytes,
+          .shared_bytes = shared_bytes,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }
 
@@ -78,7 +73,10 @@ constinit const KernelDescriptor queries_f32_sm90{
     .tiles = tiles,
     .why_illegal = why_illegal,
     .choice = choice,
-    .preamble = [](const KernelPlan& plan) { return ask_for_products({64, 64 * plan.tile.parts}); },
+    .preamble =
+        [](const KernelPlan& plan) {
+          return ask_for_products({64, 64 * plan.tile.parts});
+        },
 };
 
 }  // namespace attune::codegen

@@ -21,7 +21,4 @@ inline KernelPlan split_plan(const KernelDescriptor& kernel, const KernelSpec& s
   return plan;
 }
 
-/// A column of 64 rows of results in f32, which pass over operands.
-constexpr int result_bytes(int rows) { return 4 * 64 * rows; }
-
 }  // namespace attune::codegen

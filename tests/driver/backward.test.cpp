@@ -70,9 +70,9 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   attention.backward(call, with);
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
-    for (const char* name :
-         {"end_queries_sm90", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "queries_sm80", "keys_sm80", "queries_sm90", "keys_sm90", "store_sums",
-          "spread_diagonals", "backward_sm90", "repair_sm80", "forward_sm80", "cover", "copy_rows", "rows", ""})
+    for (const char* name : {"end_queries_sm90", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "queries_sm80",
+                             "keys_sm80", "queries_sm90", "keys_sm90", "store_sums", "spread_diagonals",
+                             "backward_sm90", "repair_sm80", "forward_sm80", "cover", "copy_rows", "rows", ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
         break;
@@ -176,8 +176,7 @@ TEST_CASE("an H200 splits operands of f32 once, for both kernels of their backwa
                      dk = array(2), dv = array(2), lse = gpu.array<float>({2, 4, length});
   const Backward all{.q = q, .k = k, .v = v, .grad_o = grad_o, .o = o, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
   const Attention causal{.mask = mods::causal()};
-  CHECK(launched(causal, all) ==
-        Names{"rows", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "repair_sm80"});
+  CHECK(launched(causal, all) == Names{"rows", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "repair_sm80"});
   CHECK(launched(Attention{}, all) ==
         Names{"rows", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "repair_sm80"});
   CHECK(fake::calls_behind_the_back() == 0);

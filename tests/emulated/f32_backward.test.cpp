@@ -1,5 +1,5 @@
-// tests/emulated/f32_backward.test.cpp — Hopper's backward of f32, with one product of f16 and with three, where kernels
-// are emulated
+// tests/emulated/f32_backward.test.cpp — Hopper's backward of f32, with one product of f16 and with three, where
+// kernels are emulated
 #include <attune/attune.h>
 
 #include <limits>

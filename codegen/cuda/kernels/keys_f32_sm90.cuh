@@ -27,9 +27,7 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User> {
   float by_key[2];  ///< the factors of this thread's keys
 
   /// Where the factors of queries 2 c and 2 c + 1 of a stage are; those of the next eight follow 64 bytes later.
-  __device__ unsigned factors(int stage) const {
-    return shared + Shared::q_factors + 8 * (stage * m + 2 * (lane & 3));
-  }
+  __device__ unsigned factors(int stage) const { return shared + Shared::q_factors + 8 * (stage * m + 2 * (lane & 3)); }
 
   /// S^T = K Q^T, complete when it returns.
   __device__ void scores(int stage) {
@@ -51,18 +49,18 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User> {
                    into = shared + Shared::weights + 16 * (32 * warp + lane);
     float2 under{};
     float w[4];
-    this->template each_pair<false>([&](int i, int e, int r, const typename User::Row& row,
-                                        const typename User::Col& col, Int q, Int kv, bool) {
-      if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
-      const int nth = 4 * i + 2 * r + e;
-      const float given = s[nth];
-      s[nth] = probability_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor, e ? under.y : under.x,
-                              is_kept(nth), given);
-      w[2 * r + e] = s[nth];
-      if constexpr (User::gradient.has_slope)
-        w[2 * r + e] = is_kept(nth) ? s[nth] * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
-      if (e == 1 && r == 1) shared_put(into + 2048 * i, w[0], w[1], w[2], w[3]);
-    });
+    this->template each_pair<false>(
+        [&](int i, int e, int r, const typename User::Row& row, const typename User::Col& col, Int q, Int kv, bool) {
+          if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
+          const int nth = 4 * i + 2 * r + e;
+          const float given = s[nth];
+          s[nth] = probability_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor, e ? under.y : under.x,
+                                  is_kept(nth), given);
+          w[2 * r + e] = s[nth];
+          if constexpr (User::gradient.has_slope)
+            w[2 * r + e] = is_kept(nth) ? s[nth] * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
+          if (e == 1 && r == 1) shared_put(into + 2048 * i, w[0], w[1], w[2], w[3]);
+        });
   }
 
   /// A step of queries: P = exp2(S - lse), handed to the other warpgroup; dV += P^T dO.

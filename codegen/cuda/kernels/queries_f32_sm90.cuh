@@ -1,8 +1,8 @@
 // codegen/cuda/kernels/queries_f32_sm90.cuh — the backward of q on Hopper where q, k, v and grad_o are f32: queries
 // stay, three products of f16
 //
-// The block of queries_sm90.cuh, whose operands are numbers of f16 that split_rows_sm90.cuh has written (split_sm90.cuh):
-// three products for numbers as exact as f32, or one. A warpgroup computes probabilities while dP is
+// The block of queries_sm90.cuh, whose operands are numbers of f16 that split_rows_sm90.cuh has written
+// (split_sm90.cuh): three products for numbers as exact as f32, or one. A warpgroup computes probabilities while dP is
 // under way, and ends a tile of keys before the next one; the rest of its arithmetic overlaps the other
 // warpgroup's products. dS, times the factors of the keys, is split in registers.
 //

@@ -12,7 +12,7 @@
 // queries, head and batch entry.
 #pragma once
 
-#include "codegen/cuda/layout/queries_sm90.cuh"
+#include "codegen/cuda/layout/queries_f32_sm90.cuh"
 #include "codegen/cuda/parts/sections.cuh"
 #include "codegen/cuda/parts/split_sm90.cuh"
 
@@ -21,14 +21,16 @@ namespace attune {
 /// Offsets into shared memory, from layout/.
 template <class Tile>
 struct SharedQueries90 {
-  static constexpr QueriesLayout90 at{.m = Tile::m,
-                                      .n = Tile::n,
-                                      .d = Tile::d,
-                                      .dv = Tile::dv,
-                                      .stages = Tile::stages,
-                                      .v_stages = Tile::v_stages,
-                                      .element = ElementOf<typename Tile::Element>::bytes,
-                                      .results = is_split<Tile> ? 4 * 64 * Tile::m : 0};
+  static constexpr QueriesLayout90 at = is_split<Tile>
+                                            ? queries_layout_f32(Tile::m, Tile::n, Tile::d, Tile::dv, Tile::stages,
+                                                                 Tile::v_stages)
+                                            : QueriesLayout90{.m = Tile::m,
+                                                              .n = Tile::n,
+                                                              .d = Tile::d,
+                                                              .dv = Tile::dv,
+                                                              .stages = Tile::stages,
+                                                              .v_stages = Tile::v_stages,
+                                                              .element = ElementOf<typename Tile::Element>::bytes};
   static constexpr int chunk = at.chunk, d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, q = at.q, grad_o = at.grad_o,
                        k = at.k, v = at.v, q_bytes = at.q_bytes, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
                        grad_o_bytes = at.grad_o_bytes, q_full = at.q_full, grad_o_full = at.grad_o_full,

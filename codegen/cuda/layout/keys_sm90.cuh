@@ -18,8 +18,8 @@ struct KeysLayout90 {
   // The first chunk of the keys may load into the last stage of queries, from where it moves to registers.
   int held_bytes = held_chunks * n * chunk_bytes, v = 0, k = v + (v_bytes < results ? results : v_bytes),
       q = k + (k_bytes < results ? results : k_bytes) - held_bytes, held = q + (stages - 1) * q_bytes,
-      grad_o = q + stages * q_bytes, weights = grad_o + grad_o_stages * grad_o_bytes,
-      under = weights + weight * m * n, delta = under + 4 * m * stages, q_factors = delta + 4 * m * grad_o_stages,
+      grad_o = q + stages * q_bytes, weights = grad_o + grad_o_stages * grad_o_bytes, under = weights + weight * m * n,
+      delta = under + 4 * m * stages, q_factors = delta + 4 * m * grad_o_stages,
       grad_o_factors = q_factors + 4 * row_factors * m * stages,
       words = grad_o_factors + 4 * row_factors * m * grad_o_stages;
   // Per step: the tile of queries, the batch entry, the head, and whether no pair is masked out. Then the number of

@@ -2,7 +2,7 @@
 // which load keys, queries and grad_o
 #pragma once
 
-#include "codegen/cuda/layout/keys_sm90.cuh"
+#include "codegen/cuda/layout/keys_f32_sm90.cuh"
 #include "codegen/cuda/parts/sections.cuh"
 #include "codegen/cuda/parts/split_sm90.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
@@ -14,20 +14,17 @@ namespace attune {
 template <class Tile>
 struct SharedKeys90 {
   static constexpr int m = Tile::m, n = Tile::n, stages = Tile::stages;
-  static constexpr KeysLayout90 at{.m = Tile::m,
-                                   .n = Tile::n,
-                                   .d = Tile::d,
-                                   .dv = Tile::dv,
-                                   .stages = Tile::stages,
-                                   .element = ElementOf<typename Tile::Element>::bytes,
-                                   .weight = is_split<Tile> ? 4 : 2,
-                                   .held_chunks = is_split<Tile> ? 0 : 1,
-                                   .row_factors = is_split<Tile> ? 2 : 0,
-                                   .results = is_split<Tile> ? 4 * 64 * Tile::m : 0};
+  static constexpr KeysLayout90 at = is_split<Tile> ? keys_layout_f32(Tile::m, Tile::n, Tile::d, Tile::dv, Tile::stages)
+                                                    : KeysLayout90{.m = Tile::m,
+                                                                   .n = Tile::n,
+                                                                   .d = Tile::d,
+                                                                   .dv = Tile::dv,
+                                                                   .stages = Tile::stages,
+                                                                   .element = ElementOf<typename Tile::Element>::bytes};
   static constexpr int chunk = at.chunk, grad_o_stages = at.grad_o_stages, d_chunks = at.d_chunks,
                        dv_chunks = at.dv_chunks, held_chunks = at.held_chunks, q_factors = at.q_factors,
-                       grad_o_factors = at.grad_o_factors, v = at.v, k = at.k, q = at.q, held = at.held, grad_o = at.grad_o,
-                       weights = at.weights, under = at.under, delta = at.delta, words = at.words,
+                       grad_o_factors = at.grad_o_factors, v = at.v, k = at.k, q = at.q, held = at.held,
+                       grad_o = at.grad_o, weights = at.weights, under = at.under, delta = at.delta, words = at.words,
                        step_words = at.step_words, steps = at.steps, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
                        q_bytes = at.q_bytes, grad_o_bytes = at.grad_o_bytes, q_full = at.q_full,
                        grad_o_full = at.grad_o_full, weights_full = at.weights_full, k_full = at.k_full,

@@ -15,8 +15,8 @@ constexpr unsigned most_split = 127 + 78 << 23;
 
 __device__ inline unsigned larger(unsigned x, unsigned y) { return x > y ? x : y; }
 
-/// The powers of two for a row, by the bits of its largest magnitude. Those below 2^-100 count as 2^-100, since f32 ends
-/// there too.
+/// The powers of two for a row, by the bits of its largest magnitude. Those below 2^-100 count as 2^-100, since f32
+/// ends there too.
 struct Scaling {
   float to, back;
   __device__ explicit Scaling(unsigned most) {
@@ -47,7 +47,9 @@ struct SplitTile : T {
 
 /// True for such a tile.
 template <class Tile>
-constexpr bool is_split = requires { Tile::real_d; };
+constexpr bool is_split = requires {
+  Tile::real_d;
+};
 
 /// The factor of a row; `of` describes the factors of the call's tensor.
 __device__ inline float factor_of_row(const Strided& of, int b, int h, int row) {
@@ -104,9 +106,9 @@ struct SplitSums {
   }
 };
 
-/// Such sums of two parts, by products that read A once for numbers and rests of B, which follow one another as 128 rows:
-/// 10 KB of shared memory instead of 12 for 96 clocks of the tensor cores, which could read 12 KB. They take 32 registers
-/// more.
+/// Such sums of two parts, by products that read A once for numbers and rests of B, which follow one another as 128
+/// rows: 10 KB of shared memory instead of 12 for 96 clocks of the tensor cores, which could read 12 KB. They take 32
+/// registers more.
 template <>
 struct SplitSums<2, true> {
   float both[64], rests[32];
