@@ -38,7 +38,7 @@ Verdicts hoisted(const Expr& may_keep, const Expr& may_drop) {
   for (const Expr& n : ir::in_order(std::array{may_keep, may_drop})) {
     const bool of_q = ir::uses(n, Input::QBegin) || ir::uses(n, Input::QEnd),
                of_kv = ir::uses(n, Input::KVBegin) || ir::uses(n, Input::KVEnd);
-    if (n->op != Op::Read || (of_q && of_kv)) continue;
+    if (n->op != Op::Read || n->free || (of_q && of_kv)) continue;  // free: at the index of a sum
     std::vector<Expr>& list = of_kv ? out.col : out.row;
     by.emplace(n->digest, ir::field(of_kv ? Level::Col : Level::Row, static_cast<std::uint32_t>(list.size()), n->type));
     list.push_back(n);

@@ -82,6 +82,7 @@ constexpr Row rows[] = {
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = listed},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = masked, .lengths = to_1k},
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 96, .stages = 3}, .covers = masked, .lengths = to_4k},
+    {.d = 64, .dv = 64, .tile = {.m = 192, .n = 128, .items = 2}, .covers = full, .lengths = to_1k},
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 128}, .covers = full},
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 128, .issue_order = 2}},
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 96, .stages = 3}},

@@ -215,9 +215,10 @@ void call_slowly(const Form& form, Value* stack) {
   const bool with_lengths = &form == &flash || &form == &cudnn;
   std::int64_t lengths[2]{};
   for (int i = 0; i < 2 && with_lengths; ++i) {
-    std::int64_t* sizes = nullptr;
-    check(shim().get_sizes(reinterpret_cast<Shim::Tensor>(stack[form.q + i]), &sizes), "get_sizes");
-    lengths[i] = sizes[2];
+    std::int64_t rank = 0, *sizes = nullptr;
+    const auto tensor = reinterpret_cast<Shim::Tensor>(stack[form.q + i]);
+    check(shim().get_dim(tensor, &rank) | shim().get_sizes(tensor, &sizes), "get_sizes");
+    if (rank > 2) lengths[i] = sizes[2];
   }
   check(shim().call((std::string("attune::") + form.name).c_str(), "", stack, shim_version), form.name);
   if (!with_lengths) return;

@@ -97,7 +97,7 @@ TEST_CASE("short sequences take smaller tiles where these are faster", "[choose]
     }
     return out;
   };
-  CHECK(tiles(64, CoverKind::full) == " 128x80+ 128x128 128x112 192x128 192x128 192x128");
+  CHECK(tiles(64, CoverKind::full) == " 128x80+ 128x128 128x112 192x128+ 192x128 192x128");
   CHECK(tiles(64, CoverKind::causal) == " 128x80+ 64x64+ 64x64+ 64x64+ 192x96 192x128");
   CHECK(tiles(64, CoverKind::listed) == " 128x128 128x128 128x128 128x128 128x128 128x128");
   CHECK(tiles(128, CoverKind::full) == " 128x80 128x128 128x128 128x128 128x128 128x128");

@@ -22,6 +22,7 @@ struct QueryTiles {
   std::int64_t group_sets = 0;  ///< sets of heads that share tiles, per key head
   std::int64_t sets = 0;        ///< the same per batch entry
   std::int64_t order = 0;       ///< packed, persistent: places for the tiles of one set of heads; else 0
+  bool persistent = false;      ///< as QueryTiling::persistent
   bool ordered = false;         ///< true if the host knows the starts and sends the order of the tiles
   std::int64_t count = 0;       ///< tiles of all sets; persistent blocks share them, else there is one block per tile
 
@@ -29,7 +30,7 @@ struct QueryTiles {
 };
 
 inline QueryTiles::QueryTiles(const QueryTiling& tiling, const compiler::Problem& p)
-    : group_sets(ceil_div(p.group, tiling.heads)), sets(p.kv_heads * group_sets) {
+    : group_sets(ceil_div(p.group, tiling.heads)), sets(p.kv_heads * group_sets), persistent(tiling.persistent) {
   // A kernel without persistent blocks has, for every sequence, as many blocks as the longest sequence has tiles.
   const bool by_place = p.q.packed() && tiling.persistent;
   ordered = by_place && !p.q.starts_on_device();
@@ -40,12 +41,19 @@ inline QueryTiles::QueryTiles(const QueryTiling& tiling, const compiler::Problem
   count = sets * (by_place ? order : ceil_div(p.q.length, tiling.queries) * p.batch);
 }
 
-/// The number of sets of heads whose keys and values together fill half of the L2 cache. `bytes`: bytes per element of
-/// k and v.
+/// The number of sets of heads in a section, whose nth tiles follow one another; `bytes`: bytes per element of k and v.
+/// In general their keys and values fill half of the L2 cache. Persistent blocks that take tiles of one length each are
+/// faster with fewer: with many short heads in a section all blocks load new keys at once, and then none for a while.
 inline int section_of(const QueryTiles& of, const compiler::Problem& p, std::int64_t cache_bytes, std::int64_t bytes) {
+  constexpr std::int64_t short_length = 1024, part = 12;  // of the cache
+  const bool packed = p.q.packed() || p.kv.packed();
   const std::int64_t keys = p.kv.packed() ? p.kv.total : p.kv.length, sets = of.sets * (p.q.packed() ? 1 : p.batch);
   const std::int64_t head = std::max<std::int64_t>(keys * (p.d + p.dv) * bytes, 1);
-  return static_cast<int>(std::clamp(cache_bytes / 2 / head * of.group_sets, of.group_sets, sets));
+  std::int64_t some = cache_bytes / 2 / head * of.group_sets;
+  // The longest tiles of two heads of 8192 positions fill the blocks of an H100.
+  if (of.persistent && !packed)
+    some = p.q.length <= short_length ? 1 : std::max<std::int64_t>(cache_bytes / part / head * of.group_sets, 2);
+  return static_cast<int>(std::clamp(some, of.group_sets, sets));
 }
 
 }  // namespace attune::runtime::cuda

@@ -26,7 +26,7 @@ def test_rows_are_right_and_complete(tmp_path):
     for row in rows:
         ours = row["attune"]
         assert not row["failed"] and row["work"] > 0
-        assert row["direction"] == "step" or ours["apart"] < 1e-4
+        assert row["direction"] == "step" or ours["per_entry"] < 1e-4
         assert ours["percent"] == pytest.approx(50 * ours["one"]["median"] / ours["ranks"]["median"])
         assert len(ours["ranks"]["rounds"]) == 2 and all(len(times) == 2 for times in ours["ranks"]["rounds"])
     assert [line.split(" | ")[0] for line in made.stdout.splitlines()[2:]] == [f"| {row['title']}" for row in rows]

@@ -48,6 +48,29 @@ class Wrapper:
         return out
 
 
+class OfMla:
+    """FlashInfer's MLA, by the loop."""
+
+    def __init__(self, *_):
+        pass
+
+    def plan(self, starts_q, starts_pages, pages, lengths, heads, width, rotary, page, causal, scale, *types):
+        assert not causal
+        self.scale, self.entries = scale, []
+        for b, n in enumerate(lengths.tolist()):
+            at = pages[starts_pages[b]:starts_pages[b + 1]].long()
+            assert len(at) * page >= n
+            self.entries.append((slice(*starts_q[b:b + 2].tolist()), at, n))
+
+    def run(self, q, q_rotary, columns, rotary):
+        out = torch.empty_like(q)
+        for rows, pages, n in self.entries:
+            k, more = (x.float()[pages].flatten(0, 1)[:n] for x in (columns, rotary))
+            s = torch.einsum("qhd,nd->qhn", q[rows], k) + torch.einsum("qhd,nd->qhn", q_rotary[rows], more)
+            out[rows] = torch.einsum("qhn,nd->qhd", (s * self.scale).softmax(-1), k)
+        return out
+
+
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
     def run(*options):
@@ -67,6 +90,7 @@ def flashinfer(monkeypatch):
     made.__spec__, made.__version__ = types.SimpleNamespace(name="flashinfer"), "a stand-in"
     for name in names:
         setattr(made, name, Wrapper)
+    made.mla = types.SimpleNamespace(BatchMLAPagedAttentionWrapper=OfMla)
     monkeypatch.setitem(sys.modules, "flashinfer", made)
 
 

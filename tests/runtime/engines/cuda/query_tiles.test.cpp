@@ -10,7 +10,7 @@
 
 using namespace attune;
 using compiler::Layout, compiler::Problem;
-using runtime::cuda::QueryTiles, runtime::cuda::QueryTiling;
+using runtime::cuda::QueryTiles, runtime::cuda::QueryTiling, runtime::cuda::section_of;
 
 namespace {
 
@@ -63,6 +63,23 @@ TEST_CASE("a section is at least one group of heads and at most all of them", "[
   CHECK(section_of(of, p, std::int64_t{1} << 40, 2) == 32);
   // Two heads of 1000 keys fit half of the cache: keys and values, 64 numbers of two bytes each.
   CHECK(section_of(of, p, 4 * 1000 * 128 * 2, 2) == 8);
+}
+
+TEST_CASE("a section of persistent blocks has one group of heads of short sequences, few of long ones",
+          "[query_tiles]") {
+  const QueryTiling tiling{.queries = 128, .persistent = true};
+  const auto section = [&](const Problem& p, std::int64_t cache) { return section_of({tiling, p}, p, cache, 2); };
+  constexpr std::int64_t cache = 50 << 20;
+  CHECK(section(dense(2, 16, 1, 1024), cache) == 1);
+  CHECK(section(dense(2, 16, 4, 1024), cache) == 4);
+  // Keys and values of a head: 128 numbers of two bytes for each of 1000 positions.
+  CHECK(section(dense(2, 16, 1, 2048), 12 * 5 * 256000) == 5);
+  CHECK(section(dense(2, 16, 1, 2048), 1) == 2);
+  CHECK(section(dense(2, 16, 4, 2048), 1) == 4);
+  CHECK(section(dense(1, 1, 1, 2048), cache) == 1);
+  // Tiles of packed sequences are ordered by their lengths.
+  const Problem p = packed(false);
+  CHECK(section(p, cache) == section_of({{.queries = 128}, p}, p, cache, 2));
 }
 
 TEST_CASE("regions of a workspace are aligned, do not overlap, and are null if empty", "[query_tiles]") {
