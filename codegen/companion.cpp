@@ -25,6 +25,17 @@ Grid transpose_grid(const LaunchCall& call) {
   return {static_cast<unsigned>(transposed_batch(p) * p.kv_heads * transposed_tiles(p, call.plan)), 1, 1};
 }
 
+/// Blocks for the rows of the largest of four tensors.
+Grid split_rows_grid(const LaunchCall& call) {
+  const compiler::Problem& p = call.problem;
+  const auto lines = [&](std::int64_t sets, std::int64_t length) {
+    return sets * round_up(length, std::int64_t{split_lines});
+  };
+  const std::int64_t most = std::max(lines(p.batch * p.q_heads, p.q.length),
+                                     lines(transposed_batch(p) * p.kv_heads, p.kv.length));
+  return {static_cast<unsigned>(ceil_div(most, std::int64_t{split_rows_each * split_threads / 32})), 4, 1};
+}
+
 /// A launch can overlap only the launch right before it, and tile lists are written there.
 bool may_clear(const GpuParts& parts, const KernelPlan& plan) { return !parts.facts.listed && plan.spec.arch >= 90; }
 
@@ -34,8 +45,11 @@ Grid end_grid(const LaunchCall& call) {
           static_cast<unsigned>(p.batch)};
 }
 
-/// True if masked-out pairs, or a packed sequence's neighbours, may have made a gradient non-finite.
-bool may_be_odd(const GpuParts& parts, const KernelPlan& plan) { return parts.gradient->removes || plan.spec.packed; }
+/// True if masked-out pairs, or a packed sequence's neighbours, may have made a gradient non-finite; or operands that
+/// are not finite, if they are split.
+bool may_be_odd(const GpuParts& parts, const KernelPlan& plan) {
+  return parts.gradient->removes || plan.spec.packed || plan.tile.parts > 0;
+}
 
 /// Blocks return at once unless an earlier kernel found a non-finite gradient.
 Grid repair_grid(const LaunchCall& call) { return {static_cast<unsigned>(4 * call.sms), 2, 1}; }
@@ -104,6 +118,15 @@ constinit const Companion split_keys{
     .grid = transpose_grid,
     .threads = split_threads,
     .args = Companion::Args::split,
+};
+
+constinit const Companion split_rows{
+    .role = "operands split",
+    .name = "split_rows_sm90",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return split_rows_source(plan); },
+    .grid = split_rows_grid,
+    .threads = split_threads,
+    .args = Companion::Args::split_rows,
 };
 
 // The first kernel of a call may start before the kernel of another call has ended, and waits for that itself.

@@ -17,9 +17,11 @@ namespace attune::codegen {
 #define ATTUNE_BACKWARD_KERNELS(ROW) ROW(backward_sm90)
 #define ATTUNE_QUERIES_KERNELS(ROW) \
   ROW(queries_sm90)                 \
+  ROW(queries_f32_sm90)             \
   ROW(queries_sm80)
 #define ATTUNE_KEYS_KERNELS(ROW) \
   ROW(keys_sm90)                 \
+  ROW(keys_f32_sm90)             \
   ROW(keys_sm80)
 
 #define ATTUNE_DECLARE(name) extern const KernelDescriptor name;

@@ -1,5 +1,5 @@
 // codegen/plain_sources.cpp — the sources that hold no expression of a user: rows.cuh, sums.cuh, append.cuh, clear.cuh,
-// transpose_v_sm90.cuh, split_keys_sm90.cuh, and those that combine what ranks have
+// transpose_v_sm90.cuh, split_keys_sm90.cuh, split_rows_sm90.cuh, and those that combine what ranks have
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
@@ -43,7 +43,7 @@ Source end_source(const KernelPlan& plan) {
 
 namespace {
 
-/// A kernel that prepares keys or values for the plan's kernel, with these numbers of its tile.
+/// A kernel that prepares operands for the plan's kernel, with these numbers of its tile.
 Source preparing_source(const KernelPlan& plan, std::string_view kernel, std::string_view args,
                         std::string_view numbers) {
   const std::string symbol = fmt::format("attune::{}<attune::Tile>", kernel);
@@ -69,6 +69,12 @@ Source split_source(const KernelPlan& plan) {
   const Tile& tile = plan.tile;
   return preparing_source(plan, "split_keys_sm90", "SplitArgs",
                           fmt::format("n = {}, d = {}, dv = {}, parts = {}", tile.n, tile.d, tile.dv, tile.parts));
+}
+
+Source split_rows_source(const KernelPlan& plan) {
+  const Tile& tile = plan.tile;
+  return preparing_source(plan, "split_rows_sm90", "SplitRowsArgs",
+                          fmt::format("d = {}, dv = {}, parts = {}", tile.d, tile.dv, tile.parts));
 }
 
 Source sums_source(int arch) {

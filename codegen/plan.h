@@ -60,7 +60,7 @@ struct Tile {
   bool clusters = false;    ///< two blocks that share a tile may be a cluster
   bool transposed = false;  ///< values are transposed by a previous kernel
   bool alone = false;       ///< a tile of keys holds all keys of a sequence
-  int parts = 0;            ///< f32 keys and values are split into as many numbers of TF32 by a previous kernel
+  int parts = 0;            ///< f32 operands are split into as many numbers of TF32 or f16 by a previous kernel
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, specific to this kernel
 
   /// Queries of a tile.

@@ -67,6 +67,8 @@ Source clear_source(int arch);
 Source transpose_source(const KernelPlan& plan);
 /// The kernel of split_keys_sm90.cuh for the plan.
 Source split_source(const KernelPlan& plan);
+/// The kernel of split_rows_sm90.cuh for the plan.
+Source split_rows_source(const KernelPlan& plan);
 /// The kernel end_queries_sm90 of the plan's file.
 Source end_source(const KernelPlan& plan);
 

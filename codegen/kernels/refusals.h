@@ -46,4 +46,16 @@ inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits&
   return facts.listed ? "the mask needs tile lists" : "";
 }
 
+/// For f32, one kernel computes dq and another dk and dv, with products of f16.
+inline std::string why_not_f32_backward90(const KernelSpec& spec, const Traits& facts) {
+  if (std::string why = why_not_hopper(spec); !why.empty()) return why;
+  if (std::string why = why_no_tma(spec); !why.empty()) return why;
+  if (spec.d > 128 || spec.dv > 128)
+    return fmt::format("it supports heads up to 128 wide; D is {} and Dv is {}", spec.d, spec.dv);
+  if (spec.packed) return "sequences are packed";
+  if (facts.has_prob) return "there is a prob mod";
+  if (facts.has_terms) return "the call asks for gradients of captured tensors";
+  return facts.listed ? "the mask needs tile lists" : "";
+}
+
 }  // namespace attune::codegen

@@ -335,6 +335,42 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
 }
 
+TEST_CASE("the backward of f32 is for two kernels of its own on Hopper, which leave the rest to the portable ones",
+          "[choose]") {
+  const KernelSpec usual{.dtype = DType::f32, .out = DType::f32, .exact = true};
+  for (const Way way : {Way::queries, Way::keys}) {
+    const std::string name = way == Way::queries ? "queries_f32_sm90" : "keys_f32_sm90";
+    for (const bool exact : {false, true})
+      for (int d = 4; d <= 128; d += 4) {
+        KernelSpec spec = usual;
+        spec.exact = exact, spec.d = d, spec.dv = 132 - d;
+        const KernelChoices all = choose(spec, {}, {}, nullptr, kernels(way));
+        const KernelChoice& first = all.choices.front();
+        CHECK(first.plan.kernel->name == name);
+        CHECK(first.plan.tile.parts == (exact ? 2 : 1));
+        for (const KernelChoice& c : all.choices) CHECK(c.shared_bytes <= most_shared(90));
+      }
+    const auto why = [&](const auto& change, const Traits& facts = {}) {
+      KernelSpec spec = usual;
+      change(spec);
+      const KernelChoices all = choose(spec, facts, {}, nullptr, kernels(way));
+      CHECK(all.choices.front().plan.kernel->takes_any);
+      const std::string told = fmt::format("{}", fmt::join(all.story, "; ")), from = "not " + name + ": ";
+      return told.find(from) == std::string::npos ? "" : told.substr(told.find(from) + from.size());
+    };
+    const auto same = [](KernelSpec&) {};
+    CHECK(why([](KernelSpec& s) { s.arch = 80; }).find("it is for compute capability 9.0") == 0);
+    CHECK(why([](KernelSpec& s) { s.d = 132; }).find("it supports heads up to 128 wide; D is 132") == 0);
+    CHECK(why([](KernelSpec& s) { s.tma = false; }).find("TMA") == 0);
+    CHECK(why([](KernelSpec& s) { s.packed = true; }).find("sequences are packed") == 0);
+    CHECK(why(same, {.has_prob = true}).find("there is a prob mod") == 0);
+    CHECK(why(same, {.listed = true}).find("the mask needs tile lists") == 0);
+    CHECK(why(same, {.has_terms = true}).find("the call asks for gradients of captured tensors") == 0);
+    for (const std::string& line : choose({}, {}, {}, nullptr, kernels(way)).story)
+      CHECK(line.find("f32_sm90") == std::string::npos);
+  }
+}
+
 TEST_CASE("f32 is for a kernel of its own on Hopper, which leaves what it does not take to the portable one",
           "[choose]") {
   const KernelSpec usual{.dtype = DType::f32, .out = DType::f32, .exact = true};

@@ -70,9 +70,9 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   attention.backward(call, with);
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
-    for (const char* name :
-         {"end_queries_sm90", "queries_sm80", "keys_sm80", "queries_sm90", "keys_sm90", "store_sums",
-          "spread_diagonals", "backward_sm90", "repair_sm80", "forward_sm80", "cover", "copy_rows", "rows", ""})
+    for (const char* name : {"end_queries_sm90", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "queries_sm80",
+                             "keys_sm80", "queries_sm90", "keys_sm90", "store_sums", "spread_diagonals",
+                             "backward_sm90", "repair_sm80", "forward_sm80", "cover", "copy_rows", "rows", ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
         break;
@@ -166,6 +166,30 @@ TEST_CASE("an H200 has two kernels for the backward of wide heads, and repairs w
   CHECK(fake::calls("cuMemsetD32Async") == 0);
   CHECK(launched(call.causal(), call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
   CHECK(launched(call.documents(), call.backward) == Names{"rows", "cover", "queries_sm80", "cover", "keys_sm80"});
+}
+
+TEST_CASE("an H200 splits operands of f32 once, for both kernels of their backward, and repairs what both leave",
+          "[driver]") {
+  const Device gpu = Device::cuda(h200);
+  const auto array = [&](std::int64_t heads) { return gpu.array<float>({2, heads, length, narrow}); };
+  const Array<float> q = array(4), k = array(2), v = array(2), o = array(4), grad_o = array(4), dq = array(4),
+                     dk = array(2), dv = array(2), lse = gpu.array<float>({2, 4, length});
+  const Backward all{.q = q, .k = k, .v = v, .grad_o = grad_o, .o = o, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
+  const Attention causal{.mask = mods::causal()};
+  CHECK(launched(causal, all) == Names{"rows", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "repair_sm80"});
+  CHECK(launched(Attention{}, all) ==
+        Names{"rows", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "repair_sm80"});
+  CHECK(fake::calls_behind_the_back() == 0);
+  Backward some = all;
+  some.dq = {};
+  CHECK(launched(causal, some) == Names{"rows", "split_rows_sm90", "keys_f32_sm90", "repair_sm80"});
+  some = all, some.dk = some.dv = {};
+  CHECK(launched(causal, some) == Names{"rows", "split_rows_sm90", "queries_f32_sm90", "repair_sm80"});
+  // Four bytes for each element, or two, and a factor for each row of a head, up to a multiple of 64.
+  const std::size_t elements = 2 * 12 * length * narrow, factors = 2 * 12 * 256 * sizeof(float);
+  const Attention one{.mask = mods::causal(), .exact = false};
+  CHECK(causal.workspace(all) - one.workspace(all) == 2 * elements);
+  CHECK(causal.workspace(all) >= 4 * elements + factors);
 }
 
 TEST_CASE("a backward without o and lse computes its forward first, in its workspace", "[driver]") {

@@ -31,6 +31,7 @@ class Text {
     if (kernel == "set" || kernel == "copy") return line("to", place(args));
     if (kernel == "transpose_v_sm90") return transpose(*static_cast<const TransposeArgs*>(args));
     if (kernel == "split_keys_sm90") return split(*static_cast<const SplitArgs*>(args));
+    if (kernel == "split_rows_sm90") return split_rows(*static_cast<const SplitRowsArgs*>(args));
     if (kernel == "clear") return clear(*static_cast<const ClearArgs*>(args));
     if (kernel == "cover") return cover(*static_cast<const CoverArgs*>(args));
     if (kernel == "store_sums") return sums(*static_cast<const SumsArgs*>(args));
@@ -153,6 +154,14 @@ class Text {
     line("k", text(a.k)), line("v", text(a.v)), line("k_to", place(a.k_to)), line("v_to", place(a.v_to));
     line("sizes", fmt::format("{} {} {} {} {} {}", a.heads, a.tiles, a.kv_len, a.d, a.dv, a.batch));
     line("starts", place(a.starts));
+  }
+  std::string text(const SplitRows& t) const {
+    return fmt::format("{} into {}, factors {}, sizes {} {} {} {} {}", text(t.from), place(t.to), place(t.factors),
+                       t.batch, t.heads, t.length, t.width, t.lines);
+  }
+  void split_rows(const SplitRowsArgs& a) {
+    line("q", text(a.q)), line("k", text(a.k)), line("v", text(a.v)), line("grad_o", text(a.grad_o));
+    line("non_finite", place(a.non_finite));
   }
   void clear(const ClearArgs& a) { line("first", fmt::format("{} {}", place(a.first), a.count)); }
   void cover(const CoverArgs& a) {

@@ -32,7 +32,8 @@ struct Planted {
     distant90,
     f32,
     one_tf32,
-    mla
+    mla,
+    backward_f32
   } call;
 };
 using enum Planted::Call;
@@ -118,6 +119,27 @@ const Planted all[] = {
     {"keys are loaded while they are split", kernels, "forward_sm90.cuh", "come_transposed<Tile>) wait_for",
      "false) wait_for", f32},
     {"no proxy fence behind rounded queries", kernels, "forward_f32_sm90.cuh", "proxy_fence();\n", "", one_tf32},
+    // ---- keys_f32_sm90, queries_f32_sm90
+    // ---------------------------------------------------------------------------------
+    {"a product with rests is left out", parts, "split_sm90.cuh",
+     "Product<64, f16>::template set4<Major::k, Major::k>(rests, a_at + a_chunk, b_at);",
+     "Product<64, f16>::template set4<Major::k, Major::k>(rests, a_at, b_at);", backward_f32},
+    {"P is read before the other warpgroup has written it", kernels, "keys_f32_sm90.cuh",
+     "weights.wait(nth & 1);\n    wgmma_wait", "wgmma_wait", backward_f32},
+    {"P is overwritten before the other warpgroup has read it", kernels, "keys_f32_sm90.cuh",
+     "weights.acquire(nth & 1);", "", backward_f32},
+    {"grad_o is not waited for", kernels, "keys_f32_sm90.cuh", "grad_o.wait();\n    p.add_to", "p.add_to",
+     backward_f32},
+    {"queries are released before the products of dK", kernels, "keys_f32_sm90.cuh",
+     "of.add_to(dk, shared + Shared::q + q.stage * Shared::q_bytes);\n    q.release_as_warp(lane);",
+     "q.release_as_warp(lane);\n    of.add_to(dk, shared + Shared::q + q.stage * Shared::q_bytes);", backward_f32},
+    {"values are not waited for, before dP", kernels, "queries_f32_sm90.cuh", "v.wait();\n    flows", "flows",
+     backward_f32},
+    {"keys are released before the products of dQ", kernels, "queries_f32_sm90.cuh",
+     "ds.add_to(dq, shared + Shared::k + k.stage * Shared::k_bytes);\n    k.release_as_warp(lane);",
+     "k.release_as_warp(lane);\n    ds.add_to(dq, shared + Shared::k + k.stage * Shared::k_bytes);", backward_f32},
+    {"results pass over operands that are still read", kernels, "keys_f32_sm90.cuh",
+     "named_sync(first_warpgroup_done, warpgroup_threads);", "", backward_f32},
     // ---- backward_sm90
     // -----------------------------------------------------------------------------------------------
     {"no proxy fence before dS is an operand", parts, "backward_consumer_sm90.cuh",
@@ -167,10 +189,12 @@ Shape shape_of(Planted::Call call) {
            .mla = true};
   if (call == decode || call == long90) out.kv_len = 700;
   if (call == e4m3) out.e4m3 = true;
-  if (call == backward80 || call == f32 || call == one_tf32) out.dtype = DType::f32;
+  if (call == backward80 || call == f32 || call == one_tf32 || call == backward_f32) out.dtype = DType::f32;
   return out;
 }
-bool is_backward(Planted::Call call) { return call == backward80 || call == backward90 || call == turned90; }
+bool is_backward(Planted::Call call) {
+  return call == backward80 || call == backward90 || call == turned90 || call == backward_f32;
+}
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
 
 Engine engine_of(Planted::Call call, std::uint64_t seed) {
@@ -231,7 +255,7 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
   for (const Planted::Call call :
-       {sm80, decode, sm90, backward80, backward90, turned90, e4m3, dense90, distant90, f32, mla})
+       {sm80, decode, sm90, backward80, backward90, turned90, e4m3, dense90, distant90, f32, mla, backward_f32})
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
       const Engine engine = engine_of(call, seed);
       const bool backward = is_backward(call);

@@ -197,6 +197,25 @@ struct SplitArgs {
   const int* starts;  ///< packed: of keys
 };
 
+/// The rows of a warp of split_rows_sm90.cuh; it has split_threads threads a block.
+constexpr int split_rows_each = 8;
+/// Factors of a head are padded to a multiple of this.
+constexpr int split_lines = 64;
+
+/// A tensor whose rows are written as numbers of f16: [batch, head, position, columns], without gaps.
+struct SplitRows {
+  Strided from;
+  unsigned short* to;
+  float* factors;  ///< [batch, head, line]: a power of two for each row, 1 for lines past the last row
+  int batch, heads, length, width;
+  int lines;  ///< length, rounded up to split_lines
+};
+/// The arguments of split_rows_sm90.cuh.
+struct SplitRowsArgs {
+  SplitRows q, k, v, grad_o;
+  unsigned* non_finite;  ///< set to 1 if an element is not finite, or too large for f16
+};
+
 /// Threads of a block of append.cuh, and threads that share a row of a head.
 constexpr int append_threads = 256, append_lanes = 16;
 

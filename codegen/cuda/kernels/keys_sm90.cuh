@@ -240,9 +240,9 @@ struct FlowsOfKeys90 {
   }
 };
 
-template <class Tile, class User>
-__global__ void __launch_bounds__(384, 1)
-    keys_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+/// The body of a kernel: a producer warpgroup, the warpgroup Scores and the warpgroup Flows.
+template <class Scores, class Flows, class Tile, class User>
+__device__ inline void keys_block(const BackwardArgs& args, const User& user) {
   using Shared = SharedKeys90<Tile>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned shared = shared_address(memory);
@@ -267,10 +267,16 @@ __global__ void __launch_bounds__(384, 1)
   } else {
     registers_up<232>();
     if (group == 1)
-      ScoresOfKeys90<Tile, User>{{args, user, shared, 0, lane, warp}}.run(keys);
+      Scores{{args, user, shared, 0, lane, warp}}.run(keys);
     else
-      FlowsOfKeys90<Tile, User>{args, shared, lane, warp}.run(keys);
+      Flows{args, shared, lane, warp}.run(keys);
   }
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(384, 1)
+    keys_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+  keys_block<ScoresOfKeys90<Tile, User>, FlowsOfKeys90<Tile, User>, Tile>(args, user);
 }
 
 }  // namespace attune

@@ -12,22 +12,25 @@
 // queries, head and batch entry.
 #pragma once
 
-#include "codegen/cuda/layout/queries_sm90.cuh"
+#include "codegen/cuda/layout/queries_f32_sm90.cuh"
 #include "codegen/cuda/parts/sections.cuh"
-#include "codegen/cuda/parts/warpgroup_sm90.cuh"
+#include "codegen/cuda/parts/split_sm90.cuh"
 
 namespace attune {
 
 /// Offsets into shared memory, from layout/.
 template <class Tile>
 struct SharedQueries90 {
-  static constexpr QueriesLayout90 at{.m = Tile::m,
-                                      .n = Tile::n,
-                                      .d = Tile::d,
-                                      .dv = Tile::dv,
-                                      .stages = Tile::stages,
-                                      .v_stages = Tile::v_stages,
-                                      .element = ElementOf<typename Tile::Element>::bytes};
+  static constexpr QueriesLayout90 at = is_split<Tile>
+                                            ? queries_layout_f32(Tile::m, Tile::n, Tile::d, Tile::dv, Tile::stages,
+                                                                 Tile::v_stages)
+                                            : QueriesLayout90{.m = Tile::m,
+                                                              .n = Tile::n,
+                                                              .d = Tile::d,
+                                                              .dv = Tile::dv,
+                                                              .stages = Tile::stages,
+                                                              .v_stages = Tile::v_stages,
+                                                              .element = ElementOf<typename Tile::Element>::bytes};
   static constexpr int chunk = at.chunk, d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, q = at.q, grad_o = at.grad_o,
                        k = at.k, v = at.v, q_bytes = at.q_bytes, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
                        grad_o_bytes = at.grad_o_bytes, q_full = at.q_full, grad_o_full = at.grad_o_full,
@@ -93,8 +96,7 @@ __device__ inline void load_queries(const BackwardArgs& args, const User& user, 
 /// A thread's registers while its warpgroup computes 64 queries. Thread t of the warpgroup holds query t / 4 % 8 + 16
 /// (t / 32) and the query 8 below; of these, keys 8 i + 2 (t % 4) and the next.
 template <class Tile, class User>
-struct QueriesWarpgroup90 {
-  using Element = typename Tile::Element;
+struct QueriesByKeys {
   using Shared = SharedQueries90<Tile>;
   using Row = typename User::Row;
   using Col = typename User::Col;
@@ -108,8 +110,7 @@ struct QueriesWarpgroup90 {
   const User& user;
   unsigned shared;
   int group, lane, warp;
-  float s[n / 2], dp[n / 2], dq[Tile::d / 2];
-  unsigned ds[n / 4];
+  float s[n / 2];
   unsigned removed[n / 64];
   Where at;
   typename User::Head head;
@@ -117,23 +118,6 @@ struct QueriesWarpgroup90 {
   int first, origin;  ///< this thread's first query, and the tile's
   Row row[2];
   RowEnd ends[2];
-
-  // ---- products ----
-
-  /// S = Q K^T
-  __device__ void scores(int stage) {
-    wgmma_fence();
-    across<Element, Tile::d, m>(s, shared + Shared::q + group * 64 * chunk_bytes,
-                                shared + Shared::k + stage * Shared::k_bytes);
-  }
-  /// dP = dO V^T
-  __device__ void flows(int stage) {
-    wgmma_fence();
-    across<Element, Tile::dv, m>(dp, shared + Shared::grad_o + group * 64 * chunk_bytes,
-                                 shared + Shared::v + stage * Shared::v_bytes);
-  }
-
-  // ---- pairs ----
 
   __device__ void enter(const Queries90<Tile>& queries) {
     at = {queries.b, queries.h, args.q_len, args.kv_len};
@@ -215,6 +199,51 @@ struct QueriesWarpgroup90 {
     });
   }
 
+  /// Stores dQ.
+  template <int Half>
+  __device__ void store(const Queries90<Tile>& queries, const float (&dq)[Half]) const {
+    if (!args.grad_q.to.data) return;
+    if constexpr (User::gradient.removes || is_split<Tile>)
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dq)) && lane == 0) *args.non_finite = 1;
+    // Results pass through the memory of this warpgroup's queries, 16 KB in two chunks, once the warpgroup is done.
+    if (group == 0)
+      named_sync(first_warpgroup_done, warpgroup_threads);
+    else
+      named_sync(second_warpgroup_done, warpgroup_threads);
+    const unsigned area = shared + Shared::q + warp / 2 * (m * chunk_bytes) + group * 64 * chunk_bytes +
+                          warp % 2 * 4096;
+    const int row = queries.tile * m + 64 * group + 16 * warp;
+    const WarpRows rows{args.grad_q, at.b, at.h, {0, args.q_len}, row, args.d};
+    stage_sixteen(dq, args.scale, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
+  }
+};
+
+/// The same with the products of bf16 or f16.
+template <class Tile, class User>
+struct QueriesWarpgroup90 : QueriesByKeys<Tile, User> {
+  using Element = typename Tile::Element;
+  using Shared = SharedQueries90<Tile>;
+  using Pairs = QueriesByKeys<Tile, User>;
+  using Pairs::args, Pairs::user, Pairs::shared, Pairs::group, Pairs::lane, Pairs::m, Pairs::n, Pairs::s, Pairs::ends;
+
+  float dp[n / 2], dq[Tile::d / 2];
+  unsigned ds[n / 4];
+
+  // ---- products ----
+
+  /// S = Q K^T
+  __device__ void scores(int stage) {
+    wgmma_fence();
+    across<Element, Tile::d, m>(s, shared + Shared::q + group * 64 * chunk_bytes,
+                                shared + Shared::k + stage * Shared::k_bytes);
+  }
+  /// dP = dO V^T
+  __device__ void flows(int stage) {
+    wgmma_fence();
+    across<Element, Tile::dv, m>(dp, shared + Shared::grad_o + group * 64 * chunk_bytes,
+                                 shared + Shared::v + stage * Shared::v_bytes);
+  }
+
   /// dS = P (dP - delta) of keys [16 From, 16 To), as operands in `ds`.
   template <int From, int To>
   __device__ void join() {
@@ -233,8 +262,8 @@ struct QueriesWarpgroup90 {
   __device__ void probabilities(const Walk& walk, int i) {
     wgmma_wait<1>();
     pin(s);
-    remove(walk.tile(i), walk.is_full(i));
-    weigh(walk.tile(i));
+    this->remove(walk.tile(i), walk.is_full(i));
+    this->weigh(walk.tile(i));
   }
 
   __device__ void prologue(const Walk& walk) {
@@ -274,24 +303,8 @@ struct QueriesWarpgroup90 {
     probabilities(walk, more ? i + 1 : i);
   }
 
-  __device__ void epilogue(const Queries90<Tile>& queries) {
-    if (!args.grad_q.to.data) return;
-    if constexpr (User::gradient.removes)
-      if (args.non_finite && __any_sync(~0u, has_non_finite(dq)) && lane == 0) *args.non_finite = 1;
-    // Results pass through the memory of this warpgroup's queries, 16 KB in two chunks, once the warpgroup is done.
-    if (group == 0)
-      named_sync(first_warpgroup_done, warpgroup_threads);
-    else
-      named_sync(second_warpgroup_done, warpgroup_threads);
-    const unsigned area = shared + Shared::q + warp / 2 * (m * chunk_bytes) + group * 64 * chunk_bytes +
-                          warp % 2 * 4096;
-    const int row = queries.tile * m + 64 * group + 16 * warp;
-    const WarpRows rows{args.grad_q, at.b, at.h, {0, args.q_len}, row, args.d};
-    stage_sixteen(dq, args.scale, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
-  }
-
   __device__ void run(const Queries90<Tile>& queries) {
-    enter(queries);
+    this->enter(queries);
     const Walk walk = queries.walk(args, user);
     for (float& x : dq) x = 0;
     if (walk.count > 0) {
@@ -303,13 +316,13 @@ struct QueriesWarpgroup90 {
       wgmma_wait<0>();
       pin(dp);
     }
-    epilogue(queries);
+    this->store(queries, dq);
   }
 };
 
-template <class Tile, class User>
-__global__ void __launch_bounds__(384, 1)
-    queries_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+/// The body of a kernel: a producer warpgroup, and two consumer warpgroups of type Group.
+template <class Group, class Tile, class User>
+__device__ inline void queries_block(const BackwardArgs& args, const User& user) {
   using Shared = SharedQueries90<Tile>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned shared = shared_address(memory);
@@ -329,9 +342,14 @@ __global__ void __launch_bounds__(384, 1)
     if (threadIdx.x == 0) load_queries<Tile>(args, user, shared, queries);
   } else {
     registers_up<232>();
-    QueriesWarpgroup90<Tile, User>{args, user, shared, group - 1, static_cast<int>(threadIdx.x) % 32, warp}.run(
-        queries);
+    Group{{args, user, shared, group - 1, static_cast<int>(threadIdx.x) % 32, warp}}.run(queries);
   }
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(384, 1)
+    queries_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+  queries_block<QueriesWarpgroup90<Tile, User>, Tile>(args, user);
 }
 
 }  // namespace attune

@@ -2,8 +2,9 @@
 // which load keys, queries and grad_o
 #pragma once
 
-#include "codegen/cuda/layout/keys_sm90.cuh"
+#include "codegen/cuda/layout/keys_f32_sm90.cuh"
 #include "codegen/cuda/parts/sections.cuh"
+#include "codegen/cuda/parts/split_sm90.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
 
@@ -13,15 +14,17 @@ namespace attune {
 template <class Tile>
 struct SharedKeys90 {
   static constexpr int m = Tile::m, n = Tile::n, stages = Tile::stages;
-  static constexpr KeysLayout90 at{.m = Tile::m,
-                                   .n = Tile::n,
-                                   .d = Tile::d,
-                                   .dv = Tile::dv,
-                                   .stages = Tile::stages,
-                                   .element = ElementOf<typename Tile::Element>::bytes};
+  static constexpr KeysLayout90 at = is_split<Tile> ? keys_layout_f32(Tile::m, Tile::n, Tile::d, Tile::dv, Tile::stages)
+                                                    : KeysLayout90{.m = Tile::m,
+                                                                   .n = Tile::n,
+                                                                   .d = Tile::d,
+                                                                   .dv = Tile::dv,
+                                                                   .stages = Tile::stages,
+                                                                   .element = ElementOf<typename Tile::Element>::bytes};
   static constexpr int chunk = at.chunk, grad_o_stages = at.grad_o_stages, d_chunks = at.d_chunks,
-                       dv_chunks = at.dv_chunks, v = at.v, k = at.k, q = at.q, held = at.held, grad_o = at.grad_o,
-                       weights = at.weights, under = at.under, delta = at.delta, words = at.words,
+                       dv_chunks = at.dv_chunks, held_chunks = at.held_chunks, q_factors = at.q_factors,
+                       grad_o_factors = at.grad_o_factors, v = at.v, k = at.k, q = at.q, held = at.held,
+                       grad_o = at.grad_o, weights = at.weights, under = at.under, delta = at.delta, words = at.words,
                        step_words = at.step_words, steps = at.steps, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
                        q_bytes = at.q_bytes, grad_o_bytes = at.grad_o_bytes, q_full = at.q_full,
                        grad_o_full = at.grad_o_full, weights_full = at.weights_full, k_full = at.k_full,
@@ -90,6 +93,12 @@ struct LoaderKeys90 {
                    of_row(args.delta));
   }
 
+  /// The factors of a row of queries and of grad_o.
+  __device__ float2 factors_of(const Reader& of, int line) const {
+    const auto factor = [&](const Strided& all) { return factor_of_row(all, of.at.b, of.at.h, line); };
+    return {factor(args.q), factor(args.grad_o)};
+  }
+
   /// Loads a TMA box of this block's keys or values.
   __device__ void load_own(int into, const TensorMap& map, unsigned full, int chunk) const {
     load_box(shared + into, map, full, chunk * Shared::chunk, keys.first, keys.kv_head, args.kv_shared ? 0 : keys.b);
@@ -108,8 +117,10 @@ struct LoaderKeys90 {
     if (steps == 0) return barrier_arrive(full);
     barrier_expect(full, OfQueries ? Shared::k_bytes : Shared::v_bytes);
     if constexpr (OfQueries) {
-      load_own(Shared::held, args.k_map, full, 0);
-      for (int c = 1; c < Shared::d_chunks; ++c) load_own(Shared::k + (c - 1) * n * chunk_bytes, args.k_map, full, c);
+      constexpr int held = Shared::held_chunks;
+      if constexpr (held > 0) load_own(Shared::held, args.k_map, full, 0);
+      for (int c = held; c < Shared::d_chunks; ++c)
+        load_own(Shared::k + (c - held) * n * chunk_bytes, args.k_map, full, c);
     } else {
       for (int c = 0; c < Shared::dv_chunks; ++c) load_own(Shared::v + c * n * chunk_bytes, args.v_map, full, c);
     }
@@ -132,15 +143,25 @@ struct LoaderKeys90 {
         const int tile = of.walk.tile(i);
         // lse and delta of this lane's rows are read before the stage is free.
         RowEnd ends[rows];
+        float2 factors[rows];
 #pragma unroll
         for (int j = 0; j < rows; ++j) ends[j] = end(of, tile, 32 * j + lane);
+        if constexpr (is_split<Tile>)
+#pragma unroll
+          for (int j = 0; j < rows; ++j) factors[j] = factors_of(of, tile * m + 32 * j + lane);
         ring.acquire();
         // The first chunk of the keys lies in the last stage and has to leave it first.
-        if (OfQueries && nth == stages - 1) barrier_wait(shared + Shared::k_held, 0);
+        if (OfQueries && Shared::held_chunks > 0 && nth == stages - 1) barrier_wait(shared + Shared::k_held, 0);
 #pragma unroll
         for (int j = 0; j < rows; ++j)
           shared_put(shared + (OfQueries ? Shared::under : Shared::delta) + 4 * (ring.stage * m + 32 * j + lane),
                      __float_as_int(OfQueries ? ends[j].under : ends[j].delta));
+        if constexpr (is_split<Tile>)
+#pragma unroll
+          for (int j = 0; j < rows; ++j)
+            shared_put(shared + (OfQueries ? Shared::q_factors : Shared::grad_o_factors) +
+                           8 * (ring.stage * m + 32 * j + lane),
+                       factors[j].x, factors[j].y);
         if constexpr (OfQueries) {
           const bool whole = of.walk.is_full(i) && keys.first + n <= args.kv_len;
           const int word = lane == 0 ? tile : lane == 1 ? of.at.b : lane == 2 ? of.at.h : whole;

@@ -19,13 +19,12 @@ Gradient gradient(const Tensor& t, compiler::Layout layout) {
   return t.given() ? Gradient{strided(t, layout), stored(t.dtype)} : Gradient{};
 }
 
-/// Maps of the tensors that a kernel reads by TMA.
-void put_maps(BackwardArgs& args, const Backward& call, const std::optional<codegen::BoxRows>& boxes) {
-  if (!boxes) return;
-  args.q_map = boxes_of(call.q, boxes->q);
-  args.k_map = boxes_of(call.k, boxes->k);
-  args.v_map = boxes_of(call.v, boxes->v);
-  args.grad_o_map = boxes_of(call.grad_o, boxes->o);
+/// The tensor of f16 that a split tensor is written to; memory may be null, as in WorkspaceLayout.
+Tensor split_tensor(const SplitRows& of, std::int64_t columns) {
+  return {of.to, DType::f16, {of.batch, of.heads, of.length, columns}};
+}
+Strided factors_of(const SplitRows& of) {
+  return {.data = of.factors, .batch = std::int64_t{of.heads} * of.lines, .head = of.lines, .position = 1};
 }
 
 std::int64_t element_bytes(const Backward& call) { return static_cast<std::int64_t>(size_of(call.q.dtype)); }
@@ -43,6 +42,63 @@ int keys_section(const Backward& call, const compiler::Problem& p, std::int64_t 
 }
 
 }  // namespace
+
+void BackwardRun::put_maps(BackwardArgs& args, const BackwardWalk& of) const {
+  const auto& boxes = of.kernel->choice.boxes;
+  if (!boxes) return;
+  if (!splits(of)) {
+    args.q_map = boxes_of(call_.q, boxes->q);
+    args.k_map = boxes_of(call_.k, boxes->k);
+    args.v_map = boxes_of(call_.v, boxes->v);
+    args.grad_o_map = boxes_of(call_.grad_o, boxes->o);
+    return;
+  }
+  const codegen::Tile& tile = of.plan().tile;
+  const SplitRowsArgs& split = split_rows_;
+  args.q_map = boxes_of(split_tensor(split.q, tile.parts * tile.d), boxes->q);
+  args.k_map = boxes_of(split_tensor(split.k, tile.parts * tile.d), boxes->k);
+  args.v_map = boxes_of(split_tensor(split.v, tile.parts * tile.dv), boxes->v);
+  args.grad_o_map = boxes_of(split_tensor(split.grad_o, tile.parts * tile.dv), boxes->o);
+  args.q = factors_of(split.q);
+  args.k = factors_of(split.k);
+  args.v = factors_of(split.v);
+  args.grad_o = factors_of(split.grad_o);
+}
+
+void BackwardRun::take_split() {
+  if (!splits(queries_) && !splits(keys_)) return;
+  const codegen::Tile& tile = (splits(queries_) ? queries_ : keys_).plan().tile;
+  const SplitRowsArgs split = split_args(nullptr);
+  const auto take = [&](std::size_t nth, const SplitRows& of, int columns) {
+    const std::int64_t sets = std::int64_t{of.batch} * of.heads;
+    split_[nth] = space_.take<unsigned short>(sets * of.length * tile.parts * columns);
+    factors_[nth] = space_.take<float>(sets * of.lines);
+  };
+  take(0, split.q, tile.d);
+  take(1, split.k, tile.d);
+  take(2, split.v, tile.dv);
+  take(3, split.grad_o, tile.dv);
+}
+
+SplitRowsArgs BackwardRun::split_args(std::byte* memory) const {
+  const auto rows = [&](std::size_t nth, const Tensor& t, const compiler::Positions& of, std::int64_t batch) {
+    const std::int64_t heads = nth == 1 || nth == 2 ? p_.kv_heads : p_.q_heads;
+    return SplitRows{.from = strided(t, of.layout),
+                     .to = split_[nth].in(memory),
+                     .factors = factors_[nth].in(memory),
+                     .batch = static_cast<int>(batch),
+                     .heads = static_cast<int>(heads),
+                     .length = static_cast<int>(of.length),
+                     .width = static_cast<int>(nth < 2 ? p_.d : p_.dv),
+                     .lines = static_cast<int>(round_up(of.length, std::int64_t{split_lines}))};
+  };
+  const std::int64_t kv_batch = p_.kv_shared ? 1 : p_.batch;
+  return {.q = rows(0, call_.q, p_.q, p_.batch),
+          .k = rows(1, call_.k, p_.kv, kv_batch),
+          .v = rows(2, call_.v, p_.kv, kv_batch),
+          .grad_o = rows(3, call_.grad_o, p_.q, p_.batch),
+          .non_finite = counters_.in(memory)};
+}
 
 Tensor rows_of(const Backward& call, const compiler::Problem& p, void* at) {
   if (p.q.packed()) return {at, DType::f32, {p.q_heads, p.q.total}, {}, call.q.device};
@@ -95,7 +151,7 @@ void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
   const std::int64_t most = std::max(sets_of_q() * q_places(), sets_of_kv() * kv_places());
   if (most > std::numeric_limits<int>::max()) refuse_tiles(most, "there may be fewer than 2^31");
   unsigned* const counters = counters_.in(memory);
-  put_maps(args, call_, whole_.kernel->choice.boxes);
+  put_maps(args, whole_);
   args.sums = added_.in(memory);
   args.next = counters + 1;
   args.visited = counters + 2;
@@ -125,7 +181,7 @@ Walk BackwardRun::walk_queries() {
   const QueryTiles tiles({.queries = queries_.plan().tile.m}, p_);
   BackwardArgs& args = queries_.arguments = whole_.arguments;
   args.section = section_of(tiles, p_, device_.l2_bytes, element_bytes(call_));
-  put_maps(args, call_, queries_.kernel->choice.boxes);
+  put_maps(args, queries_);
   return walk_of(queries_, tiles.count);
 }
 
@@ -133,7 +189,7 @@ Walk BackwardRun::walk_keys() {
   const std::int64_t sets = p_.kv_heads * (p_.kv_shared ? 1 : p_.batch);
   BackwardArgs& args = keys_.arguments = whole_.arguments;
   args.section = keys_section(call_, p_, sets, static_cast<std::int64_t>(device_.l2_bytes));
-  put_maps(args, call_, keys_.kernel->choice.boxes);
+  put_maps(args, keys_);
   return walk_of(keys_, sets * ceil_div(p_.kv.length, keys_.plan().tile.n));
 }
 

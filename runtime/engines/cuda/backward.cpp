@@ -122,6 +122,7 @@ void BackwardRun::choose_parts(const codegen::CallSpec& asked) {
   if (asks_keys()) keys_ = chosen(Way::keys);
   // If deltas are not products with o, the kernel of the queries also sums them for the kernel of the keys.
   if (asks_queries() || !keys_.kernel->delta_of_o) queries_ = chosen(Way::queries);
+  take_split();
   for (const BackwardWalk* one : {&queries_, &keys_})
     if (counters_.count == 0 && one->kernel && one->kernel->has(codegen::repair_part))
       counters_ = space_.take<unsigned>(1);
@@ -180,12 +181,16 @@ void BackwardRun::put_walks(Launches& launches, std::byte* memory, const Starts&
     whole_.put(launches, walk, memory, starts);
     return put_after(launches, walk);
   }
+  split_rows_ = split_args(memory);
   if (queries_.kernel) {
     Walk walk = walk_queries();
+    if (splits(queries_)) walk.split_rows = &split_rows_;
     queries_.put(launches, walk, memory, starts);
   }
   if (keys_.kernel) {
     Walk walk = walk_keys();
+    // The kernel of the queries may have had them split already.
+    if (splits(keys_) && !splits(queries_)) walk.split_rows = &split_rows_;
     keys_.put(launches, walk, memory, starts);
   }
   // The results of both kernels are repaired once, with the arguments that they share.

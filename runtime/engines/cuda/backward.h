@@ -1,6 +1,7 @@
 // runtime/engines/cuda/backward.h — a backward on a device: its kernels, and its memory, laid out once
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct BackwardWalk {
   /// Adds the companions that run before the kernel, and the kernel; `arguments` are complete except for the lists.
   void put(Launches& launches, Walk& walk, std::byte* memory, const Starts& starts);
 };
+
+/// True if the walk's operands are f32 that another kernel splits.
+inline bool splits(const BackwardWalk& walk) { return walk.kernel && walk.plan().tile.parts > 0; }
 
 /// A backward on a device. `put` assigns the memory and enqueues the launches on a stream.
 class BackwardRun {
@@ -87,6 +91,11 @@ class BackwardRun {
   Walk walk_queries();
   Walk walk_keys();
   Walk walk_of(const BackwardWalk& of, std::int64_t blocks) const;
+  /// The operands of split f32, for the kernels of the queries and of the keys.
+  void take_split();
+  SplitRowsArgs split_args(std::byte* memory) const;
+  /// Maps of the tensors that a kernel reads by TMA; of split operands also their factors.
+  void put_maps(BackwardArgs& args, const BackwardWalk& of) const;
 
   const Call& of_;
   const Backward& call_;
@@ -105,6 +114,10 @@ class BackwardRun {
   /// For each kernel, a flag that a result is non-finite. For the whole-backward kernel also its next item, its visits
   /// and its counts of added tiles.
   Region<unsigned> counters_;
+  /// If operands of f32 are split: q, k, v and grad_o, and the factors of their rows.
+  std::array<Region<unsigned short>, 4> split_{};
+  std::array<Region<float>, 4> factors_{};
+  SplitRowsArgs split_rows_{};
   Region<float> delta_;
   Region<std::byte> own_o_;  ///< the forward's results, if the call gives none
   Region<float> own_lse_, own_max_;

@@ -43,6 +43,7 @@ void* arguments_of(const Companion& companion, const Walk& walk) {
     case Companion::Args::lists: return walk.cover;
     case Companion::Args::transpose: return walk.transpose;
     case Companion::Args::split: return walk.split;
+    case Companion::Args::split_rows: return walk.split_rows;
     case Companion::Args::clear: return walk.clear;
     case Companion::Args::sums:
     case Companion::Args::append: return nullptr;

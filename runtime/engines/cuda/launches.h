@@ -82,6 +82,7 @@ struct Walk {
   CoverArgs* cover = nullptr;
   TransposeArgs* transpose = nullptr;
   SplitArgs* split = nullptr;
+  SplitRowsArgs* split_rows = nullptr;
   ClearArgs* clear = nullptr;
   // Words that are set to 0 right before the kernel, unless a companion does so.
   unsigned* cleared = nullptr;

@@ -1,0 +1,126 @@
+// tests/emulated/f32_backward.test.cpp — Hopper's backward of f32, with one product of f16 and with three, where
+// kernels are emulated
+#include <attune/attune.h>
+
+#include <limits>
+
+#include "runtime/machine/tensor.h"
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+namespace {
+
+Shape usual() {
+  return {.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .d = 64, .dv = 64, .dtype = DType::f32};
+}
+template <class Change>
+Shape changed(const Change& change) {
+  Shape out = usual();
+  change(out);
+  return out;
+}
+
+Verdict verdict(const Attention& attention, const Inputs& in) {
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
+  return compare(Subject(attention), in, std::span(&engine, 1), {.forward = false});
+}
+
+/// Three products have to be as near as f32; one, as near as TF32, with infinities and NaN where the oracle has them.
+/// Returns the error of one.
+double check(Attention attention, const Inputs& in) {
+  INFO(in.shape.describe());
+  CHECK(verdict(attention, in).wrong == "");
+  attention.exact = false;
+  const Verdict of_one = verdict(attention, in);
+  CHECK(of_one.engine_error <= 0x1p-7);
+  INFO(of_one.wrong);
+  CHECK(of_one.wrong.find(": element") == std::string::npos);
+  return of_one.engine_error;
+}
+double check(const Attention& attention, const Shape& shape) { return check(attention, inputs(shape)); }
+
+std::vector<Shape> shapes() {
+  return {
+      usual(),
+      changed([](Shape& s) { s.d = s.dv = 128; }),
+      changed([](Shape& s) { s.d = 96, s.dv = 40, s.batch = 2; }),
+      changed([](Shape& s) { s.d = 20, s.dv = 100, s.q_offset = 50; }),
+      changed([](Shape& s) { s.q_heads = 8, s.q_len = 33, s.kv_len = 1; }),
+      changed([](Shape& s) { s.q_len = 1, s.kv_len = 65; }),
+      changed([](Shape& s) { s.q_heads = 6, s.kv_heads = 2, s.q_len = 129, s.kv_len = 65, s.layout = Layout::bshd; }),
+      changed([](Shape& s) { s.batch = 3, s.kv_shared = true, s.kv_len = 127; }),
+      changed([](Shape& s) { s.d = s.dv = 128, s.q_len = 300, s.kv_len = 64; }),
+  };
+}
+
+/// Sets elements of every other key and value, or of a query.
+void spoil(const Tensor& t, std::int64_t position, double with) {
+  for (std::int64_t h = 0; h < t.shape[1]; ++h)
+    for (std::int64_t j = 0; j < t.shape[3]; j += 3) runtime::store(t, runtime::offset(t, 0, h, position, j), with);
+}
+
+void scale(const Tensor& t, int every, double by) {
+  each_element(t, [&, nth = 0](std::int64_t offset) mutable {
+    runtime::store(t, offset, runtime::load(t, offset) * (nth++ % every == 0 ? by : 1));
+  });
+}
+
+constexpr double infinity = std::numeric_limits<double>::infinity(),
+                 not_a_number = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+TEST_CASE("the backward of f32 on Hopper is right for every shape and cover", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const Shape& shape : shapes()) {
+    const double error = check({}, shape);
+    CHECK((error > 0x1p-16 || shape.kv_len == 1));  // it is not f32
+    check({.mask = mods::causal()}, shape);
+    // Rows without pairs, and partial tiles on both sides.
+    check({.score = mods::softcap(20),
+           .mask = [](At at) { return at.kv >= at.q + 20 && at.kv < at.q + 90 && at.q % 7 != 3; }},
+          shape);
+  }
+}
+
+TEST_CASE("the backward of f32 on Hopper takes biases and sinks", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const Shape& shape : {shapes()[0], shapes()[1]}) {
+    check({.score = [](Float s, At at) { return s + 0.7f * f32(at.kv - at.q) * (1.0f - 2.0f * f32(at.head % 2)); },
+           .mask = mods::causal(),
+           .sink = [](SinkAt) { return Float(0.5f); }},
+          shape);
+    check({.score = [](Float s, At at) { return max(s, 0.0f) * f32(at.head + 1) + f32(at.kv % 3); }}, shape);
+  }
+}
+
+TEST_CASE("of f32, masked-out infinities and NaN reach no gradient, and others do", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const double with : {infinity, -infinity, not_a_number, 0x1p90})
+    for (const Shape& shape : {shapes()[0], shapes()[1]}) {
+      const Inputs in = inputs(shape);
+      for (const std::int64_t kv : {3, 77, 190}) {
+        spoil(in.k.tensor, kv, with);
+        spoil(in.v.tensor, kv, with);
+      }
+      check({.mask = [](At at) { return at.kv != 3 && at.kv != 77 && at.kv != 190; }}, in);
+      if (with == 0x1p90) continue;
+      check({}, in);
+      const Inputs queries = inputs(shape);
+      for (const std::int64_t q : {0, 64, 149}) spoil(queries.q.tensor, q, with);
+      check({.mask = mods::causal()}, queries);
+    }
+}
+
+TEST_CASE("of f32, gradients of numbers far apart lose no more than f32 does", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Inputs in = inputs(shapes()[1]);
+  scale(in.q.tensor, 1, 0x1p-60);
+  scale(in.k.tensor, 1, 0x1p60);
+  scale(in.v.tensor, 5, 0x1p20);
+  CHECK(verdict({}, in).wrong == "");
+  CHECK(verdict({.mask = mods::causal()}, in).wrong == "");
+}
+
+}  // namespace attune::tests
