@@ -229,7 +229,7 @@ constinit const KernelDescriptor forward_sm90{
     .companions = companions,
     .products = Products::wgmma,
     .waits = true,
-    .spliced = Spliced::at_128,
+    .spliced = Spliced::but_terms,
     .is_for = is_for,
     .why_not = why_not,
     .tiles = tiles,

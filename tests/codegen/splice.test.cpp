@@ -178,15 +178,17 @@ TEST_CASE("mods that differ in numbers, names and expressions share a skeleton",
 }
 
 TEST_CASE("which kernels have skeletons", "[splice]") {
-  const Planned forward(named("alibi")), backward(named("alibi"), true);
+  const Planned forward(named("causal")), with_term(named("alibi")), backward(named("alibi"), true);
   CHECK(codegen::why_not_spliced(forward.parts, forward.plan).empty());
+  CHECK(codegen::why_not_spliced(with_term.parts, with_term.plan).empty());
   CHECK(codegen::why_not_spliced(backward.parts, backward.plan).empty());
-  CHECK(cuda::splicing_of(forward.plan, true) == cuda::Splicing::if_there);
-  CHECK(cuda::splicing_of(forward.plan, false) == cuda::Splicing::never);
-  const Planned narrow(named("alibi"), false, {.d = 64, .dv = 64});
-  CHECK(cuda::splicing_of(narrow.plan, true) == cuda::Splicing::never);
-  CHECK(cuda::splicing_of(backward.plan, true) == cuda::Splicing::if_there);
-  CHECK(cuda::splicing_of(backward.plan, false) == cuda::Splicing::never);
+  CHECK(cuda::splicing_of(forward.parts, forward.plan, true) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(with_term.parts, with_term.plan, true) == cuda::Splicing::never);
+  CHECK(cuda::splicing_of(forward.parts, forward.plan, false) == cuda::Splicing::never);
+  const Planned narrow(named("causal"), false, {.d = 64, .dv = 64});
+  CHECK(cuda::splicing_of(narrow.parts, narrow.plan, true) == cuda::Splicing::never);
+  CHECK(cuda::splicing_of(backward.parts, backward.plan, true) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(backward.parts, backward.plan, false) == cuda::Splicing::never);
   const Planned old(named("alibi"), false, {.arch = 80});
   CHECK(codegen::why_not_spliced(old.parts, old.plan) == "forward_sm80 has no skeleton");
 }

@@ -230,7 +230,7 @@ std::shared_ptr<const Binary> binary_of_candidate(const codegen::GpuParts& parts
   const codegen::KernelPlan& plan = one.choice.plan;
   const codegen::Source& source = one.written->source;
   const KernelOf of = kernel_of(parts, one.choice, plan.spec.arch, purpose);
-  const Splicing how = splicing_of(plan, for_call);
+  const Splicing how = splicing_of(parts, plan, for_call);
   if (how == Splicing::never) return binary_of(source, of);
   return binary_of(source, of, [&] { return compile_spliced(source, parts, plan, how); });
 }
@@ -311,7 +311,7 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   out.chosen = best(out.candidates, first);
   Candidate& taken = out.candidates[out.chosen];
   if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken);
-  if (splicing_of(taken.choice.plan, for_call) != Splicing::never && !taken.binary->made.empty())
+  if (splicing_of(parts, taken.choice.plan, for_call) != Splicing::never && !taken.binary->made.empty())
     out.made = taken.binary->made == "spliced" ? "the mod was put into the tile's skeleton"
                                                : "compiled as a whole: " + taken.binary->made;
   if (dumps()) dump_candidates(parts, out, spec.arch);

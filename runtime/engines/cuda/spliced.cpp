@@ -139,14 +139,15 @@ Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split, 
 
 }  // namespace
 
-Splicing splicing_of(const codegen::KernelPlan& plan, bool for_call) {
+Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, bool for_call) {
   const Options& set = options();
   // Dumps and line numbers show the source that is compiled as a whole.
   if (!platform().splices || set.splice == Splice::off || set.lineinfo || !set.dump.empty()) return Splicing::never;
   if (set.splice == Splice::on) return Splicing::at_once;
   const codegen::Spliced kernel = plan.kernel->spliced;
   const bool measured = kernel == codegen::Spliced::always ||
-                        (kernel == codegen::Spliced::at_128 && plan.spec.d == 128 && plan.spec.dv == 128);
+                        (kernel == codegen::Spliced::but_terms && plan.spec.d == 128 && plan.spec.dv == 128 &&
+                         codegen::call_kind(parts, codegen::Length::longer).mod != codegen::ModKind::affine);
   return for_call && measured ? Splicing::if_there : Splicing::never;
 }
 
@@ -175,7 +176,7 @@ Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& pa
 }
 
 std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
-  if (splicing_of(plan, false) == Splicing::never || !codegen::why_not_spliced(parts, plan).empty()) return {};
+  if (splicing_of(parts, plan, false) == Splicing::never || !codegen::why_not_spliced(parts, plan).empty()) return {};
   const Asked what = asked_for_skeleton(codegen::split_source(parts, plan).skeleton);
   const Objects::Kept kept = objects().find(what);
   return kept ? std::optional(KeptSkeleton{what.content, *kept}) : std::nullopt;

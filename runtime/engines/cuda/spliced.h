@@ -17,7 +17,7 @@ enum class Splicing : std::uint8_t {
 };
 /// Of a kernel of this plan: by ATTUNE_SPLICE, or by what was measured if a call needs it. What is compiled ahead of
 /// time does not depend on what the cache holds, so that the same inputs give the same bytes.
-Splicing splicing_of(const codegen::KernelPlan& plan, bool for_call);
+Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, bool for_call);
 /// The kernel of a source, spliced if that makes as good a kernel as compiling the source as a whole: `made` tells. The
 /// skeleton is an object as kernels are, compiled by one thread at a time. `how` is not never.
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
