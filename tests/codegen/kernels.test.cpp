@@ -65,8 +65,11 @@ std::vector<Row> rows() {
   }
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
-      out.push_back(
-          {.spec = {.arch = arch, .d = d, .dv = dv, .decode = true}, .variant = "decode_sm80", .slow = d > 64});
+      // At 192 columns some mods spill 4 to 12 bytes, once a tile; its descriptor allows 16.
+      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .decode = true},
+                     .variant = "decode_sm80",
+                     .spills = d > 128 ? 16 : 0,
+                     .slow = d > 64});
   for (const auto& [d, dv] : {std::pair{48, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
       out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .fp8_kv = true, .decode = true},
@@ -90,8 +93,7 @@ std::vector<Row> rows() {
     for (const bool exact : {false, true})
       add_fast(out, {.arch = 90, .dtype = DType::f32, .out = DType::f32, .d = d, .dv = dv, .exact = exact});
   // As many bytes as its descriptor allows: a card measured that they cost less than a narrower tile.
-  for (std::size_t i = of_f32; i < out.size(); ++i)
-    if (out[i].spec.exact) out[i].spills = 256;
+  for (std::size_t i = of_f32; i < out.size(); ++i) out[i].spills = out[i].spec.exact ? 256 : 48;
   for (std::size_t i = others; i < out.size(); ++i) out[i].golden = true;
   return out;
 }

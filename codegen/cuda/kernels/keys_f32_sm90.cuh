@@ -85,7 +85,7 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User> {
       for (int j = 0; j < 4; ++j) s[4 * i + j] *= j % 2 ? of.w : of.y;
     }
     q.release_as_warp(lane);
-    const SplitOperand<Tile::parts> p(s);
+    const F16Parts<Tile::parts> p(s);
     grad_o.wait();
     p.add_to(dv, shared + Shared::grad_o + grad_o.stage * Shared::grad_o_bytes);
     grad_o.release_as_warp(lane);
@@ -157,7 +157,7 @@ struct FlowsOfF32Keys90 {
     grad_o.wait();
     flows(nth, grad_o.stage, weights);
     grad_o.release_as_warp(lane);
-    const SplitOperand<Tile::parts> of(ds);
+    const F16Parts<Tile::parts> of(ds);
     q.wait();
     of.add_to(dk, shared + Shared::q + q.stage * Shared::q_bytes);
     q.release_as_warp(lane);
@@ -189,7 +189,7 @@ struct FlowsOfF32Keys90 {
 template <class Tile, class User>
 __global__ void __launch_bounds__(384, 1)
     keys_f32_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
-  using Split = SplitTile<Tile>;
+  using Split = F16PartsTile<Tile>;
   keys_block<ScoresOfF32Keys90<Split, User>, FlowsOfF32Keys90<Split>, Split>(args, user);
 }
 

@@ -83,7 +83,7 @@ struct QueriesF32Warpgroup90 : QueriesByKeys<Tile, User> {
         s[4 * j + e] *= (dp - ends[e / 2].delta) * (e % 2 ? key.y : key.x);
       }
     }
-    const SplitOperand<Tile::parts> ds(s);
+    const F16Parts<Tile::parts> ds(s);
     ds.add_to(dq, shared + Shared::k + k.stage * Shared::k_bytes);
     k.release_as_warp(lane);
     k.next();
@@ -109,7 +109,7 @@ struct QueriesF32Warpgroup90 : QueriesByKeys<Tile, User> {
 template <class Tile, class User>
 __global__ void __launch_bounds__(384, 1)
     queries_f32_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
-  using Split = SplitTile<Tile>;
+  using Split = F16PartsTile<Tile>;
   queries_block<QueriesF32Warpgroup90<Split, User>, Split>(args, user);
 }
 

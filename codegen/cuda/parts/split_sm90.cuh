@@ -39,7 +39,7 @@ struct SplitPair {
 
 /// The tile of a kernel as its loads see it: a tensor has as many columns as all parts of a row together.
 template <class T>
-struct SplitTile : T {
+struct F16PartsTile : T {
   using Element = f16;
   static constexpr int d = T::parts * T::d, dv = T::parts * T::dv, real_d = T::d, real_dv = T::dv;
   static_assert(T::d % 64 == 0 && T::dv % 64 == 0);
@@ -140,11 +140,11 @@ struct SplitSums<2, true> {
 };
 /// 64 rows by 64 columns of f32 in registers, split row by row: an operand.
 template <int Parts>
-struct SplitOperand {
+struct F16Parts {
   unsigned number[16], rest[16];
   float back[2];  ///< of this thread's two rows
 
-  __device__ explicit SplitOperand(const float (&x)[32]) {
+  __device__ explicit F16Parts(const float (&x)[32]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float most = 0;
