@@ -93,7 +93,7 @@ std::vector<Row> rows() {
   for (std::size_t i = of_f32; i < out.size(); ++i) out[i].spills = out[i].spec.exact ? 256 : 48;
   for (std::size_t i = others; i < out.size(); ++i) out[i].golden = true;
   // A row's place decides its mod and call. Tiles that were added later come last, so that the others keep theirs.
-  std::ranges::stable_partition(out, [](const Row& row) {
+  std::stable_partition(out.begin(), out.end(), [](const Row& row) {
     return row.spec.dtype != DType::bf16 || row.spec.d != 64 || !row.variant.starts_with("forward_sm90:m=192,n=128") ||
            row.variant.find("items=2") == std::string::npos;
   });
