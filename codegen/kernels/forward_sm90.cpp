@@ -148,7 +148,8 @@ std::vector<Tile> usual_tiles(const KernelSpec& spec, const CallKind& kind) {
   return out;
 }
 
-/// Tiles whose blocks keep parts of scores in shared memory. Heads that share a tile have few queries, and get none.
+/// Tiles whose blocks keep parts of scores in shared memory. Calls whose heads share a tile get none: they have few
+/// queries.
 std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, std::span<const Tile> usual) {
   const std::int64_t width = std::max(spec.d, spec.dv);
   const bool narrow = width <= 64;

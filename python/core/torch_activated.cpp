@@ -81,7 +81,7 @@ class Call {
     return defined ? tensor(form_.mask) : nullptr;
   }
 
-  /// cuDNN is faster under a mask that is written out, but for a few queries without gradients.
+  /// False where torch's kernel is faster: cuDNN with a materialised mask, except for few queries without gradients.
   bool is_for_attune() const {
     if (engine_is_chosen() || number_of(stack_[form_.dropout]) != 0) return false;
     if (form_.debug != none && flag_of(stack_[form_.debug])) return false;

@@ -90,8 +90,7 @@ TEST_CASE("p that underflow, scores of -inf next to NaN and sinks far above them
 
 TEST_CASE("a sink that is NaN reaches no element of a captured gradient that no pair reads", "[emulated]") {
   if (skipped_without_compiler()) return;
-  // Random mod 33375: keys of a tile behind the last one have an index too, here that of an element which no pair
-  // reads.
+  // A tile's keys past kv_len have an index too, here that of an element that no pair reads.
   const CorpusMod mod{.name = "nan_sink",
                       .score = "0.1f * s + bias[q - kv, kv]",
                       .sink = "log(-1.0f)",

@@ -74,8 +74,8 @@ bool survives_fold(const Subject& subject, const RandomCall& call, const Engine&
   return std::isfinite(compare(subject, inputs(call.shape), std::span(&engine, 1), what, yardsticks).dense_error);
 }
 
-/// The mod as an engine may evaluate it at the ends of f32's range: every denormal result is 0, and what times log2(e)
-/// leaves the range is infinite, since exponents are of 2 (docs/semantics.md).
+/// The mod as an engine may evaluate it at the ends of f32's range: denormal results are 0, and results that overflow
+/// when multiplied by log2(e) are infinite, because kernels compute exponents of 2 (docs/semantics.md).
 Subject at_the_ends(const RandomCall& call) {
   Subject out(call.bound());
   const auto flush = [](const Expr& e, std::span<const Expr> args) -> Expr {
@@ -104,7 +104,7 @@ Verdict measured_by(std::span<const Subject> others, const RandomCall& call, con
   return compare(Subject(call.bound()), inputs(call.shape), std::span(&engine, 1), what, yardsticks);
 }
 
-/// The mod itself, and with errors of its functions.
+/// The mod, and copies of it whose functions have errors.
 std::vector<Subject> with_shaken(std::uint64_t seed, int shakes, const RandomCall& call, Functions functions) {
   std::vector<Subject> out{Subject(call.bound())};
   for (int shake = 1; shake <= shakes; ++shake)
@@ -282,7 +282,7 @@ Judged judge(std::uint64_t seed, const RandomCall& call, const Engine& engine, c
   if (is_too_inexact(verdict)) return {.hopeless = true, .wrong = {}};
   if (verdict.wrong.empty()) return {};
   if (!survives_fold(subjects[0], call, engine, what)) return {.hopeless = true, .wrong = {}};
-  // Three may all miss the other side of a step, as of round, that a score is next to.
+  // If a score is next to a step, such as one of round, all three may be on the same side of it.
   verdict = measured_by(with_shaken(seed * 64, 32, call, functions), call, engine, what);
   if (is_too_inexact(verdict)) return {.hopeless = true, .wrong = {}};
   if (verdict.wrong.empty()) return {};

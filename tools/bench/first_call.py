@@ -127,7 +127,7 @@ def first_call(name, which, environment, folder):
 def first_calls(o):
     """Fresh processes in turn: with an empty cache, and with what the first one left."""
     who = contenders(o)
-    with tempfile.TemporaryDirectory() as folder:  # the files of torch are read once before
+    with tempfile.TemporaryDirectory() as folder:  # reads torch's files once, so that no measurement does
         for which in ("attune", "triton"):
             first_call("causal", which, {}, folder)
     print("seconds: forward, backward, both; with an empty cache, then with the cache on disk\n| mod | by | empty cache | "

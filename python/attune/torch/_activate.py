@@ -247,9 +247,9 @@ def _flash_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor,
         grad_out, (query, key, value, out, logsumexp), None, is_causal, scale)
 
 
-# cuDNN is faster under a mask that is written out: attune's backward reads a bias pair by pair.
+# cuDNN is faster with a materialised mask: attune's backward reads a bias pair by pair.
 _WRITTEN = "a mask that is written out, under which cuDNN is faster"
-_FEW = 64  # queries, which attune's kernels for decode take
+_FEW = 64  # queries: attune's decode kernels take up to these
 
 
 def _cudnn(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool,

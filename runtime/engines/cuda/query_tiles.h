@@ -42,8 +42,8 @@ inline QueryTiles::QueryTiles(const QueryTiling& tiling, const compiler::Problem
 }
 
 /// The number of sets of heads in a section, whose nth tiles follow one another; `bytes`: bytes per element of k and v.
-/// In general their keys and values fill half of the L2 cache. Persistent blocks that take tiles of one length each are
-/// faster with fewer: with many short heads in a section all blocks load new keys at once, and then none for a while.
+/// By default, their keys and values fill half of the L2 cache. Persistent blocks of a dense call are faster with fewer
+/// heads: with many short heads in a section, all blocks load new keys at once, and then none for a while.
 inline int section_of(const QueryTiles& of, const compiler::Problem& p, std::int64_t cache_bytes, std::int64_t bytes) {
   constexpr std::int64_t short_length = 1024, part = 12;  // of the cache
   const bool packed = p.q.packed() || p.kv.packed();

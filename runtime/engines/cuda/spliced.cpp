@@ -26,8 +26,8 @@ namespace {
 
 std::atomic<std::size_t> skeletons_so_far{0};
 
-/// The note that later mods of a skeleton find after one spilled registers in it, though as a whole it spills no more:
-/// most likely they would too, and they are not spliced.
+/// The note that a mod leaves if it spills in a skeleton no less than as a whole. Later mods of the skeleton most
+/// likely would too, so they are not spliced.
 Asked asked_for_spills(const codegen::Source& skeleton) {
   Asked what = asked_for_skeleton(skeleton);
   what.content += "\nspills";

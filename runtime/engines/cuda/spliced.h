@@ -29,12 +29,12 @@ struct KeptSkeleton {
   CacheEntry entry;
 };
 std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
-/// For a bundle: the skeleton of a kernel that was compiled as a whole from this source and spills so many bytes,
-/// compiled if it must be; or if the mod would spill in it, the note that says so. None: the kernel has no skeleton, or
-/// NVRTC refuses it.
+/// For a bundle: the skeleton of a kernel, compiled unless it exists. `whole` is the kernel's own source, and `spilled`
+/// what it spills when compiled from that, in bytes. If the mod spills no less in the skeleton, returns the note that
+/// says so. None if the kernel has no skeleton or NVRTC rejects it.
 std::optional<KeptSkeleton> make_skeleton(const codegen::Source& whole, int spilled, const codegen::GpuParts& parts,
                                           const codegen::KernelPlan& plan);
-/// The request for a skeleton's PTX. That of another NVRTC is another one.
+/// The request for a skeleton's PTX. Its key has NVRTC's version.
 Asked asked_for_skeleton(const codegen::Source& skeleton);
 /// The number of skeletons that this process has compiled.
 std::size_t compiled_skeletons();
