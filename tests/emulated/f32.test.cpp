@@ -2,42 +2,16 @@
 // emulated
 #include <attune/attune.h>
 
-#include <limits>
-
-#include "runtime/machine/tensor.h"
-#include "tests/emulated/gpu.h"
-#include "tests/numerics/agree.h"
+#include "tests/emulated/f32.h"
 
 namespace attune::tests {
 namespace {
 
-/// 256 rows share keys, so that these are split.
-Shape usual() {
-  return {.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .d = 64, .dv = 64, .dtype = DType::f32};
-}
-template <class Change>
-Shape changed(const Change& change) {
-  Shape out = usual();
-  change(out);
-  return out;
-}
-
 Verdict verdict(const Attention& attention, const Inputs& in) {
-  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
-  return compare(Subject(attention), in, std::span(&engine, 1), {.backward = false, .max = in.shape.d == 64});
+  return verdict_on_hopper(attention, in, {.backward = false, .max = in.shape.d == 64});
 }
-
-/// Three products have to be as near as f32; one, as near as TF32 (tests/gpu/exact.test.cpp), with infinities and NaN
-/// where the oracle has them. Returns the error of one.
-double check(Attention attention, const Inputs& in) {
-  INFO(in.shape.describe());
-  CHECK(verdict(attention, in).wrong == "");
-  attention.exact = false;
-  const Verdict of_one = verdict(attention, in);
-  CHECK(of_one.engine_error <= 0x1p-9);
-  INFO(of_one.wrong);
-  CHECK(of_one.wrong.find(": element") == std::string::npos);
-  return of_one.engine_error;
+double check(const Attention& attention, const Inputs& in) {
+  return check_products(attention, in, {.backward = false, .max = in.shape.d == 64}, 0x1p-9);
 }
 double check(const Attention& attention, const Shape& shape) { return check(attention, inputs(shape)); }
 
@@ -59,15 +33,6 @@ std::vector<Shape> shapes() {
       }),
   };
 }
-
-/// Sets elements of every other key and value, or of a query.
-void spoil(const Tensor& t, std::int64_t position, double with) {
-  for (std::int64_t h = 0; h < t.shape[1]; ++h)
-    for (std::int64_t j = 0; j < t.shape[3]; j += 3) runtime::store(t, runtime::offset(t, 0, h, position, j), with);
-}
-
-constexpr double infinity = std::numeric_limits<double>::infinity(),
-                 not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 

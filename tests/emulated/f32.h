@@ -1,0 +1,50 @@
+// tests/emulated/f32.h — what the tests of Hopper's f32 kernels, forward and backward, share
+#pragma once
+
+#include <limits>
+
+#include "runtime/machine/tensor.h"
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+
+/// 256 rows share keys, so that the forward's are split.
+inline Shape usual() {
+  return {.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .d = 64, .dv = 64, .dtype = DType::f32};
+}
+template <class Change>
+Shape changed(const Change& change) {
+  Shape out = usual();
+  change(out);
+  return out;
+}
+
+inline Verdict verdict_on_hopper(const Attention& attention, const Inputs& in, const Compared& what) {
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
+  return compare(Subject(attention), in, std::span(&engine, 1), what);
+}
+
+/// Three products have to be as near as f32; one, as near as TF32 (tests/gpu/exact.test.cpp), with infinities and NaN
+/// where the oracle has them. Returns the error of one, which is at most `most_of_one`.
+inline double check_products(Attention attention, const Inputs& in, const Compared& what, double most_of_one) {
+  INFO(in.shape.describe());
+  CHECK(verdict_on_hopper(attention, in, what).wrong == "");
+  attention.exact = false;
+  const Verdict of_one = verdict_on_hopper(attention, in, what);
+  CHECK(of_one.engine_error <= most_of_one);
+  INFO(of_one.wrong);
+  CHECK(of_one.wrong.find(": element") == std::string::npos);
+  return of_one.engine_error;
+}
+
+/// Sets elements of every other key and value, or of a query.
+inline void spoil(const Tensor& t, std::int64_t position, double with) {
+  for (std::int64_t h = 0; h < t.shape[1]; ++h)
+    for (std::int64_t j = 0; j < t.shape[3]; j += 3) runtime::store(t, runtime::offset(t, 0, h, position, j), with);
+}
+
+constexpr double infinity = std::numeric_limits<double>::infinity(),
+                 not_a_number = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace attune::tests
