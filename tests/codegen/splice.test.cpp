@@ -145,6 +145,20 @@ TEST_CASE("texts that NVRTC does not write are refused, with the reason", "[spli
         "a function of the mod goes on after its end");
 }
 
+TEST_CASE("mods that branch at many pairs are refused: the assembler would leave more of them than the compiler",
+          "[splice]") {
+  const std::string_view place = "\tattune_place_rest %f1, %f2, %r7;\n";
+  const auto places = [&](std::size_t count) {  // the mod has one branch
+    std::string all;
+    for (std::size_t i = 1; i < count; ++i) all += place;
+    return with(skeleton, place, all + std::string(place));
+  };
+  CHECK(why(places(256), mod).empty());
+  CHECK(why(places(257), mod) == "the mod branches too often");
+  const std::string straight = with(mod, "@%p1 bra", "// no branch");
+  CHECK(why(places(257), straight).empty());
+}
+
 TEST_CASE("a text that was cut off anywhere is refused or a kernel that NVRTC judges, never anything else",
           "[splice]") {
   const std::string whole_skeleton = skeleton, whole_mod = mod;
@@ -191,6 +205,8 @@ TEST_CASE("which kernels have skeletons", "[splice]") {
   CHECK(cuda::splicing_of(backward.parts, backward.plan, false) == cuda::Splicing::never);
   const Planned old(named("alibi"), false, {.arch = 80});
   CHECK(codegen::why_not_spliced(old.parts, old.plan) == "forward_sm80 has no skeleton");
+  const Planned without_s(of("exp(0.5f * f32(q - kv))"));
+  CHECK(codegen::why_not_spliced(without_s.parts, without_s.plan) == "its scores do not depend on s");
 }
 
 TEST_CASE("spliced kernels of the corpus have the registers of whole ones, and no spills that these have not",

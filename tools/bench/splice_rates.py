@@ -37,35 +37,45 @@ class Contender:
         self.process.communicate(timeout=30)
 
 
+def take_turns(o, whole, others):
+    for one in [whole, *others]:  # not counted: the card's clock is high after compiling
+        one.block()
+        one.rates.clear()
+    # Each block of another lies between two of whole kernels, whose mean it is compared with: clocks drift.
+    whole.block()
+    for _ in range(o.rounds):
+        for one in others:
+            one.block()
+            whole.block()
+            one.shares.append(one.rates[-1] / statistics.mean(whole.rates[-2:]))
+
+
 def measure(o, row, d, cache):
     ways = {"whole": (o.attune, "off"), "spliced": (o.attune, "on")}
     if o.before:
         ways["before, whole"] = (o.before, "off")
-    all = {name: Contender(o, attune, way, row, d, f"{cache}/{name}") for name, (attune, way) in ways.items()}
-    whole, others = all["whole"], [one for name, one in all.items() if name != "whole"]
-    try:
-        for one in all.values():  # not counted: the card's clock is high after compiling
-            one.block()
-            one.rates.clear()
-        # Each block of another lies between two of whole kernels, whose mean it is compared with: clocks drift.
-        whole.block()
-        for _ in range(o.rounds):
-            for one in others:
-                one.block()
-                whole.block()
-                one.shares.append(one.rates[-1] / statistics.mean(whole.rates[-2:]))
-    finally:
-        for one in all.values():
-            one.close()
-    cells = [f"{statistics.median(whole.rates):.0f}"]
-    for one in others:
-        low, middle, high = statistics.quantiles(one.shares, n=4)
+    rates, shares, said = [], {name: [] for name in ways}, {}
+    for _ in range(o.processes):
+        all = {name: Contender(o, attune, way, row, d, f"{cache}/{name}") for name, (attune, way) in ways.items()}
+        try:
+            take_turns(o, all["whole"], [one for name, one in all.items() if name != "whole"])
+        finally:
+            for one in all.values():
+                one.close()
+        rates += all["whole"].rates
+        for name, one in all.items():
+            shares[name] += one.shares
+            said[name] = one.said
+    del shares["whole"]
+    cells = [f"{statistics.median(rates):.0f}"]
+    for one in shares.values():
+        low, middle, high = statistics.quantiles(one, n=4)
         cells.append(f"{middle:.3f} ({low:.3f} to {high:.3f})")
     print(f"| {row} | {d} | {' | '.join(cells)} |", flush=True)
-    for name, one in all.items():
-        print(f"[{row} {d}] {name}: {one.said.get('kernel')}, {one.said.get('registers')} registers, "
-              f"{one.said.get('spilled')} bytes spilled; {one.said.get('notes')}", file=sys.stderr, flush=True)
-    return statistics.median(all["spliced"].shares)
+    for name, one in said.items():
+        print(f"[{row} {d}] {name}: {one.get('kernel')}, {one.get('registers')} registers, "
+              f"{one.get('spilled')} bytes spilled; {one.get('notes')}", file=sys.stderr, flush=True)
+    return statistics.median(shares["spliced"])
 
 
 def main():
@@ -79,6 +89,8 @@ def main():
     p.add_argument("--seq", type=int, default=8192)
     p.add_argument("--batch", type=int, default=2)
     p.add_argument("--rounds", type=int, default=9)
+    p.add_argument("--processes", type=int, default=1, help="how often new processes are started, which get other memory, and "
+                                                            "then take all rounds")
     p.add_argument("--seconds", type=float, default=0.1, help="of a block")
     p.add_argument("--floor", type=float, default=0.99, help="the least share that is not counted as slower")
     o = p.parse_args()
