@@ -146,7 +146,7 @@ class ModFunctions {
             {before + "mov.b32 ", number_of(operands[0]), fmt::format(", {};\n", renamed(operands[1]))});
         before.clear();
       } else {
-        out.branches += is_branch(line);
+        out.branches += is_branch(line, text);
         before += renamed(line) + "\n";
       }
     }
@@ -154,10 +154,19 @@ class ModFunctions {
     return out;
   }
 
-  /// "@%p1 bra $L__BB0_1;", or without the predicate.
-  static bool is_branch(std::string_view line) {
+  /// True for "@%p1 bra $L__BB0_1;", with or without the predicate, if it jumps over more than two instructions of what
+  /// follows. The assembler has predicates for one or two, and knows whether a position's step is 0.
+  static bool is_branch(std::string_view line, std::string_view rest) {
     if (line.starts_with("@")) line = trimmed(line.substr(std::min(line.find_first_of(" \t"), line.size())));
-    return line.starts_with("bra");
+    if (!line.starts_with("bra")) return false;
+    line.remove_suffix(1);
+    const std::string_view target = line.substr(line.find_last_of(" \t") + 1);
+    for (int instructions = 0; instructions <= 2 && !rest.empty();) {
+      const std::string_view next = trimmed(next_line(rest));
+      if (next.ends_with(":") && next.substr(0, next.size() - 1) == target) return false;
+      instructions += next.ends_with(";");
+    }
+    return true;
   }
 
   /// "table" of ".global .align 4 .b8 table[16] = {…};"
@@ -226,9 +235,9 @@ std::string_view version_of(std::string_view text) {
   return next_line(text);
 }
 
-/// Branches that are put in, at most. The compiler turns many of them into selections and computes once what places have
-/// in common; the assembler does neither across blocks. Random mods with 96 and 192 had up to 1.02 times the instructions
-/// of the whole kernel, those with 384 and more up to 1.76.
+/// The branches that are put in, at most. The compiler turns many of them into selections and computes once what places
+/// have in common; the assembler does neither across blocks. Random mods with 96 and 192 had up to 1.02 times the
+/// instructions of the whole kernel, those with 384 and more up to 1.76.
 constexpr std::size_t most_branches = 256;
 
 std::string spliced(std::string_view skeleton, std::string_view mod) {

@@ -147,16 +147,21 @@ TEST_CASE("texts that NVRTC does not write are refused, with the reason", "[spli
 
 TEST_CASE("mods that branch at many pairs are refused: the assembler would leave more of them than the compiler",
           "[splice]") {
-  const std::string_view place = "\tattune_place_rest %f1, %f2, %r7;\n";
-  const auto places = [&](std::size_t count) {  // the mod has one branch
+  const std::string_view place = "\tattune_place_rest %f1, %f2, %r7;\n",
+                         inside = "\tmad.lo.s32 %r2, %tid.x, 2, %clock64;\n";
+  const auto places = [&](std::size_t count) {
     std::string all;
-    for (std::size_t i = 1; i < count; ++i) all += place;
-    return with(skeleton, place, all + std::string(place));
+    for (std::size_t i = 0; i < count; ++i) all += place;
+    return with(skeleton, place, all);
   };
-  CHECK(why(places(256), mod).empty());
-  CHECK(why(places(257), mod) == "the mod branches too often");
-  const std::string straight = with(mod, "@%p1 bra", "// no branch");
-  CHECK(why(places(257), straight).empty());
+  const auto over = [&](std::size_t count) {  // how many instructions the mod's branch jumps
+    std::string all;
+    for (std::size_t i = 0; i < count; ++i) all += inside;
+    return with(mod, inside, all);
+  };
+  CHECK(why(places(256), over(3)).empty());
+  CHECK(why(places(257), over(3)) == "the mod branches too often");
+  CHECK(why(places(257), over(2)).empty());
 }
 
 TEST_CASE("a text that was cut off anywhere is refused or a kernel that NVRTC judges, never anything else",
