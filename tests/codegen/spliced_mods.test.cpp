@@ -106,8 +106,8 @@ void tell(const Found& found, std::uint64_t seed, double seconds) {
 
 }  // namespace
 
-// Environment variables: ATTUNE_FUZZ=N mods, ATTUNE_FUZZ_FROM=N the first one's seed, ATTUNE_TEST_SAY=1 a line of JSON for
-// each. tools/bench/splice_soak.py runs many processes.
+// Environment variables: ATTUNE_FUZZ=N mods, ATTUNE_FUZZ_FROM=N the first one's seed, ATTUNE_TEST_SAY=1 a line of JSON
+// for each. tools/bench/splice_soak.py runs many processes.
 TEST_CASE("random mods spliced have no register and no spill that they have not as wholes", "[splice]") {
   if (skips_compiling()) return;
   const std::uint64_t from = number("ATTUNE_FUZZ_FROM", 0), count = number("ATTUNE_FUZZ", 4);
@@ -124,8 +124,7 @@ TEST_CASE("random mods spliced have no register and no spill that they have not 
     } catch (const Error&) {
       // The compiler refuses the mod.
     }
-    if (says)
-      tell(found, seed, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    if (says) tell(found, seed, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
     CHECK(found.wrong == "");
     spliced += found.spliced;
   }
