@@ -204,8 +204,9 @@ TEST_CASE("which kernels have skeletons", "[splice]") {
   CHECK(cuda::splicing_of(forward.parts, forward.plan, true) == cuda::Splicing::if_there);
   CHECK(cuda::splicing_of(with_term.parts, with_term.plan, true) == cuda::Splicing::never);
   CHECK(cuda::splicing_of(forward.parts, forward.plan, false) == cuda::Splicing::never);
-  const Planned narrow(named("causal"), false, {.d = 64, .dv = 64});
-  CHECK(cuda::splicing_of(narrow.parts, narrow.plan, true) == cuda::Splicing::never);
+  const Planned narrow(named("alibi"), false, {.d = 64, .dv = 64}), other(named("causal"), false, {.d = 96, .dv = 96});
+  CHECK(cuda::splicing_of(narrow.parts, narrow.plan, true) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(other.parts, other.plan, true) == cuda::Splicing::never);
   CHECK(cuda::splicing_of(backward.parts, backward.plan, true) == cuda::Splicing::if_there);
   CHECK(cuda::splicing_of(backward.parts, backward.plan, false) == cuda::Splicing::never);
   const Planned old(named("alibi"), false, {.arch = 80});

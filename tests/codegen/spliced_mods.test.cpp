@@ -73,15 +73,16 @@ void compare(std::uint64_t seed, const compiler::LoweredMod& lowered, bool backw
     return;
   }
   const codegen::Source source = codegen::kernel_source(parts, plan);
-  const cuda::Binary made = cuda::compile_spliced(source, parts, plan);
+  const cuda::Binary made = cuda::only_spliced(source, parts, plan);
   ++found.kernels;
-  if (made.made != "spliced") {  // a whole one
-    ++found.reasons[made.made.substr(0, made.made.find_first_of("0123456789"))];
-    if (made.made.starts_with("NVRTC refuses"))
-      found.wrong += fmt::format("WRONG seed {}, {}: {}\n{}\n", seed, plan.kernel->name, made.made, lowered.mod.text());
-    return;
-  }
+  const auto refused = [&](const std::string& why) {
+    ++found.reasons[why];
+    if (why.starts_with("NVRTC refuses"))
+      found.wrong += fmt::format("WRONG seed {}, {}: {}\n{}\n", seed, plan.kernel->name, why, lowered.mod.text());
+  };
+  if (made.cubin.empty()) return refused(made.made);
   const cuda::Binary whole = cuda::compile(source);
+  if (!cuda::is_taken(made, whole)) return refused("spliced, it would spill");
   ++found.spliced;
   found.fewer_spills += made.spilled < whole.spilled;
   std::string wrong = compare(made, whole, found);
