@@ -111,16 +111,19 @@ class Splice(Calls):
 
     def test_spills_in_bundle(self):
         # Instead of the skeleton, the note that mods spill registers in it: nobody tries.
-        softcap = ["compile", "--score", "20.0f * tanh(s / 20.0f)", "--pass", "backward", "--target", "sm_90a", "--d", "128",
-                   "--length", "longer", "-j", "1"]
-        said = self.attune(*softcap, "--skeleton", "true", "-o", "skeletons.attune", **self.cache())
-        self.assertEqual(said.returncode, 0, said.stderr)
-        kinds = self.kinds("skeletons.attune")
-        self.assertEqual(len(kinds), 1)
-        if kinds == ["skeleton"]:
-            self.skipTest("no mod spills in this skeleton")
+        # Which of these spills no less than as a whole is up to the assembler.
+        for score in ("0.5f * s * (1.0f + erf(s))", "s + sum(i, 16, t[h, i] * cos(0.5f * f32(i) * s))"):
+            mod = ["compile", "--score", score, *["--capture", "t=f32[16, 16]"] * ("t[" in score), "--pass", "backward",
+                   "--target", "sm_90a", "--d", "128", "--length", "longer", "-j", "1"]
+            said = self.attune(*mod, "--skeleton", "true", "-o", "skeletons.attune", **self.cache())
+            self.assertEqual(said.returncode, 0, said.stderr)
+            if "skeleton" not in self.kinds("skeletons.attune"):
+                break
+            os.remove(self.at / "skeletons.attune")
+        else:
+            self.fail("no mod spills")
         shutil.rmtree(self.at / "cache")
-        said = self.attune(*softcap, "--quiet", "-o", "kernels.attune",
+        said = self.attune(*mod, "--quiet", "-o", "kernels.attune",
                            **{**self.cache(), "ATTUNE_SPLICE": "on", "ATTUNE_BUNDLE": "skeletons.attune"})
         self.assertEqual((said.returncode, self.skeletons()), (0, []))
         self.assertIn("another mod spilled registers in this skeleton", self.made())
