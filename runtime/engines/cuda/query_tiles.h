@@ -50,9 +50,10 @@ inline int section_of(const QueryTiles& of, const compiler::Problem& p, std::int
   const std::int64_t keys = p.kv.packed() ? p.kv.total : p.kv.length, sets = of.sets * (p.q.packed() ? 1 : p.batch);
   const std::int64_t head = std::max<std::int64_t>(keys * (p.d + p.dv) * bytes, 1);
   std::int64_t some = cache_bytes / 2 / head * of.group_sets;
-  // The longest tiles of two heads of 8192 positions fill the blocks of an H100.
+  // At 8192 positions and D=128 two heads are faster than one, at 16384 one is faster than two.
+  const std::int64_t least = head <= cache_bytes / part ? 2 : 1;
   if (of.persistent && !packed)
-    some = p.q.length <= short_length ? 1 : std::max<std::int64_t>(cache_bytes / part / head * of.group_sets, 2);
+    some = p.q.length <= short_length ? 1 : std::max(cache_bytes / part / head * of.group_sets, least);
   return static_cast<int>(std::clamp(some, of.group_sets, sets));
 }
 
