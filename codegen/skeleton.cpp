@@ -227,7 +227,7 @@ SplitSource split_source(const GpuParts& parts, const KernelPlan& plan) { return
 
 std::string why_not_spliced(const GpuParts& parts, const KernelPlan& plan) {
   if (plan.kernel->spliced == Spliced::never) return fmt::format("{} has no skeleton", plan.kernel->name);
-  if (holds_parts(parts, plan)) return "the kernel holds parts of its scores in shared memory";
+  if (holds_parts(parts, plan)) return "the kernel holds parts of its scores";
   if (parts.facts.has_terms && !leaves_diagonals(parts, plan))
     return "the kernel itself adds up gradients of captured tensors";
   return {};

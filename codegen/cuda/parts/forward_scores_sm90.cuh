@@ -30,7 +30,7 @@ struct ForwardScores90 {
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
   static constexpr bool leads = attune::leads<Tile, User>;
   static constexpr bool copies = copies_reads<Tile> && HasCopied<User>,
-                        has_distant = has_distances<Tile> && HasDistant<User>;
+                        has_distant = has_distances<Tile> && HasDistant<User>, has_tanh = HasTanh<User>;
 
   const ForwardArgs& args;
   const User& user;
@@ -235,10 +235,34 @@ struct ForwardScores90 {
     }
   }
 
+  /// exponents() of a mod that needs no more of a score than its tanh: a polynomial if all arguments of a warp's tile
+  /// are small. The special-function unit would take half as long again as the products.
+  template <bool Partial>
+  __device__ void exponents_with_tanh(int tile) {
+    float most[4] = {};
+    int nth = 0;
+    each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+      x = mod.tanh_of(x, head, row, col, at, origin, q, kv);
+      float& top = most[nth++ % 4];
+      top = fmaxf(top, fabsf(x));
+    });
+    const auto with = [&](const auto& tanh) {
+      each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+        x = mod.exponent(x, {0, 0, tanh(x)}, head, row, col, at, origin, q, kv);
+      });
+    };
+    if (__any_sync(~0u, fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])) > exact::small_tanh_most))
+      with([](float x) { return exact::tanh(x); });
+    else
+      with([](float x) { return exact::small_tanh(x); });
+  }
+
   /// Turns scores into exponents of powers of two, or leaves them a factor below these if User::traits.scaled.
   template <bool Partial>
   __device__ void exponents(int tile) {
-    if constexpr (copies || has_distant)
+    if constexpr (has_tanh)
+      exponents_with_tanh<Partial>(tile);
+    else if constexpr (copies || has_distant)
       exponents_with_held<Partial>(tile);
     else if constexpr (!User::traits.scaled)
       each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
