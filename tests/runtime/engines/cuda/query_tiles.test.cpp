@@ -74,8 +74,8 @@ TEST_CASE("a section of persistent blocks has one group of heads of short sequen
   CHECK(section(dense(2, 16, 4, 1024), cache) == 4);
   // Keys and values of a head: 128 numbers of two bytes for each of 1000 positions.
   CHECK(section(dense(2, 16, 1, 2048), 12 * 5 * 256000) == 5);
-  CHECK(section(dense(2, 16, 1, 2048), 12 * 256000) == 2);
-  CHECK(section(dense(2, 16, 1, 2048), 11 * 256000) == 1);
+  CHECK(section(dense(2, 16, 1, 2048), 1) == 2);
+  CHECK(section(dense(2, 16, 1, 16384), 1) == 1);
   CHECK(section(dense(2, 16, 4, 2048), 1) == 4);
   CHECK(section(dense(1, 1, 1, 2048), cache) == 1);
   // Tiles of packed sequences are ordered by their lengths.
