@@ -235,23 +235,37 @@ struct ForwardScores90 {
     }
   }
 
-  /// exponents() of a mod that needs no more of a score than its tanh: a polynomial if all arguments of a warp's tile
-  /// are small. The special-function unit would take half as long again as the products.
-  template <bool Partial>
-  __device__ void exponents_with_tanh(int tile) {
-    float most[4] = {};
-    int nth = 0;
-    each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
-      x = mod.tanh_of(x, head, row, col, at, origin, q, kv);
-      float& top = most[nth++ % 4];
-      top = fmaxf(top, fabsf(x));
+  /// For a mod that needs no more of a score than its tanh: calls f(exponent), where exponent(i, r, e) is that of a
+  /// score. tanh is a polynomial if all arguments of a warp's tile are small; the special-function unit would take half
+  /// as long again as the products.
+  template <bool Partial, class F>
+  __device__ void by_tanh(int tile, const F& f) {
+    float most[2][2] = {};
+    const auto at_pair = [&](int i, int r, int e, const auto& g) {
+      const Int q(q0, below * r), kv(tile * n + 2 * (lane & 3), 8 * i + e);
+      const auto col = column<Partial>(kv, i, e);
+      if constexpr (Partial)
+        return g(user, row[r], col, q, kv);
+      else
+        return g(inside(), row[r], col, q, kv);
+    };
+    each([&](int i, int r, int e) {
+      float& x = s[4 * i + 2 * r + e];
+      x = at_pair(i, r, e, [&](const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+        return mod.tanh_of(x, head, row, col, at, origin, q, kv);
+      });
+      most[r][e] = fmaxf(most[r][e], fabsf(x));
     });
     const auto with = [&](const auto& tanh) {
-      each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
-        x = mod.exponent(x, {0, 0, tanh(x)}, head, row, col, at, origin, q, kv);
+      f([&](int i, int r, int e) {
+        const float x = s[4 * i + 2 * r + e];
+        return at_pair(i, r, e, [&](const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+          return mod.exponent(x, {0, 0, tanh(x)}, head, row, col, at, origin, q, kv);
+        });
       });
     };
-    if (__any_sync(~0u, fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])) > exact::small_tanh_most))
+    const float top = fmaxf(fmaxf(most[0][0], most[0][1]), fmaxf(most[1][0], most[1][1]));
+    if (__any_sync(~0u, top > exact::small_tanh_most))
       with([](float x) { return exact::tanh(x); });
     else
       with([](float x) { return exact::small_tanh(x); });
@@ -261,7 +275,9 @@ struct ForwardScores90 {
   template <bool Partial>
   __device__ void exponents(int tile) {
     if constexpr (has_tanh)
-      exponents_with_tanh<Partial>(tile);
+      by_tanh<Partial>(tile, [&](const auto& exponent) {
+        each([&](int i, int r, int e) { s[4 * i + 2 * r + e] = exponent(i, r, e); });
+      });
     else if constexpr (copies || has_distant)
       exponents_with_held<Partial>(tile);
     else if constexpr (!User::traits.scaled)
