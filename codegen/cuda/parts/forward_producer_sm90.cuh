@@ -62,7 +62,7 @@ struct ForwardProducer90 {
   /// Loads the queries, then the keys of each tile and the values of the tile before, or in_turn those of the tile.
   __device__ void load(const Item& item) {
     // With one stage of queries, the first keys can load before the previous tile is done with its queries.
-    constexpr bool keys_first = Tile::q_stages == 1 && Source::threads == 1;
+    constexpr bool whole_warp = Source::threads > 1, keys_first = Tile::q_stages == 1 && !whole_warp;
     const Walk& walk = item.walk;
     if (!keys_first && speaks()) load_queries(item);
     const Source source(args, item.work.b, item.work.heads.first / args.group, item.keys);
@@ -71,7 +71,7 @@ struct ForwardProducer90 {
 #pragma unroll 1
     for (int i = 0; i <= walk.count; ++i) {
       // Scheduling takes as long as a tile of keys.
-      if (i == walk.count - 1) let_schedule();
+      if (!whole_warp && i == walk.count - 1) let_schedule();
       if (i < walk.count) {
         k.acquire();
         source.load_keys(shared + Shared::k + k.stage * Shared::k_bytes, k.full(), here);
@@ -88,6 +88,8 @@ struct ForwardProducer90 {
       here = next;
       next = walk.tile(i + 2) * Tile::n;
     }
+    // A whole warp has no registers for it before.
+    if (whole_warp) let_schedule();
   }
 };
 
