@@ -178,6 +178,8 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.copies_read = out.copied != nullptr;
   out.distant = distant_part(out.exponent());
   facts.has_distant = out.distant != nullptr;
+  out.tanh = only_tanh(out.exponent());
+  facts.has_tanh = out.tanh != nullptr;
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
 

@@ -71,6 +71,16 @@ Expr distant_part(const Expr& score) {
   return out;
 }
 
+Expr only_tanh(const Expr& score) {
+  const std::vector<Expr> nodes = ir::in_order(score);
+  const auto is_one = [](const Expr& e) { return e->op == Op::Tanh && ir::uses(e, Input::S); };
+  const auto first = std::ranges::find_if(nodes, is_one);
+  if (first == nodes.end() || (*first)->free) return nullptr;
+  ir::DigestMap<Expr> by;
+  by.emplace((*first)->digest, ir::real(0));
+  return ir::uses(ir::substitute(score, by), Input::S) ? nullptr : *first;
+}
+
 bool has_linear_line(const Expr& read) {
   return std::ranges::all_of(read->arguments().first(read->arity - 1U), is_linear);
 }

@@ -23,6 +23,9 @@ ir::Expr copied_read(const ir::Expr& score, const compiler::Mod& mod);
 /// distance q - kv. Null: none.
 ir::Expr distant_part(const ir::Expr& score);
 
+/// The tanh of a score that is a function of s by this tanh alone, outside of sums. Null: none.
+ir::Expr only_tanh(const ir::Expr& score);
+
 /// True if the indices of a copied_read() but the last are linear in q.
 bool has_linear_line(const ir::Expr& read);
 

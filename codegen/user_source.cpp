@@ -141,15 +141,17 @@ bool compares_fields(const Expr& e) {
 
 /// The parts of an exponent that a kernel has for each pair already, as members of its argument `held`.
 struct Held {
-  bool copied, distant;
-  explicit operator bool() const { return copied || distant; }
+  bool copied, distant, tanh;
+  explicit operator bool() const { return copied || distant || tanh; }
 };
 
 Held held_by(const GpuParts& parts, const KernelPlan& plan) {
   const auto has = [&](std::string_view member) {
     return std::ranges::any_of(plan.tile.own, [&](const auto& own) { return own.first == member && own.second != 0; });
   };
-  return {.copied = parts.copied && has("copies"), .distant = parts.distant && has("distances")};
+  return {.copied = parts.copied && has("copies"),
+          .distant = parts.distant && has("distances"),
+          .tanh = parts.tanh && has("small_tanh")};
 }
 
 /// What a kernel copies: the captured tensor, and its elements for a row. See mod.cuh.
@@ -184,6 +186,8 @@ class Functions {
   const ir::Signature& signature() const { return signature_; }
   /// The exponent with the held parts as parameters.
   const Expr& exponent() const { return exponent_; }
+  /// What tanh_of() returns, if there is one.
+  Expr tanh_argument() const { return held_.tanh ? parts_.tanh->args[0] : ir::real(0); }
   std::vector<UserFunction> take() { return std::move(out_); }
 
   void forward() {
@@ -231,14 +235,17 @@ class Functions {
     };
     if (held_.copied) part(parts_.copied, "held.copied");
     if (held_.distant) part(parts_.distant, "held.distant");
+    if (held_.tanh) part(parts_.tanh, "held.tanh");
     return by.empty() ? parts_.exponent() : ir::substitute(parts_.exponent(), by);
   }
   void held() {
-    out_.push_back({.head = {}, .text = "  struct Held {\n    float copied, distant;\n  };\n"});
+    out_.push_back({.head = {}, .text = "  struct Held {\n    float copied, distant, tanh;\n  };\n"});
     add("float exponent(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
         exponent_);
     if (held_.copied) out_.push_back({.head = {}, .text = copied_line(parts_, signature_)});
     if (held_.distant) add("float distant(Head head, Where at, Int q, Int kv)", parts_.distant);
+    if (held_.tanh)
+      add("float tanh_of(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", tanh_argument());
   }
   void add(const std::string& head, const Expr& e, bool used = true) {
     out_.push_back({head, source_function(head, e, signature_, parts_.fields, lines_),
@@ -266,7 +273,8 @@ bool holds_parts(const GpuParts& parts, const KernelPlan& plan) { return static_
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const bool diagonals = leaves_diagonals(parts, plan);
   Functions functions(parts, held_by(parts, plan), lines);
-  const std::vector<Expr> reads = linear_reads(std::array{functions.exponent(), parts.prob()});
+  const std::vector<Expr> reads = linear_reads(
+      std::array{functions.exponent(), functions.tanh_argument(), parts.prob()});
   UserSource out;
   out.fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
                fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +

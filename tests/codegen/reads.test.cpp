@@ -96,6 +96,21 @@ TEST_CASE("what reads by distance is computed once a distance", "[reads]") {
     CHECK(distant(score) == "");
 }
 
+TEST_CASE("a score's only tanh is computed by itself", "[reads]") {
+  const auto argument = [](const std::string& score) {
+    const Made made = make({.name = "reads", .score = score, .captures = captures}, 1);
+    const compiler::LoweredMod lowered = compiler::lower(made.attention);
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
+    CHECK((parts.tanh != nullptr) == parts.facts.has_tanh);
+    return parts.tanh ? ir::print(parts.tanh->args[0], {}) : "";
+  };
+  CHECK(argument("30 * tanh(s / 30)").find("s") != std::string::npos);
+  CHECK(argument("tanh(s + table[kv]) * tanh(f32(q))") != "");
+  for (const std::string score :
+       {"s", "s + tanh(table[kv])", "tanh(s) + tanh(s * s)", "s + tanh(s)", "sum(i, 4, tanh(s * f32(i)))"})
+    CHECK(argument(score) == "");
+}
+
 TEST_CASE("pairs of a lane at one distance share what Hopper's backward reads", "[reads]") {
   if (skips_compiling()) return;
   // Of the 32 pairs of a step in a lane, half have the distance of another one; the compiler may read some twice.
