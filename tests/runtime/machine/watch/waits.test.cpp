@@ -151,7 +151,8 @@ TEST_CASE("nobody waits for the background, but who waits is told what it compil
 TEST_CASE("a callback about a wait may throw, and may call attune", "[waits]") {
   std::atomic<int> thrown = 0, notices = 0;
   std::atomic<bool> called = false;
-  const auto hears = watch::on({.notice = [&](const watch::Notice& fact) { notices += fact.of == fact.Of::watch; }});
+  const auto hears = watch::on(
+      {.notice = [&](const watch::Notice& fact) { notices += fact.of == watch::Notice::Of::watch; }});
   const auto throws = watch::on({.compiling = [&](const watch::Compiling&) {
     ++thrown;
     throw std::runtime_error("mine");
