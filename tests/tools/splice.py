@@ -44,6 +44,21 @@ class Splice(Calls):
             self.assertEqual(self.compile(score, "on").returncode, 0)
         self.assertEqual((self.made(), len(self.skeletons())), (["spliced", "spliced", "whole"], 1))
 
+    def logged(self, *arguments, **environment):
+        said = self.compile(*arguments, ATTUNE_LOG="build", **environment)
+        return [line for line in said.stderr.splitlines() if "forward_sm90:" in line]
+
+    def test_phases(self):
+        seconds = r"\d[\d.]* (us|ms|s)"
+        (line,) = self.logged("s * 0.75f + f32(q)", "off")
+        self.assertRegex(line, rf"compiled in {seconds} \(C\+\+ to PTX {seconds}, assembler {seconds}\): ")
+        (line,) = self.logged("s * 0.5f + f32(q)", "on")
+        self.assertRegex(line, rf"\(skeleton {seconds}, the mod to PTX {seconds}, splice {seconds}, assembler {seconds}\): ")
+        said = self.attune("explain", "--score", "s * 0.625f", "--target", "cuda", "--arch", "90", "--d", "64", **self.cache())
+        self.assertRegex(said.stdout, r"compiled now: C\+\+ to PTX \d+\.\d\d s, assembler \d+\.\d\d s")
+        said = self.attune("explain", "--score", "s * 0.625f", "--target", "cuda", "--arch", "90", "--d", "64", **self.cache())
+        self.assertNotIn("compiled now", said.stdout)
+
     def test_damaged(self):
         self.assertEqual(self.compile("s + 0.5f * f32(kv)", "on").returncode, 0)
         (skeleton,) = self.skeletons()
