@@ -191,9 +191,11 @@ def test_recorded_calls_in_other_threads_and_checkpoints():
 def test_torchs_operator_is_refused_to_others():
     q, k, v = qkv(grad=False)
     op = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+    of_gpus = torch.ops.aten._scaled_dot_product_efficient_attention
     for bias in (None, torch.zeros(2), torch.zeros(2, dtype=torch.int64), torch.zeros(19, 19)):
-        with pytest.raises(RuntimeError, match="attune"):
-            op(q, k, v, bias)
+        for call in (lambda bias=bias: op(q, k, v, bias), lambda bias=bias: of_gpus(q, k, v, bias, True)):
+            with pytest.raises(RuntimeError, match="attune"):
+                call()
 
 
 def test_gradients_of_captured_tensors_alone(slowly):
