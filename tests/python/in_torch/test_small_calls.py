@@ -121,7 +121,7 @@ def test_calls_without_captured_tensors_are_recorded_without_python():
         ran = python_run(call)
         assert "forward" not in ran and "quickly" not in ran, ran
         out = call()
-        assert "Overrideable" in type(out.grad_fn).__name__
+        assert "Efficient" in type(out.grad_fn).__name__  # torch's node of an operator that the CPU has from attune alone
         ran = python_run(lambda out=out: torch.autograd.grad(out, leaves, torch.ones_like(out)))
         assert not {"backward", "_run"} & set(ran), ran
 
