@@ -29,6 +29,10 @@ bool has_linear_line(const ir::Expr& read);
 /// True if any of these reads a captured tensor.
 bool read_captures(std::span<const ir::Expr> roots);
 
+/// True if the kernels of a backward may not copy copied_read() of one of these: rows cannot be copied 16 bytes at a
+/// time, or have fewer columns than there are keys.
+bool have_unaligned_rows(std::span<const Tensor> captures, std::int64_t keys);
+
 /// True if offsets into any of these need more than 32 bits.
 inline bool reach_far(std::span<const Tensor> captures) {
   return std::any_of(captures.begin(), captures.end(), [](const Tensor& t) {

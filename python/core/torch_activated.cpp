@@ -62,6 +62,19 @@ Entry* entry_of(const Asked& asked) {
 double number_of(Value value) { return std::bit_cast<double>(value); }
 bool flag_of(Value value) { return (value & 1) != 0; }
 
+/// As _is_for_cudnn() of _activate.py: true for a mask of which attune's backward reads pair by pair.
+bool is_for_cudnn(const View& mask, const View& q, const View& v) {
+  const attune_tensor& t = mask.tensor;
+  const int columns = t.ndim - 1;
+  if (t.ndim < 2 || t.shape[columns] == 1 || t.shape[columns - 1] == 1) return false;
+  constexpr std::int64_t widest = 128, unit = 8;  // elements in 16 bytes
+  bool copied = mask.dtype == q.dtype && q.dtype != shim().f32 && q.tensor.shape[3] <= widest &&
+                v.tensor.shape[3] <= widest && t.strides[columns] == 1 && t.shape[columns] % unit == 0 &&
+                (reinterpret_cast<std::uintptr_t>(t.data) + t.byte_offset) % 16 == 0;
+  for (int i = 0; i < columns; ++i) copied = copied && (t.shape[i] == 1 || t.strides[i] % unit == 0);
+  return !copied;
+}
+
 /// A call of an operator, whose arguments stay on its stack until `done`.
 class Call {
  public:
@@ -81,12 +94,17 @@ class Call {
     return defined ? tensor(form_.mask) : nullptr;
   }
 
-  /// False where torch's kernel is faster: cuDNN with a materialised mask, except for few queries without gradients.
+  /// False where cuDNN is faster under a materialised mask: without gradients, unless queries are few; with gradients,
+  /// for some layouts.
   bool is_for_attune() const {
     if (engine_is_chosen() || number_of(stack_[form_.dropout]) != 0) return false;
     if (form_.debug != none && flag_of(stack_[form_.debug])) return false;
     if (&form_ != &cudnn && &form_ != &cudnn_backward) return true;
-    return !mask() || (&form_ == &cudnn && !wants_lse() && View(tensor(form_.q)).tensor.shape[2] <= few_queries);
+    const Shim::Tensor written = mask();
+    if (!written) return true;
+    const View q(tensor(form_.q));
+    if (&form_ == &cudnn && !wants_lse()) return q.tensor.shape[2] <= few_queries;
+    return !is_for_cudnn(View(written), q, View(tensor(form_.q + 2)));
   }
 
   Asked asked(const View* mask) const {

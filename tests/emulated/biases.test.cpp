@@ -43,6 +43,17 @@ std::string wrong(const std::string& score, const std::string& mask, const Captu
   return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.backward = false, .max = false}).wrong;
 }
 
+/// The same of gradients, by this kernel.
+std::string wrong_gradient(const std::string& score, const std::string& mask, const Captured& bias, const Shape& shape,
+                           const std::string& kernel) {
+  Text text;
+  text.capture("bias", bias.tensor);
+  const Attention attention{.score = text.score(score), .mask = text.mask(mask)};
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, kernel);
+  return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.forward = false, .captured = false})
+      .wrong;
+}
+
 constexpr double inf = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -82,6 +93,20 @@ TEST_CASE("a copied bias may be infinite or NaN where pairs are masked out, and 
     return kv > q ? (kv % 2 ? inf : std::numeric_limits<double>::quiet_NaN()) : q % 9 == 0 || kv % 5 == 0 ? -inf : 0.5;
   };
   CHECK(wrong("s + bias[q, kv]", "kv <= q", {DType::bf16, {150, 200}, {200, 1}, odd}, usual()) == "");
+}
+
+TEST_CASE("Hopper's backward copies a dense bias of 16 bits to the memory of dS", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::string score = "s + bias[h, q, kv]";
+  Shape wide = usual();
+  wide.d = wide.dv = 128;
+  for (const Shape& shape : {usual(), wide})
+    for (const char* kernel : {"backward_sm90:copies=1,order=2", "backward_sm90:copies=1,order=3"})
+      for (const std::string mask : {"true", "kv <= q + 50"}) {
+        INFO(shape.d << ' ' << kernel << ' ' << mask);
+        CHECK(wrong_gradient(score, mask, {DType::bf16, {2, 150, 200}, {30000, 200, 1}, waves}, shape, kernel) == "");
+        CHECK(wrong_gradient(score, mask, {DType::f16, {2, 150, 200}, {200, 0, 1}, waves}, shape, kernel) == "");
+      }
 }
 
 TEST_CASE("what depends on a distance is right for every warp and length", "[emulated]") {

@@ -21,6 +21,8 @@ struct BackwardLayout90 {
       k_full = sum_full + 16 * stages, v_full = k_full + 8, keys_empty = v_full + 8;
   // For the warp that sums diagonals: full and empty for each buffer of dS.
   int ds_full = keys_empty + 8, bytes = ds_full + 16 * stages;
+  // For a warp that copies into the memory of dS, in kernels without diagonals: an item's results have left it.
+  int results_empty = ds_full;
 };
 
 }  // namespace attune

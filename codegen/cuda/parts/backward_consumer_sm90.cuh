@@ -182,6 +182,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     this->store(b, kv_head, keys_of, dk, args.grad_k, args.d, args.scale);
     // Each warp's dS is spread over its warpgroup's part.
     named_sync(results_staged + group, warpgroup_threads);
+    if constexpr (Group::copies) arrive_as_warp(shared + Shared::results_empty, lane);
   }
 
   __device__ void run() {
