@@ -106,6 +106,70 @@ TEST_CASE("a sink that is NaN reaches no element of a captured gradient that no 
       }
 }
 
+TEST_CASE("a pair that is removed from a row whose lse is NaN adds nothing to captured gradients", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const CorpusCapture pairs{"bias", DType::f32, {24, 28}, Fill::normal}, keys{"bias", DType::f32, {28}, Fill::normal},
+      table{"bias", DType::f32, {120}, Fill::normal};
+  const std::string no_number = "log(-1.0f)", hole = "log(f32(kv % 3))";
+  const std::vector<CorpusMod> mods{
+      // By a score of -inf, found by random mod 33375: terms of each pair, of each key, of a table by distance.
+      {.name = "pair", .score = "s + bias[q, kv] + " + hole, .sink = no_number, .captures = {pairs}},
+      {.name = "where",
+       .score = "where(kv % 3 == 0, log(0.0f), s + bias[q, kv])",
+       .sink = no_number,
+       .captures = {pairs}},
+      {.name = "key", .score = "s + bias[kv] + " + hole, .sink = no_number, .captures = {keys}},
+      {.name = "tanh", .score = "9.0f * tanh(s * bias[q, kv]) + " + hole, .sink = no_number, .captures = {pairs}},
+      {.name = "row",
+       .score = "s + bias[q, kv] + log(f32((kv + q) % 5))",
+       .sink = "log(f32(h - 1))",
+       .captures = {pairs}},
+      {.name = "table", .score = "s + bias[q - kv + 60] + log(f32(q - kv))", .sink = no_number, .captures = {table}},
+      // By the mask.
+      {.name = "masked pair", .score = "s + bias[q, kv]", .mask = "kv <= q", .sink = no_number, .captures = {pairs}},
+      {.name = "masked table",
+       .score = "s + bias[q - kv + 60]",
+       .mask = "kv <= q",
+       .sink = no_number,
+       .captures = {table}},
+      {.name = "odd table",
+       .score = "s + bias[q - kv + 60]",
+       .mask = "(q - kv) % 2 == 0",
+       .sink = no_number,
+       .captures = {table}},
+      {.name = "prob", .mask = "kv <= q", .prob = "p * bias[q, kv]", .sink = no_number, .captures = {pairs}},
+      {.name = "prob of -inf",
+       .score = "s + " + hole,
+       .prob = "p * bias[q, kv]",
+       .sink = no_number,
+       .captures = {pairs}},
+      {.name = "row of NaN",
+       .score = "s + log(f32(q - 5))",
+       .mask = "kv <= q",
+       .prob = "p * bias[q, kv]",
+       .captures = {pairs}},
+      {.name = "row of NaN, table",
+       .score = "s + log(f32(q - 5)) + bias[q - kv + 60]",
+       .mask = "kv <= q",
+       .captures = {table}},
+      {.name = "one NaN",
+       .score = "s + bias[q, kv] + log(f32((kv + 3) * (q - 5 + kv)))",
+       .mask = "kv != q + 2",
+       .captures = {pairs}},
+      {.name = "square", .mask = "kv <= q", .prob = "p * p * bias[q, kv]", .sink = no_number, .captures = {pairs}},
+  };
+  for (const CorpusMod& mod : mods)
+    for (const int arch : {80, 90})
+      for (const Shape& shape :
+           {Shape{.q_heads = 4, .kv_heads = 2, .q_len = 24, .kv_len = 28, .dtype = DType::f32},
+            Shape{.q_heads = 4, .kv_heads = 2, .q_len = 24, .kv_len = 28, .d = 64, .dv = 64, .dtype = DType::bf16}}) {
+        const Made made = make(mod, 3);
+        const Engine engine = emulated_engine({.arch = arch});
+        INFO(mod.name << " " << arch << " " << shape.describe());
+        CHECK(compare(Subject(made.attention), inputs(shape), std::span(&engine, 1)).wrong == "");
+      }
+}
+
 TEST_CASE("reads at a sum's index, and bounded scores with a term of each key, are what the oracle says",
           "[emulated]") {
   if (skipped_without_compiler()) return;

@@ -135,7 +135,7 @@ struct QueriesByKeys {
       const auto of = [&](const Rows& all) {
         return __ldg(all.data + at.b * all.batch + at.h * all.head + (nth + 8 * r) * all.position);
       };
-      ends[r] = row_end(of(args.lse), user.rest(head, row[r], at, origin, q), of(args.delta));
+      ends[r] = row_end(user, of(args.lse), user.rest(head, row[r], at, origin, q), of(args.delta));
     }
   }
 

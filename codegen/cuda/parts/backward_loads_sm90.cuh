@@ -35,7 +35,7 @@ __device__ inline void read_rows(const BackwardArgs& args, const User& user, Whe
 #pragma unroll
   for (int i = 0; i < rows; ++i) {
     const Int q = args.q_offset + first + 32 * i;
-    then(i, has(i) ? row_end(lse[i], user.rest(head, user.row(head, at, q), at, origin, q), delta[i]) : no_row());
+    then(i, has(i) ? row_end(user, lse[i], user.rest(head, user.row(head, at, q), at, origin, q), delta[i]) : no_row());
   }
 }
 

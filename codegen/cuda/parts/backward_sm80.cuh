@@ -25,7 +25,8 @@ struct Query {
 /// What a query's pairs need of its row, which is this one of its tensors.
 template <class User>
 __device__ inline RowEnd end_of(const BackwardArgs& args, const User& user, const Query<User>& of, int position) {
-  return row_end(*row_of(args.lse, of.at.b, of.at.h, position), user.rest(of.head, of.row, of.at, of.origin, of.q),
+  const float rest = user.rest(of.head, of.row, of.at, of.origin, of.q);
+  return row_end(user, *row_of(args.lse, of.at.b, of.at.h, position), rest,
                  *row_of(args.delta, of.at.b, of.at.h, position));
 }
 

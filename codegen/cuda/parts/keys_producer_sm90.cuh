@@ -89,7 +89,7 @@ struct LoaderKeys90 {
       return __ldg(all.data + of.at.b * all.batch + of.at.h * all.head + q * all.position);
     };
     const Int origin = args.q_offset + tile * m, at = args.q_offset + q;
-    return row_end(of_row(args.lse), user.rest(of.head, user.row(of.head, of.at, at), of.at, origin, at),
+    return row_end(user, of_row(args.lse), user.rest(of.head, user.row(of.head, of.at, at), of.at, origin, at),
                    of_row(args.delta));
   }
 
