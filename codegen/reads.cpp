@@ -50,8 +50,7 @@ Expr copied_read(const Expr& score, const compiler::Mod& mod) {
   for (const Expr& e : ir::in_order(score)) {
     if (e->op != Op::Read || e->arity < 2 || !is_kv(e->args[e->arity - 1U])) continue;
     const std::span others = e->arguments().first(e->arity - 1U);
-    if (is_copied(mod.captures[e->bits].dtype) && std::ranges::all_of(others, along_row) &&
-        varies(e) == Vary::Element)
+    if (is_copied(mod.captures[e->bits].dtype) && std::ranges::all_of(others, along_row) && varies(e) == Vary::Element)
       return e;
   }
   return nullptr;

@@ -117,8 +117,7 @@ __device__ inline float slope_of(const User& user, const HeldPair<User>& of, flo
 
 /// The probability of a pair, before prob(): 0 if it is masked out. `factor`: from factor_of().
 template <class User, class Of>
-__device__ inline float probability_of(const User& user, const Of& of, float factor, float under, bool kept,
-                                       float s) {
+__device__ inline float probability_of(const User& user, const Of& of, float factor, float under, bool kept, float s) {
   // Computed for every pair, so that pairs at one distance share what they read: a table by distance is 19 % slower
   // with a load under each pair's condition.
   const float exponent = exponent_of(user, of, s);

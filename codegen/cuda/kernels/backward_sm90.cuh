@@ -34,8 +34,8 @@ concept BackwardTile = requires {
   Layout(Tile::layout);
 };
 
-/// True if 24 registers are enough for the warps that do not compute; else they have 40. The warp that copies needs more
-/// next to consumers of order 3, which have some to spare.
+/// True if 24 registers are enough for the warps that do not compute; else they have 40. The warp that copies needs
+/// more next to consumers of order 3, which have some to spare.
 template <class Tile, class User>
 constexpr bool has_narrow_producers = loads_apart<User> && !(copies_for_backward<Tile, User> && Tile::order == 3);
 

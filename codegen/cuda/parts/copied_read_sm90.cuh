@@ -78,8 +78,8 @@ struct CopiedTile90 {
   }
 };
 
-/// The tile of a consumer warp of the forward, which copies its own 16 rows; ldmatrix hands elements out as a thread has
-/// scores.
+/// The tile of a consumer warp of the forward, which copies its own 16 rows; ldmatrix hands elements out as a thread
+/// has scores.
 template <class Tile, class User>
 struct CopiedRead90 : CopiedTile90<User, 16, Tile::n> {
   using Copied = CopiedTile90<User, 16, Tile::n>;

@@ -19,7 +19,7 @@ constexpr bool loads_apart = User::gradient.by_diagonal == 0;
 /// True if a warp copies what pairs read of a captured tensor into the memory that their dS will have. A warp of the
 /// same keys reads these elements before it writes dS.
 template <class Tile, class User>
-constexpr bool copies_for_backward = copies_reads<Tile> && HasCopied<User> && loads_apart<User>;
+constexpr bool copies_for_backward = copies_reads<Tile>&& HasCopied<User>&& loads_apart<User>;
 
 /// A tile of queries that an item of keys visits. An item that visits none has one empty step.
 struct Step {
@@ -64,7 +64,8 @@ struct Shared90Backward {
                        steps = at.steps, k_bytes = at.k_bytes, v_bytes = at.v_bytes, q_bytes = at.q_bytes,
                        grad_o_bytes = at.grad_o_bytes, ds_bytes = at.ds_bytes, sum_bytes = at.sum_bytes,
                        known = at.known, full = at.full, sum_full = at.sum_full, k_full = at.k_full, v_full = at.v_full,
-                       keys_empty = at.keys_empty, ds_full = at.ds_full, results_empty = at.results_empty, bytes = at.bytes;
+                       keys_empty = at.keys_empty, ds_full = at.ds_full, results_empty = at.results_empty,
+                       bytes = at.bytes;
   static_assert(at.step_words == step_words && at.steps_kept == steps_kept);
   /// dQ is computed transposed: 80 queries are no multiple of the 64 rows of a product.
   static constexpr bool turned = m == 80;
