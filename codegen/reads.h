@@ -15,9 +15,9 @@ namespace attune::codegen {
 /// range at a tile's corners are then in range inside. Otherwise none.
 std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 
-/// The first per-pair read of a score that a kernel can copy to shared memory tile by tile: 16-bit elements, the last
-/// index is kv, and the other indices do not vary along a row. Null: none.
-ir::Expr copied_read(const ir::Expr& score, const compiler::Mod& mod);
+/// The first per-pair read of a score that a kernel can copy to shared memory tile by tile: 16-bit elements or, in a
+/// backward, f32, the last index is kv, and the other indices do not vary along a row. Null: none.
+ir::Expr copied_read(const ir::Expr& score, const compiler::Mod& mod, bool backward = false);
 
 /// The largest part of a score that reads captured tensors twice or more and has the same value for all pairs of one
 /// distance q - kv. Null: none.

@@ -17,7 +17,8 @@ struct Tile {
   int order = 2;    ///< of a step's products: backward_consumer_sm90.cuh
   int ordered = 1;  ///< tiles of keys are added to dq in a fixed order
   int alone = 0;    ///< 1: for sequences of one tile of keys, whose dq needs no adding
-  int copies = 0;   ///< 1: the elements of copied_read() are copied to shared memory, tile by tile
+  /// Not 0: the elements of copied_read() are copied to shared memory, tile by tile. 1: 16 bits, 2: f32.
+  int copies = 0;
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "m", .least = 64, .most = 128, .step = 16}, &Tile::m},
@@ -25,7 +26,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "order", .least = 0, .most = 3}, &Tile::order},
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
     TileMember<Tile>{{.name = "alone", .least = 0, .most = 1}, &Tile::alone},
-    TileMember<Tile>{{.name = "copies", .least = 0, .most = 1}, &Tile::copies},
+    TileMember<Tile>{{.name = "copies", .least = 0, .most = 2}, &Tile::copies},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
@@ -61,7 +62,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   };
   // A warp that sums diagonals has no time to copy.
   if (facts.copies_read && !facts.has_terms && !spec.unaligned_captures)
-    for (const int order : {3, 2, 1}) add(queries_of(spec), order, 1);
+    for (const int order : {3, 2, 1}) add(queries_of(spec), order, facts.copies_f32 ? 2 : 1);
   if (spec.d > 80 && facts.scaled && !facts.has_terms && has_many_steps(spec, kind)) add(most_queries, 3);
   // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
   const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
@@ -91,8 +92,14 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"width_v", static_cast<int>(spec.dv)}};
   plan.tile.alone = tile.alone != 0;
   if (tile.alone) plan.tile.own.emplace_back("alone", 1);
-  if (tile.copies) plan.tile.own.emplace_back("copies", 1);
-  const auto shared = layout_of<BackwardLayout90>(plan);
+  if (tile.copies) plan.tile.own.emplace_back("copies", tile.copies);
+  const BackwardLayout90 shared{.m = tile.m,
+                                .n = tile.n,
+                                .d = plan.tile.d,
+                                .dv = plan.tile.dv,
+                                .stages = plan.tile.stages,
+                                .element = gpu_element(spec.dtype).bytes,
+                                .wide = tile.copies == 2};
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared.bytes,

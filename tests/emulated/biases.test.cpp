@@ -133,6 +133,26 @@ TEST_CASE("Hopper's backward copies a dense bias for calls of other shapes, and 
   CHECK(wrong_gradient("s + bias[q, kv]", causal, {DType::bf16, {150, 200}, {200, 1}, odd}, usual(), copies) == "");
 }
 
+TEST_CASE("Hopper's backward copies a dense bias of f32, half of it to the memory of dS", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured bias{DType::f32, {2, 300, 304}, {91200, 304, 1}, waves},
+      rows_alike{DType::f32, {2, 150, 204}, {204, 0, 1}, waves};
+  const std::string score = "s + bias[b, q, kv]";
+  Shape packed = usual(), wide = usual(), short_ = usual();
+  packed.q_lens = packed.kv_lens = {150, 33, 129, 1};
+  wide.d = wide.dv = 128;
+  short_.kv_len = 100;
+  for (const char* kernel : {"backward_sm90:copies=2,order=2", "backward_sm90:copies=2,order=3"})
+    for (const Shape& shape : {usual(), wide}) {
+      INFO(shape.d << ' ' << kernel);
+      CHECK(wrong_gradient(score, "kv <= q + 50", bias, shape, kernel) == "");
+    }
+  const std::string copies = "backward_sm90:copies=2";
+  CHECK(wrong_gradient(score, "kv <= q", bias, packed, copies) == "");
+  CHECK(wrong_gradient(score, "true", bias, short_, copies) == "");
+  CHECK(wrong_gradient("20.0f * tanh((s + bias[h, q, kv]) / 20.0f)", "true", rows_alike, wide, copies) == "");
+}
+
 TEST_CASE("Hopper's backward reads a dense bias pair by pair if its rows are not aligned or too short", "[emulated]") {
   if (skipped_without_compiler()) return;
   const std::string score = "s + bias[h, q, kv]", why = "copies must be 0";

@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(384, 1)
     barrier_init(shared + Shared::v_full, 1);
     barrier_init(shared + Shared::keys_empty, 8);
     if constexpr (copies_for_backward<Tile, User>) barrier_init(shared + Shared::results_empty, 8);
+    if constexpr (Shared::wide) barrier_init(shared + Shared::copied_empty, 8);
     barrier_init_done();
   }
   __syncthreads();

@@ -38,6 +38,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     this->give_sums(stage_now());
     this->wait_for_diagonals(stage_now(), phase_of(clock));
     this->give_diagonals(stage_now());
+    this->give_copied();
     ++clock;
   }
 

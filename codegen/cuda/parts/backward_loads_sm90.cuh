@@ -114,11 +114,14 @@ __device__ inline void load_steps(const BackwardArgs& args, const User& user, un
     __syncwarp();
     if constexpr (copies_for_backward<Tile, User>) {
       if (what & (Step::first | Step::empty)) barrier_wait(shared + Shared::results_empty, (step >> 31) ^ 1);
+      if (Shared::wide && !(what & Step::stop)) barrier_wait(shared + Shared::copied_empty, (step & 1) ^ 1);
       if (!(what & (Step::empty | Step::stop))) {
         const Where at{word(2), word(3), word(9), word(11)};
         const int first = word(1) * Tile::m;
-        CopiedTile90<User, Tile::m, Tile::n, true>{user, shared + Shared::ds, lane}.start(
-            stage * Shared::ds_bytes, user.head(at), at, args.q_offset + first, at.q_len - first, word(4) * Tile::n);
+        const int ds = Shared::ds + stage * Shared::ds_bytes;
+        CopiedTile90<User, Tile::m, Tile::n, true> copied{user, shared + ds, lane};
+        if constexpr (Shared::wide) copied.odd = Shared::copied - ds;
+        copied.start(0, user.head(at), at, args.q_offset + first, at.q_len - first, word(4) * Tile::n);
         copy_commit();
       }
     }

@@ -88,25 +88,44 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     this->enter_keys(word(step, 4) * n + 64 * group);
   }
 
-  static constexpr bool copies = copies_for_backward<Tile, User>;
-  /// The elements of a captured tensor that the pairs of 16 queries read, as scores lie in registers.
+  static constexpr bool copies = copies_for_backward<Tile, User>, copies_f32 = copies && Shared::wide;
+  /// What the pairs of 16 queries read of a captured tensor: elements of 16 bits as scores lie in registers, or where
+  /// the first one of f32 lies.
   struct CopiedBlocks {
     unsigned two[4];
   };
   __device__ void find_copied(CopiedBlocks& to, int buffer, int i) const {
-    if constexpr (copies) load_blocks_transposed(to.two, block_rows(buffer) + 8 * i * chunk_bytes);
+    if constexpr (copies_f32) {
+      // Two warps of a warpgroup have the even chunk, the others the odd one.
+      const int line = 2 * (lane & 3), unit = 4 * (warp & 1) + (lane >> 4);
+      to.two[0] = shared + (warp < 2 ? Shared::ds + buffer * Shared::ds_bytes : Shared::copied) +
+                  (group * m + 8 * i + line) * chunk_bytes + ((unit ^ line) << 4) + 4 * (lane >> 2 & 3);
+    } else if constexpr (copies) {
+      load_blocks_transposed(to.two, block_rows(buffer) + 8 * i * chunk_bytes);
+    }
+  }
+  __device__ float copied_of(const CopiedBlocks& copied, int i, int e, int r) const {
+    if constexpr (copies_f32) {
+      // Lines and units are exclusive sums of their bits.
+      const unsigned at = copied.two[0] ^ e * (chunk_bytes + 16) ^ r * 32;
+      return __int_as_float(shared_get(at + i % 2 * 8 * chunk_bytes));
+    } else {
+      const unsigned two = copied.two[2 * (i % 2) + r];
+      return e ? high_of<CopiedElement<User>>(two) : low_of<CopiedElement<User>>(two);
+    }
+  }
+  /// The copied elements of f32 have been read: those of the next step may take their place.
+  __device__ void give_copied() const {
+    if constexpr (copies_f32) arrive_as_warp(shared + Shared::copied_empty, lane);
   }
   /// A pair, as each_pair() counts pairs.
   __device__ auto pair_of(const CopiedBlocks& copied, int i, int e, int r, const Row& row, const Col& col, Int q,
                           Int kv) const {
     const Pair<User> pair{head, row, col, at, origin, q, kv};
-    if constexpr (copies) {
-      const unsigned two = copied.two[2 * (i % 2) + r];
-      using Copied = CopiedElement<User>;
-      return HeldPair<User>{pair, {e ? high_of<Copied>(two) : low_of<Copied>(two), 0}};
-    } else {
+    if constexpr (copies)
+      return HeldPair<User>{pair, {copied_of(copied, i, e, r), 0}};
+    else
       return pair;
-    }
   }
 
   /// P = exp2(S - lse), as an operand in `p` unless rounded late. `s` then holds P times the slope, in f32.
@@ -133,6 +152,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       else
         s[nth] = to;
     });
+    give_copied();
   }
 
   /// dS = P (dP - delta), as an operand in `ds`, and P in `p` if rounded late. P here is what weigh() left in `s`, not
@@ -174,6 +194,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
         ds[2 * i + r] = pack<Element>(low[r].dp, out.dp);
       }
     });
+    give_copied();
   }
 
   /// For ldmatrix and stmatrix: where dS of a warp's 16 keys lies, queries by keys in swizzled rows of 64 keys.
@@ -185,6 +206,8 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   /// Puts dS into shared memory.
   __device__ void share(int buffer) const {
     const unsigned address = block_rows(buffer);
+    // dS of a warp lies where other warps of the warpgroup have read elements of f32.
+    if constexpr (copies_f32) named_sync(results_staged + group, warpgroup_threads);
 #pragma unroll
     for (int i = 0; i < m / 16; ++i)
       store_blocks_transposed(address + i * 16 * chunk_bytes, ds[4 * i], ds[4 * i + 1], ds[4 * i + 2], ds[4 * i + 3]);

@@ -14,19 +14,21 @@ namespace attune {
 template <class User>
 using CopiedElement = decltype(element_of(static_cast<const User*>(nullptr)->copied()));
 
-/// The elements for `rows` rows and n keys, which a warp copies, 16 bytes a lane at a time. Rows lie in chunks of 64
-/// columns, swizzled like TMA's, so that neither copies nor ldmatrix have bank conflicts.
+/// The elements for `rows` rows and n keys, which a warp copies, 16 bytes a lane at a time. Rows lie in chunks of 128
+/// bytes, swizzled like TMA's, so that neither copies nor what reads them has bank conflicts.
 /// `aligned`: the host knows that lines can be copied so and are as long as the keys.
 template <class User, int rows, int n, bool aligned = false>
 struct CopiedTile90 {
-  static constexpr int unit = 8, step = 2, passes = rows / step, lanes = 32 / step;  ///< elements in 16 bytes; rows of
-                                                                                     ///< a pass; lanes of a row
-  static constexpr int at_once = passes < 8 ? passes : 2;                            ///< passes in a loop's body
+  static constexpr int unit = 16 / sizeof(CopiedElement<User>);                            ///< elements in 16 bytes
+  static constexpr int step = unit == 8 ? 2 : 1, passes = rows / step, lanes = 32 / step;  ///< rows of a pass; lanes of
+                                                                                           ///< a row
+  static constexpr int at_once = passes < 8 ? passes : 2;                                  ///< passes in a loop's body
   static_assert(n <= lanes * unit);
 
   const User& user;
   unsigned shared;
   int lane;
+  int odd = rows * chunk_bytes;  ///< where every other chunk lies, counted from the chunk before
 
   /// Starts the copies of `count` rows from position `q` on, and of the keys from `kv` on. Rows and keys past the last
   /// one get the elements of others.
@@ -60,7 +62,7 @@ struct CopiedTile90 {
         const auto* elements = line(min(first + step * i, last));
         if (whole) {
           copy_async<16>(into(i), elements + column, 16);
-        } else {
+        } else if constexpr (!aligned) {
           unsigned words[unit / 2];
 #pragma unroll
           for (int j = 0; j < unit; j += 2)
@@ -73,8 +75,8 @@ struct CopiedTile90 {
   }
 
   /// Where the nth 16 bytes of a row are.
-  __device__ static unsigned place(int row, int nth) {
-    return nth / 8 * (rows * chunk_bytes) + row * chunk_bytes + ((nth % 8 ^ (row & 7)) << 4);
+  __device__ unsigned place(int row, int nth) const {
+    return nth / 16 * (rows * chunk_bytes) + nth / 8 % 2 * odd + row * chunk_bytes + ((nth % 8 ^ (row & 7)) << 4);
   }
 };
 
@@ -88,7 +90,7 @@ struct CopiedRead90 : CopiedTile90<User, 16, Tile::n> {
   /// Calls f(i, r, e, element) for every score of this thread, as ForwardScores90::each() counts them.
   template <class F>
   __device__ void each(unsigned stage, const F& f) const {
-    const unsigned from = shared + stage + Copied::place(lane & 15, lane >> 4);
+    const unsigned from = shared + stage + this->place(lane & 15, lane >> 4);
 #pragma unroll
     for (int k = 0; k < Tile::n / 16; ++k) {
       unsigned pairs[4];
