@@ -162,6 +162,33 @@ def test_what_attune_does_not_take_is_torchs_and_told_once(active):
         assert torch.equal(a, b)
 
 
+def test_calls_of_torchs_kernels_are_handed_over_without_python(active, monkeypatch):
+    """From the second call of a kind on."""
+    asked, own = [], _activate._why_not
+    monkeypatch.setattr(_activate, "_why_not", lambda *args: asked.append(1) or own(*args))
+    (q, k, v), mask = qkv(dtype=torch.float64), torch.randn(19, 19, dtype=torch.float64)
+    hows = {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": mask, "scale": 0.3}
+
+    def run():
+        return [one for how in hows for one in both(lambda *t, how=how: sdpa(*t, **how), q, k, v)]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        both(sdpa, q, k, v)
+    assert len(asked) == 2
+    held = references([q, k, v, mask])
+    made = run()
+    assert len(asked) == 2 and active == []
+    deactivate()
+    for a, b in zip(made, run()):
+        assert torch.equal(a, b)
+    del made, a, b
+    assert held == references([q, k, v, mask])
+    activate()
+    with pytest.warns(UserWarning, match="float64"):
+        run()
+
+
 def test_a_call_that_attune_refuses_goes_to_torch(active, monkeypatch):
     def refuses(*_):
         raise attune.Error("no-such", "it will not do", "", "")
