@@ -19,7 +19,7 @@ using CopiedElement = decltype(element_of(static_cast<const User*>(nullptr)->cop
 /// `aligned`: the host knows that lines can be copied so and are as long as the keys.
 template <class User, int rows, int n, bool aligned = false>
 struct CopiedTile90 {
-  static constexpr int unit = 16 / sizeof(CopiedElement<User>);                            ///< elements in 16 bytes
+  static constexpr int unit = static_cast<int>(16 / sizeof(CopiedElement<User>));          ///< elements in 16 bytes
   static constexpr int step = unit == 8 ? 2 : 1, passes = rows / step, lanes = 32 / step;  ///< rows of a pass; lanes of
                                                                                            ///< a row
   static constexpr int at_once = passes < 8 ? passes : 2;                                  ///< passes in a loop's body
