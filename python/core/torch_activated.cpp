@@ -51,7 +51,7 @@ struct Known {
   Entry entry;
 };
 constexpr std::size_t most_known = 256;
-constexpr std::int64_t few_queries = 64;  // as _FEW in _activate.py
+constexpr std::int64_t few_queries = 64, many_queries = 1024;  // as _FEW and _MANY in _activate.py
 std::shared_mutex known_mutex;
 std::vector<std::unique_ptr<Known>>& known() {
   static auto& all = *new std::vector<std::unique_ptr<Known>>;
@@ -68,10 +68,12 @@ Entry* entry_of(const Asked& asked) {
 double number_of(Value value) { return std::bit_cast<double>(value); }
 bool flag_of(Value value) { return (value & 1) != 0; }
 
-/// As _is_for_cudnn() of _activate.py: true for a mask of which attune's backward reads pair by pair.
+/// As _is_for_cudnn() of _activate.py: true for a mask of which attune's backward reads pair by pair, or for few
+/// queries.
 bool is_for_cudnn(const View& mask, const View& q, const View& v) {
   const attune_tensor& t = mask.tensor;
   const int columns = t.ndim - 1;
+  if (q.tensor.shape[2] < many_queries) return true;
   if (t.ndim < 2 || t.shape[columns] == 1 || t.shape[columns - 1] == 1) return false;
   constexpr std::int64_t widest = 128;
   const std::int64_t unit = 128 / t.dtype.bits;  // elements in 16 bytes

@@ -250,11 +250,14 @@ def _flash_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor,
 # cuDNN's forward is faster with a materialised mask; its backward only where attune's reads such a mask pair by pair.
 _WRITTEN = "a mask that is written out, under which cuDNN is faster"
 _FEW = 64  # queries: attune's decode kernels take up to these
+_MANY = 1024  # queries from which on attune's two directions together are faster
 _WIDEST = 128  # the widest heads for which attune's backward copies a mask
 
 
 def _is_for_cudnn(bias: Tensor, q: Tensor, v: Tensor) -> bool:
     """Both directions must agree, so only what the mask is counts."""
+    if q.shape[2] < _MANY:
+        return True
     if bias.dim() < 2 or bias.shape[-1] == 1 or bias.shape[-2] == 1:
         return False
     unit = 16 // bias.element_size()

@@ -264,22 +264,25 @@ def test_the_kernels_for_gpus_give_what_torch_gives(causal):
 
 
 def test_a_written_mask_with_gradients_is_attunes_if_its_backward_copies_the_rows():
-    q, k, v = qkv(q=19, k=24, dtype=torch.bfloat16)
-    grad = torch.randn(2, 4, 19, 16, dtype=torch.bfloat16)
-    whole = torch.randn(2, 4, 19, 32)
-    for bias in (whole[..., :24].bfloat16(), whole[:, :1, ..., :24].bfloat16().expand(2, 4, 19, 24),
+    q, k, v = qkv(b=1, h=2, q=1024, k=24, dtype=torch.bfloat16)
+    grad = torch.randn(1, 2, 1024, 16, dtype=torch.bfloat16)
+    whole = torch.randn(1, 2, 1024, 32)
+
+    def back(bias, q=q, out=q, lse=q):
+        return _activate._cudnn_backward(grad, q, k, v, out, lse, None, None, bias, None, None, 1024, 24, 0.0, False)
+
+    for bias in (whole[..., :24].bfloat16(), whole[:, :1, ..., :24].bfloat16().expand(1, 2, 1024, 24),
                  whole[..., :24], whole.bfloat16()[0, 0, :, 8:], whole.bfloat16()[:, :, :1, 3:27]):
         leaves = [t.float().requires_grad_() for t in (q, k, v)]
         want = torch.autograd.grad(sdpa(*leaves, attn_mask=bias.float()), leaves, grad.float())
-        out, lse, _, _, _, _, seed, offset, _ = _activate._cudnn(q, k, v, bias, True)
-        made = _activate._cudnn_backward(grad, q, k, v, out, lse, seed, offset, bias, None, None, 19, 24, 0.0, False)
-        for a, b in zip(made, want):
+        out, lse, *_ = _activate._cudnn(q, k, v, bias, True)
+        for a, b in zip(back(bias, out=out, lse=lse), want):
             close(a.float(), b, 2e-2)
     for bias in (whole.bfloat16()[..., 1:25], whole[..., :24].half(), whole[..., 1:25],
-                 torch.randn(2, 4, 24, 19, dtype=torch.bfloat16).mT):
-        assert type(_activate._cudnn(q, k, v, bias, True)) is str
-        assert type(_activate._cudnn_backward(
-            grad, q, k, v, q, q, None, None, bias, None, None, 19, 24, 0.0, False)) is str
+                 torch.randn(1, 2, 24, 1024, dtype=torch.bfloat16).mT):
+        assert type(_activate._cudnn(q, k, v, bias, True)) is str and type(back(bias)) is str
+    few = q[:, :, :1016].contiguous()
+    assert type(_activate._cudnn(few, k, v, whole[:, :, :1016, :24].bfloat16(), True)) is str
 
 
 def references(tensors):
