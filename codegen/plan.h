@@ -37,8 +37,9 @@ struct KernelSpec {
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.
   int load = 16, store = 16;
   bool scale_positive = true;
-  bool exact = false;      ///< as Attention::exact
-  bool offsets64 = false;  ///< offsets into captured tensors need more than 32 bits
+  bool exact = false;               ///< as Attention::exact
+  bool offsets64 = false;           ///< offsets into captured tensors need more than 32 bits
+  bool unaligned_captures = false;  ///< see have_unaligned_rows(); backwards alone
   bool operator==(const KernelSpec&) const = default;
   auto operator<=>(const KernelSpec&) const = default;
 };

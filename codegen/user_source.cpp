@@ -180,7 +180,10 @@ class Functions {
   Functions(const GpuParts& parts, Held held, Lines lines)
       : parts_(parts), held_(held), lines_(lines), signature_(source_signature(parts.mod())) {
     signature_.params.push_back({source_scale, ir::Type::F32});
-    exponent_ = with_held();
+    if (held_.copied) hold(parts_.copied, "held.copied");
+    if (held_.distant) hold(parts_.distant, "held.distant");
+    if (held_.tanh) hold(parts_.tanh, "held.tanh");
+    exponent_ = with_held(parts_.exponent());
   }
 
   const ir::Signature& signature() const { return signature_; }
@@ -215,6 +218,9 @@ class Functions {
   void backward() {
     add("float slope(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", parts_.slope(),
         parts_.gradient->has_slope);
+    if (held_ && parts_.gradient->has_slope)
+      add("float slope(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
+          with_held(parts_.slope()));
     add("float prob_slope(float p, Head head, Row row, Col col, Where at, Int q, Int kv)", parts_.prob_slope(),
         parts_.facts.has_prob);
     out_.push_back(
@@ -226,18 +232,12 @@ class Functions {
   }
 
  private:
-  /// Names of the held parts join the signature.
-  Expr with_held() {
-    ir::DigestMap<Expr> by;
-    const auto part = [&](const Expr& e, const char* name) {
-      by.emplace(e->digest, ir::param(static_cast<std::uint32_t>(signature_.params.size()), ir::Type::F32));
-      signature_.params.push_back({name, ir::Type::F32});
-    };
-    if (held_.copied) part(parts_.copied, "held.copied");
-    if (held_.distant) part(parts_.distant, "held.distant");
-    if (held_.tanh) part(parts_.tanh, "held.tanh");
-    return by.empty() ? parts_.exponent() : ir::substitute(parts_.exponent(), by);
+  /// The name of a held part joins the signature.
+  void hold(const Expr& part, const char* name) {
+    as_held_.emplace(part->digest, ir::param(static_cast<std::uint32_t>(signature_.params.size()), ir::Type::F32));
+    signature_.params.push_back({name, ir::Type::F32});
   }
+  Expr with_held(const Expr& e) const { return as_held_.empty() ? e : ir::substitute(e, as_held_); }
   void held() {
     out_.push_back({.head = {}, .text = "  struct Held {\n    float copied, distant, tanh;\n  };\n"});
     add("float exponent(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
@@ -262,6 +262,7 @@ class Functions {
   Held held_;
   Lines lines_;
   ir::Signature signature_;
+  ir::DigestMap<Expr> as_held_;
   Expr exponent_;
   std::vector<UserFunction> out_;
 };

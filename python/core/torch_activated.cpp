@@ -51,7 +51,7 @@ struct Known {
   Entry entry;
 };
 constexpr std::size_t most_known = 256;
-constexpr std::int64_t few_queries = 64;  // as _FEW in _activate.py
+constexpr std::int64_t few_queries = 64, many_queries = 1024;  // as _FEW and _MANY in _activate.py
 std::shared_mutex known_mutex;
 std::vector<std::unique_ptr<Known>>& known() {
   static auto& all = *new std::vector<std::unique_ptr<Known>>;
@@ -67,6 +67,22 @@ Entry* entry_of(const Asked& asked) {
 
 double number_of(Value value) { return std::bit_cast<double>(value); }
 bool flag_of(Value value) { return (value & 1) != 0; }
+
+/// As _is_for_cudnn() of _activate.py: true for a mask of which attune's backward reads pair by pair, or for few
+/// queries.
+bool is_for_cudnn(const View& mask, const View& q, const View& v) {
+  const attune_tensor& t = mask.tensor;
+  const int columns = t.ndim - 1;
+  if (q.tensor.shape[2] < many_queries) return true;
+  if (t.ndim < 2 || t.shape[columns] == 1 || t.shape[columns - 1] == 1) return false;
+  constexpr std::int64_t widest = 128;
+  const std::int64_t unit = 128 / t.dtype.bits;  // elements in 16 bytes
+  bool copied = (mask.dtype == q.dtype || mask.dtype == shim().f32) && q.dtype != shim().f32 &&
+                q.tensor.shape[3] <= widest && v.tensor.shape[3] <= widest && t.strides[columns] == 1 &&
+                t.shape[columns] % unit == 0 && (reinterpret_cast<std::uintptr_t>(t.data) + t.byte_offset) % 16 == 0;
+  for (int i = 0; i < columns; ++i) copied = copied && (t.shape[i] == 1 || t.strides[i] % unit == 0);
+  return !copied;
+}
 
 /// Why a call is torch's own; none: attune takes it, or Python says why not.
 enum class Reason : unsigned { none = 0, dropout = 1, debug = 2, type = 4, written = 8 };
@@ -93,17 +109,20 @@ class Call {
     return defined ? tensor(form_.mask) : nullptr;
   }
 
-  /// The reason for torch's kernel, as _why_not and _cudnn in _activate.py have it: cuDNN is faster with a materialised
-  /// mask, except for few queries without gradients.
+  /// The reason for torch's kernel, as _why_not and _cudnn in _activate.py have it: under a materialised mask cuDNN is
+  /// faster without gradients, unless queries are few, and with gradients for some layouts.
   Reason reason() const {
     if (number_of(stack_[form_.dropout]) != 0) return Reason::dropout;
     if (form_.debug != none && flag_of(stack_[form_.debug])) return Reason::debug;
     std::int32_t type = 0;
     check(shim().get_dtype(tensor(form_.q), &type), "get_dtype");
     if (type != shim().f32 && type != shim().bf16 && type != shim().f16) return Reason::type;
-    if ((&form_ != &cudnn && &form_ != &cudnn_backward) || !mask()) return Reason::none;
-    const bool few = &form_ == &cudnn && !wants_lse() && View(tensor(form_.q)).tensor.shape[2] <= few_queries;
-    return few ? Reason::none : Reason::written;
+    const Shim::Tensor written = mask();
+    if ((&form_ != &cudnn && &form_ != &cudnn_backward) || !written) return Reason::none;
+    const View q(tensor(form_.q));
+    const bool is_cudnns = &form_ == &cudnn && !wants_lse() ? q.tensor.shape[2] > few_queries
+                                                            : is_for_cudnn(View(written), q, View(tensor(form_.q + 2)));
+    return is_cudnns ? Reason::written : Reason::none;
   }
 
   /// True on the device of the operator's kernels; in tests those of GPUs get tensors of the host.

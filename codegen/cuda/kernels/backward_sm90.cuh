@@ -34,6 +34,11 @@ concept BackwardTile = requires {
   Layout(Tile::layout);
 };
 
+/// True if 24 registers are enough for the warps that do not compute; else they have 40. The warp that copies needs
+/// more next to consumers of order 3, which have some to spare.
+template <class Tile, class User>
+constexpr bool has_narrow_producers = loads_apart<User> && !(copies_for_backward<Tile, User> && Tile::order == 3);
+
 template <BackwardTile Tile, class User>
 __global__ void __launch_bounds__(384, 1)
     backward_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
@@ -52,13 +57,15 @@ __global__ void __launch_bounds__(384, 1)
     barrier_init(shared + Shared::k_full, 1);
     barrier_init(shared + Shared::v_full, 1);
     barrier_init(shared + Shared::keys_empty, 8);
+    if constexpr (copies_for_backward<Tile, User>) barrier_init(shared + Shared::results_empty, 8);
+    if constexpr (Shared::wide) barrier_init(shared + Shared::copied_empty, 8);
     barrier_init_done();
   }
   __syncthreads();
   let_next_start();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
-    registers_down<loads_apart<User> ? 24 : 40>();
+    registers_down<has_narrow_producers<Tile, User> ? 24 : 40>();
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
     if constexpr (!is_alone<Tile>)
@@ -68,7 +75,7 @@ __global__ void __launch_bounds__(384, 1)
     if constexpr (User::gradient.by_diagonal > 0)
       if (warp == 3) Diagonals90<Tile, User>{args, user, shared}.run();
   } else {
-    registers_up<loads_apart<User> ? 240 : 232>();
+    registers_up<has_narrow_producers<Tile, User> ? 240 : 232>();
     const int thread = static_cast<int>(threadIdx.x) % warpgroup_threads;
     BackwardConsumer90<Tile, User>{{{args, user, shared, group - 1, thread % 32, uniform(thread / 32)}}}.run();
   }

@@ -38,6 +38,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     this->give_sums(stage_now());
     this->wait_for_diagonals(stage_now(), phase_of(clock));
     this->give_diagonals(stage_now());
+    this->give_copied();
     ++clock;
   }
 
@@ -182,6 +183,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     this->store(b, kv_head, keys_of, dk, args.grad_k, args.d, args.scale);
     // Each warp's dS is spread over its warpgroup's part.
     named_sync(results_staged + group, warpgroup_threads);
+    if constexpr (Group::copies) arrive_as_warp(shared + Shared::results_empty, lane);
   }
 
   __device__ void run() {

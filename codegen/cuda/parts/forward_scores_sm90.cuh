@@ -209,7 +209,7 @@ struct ForwardScores90 {
     }
   }
   __device__ auto copied_read() const {
-    return CopiedRead90<Tile, User>{user, shared + Shared::copied + (4 * group + warp) * Shared::copied_warp, lane};
+    return CopiedRead90<Tile, User>{{user, shared + Shared::copied + (4 * group + warp) * Shared::copied_warp, lane}};
   }
   __device__ auto distances() const {
     return Distances90<Tile, User>{user, shared + Shared::distant + (4 * group + warp) * Shared::distant_warp, lane};
