@@ -61,15 +61,23 @@ struct RowEnd {
   float delta;
 };
 
+/// Exponents of this size are rounded by 4 and more, so that p = 2^(exponent - under) means nothing: where all scores
+/// of a row are -1e9, p would be 0 or infinite, and infinite p times a grad_o of 0 is NaN.
+constexpr float too_far = 0x1p26f;
+
 /// From a row's lse, which includes rest(). A row without pairs has no gradient. If lse is NaN, 2^(-inf - lse) would be
 /// too, so that a pair that a score of -inf removes would not be 0: p is 0 for such a pair and infinite for others, and
-/// delta is NaN. Only a prob mod that is no multiple of p is given NaN, and tests each pair (gradient_of()).
+/// delta is NaN. Only a prob mod that is no multiple of p is given NaN, and tests each pair (gradient_of()). In a row
+/// that is too far away each p is 0.
 template <class User>
 __device__ inline RowEnd row_end(const User&, float lse, float rest, float delta) {
+  constexpr float most = 0x1.fffffep127f;
   if (lse == -infinity || rest == -infinity) return {infinity, 0};
   if constexpr (!User::traits.has_prob || User::traits.linear_prob)
-    if (lse != lse && finite(rest)) return {-0x1.fffffep127f, lse};
-  return {(lse - rest) * (1 / ln2), delta};
+    if (lse != lse && finite(rest)) return {-most, lse};
+  const float under = (lse - rest) * (1 / ln2);
+  if (fmaxf(fabsf(lse), fabsf(under)) >= too_far && lse == lse) return {most, delta};
+  return {under, delta};
 }
 /// The RowEnd of a missing row.
 __device__ inline RowEnd no_row() { return {infinity, 0}; }
