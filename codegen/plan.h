@@ -61,6 +61,7 @@ struct Tile {
   bool clusters = false;    ///< two blocks that share a tile may be a cluster
   bool transposed = false;  ///< values are transposed by a previous kernel
   bool alone = false;       ///< a tile of keys holds all keys of a sequence
+  bool completes = false;   ///< the item of keys that queries visit last completes their dq
   int parts = 0;            ///< f32 operands are split into as many numbers of TF32 or f16 by a previous kernel
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, specific to this kernel
 

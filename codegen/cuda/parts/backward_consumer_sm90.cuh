@@ -86,7 +86,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(dk);
     pin(dv);
     release_stage(stage);
-    this->put_sums(stage, phase_of(clock), clock);
+    this->put_sums(stage, phase_of(clock), clock, what);
     proxy_fence();
     this->give_sums(stage);
     ++clock;
@@ -105,7 +105,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(dk);
     pin(dv);
     release_stage(stage);
-    this->put_sums(stage, phase_of(clock - 1), clock - 1);
+    this->put_sums(stage, phase_of(clock - 1), clock - 1, what);
     if (what & Step::last) {
       proxy_fence();
       this->give_sums(stage);
@@ -120,7 +120,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     wgmma_wait<1>();
     pin(dp);
     pin(dv);
-    this->put_sums(stage, phase_of(clock), clock);
+    this->put_sums(stage, phase_of(clock), clock, what);
     wgmma_wait<0>();
     pin(dk);
     release_stage(stage);

@@ -230,10 +230,35 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     if constexpr (has_diagonals) arrive_as_warp(diagonals(buffer).full, lane);
   }
 
+  /// Stores dQ as the sums of all items: the loaded ones of others, if there are any, and this one's.
+  __device__ void complete(int stage, unsigned phase, unsigned step) {
+    const unsigned stage_sums = shared + Shared::sums + stage * Shared::sum_step,
+                   from = stage_sums + 4096 * (4 * group + warp) + 16 * lane;
+    float(&x)[half_of_dq] = dq();
+    if (word(step, 7) > 0) {
+      barrier_wait(shared + Shared::sums_loaded + 8 * stage, phase);
+#pragma unroll
+      for (int i = 0; i < half_of_dq / 4; ++i) {
+        const float4 others = shared_get4(from + 512 * i);
+        x[4 * i] += others.x, x[4 * i + 1] += others.y, x[4 * i + 2] += others.z, x[4 * i + 3] += others.w;
+      }
+    }
+    store_queries(step, stage_sums);
+  }
   /// Writes this warpgroup's half of dQ where an adding warp reads it, or stores it if it is complete.
-  __device__ void put_sums(int stage, unsigned phase, unsigned step) {
-    if constexpr (is_alone<Tile>) return store_queries(step);
+  __device__ void put_sums(int stage, unsigned phase, unsigned step, int what) {
+    if constexpr (is_alone<Tile>) return store_queries(step, shared + Shared::sums);
     wait_for_sums(stage, phase);
+    if constexpr (completes_dq<Tile>) {
+      if (what & Step::completes) return complete(stage, phase, step);
+      // Each warp's part lies together, because complete() stores through it.
+      const unsigned into = shared + Shared::sums + stage * Shared::sum_step + 4096 * (4 * group + warp) + 16 * lane;
+      const float(&x)[half_of_dq] = dq();
+#pragma unroll
+      for (int i = 0; i < half_of_dq / 4; ++i)
+        shared_put(into + 512 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+      return;
+    }
     const unsigned into = shared + Shared::sums + stage * Shared::sum_step + group * (Shared::sum_bytes / 2) +
                           16 * (32 * warp + lane);
     const float(&x)[half_of_dq] = dq();
@@ -253,8 +278,8 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   __device__ void give_sums(int stage) const {
     if constexpr (!is_alone<Tile>) arrive_as_warp(sums(stage).full, lane);
   }
-  /// Stores the warp's 16 queries of dQ: half of the width, or with 128 queries all of it.
-  __device__ void store_queries(unsigned step) {
+  /// Stores the warp's 16 queries of dQ, through its part of `sums`: half of the width, or with 128 queries all of it.
+  __device__ void store_queries(unsigned step, unsigned sums) {
     Gradient to = args.grad_q;
     if (!to.to.data) return;
     if constexpr (User::gradient.removes || is_packed<Tile>)
@@ -267,7 +292,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
                         {word(step, 8), word(step, 9)},
                         word(step, 1) * m + (m == 128 ? 64 * group : 0) + 16 * warp,
                         args.d - first};
-    const unsigned area = shared + Shared::sums + 4096 * (4 * group + warp);
+    const unsigned area = sums + 4096 * (4 * group + warp);
     if (stores_eights<Element>(to, rows.width))
       store_sixteen<Element>(dq(), args.scale, rows, area, lane);
     else

@@ -31,6 +31,7 @@ struct Step {
   static constexpr int empty = 8;            ///< the item has no queries
   static constexpr int stop = 16;            ///< there are no more items
   static constexpr int falls = 32;           ///< the item visits queries from the last on; set if diagonals are summed
+  static constexpr int completes = 64;       ///< no later item visits the queries; set if dQ is completed
   int what, queries, b, h;
   int keys, kv_head;
   int sums;          ///< the tile among all heads' queries; if there is none, what the adding warp does
@@ -50,6 +51,12 @@ constexpr int steps_kept = 8;
 template <class Tile>
 constexpr bool is_alone = requires {
   requires Tile::alone != 0;
+};
+
+/// True if the item that visits queries last loads their sums, adds its own dQ and stores the result.
+template <class Tile>
+constexpr bool completes_dq = requires {
+  requires Tile::completes != 0;
 };
 
 /// Offsets into shared memory, from layout/.
@@ -80,6 +87,8 @@ struct Shared90Backward {
   // Each of two warpgroups holds half of dq: half of the width, or half of 128 queries.
   static_assert((turned ? d_chunks == 2 : m * d_chunks == 128) && n == 128);
   static constexpr int sum_stages = at.sum_stages;
+  /// If dQ is completed, a barrier per stage: its sums have been loaded. No diagonals are summed then.
+  static constexpr int sums_loaded = ds_full;
   static constexpr int sum_step = sum_stages == 1 ? 0 : sum_bytes;  ///< bytes from one stage's dQ to the next
 };
 
