@@ -45,23 +45,26 @@ struct Row {
   KindSet<CoverKind> covers{};
   KindSet<Length> lengths{};
 };
-constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others();
+constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), causal = CoverKind::causal;
 
 // A call's candidates are the rows of the narrowest width that holds a head, in the order to try: a tile that spills is
 // skipped for the next. Transposing values before costs moving them twice, which pays with many tiles of queries.
-constexpr Row rows[] = {{128, 128, {{.n = 128, .stages = 3, .issue_order = 1}, 1}, full, Length::longer},
+constexpr Row rows[] = {{128, 128, {{.n = 128, .stages = 3, .issue_order = 1}, 1}, full | causal, Length::longer},
                         {128, 128, {{.n = 128, .stages = 3, .issue_order = 2}}, full},
                         {128, 128, {{.n = 128, .issue_order = 0}}, masked},
                         {128, 128, {{.n = 128, .issue_order = 2}}},
                         {128, 128, {{.n = 96, .issue_order = 1}}},
                         {128, 128, {{.n = 64, .issue_order = 1}}},
                         {128, 128, {{.n = 32, .issue_order = 1}}},
-                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}, full, Length::longer},
-                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 2}}, full},
-                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 0}}},
+                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}, full | causal, Length::longer},
+                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 2}}},
                         {256, 128, {{.n = 96, .q_stages = 1, .issue_order = 1}}},
                         {256, 128, {{.n = 64, .q_stages = 1, .issue_order = 1}}},
-                        {256, 256, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}},
+                        {192, 192, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}},
+                        {192, 192, {{.n = 96, .q_stages = 1, .issue_order = 1}, 1}},
+                        {192, 192, {{.n = 64, .q_stages = 1, .issue_order = 1}, 1}},
+                        {256, 256, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1, 64}},
+                        {256, 256, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}, full},
                         {256, 256, {{.n = 96, .q_stages = 1, .issue_order = 1}, 1}},
                         {256, 256, {{.n = 64, .q_stages = 1, .issue_order = 1}, 1}},
                         {256, 256, {{.n = 32, .q_stages = 1, .issue_order = 1}, 1}}};
@@ -107,8 +110,11 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  KernelChoice out = forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.transposed != 0);
-  if (out.plan.tile.dv > wide) out.plan.tile.own.emplace_back("columns", tile.columns);
+  // Wide values: an item keeps its place until its results are stored, so the next one needs another.
+  const bool in_turn = round_up(spec.dv, 32) > wide;
+  KernelChoice out = forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.transposed != 0,
+                                      {.items = in_turn ? 2 : 1});
+  if (in_turn) out.plan.tile.own.emplace_back("columns", tile.columns);
   return out;
 }
 

@@ -229,22 +229,12 @@ struct Items {
   template <bool Whole>
   __device__ Item take() {
     ring.wait();
-    Words list{};
-#pragma unroll
-    for (int i = 0; i < words; ++i) {
-      const int word = shared_get(at(i));
-      list.word[i] = Whole ? uniform(word) : word;
-    }
+    const unsigned from = at(0);
     ring.next();
-    Item item = __builtin_bit_cast(Item, list);
-    if constexpr (!User::traits.listed) item.walk.list = nullptr;
-    if constexpr (Tile::heads == 1) item.work.heads.count = 1;
-    if constexpr (!is_packed<Tile>) {
-      item.queries = range_of<Tile>(args.q_starts, 0, args.q_len);
-      item.keys = range_of<Tile>(args.kv_starts, 0, args.kv_len);
-    }
-    return item;
+    return item_at<Whole>(from);
   }
+  /// Reads the item that was taken last again, before done().
+  __device__ Item again() const { return item_at<true>(shared + Shared::item + item_bytes * ring.before().stage); }
   /// Called by one thread of each warp: the next item may be scheduled.
   __device__ void done() const {
     barrier_arrive(StageBarriers{ring.barriers + StageBarriers::bytes * ring.before().stage}.empty());
@@ -254,6 +244,24 @@ struct Items {
   struct alignas(8) Words {
     int word[item_bytes / 4];
   };
+
+  template <bool Whole>
+  __device__ Item item_at(unsigned from) const {
+    Words list{};
+#pragma unroll
+    for (int i = 0; i < words; ++i) {
+      const int word = shared_get(from + 4 * i);
+      list.word[i] = Whole ? uniform(word) : word;
+    }
+    Item item = __builtin_bit_cast(Item, list);
+    if constexpr (!User::traits.listed) item.walk.list = nullptr;
+    if constexpr (Tile::heads == 1) item.work.heads.count = 1;
+    if constexpr (!is_packed<Tile>) {
+      item.queries = range_of<Tile>(args.q_starts, 0, args.q_len);
+      item.keys = range_of<Tile>(args.kv_starts, 0, args.kv_len);
+    }
+    return item;
+  }
 };
 
 template <class Tile, class User>
