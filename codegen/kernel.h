@@ -56,8 +56,8 @@ inline std::string takes_all(const KernelSpec&, const Traits&) { return {}; }
 inline std::string allows_all(const KernelSpec&, const Variant&) { return {}; }
 
 /// Whether a kernel is compiled once as a skeleton, into which mods are put (codegen/skeleton.h), without being asked
-/// by ATTUNE_SPLICE=on: not at all; for heads 128 wide, but not for scores with an additional term (ModKind::affine);
-/// or always. A card measured that it is as fast there as compiled for each mod.
+/// by ATTUNE_SPLICE=on: not at all; for heads 64 and 128 wide, but of those 128 wide not for scores with an additional
+/// term (ModKind::affine); or always. A card measured that it is as fast there as compiled for each mod.
 enum class Spliced : std::uint8_t { never, but_terms, always };
 
 /// One kernel. `choose` and the code that compiles candidates know kernels only by descriptors:

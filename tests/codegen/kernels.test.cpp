@@ -8,9 +8,11 @@
 #include <set>
 
 #include "codegen/choose.h"
+#include "codegen/skeleton.h"
 #include "codegen/source.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cuda/nvrtc.h"
+#include "runtime/engines/cuda/spliced.h"
 #include "tests/catch.h"
 #include "tests/codegen/kernels/forward_reversed_sm90.h"
 #include "tests/numerics/masks.h"
@@ -119,6 +121,18 @@ std::string flaw(const Binary& binary, int spills) {
   return binary.warnings.empty() ? "" : binary.warnings[0];
 }
 
+/// Half of the kernels that have skeletons, spliced. One that cannot be, or would spill, is compiled whole again.
+void splice(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, const Binary& whole, std::size_t number) {
+  if (number % 4 > 1 || !codegen::why_not_spliced(parts, plan).empty()) return;
+  const Binary spliced = runtime::cuda::compile_spliced(codegen::kernel_source(parts, plan), parts, plan);
+  CAPTURE(spliced.made);
+  CHECK(!spliced.made.starts_with("NVRTC refuses"));
+  CHECK(spliced.symbol == whole.symbol);
+  CHECK(spliced.registers <= whole.registers);
+  CHECK(spliced.spilled <= whole.spilled);
+  CHECK(spliced.warnings.size() <= whole.warnings.size());
+}
+
 /// Compiles a Mod for a row. A fast candidate that spills is reported, and is a failure only if every other candidate
 /// of its width spills too. `number` decides the details of the call.
 void compile(const Lowered& lowered, Row row, std::size_t number) {
@@ -156,7 +170,7 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
                           wrong.empty() ? fmt::format("{} bytes", binary.spilled) : wrong);
     if (wrong.empty()) {
       std::printf("%s", told.c_str());
-      return;
+      return splice(parts, plan, binary, number);
     }
   }
   // Accumulators of 256 columns leave few registers: some mods get the portable kernel.
@@ -191,8 +205,9 @@ void rotate(std::size_t half) {
 }
 
 /// Compiles a backward kernel of a Mod whose captured tensors all want gradients, or none. A candidate may spill where
-/// another of its width does not.
-void compile_backward(const Lowered& lowered, codegen::Way way, const KernelSpec& spec, int spills, bool grads) {
+/// another of its width does not. `number` decides whether it is spliced, too.
+void compile_backward(const Lowered& lowered, codegen::Way way, const KernelSpec& spec, int spills, bool grads,
+                      std::size_t number) {
   codegen::Wanted wanted(lowered.lowered.mod.captures.size());
   for (std::size_t i = 0; i < wanted.size(); ++i)
     wanted[i] = grads && compiler::type_of(lowered.lowered.mod.captures[i].dtype) == ir::Type::F32;
@@ -205,7 +220,7 @@ void compile_backward(const Lowered& lowered, codegen::Way way, const KernelSpec
     const std::string wrong = flaw(binary, std::max(spills, candidate.plan.kernel->spills_well));
     if (wrong.empty()) {
       std::printf("%s", told.c_str());
-      return;
+      return splice(parts, candidate.plan, binary, number);
     }
     told += fmt::format("{}: {} d {}, {}, sm_{}: {}\n", lowered.name, codegen::variant_of(candidate.plan).text(),
                         spec.d, name_of(spec.dtype), spec.arch, wrong);
@@ -238,7 +253,7 @@ void rotate_backward(std::size_t half) {
                           .tma = false,
                           .load = i % 5 ? 16 : 0,
                           .exact = type == DType::f32},
-                         64, true);
+                         64, true, i);
   const auto is_walked = [](const CorpusMod& mod) {
     return mod.name == "plain" || mod.name == "causal" || mod.name == "alibi" || mod.name == "softcap";
   };
@@ -246,13 +261,14 @@ void rotate_backward(std::size_t half) {
     for (const int d : {64, 128})
       for (const bool packed : {false, true})
         if ((is_walked(mod) || mod.name == "documents") && number++ % 2 == half)
-          compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d, .packed = packed}, 0, false);
+          compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d, .packed = packed}, 0, false, number);
         else if (mod.name == "relative_table" && number++ % 2 == half)
-          compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d, .packed = packed}, 0, true);
+          compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d, .packed = packed}, 0, true, number);
   for (const auto& mod : everything)
     for (const auto& [d, dv] : {std::pair{192, 128}, {256, 256}})
       for (const codegen::Way way : {codegen::Way::queries, codegen::Way::keys})
-        if (is_walked(mod) && number++ % 2 == half) compile_backward(Lowered(mod), way, {.d = d, .dv = dv}, 0, false);
+        if (is_walked(mod) && number++ % 2 == half)
+          compile_backward(Lowered(mod), way, {.d = d, .dv = dv}, 0, false, number);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "compiler/lower.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "tests/catch.h"
+#include "tests/codegen/machine_code.h"
 #include "tests/numerics/corpus.h"
 #include "tests/nvrtc.h"
 
@@ -28,6 +29,20 @@ codegen::Source source_of(const std::string& score, const std::string& mask = "t
       choices, [](const codegen::KernelChoice& c) { return c.plan.variant.of("distances").value_or(0) == 0; });
   REQUIRE(first != choices.end());
   return codegen::kernel_source(parts, first->plan);
+}
+/// Loads from global memory in the machine code of Hopper's backward of a causal call.
+int backward_loads(const std::string& score) {
+  const Made made = make({.name = "reads", .score = score, .mask = "kv <= q", .captures = captures}, 1);
+  const compiler::LoweredMod lowered = compiler::lower(made.attention);
+  const codegen::Wanted no_gradients(lowered.mod.captures.size());
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, true, &no_gradients);
+  const codegen::KernelChoices choices = codegen::choose({}, parts.facts,
+                                                         codegen::call_kind(parts, codegen::Length::longer), nullptr,
+                                                         codegen::kernels(codegen::Way::backward));
+  const codegen::KernelPlan& plan = choices.choices.front().plan;
+  REQUIRE(std::string(plan.kernel->name) == "backward_sm90");
+  const runtime::cuda::Binary made_code = runtime::cuda::compile(codegen::kernel_source(parts, plan));
+  return MachineCode(made_code.cubin, made_code.symbol).loads();
 }
 bool has(const codegen::Source& source, const std::string& text) { return source.text.find(text) != std::string::npos; }
 
@@ -79,6 +94,12 @@ TEST_CASE("what reads by distance is computed once a distance", "[reads]") {
   for (const std::string score : {"s + table[q - kv + 31]", "s + bias[q, kv]", "s + of_head[h, kv]", "s + f32(q - kv)",
                                   "s + table[q + kv]", "s + table[i32(s) + q - kv]"})
     CHECK(distant(score) == "");
+}
+
+TEST_CASE("pairs of a lane at one distance share what Hopper's backward reads", "[reads]") {
+  if (skips_compiling()) return;
+  // Of the 32 pairs of a step in a lane, half have the distance of another one; the compiler may read some twice.
+  CHECK(backward_loads("s + table[q - kv + 31]") <= backward_loads("s + bias[q, kv]") - 12);
 }
 
 TEST_CASE("lanes share columns that read captured tensors", "[reads]") {

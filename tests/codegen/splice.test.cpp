@@ -145,6 +145,25 @@ TEST_CASE("texts that NVRTC does not write are refused, with the reason", "[spli
         "a function of the mod goes on after its end");
 }
 
+TEST_CASE("mods that branch at many pairs are refused: the assembler would leave more of them than the compiler",
+          "[splice]") {
+  const std::string_view place = "\tattune_place_rest %f1, %f2, %r7;\n",
+                         inside = "\tmad.lo.s32 %r2, %tid.x, 2, %clock64;\n";
+  const auto places = [&](std::size_t count) {
+    std::string all;
+    for (std::size_t i = 0; i < count; ++i) all += place;
+    return with(skeleton, place, all);
+  };
+  const auto over = [&](std::size_t count) {  // how many instructions the mod's branch jumps
+    std::string all;
+    for (std::size_t i = 0; i < count; ++i) all += inside;
+    return with(mod, inside, all);
+  };
+  CHECK(why(places(256), over(3)).empty());
+  CHECK(why(places(257), over(3)) == "the mod branches too often");
+  CHECK(why(places(257), over(2)).empty());
+}
+
 TEST_CASE("a text that was cut off anywhere is refused or a kernel that NVRTC judges, never anything else",
           "[splice]") {
   const std::string whole_skeleton = skeleton, whole_mod = mod;
@@ -185,12 +204,15 @@ TEST_CASE("which kernels have skeletons", "[splice]") {
   CHECK(cuda::splicing_of(forward.parts, forward.plan, true) == cuda::Splicing::if_there);
   CHECK(cuda::splicing_of(with_term.parts, with_term.plan, true) == cuda::Splicing::never);
   CHECK(cuda::splicing_of(forward.parts, forward.plan, false) == cuda::Splicing::never);
-  const Planned narrow(named("causal"), false, {.d = 64, .dv = 64});
-  CHECK(cuda::splicing_of(narrow.parts, narrow.plan, true) == cuda::Splicing::never);
+  const Planned narrow(named("alibi"), false, {.d = 64, .dv = 64}), other(named("causal"), false, {.d = 96, .dv = 96});
+  CHECK(cuda::splicing_of(narrow.parts, narrow.plan, true) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(other.parts, other.plan, true) == cuda::Splicing::never);
   CHECK(cuda::splicing_of(backward.parts, backward.plan, true) == cuda::Splicing::if_there);
   CHECK(cuda::splicing_of(backward.parts, backward.plan, false) == cuda::Splicing::never);
   const Planned old(named("alibi"), false, {.arch = 80});
   CHECK(codegen::why_not_spliced(old.parts, old.plan) == "forward_sm80 has no skeleton");
+  const Planned without_s(of("exp(0.5f * f32(q - kv))"));
+  CHECK(codegen::why_not_spliced(without_s.parts, without_s.plan) == "its scores do not depend on s");
 }
 
 TEST_CASE("spliced kernels of the corpus have the registers of whole ones, and no spills that these have not",

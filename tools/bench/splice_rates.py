@@ -37,35 +37,51 @@ class Contender:
         self.process.communicate(timeout=30)
 
 
+def take_turns(o, all):
+    """A share for each round and contender: there and back again, so that a drift of the clock cancels out."""
+    for one in all.values():  # not counted: the card's clock is high after compiling
+        for _ in range(o.warm):
+            one.block()
+        one.rates.clear()
+    for _ in range(o.rounds):
+        for one in [*all.values(), *reversed(all.values())]:
+            one.block()
+        for one in all.values():
+            one.shares.append(sum(one.rates[-2:]) / sum(all["whole"].rates[-2:]))
+
+
 def measure(o, row, d, cache):
     ways = {"whole": (o.attune, "off"), "spliced": (o.attune, "on")}
     if o.before:
         ways["before, whole"] = (o.before, "off")
-    all = {name: Contender(o, attune, way, row, d, f"{cache}/{name}") for name, (attune, way) in ways.items()}
-    whole, others = all["whole"], [one for name, one in all.items() if name != "whole"]
-    try:
-        for one in all.values():  # not counted: the card's clock is high after compiling
-            one.block()
-            one.rates.clear()
-        # Each block of another lies between two of whole kernels, whose mean it is compared with: clocks drift.
-        whole.block()
-        for _ in range(o.rounds):
-            for one in others:
-                one.block()
-                whole.block()
-                one.shares.append(one.rates[-1] / statistics.mean(whole.rates[-2:]))
-    finally:
-        for one in all.values():
-            one.close()
-    cells = [f"{statistics.median(whole.rates):.0f}"]
-    for one in others:
-        low, middle, high = statistics.quantiles(one.shares, n=4)
+    if o.other:
+        ways["other, spliced"] = (o.other, "on")
+    rates, shares, said = [], {name: [] for name in ways}, {}
+    for nth in range(o.processes):
+        # Who starts first is slower by up to 5 %, as long as it runs, so each starts first in turn.
+        order = list(ways)[nth % len(ways):] + list(ways)[:nth % len(ways)]
+        all = {name: Contender(o, *ways[name], row, d, f"{cache}/{name}") for name in order}
+        try:
+            take_turns(o, all)
+        finally:
+            for one in all.values():
+                one.close()
+        rates += all["whole"].rates
+        for name, one in all.items():
+            shares[name] += one.shares
+            said[name] = one.said
+            print(f"[{row} {d}] {name}, started {order.index(name) + 1} of {len(order)}: "
+                  f"{', '.join(f'{share:.3f}' for share in one.shares)}", file=sys.stderr, flush=True)
+    del shares["whole"]
+    cells = [f"{statistics.median(rates):.0f}"]
+    for one in shares.values():
+        low, middle, high = statistics.quantiles(one, n=4)
         cells.append(f"{middle:.3f} ({low:.3f} to {high:.3f})")
     print(f"| {row} | {d} | {' | '.join(cells)} |", flush=True)
-    for name, one in all.items():
-        print(f"[{row} {d}] {name}: {one.said.get('kernel')}, {one.said.get('registers')} registers, "
-              f"{one.said.get('spilled')} bytes spilled; {one.said.get('notes')}", file=sys.stderr, flush=True)
-    return statistics.median(all["spliced"].shares)
+    for name, one in said.items():
+        print(f"[{row} {d}] {name}: {one.get('kernel')}, {one.get('registers')} registers, "
+              f"{one.get('spilled')} bytes spilled; {one.get('notes')}", file=sys.stderr, flush=True)
+    return statistics.median(shares["spliced"])
 
 
 def main():
@@ -73,17 +89,20 @@ def main():
                                             "turn. A share is the median of the rounds'; in brackets their quartiles.")
     p.add_argument("--attune", required=True, help="the command line, as built")
     p.add_argument("--before", help="another build of it, whose whole kernels are measured too")
+    p.add_argument("--other", help="another build of it, whose spliced kernels are measured too")
     p.add_argument("--backward", action="store_true")
     p.add_argument("--rows", nargs="+", choices=[*ROWS, *OWN], default=[*ROWS, *OWN])
     p.add_argument("--d", type=int, nargs="+", default=[128, 64])
     p.add_argument("--seq", type=int, default=8192)
     p.add_argument("--batch", type=int, default=2)
-    p.add_argument("--rounds", type=int, default=9)
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--processes", type=int, default=4, help="how often new processes are started, which then take all rounds")
+    p.add_argument("--warm", type=int, default=2, help="blocks of each that are not counted")
     p.add_argument("--seconds", type=float, default=0.1, help="of a block")
     p.add_argument("--floor", type=float, default=0.99, help="the least share that is not counted as slower")
     o = p.parse_args()
-    print(f"| mod | D | whole, TFLOP/s | spliced | {'before, whole | ' if o.before else ''}\n|---|---|---|---|"
-          f"{'---|' if o.before else ''}")
+    print(f"| mod | D | whole, TFLOP/s | spliced | {'before, whole | ' if o.before else ''}"
+          f"{'other, spliced | ' if o.other else ''}\n|---|---|---|---|{'---|' * (bool(o.before) + bool(o.other))}")
     slower = []
     with tempfile.TemporaryDirectory() as cache:
         for d in o.d:

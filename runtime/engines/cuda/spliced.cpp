@@ -137,6 +137,21 @@ Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split, 
   return skeleton ? joined(whole, split, *skeleton) : Binary{.made = "the tile's skeleton was not compiled yet"};
 }
 
+/// The same for any kernel. `split` is set, unless the kernel has no skeleton.
+Binary attempt(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
+               Splicing how, std::shared_ptr<Coming>& missing, std::optional<codegen::SplitSource>& split) {
+  if (std::string why = codegen::why_not_spliced(parts, plan); !why.empty()) return {.made = std::move(why)};
+  try {
+    split = codegen::split_source(parts, plan);
+    return spliced(whole, *split, how, missing);
+  } catch (const Bug& refused) {
+    // A mistake of attune's, but not one that a call should fail for.
+    return {.made = fmt::format("NVRTC refuses: {}", std::string_view(refused.what()).substr(0, 200))};
+  }
+}
+
+bool is_clean(const Binary& kernel) { return kernel.warnings.empty() && kernel.spilled == 0; }
+
 }  // namespace
 
 Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, bool for_call) {
@@ -145,30 +160,35 @@ Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& 
   if (!platform().splices || set.splice == Splice::off || set.lineinfo || !set.dump.empty()) return Splicing::never;
   if (set.splice == Splice::on) return Splicing::at_once;
   const codegen::Spliced kernel = plan.kernel->spliced;
+  const bool affine = codegen::call_kind(parts, codegen::Length::longer).mod == codegen::ModKind::affine,
+             wide = plan.spec.d == 128 && plan.spec.dv == 128, narrow = plan.spec.d == 64 && plan.spec.dv == 64;
   const bool measured = kernel == codegen::Spliced::always ||
-                        (kernel == codegen::Spliced::but_terms && plan.spec.d == 128 && plan.spec.dv == 128 &&
-                         codegen::call_kind(parts, codegen::Length::longer).mod != codegen::ModKind::affine);
+                        (kernel == codegen::Spliced::but_terms && (narrow || (wide && !affine)));
   return for_call && measured ? Splicing::if_there : Splicing::never;
+}
+
+Binary only_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
+  std::shared_ptr<Coming> missing;
+  std::optional<codegen::SplitSource> split;
+  return attempt(whole, parts, plan, Splicing::at_once, missing, split);
+}
+
+bool is_taken(const Binary& spliced, const Binary& whole) {
+  if (spliced.cubin.empty()) return false;
+  return is_clean(spliced) || (spliced.warnings.size() <= whole.warnings.size() && spliced.spilled < whole.spilled);
 }
 
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
                        Splicing how) {
-  Binary out{.made = codegen::why_not_spliced(parts, plan)};
-  codegen::SplitSource split;
   std::shared_ptr<Coming> missing;
-  if (out.made.empty()) try {
-      split = codegen::split_source(parts, plan);
-      out = spliced(whole, split, how, missing);
-    } catch (const Bug& refused) {
-      // A mistake of attune's, but not one that a call should fail for.
-      out.made = fmt::format("NVRTC refuses: {}", std::string_view(refused.what()).substr(0, 200));
-    }
-  if (!out.cubin.empty() && out.warnings.empty() && out.spilled == 0) return out;
+  std::optional<codegen::SplitSource> split;
+  Binary out = attempt(whole, parts, plan, how, missing, split);
+  if (!out.cubin.empty() && is_clean(out)) return out;
   Binary made = platform().compile(whole, Ptx::no);
-  if (out.spilled > 0 && out.spilled >= made.spilled) keep_spills(split.skeleton);
+  if (out.spilled > 0 && out.spilled >= made.spilled) keep_spills(split->skeleton);
   // Only now, so that the call itself has all cores.
-  if (missing) compile_later(whole, made.spilled, std::move(split), std::move(missing));
-  if (!out.cubin.empty() && out.warnings.size() <= made.warnings.size() && out.spilled < made.spilled) return out;
+  if (missing) compile_later(whole, made.spilled, std::move(*split), std::move(missing));
+  if (is_taken(out, made)) return out;
   made.made = out.cubin.empty()       ? std::move(out.made)
               : !out.warnings.empty() ? "spliced, its products would wait for each other"
                                       : fmt::format("spliced, it would spill {} bytes", out.spilled);

@@ -22,6 +22,11 @@ Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& 
 /// skeleton is an object as kernels are, compiled by one thread at a time. `how` is not never.
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,
                        Splicing how = Splicing::at_once);
+/// The spliced kernel, from a skeleton that is compiled first if it must be; without a cubin, if there is none: then
+/// `made` is the reason.
+Binary only_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
+/// True if compile_spliced() takes the spliced kernel and not the whole one.
+bool is_taken(const Binary& spliced, const Binary& whole);
 /// The skeleton of a kernel that was compiled ahead of time, for a bundle; none, unless such kernels are spliced and
 /// the skeleton is there.
 struct KeptSkeleton {
