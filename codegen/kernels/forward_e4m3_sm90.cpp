@@ -63,7 +63,6 @@ constexpr Row rows[] = {{128, 128, {{.n = 128, .stages = 3, .issue_order = 1}, 1
                         {192, 192, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}},
                         {192, 192, {{.n = 96, .q_stages = 1, .issue_order = 1}, 1}},
                         {192, 192, {{.n = 64, .q_stages = 1, .issue_order = 1}, 1}},
-                        {256, 256, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1, 64}},
                         {256, 256, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}, full},
                         {256, 256, {{.n = 96, .q_stages = 1, .issue_order = 1}, 1}},
                         {256, 256, {{.n = 64, .q_stages = 1, .issue_order = 1}, 1}},
@@ -110,11 +109,8 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  // Wide values: an item keeps its place until its results are stored, so the next one needs another.
-  const bool in_turn = round_up(spec.dv, 32) > wide;
-  KernelChoice out = forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.transposed != 0,
-                                      {.items = in_turn ? 2 : 1});
-  if (in_turn) out.plan.tile.own.emplace_back("columns", tile.columns);
+  KernelChoice out = forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.transposed != 0);
+  if (out.plan.tile.dv > wide) out.plan.tile.own.emplace_back("columns", tile.columns);
   return out;
 }
 

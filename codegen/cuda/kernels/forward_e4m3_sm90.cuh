@@ -135,7 +135,7 @@ struct WarpgroupWideE4m3 : WarpgroupOfE4m3<Tile, User> {
   using Base::n, Base::p, Base::s, Base::shared;
   using typename Base::Shared;
   static_assert(n <= 128 && come_transposed<Tile>);
-  static constexpr bool turns_of_both = true, keeps_items = true;
+  static constexpr bool turns_of_both = true;
   static constexpr int columns = Tile::columns, parts = Tile::dv / columns,
                        ahead = columns == 64 ? 1 : 2;  ///< parts under way while one is added
 

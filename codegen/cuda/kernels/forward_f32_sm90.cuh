@@ -91,7 +91,7 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
   using Base::group, Base::lane, Base::n, Base::o, Base::p, Base::s, Base::shared, Base::warp;
   using typename Base::Shared;
   static constexpr int columns = Tile::dv > 64 ? Tile::dv / 2 : Tile::dv;  ///< of results that are summed at a time
-  static constexpr bool turns_of_both = false, keeps_items = false;
+  static constexpr bool turns_of_both = false;
 
   __device__ void enter(const Item& item) {
     Base::enter(item);

@@ -9,8 +9,7 @@ namespace attune {
 /// For groups whose operands leave no registers for the scores of the next tile: the softmax of a warpgroup overlaps
 /// the products of the other warpgroup alone. Group: Warpgroup3Tf32 of forward_f32_sm90.cuh or a similar type. With
 /// Group::turns_of_both a turn lasts from the products with a tile's values to the scores of the next tile, else it has
-/// the scores alone. With Group::keeps_items, what only the epilogue needs of an item is read again there, instead of
-/// staying in registers.
+/// the scores alone.
 template <class Group, class Tile, class User>
 struct ForwardInTurn90 : ForwardConsumer90<Group, Tile, User> {
   using Base = ForwardConsumer90<Group, Tile, User>;
@@ -66,32 +65,20 @@ struct ForwardInTurn90 : ForwardConsumer90<Group, Tile, User> {
     }
   }
 
-  __device__ void done_with_item() const {
-    __syncwarp();
-    if (g.lane == 0) this->items.done();
-  }
-  __device__ void end(const Item& now) { this->epilogue(now, now.owners != Item::all, now.owners >> this->me & 1); }
-
   __device__ void run() {
     if (Tile::issue_order && g.group == Base::groups - 1) this->pass_turn();
     this->me = uniform(4 * g.group + g.warp);
     for (;;) {
-      const Item now = Group::keeps_items ? this->items.template take<true>() : this->next_item();
+      const Item now = this->next_item();
       if (now.index == Item::stop) break;
       if (now.index == Item::pause) {
         this->report_found();
-        if constexpr (Group::keeps_items) done_with_item();
         continue;
       }
       const bool recomputing = now.owners != Item::all;
       g.enter(now);
       if (now.walk.count > 0) walk(now.walk, recomputing);
-      if constexpr (Group::keeps_items) {
-        end(this->items.again());
-        done_with_item();
-      } else {
-        end(now);
-      }
+      this->epilogue(now, recomputing, now.owners >> this->me & 1);
     }
     // Results of 32 bits leave from registers.
     if (sizeof(typename Tile::Out) == 2 && g.lane == 0) store_wait();

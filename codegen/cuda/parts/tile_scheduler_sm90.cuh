@@ -229,30 +229,13 @@ struct Items {
   template <bool Whole>
   __device__ Item take() {
     ring.wait();
-    const unsigned from = at(0);
-    ring.next();
-    return item_at<Whole>(from);
-  }
-  /// Reads the item that was taken last again, before done().
-  __device__ Item again() const { return item_at<true>(shared + Shared::item + item_bytes * ring.before().stage); }
-  /// Called by one thread of each warp: the next item may be scheduled.
-  __device__ void done() const {
-    barrier_arrive(StageBarriers{ring.barriers + StageBarriers::bytes * ring.before().stage}.empty());
-  }
-
- private:
-  struct alignas(8) Words {
-    int word[item_bytes / 4];
-  };
-
-  template <bool Whole>
-  __device__ Item item_at(unsigned from) const {
     Words list{};
 #pragma unroll
     for (int i = 0; i < words; ++i) {
-      const int word = shared_get(from + 4 * i);
+      const int word = shared_get(at(i));
       list.word[i] = Whole ? uniform(word) : word;
     }
+    ring.next();
     Item item = __builtin_bit_cast(Item, list);
     if constexpr (!User::traits.listed) item.walk.list = nullptr;
     if constexpr (Tile::heads == 1) item.work.heads.count = 1;
@@ -262,6 +245,15 @@ struct Items {
     }
     return item;
   }
+  /// Called by one thread of each warp: the next item may be scheduled.
+  __device__ void done() const {
+    barrier_arrive(StageBarriers{ring.barriers + StageBarriers::bytes * ring.before().stage}.empty());
+  }
+
+ private:
+  struct alignas(8) Words {
+    int word[item_bytes / 4];
+  };
 };
 
 template <class Tile, class User>
