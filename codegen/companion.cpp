@@ -22,7 +22,8 @@ bool is_listed(const GpuParts& parts, const KernelPlan&) { return parts.facts.li
 
 Grid transpose_grid(const LaunchCall& call) {
   const compiler::Problem& p = call.problem;
-  return {static_cast<unsigned>(transposed_batch(p) * p.kv_heads * transposed_tiles(p, call.plan)), 1, 1};
+  const int chunks = ceil_div(call.plan.tile.dv, gpu_element(DType::e4m3).chunk());
+  return {static_cast<unsigned>(chunks * transposed_batch(p) * p.kv_heads * transposed_tiles(p, call.plan)), 1, 1};
 }
 
 /// Blocks for the rows of the largest of four tensors.

@@ -15,13 +15,15 @@ namespace {
 
 struct Tile : ForwardTile90 {
   int transposed = 0;  ///< 1: a previous kernel transposes values; 0: they are transposed in shared memory for each use
+  int columns = 32;    ///< of values that are multiplied at a time, if these are wider than 128
 };
 constexpr auto members = [] {
-  std::array<TileMember<Tile>, forward_members90.size() + 1> out{};
+  std::array<TileMember<Tile>, forward_members90.size() + 2> out{};
   std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
     return TileMember<Tile>{one.member, one.at};
   });
-  out.back() = {{.name = "transposed", .least = 0, .most = 1}, &Tile::transposed};
+  out[out.size() - 2] = {{.name = "transposed", .least = 0, .most = 1}, &Tile::transposed};
+  out.back() = {{.name = "columns", .least = 32, .most = 64, .step = 32}, &Tile::columns};
   return out;
 }();
 constexpr auto erased_members = members_of(members);
@@ -31,26 +33,40 @@ constexpr Search searches[] = {
     {.member = "q_stages", .least = 1, .most = 2},    {.member = "own_o", .least = 0, .most = 1},
     {.member = "stages", .least = 2, .most = 4},      {.member = "transposed", .least = 0, .most = 1}};
 
-constexpr std::int64_t widest = 128;
+constexpr std::int64_t widest = 256;
 
-/// A tile, and the calls that it is for.
+/// Values wider than this are transposed by a previous kernel, and multiplied in parts.
+constexpr std::int64_t wide = 128;
+
+/// A tile for heads up to `d` and `dv` wide, and the calls that it is for.
 struct Row {
+  std::int64_t d, dv;
   Tile tile;
   KindSet<CoverKind> covers{};
   KindSet<Length> lengths{};
 };
-constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others();
+constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), causal = CoverKind::causal;
 
-// In the order to try, whatever the width: a tile that spills is skipped for the next. Transposing values before costs
-// moving them twice, which pays with many tiles of queries.
-constexpr Row rows[] = {
-    {.tile = {{.n = 128, .stages = 3, .issue_order = 1}, 1}, .covers = full, .lengths = Length::longer},
-    {.tile = {{.n = 128, .stages = 3, .issue_order = 2}}, .covers = full},
-    {.tile = {{.n = 128, .issue_order = 0}}, .covers = masked},
-    {.tile = {{.n = 128, .issue_order = 2}}},
-    {.tile = {{.n = 96, .issue_order = 1}}},
-    {.tile = {{.n = 64, .issue_order = 1}}},
-    {.tile = {{.n = 32, .issue_order = 1}}}};
+// A call's candidates are the rows of the narrowest width that holds a head, in the order to try: a tile that spills is
+// skipped for the next. Transposing values before costs moving them twice, which pays with many tiles of queries.
+constexpr Row rows[] = {{128, 128, {{.n = 128, .stages = 3, .issue_order = 1}, 1}, full | causal, Length::longer},
+                        {128, 128, {{.n = 128, .stages = 3, .issue_order = 2}}, full},
+                        {128, 128, {{.n = 128, .issue_order = 0}}, masked},
+                        {128, 128, {{.n = 128, .issue_order = 2}}},
+                        {128, 128, {{.n = 96, .issue_order = 1}}},
+                        {128, 128, {{.n = 64, .issue_order = 1}}},
+                        {128, 128, {{.n = 32, .issue_order = 1}}},
+                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}, full | causal, Length::longer},
+                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 2}}},
+                        {256, 128, {{.n = 96, .q_stages = 1, .issue_order = 1}}},
+                        {256, 128, {{.n = 64, .q_stages = 1, .issue_order = 1}}},
+                        {192, 192, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}},
+                        {192, 192, {{.n = 96, .q_stages = 1, .issue_order = 1}, 1}},
+                        {192, 192, {{.n = 64, .q_stages = 1, .issue_order = 1}, 1}},
+                        {256, 256, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}, full},
+                        {256, 256, {{.n = 96, .q_stages = 1, .issue_order = 1}, 1}},
+                        {256, 256, {{.n = 64, .q_stages = 1, .issue_order = 1}, 1}},
+                        {256, 256, {{.n = 32, .q_stages = 1, .issue_order = 1}, 1}}};
 
 bool is_for(const KernelSpec& spec) { return spec.dtype == DType::e4m3; }
 
@@ -67,10 +83,12 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
+  const Row* narrowest = std::ranges::find_if(rows,
+                                              [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
   std::vector<Variant> out;
-  for (const Row& row : rows) {
-    if (!row.covers.has(kind.cover) || !row.lengths.has(kind.length)) continue;
-    Tile tile = row.tile;
+  for (const Row* row = narrowest; row != std::end(rows) && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
+    if (!row->covers.has(kind.cover) || !row->lengths.has(kind.length)) continue;
+    Tile tile = row->tile;
     tile.dynamic = facts.skips || spec.packed;
     out.push_back(variant_of(forward_e4m3_sm90.name, tile, members));
   }
@@ -80,12 +98,25 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   if (tile.n % 32 != 0) return "n is a multiple of 32, the keys of a product";
-  return why_illegal90(tile, tile.n / 2 + static_cast<int>(round_up(spec.dv, 32)) + tile.n / 8);
+  const int dv = static_cast<int>(round_up(spec.dv, 32));
+  if (dv <= wide) return why_illegal90(tile, tile.n / 2 + dv + tile.n / 8);
+  if (!tile.transposed) return fmt::format("values wider than {} are transposed before: transposed must be 1", wide);
+  if (tile.n > 128) return fmt::format("n is at most 128 with values wider than {}", wide);
+  if (dv % tile.columns != 0) return fmt::format("columns divide Dv, rounded up to {}", dv);
+  const int products = tile.columns == 64 ? 64 : 48;  // of two and of three parts
+  return why_illegal90(tile, std::max(tile.n / 2, products + tile.n / 8) + dv / 2);
 }
 
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  return forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.transposed != 0);
+  KernelChoice out = forward_choice90(forward_e4m3_sm90, spec, variant, tile, tile.transposed != 0);
+  if (out.plan.tile.dv > wide) out.plan.tile.own.emplace_back("columns", tile.columns);
+  return out;
+}
+
+std::string preamble(const KernelPlan& plan) {
+  const int dv = plan.tile.dv;
+  return ask_for_products({plan.tile.n, dv > wide ? tile_of(plan.variant, members).columns : dv});
 }
 
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
@@ -109,7 +140,7 @@ constinit const KernelDescriptor forward_e4m3_sm90{
     .why_illegal = why_illegal,
     .choice = choice,
     .other_tiles = other_tiles,
-    .preamble = forward_preamble90,
+    .preamble = preamble,
 };
 
 }  // namespace attune::codegen

@@ -308,6 +308,15 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
       CHECK(c.shared_bytes <= most_shared(90));
     }
   }
+  // Values wider than 128 are transposed before, and multiplied in parts.
+  for (int dv = 144; dv <= 256; dv += 16)
+    for (const KernelChoice& c :
+         choose({.dtype = DType::e4m3, .out = DType::bf16, .d = 400 - dv, .dv = dv}, {}).choices) {
+      CHECK(c.plan.kernel->name == "forward_e4m3_sm90");
+      CHECK((c.plan.tile.transposed && c.plan.tile.n <= 128));
+      CHECK(c.plan.tile.dv % c.plan.variant.of("columns").value() == 0);
+      CHECK(c.shared_bytes <= most_shared(90));
+    }
   CHECK(story_of(choose({}, {})).find("e4m3") == std::string::npos);
   const auto refusal = [](const KernelSpec& spec, const Traits& facts = {}) -> std::string {
     try {
@@ -323,8 +332,8 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   KernelSpec other = usual;
   other.arch = 80;
   CHECK(refusal(other).find("forward_e4m3_sm90: it is for compute capability 9.0") != std::string::npos);
-  other = usual, other.d = 144;
-  CHECK(refusal(other).find("it supports heads up to 128 wide; D is 144 and Dv is 128") != std::string::npos);
+  other = usual, other.d = 272;
+  CHECK(refusal(other).find("it supports heads up to 256 wide; D is 272 and Dv is 128") != std::string::npos);
   other = usual, other.out = DType::f32;
   CHECK(refusal(other).find("it writes o as bf16 or f16, not as f32") != std::string::npos);
   other = usual, other.tma = false;
@@ -661,6 +670,7 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
         KernelSpec{.before = true, .fixed_split = true, .heads = 2, .decode = true},
         KernelSpec{.d = 48, .dv = 80, .fp8_kv = true, .decode = true},
         KernelSpec{.dtype = DType::e4m3, .d = 128, .dv = 128}, KernelSpec{.dtype = DType::e4m3, .d = 40, .dv = 80},
+        KernelSpec{.dtype = DType::e4m3, .d = 256, .dv = 256},
         KernelSpec{.arch = 86, .d = 256, .dv = 64, .fp8_kv = true, .before = true, .decode = true},
         KernelSpec{.d = 576, .dv = 512, .per_entry = true, .mla = true, .heads = 16}})
     for (const KernelChoice& c : with_held(choose(spec, parts.facts).choices)) {

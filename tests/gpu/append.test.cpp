@@ -8,6 +8,8 @@
 #include <limits>
 #include <random>
 
+#include <fmt/format.h>
+
 #include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/inputs.h"
@@ -106,19 +108,22 @@ bool agrees(const Case& c) {
 
 TEST_CASE("a device stores the bits that the host stores, of any types, strides and pages", "[gpu][small]") {
   if (skipped()) return;
+  std::vector<Case> cases;
   for (const DType from : {DType::f32, DType::f16, DType::bf16, DType::f64})
     for (const DType into : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::e4m3})
-      for (const double scale : {1.0, 0.37}) {
-        INFO(name_of(from) << " into " << name_of(into) << ", scale " << scale);
-        CHECK(agrees({.from = from, .into = into, .scale = scale}));
-      }
+      for (const double scale : {1.0, 0.37}) cases.push_back({.from = from, .into = into, .scale = scale});
   for (const Layout layout : {Layout::bshd, Layout::columns, Layout::reversed, Layout::padded, Layout::spread})
     for (const std::int64_t page : {0, 1, 5, 16})
-      for (const bool packed : {false, true}) {
-        INFO("layout " << static_cast<int>(layout) << ", pages of " << page << (packed ? ", packed" : ""));
+      for (const bool packed : {false, true})
         for (const DType into : {DType::bf16, DType::e4m3})
-          CHECK(agrees({.into = into, .layout = layout, .page = page, .d = 40, .dv = 3, .packed = packed}));
-      }
+          cases.push_back({.into = into, .layout = layout, .page = page, .d = 40, .dv = 3, .packed = packed});
+  CHECK(side_by_side(cases.size(), [&](std::size_t i) {
+          const Case& c = cases[i];
+          return agrees(c)
+                     ? ""
+                     : fmt::format("{} into {}, scale {}, layout {}, pages of {}{}\n", name_of(c.from), name_of(c.into),
+                                   c.scale, static_cast<int>(c.layout), c.page, c.packed ? ", packed" : "");
+        }) == "");
 }
 
 TEST_CASE("a device leaves out new rows that have no place, and writes nothing else", "[gpu][small]") {

@@ -127,7 +127,16 @@ TEST_CASE("gradients do not depend on other work, or on how many blocks there ar
                                                          listed = documents(Device::cuda());
   const std::pair<const char*, const Attention*> mods[] = {
       {"plain", &plain}, {"causal", &causal}, {"capped", &capped}, {"sparse", &sparse}, {"listed", &listed}};
-  for (const std::int64_t d : {64, 128, 192, 256})
+  constexpr std::array<std::int64_t, 4> widths{64, 128, 192, 256};
+  // Kernels are compiled side by side; what follows runs alone.
+  REQUIRE(side_by_side(widths.size() * std::size(mods), [&](std::size_t i) {
+            const Gradients call(widths[i / std::size(mods)]);
+            const Attention& attention = *mods[i % std::size(mods)].second;
+            attention.run(call.forward());
+            attention.backward(call.backward());
+            return "";
+          }) == "");
+  for (const std::int64_t d : widths)
     for (const auto& [name, attention] : mods) {
       const Gradients call(d);
       attention->run(call.forward());

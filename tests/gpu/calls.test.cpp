@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "runtime/attention/tools.h"
 #include "tests/gpu/device.h"
 #include "tests/refusal.h"
@@ -305,23 +307,30 @@ TEST_CASE("calls with a cover give bit for bit what calls without give", "[gpu]"
   if (skipped()) return;
   const codegen::Preference portable{codegen::variant("forward_sm80"), true, ""};
   const Lists lists(3);
-  for (const auto& [name, attention, is_listed] : lists.calls())
-    for (const codegen::Preference* preference : {static_cast<const codegen::Preference*>(nullptr), &portable})
-      for (const auto& [q_len, kv_len] :
-           {std::pair{300, 300}, {1, 300}, {300, 1}, {257, 511}, {1, 1}, {129, 0}, {0, 64}, {2500, 2500}}) {
-        const Call call(gpu, q_len, kv_len, 128);
-        INFO(name << ", " << q_len << " x " << kv_len << (preference ? ", portable" : ""));
-        call.forget();
-        runtime::run(attention, call.forward, preference);
-        const auto wanted = call.bits();
-        const Cover cover = runtime::cover(attention, call.forward, preference);
-        CHECK(static_cast<bool>(cover) == (is_listed && q_len > 0));
-        for (int layer = 0; layer < 3; ++layer) {
-          call.forget();
-          runtime::run(attention, call.forward, preference, {.cover = cover});
-          REQUIRE((call.bits() == wanted));
-        }
-      }
+  const std::vector<Lists::Call> all = lists.calls();
+  CHECK(side_by_side(2 * all.size(), [&](std::size_t i) {
+          const auto& [name, attention, is_listed] = all[i / 2];
+          const codegen::Preference* const preference = i % 2 ? &portable : nullptr;
+          std::string said;
+          for (const auto& [q_len, kv_len] :
+               {std::pair{300, 300}, {1, 300}, {300, 1}, {257, 511}, {1, 1}, {129, 0}, {0, 64}, {2500, 2500}}) {
+            const Call call(gpu, q_len, kv_len, 128);
+            const auto say = [&](const char* what) {
+              said += fmt::format("{}, {} x {}{}: {}\n", name, q_len, kv_len, preference ? ", portable" : "", what);
+            };
+            call.forget();
+            runtime::run(attention, call.forward, preference);
+            const auto wanted = call.bits();
+            const Cover cover = runtime::cover(attention, call.forward, preference);
+            if (static_cast<bool>(cover) != (is_listed && q_len > 0)) say(cover ? "a cover" : "no cover");
+            for (int layer = 0; layer < 3; ++layer) {
+              call.forget();
+              runtime::run(attention, call.forward, preference, {.cover = cover});
+              if (call.bits() != wanted) say("other bits");
+            }
+          }
+          return said;
+        }) == "");
 }
 
 TEST_CASE("a cover serves other batches, heads and scores where its mask does not vary with them", "[gpu][small]") {

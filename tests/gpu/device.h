@@ -3,15 +3,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "runtime/engines/cuda/driver.h"
+#include "runtime/machine/files.h"
 #include "tests/catch.h"
 #include "tests/numerics/engines.h"
 
@@ -41,6 +45,28 @@ Array<T> normal(unsigned seed, std::initializer_list<std::int64_t> shape) {
   return out;
 }
 
+/// One of as many turns as there are processors, for all processes of this machine: of 64 processes with 64 threads
+/// each, thousands would compile at once, and wait for each other's locks of the cache.
+class Turn {
+ public:
+  Turn() {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    const fs::path folder = fs::temp_directory_path(none) / "attune-test-turns";
+    if (none || (fs::create_directories(folder, none), none)) return;
+    const unsigned turns = std::max(1u, std::thread::hardware_concurrency());
+    static std::atomic<unsigned> first{std::random_device()()};
+    for (unsigned nth = first++;; ++nth) {
+      lock_.emplace(folder / std::to_string(nth % turns), std::chrono::milliseconds(0));
+      if (*lock_) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+ private:
+  std::optional<runtime::Lock> lock_;
+};
+
 /// Runs `body` for each number below `count`, on all processors because compiling a kernel takes one of them a second;
 /// joins the messages.
 inline std::string side_by_side(std::size_t count, const std::function<std::string(std::size_t)>& body) {
@@ -50,6 +76,7 @@ inline std::string side_by_side(std::size_t count, const std::function<std::stri
   for (unsigned t = 0; t < std::max(1u, std::thread::hardware_concurrency()); ++t)
     threads.emplace_back([&] {
       for (std::size_t i = next++; i < count; i = next++) try {
+          const Turn turn;
           said[i] = body(i);
         } catch (const std::exception& e) {
           said[i] = "case " + std::to_string(i) + " threw: " + e.what() + "\n";

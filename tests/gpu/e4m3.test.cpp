@@ -9,6 +9,7 @@
 #include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
+#include "tests/numerics/fp8_mods.h"
 #include "tests/refusal.h"
 
 namespace attune::tests {
@@ -16,37 +17,7 @@ namespace {
 
 const Device host = Device::cpu(), gpu = Device::cuda();
 
-const Attention plain{};
-const Attention causal{.mask = mods::causal()};
-const Attention windowed{.mask = mods::sliding_window(70)};
-const Attention bent{.score = mods::alibi(8) | mods::softcap(5), .mask = mods::causal()};
-const Attention rich = [] {
-  static const auto slope = host.array<float>({16}, "slope"), sinks = host.array<float>({16}, "sinks");
-  for (std::int64_t i = 0; i < 16; ++i) slope.data()[i] = 1.0f / static_cast<float>(i + 2);
-  for (std::int64_t i = 0; i < 16; ++i) sinks.data()[i] = 0.5f * static_cast<float>(i % 5) - 1;
-  return Attention{.score = [](Float s, At at) { return s + slope[at.head] * (at.kv - at.q); },
-                   .mask = [](At at) { return at.kv <= at.q + 130 && at.kv % 3 != at.q % 2; },
-                   .prob = [](Float p, At) { return where(random(11) < 0.9f, p / 0.9f, 0); },
-                   .sink = [](SinkAt at) { return sinks[at.head]; }};
-}();
-/// Scales of k for each head and of v for each key: from 2^-8 to 2^9.
-const Attention scaled = [] {
-  static const auto of_k = host.array<float>({16}, "of_k"), of_v = host.array<float>({1200}, "of_v");
-  for (std::int64_t i = 0; i < 16; ++i) of_k.data()[i] = 0.5f + 0.1f * static_cast<float>(i);
-  for (std::int64_t i = 0; i < 1200; ++i)
-    of_v.data()[i] = std::ldexp(1.0f + 0.1f * static_cast<float>(i % 7), static_cast<int>(9 - i / 70));
-  return Attention{.score = [](Float s, At at) { return s * of_k[at.head]; },
-                   .mask = mods::causal(),
-                   .prob = [](Float p, At at) { return p * of_v[at.kv]; }};
-}();
-const Attention documents = [] {
-  static const auto doc = host.array<int>({1200}, "doc");
-  for (int i = 0; i < 1200; ++i) doc.values()[static_cast<std::size_t>(i)] = i / 150;
-  return Attention{.mask = mods::document(doc)};
-}();
-/// Tiles are visited from the last key on: powers overflow below the maximum of the first.
-const Attention rising{.score = [](Float s, At at) { return s - 0.7f * f32(at.kv); }};
-const Attention* const all[] = {&plain, &causal, &windowed, &bent, &rich, &scaled, &documents, &rising};
+using fp8::all, fp8::causal, fp8::plain;
 
 std::string judge(const Attention& attention, Shape shape) {
   shape.e4m3 = true;
@@ -59,7 +30,8 @@ std::vector<Shape> shapes() {
   std::vector<Shape> out;
   std::uint64_t seed = 0;
   // Widths that fill a tile and widths that do not, lengths around tiles, groups that share tiles.
-  for (const auto& [d, dv] : {std::pair{16, 16}, {64, 64}, {80, 112}, {128, 128}, {128, 64}, {96, 96}})
+  for (const auto& [d, dv] :
+       {std::pair{16, 16}, {64, 64}, {80, 112}, {128, 128}, {128, 64}, {96, 96}, {256, 256}, {192, 128}, {144, 192}})
     for (const auto& [q_len, kv_len] : {std::pair{1, 1}, {5, 300}, {64, 129}, {127, 1000}, {257, 257}, {130, 31}}) {
       ++seed;
       out.push_back({.batch = 2,
@@ -76,7 +48,7 @@ std::vector<Shape> shapes() {
                      .before = seed % 6 == 5,
                      .seed = seed});
     }
-  for (const int d : {64, 128}) {
+  for (const int d : {64, 128, 256}) {
     out.push_back({.q_heads = 4,
                    .kv_heads = 2,
                    .d = d,
@@ -238,7 +210,7 @@ TEST_CASE("calls of e4m3 that no kernel takes are refused in words", "[gpu][e4m3
     const Tensor o(memory.data(), out, {1, 1, 64, d}, {}, gpu);
     return refusal([&] { attention.run({.q = of, .k = of, .v = of, .o = o}); }).code;
   };
-  CHECK(refused(144, DType::bf16, plain) == "engine-type");
+  CHECK(refused(272, DType::bf16, plain) == "engine-type");
   CHECK(refused(8, DType::bf16, plain) == "engine-type");
   CHECK(refused(128, DType::f32, plain) == "engine-type");
   CHECK(refused(128, DType::bf16, {.prob = [](Float p, At) { return p * p; }}) == "engine-type");

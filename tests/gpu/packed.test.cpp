@@ -7,6 +7,8 @@
 #include <limits>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
 
@@ -83,26 +85,28 @@ std::vector<Attention> attentions() {
 
 TEST_CASE("a packed sequence gets what it gets alone, and writes nothing of its neighbours", "[gpu]") {
   if (skipped()) return;
-  for (const std::int64_t d : {64, 72, 128, 192})
-    for (const Attention& attention : attentions()) {
-      const Packed all{.q_lens = {1, 128, 17, 0, 300, 129, 5}, .kv_lens = {7, 128, 0, 9, 300, 260, 64}, .d = d};
-      attention.run(all.call());
-      const auto o = all.o.on(Device::cpu());
-      std::size_t wrong = 0;
-      for (std::size_t b = 0; b < all.q_lens.size(); ++b) {
-        if (all.q_lens[b] == 0) continue;
-        const auto own = all.filled(5, {all.q_lens[b]}, q_heads);
-        attention.run(all.alone(b, own));
-        const auto expected = own.on(Device::cpu());
-        const auto first = static_cast<std::size_t>(Packed::start(all.q_lens, b) * q_heads * d);
-        for (std::size_t i = 0; i < expected.values().size(); ++i) {
-          const float x = o.values()[first + i], y = expected.values()[i];
-          wrong += !is_near(x, y);
-        }
-      }
-      INFO("d " << d);
-      CHECK(wrong == 0);
-    }
+  const std::vector<Attention> mods = attentions();
+  constexpr std::array<std::int64_t, 4> widths{64, 72, 128, 192};
+  CHECK(side_by_side(widths.size() * mods.size(), [&](std::size_t nth) {
+          const std::int64_t d = widths[nth / mods.size()];
+          const Attention& attention = mods[nth % mods.size()];
+          const Packed all{.q_lens = {1, 128, 17, 0, 300, 129, 5}, .kv_lens = {7, 128, 0, 9, 300, 260, 64}, .d = d};
+          attention.run(all.call());
+          const auto o = all.o.on(Device::cpu());
+          std::size_t wrong = 0;
+          for (std::size_t b = 0; b < all.q_lens.size(); ++b) {
+            if (all.q_lens[b] == 0) continue;
+            const auto own = all.filled(5, {all.q_lens[b]}, q_heads);
+            attention.run(all.alone(b, own));
+            const auto expected = own.on(Device::cpu());
+            const auto first = static_cast<std::size_t>(Packed::start(all.q_lens, b) * q_heads * d);
+            for (std::size_t i = 0; i < expected.values().size(); ++i) {
+              const float x = o.values()[first + i], y = expected.values()[i];
+              wrong += !is_near(x, y);
+            }
+          }
+          return wrong ? fmt::format("d {}, mod {}: {} wrong\n", d, nth % mods.size(), wrong) : "";
+        }) == "");
 }
 
 TEST_CASE("starts on the device give bit for bit what starts on the host give", "[gpu]") {
@@ -120,23 +124,24 @@ TEST_CASE("starts on the device give bit for bit what starts on the host give", 
       {Lengths(60, 20), Lengths(60, 33)},  // few enough queries that heads share tiles
       {{63, 1, 0, 40, 64}, {300, 2, 5, 0, 64}},
   };
-  for (const std::int64_t d : {64, 128, 40})
-    for (const Attention& attention : all)
-      for (const auto& [q_lens, kv_lens] : calls) {
-        const Packed packed{.q_lens = q_lens, .kv_lens = kv_lens, .d = d};
-        const auto there_q = packed.cu_q.on(packed.gpu), there_kv = packed.cu_kv.on(packed.gpu);
-        attention.run(packed.call());
-        const auto wanted = packed.bits();
-        copy(packed.filled(6, q_lens, q_heads), packed.o);
-        const std::int64_t longest = *std::ranges::max_element(q_lens);
-        Forward call = packed.call(there_q, there_kv, 310);
-        // One query has a kernel of its own, which starts on the device choose by their bound.
-        if (longest <= 64) call.max_q_len = longest == 1 ? 1 : 64;
-        attention.run(call);
-        INFO("d " << d << ", " << q_lens.size() << " sequences, " << longest << " queries at most");
-        const bool same = packed.bits() == wanted;
-        CHECK(same);
-      }
+  constexpr std::array<std::int64_t, 3> widths{64, 128, 40};
+  CHECK(side_by_side(widths.size() * all.size() * std::size(calls), [&](std::size_t nth) -> std::string {
+          const std::int64_t d = widths[nth / all.size() / std::size(calls)];
+          const Attention& attention = all[nth / std::size(calls) % all.size()];
+          const auto& [q_lens, kv_lens] = calls[nth % std::size(calls)];
+          const Packed packed{.q_lens = q_lens, .kv_lens = kv_lens, .d = d};
+          const auto there_q = packed.cu_q.on(packed.gpu), there_kv = packed.cu_kv.on(packed.gpu);
+          attention.run(packed.call());
+          const auto wanted = packed.bits();
+          copy(packed.filled(6, q_lens, q_heads), packed.o);
+          const std::int64_t longest = *std::ranges::max_element(q_lens);
+          Forward call = packed.call(there_q, there_kv, 310);
+          // One query has a kernel of its own, which starts on the device choose by their bound.
+          if (longest <= 64) call.max_q_len = longest == 1 ? 1 : 64;
+          attention.run(call);
+          if (packed.bits() == wanted) return "";
+          return fmt::format("d {}, {} sequences, {} queries at most: other bits\n", d, q_lens.size(), longest);
+        }) == "");
 }
 
 TEST_CASE("a call whose starts are on the device is captured into a graph, and replayed with others", "[gpu]") {
@@ -229,60 +234,65 @@ TEST_CASE("NaN in a packed sequence reaches no other", "[gpu]") {
 
 TEST_CASE("gradients of a packed sequence are those it has alone, with NaN beside it too", "[gpu]") {
   if (skipped()) return;
-  for (const std::int64_t d : {64, 128})
-    for (const Attention& attention : attentions()) {
-      const Packed all{.q_lens = {40, 129, 3, 270}, .kv_lens = {50, 130, 3, 200}, .d = d};
-      const auto gradients = [&](const Packed& of, const Array<bf16>& grad_o) {
-        const std::array out{all.filled(0, of.q_lens, q_heads), all.filled(0, of.kv_lens, kv_heads),
-                             all.filled(0, of.kv_lens, kv_heads)};
-        attention.run(of.call());
-        attention.backward({.q = of.q,
-                            .k = of.k,
-                            .v = of.v,
-                            .grad_o = grad_o,
-                            .o = of.o,
-                            .lse = of.lse,
-                            .dq = out[0],
-                            .dk = out[1],
-                            .dv = out[2],
-                            .cu_seqlens_q = of.cu_q,
-                            .cu_seqlens_kv = of.cu_kv});
-        return std::array{out[0].on(Device::cpu()), out[1].on(Device::cpu()), out[2].on(Device::cpu())};
-      };
-      const auto grad_o = all.filled(5, all.q_lens, q_heads);
-      const auto clean = gradients(all, grad_o);
-      for (std::size_t b = 0; b < all.q_lens.size(); ++b) {
-        const auto with_nan = [&](const Array<bf16>& of, const std::vector<std::int64_t>& lens, std::int64_t heads) {
-          auto out = of.on(Device::cpu());
-          const auto first = Packed::start(lens, b) * heads * d, count = lens[b] * heads * d;
-          for (std::int64_t i = first; i < first + count; ++i)
-            out.values()[static_cast<std::size_t>(i)] = std::numeric_limits<float>::quiet_NaN();
-          return out.on(all.gpu);
-        };
-        Packed spoilt = all;
-        spoilt.q = with_nan(all.q, all.q_lens, q_heads);
-        spoilt.k = with_nan(all.k, all.kv_lens, kv_heads);
-        spoilt.v = with_nan(all.v, all.kv_lens, kv_heads);
-        const auto beside = gradients(spoilt, with_nan(grad_o, all.q_lens, q_heads));
-        std::size_t wrong = 0, own_nan = 0;
-        for (std::size_t i = 0; i < clean.size(); ++i) {
-          const auto& lens = i == 0 ? all.q_lens : all.kv_lens;
-          const std::int64_t row = (i == 0 ? q_heads : kv_heads) * d, begin = Packed::start(lens, b) * row,
-                             end = begin + lens[b] * row;
-          for (std::int64_t j = 0; j < Packed::total(lens) * row; ++j) {
-            const float x = beside[i].values()[static_cast<std::size_t>(j)],
-                        y = clean[i].values()[static_cast<std::size_t>(j)];
-            if (j >= begin && j < end)
-              own_nan += std::isnan(x);
-            else
-              wrong += !is_near(x, y);
+  const std::vector<Attention> mods = attentions();
+  constexpr std::array<std::int64_t, 2> widths{64, 128};
+  CHECK(side_by_side(widths.size() * mods.size(), [&](std::size_t nth) {
+          const std::int64_t d = widths[nth / mods.size()];
+          const Attention& attention = mods[nth % mods.size()];
+          std::string said;
+          const Packed all{.q_lens = {40, 129, 3, 270}, .kv_lens = {50, 130, 3, 200}, .d = d};
+          const auto gradients = [&](const Packed& of, const Array<bf16>& grad_o) {
+            const std::array out{all.filled(0, of.q_lens, q_heads), all.filled(0, of.kv_lens, kv_heads),
+                                 all.filled(0, of.kv_lens, kv_heads)};
+            attention.run(of.call());
+            attention.backward({.q = of.q,
+                                .k = of.k,
+                                .v = of.v,
+                                .grad_o = grad_o,
+                                .o = of.o,
+                                .lse = of.lse,
+                                .dq = out[0],
+                                .dk = out[1],
+                                .dv = out[2],
+                                .cu_seqlens_q = of.cu_q,
+                                .cu_seqlens_kv = of.cu_kv});
+            return std::array{out[0].on(Device::cpu()), out[1].on(Device::cpu()), out[2].on(Device::cpu())};
+          };
+          const auto grad_o = all.filled(5, all.q_lens, q_heads);
+          const auto clean = gradients(all, grad_o);
+          for (std::size_t b = 0; b < all.q_lens.size(); ++b) {
+            const auto with_nan = [&](const Array<bf16>& of, const std::vector<std::int64_t>& lens,
+                                      std::int64_t heads) {
+              auto out = of.on(Device::cpu());
+              const auto first = Packed::start(lens, b) * heads * d, count = lens[b] * heads * d;
+              for (std::int64_t i = first; i < first + count; ++i)
+                out.values()[static_cast<std::size_t>(i)] = std::numeric_limits<float>::quiet_NaN();
+              return out.on(all.gpu);
+            };
+            Packed spoilt = all;
+            spoilt.q = with_nan(all.q, all.q_lens, q_heads);
+            spoilt.k = with_nan(all.k, all.kv_lens, kv_heads);
+            spoilt.v = with_nan(all.v, all.kv_lens, kv_heads);
+            const auto beside = gradients(spoilt, with_nan(grad_o, all.q_lens, q_heads));
+            std::size_t wrong = 0, own_nan = 0;
+            for (std::size_t i = 0; i < clean.size(); ++i) {
+              const auto& lens = i == 0 ? all.q_lens : all.kv_lens;
+              const std::int64_t row = (i == 0 ? q_heads : kv_heads) * d, begin = Packed::start(lens, b) * row,
+                                 end = begin + lens[b] * row;
+              for (std::int64_t j = 0; j < Packed::total(lens) * row; ++j) {
+                const float x = beside[i].values()[static_cast<std::size_t>(j)],
+                            y = clean[i].values()[static_cast<std::size_t>(j)];
+                if (j >= begin && j < end)
+                  own_nan += std::isnan(x);
+                else
+                  wrong += !is_near(x, y);
+              }
+            }
+            if (wrong > 0 || own_nan == 0)
+              said += fmt::format("sequence {}, d {}: {} wrong, {} NaN of its own\n", b, d, wrong, own_nan);
           }
-        }
-        INFO("sequence " << b << ", d " << d);
-        CHECK(wrong == 0);
-        CHECK(own_nan > 0);
-      }
-    }
+          return said;
+        }) == "");
 }
 
 }  // namespace attune::tests

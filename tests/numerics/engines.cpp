@@ -119,7 +119,6 @@ std::string Engine::why_not(const Shape& shape) const {
   if (std::max(shape.d, shape.dv) > widest && !takes) return fmt::format("heads wider than {}", widest);
   if (shape.per_entry() && !per_entry) return "entries with settings of their own";
   if (shape.e4m3 && products_of_e4m3) {
-    if (std::max(shape.d, shape.dv) > 128) return "q, k and v of e4m3 wider than 128";
     const bool in_boxes = shape.layout == Layout::bhsd || shape.layout == Layout::bshd;
     if (!in_boxes || shape.d % 16 || shape.dv % 16)
       return "q, k and v of e4m3 whose rows are not multiples of 16 bytes";

@@ -178,10 +178,12 @@ struct ClearArgs {
 
 /// Threads of a block of transpose_v_sm90.cuh.
 constexpr int transpose_threads = 128;
+/// Rows that it stores at once of values wider than 128.
+constexpr int transposed_box_rows = 32;
 
 /// The arguments of transpose_v_sm90.cuh.
 struct TransposeArgs {
-  TensorMap from, to;  ///< boxes of v, a tile of keys each; boxes of transposed tiles, one each
+  TensorMap from, to;  ///< boxes of v, a tile of keys each; of transposed tiles, one each or transposed_box_rows
   int heads, tiles;    ///< tiles: of keys, in `to`; packed: places
   int batch;           ///< packed: sequences
   const int* starts;   ///< packed: of keys

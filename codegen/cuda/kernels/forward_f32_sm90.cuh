@@ -91,6 +91,7 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
   using Base::group, Base::lane, Base::n, Base::o, Base::p, Base::s, Base::shared, Base::warp;
   using typename Base::Shared;
   static constexpr int columns = Tile::dv > 64 ? Tile::dv / 2 : Tile::dv;  ///< of results that are summed at a time
+  static constexpr bool turns_of_both = false;
 
   __device__ void enter(const Item& item) {
     Base::enter(item);
@@ -157,6 +158,9 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
     for (int i = 0; i < n / 2; ++i)
       if (fabsf(low[i]) < infinity) s[i] += low[i];
   }
+
+  __device__ void wait_for_scores() {}
+  __device__ void prepare_values() {}
 
   /// O += P V, complete when it returns.
   __device__ void values(int stage) {

@@ -1,9 +1,10 @@
 // codegen/cuda/kernels/transpose_v_sm90.cuh — all values of a call transposed in memory, before forward_e4m3_sm90.cuh
 //
-// A block transposes one tile of values of a head: it loads by TMA, transposes in shared memory, and stores by TMA. The
-// tiles of a head follow one another; those of a packed sequence begin at its place (place_of).
+// A block transposes one chunk of 128 columns of a tile of values of a head: it loads by TMA, transposes in shared
+// memory, and stores by TMA. The tiles of a head follow one another; those of a packed sequence begin at its place
+// (place_of).
 //
-// Tile: Element is e4m3; n, dv; layout.
+// Tile: Element is e4m3; n, dv; layout. With dv > 128, n is at most 128.
 #pragma once
 
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
@@ -11,16 +12,28 @@
 
 namespace attune {
 
+/// A chunk of a tile of values, in shared memory.
+template <class Tile, int columns>
+__device__ inline void transpose_chunk(unsigned loaded, unsigned transposed, int thread) {
+  constexpr int pairs = transpose_threads / 64;
+  const int warp = thread / 32;
+  Transposer<Tile, columns>{warp % 2, thread % 32}.template transpose<pairs>(loaded, transposed, warp / 2);
+}
+
 template <class Tile>
 __global__ void __launch_bounds__(transpose_threads) transpose_v_sm90(const __grid_constant__ TransposeArgs args) {
   constexpr int n = Tile::n, chunks = (n + chunk_bytes - 1) / chunk_bytes, loaded_bytes = n * chunk_bytes,
-                rows = chunks * Tile::dv, transposed_bytes = rows * chunk_bytes, pairs = transpose_threads / 64;
+                rows = chunks * Tile::dv, wide = (Tile::dv + chunk_bytes - 1) / chunk_bytes,
+                most = wide == 1 ? Tile::dv : chunk_bytes, last = Tile::dv - (wide - 1) * most,
+                transposed_bytes = chunks * most * chunk_bytes;
+  static_assert(wide == 1 || chunks == 1);
   __shared__ unsigned char memory[loaded_bytes + transposed_bytes + 1024];
   __shared__ unsigned long long barrier;
   // The next kernel may start; it waits for the end of this one.
   let_next_start();
-  const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x), tile = block % args.tiles,
-            set = block / args.tiles, head = set % args.heads, batch = set / args.heads;
+  const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x), chunk = block % wide,
+            nth = block / wide, tile = nth % args.tiles, set = nth / args.tiles, head = set % args.heads,
+            batch = set / args.heads;
   int key = tile * n, left = n;
   if constexpr (is_packed<Tile>) {
     const int b = sequence_at<n>(args.starts, args.batch, tile);
@@ -34,7 +47,7 @@ __global__ void __launch_bounds__(transpose_threads) transpose_v_sm90(const __gr
     barrier_init(full, 1);
     barrier_init_done();
     barrier_expect(full, loaded_bytes);
-    load_box(loaded, args.from, full, 0, key, head, batch);
+    load_box(loaded, args.from, full, chunk * chunk_bytes, key, head, batch);
   }
   __syncthreads();
   barrier_wait(full, 0);
@@ -44,12 +57,18 @@ __global__ void __launch_bounds__(transpose_threads) transpose_v_sm90(const __gr
       shared_put(loaded + at, 0u, 0u, 0u, 0u);
     __syncthreads();
   }
-  const int warp = thread / 32;
-  Transposer<Tile>{warp % 2, thread % 32}.template transpose<pairs>(loaded, transposed, warp / 2);
+  if (last == most || chunk < wide - 1)
+    transpose_chunk<Tile, most>(loaded, transposed, thread);
+  else
+    transpose_chunk<Tile, last>(loaded, transposed, thread);
   proxy_fence();
   __syncthreads();
   if (thread != 0) return;
-  store_box(args.to, transposed, 0, tile * rows, head, batch);
+  // A chunk of several consists of boxes.
+  constexpr int box = wide == 1 ? rows : transposed_box_rows;
+  const int all = wide == 1 ? rows : chunk < wide - 1 ? most : last;
+  for (int i = 0; i < all; i += box)
+    store_box(args.to, transposed + i * chunk_bytes, 0, tile * rows + chunk * most + i, head, batch);
   store_commit();
   store_wait();
 }

@@ -59,7 +59,7 @@ constexpr int parts_of<Tile> = Tile::parts;
 
 /// True if a warpgroup ends the scores, the softmax and the results of a tile of keys before it begins the next tile.
 template <class Tile>
-constexpr bool in_turn = parts_of<Tile> > 1;
+constexpr bool in_turn = parts_of<Tile> > 1 || (ElementOf<typename Tile::Element>::bytes == 1 && Tile::dv > 128);
 
 /// Offsets into shared memory, from layout/.
 template <class Tile>

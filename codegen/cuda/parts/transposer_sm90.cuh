@@ -1,7 +1,7 @@
 // codegen/cuda/parts/transposer_sm90.cuh — a tile of values of 8 bits transposed in shared memory: keys along rows, in
 // the order in which threads hold their scores
 //
-// Tile: Element is e4m3; n a multiple of 32; dv a multiple of 32, at most 128.
+// Tile: Element is e4m3; n and dv multiples of 32.
 #pragma once
 
 #include "codegen/cuda/ptx/ldmatrix.cuh"
@@ -9,10 +9,11 @@
 namespace attune {
 
 /// Within each 16 keys, place 4 c + j of a transposed row has key 8 (j / 2) + 2 c + j % 2: the order in which lane c of
-/// four holds the scores of a row. A warp transposes 32 keys by 16 columns at a time.
-template <class Tile>
+/// four holds the scores of a row. A warp transposes 32 keys by 16 columns at a time. `columns`: of the chunk that is
+/// transposed.
+template <class Tile, int columns = Tile::dv>
 struct Transposer {
-  static constexpr int warps = 2, wide = Tile::dv / 16, each = wide / warps;
+  static constexpr int warps = 2, wide = columns / 16, each = wide / warps;
   static_assert(Tile::n % 32 == 0 && wide % 2 == 0 && wide <= 8);
 
   int warp, lane;

@@ -37,12 +37,15 @@ Tensor transposed(const ForwardRun& run, const std::byte* memory) {
           {codegen::transposed_batch(run.p), run.p.kv_heads, rows, codegen::gpu_element(DType::e4m3).chunk()}};
 }
 TransposeArgs transpose_args(const ForwardRun& run, const Placed& at) {
-  return {.from = boxes_of(run.call.v, run.plan().tile.n),
-          .to = boxes_of(transposed(run, run.transposed.in(at.memory)), transposed_rows(run.plan().tile)),
-          .heads = static_cast<int>(run.p.kv_heads),
-          .tiles = static_cast<int>(codegen::transposed_tiles(run.p, run.plan())),
-          .batch = static_cast<int>(run.p.batch),
-          .starts = at.starts.kv};
+  const codegen::Tile& tile = run.plan().tile;
+  const bool wide = tile.dv > codegen::gpu_element(DType::e4m3).chunk();
+  return {
+      .from = boxes_of(run.call.v, tile.n),
+      .to = boxes_of(transposed(run, run.transposed.in(at.memory)), wide ? transposed_box_rows : transposed_rows(tile)),
+      .heads = static_cast<int>(run.p.kv_heads),
+      .tiles = static_cast<int>(codegen::transposed_tiles(run.p, run.plan())),
+      .batch = static_cast<int>(run.p.batch),
+      .starts = at.starts.kv};
 }
 
 // ---- split keys and values
