@@ -62,7 +62,8 @@ struct RowEnd {
 };
 
 /// Exponents of this size are rounded by 4 and more, so that p = 2^(exponent - under) means nothing: where all scores
-/// of a row are -1e9, p would be 0 or infinite, and infinite p times a grad_o of 0 is NaN.
+/// of a row are -1e12, each p would be 1 or a wrong power of two; where they are the lowest f32, infinite, and infinite
+/// times a grad_o of 0 is NaN.
 constexpr float too_far = 0x1p26f;
 
 /// From a row's lse, which includes rest(). A row without pairs has no gradient. If lse is NaN, 2^(-inf - lse) would be
