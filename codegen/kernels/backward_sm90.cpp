@@ -66,8 +66,8 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   std::vector<Variant> out;
   const int alone = kind.length <= Length::to_128;
   const auto add = [&](int m, int order, int copies = 0) {
-    const int completes =
-        order == 3 && !alone && !copies && !facts.has_terms && m != most_queries && has_few_steps(spec, kind);
+    const int completes = order == 3 && !alone && !copies && !facts.has_terms && m != most_queries &&
+                          has_few_steps(spec, kind);
     const Tile tile{.m = m, .order = order, .alone = alone, .completes = completes, .copies = copies};
     out.push_back(variant_of(backward_sm90.name, tile, members));
   };
@@ -88,7 +88,8 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   if (tile.copies && spec.unaligned_captures)
     return "copies must be 0: the rows of a captured tensor are not aligned to 16 bytes, or shorter than the keys";
   if (tile.completes && (tile.alone || tile.copies || !tile.ordered || m == most_queries))
-    return "completes=1 needs ordered=1, alone=0, copies=0, and memory for two tiles of dq, which 80 queries do not leave";
+    return "completes=1 needs ordered=1, alone=0, copies=0, and memory for two tiles of dq, which 80 queries do not "
+           "leave";
   if (tile.alone && m == most_queries) return "a tile of 80 queries adds up dq: alone must be 0";
   return m == queries_of(spec) || (m == most_queries && spec.d > 64)
              ? ""
