@@ -2,10 +2,20 @@
 #include <attune/c.h>
 #include <attune/watch.h>
 
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <vector>
+
+#include <attune/error.h>
 
 #include "c/error.h"
+#include "ir/parse.h"
 
 struct attune_watch {
   attune::watch::Watching watching;
@@ -40,12 +50,15 @@ const char* name_of(watch::Built::From from) {
 }
 
 Json json_of(const watch::Built& fact) {
+  Json phases = Json::array();
+  for (const auto& one : fact.phases) phases.push_back({{"name", one.name}, {"seconds", one.seconds}});
   return {{"fact", "built"},
           {"mod", fact.mod},
           {"kernel", fact.kernel},
           {"target", fact.target},
           {"from", name_of(fact.from)},
           {"seconds", fact.seconds},
+          {"phases", phases},
           {"bytes", fact.bytes},
           {"registers", fact.registers},
           {"spilled", fact.spilled},
@@ -75,7 +88,57 @@ const char* name_of(watch::Notice::Of of) {
   return "";
 }
 
+Json json_of(const watch::Compiling& fact) {
+  Json kernels = Json::array();
+  for (const auto& one : fact.kernels) kernels.push_back({{"kernel", one.kernel}, {"seconds", one.seconds}});
+  return {{"fact", "compiling"},     {"kernels", kernels}, {"done", fact.done},
+          {"seconds", fact.seconds}, {"over", fact.over},  {"text", fact.text}};
+}
+
 Json json_of(const watch::Notice& fact) { return {{"fact", "notice"}, {"of", name_of(fact.of)}, {"text", fact.text}}; }
+
+/// What `tell` listens to, of the facts in a list of names.
+template <class Tell>
+watch::Callbacks listening(std::string_view facts, const Tell& tell) {
+  watch::Callbacks out;
+  constexpr std::array<std::string_view, 6> names{"lowered", "chosen", "built", "called", "notice", "compiling"};
+  for (std::size_t at = 0; at <= facts.size();) {
+    const std::size_t end = std::min(facts.find(',', at), facts.size());
+    const std::string name(facts.substr(at, end - at));
+    switch (std::ranges::find(names, name) - names.begin()) {
+      case 0: out.lowered = tell; break;
+      case 1: out.chosen = tell; break;
+      case 2: out.built = tell; break;
+      case 3: out.called = tell; break;
+      case 4: out.notice = tell; break;
+      case 5: out.compiling = tell; break;
+      default: {
+        const std::vector<std::string> known(names.begin(), names.end());
+        const auto near = ir::nearest(name, known);
+        throw Error("unknown-fact", fmt::format("there is no fact `{}`", name), {.name = "facts"},
+                    fmt::format("there are {}", fmt::join(names, ", ")),
+                    near ? fmt::format("did you mean {}?", *near) : "write some of these, separated by commas");
+      }
+    }
+    at = end + 1;
+  }
+  return out;
+}
+
+attune_error* listen(const char* function, const char* facts, void (*fact)(void* user, const char* json), void* user,
+                     attune_watch** watch) {
+  return guarded([&] {
+    require(facts, function, "facts");
+    require(reinterpret_cast<const void*>(fact), function, "fact");
+    require(watch, function, "watch");
+    const auto tell = [fact, user](const auto& what) {
+      fact(user, json_of(what).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    };
+    auto out = std::make_unique<attune_watch>();
+    out->watching = watch::on(listening(facts, tell));
+    *watch = out.release();
+  });
+}
 
 }  // namespace
 }  // namespace attune::c
@@ -83,16 +146,10 @@ Json json_of(const watch::Notice& fact) { return {{"fact", "notice"}, {"of", nam
 using namespace attune;
 
 attune_error* attune_watch_on(void (*fact)(void* user, const char* json), void* user, attune_watch** watch) {
-  return c::guarded([&] {
-    c::require(reinterpret_cast<const void*>(fact), "attune_watch_on", "fact");
-    c::require(watch, "attune_watch_on", "watch");
-    const auto tell = [fact, user](const auto& what) {
-      fact(user, c::json_of(what).dump(-1, ' ', false, c::Json::error_handler_t::replace).c_str());
-    };
-    auto out = std::make_unique<attune_watch>();
-    out->watching = watch::on({.lowered = tell, .chosen = tell, .built = tell, .called = tell, .notice = tell});
-    *watch = out.release();
-  });
+  return c::listen("attune_watch_on", "lowered,chosen,built,called,notice", fact, user, watch);
 }
-
+attune_error* attune_watch_facts(const char* facts, void (*fact)(void* user, const char* json), void* user,
+                                 attune_watch** watch) {
+  return c::listen("attune_watch_facts", facts, fact, user, watch);
+}
 void attune_watch_off(attune_watch* watch) { delete watch; }

@@ -90,6 +90,7 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
                      Kernels among) {
   KernelSpec spec = wishes;
   if (!facts.shares_tiles) spec.heads = 1;
+  if (!facts.copies_read) spec.unaligned_captures = false;
   require_possible(spec);
   KernelChoices out;
   if (preference) {

@@ -42,7 +42,8 @@ bool may_clear(const GpuParts& parts, const KernelPlan& plan) { return !parts.fa
 
 Grid end_grid(const LaunchCall& call) {
   const compiler::Problem& p = call.problem;
-  return {static_cast<unsigned>(ceil_div(p.q.length, call.plan.tile.m)), static_cast<unsigned>(p.q_heads),
+  const std::int64_t queries = std::int64_t{call.plan.tile.m} * (call.plan.tile.completes ? cleared_tiles : 1);
+  return {static_cast<unsigned>(ceil_div(p.q.length, queries)), static_cast<unsigned>(p.q_heads),
           static_cast<unsigned>(p.batch)};
 }
 

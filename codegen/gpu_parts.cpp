@@ -174,10 +174,13 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
     out.term = of.term;
     facts.peak = of.peak;
   }
-  out.copied = copied_read(out.exponent(), mod);
+  out.copied = copied_read(out.exponent(), mod, wanted != nullptr);
   facts.copies_read = out.copied != nullptr;
+  facts.copies_f32 = out.copied && mod.captures[out.copied->bits].dtype == DType::f32;
   out.distant = distant_part(out.exponent());
   facts.has_distant = out.distant != nullptr;
+  out.tanh = only_tanh(out.exponent());
+  facts.has_tanh = out.tanh != nullptr;
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
 

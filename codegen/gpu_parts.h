@@ -53,6 +53,7 @@ struct GpuParts {
   ir::Expr
       distant;      ///< the part of the exponent that a kernel may compute once a distance, see distant_part(); or null
   ir::Expr copied;  ///< the read of the exponent that a kernel may copy tile by tile, see copied_read(); or null
+  ir::Expr tanh;    ///< the tanh of the exponent that a kernel may compute itself, see only_tanh(); or null
   Traits facts;
   ir::FieldNames fields;
   std::optional<GradientParts> gradient{};  ///< none for a forward

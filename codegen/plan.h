@@ -37,8 +37,9 @@ struct KernelSpec {
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.
   int load = 16, store = 16;
   bool scale_positive = true;
-  bool exact = false;      ///< as Attention::exact
-  bool offsets64 = false;  ///< offsets into captured tensors need more than 32 bits
+  bool exact = false;               ///< as Attention::exact
+  bool offsets64 = false;           ///< offsets into captured tensors need more than 32 bits
+  bool unaligned_captures = false;  ///< see have_unaligned_rows(); backwards alone
   bool operator==(const KernelSpec&) const = default;
   auto operator<=>(const KernelSpec&) const = default;
 };
@@ -60,6 +61,7 @@ struct Tile {
   bool clusters = false;    ///< two blocks that share a tile may be a cluster
   bool transposed = false;  ///< values are transposed by a previous kernel
   bool alone = false;       ///< a tile of keys holds all keys of a sequence
+  bool completes = false;   ///< the item of keys that queries visit last completes their dq
   int parts = 0;            ///< f32 operands are split into as many numbers of TF32 or f16 by a previous kernel
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, specific to this kernel
 

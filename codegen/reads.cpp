@@ -23,6 +23,11 @@ bool is_linear(const Expr& e) {
   return (e->op == Op::Add || e->op == Op::Sub) && is_linear(e->args[0]) && is_linear(e->args[1]);
 }
 
+/// Elements that kernels copy tile by tile.
+bool is_copied(DType type, bool backward) {
+  return type == DType::bf16 || type == DType::f16 || (backward && type == DType::f32);
+}
+
 }  // namespace
 
 std::vector<Expr> linear_reads(std::span<const Expr> roots) {
@@ -36,7 +41,7 @@ std::vector<Expr> linear_reads(std::span<const Expr> roots) {
   return out;
 }
 
-Expr copied_read(const Expr& score, const compiler::Mod& mod) {
+Expr copied_read(const Expr& score, const compiler::Mod& mod, bool backward) {
   const auto is_kv = [](const Expr& e) {
     return e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::KV);
   };
@@ -46,9 +51,8 @@ Expr copied_read(const Expr& score, const compiler::Mod& mod) {
   };
   for (const Expr& e : ir::in_order(score)) {
     if (e->op != Op::Read || e->arity < 2 || !is_kv(e->args[e->arity - 1U])) continue;
-    const DType type = mod.captures[e->bits].dtype;
     const std::span others = e->arguments().first(e->arity - 1U);
-    if ((type == DType::bf16 || type == DType::f16) && std::ranges::all_of(others, along_row) &&
+    if (is_copied(mod.captures[e->bits].dtype, backward) && std::ranges::all_of(others, along_row) &&
         varies(e) == Vary::Element)
       return e;
   }
@@ -71,8 +75,30 @@ Expr distant_part(const Expr& score) {
   return out;
 }
 
+Expr only_tanh(const Expr& score) {
+  const std::vector<Expr> nodes = ir::in_order(score);
+  const auto is_one = [](const Expr& e) { return e->op == Op::Tanh && ir::uses(e, Input::S); };
+  const auto first = std::ranges::find_if(nodes, is_one);
+  if (first == nodes.end() || (*first)->free) return nullptr;
+  ir::DigestMap<Expr> by;
+  by.emplace((*first)->digest, ir::real(0));
+  return ir::uses(ir::substitute(score, by), Input::S) ? nullptr : *first;
+}
+
 bool has_linear_line(const Expr& read) {
   return std::ranges::all_of(read->arguments().first(read->arity - 1U), is_linear);
+}
+
+bool have_unaligned_rows(std::span<const Tensor> captures, std::int64_t keys) {
+  return std::ranges::any_of(captures, [&](const Tensor& t) {
+    if (t.rank < 2 || !is_copied(t.dtype, true)) return false;
+    const auto columns = static_cast<std::size_t>(t.rank) - 1;
+    const std::int64_t unit = 16 / static_cast<std::int64_t>(size_of(t.dtype));
+    bool aligned = t.strides[columns] == 1 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 &&
+                   t.shape[columns] % unit == 0 && t.shape[columns] >= keys;
+    for (std::size_t d = 0; d < columns; ++d) aligned = aligned && (t.shape[d] == 1 || t.strides[d] % unit == 0);
+    return !aligned;
+  });
 }
 
 bool read_captures(std::span<const Expr> roots) {

@@ -229,7 +229,7 @@ std::string why_not_spliced(const GpuParts& parts, const KernelPlan& plan) {
   if (plan.kernel->spliced == Spliced::never) return fmt::format("{} has no skeleton", plan.kernel->name);
   // Most of what such a kernel computes is the same for many pairs, which only the compiler sees, and only in a whole.
   if (!ir::uses(parts.exponent(), ir::Input::S)) return "its scores do not depend on s";
-  if (holds_parts(parts, plan)) return "the kernel holds parts of its scores in shared memory";
+  if (holds_parts(parts, plan)) return "the kernel holds parts of its scores";
   if (parts.facts.has_terms && !leaves_diagonals(parts, plan))
     return "the kernel itself adds up gradients of captured tensors";
   return {};

@@ -141,15 +141,17 @@ bool compares_fields(const Expr& e) {
 
 /// The parts of an exponent that a kernel has for each pair already, as members of its argument `held`.
 struct Held {
-  bool copied, distant;
-  explicit operator bool() const { return copied || distant; }
+  bool copied, distant, tanh;
+  explicit operator bool() const { return copied || distant || tanh; }
 };
 
 Held held_by(const GpuParts& parts, const KernelPlan& plan) {
   const auto has = [&](std::string_view member) {
     return std::ranges::any_of(plan.tile.own, [&](const auto& own) { return own.first == member && own.second != 0; });
   };
-  return {.copied = parts.copied && has("copies"), .distant = parts.distant && has("distances")};
+  return {.copied = parts.copied && has("copies"),
+          .distant = parts.distant && has("distances"),
+          .tanh = parts.tanh && has("small_tanh")};
 }
 
 /// What a kernel copies: the captured tensor, and its elements for a row. See mod.cuh.
@@ -178,12 +180,17 @@ class Functions {
   Functions(const GpuParts& parts, Held held, Lines lines)
       : parts_(parts), held_(held), lines_(lines), signature_(source_signature(parts.mod())) {
     signature_.params.push_back({source_scale, ir::Type::F32});
-    exponent_ = with_held();
+    if (held_.copied) hold(parts_.copied, "held.copied");
+    if (held_.distant) hold(parts_.distant, "held.distant");
+    if (held_.tanh) hold(parts_.tanh, "held.tanh");
+    exponent_ = with_held(parts_.exponent());
   }
 
   const ir::Signature& signature() const { return signature_; }
   /// The exponent with the held parts as parameters.
   const Expr& exponent() const { return exponent_; }
+  /// What tanh_of() returns, if there is one.
+  Expr tanh_argument() const { return held_.tanh ? parts_.tanh->args[0] : ir::real(0); }
   std::vector<UserFunction> take() { return std::move(out_); }
 
   void forward() {
@@ -211,6 +218,9 @@ class Functions {
   void backward() {
     add("float slope(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", parts_.slope(),
         parts_.gradient->has_slope);
+    if (held_ && parts_.gradient->has_slope)
+      add("float slope(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
+          with_held(parts_.slope()));
     add("float prob_slope(float p, Head head, Row row, Col col, Where at, Int q, Int kv)", parts_.prob_slope(),
         parts_.facts.has_prob);
     out_.push_back(
@@ -222,23 +232,20 @@ class Functions {
   }
 
  private:
-  /// Names of the held parts join the signature.
-  Expr with_held() {
-    ir::DigestMap<Expr> by;
-    const auto part = [&](const Expr& e, const char* name) {
-      by.emplace(e->digest, ir::param(static_cast<std::uint32_t>(signature_.params.size()), ir::Type::F32));
-      signature_.params.push_back({name, ir::Type::F32});
-    };
-    if (held_.copied) part(parts_.copied, "held.copied");
-    if (held_.distant) part(parts_.distant, "held.distant");
-    return by.empty() ? parts_.exponent() : ir::substitute(parts_.exponent(), by);
+  /// The name of a held part joins the signature.
+  void hold(const Expr& part, const char* name) {
+    as_held_.emplace(part->digest, ir::param(static_cast<std::uint32_t>(signature_.params.size()), ir::Type::F32));
+    signature_.params.push_back({name, ir::Type::F32});
   }
+  Expr with_held(const Expr& e) const { return as_held_.empty() ? e : ir::substitute(e, as_held_); }
   void held() {
-    out_.push_back({.head = {}, .text = "  struct Held {\n    float copied, distant;\n  };\n"});
+    out_.push_back({.head = {}, .text = "  struct Held {\n    float copied, distant, tanh;\n  };\n"});
     add("float exponent(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
         exponent_);
     if (held_.copied) out_.push_back({.head = {}, .text = copied_line(parts_, signature_)});
     if (held_.distant) add("float distant(Head head, Where at, Int q, Int kv)", parts_.distant);
+    if (held_.tanh)
+      add("float tanh_of(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", tanh_argument());
   }
   void add(const std::string& head, const Expr& e, bool used = true) {
     out_.push_back({head, source_function(head, e, signature_, parts_.fields, lines_),
@@ -255,6 +262,7 @@ class Functions {
   Held held_;
   Lines lines_;
   ir::Signature signature_;
+  ir::DigestMap<Expr> as_held_;
   Expr exponent_;
   std::vector<UserFunction> out_;
 };
@@ -266,7 +274,8 @@ bool holds_parts(const GpuParts& parts, const KernelPlan& plan) { return static_
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const bool diagonals = leaves_diagonals(parts, plan);
   Functions functions(parts, held_by(parts, plan), lines);
-  const std::vector<Expr> reads = linear_reads(std::array{functions.exponent(), parts.prob()});
+  const std::vector<Expr> reads = linear_reads(
+      std::array{functions.exponent(), functions.tanh_argument(), parts.prob()});
   UserSource out;
   out.fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
                fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +

@@ -32,6 +32,14 @@ struct CapturedSums {
   std::size_t elements, bytes;   ///< bytes: of the workspace
 };
 
+/// Where the compiler's time went.
+std::string phases_of(const runtime::cuda::Binary& binary) {
+  std::string out;
+  for (const auto& one : binary.phases)
+    out += fmt::format("{}{} {:.2f} s", out.empty() ? "" : ", ", one.name, one.seconds);
+  return out;
+}
+
 std::string_view in_words(codegen::Term::Place place) {
   switch (place) {
     case codegen::Term::Place::head: return "by head: a block of the kernel of q sums its pairs, and adds one number";
@@ -124,6 +132,7 @@ class OnDevice {
             "  {:<8} {}\n           {} threads, {} registers, {} bytes spilled, {} bytes of shared memory{}\n",
             verdict(one, i), codegen::variant_of(c.choice.plan).text(), c.choice.threads, c.binary->registers,
             c.binary->spilled, c.choice.shared_bytes, c.flaw.empty() ? "" : "   — " + c.flaw);
+        if (!c.binary->phases.empty()) out += fmt::format("           compiled now: {}\n", phases_of(*c.binary));
         const codegen::Occupancy there = occupancy(c);
         out += fmt::format("           {} {} per SM, {} of {} warps   — limited by {}\n", there.blocks,
                            there.blocks == 1 ? "block" : "blocks", there.warps, there.most_warps, there.limited_by);
@@ -188,6 +197,8 @@ class OnDevice {
       for (std::size_t i = 0; i < one.considered.candidates.size(); ++i) {
         const runtime::cuda::Candidate& c = one.considered.candidates[i];
         const codegen::Occupancy there = occupancy(c);
+        Json phases = Json::array();
+        for (const auto& phase : c.binary->phases) phases.push_back({{"name", phase.name}, {"seconds", phase.seconds}});
         out["candidates"].push_back({{"way", std::string(name_of(one.choices.way))},
                                      {"kernel", codegen::variant_of(c.choice.plan).text()},
                                      {"verdict", verdict(one, i)},
@@ -200,6 +211,7 @@ class OnDevice {
                                        {"warps", there.warps},
                                        {"most_warps", there.most_warps},
                                        {"limited_by", there.limited_by}}},
+                                     {"phases", phases},
                                      {"flaw", c.flaw}});
       }
     if (bench_.backward) {

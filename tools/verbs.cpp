@@ -129,6 +129,16 @@ Error no_memory() {
                "raise the limit (ulimit -v), or compute less at a time");
 }
 
+/// True if nothing shall be printed while the verb works.
+bool is_quiet(const std::vector<const char*>& words) {
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string_view word = words[i];
+    if (word == "--quiet" || word == "--progress=none") return true;
+    if (word == "none" && std::string_view(words[i - 1]) == "--progress") return true;
+  }
+  return false;
+}
+
 /// Warns if every call compiles anew, because the cache's path is no folder or other users could write code there.
 void tell_unusable_cache() {
   std::string cache;
@@ -186,6 +196,7 @@ int run_verb(int argc, const char* const* argv) {
   const std::vector<const char*> words = with_help(argc, argv);
   const int count = static_cast<int>(words.size());
   check_verb(app, count, words.data());
+  runtime::usual_option("ATTUNE_PROGRESS", is_quiet(words) ? "off" : "auto");
   try {
     app.parse(count, words.data());
   } catch (const CLI::Success& e) {

@@ -12,11 +12,14 @@ extern const KernelDescriptor backward_sm90;
 namespace {
 
 struct Tile {
-  int m = 64;       ///< queries
-  int n = 128;      ///< keys
-  int order = 2;    ///< of a step's products: backward_consumer_sm90.cuh
-  int ordered = 1;  ///< tiles of keys are added to dq in a fixed order
-  int alone = 0;    ///< 1: for sequences of one tile of keys, whose dq needs no adding
+  int m = 64;         ///< queries
+  int n = 128;        ///< keys
+  int order = 2;      ///< of a step's products: backward_consumer_sm90.cuh
+  int ordered = 1;    ///< tiles of keys are added to dq in a fixed order
+  int alone = 0;      ///< 1: for sequences of one tile of keys, whose dq needs no adding
+  int completes = 0;  ///< 1: the item that visits queries last adds up and stores their dq, and no kernel converts it
+  /// Not 0: the elements of copied_read() are copied to shared memory, tile by tile. 1: 16 bits, 2: f32.
+  int copies = 0;
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "m", .least = 64, .most = 128, .step = 16}, &Tile::m},
@@ -24,6 +27,8 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "order", .least = 0, .most = 3}, &Tile::order},
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
     TileMember<Tile>{{.name = "alone", .least = 0, .most = 1}, &Tile::alone},
+    TileMember<Tile>{{.name = "completes", .least = 0, .most = 1}, &Tile::completes},
+    TileMember<Tile>{{.name = "copies", .least = 0, .most = 2}, &Tile::copies},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
@@ -50,12 +55,25 @@ bool has_many_steps(const KernelSpec& spec, const CallKind& kind) {
   return kind.cover == CoverKind::full || (kind.cover == CoverKind::causal && spec.d <= 96);
 }
 
+/// Where items have few steps, a kernel that converts dq takes a tenth to a sixth of the time; where they have many,
+/// completing dq makes the steps of other blocks wait longer than that.
+bool has_few_steps(const KernelSpec& spec, const CallKind& kind) {
+  return spec.packed || kind.length <= Length::to_1k || kind.cover == CoverKind::window ||
+         kind.cover == CoverKind::listed;
+}
+
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Variant> out;
   const int alone = kind.length <= Length::to_128;
-  const auto add = [&](int m, int order) {
-    out.push_back(variant_of(backward_sm90.name, Tile{.m = m, .order = order, .alone = alone}, members));
+  const auto add = [&](int m, int order, int copies = 0) {
+    const int completes = order == 3 && !alone && !copies && !facts.has_terms && m != most_queries &&
+                          has_few_steps(spec, kind);
+    const Tile tile{.m = m, .order = order, .alone = alone, .completes = completes, .copies = copies};
+    out.push_back(variant_of(backward_sm90.name, tile, members));
   };
+  // A warp that sums diagonals has no time to copy.
+  if (facts.copies_read && !facts.has_terms && !spec.unaligned_captures)
+    for (const int order : {3, 2, 1}) add(queries_of(spec), order, facts.copies_f32 ? 2 : 1);
   if (spec.d > 80 && facts.scaled && !facts.has_terms && has_many_steps(spec, kind)) add(most_queries, 3);
   // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
   const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
@@ -67,6 +85,11 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   const int m = tile.m;
+  if (tile.copies && spec.unaligned_captures)
+    return "copies must be 0: the rows of a captured tensor are not aligned to 16 bytes, or shorter than the keys";
+  if (tile.completes && (tile.alone || tile.copies || !tile.ordered || m == most_queries))
+    return "completes=1 needs ordered=1, alone=0, copies=0, and memory for two tiles of dq, which 80 queries do not "
+           "leave";
   if (tile.alone && m == most_queries) return "a tile of 80 queries adds up dq: alone must be 0";
   return m == queries_of(spec) || (m == most_queries && spec.d > 64)
              ? ""
@@ -82,8 +105,17 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"width", static_cast<int>(spec.d)},
                    {"width_v", static_cast<int>(spec.dv)}};
   plan.tile.alone = tile.alone != 0;
+  plan.tile.completes = tile.completes != 0;
   if (tile.alone) plan.tile.own.emplace_back("alone", 1);
-  const auto shared = layout_of<BackwardLayout90>(plan);
+  if (tile.completes) plan.tile.own.emplace_back("completes", 1);
+  if (tile.copies) plan.tile.own.emplace_back("copies", tile.copies);
+  const BackwardLayout90 shared{.m = tile.m,
+                                .n = tile.n,
+                                .d = plan.tile.d,
+                                .dv = plan.tile.dv,
+                                .stages = plan.tile.stages,
+                                .element = gpu_element(spec.dtype).bytes,
+                                .wide = tile.copies == 2};
   return {.plan = std::move(plan),
           .threads = 384,
           .shared_bytes = shared.bytes,

@@ -15,16 +15,18 @@ extern const KernelDescriptor forward_sm90;
 namespace {
 
 struct Tile : ForwardTile90 {
-  int copies = 0;     ///< 1: the elements of copied_read() are copied to shared memory, tile by tile
-  int distances = 0;  ///< 1: distant_part() is computed once a distance
+  int copies = 0;      ///< 1: the elements of copied_read() are copied to shared memory, tile by tile
+  int distances = 0;   ///< 1: distant_part() is computed once a distance
+  int small_tanh = 0;  ///< 1: exact tanhs are polynomials where arguments are small
   bool operator==(const Tile&) const = default;
 };
 constexpr auto members = [] {
-  std::array<TileMember<Tile>, forward_members90.size() + 3> out{};
+  std::array<TileMember<Tile>, forward_members90.size() + 4> out{};
   std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
     return TileMember<Tile>{one.member, one.at};
   });
   out.front().member.least = 64;
+  out[out.size() - 4] = {{.name = "small_tanh", .least = 0, .most = 1}, &Tile::small_tanh};
   out[out.size() - 3] = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
   out[out.size() - 2] = {{.name = "distances", .least = 0, .most = 1}, &Tile::distances};
   out.back() = {{.name = "items", .least = 1, .most = 2}, &Tile::items};
@@ -161,6 +163,11 @@ std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, std
     return {tile, shorter};
   }
   std::vector<Tile> out;
+  if (facts.has_tanh && spec.exact && !facts.has_distant)
+    for (Tile tile : usual) {
+      tile.small_tanh = 1;
+      out.push_back(tile);
+    }
   if (facts.has_distant && width <= 192)
     for (Tile tile : usual) {
       tile.distances = 1;
@@ -185,7 +192,10 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   return forward_choice90(forward_sm90, spec, variant, tile, false,
-                          {.copies = tile.copies != 0, .distances = tile.distances != 0, .items = tile.items});
+                          {.copies = tile.copies != 0,
+                           .distances = tile.distances != 0,
+                           .small_tanh = tile.small_tanh != 0,
+                           .items = tile.items});
 }
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {

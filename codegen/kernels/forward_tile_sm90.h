@@ -58,10 +58,10 @@ inline int blocks90(const KernelSpec& spec, const ForwardTile90& tile, int share
   return numbers90(spec, tile) <= most_numbers90(tile.m, 3) && shared_bytes <= most_shared_of(3, 90) ? 3 : 2;
 }
 
-/// What a block has in shared memory besides operands and results: parts of scores, see HasCopied and HasDistant, and
-/// tiles of queries that are scheduled ahead; and Tile::parts.
+/// Parts of scores that a block has, see HasCopied, HasDistant and HasTanh; tiles of queries that are scheduled ahead;
+/// and Tile::parts.
 struct ForwardHeld90 {
-  bool copies = false, distances = false;
+  bool copies = false, distances = false, small_tanh = false;
   int items = 1, parts = 0;
 };
 
@@ -76,6 +76,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   if (transposed) plan.tile.own.emplace_back("transposed", 1);
   if (held.copies) plan.tile.own.emplace_back("copies", 1);
   if (held.distances) plan.tile.own.emplace_back("distances", 1);
+  if (held.small_tanh) plan.tile.own.emplace_back("small_tanh", 1);
   if (held.items > 1) plan.tile.own.emplace_back("items", held.items);
   plan.tile.parts = held.parts;
   if (held.parts > 0) plan.tile.own.emplace_back("parts", held.parts);

@@ -446,6 +446,11 @@ typedef struct attune_watch attune_watch;
 // attune_watch_off returns, `fact` is not running, unless attune_watch_off was called from within `fact`.
 ATTUNE_API attune_error* attune_watch_on(void (*fact)(void* user, const char* json), void* user, attune_watch** watch);
 ATTUNE_API void attune_watch_off(attune_watch* watch);
+// The same for some facts alone: their names, separated by commas. This also takes "compiling": a call waits for its
+// kernels. It is reported on another thread, from a second after the wait began, about ten times a second, and once
+// when it is over, before the call goes on; `fact` may not wait for the call.
+ATTUNE_API attune_error* attune_watch_facts(const char* facts, void (*fact)(void* user, const char* json), void* user,
+                                            attune_watch** watch);
 
 // ---- Memory, for programs that have none on a device
 

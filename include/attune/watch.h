@@ -1,4 +1,4 @@
-// include/attune/watch.h — callbacks that report what attune does: kernels made, calls run, choices
+// include/attune/watch.h — callbacks that report what attune does: kernels made, calls run or waiting, choices
 #pragma once
 
 #include <attune/cxx20.h>
@@ -37,11 +37,16 @@ struct Chosen {
 /// This process got a kernel that it did not have.
 struct Built {
   enum class From : std::uint8_t { compiler, disk, bundle };
+  struct Phase {
+    std::string name;
+    double seconds = 0;
+  };
   std::string mod;     ///< empty: a kernel that does not depend on the expressions
   std::string kernel;  ///< with its tile sizes, in the form that `attune bench --kernel` takes: NAME:m=128,n=96
   std::string target;  ///< sm_90a, avx512bf16
   From from = From::compiler;
   double seconds = 0;                          ///< time to find or make it
+  std::vector<Phase> phases{};                 ///< GPU kernels: where a compiler's time went, in order
   std::size_t bytes = 0;                       ///< size of its code
   int registers = 0, spilled = 0, shared = 0;  ///< GPU kernels: registers per thread; bytes; bytes
   std::string flaw;                            ///< the reason why its code is slower than it should be, or empty
@@ -61,6 +66,20 @@ struct Called {
   int line = 0;
 };
 
+/// A call has waited for its kernels for a second. Reported about ten times a second until calls no longer wait so
+/// long, on a thread of attune's own, because the thread of the call waits.
+struct Compiling {
+  struct Kernel {
+    std::string kernel;  ///< without its tile sizes
+    double seconds = 0;  ///< how long its compiler has worked
+  };
+  std::vector<Kernel> kernels;  ///< compiled now, for this call or another one that waits or will come
+  std::size_t done = 0;         ///< kernels whose compilers have ended since
+  double seconds = 0;           ///< how long the call has waited; if several calls wait, the longest time
+  bool over = false;            ///< true: the last one, which comes before the call goes on; `kernels` is empty
+  std::string text;             ///< all of this as one line for people, without its end
+};
+
 /// Something worth knowing that is not a failure: a discarded cache entry, a folder that cannot be written, a callback
 /// that threw.
 struct Notice {
@@ -72,15 +91,18 @@ struct Notice {
 /// Set the callbacks you want; leave the others empty.
 ///
 /// A callback runs on the thread that caused the event, at the end of that call into attune, when attune holds no lock:
-/// the callback may call attune itself. Several threads may run a callback at once. Work that attune does for a
-/// callback is reported to the other listeners, not to the callback's own. If a callback throws, the exception is
-/// swallowed: the watched call is unaffected, and the other listeners get a Notice.
+/// the callback may call attune itself. `compiling` alone runs on another thread, during the call. The call goes on
+/// after it has returned, so it may not wait for that call; with it, a thread is started wherever a call compiles.
+/// Several threads may run a callback at once. Work that attune does for a callback is reported to the other listeners,
+/// not to the callback's own. If a callback throws, the exception is swallowed: the watched call is unaffected, and the
+/// other listeners get a Notice.
 struct Callbacks {
   std::function<void(const Lowered&)> lowered{};
   std::function<void(const Chosen&)> chosen{};
   std::function<void(const Built&)> built{};
   std::function<void(const Called&)> called{};
   std::function<void(const Notice&)> notice{};
+  std::function<void(const Compiling&)> compiling{};
 };
 
 struct Listener;

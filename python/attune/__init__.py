@@ -10,7 +10,7 @@
 True
 """
 
-from attune import mods
+from attune import _progress, mods
 from attune._append import append
 from attune._attention import Attention, Gradients, attention
 from attune._cover import Cover
@@ -61,6 +61,7 @@ from attune.expr import (
     where,
 )
 
+_progress.begin()
 __version__ = version()
 __all__ = [
     "At", "Attention", "Bool", "Bug", "Capture", "Cover", "Error", "Float", "Gradients", "Int", "Mask", "Param",

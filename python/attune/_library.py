@@ -108,6 +108,9 @@ def compile(mods: Attention | Mapping[str, Any] | Iterable[Attention | Mapping[s
 class watch:
     """Calls `callback` with events as dicts: kernels built, calls run, choices made. A context manager.
 
+    `facts` are the names of those it wants, such as "built,called"; the five below if left out. "compiling" is reported
+    on another thread while a call waits for its kernels, from a second on, about ten times a second: see docs/python.md.
+
     >>> import attune, numpy
     >>> q, facts = numpy.ones((1, 1, 4, 8), "f4"), []
     >>> with attune.watch(facts.append):
@@ -116,10 +119,13 @@ class watch:
     'called'
     """
 
-    def __init__(self, callback: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(self, callback: Callable[[dict[str, Any]], object],
+                 facts: str = "lowered,chosen,built,called,notice") -> None:
         if not callable(callback):
             raise _arguments.bad("callback", callback, "called with events", "pass a function")
-        self._watch = _core.Watch(lambda fact: callback(json.loads(fact)))
+        if not isinstance(facts, str):
+            raise _arguments.bad("facts", facts, "names of facts, separated by commas", "pass a str")
+        self._watch = _core.Watch(lambda fact: callback(json.loads(fact)), facts)
 
     def stop(self) -> None:
         """Stops the events; waits for callbacks that are running."""

@@ -97,7 +97,7 @@ void add_library(nb::module_& m) {
                          static_cast<int>(self.tensor->device.device_id));
       });
   m.def("empty", &empty);
-  nb::class_<Watch>(m, "Watch").def(nb::init<nb::object>()).def("stop", &Watch::stop);
+  nb::class_<Watch>(m, "Watch").def(nb::init<nb::object, const std::string&>()).def("stop", &Watch::stop);
   m.def("operations", &operations);
   m.def("append", &append);
   m.def("machine", &machine);

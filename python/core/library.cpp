@@ -11,27 +11,34 @@
 
 namespace attune::python {
 
-Watch::Watch(nb::object function) : function_(std::move(function)) {
-  check(attune_watch_on(
+Watch::Watch(nb::object function, const std::string& facts)
+    : function_(std::make_unique<nb::object>(std::move(function))) {
+  check(attune_watch_facts(
+      facts.c_str(),
       [](void* user, const char* json) {
         const Acquired gil;
         Raised raised;
         raised.guard([&] {
           try {
-            static_cast<Watch*>(user)->function_(json);
+            (*static_cast<nb::object*>(user))(json);
           } catch (nb::python_error& error) {
             error.discard_as_unraisable("attune.watch");
           }
         });
       },
-      this, &handle_));
+      function_.get(), &handle_));
 }
 
 void Watch::stop() {
-  attune_watch* on = handle_;
-  handle_ = nullptr;
+  attune_watch* const on = std::exchange(handle_, nullptr);
+  if (!on || ending) return;
   const Released waiting;  // for a fact that is being reported
   attune_watch_off(on);
+}
+
+Watch::~Watch() {
+  stop();
+  if (ending) static_cast<void>(function_.release());
 }
 
 nb::list operations() {

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "python/core/raised.h"
@@ -13,15 +14,16 @@ namespace attune::python {
 /// Calls a Python function with each fact, as JSON, until the watch is stopped or destroyed.
 class Watch {
  public:
-  explicit Watch(nb::object function);
+  Watch(nb::object function, const std::string& facts);
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
-  ~Watch() { stop(); }
+  ~Watch();
   void stop();
 
  private:
   attune_watch* handle_ = nullptr;
-  nb::object function_;
+  std::unique_ptr<nb::object>
+      function_;  ///< threads that outlive the interpreter may still come to it: then it is never destroyed
 };
 
 /// The rows of ir/ops.def that have a spelling: (spelling, precedence, arguments, takes, gives).

@@ -2,7 +2,11 @@
 #include "python/core/torch_activated.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <exception>
 #include <iterator>
 #include <memory>
@@ -10,6 +14,8 @@
 #include <optional>
 #include <shared_mutex>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -45,7 +51,7 @@ struct Known {
   Entry entry;
 };
 constexpr std::size_t most_known = 256;
-constexpr std::int64_t few_queries = 64;  // as _FEW in _activate.py
+constexpr std::int64_t few_queries = 64, many_queries = 1024;  // as _FEW and _MANY in _activate.py
 std::shared_mutex known_mutex;
 std::vector<std::unique_ptr<Known>>& known() {
   static auto& all = *new std::vector<std::unique_ptr<Known>>;
@@ -61,6 +67,28 @@ Entry* entry_of(const Asked& asked) {
 
 double number_of(Value value) { return std::bit_cast<double>(value); }
 bool flag_of(Value value) { return (value & 1) != 0; }
+
+/// As _is_for_cudnn() of _activate.py: true for a mask of which attune's backward reads pair by pair, or for few
+/// queries.
+bool is_for_cudnn(const View& mask, const View& q, const View& v) {
+  const attune_tensor& t = mask.tensor;
+  const int columns = t.ndim - 1;
+  if (q.tensor.shape[2] < many_queries) return true;
+  if (t.ndim < 2 || t.shape[columns] == 1 || t.shape[columns - 1] == 1) return false;
+  constexpr std::int64_t widest = 128;
+  const std::int64_t unit = 128 / t.dtype.bits;  // elements in 16 bytes
+  bool copied = (mask.dtype == q.dtype || mask.dtype == shim().f32) && q.dtype != shim().f32 &&
+                q.tensor.shape[3] <= widest && v.tensor.shape[3] <= widest && t.strides[columns] == 1 &&
+                t.shape[columns] % unit == 0 && (reinterpret_cast<std::uintptr_t>(t.data) + t.byte_offset) % 16 == 0;
+  for (int i = 0; i < columns; ++i) copied = copied && (t.shape[i] == 1 || t.strides[i] % unit == 0);
+  return !copied;
+}
+
+/// Why a call is torch's own; none: attune takes it, or Python says why not.
+enum class Reason : unsigned { none = 0, dropout = 1, debug = 2, type = 4, written = 8 };
+/// The reasons that Python has told of an operator's calls.
+template <const Form& form>
+std::atomic<unsigned> told{0};
 
 /// A call of an operator, whose arguments stay on its stack until `done`.
 class Call {
@@ -81,12 +109,27 @@ class Call {
     return defined ? tensor(form_.mask) : nullptr;
   }
 
-  /// False where torch's kernel is faster: cuDNN with a materialised mask, except for few queries without gradients.
-  bool is_for_attune() const {
-    if (engine_is_chosen() || number_of(stack_[form_.dropout]) != 0) return false;
-    if (form_.debug != none && flag_of(stack_[form_.debug])) return false;
-    if (&form_ != &cudnn && &form_ != &cudnn_backward) return true;
-    return !mask() || (&form_ == &cudnn && !wants_lse() && View(tensor(form_.q)).tensor.shape[2] <= few_queries);
+  /// The reason for torch's kernel, as _why_not and _cudnn in _activate.py have it: under a materialised mask cuDNN is
+  /// faster without gradients, unless queries are few, and with gradients for some layouts.
+  Reason reason() const {
+    if (number_of(stack_[form_.dropout]) != 0) return Reason::dropout;
+    if (form_.debug != none && flag_of(stack_[form_.debug])) return Reason::debug;
+    std::int32_t type = 0;
+    check(shim().get_dtype(tensor(form_.q), &type), "get_dtype");
+    if (type != shim().f32 && type != shim().bf16 && type != shim().f16) return Reason::type;
+    const Shim::Tensor written = mask();
+    if ((&form_ != &cudnn && &form_ != &cudnn_backward) || !written) return Reason::none;
+    const View q(tensor(form_.q));
+    const bool is_cudnns = &form_ == &cudnn && !wants_lse() ? q.tensor.shape[2] > few_queries
+                                                            : is_for_cudnn(View(written), q, View(tensor(form_.q + 2)));
+    return is_cudnns ? Reason::written : Reason::none;
+  }
+
+  /// True on the device of the operator's kernels; in tests those of GPUs get tensors of the host.
+  bool is_at_home() const {
+    std::int32_t type = 0;
+    check(shim().get_device_type(tensor(form_.q), &type), "get_device_type");
+    return (type == shim().cuda) != form_.by_position;
   }
 
   Asked asked(const View* mask) const {
@@ -148,7 +191,6 @@ Owned as_cudnns(const View& q) {
 
 bool attend(const Form& form, Value* stack) {
   Call given(form, stack);
-  if (!given.is_for_attune()) return false;
   const View q(given.tensor(form.q)), k(given.tensor(form.q + 1)), v(given.tensor(form.q + 2));
   if (!are_usual(q, k, v) || !is_ordered(q.tensor)) return false;
   const std::optional<View> mask = given.mask() ? std::optional<View>(given.mask()) : std::nullopt;
@@ -177,7 +219,6 @@ bool attend(const Form& form, Value* stack) {
 
 bool differentiate(const Form& form, Value* stack) {
   Call given(form, stack);
-  if (!given.is_for_attune()) return false;
   const View grad_o(given.tensor(form.q - 1)), q(given.tensor(form.q)), k(given.tensor(form.q + 1)),
       v(given.tensor(form.q + 2)), o(given.tensor(form.q + 3));
   View lse(given.tensor(form.q + 4));
@@ -226,37 +267,76 @@ void call_slowly(const Form& form, Value* stack) {
   for (int i = 0; i < 2; ++i) stack[4 + i] = std::bit_cast<Value>(lengths[i]);
 }
 
-template <const Form& form, Direction direction>
+/// Torch's own kernel, past the dispatcher, where attune's is in its place. False without one, or if it fails.
+template <class... Arguments>
+bool call_own(std::int32_t (*own)(Arguments...), const Form& form, Value* stack) {
+  if (!own) return false;
+  const std::size_t inputs = std::strlen(form.types);
+  Value made[9]{};
+  std::size_t at = 0;
+  const auto next = [&]<class T>(std::type_identity<T>) {
+    Value* const place = at < inputs ? stack + at : made + (at - inputs);
+    const bool is_result = at++ >= inputs;
+    if constexpr (std::is_pointer_v<T>)
+      return is_result ? reinterpret_cast<T>(place) : reinterpret_cast<T>(*place);
+    else if constexpr (std::is_same_v<T, std::int32_t>)
+      return std::int32_t{flag_of(*place)};
+    else
+      return std::bit_cast<T>(*place);
+  };
+  const std::tuple<Arguments...> arguments{next(std::type_identity<Arguments>{})...};
+  if (std::apply(own, arguments) != 0) return false;
+  Call(form, stack).done();
+  std::copy_n(made, sizeof...(Arguments) - inputs, stack);
+  return true;
+}
+
+template <const Form& form, Direction direction, auto own>
 void kernel(Value* stack, std::uint64_t, std::uint64_t) {
   bool taken = false;
+  Reason why = Reason::none;
   try {
-    taken = direction(form, stack);
+    const Call given(form, stack);
+    if (!engine_is_chosen()) {
+      why = given.reason();
+      const bool is_told = (told<form> & static_cast<unsigned>(why)) != 0;
+      if (why == Reason::none)
+        taken = direction(form, stack);
+      else if (is_told && given.is_at_home())
+        taken = call_own(shim().*own, form, stack);
+    }
   } catch (const std::exception&) {  // nothing is on the stack yet: the other operator finds the mistake again
   }
-  if (!taken) call_slowly(form, stack);
+  if (taken) return;
+  call_slowly(form, stack);
+  told<form> |= static_cast<unsigned>(why);
 }
 
 struct Placed {
   const Form& form;
   const char* key;
   Shim::Kernel kernel;
+  std::atomic<unsigned>& told;
 };
-constexpr Placed all[] = {
-    {cpu, "CPU", kernel<cpu, attend>},      {cpu_backward, "CPU", kernel<cpu_backward, differentiate>},
-    {flash, "CUDA", kernel<flash, attend>}, {flash_backward, "CUDA", kernel<flash_backward, differentiate>},
-    {cudnn, "CUDA", kernel<cudnn, attend>}, {cudnn_backward, "CUDA", kernel<cudnn_backward, differentiate>}};
+template <const Form& form, Direction direction, auto own>
+const Placed placed{form, form.by_position ? "CPU" : "CUDA", kernel<form, direction, own>, told<form>};
+const Placed* const all[] = {
+    &placed<cpu, attend, &Shim::own_cpu>,     &placed<cpu_backward, differentiate, &Shim::own_cpu_backward>,
+    &placed<flash, attend, &Shim::own_flash>, &placed<flash_backward, differentiate, &Shim::own_flash_backward>,
+    &placed<cudnn, attend, &Shim::own_cudnn>, &placed<cudnn_backward, differentiate, &Shim::own_cudnn_backward>};
 std::vector<Shim::Library> libraries;  // guarded by the GIL
 
 }  // namespace
 
 bool activate_torch(const std::vector<std::string>& operators, const std::optional<std::string>& key) {
   if (!shim().implement) return false;
-  for (const Placed& one : all) {
-    if (std::ranges::find(operators, one.form.name) == operators.end()) continue;
+  for (const Placed* const one : all) {
+    if (std::ranges::find(operators, one->form.name) == operators.end()) continue;
+    one->told = 0;
     Shim::Library library = nullptr;
-    check(shim().library("aten", key ? key->c_str() : one.key, __FILE__, __LINE__, &library), "library");
+    check(shim().library("aten", key ? key->c_str() : one->key, __FILE__, __LINE__, &library), "library");
     libraries.push_back(library);
-    check(shim().implement(library, one.form.name, one.kernel, shim_version), one.form.name);
+    check(shim().implement(library, one->form.name, one->kernel, shim_version), one->form.name);
   }
   return true;
 }

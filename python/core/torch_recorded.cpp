@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -55,8 +56,24 @@ Owned optional_of(Value value) {
   return at ? Owned(*at) : Owned();
 }
 
-/// (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale): nine results, of which five must be
-/// tensors that nobody reads.
+/// An operator with an autograd node of torch's, and where its backward has its arguments. q, k, v and attn_bias come
+/// first in the forward, and after grad_out in the backward.
+struct Form {
+  const char* name;
+  std::array<int, 5> unread;  ///< results, tensors that nobody reads; the rest of them are none
+  int out, lse, wanted;       ///< of the backward; `wanted`: a Bool for each gradient
+  std::array<int, 4> unused;  ///< tensors of the backward
+};
+constexpr int none = -1;
+/// (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale)
+constexpr Form overrideable{
+    "_scaled_dot_product_fused_attention_overrideable", {2, 3, 6, 7, 8}, 6, 7, 5, {8, 9, 14, 15}};
+/// (query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal, scale). Torch has it for GPUs alone; unlike
+/// the other one it has a function of Python in C++, which takes a third of the time that torch.ops takes.
+constexpr Form efficient{
+    "_scaled_dot_product_efficient_attention", {2, 3, none, none, none}, 5, 6, 10, {7, 8, none, none}};
+
+template <const Form& form>
 void forward(Value* stack, std::uint64_t, std::uint64_t) {
   const Owned given[] = {Owned(stack[0]), Owned(stack[1]), Owned(stack[2]), optional_of(stack[3])};
   Entry& entry = entry_of(given[3]);
@@ -66,8 +83,9 @@ void forward(Value* stack, std::uint64_t, std::uint64_t) {
   attune_call call{};
   call.q = &q.tensor, call.k = &k.tensor, call.v = &v.tensor, call.o = &of_out.tensor, call.lse = &of_lse.tensor;
   run(entry, call, true);
-  for (const int unread : {2, 3, 6, 7, 8}) stack[unread] = lse.again();
-  stack[4] = stack[5] = 0;
+  for (const int unread : form.unread)
+    if (unread != none) stack[unread] = lse.again();
+  if (&form == &overrideable) stack[4] = stack[5] = 0;  // the longest lengths
   stack[0] = out.value(), stack[1] = lse.value();
 }
 
@@ -94,17 +112,18 @@ void refuse_next(std::array<Owned, 3>& grads, const Owned* read, std::size_t cou
   check(s.delete_list(marked), "delete_list");
 }
 
-/// (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
-/// dropout_p, is_causal, philox_seed, philox_offset, scale): four gradients, undefined where they are not wanted.
+/// Four gradients, undefined where they are not wanted.
+template <const Form& form>
 void backward(Value* stack, std::uint64_t, std::uint64_t) {
   const Shim& s = shim();
-  const Owned given[] = {Owned(stack[0]), Owned(stack[1]),  Owned(stack[2]), Owned(stack[3]),
-                         Owned(stack[6]), Owned(stack[7]),  Owned(stack[4]), Owned(stack[8]),
-                         Owned(stack[9]), Owned(stack[14]), Owned(stack[15])};
+  const Owned given[] = {Owned(stack[0]),        Owned(stack[1]),        Owned(stack[2]), Owned(stack[3]),
+                         Owned(stack[form.out]), Owned(stack[form.lse]), Owned(stack[4])};
+  for (const int unused : form.unused)
+    if (unused != none) release(stack[unused]);
   std::array<Owned, 3> grads;
   const View grad_o(given[0]), q(given[1]), k(given[2]), v(given[3]), o(given[4]), lse(given[5]);
   std::array<std::optional<View>, 3> of_grads;
-  auto* const wanted = reinterpret_cast<Shim::List>(stack[5]);
+  auto* const wanted = reinterpret_cast<Shim::List>(stack[form.wanted]);
   for (std::size_t i = 0; i < grads.size(); ++i) {
     Value yes = 0;
     check(s.list_item(wanted, i, &yes), "list_get_item");
@@ -132,30 +151,37 @@ void backward(Value* stack, std::uint64_t, std::uint64_t) {
   }
 }
 
-/// Torch's functions for Python; kept until the process ends.
+/// Torch's functions for Python; kept until the process ends. `efficient` is null where torch has no such function.
 struct Torch {
-  PyObject *op = nullptr, *hooks = nullptr, *from_dlpack = nullptr;
+  PyObject *op = nullptr, *efficient = nullptr, *hooks = nullptr, *from_dlpack = nullptr;
 };
 Torch& torch() {
   static Torch all;
   return all;
 }
 
-}  // namespace
-
-bool record_torch(nb::handle op, nb::handle hooks, nb::handle from_dlpack, nb::handle address_of) {
-  if (!find_shim(address_of)) return false;
-  constexpr const char* name = "_scaled_dot_product_fused_attention_overrideable";
-  constexpr const char* of_backward = "_scaled_dot_product_fused_attention_overrideable_backward";
-  for (const char* const key : {"CPU", "CUDA", "AutogradCPU", "AutogradCUDA"}) {
+/// Fills an operator and its backward for one kind of device. The backward also stands above torch's own node, which
+/// would refuse gradients of gradients in other words.
+template <const Form& form>
+bool fill(const char* device) {
+  const std::string of_backward = std::string(form.name) + "_backward", above = std::string("Autograd") + device;
+  for (const char* const key : {device, above.c_str()}) {
     Shim::Library library = nullptr;  // for as long as the process lives
     if (shim().library("aten", key, __FILE__, __LINE__, &library) != 0) return false;
-    const bool above = std::strncmp(key, "Autograd", 8) == 0;
-    if (!above && shim().implement(library, name, forward, shim_version) != 0) return false;
-    if (shim().implement(library, of_backward, backward, shim_version) != 0) return false;
+    if (key == device && shim().implement(library, form.name, forward<form>, shim_version) != 0) return false;
+    if (shim().implement(library, of_backward.c_str(), backward<form>, shim_version) != 0) return false;
   }
-  torch() = {nb::borrow(op).release().ptr(), nb::borrow(hooks).release().ptr(),
-             nb::borrow(from_dlpack).release().ptr()};
+  return true;
+}
+
+}  // namespace
+
+bool record_torch(nb::handle op, nb::handle function, nb::handle hooks, nb::handle from_dlpack, nb::handle address_of) {
+  if (!find_shim(address_of)) return false;
+  if (!fill<overrideable>("CPU") || !fill<overrideable>("CUDA")) return false;
+  const bool filled = !function.is_none() && fill<efficient>("CPU");
+  torch() = {nb::borrow(op).release().ptr(), filled ? nb::borrow(function).release().ptr() : nullptr,
+             nb::borrow(hooks).release().ptr(), nb::borrow(from_dlpack).release().ptr()};
   return true;
 }
 
@@ -190,8 +216,11 @@ nb::object RecordedCall::attend(nb::handle q, nb::handle k, nb::handle v) const 
   const nb::object hooks = nb::steal(PyObject_Vectorcall(torch().hooks, ignore_tracing, 1, nullptr));
   if (!hooks.is_valid()) PyErr_Clear();
   if (!hooks.is_none()) return said(Why::mistake);
-  PyObject* const list[] = {q.ptr(), k.ptr(), v.ptr(), keeper_.ptr()};
-  const nb::object made = nb::steal(PyObject_Vectorcall(torch().op, list, std::size(list), nullptr));
+  PyObject* const list[] = {q.ptr(), k.ptr(), v.ptr(), keeper_.ptr(), Py_True};
+  const bool quicker = torch().efficient && !given[0].on_device();
+  PyObject* const op = quicker ? torch().efficient : torch().op;
+  const nb::object made = nb::steal(
+      PyObject_Vectorcall(op, list, quicker ? std::size(list) : std::size(list) - 1, nullptr));
   if (!made.is_valid()) {
     PyErr_Clear();
     return said(Why::mistake);

@@ -9,9 +9,11 @@ namespace attune::python {
 
 /// Fills aten::_scaled_dot_product_fused_attention_overrideable and its backward for the CPU and for CUDA. Torch has
 /// these operators for devices outside of it, with an autograd node in C++, and no kernels on these two. `op`: the
-/// operator; `hooks`: torch's function that gives the hooks of saved tensors; `from_dlpack`: torch's; `address_of`: as
-/// of find_shim. False if the loaded torch has no stable ABI; then there are no RecordedCalls.
-bool record_torch(nb::handle op, nb::handle hooks, nb::handle from_dlpack, nb::handle address_of);
+/// operator; `function`: torch's own function for aten::_scaled_dot_product_efficient_attention, which is filled for
+/// the CPU as well and takes less time than `op`, or None; `hooks`: torch's function that gives the hooks of saved
+/// tensors; `from_dlpack`: torch's; `address_of`: as of find_shim. False if the loaded torch has no stable ABI; then
+/// there are no RecordedCalls.
+bool record_torch(nb::handle op, nb::handle function, nb::handle hooks, nb::handle from_dlpack, nb::handle address_of);
 
 /// A call without its tensors.
 class RecordedCall {

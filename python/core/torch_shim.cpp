@@ -67,6 +67,12 @@ bool find_shim(nb::handle address_of) {
   torch.read(s.boolean, "aoti_torch_dtype_bool");
   torch.read(s.cuda, "aoti_torch_device_type_cuda");
   torch.find(s.cuda_stream, "aoti_torch_get_current_cuda_stream", false);
+  torch.find(s.own_cpu, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", false);
+  torch.find(s.own_cpu_backward, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu_backward", false);
+  torch.find(s.own_flash, "aoti_torch_cuda__scaled_dot_product_flash_attention", false);
+  torch.find(s.own_flash_backward, "aoti_torch_cuda__scaled_dot_product_flash_attention_backward", false);
+  torch.find(s.own_cudnn, "aoti_torch_cuda__scaled_dot_product_cudnn_attention", false);
+  torch.find(s.own_cudnn_backward, "aoti_torch_cuda__scaled_dot_product_cudnn_attention_backward", false);
   if (torch.complete) all = s;
   return torch.complete;
 }

@@ -47,6 +47,24 @@ struct Shim {
   std::int32_t (*call)(const char* name, const char* overload, Value* stack, std::uint64_t version);
   bool (*grad_mode)();
   std::int32_t (*cuda_stream)(std::int32_t device, void**);  // null in a torch without CUDA
+
+  // Torch's own kernels of its attentions, without the dispatcher; each is null in a torch that lacks it. Their
+  // arguments are those of the operators, then the addresses of the results.
+  std::int32_t (*own_cpu)(Tensor, Tensor, Tensor, double, std::int32_t, Tensor*, double*, Tensor*, Tensor*);
+  std::int32_t (*own_cpu_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, double, std::int32_t, Tensor*,
+                                   double*, Tensor*, Tensor*, Tensor*);
+  std::int32_t (*own_flash)(Tensor, Tensor, Tensor, double, std::int32_t, std::int32_t, double*, Tensor*, Tensor*,
+                            Tensor*, Tensor*, std::int64_t*, std::int64_t*, Tensor*, Tensor*, Tensor*);
+  std::int32_t (*own_flash_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, std::int64_t,
+                                     std::int64_t, double, std::int32_t, Tensor, Tensor, double*, Tensor*, Tensor*,
+                                     Tensor*);
+  std::int32_t (*own_cudnn)(Tensor, Tensor, Tensor, Tensor*, std::int32_t, double, std::int32_t, std::int32_t, double*,
+                            Tensor*, Tensor*, Tensor*, Tensor*, std::int64_t*, std::int64_t*, Tensor*, Tensor*,
+                            Tensor*);
+  std::int32_t (*own_cudnn_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                                     Tensor, std::int64_t, std::int64_t, double, std::int32_t, double*, Tensor*,
+                                     Tensor*, Tensor*);
+
   std::int32_t f16, bf16, f32, f64, u8, i32, i64, u64, boolean,
       cuda;  // torch's numbers of types, and of a kind of device
 };

@@ -66,6 +66,7 @@ void record_built(const KernelName& name, Origin origin, const Asked& asked, dou
                               : origin == Origin::disk ? From::disk
                                                        : From::compiler,
                       .seconds = seconds,
+                      .phases = facts.phases,
                       .bytes = facts.bytes,
                       .registers = facts.registers,
                       .spilled = facts.spilled,

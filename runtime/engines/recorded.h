@@ -20,6 +20,7 @@ struct KernelFacts {
   std::size_t bytes = 0;
   int registers = 0, spilled = 0, shared = 0;
   std::string flaw{};
+  std::vector<watch::Built::Phase> phases{};
 };
 
 /// Records Fact::built, unless the object was already in memory. `asked`: the request to Objects.

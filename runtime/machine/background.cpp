@@ -25,7 +25,7 @@ constexpr int nicer_early = 5, nicer_spare = 10;
 
 class Background {
  public:
-  explicit Background(int nicer) : nicer_(nicer) {}
+  Background(int nicer, WorksFor what) : nicer_(nicer), what_(what) {}
 
   void add(std::function<void()> task) {
     const std::lock_guard lock(mutex_);
@@ -80,6 +80,7 @@ class Background {
   void work() {
     const auto thread = static_cast<id_t>(gettid());
     setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + nicer_);
+    works_for(what_);
     std::unique_lock lock(mutex_);
     while (!tasks_.empty()) {
       std::function<void()> task = std::move(tasks_.front());
@@ -100,6 +101,7 @@ class Background {
 
   const pid_t process_ = getpid();
   const int nicer_;
+  const WorksFor what_;
   std::mutex mutex_;
   std::condition_variable ended_;
   std::deque<std::function<void()>> tasks_;
@@ -124,26 +126,27 @@ Background* ours(const Only& only) {
   return one && one->is_ours() ? one : nullptr;
 }
 
-void give(Only& only, int nicer, std::function<void()> task) {
-  // exit() calls the last registered function first. Registered again with each task, it runs before the destructors of
-  // compilers that have been loaded since.
-  std::atexit(stop_background);
+void give(Only& only, int nicer, WorksFor what, std::function<void()> task) {
   Background* now = only;
   while (!now || !now->is_ours()) {
-    auto* const made = new Background(nicer);
+    auto* const made = new Background(nicer, what);
     made->parents = now;
-    if (only.compare_exchange_strong(now, made))
-      now = made;
-    else
+    if (!only.compare_exchange_strong(now, made)) {
       delete made;
+      continue;
+    }
+    now = made;
+    stop_background_at_exit();
   }
   now->add(std::move(task));
 }
 
 }  // namespace
 
-void in_background(std::function<void()> task) { give(early(), nicer_early, std::move(task)); }
-void in_spare_time(std::function<void()> task) { give(spare(), nicer_spare, std::move(task)); }
+void in_background(std::function<void()> task) { give(early(), nicer_early, WorksFor::early, std::move(task)); }
+void in_spare_time(std::function<void()> task) { give(spare(), nicer_spare, WorksFor::later, std::move(task)); }
+
+void stop_background_at_exit() { std::atexit(stop_background); }
 
 void stop_background() {
   // What runs may give further tasks to the other thread.

@@ -121,6 +121,12 @@ bool remove_whatever(const fs::path& path) {
   return unlink(path.c_str()) == 0 || ((errno == EISDIR || errno == EPERM) && rmdir(path.c_str()) == 0);
 }
 
+void write_text(int file, std::string_view text) {
+  const FileSizeLimit limit;
+  while (write(file, text.data(), text.size()) < 0 && errno == EINTR) {
+  }
+}
+
 FileSizeLimit::FileSizeLimit() {
   sigset_t signal, before;
   sigemptyset(&signal);

@@ -38,6 +38,9 @@ FileText read_file(const std::filesystem::path& path, std::size_t most = SIZE_MA
 /// The next `most` bytes of an open file, or fewer if it ends before. None if reading fails; errno says why.
 std::optional<std::string> read_open(int file, std::size_t most);
 
+/// In one write, so that texts of threads and processes stay whole. An error has nowhere to be reported.
+void write_text(int file, std::string_view text);
+
 /// Returns what `attempt` gives; `attempt` sets errno. On a network file system, reading an open file fails with ESTALE
 /// after another machine has replaced it; another attempt finds the new file.
 template <class Attempt>

@@ -68,7 +68,7 @@ bool read_bytes(std::string_view value, std::uint64_t& into) {
 
 constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"}, jit_words{"on", "off"},
     check_words{"range", "off"};
-constexpr std::array<std::string_view, 3> splice_words{"auto", "on", "off"};
+constexpr std::array<std::string_view, 3> progress_words{"auto", "on", "off"}, splice_words{"auto", "on", "off"};
 
 constexpr std::array rows{
     OptionRow{"ATTUNE_BUNDLE",
@@ -180,6 +180,14 @@ constexpr std::array rows{
                 options.nvrtc = value;
                 return true;
               }},
+    OptionRow{"ATTUNE_PROGRESS", "show on stderr that a call waits for compilers; auto: on a terminal",
+              "auto in Python and for the command line, off in other programs", "", progress_words,
+              [](Options& options, std::string_view value) {
+                options.progress = value == "auto" ? ShowProgress::on_terminal
+                                   : value == "on" ? ShowProgress::on
+                                                   : ShowProgress::off;
+                return std::ranges::find(progress_words, value) != progress_words.end();
+              }},
     OptionRow{"ATTUNE_RECORD",
               "append a line to this file for each kernel that is needed: see docs/offline.md",
               "no file",
@@ -259,10 +267,10 @@ bool is_of_tests(std::string_view name) {
   return std::ranges::find(words, name.substr(0, name.find('_'))) != words.end();
 }
 
-/// Options that were set by calls.
+/// Options that were set by calls, and those of the program.
 struct Given {
   std::mutex mutex;
-  std::map<std::string, std::string, std::less<>> values;
+  std::map<std::string, std::string, std::less<>> values, usual;
   bool read = false;  ///< options() has its answer
 };
 Given& given() {
@@ -297,6 +305,12 @@ bool set_option(const std::string& name, const std::optional<std::string>& value
   return true;
 }
 
+void usual_option(const std::string& name, const std::string& value) {
+  Given& all = given();
+  const std::lock_guard lock(all.mutex);
+  all.usual.insert_or_assign(name, value);
+}
+
 std::span<const OptionRow> option_rows() { return rows; }
 
 Options parse_options(const Lookup& lookup, int cpus) {
@@ -308,6 +322,8 @@ Options parse_options(const Lookup& lookup, int cpus) {
     if (value && !value->empty() && !row.set(options, *value)) refuse(row, *value);
   }
   if (options.cache == "off") options.cache = options.cache_system = "";
+  const auto terminal = lookup("TERM");
+  options.terminal = terminal && !terminal->empty() && *terminal != "dumb";
   return options;
 }
 
@@ -316,8 +332,11 @@ const Options& options() {
     Given& all = given();
     const std::lock_guard lock(all.mutex);
     const auto lookup = [&](std::string_view name) {
-      const auto found = all.values.find(name);
-      return found == all.values.end() ? environment(name) : std::optional(found->second);
+      const auto found = all.values.find(name), usual = all.usual.find(name);
+      if (found != all.values.end()) return std::optional(found->second);
+      std::optional<std::string> set = environment(name);
+      if ((!set || set->empty()) && usual != all.usual.end()) set = usual->second;
+      return set;
     };
     Options out = parse_options(lookup, usable_cpus());
     all.read = true;

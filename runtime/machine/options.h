@@ -16,6 +16,9 @@ namespace attune::runtime {
 /// Whether GPU kernels are spliced: as measured for each, all that can be, or none.
 enum class Splice : std::uint8_t { measured, on, off };
 
+/// Where a call that waits for compilers is shown: see watch/status_line.h.
+enum class ShowProgress : std::uint8_t { off, on_terminal, on };
+
 struct Options {
   std::vector<std::string> bundles{};       ///< files of kernels compiled ahead of time
   std::optional<codegen::Isa> cpu{};        ///< none: the widest that this CPU supports
@@ -31,12 +34,14 @@ struct Options {
   std::uint64_t loaded_bytes = 256u << 20;  ///< and how much they may take
   unsigned log = 0;                         ///< bits of channel_names
   bool jit = true;                          ///< true if kernels may be compiled
-  std::string record{};                     ///< a file for what was compiled; empty: none
-  std::string nvrtc{};                      ///< empty: the usual places
-  Splice splice = Splice::measured;         ///< see engines/cuda/spliced.h
-  std::string state{};                      ///< a folder for what a user's work leaves behind; empty: none
-  int threads = 1;                          ///< 1 to max_threads, including the caller's
-  int verify = 0;                           ///< rows of each result to compute again
+  ShowProgress progress = ShowProgress::off;
+  std::string record{};              ///< a file for what was compiled; empty: none
+  std::string nvrtc{};               ///< empty: the usual places
+  Splice splice = Splice::measured;  ///< see engines/cuda/spliced.h
+  std::string state{};               ///< a folder for what a user's work leaves behind; empty: none
+  bool terminal = false;             ///< true: the terminal, if there is one, can move its cursor
+  int threads = 1;                   ///< 1 to max_threads, including the caller's
+  int verify = 0;                    ///< rows of each result to compute again
 };
 
 inline constexpr int max_threads = 1024;
@@ -63,6 +68,9 @@ const Options& options();
 /// Sets an option by its full name, which overrides the environment; no value removes the override. Throws an Error for
 /// an unknown name or an invalid value. Returns false, and sets nothing, if the options were already read.
 bool set_option(const std::string& name, const std::optional<std::string>& value);
+
+/// The value that an option has in this program unless the environment or set_option() gives one. Before options().
+void usual_option(const std::string& name, const std::string& value);
 
 /// The values that an option takes, in words.
 std::string takes(const OptionRow& row);

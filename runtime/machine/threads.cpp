@@ -13,6 +13,14 @@
 #include "ir/stack.h"
 
 namespace attune::runtime {
+namespace {
+
+thread_local constinit WorksFor for_what = WorksFor::call;
+
+}  // namespace
+
+WorksFor works_for() { return for_what; }
+void works_for(WorksFor what) { for_what = what; }
 
 SignalsBlocked::SignalsBlocked() {
   sigset_t all;
@@ -26,7 +34,8 @@ SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullp
 void on_threads(std::size_t most, const std::function<void()>& work) {
   std::mutex mutex;
   std::exception_ptr failure;
-  const auto one = [&]() noexcept {
+  const auto one = [&, what = for_what]() noexcept {
+    for_what = what;
     try {
       work();
     } catch (...) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 #include <signal.h>
@@ -20,6 +21,12 @@ class SignalsBlocked {
  private:
   sigset_t before_{};
 };
+
+/// What a thread works for: a call, a call that may come soon, or later calls, for which nobody waits. Threads of
+/// on_threads() inherit it.
+enum class WorksFor : std::uint8_t { call, early, later };
+WorksFor works_for();
+void works_for(WorksFor what);
 
 /// Calls `work` on this thread and on at most `most` - 1 others at the same time, and returns when all calls have. If
 /// the machine starts fewer threads, fewer call it: work takes its tasks from a counter. The first exception of a call

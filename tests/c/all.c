@@ -530,6 +530,8 @@ static void null_pointers(void) {
   REFUSED(attune_compile(NULL, &text), "null-pointer");
   REFUSED(attune_compile(&job, &text), "null-pointer");
   REFUSED(attune_watch_on(NULL, NULL, &watch), "null-pointer");
+  REFUSED(attune_watch_facts(NULL, NULL, NULL, &watch), "null-pointer");
+  REFUSED(attune_watch_facts("built", NULL, NULL, &watch), "null-pointer");
   REFUSED(attune_alloc(NULL, &memory), "null-pointer");
   REFUSED(attune_alloc(&p->tq->t, NULL), "null-pointer");
   REFUSED(attune_copy(NULL, &p->tq->t, NULL), "null-pointer");
@@ -1378,6 +1380,10 @@ static void watches(void) {
   facts[0] = 0;
   GOOD(attune_run(a, &p->call, NULL));
   CHECK(!*facts);
+  GOOD(attune_watch_facts("called,compiling", remember, NULL, &watch));
+  GOOD(attune_run(a, &p->call, NULL));
+  attune_watch_off(watch);
+  CHECK(strstr(facts, "{\"fact\":\"called\",") == facts && strchr(facts, '\n')[1] == 0);
   attune_free(a);
   drop(p);
 }

@@ -141,6 +141,12 @@ TEST_CASE("a captured tensor that is too short for the call is refused", "[c]") 
   attune_free(made);
 }
 
+TEST_CASE("messages about facts", "[c]") {
+  attune_watch* none = nullptr;
+  golden_error("unknown-fact", message(attune_watch_facts(
+                                   "built,compilng", [](void*, const char*) {}, nullptr, &none)));
+}
+
 TEST_CASE("messages about options", "[c]") {
   golden_error("unknown-option.c", message(attune_option("ATTUNE_THREAD", "2")));
   const Attention attention("s + 1.0f");

@@ -106,6 +106,25 @@ TEST_CASE("biases that Hopper's forward copies, computes once a distance or rais
     }
 }
 
+TEST_CASE("dense biases that Hopper's backward copies hardly spill", "[cuda]") {
+  if (skips_compiling()) return;
+  const codegen::Wanted none(1);
+  for (const DType type : {DType::bf16, DType::f32})
+    for (const std::int64_t d : {64, 128}) {
+      const Lowered lowered(CorpusMod{.name = "bias",
+                                      .score = "s + dense[h, q, kv]",
+                                      .mask = "kv <= q",
+                                      .captures = {{"dense", type, {4, 24, 28}}}});
+      const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true, &none);
+      const auto kind = codegen::call_kind(parts, codegen::Length::longer);
+      const auto choices = codegen::choose({.arch = 90, .d = d, .dv = d}, parts.facts, kind, nullptr,
+                                           codegen::kernels(codegen::Way::backward))
+                               .choices;
+      CHECK(choices[0].plan.variant.of("copies") == (type == DType::f32 ? 2 : 1));
+      compiles(codegen::kernel_source(parts, choices[0].plan), 8);
+    }
+}
+
 TEST_CASE("the sources of canonical mods are as committed", "[cuda]") {
   for (const char* name : {"plain", "causal", "alibi", "softcap", "documents", "window", "relative_table", "dropout",
                            "everything", "small_network"}) {

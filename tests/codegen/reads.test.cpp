@@ -81,6 +81,35 @@ TEST_CASE("reads of 16 bits along kv can be copied", "[reads]") {
     CHECK(copied(score) == "");
 }
 
+TEST_CASE("a backward may copy reads of f32 too", "[reads]") {
+  const Made made = make({.name = "reads", .score = "s + bias[q, kv]", .captures = captures}, 1);
+  const compiler::LoweredMod lowered = compiler::lower(made.attention);
+  const codegen::Wanted none(lowered.mod.captures.size());
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, true, &none);
+  CHECK(parts.facts.copies_read);
+  CHECK(parts.facts.copies_f32);
+}
+
+TEST_CASE("rows are copied if they are aligned and as long as the keys", "[reads]") {
+  alignas(16) float memory[8];
+  const auto unaligned = [&](DType type, std::vector<std::int64_t> shape, std::vector<std::int64_t> strides,
+                             std::int64_t keys, std::size_t first = 0) {
+    Tensor t(memory + first, type, shape);
+    std::ranges::copy(strides, t.strides.begin());
+    return codegen::have_unaligned_rows(std::span(&t, 1), keys);
+  };
+  CHECK_FALSE(unaligned(DType::bf16, {2, 8, 16}, {128, 16, 1}, 16));
+  CHECK_FALSE(unaligned(DType::f16, {2, 1, 8, 16}, {8, 3, 0, 1}, 9));
+  CHECK_FALSE(unaligned(DType::f32, {8, 12}, {12, 1}, 12));
+  CHECK_FALSE(unaligned(DType::i32, {8, 11}, {11, 1}, 12));
+  CHECK_FALSE(unaligned(DType::f32, {11}, {1}, 12));
+  CHECK(unaligned(DType::bf16, {8, 12}, {12, 1}, 12));
+  CHECK(unaligned(DType::f32, {8, 12}, {13, 1}, 12));
+  CHECK(unaligned(DType::f32, {8, 12}, {12, 1}, 13));
+  CHECK(unaligned(DType::f32, {12, 12}, {1, 12}, 12));
+  CHECK(unaligned(DType::f32, {8, 12}, {12, 1}, 12, 1));
+}
+
 TEST_CASE("what reads by distance is computed once a distance", "[reads]") {
   const auto distant = [](const std::string& score) {
     const Made made = make({.name = "reads", .score = score, .captures = captures}, 1);
@@ -94,6 +123,21 @@ TEST_CASE("what reads by distance is computed once a distance", "[reads]") {
   for (const std::string score : {"s + table[q - kv + 31]", "s + bias[q, kv]", "s + of_head[h, kv]", "s + f32(q - kv)",
                                   "s + table[q + kv]", "s + table[i32(s) + q - kv]"})
     CHECK(distant(score) == "");
+}
+
+TEST_CASE("a score's only tanh is computed by itself", "[reads]") {
+  const auto argument = [](const std::string& score) {
+    const Made made = make({.name = "reads", .score = score, .captures = captures}, 1);
+    const compiler::LoweredMod lowered = compiler::lower(made.attention);
+    const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
+    CHECK((parts.tanh != nullptr) == parts.facts.has_tanh);
+    return parts.tanh ? ir::print(parts.tanh->args[0], {}) : "";
+  };
+  CHECK(argument("30 * tanh(s / 30)").find("s") != std::string::npos);
+  CHECK(argument("tanh(s + table[kv]) * tanh(f32(q))") != "");
+  for (const std::string score :
+       {"s", "s + tanh(table[kv])", "tanh(s) + tanh(s * s)", "s + tanh(s)", "sum(i, 4, tanh(s * f32(i)))"})
+    CHECK(argument(score) == "");
 }
 
 TEST_CASE("pairs of a lane at one distance share what Hopper's backward reads", "[reads]") {

@@ -621,8 +621,8 @@ template <class F>
 void refuse_each(const F& run) {
   using enum cu::Result;
   for (const std::string_view function : fake::functions())
-    for (const cu::Result result :
-         {out_of_memory, invalid_value, invalid_image, invalid_handle, illegal_address, stream_capture_unsupported}) {
+    for (const cu::Result result : {out_of_memory, invalid_value, invalid_image, unsupported_ptx_version,
+                                    invalid_handle, illegal_address, stream_capture_unsupported}) {
       const int memory = fake::live_memory();
       fake::forget();
       fake::refuse(function, static_cast<int>(result));
@@ -638,7 +638,8 @@ void refuse_each(const F& run) {
         CHECK(code != "nothing");
         if (result == out_of_memory) CHECK(code == "device-memory");
         if (result == illegal_address) CHECK(code == "device-failed");
-        if (result == invalid_image) CHECK(code == (function == "cuLibraryLoadData" ? "driver-old" : "bug"));
+        if (result == invalid_image || result == unsupported_ptx_version)
+          CHECK(code == (function == "cuLibraryLoadData" ? "driver-old" : "bug"));
       }
       if (ends) {
         cu::Context popped = nullptr;

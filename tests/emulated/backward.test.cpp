@@ -48,4 +48,31 @@ TEST_CASE("packed sequences are visited in alternating directions", "[emulated]"
   }
 }
 
+TEST_CASE("the item that visits queries last completes their dq", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const int sms : {1, 3})
+    for (const std::string tile : {"m=64,order=3", "m=64,order=1", "m=128,order=3", "m=128,order=2"}) {
+      const std::string kernel = "backward_sm90:" + tile + ",alone=0,completes=1";
+      const Engine engine = emulated_engine({.arch = 90, .sms = sms, .seed = 5}, kernel);
+      const std::int64_t d = tile.starts_with("m=128") ? 64 : 128;
+      // Some queries have no keys, some keys no queries, and the last mask needs a table of tiles.
+      for (const std::string mask : {"kv <= q", "kv <= q && q - kv < 70", "kv + 100 <= q",
+                                     "kv < q - 60 || kv > q + 200", "kv / 64 % 2 == q / 128 % 2"}) {
+        INFO(kernel << ' ' << mask << ' ' << sms);
+        CHECK(wrong(engine, mask, dense(300, 300, d)) == "");
+        CHECK(wrong(engine, mask, dense(161, 270, d)) == "");
+        CHECK(wrong(engine, mask, packed({300, 1, 129, 70}, d)) == "");
+      }
+    }
+}
+
+TEST_CASE("dq is completed in sections of both directions", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape shape = dense(290, 290, 128);
+  shape.batch = 24, shape.kv_heads = 2;
+  const Engine engine = emulated_engine({.arch = 90, .sms = 7, .seed = 5},
+                                        "backward_sm90:m=64,order=3,alone=0,completes=1");
+  CHECK(wrong(engine, "kv <= q", shape) == "");
+}
+
 }  // namespace attune::tests

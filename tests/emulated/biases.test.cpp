@@ -1,4 +1,4 @@
-// tests/emulated/biases.test.cpp — biases of Hopper's forward that are copied, computed once a distance, or larger in
+// tests/emulated/biases.test.cpp — biases of Hopper's kernels that are copied, computed once a distance, or larger in
 // later tiles of keys, where kernels are emulated
 #include <limits>
 
@@ -43,6 +43,16 @@ std::string wrong(const std::string& score, const std::string& mask, const Captu
   return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.backward = false, .max = false}).wrong;
 }
 
+/// The same of gradients, by this kernel.
+std::string wrong_gradient(const std::string& score, const std::string& mask, const Captured& bias, const Shape& shape,
+                           const std::string& kernel) {
+  Text text;
+  text.capture("bias", bias.tensor);
+  const Attention attention{.score = text.score(score), .mask = text.mask(mask)};
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, kernel);
+  return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.forward = false, .captured = false}).wrong;
+}
+
 constexpr double inf = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -82,6 +92,76 @@ TEST_CASE("a copied bias may be infinite or NaN where pairs are masked out, and 
     return kv > q ? (kv % 2 ? inf : std::numeric_limits<double>::quiet_NaN()) : q % 9 == 0 || kv % 5 == 0 ? -inf : 0.5;
   };
   CHECK(wrong("s + bias[q, kv]", "kv <= q", {DType::bf16, {150, 200}, {200, 1}, odd}, usual()) == "");
+}
+
+TEST_CASE("Hopper's backward copies a dense bias of 16 bits to the memory of dS", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::string score = "s + bias[h, q, kv]";
+  Shape wide = usual(), short_ = usual();
+  wide.d = wide.dv = 128;
+  short_.kv_len = 100;
+  for (const char* kernel : {"backward_sm90:copies=1,order=2", "backward_sm90:copies=1,order=3"}) {
+    for (const Shape& shape : {usual(), wide})
+      for (const std::string mask : {"true", "kv <= q + 50"}) {
+        INFO(shape.d << ' ' << kernel << ' ' << mask);
+        CHECK(wrong_gradient(score, mask, {DType::bf16, {2, 150, 200}, {30000, 200, 1}, waves}, shape, kernel) == "");
+      }
+    // One line for all rows, fewer rows than the call, one tile of keys.
+    CHECK(wrong_gradient(score, "true", {DType::f16, {2, 150, 200}, {200, 0, 1}, waves}, wide, kernel) == "");
+    CHECK(wrong_gradient(score, "kv <= q", {DType::f16, {2, 100, 200}, {20000, 200, 1}, waves}, usual(), kernel) == "");
+    CHECK(wrong_gradient(score, "true", {DType::f16, {2, 150, 104}, {15600, 104, 1}, waves}, short_, kernel) == "");
+  }
+}
+
+TEST_CASE("Hopper's backward copies a dense bias for calls of other shapes, and for slopes", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured bias{DType::bf16, {2, 300, 304}, {91200, 304, 1}, waves};
+  const std::string score = "s + bias[b, q, kv]", causal = "kv <= q", copies = "backward_sm90:copies=1";
+  Shape packed = usual(), offset = usual(), wide = usual();
+  packed.q_lens = packed.kv_lens = {150, 33, 129, 1};
+  offset.q_offset = 50;
+  wide.d = wide.dv = 128;
+  wide.dtype = DType::f16;
+  for (const Shape& shape : {packed, offset, wide}) CHECK(wrong_gradient(score, causal, bias, shape, copies) == "");
+  // Rows whose lines are not evenly apart.
+  CHECK(wrong_gradient("20.0f * tanh((s + bias[b, 299 - q * q % 300, kv]) / 20.0f)", causal, bias, wide, copies) == "");
+  CHECK(wrong_gradient("s * bias[b, q, kv]", "true", bias, usual(), copies) == "");
+  const auto odd = [](std::int64_t i) {
+    const std::int64_t q = i / 200, kv = i % 200;
+    return kv > q ? (kv % 2 ? inf : std::numeric_limits<double>::quiet_NaN()) : q % 9 == 0 || kv % 5 == 0 ? -inf : 0.5;
+  };
+  CHECK(wrong_gradient("s + bias[q, kv]", causal, {DType::bf16, {150, 200}, {200, 1}, odd}, usual(), copies) == "");
+}
+
+TEST_CASE("Hopper's backward copies a dense bias of f32, half of it to the memory of dS", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured bias{DType::f32, {2, 300, 304}, {91200, 304, 1}, waves},
+      rows_alike{DType::f32, {2, 150, 204}, {204, 0, 1}, waves};
+  const std::string score = "s + bias[b, q, kv]";
+  Shape packed = usual(), wide = usual(), short_ = usual();
+  packed.q_lens = packed.kv_lens = {150, 33, 129, 1};
+  wide.d = wide.dv = 128;
+  short_.kv_len = 100;
+  for (const char* kernel : {"backward_sm90:copies=2,order=2", "backward_sm90:copies=2,order=3"})
+    for (const Shape& shape : {usual(), wide}) {
+      INFO(shape.d << ' ' << kernel);
+      CHECK(wrong_gradient(score, "kv <= q + 50", bias, shape, kernel) == "");
+    }
+  const std::string copies = "backward_sm90:copies=2";
+  CHECK(wrong_gradient(score, "kv <= q", bias, packed, copies) == "");
+  CHECK(wrong_gradient(score, "true", bias, short_, copies) == "");
+  CHECK(wrong_gradient("20.0f * tanh((s + bias[h, q, kv]) / 20.0f)", "true", rows_alike, wide, copies) == "");
+}
+
+TEST_CASE("Hopper's backward reads a dense bias pair by pair if its rows are not aligned or too short", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::string score = "s + bias[h, q, kv]", why = "copies must be 0";
+  for (const Captured& bias : {Captured{DType::f16, {2, 150, 203}, {30450, 203, 1}, waves},
+                               Captured{DType::bf16, {2, 150, 200}, {60000, 400, 2}, waves},
+                               Captured{DType::bf16, {2, 150, 160}, {24000, 160, 1}, waves}}) {
+    CHECK(wrong_gradient(score, "true", bias, usual(), "backward_sm90:copies=1").find(why) != std::string::npos);
+    CHECK(wrong_gradient(score, "true", bias, usual(), "backward_sm90:copies=0") == "");
+  }
 }
 
 TEST_CASE("what depends on a distance is right for every warp and length", "[emulated]") {

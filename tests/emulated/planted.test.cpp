@@ -30,6 +30,7 @@ struct Planted {
     long90,
     dense90,
     distant90,
+    tanh90,
     f32,
     one_tf32,
     mla,
@@ -101,6 +102,8 @@ const Planted all[] = {
      "", dense90},
     {"a lane reads a number that another one finds", parts, "forward_scores_sm90.cuh",
      "tile * n);\n      __syncwarp();", "tile * n);", distant90},
+    {"a large argument counts as small", parts, "forward_scores_sm90.cuh", "> exact::small_tanh_most", "> 9.0f",
+     tanh90},
     // ---- forward_f32_sm90
     // ------------------------------------------------------------------------------------------------
     {"keys are released before the products of their scores", parts, "forward_in_turn_sm90.cuh",
@@ -208,6 +211,7 @@ Engine engine_of(Planted::Call call, std::uint64_t seed) {
 Attention fresh(Planted::Call call) {
   static int made = 0;
   const float by = 1.0f + 0.001f * static_cast<float>(++made);
+  if (call == tanh90) return {.score = [=](Float s, At) { return 4.0f * tanh(s * by); }, .exact = true};
   if (call == one_tf32) return {.score = [=](Float s, At) { return s * by; }, .exact = false};
   if (call != dense90 && call != distant90) return {.score = [=](Float s, At) { return s * by; }};
   static std::vector<unsigned short> numbers(150 * 312, 0x3f80);
@@ -255,7 +259,7 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
   for (const Planted::Call call :
-       {sm80, decode, sm90, backward80, backward90, turned90, e4m3, dense90, distant90, f32, mla, backward_f32})
+       {sm80, decode, sm90, backward80, backward90, turned90, e4m3, dense90, distant90, tanh90, f32, mla, backward_f32})
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
       const Engine engine = engine_of(call, seed);
       const bool backward = is_backward(call);

@@ -132,7 +132,7 @@ struct Results {
     const double size = norm(oracle, output.logarithm);
     const double denormals = 0x1p-126 * (std::sqrt(static_cast<double>(finite)) + terms.flushed);
     return 1.5 * dense_distance() + 4 * 0x1p-23 * std::max(size, terms.apart) +
-           rounding(type) * std::max(size / std::sqrt(rows), terms.whole) + terms.alike + denormals;
+           rounding(type) * std::max(size / std::sqrt(rows), terms.whole) + terms.operands + denormals;
   }
   /// Whether x must match the oracle's infinity or NaN here.
   bool is_odd(std::size_t i) const {

@@ -28,7 +28,9 @@ namespace attune::tests {
 // More follows from the kernels' arithmetic (Terms in dense.h; docs/results/emulated.md). A kernel rounds each
 // probability to 16 bits before P V, by half a unit in the last place; equal probabilities are off by the same factor,
 // which no number of keys averages out. Dense attention rounds other numbers, namely those divided by the row's sum:
-// 1/64 is exact. And numbers that are denormal in f32 may be 0: results, and probabilities.
+// 1/64 is exact. The gradient of each score is rounded too, before products with k and q: where one pair is most of a
+// result, its rounding and the result's own may be off in the same direction. And numbers that are denormal in f32 may
+// be 0: results, and probabilities.
 
 /// An engine's result, for those who do more with it than compare.
 struct Observed {

@@ -240,6 +240,14 @@ double half_unit(DType type) { return type == DType::bf16 ? 0x1p-9 : type == DTy
 /// True for a probability that 2^-126 less would change by more than a rounding of f32.
 bool may_be_flushed(float p) { return std::abs(p) < 0x1p-102f; }
 
+/// A product of a gradient. Engines may take 0 times infinity or NaN as 0 (docs/semantics.md, "Where engines may
+/// differ").
+float product(float a, float b) { return (a == 0 && !std::isfinite(b)) || (b == 0 && !std::isfinite(a)) ? 0 : a * b; }
+/// The same with a probability, which is rounded to this type, and counts as 0 if it is denormal in f32.
+float product_with_p(float p, float x, DType type) {
+  return product(std::abs(p) < 0x1p-126f && !std::isfinite(x) ? 0 : rounded(p, type), x);
+}
+
 /// Sums of p times rows of a matrix, over equal p.
 class Alike {
  public:
@@ -338,7 +346,8 @@ void each_head(const Problem& problem, const std::function<void(const Places&)>&
 
 /// A gradient that is summed over heads and batch entries, in contiguous f32.
 struct Sum {
-  explicit Sum(const Tensor& like) : shape(like), values(static_cast<std::size_t>(like.size())) {
+  explicit Sum(const Tensor& like)
+      : shape(like), values(static_cast<std::size_t>(like.size())), flushed(values.size()) {
     std::int64_t step = 1;
     for (std::size_t i = static_cast<std::size_t>(like.rank); i-- > 0; step *= like.shape[i]) shape.strides[i] = step;
   }
@@ -361,7 +370,8 @@ struct Sum {
 
   Tensor shape;  ///< its data is not used
   std::vector<float> values;
-  double squares = 0;  ///< of the terms of the sum, with dp and delta separate
+  std::vector<double> flushed;  ///< for each element, Flow::flushed times derivatives
+  double squares = 0;           ///< of the terms of the sum, with dp and delta separate
   double whole_squares = 0;
   std::int64_t terms = 0;
 
@@ -373,6 +383,13 @@ struct Sum {
     const double of_each = static_cast<double>(terms) / static_cast<double>(std::max<std::size_t>(values.size(), 1));
     return std::sqrt(squares) * std::max(1.0, std::pow(of_each / 64, 0.25));
   }
+};
+
+/// What flows to an expression at a pair, or at a row's sink.
+struct Flow {
+  float value;
+  double size;         ///< that of the terms whose sum is `value`, without regard to signs
+  double flushed = 0;  ///< how much less it may be, in units of 2^-126, because p may count as 0
 };
 
 /// One expression's captured gradients that the call asks for.
@@ -389,11 +406,10 @@ class Scatters {
         }
   }
 
-  /// `size`: that of the terms whose sum is `upstream`, without regard to signs.
-  void add(float upstream, double size, Evaluator& at) {
+  void add(const Flow& flow, Evaluator& at) {
     std::vector<std::int32_t> bound(ir::max_binders + 1);
     at.env.bound = bound;
-    for (const Term& term : terms_) add(upstream, size, at, term, bound, 0);
+    for (const Term& term : terms_) add(flow, at, term, bound, 0);
     at.env.bound = {};
   }
 
@@ -404,13 +420,13 @@ class Scatters {
     Sum* sum;
   };
 
-  static void add(float upstream, double size, Evaluator& at, const Term& term, std::vector<std::int32_t>& bound,
+  static void add(const Flow& flow, Evaluator& at, const Term& term, std::vector<std::int32_t>& bound,
                   std::size_t loop) {
     if (loop < term.loops.size()) {
       const auto [binder, count] = term.loops[loop];
       for (std::uint32_t i = 0; i < count; ++i) {
         bound[binder] = static_cast<std::int32_t>(i);
-        add(upstream, size, at, term, bound, loop + 1);
+        add(flow, at, term, bound, loop + 1);
       }
       return;
     }
@@ -421,13 +437,16 @@ class Scatters {
       element += std::clamp<std::int64_t>(static_cast<std::int64_t>(at.result(term.program, i)), 0, of.shape[i] - 1) *
                  of.strides[i];
     const float value = at.result(term.program, static_cast<std::size_t>(of.rank));
-    term.sum->values[static_cast<std::size_t>(element)] += upstream * value;
+    term.sum->values[static_cast<std::size_t>(element)] += product(flow.value, value);
     // A non-finite term makes its element so, which is not judged; others are.
-    if (const double square = size * size * double{value} * double{value}; std::isfinite(square))
-      term.sum->squares += square;
-    if (const double square = double{upstream} * double{upstream} * double{value} * double{value};
-        std::isfinite(square))
-      term.sum->whole_squares += square;
+    const auto square = [&](double x) {
+      const double out = x * x * double{value} * double{value};
+      return std::isfinite(out) ? out : 0;
+    };
+    term.sum->squares += square(flow.size);
+    term.sum->whole_squares += square(double{flow.value});
+    if (const double x = flow.flushed * std::abs(double{value}); std::isfinite(x))
+      term.sum->flushed[static_cast<std::size_t>(element)] += x;
     ++term.sum->terms;
   }
 
@@ -498,7 +517,7 @@ Terms dense_forward(const BoundMod& bound, const Forward& call, const Problem& p
     if (call.lse.given()) write(call.lse, at.line(call.lse), head.lse);
     if (call.max.given()) write(call.max, at.line(call.max), head.max);
   });
-  return {.alike = std::sqrt(products_rounding * products_rounding * alike_squares + exponent_squares),
+  return {.operands = std::sqrt(products_rounding * products_rounding * alike_squares + exponent_squares),
           .flushed = std::sqrt(flushed_squares)};
 }
 
@@ -519,7 +538,7 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
   Scatters by_score(mod.dscore.captures, bound, call, captured), by_prob(mod.dprob.captures, bound, call, captured),
       by_sink(mod.dsink.captures, bound, call, captured);
   Sum dk_sum(call.k), dv_sum(call.v);
-  double dq_squares = 0, dv_alike = 0, dq_flushed = 0, dk_flushed = 0, dv_flushed = 0;
+  double dq_squares = 0, dq_operands = 0, dk_operands = 0, dv_alike = 0, dq_flushed = 0, dk_flushed = 0, dv_flushed = 0;
   each_head(problem, [&](const Places& at) {
     const Matrix q = read(call.q, at.q(call.q), at.seq.q_len, problem.d);
     const Matrix k = read(call.k, at.kv(call.k), at.seq.kv_len, problem.d);
@@ -549,9 +568,9 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
         const float after = dot(grad_o, i, v, j);
         const float slope = dense.value(dprob);
         if (dense.is_skipped(slope)) continue;
-        by_prob.add(after, std::abs(double{after}), dense.evaluator());
+        by_prob.add({after, std::abs(double{after})}, dense.evaluator());
         dp(i, j) = after * slope;
-        delta += rounded(head.p(i, j), type) * dp(i, j);
+        delta += product_with_p(head.p(i, j), dp(i, j), type);
       }
       // A backward gets o, rounded, and need not sum over the keys again.
       if (is_linear) {
@@ -563,14 +582,18 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
         if (!head.keeps(i, j)) continue;
         dense.place(head, i, j);
         if (dense.is_skipped(dense.value(dprob))) continue;  // so that a NaN delta of others does not reach it
-        const float after = rounded(head.p(i, j), type) * (dp(i, j) - delta + dlse);
+        const float after = product_with_p(head.p(i, j), dp(i, j) - delta + dlse, type);
         const double of_p = std::abs(double{dp(i, j)}) + std::abs(double{delta}) + std::abs(double{dlse}),
                      size = double{head.p(i, j)} * of_p;
-        by_score.add(after, size, dense.evaluator());
+        by_score.add({after, size, may_be_flushed(head.p(i, j)) ? of_p : 0}, dense.evaluator());
         const double slope = double{dense.value(dscore_size)} * std::abs(problem.scale);
-        const float ds = rounded(after * dense.value(dscore), type) * static_cast<float>(problem.scale);
+        const float ds = rounded(product(after, dense.value(dscore)), type) * static_cast<float>(problem.scale);
         dq_squares += size * size * slope * slope * double{dot(k, j, k, j)};
         dk_sum.squares += size * size * slope * slope * double{dot(q, i, q, i)};
+        if (half_unit(type) > 0 && std::isfinite(ds)) {
+          dq_operands += double{ds} * double{ds} * double{dot(k, j, k, j)};
+          dk_operands += double{ds} * double{ds} * double{dot(q, i, q, i)};
+        }
         if (may_be_flushed(head.p(i, j))) {
           of_dq.add(of_p * slope, k, j);
           of_dk[static_cast<std::size_t>(j)].add(of_p * slope, q, i);
@@ -581,9 +604,10 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
       dq_flushed += of_dq.squares();
       dense.place(head, i, k.rows);
       const auto row = static_cast<std::size_t>(i);
-      if (head.sink[row] != -infinity)
-        by_sink.add(head.sink_p[row] * (dlse - delta),
-                    double{head.sink_p[row]} * (std::abs(double{dlse}) + std::abs(double{delta})), dense.evaluator());
+      if (const float p = head.sink_p[row]; head.sink[row] != -infinity) {
+        const double of_p = std::abs(double{dlse}) + std::abs(double{delta});
+        by_sink.add({p * (dlse - delta), double{p} * of_p, may_be_flushed(p) ? of_p : 0}, dense.evaluator());
+      }
     }
     // The heads that share keys add up.
     const auto sharers = static_cast<double>(problem.group);
@@ -598,12 +622,19 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
   });
   dk_sum.store(call.dk);
   dv_sum.store(call.dv);
-  std::vector<Terms> terms{{.apart = std::sqrt(dq_squares), .flushed = std::sqrt(dq_flushed)},
-                           {.apart = std::sqrt(dk_sum.squares), .flushed = std::sqrt(dk_flushed)},
-                           {.alike = half_unit(type) * std::sqrt(dv_alike), .flushed = std::sqrt(dv_flushed)}};
+  std::vector<Terms> terms{{.apart = std::sqrt(dq_squares),
+                            .operands = half_unit(type) * std::sqrt(dq_operands),
+                            .flushed = std::sqrt(dq_flushed)},
+                           {.apart = std::sqrt(dk_sum.squares),
+                            .operands = half_unit(type) * std::sqrt(dk_operands),
+                            .flushed = std::sqrt(dk_flushed)},
+                           {.operands = half_unit(type) * std::sqrt(dv_alike), .flushed = std::sqrt(dv_flushed)}};
   for (std::size_t i = 0; i < captured.size(); ++i) {
     captured[i].store(call.captured[i].into);
-    terms.push_back({.apart = captured[i].apart(), .whole = std::sqrt(captured[i].whole_squares)});
+    double flushed = 0;
+    for (const double x : captured[i].flushed) flushed += x * x;
+    terms.push_back(
+        {.apart = captured[i].apart(), .whole = std::sqrt(captured[i].whole_squares), .flushed = std::sqrt(flushed)});
   }
   return terms;
 }

@@ -17,12 +17,13 @@ struct Terms {
   double apart = 0;
   /// The same of whole terms, each of which an engine may round to the inputs' type; of captured gradients alone.
   double whole = 0;
-  /// For o and dv: the effect of rounding each probability to the 16-bit type of products, by half a unit in its last
-  /// place. Equal probabilities of a row (of a column, for dv) are off by the same factor, so their effects add up;
-  /// those of different probabilities are independent, so their squares do. For o also the roundings of the exponent of
-  /// a sink above a row's scores, by which all of the row is off.
-  double alike = 0;
-  /// For o, dq, dk and dv: the effect of every small probability, before or after a prob mod, if it were less by 1. A
+  /// The effect of rounding operands of products to their 16-bit type, by half a unit in the last place. For o and dv
+  /// each probability is rounded: equal ones of a row (of a column, for dv) are off by the same factor, so their
+  /// effects add up; those of different probabilities are independent, so their squares do. For dq and dk the gradient
+  /// of each score is rounded, and all count as different. For o also the roundings of the exponent of a sink above a
+  /// row's scores, by which all of the row is off.
+  double operands = 0;
+  /// The effect of every small probability, before or after a prob mod, if it were less by 1. A
   /// GPU may take a number below 2^-126 as 0, so the probabilities of a row whose sink is 88 above its scores are all
   /// less by up to 2^-126, and so are the products with a prob mod of 2^-126.
   double flushed = 0;

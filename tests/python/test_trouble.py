@@ -109,6 +109,45 @@ def test_many_calls_take_no_memory():
     assert peak_kib() - before < 2048
 
 
+ENDS = """
+import os, sys
+import attune
+import numpy as np
+q = np.ones((1, 1, 4, 8), np.float32)
+score = " + ".join(f"sin(s * {i}.5f)" for i in range(100))
+attention = attune.Attention(score)
+attention._core.prepare_async(0, {"q": q, "k": q, "v": q, "out": q.copy()}, (), None, ())
+print("begun", flush=True)
+if "wait" in sys.argv:
+    attune.wait()
+if "killed" in sys.argv:
+    import time
+    time.sleep(100)
+if "raises" in sys.argv:
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.skipif("cpu" not in attune.machine()["engines"], reason="there is no compiler for this CPU")
+@pytest.mark.parametrize("how, status", [("wait", 0), ("returns", 0), ("raises", 3), ("killed", -9)])
+def test_a_process_that_ends_while_the_background_compiles(how, status, tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", ENDS, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env={**os.environ, "ATTUNE_CACHE": str(tmp_path / "cache"), "ATTUNE_CACHE_SIZE": "1G"})
+    assert child.stdout.readline() == "begun\n"
+    if how == "killed":
+        time.sleep(0.3)  # in the compiler
+        child.kill()
+    _, said = child.communicate(timeout=120)
+    assert (child.returncode, said) == (status, "")
+    # Entries are whole or not there, and the next process compiles what is missing.
+    unfinished = tmp_path / "cache" / "unfinished"
+    assert not unfinished.exists() or not list(unfinished.iterdir())
+    again = subprocess.run([sys.executable, "-c", ENDS, "wait"], capture_output=True, text=True, timeout=120,
+                           env={**os.environ, "ATTUNE_CACHE": str(tmp_path / "cache"), "ATTUNE_CACHE_SIZE": "1G",
+                                "ATTUNE_LOG": "cache,build"})
+    assert again.returncode == 0 and "key" in again.stderr and "discarded" not in again.stderr
+
+
 MODS = """
 import sys
 import attune

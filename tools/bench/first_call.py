@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import resource
+import site
 import statistics
 import subprocess
 import sys
@@ -21,9 +22,11 @@ MODS = {
 }
 
 RUN = """
-import json, sys, time
+import json, site, sys, time
+which, name, *folders = sys.argv[1:]
+for folder in folders:
+    site.addsitedir(folder)
 import torch
-which, name = sys.argv[1:]
 torch.manual_seed(0)
 make = lambda heads: torch.randn(2, heads, 2048, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 q, k, v = make(16), make(4), make(4)
@@ -98,25 +101,33 @@ def compile_alone(o):
             print(f"| {name} | {direction} | {cells[0]} | {cells[1]} |", flush=True)
 
 
+def found(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent is missing
+        return False
+
+
 def contenders(o):
     """By name: what RUN calls it, and its environment."""
     own = {"ATTUNE_BUNDLE": o.bundle} if o.bundle else {}
     out = {"attune": ("attune", own), "attune, whole": ("attune", {**own, "ATTUNE_SPLICE": "off"})}
-    if importlib.util.find_spec("triton"):
+    if found("triton"):
         out["triton"] = ("triton", {})
     else:
         print("[skip] triton is not installed: FlexAttention is left out")
-    if importlib.util.find_spec("flash_attn") and importlib.util.find_spec("cutlass"):
-        out["flash"] = ("flash", {})
+    missing = [one for one in ("triton", "flash_attn.cute", "cutlass") if not found(one)]
+    if missing:
+        print(f"[skip] FlexAttention with FLASH is left out: {', '.join(missing)} of flash-attn-4 not installed")
     else:
-        print("[skip] flash-attn-4 is not installed: FlexAttention with FLASH is left out")
+        out["flash"] = ("flash", {})
     return {name: one for name, one in out.items() if not o.only or name in o.only}
 
 
-def first_call(name, which, environment, folder):
+def first_call(o, name, which, environment, folder):
     """Seconds of a fresh process with the caches of this folder, or the last line of its complaint."""
     begun = time.perf_counter()
-    ran = subprocess.run([sys.executable, "-c", RUN, which, name], capture_output=True, text=True,
+    ran = subprocess.run([sys.executable, "-c", RUN, which, name, *o.site], capture_output=True, text=True,
                          env={**os.environ, "ATTUNE_CACHE": f"{folder}/attune", "TRITON_CACHE_DIR": f"{folder}/triton",
                               "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", **environment})
     if ran.returncode:
@@ -127,9 +138,9 @@ def first_call(name, which, environment, folder):
 def first_calls(o):
     """Fresh processes in turn: with an empty cache, and with what the first one left."""
     who = contenders(o)
-    with tempfile.TemporaryDirectory() as folder:  # reads torch's files once, so that no measurement does
-        for which in ("attune", "triton"):
-            first_call("causal", which, {}, folder)
+    with tempfile.TemporaryDirectory() as folder:  # reads everybody's files once, so that no measurement does
+        for which in {which: None for which, _ in who.values()}:
+            first_call(o, "causal", which, {}, folder)
     print("seconds: forward, backward, both; with an empty cache, then with the cache on disk\n| mod | by | empty cache | "
           "cache on disk |\n|---|---|---|---|")
     for name in o.mods:
@@ -138,7 +149,7 @@ def first_calls(o):
             for one, (which, environment) in who.items():
                 with tempfile.TemporaryDirectory() as folder:
                     for state in ("cold", "disk"):
-                        seconds = first_call(name, which, environment, folder)
+                        seconds = first_call(o, name, which, environment, folder)
                         if isinstance(seconds, str):
                             print(f"[skip] {name}, {one}: {seconds}")
                             break
@@ -158,10 +169,14 @@ def main():
                                                       "attune's Python package")
     p.add_argument("--bundle", help="with --gpu: a bundle, such as of skeletons, that attune loads")
     p.add_argument("--only", nargs="+", metavar="WHO", help="with --gpu: attune, 'attune, whole', triton, flash")
+    p.add_argument("--site", action="append", default=[], metavar="FOLDER",
+                   help="with --gpu: a folder of further packages, such as flash-attn-4's")
     p.add_argument("--mods", nargs="+", choices=list(MODS), default=list(MODS))
     p.add_argument("--d", type=int, default=128)
     p.add_argument("--rounds", type=int, default=3)
     o = p.parse_args()
+    for folder in o.site:
+        site.addsitedir(folder)
     if o.gpu:
         return first_calls(o)
     if not o.attune:

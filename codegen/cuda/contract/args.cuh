@@ -123,6 +123,9 @@ constexpr int rows_threads = 256, rows_each = 4;
 constexpr int rows_lanes(int width) { return width <= 64 && width % 8 == 0 ? 8 : 16; }
 constexpr int rows_of_block(int width) { return rows_threads / rows_lanes(width) * rows_each; }
 
+/// Tiles of queries that a block of end_queries_sm90 looks at, one per lane, where dQ is complete.
+constexpr int cleared_tiles = 32;
+
 /// One struct for all kernels of a backward: each kernel reads what it needs.
 struct BackwardArgs {
   TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use TMA

@@ -61,15 +61,24 @@ struct RowEnd {
   float delta;
 };
 
+/// Exponents of this size are rounded by 4 and more, so that p = 2^(exponent - under) means nothing: where all scores
+/// of a row are -1e12, each p would be 1 or a wrong power of two; where they are the lowest f32, infinite, and infinite
+/// times a grad_o of 0 is NaN.
+constexpr float too_far = 0x1p26f;
+
 /// From a row's lse, which includes rest(). A row without pairs has no gradient. If lse is NaN, 2^(-inf - lse) would be
 /// too, so that a pair that a score of -inf removes would not be 0: p is 0 for such a pair and infinite for others, and
-/// delta is NaN. Only a prob mod that is no multiple of p is given NaN, and tests each pair (gradient_of()).
+/// delta is NaN. Only a prob mod that is no multiple of p is given NaN, and tests each pair (gradient_of()). In a row
+/// that is too far away each p is 0.
 template <class User>
 __device__ inline RowEnd row_end(const User&, float lse, float rest, float delta) {
+  constexpr float most = 0x1.fffffep127f;
   if (lse == -infinity || rest == -infinity) return {infinity, 0};
   if constexpr (!User::traits.has_prob || User::traits.linear_prob)
-    if (lse != lse && finite(rest)) return {-0x1.fffffep127f, lse};
-  return {(lse - rest) * (1 / ln2), delta};
+    if (lse != lse && finite(rest)) return {-most, lse};
+  const float under = (lse - rest) * (1 / ln2);
+  if (fmaxf(fabsf(lse), fabsf(under)) >= too_far && lse == lse) return {most, delta};
+  return {under, delta};
 }
 /// The RowEnd of a missing row.
 __device__ inline RowEnd no_row() { return {infinity, 0}; }
@@ -90,16 +99,34 @@ struct Pair {
   Int origin, q, kv;
 };
 
+/// A Pair for which the kernel has the values of User::Held.
+template <class User>
+struct HeldPair : Pair<User> {
+  typename User::Held held;
+};
+
 /// A factor below the exponent of a pair.
 template <class User>
 __device__ inline float exponent_of(const User& user, const Pair<User>& of, float s) {
   return User::traits.scaled ? s : user.exponent(s, of.head, of.row, of.col, of.at, of.origin, of.q, of.kv);
 }
+template <class User>
+__device__ inline float exponent_of(const User& user, const HeldPair<User>& of, float s) {
+  return user.exponent(s, of.held, of.head, of.row, of.col, of.at, of.origin, of.q, of.kv);
+}
+/// The derivative of a pair's score.
+template <class User>
+__device__ inline float slope_of(const User& user, const Pair<User>& of, float s) {
+  return user.slope(s, of.head, of.row, of.col, of.at, of.origin, of.q, of.kv);
+}
+template <class User>
+__device__ inline float slope_of(const User& user, const HeldPair<User>& of, float s) {
+  return user.slope(s, of.held, of.head, of.row, of.col, of.at, of.origin, of.q, of.kv);
+}
 
 /// The probability of a pair, before prob(): 0 if it is masked out. `factor`: from factor_of().
-template <class User>
-__device__ inline float probability_of(const User& user, const Pair<User>& of, float factor, float under, bool kept,
-                                       float s) {
+template <class User, class Of>
+__device__ inline float probability_of(const User& user, const Of& of, float factor, float under, bool kept, float s) {
   // Computed for every pair, so that pairs at one distance share what they read: a table by distance is 19 % slower
   // with a load under each pair's condition.
   const float exponent = exponent_of(user, of, s);
@@ -108,16 +135,16 @@ __device__ inline float probability_of(const User& user, const Pair<User>& of, f
 
 /// False if a score of -inf removes the pair. Its p is 0 then, unless row_end() gave NaN. Scaled scores are not
 /// tested: theirs are -inf only where q . k is.
-template <class User>
-__device__ inline bool score_keeps(const User& user, const Pair<User>& of, float s) {
+template <class User, class Of>
+__device__ inline bool score_keeps(const User& user, const Of& of, float s) {
   return User::traits.scaled || exponent_of(user, of, s) != -infinity;
 }
 
 /// The gradient of a pair. A pair that is masked out gives 0, whatever its operands hold; so does one with p = 0 if
 /// prob() is a multiple of p. Otherwise prob(0) may differ from 0, and p is 0 for scores 88 below lse. `terms` gets
 /// flow, s and p of every other pair.
-template <class User, class Terms>
-__device__ inline PairNumbers gradient_of(const User& user, const Pair<User>& of, float factor, RowEnd end, bool kept,
+template <class User, class Of, class Terms>
+__device__ inline PairNumbers gradient_of(const User& user, const Of& of, float factor, RowEnd end, bool kept,
                                           PairNumbers in, Terms terms) {
   const float p = probability_of(user, of, factor, end.under, kept, in.s);
   PairNumbers out{p, in.dp};
@@ -127,8 +154,7 @@ __device__ inline PairNumbers gradient_of(const User& user, const Pair<User>& of
   }
   Flow flow{p * (out.dp - end.delta), in.dp};
   out.dp = flow.score;
-  if constexpr (User::gradient.has_slope)
-    out.dp *= user.slope(in.s, of.head, of.row, of.col, of.at, of.origin, of.q, of.kv);
+  if constexpr (User::gradient.has_slope) out.dp *= slope_of(user, of, in.s);
   if constexpr (User::traits.has_prob && !User::traits.linear_prob) {
     if (!kept || end.under == infinity || !score_keeps(user, of, in.s)) return {0, 0};
     if (p == 0.0f) flow.score = out.dp = 0;

@@ -109,6 +109,13 @@ concept HasDistant = requires(const M m, Where at, typename M::Head head, float 
   x = m.distant(head, at, i, i);  // q, kv
 };
 
+/// Held::tanh is the tanh of tanh_of(). Then exponent() does not need s.
+template <class M>
+concept HasTanh = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col,
+                           float x, Int i) {
+  x = m.tanh_of(x, head, row, col, at, i, i, i);  // s; origin, q, kv
+};
+
 /// The keys between first() and last() of a row, counted from `kv`.
 template <class User>
 struct Reach {

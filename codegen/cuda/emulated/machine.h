@@ -97,6 +97,7 @@ struct Machine {
   // TMA.
   void (*load_box)(unsigned into, const Box* box, unsigned barrier, Site at);
   void (*store_box)(const Box* box, unsigned from, Site at);
+  void (*load_bulk)(unsigned into, const void* from, unsigned bytes, unsigned barrier, Site at);
   void (*store_bulk)(void* to, unsigned from, unsigned bytes, bool add, Site at);
   void (*store_commit)(Site at);
   void (*store_wait)(bool read_only, Site at);

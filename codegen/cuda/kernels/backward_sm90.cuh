@@ -34,11 +34,17 @@ concept BackwardTile = requires {
   Layout(Tile::layout);
 };
 
+/// True if 24 registers are enough for the warps that do not compute; else they have 40. The warp that copies needs
+/// more next to consumers of order 3, which have some to spare.
+template <class Tile, class User>
+constexpr bool has_narrow_producers = loads_apart<User> && !(copies_for_backward<Tile, User> && Tile::order == 3);
+
 template <BackwardTile Tile, class User>
 __global__ void __launch_bounds__(384, 1)
     backward_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Shared = Shared90Backward<Tile>;
   static_assert(!Shared::turned || loads_apart<User>, "a warp that sums diagonals has no 80 queries");
+  static_assert(!completes_dq<Tile> || (Tile::ordered && !is_alone<Tile> && !Shared::turned && loads_apart<User>));
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned shared = shared_address(memory);
   if (threadIdx.x == 0) {
@@ -48,17 +54,20 @@ __global__ void __launch_bounds__(384, 1)
       barriers(Shared::full).init(loads_apart<User> ? 2 : 1, 8);
       barriers(Shared::sum_full).init(8, 1);
       if constexpr (User::gradient.by_diagonal > 0) barriers(Shared::ds_full).init(8, 1);
+      if constexpr (completes_dq<Tile>) barrier_init(shared + Shared::sums_loaded + 8 * i, 1);
     }
     barrier_init(shared + Shared::k_full, 1);
     barrier_init(shared + Shared::v_full, 1);
     barrier_init(shared + Shared::keys_empty, 8);
+    if constexpr (copies_for_backward<Tile, User>) barrier_init(shared + Shared::results_empty, 8);
+    if constexpr (Shared::wide) barrier_init(shared + Shared::copied_empty, 8);
     barrier_init_done();
   }
   __syncthreads();
   let_next_start();
   const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == 0) {
-    registers_down<loads_apart<User> ? 24 : 40>();
+    registers_down<has_narrow_producers<Tile, User> ? 24 : 40>();
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
     if constexpr (!is_alone<Tile>)
@@ -68,16 +77,37 @@ __global__ void __launch_bounds__(384, 1)
     if constexpr (User::gradient.by_diagonal > 0)
       if (warp == 3) Diagonals90<Tile, User>{args, user, shared}.run();
   } else {
-    registers_up<loads_apart<User> ? 240 : 232>();
+    registers_up<has_narrow_producers<Tile, User> ? 240 : 232>();
     const int thread = static_cast<int>(threadIdx.x) % warpgroup_threads;
     BackwardConsumer90<Tile, User>{{{args, user, shared, group - 1, thread % 32, uniform(thread / 32)}}}.run();
   }
 }
 
+/// Stores zeros for queries that no keys visit: a block looks at cleared_tiles tiles of queries of a head.
+template <class Tile>
+__device__ inline void clear_queries(const BackwardArgs& args) {
+  __shared__ float4 zeros[256];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, h = static_cast<int>(blockIdx.y),
+            b = static_cast<int>(blockIdx.z), first = cleared_tiles * static_cast<int>(blockIdx.x);
+  const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
+  zeros[thread] = {};
+  __syncthreads();
+  let_next_start();
+  wait_for_kernel_before();
+  const unsigned* const added = args.added + sums_of<Tile>(args, b, h, queries.start) + first;
+  unsigned left = __ballot_sync(~0u, (first + lane) * Tile::m < queries.length && added[lane] == 0);
+  for (; left; left &= left - 1)
+    for (int i = thread / 32; i < Tile::m / 16 * Shared90Backward<Tile>::d_chunks; i += 8) {
+      const int row = (first + __ffs(static_cast<int>(left)) - 1) * Tile::m + 16 * (i % (Tile::m / 16));
+      store_rows({args.grad_q, b, h, queries, row, args.d}, shared_address(zeros), 64 * (i / (Tile::m / 16)), lane);
+    }
+}
+
 /// Converts the sums of dQ: one block per tile of queries, (tile, head, batch entry), from the last on, because the
-/// last sums are still in the cache.
+/// last sums are still in the cache. If backward_sm90 has completed dQ, clears that of queries without keys instead.
 template <class Tile>
 __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ BackwardArgs args) {
+  if constexpr (completes_dq<Tile>) return clear_queries<Tile>(args);
   using Shared = Shared90Backward<Tile>;
   __shared__ float4 memory[Shared::sum_bytes / 16];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, of_group = thread % 128;

@@ -38,6 +38,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     this->give_sums(stage_now());
     this->wait_for_diagonals(stage_now(), phase_of(clock));
     this->give_diagonals(stage_now());
+    this->give_copied();
     ++clock;
   }
 
@@ -85,7 +86,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(dk);
     pin(dv);
     release_stage(stage);
-    this->put_sums(stage, phase_of(clock), clock);
+    this->put_sums(stage, phase_of(clock), clock, what);
     proxy_fence();
     this->give_sums(stage);
     ++clock;
@@ -104,7 +105,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(dk);
     pin(dv);
     release_stage(stage);
-    this->put_sums(stage, phase_of(clock - 1), clock - 1);
+    this->put_sums(stage, phase_of(clock - 1), clock - 1, what);
     if (what & Step::last) {
       proxy_fence();
       this->give_sums(stage);
@@ -119,7 +120,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     wgmma_wait<1>();
     pin(dp);
     pin(dv);
-    this->put_sums(stage, phase_of(clock), clock);
+    this->put_sums(stage, phase_of(clock), clock, what);
     wgmma_wait<0>();
     pin(dk);
     release_stage(stage);
@@ -182,6 +183,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     this->store(b, kv_head, keys_of, dk, args.grad_k, args.d, args.scale);
     // Each warp's dS is spread over its warpgroup's part.
     named_sync(results_staged + group, warpgroup_threads);
+    if constexpr (Group::copies) arrive_as_warp(shared + Shared::results_empty, lane);
   }
 
   __device__ void run() {

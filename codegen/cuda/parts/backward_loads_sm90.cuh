@@ -2,6 +2,7 @@
 // its rows; by the producer warp or, where that has too few registers, by a warp of its own
 #pragma once
 
+#include "codegen/cuda/parts/copied_read_sm90.cuh"
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
 
@@ -111,10 +112,24 @@ __device__ inline void load_steps(const BackwardArgs& args, const User& user, un
       load_step<Tile>(args, shared, what, stage, step >> 31,
                       {word(2), word(3), word(8) + word(1) * Tile::m, word(10) + word(4) * Tile::n, word(5)});
     __syncwarp();
+    if constexpr (copies_for_backward<Tile, User>) {
+      if (what & (Step::first | Step::empty)) barrier_wait(shared + Shared::results_empty, (step >> 31) ^ 1);
+      if (Shared::wide && !(what & Step::stop)) barrier_wait(shared + Shared::copied_empty, (step & 1) ^ 1);
+      if (!(what & (Step::empty | Step::stop))) {
+        const Where at{word(2), word(3), word(9), word(11)};
+        const int first = word(1) * Tile::m;
+        const int ds = Shared::ds + stage * Shared::ds_bytes;
+        CopiedTile90<User, Tile::m, Tile::n, true> copied{user, shared + ds, lane};
+        if constexpr (Shared::wide) copied.odd = Shared::copied - ds;
+        copied.start(0, user.head(at), at, args.q_offset + first, at.q_len - first, word(4) * Tile::n);
+        copy_commit();
+      }
+    }
     if (what & (Step::first | Step::empty)) step ^= keys_bit;
     if (!(what & (Step::empty | Step::stop)))
       read_rows<Tile>(args, user, Where{word(2), word(3), word(9), word(11)}, word(8), word(1), lane,
                       [&](int nth, const RowEnd& end) { put_row<Tile>(shared, stage, lane, nth, end); });
+    if constexpr (copies_for_backward<Tile, User>) copy_wait<0>();
     __syncwarp();
     if (lane == 0) barrier_arrive(shared + Shared::full + StageBarriers::bytes * stage);
     if (what & Step::stop) return;

@@ -118,8 +118,11 @@ struct Loader90Backward {
     return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
   }
 
-  /// How a tile of queries meets a tile of keys: `apart` if the queries do not visit the keys; otherwise twice the
-  /// number of tiles visited before, plus 1 if no pair is masked out. `falls`: keys are scheduled rising.
+  /// The number of tiles visited before; if dQ is completed, below it a bit if no tile is visited after.
+  static constexpr int met_before = completes_dq<Tile> ? 2 : 1;
+  static __device__ int met_as(int before, bool last) { return completes_dq<Tile> ? 2 * before + last : before; }
+  /// How a tile of queries meets a tile of keys: `apart` if the queries do not visit the keys; otherwise twice
+  /// met_as(), plus 1 if no pair is masked out. `falls`: keys are scheduled rising.
   __device__ int meeting(Where at, int tile, int keys, bool falls) const {
     const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
     constexpr int apart = is_alone<Tile> ? 0 : -1;
@@ -130,14 +133,16 @@ struct Loader90Backward {
       const auto visit = static_cast<unsigned>(
           __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile));
       if (visit == 0) return apart;
-      const unsigned before = falls ? visit >> Visit::below_at & (Visit::most_tiles - 1) : visit >> Visit::above_at;
-      return static_cast<int>(2 * before) + (end - begin == m && (visit & Visit::whole));
+      const unsigned below = visit >> Visit::below_at & (Visit::most_tiles - 1), above = visit >> Visit::above_at;
+      const bool last = completes_dq<Tile> && (falls ? above : below) == 0;
+      return 2 * met_as(static_cast<int>(falls ? below : above), last) + (end - begin == m && (visit & Visit::whole));
     }
     const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
     const int from = first_of(bands), to = end_of(bands, at), kv = keys * n;
     if (keys < from || keys >= to) return apart;
     const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, at.kv_len);
-    return 2 * (falls ? keys - from : to - 1 - keys) + whole;
+    const bool last = completes_dq<Tile> && keys == (falls ? to - 1 : from);
+    return 2 * met_as(falls ? keys - from : to - 1 - keys, last) + whole;
   }
 
   /// Finds the tiles of queries that visit these keys as the forward does, from bands or from a table, 32 tiles at a
@@ -202,14 +207,16 @@ struct Loader90Backward {
             if (found) hand_over(0);
             const int meets = __shfl_sync(~0u, met, nth), b = get(now_b), h = get(now_h);
             const bool says_falls = User::gradient.by_diagonal > 0 && falls;
-            find({.what = (found ? 0 : Step::first) | (meets & 1 ? Step::whole : 0) | (says_falls ? Step::falls : 0),
+            const bool completes = completes_dq<Tile> && meets & 2;
+            find({.what = (found ? 0 : Step::first) | (meets & 1 ? Step::whole : 0) | (says_falls ? Step::falls : 0) |
+                          (completes ? Step::completes : 0),
                   .queries = base + nth,
                   .b = b,
                   .h = h,
                   .keys = get(keys),
                   .kv_head = get(kv_head),
                   .sums = sums_of<Tile>(args, b, h, get(q_start)) + base + nth,
-                  .added_before = meets >> 1});
+                  .added_before = meets >> met_before});
             found = true;
           }
         }

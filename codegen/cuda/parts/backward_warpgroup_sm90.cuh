@@ -2,6 +2,7 @@
 // products, its pairs, and its results on their way to memory
 #pragma once
 
+#include "codegen/cuda/parts/copied_read_sm90.cuh"
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
@@ -87,26 +88,71 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     this->enter_keys(word(step, 4) * n + 64 * group);
   }
 
+  static constexpr bool copies = copies_for_backward<Tile, User>, copies_f32 = copies && Shared::wide;
+  /// What the pairs of 16 queries read of a captured tensor: elements of 16 bits as scores lie in registers, or where
+  /// the first one of f32 lies.
+  struct CopiedBlocks {
+    unsigned two[4];
+  };
+  __device__ void find_copied(CopiedBlocks& to, int buffer, int i) const {
+    if constexpr (copies_f32) {
+      // Two warps of a warpgroup have the even chunk, the others the odd one.
+      const int line = 2 * (lane & 3), unit = 4 * (warp & 1) + (lane >> 4);
+      to.two[0] = shared + (warp < 2 ? Shared::ds + buffer * Shared::ds_bytes : Shared::copied) +
+                  (group * m + 8 * i + line) * chunk_bytes + ((unit ^ line) << 4) + 4 * (lane >> 2 & 3);
+    } else if constexpr (copies) {
+      load_blocks_transposed(to.two, block_rows(buffer) + 8 * i * chunk_bytes);
+    }
+  }
+  __device__ float copied_of(const CopiedBlocks& copied, int i, int e, int r) const {
+    if constexpr (copies_f32) {
+      // Lines and units are exclusive sums of their bits.
+      const unsigned at = copied.two[0] ^ e * (chunk_bytes + 16) ^ r * 32;
+      return __int_as_float(shared_get(at + i % 2 * 8 * chunk_bytes));
+    } else {
+      const unsigned two = copied.two[2 * (i % 2) + r];
+      return e ? high_of<CopiedElement<User>>(two) : low_of<CopiedElement<User>>(two);
+    }
+  }
+  /// The copied elements of f32 have been read: those of the next step may take their place.
+  __device__ void give_copied() const {
+    if constexpr (copies_f32) arrive_as_warp(shared + Shared::copied_empty, lane);
+  }
+  /// A pair, as each_pair() counts pairs.
+  __device__ auto pair_of(const CopiedBlocks& copied, int i, int e, int r, const Row& row, const Col& col, Int q,
+                          Int kv) const {
+    const Pair<User> pair{head, row, col, at, origin, q, kv};
+    if constexpr (copies)
+      return HeldPair<User>{pair, {copied_of(copied, i, e, r), 0}};
+    else
+      return pair;
+  }
+
   /// P = exp2(S - lse), as an operand in `p` unless rounded late. `s` then holds P times the slope, in f32.
   __device__ void weigh(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
     float low[2];
+    CopiedBlocks copied;
     this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
-      if (e == 0 && r == 0) under = shared_get2(ends + 32 * i);
+      if (e == 0 && r == 0) {
+        under = shared_get2(ends + 32 * i);
+        if (i % 2 == 0) find_copied(copied, stage, i);
+      }
       const int nth = 4 * i + 2 * r + e;
       const float given = s[nth];
-      const float to = probability_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor,
-                                      e ? under.y : under.x, is_kept(nth), given);
+      const auto pair = pair_of(copied, i, e, r, row, col, q, kv);
+      const float to = probability_of(user, pair, factor, e ? under.y : under.x, is_kept(nth), given);
       if (e == 0)
         low[r] = to;
       else if constexpr (!rounds_late)
         p[2 * i + r] = pack<Element>(low[r], to);
       if constexpr (User::gradient.has_slope)
-        s[nth] = is_kept(nth) ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
+        s[nth] = is_kept(nth) ? to * slope_of(user, pair, given) : 0.0f;
       else
         s[nth] = to;
     });
+    give_copied();
   }
 
   /// dS = P (dP - delta), as an operand in `ds`, and P in `p` if rounded late. P here is what weigh() left in `s`, not
@@ -130,15 +176,17 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{}, delta{};
     PairNumbers low[2];
+    CopiedBlocks copied;
     this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
       if (e == 0 && r == 0) {
         under = shared_get2(ends + 32 * i);
         delta = shared_get2(ends + 32 * i + (Shared::delta - Shared::under));
+        if (i % 2 == 0) find_copied(copied, stage, i);
       }
       const int nth = 4 * i + 2 * r + e;
       const RowEnd end = e ? RowEnd{under.y, delta.y} : RowEnd{under.x, delta.x};
-      const PairNumbers out = gradient_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor, end,
-                                          is_kept(nth), {s[nth], dp[nth]}, [](Flow, float, float) {});
+      const PairNumbers out = gradient_of(user, pair_of(copied, i, e, r, row, col, q, kv), factor, end, is_kept(nth),
+                                          {s[nth], dp[nth]}, [](Flow, float, float) {});
       if (e == 0) {
         low[r] = out;
       } else {
@@ -146,13 +194,20 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
         ds[2 * i + r] = pack<Element>(low[r].dp, out.dp);
       }
     });
+    give_copied();
   }
 
-  /// Puts dS into shared memory, queries by keys in swizzled rows of 64 keys.
-  __device__ void share(int buffer) const {
+  /// For ldmatrix and stmatrix: where dS of a warp's 16 keys lies, queries by keys in swizzled rows of 64 keys.
+  __device__ unsigned block_rows(int buffer) const {
     const unsigned into = shared + Shared::ds + buffer * Shared::ds_bytes + group * m * chunk_bytes;
     const int line = (lane & 7) + 8 * (lane >> 4);
-    const unsigned address = into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
+    return into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
+  }
+  /// Puts dS into shared memory.
+  __device__ void share(int buffer) const {
+    const unsigned address = block_rows(buffer);
+    // dS of a warp lies where other warps of the warpgroup have read elements of f32.
+    if constexpr (copies_f32) named_sync(results_staged + group, warpgroup_threads);
 #pragma unroll
     for (int i = 0; i < m / 16; ++i)
       store_blocks_transposed(address + i * 16 * chunk_bytes, ds[4 * i], ds[4 * i + 1], ds[4 * i + 2], ds[4 * i + 3]);
@@ -175,10 +230,35 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     if constexpr (has_diagonals) arrive_as_warp(diagonals(buffer).full, lane);
   }
 
+  /// Stores dQ as the sums of all items: the loaded ones of others, if there are any, and this one's.
+  __device__ void complete(int stage, unsigned phase, unsigned step) {
+    const unsigned stage_sums = shared + Shared::sums + stage * Shared::sum_step,
+                   from = stage_sums + 4096 * (4 * group + warp) + 16 * lane;
+    float(&x)[half_of_dq] = dq();
+    if (word(step, 7) > 0) {
+      barrier_wait(shared + Shared::sums_loaded + 8 * stage, phase);
+#pragma unroll
+      for (int i = 0; i < half_of_dq / 4; ++i) {
+        const float4 others = shared_get4(from + 512 * i);
+        x[4 * i] += others.x, x[4 * i + 1] += others.y, x[4 * i + 2] += others.z, x[4 * i + 3] += others.w;
+      }
+    }
+    store_queries(step, stage_sums);
+  }
   /// Writes this warpgroup's half of dQ where an adding warp reads it, or stores it if it is complete.
-  __device__ void put_sums(int stage, unsigned phase, unsigned step) {
-    if constexpr (is_alone<Tile>) return store_queries(step);
+  __device__ void put_sums(int stage, unsigned phase, unsigned step, int what) {
+    if constexpr (is_alone<Tile>) return store_queries(step, shared + Shared::sums);
     wait_for_sums(stage, phase);
+    if constexpr (completes_dq<Tile>) {
+      if (what & Step::completes) return complete(stage, phase, step);
+      // Each warp's part lies together, because complete() stores through it.
+      const unsigned into = shared + Shared::sums + stage * Shared::sum_step + 4096 * (4 * group + warp) + 16 * lane;
+      const float(&x)[half_of_dq] = dq();
+#pragma unroll
+      for (int i = 0; i < half_of_dq / 4; ++i)
+        shared_put(into + 512 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+      return;
+    }
     const unsigned into = shared + Shared::sums + stage * Shared::sum_step + group * (Shared::sum_bytes / 2) +
                           16 * (32 * warp + lane);
     const float(&x)[half_of_dq] = dq();
@@ -198,8 +278,8 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   __device__ void give_sums(int stage) const {
     if constexpr (!is_alone<Tile>) arrive_as_warp(sums(stage).full, lane);
   }
-  /// Stores the warp's 16 queries of dQ: half of the width, or with 128 queries all of it.
-  __device__ void store_queries(unsigned step) {
+  /// Stores the warp's 16 queries of dQ, through its part of `sums`: half of the width, or with 128 queries all of it.
+  __device__ void store_queries(unsigned step, unsigned sums) {
     Gradient to = args.grad_q;
     if (!to.to.data) return;
     if constexpr (User::gradient.removes || is_packed<Tile>)
@@ -212,7 +292,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
                         {word(step, 8), word(step, 9)},
                         word(step, 1) * m + (m == 128 ? 64 * group : 0) + 16 * warp,
                         args.d - first};
-    const unsigned area = shared + Shared::sums + 4096 * (4 * group + warp);
+    const unsigned area = sums + 4096 * (4 * group + warp);
     if (stores_eights<Element>(to, rows.width))
       store_sixteen<Element>(dq(), args.scale, rows, area, lane);
     else

@@ -10,18 +10,25 @@
 
 namespace attune {
 
-/// The elements for a consumer warp's 16 rows and a tile of keys. A lane copies 16 bytes at a time, and ldmatrix hands
-/// them out as a thread has scores. Rows lie in chunks of 64 columns, swizzled like TMA's, so neither step has bank
-/// conflicts.
-template <class Tile, class User>
-struct CopiedRead90 {
-  static constexpr int n = Tile::n, rows = 16, unit = 8;                     ///< of n keys; elements in 16 bytes
-  static constexpr int passes = 8, step = rows / passes, lanes = 32 / step;  ///< rows of a pass; lanes of a row
+/// The type of elements that a kernel copies for a Mod.
+template <class User>
+using CopiedElement = decltype(element_of(static_cast<const User*>(nullptr)->copied()));
+
+/// The elements for `rows` rows and n keys, which a warp copies, 16 bytes a lane at a time. Rows lie in chunks of 128
+/// bytes, swizzled like TMA's, so that neither copies nor what reads them has bank conflicts.
+/// `aligned`: the host knows that lines can be copied so and are as long as the keys.
+template <class User, int rows, int n, bool aligned = false>
+struct CopiedTile90 {
+  static constexpr int unit = static_cast<int>(16 / sizeof(CopiedElement<User>));          ///< elements in 16 bytes
+  static constexpr int step = unit == 8 ? 2 : 1, passes = rows / step, lanes = 32 / step;  ///< rows of a pass; lanes of
+                                                                                           ///< a row
+  static constexpr int at_once = passes < 8 ? passes : 2;                                  ///< passes in a loop's body
   static_assert(n <= lanes * unit);
 
   const User& user;
-  unsigned shared;  ///< of this warp
+  unsigned shared;
   int lane;
+  int odd = rows * chunk_bytes;  ///< where every other chunk lies, counted from the chunk before
 
   /// Starts the copies of `count` rows from position `q` on, and of the keys from `kv` on. Rows and keys past the last
   /// one get the elements of others.
@@ -41,13 +48,13 @@ struct CopiedRead90 {
     // Rows of a pass are a multiple of `step` below `first`, whose bits do not overlap.
     const auto into = [&](int i) { return (to ^ (step * i & 7) << 4) + step * i * chunk_bytes; };
     // Beyond the tensor's last column, whole units would not repeat that column.
-    const bool whole = from.copies_lines() && from.columns() >= at.kv_len;
+    const bool whole = aligned || (from.copies_lines() && from.columns() >= at.kv_len);
     const int column = min(kv + unit * nth, from.columns() - unit);
     if (whole && user.copied_steps(head, row(0), at, q) && user.copied_steps(head, row(last), at, q + last)) {
       const auto* elements = line(0);
       const auto apart = from.offset_of(line(1) - elements);
       elements += column;
-#pragma unroll
+#pragma unroll at_once
       for (int i = 0; i < passes; ++i) copy_async<16>(into(i), elements + min(first + step * i, last) * apart, 16);
     } else {
 #pragma unroll 1
@@ -55,7 +62,7 @@ struct CopiedRead90 {
         const auto* elements = line(min(first + step * i, last));
         if (whole) {
           copy_async<16>(into(i), elements + column, 16);
-        } else {
+        } else if constexpr (!aligned) {
           unsigned words[unit / 2];
 #pragma unroll
           for (int j = 0; j < unit; j += 2)
@@ -67,14 +74,27 @@ struct CopiedRead90 {
     }
   }
 
+  /// Where the nth 16 bytes of a row are.
+  __device__ unsigned place(int row, int nth) const {
+    return nth / 16 * (rows * chunk_bytes) + nth / 8 % 2 * odd + row * chunk_bytes + ((nth % 8 ^ (row & 7)) << 4);
+  }
+};
+
+/// The tile of a consumer warp of the forward, which copies its own 16 rows; ldmatrix hands elements out as a thread
+/// has scores.
+template <class Tile, class User>
+struct CopiedRead90 : CopiedTile90<User, 16, Tile::n> {
+  using Copied = CopiedTile90<User, 16, Tile::n>;
+  using Copied::lane, Copied::shared;
+
   /// Calls f(i, r, e, element) for every score of this thread, as ForwardScores90::each() counts them.
   template <class F>
   __device__ void each(unsigned stage, const F& f) const {
-    const unsigned from = shared + stage + place(lane & 15, lane >> 4);
+    const unsigned from = shared + stage + this->place(lane & 15, lane >> 4);
 #pragma unroll
-    for (int k = 0; k < n / 16; ++k) {
+    for (int k = 0; k < Tile::n / 16; ++k) {
       unsigned pairs[4];
-      load_blocks(pairs, (from ^ (2 * k & 7) << 4) + k / 4 * (rows * chunk_bytes));
+      load_blocks(pairs, (from ^ (2 * k & 7) << 4) + k / 4 * (16 * chunk_bytes));
 #pragma unroll
       for (int nth = 0; nth < 4; ++nth) {
         f(2 * k + nth / 2, nth % 2, 0, low(pairs[nth]));
@@ -84,13 +104,8 @@ struct CopiedRead90 {
   }
 
  private:
-  /// Where the nth 16 bytes of a row are.
-  __device__ static unsigned place(int row, int nth) {
-    return nth / 8 * (rows * chunk_bytes) + row * chunk_bytes + ((nth % 8 ^ (row & 7)) << 4);
-  }
-  using Element = decltype(element_of(static_cast<const User*>(nullptr)->copied()));
-  __device__ static float low(unsigned pair) { return low_of<Element>(pair); }
-  __device__ static float high(unsigned pair) { return high_of<Element>(pair); }
+  __device__ static float low(unsigned pair) { return low_of<CopiedElement<User>>(pair); }
+  __device__ static float high(unsigned pair) { return high_of<CopiedElement<User>>(pair); }
 };
 
 }  // namespace attune

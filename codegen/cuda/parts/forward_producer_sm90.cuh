@@ -26,11 +26,17 @@ struct ForwardProducer90 {
     for (;;) {
       const Item item = items.template take<false>();
       if (item.index == Item::stop) return;
-      if (item.walk.count > 0) load(item);
-      // The next tile is scheduled only now: scheduling it sooner makes blocks end less evenly.
-      if constexpr (Source::threads > 1) __syncwarp();
-      if (speaks()) items.done();
+      if (item.walk.count > 0)
+        load(item);
+      else
+        let_schedule();
     }
+  }
+
+  /// The next tile may be scheduled. Scheduling it much sooner than it can be loaded makes blocks end less evenly.
+  __device__ void let_schedule() const {
+    if constexpr (Source::threads > 1) __syncwarp();
+    if (speaks()) items.done();
   }
 
   /// True if this thread arrives for the warp.
@@ -55,17 +61,22 @@ struct ForwardProducer90 {
 
   /// Loads the queries, then the keys of each tile and the values of the tile before, or in_turn those of the tile.
   __device__ void load(const Item& item) {
+    // With one stage of queries, the first keys can load before the previous tile is done with its queries.
+    constexpr bool whole_warp = Source::threads > 1, keys_first = Tile::q_stages == 1 && !whole_warp;
     const Walk& walk = item.walk;
-    if (speaks()) load_queries(item);
+    if (!keys_first && speaks()) load_queries(item);
     const Source source(args, item.work.b, item.work.heads.first / args.group, item.keys);
     // Lists are read one tile ahead of the loads.
     int here = walk.last * Tile::n, before = 0, next = walk.tile(1) * Tile::n;
 #pragma unroll 1
     for (int i = 0; i <= walk.count; ++i) {
+      // Scheduling takes as long as a tile of keys.
+      if (!whole_warp && i == walk.count - 1) let_schedule();
       if (i < walk.count) {
         k.acquire();
         source.load_keys(shared + Shared::k + k.stage * Shared::k_bytes, k.full(), here);
         k.next();
+        if (keys_first && i == 0) load_queries(item);
       }
       if (in_turn<Tile> ? i < walk.count : i > 0) {
         v.acquire();
@@ -77,6 +88,8 @@ struct ForwardProducer90 {
       here = next;
       next = walk.tile(i + 2) * Tile::n;
     }
+    // A whole warp has no registers for it before.
+    if (whole_warp) let_schedule();
   }
 };
 

@@ -30,7 +30,7 @@ struct ForwardScores90 {
   static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
   static constexpr bool leads = attune::leads<Tile, User>;
   static constexpr bool copies = copies_reads<Tile> && HasCopied<User>,
-                        has_distant = has_distances<Tile> && HasDistant<User>;
+                        has_distant = has_distances<Tile> && HasDistant<User>, has_tanh = HasTanh<User>;
 
   const ForwardArgs& args;
   const User& user;
@@ -209,7 +209,7 @@ struct ForwardScores90 {
     }
   }
   __device__ auto copied_read() const {
-    return CopiedRead90<Tile, User>{user, shared + Shared::copied + (4 * group + warp) * Shared::copied_warp, lane};
+    return CopiedRead90<Tile, User>{{user, shared + Shared::copied + (4 * group + warp) * Shared::copied_warp, lane}};
   }
   __device__ auto distances() const {
     return Distances90<Tile, User>{user, shared + Shared::distant + (4 * group + warp) * Shared::distant_warp, lane};
@@ -235,10 +235,50 @@ struct ForwardScores90 {
     }
   }
 
+  /// For a mod that needs no more of a score than its tanh: calls f(exponent), where exponent(i, r, e) is that of a
+  /// score. tanh is a polynomial if all arguments of a warp's tile are small; the special-function unit would take half
+  /// as long again as the products.
+  template <bool Partial, class F>
+  __device__ void by_tanh(int tile, const F& f) {
+    float most[2][2] = {};
+    const auto at_pair = [&](int i, int r, int e, const auto& g) {
+      const Int q(q0, below * r), kv(tile * n + 2 * (lane & 3), 8 * i + e);
+      const auto col = column<Partial>(kv, i, e);
+      if constexpr (Partial)
+        return g(user, row[r], col, q, kv);
+      else
+        return g(inside(), row[r], col, q, kv);
+    };
+    each([&](int i, int r, int e) {
+      float& x = s[4 * i + 2 * r + e];
+      x = at_pair(i, r, e, [&](const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+        return mod.tanh_of(x, head, row, col, at, origin, q, kv);
+      });
+      most[r][e] = fmaxf(most[r][e], fabsf(x));
+    });
+    const auto with = [&](const auto& tanh) {
+      f([&](int i, int r, int e) {
+        const float x = s[4 * i + 2 * r + e];
+        return at_pair(i, r, e, [&](const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+          return mod.exponent(x, {0, 0, tanh(x)}, head, row, col, at, origin, q, kv);
+        });
+      });
+    };
+    const float top = fmaxf(fmaxf(most[0][0], most[0][1]), fmaxf(most[1][0], most[1][1]));
+    if (__any_sync(~0u, top > exact::small_tanh_most))
+      with([](float x) { return exact::tanh(x); });
+    else
+      with([](float x) { return exact::small_tanh(x); });
+  }
+
   /// Turns scores into exponents of powers of two, or leaves them a factor below these if User::traits.scaled.
   template <bool Partial>
   __device__ void exponents(int tile) {
-    if constexpr (copies || has_distant)
+    if constexpr (has_tanh)
+      by_tanh<Partial>(tile, [&](const auto& exponent) {
+        each([&](int i, int r, int e) { s[4 * i + 2 * r + e] = exponent(i, r, e); });
+      });
+    else if constexpr (copies || has_distant)
       exponents_with_held<Partial>(tile);
     else if constexpr (!User::traits.scaled)
       each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {

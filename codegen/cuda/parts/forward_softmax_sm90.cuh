@@ -106,13 +106,18 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   /// Powers relative to a maximum that is already known, so no score waits for another. A maximum that turns out to be
   /// too low is raised afterwards; if a power overflows, l ends up non-finite, and the tile is recomputed.
   __device__ void powers() {
+    powers([&](int i, int r, int e) { return scaled(s[4 * i + 2 * r + e]); });
+  }
+  /// `exponent` gives that of a score, by its place.
+  template <class F>
+  __device__ void powers(const F& exponent) {
     constexpr float too_large = attune::too_large<Element>;
     float parts[2][2] = {}, sum[2];
     lift[0] = lift[1] = 1;
     moved = false;
     each_power([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
-      x = power_of_two(scaled(x) - (fixed ? most_of(this->user) : base_of(m[r])));
+      x = power_of_two(exponent(i, r, e) - (fixed ? most_of(this->user) : base_of(m[r])));
       parts[r][e] += x;
     });
 #pragma unroll
@@ -156,6 +161,11 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   /// P of a tile. Partial: some of its pairs may be masked out.
   template <bool Partial>
   __device__ void weigh(int tile, bool first, bool recomputing) {
+    if constexpr (fixed && Scores::has_tanh && !Partial) {
+      // Together, so that the special-function unit computes powers while others compute polynomials.
+      this->template by_tanh<false>(tile, [&](const auto& exponent) { powers(exponent); });
+      return prob<false>(tile);
+    }
     this->template exponents<Partial>(tile);
     if constexpr (Partial) remove(tile);
     constexpr bool guesses = leads && lean && !Partial;  // a maximum for rows without one

@@ -80,7 +80,9 @@ __device__ inline Ended end_of_row(const User& user, const typename User::Head& 
     const float logit = user.sink(head, at), sink = (logit - rest) * (1 / ln2);
     const bool above = sink > part.over || sink != sink;
     const float both = above ? sink : part.over;
-    const float lift = power_of_two(part.over - both), all = part.sum * lift + power_of_two(sink - both);
+    // (logit - rest) may leave f32 although the logit is finite: a row of the lowest float, which masks use.
+    const float of_sink = above ? 1 + (logit - logit) : power_of_two(sink - both);
+    const float lift = power_of_two(part.over - both), all = part.sum * lift + of_sink;
     out.factor = lift / all + nan_if_non_finite;
     // Above the scores, the logit itself: less rest and plus rest again, it would have the rounding of rest.
     out.lse = (above ? logit + log2f(all) * ln2 : back(both + log2f(all)) + rest) + nan_if_non_finite;

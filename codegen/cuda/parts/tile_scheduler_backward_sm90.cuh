@@ -16,6 +16,14 @@ namespace attune {
 template <class User>
 constexpr bool loads_apart = User::gradient.by_diagonal == 0;
 
+/// True if a warp copies what pairs read of a captured tensor into the memory that their dS will have; elements of f32
+/// need as much memory again. Warps read these elements before they write dS. Tile::copies is the size of an element in
+/// units of 16 bits.
+template <class Tile, class User>
+constexpr bool copies_for_backward = copies_reads<Tile>&& loads_apart<User>&& requires(const User user) {
+  requires sizeof(element_of(user.copied())) == 2 * Tile::copies;
+};
+
 /// A tile of queries that an item of keys visits. An item that visits none has one empty step.
 struct Step {
   static constexpr int first = 1, last = 2;  ///< of the item
@@ -23,6 +31,7 @@ struct Step {
   static constexpr int empty = 8;            ///< the item has no queries
   static constexpr int stop = 16;            ///< there are no more items
   static constexpr int falls = 32;           ///< the item visits queries from the last on; set if diagonals are summed
+  static constexpr int completes = 64;       ///< no later item visits the queries; set if dQ is completed
   int what, queries, b, h;
   int keys, kv_head;
   int sums;          ///< the tile among all heads' queries; if there is none, what the adding warp does
@@ -44,28 +53,42 @@ constexpr bool is_alone = requires {
   requires Tile::alone != 0;
 };
 
+/// True if the item that visits queries last loads their sums, adds its own dQ and stores the result.
+template <class Tile>
+constexpr bool completes_dq = requires {
+  requires Tile::completes != 0;
+};
+
 /// Offsets into shared memory, from layout/.
 template <class Tile>
 struct Shared90Backward {
   static constexpr int m = Tile::m, n = Tile::n, stages = Tile::stages;
+  static constexpr bool wide = [] {
+    if constexpr (copies_reads<Tile>) return Tile::copies == 2;
+    return false;
+  }();
   static constexpr BackwardLayout90 at{.m = Tile::m,
                                        .n = Tile::n,
                                        .d = Tile::d,
                                        .dv = Tile::dv,
                                        .stages = Tile::stages,
-                                       .element = ElementOf<typename Tile::Element>::bytes};
+                                       .element = ElementOf<typename Tile::Element>::bytes,
+                                       .wide = wide};
   static constexpr int chunk = at.chunk, d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, k = at.k, v = at.v, q = at.q,
                        grad_o = at.grad_o, ds = at.ds, sums = at.sums, under = at.under, delta = at.delta,
                        steps = at.steps, k_bytes = at.k_bytes, v_bytes = at.v_bytes, q_bytes = at.q_bytes,
                        grad_o_bytes = at.grad_o_bytes, ds_bytes = at.ds_bytes, sum_bytes = at.sum_bytes,
                        known = at.known, full = at.full, sum_full = at.sum_full, k_full = at.k_full, v_full = at.v_full,
-                       keys_empty = at.keys_empty, ds_full = at.ds_full, bytes = at.bytes;
+                       keys_empty = at.keys_empty, ds_full = at.ds_full, results_empty = at.results_empty,
+                       copied = at.copied, copied_empty = at.copied_empty, bytes = at.bytes;
   static_assert(at.step_words == step_words && at.steps_kept == steps_kept);
   /// dQ is computed transposed: 80 queries are no multiple of the 64 rows of a product.
   static constexpr bool turned = m == 80;
   // Each of two warpgroups holds half of dq: half of the width, or half of 128 queries.
   static_assert((turned ? d_chunks == 2 : m * d_chunks == 128) && n == 128);
   static constexpr int sum_stages = at.sum_stages;
+  /// If dQ is completed, a barrier per stage: its sums have been loaded. No diagonals are summed then.
+  static constexpr int sums_loaded = ds_full;
   static constexpr int sum_step = sum_stages == 1 ? 0 : sum_bytes;  ///< bytes from one stage's dQ to the next
 };
 

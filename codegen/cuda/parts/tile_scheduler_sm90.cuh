@@ -117,8 +117,9 @@ struct Work {
 };
 
 /// The longest tiles first, in sections of heads whose keys stay in the cache. Rounds alternate in direction, so no
-/// block gets the longer tile of every round.
-template <class Tile>
+/// block gets the longer tile of every round. `uneven`: tiles of a head differ in length. The last section then has so
+/// many heads that its shorter tiles fill the time of its longest, under a causal mask twice as long as the average.
+template <class Tile, bool uneven>
 struct Schedule {
   int of_batch;  ///< sets of heads per batch entry; most sets have one head
   int q_tiles;   ///< tiles of queries in the longest sequence
@@ -128,8 +129,15 @@ struct Schedule {
   __device__ Schedule(const ForwardArgs& args)
       : of_batch(sets_of<Tile>(args)),
         q_tiles(q_tiles_of<Tile>(args.q_len)), sections{is_packed<Tile> ? of_batch : of_batch * args.batch,
-                                                        args.section, is_packed<Tile> ? args.order_count : q_tiles},
+                                                        args.section, is_packed<Tile> ? args.order_count : q_tiles,
+                                                        last_sets(args)},
         count(sections.sets * sections.of_set) {}
+  __device__ int last_sets(const ForwardArgs& args) const {
+    if constexpr (!uneven || is_packed<Tile>) return 0;
+    const int blocks = static_cast<int>(gridDim.x), missing = (blocks - args.section * q_tiles % blocks) % blocks;
+    // A section whose tiles are some for each block ends evenly by itself.
+    return missing <= blocks / 16 ? 0 : min((2 * blocks + q_tiles - 1) / q_tiles, of_batch * args.batch);
+  }
   __device__ int index(int round) const {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     return round * blocks + (round & 1 ? blocks - 1 - block : block);
@@ -257,13 +265,13 @@ struct Items {
 };
 
 template <class Tile, class User>
-__device__ inline Item item_of(const ForwardArgs& args, const User& user, const Schedule<Tile>& schedule, Work work,
-                               int index, int owner) {
+__device__ inline Item item_of(const ForwardArgs& args, const User& user, int q_tiles, Work work, int index,
+                               int owner) {
   const Range queries = range_of<Tile>(args.q_starts, work.b, args.q_len),
               keys = range_of<Tile>(args.kv_starts, work.b, args.kv_len);
   Walk walk;
   if constexpr (User::traits.listed) {
-    walk = walk_list(args, work.b, work.heads.first, schedule.q_tiles, work.tile);
+    walk = walk_list(args, work.b, work.heads.first, q_tiles, work.tile);
   } else {
     const Where at{work.b, work.heads.first, queries.length, keys.length};
     const int begin = work.tile * queries_of<Tile>, end = min(begin + queries_of<Tile>, queries.length);
@@ -279,12 +287,12 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, const 
 /// lists are worked off, but not which tiles are on them.
 template <class Tile, class User>
 __device__ inline void schedule_tiles(const ForwardArgs& args, const User& user, unsigned shared) {
-  const Schedule<Tile> schedule(args);
+  const Schedule<Tile, User::traits.skips && Tile::dynamic> schedule(args);
   Items<Tile, User> items{args, shared};
   const auto give = [&](int index, int owners) {
     const Work work = schedule.work(args, index);
     if (is_packed<Tile> && work.tile < 0) return false;
-    items.give(item_of(args, user, schedule, work, index, owners));
+    items.give(item_of<Tile>(args, user, schedule.q_tiles, work, index, owners));
     return true;
   };
   const auto say = [&](int what) {

@@ -36,7 +36,13 @@ __device__ inline void store_box_of_heads(const TensorMap& map, unsigned from, H
 
 // ---- bytes in a row ----------------------------------------------------------------------------------------------
 
-/// cp.async.bulk: `bytes`, a multiple of 16, from shared to global memory.
+/// cp.async.bulk: `bytes`, a multiple of 16, from global to shared memory; they count for the barrier.
+__device__ inline void load_bulk(unsigned into, const void* from, unsigned bytes, unsigned barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(into),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+/// The same from shared to global memory.
 __device__ inline void store_bulk(void* to, unsigned from, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");

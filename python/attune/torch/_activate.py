@@ -247,9 +247,25 @@ def _flash_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor,
         grad_out, (query, key, value, out, logsumexp), None, is_causal, scale)
 
 
-# cuDNN is faster with a materialised mask: attune's backward reads a bias pair by pair.
+# cuDNN's forward is faster with a materialised mask; its backward only where attune's reads such a mask pair by pair.
 _WRITTEN = "a mask that is written out, under which cuDNN is faster"
 _FEW = 64  # queries: attune's decode kernels take up to these
+_MANY = 1024  # queries from which on attune's two directions together are faster
+_WIDEST = 128  # the widest heads for which attune's backward copies a mask
+
+
+def _is_for_cudnn(bias: Tensor, q: Tensor, v: Tensor) -> bool:
+    """Both directions must agree, so only what the mask is counts."""
+    if q.shape[2] < _MANY:
+        return True
+    if bias.dim() < 2 or bias.shape[-1] == 1 or bias.shape[-2] == 1:
+        return False
+    unit = 16 // bias.element_size()
+    copied = (bias.dtype in (q.dtype, torch.float32) and q.dtype != torch.float32
+              and max(q.shape[-1], v.shape[-1]) <= _WIDEST and bias.stride(-1) == 1 and bias.shape[-1] % unit == 0
+              and bias.data_ptr() % 16 == 0
+              and all(n == 1 or step % unit == 0 for n, step in zip(bias.shape[:-1], bias.stride()[:-1])))
+    return not copied
 
 
 def _cudnn(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool,
@@ -257,7 +273,8 @@ def _cudnn(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, 
            scale: float | None = None) -> Any:
     if why := _why_not(query, key, value, dropout_p, return_debug_mask):
         return why
-    if attn_bias is not None and (compute_log_sumexp or query.shape[2] > _FEW):
+    if attn_bias is not None and (_is_for_cudnn(attn_bias, query, value) if compute_log_sumexp else
+                                  query.shape[2] > _FEW):
         return _WRITTEN
     out, lse = _forward(query, key, value, attn_bias, is_causal, scale)
     seed = torch.empty((), dtype=torch.int64, device=query.device)
@@ -267,10 +284,10 @@ def _cudnn(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, 
 def _cudnn_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
                     philox_seed: Any, philox_offset: Any, attn_bias: Tensor | None, cum_seq_q: Any, cum_seq_k: Any,
                     max_q: int, max_k: int, dropout_p: float, is_causal: bool, *, scale: float | None = None) -> Any:
-    if attn_bias is not None:
+    if attn_bias is not None and _is_for_cudnn(attn_bias, query, value):
         return _WRITTEN
     return _why_not(query, key, value, dropout_p) or _backward(
-        grad_out, (query, key, value, out, logsumexp.squeeze(-1)), None, is_causal, scale)
+        grad_out, (query, key, value, out, logsumexp.squeeze(-1)), attn_bias, is_causal, scale)
 
 
 _ROWS = 32  # the efficient attention's lse has room for a multiple of them

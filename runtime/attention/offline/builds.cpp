@@ -13,6 +13,7 @@
 #include "runtime/engines/cuda/spliced.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/threads.h"
+#include "runtime/machine/watch/waits.h"
 
 namespace attune::runtime {
 namespace {
@@ -263,6 +264,7 @@ std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::opti
 
 Builds build_all(const Manifest& manifest, int threads,
                  const std::function<void(const std::string& row, std::size_t rows)>& step) {
+  const Waits waits;
   std::vector<std::shared_ptr<const compiler::LoweredMod>> mods;
   for (const Written& options : manifest.mods) mods.push_back(lowered(options));
   std::vector<Job> jobs;

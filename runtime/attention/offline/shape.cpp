@@ -133,6 +133,9 @@ constexpr std::array rows{
     flag<&Shape::negative>("negative", "true if the scale of q . k is negative"),
     flag<&Shape::exact>("exact", "functions within 2 ulp, f32 products as three of TF32; only for f32 if left out"),
     flag<&Shape::offsets64>("offsets64", "true if offsets into captured tensors need more than 32 bits"),
+    flag<&Shape::unaligned_captures>("unaligned_captures",
+                                     "true if rows of a captured tensor are not aligned to 16 bytes, or have fewer "
+                                     "columns than there are keys"),
     ShapeRow{"kernel", "NAME:m=N,n=N,...", "build this kernel too, not only the chosen ones",
              [](Shape& s, std::string_view v) {
                s.kernel = v;
@@ -193,6 +196,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.scale_positive = !shape.negative;
   out.exact = codegen::is_exact(shape.exact, out.dtype);
   out.offsets64 = shape.offsets64;
+  out.unaligned_captures = shape.unaligned_captures;
   return out;
 }
 
@@ -215,6 +219,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.few_queries = spec.few_queries;
   out.negative = !spec.scale_positive;
   out.offsets64 = spec.offsets64;
+  out.unaligned_captures = spec.unaligned_captures;
   const KernelSpec usual = spec_of(out, spec.arch);
   if (usual.load != spec.load) out.load = spec.load;
   if (usual.store != spec.store) out.store = spec.store;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "runtime/engines/cpu/engine.h"
+
 namespace attune::runtime::cpu {
 namespace {
 
@@ -28,7 +30,11 @@ BackwardPlan::BackwardPlan(const compiler::Problem& problem, const Cut& cut, std
   }
   // The number for the whole call, even if a rank computes only some heads.
   const auto count = std::max<std::int64_t>(1, (problem.kv_shared ? 1 : problem.batch) * problem.kv_heads);
-  parts_ = std::clamp<std::int64_t>(ceil_div(tasks_wanted, count), 1,
+  // Small calls run on one thread, where parts would pack the keys again.
+  const double products = static_cast<double>(rows_) * static_cast<double>(longest * cut.tile_kv) *
+                          static_cast<double>(problem.d + problem.dv);
+  const auto worthwhile = static_cast<std::int64_t>(std::min<double>(worthwhile_workers(products), tasks_wanted));
+  parts_ = std::clamp<std::int64_t>(ceil_div(std::min(tasks_wanted, worthwhile), count), 1,
                                     std::max<std::int64_t>(1, readers_per_entry(problem)));
   const std::int64_t fit = std::max<std::int64_t>(1, most_group_bytes / std::max<std::int64_t>(1, rows_ * row_bytes));
   chunks_ = std::max<std::int64_t>(

@@ -21,10 +21,7 @@ class ForwardWalk {
   void operator()() {
     s_.fields.compute(kernel_, tile_);
     load_queries();
-    std::fill_n(s_.m, cut_.tile_q, -std::numeric_limits<float>::infinity());
-    std::fill_n(s_.l, cut_.tile_q, 0.0f);
-    std::fill_n(s_.ones, cut_.tile_q, 1.0f);
-    std::fill_n(s_.o, cut_.tile_q * plan_.pv.as_n, 0.0f);
+    clear_rows();
     if (kernel_.parts.prob_linear) {
       walk(Pass::Online);
       return store(finish_rows());
@@ -41,6 +38,14 @@ class ForwardWalk {
   /// Statistics computes m and l of each row, then Known computes O += P V with the final P.
   enum class Pass : std::uint8_t { Online, Statistics, Known };
   static constexpr std::size_t most_groups = 64;  ///< 256 rows, the portable kernels' groups of 4
+
+  void clear_rows() const {
+    const std::int64_t rows = std::int64_t{tile_.groups} * cut_.group;
+    std::fill_n(s_.m, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(s_.l, rows, 0.0f);
+    std::fill_n(s_.ones, rows, 1.0f);
+    std::fill_n(s_.o, rows * plan_.pv.as_n, 0.0f);
+  }
 
   void load_queries() const {
     const Tensor& q = plan_.call.forward().q;

@@ -15,6 +15,7 @@
 #include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
+#include "runtime/machine/watch/waits.h"
 
 namespace attune::runtime::cpu {
 namespace {
@@ -36,9 +37,10 @@ KernelName kernel_name(std::string_view kernel, const compiler::Mod* mod, Isa is
 }
 
 Asked asked(std::string_view kind, Isa isa, Unit unit, std::string_view of) {
-  return {
-      fmt::format("object 2 {} {} {} {} {}", kind, writer_description(isa), codegen::name_of(isa), name_of(unit), of),
-      llvm_description};
+  return {.content = fmt::format("object 2 {} {} {} {} {}", kind, writer_description(isa), codegen::name_of(isa),
+                                 name_of(unit), of),
+          .compiler = llvm_description,
+          .name = fmt::format("{}-{}", kind, name_of(unit))};
 }
 
 template <class Write>
@@ -189,6 +191,13 @@ BackwardKernel::BackwardKernel(const compiler::Mod& mod, const Wanted& wanted, c
 
 namespace {
 
+template <class Kept, class Key, class Make>
+auto kept_or_made(Kept& kept, const Key& key, const Make& make) {
+  if (auto found = kept.find(key)) return found;
+  const Waits waits;
+  return kept.get(key, make);
+}
+
 /// The limit on forward or backward kernels, from ATTUNE_LOADED.
 template <class T>
 Limit<T> limit() {
@@ -200,13 +209,15 @@ Limit<T> limit() {
 }  // namespace
 
 Held<Kit> kit(const KernelsFor& what, Unit unit, DType type) {
-  static Single<std::tuple<Isa, Unit, DType>, Kit, KeyHash> kept;
-  return kept.get({what.isa, unit, type}, [&] { return std::make_shared<const Kit>(what, unit, type); });
+  using Key = std::tuple<Isa, Unit, DType>;
+  static Single<Key, Kit, KeyHash> kept;
+  return kept_or_made(kept, Key{what.isa, unit, type}, [&] { return std::make_shared<const Kit>(what, unit, type); });
 }
 
 Held<ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what, Unit unit) {
-  static Single<std::tuple<Isa, Unit, ir::Digest>, ForwardKernel, KeyHash> kept(limit<ForwardKernel>());
-  return kept.get({what.isa, unit, lowered.digest}, [&] {
+  using Key = std::tuple<Isa, Unit, ir::Digest>;
+  static Single<Key, ForwardKernel, KeyHash> kept(limit<ForwardKernel>());
+  return kept_or_made(kept, Key{what.isa, unit, lowered.digest}, [&] {
     record_isa(lowered.mod, "forward", what.isa, unit);
     return std::make_shared<const ForwardKernel>(lowered.mod, what, unit);
   });
@@ -214,8 +225,9 @@ Held<ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const Ke
 
 Held<BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const Wanted& wanted, const KernelsFor& what,
                                      Unit unit) {
-  static Single<std::tuple<Isa, Unit, ir::Digest, Wanted>, BackwardKernel, KeyHash> kept(limit<BackwardKernel>());
-  return kept.get({what.isa, unit, lowered.digest, wanted}, [&] {
+  using Key = std::tuple<Isa, Unit, ir::Digest, Wanted>;
+  static Single<Key, BackwardKernel, KeyHash> kept(limit<BackwardKernel>());
+  return kept_or_made(kept, Key{what.isa, unit, lowered.digest, wanted}, [&] {
     record_isa(lowered.mod, "backward", what.isa, unit);
     return std::make_shared<const BackwardKernel>(lowered.mod, wanted, what, unit);
   });

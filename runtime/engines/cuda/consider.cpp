@@ -20,6 +20,7 @@
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
+#include "runtime/machine/watch/waits.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -152,7 +153,7 @@ Asked asked(const codegen::Source& source) {
   std::string content = fmt::format("{} 2\n{}\n{}\n{}\n{}{}", platform().kind, fmt::join(source.options, " "),
                                     source.symbol, codegen::headers_digest(), platform().further(), source.text);
   for (const codegen::Header& own : source.headers) content += fmt::format("\n{}\n{}", own.name, own.text);
-  return {std::move(content), platform().compiler};
+  return {.content = std::move(content), .compiler = platform().compiler, .name = source.name};
 }
 
 CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
@@ -174,6 +175,7 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const Ker
   const Clock clock;
   Origin origin;
   const Asked what = asked(source);
+  std::vector<watch::Built::Phase> phases;
   Asked under = spliced && !objects().find(what) ? asked_for_spliced(source) : what;
   under.purpose = of.purpose;
   const Objects::Kept kept = objects().get(
@@ -181,12 +183,16 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const Ker
       [&] {
         require_compiler();
         ++compiled_so_far;
-        return entry_of(spliced ? spliced() : platform().compile(source, Ptx::no), source);
+        const Binary made = spliced ? spliced() : platform().compile(source, Ptx::no);
+        phases = made.phases;
+        return entry_of(made, source);
       },
       &origin);
-  const auto binary = std::make_shared<const Binary>(read_binary(*kept));
-  record_built({of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
-               {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary)});
+  const auto binary = std::make_shared<Binary>(read_binary(*kept));
+  binary->phases = std::move(phases);
+  record_built(
+      {of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
+      {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary), binary->phases});
   return binary;
 }
 
@@ -279,6 +285,7 @@ void record_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
 Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kind, const codegen::KernelSpec& spec,
                     const codegen::Preference* preference, Compiles what, codegen::Kernels among,
                     const Purpose* purpose) {
+  const Waits waits;
   const bool all = what == Compiles::all, for_call = what == Compiles::with_companions;
   codegen::KernelChoices choices = codegen::choose(spec, parts.facts, kind, preference, among);
   Considered out;
@@ -294,7 +301,7 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
     std::atomic<std::size_t> next = 0;
     on_threads(out.candidates.size(), [&, own = platform_of_thread()] {
       const OnPlatform same(own);
-      for (std::size_t i; (i = next++) < out.candidates.size();) compiled(out.candidates[i]);
+      for (std::size_t i; (i = next++) < out.candidates.size();) out.candidates[i].binary = compiled(out.candidates[i]);
     });
   }
   const bool jit = objects().jit();

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "runtime/engines/cuda/platform.h"
+#include "runtime/machine/background.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -38,6 +39,7 @@ std::string text_of(cu::Result result) {
 Found open() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return {std::nullopt, "there is no libcuda.so.1, the driver of an NVIDIA GPU"};
+  stop_background_at_exit();
   using Find = cu::Result(const char*, void**, int, std::uint64_t, int*);
   auto* find = reinterpret_cast<Find*>(dlsym(library, "cuGetProcAddress_v2"));
   Driver d;

@@ -10,6 +10,7 @@
 
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/machine/options.h"
+#include "runtime/machine/watch/waits.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -104,6 +105,7 @@ auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& mak
   if (capturing(stream))
     throw Error("stream-capture", "a kernel would be loaded while a graph is captured", {},
                 "this is the first call of its kind on this device", fix);
+  const Waits waits;
   return kept.get(key, make);
 }
 

@@ -93,7 +93,8 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                    .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(of.exact, call.q.dtype),
-                   .offsets64 = codegen::reach_far(of.args.captures)},
+                   .offsets64 = codegen::reach_far(of.args.captures),
+                   .unaligned_captures = codegen::have_unaligned_rows(of.args.captures, p.kv.length)},
           .length = codegen::length_of(whole.q.length, whole.kv.length),
           .backward = std::move(wanted)};
 }

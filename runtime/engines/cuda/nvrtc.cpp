@@ -1,7 +1,9 @@
 // runtime/engines/cuda/nvrtc.cpp — NVIDIA's run-time compiler, opened by name at first use: from CUDA source to a cubin
 #include "runtime/engines/cuda/nvrtc.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
@@ -13,8 +15,10 @@
 #include <attune/error.h>
 
 #include "codegen/headers.h"
+#include "runtime/machine/background.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
+#include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -85,6 +89,7 @@ Library opened() {
     // Never closed: kernels may be compiled until the process ends.
     void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!handle) continue;
+    stop_background_at_exit();
     library.about.path = name;
     if (const std::string missing = find_all(handle, library.api); !missing.empty()) {
       library.about.refusal = fmt::format("{} has no {}: attune needs NVRTC 12 or newer", name, missing);
@@ -107,7 +112,8 @@ Library opened() {
 }
 
 const Library& library() {
-  static const Library made = opened();
+  // Never destroyed: the background may compile until exit() stops it.
+  static const Library& made = *new Library(opened());
   return made;
 }
 
@@ -170,8 +176,10 @@ class Compiled {
     if (!source.symbol.empty())
       must(api_.nvrtcAddNameExpression(program_.get(), source.symbol.c_str()), "nvrtcAddNameExpression");
     Result result{};
+    const Clock clock;
     on_deep_stack(
         [&] { result = api_.nvrtcCompileProgram(program_.get(), static_cast<int>(values.size()), values.data()); });
+    seconds = clock.seconds();
     log = text(api_.nvrtcGetProgramLogSize, api_.nvrtcGetProgramLog, "nvrtcGetProgramLog");
     while (log.ends_with('\0')) log.pop_back();
     if (result != 0)
@@ -191,6 +199,7 @@ class Compiled {
   }
 
   std::string log;
+  double seconds = 0;  ///< that NVRTC took
 
  private:
   void must(Result result, const char* what) const {
@@ -209,6 +218,15 @@ class Compiled {
   std::unique_ptr<void, Destroy> program_;
 };
 
+/// The seconds that the assembler says it took for the functions of a source.
+double seconds_of_assembler(const std::string& log) {
+  constexpr std::string_view begins = "Compile time = ";
+  double milliseconds = 0;
+  for (std::size_t at = log.find(begins); at != std::string::npos; at = log.find(begins, at + 1))
+    milliseconds += std::strtod(log.c_str() + at + begins.size(), nullptr);
+  return milliseconds / 1e3;
+}
+
 /// What the assembler says of the kernel.
 void read_log(Binary& binary) {
   const std::string kernel = part_of(binary.log, binary.symbol);
@@ -226,6 +244,8 @@ Binary compile(const codegen::Source& source, Ptx ptx) {
   Binary binary{.cubin = made.cubin(), .symbol = made.symbol(), .log = made.log};
   if (ptx == Ptx::yes) binary.ptx = made.ptx();
   read_log(binary);
+  const double assembler = std::min(made.seconds, seconds_of_assembler(made.log));
+  binary.phases = {{"C++ to PTX", made.seconds - assembler}, {"assembler", assembler}};
   return binary;
 }
 
@@ -235,7 +255,10 @@ Binary compile_to_ptx(codegen::Source source) {
     if (const std::size_t at = option.find("=sm_"); at != std::string::npos) option.replace(at, 4, "=compute_");
   std::erase_if(source.options, [](const std::string& option) { return option.starts_with("--ptxas-options"); });
   const Compiled made(source);
-  return {.symbol = source.symbol.empty() ? "" : made.symbol(), .log = made.log, .ptx = made.ptx()};
+  return {.symbol = source.symbol.empty() ? "" : made.symbol(),
+          .log = made.log,
+          .ptx = made.ptx(),
+          .phases = {{"C++ to PTX", made.seconds}}};
 }
 
 Binary assemble(const codegen::Source& around, const std::string& symbol) {
@@ -244,6 +267,7 @@ Binary assemble(const codegen::Source& around, const std::string& symbol) {
   if (made.log.find(fmt::format("Function properties for {}\n", symbol)) == std::string::npos)
     throw Bug("NVRTC did not assemble " + symbol);
   read_log(binary);
+  binary.phases = {{"assembler", made.seconds}};
   return binary;
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <attune/watch.h>
+
 #include "codegen/source.h"
 
 namespace attune::runtime::cuda {
@@ -17,7 +19,9 @@ struct Binary {
   int spilled = 0;                      ///< bytes stored to local memory for want of registers
   std::vector<std::string> warnings{};  ///< from ptxas, such as C7510: wgmma instructions that wait for each other
   std::string log{};
-  std::string ptx{};   ///< if asked for
+  std::string ptx{};  ///< if asked for
+  /// Where the compiler's time went, in order; empty for a binary that was found.
+  std::vector<watch::Built::Phase> phases{};
   std::string made{};  ///< how, if there were several ways: "spliced", or why not
 };
 

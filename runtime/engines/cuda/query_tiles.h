@@ -45,14 +45,15 @@ inline QueryTiles::QueryTiles(const QueryTiling& tiling, const compiler::Problem
 /// By default, their keys and values fill half of the L2 cache. Persistent blocks of a dense call are faster with fewer
 /// heads: with many short heads in a section, all blocks load new keys at once, and then none for a while.
 inline int section_of(const QueryTiles& of, const compiler::Problem& p, std::int64_t cache_bytes, std::int64_t bytes) {
-  constexpr std::int64_t short_length = 1024, part = 12;  // of the cache
+  constexpr std::int64_t short_length = 1024, long_length = 16384, part = 12;  // of the cache
   const bool packed = p.q.packed() || p.kv.packed();
   const std::int64_t keys = p.kv.packed() ? p.kv.total : p.kv.length, sets = of.sets * (p.q.packed() ? 1 : p.batch);
   const std::int64_t head = std::max<std::int64_t>(keys * (p.d + p.dv) * bytes, 1);
   std::int64_t some = cache_bytes / 2 / head * of.group_sets;
-  // The longest tiles of two heads of 8192 positions fill the blocks of an H100.
+  // The tiles of two heads of 8192 positions, or of one of 16384, fill the blocks of an H100.
+  const std::int64_t least = p.q.length < long_length ? 2 : 1;
   if (of.persistent && !packed)
-    some = p.q.length <= short_length ? 1 : std::max<std::int64_t>(cache_bytes / part / head * of.group_sets, 2);
+    some = p.q.length <= short_length ? 1 : std::max(cache_bytes / part / head * of.group_sets, least);
   return static_cast<int>(std::clamp(some, of.group_sets, sets));
 }
 

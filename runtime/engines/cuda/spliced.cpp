@@ -20,6 +20,7 @@
 #include "runtime/engines/cuda/platform.h"
 #include "runtime/machine/background.h"
 #include "runtime/machine/options.h"
+#include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -87,7 +88,10 @@ class Coming {
 
 /// A mod in a skeleton; without a cubin, if there is none: then `made` is the reason.
 Binary joined(const codegen::Source& whole, const codegen::SplitSource& split, const CacheEntry& skeleton) {
-  const codegen::SplicedPtx ptx = codegen::splice(skeleton.bytes, compile_to_ptx(split.mod).ptx);
+  Binary mod = compile_to_ptx(split.mod);
+  const Clock splicing;
+  const codegen::SplicedPtx ptx = codegen::splice(skeleton.bytes, mod.ptx);
+  const double spliced = splicing.seconds();
   if (!ptx.why_not.empty()) return {.made = ptx.why_not};
   codegen::Source around{
       .name = whole.name, .text = codegen::around_ptx(ptx.text), .options = whole.options, .symbol = {}};
@@ -96,6 +100,7 @@ Binary joined(const codegen::Source& whole, const codegen::SplitSource& split, c
   if (symbol.empty()) return {.made = "the skeleton does not say its symbol"};
   Binary out = assemble(around, symbol);
   out.made = "spliced";
+  out.phases.insert(out.phases.begin(), {{"the mod to PTX", mod.phases.at(0).seconds}, {"splice", spliced}});
   return out;
 }
 
@@ -130,8 +135,14 @@ Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split, 
   if (objects().find(asked_for_spills(split.skeleton)))
     return {.made = "another mod spilled registers in this skeleton"};
   const Asked what = asked_for_skeleton(split.skeleton);
-  if (how == Splicing::at_once)
-    return joined(whole, split, *objects().get(what, [&] { return compiled(split.skeleton); }));
+  if (how == Splicing::at_once) {
+    const Clock clock;
+    const Objects::Kept kept = objects().get(what, [&] { return compiled(split.skeleton); });
+    const double seconds = clock.seconds();
+    Binary out = joined(whole, split, *kept);
+    out.phases.insert(out.phases.begin(), {"skeleton", seconds});
+    return out;
+  }
   auto [skeleton, mine] = Coming::find(what);
   missing = std::move(mine);
   return skeleton ? joined(whole, split, *skeleton) : Binary{.made = "the tile's skeleton was not compiled yet"};
@@ -185,6 +196,7 @@ Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& pa
   Binary out = attempt(whole, parts, plan, how, missing, split);
   if (!out.cubin.empty() && is_clean(out)) return out;
   Binary made = platform().compile(whole, Ptx::no);
+  made.phases.insert(made.phases.begin(), out.phases.begin(), out.phases.end());  // of the attempt
   if (out.spilled > 0 && out.spilled >= made.spilled) keep_spills(split->skeleton);
   // Only now, so that the call itself has all cores.
   if (missing) compile_later(whole, made.spilled, std::move(*split), std::move(missing));

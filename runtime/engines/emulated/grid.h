@@ -132,10 +132,12 @@ struct PhaseBarrier {
   std::vector<std::pair<Lane*, unsigned>> waiting{};  ///< and the parity
 };
 
-/// A box on its way into shared memory.
+/// A box on its way into shared memory, or bytes in a row.
 struct Load {
   Box box;
   std::array<std::byte, 128> map{};
+  const void* from = nullptr;  ///< of bytes in a row
+  unsigned bytes = 0;
   unsigned into, barrier;
   Site at;
   Known known{};  ///< the knowledge of its thread at the request

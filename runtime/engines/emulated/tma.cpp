@@ -115,21 +115,37 @@ void require_fitting(Runner& runner, const Map& map, const Box& box, unsigned at
   shared_bytes(runner, runner.block(), at, map.bytes(), from);
 }
 
-void load_box(unsigned into, const Box* box, unsigned barrier, Site at) {
+void begin_load(Load load) {
   Runner& runner = *running;
-  Load load{.box = *box, .into = into, .barrier = barrier, .at = at};
-  std::memcpy(load.map.data(), box->map, load.map.size());
-  require_fitting(runner, map_of(load.map), *box, into, at);
-  phase_barrier(runner, runner.block(), barrier, at);
+  phase_barrier(runner, runner.block(), load.barrier, load.at);
   load.known = runner.warp().known;
   require_none(runner,
-               runner.block().shadow->begin_copy(into, map_of(load.map).bytes(), toucher(runner.lane(), runner.block()),
-                                                 load.known, at),
-               at);
+               runner.block().shadow->begin_copy(load.into, load.bytes, toucher(runner.lane(), runner.block()),
+                                                 load.known, load.at),
+               load.at);
   if (runner.chance(5))
     arrive(runner, runner.block(), load);
   else
     runner.block().loads.push_back(load);
+}
+
+void load_box(unsigned into, const Box* box, unsigned barrier, Site at) {
+  Load load{.box = *box, .into = into, .barrier = barrier, .at = at};
+  std::memcpy(load.map.data(), box->map, load.map.size());
+  load.bytes = map_of(load.map).bytes();
+  require_fitting(*running, map_of(load.map), *box, into, at);
+  begin_load(load);
+}
+
+void require_sixteens(const void* global, unsigned shared, unsigned bytes, Site at) {
+  if (bytes % 16 != 0 || shared % 16 != 0 || reinterpret_cast<std::uintptr_t>(global) % 16 != 0)
+    running->fail("a bulk copy whose ends are no multiples of 16", at);
+  shared_bytes(*running, running->block(), shared, bytes, at);
+}
+
+void load_bulk(unsigned into, const void* from, unsigned bytes, unsigned barrier, Site at) {
+  require_sixteens(from, into, bytes, at);
+  begin_load({.box = {}, .from = from, .bytes = bytes, .into = into, .barrier = barrier, .at = at});
 }
 
 // ---- stores ---------------------------------------------------------------------------------------------------------
@@ -187,10 +203,7 @@ void store_box(const Box* box, unsigned from, Site at) {
 }
 
 void store_bulk(void* to, unsigned from, unsigned bytes, bool add, Site at) {
-  Runner& runner = *running;
-  if (bytes % 16 != 0 || from % 16 != 0 || reinterpret_cast<std::uintptr_t>(to) % 16 != 0)
-    runner.fail("a bulk copy whose ends are no multiples of 16", at);
-  shared_bytes(runner, runner.block(), from, bytes, at);
+  require_sixteens(to, from, bytes, at);
   begin_store({.to = to, .from = from, .bytes = bytes, .add = add, .at = at});
 }
 
@@ -214,16 +227,18 @@ void store_wait(bool read_only, Site) {
 }  // namespace
 
 void arrive(Runner& runner, Block& block, const Load& load) {
-  const Map map = map_of(load.map);
-  each_piece(map, load.box, load.into, [&](unsigned to, const std::byte* from, std::size_t count) {
-    std::byte* const at = block.memory.data() + to;
-    if (count > 0) std::memcpy(at, from, count);
-    std::memset(at + count, 0, 16 - count);
-  });
+  if (load.from)
+    std::memcpy(block.memory.data() + load.into, load.from, load.bytes);
+  else
+    each_piece(map_of(load.map), load.box, load.into, [&](unsigned to, const std::byte* from, std::size_t count) {
+      std::byte* const at = block.memory.data() + to;
+      if (count > 0) std::memcpy(at, from, count);
+      std::memset(at + count, 0, 16 - count);
+    });
   PhaseBarrier& barrier = phase_barrier(runner, block, load.barrier, load.at);
-  barrier.bytes -= map.bytes();
+  barrier.bytes -= load.bytes;
   barrier.next.hear(load.known);
-  barrier.copies.emplace_back(load.into, map.bytes());
+  barrier.copies.emplace_back(load.into, load.bytes);
   if (barrier.missing == 0 && barrier.bytes < 0)
     runner.fail(fmt::format("a box brings {} bytes more than the mbarrier expects, as it was told at {}:{}",
                             -barrier.bytes, barrier.last.file, barrier.last.line),
@@ -247,6 +262,7 @@ void finish_stores(Lane& lane) {
 void fill_in_copies(Machine& machine) {
   machine.load_box = &load_box;
   machine.store_box = &store_box;
+  machine.load_bulk = &load_bulk;
   machine.store_bulk = &store_bulk;
   machine.store_commit = [](Site) { running->lane().stores.emplace_back(); };
   machine.store_wait = &store_wait;

@@ -9,6 +9,7 @@
 #include "runtime/machine/files.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/purpose.h"
+#include "runtime/machine/watch/waits.h"
 #include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime {
@@ -97,6 +98,8 @@ Objects::Kept Objects::built(const Asked& asked, const std::function<CacheEntry(
     from = Origin::compiler;
     return build();
   };
+  if (Kept found = on_disk(asked)) return found;
+  const CompilerWorks working(asked.name);  // this process's, or another one's, for which this one waits
   const auto key = disk_ ? asked.on_disk() : std::nullopt;
   // Without a compiler, the build itself reports that.
   return std::make_shared<const CacheEntry>(key ? disk_->get(*key, compiled) : compiled());

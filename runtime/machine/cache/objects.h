@@ -31,6 +31,7 @@ struct Asked {
   std::function<std::string()> compiler{};
   /// The purpose of the object, for records and Errors; not part of any key. May be null.
   const Purpose* purpose = nullptr;
+  std::string name{};  ///< of the kernel, for people; not part of any key
 
   /// The key in the folder on disk. None if there is no compiler here.
   std::optional<CacheKey> on_disk() const;

@@ -1,7 +1,6 @@
 // runtime/machine/watch/log.cpp — ATTUNE_LOG: facts as lines on stderr
 #include "runtime/machine/watch/log.h"
 
-#include <cerrno>
 #include <chrono>
 #include <iterator>
 
@@ -31,6 +30,14 @@ std::string time_of(double seconds) {
   return fmt::format("{:.2f} s", seconds);
 }
 
+/// The seconds, and where they went.
+std::string times_of(const watch::Built& fact) {
+  std::string out = time_of(fact.seconds);
+  for (const auto& one : fact.phases)
+    out += fmt::format("{}{} {}", &one == fact.phases.data() ? " (" : ", ", one.name, time_of(one.seconds));
+  return fact.phases.empty() ? out : out + ")";
+}
+
 bool is_of(const watch::Built& fact, Channel channel) {
   return channel == (fact.from == watch::Built::From::compiler ? build : cache);
 }
@@ -38,13 +45,9 @@ bool is_of(const watch::Built& fact, Channel channel) {
 void write_line(int file, const std::string& line) {
   const auto now = std::chrono::system_clock::now();
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1000000;
-  const std::string all = fmt::format("attune {:%H:%M:%S}.{:06} {} {}\n",
-                                      fmt::gmtime(std::chrono::system_clock::to_time_t(now)), micros, gettid(),
-                                      one_line(line));
-  const FileSizeLimit limit;
-  // In one write, so that lines of threads and processes stay whole. An error has nowhere to be reported.
-  while (write(file, all.data(), all.size()) < 0 && errno == EINTR) {
-  }
+  write_text(file,
+             fmt::format("attune {:%H:%M:%S}.{:06} {} {}\n", fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
+                         micros, gettid(), one_line(line)));
 }
 
 }  // namespace
@@ -71,7 +74,7 @@ std::string log_line(const watch::Built& fact) {
                                 made                                    ? "compiled"
                                 : fact.from == watch::Built::From::disk ? "found on disk"
                                                                         : "found in a bundle",
-                                time_of(fact.seconds), fact.bytes);
+                                times_of(fact), fact.bytes);
   if (fact.registers > 0)
     out += fmt::format(", {} registers, {} bytes spilled, {} bytes of shared memory", fact.registers, fact.spilled,
                        fact.shared);

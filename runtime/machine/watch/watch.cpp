@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "runtime/machine/watch/log.h"
+#include "runtime/machine/watch/status_line.h"
 
 namespace attune {
 namespace watch {
@@ -30,13 +31,14 @@ struct Listener {
     const auto bit = [](Fact fact, bool there) { return there ? static_cast<unsigned>(fact) : 0u; };
     return bit(Fact::lowered, callbacks.lowered != nullptr) | bit(Fact::chosen, callbacks.chosen != nullptr) |
            bit(Fact::built, callbacks.built != nullptr) | bit(Fact::called, callbacks.called != nullptr) |
-           bit(Fact::notice, callbacks.notice != nullptr);
+           bit(Fact::notice, callbacks.notice != nullptr) | bit(Fact::compiling, callbacks.compiling != nullptr);
   }
   const auto& of(const Lowered&) const { return callbacks.lowered; }
   const auto& of(const Chosen&) const { return callbacks.chosen; }
   const auto& of(const Built&) const { return callbacks.built; }
   const auto& of(const Called&) const { return callbacks.called; }
   const auto& of(const Notice&) const { return callbacks.notice; }
+  const auto& of(const Compiling&) const { return callbacks.compiling; }
 };
 
 }  // namespace watch
@@ -49,7 +51,8 @@ namespace {
 
 using watch::Listener;
 using Listeners = std::vector<std::shared_ptr<Listener>>;
-using AnyFact = std::variant<watch::Lowered, watch::Chosen, watch::Built, watch::Called, watch::Notice>;
+using AnyFact =
+    std::variant<watch::Lowered, watch::Chosen, watch::Built, watch::Called, watch::Notice, watch::Compiling>;
 
 /// Never destroyed: threads may report facts until the process ends.
 struct All {
@@ -161,6 +164,7 @@ unsigned Audience::begin() {
   // Not under the mutex: reading options may throw, and the log is a listener like others.
   static const bool logged = [] {
     log_as_asked();
+    show_as_asked();
     return true;
   }();
   const std::lock_guard lock(all().mutex);
@@ -182,6 +186,7 @@ void record(watch::Chosen fact) { record_all(std::move(fact)); }
 void record(watch::Built fact) { record_all(std::move(fact)); }
 void record(watch::Called fact) { record_all(std::move(fact)); }
 void record(watch::Notice fact) { record_all(std::move(fact)); }
+void record(watch::Compiling fact) { record_all(std::move(fact)); }
 
 }  // namespace runtime
 

@@ -9,7 +9,7 @@
 namespace attune::runtime {
 
 /// Bits of the facts that a listener wants.
-enum class Fact : unsigned { lowered = 1, chosen = 2, built = 4, called = 8, notice = 16 };
+enum class Fact : unsigned { lowered = 1, chosen = 2, built = 4, called = 8, notice = 16, compiling = 32 };
 
 /// The union of the facts that listeners want.
 struct Audience {
@@ -55,6 +55,7 @@ void record(watch::Chosen fact);
 void record(watch::Built fact);
 void record(watch::Called fact);
 void record(watch::Notice fact);
+void record(watch::Compiling fact);
 inline void note(watch::Notice::Of of, std::string text) {
   if (wants(Fact::notice)) record(watch::Notice{of, std::move(text)});
 }

@@ -57,7 +57,11 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "*.test_fw_bw_graph_correctness*", "*.test_symbol_closure_in_score_mod*"),
     "an error of torch, where attune computes": ("*.test_symmetric_bias*", "*.test_cant_lower_error_message*"),
     "two GPUs": ("*.test_device_cuda_1*",),
+    # Eager torch gathers gate[h] for each pair and sums its gradient in 16 bits, in the reference of f64 too.
+    "a reference of torch that is wrong": ("*.test_head_specific_gate*dtype:bfloat16*", "*.test_head_specific_gate*dtype:float16*"),
 }
+# The same, where torch's own function is compiled.
+LEFT_OUT_COMPILED = {"an error of torch, where attune computes": ("*.test_no_q_info_compile_True*",)}
 
 
 class Swapped:
@@ -140,8 +144,9 @@ def loaded(path: Path, on_cpu: bool, compiled: bool) -> types.ModuleType:
     return module
 
 
-def why_left_out(name: str) -> str | None:
-    return next((why for why, patterns in LEFT_OUT.items() if any(fnmatch.fnmatch(name, p) for p in patterns)), None)
+def why_left_out(name: str, compiled: bool) -> str | None:
+    all_reasons = [*LEFT_OUT.items(), *(LEFT_OUT_COMPILED.items() if compiled else ())]
+    return next((why for why, patterns in all_reasons if any(fnmatch.fnmatch(name, p) for p in patterns)), None)
 
 
 def tests_of(module: types.ModuleType, patterns: list[str]):
@@ -184,7 +189,7 @@ def main() -> int:
     counts, failed = Counter(), []
     which, of = o.share
     for name, test in list(tests_of(module, o.patterns))[which::of]:
-        why = why_left_out(name)
+        why = why_left_out(name, o.compiled)
         if why is not None:
             counts[f"left out: {why}"] += 1
             continue

@@ -162,6 +162,33 @@ def test_what_attune_does_not_take_is_torchs_and_told_once(active):
         assert torch.equal(a, b)
 
 
+def test_calls_of_torchs_kernels_are_handed_over_without_python(active, monkeypatch):
+    """From the second call of a kind on."""
+    asked, own = [], _activate._why_not
+    monkeypatch.setattr(_activate, "_why_not", lambda *args: asked.append(1) or own(*args))
+    (q, k, v), mask = qkv(dtype=torch.float64), torch.randn(19, 19, dtype=torch.float64)
+    hows = {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": mask, "scale": 0.3}
+
+    def run():
+        return [one for how in hows for one in both(lambda *t, how=how: sdpa(*t, **how), q, k, v)]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        both(sdpa, q, k, v)
+    assert len(asked) == 2
+    held = references([q, k, v, mask])
+    made = run()
+    assert len(asked) == 2 and active == []
+    deactivate()
+    for a, b in zip(made, run()):
+        assert torch.equal(a, b)
+    del made, a, b
+    assert held == references([q, k, v, mask])
+    activate()
+    with pytest.warns(UserWarning, match="float64"):
+        run()
+
+
 def test_a_call_that_attune_refuses_goes_to_torch(active, monkeypatch):
     def refuses(*_):
         raise attune.Error("no-such", "it will not do", "", "")
@@ -234,6 +261,28 @@ def test_the_kernels_for_gpus_give_what_torch_gives(causal):
     for a, b in zip(made, biased):
         close(a, b.nan_to_num())
     assert _activate._efficient(q, k, v, None, False)[1].shape[-1] == 0
+
+
+def test_a_written_mask_with_gradients_is_attunes_if_its_backward_copies_the_rows():
+    q, k, v = qkv(b=1, h=2, q=1024, k=24, dtype=torch.bfloat16)
+    grad = torch.randn(1, 2, 1024, 16, dtype=torch.bfloat16)
+    whole = torch.randn(1, 2, 1024, 32)
+
+    def back(bias, q=q, out=q, lse=q):
+        return _activate._cudnn_backward(grad, q, k, v, out, lse, None, None, bias, None, None, 1024, 24, 0.0, False)
+
+    for bias in (whole[..., :24].bfloat16(), whole[:, :1, ..., :24].bfloat16().expand(1, 2, 1024, 24),
+                 whole[..., :24], whole.bfloat16()[0, 0, :, 8:], whole.bfloat16()[:, :, :1, 3:27]):
+        leaves = [t.float().requires_grad_() for t in (q, k, v)]
+        want = torch.autograd.grad(sdpa(*leaves, attn_mask=bias.float()), leaves, grad.float())
+        out, lse, *_ = _activate._cudnn(q, k, v, bias, True)
+        for a, b in zip(back(bias, out=out, lse=lse), want):
+            close(a.float(), b, 2e-2)
+    for bias in (whole.bfloat16()[..., 1:25], whole[..., :24].half(), whole[..., 1:25],
+                 torch.randn(1, 2, 24, 1024, dtype=torch.bfloat16).mT):
+        assert type(_activate._cudnn(q, k, v, bias, True)) is str and type(back(bias)) is str
+    few = q[:, :, :1016].contiguous()
+    assert type(_activate._cudnn(few, k, v, whole[:, :, :1016, :24].bfloat16(), True)) is str
 
 
 def references(tensors):

@@ -153,6 +153,19 @@ def test_a_mask_that_keeps_nothing():
     assert not flex_attention(q, k, v, block_mask=block_mask(lambda b, h, i, j: False, q, k)).any()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_gate_of_16_bits_has_the_gradient_of_its_formula(dtype):
+    """Eager torch sums it in 16 bits, even for q, k and v of f64: 30 % off in bf16."""
+    q, k, v, grad = torch.randn(4, 2, 4, 64, 16).to(dtype)
+    gate = torch.randn(4).to(dtype).requires_grad_()
+    out = flex_attention(q, k, v, lambda s, b, h, i, j: s * torch.sigmoid(gate[h].to(torch.float32)))
+    (mine,) = torch.autograd.grad(out, gate, grad)
+    exact = gate.detach().double().requires_grad_()
+    p = (q.double() @ k.double().transpose(-1, -2) / 4 * torch.sigmoid(exact)[:, None, None]).softmax(-1)
+    (want,) = torch.autograd.grad(p @ v.double(), exact, grad.double())
+    assert (mine.double() - want).norm() < 0.01 * want.norm()
+
+
 def test_a_captured_tensor_of_half_precision_gets_its_own_type_of_gradient():
     q, k, v = qkv()
     bias = torch.randn(4, 19, dtype=torch.bfloat16, requires_grad=True)

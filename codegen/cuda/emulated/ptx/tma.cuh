@@ -27,6 +27,9 @@ inline void store_box_of_heads(const TensorMap& map, unsigned from, HeadsBox of,
   const emulated::Box box = box_of(map, of);
   attune_machine->store_box(&box, from, at);
 }
+inline void load_bulk(unsigned into, const void* from, unsigned bytes, unsigned barrier, Site at = Site::here()) {
+  attune_machine->load_bulk(into, from, bytes, barrier, at);
+}
 inline void store_bulk(void* to, unsigned from, unsigned bytes, Site at = Site::here()) {
   attune_machine->store_bulk(to, from, bytes, false, at);
 }

@@ -75,6 +75,7 @@ TEST_CASE("a section of persistent blocks has one group of heads of short sequen
   // Keys and values of a head: 128 numbers of two bytes for each of 1000 positions.
   CHECK(section(dense(2, 16, 1, 2048), 12 * 5 * 256000) == 5);
   CHECK(section(dense(2, 16, 1, 2048), 1) == 2);
+  CHECK(section(dense(2, 16, 1, 16384), 1) == 1);
   CHECK(section(dense(2, 16, 4, 2048), 1) == 4);
   CHECK(section(dense(1, 1, 1, 2048), cache) == 1);
   // Tiles of packed sequences are ordered by their lengths.

@@ -24,6 +24,9 @@ watch::Built built(watch::Built::From from) {
           .target = "sm_90a",
           .from = from,
           .seconds = 1.25,
+          .phases = from == watch::Built::From::compiler
+                        ? std::vector<watch::Built::Phase>{{"C++ to PTX", 0.75}, {"assembler", 0.5}}
+                        : std::vector<watch::Built::Phase>{},
           .bytes = 4096,
           .registers = 168,
           .spilled = 8,
