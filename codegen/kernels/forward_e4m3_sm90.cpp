@@ -33,8 +33,6 @@ constexpr Search searches[] = {
     {.member = "q_stages", .least = 1, .most = 2},    {.member = "own_o", .least = 0, .most = 1},
     {.member = "stages", .least = 2, .most = 4},      {.member = "transposed", .least = 0, .most = 1}};
 
-constexpr std::int64_t widest = 256;
-
 /// Values wider than this are transposed by a previous kernel, and multiplied in parts.
 constexpr std::int64_t wide = 128;
 
@@ -49,15 +47,16 @@ constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), cau
 
 // A call's candidates are the rows of the narrowest width that holds a head, in the order to try: a tile that spills is
 // skipped for the next. Transposing values before costs moving them twice, which pays with many tiles of queries.
-constexpr Row rows[] = {{128, 128, {{.n = 128, .stages = 3, .issue_order = 1}, 1}, full | causal, Length::longer},
+constexpr Row rows[] = {{128, 128, {{.n = 128, .stages = 3, .issue_order = 1}, 1}, full, Length::longer},
                         {128, 128, {{.n = 128, .stages = 3, .issue_order = 2}}, full},
                         {128, 128, {{.n = 128, .issue_order = 0}}, masked},
                         {128, 128, {{.n = 128, .issue_order = 2}}},
                         {128, 128, {{.n = 96, .issue_order = 1}}},
                         {128, 128, {{.n = 64, .issue_order = 1}}},
                         {128, 128, {{.n = 32, .issue_order = 1}}},
-                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}, full | causal, Length::longer},
-                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 2}}},
+                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}, full, Length::longer},
+                        {256, 128, {{.n = 96, .q_stages = 1, .issue_order = 1}, 1}, causal, Length::longer},
+                        {256, 128, {{.n = 128, .q_stages = 1, .issue_order = 2}}, full},
                         {256, 128, {{.n = 96, .q_stages = 1, .issue_order = 1}}},
                         {256, 128, {{.n = 64, .q_stages = 1, .issue_order = 1}}},
                         {192, 192, {{.n = 128, .q_stages = 1, .issue_order = 1}, 1}},
@@ -75,8 +74,6 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (spec.out != DType::bf16 && spec.out != DType::f16)
     return fmt::format("it writes o as bf16 or f16, not as {}", name_of(spec.out));
-  if (spec.d > widest || spec.dv > widest)
-    return fmt::format("it supports heads up to {} wide; D is {} and Dv is {}", widest, spec.d, spec.dv);
   if (std::string why = why_not_per_entry(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
   return why_not_prob(facts);

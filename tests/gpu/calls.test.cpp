@@ -16,7 +16,7 @@
 
 using namespace attune;
 using runtime::cuda::driver;
-using tests::refusal, tests::skipped;
+using tests::refusal, tests::side_by_side, tests::skipped;
 namespace cu = runtime::cuda::cu;
 
 namespace {

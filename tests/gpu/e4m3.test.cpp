@@ -210,7 +210,7 @@ TEST_CASE("calls of e4m3 that no kernel takes are refused in words", "[gpu][e4m3
     const Tensor o(memory.data(), out, {1, 1, 64, d}, {}, gpu);
     return refusal([&] { attention.run({.q = of, .k = of, .v = of, .o = o}); }).code;
   };
-  CHECK(refused(272, DType::bf16, plain) == "engine-type");
+  CHECK(refused(272, DType::bf16, plain) == "engine-call");
   CHECK(refused(8, DType::bf16, plain) == "engine-type");
   CHECK(refused(128, DType::f32, plain) == "engine-type");
   CHECK(refused(128, DType::bf16, {.prob = [](Float p, At) { return p * p; }}) == "engine-type");
