@@ -51,7 +51,7 @@ struct Known {
   Entry entry;
 };
 constexpr std::size_t most_known = 256;
-constexpr std::int64_t few_queries = 64, many_queries = 1024;  // as _FEW and _MANY in _activate.py
+constexpr std::int64_t few_queries = 64, many_queries = 2048;  // as _FEW and _MANY in _activate.py
 std::shared_mutex known_mutex;
 std::vector<std::unique_ptr<Known>>& known() {
   static auto& all = *new std::vector<std::unique_ptr<Known>>;
@@ -77,9 +77,9 @@ bool is_for_cudnn(const View& mask, const View& q, const View& v) {
   if (t.ndim < 2 || t.shape[columns] == 1 || t.shape[columns - 1] == 1) return false;
   constexpr std::int64_t widest = 128;
   const std::int64_t unit = 128 / t.dtype.bits;  // elements in 16 bytes
-  bool copied = (mask.dtype == q.dtype || mask.dtype == shim().f32) && q.dtype != shim().f32 &&
-                q.tensor.shape[3] <= widest && v.tensor.shape[3] <= widest && t.strides[columns] == 1 &&
-                t.shape[columns] % unit == 0 && (reinterpret_cast<std::uintptr_t>(t.data) + t.byte_offset) % 16 == 0;
+  bool copied = mask.dtype == q.dtype && q.dtype != shim().f32 && q.tensor.shape[3] <= widest &&
+                v.tensor.shape[3] <= widest && t.strides[columns] == 1 && t.shape[columns] % unit == 0 &&
+                (reinterpret_cast<std::uintptr_t>(t.data) + t.byte_offset) % 16 == 0;
   for (int i = 0; i < columns; ++i) copied = copied && (t.shape[i] == 1 || t.strides[i] % unit == 0);
   return !copied;
 }

@@ -250,7 +250,7 @@ def _flash_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor,
 # cuDNN's forward is faster with a materialised mask; its backward only where attune's reads such a mask pair by pair.
 _WRITTEN = "a mask that is written out, under which cuDNN is faster"
 _FEW = 64  # queries: attune's decode kernels take up to these
-_MANY = 1024  # queries from which on attune's two directions together are faster
+_MANY = 2048  # queries from which on attune's two directions together were measured, and are faster
 _WIDEST = 128  # the widest heads for which attune's backward copies a mask
 
 
@@ -261,7 +261,7 @@ def _is_for_cudnn(bias: Tensor, q: Tensor, v: Tensor) -> bool:
     if bias.dim() < 2 or bias.shape[-1] == 1 or bias.shape[-2] == 1:
         return False
     unit = 16 // bias.element_size()
-    copied = (bias.dtype in (q.dtype, torch.float32) and q.dtype != torch.float32
+    copied = (bias.dtype == q.dtype != torch.float32
               and max(q.shape[-1], v.shape[-1]) <= _WIDEST and bias.stride(-1) == 1 and bias.shape[-1] % unit == 0
               and bias.data_ptr() % 16 == 0
               and all(n == 1 or step % unit == 0 for n, step in zip(bias.shape[:-1], bias.stride()[:-1])))

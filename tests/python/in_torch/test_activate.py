@@ -264,25 +264,25 @@ def test_the_kernels_for_gpus_give_what_torch_gives(causal):
 
 
 def test_a_written_mask_with_gradients_is_attunes_if_its_backward_copies_the_rows():
-    q, k, v = qkv(b=1, h=2, q=1024, k=24, dtype=torch.bfloat16)
-    grad = torch.randn(1, 2, 1024, 16, dtype=torch.bfloat16)
-    whole = torch.randn(1, 2, 1024, 32)
+    q, k, v = qkv(b=1, h=2, q=2048, k=24, dtype=torch.bfloat16)
+    grad = torch.randn(1, 2, 2048, 16, dtype=torch.bfloat16)
+    whole = torch.randn(1, 2, 2048, 32)
 
     def back(bias, q=q, out=q, lse=q):
-        return _activate._cudnn_backward(grad, q, k, v, out, lse, None, None, bias, None, None, 1024, 24, 0.0, False)
+        return _activate._cudnn_backward(grad, q, k, v, out, lse, None, None, bias, None, None, 2048, 24, 0.0, False)
 
-    for bias in (whole[..., :24].bfloat16(), whole[:, :1, ..., :24].bfloat16().expand(1, 2, 1024, 24),
-                 whole[..., :24], whole.bfloat16()[0, 0, :, 8:], whole.bfloat16()[:, :, :1, 3:27]):
+    for bias in (whole[..., :24].bfloat16(), whole[:, :1, ..., :24].bfloat16().expand(1, 2, 2048, 24),
+                 whole.bfloat16()[0, 0, :, 8:], whole.bfloat16()[:, :, :1, 3:27]):
         leaves = [t.float().requires_grad_() for t in (q, k, v)]
         want = torch.autograd.grad(sdpa(*leaves, attn_mask=bias.float()), leaves, grad.float())
         out, lse, *_ = _activate._cudnn(q, k, v, bias, True)
         for a, b in zip(back(bias, out=out, lse=lse), want):
             close(a.float(), b, 2e-2)
-    for bias in (whole.bfloat16()[..., 1:25], whole[..., :24].half(), whole[..., 1:25],
-                 torch.randn(1, 2, 24, 1024, dtype=torch.bfloat16).mT):
+    for bias in (whole.bfloat16()[..., 1:25], whole[..., :24].half(), whole[..., :24],
+                 torch.randn(1, 2, 24, 2048, dtype=torch.bfloat16).mT):
         assert type(_activate._cudnn(q, k, v, bias, True)) is str and type(back(bias)) is str
-    few = q[:, :, :1016].contiguous()
-    assert type(_activate._cudnn(few, k, v, whole[:, :, :1016, :24].bfloat16(), True)) is str
+    few = q[:, :, :2040].contiguous()
+    assert type(_activate._cudnn(few, k, v, whole[:, :, :2040, :24].bfloat16(), True)) is str
 
 
 def references(tensors):
