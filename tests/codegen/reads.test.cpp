@@ -30,13 +30,13 @@ codegen::Source source_of(const std::string& score, const std::string& mask = "t
   REQUIRE(first != choices.end());
   return codegen::kernel_source(parts, first->plan);
 }
-/// Loads from global memory in the machine code of Hopper's backward of a causal call.
+/// Loads from global memory in the machine code of Hopper's backward of a causal call that reads pair by pair.
 int backward_loads(const std::string& score) {
   const Made made = make({.name = "reads", .score = score, .mask = "kv <= q", .captures = captures}, 1);
   const compiler::LoweredMod lowered = compiler::lower(made.attention);
   const codegen::Wanted no_gradients(lowered.mod.captures.size());
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true, &no_gradients);
-  const codegen::KernelChoices choices = codegen::choose({}, parts.facts,
+  const codegen::KernelChoices choices = codegen::choose({.unaligned_captures = true}, parts.facts,
                                                          codegen::call_kind(parts, codegen::Length::longer), nullptr,
                                                          codegen::kernels(codegen::Way::backward));
   const codegen::KernelPlan& plan = choices.choices.front().plan;
