@@ -25,7 +25,8 @@ std::string wrong(const Engine& engine, const std::string& mask, const Shape& sh
 
 TEST_CASE("tiles of 80 queries end anywhere", "[emulated]") {
   if (skipped_without_compiler()) return;
-  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 11}, "backward_sm90:m=80,order=3,alone=0,completes=0");
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 11},
+                                        "backward_sm90:m=80,order=3,alone=0,completes=0");
   for (const auto& [q_len, kv_len] : {std::pair{80, 128}, {79, 300}, {161, 129}, {250, 250}})
     for (const std::string mask : {"true", "kv <= q", "kv <= q && q - kv < 70"}) {
       INFO(q_len << " queries, " << kv_len << " keys, " << mask);

@@ -142,12 +142,13 @@ TEST_CASE("Hopper's backward copies a dense bias of f32, half of it to the memor
   packed.q_lens = packed.kv_lens = {150, 33, 129, 1};
   wide.d = wide.dv = 128;
   short_.kv_len = 100;
-  for (const char* kernel : {"backward_sm90:copies=2,order=2", "backward_sm90:copies=2,order=3"})
+  for (const char* kernel :
+       {"backward_sm90:copies=2,completes=0,order=2", "backward_sm90:copies=2,completes=0,order=3"})
     for (const Shape& shape : {usual(), wide}) {
       INFO(shape.d << ' ' << kernel);
       CHECK(wrong_gradient(score, "kv <= q + 50", bias, shape, kernel) == "");
     }
-  const std::string copies = "backward_sm90:copies=2";
+  const std::string copies = "backward_sm90:copies=2,completes=0";
   CHECK(wrong_gradient(score, "kv <= q", bias, packed, copies) == "");
   CHECK(wrong_gradient(score, "true", bias, short_, copies) == "");
   CHECK(wrong_gradient("20.0f * tanh((s + bias[h, q, kv]) / 20.0f)", "true", rows_alike, wide, copies) == "");
