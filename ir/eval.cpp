@@ -36,10 +36,9 @@ std::int32_t saturated(double x) {
   return x >= int_max ? int_max : static_cast<std::int32_t>(x);
 }
 
-// If one operand is NaN, returns the other. -0 is less than 0, so that operands commute.
-bool is_below(double x, double y) { return x < y || (x == y && std::signbit(x) && !std::signbit(y)); }
-double lesser(double x, double y) { return is_below(y, x) || std::isnan(x) ? y : x; }
-double greater(double x, double y) { return is_below(x, y) || std::isnan(x) ? y : x; }
+// If one operand is NaN, returns the other; on a tie, the first.
+double lesser(double x, double y) { return y < x || std::isnan(x) ? y : x; }
+double greater(double x, double y) { return y > x || std::isnan(x) ? y : x; }
 
 // The meaning of every operation, one case each. Real is the type in which Floats are computed; doubles hold its values
 // exactly.

@@ -219,9 +219,8 @@ inline unsigned min(unsigned x, unsigned y) { return y < x ? y : x; }
 inline unsigned max(unsigned x, unsigned y) { return y > x ? y : x; }
 inline long long min(long long x, long long y) { return y < x ? y : x; }
 inline long long max(long long x, long long y) { return y > x ? y : x; }
-// As on a GPU, -0 is less than 0.
-inline float fminf(float x, float y) { return x == y ? (__builtin_signbit(x) ? x : y) : __builtin_fminf(x, y); }
-inline float fmaxf(float x, float y) { return x == y ? (__builtin_signbit(x) ? y : x) : __builtin_fmaxf(x, y); }
+inline float fminf(float x, float y) { return __builtin_fminf(x, y); }
+inline float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
 inline float fabsf(float x) { return __builtin_fabsf(x); }
 inline float copysignf(float x, float y) { return __builtin_copysignf(x, y); }
 inline float floorf(float x) { return __builtin_floorf(x); }
