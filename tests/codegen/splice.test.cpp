@@ -279,9 +279,9 @@ TEST_CASE("a missing skeleton is not waited for: it is compiled in the backgroun
 TEST_CASE("that a mod spills in a new skeleton is found out in the background, once for all mods", "[splice]") {
   if (skips_compiling()) return;
   const auto made = [](std::string score, float number) {
-    CorpusMod mod = of(score.replace(score.find("NUMBER"), 6, fmt::format("{:.2f}f", number)));
-    if (score.find("t[") != std::string::npos) mod.captures = {{"t", DType::f32, {4, 16}, Fill::normal}};
-    const Planned planned(mod, true);
+    CorpusMod numbered = of(score.replace(score.find("NUMBER"), 6, fmt::format("{:.2f}f", number)));
+    if (score.find("t[") != std::string::npos) numbered.captures = {{"t", DType::f32, {4, 16}, Fill::normal}};
+    const Planned planned(numbered, true);
     return cuda::compile_spliced(codegen::kernel_source(planned.parts, planned.plan), planned.parts, planned.plan,
                                  cuda::Splicing::if_there)
         .made;

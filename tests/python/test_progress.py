@@ -22,7 +22,7 @@ import numpy as np
 import attune
 q = np.ones((1, 1, 4, 8), "f4")
 def slow(extra=0):
-    return attune.attention(q, q, q, score=" + ".join(f"sin(s * {i + extra}.5f)" for i in range(120)))
+    return attune.attention(q, q, q, score=" + ".join(f"sin(s * {i + extra}.5f)" for i in range(400)))
 """
 CALL = SLOW + 'print("begun,", end=" ", flush=True)\nslow()\nprint("done")\n'
 
@@ -147,7 +147,7 @@ def test_a_hook_of_the_program():
 
     q = np.ones((1, 1, 4, 8), np.float32)
     with attune.watch(hook, "compiling"):
-        o = attune.attention(q, q, q, score=" + ".join(f"sin(s * {i}.25f)" for i in range(120)))
+        o = attune.attention(q, q, q, score=" + ".join(f"sin(s * {i}.25f)" for i in range(400)))
     assert o.shape == q.shape
     assert len(facts) >= 2 and {fact["fact"] for fact in facts} == {"compiling"}
     assert facts[0]["seconds"] >= 1 and facts[0]["kernels"][0]["kernel"] == "forward-f32"

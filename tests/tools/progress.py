@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from screen import on_terminal
 
 # Some seconds of the compiler.
-SLOW = " + ".join(f"sin(s * {i}.5f)" for i in range(120))
+SLOW = " + ".join(f"sin(s * {i}.5f)" for i in range(400))
 
 
 @unittest.skipUnless(ENGINE, "there is no compiler for this machine's CPU")
