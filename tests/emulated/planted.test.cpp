@@ -151,7 +151,7 @@ const Planted all[] = {
      "named_sync(ds_shared, 2 * warpgroup_threads);\n    this->products_of_queries(stage);",
      "this->products_of_queries(stage);", backward90},
     {"dq is added out of order", parts, "add_dq_sm90.cuh", "args.added + tile) != before)",
-     "args.added + tile) > 100u)", backward90},
+     "args.added + tile) > 100u)", turned90},
     {"rows are read before the kernel that writes them has ended", parts, "backward_producer_sm90.cuh",
      "wait_for_kernel_before();", "", backward90},
     {"the wrong half of an operand", parts, "backward_warpgroup_sm90.cuh", "(m == 128 ? 0 : group * n * chunk_bytes)",

@@ -315,8 +315,8 @@ TEST_CASE("calls with a cover give bit for bit what calls without give", "[gpu]"
           for (const auto& [q_len, kv_len] :
                {std::pair{300, 300}, {1, 300}, {300, 1}, {257, 511}, {1, 1}, {129, 0}, {0, 64}, {2500, 2500}}) {
             const Call call(gpu, q_len, kv_len, 128);
-            const std::string call_name =
-                fmt::format("{}, {} x {}{}", name, q_len, kv_len, preference ? ", portable" : "");
+            const std::string call_name = fmt::format("{}, {} x {}{}", name, q_len, kv_len,
+                                                      preference ? ", portable" : "");
             const auto say = [&](const char* what) { said += fmt::format("{}: {}\n", call_name, what); };
             call.forget();
             runtime::run(attention, call.forward, preference);
