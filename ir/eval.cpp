@@ -36,9 +36,9 @@ std::int32_t saturated(double x) {
   return x >= int_max ? int_max : static_cast<std::int32_t>(x);
 }
 
-// If one operand is NaN, returns the other; on a tie, the first.
-double lesser(double x, double y) { return y < x || std::isnan(x) ? y : x; }
-double greater(double x, double y) { return y > x || std::isnan(x) ? y : x; }
+// If one operand is NaN, returns the other; -0 is below 0.
+double lesser(double x, double y) { return y < x || std::isnan(x) || (y == x && std::signbit(y)) ? y : x; }
+double greater(double x, double y) { return y > x || std::isnan(x) || (y == x && std::signbit(x)) ? y : x; }
 
 // The meaning of every operation, one case each. Real is the type in which Floats are computed; doubles hold its values
 // exactly.

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <unordered_set>
+#include <utility>
 
 #include <attune/error.h>
 
@@ -35,21 +36,26 @@ Val literal(Code& code, const Node& n) {
   return {code, llvm::ConstantFP::get(type, llvm::APFloat(llvm::APFloat::IEEEsingle(), llvm::APInt(32, n.bits)))};
 }
 
-/// True for a constant other than NaN and 0.
-bool is_plain(const Val& x) {
+/// A literal, unless it is NaN.
+const llvm::ConstantFP* number(const Val& x) {
   const auto* constant = llvm::dyn_cast<llvm::ConstantFP>(x.get());
-  return constant && !constant->isNaN() && !constant->isZero();
+  return constant && !constant->isNaN() ? constant : nullptr;
 }
 
+// One instruction, min or max, if one operand is a literal: that gives its second operand if the first is NaN or they
+// are equal, as the right one of two zeros is: min(x, -0), max(x, 0). The other zeros take a comparison and a choice.
+// Operands that are not known take six instructions, where those that let NaN or a tie give either take one.
 Val lesser(Val a, Val b) {
   if (!a.is_float()) return select(b < a, b, a);
-  if (is_plain(b)) return min(a, b);
-  return is_plain(a) ? min(b, a) : select(is_nan(a), b, min(b, a));
+  if (number(a)) std::swap(a, b);
+  if (const auto* limit = number(b)) return limit->isZero() && !limit->isNegative() ? select(a <= b, a, b) : min(a, b);
+  return select(a == b, as_float(as_int(a) | as_int(b)), select(is_nan(a), b, min(b, a)));
 }
 Val greater(Val a, Val b) {
   if (!a.is_float()) return select(b > a, b, a);
-  if (is_plain(b)) return max(a, b);
-  return is_plain(a) ? max(b, a) : select(is_nan(a), b, max(b, a));
+  if (number(a)) std::swap(a, b);
+  if (const auto* limit = number(b)) return limit->isZero() && limit->isNegative() ? select(a >= b, a, b) : max(a, b);
+  return select(a == b, as_float(as_int(a) & as_int(b)), select(is_nan(a), b, max(b, a)));
 }
 
 /// True if argument i must be emitted before n. False for a sum's body, which is emitted inside its loop, and for the

@@ -128,6 +128,11 @@ TEST_CASE("min and max pass to the first on a tie, and to the number beside a Na
   CHECK(slope("max(2.0f * s, s)", 0) == 2);
   CHECK(slope("min(s, 3.0f * s)", 0) == 1);
   CHECK(slope("min(3.0f * s, s)", 0) == 3);
+  // The zero that is the value may be the other one.
+  CHECK(slope("max(-0.0f, s)", 0) == 0);
+  CHECK(slope("max(s, 0.0f)", -0.0) == 1);
+  CHECK(slope("min(0.0f, s)", -0.0) == 0);
+  CHECK(slope("min(s, -0.0f)", 0) == 1);
   CHECK(slope("max(s, nan)", 1) == 1);
   CHECK(slope("max(nan, s)", 1) == 1);
   CHECK(slope("min(s, nan * cap)", 1) == 1);

@@ -240,6 +240,13 @@ TEST_CASE("what people write becomes what they meant", "[simplify]") {
   CHECK(simple("sum(i, 1, doc[i + kv])") == "doc[kv]");
 }
 
+TEST_CASE("of two zeros that are literals, max is 0 and min is -0, in both orders", "[simplify]") {
+  CHECK(text(simplify(expr("max(-0.0f, 0.0f)"))) == "0.0f");
+  CHECK(text(simplify(expr("max(0.0f, -0.0f)"))) == "0.0f");
+  CHECK(text(simplify(expr("min(-0.0f, 0.0f)"))) == "-0.0f");
+  CHECK(text(simplify(expr("min(0.0f, -0.0f)"))) == "-0.0f");
+}
+
 TEST_CASE("what is not the same for every value stays as it is written", "[simplify]") {
   const auto stays = [](std::string_view from) { return text(simplify(expr(from))) == from; };
   CHECK(stays("s + 0.0f"));

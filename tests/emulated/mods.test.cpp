@@ -5,6 +5,7 @@
 #include "tests/numerics/agree.h"
 #include "tests/numerics/corpus.h"
 #include "tests/numerics/odd_rows.h"
+#include "tests/numerics/zeros.h"
 
 namespace attune::tests {
 namespace {
@@ -85,6 +86,15 @@ TEST_CASE("p that underflow, scores of -inf next to NaN and sinks far above them
     const Engine engine = emulated_engine({.arch = ++nth % 2 ? 90 : 80});
     for (const Shape& shape : {Shape{.dtype = DType::f32}, Shape{.d = 64, .dv = 64, .dtype = DType::bf16}})
       CHECK(compare(Subject(attention), inputs(shape), std::span(&engine, 1)).wrong == "");
+  }
+}
+
+TEST_CASE("max and min order -0 below 0 on emulated GPUs, and a tie passes its gradient to the first", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const int arch : {80, 90}) {
+    const Engine engine = emulated_engine({.arch = arch});
+    for (const Shape& shape : {Shape{.dtype = DType::f32}, Shape{.d = 64, .dv = 64, .dtype = DType::bf16}})
+      CHECK(compare(Subject(zeros_of_both_signs()), inputs(shape), std::span(&engine, 1)).wrong == "");
   }
 }
 

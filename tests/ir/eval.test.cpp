@@ -87,15 +87,19 @@ TEST_CASE("Int to Float is exact in f64 and rounds to nearest even in f32", "[ev
   CHECK(apply(Op::F32, Type::I32, std::array{16777219.0}, Precision::f32) == 16777220);
 }
 
-TEST_CASE("min and max return the other operand when one is NaN, and the first on a tie", "[eval]") {
+TEST_CASE("min and max return the other operand when one is NaN, and -0 is below 0", "[eval]") {
   CHECK(reals(Op::Min, {nan, 2}) == 2);
   CHECK(reals(Op::Min, {2, nan}) == 2);
   CHECK(reals(Op::Max, {nan, 2}) == 2);
   CHECK(reals(Op::Max, {2, nan}) == 2);
   CHECK(std::isnan(reals(Op::Max, {nan, nan})));
-  CHECK(std::signbit(reals(Op::Min, {-0.0, 0.0})));
-  CHECK_FALSE(std::signbit(reals(Op::Min, {0.0, -0.0})));
-  CHECK(std::signbit(reals(Op::Max, {-0.0, 0.0})));
+  for (const double x : {0.0, -0.0})
+    for (const double y : {0.0, -0.0}) {
+      CHECK(std::signbit(reals(Op::Min, {x, y})) == (std::signbit(x) || std::signbit(y)));
+      CHECK(std::signbit(reals(Op::Max, {x, y})) == (std::signbit(x) && std::signbit(y)));
+    }
+  CHECK_FALSE(std::signbit(reals(Op::Clamp, {-0.0, 0.0, 1})));
+  CHECK(std::signbit(reals(Op::Clamp, {0.0, -1, -0.0})));
   CHECK(reals(Op::Clamp, {nan, 1, 2}) == 1);
   CHECK(reals(Op::Clamp, {5, 3, 1}) == 1);
   CHECK(ints(Op::Clamp, {-5, 0, 9}) == 0);

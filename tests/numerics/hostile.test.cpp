@@ -11,6 +11,7 @@
 #include "tests/elements.h"
 #include "tests/numerics/agree.h"
 #include "tests/numerics/odd_rows.h"
+#include "tests/numerics/zeros.h"
 
 using namespace attune;
 using tests::Compared, tests::Inputs, tests::Shape;
@@ -66,6 +67,11 @@ Shape shape(DType dtype, std::int64_t q_len = 20, std::int64_t kv_len = 150, std
 
 TEST_CASE("p that underflow, scores of -inf next to NaN and sinks far above them are as in the oracle", "[engine]") {
   for (const Attention& attention : tests::odd_rows()) agree(attention, tests::inputs(shape(DType::f32)));
+}
+
+TEST_CASE("max and min order -0 below 0 in every engine, and a tie passes its gradient to the first", "[engine]") {
+  agree(tests::zeros_of_both_signs(), tests::inputs(shape(DType::f32)));
+  agree(tests::zeros_of_both_signs(), tests::inputs(shape(DType::bf16)));
 }
 
 TEST_CASE("nothing in a key or value that is removed from every row reaches a result", "[engine]") {

@@ -106,7 +106,7 @@ __device__ constexpr Int where(bool c, Int x, Int y) { return c ? x : y; }
 __device__ constexpr Int where(bool c, int x, int y) { return c ? x : y; }
 __device__ constexpr bool where(bool c, bool x, bool y) { return c ? x : y; }
 
-// If one operand is NaN, the result is the other one. For 0 and -0 the instruction decides.
+// If one operand is NaN, the result is the other one; -0 is below 0. So the instructions are defined (PTX: min, max).
 __device__ inline float min(float x, float y) { return fminf(x, y); }
 __device__ inline float max(float x, float y) { return fmaxf(x, y); }
 __device__ constexpr int min(int x, int y) { return y < x ? y : x; }

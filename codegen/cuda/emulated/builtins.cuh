@@ -219,8 +219,9 @@ inline unsigned min(unsigned x, unsigned y) { return y < x ? y : x; }
 inline unsigned max(unsigned x, unsigned y) { return y > x ? y : x; }
 inline long long min(long long x, long long y) { return y < x ? y : x; }
 inline long long max(long long x, long long y) { return y > x ? y : x; }
-inline float fminf(float x, float y) { return __builtin_fminf(x, y); }
-inline float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
+// -0 is below 0, as PTX defines min and max; the C library's functions give either zero.
+inline float fminf(float x, float y) { return y < x || x != x || (y == x && __builtin_signbit(y)) ? y : x; }
+inline float fmaxf(float x, float y) { return y > x || x != x || (y == x && __builtin_signbit(x)) ? y : x; }
 inline float fabsf(float x) { return __builtin_fabsf(x); }
 inline float copysignf(float x, float y) { return __builtin_copysignf(x, y); }
 inline float floorf(float x) { return __builtin_floorf(x); }
