@@ -259,7 +259,8 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
   std::vector<Terms> terms(oracle.size());  // o is the first
   for (const Subject* by : yardsticks) {
     dense.push_back(made(For::others));
-    terms.front() = dense_forward(by->written, forward_call(in, dense.back()), problem, products);
+    terms.front() = dense_forward(by->written, forward_call(in, dense.back()), problem, products,
+                                  by == yardsticks.back());
   }
   comparison.truth(std::move(oracle), dense, terms);
   for (const Engine& engine : engines) {
@@ -286,7 +287,8 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
   for (const Subject* by : yardsticks)
     for (const int lse_steps : {0, 2, -2}) {
       dense.push_back(made(For::others));
-      terms = dense_backward(by->lowered, call(dense.back()), problem, lse_steps, &yardsticks.front()->lowered);
+      terms = dense_backward(by->lowered, call(dense.back()), problem, lse_steps, &yardsticks.front()->lowered,
+                             by == yardsticks.back() && lse_steps == -2);
     }
   comparison.truth(std::move(oracle), dense, terms);
   for (const Engine& engine : engines) {

@@ -2,6 +2,7 @@
 #include "tests/numerics/dense.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <functional>
@@ -71,7 +72,9 @@ void write(const Tensor& t, const MatrixLayout& at, const std::vector<float>& li
 
 /// Adds a multiple of a row of another matrix to a row of `into`.
 void add_row(Matrix& into, std::int64_t i, float factor, const Matrix& from, std::int64_t j) {
-  for (std::int64_t c = 0; c < from.columns; ++c) into(i, c) += factor * from(j, c);
+  float* const to = &into.values[static_cast<std::size_t>(i * into.columns)];
+  const float* const x = &from.values[static_cast<std::size_t>(j * from.columns)];
+  for (std::int64_t c = 0; c < from.columns; ++c) to[c] += factor * x[c];
 }
 float dot(const Matrix& a, std::int64_t i, const Matrix& b, std::int64_t j) {
   float sum = 0;
@@ -99,6 +102,53 @@ float dot_of_e4m3(const Matrix& a, std::int64_t i, const Matrix& b, std::int64_t
     sum = next * unit;
   }
   return static_cast<float>(sum);
+}
+
+/// dot(a, i, b, j) for all i and j, each computed once it is asked for, with the next few j: one sum waits for each of
+/// its additions, eight do not wait for each other.
+class Products {
+ public:
+  Products(const Matrix& a, const Matrix& b, bool of_e4m3 = false)
+      : a_(a), b_(b), of_e4m3_(of_e4m3), values_(a.rows, b.rows),
+        known_(static_cast<std::size_t>(a.rows * (b.rows / at_once + 1))) {}
+
+  float operator()(std::int64_t i, std::int64_t j) {
+    char& known = known_[static_cast<std::size_t>(i * (b_.rows / at_once + 1) + j / at_once)];
+    if (!known) compute(i, j / at_once * at_once);
+    known = 1;
+    return values_(i, j);
+  }
+
+ private:
+  static constexpr std::int64_t at_once = 8;
+
+  void compute(std::int64_t i, std::int64_t from) {
+    const std::int64_t count = std::min(at_once, b_.rows - from), columns = a_.columns;
+    if (of_e4m3_ || count < at_once || columns == 0) {
+      for (std::int64_t j = from; j < from + count; ++j)
+        values_(i, j) = of_e4m3_ ? dot_of_e4m3(a_, i, b_, j) : dot(a_, i, b_, j);
+      return;
+    }
+    const float* const x = &a_.values[static_cast<std::size_t>(i * columns)];
+    const float* const y = &b_.values[static_cast<std::size_t>(from * columns)];
+    std::array<float, at_once> sums{};
+    for (std::int64_t c = 0; c < columns; ++c)
+      for (std::size_t n = 0; n < sums.size(); ++n) sums[n] += x[c] * y[static_cast<std::int64_t>(n) * columns + c];
+    for (std::size_t n = 0; n < sums.size(); ++n) values_(i, from + static_cast<std::int64_t>(n)) = sums[n];
+  }
+
+  const Matrix& a_;
+  const Matrix& b_;
+  bool of_e4m3_;
+  Matrix values_;
+  std::vector<char> known_;
+};
+
+/// The square of each row's norm.
+std::vector<double> squares_of_rows(const Matrix& m) {
+  std::vector<double> out(static_cast<std::size_t>(m.rows));
+  for (std::int64_t i = 0; i < m.rows; ++i) out[static_cast<std::size_t>(i)] = double{dot(m, i, m, i)};
+  return out;
 }
 
 /// Expressions in f32, as an engine evaluates them.
@@ -145,15 +195,16 @@ struct Head {
 
 class Dense {
  public:
-  explicit Dense(const BoundMod& bound, const Problem& problem, bool of_e4m3 = false)
-      : problem_(problem), of_e4m3_(of_e4m3), at_(bound), mask_(bound.mod.mask), score_(bound.mod.score),
-        prob_(bound.mod.prob), prob_is_linear_(codegen::linear_in_p(bound.mod.prob)) {
+  explicit Dense(const BoundMod& bound, const Problem& problem)
+      : problem_(problem), at_(bound), mask_(bound.mod.mask), score_(bound.mod.score), prob_(bound.mod.prob),
+        prob_is_linear_(codegen::linear_in_p(bound.mod.prob)) {
     if (bound.mod.sink) sink_.emplace(bound.mod.sink);
   }
 
-  Head head(const Sequence& seq, std::int64_t h, const Matrix& q, const Matrix& k) {
+  /// `q_k`: products of queries and keys.
+  Head head(const Sequence& seq, std::int64_t h, Products& q_k) {
     Head head(seq, h);
-    for (std::int64_t i = 0; i < seq.q_len; ++i) softmax(head, i, q, k);
+    for (std::int64_t i = 0; i < seq.q_len; ++i) softmax(head, i, q_k);
     return head;
   }
 
@@ -193,13 +244,13 @@ class Dense {
   }
 
  private:
-  void softmax(Head& head, std::int64_t i, const Matrix& q, const Matrix& k) {
+  void softmax(Head& head, std::int64_t i, Products& q_k) {
     const auto row = static_cast<std::size_t>(i);
     float top = -infinity;
     for (std::int64_t j = 0; j < head.seq.kv_len; ++j) {
       place(head, i, j);
       if (at_(mask_) == 0) continue;
-      head.s(i, j) = static_cast<float>(problem_.scale) * (of_e4m3_ ? dot_of_e4m3(q, i, k, j) : dot(q, i, k, j));
+      head.s(i, j) = static_cast<float>(problem_.scale) * q_k(i, j);
       place(head, i, j);
       const float score = head.p(i, j) = at_(score_);
       if (score == -infinity) continue;
@@ -227,7 +278,6 @@ class Dense {
   }
 
   const Problem& problem_;
-  bool of_e4m3_;
   Evaluator at_;
   ir::Program mask_, score_, prob_;
   bool prob_is_linear_;
@@ -251,23 +301,32 @@ float product_with_p(float p, float x, DType type) {
 /// Sums of p times rows of a matrix, over equal p.
 class Alike {
  public:
-  void add(float p, const Matrix& from, std::int64_t j) {
+  void add(float p, std::int64_t row) {
     // 13 bits of the fraction: 16-bit types have 7 or 10, and dense attention and engines differ in the last bits.
-    auto& sum = sums_[std::bit_cast<std::uint32_t>(p) >> 10];
-    sum.resize(static_cast<std::size_t>(from.columns));
-    for (std::int64_t c = 0; c < from.columns; ++c)
-      if (const float term = p * from(j, c); std::isfinite(term)) sum[static_cast<std::size_t>(c)] += double{term};
+    terms_.push_back({std::bit_cast<std::uint32_t>(p) >> 10, p, row});
   }
   /// The squares of the sums, added up.
-  double squares() const {
+  double squares(const Matrix& of) {
+    std::ranges::stable_sort(terms_, {}, &Term::bits);
+    std::vector<double> sum(static_cast<std::size_t>(of.columns));
     double out = 0;
-    for (const auto& [p, sum] : sums_)
-      for (const double x : sum) out += x * x;
+    for (std::size_t i = 0; i < terms_.size(); ++i) {
+      const Term& term = terms_[i];
+      for (std::int64_t c = 0; c < of.columns; ++c)
+        if (const float x = term.p * of(term.row, c); std::isfinite(x)) sum[static_cast<std::size_t>(c)] += double{x};
+      if (i + 1 < terms_.size() && terms_[i + 1].bits == term.bits) continue;
+      for (double& x : sum) out += x * x, x = 0;
+    }
     return out;
   }
 
  private:
-  std::map<std::uint32_t, std::vector<double>> sums_;
+  struct Term {
+    std::uint32_t bits;
+    float p;
+    std::int64_t row;
+  };
+  std::vector<Term> terms_;
 };
 
 /// What the roundings of a sink's exponent of two add to a row of o, as a square. Below a sink, o has the factor 2^(max
@@ -474,19 +533,21 @@ void merge(Matrix& o, std::vector<float>& lse, const Forward& call, const Places
 
 }  // namespace
 
-Terms dense_forward(const BoundMod& bound, const Forward& call, const Problem& problem, DType products) {
+Terms dense_forward(const BoundMod& bound, const Forward& call, const Problem& problem, DType products,
+                    bool wants_terms) {
   const double products_rounding = half_unit(products);
   double alike_squares = 0, flushed_squares = 0, exponent_squares = 0;
   const bool continues = call.o_before.given();
   BoundMod own = bound;
   if (continues) own.mod.sink = nullptr;  // it has joined before
-  Dense dense(own, problem, products == DType::e4m3);
+  Dense dense(own, problem);
   each_head(problem, [&](const Places& at) {
     const Matrix q = read(call.q, at.q(call.q), at.seq.q_len, problem.d);
     const runtime::KeyRows keys(problem, call.page_table, at.seq, at.h / problem.group);
     const Matrix k = read(call.k, keys, at.seq.kv_len, problem.d);
     const Matrix v = read(call.v, keys, at.seq.kv_len, problem.dv);
-    Head head = dense.head(at.seq, at.h, q, k);
+    Products q_k(q, k, products == DType::e4m3);
+    Head head = dense.head(at.seq, at.h, q_k);
     Matrix o(at.seq.q_len, problem.dv);
     for (std::int64_t i = 0; i < o.rows; ++i) {
       const auto row = static_cast<std::size_t>(i);
@@ -505,10 +566,10 @@ Terms dense_forward(const BoundMod& bound, const Forward& call, const Problem& p
         dense.place(head, i, j);
         const float p = std::isnan(lse) ? lse : dense.prob();
         add_row(o, i, rounded(p * factor, products) / factor, v, j);
-        if (products_rounding > 0) alike.add(p, v, j);
+        if (wants_terms && products_rounding > 0) alike.add(p, j);
         if (may_be_flushed(head.p(i, j)) || (p != 0 && may_be_flushed(p))) flushed.add(1, v, j);
       }
-      alike_squares += alike.squares();
+      alike_squares += alike.squares(v);
       flushed_squares += flushed.squares();
       exponent_squares += squares_of_exponents(o, i, head.sink[row], head.max[row]);
     }
@@ -523,7 +584,7 @@ Terms dense_forward(const BoundMod& bound, const Forward& call, const Problem& p
 
 // For the equations see the oracle's backward.
 std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, const Problem& problem, int lse_steps,
-                                  const BoundMod* forward) {
+                                  const BoundMod* forward, bool wants_terms) {
   const compiler::Mod& mod = bound.mod;
   const DType type = call.q.dtype;
   Dense dense(bound, problem);
@@ -544,8 +605,10 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
     const Matrix k = read(call.k, at.kv(call.k), at.seq.kv_len, problem.d);
     const Matrix v = read(call.v, at.kv(call.v), at.seq.kv_len, problem.dv);
     const Matrix grad_o = read(call.grad_o, at.q(call.grad_o), at.seq.q_len, problem.dv);
-    Head head = dense.head(at.seq, at.h, q, k);
-    if (first) head.lse = first->head(at.seq, at.h, q, k).lse;
+    Products q_k(q, k), grad_o_v(grad_o, v);
+    Head head = dense.head(at.seq, at.h, q_k);
+    if (first) head.lse = first->head(at.seq, at.h, q_k).lse;
+    const std::vector<double> q_squares = squares_of_rows(q), k_squares = squares_of_rows(k);
     Matrix dq(q.rows, q.columns), dk(k.rows, k.columns), dv(v.rows, v.columns), dp(q.rows, k.rows);
     std::vector<Alike> alike(static_cast<std::size_t>(k.rows));
     std::vector<Absolutes> of_dk(alike.size()), of_dv(alike.size());
@@ -562,10 +625,10 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
         dense.place(head, i, j);
         add_row(o, 0, rounded(dense.prob(), type), v, j);
         add_row(dv, j, rounded(dense.prob(), type), grad_o, i);
-        if (half_unit(type) > 0) alike[static_cast<std::size_t>(j)].add(dense.prob(), grad_o, i);
+        if (wants_terms && half_unit(type) > 0) alike[static_cast<std::size_t>(j)].add(dense.prob(), i);
         if (may_be_flushed(head.p(i, j)) || (dense.prob() != 0 && may_be_flushed(dense.prob())))
           of_dv[static_cast<std::size_t>(j)].add(1, grad_o, i);
-        const float after = dot(grad_o, i, v, j);
+        const float after = grad_o_v(i, j);
         const float slope = dense.value(dprob);
         if (dense.is_skipped(slope)) continue;
         by_prob.add({after, std::abs(double{after})}, dense.evaluator());
@@ -588,11 +651,11 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
         by_score.add({after, size, may_be_flushed(head.p(i, j)) ? of_p : 0}, dense.evaluator());
         const double slope = double{dense.value(dscore_size)} * std::abs(problem.scale);
         const float ds = rounded(product(after, dense.value(dscore)), type) * static_cast<float>(problem.scale);
-        dq_squares += size * size * slope * slope * double{dot(k, j, k, j)};
-        dk_sum.squares += size * size * slope * slope * double{dot(q, i, q, i)};
+        dq_squares += size * size * slope * slope * k_squares[static_cast<std::size_t>(j)];
+        dk_sum.squares += size * size * slope * slope * q_squares[static_cast<std::size_t>(i)];
         if (half_unit(type) > 0 && std::isfinite(ds)) {
-          dq_operands += double{ds} * double{ds} * double{dot(k, j, k, j)};
-          dk_operands += double{ds} * double{ds} * double{dot(q, i, q, i)};
+          dq_operands += double{ds} * double{ds} * k_squares[static_cast<std::size_t>(j)];
+          dk_operands += double{ds} * double{ds} * q_squares[static_cast<std::size_t>(i)];
         }
         if (may_be_flushed(head.p(i, j))) {
           of_dq.add(of_p * slope, k, j);
@@ -612,7 +675,7 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
     // The heads that share keys add up.
     const auto sharers = static_cast<double>(problem.group);
     for (std::size_t j = 0; j < alike.size(); ++j) {
-      dv_alike += sharers * alike[j].squares();
+      dv_alike += sharers * alike[j].squares(grad_o);
       dk_flushed += sharers * of_dk[j].squares();
       dv_flushed += sharers * of_dv[j].squares();
     }

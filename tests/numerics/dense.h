@@ -30,16 +30,17 @@ struct Terms {
 };
 
 /// `products`: the type that probabilities are rounded to. Those of e4m3 have a power of two that makes the largest of
-/// a row 2^7 to 2^8 meanwhile, and scores are summed up as products of e4m3 do it. Returns the terms of o.
+/// a row 2^7 to 2^8 meanwhile, and scores are summed up as products of e4m3 do it. Returns the terms of o;
+/// `Terms::operands` only if `wants_terms`: they take as long as the rest.
 Terms dense_forward(const compiler::BoundMod& bound, const Forward& call, const compiler::Problem& problem,
-                    DType products);
+                    DType products, bool wants_terms = true);
 /// For a Mod with derivatives. `lse_steps`: moves each lse by this many steps of f32. A forward's lse is right to a
 /// rounding, and it and the score are rounded once more as exponents of 2, half a step each; so a change by that much
 /// is not a backward's error. `forward`: the mod that gives lse, for a forward that rounds s in another way than its
 /// backward; where a score rises steeply with s, that counts for more than those steps. Returns the terms of dq, dk, dv
-/// and each captured gradient.
+/// and each captured gradient, `wants_terms` as for a forward.
 std::vector<Terms> dense_backward(const compiler::BoundMod& bound, const Backward& call,
                                   const compiler::Problem& problem, int lse_steps = 0,
-                                  const compiler::BoundMod* forward = nullptr);
+                                  const compiler::BoundMod* forward = nullptr, bool wants_terms = true);
 
 }  // namespace attune::tests
