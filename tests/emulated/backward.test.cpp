@@ -1,5 +1,8 @@
 // tests/emulated/backward.test.cpp — Hopper's backward where kernels are emulated: tiles of 80 and 64 queries, packed
 // sequences, bits that do not depend on the number of blocks
+#include <array>
+#include <map>
+
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
 
@@ -16,9 +19,12 @@ Shape packed(std::vector<std::int64_t> lens, std::int64_t d) {
   return out;
 }
 
-std::string wrong(const Engine& engine, const std::string& mask, const Shape& shape) {
+std::string wrong(std::span<const Engine> engines, const std::string& mask, const Shape& shape) {
   Text text;
-  return compare(Subject({.mask = text.mask(mask)}), inputs(shape), std::span(&engine, 1), {.forward = false}).wrong;
+  return compare(Subject({.mask = text.mask(mask)}), inputs(shape), engines, {.forward = false}).wrong;
+}
+std::string wrong(const Engine& engine, const std::string& mask, const Shape& shape) {
+  return wrong(std::span(&engine, 1), mask, shape);
 }
 
 }  // namespace
@@ -38,32 +44,33 @@ TEST_CASE("tiles of 80 queries end anywhere", "[emulated]") {
 
 TEST_CASE("packed sequences are visited in alternating directions", "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (const int sms : {1, 5}) {
-    const Engine engine = emulated_engine({.arch = 90, .sms = sms, .seed = 11});
-    for (const std::int64_t d : {64, 128})
-      for (const std::string mask : {"true", "kv <= q"}) {
-        INFO(d << ' ' << mask << ' ' << sms);
-        CHECK(wrong(engine, mask, packed({300, 1, 129, 256, 77}, d)) == "");
-        CHECK(wrong(engine, mask, packed({128, 384}, d)) == "");
-      }
-  }
+  const std::array engines{emulated_engine({.arch = 90, .sms = 1, .seed = 11}),
+                           emulated_engine({.arch = 90, .sms = 5, .seed = 11})};
+  for (const std::int64_t d : {64, 128})
+    for (const std::string mask : {"true", "kv <= q"}) {
+      INFO(d << ' ' << mask);
+      CHECK(wrong(engines, mask, packed({300, 1, 129, 256, 77}, d)) == "");
+      CHECK(wrong(engines, mask, packed({128, 384}, d)) == "");
+    }
 }
 
 TEST_CASE("the item that visits queries last completes their dq", "[emulated]") {
   if (skipped_without_compiler()) return;
+  // Keyed by the width of heads.
+  std::map<std::int64_t, std::vector<Engine>> engines;
   for (const int sms : {1, 3})
-    for (const std::string tile : {"m=64,order=3", "m=64,order=1", "m=128,order=3", "m=128,order=2"}) {
-      const std::string kernel = "backward_sm90:" + tile + ",alone=0,completes=1";
-      const Engine engine = emulated_engine({.arch = 90, .sms = sms, .seed = 5}, kernel);
-      const std::int64_t d = tile.starts_with("m=128") ? 64 : 128;
-      // Some queries have no keys, some keys no queries, and the last mask needs a table of tiles.
-      for (const std::string mask : {"kv <= q", "kv <= q && q - kv < 70", "kv + 100 <= q",
-                                     "kv < q - 60 || kv > q + 200", "kv / 64 % 2 == q / 128 % 2"}) {
-        INFO(kernel << ' ' << mask << ' ' << sms);
-        CHECK(wrong(engine, mask, dense(300, 300, d)) == "");
-        CHECK(wrong(engine, mask, dense(161, 270, d)) == "");
-        CHECK(wrong(engine, mask, packed({300, 1, 129, 70}, d)) == "");
-      }
+    for (const auto& [d, tile] :
+         {std::pair{128, "m=64,order=3"}, {128, "m=64,order=1"}, {64, "m=128,order=3"}, {64, "m=128,order=2"}})
+      engines[d].push_back(emulated_engine({.arch = 90, .sms = sms, .seed = 5},
+                                           fmt::format("backward_sm90:{},alone=0,completes=1", tile)));
+  for (const auto& [d, all] : engines)
+    // Some queries have no keys, some keys no queries, and the last mask needs a table of tiles.
+    for (const std::string mask : {"kv <= q", "kv <= q && q - kv < 70", "kv + 100 <= q", "kv < q - 60 || kv > q + 200",
+                                   "kv / 64 % 2 == q / 128 % 2"}) {
+      INFO(d << ' ' << mask);
+      CHECK(wrong(all, mask, dense(300, 300, d)) == "");
+      CHECK(wrong(all, mask, dense(161, 270, d)) == "");
+      CHECK(wrong(all, mask, packed({300, 1, 129, 70}, d)) == "");
     }
 }
 

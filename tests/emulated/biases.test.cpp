@@ -43,14 +43,20 @@ std::string wrong(const std::string& score, const std::string& mask, const Captu
   return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.backward = false, .max = false}).wrong;
 }
 
-/// The same of gradients, by this kernel.
+/// The same of gradients, by each of these kernels.
 std::string wrong_gradient(const std::string& score, const std::string& mask, const Captured& bias, const Shape& shape,
-                           const std::string& kernel) {
+                           const std::vector<std::string>& kernels) {
   Text text;
   text.capture("bias", bias.tensor);
   const Attention attention{.score = text.score(score), .mask = text.mask(mask)};
-  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, kernel);
-  return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.forward = false, .captured = false}).wrong;
+  std::vector<Engine> engines;
+  for (const std::string& kernel : kernels)
+    engines.push_back(emulated_engine({.arch = 90, .sms = 3, .seed = 7}, kernel));
+  return compare(Subject(attention), inputs(shape), engines, {.forward = false, .captured = false}).wrong;
+}
+std::string wrong_gradient(const std::string& score, const std::string& mask, const Captured& bias, const Shape& shape,
+                           const std::string& kernel) {
+  return wrong_gradient(score, mask, bias, shape, std::vector{kernel});
 }
 
 constexpr double inf = std::numeric_limits<double>::infinity();
@@ -100,17 +106,16 @@ TEST_CASE("Hopper's backward copies a dense bias of 16 bits to the memory of dS"
   Shape wide = usual(), short_ = usual();
   wide.d = wide.dv = 128;
   short_.kv_len = 100;
-  for (const char* kernel : {"backward_sm90:copies=1,order=2", "backward_sm90:copies=1,order=3"}) {
-    for (const Shape& shape : {usual(), wide})
-      for (const std::string mask : {"true", "kv <= q + 50"}) {
-        INFO(shape.d << ' ' << kernel << ' ' << mask);
-        CHECK(wrong_gradient(score, mask, {DType::bf16, {2, 150, 200}, {30000, 200, 1}, waves}, shape, kernel) == "");
-      }
-    // One line for all rows, fewer rows than the call, one tile of keys.
-    CHECK(wrong_gradient(score, "true", {DType::f16, {2, 150, 200}, {200, 0, 1}, waves}, wide, kernel) == "");
-    CHECK(wrong_gradient(score, "kv <= q", {DType::f16, {2, 100, 200}, {20000, 200, 1}, waves}, usual(), kernel) == "");
-    CHECK(wrong_gradient(score, "true", {DType::f16, {2, 150, 104}, {15600, 104, 1}, waves}, short_, kernel) == "");
-  }
+  const std::vector<std::string> kernels{"backward_sm90:copies=1,order=2", "backward_sm90:copies=1,order=3"};
+  for (const Shape& shape : {usual(), wide})
+    for (const std::string mask : {"true", "kv <= q + 50"}) {
+      INFO(shape.d << ' ' << mask);
+      CHECK(wrong_gradient(score, mask, {DType::bf16, {2, 150, 200}, {30000, 200, 1}, waves}, shape, kernels) == "");
+    }
+  // One line for all rows, fewer rows than the call, one tile of keys.
+  CHECK(wrong_gradient(score, "true", {DType::f16, {2, 150, 200}, {200, 0, 1}, waves}, wide, kernels) == "");
+  CHECK(wrong_gradient(score, "kv <= q", {DType::f16, {2, 100, 200}, {20000, 200, 1}, waves}, usual(), kernels) == "");
+  CHECK(wrong_gradient(score, "true", {DType::f16, {2, 150, 104}, {15600, 104, 1}, waves}, short_, kernels) == "");
 }
 
 TEST_CASE("Hopper's backward copies a dense bias for calls of other shapes, and for slopes", "[emulated]") {
@@ -142,12 +147,12 @@ TEST_CASE("Hopper's backward copies a dense bias of f32, half of it to the memor
   packed.q_lens = packed.kv_lens = {150, 33, 129, 1};
   wide.d = wide.dv = 128;
   short_.kv_len = 100;
-  for (const char* kernel :
-       {"backward_sm90:copies=2,completes=0,order=2", "backward_sm90:copies=2,completes=0,order=3"})
-    for (const Shape& shape : {usual(), wide}) {
-      INFO(shape.d << ' ' << kernel);
-      CHECK(wrong_gradient(score, "kv <= q + 50", bias, shape, kernel) == "");
-    }
+  const std::vector<std::string> kernels{"backward_sm90:copies=2,completes=0,order=2",
+                                         "backward_sm90:copies=2,completes=0,order=3"};
+  for (const Shape& shape : {usual(), wide}) {
+    INFO(shape.d);
+    CHECK(wrong_gradient(score, "kv <= q + 50", bias, shape, kernels) == "");
+  }
   const std::string copies = "backward_sm90:copies=2,completes=0";
   CHECK(wrong_gradient(score, "kv <= q", bias, packed, copies) == "");
   CHECK(wrong_gradient(score, "true", bias, short_, copies) == "");

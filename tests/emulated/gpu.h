@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "codegen/variant.h"
 #include "runtime/engines/emulated/compiler.h"
 #include "runtime/engines/emulated/emulated.h"
@@ -19,17 +21,30 @@ inline bool skipped_without_compiler() {
   return true;
 }
 
-/// An engine on a GPU that is emulated; from now on it is this process's device.
+/// An engine on a GPU that is emulated. Each of its calls makes that GPU the process's device: several engines can be
+/// compared with one result of the oracle and of dense attention, which take as long as the kernels.
 inline Engine emulated_engine(const runtime::emulated::Gpu& gpu) {
   runtime::emulated::emulate(gpu);
-  return cuda_engine();
+  Engine out = cuda_engine();
+  out.name = fmt::format("emulated sm_{} with {} SMs", gpu.arch, gpu.sms);
+  out.forward = [gpu, forward = out.forward](const auto&... of) {
+    runtime::emulated::emulate(gpu);
+    forward(of...);
+  };
+  out.backward = [gpu, backward = out.backward](const auto&... of) {
+    runtime::emulated::emulate(gpu);
+    backward(of...);
+  };
+  return out;
 }
 
 /// The same; backwards run this kernel, such as backward_sm90:m=80,order=3.
 inline Engine emulated_engine(const runtime::emulated::Gpu& gpu, const std::string& backward) {
   Engine out = emulated_engine(gpu);
-  out.backward = [preference = codegen::Preference{codegen::variant(backward), true, ""}](
+  out.name += ", " + backward;
+  out.backward = [gpu, preference = codegen::Preference{codegen::variant(backward), true, ""}](
                      const Subject& subject, const Backward& call, const compiler::Problem& problem) {
+    runtime::emulated::emulate(gpu);
     on_device(subject, call, problem, {.preference = &preference});
   };
   return out;
