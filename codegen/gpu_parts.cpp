@@ -174,7 +174,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
     out.term = of.term;
     facts.peak = of.peak;
   }
-  out.copied = copied_read(out.exponent(), mod, wanted != nullptr);
+  out.copied = copied_read(out.exponent(), lowered, wanted != nullptr);
   facts.copies_read = out.copied != nullptr;
   facts.copies_f32 = out.copied && mod.captures[out.copied->bits].dtype == DType::f32;
   out.distant = distant_part(out.exponent());

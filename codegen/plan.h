@@ -39,7 +39,7 @@ struct KernelSpec {
   bool scale_positive = true;
   bool exact = false;               ///< as Attention::exact
   bool offsets64 = false;           ///< offsets into captured tensors need more than 32 bits
-  bool unaligned_captures = false;  ///< see have_unaligned_rows(); backwards alone
+  bool unaligned_captures = false;  ///< see has_unaligned_rows(); backwards alone
   bool operator==(const KernelSpec&) const = default;
   auto operator<=>(const KernelSpec&) const = default;
 };

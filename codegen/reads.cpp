@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "compiler/dense.h"
 #include "compiler/distance.h"
 #include "compiler/level.h"
 
@@ -23,11 +24,6 @@ bool is_linear(const Expr& e) {
   return (e->op == Op::Add || e->op == Op::Sub) && is_linear(e->args[0]) && is_linear(e->args[1]);
 }
 
-/// Elements that kernels copy tile by tile.
-bool is_copied(DType type, bool backward) {
-  return type == DType::bf16 || type == DType::f16 || (backward && type == DType::f32);
-}
-
 }  // namespace
 
 std::vector<Expr> linear_reads(std::span<const Expr> roots) {
@@ -41,22 +37,17 @@ std::vector<Expr> linear_reads(std::span<const Expr> roots) {
   return out;
 }
 
-Expr copied_read(const Expr& score, const compiler::Mod& mod, bool backward) {
-  const auto is_kv = [](const Expr& e) {
-    return e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::KV);
+Expr copied_read(const Expr& score, const compiler::LoweredMod& lowered, bool backward) {
+  const auto is_copied = [&](const Expr& e) {
+    if (!compiler::is_dense(e)) return false;
+    // A call's key has asked about the rows of this tensor alone.
+    if (backward) return e->bits == lowered.dense;
+    const DType type = lowered.mod.captures[e->bits].dtype;
+    return type == DType::bf16 || type == DType::f16;
   };
-  const auto along_row = [](const Expr& e) {
-    return !e->random && !e->free && !ir::uses(e, Input::Origin) && !ir::uses(e, Input::S) &&
-           (varies(e) == Vary::Head || varies(e) == Vary::Row);
-  };
-  for (const Expr& e : ir::in_order(score)) {
-    if (e->op != Op::Read || e->arity < 2 || !is_kv(e->args[e->arity - 1U])) continue;
-    const std::span others = e->arguments().first(e->arity - 1U);
-    if (is_copied(mod.captures[e->bits].dtype, backward) && std::ranges::all_of(others, along_row) &&
-        varies(e) == Vary::Element)
-      return e;
-  }
-  return nullptr;
+  const std::vector<Expr> nodes = ir::in_order(score);
+  const auto found = std::ranges::find_if(nodes, is_copied);
+  return found == nodes.end() ? nullptr : *found;
 }
 
 Expr distant_part(const Expr& score) {
@@ -89,16 +80,13 @@ bool has_linear_line(const Expr& read) {
   return std::ranges::all_of(read->arguments().first(read->arity - 1U), is_linear);
 }
 
-bool have_unaligned_rows(std::span<const Tensor> captures, std::int64_t keys) {
-  return std::ranges::any_of(captures, [&](const Tensor& t) {
-    if (t.rank < 2 || !is_copied(t.dtype, true)) return false;
-    const auto columns = static_cast<std::size_t>(t.rank) - 1;
-    const std::int64_t unit = 16 / static_cast<std::int64_t>(size_of(t.dtype));
-    bool aligned = t.strides[columns] == 1 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 &&
-                   t.shape[columns] % unit == 0 && t.shape[columns] >= keys;
-    for (std::size_t d = 0; d < columns; ++d) aligned = aligned && (t.shape[d] == 1 || t.strides[d] % unit == 0);
-    return !aligned;
-  });
+bool has_unaligned_rows(const Tensor& t, std::int64_t keys) {
+  const auto columns = static_cast<std::size_t>(t.rank) - 1;
+  const std::int64_t unit = 16 / static_cast<std::int64_t>(size_of(t.dtype));
+  bool aligned = t.strides[columns] == 1 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 &&
+                 t.shape[columns] % unit == 0 && t.shape[columns] >= keys;
+  for (std::size_t d = 0; d < columns; ++d) aligned = aligned && (t.shape[d] == 1 || t.strides[d] % unit == 0);
+  return !aligned;
 }
 
 bool read_captures(std::span<const Expr> roots) {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "compiler/mod.h"
+#include "compiler/lower.h"
 
 namespace attune::codegen {
 
@@ -15,9 +15,9 @@ namespace attune::codegen {
 /// range at a tile's corners are then in range inside. Otherwise none.
 std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 
-/// The first per-pair read of a score that a kernel can copy to shared memory tile by tile: 16-bit elements or, in a
-/// backward, f32, the last index is kv, and the other indices do not vary along a row. Null: none.
-ir::Expr copied_read(const ir::Expr& score, const compiler::Mod& mod, bool backward = false);
+/// The first read of a score that a kernel can copy to shared memory tile by tile: a dense one (compiler/dense.h) of 16
+/// bits or, in a backward, one of LoweredMod::dense. Null: none.
+ir::Expr copied_read(const ir::Expr& score, const compiler::LoweredMod& lowered, bool backward = false);
 
 /// The largest part of a score that reads captured tensors twice or more and has the same value for all pairs of one
 /// distance q - kv. Null: none.
@@ -32,9 +32,9 @@ bool has_linear_line(const ir::Expr& read);
 /// True if any of these reads a captured tensor.
 bool read_captures(std::span<const ir::Expr> roots);
 
-/// True if the kernels of a backward may not copy copied_read() of one of these: rows cannot be copied 16 bytes at a
+/// True if the kernels of a backward may not copy copied_read() of this tensor: its rows cannot be copied 16 bytes at a
 /// time, or have fewer columns than there are keys.
-bool have_unaligned_rows(std::span<const Tensor> captures, std::int64_t keys);
+bool has_unaligned_rows(const Tensor& captured, std::int64_t keys);
 
 /// True if offsets into any of these need more than 32 bits.
 inline bool reach_far(std::span<const Tensor> captures) {

@@ -7,6 +7,7 @@
 #include <attune/error.h>
 
 #include "compiler/check.h"
+#include "compiler/dense.h"
 #include "compiler/derive.h"
 #include "compiler/fold.h"
 #include "compiler/level.h"
@@ -67,7 +68,7 @@ ir::Bounds coordinate_bounds() {
 }
 
 LoweredMod lower(BoundMod traced, Steps* steps) {
-  LoweredMod out{std::move(traced), {}, {}};
+  LoweredMod out{std::move(traced), {}, {}, {}};
   Mod& mod = out.mod;
   Spine step(mod, steps);
   const ir::Bounds bounds = coordinate_bounds();
@@ -90,6 +91,7 @@ LoweredMod lower(BoundMod traced, Steps* steps) {
     }
   });
   step("fold", [&] { mod.fold = fold(mod.score, bounds); });
+  out.dense = dense_slot(mod.fold.core, mod);
   step("level", [&] { mod.levels = level(std::array{mod.score, mod.mask, mod.prob}); });
   out.digest = mod.digest();
   step("cover", [&] { out.cover = cover(mod.mask, mod.signature(), mod.score); });

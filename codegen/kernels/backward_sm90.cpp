@@ -90,7 +90,7 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   const int m = tile.m;
   if (tile.copies && spec.unaligned_captures)
-    return "copies must be 0: the rows of a captured tensor are not aligned to 16 bytes, or shorter than the keys";
+    return "copies must be 0: the rows of the bias are not aligned to 16 bytes, or shorter than the keys";
   if (tile.completes && (tile.alone || tile.copies || !tile.ordered || m == most_queries))
     return "completes=1 needs ordered=1, alone=0, copies=0, and memory for two tiles of dq, which 80 queries do not "
            "leave";

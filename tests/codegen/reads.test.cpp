@@ -96,13 +96,11 @@ TEST_CASE("rows are copied if they are aligned and as long as the keys", "[reads
                              std::int64_t keys, std::size_t first = 0) {
     Tensor t(memory + first, type, shape);
     std::ranges::copy(strides, t.strides.begin());
-    return codegen::have_unaligned_rows(std::span(&t, 1), keys);
+    return codegen::has_unaligned_rows(t, keys);
   };
   CHECK_FALSE(unaligned(DType::bf16, {2, 8, 16}, {128, 16, 1}, 16));
   CHECK_FALSE(unaligned(DType::f16, {2, 1, 8, 16}, {8, 3, 0, 1}, 9));
   CHECK_FALSE(unaligned(DType::f32, {8, 12}, {12, 1}, 12));
-  CHECK_FALSE(unaligned(DType::i32, {8, 11}, {11, 1}, 12));
-  CHECK_FALSE(unaligned(DType::f32, {11}, {1}, 12));
   CHECK(unaligned(DType::bf16, {8, 12}, {12, 1}, 12));
   CHECK(unaligned(DType::f32, {8, 12}, {13, 1}, 12));
   CHECK(unaligned(DType::f32, {8, 12}, {12, 1}, 13));

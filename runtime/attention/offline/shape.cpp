@@ -134,7 +134,7 @@ constexpr std::array rows{
     flag<&Shape::exact>("exact", "functions within 2 ulp, f32 products as three of TF32; only for f32 if left out"),
     flag<&Shape::offsets64>("offsets64", "true if offsets into captured tensors need more than 32 bits"),
     flag<&Shape::unaligned_captures>("unaligned_captures",
-                                     "true if rows of a captured tensor are not aligned to 16 bytes, or have fewer "
+                                     "true if rows of a dense bias are not aligned to 16 bytes, or have fewer "
                                      "columns than there are keys"),
     ShapeRow{"kernel", "NAME:m=N,n=N,...", "build this kernel too, not only the chosen ones",
              [](Shape& s, std::string_view v) {

@@ -94,7 +94,8 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                    .scale_positive = static_cast<float>(p.scale) > 0,
                    .exact = codegen::is_exact(of.exact, call.q.dtype),
                    .offsets64 = codegen::reach_far(of.args.captures),
-                   .unaligned_captures = codegen::have_unaligned_rows(of.args.captures, p.kv.length)},
+                   .unaligned_captures = of.mod.dense &&
+                                         codegen::has_unaligned_rows(of.args.captures[*of.mod.dense], p.kv.length)},
           .length = codegen::length_of(whole.q.length, whole.kv.length),
           .backward = std::move(wanted)};
 }

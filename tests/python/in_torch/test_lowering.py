@@ -116,6 +116,25 @@ def test_other_lengths_need_no_other_graph(active):
     assert counter.frame_count == 1 and active
 
 
+@pytest.mark.parametrize("score, mask", [
+    (lambda s, b, h, m, n: torch.where(m >= n, s, -torch.inf), lambda b, h, m, n: m >= n),
+    (lambda s, b, h, m, n: torch.where(m <= n, s, -torch.inf), lambda b, h, m, n: m <= n),
+    (lambda s, b, h, m, n: s + (m - n), None),
+    (lambda s, b, h, m, n: torch.where(m >= n, s + (m - n), -torch.inf), lambda b, h, m, n: m >= n)],
+    ids=["causal", "inverse", "distance", "both"])
+def test_masks_of_other_lengths(score, mask, active):
+    """builtin_score_mods_dynamic of torch's own tests, in small."""
+    for batch, length in ((B, S), (2 * B, S // 2), (2 * B, S // 4)):
+        q, k, v = leaves(*[(batch, H, length, D)] * 3)
+        attention = functools.partial(torchs.flex_attention, score_mod=score,
+                                      block_mask=None if mask is None else blocks(mask, length))
+        mine = both(lambda: torch.compile(attention, dynamic=True)(q, k, v), [q, k, v])
+        exact = [t.detach().double().requires_grad_() for t in (q, k, v)]
+        for a, b in zip(mine, both(lambda: attention(*exact), exact)):
+            close(a, b.float())
+    assert len(active) == 6
+
+
 def refused(calls, call):
     """The one warning about a call that torch's own kernels take, although it is compiled twice."""
     with warnings.catch_warnings(record=True) as told, fresh_inductor_cache():

@@ -1,0 +1,46 @@
+// tests/runtime/attention/offline/call_spec.test.cpp — what a call's captured tensors say about its kernels
+#include "runtime/attention/offline/call_spec.h"
+
+#include <attune/attune.h>
+
+#include "compiler/lower.h"
+#include "tests/catch.h"
+
+namespace attune::runtime {
+namespace {
+
+/// True if Hopper's backward of this score may not copy a bias. `half` has rows of 304 elements, `odd` of 303, `table`
+/// is f32[2, 30], `wide` an f32 bias of rows of 304.
+bool is_unaligned(const std::string& score) {
+  std::uintptr_t tensors = 0;
+  // Nobody reads them.
+  const auto tensor = [&](DType type, std::initializer_list<std::int64_t> shape) {
+    return Tensor(reinterpret_cast<void*>(++tensors << 40), type, shape);
+  };
+  Text text;
+  text.capture("half", tensor(DType::bf16, {2, 300, 304}));
+  text.capture("odd", tensor(DType::f16, {300, 303}));
+  text.capture("table", tensor(DType::f32, {2, 30}));
+  text.capture("wide", tensor(DType::f32, {300, 304}));
+  const Attention attention{.score = text.score(score)};
+  const auto rows = [&] { return tensor(DType::bf16, {1, 2, 300, 64}); };
+  const Backward call{
+      .q = rows(), .k = rows(), .v = rows(), .grad_o = rows(), .dq = rows(), .dk = rows(), .dv = rows()};
+  return call_spec(compiler::lower(attention), call, 90).spec.unaligned_captures;
+}
+
+}  // namespace
+
+TEST_CASE("only the rows of the bias that a backward would copy are asked about", "[call_spec]") {
+  CHECK_FALSE(is_unaligned("s + half[h, q, kv]"));
+  CHECK_FALSE(is_unaligned("s + half[h, q, kv] + table[h, min(abs(q - kv), 29)]"));
+  CHECK_FALSE(is_unaligned("s + table[h, q % 30] * odd[q, kv / 2] + half[h, q, kv]"));
+  CHECK_FALSE(is_unaligned("s + wide[q, kv] + table[h, q % 30]"));
+  CHECK_FALSE(is_unaligned("s + table[h, q % 30]"));  // nothing to copy
+  CHECK(is_unaligned("s + odd[q, kv]"));
+  CHECK(is_unaligned("tanh(s + odd[q, kv] * table[h, q % 30])"));
+  // The first is copied, if any.
+  CHECK(is_unaligned("s + odd[q, kv] + half[h, q, kv]") != is_unaligned("s + half[h, q, kv] + odd[q, kv]"));
+}
+
+}  // namespace attune::runtime
