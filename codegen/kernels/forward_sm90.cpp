@@ -26,6 +26,7 @@ constexpr auto members = [] {
     return TileMember<Tile>{one.member, one.at};
   });
   out.front().member.least = 64;
+  std::ranges::find(out, std::string_view("own_o"), [](const auto& one) { return one.member.name; })->member.most = 2;
   out[out.size() - 4] = {{.name = "small_tanh", .least = 0, .most = 1}, &Tile::small_tanh};
   out[out.size() - 3] = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
   out[out.size() - 2] = {{.name = "distances", .least = 0, .most = 1}, &Tile::distances};
@@ -37,7 +38,7 @@ constexpr const Companion* companions[] = {&lists_along_kv};
 constexpr Search searches[] = {{.member = "issue_order", .least = 0, .most = 2},
                                {.member = "dynamic", .least = 0, .most = 1},
                                {.member = "q_stages", .least = 1, .most = 2},
-                               {.member = "own_o", .least = 0, .most = 1},
+                               {.member = "own_o", .least = 0, .most = 2},
                                {.member = "stages", .least = 2, .most = 3}};
 
 /// A tile for heads up to `d` and `dv` wide, and the kinds of calls that it is for.
@@ -111,12 +112,12 @@ constexpr Row rows[] = {
     {.d = 128, .dv = 128, .tile = {.m = 64, .n = 64, .q_stages = 1, .issue_order = 0}, .covers = listed},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 96}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 64}},
-    {.d = 192, .dv = 128, .tile = {.m = 128, .n = 112, .q_stages = 1, .own_o = 0}},
-    {.d = 192, .dv = 128, .tile = {.m = 128, .n = 80, .q_stages = 1, .own_o = 0}},
-    {.d = 192, .dv = 192, .tile = {.m = 128, .n = 96, .q_stages = 1, .own_o = 0}},
-    {.d = 192, .dv = 192, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
-    {.d = 256, .dv = 256, .tile = {.m = 128, .n = 80, .q_stages = 1, .own_o = 0}},
-    {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
+    {.d = 192, .dv = 128, .tile = {.m = 128, .n = 112, .q_stages = 1, .own_o = 2}},
+    {.d = 192, .dv = 128, .tile = {.m = 128, .n = 80, .q_stages = 1, .own_o = 2}},
+    {.d = 192, .dv = 192, .tile = {.m = 128, .n = 96, .q_stages = 1, .own_o = 2}},
+    {.d = 192, .dv = 192, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 2}},
+    {.d = 256, .dv = 256, .tile = {.m = 128, .n = 80, .q_stages = 1, .own_o = 2}},
+    {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 2}},
 };
 
 /// f32 has a kernel of its own.
@@ -203,6 +204,8 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const KernelChoice of = choice(spec, variant);
   const int blocks = of.blocks_of_sm, most = most_shared_of(blocks, spec.arch);
   if (std::string why = why_illegal90(tile, numbers90(spec, tile), blocks); !why.empty()) return why;
+  if (tile.own_o == 2 && (tile.n < 64 || tile.stages < tile.m / 64))
+    return "o has no room in the memory of values: own_o must be 0 or 1";
   if (blocks == 1 || of.shared_bytes <= most) return {};
   return fmt::format("it needs {} bytes of shared memory, and each of an SM's {} blocks has at most {}",
                      of.shared_bytes, blocks, most);
@@ -216,10 +219,11 @@ std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
       tile.m = m;
       tile.n = n;
       if (m == 64) tile.issue_order = 0;
-      // With one stage of queries, results may use the queries' memory: shared memory shrinks in this order.
+      // With one stage of queries, results may use the memory of values or queries: shared memory shrinks in this
+      // order.
       std::vector<Variant>& group = out.emplace_back();
-      for (const auto& [q_stages, own_o] : {std::pair{2, 1}, {1, 1}, {1, 0}}) {
-        if (q_stages > tile.q_stages || own_o > tile.own_o) continue;
+      for (const auto& [q_stages, own_o] : {std::pair{2, 1}, {1, 1}, {1, 2}, {1, 0}}) {
+        if (q_stages > tile.q_stages || (own_o == 1 && tile.own_o != 1)) continue;
         Tile other = tile;
         other.q_stages = q_stages;
         other.own_o = own_o;

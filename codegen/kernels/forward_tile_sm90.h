@@ -17,7 +17,7 @@ struct ForwardTile90 {
   int n = 128;          ///< keys
   int stages = 2;       ///< tiles of keys and values in shared memory
   int q_stages = 2;     ///< tiles of queries in shared memory: 2 load the next one ahead
-  int own_o = 1;        ///< 1: results have their own shared memory; 0: they use that of the queries
+  int own_o = 1;        ///< 1: results have their own shared memory; 0: they use that of the queries; 2: of values
   int issue_order = 1;  ///< how warpgroups take turns at issuing their products
   int dynamic = 0;      ///< 1: blocks take tiles from a counter; tiles of equal length are even without one
   int items = 1;        ///< tiles of queries scheduled ahead: with 2, short ones load while others are computed
@@ -88,7 +88,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .q_stages = tile.q_stages,
                                .element = gpu_element(plan.spec.dtype).bytes,
                                .out_element = gpu_element(plan.spec.out).bytes,
-                               .own_o = tile.own_o != 0,
+                               .own_o = tile.own_o,
                                .comes_transposed = transposed,
                                .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed,
                                .copies = held.copies,

@@ -95,6 +95,32 @@ TEST_CASE("one warpgroup a block, two blocks on an SM", "[emulated]") {
   check_tile("forward_sm90:m=64,n=80,stages=2,q_stages=1,own_o=0,issue_order=0,items=1", 128);
 }
 
+TEST_CASE("results leave through the memory of values", "[emulated]") {
+  check_tile("forward_sm90:m=128,n=80,stages=2,q_stages=1,own_o=2,issue_order=1,items=1", 256);
+  check_tile("forward_sm90:m=128,n=128,stages=2,q_stages=2,own_o=2,issue_order=0,items=2", 128);
+  check_tile("forward_sm90:m=64,n=64,stages=3,q_stages=1,own_o=2,issue_order=0,items=1", 64);
+  check_tile("forward_sm90:m=192,n=80,stages=3,q_stages=1,own_o=2,issue_order=1,items=1", 64);
+}
+
+TEST_CASE("results leave through the memory of values, next to tiles without keys and to single tiles", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Engine engine = with_kernel("forward_sm90:m=128,n=64,stages=2,q_stages=1,own_o=2,issue_order=1,items=1");
+  // Tiles of queries with many tiles of keys, one and none follow one another, in both orders.
+  const Attention later{.mask = [](At at) { return at.kv > at.q; }},
+      some{.mask = [](At at) { return at.q / 128 % 2 == 1 && at.kv <= at.q % 128; }},
+      rising{.score = [](Float s, At at) { return s + 40.0f * f32(at.kv); }, .mask = mods::causal()};
+  Shape shape = usual(64), packed = usual(64);
+  shape.q_len = 700;
+  shape.kv_len = 300;
+  packed.q_lens = {128, 0, 260, 1};
+  packed.kv_lens = {0, 3, 130, 64};
+  for (const Shape& one : {shape, packed})
+    for (const Attention& attention : {Attention{}, later, some, rising}) {
+      INFO(one.describe());
+      CHECK(wrong(engine, attention, one) == "");
+    }
+}
+
 TEST_CASE("three warpgroups a block, which short sequences would not choose", "[emulated]") {
   check_tile("forward_sm90:m=192,n=96,stages=3,issue_order=1,items=1", 64);
   check_tile("forward_sm90:m=192,n=96,stages=2,q_stages=1,items=2", 96);

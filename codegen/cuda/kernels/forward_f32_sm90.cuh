@@ -36,7 +36,7 @@ struct WarpgroupF32 : Warpgroup90<Tile, User> {
     constexpr int order[4] = {0, 2, 1, 3};
     return __float_as_uint(s[i / 4 * 4 + order[i % 4]]);
   }
-  __device__ void store(const Work& work) {
+  __device__ void store(const Work& work, unsigned) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int nth = lane / 4 + 8 * r, q = work.tile * queries_of<Tile> + query(nth);

@@ -27,8 +27,8 @@ concept ForwardTile = requires {
   // Stages of keys and of values; stages of queries: with 2, the next queries load ahead.
   requires Tile::stages >= 2 || in_turn<Tile>;
   requires Tile::q_stages == 1 || Tile::q_stages == 2;
-  // 1 if results have their own shared memory, 0 if they use that of the queries.
-  requires Tile::own_o == 1 || Tile::q_stages == 1;
+  // 1 if results have their own shared memory, 0 if they use that of the queries, 2 if that of values.
+  requires Tile::own_o != 0 || Tile::q_stages == 1;
   // When a warpgroup passes its turn to issue: never (no turns), once both products are issued, once scores arrive.
   requires Tile::issue_order >= 0 && Tile::issue_order <= 2;
   // 1 if blocks take tiles from a common counter.
@@ -118,6 +118,7 @@ __device__ inline void init_barriers(unsigned shared) {
   Ring<Tile::stages>::init(shared + Shared::v_full, transposes_values<Tile> ? turners<Tile> : 1, warps);
   if constexpr (transposes_values<Tile>) Ring<Tile::stages>::init(shared + Shared::loaded_full, 1, turners<Tile>);
   barrier_init(shared + Shared::known, warps);
+  if constexpr (leave_over_values<Tile>) barrier_init(shared + Shared::results_left, warps);
   shared_put(shared + Shared::list_full, 0);
   Ring<items_ahead<Tile>>::init(shared + Shared::item_full, 1, warps + 1 + turners<Tile>);
   barrier_init_done();

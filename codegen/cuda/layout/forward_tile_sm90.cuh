@@ -8,7 +8,7 @@ namespace attune {
 struct ForwardLayout90 {
   /// As in Tile; `element`, `out_element`: bytes of an element of q, k and v, and of o.
   int m, n, d, dv, stages, q_stages, element, out_element;
-  bool own_o;
+  int own_o;
   /// FP8 and f32 values lie transposed where products read them (`v`): a previous kernel has transposed them, or this
   /// one does, from where TMA loads them (`loaded`). Other values load into `v` directly.
   bool comes_transposed, transposes_values;
@@ -31,12 +31,12 @@ struct ForwardLayout90 {
   int transposed_rows = n_chunks * dv, transposed_bytes = transposed_rows * chunk_bytes,
       loaded_bytes = comes_transposed ? parts * transposed_bytes : dv_chunks * n * chunk_bytes,
       v_bytes = transposes_values ? transposed_bytes : loaded_bytes;
-  // Results without their own memory overwrite the queries.
+  // Results without their own memory overwrite the queries, or values.
   int queries_bytes = own_o || q_stages * q_bytes > o_bytes ? q_stages* q_bytes : o_bytes;
   int q = 0, k = q + queries_bytes, v = k + stages * k_bytes, behind_v = v + stages * v_bytes,
       loaded = transposes_values ? behind_v : v,
-      behind_loaded = behind_v + (transposes_values ? stages * loaded_bytes : 0), o = own_o ? behind_loaded : q,
-      copied = behind_loaded + (own_o ? o_bytes : 0);
+      behind_loaded = behind_v + (transposes_values ? stages * loaded_bytes : 0), o = own_o == 1 ? behind_loaded : q,
+      copied = behind_loaded + (own_o == 1 ? o_bytes : 0);
   // Each warp has its rows of a tile, in chunks of 64 columns.
   int copied_warp = copies ? (n + 63) / 64 * 16 * chunk_bytes : 0, copied_bytes = m / 16 * copied_warp,
       distant = copied + 2 * copied_bytes;
@@ -47,7 +47,8 @@ struct ForwardLayout90 {
   int q_full = barriers, k_full = q_full + 16 * q_stages, v_full = k_full + 16 * stages,
       behind_v_full = v_full + 16 * stages, loaded_full = transposes_values ? behind_v_full : v_full;
   int item_bytes = 64, item_full = behind_v_full + (transposes_values ? 16 * stages : 0),
-      known = item_full + 16 * items, list_full = known + 8, item = known + 16;
+      known = item_full + 16 * items, list_full = known + 8, results_left = known + 16,
+      item = known + (own_o == 2 ? 32 : 16);
   // Lists of tiles to recompute: for each warp a count, then the tiles.
   int warps = m / 16, recompute_most = 31, recompute = item + item_bytes * items,
       bytes = recompute + 4 * (recompute_most + 1) * warps;

@@ -165,15 +165,22 @@ struct ForwardConsumer90 {
     store(now, mine);
   }
 
-  /// The memory for results is free once previous results have left, or once the whole warpgroup is done with Q.
+  /// The memory for results is free once previous results have left, or once the whole warpgroup is done with Q, or
+  /// once all warps are done with these values.
   __device__ void store(const Item& now, bool mine) {
-    if constexpr (Tile::own_o) {
+    unsigned memory = shared + Shared::o + 64 * g.group * chunk_bytes;
+    if constexpr (leave_over_values<Tile>) {
+      Place<Tile::stages> place = values();
+      for (int i = g.group; i < groups - 1; ++i) place = place.before();
+      if (mine) Ring<Tile::stages>(shared + Shared::v_full, place).wait_until_read();
+      memory = shared + Shared::v + place.stage * Shared::v_bytes;
+    } else if constexpr (Tile::own_o) {
       if (g.lane == 0) store_wait_read();
       __syncwarp();
     } else {
       named_sync(queries_read + g.group, warpgroup_threads);
     }
-    if (mine) g.store(now.work);
+    if (mine) g.store(now.work, memory);
     if constexpr (!Tile::own_o) {
       if (g.lane == 0) store_wait_read();
       __syncwarp();
@@ -182,6 +189,15 @@ struct ForwardConsumer90 {
         q.next();
       }
     }
+  }
+
+  /// Tells the producer that this warp's results no longer need the memory of values.
+  __device__ void report_left() const {
+    if (g.lane == 0) {
+      store_wait_read();
+      barrier_arrive(shared + Shared::results_left);
+    }
+    __syncwarp();
   }
 
   __device__ void run() {
@@ -225,6 +241,8 @@ struct ForwardConsumer90 {
       }
       item = next_item();
       prologue(item);
+      if constexpr (leave_over_values<Tile>)
+        if (there) report_left();
       if (item.index == Item::stop) break;
     }
     wgmma_wait<0>();

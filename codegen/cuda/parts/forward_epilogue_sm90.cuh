@@ -98,14 +98,17 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     return static_cast<Out*>(args.o.data) + at.b * args.o.batch + h * args.o.head + (q_start + q) * args.o.position;
   }
 
-  /// Stores the results of a warp's 16 rows through shared memory, in swizzled rows of 128 bytes.
-  __device__ void store(const Work& work) {
-    const int rows = 64 * group + 16 * warp;
-    const unsigned into = shared + Shared::o + rows * chunk_bytes;
+  /// Bytes from a chunk of results to the next.
+  static constexpr int o_stride = (leave_over_values<Tile> ? 64 : Tile::m) * chunk_bytes;
+
+  /// Stores the results of a warp's 16 rows through shared memory, in swizzled rows of 128 bytes. `memory`: for its
+  /// warpgroup's results.
+  __device__ void store(const Work& work, unsigned memory) {
+    const unsigned into = memory + 16 * warp * chunk_bytes;
     const int line = lane & 15;
 #pragma unroll
     for (int i = 0; i < Tile::dv / 16; ++i) {
-      const unsigned address = into + i / 4 * (Tile::m * chunk_bytes) + line * chunk_bytes +
+      const unsigned address = into + i / 4 * o_stride + line * chunk_bytes +
                                (((2 * (i % 4) + (lane >> 4)) ^ (line & 7)) << 4);
       store_blocks(address, pack<Out>(o[8 * i], o[8 * i + 1]), pack<Out>(o[8 * i + 2], o[8 * i + 3]),
                    pack<Out>(o[8 * i + 4], o[8 * i + 5]), pack<Out>(o[8 * i + 6], o[8 * i + 7]));
@@ -118,7 +121,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     } else if (lane == 0) {
       const int first = work.heads.first, batch = is_packed<Tile> ? 0 : work.b;
       for (int c = 0; c < Shared::o_chunks; ++c) {
-        const unsigned from = into + c * Tile::m * chunk_bytes;
+        const unsigned from = into + c * o_stride;
         if constexpr (Tile::heads == 1)
           store_box(args.o_map, from, c * Shared::o_chunk, q_start + q, first, batch);
         else
@@ -137,8 +140,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     for (int i = lane; i < (at.q_len - q) * Tile::heads * units; i += 32) {
       const int line = i / units, nth = i % units;
       if (head_of(line) >= work.heads.count) continue;
-      const unsigned address = from + nth / 8 * (Tile::m * chunk_bytes) + line * chunk_bytes +
-                               ((nth % 8 ^ (line & 7)) << 4);
+      const unsigned address = from + nth / 8 * o_stride + line * chunk_bytes + ((nth % 8 ^ (line & 7)) << 4);
       Out* to = result(work.heads.first + head_of(line), q + line / Tile::heads) + nth * unit;
 #pragma unroll 1
       for (int e = 0; e < min(args.dv - nth * unit, unit); ++e) global_put(to + e, shared_get_half(address + 2 * e));

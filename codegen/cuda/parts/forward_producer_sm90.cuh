@@ -18,6 +18,7 @@ struct ForwardProducer90 {
   Ring<Tile::q_stages> q{shared + Shared::q_full};
   Ring<Tile::stages> k{shared + Shared::k_full}, v{shared + Shared::loaded_full};
   Items<Tile, User> items{args, shared};
+  unsigned results_phase = 1;  ///< parity of what results_left has completed
 
   /// True if this thread loads.
   __device__ static bool loads(int thread) { return Source::threads == 1 ? thread == 0 : thread < Source::threads; }
@@ -26,10 +27,13 @@ struct ForwardProducer90 {
     for (;;) {
       const Item item = items.template take<false>();
       if (item.index == Item::stop) return;
-      if (item.walk.count > 0)
+      if (item.walk.count > 0) {
         load(item);
-      else
+      } else {
+        // Consumers need no loads for the next item, and must not get two items ahead of this phase.
+        if (item.index >= 0) wait_for_results();
         let_schedule();
+      }
     }
   }
 
@@ -37,6 +41,14 @@ struct ForwardProducer90 {
   __device__ void let_schedule() const {
     if constexpr (Source::threads > 1) __syncwarp();
     if (speaks()) items.done();
+  }
+
+  /// Waits until the results of the tile of queries before have left the memory of values.
+  __device__ void wait_for_results() {
+    if constexpr (leave_over_values<Tile>) {
+      barrier_wait(shared + Shared::results_left, results_phase);
+      results_phase ^= 1;
+    }
   }
 
   /// True if this thread arrives for the warp.
@@ -80,6 +92,7 @@ struct ForwardProducer90 {
       }
       if (in_turn<Tile> ? i < walk.count : i > 0) {
         v.acquire();
+        if (i == 1) wait_for_results();
         source.load_values(shared + Shared::loaded + v.stage * Shared::loaded_bytes, v.full(),
                            in_turn<Tile> ? here : before);
         v.next();

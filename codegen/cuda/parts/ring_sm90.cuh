@@ -86,7 +86,9 @@ struct Ring : Place<Stages> {
   __device__ void release(int lane) const {
     if (lane == 0) barrier_arrive(empty());
   }
-  /// The same, after all lanes.
+  /// Waits until all consumers have released the stage. This consumer has, and uses it for something else.
+  __device__ void wait_until_read() const { barrier_wait(empty(), this->phase); }
+  /// The same as release, after all lanes.
   __device__ void release_as_warp(int lane) const { arrive_as_warp(empty(), lane); }
 
   __device__ static void init(unsigned barriers, unsigned producers, unsigned consumers) {

@@ -43,6 +43,11 @@ constexpr bool has_distances = requires {
   requires Tile::distances != 0;
 };
 
+/// True if results leave through the memory of the last values: those of the last warpgroup through that of the last
+/// tile, those of the warpgroup before it through that of the tile before.
+template <class Tile>
+constexpr bool leave_over_values = Tile::own_o == 2;
+
 /// Tiles of queries that are scheduled ahead of the warps that need them.
 template <class Tile>
 constexpr int items_ahead = 1;
@@ -73,7 +78,7 @@ struct Shared90 {
                                       .q_stages = Tile::q_stages,
                                       .element = ElementOf<typename Tile::Element>::bytes,
                                       .out_element = ElementOf<typename Tile::Out>::bytes,
-                                      .own_o = Tile::own_o != 0,
+                                      .own_o = Tile::own_o,
                                       .comes_transposed = come_transposed<Tile>,
                                       .transposes_values = transposes_values<Tile>,
                                       .copies = copies_reads<Tile>,
@@ -85,10 +90,10 @@ struct Shared90 {
                        d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,
                        transposed_rows = at.transposed_rows, q_full = at.q_full, k_full = at.k_full, v_full = at.v_full,
                        loaded_full = at.loaded_full, item_full = at.item_full, known = at.known,
-                       list_full = at.list_full, item = at.item, warps = at.warps, recompute_most = at.recompute_most,
-                       recompute = at.recompute, copied = at.copied, copied_warp = at.copied_warp,
-                       copied_bytes = at.copied_bytes, distant = at.distant, distant_copy = at.distant_copy,
-                       distant_warp = at.distant_warp, bytes = at.bytes;
+                       list_full = at.list_full, results_left = at.results_left, item = at.item, warps = at.warps,
+                       recompute_most = at.recompute_most, recompute = at.recompute, copied = at.copied,
+                       copied_warp = at.copied_warp, copied_bytes = at.copied_bytes, distant = at.distant,
+                       distant_copy = at.distant_copy, distant_warp = at.distant_warp, bytes = at.bytes;
   static_assert(at.item_bytes == item_bytes);
 };
 
