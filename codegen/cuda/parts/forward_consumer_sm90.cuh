@@ -25,6 +25,7 @@ struct ForwardConsumer90 {
   Items<Tile, User> items;
   int me = 0;     ///< this warp, counted among the block's consumer warps
   int found = 0;  ///< tiles to recompute
+  int late = 0;   ///< tiles of keys that this warpgroup leaves out at the beginning
 
   __device__ ForwardConsumer90(const ForwardArgs& args, const User& user, unsigned shared, int group, int thread)
       : g{args, user, shared, group, thread % 32, thread / 32}, shared(shared), q(shared + Shared::q_full),
@@ -38,7 +39,13 @@ struct ForwardConsumer90 {
   __device__ Ring<Tile::stages> values() const { return Ring<Tile::stages>(shared + Shared::v_full, k.before()); }
 
   __device__ Item next_item() {
-    const Item item = items.template take<true>();
+    Item item = items.template take<true>();
+    if constexpr (begins_late<Tile, User>) {
+      late = items.late >> 4 * g.group & 15;
+      item.walk.last -= late;
+      item.walk.count -= late;
+      item.walk.first -= late;
+    }
     __syncwarp();
     if (g.lane == 0) items.done();
     return item;
@@ -50,6 +57,13 @@ struct ForwardConsumer90 {
     if (item.walk.count > 0) {
       q.wait();
       g.prepare_queries(q.stage);
+      if constexpr (begins_late<Tile, User>)
+#pragma unroll 1
+        for (int i = 0; i < late; ++i) {
+          k.wait();
+          k.release_as_warp(g.lane);
+          k.next();
+        }
       k.wait();
     }
     if constexpr (issue_ordered) wait_for_turn();
@@ -66,6 +80,24 @@ struct ForwardConsumer90 {
     g.copy_ahead(now.walk.tile(1), now.walk.count > 1);
     g.template weigh<true>(now.walk.last, true, recomputing);
     g.operand();
+    if constexpr (begins_late<Tile, User>) leave_out();
+  }
+
+  /// The values and the turns of the tiles that are left out.
+  __device__ void leave_out() {
+    Ring<Tile::stages> v = values();
+#pragma unroll 1
+    for (int i = 0; i < late; ++i) v = Ring<Tile::stages>(v.barriers, v.before());
+#pragma unroll 1
+    for (int i = 0; i < late; ++i) {
+      if constexpr (issue_ordered || products_ordered) {
+        wait_for_turn();
+        pass_turn();
+      }
+      v.wait();
+      v.release_as_warp(g.lane);
+      v.next();
+    }
   }
 
   /// One tile of keys: issues S = Q K^T, then O += P V of the previous tile, and computes P = exp2(S - max) while P V

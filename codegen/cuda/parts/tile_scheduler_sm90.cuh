@@ -66,6 +66,13 @@ constexpr int parts_of<Tile> = Tile::parts;
 template <class Tile>
 constexpr bool in_turn = parts_of<Tile> > 1 || (ElementOf<typename Tile::Element>::bytes == 1 && Tile::dv > 128);
 
+/// True if a warpgroup may begin at a later tile of keys than the last warpgroup of its block, which has the last
+/// queries: the tiles before it are masked out for all of its rows. A causal mask leaves no whole tile of 128 keys out
+/// for 64 of 128 queries, and 192 x 96 was slower with it.
+template <class Tile, class User>
+constexpr bool begins_late = User::traits.skips && !User::traits.listed && Tile::heads == 1 && Tile::n < Tile::m &&
+                             Tile::m % Tile::n != 0 && ElementOf<typename Tile::Element>::bytes == 2;
+
 /// Offsets into shared memory, from layout/.
 template <class Tile>
 struct Shared90 {
@@ -225,6 +232,7 @@ struct Items {
   const ForwardArgs& args;
   unsigned shared;
   Ring<items_ahead<Tile>> ring{shared + Shared::item_full};
+  int late = 0;  ///< of the item taken last, see lateness()
 
   __device__ unsigned at(int word) const { return shared + Shared::item + item_bytes * ring.stage + 4 * word; }
 
@@ -251,7 +259,10 @@ struct Items {
     ring.next();
     Item item = __builtin_bit_cast(Item, list);
     if constexpr (!User::traits.listed) item.walk.list = nullptr;
-    if constexpr (Tile::heads == 1) item.work.heads.count = 1;
+    if constexpr (Tile::heads == 1) {
+      late = item.work.heads.count;
+      item.work.heads.count = 1;
+    }
     if constexpr (!is_packed<Tile>) {
       item.queries = range_of<Tile>(args.q_starts, 0, args.q_len);
       item.keys = range_of<Tile>(args.kv_starts, 0, args.kv_len);
@@ -269,6 +280,26 @@ struct Items {
   };
 };
 
+/// Tiles of keys at the beginning of a walk that a warpgroup leaves out: four bits for each warpgroup. The last
+/// warpgroup leaves out none. A ring of keys has room for the tiles that are left out and the next one, so that no
+/// warpgroup waits for keys behind tiles that others have yet to compute.
+template <class Tile, class User>
+__device__ inline int lateness(const ForwardArgs& args, const User& user, const Where& at, const Walk& walk,
+                               int begin) {
+  int out = 0;
+  const auto head = user.head(at);
+  const int most = min(min(walk.first, walk.count - 1), Tile::stages - 1);
+#pragma unroll 1
+  for (int group = 0; group < Tile::m / 64 - 1; ++group) {
+    const int first = begin + 64 * group, end = min(first + 64, at.q_len);
+    if (first >= end) break;
+    const Bands bands = user.bands(head, at, args.q_offset + first, args.q_offset + end);
+    const int tiles = (max(min(bands.end, at.kv_len), 0) + Tile::n - 1) / Tile::n;
+    out |= max(min(walk.last + 1 - tiles, most), 0) << 4 * group;
+  }
+  return out;
+}
+
 template <class Tile, class User>
 __device__ inline Item item_of(const ForwardArgs& args, const User& user, int q_tiles, Work work, int index,
                                int owner) {
@@ -281,6 +312,7 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, int q_
     const Where at{work.b, work.heads.first, queries.length, keys.length};
     const int begin = work.tile * queries_of<Tile>, end = min(begin + queries_of<Tile>, queries.length);
     walk = walk_bands(user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end), keys.length, Tile::n);
+    if constexpr (begins_late<Tile, User>) work.heads.count = lateness<Tile>(args, user, at, walk, begin);
   }
   return {index, owner, work, walk, queries, keys};
 }
