@@ -104,6 +104,22 @@ TEST_CASE("short sequences take smaller tiles where these are faster", "[choose]
   CHECK(tiles(128, CoverKind::causal) == " 128x80 128x128 128x128 128x128 128x128 128x128");
 }
 
+TEST_CASE("under a causal mask one or two tiles of queries a head need no counter", "[choose]") {
+  const auto counted = [](int d) {
+    std::string out;
+    for (const Length length : all_lengths)
+      out += choose({.d = d, .dv = d}, {.skips = true}, {.cover = CoverKind::causal, .length = length})
+                     .choices[0]
+                     .counts_tiles
+                 ? '1'
+                 : '0';
+    return out;
+  };
+  CHECK(counted(64) == "011111");  // of 64 queries, from 81 positions on
+  CHECK(counted(128) == "000111");
+  CHECK(counted(256) == "000111");
+}
+
 TEST_CASE("a class of lengths says how many keys there may be", "[choose]") {
   using enum Length;
   CHECK(length_of(4096, 80) == to_80);
