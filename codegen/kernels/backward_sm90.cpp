@@ -26,9 +26,9 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "n", .least = 128, .most = 128}, &Tile::n},
     TileMember<Tile>{{.name = "order", .least = 0, .most = 3}, &Tile::order},
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
-    TileMember<Tile>{{.name = "alone", .least = 0, .most = 1}, &Tile::alone},
-    TileMember<Tile>{{.name = "completes", .least = 0, .most = 1}, &Tile::completes},
-    TileMember<Tile>{{.name = "copies", .least = 0, .most = 2}, &Tile::copies},
+    TileMember<Tile>{{.name = "alone", .least = 0, .most = 1, .yields = true}, &Tile::alone},
+    TileMember<Tile>{{.name = "completes", .least = 0, .most = 1, .yields = true}, &Tile::completes},
+    TileMember<Tile>{{.name = "copies", .least = 0, .most = 2, .yields = true}, &Tile::copies},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
@@ -100,6 +100,16 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
              : "m is 128 for heads up to 64 wide, else 64 or 80";
 }
 
+std::string why_unfit(const Traits& facts, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  if (facts.has_terms && (tile.completes || tile.copies || tile.m == most_queries))
+    return "a warp that sums a captured tensor's gradient needs completes=0, copies=0, and m other than 80";
+  if (tile.copies && !facts.copies_read) return "copies must be 0: no captured tensor is read at b, h, q and kv alone";
+  if (tile.copies && tile.copies != (facts.copies_f32 ? 2 : 1))
+    return facts.copies_f32 ? "copies is 0 or 2 for a captured tensor of f32" : "copies is 0 or 1 for 16 bits";
+  return {};
+}
+
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   KernelPlan plan = plan_of(backward_sm90, spec, variant, tile.m, tile.n);
@@ -146,6 +156,7 @@ constinit const KernelDescriptor backward_sm90{
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,
+    .why_unfit = why_unfit,
     .choice = choice,
     .preamble = preamble,
 };
