@@ -562,6 +562,7 @@ TEST_CASE("usual members that save time give way to those that are named", "[cho
   CHECK(of(usual, "completes") == 1);
   CHECK(of(of_80, "m") == 80);
   CHECK(of(of_80, "completes") == 0);
+  CHECK(of(of_80, "path") == 1);
   CHECK(of(of_80, "order") == 3);
   CHECK(of(of_80, "ordered") == 1);
   CHECK(of(named("ordered=0", spec, scaled, one_k), "completes") == 0);
@@ -576,6 +577,24 @@ TEST_CASE("usual members that save time give way to those that are named", "[cho
   CHECK_THROWS_AS(named("ordered=0,completes=1", spec, scaled, one_k), Error);
 }
 
+TEST_CASE("an item's path through its heads' queries follows from the mask", "[choose]") {
+  const auto path = [](KernelSpec spec, CoverKind cover, const Traits& facts = {.scaled = true}) {
+    const KernelChoices all = choose(backward_spec(spec), facts, {cover, ModKind::scaled, Length::longer}, nullptr,
+                                     kernels(Way::backward));
+    for (const KernelChoice& one : all.choices)
+      if (one.plan.kernel->name == std::string_view("backward_sm90")) return one.plan.variant.of("path").value();
+    return -1;
+  };
+  const KernelSpec narrow{.d = 64, .dv = 64}, packed{.d = 64, .dv = 64, .packed = true}, wide{.packed = true};
+  CHECK(path({}, CoverKind::causal) == 1);
+  CHECK(path(narrow, CoverKind::causal) == 1);
+  CHECK(path(packed, CoverKind::causal) == 2);
+  CHECK(path(wide, CoverKind::causal) == 0);
+  for (const CoverKind cover : {CoverKind::full, CoverKind::window, CoverKind::listed, CoverKind::pairs})
+    CHECK(path(narrow, cover) == 0);
+  CHECK(path({}, CoverKind::causal, {.scaled = true, .has_terms = true, .terms_by_distance = true}) == 0);
+}
+
 TEST_CASE("tiles that a mod cannot have are refused before they are compiled", "[choose]") {
   const auto why = [](std::string_view text, const Traits& facts, KernelSpec spec = backward_spec({})) -> std::string {
     const Preference only{variant("backward_sm90:" + std::string(text)), true, ""};
@@ -587,7 +606,7 @@ TEST_CASE("tiles that a mod cannot have are refused before they are compiled", "
     return "";
   };
   const Traits terms{.scaled = true, .has_terms = true, .terms_by_distance = true};
-  for (const char* text : {"completes=1", "copies=1", "m=80"})
+  for (const char* text : {"completes=1", "path=1", "copies=1", "m=80"})
     CHECK(why(text, terms).find("sums a captured tensor's gradient") != std::string::npos);
   CHECK(why("order=3", terms) == "");
   CHECK(why("copies=1", {}).find("no captured tensor is read") != std::string::npos);
