@@ -21,12 +21,36 @@ const KernelDescriptor* find(Kernels among, std::string_view name) {
 }
 
 /// The reason why this tile of the kernel is illegal, or empty.
-std::string why_illegal(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant) {
+std::string why_illegal(const KernelDescriptor& kernel, const KernelSpec& spec, const Traits& facts,
+                        const Variant& variant) {
   for (const Member& member : kernel.members)
     if (std::string why = member.why_not(variant.of(member.name).value_or(0)); !why.empty()) return why;
   if (std::string why = kernel.why_illegal(spec, variant); !why.empty()) return why;
+  if (kernel.why_unfit)
+    if (std::string why = kernel.why_unfit(facts, variant); !why.empty()) return why;
   const int bytes = kernel.choice(spec, variant).shared_bytes, most = most_shared(spec.arch);
   return bytes > most ? fmt::format("it needs {} bytes of shared memory, and a block has at most {}", bytes, most) : "";
+}
+
+/// Makes a tile legal whose usual members contradict those in `named`: sets one that yields to 0, or else all. Returns
+/// the reason why the tile is illegal even so, or empty.
+std::string settle(const KernelDescriptor& kernel, const KernelSpec& spec, const Traits& facts, const Variant& named,
+                   Variant& whole) {
+  const std::string why = why_illegal(kernel, spec, facts, whole);
+  if (why.empty()) return why;
+  Variant all = whole;
+  for (const Member& member : kernel.members) {
+    if (!member.yields || named.of(member.name) || whole.of(member.name) == 0) continue;
+    all.set(member.name, 0);
+    Variant one = whole;
+    one.set(member.name, 0);
+    for (const Variant& other : {one, all})
+      if (why_illegal(kernel, spec, facts, other).empty()) {
+        whole = other;
+        return {};
+      }
+  }
+  return why;
 }
 
 struct Found {
@@ -50,7 +74,7 @@ Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, c
       return {{}, fmt::format("{} has no `{}`", variant.kernel, name)};
     whole.set(name, value);
   }
-  if (std::string why = why_illegal(*kernel, spec, whole); !why.empty()) return {{}, why};
+  if (std::string why = settle(*kernel, spec, facts, variant, whole); !why.empty()) return {{}, why};
   return {kernel->choice(spec, whole), {}};
 }
 
@@ -161,7 +185,7 @@ std::vector<Variant> other_tiles(const KernelSpec& spec, const Traits& facts, co
   std::vector<Variant> out;
   for (const std::vector<Variant>& group : kernel->other_tiles(from)) {
     const auto first = std::ranges::find_if(
-        group, [&](const Variant& other) { return why_illegal(*kernel, spec, other).empty(); });
+        group, [&](const Variant& other) { return why_illegal(*kernel, spec, facts, other).empty(); });
     if (first != group.end() && *first != from) out.push_back(*first);
   }
   return out;
@@ -175,7 +199,7 @@ std::vector<Variant> other_ways(const KernelSpec& spec, const Traits& facts, con
     for (int value = search.least; value <= search.most; ++value) {
       Variant other = from;
       other.set(search.member, value);
-      if (other != from && why_illegal(*kernel, spec, other).empty()) out.push_back(other);
+      if (other != from && why_illegal(*kernel, spec, facts, other).empty()) out.push_back(other);
     }
   return out;
 }

@@ -29,6 +29,8 @@ CoverForm cover_form(Way way);
 struct Member {
   std::string_view name;
   int least, most, step = 1;  ///< its values
+  /// A usual value other than 0 becomes 0 if it contradicts members that are named: a saving of time, no promise.
+  bool yields = false;
 
   /// Why it cannot have this value, or empty.
   std::string why_not(int value) const;
@@ -96,6 +98,8 @@ struct KernelDescriptor {
   /// The reason why this tile is illegal; empty if it is legal. Each member is already within its values; shared memory
   /// is checked elsewhere.
   std::string (*why_illegal)(const KernelSpec& spec, const Variant& variant) = allows_all;
+  /// The reason why this tile is illegal for such a mod; empty if it is legal. Null: no tile is.
+  std::string (*why_unfit)(const Traits& facts, const Variant& variant) = nullptr;
   KernelChoice (*choice)(const KernelSpec& spec, const Variant& variant) = nullptr;
   /// Tiles that a search tries instead of this one: the first legal one of each group. Null: none.
   std::vector<std::vector<Variant>> (*other_tiles)(const Variant& from) = nullptr;

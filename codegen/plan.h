@@ -62,6 +62,7 @@ struct Tile {
   bool transposed = false;  ///< values are transposed by a previous kernel
   bool alone = false;       ///< a tile of keys holds all keys of a sequence
   bool completes = false;   ///< the item of keys that queries visit last completes their dq
+  bool returns = false;     ///< an item visits most heads of its group on the way back to the diagonal
   int parts = 0;            ///< f32 operands are split into as many numbers of TF32 or f16 by a previous kernel
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, specific to this kernel
 

@@ -18,6 +18,7 @@ struct Tile {
   int ordered = 1;    ///< tiles of keys are added to dq in a fixed order
   int alone = 0;      ///< 1: for sequences of one tile of keys, whose dq needs no adding
   int completes = 0;  ///< 1: the item that visits queries last adds up and stores their dq, and no kernel converts it
+  int path = 0;       ///< of an item through its heads' queries: path_of in tile_scheduler_backward_sm90.cuh
   /// Not 0: the elements of copied_read() are copied to shared memory, tile by tile. 1: 16 bits, 2: f32.
   int copies = 0;
 };
@@ -26,9 +27,10 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "n", .least = 128, .most = 128}, &Tile::n},
     TileMember<Tile>{{.name = "order", .least = 0, .most = 3}, &Tile::order},
     TileMember<Tile>{{.name = "ordered", .least = 0, .most = 1}, &Tile::ordered},
-    TileMember<Tile>{{.name = "alone", .least = 0, .most = 1}, &Tile::alone},
-    TileMember<Tile>{{.name = "completes", .least = 0, .most = 1}, &Tile::completes},
-    TileMember<Tile>{{.name = "copies", .least = 0, .most = 2}, &Tile::copies},
+    TileMember<Tile>{{.name = "alone", .least = 0, .most = 1, .yields = true}, &Tile::alone},
+    TileMember<Tile>{{.name = "completes", .least = 0, .most = 1, .yields = true}, &Tile::completes},
+    TileMember<Tile>{{.name = "path", .least = 0, .most = 2, .yields = true}, &Tile::path},
+    TileMember<Tile>{{.name = "copies", .least = 0, .most = 2, .yields = true}, &Tile::copies},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
@@ -62,13 +64,25 @@ bool has_few_steps(const KernelSpec& spec, const CallKind& kind) {
          kind.cover == CoverKind::listed;
 }
 
+/// Without a mask, and in windows, items are as long as those of the next keys: head after head, they never wait. A
+/// list of tiles may be of either kind. Packed heads of more than 64 columns gained nothing by path 2.
+int path_of(const KernelSpec& spec, const CallKind& kind) {
+  if (kind.cover != CoverKind::causal) return 0;
+  return !spec.packed ? 1 : spec.d <= 64 ? 2 : 0;
+}
+
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Variant> out;
   const int alone = kind.length <= Length::to_128;
   const auto add = [&](int m, int order, int copies = 0) {
     const int completes = order == 3 && !alone && !copies && !facts.has_terms && m != most_queries &&
                           has_few_steps(spec, kind);
-    const Tile tile{.m = m, .order = order, .alone = alone, .completes = completes, .copies = copies};
+    const Tile tile{.m = m,
+                    .order = order,
+                    .alone = alone,
+                    .completes = completes,
+                    .path = facts.has_terms ? 0 : path_of(spec, kind),
+                    .copies = copies};
     out.push_back(variant_of(backward_sm90.name, tile, members));
   };
   // A warp that sums diagonals has no time to copy.
@@ -100,6 +114,16 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
              : "m is 128 for heads up to 64 wide, else 64 or 80";
 }
 
+std::string why_unfit(const Traits& facts, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  if (facts.has_terms && (tile.completes || tile.path || tile.copies || tile.m == most_queries))
+    return "a warp that sums a captured tensor's gradient needs completes=0, path=0, copies=0, and m other than 80";
+  if (tile.copies && !facts.copies_read) return "copies must be 0: no captured tensor is read at b, h, q and kv alone";
+  if (tile.copies && tile.copies != (facts.copies_f32 ? 2 : 1))
+    return facts.copies_f32 ? "copies is 0 or 2 for a captured tensor of f32" : "copies is 0 or 1 for 16 bits";
+  return {};
+}
+
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   KernelPlan plan = plan_of(backward_sm90, spec, variant, tile.m, tile.n);
@@ -112,6 +136,8 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.completes = tile.completes != 0;
   if (tile.alone) plan.tile.own.emplace_back("alone", 1);
   if (tile.completes) plan.tile.own.emplace_back("completes", 1);
+  plan.tile.returns = tile.path == 1;
+  if (tile.path) plan.tile.own.emplace_back("path", tile.path);
   if (tile.copies) plan.tile.own.emplace_back("copies", tile.copies);
   const BackwardLayout90 shared{.m = tile.m,
                                 .n = tile.n,
@@ -146,6 +172,7 @@ constinit const KernelDescriptor backward_sm90{
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,
+    .why_unfit = why_unfit,
     .choice = choice,
     .preamble = preamble,
 };

@@ -566,6 +566,73 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
   CHECK(refused("forward_sm80:stages=3,n=128", {.arch = 86}).find("shared memory") != std::string::npos);
 }
 
+TEST_CASE("usual members that save time give way to those that are named", "[choose]") {
+  const auto named = [](std::string_view text, const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
+    const Preference only{variant("backward_sm90:" + std::string(text)), true, ""};
+    return choose(spec, facts, kind, &only, kernels(Way::backward)).choices.at(0).plan.variant;
+  };
+  const KernelSpec spec = backward_spec({});
+  const Traits scaled{.scaled = true};
+  const CallKind one_k{CoverKind::causal, ModKind::scaled, Length::to_1k},
+      short_{CoverKind::causal, ModKind::scaled, Length::to_128};
+  const auto of = [](const Variant& variant, std::string_view member) { return variant.of(member).value(); };
+  const Variant usual = named("order=3", spec, scaled, one_k), of_80 = named("m=80", spec, scaled, one_k);
+  CHECK(of(usual, "completes") == 1);
+  CHECK(of(of_80, "m") == 80);
+  CHECK(of(of_80, "completes") == 0);
+  CHECK(of(of_80, "path") == 1);
+  CHECK(of(of_80, "order") == 3);
+  CHECK(of(of_80, "ordered") == 1);
+  CHECK(of(named("ordered=0", spec, scaled, one_k), "completes") == 0);
+  CHECK(of(named("order=3", spec, scaled, short_), "alone") == 1);
+  CHECK(of(named("completes=1", spec, scaled, short_), "alone") == 0);
+  // Two at once: a copied bias leaves no room for two tiles of dq.
+  const Traits biased{.scaled = true, .copies_read = true};
+  CHECK(of(named("order=3", spec, biased, one_k), "copies") == 1);
+  CHECK(of(named("completes=1", spec, biased, one_k), "copies") == 0);
+  // What was named contradicts itself.
+  CHECK_THROWS_AS(named("m=80,completes=1", spec, scaled, one_k), Error);
+  CHECK_THROWS_AS(named("ordered=0,completes=1", spec, scaled, one_k), Error);
+}
+
+TEST_CASE("an item's path through its heads' queries follows from the mask", "[choose]") {
+  const auto path = [](KernelSpec spec, CoverKind cover, const Traits& facts = {.scaled = true}) {
+    const KernelChoices all = choose(backward_spec(spec), facts, {cover, ModKind::scaled, Length::longer}, nullptr,
+                                     kernels(Way::backward));
+    for (const KernelChoice& one : all.choices)
+      if (one.plan.kernel->name == std::string_view("backward_sm90")) return one.plan.variant.of("path").value();
+    return -1;
+  };
+  const KernelSpec narrow{.d = 64, .dv = 64}, packed{.d = 64, .dv = 64, .packed = true}, wide{.packed = true};
+  CHECK(path({}, CoverKind::causal) == 1);
+  CHECK(path(narrow, CoverKind::causal) == 1);
+  CHECK(path(packed, CoverKind::causal) == 2);
+  CHECK(path(wide, CoverKind::causal) == 0);
+  for (const CoverKind cover : {CoverKind::full, CoverKind::window, CoverKind::listed, CoverKind::pairs})
+    CHECK(path(narrow, cover) == 0);
+  CHECK(path({}, CoverKind::causal, {.scaled = true, .has_terms = true, .terms_by_distance = true}) == 0);
+}
+
+TEST_CASE("tiles that a mod cannot have are refused before they are compiled", "[choose]") {
+  const auto why = [](std::string_view text, const Traits& facts, KernelSpec spec = backward_spec({})) -> std::string {
+    const Preference only{variant("backward_sm90:" + std::string(text)), true, ""};
+    try {
+      choose(spec, facts, {}, &only, kernels(Way::backward));
+    } catch (const Error& e) {
+      return e.why;
+    }
+    return "";
+  };
+  const Traits terms{.scaled = true, .has_terms = true, .terms_by_distance = true};
+  for (const char* text : {"completes=1", "path=1", "copies=1", "m=80"})
+    CHECK(why(text, terms).find("sums a captured tensor's gradient") != std::string::npos);
+  CHECK(why("order=3", terms) == "");
+  CHECK(why("copies=1", {}).find("no captured tensor is read") != std::string::npos);
+  CHECK(why("copies=2", {.copies_read = true}).find("0 or 1") != std::string::npos);
+  CHECK(why("copies=1", {.copies_read = true, .copies_f32 = true}).find("0 or 2") != std::string::npos);
+  CHECK(why("copies=2", {.copies_read = true, .copies_f32 = true}) == "");
+}
+
 TEST_CASE("only what is asked for", "[choose]") {
   const Preference only{variant("forward_sm80"), true, ""};
   const KernelChoices all = choose({}, {}, {}, &only);

@@ -83,4 +83,39 @@ TEST_CASE("dq is completed in sections of both directions", "[emulated]") {
   CHECK(wrong(engine, "kv <= q", shape) == "");
 }
 
+TEST_CASE("all but the first heads of a group are visited on the way back", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  // 64 sets of two tiles of keys are a section; two more begin a second one, whose keys rise.
+  for (const auto& [d, tile] : {std::pair{128, "m=64,order=3,completes=0"}, {64, "m=128,order=3,completes=1"}}) {
+    const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 9},
+                                          fmt::format("backward_sm90:{},path=1", tile));
+    Shape shape = dense(200, 200, d);
+    shape.batch = 33, shape.kv_heads = 2, shape.q_heads = 6;
+    INFO(d);
+    // Some keys have no queries, and some heads more than others.
+    CHECK(wrong(engine, "kv <= q + 20 * h - 60", shape) == "");
+  }
+}
+
+TEST_CASE("heads of a group are visited together", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const auto& [d, tile] : {std::pair{128, "m=64,order=3,completes=1"}, {64, "m=128,order=3,completes=0"}}) {
+    const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 9},
+                                          fmt::format("backward_sm90:{},alone=0,path=2", tile));
+    Shape shape = dense(270, 290, d), shared = dense(200, 270, d), many = dense(100, 150, d);
+    shape.kv_heads = 2;
+    // One head, as many as lanes make up, and others.
+    for (const std::int64_t group : {1, 2, 3, 5}) {
+      INFO(d << ' ' << group);
+      shape.q_heads = 2 * group;
+      CHECK(wrong(engine, "kv <= q + 40 * h - 60", shape) == "");
+    }
+    many.q_heads = 35;  // more than a warp has lanes
+    CHECK(wrong(engine, "kv <= q + 40", many) == "");
+    shared.batch = 3, shared.q_heads = 4, shared.kv_heads = 2, shared.kv_shared = true;
+    CHECK(wrong(engine, "kv <= q + 40", shared) == "");
+    CHECK(wrong(engine, "kv <= q", packed({300, 1, 129, 70}, d)) == "");
+  }
+}
+
 }  // namespace attune::tests

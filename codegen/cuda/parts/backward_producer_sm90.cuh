@@ -23,8 +23,8 @@ struct Loader90Backward {
   int word = 0;
   /// The fields of an item lie in lanes, one each, because this warp has few registers. Four are those of
   /// Step.
-  static constexpr int keys = 0, kv_head = 1, of_b = 2, rising = 3, now_b = 4, now_h = 5, q_start = 8, q_len = 9,
-                       kv_start = 10, kv_len = 11, of_section = 12, nth_head = 13;
+  static constexpr int keys = 0, kv_head = 1, of_b = 2, rising = 3, q_start = 8, q_len = 9, kv_start = 10, kv_len = 11,
+                       of_section = 12, nth_pass = 13, in_turn = 14;
   int held = 0;
   RowEnd ends[rows_each_lane<Tile>];
 
@@ -86,10 +86,11 @@ struct Loader90Backward {
   static __device__ int first_of(const Bands& bands) { return max(bands.begin, 0) / n; }
   static __device__ int end_of(const Bands& bands, Where at) { return (min(bands.end, at.kv_len) + n - 1) / n; }
 
-  /// Sets per section: args.section, or more if items are short, because short items start in faster succession. The
+  /// Sets per section: args.section, or more if items are short, because short items start in faster succession; and
+  /// whether an item has few steps of a head. The
   /// steps per item come from a table, or from the bands of 32 sampled tiles, one per lane: over all heads, and along
   /// the queries or in the middle of some sequences. All blocks get the same result.
-  __device__ int sets_of_section() const {
+  __device__ void find_sections() {
     float visits = 0, keys = 0;
     if constexpr (User::traits.listed) {
       visits = static_cast<float>(*args.visited);
@@ -115,7 +116,9 @@ struct Loader90Backward {
     const float steps = visits * (args.kv_shared ? args.group * args.batch : args.group);
     // `apart`: steps that a tile needs to pass dQ on, times the blocks of a large GPU.
     constexpr float apart = items_apart(m, false);
-    return max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f)));
+    put(of_section, max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f))));
+    constexpr float few = 2048 / m;
+    if constexpr (path_of<Tile> == 2) put(in_turn, visits > few * keys);
   }
 
   /// The number of tiles visited before; if dQ is completed, below it a bit if no tile is visited after.
@@ -151,7 +154,7 @@ struct Loader90Backward {
   __device__ void run() {
     // The rows' lse and delta, and tables, come from previous kernels. Other warps wait for this warp's steps instead.
     wait_for_kernel_before();
-    put(of_section, sets_of_section());
+    find_sections();
     const auto items = [&] { return Items90Backward<Tile>{args, get(of_section)}; };
     put(q_len, args.q_len);
     put(kv_len, args.kv_len);
@@ -182,40 +185,45 @@ struct Loader90Backward {
         put(kv_head, item.kv_head);
         put(of_b, item.b);
         put(rising, item.rising);
+        if constexpr (path_of<Tile> == 1) put(in_turn, item.unpaired);
       }
       bool found = false;
+      const auto heads = [&] { return args.kv_shared ? args.group * args.batch : args.group; };
+      const auto batch_of = [&](int g) { return args.kv_shared ? g / args.group : get(of_b); };
+      const auto head_of = [&](int g) { return get(kv_head) * args.group + (args.kv_shared ? g % args.group : g); };
 #pragma unroll 1
-      for (put(nth_head, 0); get(nth_head) < (args.kv_shared ? args.group * args.batch : args.group);
-           put(nth_head, get(nth_head) + 1)) {
-        const int g = get(nth_head);
-        put(now_b, args.kv_shared ? g / args.group : get(of_b));
-        put(now_h, get(kv_head) * args.group + g % args.group);
+      for (put(nth_pass, 0); get(nth_pass) < HeadsVisited<Tile>::passes(heads(), get(in_turn));
+           put(nth_pass, get(nth_pass) + 1)) {
+        const auto now = HeadsVisited<Tile>::at(get(nth_pass), heads(), get(rising), get(in_turn));
+        const int at_once = 32 / now.lanes;
 #pragma unroll 1
-        for (int i = 0; i < all_tiles; i += 32) {
-          const bool falls = get(rising);
-          const int base = falls ? (all_tiles - 1) / 32 * 32 - i : i;
+        for (int i = 0; i < all_tiles; i += at_once) {
+          const int base = now.falls ? (all_tiles - 1) / at_once * at_once - i : i;
           int met;
           {
-            const Where where{get(now_b), get(now_h), get(q_len), get(kv_len)};
-            met = meeting(where, base + lane, get(keys), falls);
+            const int g = min(now.begin + (lane & (now.lanes - 1)), now.end - 1);
+            const Where where{batch_of(g), head_of(g), get(q_len), get(kv_len)};
+            met = meeting(where, base + lane / now.lanes, get(keys), get(rising));
+            if (path_of<Tile> != 0 && (lane & (now.lanes - 1)) >= now.end - now.begin) met = -1;
           }
           unsigned left = __ballot_sync(~0u, met >= 0);
 #pragma unroll 1
           while (left) {
-            const int nth = falls ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
+            const int nth = now.falls ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
             left ^= 1u << nth;
             if (found) hand_over(0);
-            const int meets = __shfl_sync(~0u, met, nth), b = get(now_b), h = get(now_h);
-            const bool says_falls = User::gradient.by_diagonal > 0 && falls;
+            const int meets = __shfl_sync(~0u, met, nth), g = now.begin + (nth & (now.lanes - 1)), b = batch_of(g),
+                      h = head_of(g), tile = base + nth / now.lanes;
+            const bool says_falls = User::gradient.by_diagonal > 0 && now.falls;
             const bool completes = completes_dq<Tile> && meets & 2;
             find({.what = (found ? 0 : Step::first) | (meets & 1 ? Step::whole : 0) | (says_falls ? Step::falls : 0) |
                           (completes ? Step::completes : 0),
-                  .queries = base + nth,
+                  .queries = tile,
                   .b = b,
                   .h = h,
                   .keys = get(keys),
                   .kv_head = get(kv_head),
-                  .sums = sums_of<Tile>(args, b, h, get(q_start)) + base + nth,
+                  .sums = sums_of<Tile>(args, b, h, get(q_start)) + tile,
                   .added_before = meets >> met_before});
             found = true;
           }

@@ -59,6 +59,58 @@ constexpr bool completes_dq = requires {
   requires Tile::completes != 0;
 };
 
+/// The order in which an item visits its heads' queries. 0: head after head. 1: there and back, but in a section
+/// without a partner as 0. 2: where items have few steps, all heads together, tile by tile; elsewhere as 0.
+template <class Tile>
+constexpr int path_of = [] {
+  if constexpr (requires { Tile::path; })
+    return Tile::path;
+  else
+    return 0;
+}();
+
+/// The heads of a group that an item visits together, in one of its passes.
+///
+/// Under a causal mask an item has the queries of one more diagonal tile than the item of the keys after it, in each
+/// head. If keys fall, it follows that item, and both begin together. If keys rise, that item follows it, and begins
+/// later by the queries it has less, because items of the section before ended in that order. Either way it meets a
+/// tile of queries as many steps after the item before it as there are diagonal tiles that only one of both has visited
+/// by then; that is how long dq has to pass from one to the other, and how long the tile has to stay in the L2 cache.
+/// Two tiles of 64 queries are enough. So one pass visits `first_heads` of the heads, from the diagonal on if keys
+/// fall, and the other pass the rest, towards the diagonal; the reverse if keys rise. Head after head, tiles of the nth
+/// head would stay n times as long.
+///
+/// Items of few steps, of documents and packed sequences, begin in no such order. An item that has fewer queries than
+/// the one before it waits for that one at each head. Together, they wait for it once.
+template <class Tile>
+struct HeadsVisited {
+  static constexpr int first_heads = Tile::m / 64;
+  int begin, end;
+  bool falls;     ///< queries are visited from the last on
+  int lanes = 1;  ///< of a tile of queries: heads, rounded up to a power of 2
+
+  static __device__ int lanes_of(int heads) { return 1 << (32 - __clz(heads - 1)); }
+  static __device__ int blocks(int heads) { return (heads + 31) / 32; }
+  /// How many passes there are. `in_turn`: head after head, whatever the path.
+  static __device__ int passes(int heads, bool in_turn) {
+    if (path_of<Tile> == 0 || in_turn) return heads;
+    return path_of<Tile> == 1 ? 1 + blocks(max(heads - first_heads, 0)) : blocks(heads);
+  }
+  static __device__ HeadsVisited at(int nth, int heads, bool rising, bool in_turn) {
+    if (path_of<Tile> == 0 || in_turn) return {nth, nth + 1, rising};
+    int begin = 32 * nth;
+    bool falls = rising;
+    if constexpr (path_of<Tile> == 1) {
+      const int back = rising ? passes(heads, false) - 1 - nth : nth;
+      if (back == 0) return {0, min(first_heads, heads), rising, min(first_heads, heads)};
+      begin = first_heads + 32 * (back - 1);
+      falls = !rising;
+    }
+    const int end = min(begin + 32, heads);
+    return {begin, end, falls, lanes_of(end - begin)};
+  }
+};
+
 /// Offsets into shared memory, from layout/.
 template <class Tile>
 struct Shared90Backward {
@@ -137,6 +189,7 @@ struct Items90Backward {
     int b, kv_head;
     int keys;     ///< the tile; in a packed call the place, counted over all sequences
     bool rising;  ///< true if items of this set are scheduled with rising keys; queries are then visited falling
+    bool unpaired = false;  ///< no section of falling keys comes before this one of rising keys
   };
 
   /// Tiles per set. In a packed call each set has the tiles of all sequences.
@@ -152,7 +205,7 @@ struct Items90Backward {
     }
     const bool rising = (section & 1) || last;
     const int keys = rising ? nth : tiles() - 1 - nth;
-    return {set / args.kv_heads, set % args.kv_heads, keys, rising};
+    return {set / args.kv_heads, set % args.kv_heads, keys, rising, last && !(section & 1)};
   }
 };
 

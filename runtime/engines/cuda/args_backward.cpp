@@ -158,7 +158,9 @@ void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
   args.added = counters + 3;
   args.q_places = static_cast<int>(q_places());
   args.kv_places = static_cast<int>(kv_places());
-  const std::int64_t apart = items_apart(tile.m, whole_.kernel->skips);
+  // Several heads are visited on the way back: a tile of dq then has two steps to pass on, as a tile of 64 queries.
+  const bool two_steps = tile.returns && p_.group > 1;
+  const std::int64_t apart = items_apart(two_steps ? 64 : tile.m, whole_.kernel->skips);
   args.section = static_cast<int>(
       std::max<std::int64_t>(1, apart / std::max<std::int64_t>(1, ceil_div(p_.kv.length, tile.n))));
 }
