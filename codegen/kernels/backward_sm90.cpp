@@ -31,15 +31,16 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "copies", .least = 0, .most = 2}, &Tile::copies},
 };
 constexpr auto erased_members = members_of(members);
-constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
+constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals, &sum_ds};
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 3}};
 
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
   if (spec.d > 128 || spec.dv > 128) return "it is for heads up to 128 wide";
   if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
-  if (facts.has_terms && !facts.terms_by_distance)
-    return "a captured tensor's gradient is not a sum over pairs of equal q - kv";
+  if (facts.term_of_ds && spec.packed) return "sequences are packed, and a dense bias has a gradient";
+  if (facts.has_terms && !facts.terms_by_distance && !facts.term_of_ds)
+    return "a captured tensor's gradient is not a sum over pairs of equal q - kv, nor the only one, of a dense bias";
   return {};
 }
 
@@ -72,7 +73,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
     out.push_back(variant_of(backward_sm90.name, tile, members));
   };
   // A warp that sums diagonals has no time to copy.
-  const bool copies = facts.copies_read && !facts.has_terms && !spec.unaligned_captures;
+  const bool copies = facts.copies_read && (!facts.has_terms || facts.term_of_ds) && !spec.unaligned_captures;
   if (copies && !facts.copies_f32)
     for (const int order : {3, 2, 1}) add(queries_of(spec), order, 1);
   if (spec.d > 80 && facts.scaled && !facts.has_terms && has_many_steps(spec, kind)) add(most_queries, 3);
