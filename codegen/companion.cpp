@@ -62,6 +62,8 @@ Grid spread_grid(const LaunchCall& call) {
           static_cast<unsigned>(p.q_heads), static_cast<unsigned>(p.batch)};
 }
 
+Grid sum_ds_grid(const LaunchCall& call) { return {static_cast<unsigned>(sum_ds_blocks * call.sms), 1, 1}; }
+
 Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
   KernelPlan exact = plan;
   Tile& tile = exact.tile;
@@ -182,6 +184,18 @@ constinit const Companion spread_diagonals{
     .grid = spread_grid,
     .threads = diagonals_threads,
     .early = true,
+};
+
+constinit const Companion sum_ds{
+    .when = When::after,
+    .role = "dense gradient",
+    .name = "sum_ds",
+    .source = [](const GpuParts& parts, const KernelPlan& plan) { return source_beside(parts, plan, "sum_ds"); },
+    .needed = leaves_ds,
+    .grid = sum_ds_grid,
+    .threads = sum_ds_threads,
+    .early = true,
+    .launched_for = Companion::For::ds,
 };
 
 // ---- of a call, whichever kernels compute it ------------------------------------------------------------------------

@@ -32,6 +32,7 @@ struct Companion {
     all,
     shared_tiles,  ///< those whose blocks share tiles of queries, unless each tile stays whole or has a cluster
     dq,            ///< those that ask for the gradient of q
+    ds,            ///< those that have not launched it yet: once for each part of the keys
   };
 
   When when = When::before;
@@ -72,6 +73,7 @@ extern const Companion combine_mla;     ///< split-KV combine of MLA
 extern const Companion end_queries;     ///< converts the sums of dQ in memory
 extern const Companion repair_whole, repair_part;  ///< recompute gradients that masked-out pairs made non-finite
 extern const Companion spread_diagonals;           ///< adds sums along diagonals to captured gradients
+extern const Companion sum_ds;                     ///< makes the gradient of a dense bias of stored dS
 
 // Companions of a call, whichever kernels compute it. Their plan has only a spec: the forward's.
 extern const Companion append_rows;    ///< writes new keys and values into a cache

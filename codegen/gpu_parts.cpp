@@ -106,6 +106,7 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
                     .delta_of_o = delta_is_of_o(mod.prob),
                     .removes = lowered.removes() || mod.score->op != Op::Input,
                     .terms = {},
+                    .ds = ds_term(mod, wanted),
                     .of_sink = {}};
   roots.push_back(gathered(of_product(mod.dscore.by, scale)));
   roots.push_back(gathered(value_of(mod.dprob.by)));
@@ -206,6 +207,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.listed = listed(lowered.cover, along, mod.captures.size());
   facts.has_terms = out.gradient && !(out.gradient->terms.empty() && out.gradient->of_sink.empty());
   facts.terms_by_distance = facts.has_terms && out.gradient->by_distance();
+  facts.term_of_ds = facts.has_terms && out.gradient->ds.has_value();
   facts.shares_tiles = !lowered.cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
   const ir::Signature signature = source_signature(mod);
   out.fields = {field_names("head", out.levels.head, signature), field_names("row", out.levels.row, signature),

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "codegen/ds_term.h"
 #include "codegen/parts.h"
 #include "codegen/plan.h"
 #include "compiler/lower.h"
@@ -34,6 +35,8 @@ struct GradientParts {
   bool has_slope = false, delta_of_o = true;
   bool removes = true;  ///< as in GradientTraits of cuda/contract/gradient.cuh
   std::vector<Term> terms;
+  /// The only term, if kernels may store dS and leave the rest to sum_ds.cuh.
+  std::optional<DsTerm> ds{};
 
   std::size_t count(Term::Place place) const;
   /// True if all terms can be computed from sums along diagonals.

@@ -32,8 +32,8 @@ std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
 /// Writes the functions that add terms to sums, and those that return the places of these sums.
 class TermFunctions {
  public:
-  TermFunctions(const GpuParts& parts, const ir::Signature& signature, bool diagonals)
-      : parts_(parts), signature_(signature), diagonals_(diagonals) {}
+  TermFunctions(const GpuParts& parts, const ir::Signature& signature, Leaves leaves)
+      : parts_(parts), signature_(signature), leaves_(leaves) {}
 
   std::string text() {
     std::string out;
@@ -42,7 +42,8 @@ class TermFunctions {
     out += places(Term::Place::head, "Head head, Where at");
     out += places(Term::Place::row, "Head head, Row row, Where at, Int q");
     out += places(Term::Place::col, "Head head, Col col, Where at, Int origin, Int kv");
-    if (diagonals_)
+    if (leaves_ == Leaves::ds) out += factor();
+    if (leaves_ == Leaves::diagonals)
       out += function("by_diagonal(float x, Head head, Row row, Col col, Where at, Int q, Int kv)", [&] {
         std::string statements;
         // A distance without pairs adds nothing, even if its factor is infinite or NaN.
@@ -94,17 +95,19 @@ class TermFunctions {
   }
   /// The function, with the locals that its statements use.
   std::string function(std::string_view head, const std::string& statements) {
-    const std::string out = statements.empty() ? fmt::format("  __device__ void {} const {{}}\n", head)
-                                               : fmt::format("  __device__ void {} const {{\n{}{}  }}\n", head,
+    const std::string typed = head.starts_with("float ") ? std::string(head) : fmt::format("void {}", head),
+                      out = statements.empty() ? fmt::format("  __device__ {} const {{}}\n", typed)
+                                               : fmt::format("  __device__ {} const {{\n{}{}  }}\n", typed,
                                                              source_locals(uses_, signature_), statements);
     uses_ = 0;
     return out;
   }
 
   /// With sums along diagonals, these terms are added pair by pair only when a call is recomputed.
-  Term::Place place_of(const Term& term) const { return diagonals_ ? Term::Place::pair : term.place; }
+  Term::Place place_of(const Term& term) const { return leaves_ == Leaves::diagonals ? Term::Place::pair : term.place; }
   template <class Fn>
   void each(Term::Place place, const Fn& fn) {
+    if (leaves_ == Leaves::ds) return;
     std::size_t i = 0;
     for (const Term& term : parts_.gradient->terms)
       if (place_of(term) == place) fn(i++, term);
@@ -130,6 +133,13 @@ class TermFunctions {
     });
     return function(fmt::format("by_pair({})", pair_arguments), statements);
   }
+  /// What dS is multiplied by.
+  std::string factor() {
+    const Term& term = parts_.gradient->terms[0];
+    const std::string text = parts_.gradient->ds->factor ? value(element(term.first + term.rank)) : "1.0f";
+    return function("float ds_factor(Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
+                    fmt::format("    return {};\n", text));
+  }
   std::string sink() {
     std::string statements;
     for (const compiler::Scatter& scatter : parts_.gradient->of_sink) {
@@ -143,17 +153,23 @@ class TermFunctions {
 
   const GpuParts& parts_;
   const ir::Signature& signature_;
-  bool diagonals_;
+  Leaves leaves_;
   std::uint32_t uses_ = 0;
 };
 
 }  // namespace
 
-std::string gradient_traits(const GradientParts& gradient, bool diagonals) {
+Leaves leaves_of(const GpuParts& parts, const KernelPlan& plan) {
+  return leaves_ds(parts, plan) ? Leaves::ds : leaves_diagonals(parts, plan) ? Leaves::diagonals : Leaves::nothing;
+}
+
+std::string gradient_traits(const GradientParts& gradient, Leaves leaves) {
   std::vector<std::string> list;
   if (gradient.has_slope) list.emplace_back(".has_slope = true");
   if (!gradient.delta_of_o) list.emplace_back(".delta_of_o = false");
-  if (diagonals) {
+  if (leaves == Leaves::ds) {
+    list.emplace_back(".stores_ds = true");
+  } else if (leaves == Leaves::diagonals) {
     list.push_back(fmt::format(".by_diagonal = {}", gradient.terms.size()));
   } else {
     for (const Term::Place place : {Term::Place::head, Term::Place::row, Term::Place::col})
@@ -166,18 +182,23 @@ std::string gradient_traits(const GradientParts& gradient, bool diagonals) {
   return source_traits("  static constexpr GradientTraits gradient{", list);
 }
 
-std::string gradient_terms(const GpuParts& parts, const ir::Signature& signature, bool diagonals) {
-  return TermFunctions(parts, signature, diagonals).text();
+std::string gradient_terms(const GpuParts& parts, const ir::Signature& signature, Leaves leaves) {
+  return TermFunctions(parts, signature, leaves).text();
 }
 
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan) {
-  return parts.gradient && !parts.gradient->terms.empty() &&
+  return parts.gradient && !parts.gradient->terms.empty() && !leaves_ds(parts, plan) &&
          std::ranges::find(plan.kernel->companions, &spread_diagonals) != plan.kernel->companions.end();
+}
+
+bool leaves_ds(const GpuParts& parts, const KernelPlan& plan) {
+  return parts.gradient && parts.gradient->ds &&
+         std::ranges::find(plan.kernel->companions, &sum_ds) != plan.kernel->companions.end();
 }
 
 std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan) {
   std::vector<std::string> out;
-  if (!parts.gradient) return out;
+  if (!parts.gradient || leaves_ds(parts, plan)) return out;
   const ir::Signature signature = source_signature(parts.mod());
   for (std::uint32_t slot = 0; slot < parts.gradient->wanted.size(); ++slot)
     if (parts.gradient->wanted[slot]) out.push_back(sums_of(signature, slot));

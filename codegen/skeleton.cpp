@@ -98,7 +98,7 @@ class Split {
     GpuParts none = parts_;
     none.gradient->terms.clear();
     none.gradient->of_sink.clear();
-    return gradient_terms(none, source_signature(none.mod()), diagonals);
+    return gradient_terms(none, source_signature(none.mod()), diagonals ? Leaves::diagonals : Leaves::nothing);
   }
 
   bool has_variants(const std::string& name) const { return inside_ && (name == "exponent" || name == "prob"); }
@@ -230,6 +230,7 @@ std::string why_not_spliced(const GpuParts& parts, const KernelPlan& plan) {
   // Most of what such a kernel computes is the same for many pairs, which only the compiler sees, and only in a whole.
   if (!ir::uses(parts.exponent(), ir::Input::S)) return "its scores do not depend on s";
   if (holds_parts(parts, plan)) return "the kernel holds parts of its scores";
+  if (leaves_ds(parts, plan)) return "the kernel stores dS";
   if (parts.facts.has_terms && !leaves_diagonals(parts, plan))
     return "the kernel itself adds up gradients of captured tensors";
   return {};

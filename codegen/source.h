@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/gpu_parts.h"
 #include "codegen/headers.h"
@@ -36,10 +37,13 @@ std::size_t kernel_sources_written();
 inline constexpr const char* line_option = "--generate-line-info";
 
 /// The last members of `struct User` in a backward's source: a pointer per captured tensor whose gradient is asked for,
-/// to exact_words words per element (exact_sum.cuh), then a pointer to sums along diagonals, if there are any.
+/// to exact_words words per element (exact_sum.cuh), then a pointer to sums along diagonals, if there are any. None
+/// where dS is stored: the last member then is a StoredDs.
 std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan);
 /// True if the plan's kernel writes sums along diagonals.
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan);
+/// True if the plan's kernel stores dS.
+bool leaves_ds(const GpuParts& parts, const KernelPlan& plan);
 
 /// The calls that an instance of rows.cuh is compiled for.
 struct RowsSpec {
@@ -77,9 +81,9 @@ Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arc
                     CoverForm what = CoverForm::of_queries);
 
 /// The bytes of a source's `struct User`. `captures` by slot, on the device; `params` by slot, as Param holds them;
-/// `offsets64` as in the sources; `sums` as source_sums() names them.
+/// `offsets64` as in the sources; `sums` as source_sums() names them; `ds`: null unless dS is stored.
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
                                   std::span<const double> params, float scale, bool offsets64,
-                                  std::span<void* const> sums = {});
+                                  std::span<void* const> sums = {}, const StoredDs* ds = nullptr);
 
 }  // namespace attune::codegen

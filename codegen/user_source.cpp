@@ -272,7 +272,7 @@ class Functions {
 bool holds_parts(const GpuParts& parts, const KernelPlan& plan) { return static_cast<bool>(held_by(parts, plan)); }
 
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
-  const bool diagonals = leaves_diagonals(parts, plan);
+  const Leaves leaves = leaves_of(parts, plan);
   Functions functions(parts, held_by(parts, plan), lines);
   const std::vector<Expr> reads = linear_reads(
       std::array{functions.exponent(), functions.tanh_argument(), parts.prob()});
@@ -283,12 +283,13 @@ UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines line
   out.members = source_members(parts.mod(), source_signature(parts.mod()), plan.spec.offsets64, !reads.empty());
   for (const std::string& sums : source_sums(parts, plan))
     out.members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);
+  if (leaves == Leaves::ds) out.members += "  StoredDs stored_ds;\n";
   out.traits = traits(parts);
   functions.forward();
   if (parts.gradient) {
-    out.traits += gradient_traits(*parts.gradient, diagonals);
+    out.traits += gradient_traits(*parts.gradient, leaves);
     functions.backward();
-    out.terms = gradient_terms(parts, functions.signature(), diagonals);
+    out.terms = gradient_terms(parts, functions.signature(), leaves);
   }
   if (!reads.empty()) out.is_inside = inside_function(reads, functions.signature(), parts.fields);
   out.functions = functions.take();

@@ -80,7 +80,8 @@ double tensor_bytes(const BenchOptions& options);
 /// Memory for the gradients of the captured tensors that have one.
 struct CapturedGradients {
   CapturedGradients() = default;
-  CapturedGradients(const Attention& attention, const Data& data, DType type = DType::f32);
+  /// `type`: none: as their tensors, except that those of f64 have gradients of f32.
+  CapturedGradients(const Attention& attention, const Data& data, std::optional<DType> type = std::nullopt);
 
   std::vector<Owned> memory;
   std::vector<std::string> names;

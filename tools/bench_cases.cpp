@@ -179,7 +179,7 @@ double flop_of(const Case& one, const BenchOptions& o) {
   return kept_pairs(one, o) * 2 * widths;
 }
 
-CapturedGradients::CapturedGradients(const Attention& attention, const Data& data, DType type) {
+CapturedGradients::CapturedGradients(const Attention& attention, const Data& data, std::optional<DType> type) {
   const compiler::LoweredMod lowered = compiler::lower(attention);
   std::vector<bool> has(lowered.slots.captures.size());
   for (const compiler::Derivative* of : {&lowered.mod.dscore, &lowered.mod.dprob, &lowered.mod.dsink})
@@ -187,7 +187,8 @@ CapturedGradients::CapturedGradients(const Attention& attention, const Data& dat
   for (std::size_t slot = 0; slot < has.size(); ++slot) {
     const Tensor& of = lowered.slots.captures[slot];
     if (!has[slot] || std::ranges::find(captured, of, &Backward::Captured::of) != captured.end()) continue;
-    memory.push_back(data.zeros(type, {of.shape.begin(), of.shape.begin() + of.rank}));
+    const DType own = of.dtype == DType::f64 ? DType::f32 : of.dtype;
+    memory.push_back(data.zeros(type.value_or(own), {of.shape.begin(), of.shape.begin() + of.rank}));
     names.push_back(lowered.mod.captures[slot].name);
     captured.push_back({of, memory.back().tensor});
   }

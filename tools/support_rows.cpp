@@ -27,7 +27,7 @@ struct ModOfKind {
   std::string_view name, meaning, score, mask, prob, sink;
   std::string_view gradient{};  ///< the captured tensor whose gradient is asked for
 };
-constexpr std::array<ModOfKind, 9> mod_kinds{{
+constexpr std::array<ModOfKind, 10> mod_kinds{{
     {"plain", "softmax(q k) v", "", "", "", ""},
     {"score", "s + slope[h] * f32(kv - q)", "s + slope[h] * f32(kv - q)", "", "", ""},
     {"mask", "kv <= q", "", "kv <= q", "", ""},
@@ -39,15 +39,16 @@ constexpr std::array<ModOfKind, 9> mod_kinds{{
     {"sink", "slope[h]: a sink for each head", "", "", "", "slope[h]"},
     {"grads q-kv", "the gradient of table in s + table[q - kv + 8192], as of every sum along diagonals",
      "s + table[q - kv + 8192]", "", "", "", "table"},
-    {"grads", "the gradient of bias in s + bias[kv], as of any index other than q - kv", "s + bias[kv]", "", "", "",
-     "bias"},
+    {"dS", "the gradient of dense in s + dense[h, q, kv], as of one tensor with an element for each pair",
+     "s + dense[h, q, kv]", "", "", "", "dense"},
+    {"grads", "the gradient of bias in s + bias[kv], as of any other index", "s + bias[kv]", "", "", "", "bias"},
 }};
 constexpr auto mod_names = [] {
   std::array<std::string_view, mod_kinds.size()> out{};
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = mod_kinds[i].name;
   return out;
 }();
-constexpr std::int64_t most_positions = 8192;
+constexpr std::int64_t most_heads = 32, most_positions = 8192;
 
 /// The mod, with captured tensors of 8192 positions and 32 heads.
 compiler::LoweredMod lowered(const ModOfKind& of) {
@@ -55,6 +56,7 @@ compiler::LoweredMod lowered(const ModOfKind& of) {
   text.capture("slope", Tensor::declared(DType::f32, 1));
   text.capture("table", Tensor::declared(DType::f32, 1));
   text.capture("bias", Tensor::declared(DType::f32, 1));
+  text.capture("dense", Tensor::declared(DType::bf16, 3));
   text.capture("doc", Tensor::declared(DType::i32, 1));
   Attention out;
   if (!of.score.empty()) out.score = text.score(std::string(of.score));
@@ -98,7 +100,9 @@ CallOptions call_of(const SupportRow& row) {
 std::vector<Tensor> captures_of(const compiler::LoweredMod& mod, Data& data) {
   std::vector<Tensor> out;
   for (const compiler::CaptureSlot& slot : mod.mod.captures)
-    out.push_back(data.zeros(slot.dtype, {2 * most_positions}).tensor);
+    out.push_back((slot.rank == 1 ? data.zeros(slot.dtype, {2 * most_positions})
+                                  : data.zeros(slot.dtype, {most_heads, most_positions, most_positions}))
+                      .tensor);
   return out;
 }
 
@@ -143,7 +147,7 @@ void ask(SupportRow& row, const ModOfKind& kind, const compiler::LoweredMod& mod
 /// Captured gradients exist only in a backward.
 bool is_a_call(const SupportRow& row) {
   const std::string_view mod = row.value(Axis::mod);
-  return row.value(Axis::call) == "backward" || !mod.starts_with("grads");
+  return row.value(Axis::call) == "backward" || (!mod.starts_with("grads") && mod != "dS");
 }
 
 }  // namespace

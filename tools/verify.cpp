@@ -237,7 +237,7 @@ class Verify {
     for (Owned* t : {&back.grad_o, &back.dq, &back.dk, &back.dv})
       if (t->tensor.given()) *t = moved(*t, device_);
     CapturedGradients captured;
-    if (o_.what.backward) captured = CapturedGradients(here.attention, there);
+    if (o_.what.backward) captured = CapturedGradients(here.attention, there, DType::f32);
     Backward backward = back.call(tensors);
     backward.captured = captured.captured;
     std::string kernel;

@@ -33,15 +33,16 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "copies", .least = 0, .most = 2, .yields = true}, &Tile::copies},
 };
 constexpr auto erased_members = members_of(members);
-constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals};
+constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals, &sum_ds};
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 3}};
 
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
   if (spec.d > 128 || spec.dv > 128) return "it is for heads up to 128 wide";
   if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
-  if (facts.has_terms && !facts.terms_by_distance)
-    return "a captured tensor's gradient is not a sum over pairs of equal q - kv";
+  if (facts.term_of_ds && spec.packed) return "sequences are packed, and a dense bias has a gradient";
+  if (facts.has_terms && !facts.terms_by_distance && !facts.term_of_ds)
+    return "a captured tensor's gradient is not a sum over pairs of equal q - kv, nor the only one, of a dense bias";
   return {};
 }
 
@@ -86,7 +87,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
     out.push_back(variant_of(backward_sm90.name, tile, members));
   };
   // A warp that sums diagonals has no time to copy.
-  const bool copies = facts.copies_read && !facts.has_terms && !spec.unaligned_captures;
+  const bool copies = facts.copies_read && (!facts.has_terms || facts.term_of_ds) && !spec.unaligned_captures;
   if (copies && !facts.copies_f32)
     for (const int order : {3, 2, 1}) add(queries_of(spec), order, 1);
   if (spec.d > 80 && facts.scaled && !facts.has_terms && has_many_steps(spec, kind)) add(most_queries, 3);
@@ -116,8 +117,10 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 std::string why_unfit(const Traits& facts, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  if (facts.has_terms && (tile.completes || tile.path || tile.copies || tile.m == most_queries))
-    return "a warp that sums a captured tensor's gradient needs completes=0, path=0, copies=0, and m other than 80";
+  if (facts.has_terms && (tile.completes || tile.path || tile.m == most_queries))
+    return "a kernel that sums a captured tensor's gradient needs completes=0, path=0, and m other than 80";
+  if (facts.has_terms && !facts.term_of_ds && tile.copies)
+    return "a warp that sums a captured tensor's gradient does not copy: copies must be 0";
   if (tile.copies && !facts.copies_read) return "copies must be 0: no captured tensor is read at b, h, q and kv alone";
   if (tile.copies && tile.copies != (facts.copies_f32 ? 2 : 1))
     return facts.copies_f32 ? "copies is 0 or 2 for a captured tensor of f32" : "copies is 0 or 1 for 16 bits";

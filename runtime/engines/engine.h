@@ -38,6 +38,8 @@ struct Means {
   const codegen::Preference* preference = nullptr;  ///< null: the choice of attune tune, if there is one
   const detail::DeviceCover* cover = nullptr;       ///< null: the call makes its own lists, if it needs lists
   int blocks = 0;  ///< upper bound on the blocks of a persistent kernel; 0: as many as SMs hold
+  /// Bytes of dS that a backward keeps in its workspace at a time, unless a single tile of keys has more.
+  std::int64_t ds_bytes = std::int64_t{1} << 30;
 };
 
 /// The kernel that computes a call, and the reasons against other kernels.

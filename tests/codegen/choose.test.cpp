@@ -526,6 +526,21 @@ TEST_CASE("Hopper's whole backward gives gradients of captured tensors that are 
   CHECK(whole->why_not({}, {.has_terms = true}).find("not a sum over pairs of equal q - kv") != std::string::npos);
 }
 
+TEST_CASE("Hopper's whole backward gives the gradient of a dense bias, which it may copy", "[choose]") {
+  const auto ways = [](const Traits& facts, const KernelSpec& spec = {}) {
+    return ways_of_backward(spec, facts).size();
+  };
+  Traits facts{.has_terms = true, .term_of_ds = true};
+  CHECK(ways(facts) == 1);
+  CHECK(ways(facts, {.d = 192, .dv = 128}) == 2);
+  const KernelDescriptor* const whole = kernels(Way::backward)[0];
+  CHECK(whole->why_not({.packed = true}, facts).find("packed") != std::string::npos);
+  const auto copies = [&] { return whole->tiles({}, facts, {}).front().of("copies").value_or(0); };
+  CHECK(copies() == 0);
+  facts.copies_read = true;
+  CHECK(copies() == 1);
+}
+
 TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
   const std::vector<std::string> usual = chosen({});
   const Preference preference{variant("forward_sm90:n=176,q_stages=1,own_o=0,issue_order=2,dynamic=1"), false, ""};

@@ -71,7 +71,7 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
     for (const char* name : {"end_queries_sm90", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "queries_sm80",
-                             "keys_sm80", "queries_sm90", "keys_sm90", "store_sums", "spread_diagonals",
+                             "keys_sm80", "queries_sm90", "keys_sm90", "store_sums", "sum_ds", "spread_diagonals",
                              "backward_sm90", "repair_sm80", "forward_sm80", "cover", "copy_rows", "rows", ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
@@ -128,6 +128,28 @@ TEST_CASE("an H200 sums along diagonals in its one kernel, and spreads the sums 
   // 250 queries in tiles of 128, and 2 tiles of keys of 8 heads.
   const std::size_t sums = 8 * 2 * (256 + 128) * sizeof(float);
   CHECK(call.causal().workspace(call.with_table()) >= call.causal().workspace(call.backward) + sums);
+}
+
+TEST_CASE("an H200 stores dS for the gradient of a dense bias, in workspace if it is not the gradient", "[driver]") {
+  const Call call(h200);
+  const Array<bf16> bias = call.gpu.array<bf16>({4, length, length}, "bias");
+  const auto into = [&](const Tensor& gradient) {
+    Backward out = call.backward;
+    out.captured = {{.of = bias, .into = gradient}};
+    return out;
+  };
+  const Attention dense{.score = [=](Float s, At at) { return s + bias(at.head, at.q, at.kv); }};
+  const Backward summed = into(call.gpu.array<float>({4, length, length}));
+  const Names all{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80", "sum_ds"};
+  CHECK(launched(dense, summed) == all);
+  CHECK(fake::calls("cuMemsetD32Async") == 1);  // its counters
+  const std::size_t pairs = 2 * 4 * length * 256 * sizeof(bf16);
+  CHECK(dense.workspace(summed) >= dense.workspace(call.backward) + pairs);
+  CHECK(dense.workspace(summed) < dense.workspace(call.backward) + 2 * pairs);
+  // Tiles that a mask skips store nothing.
+  const Attention causal{.score = dense.score, .mask = mods::causal()};
+  CHECK(launched(causal, summed) == all);
+  CHECK(fake::calls("cuMemsetD32Async") == 2);
 }
 
 TEST_CASE("an H200 stores the gradient of what only a mask reads: 0", "[driver]") {

@@ -67,7 +67,7 @@ Outputs backward_outputs(const Subject& subject, const Inputs& in, const Compare
   for (std::size_t i = 0; what.captured && i < lowered.slots.captures.size(); ++i)
     if (compiler::type_of(lowered.slots.captures[i].dtype) == ir::Type::F32)
       out.push_back({"gradient of " + lowered.mod.captures[i].name,
-                     output(in, extents(lowered.slots.captures[i]), DType::f32, whom)});
+                     output(in, extents(lowered.slots.captures[i]), what.captured_type, whom)});
   return out;
 }
 

@@ -47,6 +47,7 @@ struct Compared {
   bool lse = true, max = true;                     ///< outputs of the forward
   bool grad_lse = true;                            ///< input of the backward
   bool captured = true;                            ///< the gradient of every captured float
+  DType captured_type = DType::f32;                ///< of these gradients
   std::function<void(const Observed&)> observe{};  ///< called with each result, if it is there
 };
 

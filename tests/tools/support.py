@@ -14,6 +14,7 @@ MODS = {
     "prob": ["--prob", "where(p > 0.01f, p, 0.0f)"],
     "sink": ["--sink", "slope[h]", "--capture", "slope=f32[16384]"],
     "grads q-kv": ["--score", "s + table[q - kv + 8192]", "--capture", "table=f32[16384]", "--grads", "table"],
+    "dS": ["--score", "s + dense[h, q, kv]", "--capture", "dense=bf16[32, 8192, 8192]", "--grads", "dense"],
     "grads": ["--score", "s + bias[kv]", "--capture", "bias=f32[16384]", "--grads", "bias"],
 }
 
@@ -54,7 +55,7 @@ class Support(Calls):
 
     def test_fifty_rows_are_what_calls_get(self):
         rows = self.rows()
-        self.assertEqual(len(rows), 6 * 6 * 8 * 4 * (7 + 7 + 9))
+        self.assertEqual(len(rows), 6 * 6 * 8 * 4 * (7 + 7 + 10))
         asked = 0
         while asked < 50:
             row = self.random.choice(rows)

@@ -278,6 +278,20 @@ constexpr int exact_finite_words = 12, exact_words = 13;
 /// Threads of a block of spread_diagonals.cuh.
 constexpr int diagonals_threads = 128;
 
+/// Threads of a block of sum_ds.cuh, and its blocks per multiprocessor.
+constexpr int sum_ds_threads = 256, sum_ds_blocks = 8;
+
+/// Where a backward stores dS, and the gradient that sum_ds.cuh makes of it: the last member of such a kernel's `User`.
+/// A launch may be for some of the keys: BackwardArgs::kv_places tiles of them, from first_tile on.
+struct StoredDs {
+  TensorMap map;    ///< of `ds`, in boxes of a tile of queries by 64 keys
+  Strided ds;       ///< of q's type: [batch, head, query, key], keys counted from first_tile on
+  int first_tile;   ///< of keys
+  int is_gradient;  ///< 1: ds is the gradient itself
+  Gradient to;      ///< [batch, head, position of the query, key]; 0 strides where it has no such dimension
+  int batch, heads, rows, columns;  ///< of `to`: 1 where dS is summed
+};
+
 /// The arguments of sums.cuh: one sum per element of a tensor, along the last dimension first. Missing dimensions come
 /// first with extent 1.
 struct SumsArgs {

@@ -2,6 +2,7 @@
 // of a pair
 #pragma once
 
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/parts/softmax.cuh"
 
 namespace attune {
@@ -16,6 +17,7 @@ struct GradientTraits {
   int by_col = 0;          ///< ... and on kv, but not on q
   int by_diagonal = 0;     ///< ... and on q - kv, as multiples of dS, for kernels that sum along diagonals
   bool by_pair = false;    ///< there are other terms: each pair adds to its own places
+  bool stores_ds = false;  ///< the only term is dS times a factor: the kernel stores dS, for sum_ds.cuh
   bool removes = true;     ///< pairs may be masked out: by keep(), limits, bands, or a score of -inf
   bool by_sink = false;    ///< sink() reads captured tensors whose gradients are asked for
 };
@@ -53,6 +55,15 @@ concept SumsDiagonals = Differentiable<M> &&
     requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
   m.diagonals[0];
   m.by_diagonal(x, head, row, col, at, i, i);  // the sum, …, q, kv
+};
+
+/// A Mod whose dS is stored: the gradient of a captured tensor is dS times a factor, summed over batch entries or heads
+/// that share elements.
+template <class M>
+concept StoresDs = Differentiable<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
+  StoredDs(m.stored_ds);
+  x = m.ds_factor(head, row, col, at, i, i, i);  // ..., origin, q, kv
 };
 
 /// What the gradient of a pair needs of its row.

@@ -85,6 +85,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(dp);
     pin(dk);
     pin(dv);
+    this->wait_for_stored_ds();
     release_stage(stage);
     this->put_sums(stage, phase_of(clock), clock, what);
     proxy_fence();
@@ -104,6 +105,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(dp);
     pin(dk);
     pin(dv);
+    this->wait_for_stored_ds();
     release_stage(stage);
     this->put_sums(stage, phase_of(clock - 1), clock - 1, what);
     if (what & Step::last) {
@@ -123,6 +125,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     this->put_sums(stage, phase_of(clock), clock, what);
     wgmma_wait<0>();
     pin(dk);
+    this->wait_for_stored_ds();
     release_stage(stage);
     if (what & Step::last) {
       proxy_fence();
@@ -154,6 +157,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     if constexpr (order == 2)
       if (!(what & Step::first)) this->give_sums(stage ^ 1);
     named_sync(ds_shared, 2 * warpgroup_threads);
+    this->store_ds(stage, clock);
     this->products_of_queries(stage);  // dQ = dS K
     if constexpr (order < 2)
       end_step(stage, what);

@@ -181,6 +181,15 @@ struct Loader90Backward {
           }
           if (!item.rising) item.keys = (length() + n - 1) / n - 1 - item.keys;
         }
+        if constexpr (User::gradient.stores_ds) {
+          // If launches divide the keys, the last keys come first for every set.
+          const int tiles = items().tiles();
+          if (item.rising && tiles * n < args.kv_len) {
+            item.rising = false;
+            item.keys = tiles - 1 - item.keys;
+          }
+          item.keys += user.stored_ds.first_tile;
+        }
         put(keys, item.keys);
         put(kv_head, item.kv_head);
         put(of_b, item.b);

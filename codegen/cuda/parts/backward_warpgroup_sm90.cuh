@@ -230,6 +230,27 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     if constexpr (has_diagonals) arrive_as_warp(diagonals(buffer).full, lane);
   }
 
+  static constexpr bool stores_ds = User::gradient.stores_ds;
+  /// Stores dS of this warpgroup's keys to memory, if it is asked for, while products read it. To be called when the
+  /// whole warpgroup has put dS there, and fenced it.
+  __device__ void store_ds(int buffer, unsigned step) const {
+    if constexpr (stores_ds) {
+      const StoredDs& to = user.stored_ds;
+      if (threadIdx.x % warpgroup_threads == 0) {
+        const auto word = [&](int i) { return shared_get(step_word<Tile>(shared, step, i)); };
+        store_box(to.map, shared + Shared::ds + buffer * Shared::ds_bytes + group * m * chunk_bytes,
+                  (word(4) - to.first_tile) * n + 64 * group, word(1) * m, word(3), word(2));
+        store_commit();
+      }
+      __syncwarp();
+    }
+  }
+  /// Waits until the store has read dS; to be called before the stage is released, because the next bias is copied
+  /// there.
+  __device__ void wait_for_stored_ds() const {
+    if constexpr (stores_ds) store_wait_read();
+  }
+
   /// Stores dQ as the sums of all items: the loaded ones of others, if there are any, and this one's.
   __device__ void complete(int stage, unsigned phase, unsigned step) {
     const unsigned stage_sums = shared + Shared::sums + stage * Shared::sum_step,

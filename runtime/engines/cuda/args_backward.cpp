@@ -157,12 +157,12 @@ void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
   args.visited = counters + 2;
   args.added = counters + 3;
   args.q_places = static_cast<int>(q_places());
-  args.kv_places = static_cast<int>(kv_places());
+  args.kv_places = static_cast<int>(kv_places() - first_tile());
   // Several heads are visited on the way back: a tile of dq then has two steps to pass on, as a tile of 64 queries.
   const bool two_steps = tile.returns && p_.group > 1;
-  const std::int64_t apart = items_apart(two_steps ? 64 : tile.m, whole_.kernel->skips);
-  args.section = static_cast<int>(
-      std::max<std::int64_t>(1, apart / std::max<std::int64_t>(1, ceil_div(p_.kv.length, tile.n))));
+  const std::int64_t apart = items_apart(two_steps ? 64 : tile.m, whole_.kernel->skips),
+                     tiles = stores_ds() ? dense_.tiles : ceil_div(p_.kv.length, tile.n);
+  args.section = static_cast<int>(std::max<std::int64_t>(1, apart / std::max<std::int64_t>(1, tiles)));
 }
 
 Walk BackwardRun::walk_of(const BackwardWalk& of, std::int64_t blocks) const {
@@ -174,7 +174,7 @@ Walk BackwardRun::walk_of(const BackwardWalk& of, std::int64_t blocks) const {
 
 Walk BackwardRun::walk_whole() const {
   const std::int64_t most = means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms;
-  Walk walk = walk_of(whole_, std::min(sets_of_kv() * kv_places(), most));
+  Walk walk = walk_of(whole_, std::min(sets_of_kv() * (kv_places() - first_tile()), most));
   walk.early = true;
   return walk;
 }

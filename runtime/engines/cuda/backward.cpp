@@ -64,10 +64,10 @@ BackwardRun::BackwardRun(const Facts& device, const Call& of, const Means& means
       captured_(captured_of(of.args, call_)), starts_(space_, p_, QueryTiles({.queries = 1}, p_)) {
   const auto stream = static_cast<cu::Stream>(means.stream);
   const codegen::CallSpec asked = backward_call_spec(device, of, captured_);
-  take_sums();
   choose(asked);
   if (!walks()) return;
-  if (!captured_.empty()) sums_kernel_ = loaded_sums(device.index, device.arch(), of.mod.mod, stream, of.purpose);
+  if (captured_.size() > (stores_ds() ? 1 : 0))
+    sums_kernel_ = loaded_sums(device.index, device.arch(), of.mod.mod, stream, of.purpose);
   const codegen::RowsSpec rows_spec = codegen::rows_spec(asked.spec, walkers().front()->delta_of_o);
   rows_kernel_ = loaded_rows(device.index, rows_spec, of.mod.mod, stream, of.purpose);
   delta_ = space_.take<float>(rows());
@@ -76,11 +76,12 @@ BackwardRun::BackwardRun(const Facts& device, const Call& of, const Means& means
 
 void BackwardRun::take_sums() {
   std::int64_t words = 0;
-  for (const Captured& one : captured_) words += one.into->size() * exact_words;
+  const auto count = [&](const Captured& one) { return &one == dense_.of ? 0 : one.into->size() * exact_words; };
+  for (const Captured& one : captured_) words += count(one);
   sums_ = space_.take<unsigned long long>(words);
   std::size_t next = sums_.offset;
   for (Captured& one : captured_) {
-    one.sums = {next, one.into->size() * exact_words};
+    one.sums = {next, count(one)};
     next += static_cast<std::size_t>(one.sums.count) * sizeof(unsigned long long);
   }
 }
@@ -93,27 +94,31 @@ void BackwardRun::choose(const codegen::CallSpec& asked) {
   if (!is_loaded(key(may_be_whole ? Way::backward : asks_keys() ? Way::keys : Way::queries)))
     load_at_once(asked, may_be_whole);
   if (may_be_whole) whole_ = BackwardWalk(key(Way::backward), of_, means_);
-  if (!whole_.can() || diagonals() > most_diagonals) return choose_parts(asked);
+  if (!whole_.can() || diagonals() > most_diagonals || !plan_ds()) return choose_parts(asked);
   if (const codegen::Tile& tile = whole_.plan().tile; tile.alone && p_.kv.length > tile.n)
     throw Error("bad-kernel", "the requested kernel does not support this call",
                 {.name = codegen::variant_of(whole_.plan()).text()},
                 fmt::format("it is for up to {} keys, and there are {}", tile.n, p_.kv.length),
                 "name another, or leave the choice to attune");
+  take_sums();
   const std::int64_t tiles = sets_of_q() * q_places();
   added_ = space_.take<float>(tiles * whole_.kernel->choice.sums);
-  counters_ = space_.take<unsigned>(tiles + 3);
+  counters_ = space_.take<unsigned>(tiles + 3 + (stores_ds() ? first_tile() / dense_.tiles : 0));
   diagonals_ = space_.take<float>(diagonals());
+  if (stores_ds() && !dense_.is_ds) ds_ = space_.take<unsigned short>(ds_tensor(nullptr).size());
   whole_.take(space_);
 }
 
 void BackwardRun::choose_parts(const codegen::CallSpec& asked) {
   if (means_.preference && whole_.kernel && !codegen::takes(*means_.preference, Way::queries))
-    throw Error("bad-kernel", "the requested kernel does not support this call",
-                {.name = means_.preference->variant.text()},
-                whole_.plan().kernel ? "its table of tiles to visit, or its sums along diagonals, would be too large"
-                                     : whole_.kernel->story.front(),
-                "name another, or leave the choice to attune");
+    throw Error(
+        "bad-kernel", "the requested kernel does not support this call", {.name = means_.preference->variant.text()},
+        whole_.plan().kernel ? "its table of tiles to visit, or its sums along diagonals, would be too large, or a "
+                               "gradient has another shape than the pairs"
+                             : whole_.kernel->story.front(),
+        "name another, or leave the choice to attune");
   whole_ = {};
+  take_sums();
   const auto chosen = [&](Way way) {
     BackwardWalk out(backward_key(way, device_, of_, asked, means_), of_, means_);
     out.take(space_);
@@ -161,6 +166,7 @@ void BackwardRun::put(std::byte* memory) {
   clear_words(launches, sums_, memory);
   clear_words(launches, diagonals_, memory);
   clear_words(launches, counters_, memory);
+  if (stores_ds() && dense_.cleared) clear_ds(launches, memory);
   // The arguments of the whole-backward kernel, if there is one; otherwise the arguments that the other kernels share.
   BackwardArgs& common = whole_.arguments;
   common = args_of_call(memory, starts);
@@ -170,8 +176,9 @@ void BackwardRun::put(std::byte* memory) {
     launches.launch(
         {.kernel = rows_kernel_.get(), .grid = grid, .threads = codegen::delta_rows.threads, .arguments = &common});
   put_walks(launches, memory, starts);
-  std::vector<std::byte> user = user_bytes(memory);
+  std::vector<std::byte> user = user_bytes(memory, first_tile());
   launches.put(stream, user);
+  if (first_tile() > 0) put_other_keys(memory);
   put_sums(memory);
 }
 
@@ -179,6 +186,7 @@ void BackwardRun::put_walks(Launches& launches, std::byte* memory, const Starts&
   if (whole_.kernel) {
     Walk walk = walk_whole();
     whole_.put(launches, walk, memory, starts);
+    if (first_tile() > 0) return put_companion(launches, walk, codegen::sum_ds);
     return put_after(launches, walk);
   }
   split_rows_ = split_args(memory);
@@ -202,8 +210,13 @@ void BackwardRun::put_walks(Launches& launches, std::byte* memory, const Starts&
     }
 }
 
-std::vector<std::byte> BackwardRun::user_bytes(std::byte* memory) const {
+std::vector<std::byte> BackwardRun::user_bytes(std::byte* memory, std::int64_t first_tile) const {
   const compiler::Args& args = of_.args;
+  if (stores_ds()) {
+    const StoredDs ds = stored_ds(memory, first_tile);
+    return codegen::user_bytes(of_.mod.mod, args.captures, args.params, static_cast<float>(p_.scale),
+                               codegen::reach_far(args.captures), {}, &ds);
+  }
   std::vector<void*> sums(args.captures.size());
   for (const Captured& one : captured_)
     for (const std::uint32_t slot : one.slots) sums[slot] = one.sums.in(memory);
@@ -219,6 +232,7 @@ std::vector<std::byte> BackwardRun::user_bytes(std::byte* memory) const {
 
 void BackwardRun::put_sums(std::byte* memory) const {
   for (const Captured& one : captured_) {
+    if (&one == dense_.of) continue;
     SumsArgs store = sums_args(one, memory);
     const int threads = codegen::captured_sums.threads;
     Launches last;
@@ -265,7 +279,8 @@ void BackwardRun::load_at_once(const codegen::CallSpec& asked, bool may_be_whole
     });
   loads.emplace_back(
       [&] { loaded_rows(device_.index, codegen::rows_spec(asked.spec, of_o), of_.mod.mod, stream, of_.purpose); });
-  if (!captured_.empty())
+  const bool stores = may_be_whole && parts.gradient->ds;
+  if (captured_.size() > (stores ? 1 : 0))
     loads.emplace_back([&] { loaded_sums(device_.index, device_.arch(), of_.mod.mod, stream, of_.purpose); });
   const Current here(device_.index);
   std::atomic<std::size_t> next = 0;

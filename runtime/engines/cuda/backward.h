@@ -50,6 +50,7 @@ class BackwardRun {
   /// The number of rows of all heads.
   std::int64_t rows() const { return p_.q_heads * (p_.q.packed() ? p_.q.total : p_.batch * p_.q.length); }
 
+  /// Takes workspace for the sums of captured gradients, except the one that is made of stored dS.
   void take_sums();
   /// Chooses one kernel for the whole backward if one supports the call; else one kernel for each part.
   void choose(const codegen::CallSpec& asked);
@@ -59,7 +60,8 @@ class BackwardRun {
   /// Compiles and loads the kernels of the first call of its kind on several threads, since each kernel takes seconds.
   void load_at_once(const codegen::CallSpec& asked, bool may_be_whole) const;
   void put_walks(Launches& launches, std::byte* memory, const Starts& starts);
-  std::vector<std::byte> user_bytes(std::byte* memory) const;
+  /// The user's struct; where launches divide the keys, of the launch that begins with this tile of keys.
+  std::vector<std::byte> user_bytes(std::byte* memory, std::int64_t first_tile = 0) const;
   void put_sums(std::byte* memory) const;
 
   /// The forward whose results go to the workspace. With `memory` null it only serves to compute the forward's
@@ -87,6 +89,28 @@ class BackwardRun {
   /// another.
   void fill_whole(BackwardArgs& args, std::byte* memory) const;
   Walk walk_whole() const;
+
+  // ---- stored_ds.cpp
+
+  /// The gradient of a dense bias, for a kernel that stores dS.
+  struct DenseGradient {
+    const Captured* of = nullptr;  ///< null: no kernel stores dS
+    Tensor as_pairs;               ///< the gradient as [batch, head, query, key]: extent 1 where dS is summed
+    bool is_ds = false;            ///< dS is stored straight into it
+    std::int64_t tiles = 0;        ///< of keys, in one launch
+    bool cleared = false;          ///< pairs of tiles that no item visits are 0
+  };
+  /// Plans how the gradient is made of stored dS. False if the kernel cannot make it.
+  bool plan_ds();
+  bool stores_ds() const { return dense_.of != nullptr; }
+  /// dS of one launch: the gradient itself, or workspace.
+  Tensor ds_tensor(std::byte* memory) const;
+  StoredDs stored_ds(std::byte* memory, std::int64_t first_tile) const;
+  void clear_ds(Launches& launches, std::byte* memory) const;
+  /// The first tile of keys of the first launch: launches go from the last keys to the first.
+  std::int64_t first_tile() const { return stores_ds() ? (kv_places() - 1) / dense_.tiles * dense_.tiles : 0; }
+  /// Enqueues the launches of the keys before the first launch's, each with its part of the gradient.
+  void put_other_keys(std::byte* memory) const;
   // Each has the arguments of one kernel, made from the arguments that both share.
   Walk walk_queries();
   Walk walk_keys();
@@ -110,9 +134,11 @@ class BackwardRun {
   Held<Kernel> rows_kernel_, sums_kernel_;
   Region<unsigned long long> sums_;  ///< of all captured tensors
   Region<float> diagonals_;          ///< sums along diagonals, for the whole-backward kernel
-  Region<float> added_;              ///< sums of dq, for the whole-backward kernel
+  DenseGradient dense_{};
+  Region<unsigned short> ds_;  ///< dS, for the whole-backward kernel, unless it is stored into a gradient
+  Region<float> added_;        ///< sums of dq, for the whole-backward kernel
   /// For each kernel, a flag that a result is non-finite. For the whole-backward kernel also its next item, its visits
-  /// and its counts of added tiles.
+  /// and its counts of added tiles; then the next item of each further launch.
   Region<unsigned> counters_;
   /// If operands of f32 are split: q, k, v and grad_o, and the factors of their rows.
   std::array<Region<unsigned short>, 4> split_{};

@@ -38,6 +38,7 @@ void* arguments_of(const Companion& companion, const Walk& walk) {
   using enum Companion::For;
   if (companion.launched_for == shared_tiles && !walk.shares_tiles) return nullptr;
   if (companion.launched_for == dq && !walk.gives_dq) return nullptr;
+  if (companion.launched_for == ds && !walk.sums_ds) return nullptr;
   switch (companion.args) {
     case Companion::Args::of_kernel: return walk.arguments;
     case Companion::Args::lists: return walk.cover;
@@ -51,17 +52,21 @@ void* arguments_of(const Companion& companion, const Walk& walk) {
   return nullptr;
 }
 
+Launch launch_of(const LoadedCompanion& one, const Walk& walk, void* arguments) {
+  const Companion& what = *one.what;
+  return {.kernel = &one.kernel,
+          .grid = what.grid ? what.grid(walk.call) : codegen::Grid{1, 1, 1},
+          .threads = what.threads,
+          .arguments = arguments};
+}
+
 void put(Launches& launches, const Walk& walk, Companion::When when) {
   for (const LoadedCompanion& one : walk.kernel.companions) {
     const Companion& what = *one.what;
     void* const arguments = what.when == when ? arguments_of(what, walk) : nullptr;
     if (!arguments) continue;
-    Launch launch = what.args == Companion::Args::lists
-                        ? cover_launch(one.kernel, *walk.lists, *walk.cover)
-                        : Launch{.kernel = &one.kernel,
-                                 .grid = what.grid ? what.grid(walk.call) : codegen::Grid{1, 1, 1},
-                                 .threads = what.threads,
-                                 .arguments = arguments};
+    Launch launch = what.args == Companion::Args::lists ? cover_launch(one.kernel, *walk.lists, *walk.cover)
+                                                        : launch_of(one, walk, arguments);
     launch.early = what.early;
     launches.launch(launch);
   }
@@ -101,6 +106,14 @@ void put_kernel(Launches& launches, const Walk& walk) {
                    .arguments = walk.arguments,
                    .cluster = walk.cluster,
                    .early = walk.early});
+}
+
+void put_companion(Launches& launches, const Walk& walk, const Companion& what) {
+  const auto one = std::ranges::find(walk.kernel.companions, &what, &LoadedCompanion::what);
+  if (one == walk.kernel.companions.end()) throw Bug("a kernel lacks a companion of its call");
+  Launch launch = launch_of(*one, walk, walk.arguments);
+  launch.early = what.early;
+  launches.launch(launch);
 }
 
 void put_after(Launches& launches, const Walk& walk) { put(launches, walk, Companion::When::after); }

@@ -59,8 +59,8 @@ class Launches {
   }
   [[noreturn]] static void refuse_more();
 
-  // A backward has the most steps: starts, captured sums and diagonals, rows, counters, a table, the kernel and three
-  // after it.
+  // A backward has the most steps: starts, captured sums, diagonals or stored dS, rows, counters, a table, the kernel
+  // and three after it.
   static constexpr std::size_t most = 10;
   std::array<Slot, most> slots_;
   std::size_t count_ = 0;
@@ -77,6 +77,7 @@ struct Walk {
   bool early = false;                 ///< true if it may start while the previous launch drains
   bool shares_tiles = true;           ///< true if blocks share tiles of queries (split-KV)
   bool gives_dq = true;               ///< true if the gradient of q is requested
+  bool sums_ds = true;                ///< false if stored dS has been summed already
   const CoverLists* lists = nullptr;  ///< lists to write before the kernel runs
   // Structs of companions that do not use the kernel's own struct; null: these companions are not launched.
   CoverArgs* cover = nullptr;
@@ -92,6 +93,8 @@ struct Walk {
 
 /// Adds the companions that run before the kernel, and the kernel itself.
 void put_kernel(Launches& launches, const Walk& walk);
+/// Adds one of its companions that get the kernel's own struct.
+void put_companion(Launches& launches, const Walk& walk, const codegen::Companion& what);
 /// Adds the companions that run after all kernels of the call.
 void put_after(Launches& launches, const Walk& walk);
 

@@ -1,0 +1,58 @@
+// codegen/ds_term.cpp — the gradient of a dense bias, such as bias[h, q, kv]: dS times a factor, summed over batch
+// entries or heads
+#include "codegen/ds_term.h"
+
+#include <algorithm>
+
+namespace attune::codegen {
+namespace {
+
+using ir::Expr, ir::Input, ir::Op;
+
+std::optional<Along> along(const Expr& index) {
+  if (ir::is_literal(index, 0)) return Along::none;
+  if (index->op != Op::Input) return std::nullopt;
+  switch (static_cast<Input>(index->bits)) {
+    case Input::B: return Along::batch;
+    case Input::H: return Along::head;
+    case Input::Q: return Along::query;
+    case Input::KV: return Along::key;
+    default: return std::nullopt;
+  }
+}
+
+/// The terms of these that add to a wanted gradient.
+std::vector<const compiler::Scatter*> wanted_of(const compiler::Derivative& derivative, const Wanted& wanted) {
+  std::vector<const compiler::Scatter*> out;
+  for (const compiler::Scatter& one : derivative.captures)
+    if (wanted[one.capture]) out.push_back(&one);
+  return out;
+}
+
+}  // namespace
+
+std::optional<DsTerm> ds_term(const compiler::Mod& mod, const Wanted& wanted) {
+  const std::vector<const compiler::Scatter*> terms = wanted_of(mod.dscore, wanted);
+  // Parts of a call see positions, heads and batch entries of the whole call.
+  if (mod.whole || terms.size() != 1 || !wanted_of(mod.dprob, wanted).empty() || !wanted_of(mod.dsink, wanted).empty())
+    return std::nullopt;
+  const compiler::Scatter& term = *terms[0];
+  if (!term.loops.empty()) return std::nullopt;
+  DsTerm out{.capture = term.capture, .along = {}, .factor = nullptr};
+  for (const Expr& index : term.index) {
+    const std::optional<Along> one = along(index);
+    if (!one) return std::nullopt;
+    out.along.push_back(*one);
+  }
+  const auto count = [&](Along what) { return std::ranges::count(out.along, what); };
+  if (count(Along::query) != 1 || count(Along::key) != 1 || count(Along::batch) > 1 || count(Along::head) > 1)
+    return std::nullopt;
+  // dS has the factor d score / d s already.
+  if (term.value->digest == mod.dscore.by->digest) return out;
+  const bool of_pair = ir::uses(term.value, Input::S) || ir::uses(term.value, Input::P) || term.value->random;
+  if (!ir::is_literal(mod.dscore.by, 1) || of_pair) return std::nullopt;
+  out.factor = term.value;
+  return out;
+}
+
+}  // namespace attune::codegen

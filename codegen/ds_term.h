@@ -1,0 +1,28 @@
+// codegen/ds_term.h — the gradient of a dense bias, such as bias[h, q, kv]: dS times a factor, summed over batch
+// entries or heads
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "codegen/parts.h"
+#include "compiler/mod.h"
+
+namespace attune::codegen {
+
+/// What an index of the tensor is; `none`: the literal 0.
+enum class Along : std::uint8_t { none, batch, head, query, key };
+
+/// The term of a captured tensor's gradient if each pair of a batch entry and head has an element of its own there.
+struct DsTerm {
+  std::uint32_t capture = 0;
+  std::vector<Along> along;  ///< of each dimension of the tensor; query and key occur once, batch and head at most once
+  /// What dS is multiplied by; depends on neither s nor p. Null: 1.
+  ir::Expr factor;
+};
+
+/// The only term of all wanted gradients, if it has this form.
+std::optional<DsTerm> ds_term(const compiler::Mod& mod, const Wanted& wanted);
+
+}  // namespace attune::codegen

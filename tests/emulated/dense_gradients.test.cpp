@@ -1,0 +1,145 @@
+// tests/emulated/dense_gradients.test.cpp — gradients of dense biases on an emulated Hopper GPU, whose backward stores
+// dS
+#include <limits>
+
+#include "tests/emulated/captured.h"
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+namespace {
+
+Shape usual() {
+  return {
+      .batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .d = 64, .dv = 64, .dtype = DType::bf16};
+}
+
+/// How to compute gradients.
+struct By {
+  DType type = DType::bf16;  ///< of the bias's gradient
+  std::string kernel = "backward_sm90:copies=0";
+  std::int64_t ds_bytes = std::int64_t{1} << 30;
+};
+
+/// What is wrong with the gradients, that of the bias among them.
+std::string wrong(const std::string& score, const std::string& mask, const Captured& bias, const Shape& shape,
+                  const By& by = {}) {
+  Text text;
+  text.capture("bias", bias.tensor);
+  const Attention attention{.score = text.score(score), .mask = text.mask(mask)};
+  Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
+  engine.backward = [&, preference = codegen::Preference{codegen::variant(by.kernel), true, ""}](
+                        const Subject& subject, const Backward& call, const compiler::Problem& problem) {
+    on_device(subject, call, problem, {.preference = &preference, .ds_bytes = by.ds_bytes});
+  };
+  return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.forward = false, .captured_type = by.type})
+      .wrong;
+}
+
+/// A bias of these extents, contiguous.
+Captured dense(std::vector<std::int64_t> shape, DType type = DType::bf16) {
+  std::vector<std::int64_t> strides(shape.size(), 1);
+  for (std::size_t d = shape.size(); --d > 0;) strides[d - 1] = strides[d] * shape[d];
+  return {type, std::move(shape), std::move(strides), waves};
+}
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+TEST_CASE("dS is stored as the gradient of a bias with an element for each pair", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape wide = usual();
+  wide.d = wide.dv = 128;
+  const Captured bias = dense({2, 2, 150, 200});
+  for (const char* kernel : {"backward_sm90:copies=0,order=2", "backward_sm90:copies=1,order=2",
+                             "backward_sm90:copies=1,order=3", "backward_sm90:copies=0,order=0"})
+    for (const Shape& shape : {usual(), wide})
+      for (const char* mask : {"true", "kv <= q + 20"}) {
+        INFO(kernel << ' ' << shape.d << ' ' << mask);
+        CHECK(wrong("s + bias[b, h, q, kv]", mask, bias, shape, {.kernel = kernel}) == "");
+      }
+}
+
+TEST_CASE("dS is summed over what shares an element, in any type and layout", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape odd = usual();
+  odd.kv_len = 203;
+  for (const DType type : {DType::f32, DType::bf16}) {
+    CHECK(wrong("s + bias[h, q, kv]", "kv <= q + 20", dense({2, 150, 200}), usual(), {.type = type}) == "");
+    CHECK(wrong("s + bias[b, 0, q, kv]", "true", dense({2, 1, 150, 203}, type), odd, {.type = type}) == "");
+  }
+  CHECK(wrong("s + bias[q, kv]", "true", dense({150, 203}), odd) == "");
+  CHECK(wrong("s + bias[kv, h, q]", "true", dense({203, 2, 150}), odd) == "");
+  Shape apart = usual();
+  apart.layout = Layout::bshd;
+  for (const DType type : {DType::bf16, DType::f16})
+    CHECK(wrong("s + bias[b, h, q, kv]", "kv <= q + 20", dense({2, 2, 150, 200}), apart, {.type = type}) == "");
+}
+
+TEST_CASE("launches for some of the keys each keep their dS in the same workspace", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape longer = usual();
+  longer.q_len = 130;
+  longer.kv_len = 700;
+  const std::int64_t of_tile = 2 * 2 * 130 * 128 * 2;
+  for (const char* mask : {"true", "kv <= q + 300", "kv >= q + 200 && kv < 650"})
+    for (const std::int64_t tiles : {1, 2, 5}) {
+      INFO(mask << ' ' << tiles);
+      CHECK(wrong("s + bias[h, q, kv]", mask, dense({2, 130, 700}), longer, {.ds_bytes = tiles * of_tile}) == "");
+    }
+  CHECK(wrong("s + bias[b, q, kv]", "bias[b, q, kv] > 0.1f", dense({2, 130, 700}), longer, {.ds_bytes = 1}) == "");
+}
+
+TEST_CASE("dS is multiplied by the derivative of the score by its bias", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured bias = dense({2, 2, 150, 200});
+  for (const char* score : {"20.0f * tanh((s + bias[b, h, q, kv]) / 20.0f)", "s + 2.0f * bias[b, h, q, kv]",
+                            "s + f32(q - kv + h) * 0.01f * bias[b, h, q, kv]", "s + exp(0.1f * bias[b, h, q, kv])",
+                            "s + where(kv % 3 == 0, log(0.0f), bias[b, h, q, kv])"}) {
+    INFO(score);
+    CHECK(wrong(score, "kv != q", bias, usual()) == "");
+  }
+}
+
+TEST_CASE("the gradient of a dense bias in calls of other shapes", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape shared = usual(), offset = usual(), alone = usual(), few = usual(), one = usual();
+  shared.kv_shared = true;
+  offset.q_offset = 50;
+  alone.kv_len = 100;
+  few.q_len = 1;
+  one.q_len = one.kv_len = 1;
+  const std::string score = "s + bias[b, h, q, kv]";
+  for (const Shape& shape : {shared, offset, alone, few, one}) {
+    INFO(shape.describe());
+    // Of the same size, and larger.
+    CHECK(wrong(score, "true", dense({2, 2, shape.q_offset + shape.q_len, shape.kv_len}), shape) == "");
+    CHECK(wrong(score, "kv <= q", dense({3, 2, 210, 216}), shape) == "");
+  }
+}
+
+TEST_CASE("what masked-out pairs hold does not reach the gradient of a dense bias", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const auto odd = [](std::int64_t i) {
+    const std::int64_t q = i / 200 % 150, kv = i % 200;
+    return kv > q ? (kv % 2 ? inf : std::numeric_limits<double>::quiet_NaN()) : q % 9 == 0 || kv % 5 == 0 ? -inf : 0.5;
+  };
+  CHECK(wrong("s + bias[b, h, q, kv]", "kv <= q", {DType::bf16, {2, 2, 150, 200}, {60000, 30000, 200, 1}, odd},
+              usual()) == "");
+  CHECK(wrong("s + bias[q, kv]", "kv <= q", {DType::bf16, {150, 200}, {200, 1}, odd}, usual()) == "");
+}
+
+TEST_CASE("a dense bias whose gradient cannot be made of dS has the portable kernels", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape packed = usual();
+  packed.q_lens = packed.kv_lens = {150, 33, 129, 1};
+  const Captured bias = dense({2, 150, 200});
+  CHECK(wrong("s + bias[h, q, kv]", "kv <= q", bias, packed, {.type = DType::f32, .kernel = "keys_sm80"}) == "");
+  CHECK_THAT(wrong("s + bias[h, q, kv]", "kv <= q", bias, packed), Catch::Contains("sequences are packed"));
+  CHECK_THAT(wrong("s * bias[h, q, kv]", "true", bias, usual()), Catch::Contains("nor the only one, of a dense bias"));
+  // Rows that the bias lacks are its last one.
+  CHECK_THAT(wrong("s + bias[h, q, kv]", "kv <= q", dense({2, 100, 200}), usual()), Catch::Contains("another shape"));
+}
+
+}  // namespace attune::tests
