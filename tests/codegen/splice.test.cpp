@@ -162,6 +162,14 @@ TEST_CASE("mods that branch at many pairs are refused: the assembler would leave
   CHECK(why(places(256), over(3)).empty());
   CHECK(why(places(257), over(3)) == "the mod branches too often");
   CHECK(why(places(257), over(2)).empty());
+  // A division of integers counts as four.
+  const auto with_inside = [&](std::string_view other) { return with(mod, inside, other); };
+  for (const char* other : {"\trem.s32 %r2, %r1, %r3;\n", "\t@%p1 div.u64 %r2, %r1, %r3;\n"}) {
+    CHECK(why(places(64), with_inside(other)).empty());
+    CHECK(why(places(65), with_inside(other)) == "the mod branches too often");
+  }
+  CHECK(why(places(257), with_inside("\trem.s32 %r2, %r1, 10;\n")).empty());
+  CHECK(why(places(257), with_inside("\tdiv.full.f32 %f2, %f1, %f2;\n")).empty());
 }
 
 TEST_CASE("a text that was cut off anywhere is refused or a kernel that NVRTC judges, never anything else",
