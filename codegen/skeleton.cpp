@@ -101,7 +101,14 @@ class Split {
     return gradient_terms(none, source_signature(none.mod()), diagonals ? Leaves::diagonals : Leaves::nothing);
   }
 
-  bool has_variants(const std::string& name) const { return inside_ && (name == "exponent" || name == "prob"); }
+  /// The name of a function's place: of the two named exponent, the one that takes a tanh has another.
+  static std::string place_of(const HeadParts& of) {
+    const bool held = std::ranges::any_of(of.arguments, [](const auto& one) { return one.first == "Held"; });
+    return of.name + (held ? "_of_tanh" : "");
+  }
+  bool has_variants(const std::string& name) const {
+    return inside_ && (name == "exponent" || name == "prob" || name == "tanh_of");
+  }
   const std::vector<ir::Expr>& level(const std::string& type) const {
     return type == "Head" ? parts_.levels.head : type == "Row" ? parts_.levels.row : parts_.levels.col;
   }
@@ -111,6 +118,7 @@ class Split {
     if (type == "float") return {{'f', name}};
     if (type == "bool") return {{'r', fmt::format("int({})", name)}};
     if (type == "Int") return {{'r', name + ".base"}, {'r', name + ".step"}};
+    if (type == "Held") return {{'f', name + ".tanh"}};  // what was read ahead is not spliced
     std::vector<Operand> out;
     const auto members = [&](std::initializer_list<const char*> list) {
       for (const char* one : list) out.push_back({'r', fmt::format("{}.{}", name, one)});
@@ -129,6 +137,7 @@ class Split {
     const auto one = [&] { return fmt::format("x{}", next++); };
     if (type == "float") return one();
     if (type == "bool") return one() + " != 0";
+    if (type == "Held") return fmt::format("{{0, 0, {}}}", one());
     std::string out;
     const auto list = [&](std::size_t count, const auto& each) {
       for (std::size_t i = 0; i < count; ++i) out += (i ? ", " : "") + each(i);
@@ -162,10 +171,11 @@ class Split {
     const auto place = [&](const std::string& name) {
       return fmt::format("asm(\"{}{}{};\" : {} : {});", place_prefix, name, places, outputs, inputs);
     };
+    const std::string name = place_of(of);
     const std::string body = has_variants(of.name)
                                  ? fmt::format("if constexpr (reads == Reads::inside)\n      {}\n    else\n      {}",
-                                               place(of.name + std::string(inside_suffix)), place(of.name))
-                                 : place(of.name);
+                                               place(name + std::string(inside_suffix)), place(name))
+                                 : place(name);
     std::size_t next = 0;
     return fmt::format("  __device__ {} const {{\n   {}\n    {}\n    return {};\n  }}\n", one.head, variables, body,
                        value(of.result, next));
@@ -175,7 +185,7 @@ class Split {
   std::string called(const UserFunction& one, bool inside) const {
     const HeadParts of = parts_of(one.head);
     std::string out = fmt::format("extern \"C\" __global__ void {}{}{}(const __grid_constant__ User user) {{\n",
-                                  mod_prefix, of.name, inside ? inside_suffix : "");
+                                  mod_prefix, place_of(of), inside ? inside_suffix : "");
     std::size_t count = 0, next = 0;
     std::string arguments;
     for (const auto& [type, name] : of.arguments) {
@@ -229,7 +239,7 @@ std::string why_not_spliced(const GpuParts& parts, const KernelPlan& plan) {
   if (plan.kernel->spliced == Spliced::never) return fmt::format("{} has no skeleton", plan.kernel->name);
   // Most of what such a kernel computes is the same for many pairs, which only the compiler sees, and only in a whole.
   if (!ir::uses(parts.exponent(), ir::Input::S)) return "its scores do not depend on s";
-  if (holds_parts(parts, plan)) return "the kernel holds parts of its scores";
+  if (reads_ahead(parts, plan)) return "the kernel reads parts of its scores ahead";
   if (leaves_ds(parts, plan)) return "the kernel stores dS";
   if (parts.facts.has_terms && !leaves_diagonals(parts, plan))
     return "the kernel itself adds up gradients of captured tensors";

@@ -269,7 +269,10 @@ class Functions {
 
 }  // namespace
 
-bool holds_parts(const GpuParts& parts, const KernelPlan& plan) { return static_cast<bool>(held_by(parts, plan)); }
+bool reads_ahead(const GpuParts& parts, const KernelPlan& plan) {
+  const Held held = held_by(parts, plan);
+  return held.copied || held.distant;
+}
 
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const Leaves leaves = leaves_of(parts, plan);

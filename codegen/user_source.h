@@ -33,8 +33,8 @@ struct UserSource {
 
   std::string text() const;
 };
-/// True if the plan's kernel has parts of scores for each pair already: Held in mod.cuh.
-bool holds_parts(const GpuParts& parts, const KernelPlan& plan);
+/// True if the plan's kernel has read parts of scores for each pair already: Held::copied and Held::distant in mod.cuh.
+bool reads_ahead(const GpuParts& parts, const KernelPlan& plan);
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines);
 
 /// A struct User as text, and its size.

@@ -115,8 +115,20 @@ std::vector<CorpusMod> mods() {
   return all;
 }
 
+/// What the assembler's log says of the kernel, where that is not what its machine code says.
+std::string contradiction(const Binary& binary) {
+  const std::size_t at = binary.log.find(fmt::format("Function properties for {}\n", binary.symbol));
+  if (at == std::string::npos) return "the log does not have the kernel";
+  const std::string_view rest = std::string_view(binary.log).substr(at);
+  const std::string registers = fmt::format("Used {} registers,", binary.registers),
+                    spilled = fmt::format(" stack frame, {} bytes spill stores,", binary.spilled);
+  if (rest.find(registers) > rest.find("Used ")) return "the log does not say: " + registers;
+  return rest.find(spilled) > rest.find(" stack frame,") ? "the log does not say:" + spilled : "";
+}
+
 /// What is wrong with the compiled kernel, or empty.
 std::string flaw(const Binary& binary, int spills) {
+  CHECK(contradiction(binary) == "");
   if (binary.spilled > spills) return fmt::format("spills {} bytes", binary.spilled);
   return binary.warnings.empty() ? "" : binary.warnings[0];
 }

@@ -162,6 +162,14 @@ TEST_CASE("mods that branch at many pairs are refused: the assembler would leave
   CHECK(why(places(256), over(3)).empty());
   CHECK(why(places(257), over(3)) == "the mod branches too often");
   CHECK(why(places(257), over(2)).empty());
+  // A division of integers counts as four.
+  const auto with_inside = [&](std::string_view other) { return with(mod, inside, other); };
+  for (const char* other : {"\trem.s32 %r2, %r1, %r3;\n", "\t@%p1 div.u64 %r2, %r1, %r3;\n"}) {
+    CHECK(why(places(64), with_inside(other)).empty());
+    CHECK(why(places(65), with_inside(other)) == "the mod branches too often");
+  }
+  CHECK(why(places(257), with_inside("\trem.s32 %r2, %r1, 10;\n")).empty());
+  CHECK(why(places(257), with_inside("\tdiv.full.f32 %f2, %f1, %f2;\n")).empty());
 }
 
 TEST_CASE("a text that was cut off anywhere is refused or a kernel that NVRTC judges, never anything else",
@@ -211,6 +219,11 @@ TEST_CASE("which kernels have skeletons", "[splice]") {
   CHECK(cuda::splicing_of(backward.parts, backward.plan, false) == cuda::Splicing::never);
   const Planned old(named("alibi"), false, {.arch = 80});
   CHECK(codegen::why_not_spliced(old.parts, old.plan) == "forward_sm80 has no skeleton");
+  const Planned by_tanh(named("softcap"), false, {.exact = true}),
+      narrow_by_tanh(named("softcap"), false, {.d = 64, .dv = 64, .exact = true});
+  CHECK(codegen::why_not_spliced(by_tanh.parts, by_tanh.plan).empty());
+  CHECK(cuda::splicing_of(by_tanh.parts, by_tanh.plan, true) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(narrow_by_tanh.parts, narrow_by_tanh.plan, true) == cuda::Splicing::never);
   const Planned without_s(of("exp(0.5f * f32(q - kv))"));
   CHECK(codegen::why_not_spliced(without_s.parts, without_s.plan) == "its scores do not depend on s");
 }
@@ -218,21 +231,27 @@ TEST_CASE("which kernels have skeletons", "[splice]") {
 TEST_CASE("spliced kernels of the corpus have the registers of whole ones, and no spills that these have not",
           "[splice]") {
   if (skips_compiling()) return;
+  struct Case {
+    const char* name;
+    bool backward = false, exact = false;
+  };
+  std::vector<Case> cases{{.name = "softcap", .exact = true}};
   for (const char* name : {"plain", "softcap", "alibi", "relative_table", "documents", "window", "key_bias"})
-    for (const bool backward : {false, true}) {
-      CAPTURE(name, backward);
-      const Planned planned(named(name), backward);
-      const codegen::Source source = codegen::kernel_source(planned.parts, planned.plan);
-      const cuda::Binary whole = cuda::compile(source);
-      const cuda::Binary spliced = cuda::compile_spliced(source, planned.parts, planned.plan);
-      CAPTURE(spliced.made);
-      CHECK(spliced.symbol == whole.symbol);
-      CHECK(spliced.spilled <= whole.spilled);
-      CHECK(spliced.registers <= whole.registers);
-      CHECK(spliced.warnings.empty());
-      CHECK((spliced.made == "spliced" || spliced.made.find("spill") != std::string::npos));
-      CHECK(static_cast<double>(spliced.cubin.size()) < 1.05 * static_cast<double>(whole.cubin.size()) + 2000);
-    }
+    for (const bool backward : {false, true}) cases.push_back({name, backward});
+  for (const auto& [name, backward, exact] : cases) {
+    CAPTURE(name, backward, exact);
+    const Planned planned(named(name), backward, {.exact = exact});
+    const codegen::Source source = codegen::kernel_source(planned.parts, planned.plan);
+    const cuda::Binary whole = cuda::compile(source);
+    const cuda::Binary spliced = cuda::compile_spliced(source, planned.parts, planned.plan);
+    CAPTURE(spliced.made);
+    CHECK(spliced.symbol == whole.symbol);
+    CHECK(spliced.spilled <= whole.spilled);
+    CHECK(spliced.registers <= whole.registers);
+    CHECK(spliced.warnings.empty());
+    CHECK((spliced.made == "spliced" || spliced.made.find("spill") != std::string::npos));
+    CHECK(static_cast<double>(spliced.cubin.size()) < 1.05 * static_cast<double>(whole.cubin.size()) + 2000);
+  }
 }
 
 TEST_CASE("with a skeleton that is not what it should be, a kernel is compiled as a whole", "[splice]") {

@@ -49,12 +49,12 @@ class Nvrtc(Calls):
         skeletons = {"ATTUNE_BUNDLE": "skeletons.attune", "ATTUNE_SPLICE": "on", "ATTUNE_CACHE": str(self.at / "cache")}
         before = self.made()
         # Skeletons of the other version are not found, and those that this one makes are none: all is whole.
-        for version in "12.0", "13.9", "14.0":
+        for version in "12.0", "12.8", "12.9", "13.9", "14.0":
             said = self.compile(score=f"s * {version}f", ATTUNE_NVRTC=FAKE, ATTUNE_TEST_NVRTC_VERSION=version, **skeletons)
             self.assertEqual((said.returncode, said.stderr), (0, ""))
             os.remove(self.at / "kernels.attune")
         self.assertEqual(self.made().count("spliced"), before.count("spliced"))
-        self.assertEqual(len(self.made()), len(before) + 3)
+        self.assertEqual(len(self.made()), len(before) + 5)
         self.assertEqual(self.compile(score="s * 0.75f + f32(kv)", **skeletons).returncode, 0)
         self.assertEqual(self.made().count("spliced"), before.count("spliced") + 1)
 

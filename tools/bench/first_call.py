@@ -1,6 +1,7 @@
 # tools/bench/first_call.py — the time to a mod's first results: compilation alone, spliced and whole; on a GPU also next
 # to FlexAttention, each in its own process
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 # By name: score, mask, captures, and the score of another mod of the tile.
 MODS = {
@@ -21,6 +21,7 @@ MODS = {
     "table": ("s + t[h, q - kv + 2048]", "kv <= q", ["t=f32[16, 4096]"], "s + 0.5f * t[h, q - kv + 2048]"),
 }
 
+STATES = ("empty cache", "cache on disk")
 RUN = """
 import json, site, sys, time
 which, name, *folders = sys.argv[1:]
@@ -40,6 +41,8 @@ mask = masks.get(name, lambda b, h, i, j: j <= i)
 # torch's own imports for a first backward that is given a gradient.
 torch.autograd.grad(q.sum(), q, torch.ones((), device="cuda", dtype=torch.bfloat16))
 torch.cuda.synchronize()
+print("ready", flush=True)
+sys.stdin.readline()
 begun = time.perf_counter()
 if which == "attune":
     from attune.torch import create_block_mask, flex_attention
@@ -124,41 +127,68 @@ def contenders(o):
     return {name: one for name, one in out.items() if not o.only or name in o.only}
 
 
-def first_call(o, name, which, environment, folder):
-    """Seconds of a fresh process with the caches of this folder, or the last line of its complaint."""
-    begun = time.perf_counter()
-    ran = subprocess.run([sys.executable, "-c", RUN, which, name, *o.site], capture_output=True, text=True,
-                         env={**os.environ, "ATTUNE_CACHE": f"{folder}/attune", "TRITON_CACHE_DIR": f"{folder}/triton",
-                              "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", **environment})
-    if ran.returncode:
-        return ran.stderr.strip().splitlines()[-1][:200]
-    return {**json.loads(ran.stdout.splitlines()[-1]), "process": time.perf_counter() - begun}
+class Fresh:
+    """A process that has imported torch and waits for its turn."""
+
+    def __init__(self, o, name, which, environment, folder):
+        self.o, self.errors = o, tempfile.TemporaryFile("w+", encoding="utf-8")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RUN, which, name, *o.site], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.errors, text=True,
+            env={**os.environ, "ATTUNE_CACHE": f"{folder}/attune", "TRITON_CACHE_DIR": f"{folder}/triton",
+                 "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "CUDA_CACHE_PATH": f"{folder}/driver", **environment})
+
+    def wait(self):
+        return self.process.stdout.readline().strip() == "ready"
+
+    def take_turn(self):
+        """Seconds of its first calls, or the last line of its complaint."""
+        try:
+            said, _ = self.process.communicate("\n", timeout=self.o.patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            return f"killed after {self.o.patience} s"
+        if self.process.returncode == 0:
+            return json.loads(said.splitlines()[-1])
+        self.errors.seek(0)
+        return (self.errors.read().strip().splitlines() or [f"exit status {self.process.returncode}"])[-1][:200]
+
+
+def take_turns(o, name, who):
+    """Everybody's first calls of a mod, one after the other: with an empty cache, and with what the first one left. The
+    processes start together, so that a turn does not wait for torch."""
+    with contextlib.ExitStack() as folders:
+        at = {one: folders.enter_context(tempfile.TemporaryDirectory()) for one in who}
+        waiting = {(one, state): Fresh(o, name, *who[one], at[one]) for state in STATES for one in who}
+        for process in waiting.values():
+            process.wait()
+        for (one, state), process in waiting.items():
+            seconds = process.take_turn()
+            print(f"[{name}] {one}, {state}: {json.dumps(seconds)}", file=sys.stderr, flush=True)
+            yield one, state, seconds
 
 
 def first_calls(o):
-    """Fresh processes in turn: with an empty cache, and with what the first one left."""
     who = contenders(o)
-    with tempfile.TemporaryDirectory() as folder:  # reads everybody's files once, so that no measurement does
-        for which in {which: None for which, _ in who.values()}:
-            first_call(o, "causal", which, {}, folder)
+    if not o.cold_files:
+        for _ in take_turns(o, "causal", who):  # reads everybody's files once, so that no measurement does
+            pass
     print("seconds: forward, backward, both; with an empty cache, then with the cache on disk\n| mod | by | empty cache | "
-          "cache on disk |\n|---|---|---|---|")
+          "cache on disk |\n|---|---|---|---|", flush=True)
     for name in o.mods:
-        took = {one: {"cold": [], "disk": []} for one in who}
+        took = {one: {state: [] for state in STATES} for one in who}
         for _ in range(o.rounds):
-            for one, (which, environment) in who.items():
-                with tempfile.TemporaryDirectory() as folder:
-                    for state in ("cold", "disk"):
-                        seconds = first_call(o, name, which, environment, folder)
-                        if isinstance(seconds, str):
-                            print(f"[skip] {name}, {one}: {seconds}")
-                            break
-                        took[one][state].append(seconds)
+            for one, state, seconds in take_turns(o, name, who):
+                if isinstance(seconds, str):
+                    print(f"[skip] {name}, {one}, {state}: {seconds}")
+                else:
+                    took[one][state].append(seconds)
         for one in who:
             median = {state: ", ".join(f"{statistics.median(x[part] for x in runs):.2f}"
                                        for part in ("forward", "backward", "both")) if runs else "-"
                       for state, runs in took[one].items()}
-            print(f"| {name} | {one} | {median['cold']} | {median['disk']} |", flush=True)
+            print(f"| {name} | {one} | {median['empty cache']} | {median['cache on disk']} |", flush=True)
 
 
 def main():
@@ -174,6 +204,9 @@ def main():
     p.add_argument("--mods", nargs="+", choices=list(MODS), default=list(MODS))
     p.add_argument("--d", type=int, default=128)
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--patience", type=float, default=120, help="with --gpu: seconds after which a process is killed")
+    p.add_argument("--cold-files", action="store_true", help="with --gpu: do not read everybody's files before; the first mod "
+                                                            "has the disk's time")
     o = p.parse_args()
     for folder in o.site:
         site.addsitedir(folder)

@@ -15,6 +15,7 @@ MODS = {
     "plain": ["s", "true", ""],
     "causal": ["s", "kv <= q", ""],
     "softcap": ["30.0f * tanh(s / 30.0f)", "kv <= q", ""],
+    "softcap, exact": ["30.0f * tanh(s / 30.0f)", "kv <= q", ""],
     "softcap 50": ["50.0f * tanh(s / 50.0f)", "kv <= q", ""],
     "alibi": ["s + slope[h] * f32(kv - q)", "kv <= q", "slope"],
     "alibi, the slope first": ["slope[h] * f32(kv - q) + s", "true", "slope"],
@@ -30,7 +31,8 @@ MODS = {
     "sink": ["s", "kv <= q", "sl"],
     "dropout": ["s", "true", ""],
 }
-FURTHER = {"sink": ["--sink", "sl[h]"], "dropout": ["--prob", "random(7) < 0.8f ? p / 0.8f : 0.0f"]}
+FURTHER = {"sink": ["--sink", "sl[h]"], "dropout": ["--prob", "random(7) < 0.8f ? p / 0.8f : 0.0f"],
+           "softcap, exact": ["--exact", "true"]}
 
 
 def tensors(folder, d, seed):

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include <dlfcn.h>
@@ -15,6 +16,7 @@
 #include <attune/error.h>
 
 #include "codegen/headers.h"
+#include "runtime/engines/cuda/cubin.h"
 #include "runtime/machine/background.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
@@ -117,26 +119,21 @@ const Library& library() {
   return made;
 }
 
-/// The largest number directly before `after` in the log.
-int number_before(const std::string& log, std::string_view after) {
-  int total = 0;
-  for (std::size_t at = log.find(after); at != std::string::npos; at = log.find(after, at + 1)) {
-    std::size_t begin = at;
-    while (begin > 0 && log[begin - 1] >= '0' && log[begin - 1] <= '9') --begin;
-    int value = 0;
-    std::from_chars(log.data() + begin, log.data() + at, value);
-    total = std::max(total, value);
-  }
-  return total;
-}
-
-/// The part of the log about one function: ptxas reports all functions of a source, including functions that few calls
-/// reach.
-std::string part_of(const std::string& log, std::string_view symbol) {
-  constexpr std::string_view begins = "Function properties for ";
-  const std::size_t at = log.find(fmt::format("{}{}\n", begins, symbol));
-  if (at == std::string::npos) return log;
-  return log.substr(at, log.find(begins, at + 1) - at);
+/// The bytes of registers that a function spills, by the log; none if the log does not say. ptxas reports all functions
+/// of a source, including functions that few calls reach.
+std::optional<int> spilled_by(std::string_view log, std::string_view symbol) {
+  const std::string begins = fmt::format("Function properties for {}\n", symbol);
+  constexpr std::string_view before = " bytes stack frame, ", after = " bytes spill stores";
+  const std::size_t at = log.find(begins);
+  if (at == std::string_view::npos) return {};
+  log.remove_prefix(at + begins.size());
+  log = log.substr(0, log.find('\n'));
+  log.remove_prefix(std::min(log.find(before), log.size()));
+  log.remove_prefix(std::min(before.size(), log.size()));
+  int out = 0;
+  const auto [end, error] = std::from_chars(log.data(), log.data() + log.size(), out);
+  const std::string_view rest(end, static_cast<std::size_t>(log.data() + log.size() - end));
+  return error == std::errc{} && rest.starts_with(after) ? std::optional(out) : std::nullopt;
 }
 
 std::vector<std::string> warnings_in(const std::string& log) {
@@ -168,6 +165,9 @@ class Compiled {
       }
     for (const std::string& name : held) names.push_back(name.c_str());
     for (const std::string& option : source.options) values.push_back(option.c_str());
+    // NVRTC 12.9 and later keep machine code in the driver's cache. For what it finds there, the log has no properties
+    // and no warnings; attune has a cache of its own.
+    if (nvrtc().major > 12 || nvrtc().minor >= 9) values.push_back("--no-cache");
     Program made = nullptr;
     must(api_.nvrtcCreateProgram(&made, source.text.c_str(), (source.name + ".cu").c_str(),
                                  static_cast<int>(names.size()), texts.data(), names.data()),
@@ -227,12 +227,15 @@ double seconds_of_assembler(const std::string& log) {
   return milliseconds / 1e3;
 }
 
-/// What the assembler says of the kernel.
-void read_log(Binary& binary) {
-  const std::string kernel = part_of(binary.log, binary.symbol);
-  binary.registers = number_before(kernel, " registers");
-  binary.spilled = number_before(kernel, " bytes spill stores");
+/// Reads what the kernel needs, and what the assembler says of it. False if the machine code does not have the kernel.
+bool read_properties(Binary& binary) {
+  const std::optional<KernelNeeds> needs = Cubin(binary.cubin).needs(binary.symbol);
   binary.warnings = warnings_in(binary.log);
+  if (!needs) return false;
+  binary.registers = needs->registers;
+  // Only the log tells spilled registers from arrays.
+  if (needs->frame > 0) binary.spilled = spilled_by(binary.log, binary.symbol).value_or(needs->frame);
+  return true;
 }
 
 }  // namespace
@@ -243,7 +246,7 @@ Binary compile(const codegen::Source& source, Ptx ptx) {
   const Compiled made(source);
   Binary binary{.cubin = made.cubin(), .symbol = made.symbol(), .log = made.log};
   if (ptx == Ptx::yes) binary.ptx = made.ptx();
-  read_log(binary);
+  read_properties(binary);
   const double assembler = std::min(made.seconds, seconds_of_assembler(made.log));
   binary.phases = {{"C++ to PTX", made.seconds - assembler}, {"assembler", assembler}};
   return binary;
@@ -264,9 +267,7 @@ Binary compile_to_ptx(codegen::Source source) {
 Binary assemble(const codegen::Source& around, const std::string& symbol) {
   const Compiled made(around);
   Binary binary{.cubin = made.cubin(), .symbol = symbol, .log = made.log};
-  if (made.log.find(fmt::format("Function properties for {}\n", symbol)) == std::string::npos)
-    throw Bug("NVRTC did not assemble " + symbol);
-  read_log(binary);
+  if (!read_properties(binary)) throw Bug("NVRTC did not assemble " + symbol);
   binary.phases = {{"assembler", made.seconds}};
   return binary;
 }

@@ -172,9 +172,10 @@ Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& 
   if (set.splice == Splice::on) return Splicing::at_once;
   const codegen::Spliced kernel = plan.kernel->spliced;
   const bool affine = codegen::call_kind(parts, codegen::Length::longer).mod == codegen::ModKind::affine,
-             wide = plan.spec.d == 128 && plan.spec.dv == 128, narrow = plan.spec.d == 64 && plan.spec.dv == 64;
+             wide = plan.spec.d == 128 && plan.spec.dv == 128, narrow = plan.spec.d == 64 && plan.spec.dv == 64,
+             own_tanh = parts.facts.has_tanh && plan.spec.exact;
   const bool measured = kernel == codegen::Spliced::always ||
-                        (kernel == codegen::Spliced::but_terms && (narrow || (wide && !affine)));
+                        (kernel == codegen::Spliced::but_terms && ((narrow && !own_tanh) || (wide && !affine)));
   return for_call && measured ? Splicing::if_there : Splicing::never;
 }
 
