@@ -95,7 +95,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
   for (const int order : {3, 2, 1, 0})
     if (order < 3 || has_order3) add(queries_of(spec), order);
-  // Last, because no card has run it yet.
+  // Last, because its rate has not been measured.
   if (copies && facts.copies_f32)
     for (const int order : {3, 2, 1}) add(queries_of(spec), order, 2);
   return out;
