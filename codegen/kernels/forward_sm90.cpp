@@ -113,14 +113,11 @@ constexpr Row rows[] = {
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 96}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 64}},
     {.d = 192, .dv = 128, .tile = {.m = 128, .n = 112, .q_stages = 1, .own_o = 2}},
-    {.d = 192, .dv = 128, .tile = {.m = 128, .n = 112, .q_stages = 1, .own_o = 0}},
-    {.d = 192, .dv = 128, .tile = {.m = 128, .n = 80, .q_stages = 1, .own_o = 2}},
+    {.d = 192, .dv = 128, .tile = {.m = 128, .n = 80, .q_stages = 1, .own_o = 0}},
     {.d = 192, .dv = 192, .tile = {.m = 128, .n = 96, .q_stages = 1, .own_o = 2}},
-    {.d = 192, .dv = 192, .tile = {.m = 128, .n = 96, .q_stages = 1, .own_o = 0}},
-    {.d = 192, .dv = 192, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 2}},
+    {.d = 192, .dv = 192, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
     {.d = 256, .dv = 256, .tile = {.m = 128, .n = 80, .q_stages = 1, .own_o = 2}},
-    {.d = 256, .dv = 256, .tile = {.m = 128, .n = 80, .q_stages = 1, .own_o = 0}},
-    {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 2}},
+    {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
 };
 
 /// f32 has a kernel of its own.

@@ -200,7 +200,7 @@ struct ForwardConsumer90 {
   /// The memory for results is free once previous results have left, or once the whole warpgroup is done with Q, or
   /// once all warps are done with these values.
   __device__ void store(const Item& now, bool mine) {
-    unsigned memory = shared + Shared::o + 64 * g.group * chunk_bytes;
+    unsigned memory = 0;
     if constexpr (leave_over_values<Tile>) {
       Place<Tile::stages> place = values();
       for (int i = g.group; i < groups - 1; ++i) place = place.before();

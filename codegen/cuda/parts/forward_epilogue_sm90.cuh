@@ -102,9 +102,10 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
   static constexpr int o_stride = (leave_over_values<Tile> ? 64 : Tile::m) * chunk_bytes;
 
   /// Stores the results of a warp's 16 rows through shared memory, in swizzled rows of 128 bytes. `memory`: for its
-  /// warpgroup's results.
+  /// warpgroup's results, if they leave over values.
   __device__ void store(const Work& work, unsigned memory) {
-    const unsigned into = memory + 16 * warp * chunk_bytes;
+    const unsigned into = leave_over_values<Tile> ? memory + 16 * warp * chunk_bytes
+                                                  : shared + Shared::o + (64 * group + 16 * warp) * chunk_bytes;
     const int line = lane & 15;
 #pragma unroll
     for (int i = 0; i < Tile::dv / 16; ++i) {
