@@ -173,6 +173,8 @@ TEST_CASE("a pair that is removed from a row whose lse is NaN adds nothing to ca
       for (const Shape& shape :
            {Shape{.q_heads = 4, .kv_heads = 2, .q_len = 24, .kv_len = 28, .dtype = DType::f32},
             Shape{.q_heads = 4, .kv_heads = 2, .q_len = 24, .kv_len = 28, .d = 64, .dv = 64, .dtype = DType::bf16}}) {
+        // Captured gradients of f32 are computed by sm_80's kernels there.
+        if (arch == 90 && shape.dtype == DType::f32) continue;
         const Made made = make(mod, 3);
         const Engine engine = emulated_engine({.arch = arch});
         INFO(mod.name << " " << arch << " " << shape.describe());
