@@ -1,4 +1,4 @@
-// tests/numerics/zeros.h — a score that hangs on the sign of zeros, in its value and in gradients of captured tensors
+// tests/numerics/zeros.h — a score whose value and captured gradients depend on the sign of zeros
 #pragma once
 
 #include <attune/attune.h>

@@ -2,7 +2,7 @@
 //
 // Each element of the gradient is the sum of dS times a factor over the batch entries and heads that share it, in their
 // order, in f32, and is rounded once. If dS already is the gradient, there is nothing to do. If the backward has found
-// something non-finite, dS is computed anew, pair by pair, so that masked-out pairs give 0 whatever they hold.
+// non-finite values, the kernel recomputes dS pair by pair: masked-out pairs then add 0, even if they hold NaN.
 //
 // Tile: that kernel's. Blocks of sum_ds_threads share the elements of this launch's keys, eight of a row a thread.
 #pragma once

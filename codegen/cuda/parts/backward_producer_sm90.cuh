@@ -86,10 +86,10 @@ struct Loader90Backward {
   static __device__ int first_of(const Bands& bands) { return max(bands.begin, 0) / n; }
   static __device__ int end_of(const Bands& bands, Where at) { return (min(bands.end, at.kv_len) + n - 1) / n; }
 
-  /// Sets per section: args.section, or more if items are short, because short items start in faster succession; and
-  /// whether an item has few steps of a head. The
-  /// steps per item come from a table, or from the bands of 32 sampled tiles, one per lane: over all heads, and along
-  /// the queries or in the middle of some sequences. All blocks get the same result.
+  /// Finds the sets per section: args.section, or more if items are short, because short items start in faster
+  /// succession; and for path 2 whether items have few steps per head. The steps per item come from a table, or from
+  /// the bands of 32 sampled tiles, one per lane: over all heads, and along the queries or in the middle of some
+  /// sequences. All blocks get the same result.
   __device__ void find_sections() {
     float visits = 0, keys = 0;
     if constexpr (User::traits.listed) {

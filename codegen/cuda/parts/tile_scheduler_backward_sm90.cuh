@@ -91,7 +91,7 @@ struct HeadsVisited {
 
   static __device__ int lanes_of(int heads) { return 1 << (32 - __clz(heads - 1)); }
   static __device__ int blocks(int heads) { return (heads + 31) / 32; }
-  /// How many passes there are. `in_turn`: head after head, whatever the path.
+  /// The number of passes. `in_turn`: one head at a time, for every path.
   static __device__ int passes(int heads, bool in_turn) {
     if (path_of<Tile> == 0 || in_turn) return heads;
     return path_of<Tile> == 1 ? 1 + blocks(max(heads - first_heads, 0)) : blocks(heads);

@@ -282,7 +282,7 @@ struct Items {
 
 /// Tiles of keys at the beginning of a walk that a warpgroup leaves out: four bits for each warpgroup. The last
 /// warpgroup leaves out none. A ring of keys has room for the tiles that are left out and the next one, so that no
-/// warpgroup waits for keys behind tiles that others have yet to compute.
+/// warpgroup waits for keys that load only after other warpgroups have computed earlier tiles.
 template <class Tile, class User>
 __device__ inline int lateness(const ForwardArgs& args, const User& user, const Where& at, const Walk& walk,
                                int begin) {
