@@ -1,6 +1,7 @@
 // tests/emulated/f32.h — what the tests of Hopper's f32 kernels, forward and backward, share
 #pragma once
 
+#include <array>
 #include <limits>
 
 #include "runtime/machine/tensor.h"
@@ -25,17 +26,35 @@ inline Verdict verdict_on_hopper(const Attention& attention, const Inputs& in, c
   return compare(Subject(attention), in, std::span(&engine, 1), what);
 }
 
+/// The same engine, which computes each product of f32 by one product instead of three.
+inline Engine with_one_product(Engine engine) {
+  const auto inexact = [](Subject subject) {
+    subject.exact = false;
+    return subject;
+  };
+  engine.forward = [=, forward = engine.forward](const Subject& subject, const auto&... of) {
+    forward(inexact(subject), of...);
+  };
+  engine.backward = [=, backward = engine.backward](const Subject& subject, const auto&... of) {
+    backward(inexact(subject), of...);
+  };
+  return engine;
+}
+
 /// Three products have to be as near as f32; one, as near as TF32 (tests/gpu/exact.test.cpp), with infinities and NaN
-/// where the oracle has them. Returns the error of one, which is at most `most_of_one`.
-inline double check_products(Attention attention, const Inputs& in, const Compared& what, double most_of_one) {
+/// where the oracle has them. Returns the larger error, which is that of one and at most `most_of_one`.
+inline double check_products(const Attention& attention, const Inputs& in, const Compared& what, double most_of_one) {
   INFO(in.shape.describe());
-  CHECK(verdict_on_hopper(attention, in, what).wrong == "");
-  attention.exact = false;
-  const Verdict of_one = verdict_on_hopper(attention, in, what);
-  CHECK(of_one.engine_error <= most_of_one);
-  INFO(of_one.wrong);
-  CHECK(of_one.wrong.find(": element") == std::string::npos);
-  return of_one.engine_error;
+  std::array engines{emulated_engine({.arch = 90, .sms = 3, .seed = 7}), Engine{}};
+  engines[1] = with_one_product(engines[0]);
+  engines[0].name = "three products";
+  engines[1].name = "one product";
+  const Verdict verdict = compare(Subject(attention), in, engines, what);
+  CHECK(verdict.engine_error <= most_of_one);
+  INFO(verdict.wrong);
+  for (const char* const fault : {"three products", ": element", "threw"})
+    CHECK(verdict.wrong.find(fault) == std::string::npos);
+  return verdict.engine_error;
 }
 
 /// Sets elements of every other key and value, or of a query.

@@ -41,10 +41,12 @@ struct Elements {
   Operands of;
   int of_word() const { return of == Operands::tf32 ? 1 : of == Operands::e4m3 ? 4 : 2; }
   float at(std::uint32_t word, int i) const {
-    static const std::vector<float> f16 = f16_table();
     switch (of) {
       case Operands::bf16: return std::bit_cast<float>(i ? word & 0xffff0000u : word << 16);
-      case Operands::f16: return f16[i ? word >> 16 : word & 0xffff];
+      case Operands::f16: {
+        static const std::vector<float> all = f16_table();
+        return all[i ? word >> 16 : word & 0xffff];
+      }
       case Operands::tf32: return std::bit_cast<float>(word & 0xffffe000u);
       case Operands::e4m3: return e4m3(word >> (8 * i) & 0xff);
     }
@@ -52,25 +54,21 @@ struct Elements {
   }
 };
 
-/// c[16 x n] += a[16 x k] b[k x n], all by rows. `Sum`: of a step; of products of f32 all bits count, as the hardware
-/// rounds once a step.
+/// c[16 x n] += a[16 x k] b[k x n], all by rows; n is a multiple of 8. `Sum`: of a step; of products of f32 all bits
+/// count, as the hardware rounds once a step.
 template <class Sum = float>
-void add_product(float* c, const float* a, const float* b, int k, int n) {
-  if constexpr (!std::is_same_v<Sum, float>) {
-    for (int row = 0; row < 16; ++row)
-      for (int j = 0; j < n; ++j) {
-        Sum sum = c[row * n + j];
-        for (int i = 0; i < k; ++i) sum += static_cast<Sum>(a[row * k + i]) * static_cast<Sum>(b[i * n + j]);
-        c[row * n + j] = static_cast<float>(sum);
-      }
-    return;
-  }
+void add_product(float* __restrict c, const float* __restrict a, const float* __restrict b, int k, int n) {
+  constexpr int at_once = 8;  // a constant number, which the compiler vectorizes
   for (int row = 0; row < 16; ++row)
-    for (int i = 0; i < k; ++i) {
-      const float x = a[row * k + i];
-      const float* const from = b + i * n;
-      float* const to = c + row * n;
-      for (int j = 0; j < n; ++j) to[j] += x * from[j];
+    for (int first = 0; first < n; first += at_once) {
+      std::array<Sum, at_once> sum;
+      for (int j = 0; j < at_once; ++j) sum[static_cast<std::size_t>(j)] = static_cast<Sum>(c[row * n + first + j]);
+      for (int i = 0; i < k; ++i) {
+        const Sum x = static_cast<Sum>(a[row * k + i]);
+        const float* const from = b + i * n + first;
+        for (int j = 0; j < at_once; ++j) sum[static_cast<std::size_t>(j)] += x * static_cast<Sum>(from[j]);
+      }
+      for (int j = 0; j < at_once; ++j) c[row * n + first + j] = static_cast<float>(sum[static_cast<std::size_t>(j)]);
     }
 }
 
@@ -129,25 +127,33 @@ class Matrix {
     if (rows_ != 1024) runner.fail("wgmma with rows in groups of other than 1024 bytes", at);
   }
 
-  /// Calls body with the address of each 16 bytes of rows or columns [first, end), of so much k, and with which and how
-  /// many of them these hold, counted from the first one.
+  /// 16 bytes: `count` elements of rows or columns from `other` on at one k, or of one row or column from k on.
+  struct Piece {
+    unsigned at, other, k, count;
+  };
+  /// Calls body with each piece of rows or columns [first, end), of so much k.
   template <class Body>
   void each_piece(unsigned first, unsigned end, unsigned k, const Body& body) const {
     const unsigned many = 16 / element_;
     if (transposed_)
       for (unsigned i = 0; i < k; ++i)
-        for (unsigned j = first; j < end; j += many) body(address(j, i), j - first, many);
+        for (unsigned j = first; j < end; j += many) body(Piece{address(j, i), j, i, many});
     else
       for (unsigned j = first; j < end; ++j)
-        for (unsigned i = 0; i < k; i += many) body(address(j, i), j - first, 1u);
+        for (unsigned i = 0; i < k; i += many) body(Piece{address(j, i), j, i, many});
   }
 
-  /// Of row or column `other`, at k.
-  std::uint32_t bits(unsigned other, unsigned k) const {
-    const std::byte* const from = shared_bytes(runner_, block_, address(other, k), element_, at_);
-    std::uint32_t out = 0;
-    std::memcpy(&out, from, element_);
-    return out;
+  /// Calls body with each element of rows or columns [first, end), its row or column and its k.
+  template <class Body>
+  void each(Elements e, unsigned first, unsigned end, unsigned k, const Body& body) const {
+    const auto of_word = static_cast<unsigned>(e.of_word());
+    each_piece(first, end, k, [&](const Piece& piece) {
+      std::array<std::uint32_t, 4> words;
+      std::memcpy(words.data(), shared_bytes(runner_, block_, piece.at, 16, at_), 16);
+      for (unsigned i = 0; i < piece.count; ++i)
+        body(e.at(words[i / of_word], static_cast<int>(i % of_word)), piece.other + (transposed_ ? i : 0),
+             piece.k + (transposed_ ? 0 : i));
+    });
   }
 
  private:
@@ -180,18 +186,17 @@ std::vector<float> operands_of(Runner& runner, Warp& warp, const PendingProduct&
         take_a(e, one.a.data() + (lane * static_cast<std::size_t>(p.steps) + static_cast<std::size_t>(step)) * 4, lane,
                to, k);
     } else {
-      const Matrix a(runner, *warp.block, p.a_at + static_cast<unsigned long long>(step * p.a_step), p.a_transposed,
-                     size, one.at);
-      for (int row = 0; row < 16; ++row)
-        for (int i = 0; i < k; ++i)
-          to[row * k + i] = e.at(a.bits(static_cast<unsigned>(16 * (warp.index % 4) + row), static_cast<unsigned>(i)),
-                                 0);
+      const auto row = static_cast<unsigned>(16 * (warp.index % 4));
+      Matrix(runner, *warp.block, p.a_at + static_cast<unsigned long long>(step * p.a_step), p.a_transposed, size,
+             one.at)
+          .each(e, row, row + 16, static_cast<unsigned>(k),
+                [&](float x, unsigned r, unsigned i) { to[(r - row) * static_cast<unsigned>(k) + i] = x; });
     }
     to += 16 * k;
-    const Matrix b(runner, *warp.block, p.b_at + static_cast<unsigned long long>(step * p.b_step), p.b_transposed, size,
-                   one.at);
-    for (int i = 0; i < k; ++i)
-      for (int j = 0; j < p.n; ++j) *to++ = e.at(b.bits(static_cast<unsigned>(j), static_cast<unsigned>(i)), 0);
+    Matrix(runner, *warp.block, p.b_at + static_cast<unsigned long long>(step * p.b_step), p.b_transposed, size, one.at)
+        .each(e, 0, static_cast<unsigned>(p.n), static_cast<unsigned>(k),
+              [&](float x, unsigned j, unsigned i) { to[i * static_cast<unsigned>(p.n) + j] = x; });
+    to += k * p.n;
   }
   return out;
 }
@@ -207,12 +212,12 @@ void each_piece(Runner& runner, Warp& warp, const PendingProduct& one, const Bod
     };
     if (!p.a)
       Matrix(runner, *warp.block, at(p.a_at, p.a_step), p.a_transposed, bytes_of(p.operands), one.at)
-          .each_piece(row, row + 16, k, [&](unsigned of, unsigned nth, unsigned count) {
-            body(OperandPiece{of, nth, count});
+          .each_piece(row, row + 16, k, [&](const Matrix::Piece& piece) {
+            body(OperandPiece{piece.at, piece.other - row, p.a_transposed ? piece.count : 1});
           });
     Matrix(runner, *warp.block, at(p.b_at, p.b_step), p.b_transposed, bytes_of(p.operands), one.at)
-        .each_piece(0, static_cast<unsigned>(p.n), k, [&](unsigned of, unsigned nth, unsigned count) {
-          body(OperandPiece{of, 16 + nth, count});
+        .each_piece(0, static_cast<unsigned>(p.n), k, [&](const Matrix::Piece& piece) {
+          body(OperandPiece{piece.at, 16 + piece.other, p.b_transposed ? piece.count : 1});
         });
   }
 }

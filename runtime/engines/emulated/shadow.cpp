@@ -118,7 +118,10 @@ void Shadow::end_store(unsigned at, unsigned bytes) {
 }
 
 Conflict Shadow::begin_product(unsigned at, unsigned bytes, Toucher by, const Known& known) {
+  const Cell* right = nullptr;
   const Conflict out = each(at, bytes, [&](Cell& cell) -> Conflict {
+    if (right && right->same_write(cell)) return {};
+    right = &cell;
     if (cell.copies > 0)
       return {"it reads what a copy may not have brought yet, which was asked for by", cell.writer,
               sites_[cell.write_site]};

@@ -32,6 +32,7 @@ struct Known {
 struct Toucher {
   std::uint8_t warp = 0, lane = 0;
   std::uint16_t fences = 0;  ///< number of proxy fences that the thread had passed
+  bool operator==(const Toucher&) const = default;
 };
 
 /// The reason why an access is wrong; `what` is empty if it is not.
@@ -75,6 +76,11 @@ class Shadow {
     std::uint8_t copies = 0, stores = 0, products = 0;  ///< under way
     bool by_copy = false;                               ///< true if the last write was a copy
     bool spoiled = false;                               ///< true if the last write came while a product was reading
+
+    /// True if the same access made both what they are, which most cells of an operand have in common.
+    bool same_write(const Cell& other) const {
+      return written == other.written && copies == other.copies && by_copy == other.by_copy && writer == other.writer;
+    }
   };
 
   std::uint16_t number_of(Site site);
