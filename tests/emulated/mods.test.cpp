@@ -207,7 +207,7 @@ TEST_CASE("reads at a sum's index, and bounded scores with a term of each key, a
 
 TEST_CASE("random mods on emulated GPUs are what the oracle says, forward and backward", "[emulated]") {
   if (skipped_without_compiler()) return;
-  FuzzRun run(200);  // 1.6 seconds of a core each, most of them the compiler's
+  FuzzRun run(200);  // most of the time is the compiler's
   for (std::size_t i = 0; i < run.count() && !run.is_over(); ++i) {
     const std::uint64_t seed = run.seed(i);
     const Engine engine = emulated_engine(

@@ -23,8 +23,13 @@ Engine with_kernel(const std::string& text) {
   return out;
 }
 
-std::string wrong(const Engine& engine, const Attention& attention, const Shape& shape, bool max = false) {
-  return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.backward = false, .max = max}).wrong;
+std::string wrong(std::span<const Engine> engines, const Attention& attention, const Shape& shape, bool max = false) {
+  return compare(Subject(attention), inputs(shape), engines, {.backward = false, .max = max}).wrong;
+}
+std::vector<Engine> with_kernels(std::initializer_list<const char*> all) {
+  std::vector<Engine> out;
+  for (const char* one : all) out.push_back(with_kernel(one));
+  return out;
 }
 
 /// More tiles of queries than blocks, the last of few rows.
@@ -32,9 +37,10 @@ Shape usual(std::int64_t d) {
   return {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 141, .kv_len = 170, .d = d, .dv = d, .dtype = DType::bf16};
 }
 
-void check_tile(const std::string& kernel, std::int64_t d) {
+/// All tiles of heads of one width, which share what the oracle and dense attention compute.
+void check_tiles(std::int64_t d, std::initializer_list<const char*> kernels) {
   if (skipped_without_compiler()) return;
-  const Engine engine = with_kernel(kernel);
+  const std::vector<Engine> engines = with_kernels(kernels);
   Shape short_one = usual(d), packed = usual(d), few = usual(d);
   short_one.q_len = short_one.kv_len = 77;
   packed.q_lens = packed.kv_lens = {77, 1, 64, 130};
@@ -43,11 +49,11 @@ void check_tile(const std::string& kernel, std::int64_t d) {
   const Attention causal{.mask = mods::causal()}, softcap{.score = mods::softcap(20), .mask = mods::causal()};
   const Attention listed{.mask = [](At at) { return (at.q * at.q) % 7 != at.kv % 5; }};
   for (const Shape& shape : {usual(d), short_one, packed, few}) {
-    INFO(kernel << " " << shape.describe());
+    INFO(shape.describe());
     for (const Attention& attention : {Attention{}, causal, softcap, listed})
-      CHECK(wrong(engine, attention, shape) == "");
+      CHECK(wrong(engines, attention, shape) == "");
   }
-  CHECK(wrong(engine, causal, usual(d), true) == "");
+  CHECK(wrong(engines, causal, usual(d), true) == "");
 }
 
 /// The backward where one tile of keys holds all keys: right, and the bits of ordered accumulation.
@@ -86,25 +92,33 @@ TEST_CASE("more keys than a tile are refused by the backward of one tile", "[emu
   CHECK(wrong.find("it is for up to 128 keys, and there are 170") != std::string::npos);
 }
 
-TEST_CASE("one warpgroup a block, three blocks on an SM", "[emulated]") {
-  check_tile("forward_sm90:m=64,n=64,stages=3,q_stages=2,own_o=1,issue_order=0,items=2", 64);
+TEST_CASE("tiles of heads of 64: one warpgroup a block and two or three blocks on an SM, three warpgroups",
+          "[emulated]") {
+  check_tiles(64, {"forward_sm90:m=64,n=64,stages=3,q_stages=2,own_o=1,issue_order=0,items=2",
+                   "forward_sm90:m=64,n=112,stages=2,q_stages=2,own_o=1,issue_order=0,items=1",
+                   "forward_sm90:m=192,n=96,stages=3,issue_order=1,items=1",
+                   // Results leave through the memory of values.
+                   "forward_sm90:m=64,n=64,stages=3,q_stages=1,own_o=2,issue_order=0,items=1",
+                   "forward_sm90:m=192,n=80,stages=3,q_stages=1,own_o=2,issue_order=1,items=1"});
 }
 
-TEST_CASE("one warpgroup a block, two blocks on an SM", "[emulated]") {
-  check_tile("forward_sm90:m=64,n=112,stages=2,q_stages=2,own_o=1,issue_order=0,items=1", 64);
-  check_tile("forward_sm90:m=64,n=80,stages=2,q_stages=1,own_o=0,issue_order=0,items=1", 128);
+TEST_CASE("tiles of heads of 96: three warpgroups", "[emulated]") {
+  check_tiles(96, {"forward_sm90:m=192,n=96,stages=2,q_stages=1,items=2"});
 }
 
-TEST_CASE("results leave through the memory of values", "[emulated]") {
-  check_tile("forward_sm90:m=128,n=80,stages=2,q_stages=1,own_o=2,issue_order=1,items=1", 256);
-  check_tile("forward_sm90:m=128,n=128,stages=2,q_stages=2,own_o=2,issue_order=0,items=2", 128);
-  check_tile("forward_sm90:m=64,n=64,stages=3,q_stages=1,own_o=2,issue_order=0,items=1", 64);
-  check_tile("forward_sm90:m=192,n=80,stages=3,q_stages=1,own_o=2,issue_order=1,items=1", 64);
+TEST_CASE("tiles of heads of 128: one warpgroup a block, results leave through the memory of values", "[emulated]") {
+  check_tiles(128, {"forward_sm90:m=64,n=80,stages=2,q_stages=1,own_o=0,issue_order=0,items=1",
+                    "forward_sm90:m=128,n=128,stages=2,q_stages=2,own_o=2,issue_order=0,items=2"});
+}
+
+TEST_CASE("tiles of heads of 256: results leave through the memory of values", "[emulated]") {
+  check_tiles(256, {"forward_sm90:m=128,n=80,stages=2,q_stages=1,own_o=2,issue_order=1,items=1"});
 }
 
 TEST_CASE("results leave through the memory of values, next to tiles without keys and to single tiles", "[emulated]") {
   if (skipped_without_compiler()) return;
-  const Engine engine = with_kernel("forward_sm90:m=128,n=64,stages=2,q_stages=1,own_o=2,issue_order=1,items=1");
+  const std::vector<Engine> engine = with_kernels(
+      {"forward_sm90:m=128,n=64,stages=2,q_stages=1,own_o=2,issue_order=1,items=1"});
   // Tiles of queries with many tiles of keys, one and none follow one another, in both orders.
   const Attention later{.mask = [](At at) { return at.kv > at.q; }},
       some{.mask = [](At at) { return at.q / 128 % 2 == 1 && at.kv <= at.q % 128; }},
@@ -132,22 +146,16 @@ TEST_CASE("warpgroups leave out tiles of keys at the beginning", "[emulated]") {
   later.kv_len = 330;
   later.q_offset = 130;
   packed.q_lens = packed.kv_lens = {130, 0, 1, 222};
-  for (const char* kernel : {"forward_sm90:m=128,n=80,stages=2,q_stages=1,own_o=2,issue_order=1,items=1",
-                             "forward_sm90:m=128,n=48,stages=2,q_stages=2,own_o=1,issue_order=0,items=2",
-                             "forward_sm90:m=192,n=64,stages=3,q_stages=2,own_o=1,issue_order=2,items=1",
-                             "forward_sm90:m=192,n=64,stages=2,q_stages=1,own_o=1,issue_order=1,items=1"}) {
-    const Engine engine = with_kernel(kernel);
-    for (const Shape& shape : {square, later, packed})
-      for (const Attention& attention : {causal, some, more, rising}) {
-        INFO(kernel << " " << shape.describe());
-        CHECK(wrong(engine, attention, shape) == "");
-      }
-  }
-}
-
-TEST_CASE("three warpgroups a block, which short sequences would not choose", "[emulated]") {
-  check_tile("forward_sm90:m=192,n=96,stages=3,issue_order=1,items=1", 64);
-  check_tile("forward_sm90:m=192,n=96,stages=2,q_stages=1,items=2", 96);
+  const std::vector<Engine> engines = with_kernels(
+      {"forward_sm90:m=128,n=80,stages=2,q_stages=1,own_o=2,issue_order=1,items=1",
+       "forward_sm90:m=128,n=48,stages=2,q_stages=2,own_o=1,issue_order=0,items=2",
+       "forward_sm90:m=192,n=64,stages=3,q_stages=2,own_o=1,issue_order=2,items=1",
+       "forward_sm90:m=192,n=64,stages=2,q_stages=1,own_o=1,issue_order=1,items=1"});
+  for (const Shape& shape : {square, later, packed})
+    for (const Attention& attention : {causal, some, more, rising}) {
+      INFO(shape.describe());
+      CHECK(wrong(engines, attention, shape) == "");
+    }
 }
 
 }  // namespace attune::tests

@@ -45,7 +45,13 @@ class Runner {
   /// Remembers it for take_doubts().
   void doubt(const Conflict& conflict, Site at);
 
-  bool chance(unsigned of_16) { return (dice_() & 15) < of_16; }
+  /// Fifteen of them share a throw of the dice, which would otherwise take a twentieth of a call's time.
+  bool chance(unsigned of_16) {
+    if (thrown_ <= 1) thrown_ = dice_() >> 4 | 1ull << 60;
+    const bool out = (thrown_ & 15) < of_16;
+    thrown_ >>= 4;
+    return out;
+  }
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(dice_() % n); }
 
  private:
@@ -67,7 +73,8 @@ class Runner {
   Fiber main_;
   Lane* now_ = nullptr;
   std::mt19937_64 dice_;
-  unsigned mode_;  ///< which warp runs next: any, the first or the last
+  std::uint64_t thrown_ = 0;  ///< four bits for each chance that is left, below a 1
+  unsigned mode_;             ///< which warp runs next: any, the first or the last
   std::vector<std::unique_ptr<Cluster>> clusters_;
   std::vector<Warp*> ready_;
   std::string failed_;
