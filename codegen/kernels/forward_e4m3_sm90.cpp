@@ -17,15 +17,10 @@ struct Tile : ForwardTile90 {
   int transposed = 0;  ///< 1: a previous kernel transposes values; 0: they are transposed in shared memory for each use
   int columns = 32;    ///< of values that are multiplied at a time, if these are wider than 128
 };
-constexpr auto members = [] {
-  std::array<TileMember<Tile>, forward_members90.size() + 2> out{};
-  std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
-    return TileMember<Tile>{one.member, one.at};
-  });
-  out[out.size() - 2] = {{.name = "transposed", .least = 0, .most = 1}, &Tile::transposed};
-  out.back() = {{.name = "columns", .least = 32, .most = 64, .step = 32}, &Tile::columns};
-  return out;
-}();
+constexpr auto members = forward_members90_and(std::array{
+    TileMember<Tile>{{.name = "transposed", .least = 0, .most = 1}, &Tile::transposed},
+    TileMember<Tile>{{.name = "columns", .least = 32, .most = 64, .step = 32}, &Tile::columns},
+});
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&transpose_v, &lists_along_kv};
 constexpr Search searches[] = {
@@ -42,6 +37,8 @@ struct Row {
   Tile tile;
   KindSet<CoverKind> covers{};
   KindSet<Length> lengths{};
+
+  std::pair<std::int64_t, std::int64_t> widths() const { return {d, dv}; }
 };
 constexpr KindSet<CoverKind> full = CoverKind::full, masked = full.others(), causal = CoverKind::causal;
 
@@ -80,12 +77,10 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
-  const Row* narrowest = std::ranges::find_if(rows,
-                                              [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
   std::vector<Variant> out;
-  for (const Row* row = narrowest; row != std::end(rows) && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
-    if (!row->covers.has(kind.cover) || !row->lengths.has(kind.length)) continue;
-    Tile tile = row->tile;
+  for (const Row& row : rows_of_width90(rows, spec)) {
+    if (!row.covers.has(kind.cover) || !row.lengths.has(kind.length)) continue;
+    Tile tile = row.tile;
     tile.dynamic = facts.skips || spec.packed;
     out.push_back(variant_of(forward_e4m3_sm90.name, tile, members));
   }

@@ -16,7 +16,7 @@ namespace {
 constexpr const Companion* companions[] = {&split_keys, &lists_along_kv};
 constexpr auto members = [] {
   auto out = forward_members90;
-  std::ranges::find(out, "stages", [](const auto& one) { return one.member.name; })->member.least = 1;
+  member_named(out, "stages").least = 1;
   return out;
 }();
 constexpr auto erased_members = members_of(members);
@@ -36,9 +36,8 @@ int parts_of(const KernelSpec& spec) { return spec.exact ? 2 : 1; }
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (!is_for(spec)) return fmt::format("its products are of f32, and q, k and v hold {}", name_of(spec.dtype));
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
-  if (spec.fp8_kv) return "it reads k and v in the type of q";
-  if (spec.out != spec.dtype)
-    return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
+  if (std::string why = why_not_fp8_kv(spec); !why.empty()) return why;
+  if (std::string why = why_not_other_out(spec); !why.empty()) return why;
   if (spec.d > widest || spec.dv > widest)
     return fmt::format("it supports heads up to {} wide; D is {} and Dv is {}", widest, spec.d, spec.dv);
   if (std::string why = why_not_per_entry(spec); !why.empty()) return why;

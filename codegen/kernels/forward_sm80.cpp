@@ -1,7 +1,6 @@
 // codegen/kernels/forward_sm80.cpp — the forward on any GPU, codegen/cuda/kernels/forward_sm80.cuh: its tiles
-#include <fmt/format.h>
-
 #include "codegen/cuda/layout/forward_sm80.cuh"
+#include "codegen/kernels/refusals.h"
 #include "codegen/kernels/widths.h"
 
 namespace attune::codegen {
@@ -47,7 +46,7 @@ constexpr WidthRow<Tile> rows[] = {
 
 std::string why_not(const KernelSpec& spec, const Traits&) {
   if (spec.dtype == DType::e4m3) return "its products are of f32, bf16 or f16, and q, k and v hold e4m3";
-  return spec.fp8_kv ? "it reads k and v in the type of q" : "";
+  return why_not_fp8_kv(spec);
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {

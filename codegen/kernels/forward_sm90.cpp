@@ -21,16 +21,14 @@ struct Tile : ForwardTile90 {
   bool operator==(const Tile&) const = default;
 };
 constexpr auto members = [] {
-  std::array<TileMember<Tile>, forward_members90.size() + 4> out{};
-  std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
-    return TileMember<Tile>{one.member, one.at};
+  auto out = forward_members90_and(std::array{
+      TileMember<Tile>{{.name = "small_tanh", .least = 0, .most = 1}, &Tile::small_tanh},
+      TileMember<Tile>{{.name = "copies", .least = 0, .most = 1}, &Tile::copies},
+      TileMember<Tile>{{.name = "distances", .least = 0, .most = 1}, &Tile::distances},
+      TileMember<Tile>{{.name = "items", .least = 1, .most = 2}, &Tile::items},
   });
-  out.front().member.least = 64;
-  std::ranges::find(out, std::string_view("own_o"), [](const auto& one) { return one.member.name; })->member.most = 2;
-  out[out.size() - 4] = {{.name = "small_tanh", .least = 0, .most = 1}, &Tile::small_tanh};
-  out[out.size() - 3] = {{.name = "copies", .least = 0, .most = 1}, &Tile::copies};
-  out[out.size() - 2] = {{.name = "distances", .least = 0, .most = 1}, &Tile::distances};
-  out.back() = {{.name = "items", .least = 1, .most = 2}, &Tile::items};
+  member_named(out, "m").least = 64;
+  member_named(out, "own_o").most = 2;
   return out;
 }();
 constexpr auto erased_members = members_of(members);
@@ -51,6 +49,7 @@ struct Row {
   bool approximate = false;                                                        ///< not for exact functions
   std::int64_t wider_than = 0, widest = std::numeric_limits<std::int64_t>::max();  ///< of the wider of d and dv
 
+  std::pair<int, int> widths() const { return {d, dv}; }
   bool is_for(const KernelSpec& spec, const CallKind& kind) const {
     const std::int64_t width = std::max(spec.d, spec.dv);
     if (approximate && spec.exact) return false;
@@ -126,9 +125,8 @@ bool is_for(const KernelSpec& spec) { return spec.dtype != DType::f32; }
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
-  if (spec.fp8_kv) return "it reads k and v in the type of q";
-  if (spec.out != spec.dtype)
-    return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
+  if (std::string why = why_not_fp8_kv(spec); !why.empty()) return why;
+  if (std::string why = why_not_other_out(spec); !why.empty()) return why;
   if (std::string why = why_not_per_entry(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
   return why_not_prob(facts);
@@ -136,17 +134,15 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
 
 /// The rows of a call's width and kind.
 std::vector<Tile> usual_tiles(const KernelSpec& spec, const CallKind& kind) {
-  const Row* narrowest = std::ranges::find_if(rows,
-                                              [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
   std::vector<Tile> out;
-  for (const Row* row = narrowest; row != std::end(rows) && row->d == narrowest->d && row->dv == narrowest->dv; ++row) {
-    const Tile tile{row->tile};
+  for (const Row& row : rows_of_width90(rows, spec)) {
+    const Tile tile{row.tile};
     // The issue order does not change what spills.
     const auto alike = [&](Tile other) {
       other.issue_order = tile.issue_order;
       return other == tile;
     };
-    if (row->is_for(spec, kind) && std::ranges::none_of(out, alike)) out.push_back(tile);
+    if (row.is_for(spec, kind) && std::ranges::none_of(out, alike)) out.push_back(tile);
   }
   return out;
 }

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <span>
 
 #include "codegen/ceil_div.h"
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
+#include "codegen/kernels/widths.h"
 
 namespace attune::codegen {
 
@@ -32,6 +34,27 @@ inline constexpr std::array forward_members90{
     TileMember<ForwardTile90>{{.name = "issue_order", .least = 0, .most = 2}, &ForwardTile90::issue_order},
     TileMember<ForwardTile90>{{.name = "dynamic", .least = 0, .most = 1}, &ForwardTile90::dynamic},
 };
+/// The members of a kernel's own Tile, a ForwardTile90 with more: those of every forward, then `more`.
+template <class Tile, std::size_t N>
+constexpr auto forward_members90_and(const std::array<TileMember<Tile>, N>& more) {
+  std::array<TileMember<Tile>, forward_members90.size() + N> out{};
+  const auto next = std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
+    return TileMember<Tile>{one.member, one.at};
+  });
+  std::ranges::copy(more, next.out);
+  return out;
+}
+/// A member of a table, to change its values.
+template <class Members>
+constexpr Member& member_named(Members& members, std::string_view name) {
+  return std::ranges::find(members, name, [](const auto& one) { return one.member.name; })->member;
+}
+
+/// The rows for the narrowest heads that hold a call's: a Row has `d`, `dv` and their `widths()`.
+template <class Row, std::size_t R>
+std::span<const Row> rows_of_width90(const Row (&rows)[R], const KernelSpec& spec) {
+  return narrowest_rows(rows, [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
+}
 
 /// Numbers that a thread can hold, in addition to some 24 (two warpgroups) or 32 other registers.
 constexpr int most_numbers90(int m, int blocks) {

@@ -39,7 +39,7 @@ std::vector<Variant> tiles(const KernelSpec&, const Traits&, const CallKind&) {
 }
 
 std::string why_illegal(const KernelSpec&, const Variant& variant) {
-  return tile_of(variant, members).parts == 3 ? "parts is 1, 2 or 4" : "";
+  return why_illegal_parts90(tile_of(variant, members).parts);
 }
 
 constexpr int q_stages = 3;

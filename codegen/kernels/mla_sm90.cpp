@@ -33,7 +33,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (spec.d != mla_d || spec.dv != mla_dv)
     return fmt::format("it is for MLA: keys of {} columns whose first {} are the values", mla_d, mla_dv);
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
-  if (spec.fp8_kv) return "it reads k and v in the type of q";
+  if (std::string why = why_not_fp8_kv(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
   if (spec.paged && spec.page_rows < least_box)
     return fmt::format("it needs pages of a multiple of {} rows", least_box);
@@ -86,8 +86,8 @@ constinit const KernelDescriptor mla_sm90{
     .args = ArgsKind::mla,
     .companions = companions,
     .products = Products::wgmma,
-    .spills_well =
-        192,  // results take 128 registers of a thread; heavy mods are faster this way than with tiles of 32 keys
+    // Results take 128 registers of a thread; heavy mods are faster this way than with tiles of 32 keys.
+    .spills_well = 192,
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,

@@ -67,7 +67,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind
 }
 
 std::string why_illegal(const KernelSpec&, const Variant& variant) {
-  return tile_of(variant, members).parts == 3 ? "parts is 1, 2 or 4" : "";
+  return why_illegal_parts90(tile_of(variant, members).parts);
 }
 
 std::string preamble(const KernelPlan& plan) { return ask_for_products({plan.tile.n, plan.tile.d}); }

@@ -15,6 +15,13 @@ inline std::string why_not_16_bits(const KernelSpec& spec) {
   if (spec.dtype == DType::bf16 || spec.dtype == DType::f16) return {};
   return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
 }
+inline std::string why_not_fp8_kv(const KernelSpec& spec) {
+  return spec.fp8_kv ? "it reads k and v in the type of q" : "";
+}
+inline std::string why_not_other_out(const KernelSpec& spec) {
+  if (spec.out == spec.dtype) return {};
+  return fmt::format("it writes o as {}, not as {}", name_of(spec.dtype), name_of(spec.out));
+}
 /// TMA cannot take the call's tensors.
 inline std::string why_no_tma(const KernelSpec& spec) {
   if (spec.tma) return {};
@@ -45,6 +52,9 @@ inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits&
   if (facts.has_terms) return "the call asks for gradients of captured tensors";
   return facts.listed ? "the mask needs tile lists" : "";
 }
+
+/// For a tile of such a kernel, whose operands are packed in `parts` parts.
+inline std::string why_illegal_parts90(int parts) { return parts == 3 ? "parts is 1, 2 or 4" : ""; }
 
 /// For f32, one kernel computes dq and another dk and dv, with products of f16.
 inline std::string why_not_f32_backward90(const KernelSpec& spec, const Traits& facts) {
