@@ -181,6 +181,11 @@ class Split {
                        value(of.result, next));
   }
 
+  /// "User::" for the types that User declares.
+  static std::string_view scope_of(const std::string& type) {
+    return type == "Head" || type == "Row" || type == "Col" ? "User::" : "";
+  }
+
   /// The mod's functions, each as a kernel that takes its arguments from places and leaves its result in places.
   std::string called(const UserFunction& one, bool inside) const {
     const HeadParts of = parts_of(one.head);
@@ -194,11 +199,9 @@ class Split {
                            count, in.constraint, count);
         ++count;
       }
-      const bool of_user = type == "Head" || type == "Row" || type == "Col";
-      arguments += fmt::format("{}{}{}", arguments.empty() ? "" : ", ", of_user ? "User::" : "", value(type, next));
+      arguments += fmt::format("{}{}{}", arguments.empty() ? "" : ", ", scope_of(type), value(type, next));
     }
-    out += fmt::format("  const {}{} out = {}.{}({});\n",
-                       of.result == "Head" || of.result == "Row" || of.result == "Col" ? "User::" : "", of.result,
+    out += fmt::format("  const {}{} out = {}.{}({});\n", scope_of(of.result), of.result,
                        inside ? "reinterpret_cast<const User::Inside&>(user)" : "user", of.name, arguments);
     count = 0;
     for (const Operand& x : operands(of.result, "out"))

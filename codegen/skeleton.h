@@ -2,7 +2,6 @@
 // a tile and its traits, and these functions alone
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "codegen/source.h"

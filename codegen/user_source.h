@@ -28,8 +28,8 @@ struct UserSource {
   std::string traits;
   std::vector<UserFunction> functions;
   std::string terms;  ///< the functions that add up gradients of captured tensors
-  std::optional<UserFunction>
-      is_inside;  ///< scores read captured tensors pair by pair, without clamping where it holds
+  /// Scores read captured tensors pair by pair, without clamping where this function is true. None: they do not.
+  std::optional<UserFunction> is_inside;
 
   std::string text() const;
 };
