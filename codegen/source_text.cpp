@@ -71,7 +71,7 @@ std::string lined_function(const std::string& head, const Expr& e, const ir::Sig
 class Layout {
  public:
   template <class T>
-  void put(T value) {
+  void put(const T& value) {
     align(alignof(T));
     const auto at = bytes_.size();
     bytes_.resize(at + sizeof value);
