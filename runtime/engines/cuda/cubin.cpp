@@ -3,21 +3,20 @@
 
 #include <cstring>
 
+#include <elf.h>
+
 namespace attune::runtime::cuda {
 namespace {
 
-// Of ELF's headers and tables, by its specification.
-constexpr std::uint64_t section_header = 64, symbol_size = 24;
-constexpr std::uint32_t symbol_table = 2, no_bits = 8;
 // The attributes of .nv.info, as cuobjdump -elf names them. Each begins with its form and its number, a byte each. A
 // sized one then has 16 bits of size and its value; others have 16 bits alone.
 constexpr int sized = 4, frame_size = 0x11, register_count = 0x2f;
 // Of a thread: what its instructions can name, and what local memory there is.
 constexpr std::uint32_t most_registers = 255, most_frame = 512 << 10;
 
-/// A number at an offset; none beyond the end.
+/// A number or a header at an offset; none beyond the end.
 template <class T>
-std::optional<T> number(std::string_view bytes, std::uint64_t at) {
+std::optional<T> value(std::string_view bytes, std::uint64_t at) {
   if (at > bytes.size() || bytes.size() - at < sizeof(T)) return {};
   T out{};
   std::memcpy(&out, bytes.data() + at, sizeof(T));
@@ -40,16 +39,14 @@ std::string_view part(std::string_view bytes, std::uint64_t at, std::uint64_t si
 
 Cubin::Cubin(std::string_view bytes) : bytes_(bytes) {
   // 64 bits, of low order first.
-  if (!bytes.starts_with(std::string_view("\177ELF\2\1", 6))) return;
-  const auto table = number<std::uint64_t>(bytes, 0x28);
-  const auto size = number<std::uint16_t>(bytes, 0x3a), count = number<std::uint16_t>(bytes, 0x3c),
-             names = number<std::uint16_t>(bytes, 0x3e);
-  if (!table || size != section_header || !names) return;
-  headers_ = part(bytes, *table, *count * section_header);
-  sections_ = headers_.size() / section_header;
-  if (const auto found = section(*names)) names_ = found->bytes;
+  if (!bytes.starts_with(std::string_view(ELFMAG "\2\1", SELFMAG + 2))) return;
+  const auto file = value<Elf64_Ehdr>(bytes, 0);
+  if (!file || file->e_shentsize != sizeof(Elf64_Shdr)) return;
+  headers_ = part(bytes, file->e_shoff, file->e_shnum * sizeof(Elf64_Shdr));
+  sections_ = headers_.size() / sizeof(Elf64_Shdr);
+  if (const auto found = section(file->e_shstrndx)) names_ = found->bytes;
   for (std::uint64_t i = 0; i < sections_; ++i)
-    if (const auto found = section(i); found->type == symbol_table) {
+    if (const auto found = section(i); found->type == SHT_SYMTAB) {
       symbols_ = *found;
       if (const auto texts = section(found->link)) symbol_names_ = texts->bytes;
       return;
@@ -58,13 +55,9 @@ Cubin::Cubin(std::string_view bytes) : bytes_(bytes) {
 
 std::optional<Cubin::Section> Cubin::section(std::uint64_t nth) const {
   if (nth >= sections_) return {};
-  const std::string_view header = headers_.substr(nth * section_header, section_header);
-  Section out{.name = text(names_, *number<std::uint32_t>(header, 0)),
-              .bytes = {},
-              .type = *number<std::uint32_t>(header, 4),
-              .link = *number<std::uint32_t>(header, 0x28)};
-  if (out.type != no_bits)
-    out.bytes = part(bytes_, *number<std::uint64_t>(header, 0x18), *number<std::uint64_t>(header, 0x20));
+  const auto header = *value<Elf64_Shdr>(headers_, nth * sizeof(Elf64_Shdr));
+  Section out{.name = text(names_, header.sh_name), .bytes = {}, .type = header.sh_type, .link = header.sh_link};
+  if (out.type != SHT_NOBITS) out.bytes = part(bytes_, header.sh_offset, header.sh_size);
   return out;
 }
 
@@ -75,22 +68,22 @@ std::optional<Cubin::Section> Cubin::named(std::string_view name) const {
 }
 
 std::string_view Cubin::symbol(std::uint64_t nth) const {
-  const std::string_view entry = part(symbols_.bytes, nth * symbol_size, symbol_size);
-  return entry.empty() ? entry : text(symbol_names_, *number<std::uint32_t>(entry, 0));
+  const auto entry = value<Elf64_Sym>(symbols_.bytes, nth * sizeof(Elf64_Sym));
+  return entry ? text(symbol_names_, entry->st_name) : std::string_view();
 }
 
 std::optional<KernelNeeds> Cubin::needs(std::string_view symbol) const {
   const auto info = named(".nv.info");
   if (!info) return {};
   std::optional<std::uint32_t> registers, frame;
-  for (std::uint64_t at = 0; const auto form = number<std::uint8_t>(info->bytes, at);) {
-    const auto attribute = number<std::uint8_t>(info->bytes, at + 1);
-    const auto size = number<std::uint16_t>(info->bytes, at + 2);
+  for (std::uint64_t at = 0; const auto form = value<std::uint8_t>(info->bytes, at);) {
+    const auto attribute = value<std::uint8_t>(info->bytes, at + 1);
+    const auto size = value<std::uint16_t>(info->bytes, at + 2);
     if (!size) return {};
     if (*form == sized && (*attribute == register_count || *attribute == frame_size)) {
-      const auto of = number<std::uint32_t>(info->bytes, at + 4), value = number<std::uint32_t>(info->bytes, at + 8);
-      if (*size != 8 || !value) return {};
-      if (this->symbol(*of) == symbol) (*attribute == register_count ? registers : frame) = value;
+      const auto of = value<std::uint32_t>(info->bytes, at + 4), needed = value<std::uint32_t>(info->bytes, at + 8);
+      if (*size != 8 || !needed) return {};
+      if (this->symbol(*of) == symbol) (*attribute == register_count ? registers : frame) = needed;
     }
     at += 4u + (*form == sized ? *size : 0u);
   }

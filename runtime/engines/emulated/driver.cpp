@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include <dlfcn.h>
+#include <elf.h>
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -226,20 +226,14 @@ Result cuEventElapsedTime(float* milliseconds, cu::Event from, cu::Event to) {
 
 /// The length of an image, from its own header: the end of its section table.
 std::size_t size_of_image(const void* image) {
-  struct Header {
-    unsigned char ident[40];
-    std::uint64_t sections;
-    std::uint32_t flags;
-    std::uint16_t size, program_size, programs, section_size, count, names;
-  } header;
-  static_assert(offsetof(Header, section_size) == 58);
+  Elf64_Ehdr header;
   std::memcpy(&header, image, sizeof header);
-  return static_cast<std::size_t>(header.sections) + static_cast<std::size_t>(header.section_size) * header.count;
+  return header.e_shoff + std::size_t{header.e_shentsize} * header.e_shnum;
 }
 
 Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, unsigned, int*, void**, unsigned) {
   static std::atomic<unsigned> number{0};
-  if (std::memcmp(image, "\177ELF", 4) != 0) return Result::invalid_image;
+  if (std::memcmp(image, ELFMAG, SELFMAG) != 0) return Result::invalid_image;
   const std::string name = fmt::format("kernel{}.so", number++);
   write_below(folder(), name, {static_cast<const char*>(image), size_of_image(image)});
   const std::filesystem::path path = folder() / name;
