@@ -148,14 +148,14 @@ BackwardArgs BackwardRun::args_of_call(std::byte* memory, const Starts& starts) 
 
 void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
   const codegen::Tile& tile = whole_.plan().tile;
-  const std::int64_t most = std::max(sets_of_q() * q_places(), sets_of_kv() * kv_places());
+  const std::int64_t most = std::max(q_tiles(), sets_of_kv() * kv_places());
   if (most > std::numeric_limits<int>::max()) refuse_tiles(most, "there may be fewer than 2^31");
   unsigned* const counters = counters_.in(memory);
   put_maps(args, whole_);
   args.sums = added_.in(memory);
-  args.next = counters + 1;
-  args.visited = counters + 2;
-  args.added = counters + 3;
+  args.next = counters + next_item;
+  args.visited = counters + visits;
+  args.added = counters + added_tiles;
   args.q_places = static_cast<int>(q_places());
   args.kv_places = static_cast<int>(kv_places() - first_tile());
   // Several heads are visited on the way back: a tile of dq then has two steps to pass on, as a tile of 64 queries.

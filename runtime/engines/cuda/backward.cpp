@@ -6,6 +6,7 @@
 #include <functional>
 
 #include <attune/error.h>
+#include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
 #include "codegen/reads.h"
@@ -101,9 +102,8 @@ void BackwardRun::choose(const codegen::CallSpec& asked) {
                 fmt::format("it is for up to {} keys, and there are {}", tile.n, p_.kv.length),
                 "name another, or leave the choice to attune");
   take_sums();
-  const std::int64_t tiles = sets_of_q() * q_places();
-  added_ = space_.take<float>(tiles * whole_.kernel->choice.sums);
-  counters_ = space_.take<unsigned>(tiles + 3 + (stores_ds() ? first_tile() / dense_.tiles : 0));
+  added_ = space_.take<float>(q_tiles() * whole_.kernel->choice.sums);
+  counters_ = space_.take<unsigned>(next_items_of_further() + (stores_ds() ? first_tile() / dense_.tiles : 0));
   diagonals_ = space_.take<float>(diagonals());
   if (stores_ds() && !dense_.is_ds) ds_ = space_.take<unsigned short>(ds_tensor(nullptr).size());
   whole_.take(space_);

@@ -80,6 +80,11 @@ class BackwardRun {
   std::int64_t sets_of_q() const { return p_.q_heads * (p_.q.packed() ? 1 : p_.batch); }
   std::int64_t sets_of_kv() const { return p_.kv_heads * (p_.kv_shared || p_.kv.packed() ? 1 : p_.batch); }
   std::int64_t places(const compiler::Positions& of, int positions) const;
+  /// Where the whole-backward kernel's counters are: a flag that a result is non-finite, the next item, the number of
+  /// visits, the tiles of keys added to each tile of dq, and the next item of each further launch.
+  enum Counter : std::int64_t { non_finite, next_item, visits, added_tiles };
+  std::int64_t next_items_of_further() const { return added_tiles + q_tiles(); }
+  std::int64_t q_tiles() const { return sets_of_q() * q_places(); }
   std::int64_t q_places() const { return places(p_.q, whole_.plan().tile.m); }
   std::int64_t kv_places() const { return places(p_.kv, whole_.plan().tile.n); }
   /// As in cuda/spread_diagonals.cuh.
@@ -137,8 +142,7 @@ class BackwardRun {
   DenseGradient dense_{};
   Region<unsigned short> ds_;  ///< dS, for the whole-backward kernel, unless it is stored into a gradient
   Region<float> added_;        ///< sums of dq, for the whole-backward kernel
-  /// For each kernel, a flag that a result is non-finite. For the whole-backward kernel also its next item, its visits
-  /// and its counts of added tiles; then the next item of each further launch.
+  /// The flag of non-finite results; for the whole-backward kernel all of Counter.
   Region<unsigned> counters_;
   /// If operands of f32 are split: q, k, v and grad_o, and the factors of their rows.
   std::array<Region<unsigned short>, 4> split_{};

@@ -56,8 +56,7 @@ CacheEntry compiled(const codegen::Source& skeleton) {
   return out;
 }
 
-/// The skeletons that a thread in the background compiles or is about to. While this object
-/// lives, a skeleton is one of them.
+/// While one lives, a thread in the background compiles a skeleton, or is about to.
 class Coming {
  public:
   explicit Coming(std::string name) : name_(std::move(name)) {}

@@ -1,5 +1,6 @@
 // runtime/engines/cuda/stored_ds.cpp — the gradient of a dense bias in a backward whose kernel stores dS
 #include <algorithm>
+#include <array>
 
 #include "codegen/ceil_div.h"
 #include "codegen/ds_term.h"
@@ -58,7 +59,8 @@ bool BackwardRun::plan_ds() {
   out.is_ds = same && !term->factor && to.dtype == call_.q.dtype && has_boxes(out.as_pairs) &&
               (!out.cleared || is_clearable(to));
   const codegen::Tile& tile = whole_.plan().tile;
-  const std::int64_t of_tile = p_.batch * p_.q_heads * p_.q.length * tile.n * 2;
+  const std::int64_t of_tile = p_.batch * p_.q_heads * p_.q.length * tile.n *
+                               static_cast<std::int64_t>(size_of(call_.q.dtype));
   out.tiles = out.is_ds
                   ? kv_places()
                   : std::clamp(means_.ds_bytes / std::max<std::int64_t>(of_tile, 1), std::int64_t{1}, kv_places());
@@ -98,12 +100,11 @@ void BackwardRun::put_other_keys(std::byte* memory) const {
   const auto stream = static_cast<cu::Stream>(means_.stream);
   BackwardArgs args = whole_.arguments;
   args.kv_places = static_cast<int>(dense_.tiles);
-  const std::int64_t tiles = sets_of_q() * q_places();
   const std::int64_t most = means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms;
   Walk walk = walk_of(whole_, std::min(sets_of_kv() * dense_.tiles, most));
   walk.arguments = &args;
   for (std::int64_t first = first_tile() - dense_.tiles; first >= 0; first -= dense_.tiles) {
-    args.next = counters_.in(memory) + 3 + tiles + first / dense_.tiles;
+    args.next = counters_.in(memory) + next_items_of_further() + first / dense_.tiles;
     Launches launches;
     if (dense_.cleared) clear_ds(launches, memory);
     const codegen::KernelChoice& choice = whole_.kernel->choice;
