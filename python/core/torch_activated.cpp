@@ -28,7 +28,7 @@ namespace {
 using Value = Shim::Value;
 constexpr int none = -1;
 
-/// Where an operator has its arguments. `types`: t is a tensor, o an optional one, s an optional number, n a number.
+/// Where an operator has its arguments. `types` are those of free_arguments().
 struct Form {
   const char* name;
   const char* types;
@@ -86,19 +86,17 @@ bool is_for_cudnn(const View& mask, const View& q, const View& v) {
 
 /// Why a call is torch's own; none: attune takes it, or Python says why not.
 enum class Reason : unsigned { none = 0, dropout = 1, debug = 2, type = 4, written = 8 };
-/// The reasons that Python has told of an operator's calls.
+/// The reasons of which Python has warned.
 template <const Form& form>
-std::atomic<unsigned> told{0};
+std::atomic<unsigned> warned{0};
 
-/// A call of an operator, whose arguments stay on its stack until `done`.
+/// A call of an operator, whose arguments are on its stack.
 class Call {
  public:
-  Call(const Form& form, Value* stack) : form_(form), stack_(stack) {}
+  Call(const Form& form, const Value* stack) : form_(form), stack_(stack) {}
 
   Shim::Tensor tensor(int at) const {
-    const Value value = stack_[at];
-    if (form_.types[at] != 'o') return reinterpret_cast<Shim::Tensor>(value);
-    return value ? reinterpret_cast<Shim::Tensor>(*reinterpret_cast<const Value*>(value)) : nullptr;
+    return form_.types[at] == 'o' ? optional_tensor(stack_[at]) : reinterpret_cast<Shim::Tensor>(stack_[at]);
   }
 
   /// The mask, or null.
@@ -143,19 +141,9 @@ class Call {
 
   bool wants_lse() const { return form_.wants_lse != none && flag_of(stack_[form_.wants_lse]); }
 
-  /// Frees the arguments, so that results can take their places.
-  void done() {
-    for (int i = 0; form_.types[i]; ++i) {
-      if (form_.types[i] == 't') release(stack_[i]);
-      if (form_.types[i] != 'o' && form_.types[i] != 's') continue;
-      const std::unique_ptr<Value> at(reinterpret_cast<Value*>(stack_[i]));
-      if (at && form_.types[i] == 'o') release(*at);
-    }
-  }
-
  private:
   const Form& form_;
-  Value* stack_;
+  const Value* stack_;
 };
 
 Owned made_like(const Form& form, const View& like, std::int64_t width) {
@@ -174,9 +162,7 @@ Owned made_rows(const Form& form, const View& q) {
 /// In the places of the state of random numbers and of the debug mask, which nobody reads.
 void unread(const View& q, Value* stack, std::size_t seed_rank, std::int32_t seed_type) {
   constexpr std::int64_t two = 2, nothing = 0, step = 1;
-  Shim::Tensor undefined[2]{};
-  for (auto& one : undefined) check(shim().undefined(&one), "new_uninitialized_tensor");
-  stack[2] = Owned(undefined[0]).value(), stack[3] = Owned(undefined[1]).value();
+  stack[2] = undefined_tensor().value(), stack[3] = undefined_tensor().value();
   stack[6] = new_tensor(q, seed_rank, &two, &step, seed_type).value();
   stack[7] = new_tensor(q, 0, nullptr, nullptr, seed_type).value();
   stack[8] = new_tensor(q, 1, &nothing, &step, q.dtype).value();
@@ -190,7 +176,7 @@ Owned as_cudnns(const View& q) {
 }
 
 bool attend(const Form& form, Value* stack) {
-  Call given(form, stack);
+  const Call given(form, stack);
   const View q(given.tensor(form.q)), k(given.tensor(form.q + 1)), v(given.tensor(form.q + 2));
   if (!are_usual(q, k, v) || !is_ordered(q.tensor)) return false;
   const std::optional<View> mask = given.mask() ? std::optional<View>(given.mask()) : std::nullopt;
@@ -210,7 +196,7 @@ bool attend(const Form& form, Value* stack) {
   const std::int64_t lengths[] = {q.tensor.shape[2], k.tensor.shape[2]};
   Value made[9]{};
   if (on_gpu) unread(q, made, by_cudnn ? 0 : 1, by_cudnn ? shim().i64 : shim().u64);
-  given.done();
+  free_arguments(form.types, stack);
   std::copy_n(made, on_gpu ? 9 : 2, stack);
   stack[0] = out.value(), stack[1] = lse.value();
   if (on_gpu) stack[4] = std::bit_cast<Value>(lengths[0]), stack[5] = std::bit_cast<Value>(lengths[1]);
@@ -218,22 +204,20 @@ bool attend(const Form& form, Value* stack) {
 }
 
 bool differentiate(const Form& form, Value* stack) {
-  Call given(form, stack);
+  const Call given(form, stack);
   const View grad_o(given.tensor(form.q - 1)), q(given.tensor(form.q)), k(given.tensor(form.q + 1)),
       v(given.tensor(form.q + 2)), o(given.tensor(form.q + 3));
   View lse(given.tensor(form.q + 4));
+  const View* const inputs[] = {&q, &k, &v};
   if (!are_usual(q, k, v)) return false;
-  for (const View* one : {&q, &k, &v})
+  for (const View* one : inputs)
     if (!is_ordered(one->tensor)) return false;
   lse.tensor.ndim = 3;
   const std::optional<View> mask = given.mask() ? std::optional<View>(given.mask()) : std::nullopt;
   Entry* const entry = entry_of(given.asked(mask ? &*mask : nullptr));
   if (!entry) return false;
   Owned grads[3];
-  for (std::size_t i = 0; i < 3; ++i) {
-    const View& like = i == 0 ? q : i == 1 ? k : v;
-    grads[i] = made_like(form, like, like.tensor.shape[3]);
-  }
+  for (std::size_t i = 0; i < 3; ++i) grads[i] = made_like(form, *inputs[i], inputs[i]->tensor.shape[3]);
   const View dq(grads[0]), dk(grads[1]), dv(grads[2]);
   attune_call call{};
   call.pass = ATTUNE_BACKWARD;
@@ -243,7 +227,7 @@ bool differentiate(const Form& form, Value* stack) {
   call.captures = captures, call.n_captures = mask ? 1 : 0;
   call.captured_grads = not_wanted, call.n_captured_grads = call.n_captures;
   run(*entry, call, false);
-  given.done();
+  free_arguments(form.types, stack);
   for (std::size_t i = 0; i < 3; ++i) stack[i] = grads[i].value();
   return true;
 }
@@ -286,7 +270,7 @@ bool call_own(std::int32_t (*own)(Arguments...), const Form& form, Value* stack)
   };
   const std::tuple<Arguments...> arguments{next(std::type_identity<Arguments>{})...};
   if (std::apply(own, arguments) != 0) return false;
-  Call(form, stack).done();
+  free_arguments(form.types, stack);
   std::copy_n(made, sizeof...(Arguments) - inputs, stack);
   return true;
 }
@@ -299,27 +283,27 @@ void kernel(Value* stack, std::uint64_t, std::uint64_t) {
     const Call given(form, stack);
     if (!engine_is_chosen()) {
       why = given.reason();
-      const bool is_told = (told<form> & static_cast<unsigned>(why)) != 0;
+      const bool is_known = (warned<form> & static_cast<unsigned>(why)) != 0;
       if (why == Reason::none)
         taken = direction(form, stack);
-      else if (is_told && given.is_at_home())
+      else if (is_known && given.is_at_home())
         taken = call_own(shim().*own, form, stack);
     }
   } catch (const std::exception&) {  // nothing is on the stack yet: the other operator finds the mistake again
   }
   if (taken) return;
   call_slowly(form, stack);
-  told<form> |= static_cast<unsigned>(why);
+  warned<form> |= static_cast<unsigned>(why);
 }
 
 struct Placed {
   const Form& form;
   const char* key;
   Shim::Kernel kernel;
-  std::atomic<unsigned>& told;
+  std::atomic<unsigned>& warned;
 };
 template <const Form& form, Direction direction, auto own>
-const Placed placed{form, form.by_position ? "CPU" : "CUDA", kernel<form, direction, own>, told<form>};
+const Placed placed{form, form.by_position ? "CPU" : "CUDA", kernel<form, direction, own>, warned<form>};
 const Placed* const all[] = {
     &placed<cpu, attend, &Shim::own_cpu>,     &placed<cpu_backward, differentiate, &Shim::own_cpu_backward>,
     &placed<flash, attend, &Shim::own_flash>, &placed<flash_backward, differentiate, &Shim::own_flash_backward>,
@@ -332,7 +316,7 @@ bool activate_torch(const std::vector<std::string>& operators, const std::option
   if (!shim().implement) return false;
   for (const Placed* const one : all) {
     if (std::ranges::find(operators, one->form.name) == operators.end()) continue;
-    one->told = 0;
+    one->warned = 0;
     Shim::Library library = nullptr;
     check(shim().library("aten", key ? key->c_str() : one->key, __FILE__, __LINE__, &library), "library");
     libraries.push_back(library);

@@ -10,6 +10,11 @@
 #include "python/core/torch_tensors.h"
 
 namespace attune::python {
+namespace {
+
+std::atomic<bool> engine_chosen{false};
+
+}  // namespace
 
 void check(std::int32_t status, const char* what) {
   if (status != 0) throw std::runtime_error(std::string("attune: torch's ") + what + " failed");
@@ -19,6 +24,51 @@ Shim::Value Owned::again() const {
   Shim::Tensor other = nullptr;
   check(shim().new_handle(tensor_, &other), "new_tensor_handle");
   return reinterpret_cast<Shim::Value>(other);
+}
+
+Owned undefined_tensor() {
+  Shim::Tensor made = nullptr;
+  check(shim().undefined(&made), "new_uninitialized_tensor");
+  return Owned(made);
+}
+
+List::List(Shim::Value value) : list_(reinterpret_cast<Shim::List>(value)) {
+  check(shim().list_size(list_, &size_), "list_size");
+}
+
+Shim::Value List::operator[](std::size_t i) const {
+  Shim::Value out = 0;
+  check(shim().list_item(list_, i, &out), "list_get_item");
+  return out;
+}
+
+Shim::Tensor optional_tensor(Shim::Value value) {
+  return value ? reinterpret_cast<Shim::Tensor>(*reinterpret_cast<const Shim::Value*>(value)) : nullptr;
+}
+
+Owned take_optional(Shim::Value value) {
+  const std::unique_ptr<Shim::Value> at(reinterpret_cast<Shim::Value*>(value));
+  return at ? Owned(*at) : Owned();
+}
+
+void free_arguments(const char* types, const Shim::Value* stack) {
+  const Shim& s = shim();
+  for (int i = 0; types[i]; ++i) {
+    const Shim::Value value = stack[i];
+    switch (types[i]) {
+      case 't': release(value); break;
+      case 'o': take_optional(value); break;
+      case 's': delete reinterpret_cast<Shim::Value*>(value); break;
+      case 'T': {
+        const List tensors(value);
+        for (std::size_t at = 0; at < tensors.size(); ++at) release(tensors[at]);
+        [[fallthrough]];
+      }
+      case 'l': check(s.delete_list(reinterpret_cast<Shim::List>(value)), "delete_list"); break;
+      case 'x': check(s.delete_string(reinterpret_cast<Shim::String>(value)), "delete_string"); break;
+      default: break;
+    }
+  }
 }
 
 View::View(Shim::Tensor of) {
@@ -84,20 +134,6 @@ Owned rows_of(const View& q) {
   return new_tensor(q, 3, n, strides, q.dtype == shim().f64 ? shim().f64 : shim().f32);
 }
 
-/// True if memory has the rows of a tensor one after another, in any order of its other dimensions.
-bool is_dense(const attune_tensor& t) {
-  std::array<std::pair<std::int64_t, std::int64_t>, 4> order{};  // stride and extent
-  for (std::size_t i = 0; i < 4; ++i) order[i] = {t.strides[i], t.shape[i]};
-  if (order[3].first != 1) return false;
-  std::ranges::sort(order);
-  std::int64_t step = 1;
-  for (const auto& [stride, extent] : order) {
-    if (extent != 1 && stride != step) return false;
-    step *= extent;
-  }
-  return true;
-}
-
 bool is_ordered(const attune_tensor& t) {
   for (int i = 0; i < t.ndim; ++i)
     if (t.strides[i] < 1 && t.shape[i] != 1) return false;
@@ -119,10 +155,6 @@ bool are_usual(const View& q, const View& k, const View& v) {
   return q.device_type == s.cuda || scores * static_cast<double>(k.tensor.shape[2]) <= long_call;
 }
 
-namespace {
-std::atomic<bool> engine_chosen{false};
-}
-
 void choose_torch(bool chosen) { engine_chosen = chosen; }
 bool engine_is_chosen() { return engine_chosen.load(std::memory_order_relaxed); }
 
@@ -131,10 +163,10 @@ namespace {
 /// Throws the message of an error, if there is one: torch gives it to Python.
 void raise(attune_error* error) {
   if (!error) return;
-  attune_said told{};
-  told.size = sizeof told;
-  attune_error_read(error, &told);
-  const std::string message = told.message;
+  attune_said said{};
+  said.size = sizeof said;
+  attune_error_read(error, &said);
+  const std::string message = said.message;
   attune_error_free(error);
   throw std::runtime_error(message);
 }

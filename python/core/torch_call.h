@@ -51,6 +51,30 @@ class Owned {
 /// Gives up a reference to a tensor.
 inline void release(Shim::Value tensor) { const Owned done(tensor); }
 
+/// A tensor that is none, for a result that torch leaves undefined.
+Owned undefined_tensor();
+
+/// A list of torch's, which stays its owner's.
+class List {
+ public:
+  explicit List(Shim::Value value);
+  std::size_t size() const { return size_; }
+  Shim::Value operator[](std::size_t i) const;
+
+ private:
+  Shim::List list_;
+  std::size_t size_ = 0;
+};
+
+/// The tensor of an operator's optional argument, which stays its owner's; null if there is none.
+Shim::Tensor optional_tensor(Shim::Value value);
+/// Takes that tensor over.
+Owned take_optional(Shim::Value value);
+
+/// Frees the arguments of an operator on its stack, so that results can take their places. `types` has a letter for
+/// each: t a tensor, o an optional one, l a list, T a list of tensors, x a text, s an optional number, n a number.
+void free_arguments(const char* types, const Shim::Value* stack);
+
 /// A tensor of torch as C has it; throws for types that no attention reads.
 struct View {
   attune_tensor tensor{};
@@ -72,8 +96,6 @@ Owned new_tensor(const View& q, std::size_t rank, const std::int64_t* sizes, con
 /// One number a row of q.
 Owned rows_of(const View& q);
 
-/// True if the rows of four dimensions are one after another in memory, in any order of the other dimensions.
-bool is_dense(const attune_tensor& t);
 /// True if the last dimension is the innermost in memory and no element is there for several, as in an expanded tensor.
 bool is_ordered(const attune_tensor& t);
 /// True for the types and sizes that kernels over the C ABI take; the others are Python's.

@@ -20,21 +20,13 @@ namespace {
 using Value = Shim::Value;
 
 /// Where the operators have their arguments. Others follow from these: `q`, k, v; `texts`, of which the fifth are
-/// names.
+/// names. `types` are those of free_arguments().
 struct Form {
   int q, cu_q, captures, ints, texts, scale;
-  const char*
-      types;  ///< t: a tensor, o: an optional one, l: a list, T: a list of tensors, x: a text, s: an optional number
+  const char* types;
 };
 constexpr Form of_forward{0, 3, 5, 6, 7, 12, "tttooTlxxxxxsnnn"};
-constexpr Form of_backward{2,
-                           7,
-                           9,
-                           10,
-                           11,
-                           16,
-                           "oottttt"
-                           "ooTlxxxxxsnnl"};
+constexpr Form of_backward{2, 7, 9, 10, 11, 16, "ootttttooTlxxxxxsnnl"};
 
 constexpr std::size_t most_known = 1024;
 std::shared_mutex known_mutex;
@@ -53,29 +45,11 @@ Entry* entry_of(const std::string& key) {
   return found == known().end() ? nullptr : found->second.get();
 }
 
-/// A list of torch's.
-class List {
- public:
-  explicit List(Value value) : list_(reinterpret_cast<Shim::List>(value)) {
-    check(shim().list_size(list_, &size_), "list_size");
-  }
-  std::size_t size() const { return size_; }
-  Value operator[](std::size_t i) const {
-    Value out = 0;
-    check(shim().list_item(list_, i, &out), "list_get_item");
-    return out;
-  }
-
- private:
-  Shim::List list_;
-  std::size_t size_ = 0;
-};
-
 char kind_of(const View& tensor) {
   return tensor.dtype == shim().boolean ? 'b' : tensor.tensor.dtype.code == ATTUNE_INT ? 'i' : 'f';
 }
 
-/// A call of an operator, whose arguments stay on its stack until `done`.
+/// A call of an operator, whose arguments are on its stack.
 struct Call {
   const Form& form;
   Value* stack;
@@ -85,9 +59,7 @@ struct Call {
   attune_call call{};
 
   Shim::Tensor tensor(int at) const { return reinterpret_cast<Shim::Tensor>(stack[at]); }
-  Shim::Tensor optional(int at) const {
-    return stack[at] ? reinterpret_cast<Shim::Tensor>(*reinterpret_cast<const Value*>(stack[at])) : nullptr;
-  }
+  Shim::Tensor optional(int at) const { return optional_tensor(stack[at]); }
 
   void add_text(std::string& key, int at) const {
     const char* text = nullptr;
@@ -114,23 +86,6 @@ struct Call {
     call.params = ints.data(), call.n_params = ints.size();
     return entry_of(key);
   }
-
-  /// Frees the arguments, so that results can take their places.
-  void done() {
-    for (int i = 0; form.types[i]; ++i) {
-      const char type = form.types[i];
-      if (type == 't') release(stack[i]);
-      if (type == 'T') {
-        const List tensors(stack[i]);
-        for (std::size_t at = 0; at < tensors.size(); ++at) release(tensors[at]);
-      }
-      if (type == 'l' || type == 'T') check(shim().delete_list(reinterpret_cast<Shim::List>(stack[i])), "delete_list");
-      if (type == 'x') check(shim().delete_string(reinterpret_cast<Shim::String>(stack[i])), "delete_string");
-      if (type != 'o' && type != 's') continue;
-      const std::unique_ptr<Value> at(reinterpret_cast<Value*>(stack[i]));
-      if (at && type == 'o') release(*at);
-    }
-  }
 };
 
 Owned nothing_of(const View& like, std::int32_t dtype) {
@@ -153,7 +108,7 @@ bool attend(Value* stack) {
   c.call.lse = &of_lse.tensor;
   if (with_max) c.call.max = &of_most.tensor;
   run(*entry, c.call, false);
-  c.done();
+  free_arguments(c.form.types, stack);
   stack[0] = out.value(), stack[1] = lse.value(), stack[2] = most.value();
   return true;
 }
@@ -215,7 +170,7 @@ bool differentiate(Value* stack) {
   c.call.captured_grads = grads.written.data() + 3, c.call.n_captured_grads = c.captures.size();
   run(*entry, c.call, false);
   const Value made = grads.list();
-  c.done();
+  free_arguments(c.form.types, stack);
   stack[0] = made;
   return true;
 }

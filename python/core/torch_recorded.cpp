@@ -50,12 +50,6 @@ Entry& entry_of(const Owned& keeper) {
   throw std::runtime_error("attune: the overrideable attention of torch is for attune.torch here");
 }
 
-/// Takes over an optional tensor.
-Owned optional_of(Value value) {
-  const std::unique_ptr<Value> at(reinterpret_cast<Value*>(value));
-  return at ? Owned(*at) : Owned();
-}
-
 /// An operator with an autograd node of torch's, and where its backward has its arguments. q, k, v and attn_bias come
 /// first in the forward, and after grad_out in the backward.
 struct Form {
@@ -75,7 +69,7 @@ constexpr Form efficient{
 
 template <const Form& form>
 void forward(Value* stack, std::uint64_t, std::uint64_t) {
-  const Owned given[] = {Owned(stack[0]), Owned(stack[1]), Owned(stack[2]), optional_of(stack[3])};
+  const Owned given[] = {Owned(stack[0]), Owned(stack[1]), Owned(stack[2]), take_optional(stack[3])};
   Entry& entry = entry_of(given[3]);
   const View q(given[0]), k(given[1]), v(given[2]);
   Owned out = empty_like(q, v.tensor.shape[3]), lse = rows_of(q);
@@ -103,13 +97,9 @@ void refuse_next(std::array<Owned, 3>& grads, const Owned* read, std::size_t cou
   for (std::size_t i = 0; i < count; ++i) check(s.list_push(also, read[i].again()), "list_push_back");
   Value stack[] = {reinterpret_cast<Value>(made), reinterpret_cast<Value>(also)};
   check(s.call("attune::once", "", stack, shim_version), "call_dispatcher");
-  auto* const marked = reinterpret_cast<Shim::List>(stack[0]);
-  for (std::size_t i = 0; i < at.size(); ++i) {
-    Value value = 0;
-    check(s.list_item(marked, i, &value), "list_get_item");
-    grads[at[i]] = Owned(value);
-  }
-  check(s.delete_list(marked), "delete_list");
+  const List marked(stack[0]);
+  for (std::size_t i = 0; i < at.size(); ++i) grads[at[i]] = Owned(marked[i]);
+  free_arguments("l", stack);
 }
 
 /// Four gradients, undefined where they are not wanted.
@@ -122,17 +112,15 @@ void backward(Value* stack, std::uint64_t, std::uint64_t) {
     if (unused != none) release(stack[unused]);
   std::array<Owned, 3> grads;
   const View grad_o(given[0]), q(given[1]), k(given[2]), v(given[3]), o(given[4]), lse(given[5]);
+  const View* const inputs[] = {&q, &k, &v};
   std::array<std::optional<View>, 3> of_grads;
-  auto* const wanted = reinterpret_cast<Shim::List>(stack[form.wanted]);
+  const List wanted(stack[form.wanted]);
   for (std::size_t i = 0; i < grads.size(); ++i) {
-    Value yes = 0;
-    check(s.list_item(wanted, i, &yes), "list_get_item");
-    if (!(yes & 1)) continue;
-    const View& like = i == 0 ? q : i == 1 ? k : v;
-    grads[i] = empty_like(like, like.tensor.shape[3]);
+    if (!(wanted[i] & 1)) continue;
+    grads[i] = empty_like(*inputs[i], inputs[i]->tensor.shape[3]);
     of_grads[i].emplace(grads[i]);
   }
-  check(s.delete_list(wanted), "delete_list");
+  free_arguments("l", stack + form.wanted);
   const auto at = [&](std::size_t i) { return of_grads[i] ? &of_grads[i]->tensor : nullptr; };
   attune_call call{};
   call.pass = ATTUNE_BACKWARD;
@@ -140,15 +128,8 @@ void backward(Value* stack, std::uint64_t, std::uint64_t) {
   call.grad_o = &grad_o.tensor, call.dq = at(0), call.dk = at(1), call.dv = at(2);
   run(entry_of(given[6]), call, false);
   if (s.grad_mode()) refuse_next(grads, given, 6);
-  for (std::size_t i = 0; i < 4; ++i) {
-    if (i < 3 && grads[i].get()) {
-      stack[i] = grads[i].value();
-      continue;
-    }
-    Shim::Tensor none = nullptr;
-    check(s.undefined(&none), "new_uninitialized_tensor");
-    stack[i] = reinterpret_cast<Value>(none);
-  }
+  for (std::size_t i = 0; i < 4; ++i)
+    stack[i] = i < 3 && grads[i].get() ? grads[i].value() : undefined_tensor().value();
 }
 
 /// Torch's functions for Python; kept until the process ends. `efficient` is null where torch has no such function.
@@ -209,7 +190,7 @@ nb::object RecordedCall::attend(nb::handle q, nb::handle k, nb::handle v) const 
   for (std::size_t i = 0; i < 3; ++i) {
     if (const Why why = given[i].read(objects[i]); why != Why::none) return said(why);
     if (given[i].at()->ndim != 4) return said(Why::shape);
-    if (!given[i].is_dense()) return said(Why::shape);
+    if (!is_dense(*given[i].at())) return said(Why::shape);
   }
   if (is_slow(given[0], given[1])) return said(Why::large);
   PyObject* const ignore_tracing[] = {Py_True};

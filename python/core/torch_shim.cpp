@@ -47,7 +47,6 @@ bool find_shim(nb::handle address_of) {
   torch.find(s.list_item, "torch_list_get_item");
   torch.find(s.list_size, "torch_list_size");
   torch.find(s.delete_list, "torch_delete_list");
-  torch.find(s.string_length, "torch_string_length");
   torch.find(s.string_text, "torch_string_c_str");
   torch.find(s.delete_string, "torch_delete_string");
   torch.find(s.threads, "torch_get_num_threads");

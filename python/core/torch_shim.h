@@ -37,7 +37,6 @@ struct Shim {
   std::int32_t (*list_item)(List, std::size_t, Value*);
   std::int32_t (*list_size)(List, std::size_t*);
   std::int32_t (*delete_list)(List);
-  std::int32_t (*string_length)(String, std::size_t*);
   std::int32_t (*string_text)(String, const char**);
   std::int32_t (*delete_string)(String);
   std::int32_t (*threads)(std::uint32_t*);
@@ -65,8 +64,8 @@ struct Shim {
                                      Tensor, std::int64_t, std::int64_t, double, std::int32_t, double*, Tensor*,
                                      Tensor*, Tensor*);
 
-  std::int32_t f16, bf16, f32, f64, u8, i32, i64, u64, boolean,
-      cuda;  // torch's numbers of types, and of a kind of device
+  std::int32_t f16, bf16, f32, f64, u8, i32, i64, u64, boolean;  // torch's numbers of types
+  std::int32_t cuda;                                             // and of a kind of device
 };
 
 /// The version of the stable ABI that attune speaks: 2.10.

@@ -104,14 +104,14 @@ Why TorchTensor::read_memory(nb::handle tensor) {
   return known ? Why::none : Why::elsewhere;
 }
 
-bool TorchTensor::is_dense() const {
-  if (!tensor_.strides) return true;
+bool is_dense(const attune_tensor& t) {
+  if (!t.strides) return true;
+  if (t.ndim > 4) return false;
   std::array<std::pair<std::int64_t, std::int64_t>, 4> order{};  // stride and extent
-  if (tensor_.ndim > 4) return false;
-  const auto last = static_cast<std::size_t>(tensor_.ndim);
-  for (std::size_t i = 0; i < last; ++i) order[i] = {tensor_.strides[i], tensor_.shape[i]};
+  const auto last = static_cast<std::size_t>(t.ndim);
+  for (std::size_t i = 0; i < last; ++i) order[i] = {t.strides[i], t.shape[i]};
   if (last > 0 && order[last - 1].first != 1) return false;
-  std::sort(order.begin(), order.begin() + tensor_.ndim);
+  std::sort(order.begin(), order.begin() + t.ndim);
   std::int64_t step = 1;
   for (std::size_t i = 0; i < last; ++i) {
     const auto [stride, extent] = order[i];
@@ -126,7 +126,7 @@ nb::object made_like(TorchTensor& as, nb::handle tensor) { return made(as, torch
 
 nb::object made_output(TorchTensor& as, const TorchTensor& q, const TorchTensor& v, nb::handle q_given,
                        nb::handle v_given) {
-  const bool as_q = q.extent(3) == v.extent(3) && q.at()->dtype.code != ATTUNE_E4M3 && q.is_dense();
+  const bool as_q = q.extent(3) == v.extent(3) && q.at()->dtype.code != ATTUNE_E4M3 && is_dense(*q.at());
   return as_q ? made_like(as, q_given) : made(as, torch().output, q_given.ptr(), v_given.ptr());
 }
 

@@ -26,6 +26,10 @@ enum class Why { none, special, elsewhere, large, shape, mistake };
 /// The reason, as a word for Python.
 nb::object said(Why why);
 
+/// True if the rows of at most four dimensions are whole and touch one another in memory, in any order of the other
+/// dimensions: torch.empty_like keeps strides.
+bool is_dense(const attune_tensor& t);
+
 /// The memory of a torch tensor, which must outlive this object.
 class TorchTensor {
  public:
@@ -38,8 +42,6 @@ class TorchTensor {
   const attune_tensor* at() const { return &tensor_; }
   double extent(int i) const { return static_cast<double>(tensor_.shape[i]); }
   bool on_device() const { return tensor_.device.device_type != ATTUNE_CPU; }
-  /// True if the rows are whole and touch one another, in any order of the dimensions: torch.empty_like keeps strides.
-  bool is_dense() const;
 
  private:
   attune_tensor tensor_;
