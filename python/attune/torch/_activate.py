@@ -40,13 +40,13 @@ class _Kernel(NamedTuple):
 _lock = threading.Lock()
 _library: Any = None
 _own: dict[str, Any] = {}  # torch's kernels, by operator
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def activate(compile: bool = False) -> None:
     """From here on, torch's own scaled_dot_product_attention runs attune's kernels, and so does what calls it:
     torch.nn.MultiheadAttention, transformers with attn_implementation="sdpa". On GPUs also varlen_attn and jagged
-    tensors. Calls that attune does not take go to torch's kernels, as before; each reason is told once, by a warning.
+    tensors. Calls that attune does not take go to torch's kernels, as before; a warning gives each reason once.
     With `compile`, a flex_attention that torch.compile compiles from here on runs attune's kernels too.
 
     >>> import torch, attune.torch
@@ -61,7 +61,7 @@ def activate(compile: bool = False) -> None:
         if _library is None:
             _library = _replaced()
         if compile:
-            lower(_tell)
+            lower(_warn)
 
 
 def _replaced() -> Any:
@@ -91,7 +91,7 @@ def deactivate() -> None:
                 library._destroy()
         _library = None
         _own.clear()
-        _told.clear()
+        _warned.clear()
 
 
 def _fits(name: str, kernel: _Kernel) -> bool:
@@ -122,7 +122,7 @@ def _replace(libraries: tuple[Any, Any], name: str, kernel: _Kernel) -> None:
             made = f"[{error.code}] {error.problem}"
         if type(made) is not str:
             return made
-        _tell(made)
+        _warn(made)
         return _own[name].call_boxed(keys, *args, **kwargs)
 
     with warnings.catch_warnings():
@@ -135,9 +135,9 @@ def _tensors(made: Any) -> Any:
     return tuple([t for t in made if type(t) is not int]) if type(made) is tuple else made
 
 
-def _tell(why: str) -> None:
-    if why not in _told:
-        _told.add(why)
+def _warn(why: str) -> None:
+    if why not in _warned:
+        _warned.add(why)
         warnings.warn(f"attune: torch's own attention runs: {why}", stacklevel=3)
 
 

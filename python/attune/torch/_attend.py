@@ -145,7 +145,7 @@ class Call:
             call, captures = {n: _detached(t) for n, t in call.items()}, tuple([_detached(t) for t in captures])
         try:
             if q.is_cuda or q.numel() > _SMALL or self.packed is not DENSE:
-                call.update(self._told(direction, call, captures, grads, wanted))
+                call.update(self._resources(direction, call, captures, grads, wanted))
             self.core.run(direction, call, captures, grads, self.ints)
         except Error as error:
             left = {name: _left(t) for name, t in call.items()}
@@ -153,22 +153,22 @@ class Call:
                 return self._run(direction, left, tuple([_left(t) for t in captures]), grads, wanted)
             raise self.spelled.placed(error) from None
 
-    def _told(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
-              grads: tuple[Any, ...] | None, wanted: Sequence[bool]) -> dict[str, Any]:
+    def _resources(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
+                   grads: tuple[Any, ...] | None, wanted: Sequence[bool]) -> dict[str, Any]:
         """The core's options besides tensors: torch's threads, or torch's stream and memory."""
         q, k = call["q"], call["k"]
-        told: dict[str, Any] = {}
+        out: dict[str, Any] = {}
         if self.packed is not DENSE:
-            told = {"cu_seqlens_q": self.packed.q, "cu_seqlens_kv": self.packed.kv, "max_q_len": self.packed.max_q,
-                    "max_kv_len": self.packed.max_kv}
+            out = {"cu_seqlens_q": self.packed.q, "cu_seqlens_kv": self.packed.kv, "max_q_len": self.packed.max_q,
+                   "max_kv_len": self.packed.max_kv}
         if not q.is_cuda:
             if q.numel() > _SMALL:
-                told["workers"] = torch.get_num_threads()
-            told["signals"] = q.numel() // max(q.shape[-1], 1) * k.shape[-2] > _SLOW
-            return told
-        told["stream"] = torch.cuda.current_stream(q.device).cuda_stream
-        told["workspace"] = self._workspace(direction, {**call, **told}, captures, grads, wanted)
-        return told
+                out["workers"] = torch.get_num_threads()
+            out["signals"] = q.numel() // max(q.shape[-1], 1) * k.shape[-2] > _SLOW
+            return out
+        out["stream"] = torch.cuda.current_stream(q.device).cuda_stream
+        out["workspace"] = self._workspace(direction, {**call, **out}, captures, grads, wanted)
+        return out
 
     def _workspace(self, direction: int, call: dict[str, Any], captures: tuple[Tensor, ...],
                    grads: tuple[Any, ...] | None, wanted: Sequence[bool]) -> Tensor | None:

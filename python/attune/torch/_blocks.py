@@ -88,8 +88,8 @@ class BlockMask:
         if made.numel():
             core = spelled.handle(None, False)
             for (b, h), kinds in _each(made):
-                told, _, _ = core.tiles({**where, "batch": b, "head": h}, captures, spelled.ints)
-                kinds.copy_(torch.frombuffer(bytearray(told), dtype=torch.uint8).view(blocks))
+                tiles, _, _ = core.tiles({**where, "batch": b, "head": h}, captures, spelled.ints)
+                kinds.copy_(torch.frombuffer(bytearray(tiles), dtype=torch.uint8).view(blocks))
         return made
 
     def __repr__(self) -> str:

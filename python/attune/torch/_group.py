@@ -43,7 +43,7 @@ class Group:
                                      use_local_synchronization=True, group_desc="attune")
         self._backends = dict(one.split(":") for one in dist.get_backend_config(group).split(","))
         self._over: tuple[str, str, str, str] | None = None  # not an Error, whose traceback would keep objects alive
-        self._told: Any = None
+        self._reported: Any = None
         self._between_devices: attune.Transport | None = None
 
     @property
@@ -121,7 +121,8 @@ class Group:
         atexit.register(self._let_hear)
         try:
             word = torch.tensor([self.rank + 1], device="cpu")
-            self._told = word, self._dist.all_reduce(word, self._dist.ReduceOp.MAX, group=self._group, async_op=True)
+            self._reported = word, self._dist.all_reduce(word, self._dist.ReduceOp.MAX, group=self._group,
+                                                         async_op=True)
         except (RuntimeError, ValueError):  # the others are gone
             pass
 
@@ -129,7 +130,7 @@ class Group:
         """At the end of the process: waits briefly for the other ranks. An exchange that ends during Python's shutdown
         would crash the process."""
         until = time.monotonic() + min(self.seconds, _LAST_WORDS)
-        while self._told and not self._told[1].is_completed() and time.monotonic() < until:
+        while self._reported and not self._reported[1].is_completed() and time.monotonic() < until:
             time.sleep(0.01)
 
     def _end(self, problem: str, why: str) -> Error:

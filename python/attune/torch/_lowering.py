@@ -246,8 +246,8 @@ _OURS = (_flex.flex_attention, _forward), (_flex.flex_attention_backward, _backw
 _torchs: dict[Any, Any] = {}  # torch's own lowerings
 
 
-def lower(tell: Callable[[str], None]) -> None:
-    """Puts attune's lowerings in the places of torch's. `tell` is given the reason where torch's takes a call."""
+def lower(warn: Callable[[str], None]) -> None:
+    """Puts attune's lowerings in the places of torch's. `warn` gets the reason for which torch's takes a call."""
     import torch._inductor.config as config
     import torch._inductor.kernel.flex.flex_attention  # its own are registered first
     from torch._inductor.lowering import lowerings
@@ -262,23 +262,23 @@ def lower(tell: Callable[[str], None]) -> None:
                    "call attune.torch.flex_attention, or take torch 2.15")
     for op, ours in _OURS:
         _torchs[op] = lowerings[op]
-        lowerings[op] = _or_torchs(ours, lowerings[op], tell)
+        lowerings[op] = _or_torchs(ours, lowerings[op], warn)
     config.unsafe_marked_cacheable_functions = {**config.unsafe_marked_cacheable_functions, _KEY: str(_core.version())}
 
 
-def _or_torchs(ours: Callable[..., Any], torchs: Callable[..., Any], tell: Callable[[str], None]) -> Callable[..., Any]:
+def _or_torchs(ours: Callable[..., Any], torchs: Callable[..., Any], warn: Callable[[str], None]) -> Callable[..., Any]:
     def lowering(*args: Any, **kwargs: Any) -> Any:
         try:
             return ours(*args, **kwargs)
         except Foreign as why:
-            told = str(why)
+            reason = str(why)
         except Error as error:
-            told = f"[{error.code}] {error.problem}"
+            reason = f"[{error.code}] {error.problem}"
         except TypeError as error:  # of refuse(), while Dynamo compiles
             if not str(error).startswith("attune: "):
                 raise
-            told = str(error).removeprefix("attune: ").partition(";")[0]
-        tell(told)
+            reason = str(error).removeprefix("attune: ").partition(";")[0]
+        warn(reason)
         return torchs(*args, **kwargs)
 
     return lowering

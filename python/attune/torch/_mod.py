@@ -99,9 +99,9 @@ def texts_of(digest: str) -> Texts:
     """The simplified attention with this digest: differently written attentions may be equal. No texts if it has been
     forgotten."""
     for _, handle in _handles.items():
-        told = json.loads(handle.describe())
-        if told["digest"] == digest:
-            return Texts(*["" if told.get(kind, plain) == plain else told[kind] for kind, plain in _PLAIN.items()])
+        of = json.loads(handle.describe())
+        if of["digest"] == digest:
+            return Texts(*["" if of.get(kind, plain) == plain else of[kind] for kind, plain in _PLAIN.items()])
     return Texts()
 
 

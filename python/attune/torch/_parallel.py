@@ -247,8 +247,8 @@ class _Shared(_attend.Call):
         except Error as error:
             raise spelled.placed(error) from None
 
-    def _told(self, *call: Any) -> dict[str, Any]:
-        return {**super()._told(*call), "sharding": self.sharding, "sum_captured": self.parallel.sum_captured}
+    def _resources(self, *call: Any) -> dict[str, Any]:
+        return {**super()._resources(*call), "sharding": self.sharding, "sum_captured": self.parallel.sum_captured}
 
     def _workspace(self, *_: Any) -> None:
         """None: a call over ranks allocates its own memory."""

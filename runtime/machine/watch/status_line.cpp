@@ -52,9 +52,9 @@ watch::Callbacks show_on(int file, ShownAs as) {
       if (is_in_front(file)) write_text(file, below(fact.over ? "" : fitting(fact.text, file)));
     };
   else
-    out.compiling = [file, told = std::make_shared<bool>(false)](const watch::Compiling& fact) {
-      if (fact.over || !*told) write_text(file, fact.text + "\n");
-      *told = !fact.over;
+    out.compiling = [file, is_shown = std::make_shared<bool>(false)](const watch::Compiling& fact) {
+      if (fact.over || !*is_shown) write_text(file, fact.text + "\n");
+      *is_shown = !fact.over;
     };
   return out;
 }

@@ -47,7 +47,7 @@ def measured():
     with open("/proc/self/statm", encoding="utf-8") as file:
         pages = int(file.read().split()[1])
     return {"kilobytes": pages * os.sysconf("SC_PAGE_SIZE") // 1024, "files": len(os.listdir("/proc/self/fd")),
-            "objects": len(gc.get_objects()), "told": len(_activate._told)}
+            "objects": len(gc.get_objects()), "warned": len(_activate._warned)}
 
 
 def run(steps, tell):
@@ -71,7 +71,7 @@ def test_thousands_of_steps_keep_nothing():
     early, late = run(_STEPS, lambda *_: None)
     assert late["kilobytes"] - early["kilobytes"] < 8192, (early, late)
     assert late["objects"] - early["objects"] < 500, (early, late)
-    for what in ("files", "told"):
+    for what in ("files", "warned"):
         assert late[what] == early[what], what
 
 
