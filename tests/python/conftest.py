@@ -1,4 +1,4 @@
-# tests/python/conftest.py — random tensors, attention by plain NumPy, and ranks as threads
+# tests/python/conftest.py — random tensors, attention by plain NumPy, work on threads, and which functions a call runs
 """What the tests of the Python package share."""
 
 import sys
@@ -12,7 +12,7 @@ from goldens import golden, refused
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-__all__ = ["HERE", "ROOT", "dense", "golden", "on_ranks", "refused"]
+__all__ = ["HERE", "ROOT", "dense", "golden", "on_threads", "python_run", "refused"]
 # Not `torch`: a folder of that name beside the tests is found in place of the library where that is missing.
 _missing = [name for name in ("jax", "torch") if not find_spec(name)]
 collect_ignore = [f"in_{name}" for name in _missing]
@@ -63,20 +63,31 @@ def dense(q, k, v, score=None, mask=None, scale=None):
     return np.einsum("bhij,bhjd->bhid", p / np.where(total == 0, 1, total), v), lse
 
 
-def on_ranks(count, body):
-    """What body(rank) gives or raises, by rank."""
+def on_threads(count, body):
+    """What body(i) returns or raises, for each i on a thread of its own."""
     made = [None] * count
 
-    def one(rank):
+    def one(i):
         try:
-            made[rank] = body(rank)
+            made[i] = body(i)
         except BaseException as error:
-            made[rank] = error
+            made[i] = error
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(count)]
     for t in threads:
         t.start()
     for t in threads:
-        t.join(60)
+        t.join(120)
         assert not t.is_alive()
     return made
+
+
+def python_run(call):
+    """The names of the Python functions that a call runs."""
+    called = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return called

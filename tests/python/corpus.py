@@ -1,4 +1,5 @@
 # tests/python/corpus.py — every mod and mask of tests/numerics as Python functions, beside the texts that C++ tests
+#
 # ruff: noqa: F821 - captures and parameters are keywords of the call, by the names that the functions use
 """The corpus of C++'s tests, written as Python functions. The texts are read from C++'s own files."""
 

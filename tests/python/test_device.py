@@ -7,7 +7,7 @@ import attune
 import numpy as np
 import pytest
 from attune import _core
-from conftest import on_ranks, refused
+from conftest import on_threads, refused
 
 pytestmark = pytest.mark.skipif("ATTUNE_TEST_FAKE_DRIVER" not in os.environ, reason="no fake driver")
 streams = []
@@ -131,7 +131,7 @@ def test_ranks_by_nccl_exchange_what_the_host_holds():
         grads = attention.backward(q_rows, k_rows, v_rows, out, sharding=sharding, workers=1)
         return np.array_equal(out, np.concatenate([whole[:, :, a:b] for a, b in sharding.of()], 2)), grads.captured["slope"]
 
-    (one, sum_one), (other, sum_other) = on_ranks(2, body)
+    (one, sum_one), (other, sum_other) = on_threads(2, body)
     assert one and other and np.array_equal(sum_one, sum_other)
 
 

@@ -15,7 +15,7 @@ import weakref
 import attune
 import numpy as np
 import pytest
-from conftest import dense
+from conftest import dense, python_run
 
 slowly = attune.Attention.__call__  # of the class: the function itself
 slow_line = attune.attention.__get__(None, object)
@@ -26,17 +26,6 @@ def outcome(call, *args, **keywords):
         return call(*args, **keywords)
     except (attune.Error, TypeError) as error:
         return type(error), str(error).splitlines()[0]
-
-
-def python_run(call):
-    """How many functions of Python a call runs."""
-    called = []
-    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return called
 
 
 @pytest.fixture

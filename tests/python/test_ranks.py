@@ -6,7 +6,7 @@ import queue
 import attune
 import numpy as np
 import pytest
-from conftest import on_ranks
+from conftest import on_threads
 
 SECONDS = 20
 rng = np.random.default_rng(11)
@@ -75,7 +75,7 @@ def test_three_ranks_are_one(assignment):
             put(whole, part, mine)
         return sharding.received(), grads.captured, own.captured
 
-    made = on_ranks(3, body)
+    made = on_threads(3, body)
     for part in made:
         assert not isinstance(part, BaseException), part
     assert np.array_equal(got_o, o) and np.array_equal(got_lse, lse) and np.array_equal(got[0], one.q)
@@ -105,7 +105,7 @@ def test_packed_and_the_same_deal_for_another_mask():
             put(out, attention(rows(q, mine, 0), rows(k, mine, 0), rows(k, mine, 0), cu_seqlens=starts, sharding=plan,
                                workers=1), mine, 0)
 
-    assert on_ranks(2, body) == [None, None]
+    assert on_threads(2, body) == [None, None]
     for attention, out in ((causal, both[0]), (windowed, both[1])):
         assert np.array_equal(out, attention(q, k, k, cu_seqlens=starts))
 
@@ -127,7 +127,7 @@ def test_sum_stop_and_exceptions_of_a_transport():
         for _ in range(2):
             attention.backward(part, part, part, part, sharding=sharding, wrt=("slope",), workers=1)
 
-    made = on_ranks(2, body)
+    made = on_threads(2, body)
     assert [type(one) for one in made] == [ZeroDivisionError] * 2
     assert sorted(set(sums)) == [(0, 2, 8), (1, 2, 8)] and len(sums) == 4 and sorted(stops) == [0, 1]
 

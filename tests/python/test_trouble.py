@@ -16,6 +16,7 @@ from pathlib import Path
 import attune
 import numpy as np
 import pytest
+from conftest import on_threads
 
 
 @pytest.fixture
@@ -27,22 +28,15 @@ def test_threads_share_an_attention(q, rng):
     tables = [rng.standard_normal(64, np.float32) for _ in range(8)]
     attention = attune.Attention("s + t[kv]", "kv <= q", t=tables[0])
     want = [attention(q, q, q, t=t) for t in tables]
-    wrong = []
 
     def work(i):
         for _ in range(50):
             mask = (lambda at: at.kv <= at.q) if i % 2 else "kv <= q"
             mine = attune.attention(q, q, q, score=lambda s, at: s + mine_table[at.kv],
                                     mask=mask, mine_table=tables[i])
-            if not (np.array_equal(attention(q, q, q, t=tables[i]), want[i]) and np.array_equal(mine, want[i])):
-                wrong.append(i)
+            assert np.array_equal(attention(q, q, q, t=tables[i]), want[i]) and np.array_equal(mine, want[i])
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert wrong == []
+    assert on_threads(8, work) == [None] * 8
 
 
 def test_other_threads_run_during_a_call(rng):

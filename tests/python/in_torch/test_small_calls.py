@@ -3,13 +3,13 @@
 
 import gc
 import sys
-import threading
 
 import attune
 import pytest
 import torch
 from attune import _core
 from attune.torch import AuxRequest, _attend, create_block_mask, flex_attention, scaled_dot_product_attention
+from conftest import on_threads, python_run
 from eager import close, eager, qkv
 
 bias = torch.randn(4, 19)
@@ -24,17 +24,6 @@ def causal(b, h, i, j):
 
 def biased(s, b, h, i, j):
     return s + bias[h, j] * (i - j)
-
-
-def python_run(call):
-    """The functions of Python that a call runs."""
-    called = []
-    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return called
 
 
 @pytest.fixture
@@ -178,13 +167,8 @@ def test_recorded_calls_in_other_threads_and_checkpoints():
     for a, b in zip(torch.autograd.grad(out.sum(), leaves), want):
         assert torch.equal(a, b)
     outs = [flex_attention(*leaves) for _ in range(4)]
-    found = []
-    threads = [threading.Thread(target=lambda o=o: found.append(torch.autograd.grad(o.sum(), leaves))) for o in outs]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert len(found) == 4 and all(torch.equal(a, b) for grads in found for a, b in zip(grads, want))
+    found = on_threads(4, lambda i: torch.autograd.grad(outs[i].sum(), leaves))
+    assert all(torch.equal(a, b) for grads in found for a, b in zip(grads, want))
 
 
 @needs_recorder
@@ -357,17 +341,10 @@ def test_references_are_even():
 def test_threads_call_small_calls_at_once():
     inputs = [qkv() for _ in range(8)]
     want = [torch.autograd.grad(flex_attention(*t, biased).sum(), t) for t in inputs]
-    wrong = []
 
     def work(i):
         for _ in range(50):
             mine = torch.autograd.grad(flex_attention(*inputs[i], biased).sum(), inputs[i])
-            if not all(torch.equal(a, b) for a, b in zip(mine, want[i])):
-                wrong.append(i)
+            assert all(torch.equal(a, b) for a, b in zip(mine, want[i]))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert wrong == []
+    assert on_threads(8, work) == [None] * 8
