@@ -4,6 +4,8 @@
 #include <array>
 #include <limits>
 
+#include <attune/attune.h>
+
 #include "runtime/machine/tensor.h"
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
@@ -62,6 +64,30 @@ inline void spoil(const Tensor& t, std::int64_t position, double with) {
   for (std::int64_t h = 0; h < t.shape[1]; ++h)
     for (std::int64_t j = 0; j < t.shape[3]; j += 3) runtime::store(t, runtime::offset(t, 0, h, position, j), with);
 }
+
+/// Positions of keys whose elements are spoilt, and a mask that removes them.
+inline void spoil_keys(const Inputs& in, double with) {
+  for (const std::int64_t kv : {3, 77, 190}) {
+    spoil(in.k.tensor, kv, with);
+    spoil(in.v.tensor, kv, with);
+  }
+}
+inline const Mask but_spoilt_keys = [](At at) { return at.kv != 3 && at.kv != 77 && at.kv != 190; };
+
+/// Multiplies every nth element.
+inline void scale(const Tensor& t, int nth, double by) {
+  each_element(t, [&, at = 0](std::int64_t offset) mutable {
+    runtime::store(t, offset, runtime::load(t, offset) * (at++ % nth == 0 ? by : 1));
+  });
+}
+
+/// Rows without pairs, and partial tiles on both sides.
+inline const Attention band{.score = mods::softcap(20),
+                            .mask = [](At at) { return at.kv >= at.q + 20 && at.kv < at.q + 90 && at.q % 7 != 3; }};
+inline const Attention alibi_and_sink{
+    .score = [](Float s, At at) { return s + 0.7f * f32(at.kv - at.q) * (1.0f - 2.0f * f32(at.head % 2)); },
+    .mask = mods::causal(),
+    .sink = [](SinkAt) { return Float(0.5f); }};
 
 constexpr double infinity = std::numeric_limits<double>::infinity(),
                  not_a_number = std::numeric_limits<double>::quiet_NaN();

@@ -42,10 +42,7 @@ TEST_CASE("f32 by products of TF32 is right for every shape and cover", "[emulat
     const double error = check({}, shape);
     CHECK((error > 0x1p-16 || shape.kv_len == 1));  // it is not f32
     check({.mask = mods::causal()}, shape);
-    // Rows without pairs, and partial tiles on both sides.
-    check({.score = mods::softcap(20),
-           .mask = [](At at) { return at.kv >= at.q + 20 && at.kv < at.q + 90 && at.q % 7 != 3; }},
-          shape);
+    check(band, shape);
   }
 }
 
@@ -55,10 +52,7 @@ TEST_CASE("f32 by products of TF32 takes lists of tiles, biases, sinks and prob 
   for (int i = 0; i < 300; ++i) doc.data()[i] = i / 70;
   for (const Shape& shape : {shapes()[0], shapes()[1], shapes()[8]}) {
     check({.mask = [=](At at) { return doc[at.q] == doc[at.kv]; }}, shape);
-    check({.score = [](Float s, At at) { return s + 0.7f * f32(at.kv - at.q) * (1.0f - 2.0f * f32(at.head % 2)); },
-           .mask = mods::causal(),
-           .sink = [](SinkAt) { return Float(0.5f); }},
-          shape);
+    check(alibi_and_sink, shape);
     check({.prob = [](Float p, At at) { return p * (1.0f + f32(at.kv % 3)); }}, shape);
   }
 }
@@ -68,11 +62,8 @@ TEST_CASE("of f32, infinities and NaN of masked-out keys reach no result, and ot
   for (const double with : {infinity, -infinity, not_a_number})
     for (const Shape& shape : {shapes()[0], shapes()[1]}) {
       const Inputs in = inputs(shape);
-      for (const std::int64_t kv : {3, 77, 190}) {
-        spoil(in.k.tensor, kv, with);
-        spoil(in.v.tensor, kv, with);
-      }
-      check({.mask = [](At at) { return at.kv != 3 && at.kv != 77 && at.kv != 190; }}, in);
+      spoil_keys(in, with);
+      check({.mask = but_spoilt_keys}, in);
       check({.mask = mods::causal()}, in);
       check({}, in);
       const Inputs queries = inputs(shape);
@@ -84,11 +75,6 @@ TEST_CASE("of f32, infinities and NaN of masked-out keys reach no result, and ot
 TEST_CASE("of f32, numbers far apart lose no more than f32 does", "[emulated]") {
   if (skipped_without_compiler()) return;
   const Inputs in = inputs(shapes()[1]);
-  const auto scale = [](const Tensor& t, int every, double by) {
-    each_element(t, [&, nth = 0](std::int64_t offset) mutable {
-      runtime::store(t, offset, runtime::load(t, offset) * (nth++ % every == 0 ? by : 1));
-    });
-  };
   scale(in.q.tensor, 1, 0x1p-60);
   scale(in.k.tensor, 1, 0x1p60);
   scale(in.v.tensor, 5, 0x1p30);

@@ -29,12 +29,6 @@ std::vector<Shape> shapes() {
   };
 }
 
-void scale(const Tensor& t, int every, double by) {
-  each_element(t, [&, nth = 0](std::int64_t offset) mutable {
-    runtime::store(t, offset, runtime::load(t, offset) * (nth++ % every == 0 ? by : 1));
-  });
-}
-
 }  // namespace
 
 TEST_CASE("the backward of f32 on Hopper is right for every shape and cover", "[emulated]") {
@@ -43,20 +37,14 @@ TEST_CASE("the backward of f32 on Hopper is right for every shape and cover", "[
     const double error = check({}, shape);
     CHECK((error > 0x1p-16 || shape.kv_len == 1));  // it is not f32
     check({.mask = mods::causal()}, shape);
-    // Rows without pairs, and partial tiles on both sides.
-    check({.score = mods::softcap(20),
-           .mask = [](At at) { return at.kv >= at.q + 20 && at.kv < at.q + 90 && at.q % 7 != 3; }},
-          shape);
+    check(band, shape);
   }
 }
 
 TEST_CASE("the backward of f32 on Hopper takes biases and sinks", "[emulated]") {
   if (skipped_without_compiler()) return;
   for (const Shape& shape : {shapes()[0], shapes()[1]}) {
-    check({.score = [](Float s, At at) { return s + 0.7f * f32(at.kv - at.q) * (1.0f - 2.0f * f32(at.head % 2)); },
-           .mask = mods::causal(),
-           .sink = [](SinkAt) { return Float(0.5f); }},
-          shape);
+    check(alibi_and_sink, shape);
     check({.score = [](Float s, At at) { return max(s, 0.0f) * f32(at.head + 1) + f32(at.kv % 3); }}, shape);
   }
 }
@@ -68,11 +56,8 @@ TEST_CASE("of f32, masked-out infinities and NaN reach no gradient, and others d
        {std::pair{infinity, 0}, {-infinity, 1}, {not_a_number, 0}, {not_a_number, 1}, {0x1p90, 0}}) {
     const Shape shape = shapes()[static_cast<std::size_t>(nth)];
     const Inputs in = inputs(shape);
-    for (const std::int64_t kv : {3, 77, 190}) {
-      spoil(in.k.tensor, kv, with);
-      spoil(in.v.tensor, kv, with);
-    }
-    check({.mask = [](At at) { return at.kv != 3 && at.kv != 77 && at.kv != 190; }}, in);
+    spoil_keys(in, with);
+    check({.mask = but_spoilt_keys}, in);
     if (with == 0x1p90) continue;
     check({}, in);
     const Inputs queries = inputs(shape);
