@@ -193,7 +193,7 @@ bool is_portable_on_blackwell(std::span<const SupportRow> rows) {
 }
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> sections{
-    {{"forward", "forward, many queries"},
+    {{"forward", "forward, many queries (prefill)"},
      {"decode", "forward, one query of each entry (decode)"},
      {"backward", "backward"}}};
 
