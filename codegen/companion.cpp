@@ -49,7 +49,7 @@ Grid end_grid(const LaunchCall& call) {
 
 /// True if masked-out pairs, or a packed sequence's neighbours, may have made a gradient non-finite; or operands that
 /// are not finite, if they are split.
-bool may_be_odd(const GpuParts& parts, const KernelPlan& plan) {
+bool may_be_non_finite(const GpuParts& parts, const KernelPlan& plan) {
   return parts.gradient->removes || plan.spec.packed || plan.tile.parts > 0;
 }
 
@@ -83,7 +83,7 @@ constexpr Companion repair(bool early) {
           .role = "repair",
           .name = "repair_sm80",
           .source = repair_source,
-          .needed = may_be_odd,
+          .needed = may_be_non_finite,
           .grid = repair_grid,
           .threads = 128,
           .early = early};

@@ -248,7 +248,7 @@ constexpr std::size_t most_branches = 256;
 std::string spliced(std::string_view skeleton, std::string_view mod) {
   if (const std::string_view theirs = version_of(skeleton), ours = version_of(mod); !mod.empty() && theirs != ours)
     throw Refused{fmt::format("the skeleton's PTX begins \"{}\", and the mod's \"{}\"", theirs, ours)};
-  if (skeleton.find(".func") != std::string_view::npos) throw Refused{"the skeleton has functions beside its kernel"};
+  if (skeleton.find(".func") != std::string_view::npos) throw Refused{"the skeleton has functions besides its kernel"};
   const std::size_t kernel = skeleton.find(".entry ");
   if (kernel == std::string_view::npos || skeleton.find(".entry ", kernel + 1) != std::string_view::npos)
     throw Refused{"the skeleton is not one kernel"};

@@ -142,7 +142,7 @@ def random(seed: IntLike) -> Float:
 
 
 def custom(value: FloatLike, derivative: FloatLike) -> Float:
-    """`value`, with `derivative` in place of its derivative by s (in a score) or p (in a prob mod)."""
+    """`value`, with `derivative` instead of its own derivative by s (in a score) or p (in a prob mod)."""
     return apply("custom", value, derivative)
 
 

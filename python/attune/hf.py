@@ -1,8 +1,8 @@
 # python/attune/hf.py — attune inside transformers: registers an attention and its mask function by name
 """`attune.hf.enable()`, and models of transformers take `attn_implementation="attune"`.
 
-A mask stays the function that transformers makes it of, so that none is ever written out; a soft cap is a score_mod, an
-attention sink (gpt_oss) a sink, dropout a prob mod.
+A mask stays the function from which transformers would make a tensor, so none is materialised. A soft cap is a
+score_mod, an attention sink (gpt_oss) a sink, dropout a prob mod.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Mask(BlockMask):
 def mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: Any = 0,
          mask_function: Callable[..., Any] | None = None, attention_mask: Tensor | None = None,
          local_size: int | None = None, **_: Any) -> Mask:
-    """What transformers asks for in place of a tensor: its mask function, with padding and the cache's offsets."""
+    """What transformers gets instead of a tensor: its mask function, with padding and the cache's offsets."""
     assert mask_function is not None
     padding, step = None, None
     if attention_mask is not None and not _is_all_true(attention_mask):

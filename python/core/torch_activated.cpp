@@ -1,4 +1,4 @@
-// python/core/torch_activated.cpp — attune's kernels in the places of those of torch's attentions, without Python
+// python/core/torch_activated.cpp — attune's kernels that replace those of torch's attentions, without Python
 #include "python/core/torch_activated.h"
 
 #include <algorithm>
@@ -159,7 +159,7 @@ Owned made_rows(const Form& form, const View& q) {
   return new_tensor(q, 3, n, strides, shim().f32);
 }
 
-/// In the places of the state of random numbers and of the debug mask, which nobody reads.
+/// Tensors instead of the state of random numbers and the debug mask, which nobody reads.
 void unread(const View& q, Value* stack, std::size_t seed_rank, std::int32_t seed_type) {
   constexpr std::int64_t two = 2, nothing = 0, step = 1;
   stack[2] = undefined_tensor().value(), stack[3] = undefined_tensor().value();
@@ -251,7 +251,7 @@ void call_slowly(const Form& form, Value* stack) {
   for (int i = 0; i < 2; ++i) stack[4 + i] = std::bit_cast<Value>(lengths[i]);
 }
 
-/// Torch's own kernel, past the dispatcher, where attune's is in its place. False without one, or if it fails.
+/// Calls torch's own kernel, which attune's has replaced, past the dispatcher. False without one, or if it fails.
 template <class... Arguments>
 bool call_own(std::int32_t (*own)(Arguments...), const Form& form, Value* stack) {
   if (!own) return false;

@@ -1,4 +1,4 @@
-// python/core/torch_activated.h — attune's kernels in the places of those of torch's attentions, without Python
+// python/core/torch_activated.h — attune's kernels that replace those of torch's attentions, without Python
 #pragma once
 
 #include <optional>

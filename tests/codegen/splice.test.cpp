@@ -130,7 +130,7 @@ TEST_CASE("texts that NVRTC does not write are refused, with the reason", "[spli
         "the skeleton's PTX begins \".version 8.4\", and the mod's \".version 9.0\"");
   CHECK(why(with(skeleton, ".entry", ".other"), mod) == "the skeleton is not one kernel");
   CHECK(why(std::string(skeleton) + skeleton, mod) == "the skeleton is not one kernel");
-  CHECK(why(std::string(skeleton) + ".func f", mod) == "the skeleton has functions beside its kernel");
+  CHECK(why(std::string(skeleton) + ".func f", mod) == "the skeleton has functions besides its kernel");
   CHECK(why(skeleton, "") == "the mod has no functions");
   CHECK(why(skeleton, with(mod, "attune_mod_rest(", "other(")) == "the mod's PTX has another kernel");
   CHECK(why(with(skeleton, "place_rest", "place_sink"), mod) == "the mod has no sink()");

@@ -1,8 +1,8 @@
 # python/attune/torch/_activate.py — torch's own attentions run attune's kernels: activate(), deactivate()
 """`attune.torch.activate()`, and models need no other change.
 
-torch.nn.functional.scaled_dot_product_attention chooses one of several operators of aten. Here attune takes the place
-of their kernels, for the CPU and for CUDA; autograd, autocast and torch.compile around them stay torch's.
+torch.nn.functional.scaled_dot_product_attention chooses one of several operators of aten. Here attune replaces their
+kernels, for the CPU and for CUDA; autograd, autocast and torch.compile around them stay torch's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from attune.torch._varlen import _seen
 
 
 class _Kernel(NamedTuple):
-    """A kernel in the place of torch's."""
+    """A kernel that replaces torch's."""
 
     key: str  # of the dispatcher
     arguments: str  # the names of the operator's arguments, as the function takes them
@@ -65,8 +65,8 @@ def activate(compile: bool = False) -> None:
 
 
 def _replaced() -> Any:
-    """The libraries that hold attune's kernels in the places of torch's. Above these, kernels in C++ take calls like
-    those before; all others come to the operators of attune's with the same names."""
+    """The libraries whose kernels replace torch's. Kernels in C++ lie above them and take calls of kinds that were seen
+    before; all others reach attune's operators of the same names."""
     library, slow = torch.library.Library("aten", "IMPL"), torch.library.Library("attune", "FRAGMENT")
     for pair in _kernels():
         if all([_fits(name, kernel) for name, kernel in pair.items()]):
@@ -108,7 +108,7 @@ _LATER = ("block_table", "num_splits")  # arguments that came after torch 2.10
 
 
 def _replace(libraries: tuple[Any, Any], name: str, kernel: _Kernel) -> None:
-    """Puts the kernel in the place of torch's, and makes it an operator of attune's as well."""
+    """Replaces torch's kernel by this one, and makes it an operator of attune's as well."""
     operator = getattr(torch.ops.aten, name).default
     _own[name] = torch.library.get_kernel(operator, kernel.key)
     # C++ calls the latter, and reads the lengths off q and k: torch 2.11 mixes up the types of unlike results.
@@ -228,7 +228,7 @@ def _cpu_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, o
 
 
 def _seeds(device: torch.device) -> tuple[Tensor, Tensor]:
-    """In the places of the state of random numbers, which nobody reads without dropout."""
+    """Instead of the state of random numbers, which nobody reads without dropout."""
     return (torch.empty((2,), dtype=torch.uint64, device=device), torch.empty((), dtype=torch.uint64, device=device))
 
 

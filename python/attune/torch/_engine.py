@@ -1,5 +1,5 @@
 # python/attune/torch/_engine.py — which engine of attune computes torch's calls
-"""`with attune.torch.engine("oracle"):`, in the place of torch.nn.attention.sdpa_kernel."""
+"""`with attune.torch.engine("oracle"):`, instead of torch.nn.attention.sdpa_kernel."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # python/attune/torch/_flex.py — flex_attention and create_block_mask with torch's signatures
-"""`from attune.torch import flex_attention` in place of torch's: the same arguments, and the same mods."""
+"""`from attune.torch import flex_attention` instead of torch's: the same arguments, and the same mods."""
 
 from __future__ import annotations
 

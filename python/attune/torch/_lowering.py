@@ -247,7 +247,7 @@ _torchs: dict[Any, Any] = {}  # torch's own lowerings
 
 
 def lower(warn: Callable[[str], None]) -> None:
-    """Puts attune's lowerings in the places of torch's. `warn` gets the reason for which torch's takes a call."""
+    """Replaces torch's lowerings by attune's. `warn` gets the reason for which torch's takes a call."""
     import torch._inductor.config as config
     import torch._inductor.kernel.flex.flex_attention  # its own are registered first
     from torch._inductor.lowering import lowerings

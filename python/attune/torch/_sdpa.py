@@ -1,5 +1,5 @@
 # python/attune/torch/_sdpa.py — scaled_dot_product_attention with torch's signature: masks, dropout, nested tensors
-"""`from attune.torch import scaled_dot_product_attention` in place of torch.nn.functional's."""
+"""`from attune.torch import scaled_dot_product_attention` instead of torch.nn.functional's."""
 
 from __future__ import annotations
 

@@ -240,8 +240,8 @@ std::optional<TargetName> target_named(std::string_view name) {
   int arch = 0;
   const auto [end, error] = std::from_chars(name.begin() + prefix.size(), name.end(), arch);
   // Kernels for Hopper use instructions that no later GPU has, so the target's name ends in an a: sm_90a.
-  const std::string_view behind(end, static_cast<std::size_t>(name.end() - end));
-  if (error != std::errc{} || !is_known_arch(arch) || behind != (arch == 90 ? "a" : "")) return std::nullopt;
+  const std::string_view suffix(end, static_cast<std::size_t>(name.end() - end));
+  if (error != std::errc{} || !is_known_arch(arch) || suffix != (arch == 90 ? "a" : "")) return std::nullopt;
   return TargetName{.arch = arch};
 }
 

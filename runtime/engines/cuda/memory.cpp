@@ -42,10 +42,10 @@ void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream)
   const Tensor& on_device = from.device.kind == Device::Kind::cuda ? from : to;
   const Current current(on_device.device.index);
   const Driver& d = driver();
-  const auto behind = static_cast<cu::Stream>(stream);
+  const auto on = static_cast<cu::Stream>(stream);
   // The driver derives the location of each side from its address.
-  d.cuMemcpyAsync(address(to), address(from), bytes, behind);
-  d.cuStreamSynchronize(behind);
+  d.cuMemcpyAsync(address(to), address(from), bytes, on);
+  d.cuStreamSynchronize(on);
 }
 
 void Pooled::take(const Facts& device, std::size_t bytes) {
