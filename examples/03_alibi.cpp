@@ -20,7 +20,7 @@ int main() {
   for (int i = 0; i < 64; ++i) doc.data()[i] = i / 24;
 
   // [attention]
-  // Two tensors of yours: slope holds a number for each head, doc the document that each position belongs to.
+  // Two tensors: slope holds a number for each head, doc the document that each position belongs to.
   const Score alibi = [=](Float s, At at) { return s + slope[at.head] * (at.kv - at.q); };
   const Mask causal = [](At at) { return at.kv <= at.q; };
   const Mask inside = [=](At at) { return doc[at.q] == doc[at.kv]; };

@@ -44,7 +44,7 @@ class Transport:
 
 
 def nccl_id() -> bytes:
-    """What one rank makes and hands to all others, by means of yours, before all call `nccl`."""
+    """What one rank makes and hands to all others, by your own means, before all call `nccl`."""
     return _placed(_core.nccl_id)
 
 
@@ -53,7 +53,7 @@ def nccl(id: bytes | int, rank: int | None = None, count: int | None = None, *, 
     """This rank's exchanges by NCCL, which is opened by name: the one that the process has loaded, as torch does, else
     `libnccl.so.2`.
 
-    `id` is that of `nccl_id`, and all ranks call this at once; or it is the address of a communicator of yours, an
+    `id` is that of `nccl_id`, and all ranks call this at once; or it is the address of your own communicator, an
     ncclComm_t that knows its rank and count and stays while the transport is used. `device` is the number of this rank's
     device. A rank that fails or does not come within `seconds` is the Error `ranks-timeout` on the others.
     """
