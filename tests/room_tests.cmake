@@ -38,7 +38,8 @@ set(attune_cached ENVIRONMENT ATTUNE_CACHE=${ATTUNE_TEST_CACHE} ENVIRONMENT_MODI
 
 # attune_test(ROOM STEMS stem... LIBS lib... [COST n] [CACHED]): tests/ROOM/stem.test.cpp of each stem make test_ROOM;
 # every TEST_CASE in it is a ctest named "ROOM/sentence" with the label ROOM. Tests with a higher COST start first, so
-# that no long one is left for the end. CACHED tests share compiled kernels, but for those with the tag [cold].
+# that no long one is left for the end. CACHED tests share compiled kernels, but for those with the tag [cold], which
+# have no cache on disk.
 function(attune_test room)
   cmake_parse_arguments(PARSE_ARGV 1 arg "CACHED" "COST" "STEMS;LIBS")
   list(TRANSFORM arg_STEMS PREPEND ${room}/)
@@ -58,7 +59,7 @@ function(attune_test room)
       TEST_SPEC "[cold]"
       TEST_PREFIX "${room}/"
       ${attune_must_find}
-      PROPERTIES ${properties})
+      PROPERTIES ${properties} ENVIRONMENT ATTUNE_CACHE=off)
   else()
     catch_discover_tests(test_${room}
       TEST_PREFIX "${room}/"
