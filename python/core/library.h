@@ -22,8 +22,8 @@ class Watch {
 
  private:
   attune_watch* handle_ = nullptr;
-  std::unique_ptr<nb::object>
-      function_;  ///< threads that outlive the interpreter may still come to it: then it is never destroyed
+  /// Not destroyed when the interpreter ends: threads that outlive it may still call it.
+  std::unique_ptr<nb::object> function_;
 };
 
 /// The rows of ir/ops.def that have a spelling: (spelling, precedence, arguments, takes, gives).

@@ -127,9 +127,8 @@ struct PhaseBarrier {
   unsigned phase = 0;   ///< number of completed phases
   Site made, last;
   Known known{}, next{};  ///< of those who arrived for the phases that are over; for the one that is not
-  std::vector<std::pair<unsigned, unsigned>>
-      copies{};                                       ///< that have arrived for it: their places, and how long they are
-  std::vector<std::pair<Lane*, unsigned>> waiting{};  ///< and the parity
+  std::vector<std::pair<unsigned, unsigned>> copies{};  ///< that have arrived for it: places and lengths in bytes
+  std::vector<std::pair<Lane*, unsigned>> waiting{};    ///< and the parity
 };
 
 /// A box on its way into shared memory, or bytes in a row.
