@@ -293,9 +293,9 @@ void add_cover(CLI::App& app) {
   verb.add_flag("--json", o->json, "as JSON");
   verb.footer(
       "Shows what attune derives from a mask without evaluating every pair: the bands of keys that a tile of queries "
-      "keeps and drops, "
-      "the tiles that are full, partial and empty, how many pairs stay, and a picture. A score removes pairs too, "
-      "where it is -inf. If a mask reads captured tensors without data, attune prints which data it needs.\n"
+      "keeps and drops, the tiles that are full, partial and empty, how many pairs stay, and a picture. A score "
+      "removes pairs too, where it is -inf. If a mask reads captured tensors without data, attune prints which data it "
+      "needs.\n"
       "Examples:\n"
       "  attune cover 'kv <= q' --q-len 512 --tile 64 --json\n"
       "  attune cover 'kv <= q && q - kv < 1024' --q-len 8192 --tile 128x128 --svg window.svg");

@@ -65,9 +65,8 @@ void add_plot(CLI::App& app) {
   verb.add_flag("--terminal", o->terminal, "as characters, for a terminal, instead of a file");
   verb.add_flag("--ascii", o->ascii, "the same in ASCII only");
   verb.footer(
-      "Draws one batch entry and head: which tiles the mask leaves, the score of each pair, what happens to it "
-      "it "
-      "in the softmax, and how much each probability changes with the pair's own s. Readable on light and dark pages.\n"
+      "Draws one batch entry and head: which tiles the mask leaves, the score of each pair, what happens to it in the "
+      "softmax, and how much each probability changes with the pair's own s. Readable on light and dark pages.\n"
       "Examples:\n"
       "  attune plot 'kv <= q && q - kv < 48' --tile 16 -o window.svg\n"
       "  attune plot 'kv <= q && q - kv < 48' --tile 16 --terminal\n"

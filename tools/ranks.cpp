@@ -334,8 +334,7 @@ void add_ranks(CLI::App& app) {
   verb.add_option("--svg", o->svg, "write a picture to this file, - for stdout")->type_name("FILE");
   verb.add_flag("--json", o->json, "as JSON, with every rank");
   verb.footer(
-      "Shards positions over ranks, derives from the mask which keys each rank needs, and predicts how long a "
-      "forward "
+      "Shards positions over ranks, derives from the mask which keys each rank needs, and predicts how long a forward "
       "takes with every schedule. `load` is the largest work of a rank over the mean; `moved` is how much of the "
       "others' keys a rank needs; `of ideal` compares with work spread evenly and nothing moved. Only --measure needs "
       "GPUs; it then predicts by the rate of one of them.\n"

@@ -145,9 +145,8 @@ void add_report(CLI::App& app) {
   verb.add_option("-o,--html", o->file, "the file to write; stdout if left out")->type_name("FILE");
   verb.footer(
       "Writes one page that needs no other file: the picture, how many tiles and pairs stay, the same attention in "
-      "C++, "
-      "Python and as a command, what explain, grad and cover say, and the CUDA sources. Captured tensors without data "
-      "get random numbers, or the data of --fill.\n"
+      "C++, Python and as a command, what explain, grad and cover say, and the CUDA sources. Captured tensors without "
+      "data get random numbers, or the data of --fill.\n"
       "Examples:\n"
       "  attune report 'kv <= q && q - kv < 48' -o window.html\n"
       "  attune report --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[8]' --heads 8 \\\n"

@@ -336,8 +336,7 @@ void add_run(CLI::App& app) {
   o->add_to(verb);
   verb.footer(
       "Computes softmax(score(scale * q . k)) v over the pairs that the mask keeps, and, given the output's gradient, "
-      "the "
-      "gradients of q, k, v and of captured tensors. Results are f32: out.npy, lse.npy, with --max max.npy, with "
+      "the gradients of q, k, v and of captured tensors. Results are f32: out.npy, lse.npy, with --max max.npy, with "
       "--grad-out dq.npy, dk.npy, dv.npy and grad_NAME.npy. Writes all of them or none.\n"
       "Examples:\n"
       "  attune run --q q.npy --k k.npy --v v.npy --out results \\\n"

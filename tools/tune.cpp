@@ -320,10 +320,8 @@ void add_tune(CLI::App& app) {
   verb.add_flag("--json", o->bench.json, "one line of JSON for each attention");
   verb.footer(
       "Measures other tiles of the kernel that would be chosen, alternating with it and checked against its results, "
-      "and "
-      "keeps the fastest for calls of the same kind, type and widths on this device: see docs/gpu.md. For calls over a "
-      "cache (--decode) it saves nothing. Without a "
-      "row or an expression, it tunes the most common attentions.\n"
+      "and keeps the fastest for calls of the same kind, type and widths on this device: see docs/gpu.md. For calls "
+      "over a cache (--decode) it saves nothing. Without a row or an expression, it tunes the most common attentions.\n"
       "Examples:\n  attune tune --row causal --d 128 --heads 16 --seq 8192");
   verb.callback([o, &verb] {
     o->bench.check();
