@@ -54,14 +54,15 @@ TEST_CASE("of f32, masked-out infinities and NaN reach no gradient, and others d
   // Heads of 64 and of 128 columns in turn.
   for (const auto& [with, nth] :
        {std::pair{infinity, 0}, {-infinity, 1}, {not_a_number, 0}, {not_a_number, 1}, {0x1p90, 0}}) {
-    const Shape shape = shapes()[static_cast<std::size_t>(nth)];
+    Shape shape = shapes()[static_cast<std::size_t>(nth)];
+    shape.q_len = 70;
     const Inputs in = inputs(shape);
     spoil_keys(in, with);
     check({.mask = but_spoilt_keys}, in);
     if (with == 0x1p90) continue;
     check({}, in);
     const Inputs queries = inputs(shape);
-    for (const std::int64_t q : {0, 64, 149}) spoil(queries.q.tensor, q, with);
+    for (const std::int64_t q : {0, 64, 69}) spoil(queries.q.tensor, q, with);
     check({.mask = mods::causal()}, queries);
   }
 }
