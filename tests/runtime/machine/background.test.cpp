@@ -4,15 +4,30 @@
 #include <atomic>
 #include <cstdlib>
 #include <future>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "tests/catch.h"
 #include "tests/child.h"
+#include "tests/comes_true.h"
 
 using namespace attune;
 using runtime::in_background;
+
+namespace {
+
+/// Goes with the task that holds it, whether that ran or was dropped.
+struct Held {
+  std::shared_ptr<int> by_task = std::make_shared<int>(0);
+  std::weak_ptr<int> left = by_task;
+  bool goes() const {
+    return tests::comes_true([&] { return left.expired(); });
+  }
+};
+
+}  // namespace
 
 TEST_CASE("tasks in the background run in their order on one thread, and one that throws ends alone", "[background]") {
   std::vector<int> order;
@@ -39,10 +54,11 @@ TEST_CASE("stopping the background ends the task that runs and drops the others"
     may.wait();
     ++done;
   });
-  in_background([&] { ++done; });
+  Held held;
+  in_background([&, held = std::move(held.by_task)] { ++done; });
   began.get_future().wait();
   std::thread stopping([] { runtime::stop_background(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(held.goes());
   go.set_value();
   stopping.join();
   CHECK(done == 1);
@@ -60,11 +76,13 @@ TEST_CASE("a process that ends waits for its task in the background, and a forke
   CHECK(tests::in_child([] {
           static std::atomic<bool> done = false;
           std::atexit([] { _exit(done ? 0 : 1); });  // called after the background has stopped
+          static std::promise<void> began;           // what has not begun would be dropped
           in_background([] {
+            began.set_value();
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
             done = true;
           });
-          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          began.get_future().wait();
           std::exit(2);
           return 3;
         }) == 0);
@@ -94,10 +112,11 @@ TEST_CASE("spare time has a thread of its own, and stopping drops its tasks too"
     starts.set_value();
     may.wait();
   });
-  runtime::in_spare_time([&] { done = 0; });
+  Held held;
+  runtime::in_spare_time([&, held = std::move(held.by_task)] { done = 0; });
   starts.get_future().wait();
   std::thread stopping([] { runtime::stop_background(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(held.goes());
   ends.set_value();
   stopping.join();
   CHECK(done == 11);
