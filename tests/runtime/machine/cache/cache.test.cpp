@@ -13,6 +13,7 @@
 #include "runtime/machine/files.h"
 #include "runtime/machine/options.h"
 #include "tests/child.h"
+#include "tests/comes_true.h"
 #include "tests/runtime/machine/cache/cache_folder.h"
 
 namespace attune::runtime {
@@ -250,17 +251,25 @@ TEST_CASE("who waits longer than its patience builds", "[cache]") {
 }
 
 TEST_CASE("who has waited in vain once does not wait for the next entry", "[cache]") {
+  constexpr std::chrono::milliseconds patience{400};
   const tests::CacheFolder folder;
-  Cache holder(folder.path), waiter(folder.path, 1 << 20, std::chrono::milliseconds(400));
+  Cache holder(folder.path), waiter(folder.path, 1 << 20, patience);
   const auto take = [&](const CacheKey& key) {
     const auto start = std::chrono::steady_clock::now();
     waiter.get(key, [] { return entry("own"); });
     return std::chrono::steady_clock::now() - start;
   };
-  holder.get(cache_key("a page"), [&] {
-    holder.get(cache_key("another page"), [&] {
-      CHECK(take(cache_key("a page")) >= std::chrono::milliseconds(400));
-      CHECK(take(cache_key("another page")) < std::chrono::milliseconds(300));
+  const CacheKey first = cache_key("a page"), next = cache_key("another page");
+  holder.get(first, [&] {
+    holder.get(next, [&] {
+      CHECK(take(first) >= patience);
+      // Who waits takes as long each time, and a busy machine only some of the times.
+      bool waits = true;
+      for (int i = 0; i < 20 && waits; ++i) {
+        fs::remove(waiter.file_of(next));
+        waits = take(next) >= patience;
+      }
+      CHECK_FALSE(waits);
       return entry("code");
     });
     return entry("code");
@@ -338,6 +347,8 @@ TEST_CASE("processes killed while they keep entries leave none that is wrong", "
       for (unsigned i = static_cast<unsigned>(kill_number);; ++i)
         cache.keep(cache_key(std::to_string(i % 40)), entry(bytes_of(i % 40)));
     }
+    // So that there is an entry even where no child is let so far in its time.
+    if (kill_number == 0) CHECK(tests::comes_true([&] { return !cache_files(folder.path).empty(); }));
     usleep(static_cast<useconds_t>(200 + dice() % 3000));
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
