@@ -2,6 +2,7 @@
 #include <attune/ranks.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <numeric>
@@ -12,6 +13,7 @@
 #include "runtime/ranks/transport/nccl.h"
 #include "runtime/ranks/transport/transport.h"
 #include "tests/catch.h"
+#include "tests/comes_true.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/driver/fake_nccl.h"
 #include "tests/golden.h"
@@ -19,6 +21,7 @@
 #include "tests/refusal.h"
 
 using namespace attune;
+using tests::comes_true;
 using tests::on_ranks;
 using tests::refusal;
 namespace fake = tests::fake_nccl;
@@ -31,16 +34,44 @@ namespace {
 /// A number of an ncclResult_t.
 constexpr int cuda_error = 1, remote_error = 6;
 
-/// All ranks of a new id, each made by a thread.
+/// All ranks of a new id, each made by a thread. With little time they may miss each other on a busy machine, and are
+/// made again.
 std::vector<Transport> ranks(int count, double seconds = 60) {
-  const auto id = nccl_id();
-  std::vector<Transport> out(static_cast<std::size_t>(count));
-  std::vector<std::thread> making;
-  for (int rank = 0; rank < count; ++rank)
-    making.emplace_back([&, rank] { out[static_cast<std::size_t>(rank)] = nccl(id, rank, count, 0, seconds); });
-  for (std::thread& t : making) t.join();
-  return out;
+  for (int tries = 0; tries < 100; ++tries) {
+    const auto id = nccl_id();
+    std::vector<Transport> out(static_cast<std::size_t>(count));
+    std::vector<std::thread> making;
+    std::atomic<int> late{0};
+    for (int rank = 0; rank < count; ++rank)
+      making.emplace_back([&, rank] {
+        try {
+          out[static_cast<std::size_t>(rank)] = nccl(id, rank, count, 0, seconds);
+        } catch (const Error& e) {
+          if (e.code != "ranks-timeout") throw;
+          ++late;
+        }
+      });
+    for (std::thread& t : making) t.join();
+    if (late == 0) return out;
+  }
+  FAIL("ranks do not meet within " << seconds << " s");
+  return {};
 }
+
+/// Communicators end on threads of their own.
+bool all_have_ended() {
+  return comes_true([] { return fake::live() == 0; });
+}
+/// Whether this is the last thing that a rank asks of NCCL.
+bool ends_with(int rank, const char* what) {
+  return comes_true([&] {
+    const Calls all = fake::calls(rank);
+    return !all.empty() && all.back() == what;
+  });
+}
+
+/// A communicator that has not ended after a second keeps its memory.
+constexpr std::chrono::seconds given_to_end{1};
 
 /// A stream of the fake driver.
 struct Stream {
@@ -67,6 +98,22 @@ void one_byte(const Transport& at, void* stream) {
   const Transport::Chunk send{(at.rank + 1) % at.count, &there, 1},
       receive{(at.rank + at.count - 1) % at.count, &here, 1};
   at.exchange(std::span(&send, 1), std::span(&receive, 1), stream);
+}
+
+/// Two ranks that have given an exchange to a stream, which reaches so many of its events and never the others. They
+/// are made again if they miss each other, as in `ranks`.
+std::vector<Transport> given_to(void* stream, int reached, double seconds) {
+  for (int tries = 0; tries < 100; ++tries) {
+    const auto both = ranks(2, seconds);
+    fake::forget();
+    fake_driver::stick(reached);
+    const auto errors = on_ranks(both, [&](const Transport& at) { one_byte(at, stream); });
+    fake_driver::stick(-1);
+    if (errors.empty()) return both;
+    for (const Error& e : errors) REQUIRE(e.code == "ranks-timeout");
+  }
+  FAIL("ranks do not meet within " << seconds << " s");
+  return {};
 }
 
 /// Resets the fakes.
@@ -110,12 +157,13 @@ TEST_CASE("NCCL gets a group of sends and receives in the order of parts, run by
     CHECK(got[static_cast<std::size_t>(rank)] == wanted);
   }
   both.clear();
-  CHECK(fake::live() == 0);
+  CHECK(all_have_ended());
   CHECK(fake::calls(0).back() == "destroy");
 }
 
 TEST_CASE("without a stream, parts of the host's memory go through the device's", "[driver]") {
   const int memory = fake_driver::live_memory();
+  auto start = Clock::now();
   {
     const auto all = ranks(3);
     const auto errors = on_ranks(all, [&](const Transport& at) {
@@ -147,9 +195,10 @@ TEST_CASE("without a stream, parts of the host's memory go through the device's"
     });
     CHECK(errors.empty());
     CHECK(fake_driver::live_memory() == memory + 3);
+    start = Clock::now();
   }
-  CHECK(fake_driver::live_memory() == memory);
-  CHECK(fake::live() == 0);
+  CHECK((fake_driver::live_memory() == memory || Clock::now() - start >= given_to_end));
+  CHECK(all_have_ended());
 }
 
 TEST_CASE("ranks that NCCL does not bring together within the time limit throw, and abort", "[driver]") {
@@ -157,33 +206,28 @@ TEST_CASE("ranks that NCCL does not bring together within the time limit throw, 
   fake::forget();
   const auto id = nccl_id();
   tests::golden_error("ranks-timeout.nccl-init", refusal([&] { nccl(id, 1, 3, 0, 0.1, Line{}); }).what());
+  CHECK(all_have_ended());
   CHECK(fake::calls(1) == Calls{"abort"});
-  CHECK(fake::live() == 0);
   Stream stream;
   for (void* where : {static_cast<void*>(nullptr), static_cast<void*>(stream.made)}) {
-    fake::forget();
     auto both = ranks(2, 0.1);
+    fake::forget();
     const Error late = refusal([&] { one_byte(both[0], where); });
     tests::golden_error("ranks-timeout.nccl-late", late.what());
-    CHECK(fake::calls(0).back() == "abort");
+    CHECK(ends_with(0, "abort"));
     // Every later exchange throws the same Error.
     CHECK(refusal([&] { one_byte(both[0], nullptr); }).problem == late.problem);
     both.clear();
-    CHECK(fake::live() == 0);
+    CHECK(all_have_ended());
   }
-  CHECK(Clock::now() - start < std::chrono::seconds(20));
+  CHECK(Clock::now() - start < std::chrono::seconds(60));
 }
 
 TEST_CASE("an exchange that never ends on its stream is aborted, and the next one says so", "[driver]") {
   const Mended mended;
-  const auto both = ranks(2, 0.2);
   Stream stream;
-  fake::forget();
-  fake_driver::stick(2);  // both ranks' exchanges begin, and do not end
-  CHECK(on_ranks(both, [&](const Transport& at) { one_byte(at, stream.made); }).empty());
-  for (const auto until = Clock::now() + std::chrono::seconds(20); fake::live() > 0 && Clock::now() < until;)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  CHECK(fake::live() == 0);
+  const auto both = given_to(stream.made, 2, 0.2);  // both ranks' exchanges begin, and do not end
+  CHECK(all_have_ended());
   CHECK(fake::calls(0).back() == "abort");
   for (const Transport& at : both) CHECK(refusal([&] { one_byte(at, stream.made); }).code == "ranks-timeout");
 }
@@ -195,33 +239,35 @@ TEST_CASE("no rank waits for one that keeps its communicator", "[driver]") {
   };
   const int memory = fake_driver::live_memory();
   const auto start = Clock::now();
-  fake::forget();
+  bool in_time = true;
   {
     const Waiting waiting;
     auto both = ranks(2);
+    fake::forget();
     CHECK(on_ranks(both, [](const Transport& at) { one_byte(at, nullptr); }).empty());
     both[1] = {};  // destroyed, while the other stays
-    CHECK(fake::calls(1).back() == "destroy");
+    CHECK(ends_with(1, "destroy"));
+    const auto last = Clock::now();
     both[0] = {};
-    CHECK(fake::calls(0).back() == "destroy");
+    in_time = Clock::now() - last < given_to_end;
+    CHECK(ends_with(0, "destroy"));
     // A communicator that was made too late is also kept.
     both = ranks(2, 0.1);
     CHECK(refusal([&] { one_byte(both[0], nullptr); }).code == "ranks-timeout");
-    CHECK(fake::calls(0).back() == "abort");
+    CHECK(ends_with(0, "abort"));
     both.clear();
   }
-  CHECK(Clock::now() - start < std::chrono::seconds(20));
-  CHECK(fake::live() == 0);
+  CHECK(Clock::now() - start < std::chrono::seconds(60));
+  CHECK(all_have_ended());
   // Memory that an exchange may still use is kept: one rank's buffers each time.
-  CHECK(fake_driver::live_memory() == memory + 2);
+  const int kept = fake_driver::live_memory() - memory;
+  CHECK((kept == 2 || (kept == 3 && !in_time)));
 }
 
 TEST_CASE("what a stream does before an exchange is not counted", "[driver]") {
   const Mended mended;
-  const auto both = ranks(2, 0.05);
   Stream stream;
-  fake_driver::stick(0);  // exchanges do not begin
-  CHECK(on_ranks(both, [&](const Transport& at) { one_byte(at, stream.made); }).empty());
+  const auto both = given_to(stream.made, 0, 0.05);  // exchanges do not begin
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   CHECK(fake::live() == 2);
 }
@@ -238,6 +284,7 @@ TEST_CASE("a rank that stops ends what others of this process wait for", "[drive
   REQUIRE(errors.size() == 1);
   CHECK(errors[0].code == "ranks-timeout");
   CHECK(errors[0].problem == "rank 0 has failed");
+  CHECK(all_have_ended());
   CHECK(fake::calls(0) == Calls{"abort"});
   CHECK(fake::calls(1).back() == "abort");
   CHECK(refusal([&] { one_byte(both[0], nullptr); }).code == "ranks-timeout");
@@ -270,7 +317,7 @@ TEST_CASE("what NCCL refuses or reports is an Error with its words", "[driver]")
   fake::report(0);
   CHECK(refusal([&] { one_byte(both[0], nullptr); }).code == "ranks-timeout");
   both.clear();
-  CHECK(fake::live() == 0);
+  CHECK(all_have_ended());
   CHECK(refusal([&] { nccl(id, 2, 2, 0); }).code == "ranks-count");
   CHECK(refusal([&] { nccl(id, 0, 2, 99); }).code == "no-device");
 }

@@ -48,7 +48,7 @@ std::size_t launches_of(std::string_view kernel) {
 }  // namespace
 
 TEST_CASE("a forward over ranks is a launch for each range and group, on several streams, without waits", "[driver]") {
-  std::vector<Transport> ranks = threads(2, 20);
+  std::vector<Transport> ranks = threads(2, 60);
   std::vector<Sharding> sharding(2);
   std::vector<std::unique_ptr<Own>> own(2);
   const auto on_all = [&](const auto& body) { CHECK(tests::on_ranks(ranks, body).empty()); };
@@ -80,7 +80,7 @@ TEST_CASE("decode queries go to the keys where their kernel takes these, else ke
       return Tensor(nullptr, type, {1, heads, rows, 64});
     };
     fake::forget();
-    CHECK(tests::on_ranks(threads(2, 20), [&](const Transport& at) {
+    CHECK(tests::on_ranks(threads(2, 60), [&](const Transport& at) {
             const Forward call{.q = like(4, 1), .k = like(2, length), .v = like(2, length), .q_offset = length - 1};
             const Sharding sharding(std::span(&plain, 1), call, at, {.travel = Sharding::Travel::decode});
             const std::int64_t queries = sharding.of(at.rank).empty() ? 0 : 1, keys = length / 2;
@@ -106,7 +106,7 @@ TEST_CASE("decode queries go to the keys where their kernel takes these, else ke
 
 TEST_CASE("a backward over ranks adds up what launches and ranks give", "[driver]") {
   fake::forget();
-  CHECK(tests::on_ranks(threads(2, 20), [&](const Transport& at) {
+  CHECK(tests::on_ranks(threads(2, 60), [&](const Transport& at) {
           const Sharding sharding(std::span(&causal, 1), whole(), at, zigzag);
           const Own own(length / 2);
           causal.backward(own.backward(), {.sharding = sharding});
@@ -132,16 +132,19 @@ TEST_CASE("Sharding that go, or need more memory, wait for the call that uses it
 }
 
 TEST_CASE("a rank that fails within a call leaves nothing that others could wait for", "[driver]") {
-  std::vector<std::string> codes(2);
-  tests::on_ranks(threads(2, 1), [&](const Transport& at) {
+  std::vector<std::string> codes(2), problems(2);
+  tests::on_ranks(threads(2, 60), [&](const Transport& at) {
     const Sharding sharding(std::span(&causal, 1), whole(), at, zigzag);
     const Own own(length / 2);
     Forward call = own.forward();
     if (at.rank == 1) call.k = unplaced(2, 5);  // rows of another rank's
-    codes[static_cast<std::size_t>(at.rank)] = tests::refusal([&] { causal.run(call, {.sharding = sharding}); }).code;
+    const Error refused = tests::refusal([&] { causal.run(call, {.sharding = sharding}); });
+    codes[static_cast<std::size_t>(at.rank)] = refused.code;
+    problems[static_cast<std::size_t>(at.rank)] = refused.problem;
   });
   CHECK(codes[1] == "sharding-shape");
   CHECK(codes[0] == "ranks-timeout");
+  CHECK(problems[0] == "rank 1 has failed");
 }
 
 TEST_CASE("calls over ranks on a device refuse graphs and covers", "[driver]") {
@@ -183,7 +186,7 @@ std::string exchanged(const Transport& with, std::size_t received_runs) {
 TEST_CASE("threads copy runs between devices, on the sender's stream and without waiting for either", "[driver]") {
   std::string said[2];
   fake::forget();
-  CHECK(tests::on_ranks(threads(2, 20), [&](const Transport& at) { said[at.rank] = exchanged(at, 3); }).empty());
+  CHECK(tests::on_ranks(threads(2, 60), [&](const Transport& at) { said[at.rank] = exchanged(at, 3); }).empty());
   // Between runs nothing is written: arrays begin with zeros.
   CHECK(said[0] == "1 2 -100 9 10 17 18 40 44 ");
   CHECK(said[1] == "1 2 0 9 10 17 18 40 44 ");
@@ -192,7 +195,7 @@ TEST_CASE("threads copy runs between devices, on the sender's stream and without
 }
 
 TEST_CASE("threads refuse parts of other sizes or numbers of runs on a device, on both ranks", "[driver]") {
-  const auto errors = tests::on_ranks(threads(2, 20), [&](const Transport& at) { exchanged(at, at.rank ? 3 : 2); });
+  const auto errors = tests::on_ranks(threads(2, 60), [&](const Transport& at) { exchanged(at, at.rank ? 3 : 2); });
   REQUIRE(errors.size() == 2);
   for (const Error& error : errors) CHECK(error.code == "ranks-differ");
 }

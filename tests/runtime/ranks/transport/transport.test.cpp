@@ -81,7 +81,7 @@ TEST_CASE("a rank that never comes is an Error on the others within the time lim
     const Transport::Chunk send{1, &there, 1}, receive{1, &here, 1};
     at.exchange(std::span(&send, 1), std::span(&receive, 1), nullptr);
   });
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
   REQUIRE(errors.size() == 2);
   for (const Error& e : errors) CHECK(e.code == "ranks-timeout");
 }
