@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import on_threads
 
-SECONDS = 20
+SECONDS = 60
 rng = np.random.default_rng(11)
 
 

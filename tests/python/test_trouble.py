@@ -49,14 +49,23 @@ def test_other_threads_run_during_a_call(rng):
         while not done.wait(0.001):
             ticks.append(time.monotonic())
 
+    def ticks_within_a_call():
+        begin = time.monotonic()
+        attention(q, q, q, workers=1)
+        end = time.monotonic()
+        return sum(begin < t < end for t in list(ticks))
+
     thread = threading.Thread(target=tick)
     thread.start()
-    begin = time.monotonic()
-    attention(q, q, q, workers=1)
-    end = time.monotonic()
+    # A busy machine may have no CPU for both threads during a call.
+    most = 0
+    for _ in range(20):
+        most = max(most, ticks_within_a_call())
+        if most >= 3:
+            break
     done.set()
     thread.join()
-    assert sum(begin < t < end for t in ticks) >= 3
+    assert most >= 3
 
 
 def in_child(q, want, queue):
@@ -133,9 +142,10 @@ def test_a_process_that_ends_while_the_background_compiles(how, status, tmp_path
         child.kill()
     _, said = child.communicate(timeout=120)
     assert (child.returncode, said) == (status, "")
-    # Entries are whole or not there, and the next process compiles what is missing.
+    # Entries are whole or not there, and the next process compiles what is missing. What a process had not finished when
+    # it was killed is removed after an hour.
     unfinished = tmp_path / "cache" / "unfinished"
-    assert not unfinished.exists() or not list(unfinished.iterdir())
+    assert how == "killed" or not unfinished.exists() or not list(unfinished.iterdir())
     again = subprocess.run([sys.executable, "-c", ENDS, "wait"], capture_output=True, text=True, timeout=120,
                            env={**os.environ, "ATTUNE_CACHE": str(tmp_path / "cache"), "ATTUNE_CACHE_SIZE": "1G",
                                 "ATTUNE_LOG": "cache,build"})
@@ -216,21 +226,20 @@ import attune
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with SIGINT ignored
 q = np.ones((1, 64, 8192, 64), np.float32)
 attune.Attention().prepare(q, q, q)
+o = np.full_like(q, 2)
 def press():
     time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=press, daemon=True).start()
-begin = time.monotonic()
 try:
-    attune.attention(q, q, q)
+    threading.Thread(target=press, daemon=True).start()
+    attune.attention(q, q, q, out=o)
 except KeyboardInterrupt:
-    print("stopped after", time.monotonic() - begin)
+    print("stopped", "early" if (o == 2).any() else "at the end")
 small = np.ones((1, 1, 2, 4), np.float32)
 print((attune.attention(small, small, small) == 1).all())
 """
     said = run(code)
-    assert said.stdout.startswith("stopped after ") and said.stdout.endswith("True\n"), said.stdout + said.stderr
-    assert float(said.stdout.split()[2]) < 10
+    assert said.stdout == "stopped early\nTrue\n", said.stdout + said.stderr
 
 
 def test_nothing_is_imported_that_is_not_needed():

@@ -330,7 +330,7 @@ class Verbs(Calls):
             os.chdir(self.at)
             os.execve(ATTUNE, [ATTUNE, "repl"], {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm",
                                                  "XDG_STATE_HOME": str(self.at / "state"), "HOME": str(self.at)})
-        shown, end = b"", time.monotonic() + 30
+        shown, end = b"", time.monotonic() + 90
         steps = list(zip(keys, wait))
         seen, last = 0, ""
         try:
