@@ -100,10 +100,13 @@ TEST_CASE("tiles of heads of 256: results leave through the memory of values", "
   check_tiles(256, {"forward_sm90:m=128,n=80,stages=2,q_stages=1,own_o=2,issue_order=1,items=1"});
 }
 
-TEST_CASE("results leave through the memory of values, next to tiles without keys and to single tiles", "[emulated]") {
+TEST_CASE("results leave through the memory of values or queries, next to tiles without keys and to single tiles",
+          "[emulated]") {
   if (skipped_without_compiler()) return;
   const std::vector<Engine> engines = with_kernels(
-      {"forward_sm90:m=128,n=64,stages=2,q_stages=1,own_o=2,issue_order=1,items=1"});
+      {"forward_sm90:m=128,n=64,stages=2,q_stages=1,own_o=2,issue_order=1,items=1",
+       "forward_sm90:m=128,n=64,stages=2,q_stages=1,own_o=0,issue_order=1,items=1",
+       "forward_sm90:m=64,n=64,stages=3,q_stages=1,own_o=0,issue_order=0,items=2"});
   // Tiles of queries with many tiles of keys, one and none follow one another, in both orders.
   const Attention later{.mask = [](At at) { return at.kv > at.q; }},
       some{.mask = [](At at) { return at.q / 128 % 2 == 1 && at.kv <= at.q % 128; }},
