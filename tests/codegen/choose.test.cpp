@@ -610,6 +610,9 @@ TEST_CASE("usual members that save time give way to those that are named", "[cho
   // What was named contradicts itself.
   CHECK_THROWS_AS(named("m=80,completes=1", spec, scaled, one_k), Error);
   CHECK_THROWS_AS(named("ordered=0,completes=1", spec, scaled, one_k), Error);
+  // More keys than one tile has.
+  CHECK(of(named("alone=1", spec, scaled, short_), "alone") == 1);
+  CHECK_THROWS_AS(named("alone=1", spec, scaled, one_k), Error);
 }
 
 TEST_CASE("an item's path through its heads' queries follows from the mask", "[choose]") {
