@@ -207,6 +207,8 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const KernelChoice of = choice(spec, variant);
   const int blocks = of.blocks_of_sm, most = most_shared_of(blocks, spec.arch);
   if (std::string why = why_illegal90(tile, numbers90(spec, tile), blocks); !why.empty()) return why;
+  if (spec.heads > 1 && (tile.copies || tile.distances))
+    return "heads share a tile, and a warp's 16 rows are not of one head: copies and distances must be 0";
   if (tile.own_o == 2 && (tile.n < 64 || tile.stages < tile.m / 64))
     return "o has no room in the memory of values: own_o must be 0 or 1";
   // A phase of `results_left` could end twice before the producer warp looks, if tiles of queries have no keys.

@@ -577,6 +577,9 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
   CHECK(refused("forward_sm90:m=192,n=64,own_o=2,stages=2", {.d = 64, .dv = 64}).find("no room") != std::string::npos);
   CHECK(refused("forward_sm90:m=128,own_o=2,items=2", {.d = 64, .dv = 64}).find("items must be 1") !=
         std::string::npos);
+  for (const char* member : {"copies", "distances"})
+    CHECK(refused(fmt::format("forward_sm90:q_stages=1,own_o=0,{}=1", member), {.heads = 4}, {.shares_tiles = true})
+              .find("heads share a tile") != std::string::npos);
   CHECK(refused("forward_sm90:m=2147483647").find("from 64 to 192") != std::string::npos);
   CHECK(refused("forward_sm90", {.arch = 80}).find("compute capability") != std::string::npos);
   CHECK(refused("forward_sm80:warps=3").find("16 or 32 times the warps") != std::string::npos);
