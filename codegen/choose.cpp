@@ -75,7 +75,10 @@ Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, c
     whole.set(name, value);
   }
   if (std::string why = settle(*kernel, spec, facts, variant, whole); !why.empty()) return {{}, why};
-  return {kernel->choice(spec, whole), {}};
+  KernelChoice choice = kernel->choice(spec, whole);
+  if (choice.plan.tile.alone && kind.length > Length::to_128)
+    return {{}, fmt::format("it is for up to {} keys, and there are more: alone must be 0", choice.plan.tile.n)};
+  return {std::move(choice), {}};
 }
 
 /// Throws an Error if no kernel takes such calls.

@@ -203,8 +203,13 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const KernelChoice of = choice(spec, variant);
   const int blocks = of.blocks_of_sm, most = most_shared_of(blocks, spec.arch);
   if (std::string why = why_illegal90(tile, numbers90(spec, tile), blocks); !why.empty()) return why;
+  if (spec.heads > 1 && (tile.copies || tile.distances))
+    return "heads share a tile, and a warp's 16 rows are not of one head: copies and distances must be 0";
   if (tile.own_o == 2 && (tile.n < 64 || tile.stages < tile.m / 64))
     return "o has no room in the memory of values: own_o must be 0 or 1";
+  // A phase of `results_left` could end twice before the producer warp looks, if tiles of queries have no keys.
+  if (tile.own_o == 2 && tile.items > 1)
+    return "the next queries are scheduled before results have left the memory of values: items must be 1";
   if (blocks == 1 || of.shared_bytes <= most) return {};
   return fmt::format("it needs {} bytes of shared memory, and each of an SM's {} blocks has at most {}",
                      of.shared_bytes, blocks, most);

@@ -575,6 +575,11 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
   CHECK(refused("forward_sm90:own_o=0").find("own_o must be 1") != std::string::npos);
   CHECK(refused("forward_sm90:n=48,own_o=2").find("no room in the memory of values") != std::string::npos);
   CHECK(refused("forward_sm90:m=192,n=64,own_o=2,stages=2", {.d = 64, .dv = 64}).find("no room") != std::string::npos);
+  CHECK(refused("forward_sm90:m=128,own_o=2,items=2", {.d = 64, .dv = 64}).find("items must be 1") !=
+        std::string::npos);
+  for (const char* member : {"copies", "distances"})
+    CHECK(refused(fmt::format("forward_sm90:q_stages=1,own_o=0,{}=1", member), {.heads = 4}, {.shares_tiles = true})
+              .find("heads share a tile") != std::string::npos);
   CHECK(refused("forward_sm90:m=2147483647").find("from 64 to 192") != std::string::npos);
   CHECK(refused("forward_sm90", {.arch = 80}).find("compute capability") != std::string::npos);
   CHECK(refused("forward_sm80:warps=3").find("16 or 32 times the warps") != std::string::npos);
@@ -608,6 +613,9 @@ TEST_CASE("usual members that save time give way to those that are named", "[cho
   // What was named contradicts itself.
   CHECK_THROWS_AS(named("m=80,completes=1", spec, scaled, one_k), Error);
   CHECK_THROWS_AS(named("ordered=0,completes=1", spec, scaled, one_k), Error);
+  // More keys than one tile has.
+  CHECK(of(named("alone=1", spec, scaled, short_), "alone") == 1);
+  CHECK_THROWS_AS(named("alone=1", spec, scaled, one_k), Error);
 }
 
 TEST_CASE("an item's path through its heads' queries follows from the mask", "[choose]") {

@@ -38,15 +38,19 @@ inline Engine emulated_engine(const runtime::emulated::Gpu& gpu) {
   return out;
 }
 
-/// The same; backwards run this kernel, such as backward_sm90:m=80,order=3.
-inline Engine emulated_engine(const runtime::emulated::Gpu& gpu, const std::string& backward) {
+/// The same; forwards, or backwards, run this kernel, such as backward_sm90:m=80,order=3.
+inline Engine emulated_engine(const runtime::emulated::Gpu& gpu, const std::string& kernel) {
   Engine out = emulated_engine(gpu);
-  out.name += ", " + backward;
-  out.backward = [gpu, preference = codegen::Preference{codegen::variant(backward), true, ""}](
-                     const Subject& subject, const Backward& call, const compiler::Problem& problem) {
+  out.name += ", " + kernel;
+  const codegen::Preference preference{codegen::variant(kernel), true, ""};
+  const auto run = [=](const Subject& subject, const auto& call, const compiler::Problem& problem) {
     runtime::emulated::emulate(gpu);
     on_device(subject, call, problem, {.preference = &preference});
   };
+  if (kernel.starts_with("forward"))
+    out.forward = run;
+  else
+    out.backward = run;
   return out;
 }
 

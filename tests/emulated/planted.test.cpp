@@ -24,9 +24,13 @@ struct Planted {
     sm80,
     decode,
     sm90,
+    over90,
+    empty90,
+    late90,
     backward80,
     backward90,
     turned90,
+    completed90,
     stored90,
     e4m3,
     long90,
@@ -96,6 +100,35 @@ const Planted all[] = {
      "init(shared + Shared::k_full, 1, warps - 1);", sm90},
     {"a block ends before its results have left", parts, "forward_consumer_sm90.cuh", "if (g.lane == 0) store_wait();",
      "", sm90},
+    {"results pass over values that are still read", parts, "forward_consumer_sm90.cuh",
+     "if (mine) Ring<Tile::stages>(shared + Shared::v_full, place).wait_until_read();", "", over90},
+    {"values are released before their last products", parts, "forward_consumer_sm90.cuh",
+     "if (!there) report_found();\n      wgmma_wait<0>();\n      g.pin_products();\n      g.take_in();\n      if "
+     "(there) "
+     "{\n        if (now.walk.count > 0) v.release(g.lane);",
+     "if (there && now.walk.count > 0) v.release(g.lane);\n      if (!there) report_found();\n      wgmma_wait<0>();\n "
+     "  "
+     "   g.pin_products();\n      g.take_in();\n      if (there) {",
+     over90},
+    {"two warpgroups' results pass over the same values", parts, "forward_consumer_sm90.cuh",
+     "for (int i = g.group; i < groups - 1; ++i) place = place.before();", "", over90},
+    {"values load over results that have not left", parts, "forward_producer_sm90.cuh",
+     "if (i == 1) wait_for_results();", "", over90},
+    {"results are said to have left before they have", parts, "forward_consumer_sm90.cuh",
+     "store_wait_read();\n      barrier_arrive(shared + Shared::results_left);",
+     "barrier_arrive(shared + Shared::results_left);", over90},
+    {"results of a tile without keys pass over queries that load", parts, "forward_consumer_sm90.cuh",
+     "if (now.walk.count == 0) q.wait();", "", empty90},
+    {"the memory of queries is lent and not taken", parts, "forward_producer_sm90.cuh",
+     "wait_for_results();\n          lend_queries();", "wait_for_results();", empty90},
+    {"a warpgroup leaves out keys that load after its results have left", parts, "tile_scheduler_sm90.cuh",
+     "leave_over_values<Tile> ? 1 : Tile::stages - 1", "Tile::stages - 1", late90},
+    {"a warpgroup leaves out a tile too many", parts, "tile_scheduler_sm90.cuh", "walk.last + 1 - tiles",
+     "walk.last + 2 - tiles", late90},
+    {"keys that are left out are not released", parts, "forward_consumer_sm90.cuh",
+     "k.release_as_warp(g.lane);\n          k.next();", "k.next();", late90},
+    {"values of the wrong tiles are left out", parts, "forward_consumer_sm90.cuh",
+     "for (int i = 0; i < late; ++i) v = Ring<Tile::stages>(v.barriers, v.before());", "", late90},
     {"copies of a bias are not waited for", parts, "forward_scores_sm90.cuh", "copy_wait<1>();\n      __syncwarp();",
      "__syncwarp();", dense90},
     {"a lane reads what another one copies", parts, "forward_scores_sm90.cuh", "copy_wait<1>();\n      __syncwarp();",
@@ -169,6 +202,17 @@ const Planted all[] = {
      "sums(stage ^ 1).acquire(phase ^ static_cast<unsigned>(stage));", "sums(stage).acquire(phase);", turned90},
     {"a transposed operand is read as it lies", parts, "backward_warpgroup_sm90.cuh",
      "template set4<Major::n, Major::k>(dq(), y, x);", "template set4<Major::k, Major::k>(dq(), y, x);", turned90},
+    {"sums are completed before others are added", parts, "add_dq_sm90.cuh",
+     "wait_for_turn(args, tile, before);\n  barrier_expect", "barrier_expect", completed90},
+    {"loaded sums are not waited for", parts, "backward_warpgroup_sm90.cuh",
+     "barrier_wait(shared + Shared::sums_loaded + 8 * stage, phase);", "", completed90},
+    {"loaded sums take no phase where nothing is loaded", parts, "add_dq_sm90.cuh",
+     "barrier_arrive(loaded);\n    // No consumer waits for this phase; compute-sanitizer says so of phases that "
+     "nobody "
+     "waits for.\n    return barrier_wait(loaded, phase);",
+     "return;", completed90},
+    {"the first item completes dq", parts, "backward_producer_sm90.cuh", "keys == (falls ? to - 1 : from)",
+     "keys == (falls ? from : to - 1)", completed90},
     // ---- mla_sm90
     // ----------------------------------------------------------------------------------------------------
     {"the memory of queries is released before results have left it", kernels, "mla_sm90.cuh", "pin_with_memory(tile);",
@@ -186,6 +230,8 @@ Shape shape_of(Planted::Call call) {
   Shape out{
       .batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 310, .d = 64, .dv = 64, .dtype = DType::bf16};
   if (call == decode) out.q_len = 2;
+  if (call == over90 || call == empty90 || call == late90) out.q_len = out.kv_len = 400;
+  if (call == completed90) out.q_len = out.kv_len = 400;
   if (call == turned90) out.d = out.dv = 128;
   if (call == mla)
     out = {.batch = 5,
@@ -203,13 +249,26 @@ Shape shape_of(Planted::Call call) {
   return out;
 }
 bool is_backward(Planted::Call call) {
-  return call == backward80 || call == backward90 || call == turned90 || call == stored90 || call == backward_f32;
+  return call == backward80 || call == backward90 || call == turned90 || call == completed90 || call == stored90 ||
+         call == backward_f32;
 }
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
 
+/// The kernel that the call names, or nothing.
+std::string kernel_of(Planted::Call call) {
+  switch (call) {
+    case turned90: return "backward_sm90:m=80,order=3,completes=0";
+    case completed90: return "backward_sm90:m=128,order=3,completes=1";
+    case over90: return "forward_sm90:m=128,n=64,stages=2,q_stages=1,own_o=2,issue_order=1,items=1";
+    case empty90: return "forward_sm90:m=128,n=64,stages=2,q_stages=1,own_o=0,issue_order=1,items=1";
+    case late90: return "forward_sm90:m=192,n=80,stages=3,q_stages=1,own_o=2,issue_order=1,items=1";
+    default: return "";
+  }
+}
 Engine engine_of(Planted::Call call, std::uint64_t seed) {
   const runtime::emulated::Gpu gpu{.arch = arch_of(call), .sms = 3, .seed = 100 * seed};
-  Engine out = call == turned90 ? emulated_engine(gpu, "backward_sm90:m=80,order=3,completes=0") : emulated_engine(gpu);
+  const std::string kernel = kernel_of(call);
+  Engine out = kernel.empty() ? emulated_engine(gpu) : emulated_engine(gpu, kernel);
   out.mla = call == mla;
   return out;
 }
@@ -220,6 +279,11 @@ Attention fresh(Planted::Call call) {
   const float by = 1.0f + 0.001f * static_cast<float>(++made);
   if (call == tanh90) return {.score = [=](Float s, At) { return 4.0f * tanh(s * by); }, .exact = true};
   if (call == one_tf32) return {.score = [=](Float s, At) { return s * by; }, .exact = false};
+  if (call == empty90)
+    return {.score = [=](Float s, At) { return s * by; },
+            .mask = [](At at) { return at.q / 128 % 2 == 1 && at.kv <= at.q % 128; }};
+  if (call == late90 || call == completed90)
+    return {.score = [=](Float s, At) { return s * by; }, .mask = mods::causal()};
   if (call != dense90 && call != distant90 && call != stored90) return {.score = [=](Float s, At) { return s * by; }};
   static std::vector<unsigned short> numbers(150 * 312, 0x3f80);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<unsigned short>(0x3f80 + i % 100);
@@ -267,8 +331,8 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (const Planted::Call call : {sm80, decode, sm90, backward80, backward90, turned90, stored90, e4m3, dense90,
-                                   distant90, tanh90, f32, mla, backward_f32})
+  for (const Planted::Call call : {sm80, decode, sm90, over90, empty90, late90, backward80, backward90, turned90,
+                                   completed90, stored90, e4m3, dense90, distant90, tanh90, f32, mla, backward_f32})
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
       const Engine engine = engine_of(call, seed);
       const bool backward = is_backward(call);

@@ -38,14 +38,16 @@ double FuzzRun::seconds() const {
 }
 bool FuzzRun::is_over() const { return seconds() > limit_; }
 
-void FuzzRun::operator()(std::size_t nth, const RandomCall& call, const Engine& engine, Compared what) {
+void FuzzRun::operator()(std::size_t nth, const RandomCall& call, const Engine& engine, Compared what,
+                         const std::function<std::string()>& more) {
   if (is_over()) return;
   std::vector<Kept> results;
   if (files_.used())
     what.observe = [&](const Observed& one) {
       results.push_back({one.name, one.type, one.elements, one.oracle, one.granted});
     };
-  const Judged judged = judge(seed(nth), call, engine, what, device_functions(call));
+  Judged judged = judge(seed(nth), call, engine, what, device_functions(call));
+  if (more && !judged.wrong.empty()) judged.wrong += more() + "\n";
   // Two machines may differ arbitrarily where no result is judged.
   if (!judged.hopeless)
     for (const Kept& one : results) files_.add(seed(nth), {one.name, one.type, one.elements, one.oracle, one.granted});

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -25,7 +26,9 @@ class FuzzRun {
 
   std::size_t count() const { return count_; }
   /// Computes and judges the nth call, unless the time is over. Several threads may call it.
-  void operator()(std::size_t nth, const RandomCall& call, const Engine& engine, Compared what);
+  /// `more`: said of a call that is wrong.
+  void operator()(std::size_t nth, const RandomCall& call, const Engine& engine, Compared what,
+                  const std::function<std::string()>& more = {});
   std::uint64_t seed(std::size_t nth) const { return first_ + nth; }
   bool is_over() const;
   /// Prints how many calls ran if that is not all, and the comparison with another machine's results.

@@ -10,6 +10,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "ir/parse.h"
 #include "runtime/machine/tensor.h"
 #include "tests/storable.h"
 
@@ -33,6 +34,87 @@ Shape suits_tma(std::uint64_t seed, std::uint32_t most_q, std::uint32_t most_kv)
   out.layout = random.chance(0.5) ? Layout::bhsd : Layout::bshd;
   out.q_offset = random.chance(0.3) ? static_cast<std::int32_t>(random.below(50)) : 0;
   return out;
+}
+
+/// A shape of several tiles: up to `most_pairs` pairs, among all heads.
+Shape of_several_tiles(std::uint64_t seed, Random& random) {
+  constexpr std::array widths{64, 64, 64, 128, 128, 16, 96, 72, 192, 256};
+  constexpr std::array groups{1, 1, 2, 3, 7, 16};
+  constexpr std::array lengths{1, 63, 64, 65, 127, 128, 129, 192, 193, 256, 257};
+  constexpr std::int64_t most_pairs = 250'000;
+  const auto length = [&](std::uint32_t most) -> std::int64_t {
+    return random.chance(0.4) ? std::int64_t{random.pick(std::span<const int>(lengths))}
+                              : 1 + std::int64_t{random.below(most)};
+  };
+  Shape out{.batch = 1 + random.below(3), .kv_heads = 1 + random.below(2), .seed = seed};
+  out.q_heads = out.kv_heads * random.pick(std::span<const int>(groups));
+  out.d = out.dv = random.pick(std::span<const int>(widths));
+  if (out.d == 192 && random.chance(0.5)) out.dv = 128;
+  out.dtype = random.chance(0.5) ? DType::bf16 : DType::f16;
+  out.layout = random.chance(0.5) ? Layout::bhsd : Layout::bshd;
+  out.q_len = length(450);
+  out.kv_len = random.chance(0.3) ? out.q_len : length(700);
+  out.q_offset = random.chance(0.3) ? static_cast<std::int32_t>(random.below(300)) : 0;
+  const bool packed = random.chance(0.3), alike = random.chance(0.6);
+  for (std::uint32_t n = 1 + random.below(5); packed && n > 0; --n) {
+    out.q_lens.push_back(random.chance(0.2) ? 0 : length(300));
+    out.kv_lens.push_back(alike ? out.q_lens.back() : random.chance(0.2) ? 0 : length(300));
+  }
+  out.kv_shared = !packed && random.chance(0.1);
+  const auto pairs = [&] {
+    std::int64_t sum = packed ? 0 : out.batch * out.q_len * out.kv_len;
+    for (std::size_t b = 0; b < out.q_lens.size(); ++b) sum += out.q_lens[b] * out.kv_lens[b];
+    return sum * out.q_heads * std::max<std::int64_t>(out.d / 64, 1);
+  };
+  if (pairs() > most_pairs) out.batch = 1;
+  if (pairs() > most_pairs) out.q_heads /= out.kv_heads, out.kv_heads = 1;
+  while (pairs() > most_pairs && out.q_lens.size() > 1) out.q_lens.pop_back(), out.kv_lens.pop_back();
+  while (pairs() > most_pairs && out.q_heads > 1) --out.q_heads;
+  return out;
+}
+
+/// A mask as text, of those that kernels treat in different ways: bands of several kinds, lists of tiles, rows and
+/// whole tiles without a pair.
+std::string mask_of_tiles(Random& random) {
+  const auto number = [&](int from, int to) {
+    return from + static_cast<int>(random.below(static_cast<std::uint32_t>(to - from)));
+  };
+  switch (random.below(16)) {
+    case 0: return "true";
+    case 1:
+    case 2:
+    case 3: return "kv <= q";
+    case 4: return fmt::format("kv <= q + {}", number(-150, 150));
+    case 5: return fmt::format("kv <= q && q - kv < {}", number(1, 200));
+    case 6: return fmt::format("kv <= q && (q - kv < {} || kv < {})", number(1, 200), number(1, 90));
+    case 7: return fmt::format("kv <= q + {} * h - {}", number(1, 60), number(0, 100));
+    case 8: return fmt::format("kv >= q + {}", number(-150, 150));
+    case 9: return fmt::format("kv <= {} * q + {}", number(2, 5), number(-100, 100));
+    case 10: return fmt::format("q / {0} == kv / {0} && kv <= q", number(1, 200));
+    case 11: return fmt::format("kv / 64 % 2 == q / {} % 2", number(1, 200));
+    case 12: return "(q * q) % 7 != kv % 5";
+    case 13: return fmt::format("q / 128 % 2 == 1 && kv <= q % {}", number(1, 200));
+    case 14: return fmt::format("kv < {} || kv <= q", number(1, 300));
+    default:
+      return fmt::format("kv - q < {0} && q - kv < {1} && kv % {2} != 1", number(0, 99), number(0, 99), number(1, 4));
+  }
+}
+
+/// A score as text. `bias`: what reads a dense bias, or empty.
+std::string score_of_tiles(Random& random, const std::string& bias) {
+  if (!bias.empty()) {
+    constexpr std::array scores{"s + {}", "s + {}", "10.0f * tanh((s + {}) / 10.0f)", "0.5f * s + 2.0f * {}"};
+    return fmt::format(fmt::runtime(random.pick(std::span<const char* const>(scores))), bias);
+  }
+  constexpr std::array scores{"s",
+                              "s",
+                              "s + 0.03f * f32(kv - q)",
+                              "s - 0.03f * f32(kv - q) * f32(h + 1)",
+                              "20.0f * tanh(s / 20.0f)",
+                              "s + 20.0f * f32(kv)",
+                              "s * 0.5f + f32(h)",
+                              "where((q + kv) % 3 == 0, log(0.0f), s)"};
+  return random.pick(std::span<const char* const>(scores));
 }
 
 /// The error of s that an engine may have and dense attention does not: f32 ulps.
@@ -125,6 +207,47 @@ RandomCall::RandomCall(std::uint64_t seed) : random_(seed ^ 0xe26) {
   bound_.mod.prob = random_.chance(0.7) ? ir::input(ir::Input::P) : prob(seed ^ 0x960b);
   if (random_.chance(0.3)) bound_.mod.sink = expr(seed ^ 0x51c, Type::F32, head());
   shape = random_shape(seed);
+}
+
+RandomCall RandomCall::of_tiles(std::uint64_t seed) {
+  RandomCall out(4 * seed);
+  Random random(seed ^ 0x7115);
+  out.shape = of_several_tiles(seed, random);
+  compiler::Mod& mod = out.bound_.mod;
+  if (!random.chance(0.1)) mod.prob = ir::input(ir::Input::P);
+  const std::string bias = random.chance(0.25) ? out.add_dense_bias(random) : "";
+  const ir::Signature signature = mod.signature();
+  const auto parsed = [&](const std::string& text, Type type) {
+    return ir::parse(text, {.expected = type, .signature = &signature});
+  };
+  if (random.chance(0.8)) mod.mask = parsed(mask_of_tiles(random), Type::Bool);
+  if (!bias.empty() || random.chance(0.7)) mod.score = parsed(score_of_tiles(random, bias), Type::F32);
+  return out;
+}
+
+std::string RandomCall::add_dense_bias(Random& random) {
+  std::vector<std::int64_t> extents;
+  std::string indices;
+  const std::int64_t entries = shape.entries();
+  std::int64_t q_len = shape.q_len, kv_len = shape.kv_len;
+  for (const std::int64_t n : shape.q_lens) q_len = std::max(q_len, n);
+  for (const std::int64_t n : shape.kv_lens) kv_len = std::max(kv_len, n);
+  const auto add = [&](const char* index, std::int64_t extent) {
+    indices += fmt::format("{}{}", indices.empty() ? "" : ", ", index);
+    extents.push_back(extent);
+  };
+  if (random.chance(0.5)) add("b", entries);
+  if (random.chance(0.5)) add("h", shape.q_heads);
+  add("q", shape.q_offset + q_len + (random.chance(0.3) ? random.below(20) : 0));
+  add("kv", kv_len + (random.chance(0.3) ? random.below(20) : 0));
+  const DType dtype = any(random, {DType::bf16, DType::f16, DType::f32});
+  const Placed placed = place(dtype, extents, any(random, {Layout::bhsd, Layout::bhsd, Layout::padded}));
+  each_element(placed.tensor,
+               [&](std::int64_t at) { runtime::store(placed.tensor, at, storable(dtype, random.between(-2, 2))); });
+  memory_.push_back(placed.memory);
+  bound_.slots.captures.push_back(placed.tensor);
+  bound_.mod.captures.push_back({"dense", dtype, static_cast<int>(extents.size())});
+  return fmt::format("dense[{}]", indices);
 }
 
 compiler::BoundMod RandomCall::shaken(std::uint64_t seed, Functions functions) const {

@@ -20,6 +20,9 @@ enum class Functions : std::uint8_t {
 class RandomCall {
  public:
   explicit RandomCall(std::uint64_t seed);
+  /// A call for Hopper's kernels of 16 bits, of several tiles of queries and keys: packed sequences, many heads to a
+  /// key head, offsets, and masks that leave out tiles. Some scores have a dense bias.
+  static RandomCall of_tiles(std::uint64_t seed);
 
   Shape shape;
   const compiler::BoundMod& bound() const { return bound_; }
@@ -33,6 +36,8 @@ class RandomCall {
   ir::Expr score(std::uint64_t seed);
   ir::Expr prob(std::uint64_t seed);
   void data();
+  /// Captures `dense`, with an element for each pair, in f32 or 16 bits; returns how a score reads it.
+  std::string add_dense_bias(ir::Random& random);
   Shape random_shape(std::uint64_t seed);
 
   ir::Random random_;

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-TEST = "random mods on emulated GPUs*"
+TEST, TILES = "random mods on emulated GPUs*", "random tiles on an emulated GPU*"
 RAN = re.compile(r"^(\d+) of \d+ calls from seed \d+ on, in [\d.]+ s; (\d+) refused, (\d+) hopeless$", re.M)
 # A wrong result's text ends where the next line of progress begins.
 WRONG = re.compile(r"^WRONG seed (\d+)\n(.*?)(?=^WRONG |^\d+ of \d+ calls|^[~=-]{20}|\Z)", re.M | re.S)
@@ -50,8 +50,9 @@ class Soak:
         if self.o.cache:
             env["ATTUNE_CACHE"] = str(self.o.cache)
         start = time.monotonic()
-        with subprocess.Popen([self.o.test, TEST], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, errors="replace", start_new_session=True) as process:
+        with subprocess.Popen([self.o.test, TILES if self.o.tiles else TEST], env=env, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, errors="replace",
+                              start_new_session=True) as process:
             with self.lock:
                 self.running.add(process)
             late = False
@@ -167,6 +168,7 @@ def main():
                                             "oracle, on every core. Needs a C++ compiler on the PATH (g++, clang++ or "
                                             "c++). A second run with the same --state continues.")
     p.add_argument("test", help="the program test_emulated")
+    p.add_argument("--tiles", action="store_true", help="longer calls, with random tiles by name of Hopper's kernels")
     p.add_argument("--first", type=int, default=0, help="the first seed")
     p.add_argument("--count", type=int, default=3000, help="how many seeds")
     p.add_argument("--seconds", type=float, default=3600, help="the time after which the run ends")

@@ -210,16 +210,15 @@ struct ForwardConsumer90 {
       if (g.lane == 0) store_wait_read();
       __syncwarp();
     } else {
+      if (now.walk.count == 0) q.wait();
       named_sync(queries_read + g.group, warpgroup_threads);
     }
     if (mine) g.store(now.work, memory);
     if constexpr (!Tile::own_o) {
       if (g.lane == 0) store_wait_read();
       __syncwarp();
-      if (now.walk.count > 0) {
-        q.release(g.lane);
-        q.next();
-      }
+      q.release(g.lane);
+      q.next();
     }
   }
 

@@ -31,7 +31,10 @@ struct ForwardProducer90 {
         load(item);
       } else {
         // Consumers need no loads for the next item, and must not get two items ahead of this phase.
-        if (item.index >= 0) wait_for_results();
+        if (item.index >= 0) {
+          wait_for_results();
+          lend_queries();
+        }
         let_schedule();
       }
     }
@@ -48,6 +51,16 @@ struct ForwardProducer90 {
     if constexpr (leave_over_values<Tile>) {
       barrier_wait(shared + Shared::results_left, results_phase);
       results_phase ^= 1;
+    }
+  }
+
+  /// Results of a tile of queries without keys take a phase of the memory of queries, too, if they leave through it.
+  __device__ void lend_queries() {
+    if constexpr (!Tile::own_o) {
+      if (!speaks()) return;
+      q.acquire();
+      barrier_arrive(q.full());
+      q.next();
     }
   }
 

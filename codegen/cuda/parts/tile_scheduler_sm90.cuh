@@ -282,13 +282,15 @@ struct Items {
 
 /// Tiles of keys at the beginning of a walk that a warpgroup leaves out: four bits for each warpgroup. The last
 /// warpgroup leaves out none. A ring of keys has room for the tiles that are left out and the next one, so that no
-/// warpgroup waits for keys that load only after other warpgroups have computed earlier tiles.
+/// warpgroup waits for keys that load only after other warpgroups have computed earlier tiles. Results that leave over
+/// values are said to have left after the next item's first scores, and only two tiles of its keys load before that.
 template <class Tile, class User>
 __device__ inline int lateness(const ForwardArgs& args, const User& user, const Where& at, const Walk& walk,
                                int begin) {
   int out = 0;
   const auto head = user.head(at);
-  const int most = min(min(walk.first, walk.count - 1), Tile::stages - 1);
+  constexpr int room = leave_over_values<Tile> ? 1 : Tile::stages - 1;
+  const int most = min(min(walk.first, walk.count - 1), room);
 #pragma unroll 1
   for (int group = 0; group < Tile::m / 64 - 1; ++group) {
     const int first = begin + 64 * group, end = min(first + 64, at.q_len);

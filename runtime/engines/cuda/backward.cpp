@@ -96,11 +96,6 @@ void BackwardRun::choose(const codegen::CallSpec& asked) {
     load_at_once(asked, may_be_whole);
   if (may_be_whole) whole_ = BackwardWalk(key(Way::backward), of_, means_);
   if (!whole_.can() || diagonals() > most_diagonals || !plan_ds()) return choose_parts(asked);
-  if (const codegen::Tile& tile = whole_.plan().tile; tile.alone && p_.kv.length > tile.n)
-    throw Error("bad-kernel", "the requested kernel does not support this call",
-                {.name = codegen::variant_of(whole_.plan()).text()},
-                fmt::format("it is for up to {} keys, and there are {}", tile.n, p_.kv.length),
-                "name another, or leave the choice to attune");
   take_sums();
   added_ = space_.take<float>(q_tiles() * whole_.kernel->choice.sums);
   counters_ = space_.take<unsigned>(next_items_of_further() + (stores_ds() ? first_tile() / dense_.tiles : 0));
@@ -166,6 +161,8 @@ void BackwardRun::put(std::byte* memory) {
   clear_words(launches, sums_, memory);
   clear_words(launches, diagonals_, memory);
   clear_words(launches, counters_, memory);
+  // In any order, no tile of keys is the first, which would overwrite the sums.
+  if (whole_.kernel && whole_.plan().variant.of("ordered") == 0) clear_words(launches, added_, memory);
   if (stores_ds() && dense_.cleared) clear_ds(launches, memory);
   // The arguments of the whole-backward kernel, if there is one; otherwise the arguments that the other kernels share.
   BackwardArgs& common = whole_.arguments;

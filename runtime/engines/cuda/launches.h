@@ -59,9 +59,9 @@ class Launches {
   }
   [[noreturn]] static void refuse_more();
 
-  // A backward has the most steps: starts, captured sums, diagonals or stored dS, rows, counters, a table, the kernel
-  // and three after it.
-  static constexpr std::size_t most = 10;
+  // A backward has the most steps: starts, captured sums, diagonals or stored dS, rows, counters, sums of dq if they
+  // are added in any order, a table, the kernel and three after it.
+  static constexpr std::size_t most = 11;
   std::array<Slot, most> slots_;
   std::size_t count_ = 0;
   std::vector<int> sent_;  ///< the ints of the one step that sends
