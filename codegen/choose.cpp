@@ -90,7 +90,7 @@ void require_possible(const KernelSpec& spec) {
   if (!find_gpu_element(spec.dtype))
     throw Error("engine-type", "the CUDA engine computes in f32", {},
                 fmt::format("q, k and v hold {}", name_of(spec.dtype)),
-                "convert them to f32, or choose .target = Target::oracle on the host");
+                "convert them to f32, or take the oracle as target, on the host");
   if (!spec.mla && (spec.d > widest_head || spec.dv > widest_head))
     throw Error(
         "engine-width", "heads are too wide for the CUDA engine", {},

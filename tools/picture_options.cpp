@@ -2,6 +2,7 @@
 #include "tools/picture_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <fmt/format.h>
 #include <map>
 
@@ -13,15 +14,24 @@
 namespace attune::tools {
 namespace {
 
-/// The --fill of each captured tensor.
-std::map<std::string, playground::Fill, std::less<>> fills_of(const std::vector<std::string>& all) {
+/// The --fill of each captured tensor; `captures` are the --capture of all.
+std::map<std::string, playground::Fill, std::less<>> fills_of(const std::vector<std::string>& all,
+                                                              const std::vector<std::string>& captures) {
   std::map<std::string, playground::Fill, std::less<>> out;
   for (const std::string& one : all) {
     const std::size_t equals = one.find('=');
     if (equals == std::string::npos || equals == 0)
       throw Error("bad-assignment", "--fill is not followed by NAME=…", {.name = "--fill", .line = 0, .text = one},
                   "a name, a = and a word are expected", "write --fill slope=slopes");
-    out[one.substr(0, equals)] = playground::fill_of(one.substr(equals + 1), one);
+    const std::string name = one.substr(0, equals);
+    std::vector<std::string> names;
+    for (const std::string& capture : captures) names.push_back(capture.substr(0, capture.find('=')));
+    if (std::ranges::find(names, name) == names.end())
+      throw Error("unknown-capture", fmt::format("there is no capture `{}` to fill", name),
+                  {.name = "--fill", .line = 0, .text = one, .begin = 0, .end = name.size()},
+                  names.empty() ? "no --capture is given" : fmt::format("captures are {}", fmt::join(names, ", ")),
+                  "name one that --capture declares by its type");
+    out[name] = playground::fill_of(one.substr(equals + 1), one);
   }
   return out;
 }
@@ -44,7 +54,7 @@ void PictureOptions::add_to(CLI::App& verb, bool beside_call) {
 }
 
 std::vector<std::string> PictureOptions::look(const Pictured& of) const {
-  auto how = fills_of(fills);
+  auto how = fills_of(fills, text.captures);
   for (const std::string& name : of.declared)
     if (playground::Fill& fill = how[name]; fill.how.empty())
       fill.how = playground::usual_word(of.text.captures.at(name).tensor.dtype);
@@ -58,7 +68,7 @@ std::vector<std::string> PictureOptions::look(const Pictured& of) const {
 
 Pictured PictureOptions::pictured(bool unfilled, compiler::Steps* steps) const {
   if (random) require_size("--random", *random, 1, 1024);
-  const auto how = fills_of(fills);
+  const auto how = fills_of(fills, text.captures);
   std::vector<std::string> declared;
   const auto filled = [&](const std::string& name, DType type, std::span<const std::int64_t> shape) {
     const auto found = how.find(name);

@@ -115,6 +115,9 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& e) {
                  "it is neither an option nor the value of one",
                  "put quotes around an expression with spaces, or name the option it belongs to");
   }
+  if (const std::string_view said = e.what(); said.find("At Most 1 required but received") != std::string_view::npos)
+    return Error("bad-usage", fmt::format("{} is given more than once", said.substr(0, said.find(':'))), {},
+                 "it takes one value", "leave out the others");
   // CLI11 reports an option by its longest name, whichever name was written.
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&e) && std::string_view(e.what()).ends_with(" missing"))
     for (const CLI::Option* option : verb.get_options())

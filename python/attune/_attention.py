@@ -199,9 +199,10 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
               out: Array = None, lse: Array | bool = False, max: Array | bool = False, cu_seqlens: Array = None,
               cu_seqlens_q: Array = None, cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0,
               q_offset: int = 0, cover: Cover | None = None, workspace: Array = None, stream: int = 0,
-              workers: int = 0, progress: Progress | None = None, kv_len: Array = None, q_offsets: Array = None,
-              page_table: Array = None, kv_offset: int = 0, o_before: Array = None, lse_before: Array = None,
-              fixed_split_size: int = 0, sharding: Sharding | None = None, **captures: Capturable) -> Any:
+              workers: int = 0, progress: Progress | None = None, parallel_for: ParallelFor | None = None,
+              kv_len: Array = None, q_offsets: Array = None, page_table: Array = None, kv_offset: int = 0,
+              o_before: Array = None, lse_before: Array = None, fixed_split_size: int = 0,
+              sharding: Sharding | None = None, **captures: Capturable) -> Any:
     """softmax(score(scale * q k^T)) v under a mask, in one line. The first call of its kind compiles, later ones run.
 
     >>> import attune, numpy
@@ -226,6 +227,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
                            [c.leaf for c in spelled.captures], [p.leaf for p in spelled.params])
     return kept(q, k, v, out=out, lse=lse, max=max, cu_seqlens=cu_seqlens, cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_kv=cu_seqlens_kv, max_q_len=max_q_len, max_kv_len=max_kv_len, q_offset=q_offset,
-                cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress, kv_len=kv_len,
-                q_offsets=q_offsets, page_table=page_table, kv_offset=kv_offset, o_before=o_before,
-                lse_before=lse_before, fixed_split_size=fixed_split_size, sharding=sharding)
+                cover=cover, workspace=workspace, stream=stream, workers=workers, progress=progress,
+                parallel_for=parallel_for, kv_len=kv_len, q_offsets=q_offsets, page_table=page_table,
+                kv_offset=kv_offset, o_before=o_before, lse_before=lse_before, fixed_split_size=fixed_split_size,
+                sharding=sharding)

@@ -14,7 +14,7 @@ from attune._errors import Error
 from attune._kept import Kept
 from attune._leaves import Param
 from attune._place import here
-from attune._targets import TARGETS, is_target, number_of
+from attune._targets import NAMES, is_target, number_of
 from attune._trace import Capturable, Slot, Spelled, Written
 from attune._words import said
 
@@ -27,7 +27,7 @@ _handles: Kept[object, _core.Attention] = Kept(256)
 def handle(spelled: Spelled, scale: float | None, target: str, exact: bool | None) -> _core.Attention:
     """The core's attention, shared by all Mods with the same text."""
     if not is_target(target):
-        raise Error.at(here(), "unknown-target", f"there is no target {target!r}", f"there are {', '.join(TARGETS)}",
+        raise Error.at(here(), "unknown-target", f"there is no target {target!r}", f"there are {NAMES}",
                        "leave it out: attune takes the engine for the device of q")
     if exact is not None and type(exact) is not bool:
         raise _arguments.bad("exact", exact, "True, False or None", "pass one of these")

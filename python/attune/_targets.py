@@ -9,6 +9,7 @@ from attune import _core
 
 TARGETS = {"auto": 0, "cpu": 1, "oracle": 2, "cuda": 3}  # as attune/c.h has them
 _EMULATED = "emulated:"
+NAMES = ", ".join([*TARGETS, f"{_EMULATED}sm_80", f"{_EMULATED}sm_90a"])
 
 
 def is_target(target: Any) -> bool:

@@ -82,7 +82,22 @@ def _keyword(name: str, thing: object) -> object:
     what = "None" if thing is None else f"a {type(thing).__name__}"
     raise Error.at(here(), "capture-type", f"the keyword `{name}` is {what}",
                    "a keyword that is not an option of the call is a captured tensor or a parameter",
-                   "pass an array, a number or an attune.Param; numpy.array(x) makes an array of a list")
+                   _instead(name) or "pass an array, a number or an attune.Param; numpy.array(x) makes an array of a "
+                                     "list")
+
+
+# Options of other libraries' attentions, and how a call of attune says the same.
+_ELSEWHERE = {
+    "attn_mask": "mask=lambda at: attn_mask[at.q, at.kv]", "causal": "mask=attune.mods.causal()",
+    "dropout_p": "prob=attune.mods.dropout(keep, seed)", "is_causal": "mask=attune.mods.causal()",
+    "logits_soft_cap": "score=attune.mods.softcap(cap)", "mask_mod": "mask=lambda at: at.q >= at.kv",
+    "score_mod": "score=lambda s, at: s", "sm_scale": "scale=x", "softcap": "score=attune.mods.softcap(cap)",
+    "softmax_scale": "scale=x", "window_size": "mask=attune.mods.sliding_window(width)",
+}
+
+
+def _instead(name: str) -> str:
+    return f"write {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
 
 
 def _check_arguments(kind: str, function: object) -> None:
@@ -122,6 +137,9 @@ def evaluate(kind: str, function: Callable[..., Any]) -> Value:
     if made is None:
         raise Error.at(place, "wrong-result", f"the {kind} returns None", "it must return a value of the kernel",
                        f"return it, e.g. return {_SAMPLES[kind]}")
+    if isinstance(made, SinkAt):
+        raise Error.at(place, "wrong-result", f"the {kind} returns its coordinates", f"a {kind} is called with "
+                       f"{_CALLED[kind]}, in this order", f"write lambda {_CALLED[kind][1:-1]}: {_SAMPLES[kind]}")
     value = as_value(made, place)
     if value._free:
         raise Error.at(value._place or place, "escaped-variable", "the variable of a sum is used outside of it",
@@ -230,9 +248,10 @@ def _warn_of_unread(scan: Scan, words: set[str]) -> None:
     if unread and place:
         import warnings
 
-        warnings.warn_explicit(f"attune: nothing reads {', '.join([f'`{name}`' for name in unread])}: the call has no such "
-                               "option, and no expression uses such a name", UserWarning,
-                               place.code.co_filename, place.line)
+        named = ", ".join([f"`{name}`" for name in unread])
+        instead = "".join([f"; {_instead(name)}" for name in unread if name in _ELSEWHERE])
+        warnings.warn_explicit(f"attune: nothing reads {named}: the call has no such option, and no expression uses "
+                               f"such a name{instead}", UserWarning, place.code.co_filename, place.line)
 
 
 def _split(text: str) -> list[str]:

@@ -47,13 +47,13 @@ Target engine_for(Target asked, const Device& device) {
   if (on_host == (asked != Target::cuda)) return asked;
   if (on_host)
     throw Error("engine-device", "the CUDA engine reads the memory of devices", {}, "q is on the host",
-                "copy the tensors to a device first: array.on(Device::cuda()); or leave .target as it is");
+                "copy the tensors to a device first, in C++ by array.on(Device::cuda()); or leave out the target");
   const char* const whose = asked == Target::cpu      ? "the CPU engine"
                             : asked == Target::oracle ? "the oracle"
                                                       : "an emulated GPU";
   throw Error("engine-device", fmt::format("{} reads the memory of the host", whose), {},
               fmt::format("q is on cuda:{}", device.index),
-              "copy the tensors to the host first: array.on(Device::cpu()); or leave .target as it is");
+              "copy the tensors to the host first, in C++ by array.on(Device::cpu()); or leave out the target");
 }
 
 /// Two outputs can be merged by their lse only if the prob mod is linear in p.
@@ -84,7 +84,7 @@ Checked::Bound Checked::bind(const Attention& attention, const Asked& asked, con
   const Target target = engine_for(attention.target, call.q.device);
   if (target == Target::cpu && call.q.dtype == DType::f64)
     throw Error("engine-type", "the CPU engine computes in f32", {}, "q, k and v hold f64",
-                "convert them to f32, or choose .target = Target::oracle: exact, in double precision, and slow");
+                "convert them to f32, or take the oracle as target: exact, in double precision, and slow");
   check_before(call, mod.mod);
   return {std::move(lowered), std::move(completed), call, std::move(problem), target};
 }

@@ -78,8 +78,10 @@ class Memory {
 
 /// The caller's memory. Throws an Error if it is too small or not aligned. `ask`: the function that returns the
 /// required size.
-std::span<std::byte> checked_workspace(std::span<std::byte> callers, std::size_t needed,
-                                       std::string_view ask = "Attention::workspace for the call and its resources");
+std::span<std::byte> checked_workspace(
+    std::span<std::byte> callers, std::size_t needed,
+    std::string_view ask = "Attention::workspace, attune_prepare in C or prepare in Python for the call and its "
+                           "resources");
 /// The caller's memory if given, else `own`.
 Workspace workspace_of(std::span<std::byte> callers, const Memory& own, std::size_t needed);
 

@@ -91,7 +91,7 @@ constexpr std::array rows{
               {},
               [](Options& options, std::string_view value) {
                 options.cache = value;
-                return true;
+                return value != "OFF" && value != "Off";  // nobody means a folder of this name
               }},
     OptionRow{"ATTUNE_CACHE_MODE", "rw: read and write that folder; ro: only read it", "rw", "", cache_modes,
               [](Options& options, std::string_view value) {

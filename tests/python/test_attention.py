@@ -2,6 +2,7 @@
 """Calls and what they give."""
 
 import functools
+import inspect
 import io
 import json
 import pickle
@@ -392,7 +393,13 @@ def test_an_exception_in_a_callback_comes_back(rng):
         raise KeyError("half")
 
     with pytest.raises(KeyError):
-        attune.Attention()(q, q, q, workers=2, parallel_for=loop)
+        attune.attention(q, q, q, workers=2, parallel_for=loop)
+
+
+def test_one_line_has_every_option_of_a_kept_attention():
+    kept = dict(inspect.signature(attune.Attention.__call__).parameters)
+    line = dict(inspect.signature(attune.attention).parameters)
+    assert {name: line.get(name) for name in kept if name != "self"} == {n: p for n, p in kept.items() if n != "self"}
 
 
 def test_tqdm(rng):

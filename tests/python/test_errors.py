@@ -164,6 +164,8 @@ MISTAKES = {
     # ---- keywords
     "keyword-list": score("s + t[h]", t=[1.0, 2.0]),
     "keyword-none": score("s + t[h]", t=None),
+    "keyword-of-torch": call(is_causal=True),
+    "coordinates-first": call(score=lambda at, s: s),
     "keyword-misspelt": call(score="s", scal=None),
     "capture-of-strings": score("s + t[h]", t=np.array(["a", "b"])),
     "param-of-text": lambda: attune.Param("4"),

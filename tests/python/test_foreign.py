@@ -89,6 +89,8 @@ def test_an_array_is_no_option():
 
 def test_a_keyword_that_nothing_reads_is_told_of():
     slope, other = np.ones(2, np.float32), np.ones(2, np.float32)
+    with pytest.warns(UserWarning, match=r"nothing reads `softcap`: .*; write score=attune\.mods\.softcap\(cap\)"):
+        attune.attention(Q, Q, Q, softcap=30.0)
     with pytest.warns(UserWarning, match="nothing reads `slpe`"):
         attune.attention(Q, Q, Q, score=lambda s, at: s + slope[at.head], slpe=other)
 

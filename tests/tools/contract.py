@@ -252,6 +252,7 @@ class Contract(Calls):
         self.refused("capture-range", "--score", "s + slope[kv + 2]", *slope)
         self.refused("bad-assignment", "--capture", "slope.npy")
         self.refused("file-missing", "--capture", "slope=missing.npy")
+        self.refused("no-data", "--capture", "slope=f32[2]", fix="slope=FILE.npy")
         self.refused("reserved-name", "--capture", "q=slope.npy")
         self.refused("name-taken", *slope, "--param", "slope=1")
         self.refused("bad-name", "--param", "2x=1")
@@ -538,6 +539,11 @@ class Contract(Calls):
         self.refused("missing-arguments", "print", "causal", fix="causal()")
         self.refused("missing-arguments", "print", "alibi", fix="alibi(slope)")
         self.refused("bad-declaration", "print", "s", "--capture", "slope=f32[8", fix="slope=f32[16, 256]")
+        self.refused("bad-declaration", "print", "s", "--capture", "slope=f33[8]", fix="slope=f32[16, 256]")
+        self.refused("unknown-capture", "plot", "s + slope[h]", "--capture", "slope=f32[8]", "--fill", "slop=normal",
+                     fix="captures are slope")
+        twice = self.refused("bad-usage", "print", "--mask", "kv <= q", "--mask", "kv < q", fix="leave out the others")
+        self.assertIn("--mask is given more than once", twice)
 
     def test_sizes_of_ranks_have_the_names_of_other_verbs(self):
         ranks = ["ranks", "kv <= q", "--ranks", "2", "--json"]

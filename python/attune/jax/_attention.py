@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from attune import _arguments, _arrays, _mod, _trace
+from attune import _arguments, _arrays, _attention, _mod, _trace
 from attune._errors import Error
-from attune._place import not_the_user
+from attune._place import here, not_the_user
 from attune._trace import Capturable, Written
 from attune.jax._call import Array, What, attend
 from attune.jax._jnp import from_jnp
@@ -39,6 +40,14 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     for name, given in (("lse", lse), ("max", max)):
         if type(given) is not bool:
             raise _arguments.bad(name, given, "True or False", "what is returned is a tuple with it")
+    for name in captures:
+        if name in _NOT_HERE:
+            raise Error.at(here(), "bad-argument", f"attention of JAX has no `{name}`",
+                           "shapes are fixed in a program of JAX, and XLA manages its memory and streams",
+                           _INSTEAD.get(name, "leave it out, or call attune.attention outside of a program"))
+    if isinstance(q_offset, jax.core.Tracer):
+        raise _arguments.bad("q_offset", q_offset, "a constant of the program",
+                             "capture an array without dimensions, and add it in the functions: at.q + first[()]")
     parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
     spelled, scan = _trace.spell({n: from_jnp(n, p) for n, p in parts.items() if p is not None}, captures,
                                  _arguments.lets(lets))
@@ -59,6 +68,17 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     if max:
         more[-1] = jax.lax.stop_gradient(more[-1])
     return (out, *more) if more else out
+
+
+# Options of attune.attention that are not arguments here. As keywords they would be captures that nothing reads.
+_NOT_HERE = frozenset(inspect.signature(_attention.attention).parameters) - frozenset(
+    inspect.signature(attention).parameters)
+_PACKED = "write a document mask: mask=lambda at: doc[at.batch, at.q] == doc[at.batch, at.kv]"
+_INSTEAD = {
+    "cu_seqlens": _PACKED, "cu_seqlens_q": _PACKED, "cu_seqlens_kv": _PACKED,
+    "kv_len": "write a mask: mask=lambda at: at.kv < lengths[at.batch]",
+    "q_offsets": "capture the array, and add it in the functions: at.q + first[at.batch]",
+}
 
 
 class _Shape:

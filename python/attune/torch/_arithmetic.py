@@ -348,6 +348,7 @@ SPELLINGS: dict[str, Spelling] = {
     "squeeze": _rows.squeeze, "unsqueeze": _rows.unsqueeze, "view reshape": _rows.reshape,
     "sum": _rows.sum_of, "mean": _rows.mean, "any": _rows.any_of, "all": _rows.all_of, "amax": _rows.largest,
     "amin": _rows.smallest, "dot vdot inner": lambda t, a, b: _rows.sum_of(t, mul(t, a, b), -1),
+    "matmul mv mm __matmul__": _rows.product, "__rmatmul__": lambda t, a, b: _rows.product(t, b, a),
     "norm vector_norm": _rows.norm,
 }
 

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from attune import _core
 from attune._arguments import bad
-from attune._targets import TARGETS, is_target, number_of
+from attune._targets import NAMES, is_target, number_of
 from attune.torch._value import refuse
 
 USUAL = (0, 0)  # target and exactness, as attune/c.h has them
@@ -20,8 +20,7 @@ def chosen() -> tuple[int, int]:
     return _chosen
 
 
-@contextmanager
-def engine(name: str = "auto", *, exact: bool | None = None) -> Iterator[None]:
+def engine(name: str = "auto", *, exact: bool | None = None) -> AbstractContextManager[None]:
     """Within it, calls of this process take this engine, and so do their gradients.
 
     "auto" is the one that reads the memory of q: "cpu" or "cuda". "oracle" is exact and slow, on the CPU alone.
@@ -37,11 +36,16 @@ def engine(name: str = "auto", *, exact: bool | None = None) -> Iterator[None]:
     True
     """
     if not is_target(name):
-        refuse("unknown-target", f"there is no engine {name!r}", f"there are {', '.join(TARGETS)}", "take one of these")
+        refuse("unknown-target", f"there is no engine {name!r}", f"there are {NAMES}", "take one of these")
     if exact is not None and type(exact) is not bool:
         raise bad("exact", exact, "True, False or None", "pass one of these")
+    return _within((number_of(name), 0 if exact is None else 1 if exact else -1))
+
+
+@contextmanager
+def _within(way: tuple[int, int]) -> Iterator[None]:
     before = _chosen
-    _choose((number_of(name), 0 if exact is None else 1 if exact else -1))
+    _choose(way)
     try:
         yield
     finally:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
 from attune._library import watch
+from attune._words import said
 from attune.torch import _attend
 from attune.torch._attend import asks_lse, attend, check_tensors
 from attune.torch._blocks import BlockMask, MaskMod
@@ -96,10 +97,15 @@ def explain(query: Tensor | Callable[[], Any], key: Tensor | None = None, value:
     """
     facts: list[dict[str, Any]] = []
     if not isinstance(query, Tensor):
+        if not callable(query):
+            refuse("tensor-array", f"`query` is {said(query)}", "explain takes q, k and v, or a function that it calls",
+                   "write explain(q, k, v), or explain(lambda: model(x))")
         with watch(facts.append):
             query()
-        return "\n".join(_ran(facts, named=True)) + "\n"
-    assert key is not None and value is not None
+        return "\n".join(_ran(facts, named=True) or ["attune ran no attention"]) + "\n"
+    if key is None or value is None:
+        refuse("tensor-missing", f"{'k' if key is None else 'v'} is missing",
+               "explain calls flex_attention with q, k and v", "write explain(q, k, v), or explain(lambda: model(x))")
     with watch(facts.append), torch.no_grad():
         flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa)
     mask_mod = None if block_mask is None else mask_of(block_mask, (query.shape[-2], key.shape[-2]))
@@ -171,9 +177,18 @@ def check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> tuple[torch.Siz
                "write scaled_dot_product_attention, or varlen_attention with a mask_mod")
     q_shape, k_shape = query.shape, key.shape
     if not enable_gqa and len(q_shape) == 4 and len(k_shape) == 4 and q_shape[1] != k_shape[1]:
-        refuse("gqa-not-enabled", f"q has {q_shape[1]} heads and k has {k_shape[1]}",
-               "query heads share heads of k and v only on request", "write enable_gqa=True")
+        refuse_heads(q_shape[1], k_shape[1])
     return q_shape, k_shape
+
+
+def refuse_heads(queries: int, keys: int) -> NoReturn:
+    """Refuses different numbers of heads in a call without enable_gqa."""
+    if queries % max(keys, 1):
+        refuse("head-groups", f"{queries} query heads cannot share {keys} KV heads",
+               "each KV head serves the same number of query heads, with enable_gqa=True",
+               "make the heads of q a multiple of those of k and v")
+    refuse("gqa-not-enabled", f"q has {queries} heads and k has {keys}",
+           "query heads share heads of k and v only on request", "write enable_gqa=True")
 
 
 def mask_of(block_mask: Any, given: tuple[int, int]) -> MaskMod | None:

@@ -14,7 +14,7 @@ from attune._append import append as append_arrays
 from attune._words import said
 from attune.torch._attend import DENSE, Call, Packed, check_tensors, is_eager, output, row_numbers, starts
 from attune.torch._engine import chosen
-from attune.torch._flex import MaskMod, ScoreMod, as_autocast, check_heads, is_any_autocast, written
+from attune.torch._flex import MaskMod, ScoreMod, as_autocast, check_heads, is_any_autocast, refuse_heads, written
 from attune.torch._mod import Spelled, Texts
 from attune.torch._op import _library, call_of
 from attune.torch._value import TIGHT, refuse, scalar
@@ -45,6 +45,7 @@ def paged_attention(query: Tensor, key: Tensor, value: Tensor, kv_len: Tensor, p
     True
     """
     check_tensors(query, key, value)
+    kv_len, q_offsets = _counts("kv_len", kv_len), _counts("q_offsets", q_offsets)
     if is_any_autocast():
         query, key, value = as_autocast(query, key, value)
     packed = Packed()
@@ -61,7 +62,7 @@ def paged_attention(query: Tensor, key: Tensor, value: Tensor, kv_len: Tensor, p
         mask_mod = _causal(mask_mod) if q_offsets is not None else _up_to_the_last
     spelled = written(score_mod, mask_mod, query)
     o_before, lse_before = before if before is not None else (None, None)
-    cache = (_counts("kv_len", kv_len), page_table, _counts("q_offsets", q_offsets), o_before, lse_before)
+    cache = (kv_len, page_table, q_offsets, o_before, lse_before)
     out, lse = over_cache(spelled, (query, key, value), cache, packed, scale, fixed_split_size)
     return (out, lse) if return_lse else out
 
@@ -82,8 +83,7 @@ def append(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, *, kv_len: Tensor
 
 def _check_packed_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
     if not enable_gqa and query.dim() == 3 and key.dim() == 4 and query.shape[1] != key.shape[1]:
-        refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {key.shape[1]}",
-               "query heads share heads of k and v only on request", "write enable_gqa=True")
+        refuse_heads(query.shape[1], key.shape[1])
 
 
 def _counts(name: str, given: Tensor | None) -> Any:
@@ -97,9 +97,12 @@ def _counts(name: str, given: Tensor | None) -> Any:
 
 
 def _last_positions(query: Tensor, kv_len: Tensor, cu_q: Tensor | None) -> Tensor:
-    """Where queries begin that are the last of their entries."""
+    """Where queries begin that are the last of their entries. An entry without keys, an empty slot of a server's batch,
+    has no last positions: 0 there, since calls on the host refuse negative positions. On a GPU they are not read, and
+    such rows have no pair that would see one."""
     count = query.shape[-2] if cu_q is None else cu_q[1:] - cu_q[:-1]
-    return (kv_len - count).to(torch.int32)
+    first = (kv_len - count).to(torch.int32)
+    return first if kv_len.is_cuda else first.masked_fill(kv_len == 0, 0)
 
 
 def _up_to_the_last(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:

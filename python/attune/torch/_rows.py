@@ -247,6 +247,20 @@ def smallest(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Va
     return extreme(trace, "min", x, dim, keepdim)
 
 
+def product(trace: Trace, a: Any, b: Any) -> Value:
+    """a @ b of rows and matrices: the sum of products over the last dimension of a and the first of b."""
+    left, right = trace.value(a), trace.value(b)
+    if not (1 <= left.ndim <= 2 and 1 <= right.ndim <= 2) or left.shape[-1] != right.shape[0]:
+        refuse("wrong-rank", f"values of shapes {list(left.shape)} and {list(right.shape)} are multiplied as matrices",
+               "attune multiplies rows and matrices whose inner dimensions agree",
+               "index them to rows, e.g. u[q_idx] @ w[kv_idx]; for single numbers write a * b")
+    inner = left.ndim - 1
+    if right.ndim == 2:
+        left = unsqueeze(trace, left, -1)
+    terms: Any = left
+    return sum_of(trace, terms * right, inner)
+
+
 def norm(trace: Trace, x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, *, ord: Any = None) -> Value:
     """The Euclidean norm."""
     if (p if ord is None else ord) not in (2, 2.0, "fro", None):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attune._words import said
 from attune.torch._attend import Packed, attend, check_tensors, starts
-from attune.torch._flex import as_autocast, check_heads, is_any_autocast
+from attune.torch._flex import as_autocast, check_heads, is_any_autocast, refuse_heads
 from attune.torch._mod import Spelled, Texts
 from attune.torch._value import refuse
 
@@ -146,8 +146,7 @@ def _nested(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_caus
         _refuse_nested("that do not fit")
     q, k, v = (_Jagged(t) for t in (query, key, value))
     if not enable_gqa and q.rows.shape[1] != k.rows.shape[1]:
-        refuse("gqa-not-enabled", f"q has {q.rows.shape[1]} heads and k has {k.rows.shape[1]}",
-               "query heads share heads of k and v only on request", "write enable_gqa=True")
+        refuse_heads(q.rows.shape[1], k.rows.shape[1])
     if k.starts is not v.starts and not (k.starts.shape == v.starts.shape and torch.equal(k.starts, v.starts)):
         refuse("tensor-shape", "k and v have sequences of different lengths", "each key has one value",
                "make v with the offsets of k: nested_tensor_from_jagged(v, k.offsets())")

@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 
 from attune._words import said
 from attune.torch._attend import Packed, asks_lse, attend, check_tensors, starts
-from attune.torch._flex import MaskMod, ScoreMod, as_autocast, is_any_autocast, written
+from attune.torch._flex import MaskMod, ScoreMod, as_autocast, is_any_autocast, refuse_heads, written
 from attune.torch._paged import over_pages
 from attune.torch._value import TIGHT, refuse, scalar
 
@@ -43,8 +43,7 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
                "it is how many keys before and after the diagonal are seen, or -1", "write (3, 0) for 3 before it")
     heads = key.shape[1 if block_table is None else 2]
     if not enable_gqa and query.shape[1] != heads:
-        refuse("gqa-not-enabled", f"q has {query.shape[1]} heads and k has {heads}",
-               "query heads share heads of k and v only on request", "write enable_gqa=True")
+        refuse_heads(query.shape[1], heads)
     if is_any_autocast():
         query, key, value = as_autocast(query, key, value)
     with_lse = asks_lse(return_aux)

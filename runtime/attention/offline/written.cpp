@@ -2,7 +2,9 @@
 #include "runtime/attention/offline/written.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <filesystem>
 #include <fmt/format.h>
 #include <limits>
 
@@ -41,11 +43,30 @@ void at(const Assignment& a, F add) {
   }
 }
 
+constexpr std::array element_types{DType::f32, DType::f16, DType::bf16, DType::f64, DType::e4m3,   DType::i64,
+                                   DType::i32, DType::i16, DType::i8,   DType::u8,  DType::boolean};
+
 std::optional<DType> dtype_named(std::string_view name) {
-  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i64, DType::i32, DType::i16,
-                           DType::i8, DType::u8, DType::boolean, DType::e4m3})
-    if (name_of(type) == name) return type;
-  return std::nullopt;
+  const auto found = std::ranges::find(element_types, name, [](DType type) { return name_of(type); });
+  if (found == element_types.end()) return std::nullopt;
+  return *found;
+}
+
+/// Refuses a type and shape where a file is read, and a type that does not exist: f33[16].
+void refuse_as_file(const Assignment& a) {
+  const std::size_t open = a.value.find('[');
+  std::error_code ignored;
+  if (open == 0 || open == std::string::npos || a.value.back() != ']' || std::filesystem::exists(a.value, ignored))
+    return;
+  if (dtype_named(a.value.substr(0, open)))
+    throw Error("no-data", fmt::format("capture `{}` has no data", a.name), a.place_of_value(),
+                fmt::format("{} is its type and shape, and its elements are read", a.value),
+                fmt::format("name a file: {} {}=FILE.npy", a.option, a.name));
+  std::vector<std::string_view> names;
+  for (const DType type : element_types) names.push_back(name_of(type));
+  throw Error("bad-declaration", fmt::format("the type of capture `{}` is unknown", a.name), a.place_of_value(),
+              fmt::format("elements are one of {}", fmt::join(names, ", ")),
+              fmt::format("write {}=f32[16, 256], or name a .npy file", a.name));
 }
 
 /// f32[16, 256]: a capture without data, for verbs that only look at expressions.
@@ -148,6 +169,7 @@ TextAttention build(const Written& options, Captures allowed, const MakeCapture&
   for (const std::string& whole : options.captures) {
     const Assignment a = split("--capture", whole);
     const auto only_declared = allowed == Captures::FilesOrTypes ? declared(a) : std::nullopt;
+    if (!only_declared) refuse_as_file(a);
     Owned tensor = only_declared ? *only_declared : read_tensor(a.value, fmt::format("{} {}", a.option, a.whole));
     if (only_declared && make)
       tensor = make(a.name, tensor.tensor.dtype,

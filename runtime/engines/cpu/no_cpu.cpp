@@ -12,7 +12,7 @@ namespace {
 [[noreturn]] void refuse() {
   throw Error("no-engine", "no engine of this build can run this", {},
               "it was built without LLVM, which the CPU engine needs",
-              "build attune with LLVM 16 to 19, or choose Target::oracle: exact, in double precision, and slow");
+              "build attune with LLVM 16 to 19, or take the oracle as target: exact, in double precision, and slow");
 }
 
 }  // namespace

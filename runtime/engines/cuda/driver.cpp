@@ -153,7 +153,7 @@ const Driver& find_or_refuse_driver() {
   const Found& found = find_driver();
   if (!found.driver)
     throw Error("no-device", "there is no GPU to compute on", {}, found.why,
-                "install NVIDIA's driver, or compute on the host: Device::cpu() and Target::cpu");
+                "install NVIDIA's driver, or compute on the host: leave the tensors there, and take cpu as target");
   remember(*found.driver);
   return *found.driver;
 }

@@ -10,7 +10,7 @@ namespace {
 
 [[noreturn]] void refuse() {
   throw Error("no-device", "there is no GPU to emulate", {}, cuda::find_driver().why,
-              "build it with ATTUNE_CUDA=ON, or compute on the host: Device::cpu() and Target::cpu");
+              "build it with ATTUNE_CUDA=ON, or compute on the host: leave the tensors there, and take cpu as target");
 }
 
 }  // namespace

@@ -390,6 +390,12 @@ def rows_dotted(t):
 
 
 @score
+def rows_multiplied(t):
+    u, w, m = t.floats(S, 5), t.floats(S, 3), t.floats(H, 5, 3)
+    return lambda s, b, h, i, j: s + u[i] @ m[h] @ w[j] * 0.3 + (w[i] @ m[0].T)[2]
+
+
+@score
 def rows_summed(t):
     u, w = t.floats(H, S, 3), t.floats(S, 3)
     return lambda s, b, h, i, j: s - ((u[h, i] - w[j]) ** 2).sum(-1) * 0.1

@@ -106,7 +106,7 @@ def test_the_kernels_of_a_gpu_run_emulated_and_so_do_their_gradients():
     with engine("emulated:sm_90a:seed=3"):
         emulated, within = ran(lambda: flex_attention(q, k, v, lambda s, b, h, i, j: s + (i - j)))
     _, gradient = ran(lambda: torch.autograd.grad(emulated.sum(), (q, k, v)))
-    assert within[0].startswith("forward_sm") and gradient[0].startswith(("backward_sm", "queries_sm"))
+    assert within[0].startswith("forward_sm") and gradient[0].startswith(("backward_", "queries_"))
     close(emulated, flex_attention(q, k, v, lambda s, b, h, i, j: s + (i - j)))
     with pytest.raises(attune.Error) as caught, engine("emulated:sm_100"):
         pass
@@ -141,4 +141,4 @@ def test_explain_tells_of_each_attention_in_a_function():
     assert page.count("forward of 2 x 4 heads (4 of keys), 10 queries, 10 keys, 8 wide, f32") == 1
     assert page.count("\n  mask     kv <= q\n") == 2 and "2 times" in page  # the forward and its backward
     assert "backward of" in page and "  score    s + f32(q - kv)\nran oracle on oracle" in page
-    assert explain(lambda: None) == "\n"
+    assert explain(lambda: None) == "attune ran no attention\n"

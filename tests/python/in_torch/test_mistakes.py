@@ -7,7 +7,15 @@ import sys
 import attune
 import pytest
 import torch
-from attune.torch import AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attention
+from attune.torch import (
+    AuxRequest,
+    create_block_mask,
+    engine,
+    explain,
+    flex_attention,
+    scaled_dot_product_attention,
+    varlen_attention,
+)
 from goldens import golden
 from torch.nn.attention import flex_attention as torchs
 
@@ -90,6 +98,11 @@ MISTAKES = {
     "scale-of-text": lambda: flex_attention(q, q, q, scale="a"),
     "scale-of-many-digits": lambda: scaled_dot_product_attention(q, q, q, scale=10**400),
     "heads": lambda: flex_attention(q, q[:, :1], q[:, :1]),
+    "heads-of-no-group": lambda: flex_attention(q, *[q[:, [0, 1, 1]]] * 2),
+    "engine": lambda: engine("orcale"),
+    "explain-without-keys": lambda: explain(q),
+    "explain-of-number": lambda: explain(3),
+    "matrices": score(lambda s, b, h, i, j: s + table[h] @ table[b, :4]),
     "wrong-lengths": lambda: flex_attention(q, q, q, block_mask=create_block_mask(lambda *_: True, None, None, 16, 8)),
     "sliced-mask": lambda: flex_attention(
         q, q, q, block_mask=torchs.create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 256, 256, device="cpu")[:, :, 0]),

@@ -50,7 +50,7 @@ def causal(b, h, i, j):
 def test_paged_attention(queries, compiled):
     s = Server(7, 20, 3)
     q, bias = torch.randn(3, 4, queries, 16), torch.randn(3)
-    near = lambda b, h, i, j: i - j < 3  # noqa: E731
+    near = lambda b, h, i, j: i - j < 3
     ways = [{"is_causal": True}, {"mask_mod": near}, {}, {"mask_mod": near, "is_causal": True},
             {"score_mod": lambda s, b, h, i, j: s + (j - i) * 0.1 + bias[b], "is_causal": True}]
     call = torch.compile(paged_attention, fullgraph=True, backend="aot_eager") if compiled else paged_attention
@@ -60,6 +60,18 @@ def test_paged_attention(queries, compiled):
         want = s.wanted(q, how.get("score_mod"), masks)
         close(call(q, *s.pools, s.kv_len, s.table, enable_gqa=True, **how), want)
         close(call(q, *s.dense, s.kv_len, enable_gqa=True, **how), want)  # without pages
+
+
+def test_an_empty_slot_of_a_batch():
+    s = Server(7, 0, 20)
+    q, bias = torch.randn(3, 2, 1, 16), torch.randn(3)
+    score = lambda s, b, h, i, j: s + (j - i) * 0.1 + bias[b]
+    want = s.wanted(q, score, [causal])
+    close(paged_attention(q, *s.pools, s.kv_len, s.table, score_mod=score, is_causal=True), want)
+    cu = torch.arange(4, dtype=torch.int32)
+    packed = paged_attention(q[:, :, 0], *s.pools, s.kv_len, s.table, score_mod=score, mask_mod=causal, cu_seq_q=cu)
+    close(packed, want[:, :, 0])
+    assert not want[1].any()
 
 
 def test_positions_the_lse_and_a_prefix():
@@ -174,7 +186,7 @@ def test_no_gradients_and_no_table_without_counts():
         paged_attention(q, *s.pools, s.kv_len, s.table).sum().backward()
     golden("torch-paged-gradients", str(caught.value))
     with pytest.raises(attune.Error) as caught:
-        paged_attention(q, *s.pools, [7, 20], s.table)
+        paged_attention(q, *s.pools, [7, 20], s.table, is_causal=True, mask_mod=causal)
     assert caught.value.code == "tensor-array"
     with pytest.raises(attune.Error) as caught:
         paged_attention(q, *(p[:, :1] for p in s.pools), s.kv_len, s.table)

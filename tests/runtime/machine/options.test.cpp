@@ -90,6 +90,7 @@ TEST_CASE("a value that cannot be is refused with what can", "[options]") {
   refused("option-value.near", "ATTUNE_CPU", "AVX51");
   refused("option-value", "ATTUNE_CPU", "fastest");
   refused("option-value.threads", "ATTUNE_THREADS", "0");
+  refused("option-value.off", "ATTUNE_CACHE", "Off");
   refused("option-value.list", "ATTUNE_LOG", "build,lauch,cache");
 }
 
