@@ -36,12 +36,12 @@ endif()
 # Two properties, because a list does not survive catch_discover_tests.
 set(attune_cached ENVIRONMENT ATTUNE_CACHE=${ATTUNE_TEST_CACHE} ENVIRONMENT_MODIFICATION ATTUNE_CACHE_SIZE=set:4G)
 
-# attune_test(ROOM STEMS stem... LIBS lib... [COST n] [CACHED]): tests/ROOM/stem.test.cpp of each stem make test_ROOM;
-# every TEST_CASE in it is a ctest named "ROOM/sentence" with the label ROOM. Tests with a higher COST start first, so
-# that no long one is left for the end. CACHED tests share compiled kernels, but for those with the tag [cold], which
+# attune_test(ROOM STEMS stem... LIBS lib... [COST n] [CACHED] [COLD]): tests/ROOM/stem.test.cpp of each stem make
+# test_ROOM; every TEST_CASE in it is a ctest named "ROOM/sentence" with the label ROOM. Tests with a higher COST start
+# first, so that no long one is left for the end. CACHED tests share compiled kernels. COLD: those with the tag [cold]
 # have no cache on disk.
 function(attune_test room)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "CACHED" "COST" "STEMS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "CACHED;COLD" "COST" "STEMS;LIBS")
   list(TRANSFORM arg_STEMS PREPEND ${room}/)
   list(TRANSFORM arg_STEMS APPEND .test.cpp)
   add_executable(test_${room} ${arg_STEMS})
@@ -49,23 +49,23 @@ function(attune_test room)
   set_target_properties(test_${room} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_precompile_headers(test_${room} REUSE_FROM attune_catch)
   set(properties LABELS ${room} SKIP_REGULAR_EXPRESSION "\\[skip\\]" COST 0${arg_COST})
-  if(arg_CACHED)
-    catch_discover_tests(test_${room}
-      TEST_SPEC "~[cold]"
-      TEST_PREFIX "${room}/"
-      ${attune_must_find}
-      PROPERTIES ${properties} ${attune_cached})
+  set(warm "")
+  if(arg_COLD)
+    set(warm TEST_SPEC "~[cold]")
     catch_discover_tests(test_${room}
       TEST_SPEC "[cold]"
       TEST_PREFIX "${room}/"
       ${attune_must_find}
       PROPERTIES ${properties} ENVIRONMENT ATTUNE_CACHE=off)
-  else()
-    catch_discover_tests(test_${room}
-      TEST_PREFIX "${room}/"
-      ${attune_must_find}
-      PROPERTIES ${properties})
   endif()
+  if(arg_CACHED)
+    list(APPEND properties ${attune_cached})
+  endif()
+  catch_discover_tests(test_${room}
+    ${warm}
+    TEST_PREFIX "${room}/"
+    ${attune_must_find}
+    PROPERTIES ${properties})
 endfunction()
 
 # attune_properties(STEMS stem... LIBS lib...): tests/fuzz/stem.fuzz.cpp of each stem make test_fuzz.

@@ -272,7 +272,8 @@ TEST_CASE("with a skeleton that is not what it should be, a kernel is compiled a
   CHECK(made.cubin.size() == whole.cubin.size());
 }
 
-TEST_CASE("a missing skeleton is not waited for: it is compiled in the background, for the next mod", "[splice]") {
+TEST_CASE("a missing skeleton is not waited for: it is compiled in the background, for the next mod",
+          "[splice][cold]") {
   if (skips_compiling()) return;
   const auto made = [](const Planned& planned) {
     return cuda::compile_spliced(codegen::kernel_source(planned.parts, planned.plan), planned.parts, planned.plan,
@@ -295,7 +296,7 @@ TEST_CASE("a missing skeleton is not waited for: it is compiled in the backgroun
   CHECK(cuda::compiled_skeletons() - before == 1);
 }
 
-TEST_CASE("that a mod spills in a new skeleton is found out in the background, once for all mods", "[splice]") {
+TEST_CASE("that a mod spills in a new skeleton is found out in the background, once for all mods", "[splice][cold]") {
   if (skips_compiling()) return;
   const auto made = [](std::string score, float number) {
     CorpusMod numbered = of(score.replace(score.find("NUMBER"), 6, fmt::format("{:.2f}f", number)));
