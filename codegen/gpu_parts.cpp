@@ -97,6 +97,30 @@ Expr of_product(const Expr& e, const Expr& scale) {
   return ir::substitute(value_of(e), {{s->digest, ir::op(Op::Mul, s, scale)}});
 }
 
+/// The factor of an exponent that is s times a number of the head, at least 0; null if it is no such multiple.
+Expr factor_of(const Expr& exponent, const Mod& mod, bool scale_positive) {
+  const bool multiple = exponent->op == Op::Mul && exponent->args[0]->op == Op::Input &&
+                        !ir::uses(exponent->args[1], Input::S) && compiler::varies(exponent->args[1]) == Vary::Head;
+  if (!multiple || !scale_positive || !mod.fold.affine) return nullptr;
+  const ir::Interval factor = ir::range(mod.fold.scale, compiler::coordinate_bounds());
+  // Kernels evaluate the factor once per head, so it may not contain a field of a row.
+  const auto of_head = [](const Expr& n) { return n->op != Op::Field || ir::field_level(*n) == Level::Head; };
+  const std::vector<Expr> nodes = ir::in_order(exponent->args[1]);
+  return factor.numbers() && factor.lo >= 0 && std::ranges::all_of(nodes, of_head) ? exponent->args[1] : nullptr;
+}
+
+/// Finds the parts of the exponent that a kernel may compute or copy before it visits their pairs.
+void find_held(GpuParts& out, const compiler::LoweredMod& lowered, bool backward) {
+  Traits& facts = out.facts;
+  out.copied = copied_read(out.exponent(), lowered, backward);
+  facts.copies_read = out.copied != nullptr;
+  facts.copies_f32 = out.copied && lowered.mod.captures[out.copied->bits].dtype == DType::f32;
+  out.distant = distant_part(out.exponent());
+  facts.has_distant = out.distant != nullptr;
+  out.tanh = only_tanh(out.exponent());
+  facts.has_tanh = out.tanh != nullptr;
+}
+
 /// Appends the expressions of a backward to those of the forward.
 GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& wanted, const Expr& scale,
                              std::vector<Expr>& roots) {
@@ -175,27 +199,11 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
     out.term = of.term;
     facts.peak = of.peak;
   }
-  out.copied = copied_read(out.exponent(), lowered, wanted != nullptr);
-  facts.copies_read = out.copied != nullptr;
-  facts.copies_f32 = out.copied && mod.captures[out.copied->bits].dtype == DType::f32;
-  out.distant = distant_part(out.exponent());
-  facts.has_distant = out.distant != nullptr;
-  out.tanh = only_tanh(out.exponent());
-  facts.has_tanh = out.tanh != nullptr;
+  find_held(out, lowered, wanted != nullptr);
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
-
-  const Expr& e = out.exponent();
-  const bool multiple = e->op == Op::Mul && e->args[0]->op == Op::Input && !ir::uses(e->args[1], Input::S) &&
-                        compiler::varies(e->args[1]) == Vary::Head;
-  if (multiple && scale_positive && mod.fold.affine) {
-    const ir::Interval factor = ir::range(mod.fold.scale, compiler::coordinate_bounds());
-    facts.scaled = factor.numbers() && factor.lo >= 0;
-  }
-  // Kernels evaluate the factor once per head, so it may not contain a field of a row.
-  const auto nodes = multiple ? ir::in_order(e->args[1]) : std::vector<Expr>{};
-  for (const Expr& n : nodes) facts.scaled = facts.scaled && (n->op != Op::Field || ir::field_level(*n) == Level::Head);
-  if (facts.scaled) out.factor = e->args[1];
+  out.factor = factor_of(out.exponent(), mod, scale_positive);
+  facts.scaled = out.factor != nullptr;
   facts.bounded = mod.fold.bounded();
   if (facts.bounded) facts.most = upward(mod.fold.range.hi * std::numbers::log2e);
   facts.masked = !ir::is_literal(mask, 1);

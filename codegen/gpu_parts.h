@@ -53,10 +53,9 @@ struct GpuParts {
   ir::Expr rest, sink;
   ir::Expr factor;  ///< null: the exponent is not factor * s
   ir::Expr term;    ///< where facts.peak says where it is largest; or null
-  ir::Expr
-      distant;      ///< the part of the exponent that a kernel may compute once a distance, see distant_part(); or null
-  ir::Expr copied;  ///< the read of the exponent that a kernel may copy tile by tile, see copied_read(); or null
-  ir::Expr tanh;    ///< the tanh of the exponent that a kernel may compute itself, see only_tanh(); or null
+  /// Parts of the exponent, or null: what a kernel may compute once a distance, see distant_part(); the read that it
+  /// may copy tile by tile, see copied_read(); and the tanh that it may compute itself, see only_tanh().
+  ir::Expr distant, copied, tanh;
   Traits facts;
   ir::FieldNames fields;
   std::optional<GradientParts> gradient{};  ///< none for a forward
