@@ -354,6 +354,13 @@ Problem check(const Append& call) {
   if (on_device && cu->given() && cu->device.kind == Device::Kind::cpu)
     throw refuse("cu-seqlens-device", "cu_seqlens is on the host, and k_new on a device",
                  "only the kernel reads the starts of new rows", "pass a copy of cu_seqlens on k_new's device");
+  const auto refuse_misfit = [&] {
+    throw refuse("kv-heads", "the new keys do not fit the cache",
+                 fmt::format("{} and {}", description(k_new), description(k)),
+                 "give k_new and v_new a row for each head and entry of the cache");
+  };
+  // Before the check of a call, which would speak of query heads.
+  if (k_new->rank == (cu->given() ? 3 : 4) && k->rank == 4 && k_new->shape[1] != k->shape[1]) refuse_misfit();
   Problem p = check_inputs({.q = k_new,
                             .k = k,
                             .v = v,
@@ -366,10 +373,7 @@ Problem check(const Append& call) {
                             .one_type = false},
                            {});
   check_o(v_new, p, k_new, v);
-  if (p.q_heads != p.kv_heads || p.kv_shared)
-    throw refuse("kv-heads", "the new keys do not fit the cache",
-                 fmt::format("{} and {}", description(k_new), description(k)),
-                 "give k_new and v_new a row for each head and entry of the cache");
+  if (p.kv_shared) refuse_misfit();
   check_outputs(std::array{k, v}, std::array{k_new, v_new, kv_len, page_table, cu});
   return p;
 }

@@ -10,6 +10,7 @@ from typing import Any
 from attune import _core
 from attune._errors import Error
 from attune._place import here
+from attune._words import said
 
 _FLOATS = ("float16", "float32", "float64", "bfloat16", "half", "double", "float", "float8_e4m3fn")
 _known: dict[type, bool] = {}
@@ -45,6 +46,14 @@ def seen_as(array: Any, name: str) -> tuple[str, int]:
         raise Error.at(here(), "capture-type", f"capture `{name}` holds {type_name(array)}",
                        "expressions read floats, integers and bools", f"convert it, e.g. {name}.astype('float32')")
     return ("i" if kind == "u" else kind), rank
+
+
+def rank_of(name: str, array: Any) -> int:
+    """How many dimensions an array has that a mod captures."""
+    if not hasattr(array, "shape"):
+        raise Error.at(here(), "capture-type", f"`{name}` is {said(array)}", "the mod reads its elements in the kernel",
+                       "pass an array: numpy.array(x) makes one of a list")
+    return len(array.shape)
 
 
 def _namespace(array: Any) -> Any:

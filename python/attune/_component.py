@@ -6,6 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attune._errors import Error
+from attune._place import here
+from attune._words import a_
+
 
 class Component:
     """A function of an expression that joins with others. Also a decorator."""
@@ -17,3 +21,10 @@ class Component:
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args)
+
+    def __bool__(self) -> bool:
+        name = type(self).__name__
+        join = "a & b, a | b, ~a" if name == "Mask" else "a | b"
+        raise Error.at(here(), "python-condition", f"{a_(name)} has no truth value in Python",
+                       "`and`, `or`, `not` and `if` ask for one: `a and b` would be b alone",
+                       f"write {join} to join, and `x is not None` to ask for one")

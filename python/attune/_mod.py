@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -116,7 +117,7 @@ class Mod:
             if name not in known:
                 raise Error.at(here(), "unknown-capture", f"this attention has no capture or parameter `{name}`",
                                f"it has {', '.join(sorted(known)) or 'none'}",
-                               "captures are declared where the attention is made")
+                               _trace.instead(name, "captures are declared") + " where the attention is made")
         arrays = [_array(c, given[c.name]) if c.name in given else own for c, own in zip(captures, self._arrays)]
         return tuple(arrays), tuple([_number(p, given.get(p.name, own)) for p, own in zip(params, self._params)])
 
@@ -190,6 +191,8 @@ def _array(slot: Slot, array: Any) -> Any:
 def _number(slot: Slot, number: Any) -> float:
     """A number for a parameter."""
     number = number.value if isinstance(number, Param) else number
+    numpy = sys.modules.get("numpy")
+    number = number.item() if numpy is not None and isinstance(number, numpy.generic) else number
     whole = isinstance(number, int) and not isinstance(number, bool)
     number = float(number) if whole and number.bit_length() < 1024 else number
     if not isinstance(number, float) or (slot.kind == "i" and not whole):

@@ -82,8 +82,7 @@ def _keyword(name: str, thing: object) -> object:
     what = "None" if thing is None else f"a {type(thing).__name__}"
     raise Error.at(here(), "capture-type", f"the keyword `{name}` is {what}",
                    "a keyword that is not an option of the call is a captured tensor or a parameter",
-                   _instead(name) or "pass an array, a number or an attune.Param; numpy.array(x) makes an array of a "
-                                     "list")
+                   instead(name, "pass an array, a number or an attune.Param; numpy.array(x) makes an array of a list"))
 
 
 # Options of other libraries' attentions, and how a call of attune says the same.
@@ -96,11 +95,16 @@ _ELSEWHERE = {
 }
 
 
-def _instead(name: str) -> str:
-    return f"write {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+def instead(name: str, otherwise: str = "") -> str:
+    """How a call of attune says what an option of another library's attention does; for other names `otherwise`."""
+    return f"write {_ELSEWHERE[name]}" if name in _ELSEWHERE else otherwise
 
 
 def _check_arguments(kind: str, function: object) -> None:
+    if isinstance(function, Component) and (given := type(function).__name__.lower()) in KINDS and given != kind:
+        raise Error.at(here(), "wrong-arguments", f"the {kind} is {a_(given.capitalize())}",
+                       f"a {kind} is called with {_CALLED[kind]}, and a {given} with {_CALLED[given]}",
+                       f"pass it as {given}=")
     while isinstance(function, Component):
         function = function.function
     if _arrays.is_array(function):
@@ -249,9 +253,9 @@ def _warn_of_unread(scan: Scan, words: set[str]) -> None:
         import warnings
 
         named = ", ".join([f"`{name}`" for name in unread])
-        instead = "".join([f"; {_instead(name)}" for name in unread if name in _ELSEWHERE])
+        hints = "".join([f"; {instead(name)}" for name in unread if name in _ELSEWHERE])
         warnings.warn_explicit(f"attune: nothing reads {named}: the call has no such option, and no expression uses "
-                               f"such a name{instead}", UserWarning, place.code.co_filename, place.line)
+                               f"such a name{hints}", UserWarning, place.code.co_filename, place.line)
 
 
 def _split(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attune import _arrays
 from attune._parts import Mask, Prob, Score, Sink
 from attune.expr import At, Bool, FloatLike, IntLike, abs, clamp, exp2, f32, max, random, tanh, truncdiv, truncmod, where
 
@@ -57,7 +58,7 @@ def padding(length: Any) -> Mask:
 
 def document(id: Any) -> Mask:
     """A position sees its own document. `id` is [position] or [batch, position]."""
-    if len(id.shape) == 2:
+    if _arrays.rank_of("id", id) == 2:
         return Mask(lambda at: id[at.batch, at.q] == id[at.batch, at.kv])
     return Mask(lambda at: id[at.q] == id[at.kv])
 
@@ -99,7 +100,7 @@ def tree(sees: Any) -> Mask:
 
 def dense(keep: Any) -> Mask:
     """A precomputed mask: [q, kv], [head, q, kv] or [batch, head, q, kv]."""
-    rank = len(keep.shape)
+    rank = _arrays.rank_of("keep", keep)
     return Mask(lambda at: keep[(at.batch, at.head, at.q, at.kv)[4 - rank:]])
 
 
@@ -138,7 +139,7 @@ def bucketed_bias(table: Any, bucket: Any, reach: IntLike) -> Score:
 
 def dense_bias(bias: Any) -> Score:
     """A precomputed bias: [q, kv], [head, q, kv] or [batch, head, q, kv]."""
-    rank = len(bias.shape)
+    rank = _arrays.rank_of("bias", bias)
     return Score(lambda s, at: s + bias[(at.batch, at.head, at.q, at.kv)[4 - rank:]])
 
 

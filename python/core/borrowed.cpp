@@ -274,7 +274,8 @@ void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
   } catch (nb::python_error& error) {
     refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
            "its " + type_of(object) + " says: " + said(error),
-           "pass an array whose memory exists and may be shared: .detach() if it requires gradients");
+           "pass a dense array whose memory exists and may be shared: of torch .to_dense(), or .detach() if it "
+           "requires gradients");
   } catch (const std::bad_cast&) {
     refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
            "its __dlpack_device__ gives no pair of integers", "pass another array");

@@ -396,6 +396,15 @@ def test_an_exception_in_a_callback_comes_back(rng):
         attune.attention(q, q, q, workers=2, parallel_for=loop)
 
 
+def test_numbers_of_numpy_are_numbers(qkv):
+    kept = attune.Attention(score="s * c", mask="kv <= q + w", w=1, c=2.0)
+    numbers = {"w": np.int64(3), "c": np.float32(0.5)}
+    want = kept(*qkv, w=3, c=0.5)
+    assert np.array_equal(kept(*qkv, **numbers), want)
+    assert np.array_equal(attune.attention(*qkv, score="s * c", mask="kv <= q + w", **numbers), want)
+    assert refused(kept, *qkv, w=np.float32(3)).code == "param-type"
+
+
 def test_one_line_has_every_option_of_a_kept_attention():
     kept = dict(inspect.signature(attune.Attention.__call__).parameters)
     line = dict(inspect.signature(attune.attention).parameters)

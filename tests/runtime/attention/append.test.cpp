@@ -157,6 +157,7 @@ TEST_CASE("appending that makes no sense is refused, and nothing is written", "[
   refuses("tensor-shape.v_new", [](Append& c) { c.v_new.shape[0] = 3; });
   refuses("head-size.append", [](Append& c) { c.k_new.shape[2] = 1; });
   refuses("kv-heads.append", [](Append& c) { c.k_new.shape[1] = c.v_new.shape[1] = 4; });
+  refuses("kv-heads.append-odd", [](Append& c) { c.k_new.shape[1] = c.v_new.shape[1] = 3; });
   refuses("tensor-alias.append", [](Append& c) { c.v.data = c.k.data; });
   refuses("cu-seqlens-device.append", [](Append& c) {
     for (Tensor* t : {&c.k_new, &c.v_new, &c.k, &c.v, &c.page_table, &c.kv_len}) t->device = Device::cuda();
