@@ -99,7 +99,7 @@ TEST_CASE("all but the first heads of a group are visited on the way back", "[em
     const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 9},
                                           fmt::format("backward_sm90:{},path=1", tile));
     Shape shape = dense(140, 140, d);
-    shape.batch = 33, shape.kv_heads = 2, shape.q_heads = 6;
+    shape.batch = d == 64 ? 2 : 33, shape.kv_heads = 2, shape.q_heads = 6;
     INFO(d);
     // Some keys have no queries, and some heads more than others.
     CHECK(wrong(engine, "kv <= q + 20 * h - 60", shape) == "");
@@ -114,7 +114,7 @@ TEST_CASE("heads of a group are visited together", "[emulated]") {
     Shape shape = dense(270, 290, d), shared = dense(200, 270, d), many = dense(100, 150, d);
     shape.kv_heads = 2;
     // One head, as many as lanes make up, and others.
-    for (const std::int64_t group : {1, 2, 3, 5}) {
+    for (const std::int64_t group : d == 64 ? std::array{1, 3} : std::array{2, 5}) {
       INFO(d << ' ' << group);
       shape.q_heads = 2 * group;
       CHECK(wrong(engine, "kv <= q + 40 * h - 60", shape) == "");

@@ -60,14 +60,15 @@ TEST_CASE("f32 by products of TF32 takes lists of tiles, biases, sinks and prob 
 TEST_CASE("of f32, infinities and NaN of masked-out keys reach no result, and others do", "[emulated]") {
   if (skipped_without_compiler()) return;
   for (const double with : {infinity, -infinity, not_a_number})
-    for (const Shape& shape : {shapes()[0], shapes()[1]}) {
+    for (Shape shape : {shapes()[0], shapes()[1]}) {
+      shape.q_len = 70;
       const Inputs in = inputs(shape);
       spoil_keys(in, with);
       check({.mask = but_spoilt_keys}, in);
       check({.mask = mods::causal()}, in);
       check({}, in);
       const Inputs queries = inputs(shape);
-      for (const std::int64_t q : {0, 64, 149}) spoil(queries.q.tensor, q, with);
+      for (const std::int64_t q : {0, 64, 69}) spoil(queries.q.tensor, q, with);
       check({.mask = mods::causal()}, queries);
     }
 }

@@ -58,7 +58,8 @@ std::string backward_as_masked(const Low& low, const Engine& engine, const Shape
 TEST_CASE("rows whose scores are all far below, as masks are written, have no gradient and make none NaN",
           "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (const Low& one : lows())
+  for (std::size_t nth = 0; const Low& one : lows()) {
+    ++nth;
     for (const auto& [arch, shape] :
          {std::pair{80, Shape{.dtype = DType::f32}},
           {80, Shape{.d = 64, .dv = 64, .dtype = DType::bf16}},
@@ -66,10 +67,13 @@ TEST_CASE("rows whose scores are all far below, as masks are written, have no gr
           {90, Shape{.d = 64, .dv = 64, .dtype = DType::f32}},
           {90, Shape{.q_len = 140, .kv_len = 150, .d = 128, .dv = 128, .dtype = DType::f16}},
           {90, Shape{.d = 192, .dv = 192, .dtype = DType::bf16}}}) {
+      // Wide heads and those of 128 in turn.
+      if (shape.d == (nth % 2 ? 192 : 128)) continue;
       const Engine engine = emulated_engine({.arch = arch});
       INFO(one.score.score << " " << one.score.sink << " " << arch << " " << shape.describe());
       CHECK(backward_as_masked(one, engine, shape) == "");
     }
+  }
 }
 
 TEST_CASE("rows whose scores are all the lowest f32 are the mean of their values, or with a sink 0", "[emulated]") {

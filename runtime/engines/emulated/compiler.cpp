@@ -70,16 +70,18 @@ std::string flags() {
   // Kernels reinterpret registers as other types. Most of a random mod's time is the compiler's: -Og takes 0.23 s a
   // kernel, and calls whose products and sums are compiled with the library are not slower without it.
   return fmt::format("-x c++ -std=c++20 -O0 -w -Wno-psabi -fPIC -shared -fno-exceptions -fno-rtti -fno-strict-aliasing "
-                     "-fno-stack-protector -include codegen/cuda/emulated/builtins.cuh{}{}",
+                     "-fno-stack-protector -fvisibility=hidden -include codegen/cuda/emulated/builtins.cuh{}{}",
                      instructions(), options().lineinfo ? " -g" : "");
 }
 /// Linking without the files and libraries of a C++ program halves the linker's time.
 constexpr std::string_view libraries = "-nostdlib -lm -lc -lgcc";
 
 constexpr std::string_view entry = R"(
+#pragma GCC visibility push(default)
 extern "C" void attune_kernel(void* const* arguments) {{ attune::emulated::call(&{0}, arguments); }}
 extern "C" {{ extern const char* attune_name; const char* attune_name = "{1}"; }}
 extern "C" unsigned attune_arguments(unsigned nth) {{ return attune::emulated::bytes_of_argument(&{0}, nth); }}
+#pragma GCC visibility pop
 )";
 
 int arch_of(const codegen::Source& source) {
@@ -139,7 +141,7 @@ cuda::Binary compile(const codegen::Source& source) {
   write_patched(own);
   write_below(own, source.name + ".cu", source.text + fmt::format(fmt::runtime(entry), source.symbol, source.name));
   const std::string command = fmt::format(
-      "cd {0} && {1} {2} -D__CUDA_ARCH__={3}0 -I{4} -I{5} -ffile-prefix-map={4}/= -ffile-prefix-map={5}/= {6} -o {7} "
+      "cd {0} && {1} {2} -D__CUDA_ARCH__={3}0 -I{4} -I{5} -ffile-prefix-map={5}/= -ffile-prefix-map={4}/= {6} -o {7} "
       "{8}",
       quoted(folder().string()), host_compiler().command, flags(), arch_of(source), quoted(own.string()),
       quoted(folder().string()), quoted((own / (source.name + ".cu")).string()), quoted(made.string()), libraries);

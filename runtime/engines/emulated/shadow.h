@@ -92,6 +92,7 @@ class Shadow {
 
   std::vector<Cell> cells_;
   std::vector<Site> sites_{1};
+  std::uint16_t last_ = 0;  ///< of the last access
   std::unordered_map<std::uint64_t, std::uint16_t> numbers_;
   std::array<std::uint16_t, 32 * (Known::most_warps + 1)> fences_{};
 };
