@@ -38,10 +38,10 @@ inline constexpr std::array forward_members90{
 template <class Tile, std::size_t N>
 constexpr auto forward_members90_and(const std::array<TileMember<Tile>, N>& more) {
   std::array<TileMember<Tile>, forward_members90.size() + N> out{};
-  const auto next = std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
+  std::ranges::transform(forward_members90, out.begin(), [](const TileMember<ForwardTile90>& one) {
     return TileMember<Tile>{one.member, one.at};
   });
-  std::ranges::copy(more, next.out);
+  std::ranges::copy(more, out.begin() + forward_members90.size());
   return out;
 }
 /// A member of a table, to change its values.
