@@ -51,7 +51,8 @@ function(attune_test room)
   set(properties LABELS ${room} SKIP_REGULAR_EXPRESSION "\\[skip\\]" COST 0${arg_COST})
   set(warm "")
   if(arg_COLD)
-    set(warm TEST_SPEC "~[cold]")
+    # A specification selects hidden tests, too, unless it says otherwise.
+    set(warm TEST_SPEC "~[cold]~[.]")
     catch_discover_tests(test_${room}
       TEST_SPEC "[cold]"
       TEST_PREFIX "${room}/"
