@@ -293,8 +293,17 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
   comparison.truth(std::move(oracle), dense, terms);
   for (const Engine& engine : engines) {
     if (!engine.backward || std::max(problem.d, problem.dv) > engine.widest) continue;
-    const Outputs out = made(For::others);
-    guarded_run(comparison, engine, out, [&] { engine.backward(subject, call(out), problem); });
+    const Outputs out = made(For::others), given = what.gives_o ? forward_outputs(in, what, For::others) : Outputs();
+    guarded_run(comparison, engine, out, [&] {
+      Backward asked = call(out);
+      if (what.gives_o) {
+        const Forward before = forward_call(in, given);
+        engine.forward(subject, before, compiler::check(subject.lowered, before, subject.scale));
+        asked.o = before.o;
+        asked.lse = before.lse;
+      }
+      engine.backward(subject, asked, compiler::check(subject.lowered, asked, subject.scale));
+    });
   }
 }
 
