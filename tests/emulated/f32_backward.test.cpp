@@ -36,8 +36,7 @@ TEST_CASE("the backward of f32 on Hopper is right for every shape and cover", "[
   for (std::size_t nth = 0; const Shape& shape : shapes()) {
     const double error = check({}, shape);
     CHECK((error > 0x1p-16 || shape.kv_len == 1));  // it is not f32
-    check({.mask = mods::causal()}, shape);
-    if (nth++ % 2 == 0) check(band, shape);
+    check(nth++ % 2 == 0 ? band : Attention{.mask = mods::causal()}, shape);
   }
 }
 
@@ -52,8 +51,7 @@ TEST_CASE("the backward of f32 on Hopper takes biases and sinks", "[emulated]") 
 TEST_CASE("of f32, masked-out infinities and NaN reach no gradient, and others do", "[emulated]") {
   if (skipped_without_compiler()) return;
   // Heads of 64 and of 128 columns in turn.
-  for (const auto& [with, nth] :
-       {std::pair{infinity, 0}, {-infinity, 1}, {not_a_number, 0}, {not_a_number, 1}, {0x1p90, 0}}) {
+  for (const auto& [with, nth] : {std::pair{infinity, 0}, {-infinity, 1}, {not_a_number, 1}, {0x1p90, 0}}) {
     Shape shape = shapes()[static_cast<std::size_t>(nth)];
     shape.q_len = 70;
     const Inputs in = inputs(shape);

@@ -87,7 +87,7 @@ TEST_CASE("p that underflow, scores of -inf next to NaN and sinks far above them
   for (const Attention& attention : odd_rows()) {
     const Engine engine = emulated_engine({.arch = ++nth % 2 ? 90 : 80});
     for (const Shape& shape : {Shape{.dtype = DType::f32}, Shape{.d = 64, .dv = 64, .dtype = DType::bf16}})
-      CHECK(compare(Subject(attention), inputs(shape), std::span(&engine, 1)).wrong == "");
+      CHECK(compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.gives_o = nth % 4 < 2}).wrong == "");
   }
 }
 
@@ -178,7 +178,8 @@ TEST_CASE("a pair that is removed from a row whose lse is NaN adds nothing to ca
       const Made made = make(mod, 3);
       const Engine engine = emulated_engine({.arch = arch});
       INFO(mod.name << " " << arch << " " << shape.describe());
-      CHECK(compare(Subject(made.attention), inputs(shape), std::span(&engine, 1)).wrong == "");
+      CHECK(compare(Subject(made.attention), inputs(shape), std::span(&engine, 1), {.gives_o = arch == 90}).wrong ==
+            "");
     }
   }
 }
@@ -213,7 +214,7 @@ TEST_CASE("random mods on emulated GPUs are what the oracle says, forward and ba
     const std::uint64_t seed = run.seed(i);
     const Engine engine = emulated_engine(
         {.arch = seed % 4 == 0 ? 80 : 90, .sms = 1 + static_cast<int>(seed % 5), .seed = seed});
-    run(i, device_call(seed, 150, 200), engine, {.max = seed % 3 == 0, .gives_o = seed % 4 != 1});
+    run(i, device_call(seed, 150, 200), engine, {.max = seed % 3 == 0, .gives_o = seed % 8 != 1});
   }
   run.tell();
   CHECK(run.wrong() == "");
