@@ -67,8 +67,9 @@ TEST_CASE("rows whose scores are all far below, as masks are written, have no gr
           {90, Shape{.d = 64, .dv = 64, .dtype = DType::f32}},
           {90, Shape{.q_len = 140, .kv_len = 150, .d = 128, .dv = 128, .dtype = DType::f16}},
           {90, Shape{.d = 192, .dv = 192, .dtype = DType::bf16}}}) {
-      // Wide heads and those of 128 in turn.
+      // Wide heads and those of 128 in turn, and f32 and bf16 on sm_80.
       if (shape.d == (nth % 2 ? 192 : 128)) continue;
+      if (arch == 80 && (shape.dtype == DType::f32) == (nth % 2 == 0)) continue;
       const Engine engine = emulated_engine({.arch = arch});
       INFO(one.score.score << " " << one.score.sink << " " << arch << " " << shape.describe());
       CHECK(backward_as_masked(one, engine, shape) == "");

@@ -72,7 +72,7 @@ std::string flags() {
   // kernel, and calls whose products and sums are compiled with the library are not slower without it.
   return fmt::format("-x c++ -std=c++20 -O0 -w -Wno-psabi -fPIC -fno-exceptions -fno-rtti -fno-strict-aliasing "
                      "-fno-stack-protector -fvisibility=hidden -include codegen/cuda/emulated/builtins.cuh{}{}",
-                     instructions(), options().lineinfo ? " -g" : "");
+                     instructions(), options().lineinfo ? " -g" : " -fno-asynchronous-unwind-tables");
 }
 /// Of the linker, which is called on its own: without the files of a C++ program, and clang++ takes one process less. A
 /// kernel takes 0.12 s instead of 0.17.
