@@ -53,7 +53,9 @@ HostCompiler found() {
     if (ran(fmt::format("echo '#include <initializer_list>' | {} -std=c++20 -fsyntax-only -x c++ -", name)).status)
       continue;
     const std::string says = ran(fmt::format("{} --version", name)).said;
-    const std::string linker = ran(fmt::format("{} -print-prog-name=ld", name)).said;
+    // The older linker takes half the other's time.
+    const bool has_gold = ran("ld.gold --version").status == 0;
+    const std::string linker = has_gold ? "ld.gold" : ran(fmt::format("{} -print-prog-name=ld", name)).said;
     return {name, linker.substr(0, linker.find('\n')), says.substr(0, says.find('\n')), {}};
   }
   return {{}, {}, {}, fmt::format("none of {} is found on the PATH", fmt::join(names, ", "))};
