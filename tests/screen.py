@@ -1,4 +1,4 @@
-# tests/screen.py — a program on a terminal of its own, what that terminal shows, and runs that are told of a wait
+# tests/screen.py — runs a program on its own terminal, reads the screen, repeats runs until they report a wait
 import os
 import pty
 import select
@@ -66,7 +66,7 @@ def on_terminal(command, timeout=120, **environment):
 
 
 def told(run, is_told):
-    """What a run gives that is told of its wait: a busy machine may be done with the compiler before it gets to that."""
+    """Repeats a run until it reports its wait: on a busy machine the compiler may end before the report."""
     for _ in range(4):
         made = run()
         if is_told(made):

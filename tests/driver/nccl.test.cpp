@@ -100,8 +100,8 @@ void one_byte(const Transport& at, void* stream) {
   at.exchange(std::span(&send, 1), std::span(&receive, 1), stream);
 }
 
-/// Two ranks that have given an exchange to a stream, which reaches so many of its events and never the others. They
-/// are made again if they miss each other, as in `ranks`.
+/// Two ranks, each with an exchange on a stream that reaches its first `reached` events and never the others. If they
+/// miss each other, they are made again, as in `ranks`.
 std::vector<Transport> given_to(void* stream, int reached, double seconds) {
   for (int tries = 0; tries < 100; ++tries) {
     const auto both = ranks(2, seconds);

@@ -65,7 +65,7 @@ inline void spoil(const Tensor& t, std::int64_t position, double with) {
     for (std::int64_t j = 0; j < t.shape[3]; j += 3) runtime::store(t, runtime::offset(t, 0, h, position, j), with);
 }
 
-/// Positions of keys whose elements are spoilt, and a mask that removes them.
+/// Overwrites elements of some keys and values; `but_spoilt_keys` masks these positions out.
 inline void spoil_keys(const Inputs& in, double with) {
   for (const std::int64_t kv : {3, 77, 190}) {
     spoil(in.k.tensor, kv, with);

@@ -173,7 +173,7 @@ TEST_CASE("a pair that is removed from a row whose lse is NaN adds nothing to ca
   for (std::size_t nth = 0; const CorpusMod& mod : mods) {
     const Shape f32{.q_heads = 4, .kv_heads = 2, .q_len = 24, .kv_len = 28, .dtype = DType::f32},
         bf16{.q_heads = 4, .kv_heads = 2, .q_len = 24, .kv_len = 28, .d = 64, .dv = 64, .dtype = DType::bf16};
-    // Captured gradients of f32 are computed by sm_80's kernels on Hopper, too.
+    // On Hopper too, sm_80's kernels compute captured gradients of f32.
     for (const auto& [arch, shape] : {std::pair{90, bf16}, {80, ++nth % 2 ? f32 : bf16}}) {
       const Made made = make(mod, 3);
       const Engine engine = emulated_engine({.arch = arch});

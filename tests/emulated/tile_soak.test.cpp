@@ -44,7 +44,7 @@ Variant random_backward(Random& random, std::int64_t d) {
   return out;
 }
 
-/// The tiles that a call tries, and the one that it has.
+/// The tiles that a call tries, and the one that it runs with.
 struct Tried {
   std::vector<Variant> all;
   std::string taken;

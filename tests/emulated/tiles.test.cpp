@@ -22,7 +22,7 @@ Shape usual(std::int64_t d) {
   return {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 141, .kv_len = 170, .d = d, .dv = d, .dtype = DType::bf16};
 }
 
-/// All tiles of heads of one width, which share what the oracle and dense attention compute.
+/// Checks tiles for one head dimension: they share the results of the oracle and of dense attention.
 void check_tiles(std::int64_t d, std::initializer_list<const char*> kernels) {
   if (skipped_without_compiler()) return;
   const std::vector<Engine> engines = with_kernels(kernels);
@@ -138,7 +138,7 @@ TEST_CASE("warpgroups leave out tiles of keys at the beginning", "[emulated]") {
       {"forward_sm90:m=128,n=80,stages=2,q_stages=1,own_o=2,issue_order=1,items=1",
        "forward_sm90:m=128,n=48,stages=2,q_stages=2,own_o=1,issue_order=0,items=2",
        "forward_sm90:m=192,n=80,stages=3,q_stages=2,own_o=1,issue_order=2,items=1",
-       // Two tiles, of which it may leave out one: results of the tile before leave over values.
+       // A warpgroup could skip two tiles of keys. It skips one, since earlier results leave over values.
        "forward_sm90:m=192,n=80,stages=3,q_stages=1,own_o=2,issue_order=1,items=1"});
   for (const Shape& shape : {square, later, packed})
     for (const Attention& attention : {causal, some, more, rising}) {

@@ -26,7 +26,7 @@ class FuzzRun {
 
   std::size_t count() const { return count_; }
   /// Computes and judges the nth call, unless the time is over. Several threads may call it.
-  /// `more`: said of a call that is wrong.
+  /// `more` returns what is added to the message about a wrong call.
   void operator()(std::size_t nth, const RandomCall& call, const Engine& engine, Compared what,
                   const std::function<std::string()>& more = {});
   std::uint64_t seed(std::size_t nth) const { return first_ + nth; }

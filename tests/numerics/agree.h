@@ -46,7 +46,7 @@ struct Compared {
   bool forward = true, backward = true;
   bool lse = true, max = true;                     ///< outputs of the forward
   bool grad_lse = true;                            ///< input of the backward
-  bool gives_o = false;                            ///< o and lse of the engine's forward are inputs of its backward
+  bool gives_o = false;                            ///< the backward gets o and lse from the engine's forward
   bool captured = true;                            ///< the gradient of every captured float
   DType captured_type = DType::f32;                ///< of these gradients
   std::function<void(const Observed&)> observe{};  ///< called with each result, if it is there

@@ -74,7 +74,7 @@ void write(const Tensor& t, const MatrixLayout& at, const std::vector<float>& li
 void add_row(Matrix& into, std::int64_t i, float factor, const Matrix& from, std::int64_t j) {
   float* __restrict const to = &into.values[static_cast<std::size_t>(i * into.columns)];
   const float* __restrict const x = &from.values[static_cast<std::size_t>(j * from.columns)];
-  constexpr std::int64_t at_once = 8;  // a constant number, which the compiler vectorizes
+  constexpr std::int64_t at_once = 8;  // a constant, so that the compiler vectorizes the inner loop
   std::int64_t c = 0;
   for (; c + at_once <= from.columns; c += at_once)
     for (std::int64_t n = 0; n < at_once; ++n) to[c + n] += factor * x[c + n];

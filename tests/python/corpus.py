@@ -1,4 +1,4 @@
-# tests/python/corpus.py — every mod and mask of tests/numerics as Python functions, beside the texts that C++ tests
+# tests/python/corpus.py — every mod and mask of tests/numerics as Python functions, next to its text from the C++ tests
 #
 # ruff: noqa: F821 - captures and parameters are keywords of the call, by the names that the functions use
 """The corpus of C++'s tests, written as Python functions. The texts are read from C++'s own files."""

@@ -12,7 +12,7 @@ namespace attune::runtime::emulated {
 
 struct HostCompiler {
   std::string command;  ///< e.g. clang++
-  std::string linker;   ///< that it would call
+  std::string linker;   ///< e.g. ld.gold
   std::string version;  ///< the first line of its version text; empty: there is no compiler
   std::string refusal;  ///< the reason why there is no compiler
 };

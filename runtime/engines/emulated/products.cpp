@@ -54,11 +54,11 @@ struct Elements {
   }
 };
 
-/// c[16 x n] += a[16 x k] b[k x n], all by rows; n is a multiple of 8. `Sum`: of a step; of products of f32 all bits
-/// count, as the hardware rounds once a step.
+/// c[16 x n] += a[16 x k] b[k x n], all row-major; n is a multiple of 8. `Sum`: the type of the sums within a step. For
+/// f32 it is double, because the hardware rounds once a step.
 template <class Sum = float>
 void add_product(float* __restrict c, const float* __restrict a, const float* __restrict b, int k, int n) {
-  constexpr int at_once = 8;  // a constant number, which the compiler vectorizes
+  constexpr int at_once = 8;  // a constant, so that the compiler vectorizes the inner loops
   for (int row = 0; row < 16; ++row)
     for (int first = 0; first < n; first += at_once) {
       std::array<Sum, at_once> sum;
@@ -131,7 +131,7 @@ class Matrix {
   struct Piece {
     unsigned at, other, k, count;
   };
-  /// Calls body with each piece of rows or columns [first, end), of so much k.
+  /// Calls body with each piece of rows or columns [first, end), for k values of the other index.
   template <class Body>
   void each_piece(unsigned first, unsigned end, unsigned k, const Body& body) const {
     const unsigned many = 16 / element_;

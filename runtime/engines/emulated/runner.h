@@ -45,7 +45,7 @@ class Runner {
   /// Remembers it for take_doubts().
   void doubt(const Conflict& conflict, Site at);
 
-  /// Fifteen of them share a throw of the dice, which would otherwise take a twentieth of a call's time.
+  /// Fifteen calls share one random number: drawing one for each took a twentieth of the time.
   bool chance(unsigned of_16) {
     if (thrown_ <= 1) thrown_ = dice_() >> 4 | 1ull << 60;
     const bool out = (thrown_ & 15) < of_16;
@@ -73,7 +73,7 @@ class Runner {
   Fiber main_;
   Lane* now_ = nullptr;
   std::mt19937_64 dice_;
-  std::uint64_t thrown_ = 0;  ///< four bits for each chance that is left, below a 1
+  std::uint64_t thrown_ = 0;  ///< four bits for each call that is left, below a sentinel bit
   unsigned mode_;             ///< which warp runs next: any, the first or the last
   std::vector<std::unique_ptr<Cluster>> clusters_;
   std::vector<Warp*> ready_;

@@ -14,7 +14,7 @@ bool is_known(std::uint32_t clock, Toucher of, Toucher by, const Known& known) {
 }  // namespace
 
 std::uint16_t Shadow::number_of(Site site) {
-  // The lanes of a warp come one after another.
+  // The lanes of a warp access memory from the same line, one after another.
   if (const Site& last = sites_[last_]; last.file == site.file && last.line == site.line) return last_;
   const auto key = reinterpret_cast<std::uintptr_t>(site.file) * 4096 + static_cast<std::uint64_t>(site.line);
   const auto [found, is_new] = numbers_.try_emplace(key, static_cast<std::uint16_t>(sites_.size()));
@@ -120,10 +120,10 @@ void Shadow::end_store(unsigned at, unsigned bytes) {
 }
 
 Conflict Shadow::begin_product(unsigned at, unsigned bytes, Toucher by, const Known& known) {
-  const Cell* right = nullptr;
+  const Cell* checked = nullptr;
   const Conflict out = each(at, bytes, [&](Cell& cell) -> Conflict {
-    if (right && right->same_write(cell)) return {};
-    right = &cell;
+    if (checked && checked->same_write(cell)) return {};
+    checked = &cell;
     if (cell.copies > 0)
       return {"it reads what a copy may not have brought yet, which was asked for by", cell.writer,
               sites_[cell.write_site]};

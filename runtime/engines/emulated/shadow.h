@@ -77,7 +77,7 @@ class Shadow {
     bool by_copy = false;                               ///< true if the last write was a copy
     bool spoiled = false;                               ///< true if the last write came while a product was reading
 
-    /// True if the same access made both what they are, which most cells of an operand have in common.
+    /// True if all that begin_product() checks is the same, as in most cells of an operand.
     bool same_write(const Cell& other) const {
       return written == other.written && copies == other.copies && by_copy == other.by_copy && writer == other.writer;
     }
@@ -92,7 +92,7 @@ class Shadow {
 
   std::vector<Cell> cells_;
   std::vector<Site> sites_{1};
-  std::uint16_t last_ = 0;  ///< of the last access
+  std::uint16_t last_ = 0;  ///< the number that number_of() returned last
   std::unordered_map<std::uint64_t, std::uint16_t> numbers_;
   std::array<std::uint16_t, 32 * (Known::most_warps + 1)> fences_{};
 };

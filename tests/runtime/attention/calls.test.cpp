@@ -249,8 +249,8 @@ TEST_CASE("more threads are asked more memory for", "[calls]") {
 
 TEST_CASE("a listener is told of growing shares, on its own thread, and may end the call", "[calls]") {
   const Attention slow = slow_attention(100);
-  // Only a call that lasts is told of before its end. How much work that takes is up to the machine, and on one that
-  // has other work too, up to when the calling thread is let between two of its tasks.
+  // Only a long call reports progress before its end. How long that takes depends on the machine, and on a busy one on
+  // when the calling thread runs between two tasks. So the call grows until it reports.
   const auto is_long_enough = [](const auto& tell) {
     for (std::int64_t batch = 1; batch <= 64; batch *= 2)
       if (tell(ForwardCall({.batch = batch, .q_len = 256, .kv_len = 512, .d = 8, .dv = 8}))) return true;
@@ -299,8 +299,8 @@ TEST_CASE("a pool whose caller only waits reports progress, one thread at a time
   std::atomic<int> inside{0};
   std::atomic<bool> alone{true};
   std::vector<double> told;
-  // The first thread ends a task when a report is due. While it is in the listener the second one ends a task, when the
-  // next report would be due. The last task is left for the end: nothing is told once all are done.
+  // The first thread ends a task when a report is due. While it is in the listener, the second thread ends a task when
+  // the next report would be due. The last task runs at the end, because a finished call reports only its end.
   const Executor waiting{.workers = 2, .parallel_for = [&](std::int64_t count, const Task& run) {
                            std::atomic<bool> ended{false};
                            std::thread second([&] {

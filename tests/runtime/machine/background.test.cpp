@@ -18,7 +18,7 @@ using runtime::in_background;
 
 namespace {
 
-/// Goes with the task that holds it, whether that ran or was dropped.
+/// Tells when the task that holds `by_task` is gone, whether it ran or was dropped.
 struct Held {
   std::shared_ptr<int> by_task = std::make_shared<int>(0);
   std::weak_ptr<int> left = by_task;

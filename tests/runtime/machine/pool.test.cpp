@@ -165,7 +165,7 @@ TEST_CASE("the first exception comes to the caller, and tasks that had not begun
                 [&](std::int64_t i, int) {
                   ++begun;
                   if (i == 5) throw std::out_of_range("five");
-                  // All others together take seconds, in which the exception is known.
+                  // Together, the other tasks take seconds, so the exception is known before they end.
                   if (i > 5) std::this_thread::sleep_for(1ms);
                 },
                 {.workers = threads});
@@ -276,7 +276,7 @@ TEST_CASE("a listener that throws ends the run", "[pool]") {
           {.workers = threads}, [](double) { throw std::runtime_error("enough"); });
     };
     CHECK_THROWS_WITH(run(), "enough");
-    // The caller hears of it at once; another thread works on while the caller waits for a CPU.
+    // The caller notices the exception at once, but other threads continue while it waits for a CPU.
     CHECK(begun < (threads == 1 ? 20 : 1000));
   }
 }

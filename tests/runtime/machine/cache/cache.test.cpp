@@ -263,7 +263,7 @@ TEST_CASE("who has waited in vain once does not wait for the next entry", "[cach
   holder.get(first, [&] {
     holder.get(next, [&] {
       CHECK(take(first) >= patience);
-      // Who waits takes as long each time, and a busy machine only some of the times.
+      // A thread that waited would take `patience` each time. A busy machine delays it only sometimes.
       bool waits = true;
       for (int i = 0; i < 20 && waits; ++i) {
         fs::remove(waiter.file_of(next));
@@ -347,7 +347,7 @@ TEST_CASE("processes killed while they keep entries leave none that is wrong", "
       for (unsigned i = static_cast<unsigned>(kill_number);; ++i)
         cache.keep(cache_key(std::to_string(i % 40)), entry(bytes_of(i % 40)));
     }
-    // So that there is an entry even where no child is let so far in its time.
+    // On a busy machine no child may get to write an entry before it is killed.
     if (kill_number == 0) CHECK(tests::comes_true([&] { return !cache_files(folder.path).empty(); }));
     usleep(static_cast<useconds_t>(200 + dice() % 3000));
     kill(child, SIGKILL);

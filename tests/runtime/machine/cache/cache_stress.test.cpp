@@ -72,7 +72,7 @@ TEST_CASE("eight threads and four processes use a cache that has room for two of
   for (const CacheFile& one : cache_files(folder.path)) left += one.bytes;
   CHECK(left <= room);
   CHECK(cache.find(cache_key("last")));
-  // Entries that were removed for room are built again: those from here on, if the machine let nobody count before.
+  // Entries that were evicted are built again. If no process counted one before, this run does.
   const Tally alone = use(folder.path, 8, 40);
   CHECK(alone.wrong == 0);
   CHECK(built + alone.built > static_cast<int>(keys));

@@ -30,7 +30,8 @@ using std::chrono::milliseconds;
 void pass(milliseconds time) { std::this_thread::sleep_for(time); }
 using Clock = std::chrono::steady_clock;
 
-/// What is told of waits. Tests wait for facts and never for a time, in which a busy machine may not get to one.
+/// Collects the facts about waits. Tests wait for these facts and not for a fixed time, which a busy machine may
+/// exceed.
 struct Facts {
   std::mutex mutex;
   std::vector<watch::Compiling> all;
