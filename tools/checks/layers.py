@@ -13,7 +13,7 @@ ROOMS = {
     "tools": ["ir", "compiler", "codegen", "runtime", "playground"],
     "c": ["ir", "compiler", "codegen", "runtime"],
     "python": [], "tests": ["ir", "compiler", "codegen", "runtime", "playground", "tools"], "examples": []}
-POSIX = ["sys/", "dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "signal.h", "unistd.h"]
+POSIX = ["sys/", "dlfcn.h", "fcntl.h", "poll.h", "pthread.h", "sched.h", "signal.h", "spawn.h", "unistd.h"]
 LIBRARIES = {
     "include": ["attune/", "stddef.h", "stdint.h"],
     "ir": ["attune/error.h", "fmt/", "pthread.h", "xxhash.h"],

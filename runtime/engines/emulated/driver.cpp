@@ -224,19 +224,15 @@ Result cuEventElapsedTime(float* milliseconds, cu::Event from, cu::Event to) {
 
 // ---- kernels --------------------------------------------------------------------------------------------------------
 
-/// The length of an image, from its own header: the end of its section table.
-std::size_t size_of_image(const void* image) {
-  Elf64_Ehdr header;
-  std::memcpy(&header, image, sizeof header);
-  return header.e_shoff + std::size_t{header.e_shentsize} * header.e_shnum;
-}
-
 Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, unsigned, int*, void**, unsigned) {
   static std::atomic<unsigned> number{0};
   if (std::memcmp(image, ELFMAG, SELFMAG) != 0) return Result::invalid_image;
   const std::string name = fmt::format("kernel{}.so", number++);
-  write_below(folder(), name, {static_cast<const char*>(image), size_of_image(image)});
+  write_below(folder(), name, {static_cast<const char*>(image), size_of_elf(image)});
   const std::filesystem::path path = folder() / name;
+  // Kernels name no libraries. A program that opened attune itself may have libm for attune alone.
+  static const void* const numbers = dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
+  static_cast<void>(numbers);
   void* const opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!opened) throw Bug(fmt::format("an emulated kernel does not load: {}", dlerror()));
   std::error_code error;

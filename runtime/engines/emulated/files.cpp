@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <mutex>
 #include <regex>
 
+#include <elf.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -133,6 +135,12 @@ void write_below(const fs::path& in, std::string_view name, std::string_view tex
   if (!out)
     throw Error("emulated-folder", fmt::format("{} cannot be written", path.string()), {}, "the disk may be full",
                 "set TMPDIR to a folder with room");
+}
+
+std::size_t size_of_elf(const void* header) {
+  Elf64_Ehdr of;
+  std::memcpy(&of, header, sizeof of);
+  return of.e_shoff + std::size_t{of.e_shentsize} * of.e_shnum;
 }
 
 void write_device_files() {

@@ -1,6 +1,7 @@
 // runtime/engines/emulated/files.h — device files as the host's compiler reads them, in a folder of this process
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -38,5 +39,8 @@ void write_device_files();
 
 /// Writes a file, with its folders.
 void write_below(const std::filesystem::path& folder, std::string_view name, std::string_view text);
+
+/// The length of an ELF file, by its header: the end of its section table, with which linkers and clang end it.
+std::size_t size_of_elf(const void* header);
 
 }  // namespace attune::runtime::emulated

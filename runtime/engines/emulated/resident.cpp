@@ -1,0 +1,235 @@
+// runtime/engines/emulated/resident.cpp — a compiler that stays: one process of clang compiles many pages
+//
+// clang takes 24 ms to start, and a quarter of what it then does for a page it does again for each: a kernel took 0.10
+// s in a process of its own, and takes 0.066 s here. `clang -cc1` compiles its inputs in order and opens each only when
+// the one before is done. So its inputs are pipes, one of which gets a page when there is one; objects come out of its
+// standard output.
+#include "runtime/engines/emulated/resident.h"
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <elf.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "runtime/engines/emulated/command.h"
+#include "runtime/engines/emulated/files.h"
+
+namespace attune::runtime::emulated {
+namespace {
+
+/// A process for this many pages: its start is then 1.5 ms of each.
+constexpr std::size_t most_pages = 16;
+/// The time in which something must come out, in ms: much more than a page takes on a busy machine.
+constexpr int patience = 20000;
+
+class File {
+ public:
+  explicit File(int of = -1) : file_(of) {}
+  File(File&& from) noexcept : file_(std::exchange(from.file_, -1)) {}
+  File& operator=(File&& from) noexcept {
+    std::swap(file_, from.file_);
+    return *this;
+  }
+  ~File() { close(); }
+  void close() {
+    if (file_ >= 0) ::close(std::exchange(file_, -1));
+  }
+  int operator*() const { return file_; }
+
+ private:
+  int file_;
+};
+struct Pipe {
+  File from, to;
+};
+std::optional<Pipe> made_pipe() {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return {};
+  return Pipe{File(ends[0]), File(ends[1])};
+}
+
+class Resident {
+ public:
+  /// `command` is that of a `clang -cc1` without input and output.
+  explicit Resident(const std::string& command) {
+    std::optional<Pipe> out = made_pipe();
+    if (!out) return;
+    std::string line = fmt::format("cd {} && exec {} -o -", quoted(folder().string()), command);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, *out->to, 1);
+    posix_spawn_file_actions_adddup2(&actions, *out->to, 2);
+    while (pages_.size() < most_pages) {
+      std::optional<Pipe> one = made_pipe();
+      if (!one) break;
+      // To the same number: the process inherits it.
+      posix_spawn_file_actions_adddup2(&actions, *one->from, *one->from);
+      line += fmt::format(" /dev/fd/{}", *one->from);
+      pages_.push_back(std::move(*one));
+    }
+    std::array<char*, 4> arguments{const_cast<char*>("sh"), const_cast<char*>("-c"), line.data(), nullptr};
+    if (pages_.empty() || posix_spawn(&process_, "/bin/sh", &actions, nullptr, arguments.data(), environ) != 0)
+      process_ = 0;
+    posix_spawn_file_actions_destroy(&actions);
+    out_ = std::move(out->from);
+  }
+  ~Resident() {
+    if (!process_) return;
+    kill(process_, SIGKILL);
+    waitpid(process_, nullptr, 0);
+  }
+  Resident(const Resident&) = delete;
+  Resident& operator=(const Resident&) = delete;
+
+  /// In a process that was forked: its parent goes on with the compiler, which reads a page until no one can write.
+  void leave_to_parent() {
+    process_ = 0;
+    pages_.clear();
+  }
+  bool takes_more() const { return process_ && nth_ < pages_.size(); }
+
+  /// Empty if it fails; it then takes no more.
+  std::string object_of(std::string_view page) {
+    // Its end for reading stays open here too: a page for a process that has died is no signal.
+    Pipe& pipe = pages_[nth_++];
+    if (fcntl(*pipe.to, F_GETPIPE_SZ) < static_cast<int>(page.size())) return failed();
+    if (write(*pipe.to, page.data(), page.size()) != static_cast<ssize_t>(page.size())) return failed();
+    pipe.to.close();
+    pipe.from.close();
+    std::string out;
+    for (std::size_t size = 0; size == 0 || out.size() < size;) {
+      pollfd one{.fd = *out_, .events = POLLIN, .revents = 0};
+      const int ready = poll(&one, 1, patience);
+      if (ready < 0 && errno == EINTR) continue;
+      std::array<char, 65536> some;
+      const ssize_t n = ready > 0 ? read(*out_, some.data(), some.size()) : 0;
+      if (n <= 0) return failed();
+      out.append(some.data(), static_cast<std::size_t>(n));
+      // Messages come out there too.
+      if (!out.starts_with(std::string_view(ELFMAG).substr(0, out.size()))) return failed();
+      if (out.size() >= sizeof(Elf64_Ehdr)) size = size_of_elf(out.data());
+    }
+    return out;
+  }
+
+ private:
+  std::string failed() {
+    nth_ = pages_.size();
+    return {};
+  }
+
+  pid_t process_ = 0;
+  std::vector<Pipe> pages_;
+  std::size_t nth_ = 0;  ///< the page that comes next
+  File out_;
+};
+
+/// The command of clang itself that `command` runs, but for input and output; empty if that is another compiler.
+std::string command_of_clang(const std::string& command) {
+  const Ran told = ran(command + " '-###' -c - -o -");
+  constexpr std::string_view input = R"( "-")", output = R"( "-o" "-")", keeps = R"( "-disable-free")";
+  std::string line = told.said;
+  while (line.ends_with('\n')) line.pop_back();
+  line = line.substr(line.rfind('\n') + 1);
+  const std::size_t out = line.find(output);
+  if (told.status != 0 || line.find(R"( "-cc1" )") == line.npos || !line.ends_with(input) || out == line.npos)
+    return {};
+  line.erase(line.size() - input.size());
+  line.erase(out, output.size());
+  // What a page needed would stay until the process ends.
+  if (const std::size_t at = line.find(keeps); at != line.npos) line.erase(at, keeps.size());
+  return line;
+}
+
+/// All of this process. A thread that compiles takes one, so that several compile at a time.
+class Residents {
+ public:
+  Residents() {
+    pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
+                   [] {
+                     for (const auto& one : all().taken_) one->leave_to_parent();
+                     for (const auto& one : all().free_) one.second->leave_to_parent();
+                     all().free_.clear();
+                     all().mutex_.unlock();
+                   });
+  }
+  static Residents& all() {
+    static Residents made;
+    return made;
+  }
+
+  std::string object_of(const std::string& command, std::string_view page) {
+    std::unique_ptr<Resident> one = take(command);
+    if (!one) return {};
+    std::string out = one->object_of(page);
+    if (out.empty()) ++failures_;
+    give_back(command, std::move(one));
+    return out;
+  }
+
+ private:
+  /// Null if there can be none.
+  std::unique_ptr<Resident> take(const std::string& command) {
+    std::optional<std::string> own;
+    {
+      const std::lock_guard lock(mutex_);
+      // One fails for a page that is wrong. If all fail, their starts are lost.
+      if (failures_ > most_failures) return {};
+      for (auto one = free_.begin(); one != free_.end(); ++one)
+        if (one->first == command) {
+          std::unique_ptr<Resident> out = std::move(one->second);
+          free_.erase(one);
+          taken_.insert(out.get());
+          return out;
+        }
+      if (const auto known = commands_.find(command); known != commands_.end()) own = known->second;
+    }
+    // Not under the lock, which a fork takes: to run a command may be one.
+    if (!own) own = command_of_clang(command);
+    auto out = own->empty() ? nullptr : std::make_unique<Resident>(*own);
+    const std::lock_guard lock(mutex_);
+    commands_[command] = *own;
+    if (!out || !out->takes_more()) return {};
+    taken_.insert(out.get());
+    return out;
+  }
+  void give_back(const std::string& command, std::unique_ptr<Resident> one) {
+    const std::lock_guard lock(mutex_);
+    taken_.erase(one.get());
+    if (one->takes_more()) free_.emplace_back(command, std::move(one));
+  }
+
+  static constexpr int most_failures = 3;
+  std::mutex mutex_;
+  std::map<std::string, std::string> commands_;  ///< clang's own, by the command
+  std::vector<std::pair<std::string, std::unique_ptr<Resident>>> free_;
+  std::set<Resident*> taken_;
+  std::atomic<int> failures_ = 0;
+};
+
+}  // namespace
+
+std::string object_by_resident(const std::string& command, const std::string& name, const std::string& page) {
+  return Residents::all().object_of(command, fmt::format("#line 1 \"{}\"\n{}", name, page));
+}
+
+}  // namespace attune::runtime::emulated

@@ -1,0 +1,70 @@
+// tests/emulated/resident.test.cpp — a compiler that stays: what it compiles, and what it leaves to others
+#include "runtime/engines/emulated/resident.h"
+
+#include <array>
+#include <string>
+#include <thread>
+
+#include <unistd.h>
+
+#include "tests/child.h"
+#include "tests/emulated/gpu.h"
+
+namespace attune::tests {
+namespace {
+
+const std::string wrong = "int f( {\n";
+
+/// True if this is an object file with this function.
+bool has(const std::string& object, const std::string& name) {
+  return object.starts_with("\177ELF") && object.find(name) != std::string::npos;
+}
+std::string compiled(const std::string& command, int nth) {
+  return runtime::emulated::object_by_resident(command, "page.cu",
+                                               fmt::format("extern \"C\" int nth{0}() {{ return {0}; }}\n", nth));
+}
+
+}  // namespace
+
+TEST_CASE("a compiler that stays compiles pages of several threads, and leaves wrong ones to others", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::string& name = runtime::emulated::host_compiler().command;
+  const std::string command = name + " -x c++ -O0";
+  if (name != "clang++") {
+    CHECK(compiled(command, 0) == "");
+    WARN("[skip] only clang++ stays, and here it is " << name);
+    return;
+  }
+  std::array<int, 3> right{};
+  std::array<std::thread, 3> threads;
+  for (std::size_t i = 0; i < threads.size(); ++i)
+    threads[i] = std::thread([&, i] {
+      // More than one process takes.
+      for (int nth = 0; nth < 20; ++nth) right[i] += has(compiled(command, nth), fmt::format("nth{}", nth));
+    });
+  for (std::thread& one : threads) one.join();
+  CHECK(right == std::array{20, 20, 20});
+
+  CHECK(runtime::emulated::object_by_resident(command, "page.cu", wrong) == "");
+  // A page larger than a pipe.
+  CHECK(runtime::emulated::object_by_resident(command, "page.cu", std::string(std::size_t{1} << 20, '\n')) == "");
+  CHECK(has(compiled(command, 7), "nth7"));
+  // A forked process has one of its own, and takes none from its parent.
+  CHECK(in_child([&] { return has(compiled(command, 8), "nth8") ? 0 : 1; }) == 0);
+  CHECK(has(compiled(command, 9), "nth9"));
+  // So does one that lives on.
+  std::array<int, 2> ends{};
+  REQUIRE(pipe(ends.data()) == 0);
+  const pid_t child = fork_child();
+  if (child == 0) {
+    char none = 0;
+    close(ends[1]);
+    _exit(read(ends[0], &none, 1) == 0 ? 0 : 1);
+  }
+  CHECK(has(compiled(command, 10), "nth10"));
+  close(ends[1]);
+  CHECK(status_of(child) == 0);
+  close(ends[0]);
+}
+
+}  // namespace attune::tests
