@@ -223,14 +223,52 @@ std::string text(const Subject& subject) {
   return out;
 }
 
+/// What an engine computed, or what it threw.
+struct Answer {
+  std::string engine;
+  Outputs out;
+  std::string thrown;
+};
 template <class Run>
-void guarded_run(Comparison& comparison, const Engine& engine, const Outputs& out, const Run& run) {
+Answer answer(const Engine& engine, Outputs out, const Run& run) {
   try {
     run();
   } catch (const std::exception& e) {
-    return comparison.tell(engine.name, std::string("threw: ") + e.what());
+    return {engine.name, {}, e.what()};
   }
-  comparison.engine(engine.name, out);
+  return {engine.name, std::move(out), {}};
+}
+
+/// What dense attention makes of the yardsticks, for Comparison::truth.
+struct Measured {
+  std::vector<Outputs> dense;
+  std::vector<Terms> terms;
+};
+
+/// Judges the answers. A larger error of dense attention allows more, so what is right by the first yardstick and the
+/// first of the steps is right by all of them, and these are most of a comparison's time: `measure(yardsticks, steps)`
+/// is asked for all only if something is wrong by the first.
+template <class Measure>
+void judge_answers(const Inputs& in, const Compared& what, const Outputs& oracle, const std::vector<Answer>& answers,
+                   Yardsticks yardsticks, std::span<const int> steps, const Measure& measure, Verdict& verdict) {
+  for (const bool whole : {false, true}) {
+    // Who observes is told what is granted.
+    if (!whole && what.observe) continue;
+    Verdict own;
+    Comparison comparison(in, what, own);
+    const Measured by = whole ? measure(yardsticks, steps) : measure(yardsticks.first(1), steps.first(1));
+    comparison.truth(oracle, by.dense, by.terms);
+    for (const Answer& one : answers)
+      if (one.thrown.empty())
+        comparison.engine(one.engine, one.out);
+      else
+        comparison.tell(one.engine, "threw: " + one.thrown);
+    if (!whole && !own.wrong.empty()) continue;
+    verdict.wrong += own.wrong;
+    for (double Verdict::*const of : {&Verdict::dense_error, &Verdict::engine_error, &Verdict::used, &Verdict::largest})
+      verdict.*of = std::max(verdict.*of, own.*of);
+    return;
+  }
 }
 
 /// Prints each reason once. Not a skip, which would skip the whole test.
@@ -250,19 +288,11 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
   };
   if (std::ranges::none_of(engines, is_for)) return;
   const DType products = !in.shape.e4m3 ? in.shape.dtype : products_of_e4m3 ? DType::e4m3 : DType::f32;
-  Comparison comparison(in, what, verdict);
   const auto made = [&](For whom) { return forward_outputs(in, what, whom); };
-  Outputs oracle = made(For::oracle);
+  const Outputs oracle = made(For::oracle);
   const compiler::Problem problem = compiler::check(subject.lowered, forward_call(in, oracle), subject.scale);
   runtime::oracle_forward(runtime::call_of(subject.written, forward_call(in, oracle), problem));
-  std::vector<Outputs> dense;
-  std::vector<Terms> terms(oracle.size());  // o is the first
-  for (const Subject* by : yardsticks) {
-    dense.push_back(made(For::others));
-    terms.front() = dense_forward(by->written, forward_call(in, dense.back()), problem, products,
-                                  by == yardsticks.back());
-  }
-  comparison.truth(std::move(oracle), dense, terms);
+  std::vector<Answer> answers;
   for (const Engine& engine : engines) {
     if (!is_for(engine)) continue;
     if (const std::string why = engine.why_not(in.shape); !why.empty()) {
@@ -270,31 +300,35 @@ void compare_forward(const Subject& subject, const Inputs& in, std::span<const E
       continue;
     }
     const Outputs out = made(For::others);
-    guarded_run(comparison, engine, out, [&] { engine.forward(subject, forward_call(in, out), problem); });
+    answers.push_back(answer(engine, out, [&] { engine.forward(subject, forward_call(in, out), problem); }));
   }
+  constexpr std::array once{0};
+  judge_answers(
+      in, what, oracle, answers, yardsticks, once,
+      [&](Yardsticks some, std::span<const int>) {
+        Measured by{.dense = {}, .terms = std::vector<Terms>(oracle.size())};  // o is the first
+        for (const Subject* one : some) {
+          by.dense.push_back(made(For::others));
+          by.terms.front() = dense_forward(one->written, forward_call(in, by.dense.back()), problem, products,
+                                           one == some.back());
+        }
+        return by;
+      },
+      verdict);
 }
 
 void compare_backward(const Subject& subject, const Inputs& in, std::span<const Engine> engines, const Compared& what,
                       Yardsticks yardsticks, Verdict& verdict) {
-  Comparison comparison(in, what, verdict);
   const auto made = [&](For whom) { return backward_outputs(subject, in, what, whom); };
   const auto call = [&](const Outputs& out) { return backward_call(subject, in, what, out); };
-  Outputs oracle = made(For::oracle);
+  const Outputs oracle = made(For::oracle);
   const compiler::Problem problem = compiler::check(subject.lowered, call(oracle), subject.scale);
   runtime::oracle_backward(runtime::call_of(subject.lowered, call(oracle), problem));
-  std::vector<Outputs> dense;
-  std::vector<Terms> terms;
-  for (const Subject* by : yardsticks)
-    for (const int lse_steps : {0, 2, -2}) {
-      dense.push_back(made(For::others));
-      terms = dense_backward(by->lowered, call(dense.back()), problem, lse_steps, &yardsticks.front()->lowered,
-                             by == yardsticks.back() && lse_steps == -2);
-    }
-  comparison.truth(std::move(oracle), dense, terms);
+  std::vector<Answer> answers;
   for (const Engine& engine : engines) {
     if (!engine.backward || std::max(problem.d, problem.dv) > engine.widest) continue;
     const Outputs out = made(For::others), given = what.gives_o ? forward_outputs(in, what, For::others) : Outputs();
-    guarded_run(comparison, engine, out, [&] {
+    answers.push_back(answer(engine, out, [&] {
       Backward asked = call(out);
       if (what.gives_o) {
         const Forward before = forward_call(in, given);
@@ -303,8 +337,22 @@ void compare_backward(const Subject& subject, const Inputs& in, std::span<const 
         asked.lse = before.lse;
       }
       engine.backward(subject, asked, compiler::check(subject.lowered, asked, subject.scale));
-    });
+    }));
   }
+  constexpr std::array lse_steps{0, 2, -2};
+  judge_answers(
+      in, what, oracle, answers, yardsticks, lse_steps,
+      [&](Yardsticks some, std::span<const int> steps) {
+        Measured by;
+        for (const Subject* one : some)
+          for (const int step : steps) {
+            by.dense.push_back(made(For::others));
+            by.terms = dense_backward(one->lowered, call(by.dense.back()), problem, step, &some.front()->lowered,
+                                      one == some.back() && step == steps.back());
+          }
+        return by;
+      },
+      verdict);
 }
 
 }  // namespace
