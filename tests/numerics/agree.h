@@ -44,12 +44,13 @@ struct Observed {
 /// What to compute and compare.
 struct Compared {
   bool forward = true, backward = true;
-  bool lse = true, max = true;                     ///< outputs of the forward
-  bool grad_lse = true;                            ///< input of the backward
-  bool gives_o = false;                            ///< the backward gets o and lse from the engine's forward
-  bool captured = true;                            ///< the gradient of every captured float
-  DType captured_type = DType::f32;                ///< of these gradients
-  std::function<void(const Observed&)> observe{};  ///< called with each result, if it is there
+  bool lse = true, max = true;       ///< outputs of the forward
+  bool grad_lse = true;              ///< input of the backward
+  bool gives_o = false;              ///< the backward gets o and lse from the engine's forward
+  bool captured = true;              ///< the gradient of every captured float
+  DType captured_type = DType::f32;  ///< of these gradients
+  std::function<void(const Observed&)>
+      observe{};  ///< called with each result, if it is there; then all yardsticks are used
 };
 
 /// The subjects whose largest error is the yardstick.
@@ -57,7 +58,7 @@ using Yardsticks = std::span<const Subject* const>;
 
 struct Verdict {
   std::string wrong;        ///< empty, or the error, with all that is needed to reproduce it
-  double dense_error = 0;   ///< the largest over all outputs, relative to the oracle
+  double dense_error = 0;   ///< the largest over all outputs and the yardsticks that were asked, relative to the oracle
   double engine_error = 0;  ///< the same for the engines
   double used = 0;          ///< the largest share of the allowance
   double largest = 0;       ///< |lse| or |max| in the oracle; infinite if sums of a result may leave f32
