@@ -49,8 +49,8 @@ struct Compared {
   bool gives_o = false;              ///< the backward gets o and lse from the engine's forward
   bool captured = true;              ///< the gradient of every captured float
   DType captured_type = DType::f32;  ///< of these gradients
-  std::function<void(const Observed&)>
-      observe{};  ///< called with each result, if it is there; then all yardsticks are used
+  /// Called with each result, if it is there. Then all yardsticks are asked.
+  std::function<void(const Observed&)> observe{};
 };
 
 /// The subjects whose largest error is the yardstick.
