@@ -64,7 +64,8 @@ Json json_of(const watch::Built& fact) {
           {"spilled", fact.spilled},
           {"shared", fact.shared},
           {"flaw", fact.flaw},
-          {"key", fact.key}};
+          {"key", fact.key},
+          {"tier", fact.tier}};
 }
 
 Json json_of(const watch::Called& fact) {

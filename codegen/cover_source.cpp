@@ -57,6 +57,12 @@ std::string_view name_of(CoverForm what) {
   throw Bug("a cover is written in no way that is known");
 }
 
+/// The mask alone: a kernel serves all scores whose captured tensors and parameters are the same.
+Mod mask_of(Mod mod) {
+  mod.score = mod.prob = mod.sink = nullptr;
+  return mod;
+}
+
 }  // namespace
 
 Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arch, CoverForm what) {
@@ -83,9 +89,9 @@ Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arc
              .text = {},
              .options = source_options(arch, true),
              .symbol = fmt::format("attune::cover<attune::exact::User, attune::CoverForm::{}>", name_of(what)),
-             .facts = mod.facts()};
+             .facts = mask_of(mod).facts()};
   out.facts.insert(out.facts.begin(), {"arch", fmt::format("sm_{}", arch)});
-  out.text = source_comment(mod) +
+  out.text = source_comment(mask_of(mod)) +
              "#include \"codegen/cuda/kernels/cover.cuh\"\n\nnamespace attune::exact {\n\nstruct User {\n";
   out.text += source_members(mod, users, offsets64) + "\n" + fields_struct("Row", verdicts.row, fields[1]) +
               fields_struct("Col", verdicts.col, fields[2]) + "\n" + summaries;

@@ -351,8 +351,8 @@ struct Attention {
   std::string explain() const;
 };
 
-/// Returns when all kernels that prepare_async has asked for so far are compiled. A process that ends earlier waits for
-/// the kernels that are being compiled, and compiles no others.
+/// Returns when all kernels that prepare_async has asked for so far are compiled, and those that take over from kernels
+/// that were compiled sooner: see docs/first-call.md. A process that ends earlier compiles no others.
 void wait();
 
 }  // namespace attune

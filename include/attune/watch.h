@@ -51,6 +51,7 @@ struct Built {
   int registers = 0, spilled = 0, shared = 0;  ///< GPU kernels: registers per thread; bytes; bytes
   std::string flaw;                            ///< the reason why its code is slower than it should be, or empty
   std::string key;                             ///< its name in `attune cache` or `attune bundle`
+  std::string tier{};  ///< "first": another kernel will take over from it; "last": that kernel; else empty
 };
 
 /// A call was computed or, on a device, enqueued on its stream.

@@ -21,8 +21,8 @@ def version() -> str:
 def wait() -> None:
     """Returns when all kernels that attune compiles early, on a thread of its own, are compiled.
 
-    A forward of torch that records gradients starts to compile the kernels of its backward. A process that ends earlier
-    waits for the kernels that are being compiled, and compiles no others.
+    A forward of torch that records gradients starts to compile the kernels of its backward. Some kernels take over from
+    others that were compiled sooner and are a little slower. A process that ends earlier compiles no others.
     """
     _core.wait()
 

@@ -35,24 +35,31 @@ def manifests() -> list[dict[str, Any]]:
         ([plain, causal], {**paged, "decode": True, "shared_heads": [1, 4, 8]}, serving),
         ([causal], {**paged, "packed": True}, serving)]] + [
             {"mods": usual_forms(), "shapes": {**bf16, "skeleton": True, "grads": "none"}, "passes": training,
+             "targets": "sm_90a"},
+            # Tiles of queries whose heads share keys have skeletons of their own.
+            {"mods": [form for form in usual_forms() if form.get("mask", "").startswith("kv <= q")],
+             "shapes": {**bf16, "skeleton": True, "grads": "none", "shared_heads": [4, 8]}, "passes": serving,
              "targets": "sm_90a"}]
 
 
 def usual_forms() -> list[dict[str, Any]]:
     """A mod for each skeleton: one of Hopper's serves all mods of the same form. Some 25 kB each."""
     window = {"mask": "kv <= q && q - kv < width", "params": {"width": 256}}
+    fixed = {"mask": "kv <= q && q - kv < 256"}  # a width that is a number leaves nothing to ask of each pair
     causal_documents = {"mask": "kv <= q && id[q] == id[kv]", "captures": {"id": "i32[1]"}}
     def score(text: str, **captures: str) -> dict[str, Any]:
         return {"score": text, "captures": captures}
     capped = {"score": "cap * tanh(s / cap)", "params": {"cap": 30.0}}
+    bounded = score("30.0f * tanh(s / 30.0f)")  # a cap that is a number bounds the score
     slope = score("s + slope[h] * f32(kv - q)", slope="f32[1]")
     table = score("s + t[h, q - kv + 8192]", t="f32[1, 1]")
     pairs = score("s + t[h, q, kv]", t="f32[1, 1, 1]")
     gated = score("s * sigmoid(s)")
     causal = {"mask": "kv <= q"}
-    return [{}, causal, window, causal_documents, capped, {**capped, **causal},
-            {**capped, **window, "params": {"cap": 30.0, "width": 256}}, slope, {**slope, **causal},
-            {**slope, **window}, table, {**table, **causal}, pairs, {**pairs, **causal}, gated, {**gated, **causal}]
+    return [{}, causal, window, fixed, causal_documents, capped, {**capped, **causal}, {**capped, **fixed},
+            {**capped, **window, "params": {"cap": 30.0, "width": 256}}, bounded, {**bounded, **causal},
+            {**bounded, **fixed}, slope, {**slope, **causal}, {**slope, **window}, {**slope, **fixed}, table,
+            {**table, **causal}, pairs, {**pairs, **causal}, gated, {**gated, **causal}]
 
 
 def main() -> int:

@@ -19,6 +19,7 @@
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/engines/oracle/outside.h"
 #include "runtime/machine/background.h"
+#include "runtime/machine/later.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/placed.h"
 #include "runtime/ranks/carry/device.h"
@@ -210,6 +211,9 @@ std::string Attention::explain() const {
   return compiler::explain(lowered, steps);
 }
 
-void wait() { runtime::wait_for_background(); }
+void wait() {
+  runtime::wait_for_background();
+  runtime::finish_later_work();
+}
 
 }  // namespace attune

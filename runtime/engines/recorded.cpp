@@ -72,7 +72,8 @@ void record_built(const KernelName& name, Origin origin, const Asked& asked, dou
                       .spilled = facts.spilled,
                       .shared = facts.shared,
                       .flaw = facts.flaw,
-                      .key = on_disk.value_or(cache_key(asked.content)).name()});
+                      .key = on_disk.value_or(cache_key(asked.content)).name(),
+                      .tier = facts.tier});
 }
 
 void dump_object(const KernelName& name, const std::string& key, const std::function<std::vector<DumpFile>()>& files) {

@@ -21,6 +21,7 @@ struct KernelFacts {
   int registers = 0, spilled = 0, shared = 0;
   std::string flaw{};
   std::vector<watch::Built::Phase> phases{};
+  std::string tier{};
 };
 
 /// Records Fact::built, unless the object was already in memory. `asked`: the request to Objects.

@@ -110,6 +110,8 @@ class Background {
   std::thread thread_;
 };
 
+std::atomic<int> stops{0};
+
 using Only = std::atomic<Background*>;
 Only& early() {
   static Only only{nullptr};
@@ -149,11 +151,15 @@ void in_spare_time(std::function<void()> task) { give(spare(), nicer_spare, Work
 void stop_background_at_exit() { std::atexit(stop_background); }
 
 void stop_background() {
+  ++stops;
   // What runs may give further tasks to the other thread.
   if (Background* const one = ours(spare())) one->drop();
   if (Background* const one = ours(early())) one->stop();
   if (Background* const one = ours(spare())) one->stop();
+  --stops;
 }
+
+bool stopping_background() { return stops > 0; }
 
 void wait_for_background() {
   if (Background* const one = ours(early())) one->wait();

@@ -20,6 +20,8 @@ void wait_for_spare_time();
 
 /// Drops the tasks of both kinds that have not begun, and returns when those that run have ended.
 void stop_background();
+/// True while stop_background() waits: tasks should end early. Compilers that can be interrupted are.
+bool stopping_background();
 /// Has exit() stop the background before it unloads a library that tasks use and that was opened just now: exit() first
 /// calls what was registered last.
 void stop_background_at_exit();

@@ -67,7 +67,7 @@ bool read_bytes(std::string_view value, std::uint64_t& into) {
 }
 
 constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"}, jit_words{"on", "off"},
-    check_words{"range", "off"};
+    check_words{"range", "off"}, tier_words{"on", "off"};
 constexpr std::array<std::string_view, 3> progress_words{"auto", "on", "off"}, splice_words{"auto", "on", "off"};
 
 constexpr std::array rows{
@@ -212,6 +212,12 @@ constexpr std::array rows{
                 const auto [end, error] = std::from_chars(value.begin(), value.end(), options.threads);
                 return error == std::errc{} && end == value.end() && options.threads >= 1 &&
                        options.threads <= max_threads;
+              }},
+    OptionRow{"ATTUNE_TIERS", "on: a GPU kernel that is ready sooner may answer until a faster one takes over", "on",
+              "", tier_words,
+              [](Options& options, std::string_view value) {
+                options.tiers = value == "on";
+                return std::ranges::find(tier_words, value) != tier_words.end();
               }},
     OptionRow{"ATTUNE_VERIFY",
               "how many rows of each result to check against the oracle",

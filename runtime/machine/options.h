@@ -40,6 +40,7 @@ struct Options {
   Splice splice = Splice::measured;  ///< see engines/cuda/spliced.h
   std::string state{};               ///< a folder for what a user's work leaves behind; empty: none
   bool terminal = false;             ///< true: the terminal, if there is one, can move its cursor
+  bool tiers = true;                 ///< true: a slower kernel may answer first: see engines/cuda/tiers.h
   int threads = 1;                   ///< 1 to max_threads, including the caller's
   int verify = 0;                    ///< rows of each result to compute again
 };

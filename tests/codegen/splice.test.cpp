@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <fmt/format.h>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "runtime/machine/background.h"
 #include "runtime/machine/cache/objects.h"
 #include "tests/catch.h"
+#include "tests/codegen/machine_code.h"
 #include "tests/numerics/corpus.h"
 #include "tests/nvrtc.h"
 
@@ -209,23 +212,72 @@ TEST_CASE("which kernels have skeletons", "[splice]") {
   CHECK(codegen::why_not_spliced(forward.parts, forward.plan).empty());
   CHECK(codegen::why_not_spliced(with_term.parts, with_term.plan).empty());
   CHECK(codegen::why_not_spliced(backward.parts, backward.plan).empty());
-  CHECK(cuda::splicing_of(forward.parts, forward.plan, true) == cuda::Splicing::if_there);
-  CHECK(cuda::splicing_of(with_term.parts, with_term.plan, true) == cuda::Splicing::never);
-  CHECK(cuda::splicing_of(forward.parts, forward.plan, false) == cuda::Splicing::never);
+  CHECK(cuda::splicing_of(forward.parts, forward.plan, cuda::CompiledFor::call) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(with_term.parts, with_term.plan, cuda::CompiledFor::call) == cuda::Splicing::never);
+  CHECK(cuda::splicing_of(forward.parts, forward.plan, cuda::CompiledFor::bundle) == cuda::Splicing::never);
   const Planned narrow(named("alibi"), false, {.d = 64, .dv = 64}), other(named("causal"), false, {.d = 96, .dv = 96});
-  CHECK(cuda::splicing_of(narrow.parts, narrow.plan, true) == cuda::Splicing::if_there);
-  CHECK(cuda::splicing_of(other.parts, other.plan, true) == cuda::Splicing::never);
-  CHECK(cuda::splicing_of(backward.parts, backward.plan, true) == cuda::Splicing::if_there);
-  CHECK(cuda::splicing_of(backward.parts, backward.plan, false) == cuda::Splicing::never);
+  CHECK(cuda::splicing_of(narrow.parts, narrow.plan, cuda::CompiledFor::call) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(other.parts, other.plan, cuda::CompiledFor::call) == cuda::Splicing::never);
+  CHECK(cuda::splicing_of(backward.parts, backward.plan, cuda::CompiledFor::call) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(backward.parts, backward.plan, cuda::CompiledFor::bundle) == cuda::Splicing::never);
   const Planned old(named("alibi"), false, {.arch = 80});
   CHECK(codegen::why_not_spliced(old.parts, old.plan) == "forward_sm80 has no skeleton");
   const Planned by_tanh(named("softcap"), false, {.exact = true}),
       narrow_by_tanh(named("softcap"), false, {.d = 64, .dv = 64, .exact = true});
   CHECK(codegen::why_not_spliced(by_tanh.parts, by_tanh.plan).empty());
-  CHECK(cuda::splicing_of(by_tanh.parts, by_tanh.plan, true) == cuda::Splicing::if_there);
-  CHECK(cuda::splicing_of(narrow_by_tanh.parts, narrow_by_tanh.plan, true) == cuda::Splicing::never);
+  CHECK(cuda::splicing_of(by_tanh.parts, by_tanh.plan, cuda::CompiledFor::call) == cuda::Splicing::if_there);
+  CHECK(cuda::splicing_of(narrow_by_tanh.parts, narrow_by_tanh.plan, cuda::CompiledFor::call) == cuda::Splicing::never);
   const Planned without_s(of("exp(0.5f * f32(q - kv))"));
   CHECK(codegen::why_not_spliced(without_s.parts, without_s.plan) == "its scores do not depend on s");
+}
+
+TEST_CASE("which kernels have two tiers", "[splice]") {
+  const auto has_tiers = [](const Planned& planned) {
+    return cuda::is_first_tier({.made = "spliced"}, planned.parts, planned.plan);
+  };
+  const Planned term(named("alibi")), without(named("causal")), backward(named("alibi"), true),
+      narrow(named("alibi"), false, {.d = 64, .dv = 64}), other(named("alibi"), false, {.d = 96, .dv = 96});
+  CHECK(has_tiers(term));
+  CHECK(cuda::splicing_of(term.parts, term.plan, cuda::CompiledFor::first_tier) == cuda::Splicing::if_there);
+  CHECK_FALSE(cuda::is_first_tier({.made = "it would spill"}, term.parts, term.plan));
+  for (const Planned* one : {&without, &backward, &narrow}) {
+    CHECK_FALSE(has_tiers(*one));
+    CHECK(cuda::splicing_of(one->parts, one->plan, cuda::CompiledFor::first_tier) == cuda::Splicing::if_there);
+  }
+  // Nobody has measured these, so they are compiled as a whole at once.
+  CHECK(cuda::splicing_of(other.parts, other.plan, cuda::CompiledFor::first_tier) == cuda::Splicing::never);
+}
+
+// No product is joined with a sum in one kernel and not in the other. That results are equal bit by bit is seen on a
+// GPU: tests/gpu/tiers.test.cpp.
+TEST_CASE("both tiers of the corpus do the same arithmetic", "[splice]") {
+  if (skips_compiling()) return;
+  int compared = 0;
+  for (const CorpusMod& mod : corpus()) {
+    std::optional<Planned> planned;
+    try {
+      planned.emplace(mod);
+    } catch (const Error&) {
+      continue;  // not for a GPU
+    }
+    if (cuda::splicing_of(planned->parts, planned->plan, cuda::CompiledFor::first_tier) == cuda::Splicing::never ||
+        cuda::splicing_of(planned->parts, planned->plan, cuda::CompiledFor::call) != cuda::Splicing::never)
+      continue;
+    CAPTURE(mod.name);
+    const codegen::Source source = codegen::kernel_source(planned->parts, planned->plan);
+    const cuda::Binary first = cuda::compile_spliced(source, planned->parts, planned->plan);
+    if (first.made != "spliced") continue;
+    const cuda::Binary last = cuda::compile(source);
+    const MachineCode one(first.cubin, first.symbol), other(last.cubin, last.symbol);
+    CHECK(one.ffma() == other.ffma());
+    CHECK(one.mufu() == other.mufu());
+    CHECK(one.wgmma() == other.wgmma());
+    // One of them computes a few values of rows and columns once that the other computes twice.
+    CHECK(std::abs(one.fadd() - other.fadd()) <= 2);
+    CHECK(std::abs(one.fmul() - other.fmul()) <= 4);
+    ++compared;
+  }
+  CHECK(compared > 5);
 }
 
 TEST_CASE("spliced kernels of the corpus have the registers of whole ones, and no spills that these have not",
@@ -316,6 +368,30 @@ TEST_CASE("that a mod spills in a new skeleton is found out in the background, o
     CHECK(other == "spliced");
   }
   FAIL("no mod spills");
+}
+
+TEST_CASE("a process that ends interrupts what is compiled in the background", "[splice]") {
+  if (skips_compiling()) return;
+  if (cuda::nvrtc().major == 12 && cuda::nvrtc().minor < 9) {
+    WARN("[skip] this NVRTC cannot be interrupted");
+    return;
+  }
+  const Planned planned(named("alibi"));
+  const codegen::Source source = codegen::kernel_source(planned.parts, planned.plan);
+  std::promise<void> begins;
+  std::string said;
+  runtime::in_background([&] {
+    begins.set_value();
+    try {
+      cuda::compile(source);
+    } catch (const Bug& refused) {
+      said = refused.what();
+    }
+  });
+  begins.get_future().wait();
+  runtime::stop_background();
+  CHECK(said.find("NVRTC_ERROR_CANCELLED") != std::string::npos);
+  CHECK(cuda::compile(source).spilled == 0);
 }
 
 TEST_CASE("threads that ask for mods of one skeleton at once compile it once", "[splice]") {

@@ -1,14 +1,21 @@
 // tests/driver/fake_nvrtc.cpp — a libnvrtc.so.13 that compiles nothing: a kernel's binary is its source, and spills
 // nothing
+#include "tests/driver/fake_nvrtc.h"
+
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace {
+
+std::mutex mutex;
+std::function<int(const std::string&)> compilation;
 
 using Result = int;  // 0: success
 
@@ -30,6 +37,15 @@ Result copy(char* into, const std::string& text) {
 
 }  // namespace
 
+namespace attune::tests::fake_nvrtc {
+
+void compile_with(std::function<int(const std::string&)> other) {
+  const std::lock_guard lock(mutex);
+  compilation = std::move(other);
+}
+
+}  // namespace attune::tests::fake_nvrtc
+
 extern "C" {
 
 /// 13.0, or as the environment says: 11.8
@@ -49,13 +65,17 @@ Result nvrtcDestroyProgram(void** handle) {
   return 0;
 }
 /// Refuses an option that this version does not have, and to keep machine code in a cache of its own if it would.
-Result nvrtcCompileProgram(void*, int options, const char* const* values) {
+Result nvrtcCompileProgram(void* handle, int options, const char* const* values) {
   int major = 0, minor = 0;
   nvrtcVersion(&major, &minor);
   bool uncached = false;
   for (int i = 0; i < options; ++i) uncached = uncached || std::string_view(values[i]) == "--no-cache";
   constexpr Result invalid_option = 5;
-  return uncached == (major > 12 || minor >= 9) ? 0 : invalid_option;
+  if (uncached != (major > 12 || minor >= 9)) return invalid_option;
+  std::unique_lock lock(mutex);
+  const auto asked = compilation;
+  lock.unlock();
+  return asked ? asked(program(handle).cubin) : 0;
 }
 Result nvrtcAddNameExpression(void*, const char*) { return 0; }
 /// Not mangled: tests look for a kernel's name in it.

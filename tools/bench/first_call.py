@@ -23,8 +23,9 @@ MODS = {
 
 STATES = ("empty cache", "cache on disk")
 RUN = """
-import json, site, sys, time
+import datetime, json, site, sys, time
 which, name, *folders = sys.argv[1:]
+tell = lambda what: print(f"first_call {datetime.datetime.now(datetime.timezone.utc):%H:%M:%S.%f} {what}", file=sys.stderr)
 for folder in folders:
     site.addsitedir(folder)
 import torch
@@ -53,12 +54,15 @@ else:
     options = {"BACKEND": "FLASH"} if which == "flash" else None
     call = lambda: compiled(q, k, v, scores[name], blocks, enable_gqa=True, kernel_options=options)
 blocks = create_block_mask(mask, 2 if name == "documents" else None, None, 2048, 2048, device="cuda")
+tell("the forward begins")
 imported = time.perf_counter()
 out = call()
 torch.cuda.synchronize()
 forward = time.perf_counter()
+tell("the backward begins")
 torch.autograd.grad(out, (q, k, v), torch.randn_like(out))
 torch.cuda.synchronize()
+tell("both have ended")
 print(json.dumps({"import": imported - begun, "forward": forward - imported, "backward": time.perf_counter() - forward,
                   "both": time.perf_counter() - imported}))
 """
@@ -114,7 +118,8 @@ def found(module):
 def contenders(o):
     """By name: what RUN calls it, and its environment."""
     own = {"ATTUNE_BUNDLE": o.bundle} if o.bundle else {}
-    out = {"attune": ("attune", own), "attune, whole": ("attune", {**own, "ATTUNE_SPLICE": "off"})}
+    out = {"attune": ("attune", own), "attune, whole": ("attune", {**own, "ATTUNE_SPLICE": "off"}),
+           "attune, spliced": ("attune", {**own, "ATTUNE_SPLICE": "on"})}
     if found("triton"):
         out["triton"] = ("triton", {})
     else:
@@ -124,7 +129,8 @@ def contenders(o):
         print(f"[skip] FlexAttention with FLASH is left out: {', '.join(missing)} of flash-attn-4 not installed")
     else:
         out["flash"] = ("flash", {})
-    return {name: one for name, one in out.items() if not o.only or name in o.only}
+    usual = [name for name in out if name != "attune, spliced"]
+    return {name: one for name, one in out.items() if name in (o.only or usual)}
 
 
 class Fresh:
@@ -151,8 +157,11 @@ class Fresh:
             return f"killed after {self.o.patience} s"
         if self.process.returncode == 0:
             return json.loads(said.splitlines()[-1])
+        return (self.stderr().strip().splitlines() or [f"exit status {self.process.returncode}"])[-1][:200]
+
+    def stderr(self):
         self.errors.seek(0)
-        return (self.errors.read().strip().splitlines() or [f"exit status {self.process.returncode}"])[-1][:200]
+        return self.errors.read()
 
 
 def take_turns(o, name, who):
@@ -160,12 +169,15 @@ def take_turns(o, name, who):
     processes start together, so that a turn does not wait for torch."""
     with contextlib.ExitStack() as folders:
         at = {one: folders.enter_context(tempfile.TemporaryDirectory()) for one in who}
-        waiting = {(one, state): Fresh(o, name, *who[one], at[one]) for state in STATES for one in who}
+        waiting = {(one, state): Fresh(o, name, *who[one], at[one]) for state in STATES[:1 if o.empty else 2] for one in who}
         for process in waiting.values():
             process.wait()
         for (one, state), process in waiting.items():
             seconds = process.take_turn()
             print(f"[{name}] {one}, {state}: {json.dumps(seconds)}", file=sys.stderr, flush=True)
+            if o.stderr:
+                with open(o.stderr, "a", encoding="utf-8") as file:
+                    file.write(f"[{name}] {one}, {state}: {json.dumps(seconds)}\n{process.stderr()}")
             yield one, state, seconds
 
 
@@ -198,7 +210,11 @@ def main():
     p.add_argument("--gpu", action="store_true", help="first calls in torch on this GPU, in fresh processes in turn; needs "
                                                       "attune's Python package")
     p.add_argument("--bundle", help="with --gpu: a bundle, such as of skeletons, that attune loads")
-    p.add_argument("--only", nargs="+", metavar="WHO", help="with --gpu: attune, 'attune, whole', triton, flash")
+    p.add_argument("--only", nargs="+", metavar="WHO", help="with --gpu: attune, 'attune, whole', 'attune, spliced' (not by "
+                                                                    "default), triton, flash")
+    p.add_argument("--empty", action="store_true", help="with --gpu: with an empty cache alone")
+    p.add_argument("--stderr", metavar="FILE", help="with --gpu: append what the processes said on stderr, such as the lines "
+                                                    "of ATTUNE_LOG=build")
     p.add_argument("--site", action="append", default=[], metavar="FOLDER",
                    help="with --gpu: a folder of further packages, such as flash-attn-4's")
     p.add_argument("--mods", nargs="+", choices=list(MODS), default=list(MODS))

@@ -60,14 +60,6 @@ Binary read_binary(const CacheEntry& entry) {
   return out;
 }
 
-/// The request for a source of which a call may also take a spliced kernel. One that was compiled as a whole serves it
-/// too, but not the reverse: see splicing_of().
-Asked asked_for_spliced(const codegen::Source& source) {
-  Asked what = asked(source);
-  what.content += "\nspliced";
-  return what;
-}
-
 /// The binary of the source from memory, a bundle or the disk; null if there is none.
 std::shared_ptr<const Binary> there(const codegen::Source& source) {
   Objects::Kept kept = objects().find(asked(source));
@@ -156,6 +148,12 @@ Asked asked(const codegen::Source& source) {
   return {.content = std::move(content), .compiler = platform().compiler, .name = source.name};
 }
 
+Asked asked_for_spliced(const codegen::Source& source) {
+  Asked what = asked(source);
+  what.content += "\nspliced";
+  return what;
+}
+
 CacheEntry entry_of(const Binary& binary, const codegen::Source& source) {
   CacheEntry out{{{"kind", platform().kind},
                   {"kernel", source.name},
@@ -190,9 +188,9 @@ std::shared_ptr<const Binary> binary_of(const codegen::Source& source, const Ker
       &origin);
   const auto binary = std::make_shared<Binary>(read_binary(*kept));
   binary->phases = std::move(phases);
-  record_built(
-      {of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
-      {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary), binary->phases});
+  record_built({of.mod, of.kernel, target_name(of.arch)}, origin, what, clock.seconds(),
+               {binary->cubin.size(), binary->registers, binary->spilled, of.shared_bytes, flaw_of(*binary),
+                binary->phases, binary->made == "spliced" ? of.spliced_is : of.whole_is});
   return binary;
 }
 
@@ -231,19 +229,32 @@ KernelOf kernel_of(const codegen::GpuParts& parts, const codegen::KernelChoice& 
   return {&parts.mod(), codegen::variant_of(choice.plan).text(), arch, choice.shared_bytes, purpose};
 }
 
+CompiledFor compiled_for(Compiles what) {
+  switch (what) {
+    case Compiles::chosen:
+    case Compiles::all: return CompiledFor::bundle;
+    case Compiles::with_companions:
+    case Compiles::last_tier: return CompiledFor::call;
+    case Compiles::first_tier: return CompiledFor::first_tier;
+  }
+  return CompiledFor::bundle;
+}
+
 std::shared_ptr<const Binary> binary_of_candidate(const codegen::GpuParts& parts, const Candidate& one,
-                                                  const Purpose* purpose, bool for_call) {
+                                                  const Purpose* purpose, Compiles what) {
   const codegen::KernelPlan& plan = one.choice.plan;
   const codegen::Source& source = one.written->source;
-  const KernelOf of = kernel_of(parts, one.choice, plan.spec.arch, purpose);
-  const Splicing how = splicing_of(parts, plan, for_call);
+  KernelOf of = kernel_of(parts, one.choice, plan.spec.arch, purpose);
+  const Splicing how = splicing_of(parts, plan, compiled_for(what));
+  if (what == Compiles::first_tier && how != splicing_of(parts, plan, CompiledFor::call)) of.spliced_is = "first";
+  if (what == Compiles::last_tier) of.whole_is = "last";
   if (how == Splicing::never) return binary_of(source, of);
   return binary_of(source, of, [&] { return compile_spliced(source, parts, plan, how); });
 }
 
 /// Some companions take NVRTC a quarter of the kernel's time.
 std::shared_ptr<const Binary> compiled_with_companions(const codegen::GpuParts& parts, const Candidate& one,
-                                                       const Purpose* purpose) {
+                                                       const Purpose* purpose, Compiles what) {
   const codegen::KernelPlan& plan = one.choice.plan;
   const std::vector<const codegen::Companion*> companions = codegen::companions_of(parts, plan);
   std::shared_ptr<const Binary> out;
@@ -253,7 +264,7 @@ std::shared_ptr<const Binary> compiled_with_companions(const codegen::GpuParts& 
     const Recording recording;
     for (std::size_t i; (i = next++) <= companions.size();)
       if (i == 0) {
-        out = binary_of_candidate(parts, one, purpose, true);
+        out = binary_of_candidate(parts, one, purpose, what);
       } else {
         const codegen::Source source = companion_source_of(*companions[i - 1], parts, plan);
         binary_of(source, {.mod = &parts.mod(), .kernel = source.name, .arch = plan.spec.arch, .purpose = purpose});
@@ -286,14 +297,14 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
                     const codegen::Preference* preference, Compiles what, codegen::Kernels among,
                     const Purpose* purpose) {
   const Waits waits;
-  const bool all = what == Compiles::all, for_call = what == Compiles::with_companions;
+  const bool all = what == Compiles::all;
   codegen::KernelChoices choices = codegen::choose(spec, parts.facts, kind, preference, among);
   Considered out;
   if (!choices.refused.empty()) out.story.push_back(std::move(choices.refused));
   out.story.insert(out.story.end(), choices.story.begin(), choices.story.end());
   for (codegen::KernelChoice& choice : choices.choices) out.candidates.push_back({std::move(choice)});
 
-  const auto compiled = [&](const Candidate& one) { return binary_of_candidate(parts, one, purpose, for_call); };
+  const auto compiled = [&](const Candidate& one) { return binary_of_candidate(parts, one, purpose, what); };
   const auto write = [&](Candidate& one) { one.written = kernel_source_of(parts, one.choice.plan); };
   if (all) {
     std::ranges::for_each(out.candidates, write);
@@ -311,14 +322,16 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
     if (!one.written) write(one);
     if (!all) one.binary = jit ? bundled_facts(one.written->source) : there(one.written->source);
     if (!one.binary && (all || jit))
-      one.binary = for_call ? compiled_with_companions(parts, one, purpose) : compiled(one);
+      one.binary = compiled_for(what) == CompiledFor::bundle ? compiled(one)
+                                                             : compiled_with_companions(parts, one, purpose, what);
     one.flaw = one.binary ? flaw_of(*one.binary) : "it is in no bundle, and compiling is off";
     if (!first && will_do(one)) first = i;
   }
   out.chosen = best(out.candidates, first);
   Candidate& taken = out.candidates[out.chosen];
   if (!taken.binary || taken.binary->cubin.empty()) taken.binary = compiled(taken);
-  if (splicing_of(parts, taken.choice.plan, for_call) != Splicing::never && !taken.binary->made.empty())
+  out.first_tier = what == Compiles::first_tier && is_first_tier(*taken.binary, parts, taken.choice.plan);
+  if (splicing_of(parts, taken.choice.plan, compiled_for(what)) != Splicing::never && !taken.binary->made.empty())
     out.made = taken.binary->made == "spliced" ? "the mod was put into the tile's skeleton"
                                                : "compiled as a whole: " + taken.binary->made;
   if (dumps()) dump_candidates(parts, out, spec.arch);

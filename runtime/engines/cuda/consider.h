@@ -24,10 +24,15 @@ struct KernelOf {
   int arch = 0;
   int shared_bytes = 0;
   const Purpose* purpose = nullptr;  ///< the call that needs it; may be null
+  const char* spliced_is = "";       ///< its tier as in watch::Built, if it is spliced
+  const char* whole_is = "";         ///< its tier, if it is not
 };
 
 /// The request to NVRTC for a source.
 Asked asked(const codegen::Source& source);
+/// The request for a source of which a call may also take a spliced kernel. One that was compiled as a whole serves it
+/// too, but not the reverse: see splicing_of().
+Asked asked_for_spliced(const codegen::Source& source);
 /// The cache entry of a binary.
 CacheEntry entry_of(const Binary& binary, const codegen::Source& source);
 
@@ -63,11 +68,14 @@ struct Considered {
   std::size_t chosen = 0;          ///< the first one without a flaw, or a fast one that spills little; has a cubin
   std::vector<std::string> story;  ///< kernels that are not candidates, and the reasons
   std::string made{};              ///< how the chosen one was compiled, if it was to be spliced
+  bool first_tier = false;         ///< as in is_first_tier(), of the chosen one
 };
 /// What consider() compiles.
 enum class Compiles : std::uint8_t {
   chosen,           ///< candidates in turn, until one has no flaw
   with_companions,  ///< also the companions of each of these, at the same time: a call loads them next
+  first_tier,       ///< the same; what is compiled sooner counts more than speed
+  last_tier,        ///< as with_companions, to take over from a first tier
   all,              ///< the candidates after the chosen one too, to be shown
 };
 /// `preference` may be null. With compiling off, it chooses among the available candidates, and throws an Error if

@@ -40,16 +40,40 @@ Kernel load(const Binary& binary, int device, int shared_bytes) {
   return kernel;
 }
 
-/// The first kernels of a process stay loaded.
-void let_go_later(LoadedKernel& kernel, int device) {
-  static std::atomic<std::size_t> loaded = 0;
-  if (loaded++ < options().loaded / 2) return;
+void own_libraries(LoadedKernel& kernel, int device) {
   std::vector<cu::Library> all{kernel.kernel.library};
   for (const LoadedCompanion& one : kernel.companions) all.push_back(one.kernel.library);
   kernel.libraries = std::make_unique<Libraries>(device, std::move(all));
 }
 
-LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose) {
+/// The first kernels of a process stay loaded.
+void let_go_later(LoadedKernel& kernel, int device) {
+  static std::atomic<std::size_t> loaded = 0;
+  if (loaded++ >= options().loaded / 2) own_libraries(kernel, device);
+}
+
+std::string take_over(const KernelKey& key, const compiler::LoweredMod& lowered, const Later& as,
+                      const codegen::Variant& variant);
+
+/// What compiles the kernel that takes over. It has copies, because the call and its attention may be gone by then.
+std::shared_ptr<Later> successor_of(const KernelKey& key, const compiler::LoweredMod& lowered,
+                                    const codegen::KernelPlan& plan) {
+  struct Work {
+    KernelKey key;
+    compiler::LoweredMod lowered;
+    codegen::Variant variant;
+    std::weak_ptr<const Later> as{};
+  };
+  const auto work = std::make_shared<Work>(Work{key, lowered, codegen::variant_of(plan)});
+  auto out = std::make_shared<Later>([work] {
+    const auto as = work->as.lock();
+    return take_over(work->key, work->lowered, *as, work->variant);
+  });
+  work->as = out;
+  return out;
+}
+
+LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose, Compiles what) {
   const compiler::Mod& mod = lowered.mod;
   const bool forward = key.way == codegen::Way::forward;
   const codegen::GpuParts parts = forward ? codegen::forward_parts(lowered, key.spec)
@@ -72,8 +96,8 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   if (forward && !key.preference && !key.spec.decode)
     found = remembered(tuned_key(facts(key.device).name, key.spec, kind));
   const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
-  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, Compiles::with_companions,
-                            codegen::kernels(key.way), purpose);
+  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, what, codegen::kernels(key.way),
+                            purpose);
   const Candidate& chosen = all.candidates[all.chosen];
   out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes);
   out.choice = chosen.choice;
@@ -93,9 +117,18 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
     out.story.push_back(
         fmt::format("not {}: {}", codegen::variant_of(all.candidates[i].choice.plan).text(), all.candidates[i].flaw));
   if (out.writes_lists()) out.cover_of = compiler::cover_of(lowered.cover);
-  let_go_later(out, key.device);
+  if (!all.first_tier || !objects().jit()) {
+    let_go_later(out, key.device);
+    return out;
+  }
+  out.successor = successor_of(key, lowered, plan);
+  own_libraries(out, key.device);
   return out;
 }
+
+/// For a call that asks for a certain kernel, such as one of attune tune, and for threads whose device may be gone
+/// later, there is one tier.
+bool has_tiers(const KernelKey& key) { return options().tiers && !key.preference && !platform_of_thread(); }
 
 /// The kernel of `key` if this process has it, else the result of `make`, which may not run during a capture.
 template <class Kept, class Key, class Make>
@@ -157,6 +190,18 @@ Held<Kernel> loaded_plain(int device, const codegen::Source& source, int arch, c
       "make one such call before the capture");
 }
 
+namespace {
+
+std::string text_of(const Later& successor) {
+  if (!successor.done())
+    return "the first of two tiers: the kernel compiled as a whole, which is faster and has the same results, will "
+           "take over";
+  const std::string why = successor.why_failed();
+  return why.empty() ? "the first of two tiers: the last one has taken over" : "the first of two tiers stays: " + why;
+}
+
+}  // namespace
+
 KernelStory story_of(const LoadedKernel& kernel) {
   const codegen::KernelChoice& choice = kernel.choice;
   KernelStory out{.variant = codegen::variant_of(choice.plan),
@@ -167,6 +212,7 @@ KernelStory story_of(const LoadedKernel& kernel) {
                   .shared_bytes = choice.shared_bytes,
                   .flaw = kernel.flaw};
   if (!kernel.made.empty()) out.notes.push_back(kernel.made);
+  if (kernel.successor) out.notes.push_back(text_of(*kernel.successor));
   out.kernel = fmt::format("{}, {} threads, {} registers, {} bytes of shared memory", out.variant.text(),
                            choice.threads, out.registers, out.shared_bytes);
   if (choice.plan.tile.heads > 1) out.kernel += fmt::format(", {} heads share a tile", choice.plan.tile.heads);
@@ -198,15 +244,50 @@ auto& kept_kernels() {
 
 }  // namespace
 
+namespace {
+
+/// Compiles and loads the kernel for the last tier, and gives it to later calls. The reason why not, if so.
+std::string take_over(const KernelKey& key, const compiler::LoweredMod& lowered, const Later& as,
+                      const codegen::Variant& variant) {
+  const Current current(key.device);
+  const auto last = std::make_shared<LoadedKernel>(made(key, lowered, nullptr, Compiles::last_tier));
+  const std::string its = codegen::variant_of(last->choice.plan).text();
+  std::string why_not;
+  if (its != variant.text())
+    why_not = fmt::format("compiled as a whole, {} would be chosen", its);
+  else if (!last->flaw.empty())
+    why_not = fmt::format("compiled as a whole, it {}", last->flaw);
+  last->made = "compiled as a whole in the background: the last of two tiers";
+  const auto is_first = [&](const LoadedKernel& now) { return now.successor.get() == &as; };
+  if (why_not.empty() && kept_kernels().replace(key, is_first, last)) return {};
+  own_libraries(*last, key.device);  // nothing has used it
+  return why_not;
+}
+
+}  // namespace
+
 bool is_loaded(const KernelKey& key) { return kept_kernels().find(key) != nullptr; }
 
 Held<LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered, cu::Stream stream,
                                  const Purpose* purpose) {
-  return kept_or_made(kept_kernels(), key, stream, [&] {
-    auto out = std::make_shared<const LoadedKernel>(made(key, lowered, purpose));
+  const auto make = [&] {
+    const Compiles what = has_tiers(key) ? Compiles::first_tier : Compiles::with_companions;
+    auto out = std::make_shared<const LoadedKernel>(made(key, lowered, purpose, what));
     unload_finished(key.device, stream);
     return out;
-  });
+  };
+  Held<LoadedKernel> out = kept_or_made(kept_kernels(), key, stream, make);
+  if (!out->successor) return out;
+  // The default stream is never captured, and may not be asked while other streams are.
+  if (!stream || !capturing(stream)) {
+    out->successor->start();
+    return out;
+  }
+  // A graph keeps its kernels for good.
+  const Waits waits;
+  out->successor->finish();
+  const Held<LoadedKernel> last = kept_kernels().find(key);
+  return last ? last : out;
 }
 
 }  // namespace attune::runtime::cuda

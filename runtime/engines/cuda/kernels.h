@@ -16,6 +16,7 @@
 #include "runtime/engines/cuda/libraries.h"
 #include "runtime/engines/cuda/tuned.h"
 #include "runtime/machine/cache/single.h"
+#include "runtime/machine/later.h"
 
 namespace attune::runtime::cuda {
 
@@ -45,6 +46,7 @@ struct LoadedKernel {
   std::vector<std::string> story;  ///< the origin of the choice; rejected kernels, and the reasons
   std::string made{};              ///< as in Considered
   std::unique_ptr<Libraries> libraries{};  ///< null: the kernel stays loaded
+  std::shared_ptr<Later> successor{};      ///< compiles the kernel that takes over from this one; null: none does
 
   /// Must be called before its launches are enqueued on the stream.
   void used_on(cu::Stream stream) const {
@@ -82,6 +84,10 @@ bool is_loaded(const KernelKey& key);
 /// if no kernel of key.way supports the call, which can happen for a whole backward. The first kernels of a process
 /// stay loaded, so that most processes need not track which streams their kernels run on; ATTUNE_LOADED bounds the
 /// number of further kernels that stay.
+///
+/// The first kernel of a key may be one that is compiled sooner and runs slower, with the same plan and the same
+/// results, bit by bit. Its successor is compiled in spare time, and later calls get that. A call whose stream is
+/// captured waits for it. If it cannot be compiled or would have a flaw, the first kernel stays.
 Held<LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered, cu::Stream stream,
                                  const Purpose* purpose);
 

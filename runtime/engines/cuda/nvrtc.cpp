@@ -43,6 +43,9 @@ struct Api {
   Result (*nvrtcGetPTXSize)(Program, std::size_t*) = nullptr;
   Result (*nvrtcGetPTX)(Program, char*) = nullptr;
   const char* (*nvrtcGetErrorString)(Result) = nullptr;
+  /// The compiler asks the callback every few milliseconds, but not within the assembler, whether to stop. Null before
+  /// NVRTC 12.9.
+  Result (*nvrtcSetFlowCallback)(Program, int (*stops)(void*, void*), void*) = nullptr;
 };
 
 struct Library {
@@ -81,6 +84,8 @@ std::string find_all(void* handle, Api& api) {
   ATTUNE_FIND(nvrtcGetPTX);
   ATTUNE_FIND(nvrtcGetErrorString);
 #undef ATTUNE_FIND
+  api.nvrtcSetFlowCallback = reinterpret_cast<decltype(api.nvrtcSetFlowCallback)>(
+      dlsym(handle, "nvrtcSetFlowCallback"));
   return missing;
 }
 
@@ -175,6 +180,11 @@ class Compiled {
     program_.reset(made);
     if (!source.symbol.empty())
       must(api_.nvrtcAddNameExpression(program_.get(), source.symbol.c_str()), "nvrtcAddNameExpression");
+    // A process that ends does not wait for what no call waits for.
+    if (api_.nvrtcSetFlowCallback && works_for() != WorksFor::call)
+      must(api_.nvrtcSetFlowCallback(
+               program_.get(), [](void*, void*) { return stopping_background() ? 1 : 0; }, nullptr),
+           "nvrtcSetFlowCallback");
     Result result{};
     const Clock clock;
     on_deep_stack(

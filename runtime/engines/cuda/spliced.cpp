@@ -164,7 +164,7 @@ bool is_clean(const Binary& kernel) { return kernel.warnings.empty() && kernel.s
 
 }  // namespace
 
-Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, bool for_call) {
+Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, CompiledFor what) {
   const Options& set = options();
   // Dumps and line numbers show the source that is compiled as a whole.
   if (!platform().splices || set.splice == Splice::off || set.lineinfo || !set.dump.empty()) return Splicing::never;
@@ -173,9 +173,15 @@ Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& 
   const bool affine = codegen::call_kind(parts, codegen::Length::longer).mod == codegen::ModKind::affine,
              wide = plan.spec.d == 128 && plan.spec.dv == 128, narrow = plan.spec.d == 64 && plan.spec.dv == 64,
              own_tanh = parts.facts.has_tanh && plan.spec.exact;
-  const bool measured = kernel == codegen::Spliced::always ||
-                        (kernel == codegen::Spliced::but_terms && ((narrow && !own_tanh) || (wide && !affine)));
-  return for_call && measured ? Splicing::if_there : Splicing::never;
+  const bool by_width = kernel == codegen::Spliced::but_terms,
+             fast = kernel == codegen::Spliced::always || (by_width && ((narrow && !own_tanh) || (wide && !affine))),
+             slower = by_width && wide && affine;
+  const bool splices = (what != CompiledFor::bundle && fast) || (what == CompiledFor::first_tier && slower);
+  return splices ? Splicing::if_there : Splicing::never;
+}
+
+bool is_first_tier(const Binary& kernel, const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
+  return kernel.made == "spliced" && splicing_of(parts, plan, CompiledFor::call) == Splicing::never;
 }
 
 Binary only_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
@@ -208,7 +214,9 @@ Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& pa
 }
 
 std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
-  if (splicing_of(parts, plan, false) == Splicing::never || !codegen::why_not_spliced(parts, plan).empty()) return {};
+  if (splicing_of(parts, plan, CompiledFor::bundle) == Splicing::never ||
+      !codegen::why_not_spliced(parts, plan).empty())
+    return {};
   const Asked what = asked_for_skeleton(codegen::split_source(parts, plan).skeleton);
   const Objects::Kept kept = objects().find(what);
   return kept ? std::optional(KeptSkeleton{what.content, *kept}) : std::nullopt;

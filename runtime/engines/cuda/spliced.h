@@ -15,9 +15,17 @@ enum class Splicing : std::uint8_t {
   if_there,  ///< if the skeleton is there; otherwise it is compiled in the background, for the next mod
   at_once,   ///< the skeleton is compiled first if it must be
 };
+/// What a kernel is compiled for.
+enum class CompiledFor : std::uint8_t {
+  bundle,
+  call,
+  first_tier,  ///< a call, until the kernel that `call` would get takes over: the whole one may be slower to compile
+};
 /// Of a kernel of this plan: by ATTUNE_SPLICE, or by what was measured if a call needs it. What is compiled ahead of
 /// time does not depend on what the cache holds, so that the same inputs give the same bytes.
-Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, bool for_call);
+Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, CompiledFor what);
+/// True for a kernel that was compiled for the first tier, and that another one shall take over from.
+bool is_first_tier(const Binary& kernel, const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
 /// The kernel of a source, spliced if that makes as good a kernel as compiling the source as a whole: `made` tells. The
 /// skeleton is an object as kernels are, compiled by one thread at a time. `how` is not never.
 Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan,

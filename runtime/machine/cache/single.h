@@ -103,6 +103,22 @@ class Single {
     return found ? found : get_slowly(key, make);
   }
 
+  /// Puts `value` in the place of the value that a key has, if `is_old` recognizes that. Uses of the old value go on;
+  /// it goes with a later change, once it has none. False: the key has no such value, and `value` was not taken.
+  template <class IsOld>
+  bool replace(const Key& key, const IsOld& is_old, const Pointer& value) {
+    std::vector<Pointer> gone;  // destroyed without the lock
+    Held<T> held;
+    const std::lock_guard lock(mutex_);
+    Node* const old = node_of(key);
+    if (!old || !is_old(*old->value)) return false;
+    // Whoever looks for the key finds the newer node first.
+    held = insert(key, value);
+    old->replaced = true;
+    gone = recycle();
+    return true;
+  }
+
  private:
   /// Nodes are never freed, only recycled, so that a reader without a lock may look at any. Key and value of a node are
   /// written while it is `gone`, and read only in a use.
@@ -112,6 +128,7 @@ class Single {
     std::atomic<Node*> next{nullptr};
     std::optional<Key> key;
     std::size_t bytes = 0;
+    bool replaced = false;  ///< a newer node has its key
   };
   struct Making {
     std::shared_future<Held<T>> future;
@@ -198,35 +215,56 @@ class Single {
     return Held<T>(node);
   }
 
-  /// Takes out what was used least recently and is not used now, down to the limit.
+  Node* node_of(const Key& key) const {
+    const std::size_t hash = Hash()(key);
+    for (Node* one = chains_[hash % chains].load(std::memory_order_relaxed); one;
+         one = one->next.load(std::memory_order_relaxed))
+      if (one->hash.load(std::memory_order_relaxed) == hash && *one->key == key) return one;
+    return nullptr;
+  }
+
+  /// Takes out what was replaced, and what was used least recently down to the limit, unless it is used now.
   std::vector<Pointer> recycle() {
-    if (limit_.count >= nodes_.size() && limit_.bytes == std::numeric_limits<std::size_t>::max()) return {};
+    std::vector<Pointer> out;
+    const bool limited = limit_.count < nodes_.size() || limit_.bytes < std::numeric_limits<std::size_t>::max();
+    if (!limited && std::ranges::none_of(nodes_, &Node::replaced)) return out;
+    out.reserve(nodes_.size());
+    free_.reserve(nodes_.size());
+    for (Node* one : nodes_)
+      if (one->replaced) take_out(*one, out);
+    if (!limited) return out;
     std::vector<std::pair<std::uint64_t, Node*>> oldest;
     std::size_t bytes = 0;
     for (Node* one : nodes_)
-      if (!(one->uses.load(std::memory_order_relaxed) & Counted<T>::gone) && limit_.may_go(*one->value)) {
+      if (!one->replaced && !(one->uses.load(std::memory_order_relaxed) & Counted<T>::gone) &&
+          limit_.may_go(*one->value)) {
         oldest.emplace_back(one->used.load(std::memory_order_relaxed), one);
         bytes += one->bytes;
       }
     std::size_t count = oldest.size();
-    if (count <= limit_.count && bytes <= limit_.bytes) return {};
+    if (count <= limit_.count && bytes <= limit_.bytes) return out;
     std::ranges::sort(oldest);
-    std::vector<Pointer> out;
-    out.reserve(count);
-    free_.reserve(nodes_.size());
-    recycles_.store(true, std::memory_order_relaxed);
     for (const auto& [used, one] : oldest) {
       if (count <= limit_.count && bytes <= limit_.bytes) break;
-      std::uint32_t none = 0;
-      if (!one->uses.compare_exchange_strong(none, Counted<T>::gone, std::memory_order_acq_rel)) continue;
+      const std::size_t its = one->bytes;
+      if (!take_out(*one, out)) continue;
       --count;
-      bytes -= one->bytes;
-      unlink(*one);
-      out.push_back(std::exchange(one->value, nullptr));
-      one->key.reset();
-      free_.push_back(one);
+      bytes -= its;
     }
     return out;
+  }
+
+  /// False: it is used. `out` and `free_` have room.
+  bool take_out(Node& node, std::vector<Pointer>& out) {
+    recycles_.store(true, std::memory_order_relaxed);
+    std::uint32_t none = 0;
+    if (!node.uses.compare_exchange_strong(none, Counted<T>::gone, std::memory_order_acq_rel)) return false;
+    unlink(node);
+    out.push_back(std::exchange(node.value, nullptr));
+    node.key.reset();
+    node.replaced = false;
+    free_.push_back(&node);
+    return true;
   }
 
   void unlink(Node& node) {

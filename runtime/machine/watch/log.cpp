@@ -79,6 +79,7 @@ std::string log_line(const watch::Built& fact) {
     out += fmt::format(", {} registers, {} bytes spilled, {} bytes of shared memory", fact.registers, fact.spilled,
                        fact.shared);
   if (!fact.flaw.empty()) out += fmt::format("; {}", fact.flaw);
+  if (!fact.tier.empty()) out += fmt::format("; the {} tier", fact.tier);
   return out + fmt::format("; key {}", fact.key);
 }
 

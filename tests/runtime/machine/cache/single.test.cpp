@@ -138,6 +138,55 @@ TEST_CASE("threads find what others throw out and make again", "[single]") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("a value is replaced by another one while it is used, and goes once it is not", "[single]") {
+  Single<int, std::string, Same> all;
+  const auto is = [](std::string text) { return [text](const std::string& one) { return one == text; }; };
+  const auto value = [](std::string text) { return std::make_shared<const std::string>(std::move(text)); };
+  CHECK_FALSE(all.replace(1, is("1"), value("one")));  // there is none
+  std::weak_ptr<const std::string> first;
+  {
+    const auto used = all.get(1, [&] {
+      auto made = text_of(1);
+      first = made;
+      return made;
+    });
+    all.get(2, [] { return text_of(2); });
+    CHECK_FALSE(all.replace(1, is("another"), value("one")));
+    CHECK(all.replace(1, is("1"), value("one")));
+    CHECK(*used == "1");
+    CHECK(*all.find(1) == "one");
+    all.get(3, [] { return text_of(3); });
+    CHECK_FALSE(first.expired());
+  }
+  all.get(4, [] { return text_of(4); });
+  CHECK(first.expired());
+  CHECK(*all.find(1) == "one");
+  CHECK(*all.get(1, [] { return text_of(9); }) == "one");
+  CHECK(*all.find(2) == "2");
+}
+
+TEST_CASE("threads find the old value or the new one while values are replaced and thrown out", "[single]") {
+  Single<int, std::string, Same> all(Limit<std::string>{.count = 6});
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 6; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 2000; ++i) {
+        const int key = (i * (t + 3) + t) % 8;
+        // The digit, and a letter for each time that it was replaced.
+        const std::string one = *all.get(key, [&] { return text_of(key); });
+        wrong += one[0] != std::to_string(key)[0];
+        if (i % 3 == 0) {
+          const auto is_one = [&](const std::string& now) { return now == one; };
+          all.replace(key, is_one, std::make_shared<const std::string>(one.size() < 9 ? one + "a" : one.substr(0, 1)));
+        }
+        if (i % 7 == 0) std::this_thread::yield();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("what the parent was making a child makes itself", "[single]") {
   Single<int, std::string> all;
   std::atomic<bool> begun = false, end = false;

@@ -1,0 +1,89 @@
+// runtime/machine/later.cpp — work for later calls that is done once: in spare time, or at once for who needs its
+// result
+#include "runtime/machine/later.h"
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "runtime/machine/background.h"
+#include "runtime/machine/watch/watch.h"
+
+namespace attune::runtime {
+namespace {
+
+struct Started {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Later>> all;
+};
+Started& started() {
+  // Never destroyed: the background may end after it.
+  static Started& only = *new Started;
+  return only;
+}
+
+std::string reason_of(const std::function<std::string()>& work) {
+  try {
+    return work();
+  } catch (const std::exception& failed) {
+    const std::string_view what = failed.what();
+    return std::string(what.substr(0, what.find('\n')).substr(0, 200));
+  }
+}
+
+}  // namespace
+
+void Later::start() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(started_, true)) return;
+  }
+  {
+    const std::lock_guard lock(started().mutex);
+    std::erase_if(started().all, [](const auto& one) { return one.expired(); });
+    started().all.push_back(weak_from_this());
+  }
+  in_spare_time([self = shared_from_this()] { self->finish(); });
+}
+
+void Later::finish() {
+  const Recording recording;  // a callback may wait for this very work
+  std::unique_lock lock(mutex_);
+  if (state_ == State::runs) {
+    if (by_ == getpid()) ended_.wait(lock, [this] { return state_ == State::done; });
+    return;
+  }
+  if (state_ == State::done) return;
+  state_ = State::runs;
+  by_ = getpid();
+  lock.unlock();
+  std::string why = reason_of(work_);
+  lock.lock();
+  why_failed_ = std::move(why);
+  state_ = State::done;
+  ended_.notify_all();
+  const auto gone = std::exchange(work_, nullptr);
+  lock.unlock();
+}
+
+bool Later::done() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::done;
+}
+
+std::string Later::why_failed() const {
+  const std::lock_guard lock(mutex_);
+  return why_failed_;
+}
+
+void finish_later_work() {
+  std::vector<std::weak_ptr<Later>> all;
+  {
+    const std::lock_guard lock(started().mutex);
+    all = started().all;
+  }
+  for (const auto& one : all)
+    if (const auto later = one.lock()) later->finish();
+}
+
+}  // namespace attune::runtime

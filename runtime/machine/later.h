@@ -1,0 +1,42 @@
+// runtime/machine/later.h — work for later calls that is done once: in spare time, or at once for who needs its result
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <unistd.h>
+
+namespace attune::runtime {
+
+class Later : public std::enable_shared_from_this<Later> {
+ public:
+  /// `work` returns the reason why it failed, if it did. What it throws counts as such a reason.
+  explicit Later(std::function<std::string()> work) : work_(std::move(work)) {}
+  Later(const Later&) = delete;
+  Later& operator=(const Later&) = delete;
+
+  /// Has it done in spare time, unless that was asked before.
+  void start();
+  /// Returns when it is done. Does it on this thread if no other thread has begun.
+  void finish();
+
+  bool done() const;
+  std::string why_failed() const;  ///< empty: it has not failed, or is not done
+
+ private:
+  std::function<std::string()> work_;  ///< destroyed once it is done
+  mutable std::mutex mutex_;
+  std::condition_variable ended_;
+  enum class State { waits, runs, done } state_ = State::waits;
+  bool started_ = false;
+  pid_t by_ = 0;  ///< the process that does it: in a forked child, no thread continues what the parent had begun
+  std::string why_failed_;
+};
+
+/// Finishes all that were started so far.
+void finish_later_work();
+
+}  // namespace attune::runtime
