@@ -62,6 +62,12 @@ Grid spread_grid(const LaunchCall& call) {
           static_cast<unsigned>(p.q_heads), static_cast<unsigned>(p.batch)};
 }
 
+Grid sum_sinks_grid(const LaunchCall& call) {
+  const compiler::Problem& p = call.problem;
+  return {static_cast<unsigned>(ceil_div(p.q.length, std::int64_t{sum_sinks_rows})), static_cast<unsigned>(p.q_heads),
+          static_cast<unsigned>(p.batch)};
+}
+
 Grid sum_ds_grid(const LaunchCall& call) { return {static_cast<unsigned>(sum_ds_blocks * call.sms), 1, 1}; }
 
 Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
@@ -183,6 +189,17 @@ constinit const Companion spread_diagonals{
     .needed = leaves_diagonals,
     .grid = spread_grid,
     .threads = diagonals_threads,
+    .early = true,
+};
+
+constinit const Companion sum_sinks{
+    .when = When::after,
+    .role = "sink",
+    .name = "sum_sinks",
+    .source = [](const GpuParts& parts, const KernelPlan& plan) { return source_beside(parts, plan, "sum_sinks"); },
+    .needed = [](const GpuParts& parts, const KernelPlan&) { return !parts.gradient->of_sink.empty(); },
+    .grid = sum_sinks_grid,
+    .threads = sum_sinks_threads,
     .early = true,
 };
 

@@ -215,6 +215,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.listed = listed(lowered.cover, along, mod.captures.size());
   facts.has_terms = out.gradient && !(out.gradient->terms.empty() && out.gradient->of_sink.empty());
   facts.terms_by_distance = facts.has_terms && out.gradient->by_distance();
+  facts.terms_of_sink = facts.has_terms && out.gradient->terms.empty();
   facts.term_of_ds = facts.has_terms && out.gradient->ds.has_value();
   facts.shares_tiles = !lowered.cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
   const ir::Signature signature = source_signature(mod);

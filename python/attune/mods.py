@@ -11,7 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from attune import _arrays
+from attune._errors import Error
 from attune._parts import Mask, Prob, Score, Sink
+from attune._place import here
 from attune.expr import At, Bool, FloatLike, IntLike, abs, clamp, exp2, f32, max, random, tanh, truncdiv, truncmod, where
 
 # ---- masks
@@ -163,6 +165,10 @@ def dequantise(q_scale: Any, kv_scale: Any) -> Score:
 
 def dropout(keep: FloatLike, seed: IntLike) -> Prob:
     """Keeps each probability with probability `keep`, scaled by 1 / keep; drops the others."""
+    if isinstance(keep, (int, float)) and not 0 < keep <= 1:
+        raise Error.at(here(), "bad-argument", f"`keep` cannot be {keep}",
+                       "it is the fraction of pairs that dropout keeps, and their probabilities are divided by it",
+                       "write a number above 0 and up to 1")
     return Prob(lambda p, at: where(random(seed) < keep, p / keep, 0.0))
 
 

@@ -193,7 +193,8 @@ bool fill_operators(const std::string& key) {
   if (!shim().implement) return false;
   Shim::Library library = nullptr;  // for as long as the process lives
   check(shim().library("attune", key.c_str(), __FILE__, __LINE__, &library), "library");
-  check(shim().implement(library, "forward", kernel<attend>, shim_version), "forward");
+  for (const char* name : {"forward", "forward_below"})
+    check(shim().implement(library, name, kernel<attend>, shim_version), name);
   check(shim().implement(library, "backward", kernel<differentiate>, shim_version), "backward");
   return true;
 }

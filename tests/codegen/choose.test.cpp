@@ -522,6 +522,8 @@ TEST_CASE("Hopper's whole backward gives gradients of captured tensors that are 
   CHECK(ways({.has_terms = true, .terms_by_distance = true}, {.packed = true}) == 1);
   CHECK(ways({.has_terms = true, .terms_by_distance = true}, {.d = 192, .dv = 128}) == 2);
   CHECK(ways({.has_prob = true, .has_terms = true, .terms_by_distance = true}) == 2);
+  CHECK(ways({.has_terms = true, .terms_of_sink = true}) == 1);
+  CHECK(ways({.has_terms = true, .terms_of_sink = true}, {.d = 192, .dv = 128}) == 2);
   const KernelDescriptor* const whole = kernels(Way::backward)[0];
   CHECK(whole->why_not({}, {.has_terms = true}).find("not a sum over pairs of equal q - kv") != std::string::npos);
 }

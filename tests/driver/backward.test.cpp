@@ -70,9 +70,10 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   attention.backward(call, with);
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
-    for (const char* name : {"end_queries_sm90", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "queries_sm80",
-                             "keys_sm80", "queries_sm90", "keys_sm90", "store_sums", "sum_ds", "spread_diagonals",
-                             "backward_sm90", "repair_sm80", "forward_sm80", "cover", "copy_rows", "rows", ""})
+    for (const char* name :
+         {"end_queries_sm90", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "queries_sm80", "keys_sm80",
+          "queries_sm90", "keys_sm90", "store_sums", "sum_ds", "sum_sinks", "spread_diagonals", "backward_sm90",
+          "repair_sm80", "forward_sm80", "cover", "copy_rows", "rows", ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
         break;
@@ -128,6 +129,25 @@ TEST_CASE("an H200 sums along diagonals in its one kernel, and spreads the sums 
   // 250 queries in tiles of 128, and 2 tiles of keys of 8 heads.
   const std::size_t sums = 8 * 2 * (256 + 128) * sizeof(float);
   CHECK(call.causal().workspace(call.with_table()) >= call.causal().workspace(call.backward) + sums);
+}
+
+TEST_CASE("an H200 adds up the gradient of a sink's tensor behind its one kernel", "[driver]") {
+  const Call call(h200);
+  const Array<float> sinks = call.gpu.array<float>({4}, "sinks"), grad = call.gpu.array<float>({4});
+  const auto reads = [=](SinkAt at) { return sinks[at.head]; };
+  const Attention causal{.mask = mods::causal(), .sink = reads}, plain{.sink = reads};
+  Backward with_sinks = call.backward;
+  with_sinks.captured = {{.of = sinks, .into = grad}};
+  CHECK(launched(causal, with_sinks) ==
+        Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80", "sum_sinks", "store_sums"});
+  CHECK(launched(plain, with_sinks) == Names{"rows", "backward_sm90", "end_queries_sm90", "sum_sinks", "store_sums"});
+  CHECK(launched(causal, call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80"});
+  const Attention with_table{.score = [&](Float s, At at) { return s + call.table[at.q - at.kv + 250]; },
+                             .mask = mods::causal(),
+                             .sink = reads};
+  Backward both = call.with_table();
+  both.captured.push_back({.of = sinks, .into = grad});
+  CHECK(launched(with_table, both) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums", "store_sums"});
 }
 
 TEST_CASE("an H200 stores dS for the gradient of a dense bias, in workspace if it is not the gradient", "[driver]") {

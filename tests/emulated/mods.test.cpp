@@ -118,6 +118,27 @@ TEST_CASE("a sink that is NaN reaches no element of a captured gradient that no 
       }
 }
 
+TEST_CASE("the gradient of a sink's tensor on an emulated Hopper is the oracle's", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const CorpusCapture sinks{"sinks", DType::f32, {4}, Fill::normal};
+  const Engine engine = emulated_engine({.arch = 90});
+  for (const CorpusMod& mod : std::vector<CorpusMod>{
+           {.name = "plain", .sink = "sinks[h]", .captures = {sinks}},
+           {.name = "by batch", .mask = "kv <= q", .sink = "2.0f * sinks[h] * f32(b) + 0.5f", .captures = {sinks}},
+           {.name = "one without",
+           .score = "20.0f * tanh(s / 20.0f)",
+           .mask = "kv <= q && q - kv < 70",
+           .sink = "where(h == 1, -1.0f / 0.0f, sinks[h])",
+           .captures = {sinks}}})
+    for (const std::int64_t d : {64, 128}) {
+      const Made made = make(mod, 3);
+      const Shape shape{
+          .batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 1090, .kv_len = 77, .d = d, .dv = d, .dtype = DType::bf16};
+      INFO(mod.name << " " << shape.describe());
+      CHECK(compare(Subject(made.attention), inputs(shape), std::span(&engine, 1)).wrong == "");
+    }
+}
+
 TEST_CASE("a pair that is removed from a row whose lse is NaN adds nothing to captured gradients", "[emulated]") {
   if (skipped_without_compiler()) return;
   const CorpusCapture pairs{"bias", DType::f32, {24, 28}, Fill::normal}, keys{"bias", DType::f32, {28}, Fill::normal},

@@ -64,7 +64,7 @@ def bar_at(x, y, length, height, colour):
 
 def panel(heading, rows, colours, x, y, labels, across):
     """The bars of one group, relative to its fastest (longer is faster); and the height of the result."""
-    most = max(float(rate) for row in rows for rate in row.rates.values())
+    most = max(float(rate) for row in rows for rate in row.rates.values()) or 1.0  # a slow host's rates may print as 0.0
     out, below = "", y
     for line in wrapped(heading, across / 1.15):  # bold is wider
         out, below = out + text_at(x, below, line, ' font-weight="bold"') + "\n", below + LINE

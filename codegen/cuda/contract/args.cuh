@@ -278,6 +278,9 @@ constexpr int exact_finite_words = 12, exact_words = 13;
 /// Threads of a block of spread_diagonals.cuh.
 constexpr int diagonals_threads = 128;
 
+/// Threads of a block of sum_sinks.cuh, and its rows.
+constexpr int sum_sinks_threads = 128, sum_sinks_rows = 1024;
+
 /// Threads of a block of sum_ds.cuh, and its blocks per multiprocessor.
 constexpr int sum_ds_threads = 256, sum_ds_blocks = 8;
 

@@ -32,6 +32,7 @@ struct Traits {
   bool has_terms = false;          ///< gradients of captured tensors are asked for
   bool terms_by_distance = false;  ///< all of these are sums of dS along diagonals, q - kv
   bool term_of_ds = false;         ///< there is one, dS times a factor: see codegen/ds_term.h
+  bool terms_of_sink = false;      ///< all of these are read by the sink alone
   bool copies_read = false;        ///< there is a read that a kernel can copy tile by tile: see copied_read()
   bool copies_f32 = false;         ///< ... of f32, in a backward
   bool has_distant = false;        ///< there is a part that a kernel can compute once a distance: see distant_part()

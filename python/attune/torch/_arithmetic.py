@@ -301,6 +301,30 @@ def leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> A
     return torch.where(x > 0.0, x, x * negative_slope)
 
 
+def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0, inplace: bool = False) -> Any:
+    return torch.where(x > 0.0, x, (torch.exp(torch.clamp(x * input_scale, max=0.0)) - 1.0) * alpha) * scale
+
+
+def nan_to_num(x: Any, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Any:
+    most = torch.finfo(torch.float32).max
+    high, low = (most if posinf is None else posinf), (-most if neginf is None else neginf)
+    finite = torch.where(x == math.inf, high, torch.where(x == -math.inf, low, x))
+    return torch.where(torch.isnan(x), nan or 0.0, finite)
+
+
+def logaddexp(x: Any, other: Any) -> Any:
+    apart = torch.where(x == other, 0.0, x - other)  # two infinities of one sign are no distance apart
+    return torch.maximum(x, other) + torch.log(1.0 + torch.exp(-torch.abs(apart)))
+
+
+def isin(trace: Trace, elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Value:
+    x, among = _promoted(trace, elements, test_elements)
+    if among.ndim:
+        x = _rows.unsqueeze(trace, x, -1)
+    found = _rows.any_of(trace, _compare("==")(trace, x, among), -1) if among.ndim else _compare("==")(trace, x, among)
+    return logical_not(trace, found) if invert else found
+
+
 # Names with one meaning in torch, torch.Tensor, torch.nn.functional and torch.special; dunders are operators.
 SPELLINGS: dict[str, Spelling] = {
     "add __add__ __radd__": add, "sub subtract __sub__": sub, "rsub __rsub__": rsub,
@@ -323,6 +347,10 @@ SPELLINGS: dict[str, Spelling] = {
     "relu6": lambda t, x, inplace=False: clamp(t, x, 0, 6),
     "silu": _formula(lambda x, inplace=False: x * torch.sigmoid(x)), "gelu": _formula(gelu),
     "softplus": _formula(softplus), "leaky_relu": _formula(leaky_relu),
+    "elu": _formula(elu), "erfc": _formula(lambda x: 1.0 - torch.erf(x)), "nan_to_num": _formula(nan_to_num),
+    "lerp": _formula(lambda x, end, weight: x + (end - x) * weight), "logaddexp": _formula(logaddexp), "isin": isin,
+    "addcmul": _formula(lambda x, a, b, value=1: x + a * b * value),
+    "addcdiv": _formula(lambda x, a, b, value=1: x + a / b * value),
     "logsigmoid": _formula(lambda x: torch.clamp(x, max=0.0) - torch.log(1.0 + torch.exp(-torch.abs(x)))),
     "hardtanh": lambda t, x, min_val=-1.0, max_val=1.0, inplace=False: clamp(t, x, min_val, max_val),
     "isnan": lambda t, x: _compare("!=")(t, x, x),

@@ -16,7 +16,7 @@ from attune._words import said
 from attune.torch import _attend
 from attune.torch._attend import asks_lse, attend, check_tensors
 from attune.torch._blocks import BlockMask, MaskMod
-from attune.torch._dynamo import compare_integers
+from attune.torch._dynamo import ask_values
 from attune.torch._mod import Spelled, Texts, spell, spelled_of, texts_of
 from attune.torch._value import refuse
 
@@ -146,7 +146,7 @@ def _ran(facts: list[dict[str, Any]], named: bool) -> list[str]:
 def written(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tensor) -> Spelled:
     """The mods as text."""
     if is_compiling():
-        compare_integers()
+        ask_values()
         return spell(score_mod, mask_mod, query.device, {})[0]
     return spelled_of(score_mod, mask_mod, query.device)
 

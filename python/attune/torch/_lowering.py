@@ -23,10 +23,11 @@ from attune.torch._mod import Texts
 from attune.torch._value import TIGHT, Symbolic, Trace, Value, as_kind, refuse, scalar
 
 _aten, _prims, _flex = torch.ops.aten, torch.ops.prims, torch.ops.higher_order
-_LN2 = math.log(2.0)
+LN2 = math.log(2.0)
 _EVERYTHING = 1 << 30  # the block size of a BlockMask that masks nothing
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _KEY = "attune.torch.activate"  # in the keys of Inductor's caches
+NATURAL = "ATTUNE_NATURAL_LSE"  # among the kernel_options of calls whose lse is attune's: see _joint.py
 
 
 class Foreign(Exception):
@@ -78,6 +79,17 @@ class _Mods:
         self.trace = Trace(torch.device(self.device.type), {})
         self.trace.symbolic = False
         self.boxes: dict[str, Any] = {}  # captured tensors of Inductor, by name
+        self.score = self.mask = ""
+        self.reads_lists = False  # the mask is a BlockMask's lists
+
+    @property
+    def names(self) -> list[str]:
+        """Of the captured tensors that the texts read."""
+        return [name for name in self.boxes if f"{name}[" in self.score or f"{name}[" in self.mask]
+
+    @property
+    def captures(self) -> tuple[Any, ...]:
+        return tuple([self.boxes[name] for name in self.names])
 
     def text(self, graph: Any, kind: str, buffers: Any) -> str:
         own = [scalar(self.trace, "f", ("s", TIGHT))] if kind == "f" else []
@@ -112,10 +124,9 @@ class _Mods:
 
     def _given(self, thing: Any) -> Any:
         """An argument of a mod's graph."""
-        from torch._inductor import ir
-        if isinstance(thing, ir.TensorBox):
-            return self._captured(thing)
-        return thing if isinstance(thing, (Value, float)) else _symbol(thing)
+        if isinstance(thing, (Value, float)):
+            return thing
+        return self._captured(thing) if hasattr(thing, "get_dtype") else _symbol(thing)
 
     def listed(self, block_mask: Any, keys: Any) -> str:
         """The mask of a BlockMask that consists of lists: a table of blocks, which a kernel reads once a tile."""
@@ -169,7 +180,7 @@ class _Call(NamedTuple):
         return [None, None, list(self.captures), self.ints, *self.texts, " ".join(self.names), float(scale), 0, 0]
 
 
-def _call(qkv: tuple[Any, Any, Any], graph: Any, block_mask: Any, buffers: tuple[Any, Any], options: Any) -> _Call:
+def mods_of(qkv: tuple[Any, ...], graph: Any, block_mask: Any, buffers: tuple[Any, ...], options: Any) -> _Mods:
     """`buffers`: what the score_mod and the mask_mod capture."""
     types = {x.get_dtype() for x in qkv}
     if len(types) != 1 or not types <= set(_TYPES):
@@ -177,14 +188,28 @@ def _call(qkv: tuple[Any, Any, Any], graph: Any, block_mask: Any, buffers: tuple
     if options.get("BACKEND", "AUTO") != "AUTO":
         raise Foreign("kernel_options name a BACKEND of torch")
     mods = _Mods(qkv[0])
-    mask = mods.text(block_mask[-1], "b", buffers[1])
-    score = mods.text(graph, "f", buffers[0])
-    if mask == "true" and block_mask[-2] != _EVERYTHING:
-        mask = mods.listed(block_mask, qkv[1].get_size()[2])
-    read = [name for name in mods.boxes if f"{name}[" in score or f"{name}[" in mask]
+    mods.mask = mods.text(block_mask[-1], "b", buffers[1])
+    mods.score = mods.text(graph, "f", buffers[0])
+    mods.reads_lists = mods.mask == "true" and block_mask[-2] != _EVERYTHING
+    return mods
+
+
+def _call(qkv: tuple[Any, Any, Any], graph: Any, block_mask: Any, buffers: tuple[Any, Any], options: Any) -> _Call:
+    mods = mods_of(qkv, graph, block_mask, buffers, options)
+    if mods.reads_lists:
+        mods.mask = mods.listed(block_mask, qkv[1].get_size()[2])
     ints = [n.expression if isinstance(n, Symbolic) else n for n in mods.trace.ints]
-    return _Call(Texts("" if score == "s" else score, "" if mask == "true" else mask), tuple(read),
-                 tuple([mods.boxes[name] for name in read]), ints)
+    texts = Texts("" if mods.score == "s" else mods.score, "" if mods.mask == "true" else mods.mask)
+    return _Call(texts, tuple(mods.names), mods.captures, ints)
+
+
+def wanted_of(captures: tuple[Any, ...], joint_graph: Any, buffers: Any) -> list[tuple[int | None, bool]]:
+    """Where each captured tensor is among the buffers of the score_mod, and whether its gradient is wanted."""
+    outputs = next(node for node in joint_graph.graph_module.graph.nodes if node.op == "output").args[0][_OWN:]
+    at = [next((i for i, box in enumerate(buffers) if box is one), None) for one in captures]
+    if any([one is not None and i not in at for i, one in enumerate(outputs[:len(buffers)])]):
+        raise Foreign("a gradient of a tensor that the text does not read")
+    return [(i, i is not None and outputs[i] is not None) for i in at]
 
 
 # ---- the lowerings
@@ -210,9 +235,10 @@ def _forward(query: Any, key: Any, value: Any, subgraph: Any, block_mask: Any, s
     call = _call((query, key, value), subgraph, block_mask, (score_mod_other_buffers, mask_mod_other_buffers),
                  kernel_options)
     with_max = bool(kernel_options.get("OUTPUT_MAX", False))
-    out, lse, most = _operator("forward")(query, key, value, *call.arguments(scale), with_max)
-    lse = _scaled(lse, 1 / _LN2)  # the operator's are logarithms of base 2
-    return out, lse, _scaled(most, 1 / _LN2) if with_max else lse
+    out, lse, most = _operator("forward_below")(query, key, value, *call.arguments(scale), with_max)
+    if NATURAL not in kernel_options:
+        lse = _scaled(lse, 1 / LN2)  # the operator's are logarithms of base 2
+    return out, lse, _scaled(most, 1 / LN2) if with_max else lse
 
 
 def _backward(query: Any, key: Any, value: Any, out: Any, logsumexp: Any, grad_out: Any, grad_logsumexp: Any,
@@ -220,20 +246,16 @@ def _backward(query: Any, key: Any, value: Any, out: Any, logsumexp: Any, grad_o
               score_mod_other_buffers: Any, mask_mod_other_buffers: Any) -> Any:
     call = _call((query, key, value), fw_graph, block_mask, (score_mod_other_buffers, mask_mod_other_buffers),
                  kernel_options)
-    outputs = next(node for node in joint_graph.graph_module.graph.nodes if node.op == "output").args[0]
-    at = [next((i for i, box in enumerate(score_mod_other_buffers) if box is one), None) for one in call.captures]
-    wanted = [i is not None and outputs[_OWN + i] is not None for i in at]
-    lse = _scaled(logsumexp, _LN2)
-    grad_lse = None if grad_logsumexp is None else _scaled(grad_logsumexp, 1 / _LN2)
+    wanted = wanted_of(call.captures, joint_graph, score_mod_other_buffers)
+    lse = logsumexp if NATURAL in kernel_options else _scaled(logsumexp, LN2)
+    grad_lse = None if grad_logsumexp is None else _scaled(grad_logsumexp, 1 / LN2)
     made = _operator("backward")(grad_out, grad_lse, query, key, value, out, lse, *call.arguments(scale),
-                                 [True, True, True, *wanted])
+                                 [True, True, True, *[asked for _, asked in wanted]])
     grads: list[Any] = [None] * len(score_mod_other_buffers)
-    for i, asked, grad in zip(at, wanted, made[3:]):
+    for (i, asked), grad in zip(wanted, made[3:]):
         if asked:
             grads[i] = grad
-    for i, (box, one) in enumerate(zip(score_mod_other_buffers, outputs[_OWN:])):
-        if grads[i] is None and one is not None:
-            raise Foreign("a gradient of a tensor that the text does not read")
+    for i, box in enumerate(score_mod_other_buffers):
         if grads[i] is None and hasattr(box, "get_dtype") and box.get_dtype().is_floating_point:
             grads[i] = _zeros(box)  # some versions add it to another gradient of the same tensor
     return made[0], made[1], made[2], tuple(grads)
@@ -252,6 +274,8 @@ def lower(warn: Callable[[str], None]) -> None:
     import torch._inductor.kernel.flex.flex_attention  # its own are registered first
     from torch._inductor.lowering import lowerings
 
+    from attune.torch import _joint
+
     if _torchs:
         return
     for op, ours in _OURS:
@@ -264,24 +288,32 @@ def lower(warn: Callable[[str], None]) -> None:
         _torchs[op] = lowerings[op]
         lowerings[op] = _or_torchs(ours, lowerings[op], warn)
     config.unsafe_marked_cacheable_functions = {**config.unsafe_marked_cacheable_functions, _KEY: str(_core.version())}
+    _joint.add(f"{_KEY} {_core.version()}")
 
 
 def _or_torchs(ours: Callable[..., Any], torchs: Callable[..., Any], warn: Callable[[str], None]) -> Callable[..., Any]:
     def lowering(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return ours(*args, **kwargs)
-        except Foreign as why:
-            reason = str(why)
-        except Error as error:
-            reason = f"[{error.code}] {error.problem}"
-        except TypeError as error:  # of refuse(), while Dynamo compiles
-            if not str(error).startswith("attune: "):
-                raise
-            reason = str(error).removeprefix("attune: ").partition(";")[0]
-        warn(reason)
+        made, why_not = attempt(lambda: ours(*args, **kwargs))
+        if not why_not:
+            return made
+        warn(why_not)
         return torchs(*args, **kwargs)
 
     return lowering
+
+
+def attempt(make: Callable[[], Any]) -> tuple[Any, str]:
+    """What `make` gives, or why attune cannot express it."""
+    try:
+        return make(), ""
+    except Foreign as why:
+        return None, str(why)
+    except Error as error:
+        return None, f"[{error.code}] {error.problem}"
+    except TypeError as error:  # of refuse(), while Dynamo compiles
+        if not str(error).startswith("attune: "):
+            raise
+        return None, str(error).removeprefix("attune: ").partition(";")[0]
 
 
 def unlower() -> None:
@@ -290,6 +322,9 @@ def unlower() -> None:
         return
     import torch._inductor.config as config
     from torch._inductor.lowering import lowerings
+
+    from attune.torch import _joint
+    _joint.remove()
     lowerings.update(_torchs)
     _torchs.clear()
     config.unsafe_marked_cacheable_functions = {

@@ -24,10 +24,11 @@ from attune.torch._record import recorder
 _MODS = ("Tensor? cu_q, Tensor? cu_kv, Tensor[] captures, SymInt[] ints, str score, str mask, str prob, str sink, "
          "str names, float? scale, SymInt max_q, SymInt max_kv")
 _library = torch.library.Library("attune", "DEF")
-for _slowly in ("", "_slowly"):
-    _library.define(f"forward{_slowly}(Tensor q, Tensor k, Tensor v, {_MODS}, bool with_max) -> (Tensor, Tensor, "
+for _kind in ("", "_below", "_slowly"):  # _below: below autograd, which takes 5 us even if it records nothing
+    _library.define(f"forward{_kind}(Tensor q, Tensor k, Tensor v, {_MODS}, bool with_max) -> (Tensor, Tensor, "
                     "Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
-    _library.define(f"backward{_slowly}(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, "
+for _kind in ("", "_slowly"):
+    _library.define(f"backward{_kind}(Tensor? grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, "
                     f"Tensor lse, {_MODS}, bool[] wanted) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define("once(Tensor[] grads, Tensor[] read) -> Tensor[]")
 _library.impl("once", lambda grads, read: list(once(grads, read)), "CompositeImplicitAutograd")
@@ -88,9 +89,9 @@ _library.impl("listed", _listed, "CPU")
 _library.impl("listed", _listed, "CUDA")
 for _key in ("CPU", "CUDA"):
     # Calls like those before run in C++; the others come to Python.
-    _slowly = "_slowly" if _core.fill_operators(_key) else ""
-    _library.impl(f"forward{_slowly}", _forward, _key)
-    _library.impl(f"backward{_slowly}", _backward, _key)
+    _slowly = _core.fill_operators(_key)
+    for _name in ("forward_slowly", "backward_slowly") if _slowly else ("forward", "forward_below", "backward"):
+        _library.impl(_name, _backward if _name.startswith("backward") else _forward, _key)
 
 
 @torch.library.register_fake("attune::listed", lib=_library)
@@ -100,6 +101,7 @@ def _listed_of_nothing(num_blocks: Tensor, indices: Tensor, full_num_blocks: Any
 
 
 @torch.library.register_fake("attune::forward", lib=_library)
+@torch.library.register_fake("attune::forward_below", lib=_library)
 def _forward_of_nothing(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, *mods: Any) -> Any:
     packed, with_max = Packed(cu_q), mods[-1]
     lse = row_numbers(q, packed)

@@ -220,9 +220,9 @@ std::vector<std::byte> BackwardRun::user_bytes(std::byte* memory, std::int64_t f
   std::erase(sums, nullptr);
   const bool spreads = whole_.kernel && whole_.kernel->has(codegen::spread_diagonals);
   if (spreads) sums.push_back(diagonals_.in(memory));
-  // A whole-backward kernel without diagonals has no sums: of the requested gradients, it supports only the ones that
-  // are 0.
-  if (whole_.kernel && !spreads) sums.clear();
+  // A whole-backward kernel without diagonals and sinks has no sums: of the requested gradients, it supports only the
+  // ones that are 0.
+  if (whole_.kernel && !spreads && !whole_.kernel->has(codegen::sum_sinks)) sums.clear();
   return codegen::user_bytes(of_.mod.mod, args.captures, args.params, static_cast<float>(p_.scale),
                              codegen::reach_far(args.captures), sums);
 }

@@ -149,6 +149,34 @@ def gelus(t): return lambda s, b, h, i, j: F.gelu(s) + F.gelu(s, approximate="ta
 
 
 @score
+def elus(t): return lambda s, b, h, i, j: F.elu(s, 0.5) + F.elu(-s) + torch.erfc(s * 0.5)
+
+
+@score
+def interpolated(t):
+    u = t.floats(S)
+    return lambda s, b, h, i, j: torch.lerp(s, u[i], 0.25) + s.lerp(-s, u[j]) + torch.lerp(u[i], s, 0.1)
+
+
+@score
+def added_products(t):
+    u, w = t.floats(S), t.floats(S)
+    return lambda s, b, h, i, j: torch.addcmul(s, u[i], w[j], value=0.5) + torch.addcdiv(s, u[i], w[j].square() + 1)
+
+
+@score
+def log_added(t):
+    u = t.floats(S)
+    return lambda s, b, h, i, j: torch.logaddexp(s, u[j]) + torch.logaddexp(s * 0 - torch.inf, s)
+
+
+@score
+def made_finite(t):
+    return lambda s, b, h, i, j: torch.nan_to_num(torch.where(i > j, s, torch.nan), 0.5) + torch.nan_to_num(
+        torch.where(i == j, torch.inf, s), posinf=2.0)
+
+
+@score
 def soft(t): return lambda s, b, h, i, j: F.softplus(s) + F.logsigmoid(s) + F.leaky_relu(s, 0.2)
 
 
@@ -582,6 +610,12 @@ def image_neighbourhood(t):
 
 @mask
 def by_head(t): return lambda b, h, i, j: torch.where(h % 2 == 0, i >= j, i - j < 3)
+
+
+@mask
+def among(t):
+    chosen = torch.tensor([1, 4, 7])
+    return lambda b, h, i, j: torch.isin(j, chosen) | torch.isin(i, 2) | torch.isin(i - j, chosen, invert=True)
 
 
 @mask

@@ -12,7 +12,7 @@ import torch.nn.attention.flex_attention as torchs
 from attune.torch import _activate, activate, deactivate, flex_attention
 from eager import close
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch._inductor.utils import fresh_inductor_cache
+from torch._inductor.utils import fresh_inductor_cache, run_and_get_code
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 B, H, S, D = 2, 4, 96, 16
@@ -190,6 +190,62 @@ def test_inductors_cache_knows_attune(active):
             activate(compile=True)
         torch.compile(torchs.flex_attention)(q, k, v)
         assert bool(active) == on
+
+
+def code_of(call):
+    """What Inductor writes for the forward, and for its backward."""
+    with fresh_inductor_cache():
+        torch.compiler.reset()
+        return run_and_get_code(call)[1]
+
+
+def test_lists_that_nobody_reads_are_not_made(active):
+    """attune reads the mask_mod, and both directions have its lse: no kernel but those around the attention is left."""
+    q, k, v = leaves((B, H, S, D), (B, 2, S, D), (B, 2, S, D))
+
+    def model(attention, mask=window, use_lse=False):
+        out, lse = attention(q * 2, k, v, block_mask=blocks(mask), enable_gqa=True, return_lse=True)
+        return out * lse[..., None] if use_lse else out
+
+    made = []
+    codes = code_of(lambda: made.append(both(torch.compile(lambda: model(torchs.flex_attention)), [q, k, v])))
+    assert len(codes) == 2
+    for code, count in zip(codes, (1, 1)):  # q * 2, and the gradient of it
+        assert "sort" not in code and code.count("async_compile.cpp_pybinding") == count, code
+    assert "attune.forward_below" in codes[0]
+    for a, b in zip(made[0], both(lambda: model(flex_attention), [q, k, v])):
+        close(a, b)
+    codes = code_of(lambda: made.append(both(torch.compile(lambda: model(torchs.flex_attention, use_lse=True)), [q, k, v])))
+    assert not any("sort" in code for code in codes)
+    for a, b in zip(made[1], both(lambda: model(flex_attention, use_lse=True), [q, k, v])):
+        close(a, b)
+
+
+def test_lists_are_made_where_torch_computes_a_direction(active):
+    """A mod that attune cannot express: the BlockMask stays as it was."""
+    q, k, v = torch.randn(3, B, H, S, D)
+    score = lambda s, b, h, m, n: s + torch.special.bessel_j0(s)  # noqa: E731
+
+    def model(q, k, v):
+        return torchs.flex_attention(q, k, v, score, blocks(window))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        close(torch.compile(model)(q, k, v), model(q, k, v))
+    assert not active
+
+
+def test_a_pass_of_the_users_own_stays(active):
+    deactivate()
+    config, ran = torch._inductor.config, []
+    for before, others in ((None, 0), (lambda graph: ran.append(graph), 1)):
+        with config.patch(joint_custom_pre_pass=before), fresh_inductor_cache():
+            activate(compile=True)
+            torch.compiler.reset()
+            torch.compile(torchs.flex_attention)(*torch.randn(3, B, H, S, D), block_mask=blocks(window))
+            assert len(ran) >= others and active
+            deactivate()
+            assert config.joint_custom_pre_pass is before
 
 
 def test_activate_alone_leaves_flex_attention_as_it_is(active):

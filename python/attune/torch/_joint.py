@@ -1,0 +1,164 @@
+# python/attune/torch/_joint.py — attune in Inductor's joint graphs: what its attentions do not need is not computed
+"""A pass over the graph of a forward and its backward, before Inductor splits it in two.
+
+Torch's operators take a BlockMask's lists of blocks and an lse of base 2. attune reads the mask_mod, and its lse is a
+natural logarithm: without this pass, a compiled model would make lists that nobody reads, and each layer would convert
+its lse there and back, two kernels that are launched for nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor import config
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.fx import Graph, Node
+
+from attune.torch._lowering import LN2, NATURAL, Foreign, attempt, mods_of, wanted_of
+
+_aten, _flex = torch.ops.aten, torch.ops.higher_order
+_SAME = (_aten.alias.default, _aten.detach.default)  # their results are the tensors they are given
+
+# Where the operators have their arguments.
+_OUT, _LSE = 3, 4
+_LISTS = slice(2, -3)  # of a BlockMask: after its lengths, before its block sizes and the graph of its mask_mod
+
+
+class _Places:
+    def __init__(self, graphs: tuple[int, ...], mask: int) -> None:
+        self.graphs, self.mask, self.options, self.buffers = graphs, mask, mask + 2, (mask + 3, mask + 4)
+
+
+_FORWARD, _BACKWARD = _Places((3,), 4), _Places((7, 8), 9)
+
+
+class _Traced:
+    """A tensor of a graph, with the questions that a lowering asks of Inductor's."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.get_dtype, self.get_device = lambda: tensor.dtype, lambda: tensor.device
+        self.get_size = lambda: [_number(n) for n in tensor.shape]
+
+
+def _number(n: Any) -> Any:
+    return n.node.expr if isinstance(n, torch.SymInt) else n
+
+
+class _Arguments:
+    """The arguments of one of torch's operators, as a lowering gets them."""
+
+    def __init__(self, node: Node, places: _Places) -> None:
+        self._known: dict[Node, Any] = {}
+        self.qkv = tuple([self._of(x) for x in node.args[:3]])
+        self.graphs = [self._of(node.args[i]) for i in places.graphs]
+        mask: Any = node.args[places.mask]
+        self.mask = (*mask[:-1], self._of(mask[-1]))
+        self.options: Any = node.args[places.options]
+        given: Any = [node.args[i] for i in places.buffers]
+        self.buffers = tuple([[self._of(x) for x in buffers] for buffers in given])
+
+    def _of(self, given: Any) -> Any:
+        if not isinstance(given, Node):
+            return given
+        if given not in self._known:
+            self._known[given] = self._made(given)
+        return self._known[given]
+
+    def _made(self, node: Node) -> Any:
+        if node.op == "get_attr":
+            held = getattr(node.graph.owning_module, str(node.target))
+            if not isinstance(held, Tensor):
+                return SimpleNamespace(graph_module=held)
+        value = node.meta.get("val")
+        return _Traced(value) if isinstance(value, Tensor) else _number(value)
+
+
+def _expressible(forward: Node, backwards: list[Node]) -> bool:
+    """Tries all that the lowerings will, which then must not leave one of the directions to torch's."""
+    for node, places in ((forward, _FORWARD), *((one, _BACKWARD) for one in backwards)):
+        given = _Arguments(node, places)
+        mods = mods_of(given.qkv, given.graphs[0], given.mask, given.buffers, given.options)
+        if mods.reads_lists:
+            raise Foreign("the lists of a BlockMask are its mask")
+        if node is not forward:
+            wanted_of(mods.captures, given.graphs[1], given.buffers[0])
+    return True
+
+
+def _results(forward: Node, at: int) -> list[Node]:
+    """The nodes that are a result of an operator."""
+    found = [n for n in forward.users if n.target is operator.getitem and n.args[1] == at]
+    for node in found:
+        found += [n for n in node.users if n.target in _SAME]
+    return found
+
+
+def _ease(graph: Graph, forward: Node) -> None:
+    outs, lses = _results(forward, 0), _results(forward, 1)
+    backwards = list(dict.fromkeys([n for out in outs for n in out.users
+                                    if n.target is _flex.flex_attention_backward and n.args[_OUT] is out]))
+    if any([one.args[_LSE] not in lses for one in backwards]):
+        return
+    if not attempt(lambda: _expressible(forward, backwards))[0]:
+        return
+    for node, places in ((forward, _FORWARD), *((one, _BACKWARD) for one in backwards)):
+        mask: Any = list(node.args[places.mask])  # type: ignore[arg-type]
+        # q stands for each list: the operator has it anyway.
+        mask[_LISTS] = [node.args[0] if isinstance(one, Node) else one for one in mask[_LISTS]]
+        options: Any = node.args[places.options]
+        node.update_arg(places.mask, tuple(mask))
+        node.update_arg(places.options, {**options, NATURAL: True})
+    _convert_for_others(graph, [n for n in lses if n.target is operator.getitem], backwards)
+
+
+def _convert_for_others(graph: Graph, lses: list[Node], backwards: list[Node]) -> None:
+    """Backwards get the lse as the forward makes it, everyone else its logarithm of base 2."""
+    for lse in lses:
+        with graph.inserting_after(lse):
+            scaled = graph.call_function(_aten.mul.Tensor, (lse, 1 / LN2))
+        scaled.meta = {**copy.copy(lse.meta), "val": lse.meta["val"] * (1 / LN2)}
+        lse.replace_all_uses_with(scaled, delete_user_cb=lambda user, scaled=scaled: user is not scaled)
+        for one in backwards:
+            one.update_arg(_LSE, lse)
+        for node in [n for n in scaled.users if n.target in _SAME and not n.users]:
+            graph.erase_node(node)
+        if not scaled.users:
+            graph.erase_node(scaled)
+
+
+class _Pass(CustomGraphPass):
+    """attune's pass, after those that were there before."""
+
+    def __init__(self, key: str, others: tuple[Any, ...]) -> None:
+        self.key, self.others = key, others
+
+    def __call__(self, graph: Graph) -> None:
+        for other in self.others:
+            other(graph)
+        for forward in graph.find_nodes(op="call_function", target=_flex.flex_attention):
+            _ease(graph, forward)
+
+    def uuid(self) -> Any:
+        keys = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.others]
+        return None if None in keys else (self.key, *keys)
+
+
+_before: list[Any] = []  # the configuration that add() has found
+
+
+def add(key: str) -> None:
+    found: Any = config.joint_custom_pre_pass
+    others = () if found is None else tuple(found) if isinstance(found, (list, tuple)) else (found,)
+    _before.append(found)
+    config.joint_custom_pre_pass = _Pass(key, others)
+
+
+def remove() -> None:
+    found = _before.pop()
+    if isinstance(config.joint_custom_pre_pass, _Pass):
+        config.joint_custom_pre_pass = found
