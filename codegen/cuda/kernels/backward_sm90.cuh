@@ -62,6 +62,10 @@ __global__ void __launch_bounds__(384, 1)
     if constexpr (copies_for_backward<Tile, User>) barrier_init(shared + Shared::results_empty, 8);
     if constexpr (Shared::wide) barrier_init(shared + Shared::copied_empty, 8);
     barrier_init_done();
+    const auto takes_eights = [](const Gradient& to, int width) {
+      return !to.to.data || stores_eights<typename Tile::Element>(to, width);
+    };
+    shared_put(shared + Shared::in_eights, takes_eights(args.grad_v, args.dv) && takes_eights(args.grad_k, args.d));
   }
   __syncthreads();
   let_next_start();

@@ -21,8 +21,9 @@ struct BackwardLayout90 {
   // One barrier per kept step: its words have been written. Two per stage: full, then empty.
   int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept, sum_full = full + 16 * stages,
       k_full = sum_full + 16 * stages, v_full = k_full + 8, keys_empty = v_full + 8;
-  // For the warp that sums diagonals: full and empty for each buffer of dS.
-  int ds_full = keys_empty + 8, bytes = ds_full + 16 * stages;
+  // For the warp that sums diagonals: full and empty for each buffer of dS. in_eights: a word, 1 if dK and dV can be
+  // stored 8 elements at a time.
+  int ds_full = keys_empty + 8, in_eights = ds_full + 16 * stages, bytes = in_eights + 8;
   // For a warp that copies into the memory of dS, in kernels without diagonals: an item's results have left it.
   int results_empty = ds_full, copied_empty = ds_full + 8;
 };

@@ -31,8 +31,20 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   }
   __device__ void release_stage(int stage) const { arrive_as_warp(this->barriers(Shared::full, stage).empty(), lane); }
 
+  __device__ void clear() {
+    for (float& x : dk) x = 0;
+    for (float& x : dv) x = 0;
+    pin(dk);
+    pin(dv);
+  }
+  /// An item's first products overwrite dK and dV, which saves clear(), and finite results are told from what is
+  /// stored. Not in narrow heads, where ptxas then serialises products (C7511).
+  static constexpr bool is_narrow = Tile::d < 64;
+  static __device__ int adds(int what) { return is_narrow ? 1 : !(what & Step::first); }
+
   /// An item that no queries visit: takes one step in all rings.
   __device__ void pass() {
+    if constexpr (!is_narrow) clear();
     release_stage(stage_now());
     this->wait_for_sums(stage_now(), phase_of(clock));
     this->give_sums(stage_now());
@@ -64,7 +76,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
       }
       this->remove(what & Step::whole);
       this->weigh(stage);
-      if constexpr (order < 3) this->add_values(stage);
+      if constexpr (order < 3) this->add_values(stage, adds(what));
       constexpr int under_way = order < 3 ? 1 : 0;  // dV
       wgmma_wait<under_way>();
       pin(dp);
@@ -75,7 +87,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
       pin(dp);
       this->remove(what & Step::whole);
       this->weigh_and_join(stage);
-      this->add_values(stage);
+      this->add_values(stage, adds(what));
     }
   }
 
@@ -118,10 +130,11 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
 
   /// Order 3: dK += dS^T Q, and stores dQ while this product runs. No product is in flight at the loop's back edge.
   __device__ void end_step_with_keys(int stage, int what) {
-    this->add_keys(stage);
+    this->add_keys(stage, adds(what));
     wgmma_wait<1>();
     pin(dp);
     pin(dv);
+    if (what & Step::last) give_back_keys();
     this->put_sums(stage, phase_of(clock), clock, what);
     wgmma_wait<0>();
     pin(dk);
@@ -150,9 +163,9 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     this->share(stage);
     this->give_diagonals(stage);
     if constexpr (order == 3)
-      this->add_values(stage);
+      this->add_values(stage, adds(what));
     else
-      this->add_keys(stage);  // dK += dS^T Q
+      this->add_keys(stage, adds(what));  // dK += dS^T Q
     proxy_fence();
     if constexpr (order == 2)
       if (!(what & Step::first)) this->give_sums(stage ^ 1);
@@ -168,23 +181,30 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     return what;
   }
 
-  /// Stores dK and dV.
-  __device__ void epilogue() {
-    // The next keys may load while results are stored.
-    arrive_as_warp(shared + Shared::keys_empty, lane);
+  /// The next keys and values may load. Order 3 allows it while the item's last product runs, dK's.
+  __device__ void give_back_keys() const { arrive_as_warp(shared + Shared::keys_empty, lane); }
+
+  __device__ void look_for_non_finite() const {
     if constexpr (User::gradient.removes || is_packed<Tile>)
       if (args.non_finite && __any_sync(~0u, has_non_finite(dk) || has_non_finite(dv)) && lane == 0)
         *args.non_finite = 1;
+  }
+
+  /// Stores dK and dV.
+  __device__ void epilogue(int what) {
+    if (order != 3 || what & Step::empty) give_back_keys();
     const unsigned step = clock - 1;
     const int b = word(step, 2), kv_head = word(step, 5);
-    this->keys = word(step, 4) * Tile::n + 64 * group + 16 * warp + lane / 4;
+    const int keys = word(step, 4) * Tile::n + 64 * group + 16 * warp;
     // Results pass through the memory of dS, so all must be done with dS.
     for (unsigned before = 1; before <= Tile::stages; ++before)
       this->wait_for_diagonals(static_cast<int>(clock - before & 1), phase_of(clock - before) ^ 1);
     named_sync(ds_shared, 2 * warpgroup_threads);
     const Range keys_of{word(step, 10), word(step, 11)};
-    this->store(b, kv_head, keys_of, dv, args.grad_v, args.dv, 1);
-    this->store(b, kv_head, keys_of, dk, args.grad_k, args.d, args.scale);
+    if constexpr (is_narrow) look_for_non_finite();
+    const bool any = this->store_keys(b, kv_head, keys, keys_of);
+    if constexpr (!is_narrow)
+      if (__any_sync(~0u, any)) look_for_non_finite();
     // Each warp's dS is spread over its warpgroup's part.
     named_sync(results_staged + group, warpgroup_threads);
     if constexpr (Group::copies) arrive_as_warp(shared + Shared::results_empty, lane);
@@ -193,10 +213,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   __device__ void run() {
 #pragma unroll 1
     for (;;) {
-      for (float& x : dk) x = 0;
-      for (float& x : dv) x = 0;
-      pin(dk);
-      pin(dv);
+      if constexpr (is_narrow) clear();
       wait();
       const int what = word(clock, 0);
       if (what & Step::stop) break;
@@ -209,7 +226,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
         }
         clock ^= keys_bit;
       }
-      epilogue();
+      epilogue(what);
     }
   }
 };

@@ -66,14 +66,11 @@ __device__ inline void load_boxes(unsigned into, unsigned barrier, int chunks, i
              from.head, from.batch);
 }
 
-/// Called by one thread: queries and grad_o, and the keys and values of an item's first step.
+/// Called by one thread: queries and grad_o.
 template <class Tile>
-__device__ inline void load_step(const BackwardArgs& args, unsigned shared, int what, int stage, unsigned keys_phase,
-                                 const StepAt& at) {
+__device__ inline void load_queries(const BackwardArgs& args, unsigned shared, int what, int stage, const StepAt& at) {
   using Shared = Shared90Backward<Tile>;
   const unsigned full = shared + Shared::full + StageBarriers::bytes * stage;
-  // Items without a step take a phase of keys_empty too.
-  if (what & Step::empty) barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
   if (what & (Step::empty | Step::stop)) {
     barrier_arrive(full);
     return;
@@ -84,10 +81,17 @@ __device__ inline void load_step(const BackwardArgs& args, unsigned shared, int 
                    {args.q_map, at.q, at.h, q_batch});
   load_boxes<Tile>(shared + Shared::grad_o + stage * Shared::grad_o_bytes, full, Shared::dv_chunks, Tile::m,
                    {args.grad_o_map, at.q, at.h, q_batch});
-  if (!(what & Step::first)) return;
+}
+
+/// Called by one thread, in an item's first step: keys and values. Items without a step take a phase of keys_empty too.
+template <class Tile>
+__device__ inline void load_keys(const BackwardArgs& args, unsigned shared, int what, unsigned keys_phase,
+                                 const StepAt& at) {
+  using Shared = Shared90Backward<Tile>;
+  barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
+  if (what & Step::empty) return;
   const int kv_batch = is_packed<Tile> || args.kv_shared ? 0 : at.b;
   const unsigned k_full = shared + Shared::k_full, v_full = shared + Shared::v_full;
-  barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
   barrier_expect(k_full, Shared::k_bytes);
   load_boxes<Tile>(shared + Shared::k, k_full, Shared::d_chunks, Tile::n, {args.k_map, at.kv, at.kv_head, kv_batch});
   barrier_expect(v_full, Shared::v_bytes);
@@ -108,12 +112,20 @@ __device__ inline void load_steps(const BackwardArgs& args, const User& user, un
     barrier_wait(shared + Shared::known + 8 * (step % steps_kept), step / steps_kept & 1);
     const auto word = [&](int i) { return shared_get(step_word<Tile>(shared, step, i)); };
     const int stage = static_cast<int>(step & 1), what = uniform(word(0));
-    if (lane == 0)
-      load_step<Tile>(args, shared, what, stage, step >> 31,
-                      {word(2), word(3), word(8) + word(1) * Tile::m, word(10) + word(4) * Tile::n, word(5)});
+    const bool begins = what & (Step::first | Step::empty);
+    const auto places = [&] {
+      return StepAt{word(2), word(3), word(8) + word(1) * Tile::m, word(10) + word(4) * Tile::n, word(5)};
+    };
+    constexpr bool rows_first = !copies_for_backward<Tile, User> && rows_each_lane<Tile> < 4;
+    const auto load_keys_now = [&] {
+      if (begins && lane == 0) load_keys<Tile>(args, shared, what, step >> 31, places());
+      __syncwarp();
+    };
+    if (lane == 0) load_queries<Tile>(args, shared, what, stage, places());
     __syncwarp();
+    if constexpr (!rows_first) load_keys_now();
     if constexpr (copies_for_backward<Tile, User>) {
-      if (what & (Step::first | Step::empty)) barrier_wait(shared + Shared::results_empty, (step >> 31) ^ 1);
+      if (begins) barrier_wait(shared + Shared::results_empty, (step >> 31) ^ 1);
       if (Shared::wide && !(what & Step::stop)) barrier_wait(shared + Shared::copied_empty, (step & 1) ^ 1);
       if (!(what & (Step::empty | Step::stop))) {
         const Where at{word(2), word(3), word(9), word(11)};
@@ -125,10 +137,12 @@ __device__ inline void load_steps(const BackwardArgs& args, const User& user, un
         copy_commit();
       }
     }
-    if (what & (Step::first | Step::empty)) step ^= keys_bit;
     if (!(what & (Step::empty | Step::stop)))
       read_rows<Tile>(args, user, Where{word(2), word(3), word(9), word(11)}, word(8), word(1), lane,
                       [&](int nth, const RowEnd& end) { put_row<Tile>(shared, stage, lane, nth, end); });
+    // After the rows, which can be read while the previous item still uses its keys.
+    if constexpr (rows_first) load_keys_now();
+    if (begins) step ^= keys_bit;
     if constexpr (copies_for_backward<Tile, User>) copy_wait<0>();
     __syncwarp();
     if (lane == 0) barrier_arrive(shared + Shared::full + StageBarriers::bytes * stage);

@@ -76,9 +76,14 @@ struct Loader90Backward {
       const auto of_step = [&](int at) { return __shfl_sync(~0u, word, at); };
       const StepAt at{of_step(2), of_step(3), of_step(q_start) + of_step(1) * m, of_step(kv_start) + of_step(4) * n,
                       of_step(5)};
-      if (lane == 0) load_step<Tile>(args, shared, what, stage, keys_phase, at);
+      const bool begins = what & (Step::first | Step::empty);
+      if (lane == 0) {
+        if (!(what & Step::empty)) load_queries<Tile>(args, shared, what, stage, at);
+        if (begins) load_keys<Tile>(args, shared, what, keys_phase, at);
+        if (what & Step::empty) load_queries<Tile>(args, shared, what, stage, at);
+      }
       __syncwarp();
-      if (what & (Step::first | Step::empty)) keys_phase ^= 1;
+      if (begins) keys_phase ^= 1;
     }
   }
 

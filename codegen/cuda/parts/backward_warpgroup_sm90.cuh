@@ -46,12 +46,12 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     across<Element, Tile::dv, n>(dp, of_group(Shared::v), shared + Shared::grad_o + stage * Shared::grad_o_bytes);
   }
   /// dV += P^T dO
-  __device__ void add_values(int stage) {
-    along<Element, m, 0, m / 16>(dv, p, shared + Shared::grad_o + stage * Shared::grad_o_bytes);
+  __device__ void add_values(int stage, int add) {
+    along<Element, m, 0, m / 16>(dv, p, shared + Shared::grad_o + stage * Shared::grad_o_bytes, add);
   }
   /// dK += dS^T Q
-  __device__ void add_keys(int stage) {
-    along<Element, m, 0, m / 16>(dk, ds, shared + Shared::q + stage * Shared::q_bytes);
+  __device__ void add_keys(int stage, int add) {
+    along<Element, m, 0, m / 16>(dk, ds, shared + Shared::q + stage * Shared::q_bytes, add);
   }
   /// This warpgroup's half of dQ = dS K, or of dQ^T = K^T dS^T.
   __device__ void products_of_queries(int buffer) {
@@ -325,17 +325,33 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     constexpr int part = 16 * 64 * 4, of_group = m * chunk_bytes, parts = of_group / part;
     return shared + Shared::ds + warp / parts * Shared::ds_bytes + group * of_group + warp % parts * part;
   }
-  /// Stores the warp's 16 keys of dK or dV through staging().
-  template <int Half>
-  __device__ void store(int b, int kv_head, Range of, const float (&x)[Half], const Gradient& to, int columns,
-                        float by) {
-    if (!to.to.data) return;
+  /// Stores the warp's 16 keys of dV and dK through staging(). Returns false if all numbers are finite.
+  __device__ bool store_keys(int b, int kv_head, int keys, Range of) {
     const unsigned area = staging();
-    const WarpRows rows{to, args.kv_shared ? 0 : b, kv_head, of, this->keys - lane / 4, columns};
-    if (stores_eights<Element>(to, columns))
-      store_sixteen<Element>(x, by, rows, area, lane);
-    else
-      stage_sixteen(x, by, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
+    // Otherwise what depends on the lane alone is computed before the main loop, and takes registers there.
+    int lane = static_cast<int>(threadIdx.x) % 32;
+    pin(lane);
+    const auto rows = [&](const Gradient& to, int width) {
+      return WarpRows{to, args.kv_shared ? 0 : b, kv_head, of, keys, width};
+    };
+    if (!uniform(shared_get(shared + Shared::in_eights))) {
+      const auto store = [&](const auto& x, float by, const WarpRows& rows) {
+        if (rows.to.to.data) stage_sixteen(x, by, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
+      };
+      store(dv, 1, rows(args.grad_v, args.dv));
+      store(dk, args.scale, rows(args.grad_k, args.d));
+      return true;
+    }
+    unsigned pairs[max(Tile::d, Tile::dv) / 4];
+    pack_pairs<Element>(pairs, dv, 1);
+    bool any = false;
+    // Both by the same code, because it is fetched for each item.
+#pragma unroll 1
+    for (int nth = 0;; ++nth) {
+      any |= store_pairs<Element>(pairs, rows(nth ? args.grad_k : args.grad_v, nth ? args.d : args.dv), area, lane);
+      if (nth) return any;
+      pack_pairs<Element>(pairs, dk, args.scale);
+    }
   }
 };
 

@@ -132,7 +132,7 @@ struct Shared90Backward {
                        grad_o_bytes = at.grad_o_bytes, ds_bytes = at.ds_bytes, sum_bytes = at.sum_bytes,
                        known = at.known, full = at.full, sum_full = at.sum_full, k_full = at.k_full, v_full = at.v_full,
                        keys_empty = at.keys_empty, ds_full = at.ds_full, results_empty = at.results_empty,
-                       copied = at.copied, copied_empty = at.copied_empty, bytes = at.bytes;
+                       copied = at.copied, copied_empty = at.copied_empty, in_eights = at.in_eights, bytes = at.bytes;
   static_assert(at.step_words == step_words && at.steps_kept == steps_kept);
   /// dQ is computed transposed: 80 queries are no multiple of the 64 rows of a product.
   static constexpr bool turned = m == 80;

@@ -4,6 +4,7 @@
 
 #include "codegen/cuda/contract/gradient.cuh"
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
+#include "codegen/cuda/ptx/arithmetic.cuh"
 #include "codegen/cuda/ptx/global.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
@@ -36,18 +37,19 @@ __device__ inline void across(float (&acc)[Half], unsigned rows_of_a, unsigned r
   wgmma_commit();
 }
 
-/// acc += A B over rows [16 From, 16 To) of B, which has `lines` rows in chunks; A is in registers, for all rows.
+/// acc += A B over rows [16 From, 16 To) of B, which has `lines` rows in chunks; A is in registers, for all rows. With
+/// add = 0, acc = A B.
 template <class Element, int lines, int From, int To, int Half>
-__device__ inline void along(float (&acc)[Half], const unsigned (&a)[lines / 4], unsigned rows_of_b) {
+__device__ inline void along(float (&acc)[Half], const unsigned (&a)[lines / 4], unsigned rows_of_b, int add = 1) {
   const unsigned long long b = descriptor(rows_of_b, lines * chunk_bytes);
   constexpr int step = 16 * chunk_bytes >> 4, fours = (To - From) / 4 * 4;
   wgmma_fence();
 #pragma unroll
   for (int i = From; i < From + fours; i += 4)
-    Product<2 * Half, Element>::template rs4<Major::n>(acc, a + 4 * i, b + i * step, 1);
+    Product<2 * Half, Element>::template rs4<Major::n>(acc, a + 4 * i, b + i * step, i == From ? add : 1);
 #pragma unroll
   for (int i = From + fours; i < To; ++i)
-    Product<2 * Half, Element>::template rs<Major::n>(acc, a + 4 * i, b + i * step, 1);
+    Product<2 * Half, Element>::template rs<Major::n>(acc, a + 4 * i, b + i * step, i == From ? add : 1);
   wgmma_commit();
 }
 
@@ -248,33 +250,59 @@ __device__ inline bool stores_eights(const Gradient& to, int width) {
          (reinterpret_cast<unsigned long long>(to.to.data) & 15) == 0;
 }
 
-/// A warp stores 16 rows of such a gradient, laid out as wgmma accumulators, through 4 KB of shared memory: rows of 64
-/// or 128 columns, in swizzled eights, without bank conflicts. For dk and dv of 128 keys of 128 columns this takes 3900
-/// clocks; store_rows(), which takes any type and stride, took 8400.
-template <class Element, int Half>
-__device__ inline void store_sixteen(const float (&x)[Half], float by, const WarpRows& of_warp, unsigned area,
-                                     int lane) {
+/// Pairs of elements, times a factor; zeros beyond x.
+template <class Element, int Pairs, int Half>
+__device__ inline void pack_pairs(unsigned (&to)[Pairs], const float (&x)[Half], float by) {
+#pragma unroll
+  for (int i = 0; i < Pairs; ++i) to[i] = 2 * i < Half ? pack<Element>(x[2 * i] * by, x[2 * i + 1] * by) : 0;
+}
+
+/// Adds 0 times each element of a pair: NaN once an element is infinite or NaN.
+template <class Element>
+__device__ inline unsigned add_zeros_of(unsigned zero, unsigned pair) {
+  if constexpr (stored_as<Element> == Stored::bf16)
+    return fma_bf16_pair(pair, 0, zero);
+  else
+    return fma_f16_pair(pair, 0, zero);
+}
+
+/// A warp stores 16 rows of such a gradient, laid out as wgmma accumulators, in pairs, through 4 KB of shared memory:
+/// rows of 64 or 128 columns, in swizzled eights, without bank conflicts. `area`: a multiple of a row's bytes. Returns
+/// true if an element is infinite or NaN, also of rows and columns that do not exist. A loop, because code that runs
+/// once per item is fetched each time.
+template <class Element, int Pairs>
+__device__ inline bool store_pairs(const unsigned (&x)[Pairs], const WarpRows& of_warp, unsigned area, int lane) {
   const auto& [to, b, h, of, row, width] = of_warp;
-  constexpr int eights = Half > 32 ? 16 : 8, pitch = 16 * eights, at_once = 32 / eights;  // rows
+  constexpr int eights = Pairs > 16 ? 16 : 8, pitch = 16 * eights, at_once = 32 / eights;  // rows
   const int line = lane & 15;
+  const unsigned into = area + pitch * line + 16 * (lane >> 4 ^ (line & 7));
   __syncwarp();
 #pragma unroll
-  for (int i = 0; i < Half / 4; i += 2) {
-    const unsigned at = area + pitch * line + 16 * ((i + (lane >> 4)) ^ (line & 7));
-    store_blocks(
-        at, pack<Element>(x[4 * i] * by, x[4 * i + 1] * by), pack<Element>(x[4 * i + 2] * by, x[4 * i + 3] * by),
-        pack<Element>(x[4 * i + 4] * by, x[4 * i + 5] * by), pack<Element>(x[4 * i + 6] * by, x[4 * i + 7] * by));
-  }
+  for (int i = 0; i < Pairs / 2; i += 2)
+    store_blocks(into ^ 16 * i, x[2 * i], x[2 * i + 1], x[2 * i + 2], x[2 * i + 3]);
   __syncwarp();
   const int eight = lane & (eights - 1), first = lane / eights;
   Element* at = static_cast<Element*>(to.to.data) + b * to.to.batch + h * to.to.head +
                 (of.start + row + first) * to.to.position + 8 * eight;
-  const int rows = 8 * eight < width ? of.length - row : 0;
+  const long long step = at_once * to.to.position;
+  unsigned from = area + pitch * first + 16 * (eight ^ first), zero = 0;
+  int left = to.to.data && 8 * eight < width ? of.length - row - first : 0;
+#pragma unroll 1
+  for (int half = 0; half < 2; ++half, from += 8 * pitch, left -= 8)
 #pragma unroll
-  for (int i = 0; i < 16; i += at_once) {
-    const uint4 x8 = shared_get_words(area + pitch * (first + i) + 16 * (eight ^ (first + i & 7)));
-    if (first + i < rows) global_put(at + i * to.to.position, x8);
-  }
+    for (int i = 0; i < 8; i += at_once, at += step) {
+      const uint4 x8 = shared_get_words((from ^ 16 * i) + pitch * i);
+      if (i < left) global_put(at, x8);
+      for (const unsigned pair : {x8.x, x8.y, x8.z, x8.w}) zero = add_zeros_of<Element>(zero, pair);
+    }
+  return (zero & 0x7fff7fff) != 0;
+}
+template <class Element, int Half>
+__device__ inline void store_sixteen(const float (&x)[Half], float by, const WarpRows& of_warp, unsigned area,
+                                     int lane) {
+  unsigned pairs[Half / 2];
+  pack_pairs<Element>(pairs, x, by);
+  store_pairs<Element>(pairs, of_warp, area, lane);
 }
 
 /// True if one of these is infinite or NaN.
