@@ -116,7 +116,7 @@ void find_held(GpuParts& out, const compiler::LoweredMod& lowered, bool backward
   facts.copies_read = out.copied != nullptr;
   facts.copies_f32 = out.copied && lowered.mod.captures[out.copied->bits].dtype == DType::f32;
   out.distant = distant_part(out.exponent());
-  facts.has_distant = out.distant != nullptr;
+  facts.distant_reads = out.distant ? count_reads(out.distant) : 0;
   out.tanh = only_tanh(out.exponent());
   facts.has_tanh = out.tanh != nullptr;
 }

@@ -50,14 +50,20 @@ Expr copied_read(const Expr& score, const compiler::LoweredMod& lowered, bool ba
   return found == nodes.end() ? nullptr : *found;
 }
 
+int count_reads(const Expr& e) {
+  const auto is_read = [](const Expr& n) { return n->op == Op::Read && varies(n) == Vary::Element; };
+  const std::vector<Expr> nodes = ir::in_order(e);
+  return static_cast<int>(std::ranges::count_if(nodes, is_read));
+}
+
 Expr distant_part(const Expr& score) {
-  const auto is_one = [](const Expr& e) {
+  // Exact tanhs have tiles of their own, which gain more than one read costs.
+  const int least = only_tanh(score) ? 2 : 1;
+  const auto is_one = [least](const Expr& e) {
     if (e->type != ir::Type::F32 || e->free || varies(e) != Vary::Element) return false;
     const std::vector<Expr> nodes = ir::in_order(e);
-    const auto is_read = [](const Expr& n) { return n->op == Op::Read && varies(n) == Vary::Element; };
     const auto of_head = [](const Expr& n) { return n->op != Op::Field || ir::field_level(*n) == ir::Level::Head; };
-    // One read costs less than its way through shared memory.
-    return std::ranges::count_if(nodes, is_read) > 1 && std::ranges::all_of(nodes, of_head) && compiler::by_distance(e);
+    return count_reads(e) >= least && std::ranges::all_of(nodes, of_head) && compiler::by_distance(e);
   };
   // In order, so that the last one has no other around it.
   Expr out;

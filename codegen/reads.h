@@ -19,9 +19,12 @@ std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 /// bits or, in a backward, one of LoweredMod::dense. Null: none.
 ir::Expr copied_read(const ir::Expr& score, const compiler::LoweredMod& lowered, bool backward = false);
 
-/// The largest part of a score that reads captured tensors twice or more and has the same value for all pairs of one
-/// distance q - kv. Null: none.
+/// The largest part of a score that reads captured tensors and has the same value for all pairs of one distance q - kv.
+/// In a score with an only_tanh(), one read is left to each pair. Null: none.
 ir::Expr distant_part(const ir::Expr& score);
+
+/// The reads of an expression that differ between the pairs of a head.
+int count_reads(const ir::Expr& e);
 
 /// The tanh of a score that is a function of s by this tanh alone, outside of sums. Null: none.
 ir::Expr only_tanh(const ir::Expr& score);

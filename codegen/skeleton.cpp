@@ -53,7 +53,8 @@ HeadParts parts_of(std::string_view head) {
 /// Writes the two sources of a kernel.
 class Split {
  public:
-  Split(const GpuParts& parts, const KernelPlan& plan) : parts_(renamed(parts)), plan_(plan) {}
+  Split(const GpuParts& parts, const KernelPlan& plan)
+      : parts_(renamed(parts)), plan_(plan), held_(held_by(parts, plan)) {}
 
   SplitSource out() {
     const std::string kernel(plan_.kernel->name);
@@ -101,10 +102,10 @@ class Split {
     return gradient_terms(none, source_signature(none.mod()), diagonals ? Leaves::diagonals : Leaves::nothing);
   }
 
-  /// The name of a function's place: of the two named exponent, the one that takes a tanh has another.
+  /// The name of a function's place: of the two named exponent, the one that takes what a kernel has has another.
   static std::string place_of(const HeadParts& of) {
     const bool held = std::ranges::any_of(of.arguments, [](const auto& one) { return one.first == "Held"; });
-    return of.name + (held ? "_of_tanh" : "");
+    return of.name + (held ? "_of_held" : "");
   }
   bool has_variants(const std::string& name) const {
     return inside_ && (name == "exponent" || name == "prob" || name == "tanh_of");
@@ -118,8 +119,12 @@ class Split {
     if (type == "float") return {{'f', name}};
     if (type == "bool") return {{'r', fmt::format("int({})", name)}};
     if (type == "Int") return {{'r', name + ".base"}, {'r', name + ".step"}};
-    if (type == "Held") return {{'f', name + ".tanh"}};  // what was read ahead is not spliced
     std::vector<Operand> out;
+    if (type == "Held") {
+      if (held_.distant) out.push_back({'f', name + ".distant"});
+      if (held_.tanh) out.push_back({'f', name + ".tanh"});
+      return out;
+    }
     const auto members = [&](std::initializer_list<const char*> list) {
       for (const char* one : list) out.push_back({'r', fmt::format("{}.{}", name, one)});
       return out;
@@ -137,7 +142,10 @@ class Split {
     const auto one = [&] { return fmt::format("x{}", next++); };
     if (type == "float") return one();
     if (type == "bool") return one() + " != 0";
-    if (type == "Held") return fmt::format("{{0, 0, {}}}", one());
+    if (type == "Held") {
+      const std::string distant = held_.distant ? one() : "0";
+      return fmt::format("{{0, {}, {}}}", distant, held_.tanh ? one() : "0");
+    }
     std::string out;
     const auto list = [&](std::size_t count, const auto& each) {
       for (std::size_t i = 0; i < count; ++i) out += (i ? ", " : "") + each(i);
@@ -231,6 +239,7 @@ class Split {
 
   GpuParts parts_;
   const KernelPlan& plan_;
+  Held held_;
   bool inside_ = false;
 };
 
@@ -242,7 +251,7 @@ std::string why_not_spliced(const GpuParts& parts, const KernelPlan& plan) {
   if (plan.kernel->spliced == Spliced::never) return fmt::format("{} has no skeleton", plan.kernel->name);
   // Most of what such a kernel computes is the same for many pairs, which only the compiler sees, and only in a whole.
   if (!ir::uses(parts.exponent(), ir::Input::S)) return "its scores do not depend on s";
-  if (reads_ahead(parts, plan)) return "the kernel reads parts of its scores ahead";
+  if (held_by(parts, plan).copied) return "the kernel copies parts of its scores ahead";
   if (leaves_ds(parts, plan)) return "the kernel stores dS";
   if (parts.facts.has_terms && !leaves_diagonals(parts, plan))
     return "the kernel itself adds up gradients of captured tensors";

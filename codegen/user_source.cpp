@@ -139,21 +139,6 @@ bool compares_fields(const Expr& e) {
       nodes, [](const Expr& one) { return one->op == Op::Field || (one->type == ir::Type::Bool && one->arity > 0); });
 }
 
-/// The parts of an exponent that a kernel has for each pair already, as members of its argument `held`.
-struct Held {
-  bool copied, distant, tanh;
-  explicit operator bool() const { return copied || distant || tanh; }
-};
-
-Held held_by(const GpuParts& parts, const KernelPlan& plan) {
-  const auto has = [&](std::string_view member) {
-    return std::ranges::any_of(plan.tile.own, [&](const auto& own) { return own.first == member && own.second != 0; });
-  };
-  return {.copied = parts.copied && has("copies"),
-          .distant = parts.distant && has("distances"),
-          .tanh = parts.tanh && has("small_tanh")};
-}
-
 /// What a kernel copies: the captured tensor, and its elements for a row. See mod.cuh.
 std::string copied_line(const GpuParts& parts, const ir::Signature& signature) {
   const Expr& read = parts.copied;
@@ -239,7 +224,6 @@ class Functions {
   }
   Expr with_held(const Expr& e) const { return as_held_.empty() ? e : ir::substitute(e, as_held_); }
   void held() {
-    out_.push_back({.head = {}, .text = "  struct Held {\n    float copied, distant, tanh;\n  };\n"});
     add("float exponent(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
         exponent_);
     if (held_.copied) out_.push_back({.head = {}, .text = copied_line(parts_, signature_)});
@@ -269,9 +253,13 @@ class Functions {
 
 }  // namespace
 
-bool reads_ahead(const GpuParts& parts, const KernelPlan& plan) {
-  const Held held = held_by(parts, plan);
-  return held.copied || held.distant;
+Held held_by(const GpuParts& parts, const KernelPlan& plan) {
+  const auto has = [&](std::string_view member) {
+    return std::ranges::any_of(plan.tile.own, [&](const auto& own) { return own.first == member && own.second != 0; });
+  };
+  return {.copied = parts.copied && has("copies"),
+          .distant = parts.distant && has("distances"),
+          .tanh = parts.tanh && has("small_tanh")};
 }
 
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
@@ -283,6 +271,7 @@ UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines line
   out.fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
                fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +
                fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
+  if (held_by(parts, plan)) out.fields += "  struct Held {\n    float copied, distant, tanh;\n  };\n";
   out.members = source_members(parts.mod(), source_signature(parts.mod()), plan.spec.offsets64, !reads.empty());
   for (const std::string& sums : source_sums(parts, plan))
     out.members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);

@@ -33,8 +33,13 @@ struct UserSource {
 
   std::string text() const;
 };
-/// True if the plan's kernel has read parts of scores for each pair already: Held::copied and Held::distant in mod.cuh.
-bool reads_ahead(const GpuParts& parts, const KernelPlan& plan);
+/// The parts of an exponent that a plan's kernel has for each pair already, as members of its argument `held`: see
+/// mod.cuh.
+struct Held {
+  bool copied, distant, tanh;
+  explicit operator bool() const { return copied || distant || tanh; }
+};
+Held held_by(const GpuParts& parts, const KernelPlan& plan);
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines);
 
 /// A struct User as text, and its size.

@@ -113,13 +113,15 @@ TEST_CASE("what reads by distance is computed once a distance", "[reads]") {
     const Made made = make({.name = "reads", .score = score, .captures = captures}, 1);
     const compiler::LoweredMod lowered = compiler::lower(made.attention);
     const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
-    CHECK((parts.distant != nullptr) == parts.facts.has_distant);
+    CHECK((parts.distant != nullptr) == (parts.facts.distant_reads > 0));
     return parts.distant ? ir::print(parts.distant, {}) : "";
   };
   CHECK(distant("s + table[q - kv + 31] * table[kv - q]").find("* 1.442695f") != std::string::npos);
-  CHECK(distant("s + of_head[h, doc[clamp(kv - q, 0, 9)]]") != "");
-  for (const std::string score : {"s + table[q - kv + 31]", "s + bias[q, kv]", "s + of_head[h, kv]", "s + f32(q - kv)",
-                                  "s + table[q + kv]", "s + table[i32(s) + q - kv]"})
+  for (const std::string score : {"s + of_head[h, doc[clamp(kv - q, 0, 9)]]", "s + table[q - kv + 31]",
+                                  "tanh(s + table[q - kv + 31] * table[kv - q])"})
+    CHECK(distant(score) != "");
+  for (const std::string score : {"tanh(s + table[q - kv + 31])", "s + bias[q, kv]", "s + of_head[h, kv]",
+                                  "s + f32(q - kv)", "s + table[q + kv]", "s + table[i32(s) + q - kv]"})
     CHECK(distant(score) == "");
 }
 

@@ -163,6 +163,32 @@ TEST_CASE("what depends on a distance is right for every warp and length", "[emu
   }
 }
 
+TEST_CASE("what depends on a distance is right for tiles of queries without keys, lists, and ends of 1", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured table{DType::bf16, {2, 900}, {900, 1}, waves};
+  Shape long_one = usual(), one = usual(), packed = usual();
+  long_one.q_len = long_one.kv_len = 700;
+  long_one.batch = 1;
+  one.q_len = 1;
+  one.kv_len = 129;
+  packed.q_lens = {1, 0, 257};
+  packed.kv_lens = {129, 65, 1};
+  for (const Shape& shape : {long_one, one, packed})
+    for (const std::string mask : {"kv <= q", "q / 128 % 2 == 1 && kv <= q % 128", "q / 90 == kv / 90"})
+      CHECK(wrong("s + bias[h, q - kv + 450]", mask, table, shape) == "");
+}
+
+TEST_CASE("next to a part that is held for each pair, other reads stay with their pairs", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape shape = usual();
+  shape.d = shape.dv = 128;
+  const Captured table{DType::f32, {2, 360}, {360, 1}, waves}, dense{DType::bf16, {360, 360}, {360, 1}, waves};
+  for (const std::string mask : {"true", "kv <= q"}) {
+    CHECK(wrong("s + bias[h, q - kv + 200] + f32(kv) * bias[0, q - kv + 201]", mask, table, shape) == "");
+    CHECK(wrong("s + bias[q, kv] + f32(kv) * bias[3, q - kv + 200]", mask, dense, shape) == "");
+  }
+}
+
 TEST_CASE("a bias that is larger in later tiles of keys, by little or by far, is right", "[emulated]") {
   if (skipped_without_compiler()) return;
   Shape shape = usual();

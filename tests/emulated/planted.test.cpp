@@ -132,8 +132,19 @@ const Planted all[] = {
      "copy_wait<1>();", dense90},
     {"copies go where the previous ones are read", parts, "forward_scores_sm90.cuh", "copied ^= Shared::copied_bytes;",
      "", dense90},
-    {"a lane reads a number that another one finds", parts, "forward_scores_sm90.cuh",
-     "tile * n);\n      __syncwarp();", "tile * n);", distant90},
+    {"keys are said to be there before their distances are", parts, "distances_sm90.cuh",
+     "find(head, at, origin, item.walk.tile(i) * Tile::n);\n        k.acquire();\n        arrive_as_warp(k.full(), "
+     "lane);",
+     "k.acquire();\n        arrive_as_warp(k.full(), lane);\n        find(head, at, origin, item.walk.tile(i) * "
+     "Tile::n);",
+     distant90},
+    {"one lane says that all have found their distances", parts, "distances_sm90.cuh",
+     "arrive_as_warp(k.full(), lane);", "if (lane == 0) barrier_arrive(k.full());", distant90},
+    {"distances are found where others may be read", parts, "distances_sm90.cuh",
+     "(keys.phase * Tile::stages + keys.stage)", "keys.stage", distant90},
+    {"distances come with the next keys", parts, "forward_consumer_sm90.cuh",
+     "g.take_distances(k);\n    k.next();\n    g.template weigh",
+     "k.next();\n    g.take_distances(k);\n    g.template weigh", distant90},
     {"a large argument counts as small", parts, "forward_scores_sm90.cuh", "> exact::small_tanh_most", "> 9.0f",
      tanh90},
     // ---- forward_f32_sm90

@@ -35,7 +35,7 @@ struct Traits {
   bool terms_of_sink = false;      ///< all of these are read by the sink alone
   bool copies_read = false;        ///< there is a read that a kernel can copy tile by tile: see copied_read()
   bool copies_f32 = false;         ///< ... of f32, in a backward
-  bool has_distant = false;        ///< there is a part that a kernel can compute once a distance: see distant_part()
+  int distant_reads = 0;           ///< reads in the part that a kernel can compute once a distance: see distant_part()
   bool has_tanh = false;           ///< there is a tanh that a kernel can compute itself: see only_tanh()
   bool shares_tiles = false;       ///< heads can share tiles: neither the mask nor column reads vary with the head
 };

@@ -14,7 +14,7 @@ struct ForwardLayout90 {
   bool comes_transposed, transposes_values;
   /// Elements of a captured tensor for the pairs of two tiles of keys, 16 bits each.
   bool copies = false;
-  /// f32 for the distances within a warp's rows of a tile.
+  /// f32 for the distances within a tile.
   bool distances = false;
   /// Tiles of queries that are scheduled ahead of the warps that need them.
   int items = 1;
@@ -40,9 +40,9 @@ struct ForwardLayout90 {
   // Each warp has its rows of a tile, in chunks of 64 columns.
   int copied_warp = copies ? (n + 63) / 64 * 16 * chunk_bytes : 0, copied_bytes = m / 16 * copied_warp,
       distant = copied + 2 * copied_bytes;
-  // n + 15 numbers, twice, in different banks.
-  int distant_copy = distances ? (n + 15 + 31) / 32 * 128 + 64 : 0, distant_warp = 2 * distant_copy,
-      barriers = distant + m / 16 * distant_warp;
+  // m + n - 1 numbers, twice, in different banks. Numbers are found while those of stages + 1 tiles may still be read.
+  int distant_copy = distances ? (m + n - 1 + 63) / 64 * 256 + 64 : 0, distant_bytes = 2 * distant_copy,
+      barriers = distant + 2 * stages * distant_bytes;
   // Two barriers for each stage of queries, keys and values: full, then empty.
   int q_full = barriers, k_full = q_full + 16 * q_stages, v_full = k_full + 16 * stages,
       behind_v_full = v_full + 16 * stages, loaded_full = transposes_values ? behind_v_full : v_full;

@@ -7,37 +7,89 @@
 
 namespace attune {
 
-/// The numbers for a consumer warp's 16 rows and a tile of keys: number i belongs to kv - q = i - 15, counted from the
-/// first of both. Pairs of neighbours are read at once, so there is a second copy for the pairs that begin with an odd
-/// number. The copies lie in different banks.
+/// Where the numbers for a tile of queries and the keys in this place are. Number i belongs to kv - q = i - (m - 1),
+/// counted from the first of both. Consumers read pairs of neighbours at once, so there is a second copy for the pairs
+/// that begin with an odd number. The copies lie in different banks.
+template <class Tile>
+__device__ inline unsigned distances_of(unsigned shared, const Place<Tile::stages>& keys) {
+  using Shared = Shared90<Tile>;
+  return shared + Shared::distant + (keys.phase * Tile::stages + keys.stage) * Shared::distant_bytes;
+}
+
+/// Finds the numbers of each tile, beside the producer warp: consumers that read captured tensors themselves waited for
+/// these reads between the products that they issue.
 template <class Tile, class User>
-struct Distances90 {
-  static constexpr int n = Tile::n, before = 15, count = n + before, second = Shared90<Tile>::distant_copy;
+struct FindDistances90 {
+  using Shared = Shared90<Tile>;
+  static constexpr int count = Tile::m + Tile::n - 1, before = Tile::m - 1, lanes = 32 * distance_warps<Tile>;
+  static_assert(!transposes_values<Tile> && Tile::heads == 1);
 
+  const ForwardArgs& args;
   const User& user;
-  unsigned shared;  ///< of this warp
-  int lane;
+  unsigned shared;
+  int warp, lane;
+  Ring<Tile::stages> k{shared + Shared::k_full};
+  Items<Tile, User> items{args, shared};
 
-  __device__ void find(const typename User::Head& head, const Where& at, int q, int kv) const {
-#pragma unroll
-    for (int j = 0; j < (count + 31) / 32; ++j) {
-      const int i = 32 * j + lane;
-      const float x = user.distant(head, at, q + max(before - i, 0), kv + max(i - before, 0));
-      shared_put(shared + 4 * i, __float_as_uint(x));
-      // The first number begins no pair of the second copy.
-      if (i > 0) shared_put(shared + second + 4 * (i - 1), __float_as_uint(x));
+  __device__ FindDistances90(const ForwardArgs& args, const User& user, unsigned shared, int warp, int lane)
+      : args(args), user(user), shared(shared), warp(warp), lane(lane) {}
+
+  __device__ void run() {
+    for (;;) {
+      const Item item = items.template take<true>();
+      __syncwarp();
+      if (lane == 0) items.done();
+      if (item.index == Item::stop) return;
+      const Where at{item.work.b, item.work.heads.first, item.queries.length, item.keys.length};
+      const auto head = user.head(at);
+      const int origin = args.q_offset + item.work.tile * Tile::m;
+#pragma unroll 1
+      for (int i = 0; i < item.walk.count; ++i) {
+        // Those of stages + 1 tiles may still be read: the keys of the tile before them have been released, which a
+        // consumer does before it reads the numbers that came with them.
+        find(head, at, origin, item.walk.tile(i) * Tile::n);
+        k.acquire();
+        arrive_as_warp(k.full(), lane);
+        k.next();
+      }
     }
   }
+
+ private:
+  __device__ void find(const typename User::Head& head, const Where& at, int q, int kv) const {
+    const unsigned to = distances_of<Tile>(shared, k) + 4 * (32 * warp + lane);
+    float x[(count + lanes - 1) / lanes];
+    // All reads before the stores that need them.
+    const auto each = [&](const auto& f) {
+#pragma unroll
+      for (int j = 0; j < (count + lanes - 1) / lanes; ++j) f(x[j], lanes * j + 32 * warp + lane, to + 4 * lanes * j);
+    };
+    each([&](float& x, int i, unsigned) {
+      x = user.distant(head, at, q + max(before - i, 0), kv + max(i - before, 0));
+    });
+    // The first number of the second copy begins no pair, and goes to the gap before it.
+    each([&](float x, int, unsigned to) {
+      shared_put(to, __float_as_uint(x));
+      shared_put(to + Shared::distant_copy - 4, __float_as_uint(x));
+    });
+  }
+};
+
+/// The numbers for a consumer warp's 16 rows, from `row` on, and a tile of keys.
+template <class Tile>
+struct Distances90 {
+  unsigned shared;  ///< distances_of()
+  int row, lane;
 
   /// Calls f(i, r, e, number) for every score of this thread, as ForwardScores90::each() counts them.
   template <class F>
   __device__ void each(const F& f) const {
     // Of score i = 0, r = 0, e = 0. A step of i moves by 8 numbers, as does r, back.
-    const int first = before - lane / 4 + 2 * (lane & 3);
-    const unsigned from = shared + 4 * (first & ~1) + (first & 1) * second;
+    const int first = Tile::m - 1 - row - lane / 4 + 2 * (lane & 3);
+    const unsigned from = shared + 4 * (first & ~1) + (first & 1) * Shared90<Tile>::distant_copy;
     float2 now = shared_get2(from - 32);
 #pragma unroll
-    for (int i = 0; i < n / 8; ++i) {
+    for (int i = 0; i < Tile::n / 8; ++i) {
       const float2 below = now;
       now = shared_get2(from + 32 * i);
       f(i, 0, 0, now.x);

@@ -76,6 +76,7 @@ struct ForwardConsumer90 {
   /// P = exp2(S - max) of the first tile of keys.
   __device__ void first_tile(const Item& now, bool recomputing) {
     k.release(g.lane);
+    g.take_distances(k);
     k.next();
     g.copy_ahead(now.walk.tile(1), now.walk.count > 1);
     g.template weigh<true>(now.walk.last, true, recomputing);
@@ -117,13 +118,13 @@ struct ForwardConsumer90 {
     if constexpr (issue_ordered) pass_turn();
     g.template read_columns<Partial>(tile);
     g.template look_ahead<Partial>(tile);
-    g.find_distances(tile);
     next = walk.tile(i + 1);
     g.copy_ahead(next, i + 1 < walk.count);
     wgmma_wait<1>();
     if constexpr (products_ordered) pass_turn();
     pin(g.s);
     k.release(g.lane);
+    g.take_distances(k);
     k.next();
     g.template weigh<Partial>(tile, false, recomputing);
     wgmma_wait<0>();
@@ -247,7 +248,6 @@ struct ForwardConsumer90 {
       if (now.walk.count > 0) {
         g.template read_columns<true>(now.walk.last);
         g.template look_ahead<true>(now.walk.last);
-        g.find_distances(now.walk.last);
         g.copy_ahead(now.walk.last, true);
       }
       wgmma_wait<0>();

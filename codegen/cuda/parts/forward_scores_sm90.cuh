@@ -48,6 +48,7 @@ struct ForwardScores90 {
   typename User::Col cols[(n + 31) / 32];  ///< if lanes share them: columns 8 i + e with 2 i + e = 8 j + lane / 4
   int q0, origin;
   unsigned copied = 0;  ///< with copies: of the two places for copies, the one for the next tile
+  unsigned distant;     ///< with distances: where those of this tile are
   float factor;
   bool moved = true;
 
@@ -121,13 +122,9 @@ struct ForwardScores90 {
       return user.col(head, at, origin, kv);
   }
 
-  /// Computes what depends on distances for the next tile.
-  __device__ void find_distances(int tile) {
-    if constexpr (has_distant) {
-      __syncwarp();  // those of the previous tile have been read
-      distances().find(head, at, origin + query(0), tile * n);
-      __syncwarp();
-    }
+  /// The numbers for distances are those that came with the keys in this place.
+  __device__ void take_distances(const Place<Tile::stages>& keys) {
+    if constexpr (has_distant) distant = distances_of<Tile>(shared, keys);
   }
 
   /// Finds the largest term() of a tile, after read_columns().
@@ -211,9 +208,7 @@ struct ForwardScores90 {
   __device__ auto copied_read() const {
     return CopiedRead90<Tile, User>{{user, shared + Shared::copied + (4 * group + warp) * Shared::copied_warp, lane}};
   }
-  __device__ auto distances() const {
-    return Distances90<Tile, User>{user, shared + Shared::distant + (4 * group + warp) * Shared::distant_warp, lane};
-  }
+  __device__ auto distances() const { return Distances90<Tile>{distant, 64 * group + 16 * warp, lane}; }
   template <bool Partial>
   __device__ void exponents_with_held(int tile) {
     const int kv0 = tile * n + 2 * (lane & 3);

@@ -42,6 +42,9 @@ template <class Tile>
 constexpr bool has_distances = requires {
   requires Tile::distances != 0;
 };
+/// Warps that do so.
+template <class Tile>
+constexpr int distance_warps = has_distances<Tile> ? 2 : 0;
 
 /// True if results leave through the memory of the last values: those of the last warpgroup through that of the last
 /// tile, those of the warpgroup before it through that of the tile before.
@@ -100,7 +103,7 @@ struct Shared90 {
                        list_full = at.list_full, results_left = at.results_left, item = at.item, warps = at.warps,
                        recompute_most = at.recompute_most, recompute = at.recompute, copied = at.copied,
                        copied_warp = at.copied_warp, copied_bytes = at.copied_bytes, distant = at.distant,
-                       distant_copy = at.distant_copy, distant_warp = at.distant_warp, bytes = at.bytes;
+                       distant_copy = at.distant_copy, distant_bytes = at.distant_bytes, bytes = at.bytes;
   static_assert(at.item_bytes == item_bytes);
 };
 
