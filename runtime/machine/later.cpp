@@ -3,6 +3,7 @@
 #include "runtime/machine/later.h"
 
 #include <exception>
+#include <string_view>
 #include <utility>
 #include <vector>
 

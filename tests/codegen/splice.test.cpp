@@ -253,17 +253,17 @@ TEST_CASE("which kernels have two tiers", "[splice]") {
 TEST_CASE("both tiers of the corpus do the same arithmetic", "[splice]") {
   if (skips_compiling()) return;
   int compared = 0;
-  for (const CorpusMod& mod : corpus()) {
+  for (const CorpusMod& one_of : corpus()) {
     std::optional<Planned> planned;
     try {
-      planned.emplace(mod);
+      planned.emplace(one_of);
     } catch (const Error&) {
       continue;  // not for a GPU
     }
     if (cuda::splicing_of(planned->parts, planned->plan, cuda::CompiledFor::first_tier) == cuda::Splicing::never ||
         cuda::splicing_of(planned->parts, planned->plan, cuda::CompiledFor::call) != cuda::Splicing::never)
       continue;
-    CAPTURE(mod.name);
+    CAPTURE(one_of.name);
     const codegen::Source source = codegen::kernel_source(planned->parts, planned->plan);
     const cuda::Binary first = cuda::compile_spliced(source, planned->parts, planned->plan);
     if (first.made != "spliced") continue;

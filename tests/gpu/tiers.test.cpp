@@ -2,7 +2,7 @@
 #include <attune/attune.h>
 
 #include <algorithm>
-#include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/platform.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/watch/waits.h"
 
