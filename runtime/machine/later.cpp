@@ -1,5 +1,5 @@
-// runtime/machine/later.cpp — work for later calls that is done once: in spare time, or at once for who needs its
-// result
+// runtime/machine/later.cpp — work for later calls that is done once: in spare time, or at once by a thread that needs
+// it
 #include "runtime/machine/later.h"
 
 #include <exception>

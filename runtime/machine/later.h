@@ -1,4 +1,4 @@
-// runtime/machine/later.h — work for later calls that is done once: in spare time, or at once for who needs its result
+// runtime/machine/later.h — work for later calls that is done once: in spare time, or at once by a thread that needs it
 #pragma once
 
 #include <condition_variable>

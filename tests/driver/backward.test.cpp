@@ -131,7 +131,7 @@ TEST_CASE("an H200 sums along diagonals in its one kernel, and spreads the sums 
   CHECK(call.causal().workspace(call.with_table()) >= call.causal().workspace(call.backward) + sums);
 }
 
-TEST_CASE("an H200 adds up the gradient of a sink's tensor behind its one kernel", "[driver]") {
+TEST_CASE("an H200 adds up the gradient of a sink's tensor after its one kernel", "[driver]") {
   const Call call(h200);
   const Array<float> sinks = call.gpu.array<float>({4}, "sinks"), grad = call.gpu.array<float>({4});
   const auto reads = [=](SinkAt at) { return sinks[at.head]; };

@@ -208,7 +208,7 @@ TEST_CASE("a call that is captured has the last kernel, whether its compilation 
   std::optional<Compilations> held(std::in_place);
   running.run();
   CHECK(tests::comes_true([&] { return held->begun == 1; }));
-  waiting.run();  // behind the other one's
+  waiting.run();  // compiled after the other one's
   fake::forget();
   std::thread capture([&] {
     const cuda::Current current(Call::hopper);

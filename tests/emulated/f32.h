@@ -65,14 +65,14 @@ inline void spoil(const Tensor& t, std::int64_t position, double with) {
     for (std::int64_t j = 0; j < t.shape[3]; j += 3) runtime::store(t, runtime::offset(t, 0, h, position, j), with);
 }
 
-/// Overwrites elements of some keys and values; `but_spoilt_keys` masks these positions out.
+/// Overwrites elements of some keys and values. The mask `without_overwritten_keys` removes these positions.
 inline void spoil_keys(const Inputs& in, double with) {
   for (const std::int64_t kv : {3, 77, 190}) {
     spoil(in.k.tensor, kv, with);
     spoil(in.v.tensor, kv, with);
   }
 }
-inline const Mask but_spoilt_keys = [](At at) { return at.kv != 3 && at.kv != 77 && at.kv != 190; };
+inline const Mask without_overwritten_keys = [](At at) { return at.kv != 3 && at.kv != 77 && at.kv != 190; };
 
 /// Multiplies every nth element.
 inline void scale(const Tensor& t, int nth, double by) {

@@ -63,7 +63,7 @@ TEST_CASE("of f32, infinities and NaN of masked-out keys reach no result, and ot
       shape.q_len = 70;
       const Inputs in = inputs(shape);
       spoil_keys(in, with);
-      check({.mask = but_spoilt_keys}, in);
+      check({.mask = without_overwritten_keys}, in);
       check({.mask = mods::causal()}, in);
       check({}, in);
       const Inputs queries = inputs(shape);

@@ -56,7 +56,7 @@ TEST_CASE("of f32, masked-out infinities and NaN reach no gradient, and others d
     shape.q_len = 70;
     const Inputs in = inputs(shape);
     spoil_keys(in, with);
-    check({.mask = but_spoilt_keys}, in);
+    check({.mask = without_overwritten_keys}, in);
     if (with == 0x1p90) continue;
     check({}, in);
     const Inputs queries = inputs(shape);

@@ -1,4 +1,4 @@
-// tests/emulated/resident.test.cpp — a compiler that stays: what it compiles, and what it leaves to others
+// tests/emulated/resident.test.cpp — the resident compiler: what it compiles, and what it leaves to others
 #include "runtime/engines/emulated/resident.h"
 
 #include <array>
@@ -26,7 +26,7 @@ std::string compiled(const std::string& command, int nth) {
 
 }  // namespace
 
-TEST_CASE("a compiler that stays compiles pages of several threads, and leaves wrong ones to others", "[emulated]") {
+TEST_CASE("the resident compiler compiles pages of several threads, and leaves wrong ones to others", "[emulated]") {
   if (skipped_without_compiler()) return;
   const std::string& name = runtime::emulated::host_compiler().command;
   const std::string command = name + " -x c++ -O0";

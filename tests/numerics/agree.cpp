@@ -252,7 +252,7 @@ template <class Measure>
 void judge_answers(const Inputs& in, const Compared& what, const Outputs& oracle, const std::vector<Answer>& answers,
                    Yardsticks yardsticks, std::span<const int> steps, const Measure& measure, Verdict& verdict) {
   for (const bool whole : {false, true}) {
-    // Who observes is told what is granted.
+    // An observer gets the full allowance.
     if (!whole && what.observe) continue;
     Verdict own;
     Comparison comparison(in, what, own);

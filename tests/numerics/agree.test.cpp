@@ -49,7 +49,7 @@ TEST_CASE("dense attention is near the oracle over the corpus: f32 to rounding, 
     if (tests::sanitized && next++ % 3 != 0) continue;  // the preset dev runs all
     const tests::Made made = tests::make(mod, 3);
     const Subject subject(made.attention);
-    // All yardsticks, and not the first alone, are for those who observe.
+    // Only a comparison with an observer uses all yardsticks.
     const Engine itself = dense_but({});
     const Compared what{.observe = [](const tests::Observed&) {}};
     const auto error = [&](DType dtype) {

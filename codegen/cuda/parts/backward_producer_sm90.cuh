@@ -77,6 +77,8 @@ struct Loader90Backward {
       const StepAt at{of_step(2), of_step(3), of_step(q_start) + of_step(1) * m, of_step(kv_start) + of_step(4) * n,
                       of_step(5)};
       const bool begins = what & (Step::first | Step::empty);
+      // The consumers of an item without a step wait for nothing but `full`. It is given after the phase of keys_empty,
+      // which they could complete twice otherwise, before this thread has seen it once.
       if (lane == 0) {
         if (!(what & Step::empty)) load_queries<Tile>(args, shared, what, stage, at);
         if (begins) load_keys<Tile>(args, shared, what, keys_phase, at);

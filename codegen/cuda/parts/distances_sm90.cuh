@@ -16,8 +16,8 @@ __device__ inline unsigned distances_of(unsigned shared, const Place<Tile::stage
   return shared + Shared::distant + (keys.phase * Tile::stages + keys.stage) * Shared::distant_bytes;
 }
 
-/// Finds the numbers of each tile, beside the producer warp: consumers that read captured tensors themselves waited for
-/// these reads between the products that they issue.
+/// Computes the numbers of each tile in warps next to the producer warp. When consumer warps read the captured tensors
+/// themselves, they waited for these reads between the products that they issue.
 template <class Tile, class User>
 struct FindDistances90 {
   using Shared = Shared90<Tile>;

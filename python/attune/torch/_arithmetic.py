@@ -321,7 +321,9 @@ def isin(trace: Trace, elements: Any, test_elements: Any, *, assume_unique: bool
     x, among = _promoted(trace, elements, test_elements)
     if among.ndim:
         x = _rows.unsqueeze(trace, x, -1)
-    found = _rows.any_of(trace, _compare("==")(trace, x, among), -1) if among.ndim else _compare("==")(trace, x, among)
+    found = _compare("==")(trace, x, among)
+    if among.ndim:
+        found = _rows.any_of(trace, found, -1)
     return logical_not(trace, found) if invert else found
 
 

@@ -8,7 +8,6 @@ its lse there and back, two kernels that are launched for nothing.
 
 from __future__ import annotations
 
-import copy
 import operator
 from types import SimpleNamespace
 from typing import Any
@@ -121,7 +120,7 @@ def _convert_for_others(graph: Graph, lses: list[Node], backwards: list[Node]) -
     for lse in lses:
         with graph.inserting_after(lse):
             scaled = graph.call_function(_aten.mul.Tensor, (lse, 1 / LN2))
-        scaled.meta = {**copy.copy(lse.meta), "val": lse.meta["val"] * (1 / LN2)}
+        scaled.meta = {**lse.meta, "val": lse.meta["val"] * (1 / LN2)}
         lse.replace_all_uses_with(scaled, delete_user_cb=lambda user, scaled=scaled: user is not scaled)
         for one in backwards:
             one.update_arg(_LSE, lse)

@@ -24,7 +24,7 @@ enum class CompiledFor : std::uint8_t {
 /// Of a kernel of this plan: by ATTUNE_SPLICE, or by what was measured if a call needs it. What is compiled ahead of
 /// time does not depend on what the cache holds, so that the same inputs give the same bytes.
 Splicing splicing_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan, CompiledFor what);
-/// True for a kernel that was compiled for the first tier, and that another one shall take over from.
+/// True for a first-tier kernel that a whole kernel will replace.
 bool is_first_tier(const Binary& kernel, const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
 /// The kernel of a source, spliced if that makes as good a kernel as compiling the source as a whole: `made` tells. The
 /// skeleton is an object as kernels are, compiled by one thread at a time. `how` is not never.

@@ -1,4 +1,4 @@
-// runtime/engines/emulated/resident.cpp — a compiler that stays: one process of clang compiles many pages
+// runtime/engines/emulated/resident.cpp — a resident compiler: one clang process compiles many pages
 //
 // clang takes 24 ms to start, and a quarter of what it then does for a page it does again for each: a kernel took 0.10
 // s in a process of its own, and takes 0.066 s here. `clang -cc1` compiles its inputs in order and opens each only when
@@ -35,20 +35,20 @@
 namespace attune::runtime::emulated {
 namespace {
 
-/// A process for this many pages: its start is then 1.5 ms of each.
+/// Pages of a process, which spread its start to 1.5 ms a page.
 constexpr std::size_t most_pages = 16;
-/// The time in which something must come out, in ms: much more than a page takes on a busy machine.
+/// The longest wait for output, in ms: much more than a page takes on a busy machine.
 constexpr int patience = 20000;
 
-class File {
+class PipeEnd {
  public:
-  explicit File(int of = -1) : file_(of) {}
-  File(File&& from) noexcept : file_(std::exchange(from.file_, -1)) {}
-  File& operator=(File&& from) noexcept {
+  explicit PipeEnd(int of = -1) : file_(of) {}
+  PipeEnd(PipeEnd&& from) noexcept : file_(std::exchange(from.file_, -1)) {}
+  PipeEnd& operator=(PipeEnd&& from) noexcept {
     std::swap(file_, from.file_);
     return *this;
   }
-  ~File() { close(); }
+  ~PipeEnd() { close(); }
   void close() {
     if (file_ >= 0) ::close(std::exchange(file_, -1));
   }
@@ -58,12 +58,12 @@ class File {
   int file_;
 };
 struct Pipe {
-  File from, to;
+  PipeEnd from, to;
 };
 std::optional<Pipe> made_pipe() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return {};
-  return Pipe{File(ends[0]), File(ends[1])};
+  return Pipe{PipeEnd(ends[0]), PipeEnd(ends[1])};
 }
 
 class Resident {
@@ -109,7 +109,7 @@ class Resident {
 
   /// Empty if it fails; it then takes no more.
   std::string object_of(std::string_view page) {
-    // Its end for reading stays open here too: a page for a process that has died is no signal.
+    // This process keeps the reading end open, too: otherwise a write to a dead compiler would raise SIGPIPE.
     Pipe& pipe = pages_[nth_++];
     if (fcntl(*pipe.to, F_GETPIPE_SZ) < static_cast<int>(page.size())) return failed();
     if (write(*pipe.to, page.data(), page.size()) != static_cast<ssize_t>(page.size())) return failed();
@@ -140,10 +140,10 @@ class Resident {
   pid_t process_ = 0;
   std::vector<Pipe> pages_;
   std::size_t nth_ = 0;  ///< the page that comes next
-  File out_;
+  PipeEnd out_;
 };
 
-/// The command of clang itself that `command` runs, but for input and output; empty if that is another compiler.
+/// The `clang -cc1` command that `command` runs, without input and output; empty if that is another compiler.
 std::string command_of_clang(const std::string& command) {
   const Ran told = ran(command + " '-###' -c - -o -");
   constexpr std::string_view input = R"( "-")", output = R"( "-o" "-")", keeps = R"( "-disable-free")";
@@ -160,7 +160,7 @@ std::string command_of_clang(const std::string& command) {
   return line;
 }
 
-/// All of this process. A thread that compiles takes one, so that several compile at a time.
+/// The compilers of this process. Each thread that compiles takes one, so several compile at a time.
 class Residents {
  public:
   Residents() {
@@ -192,7 +192,7 @@ class Residents {
     std::optional<std::string> own;
     {
       const std::lock_guard lock(mutex_);
-      // One fails for a page that is wrong. If all fail, their starts are lost.
+      // A wrong page makes one fail. After more failures, starting further ones is wasted time.
       if (failures_ > most_failures) return {};
       for (auto one = free_.begin(); one != free_.end(); ++one)
         if (one->first == command) {
@@ -203,7 +203,7 @@ class Residents {
         }
       if (const auto known = commands_.find(command); known != commands_.end()) own = known->second;
     }
-    // Not under the lock, which a fork takes: to run a command may be one.
+    // Without the lock: running a command may fork, and a fork takes the lock.
     if (!own) own = command_of_clang(command);
     auto out = own->empty() ? nullptr : std::make_unique<Resident>(*own);
     const std::lock_guard lock(mutex_);

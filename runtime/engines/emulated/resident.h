@@ -1,4 +1,4 @@
-// runtime/engines/emulated/resident.h — a compiler that stays: one process of clang compiles many pages
+// runtime/engines/emulated/resident.h — a resident compiler: one clang process compiles many pages
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// tests/runtime/machine/later.test.cpp — work that is done once: in spare time, by who needs it, or by nobody
+// tests/runtime/machine/later.test.cpp — work that is done once: in spare time, by a thread that needs it, or never
 #include "runtime/machine/later.h"
 
 #include <atomic>
@@ -16,7 +16,8 @@
 using namespace attune;
 using runtime::Later;
 
-TEST_CASE("later work is done once, in spare time or by who needs it, and whoever asks waits for it", "[later]") {
+TEST_CASE("later work is done once, in spare time or by a thread that needs it, and other threads wait for it",
+          "[later]") {
   std::atomic<int> done = 0;
   std::promise<void> go;
   const auto may = go.get_future().share();
@@ -54,7 +55,8 @@ TEST_CASE("later work that fails says why", "[later]") {
   CHECK(throws->why_failed() == "never");
 }
 
-TEST_CASE("later work that spare time has dropped is done by who needs it, and goes with its owner", "[later]") {
+TEST_CASE("later work that the background dropped is done by the thread that needs it, and is freed with its owner",
+          "[later]") {
   std::promise<void> go;
   std::atomic<bool> runs = false;
   runtime::in_spare_time([&, may = go.get_future().share()] {
