@@ -274,7 +274,7 @@ def lower(warn: Callable[[str], None]) -> None:
     import torch._inductor.kernel.flex.flex_attention  # its own are registered first
     from torch._inductor.lowering import lowerings
 
-    from attune.torch import _joint
+    from attune.torch import _joint, _lists
 
     if _torchs:
         return
@@ -289,6 +289,7 @@ def lower(warn: Callable[[str], None]) -> None:
         lowerings[op] = _or_torchs(ours, lowerings[op], warn)
     config.unsafe_marked_cacheable_functions = {**config.unsafe_marked_cacheable_functions, _KEY: str(_core.version())}
     _joint.add(f"{_KEY} {_core.version()}")
+    _lists.add()
 
 
 def _or_torchs(ours: Callable[..., Any], torchs: Callable[..., Any], warn: Callable[[str], None]) -> Callable[..., Any]:
@@ -323,8 +324,9 @@ def unlower() -> None:
     import torch._inductor.config as config
     from torch._inductor.lowering import lowerings
 
-    from attune.torch import _joint
+    from attune.torch import _joint, _lists
     _joint.remove()
+    _lists.remove()
     lowerings.update(_torchs)
     _torchs.clear()
     config.unsafe_marked_cacheable_functions = {

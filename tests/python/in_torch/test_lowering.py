@@ -2,6 +2,7 @@
 """torch's own flex_attention, compiled, unedited. On the CPU torch refuses gradients; here it is made not to ask."""
 
 import functools
+import inspect
 import os
 import warnings
 
@@ -233,6 +234,68 @@ def test_lists_are_made_where_torch_computes_a_direction(active):
         warnings.simplefilter("ignore")
         close(torch.compile(model)(q, k, v), model(q, k, v))
     assert not active
+
+
+def lists_of(mask):
+    return [t for t in vars(mask).values() if isinstance(t, torch.Tensor)]
+
+
+def test_equal_masks_share_their_lists(active):
+    def within(reach):
+        return lambda b, h, m, n: (m >= n) & (m - n < reach)
+
+    def same(one, other):
+        return all(a is b for a, b in zip(lists_of(one), lists_of(other), strict=True))
+
+    make = functools.partial(torchs.create_block_mask, B=2, H=None, Q_LEN=300, KV_LEN=300, device="cpu", BLOCK_SIZE=64)
+    first, mod = make(within(70)), within(70)
+    again = make(mod)
+    assert same(first, again) and again.mask_mod is mod is not first.mask_mod
+    for other in (make(within(71)), make(mod, B=1), make(mod, KV_LEN=301), make(mod, BLOCK_SIZE=32)):
+        assert not same(other, first)
+    with torch.inference_mode():
+        assert not same(make(mod), first)
+    again.q_indices.zero_()  # no longer the lists of this mask
+    repaired = make(mod)
+    deactivate()
+    truth = make(mod)
+    activate(compile=True)
+    for made in (repaired, make(mod)):
+        assert not same(made, again)
+        for a, b in zip(lists_of(made), lists_of(truth), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_masks_that_read_tensors_are_made_each_time(active):
+    keep = torch.ones(S, dtype=torch.bool)
+    keeps = lambda b, h, m, n: keep[n]  # noqa: E731
+    assert blocks(keeps).to_dense().sum() == 1
+    keep[:] = False
+    assert blocks(keeps).to_dense().sum() == 0
+
+
+def test_create_block_mask_is_torchs_again_afterwards(active):
+    ours = torchs.create_block_mask
+    deactivate()
+    torchs_own = torchs.create_block_mask
+    assert ours is not torchs_own and inspect.signature(ours) == inspect.signature(torchs_own)
+    assert torch.equal(ours(window, 1, 1, S, S, "cpu").kv_indices, torchs_own(window, 1, 1, S, S, "cpu").kv_indices)
+    activate(compile=True)
+    assert torchs.create_block_mask is ours  # what Dynamo compiled before holds
+
+
+def test_a_model_that_compiles_its_masks_has_no_graph_break(active):
+    q, k, v = leaves((B, H, S, D), (B, H, S, D), (B, H, S, D))
+
+    def model(q, k, v):
+        mask = torchs.create_block_mask(window, None, None, S, S, "cpu", _compile=True)
+        return torchs.flex_attention(q, k, v, block_mask=mask)
+
+    made = []
+    codes = code_of(lambda: made.append(both(lambda: torch.compile(model, fullgraph=True)(q, k, v), [q, k, v])))
+    assert len(codes) == 2 and not any("sort" in code for code in codes)
+    for a, b in zip(made[0], both(lambda: flex_attention(q, k, v, block_mask=blocks(window)), [q, k, v])):
+        close(a, b)
 
 
 def test_a_pass_of_the_users_own_stays(active):
