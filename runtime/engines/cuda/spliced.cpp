@@ -17,6 +17,7 @@
 #include "codegen/kernel.h"
 #include "codegen/splice.h"
 #include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/front_ends.h"
 #include "runtime/engines/cuda/platform.h"
 #include "runtime/machine/background.h"
 #include "runtime/machine/options.h"
@@ -87,6 +88,7 @@ class Coming {
 
 /// A mod in a skeleton; without a cubin, if there is none: then `made` is the reason.
 Binary joined(const codegen::Source& whole, const codegen::SplitSource& split, const CacheEntry& skeleton) {
+  Ahead ahead;
   Binary mod = compile_to_ptx(split.mod);
   const Clock splicing;
   const codegen::SplicedPtx ptx = codegen::splice(skeleton.bytes, mod.ptx);
@@ -97,7 +99,7 @@ Binary joined(const codegen::Source& whole, const codegen::SplitSource& split, c
   if (around.text.empty()) return {.made = "the skeleton's PTX cannot be inline PTX"};
   const std::string symbol = fact_of(skeleton, "symbol");
   if (symbol.empty()) return {.made = "the skeleton does not say its symbol"};
-  Binary out = assemble(around, symbol);
+  Binary out = assemble(around, symbol, ahead);
   out.made = "spliced";
   out.phases.insert(out.phases.begin(), {{"the mod to PTX", mod.phases.at(0).seconds}, {"splice", spliced}});
   return out;
