@@ -71,7 +71,7 @@ class GpuBuild {
       facts_alone.entry.entry.bytes.clear();
     }
     const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
-    if (const auto kept = cuda::skeleton_of(parts, plan)) this->add(*kept, plan);
+    for (const cuda::KeptSkeleton& kept : cuda::skeleton_of(parts, plan)) this->add(kept, plan);
     for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
       const codegen::Source source = cuda::companion_source_of(*one, parts, plan);
       // Lists along both axes are made by kernels of the same name.
@@ -90,9 +90,10 @@ class GpuBuild {
     const cuda::Candidate& one = all.candidates[all.chosen];
     if (!one.binary) return;
     const codegen::KernelPlan& plan = one.choice.plan;
-    const auto kept = cuda::make_skeleton(one.written->source, one.binary->spilled, parts, plan);
-    if (!kept) return;
-    add(*kept, plan);
+    const std::vector<cuda::KeptSkeleton> all_kept = cuda::make_skeleton(one.written->source, one.binary->spilled,
+                                                                         parts, plan);
+    for (const cuda::KeptSkeleton& kept : all_kept) add(kept, plan);
+    if (all_kept.empty()) return;
     for (const codegen::Companion* beside : codegen::companions_of(parts, plan)) {
       if (!beside->of_any_mod) continue;
       const codegen::Source source = cuda::companion_source_of(*beside, parts, plan);
