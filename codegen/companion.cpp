@@ -118,6 +118,7 @@ constinit const Companion transpose_v{
     .needed = [](const GpuParts&, const KernelPlan& plan) { return plan.tile.transposed; },
     .grid = transpose_grid,
     .threads = transpose_threads,
+    .of_any_mod = true,
     .args = Companion::Args::transpose,
 };
 
@@ -127,6 +128,7 @@ constinit const Companion split_keys{
     .source = [](const GpuParts&, const KernelPlan& plan) { return split_source(plan); },
     .grid = transpose_grid,
     .threads = split_threads,
+    .of_any_mod = true,
     .args = Companion::Args::split,
 };
 
@@ -136,6 +138,7 @@ constinit const Companion split_rows{
     .source = [](const GpuParts&, const KernelPlan& plan) { return split_rows_source(plan); },
     .grid = split_rows_grid,
     .threads = split_threads,
+    .of_any_mod = true,
     .args = Companion::Args::split_rows,
 };
 
@@ -147,6 +150,7 @@ constinit const Companion clear_arrivals{
     .needed = may_clear,
     .threads = clear_threads,
     .early = true,
+    .of_any_mod = true,
     .args = Companion::Args::clear,
     .launched_for = Companion::For::shared_tiles,
 };
@@ -175,6 +179,7 @@ constinit const Companion end_queries{
     .grid = end_grid,
     .threads = 256,
     .early = true,
+    .of_any_mod = true,
     .launched_for = Companion::For::dq,
 };
 
@@ -224,6 +229,7 @@ constinit const Companion append_rows{
     // The keys and values of such calls are a cache.
     .needed = [](const GpuParts& parts, const KernelPlan& plan) { return !parts.gradient && plan.spec.per_entry; },
     .threads = append_threads,
+    .of_any_mod = true,
     .args = Companion::Args::append,
 };
 
@@ -240,6 +246,7 @@ constinit const Companion delta_rows{
           return Grid{static_cast<unsigned>(p.q_heads * p.batch * ceil_div(p.q.length, rows)), 1, 1};
         },
     .threads = rows_threads,
+    .of_any_mod = true,
 };
 
 constinit const Companion captured_sums{
@@ -252,6 +259,7 @@ constinit const Companion captured_sums{
           return parts.gradient && std::ranges::find(parts.gradient->wanted, true) != parts.gradient->wanted.end();
         },
     .threads = sums_threads,
+    .of_any_mod = true,
     .args = Companion::Args::sums,
 };
 

@@ -43,7 +43,8 @@ struct Companion {
   bool (*needed)(const GpuParts& parts, const KernelPlan& plan) = nullptr;
   Grid (*grid)(const LaunchCall& call) = nullptr;  ///< null: derived from its arguments
   int threads = 0;
-  bool early = false;  ///< starts while the previous launch drains, and waits for it itself
+  bool early = false;       ///< starts while the previous launch drains, and waits for it itself
+  bool of_any_mod = false;  ///< its source has none of the mod's expressions: mods of one tile share the kernel
   Args args = Args::of_kernel;
   For launched_for = For::all;
 

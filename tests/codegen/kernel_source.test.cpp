@@ -86,6 +86,30 @@ TEST_CASE("the source of a part adds what the whole call has before it", "[cuda]
   if (!skips_compiling()) compiles(source, 16);  // random numbers take many registers
 }
 
+TEST_CASE("the kernels beside that mods share have the same source for each of them", "[cuda]") {
+  const Lowered causal(named("causal")), other(named("alibi"));
+  const codegen::KernelSpec spec{.arch = 90, .d = 128, .dv = 128};
+  int shared = 0;
+  for (const codegen::Way way : {codegen::Way::forward, codegen::Way::backward}) {
+    const auto parts_of = [&](const Lowered& of) {
+      const codegen::Wanted none(of.lowered.mod.captures.size());
+      return way == codegen::Way::forward ? codegen::forward_parts(of.lowered, spec)
+                                          : codegen::gpu_parts(of.lowered, true, &none);
+    };
+    const codegen::GpuParts parts = parts_of(causal), others = parts_of(other);
+    for (const codegen::KernelDescriptor* kernel : codegen::kernels(way)) {
+      const KernelPlan plan{.kernel = kernel, .spec = spec};
+      for (const codegen::Companion* one : kernel->companions) {
+        if (!one->of_any_mod) continue;
+        INFO(kernel->name << " " << one->name);
+        CHECK(one->source(parts, plan).text == one->source(others, plan).text);
+        ++shared;
+      }
+    }
+  }
+  CHECK(shared > 0);
+}
+
 TEST_CASE("biases that Hopper's forward copies, computes once a distance or raises maxima for do not spill", "[cuda]") {
   if (skips_compiling()) return;
   const std::vector<CorpusCapture> captures{{"slope", DType::f32, {4}},

@@ -370,6 +370,31 @@ TEST_CASE("that a mod spills in a new skeleton is found out in the background, o
   FAIL("no mod spills");
 }
 
+TEST_CASE("a mod that spills in a skeleton is assembled with more registers, and the next one so at once",
+          "[splice][cold]") {
+  if (skips_compiling()) return;
+  const auto made = [](float number) {
+    CorpusMod numbered = of(fmt::format("s + {:.2f}f * slope[h] * f32(kv - q)", number));
+    numbered.captures = {{"slope", DType::f32, {4}, Fill::normal}};
+    const Planned planned(numbered, true);
+    return cuda::compile_spliced(codegen::kernel_source(planned.parts, planned.plan), planned.parts, planned.plan);
+  };
+  const auto assemblies = [](const cuda::Binary& of) {
+    return std::ranges::count(of.phases, "assembler", &watch::Built::Phase::name);
+  };
+  const cuda::Binary first = made(0.75f);
+  if (assemblies(first) < 2) {
+    std::puts("[skip] this assembler spills none");
+    return;
+  }
+  CHECK(first.made == "spliced");
+  CHECK(first.spilled == 0);
+  const cuda::Binary next = made(0.5f);
+  CHECK(assemblies(next) == 1);
+  CHECK(next.made == "spliced");
+  CHECK(next.spilled == 0);
+}
+
 TEST_CASE("a process that ends interrupts what is compiled in the background", "[splice]") {
   if (skips_compiling()) return;
   if (cuda::nvrtc().major == 12 && cuda::nvrtc().minor < 9) {

@@ -40,13 +40,15 @@ class Contender:
 
 
 def take_turns(o, all):
-    """A share for each round and contender: there and back again, so that a drift of the clock cancels out."""
+    """A share for each round and contender: there and back again, so that a drift of the clock cancels out, and every
+    second round the other way, since a clock that falls and rises again gave the inner blocks 0.87 of the outer ones."""
     for one in all.values():  # not counted: the card's clock is high after compiling
         for _ in range(o.warm):
             one.block()
         one.rates.clear()
-    for _ in range(o.rounds):
-        for one in [*all.values(), *reversed(all.values())]:
+    for nth in range(o.rounds):
+        order = list(all.values())[::-1 if nth % 2 else 1]
+        for one in [*order, *reversed(order)]:
             one.block()
         for one in all.values():
             one.shares.append(sum(one.rates[-2:]) / sum(all["whole"].rates[-2:]))

@@ -71,7 +71,7 @@ class GpuBuild {
       facts_alone.entry.entry.bytes.clear();
     }
     const codegen::KernelPlan& plan = all.candidates[all.chosen].choice.plan;
-    if (const auto kept = cuda::skeleton_of(parts, plan)) this->add(*kept, plan);
+    for (const cuda::KeptSkeleton& kept : cuda::skeleton_of(parts, plan)) this->add(kept, plan);
     for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
       const codegen::Source source = cuda::companion_source_of(*one, parts, plan);
       // Lists along both axes are made by kernels of the same name.
@@ -80,7 +80,8 @@ class GpuBuild {
     }
   }
 
-  /// Builds the skeleton of the kernel of one way that supports such calls.
+  /// Builds the skeleton of the kernel of one way that supports such calls, and those kernels beside it that are the
+  /// same for all mods of the skeleton.
   void skeleton(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
                 const codegen::Wanted* wanted) {
     const codegen::GpuParts parts = parts_of(way, spec, wanted);
@@ -88,8 +89,16 @@ class GpuBuild {
                                                 cuda::Compiles::chosen, codegen::kernels(way));
     const cuda::Candidate& one = all.candidates[all.chosen];
     if (!one.binary) return;
-    if (const auto kept = cuda::make_skeleton(one.written->source, one.binary->spilled, parts, one.choice.plan))
-      add(*kept, one.choice.plan);
+    const codegen::KernelPlan& plan = one.choice.plan;
+    const std::vector<cuda::KeptSkeleton> all_kept = cuda::make_skeleton(one.written->source, one.binary->spilled,
+                                                                         parts, plan);
+    for (const cuda::KeptSkeleton& kept : all_kept) add(kept, plan);
+    if (all_kept.empty()) return;
+    for (const codegen::Companion* beside : codegen::companions_of(parts, plan)) {
+      if (!beside->of_any_mod) continue;
+      const codegen::Source source = cuda::companion_source_of(*beside, parts, plan);
+      add(source, source.name, compiled(source, source.name));
+    }
   }
 
   /// Builds the kernels that every call needs, independent of the chosen kernel: they contain no expression.
@@ -184,7 +193,7 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
   using enum codegen::Way;
   const codegen::KernelSpec spec = spec_of(row.shape, row.target.arch.value_or(0));
   if (row.pass == "forward") {
-    if (spec.per_entry && !row.shape.skeleton) add_call_job(row, of, spec, {}, jobs);
+    if (spec.per_entry) add_call_job(row, of, spec, {}, jobs);
     return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
   }
   const std::vector<codegen::Wanted> all = wanted_of(of->mod, row.shape.grads);
@@ -197,7 +206,7 @@ void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::
     if (asked && ways.size() == 1 && !codegen::takes({*asked, true, ""}, backward)) ways = {backward, queries, keys};
     for (const codegen::Way way : ways) add_walker_jobs(row, of, way, of_backward, wanted, jobs);
   }
-  if (!row.shape.skeleton) add_call_job(row, of, spec, all, jobs);
+  add_call_job(row, of, spec, all, jobs);
 }
 
 // ---- CPU objects

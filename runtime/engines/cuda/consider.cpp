@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include "codegen/headers.h"
+#include "runtime/engines/cuda/front_ends.h"
 #include "runtime/engines/cuda/platform.h"
 #include "runtime/engines/cuda/spliced.h"
 #include "runtime/engines/recorded.h"
@@ -244,6 +245,7 @@ std::shared_ptr<const Binary> binary_of_candidate(const codegen::GpuParts& parts
                                                   const Purpose* purpose, Compiles what) {
   const codegen::KernelPlan& plan = one.choice.plan;
   const codegen::Source& source = one.written->source;
+  const Compiling kernel(Piece::kernel);
   KernelOf of = kernel_of(parts, one.choice, plan.spec.arch, purpose);
   const Splicing how = splicing_of(parts, plan, compiled_for(what));
   if (what == Compiles::first_tier && how != splicing_of(parts, plan, CompiledFor::call)) of.spliced_is = "first";

@@ -17,6 +17,7 @@
 
 #include "codegen/headers.h"
 #include "runtime/engines/cuda/cubin.h"
+#include "runtime/engines/cuda/front_ends.h"
 #include "runtime/machine/background.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
@@ -156,10 +157,28 @@ struct Destroy {
   void operator()(Program program) const { library().api.nvrtcDestroyProgram(&program); }
 };
 
+/// What a compilation in progress is asked by NVRTC, the first time when its front end is done.
+struct Flow {
+  Ahead* until = nullptr;
+  bool stops = false;  ///< when a process ends, which does not wait for what no call waits for
+  std::optional<Turn> turn{};
+
+  void front_end_over() {
+    if (turn) turn->over();
+    if (until) until->over();
+  }
+  static int asked(void* given, void*) {
+    Flow& flow = *static_cast<Flow*>(given);
+    flow.front_end_over();
+    return flow.stops && stopping_background() ? 1 : 0;
+  }
+};
+
 /// A program of NVRTC, compiled.
 class Compiled {
  public:
-  explicit Compiled(const codegen::Source& source) : source_(source) {
+  /// `until`: over once NVRTC's front end is done with this program; may be null.
+  explicit Compiled(const codegen::Source& source, Ahead* until = nullptr) : source_(source) {
     if (!nvrtc()) throw Bug("a kernel was to be compiled without NVRTC: " + nvrtc().refusal);
     std::vector<const char*> texts, names, values;
     std::vector<std::string> held;
@@ -180,11 +199,12 @@ class Compiled {
     program_.reset(made);
     if (!source.symbol.empty())
       must(api_.nvrtcAddNameExpression(program_.get(), source.symbol.c_str()), "nvrtcAddNameExpression");
-    // A process that ends does not wait for what no call waits for.
-    if (api_.nvrtcSetFlowCallback && works_for() != WorksFor::call)
-      must(api_.nvrtcSetFlowCallback(
-               program_.get(), [](void*, void*) { return stopping_background() ? 1 : 0; }, nullptr),
-           "nvrtcSetFlowCallback");
+    Flow flow{.until = until, .stops = works_for() != WorksFor::call};
+    if (api_.nvrtcSetFlowCallback) {
+      must(api_.nvrtcSetFlowCallback(program_.get(), &Flow::asked, &flow), "nvrtcSetFlowCallback");
+      // Without the callback, nobody knows when the front end is done.
+      flow.turn.emplace();
+    }
     Result result{};
     const Clock clock;
     on_deep_stack(
@@ -274,8 +294,8 @@ Binary compile_to_ptx(codegen::Source source) {
           .phases = {{"C++ to PTX", made.seconds}}};
 }
 
-Binary assemble(const codegen::Source& around, const std::string& symbol) {
-  const Compiled made(around);
+Binary assemble(const codegen::Source& around, const std::string& symbol, Ahead& ahead) {
+  const Compiled made(around, &ahead);
   Binary binary{.cubin = made.cubin(), .symbol = symbol, .log = made.log};
   if (!read_properties(binary)) throw Bug("NVRTC did not assemble " + symbol);
   binary.phases = {{"assembler", made.seconds}};

@@ -11,6 +11,8 @@
 
 namespace attune::runtime::cuda {
 
+class Ahead;
+
 /// The result of compiling a Source with NVRTC.
 struct Binary {
   std::string cubin{};
@@ -40,7 +42,8 @@ enum class Ptx : std::uint8_t { no, yes };
 Binary compile(const codegen::Source& source, Ptx ptx = Ptx::no);
 /// Its symbol, its log and its PTX alone. Throws as compile() does.
 Binary compile_to_ptx(codegen::Source source);
-/// The kernel `symbol` of a source of codegen::around_ptx(). Throws as compile() does.
-Binary assemble(const codegen::Source& around, const std::string& symbol);
+/// The kernel `symbol` of a source of codegen::around_ptx(). `ahead` is over once the assembler has it. Throws as
+/// compile() does.
+Binary assemble(const codegen::Source& around, const std::string& symbol, Ahead& ahead);
 
 }  // namespace attune::runtime::cuda

@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -17,6 +19,7 @@
 #include "codegen/kernel.h"
 #include "codegen/splice.h"
 #include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/front_ends.h"
 #include "runtime/engines/cuda/platform.h"
 #include "runtime/machine/background.h"
 #include "runtime/machine/options.h"
@@ -56,6 +59,20 @@ CacheEntry compiled(const codegen::Source& skeleton) {
   return out;
 }
 
+/// Has the assembler use up to all registers that a kernel may have. Without it ALiBi's spliced backward spills 8 bytes
+/// and its other instructions are the same (13.0: levels 0 to 10, usually 5; 6 and above are alike).
+constexpr const char* more_registers = "--ptxas-options=--register-usage-level=10";
+
+/// The note that mods spill in a skeleton unless the assembler uses more registers.
+Asked asked_for_more_registers(const codegen::Source& skeleton) {
+  Asked what = asked_for_skeleton(skeleton);
+  what.content += "\nmore registers";
+  return what;
+}
+Objects::Kept keep_more_registers(const codegen::Source& skeleton) {
+  return objects().get(asked_for_more_registers(skeleton), [&] { return about(skeleton, "registers of a skeleton"); });
+}
+
 /// While one lives, a thread in the background compiles a skeleton, or is about to.
 class Coming {
  public:
@@ -87,6 +104,7 @@ class Coming {
 
 /// A mod in a skeleton; without a cubin, if there is none: then `made` is the reason.
 Binary joined(const codegen::Source& whole, const codegen::SplitSource& split, const CacheEntry& skeleton) {
+  Ahead ahead;
   Binary mod = compile_to_ptx(split.mod);
   const Clock splicing;
   const codegen::SplicedPtx ptx = codegen::splice(skeleton.bytes, mod.ptx);
@@ -97,9 +115,25 @@ Binary joined(const codegen::Source& whole, const codegen::SplitSource& split, c
   if (around.text.empty()) return {.made = "the skeleton's PTX cannot be inline PTX"};
   const std::string symbol = fact_of(skeleton, "symbol");
   if (symbol.empty()) return {.made = "the skeleton does not say its symbol"};
-  Binary out = assemble(around, symbol);
+  const bool more = objects().find(asked_for_more_registers(split.skeleton)) != nullptr;
+  if (more) around.options.emplace_back(more_registers);
+  Binary out = assemble(around, symbol, ahead);
+  std::vector<watch::Built::Phase> phases{{"the mod to PTX", mod.phases.at(0).seconds}, {"splice", spliced}};
+  if (out.spilled > 0 && !more) {
+    around.options.emplace_back(more_registers);
+    try {
+      Binary again = assemble(around, symbol, ahead);
+      if (again.spilled < out.spilled && again.warnings.size() <= out.warnings.size()) {
+        keep_more_registers(split.skeleton);
+        std::swap(out, again);
+      }
+      phases.insert(phases.end(), again.phases.begin(), again.phases.end());
+    } catch (const Bug&) {
+      // An assembler that does not have the option.
+    }
+  }
   out.made = "spliced";
-  out.phases.insert(out.phases.begin(), {{"the mod to PTX", mod.phases.at(0).seconds}, {"splice", spliced}});
+  out.phases.insert(out.phases.begin(), phases.begin(), phases.end());
   return out;
 }
 
@@ -213,17 +247,30 @@ Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& pa
   return made;
 }
 
-std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
+namespace {
+
+/// A skeleton, and the note on its registers if there is one.
+std::vector<KeptSkeleton> with_note(const Asked& what, CacheEntry entry, const codegen::Source& skeleton) {
+  std::vector<KeptSkeleton> out{{what.content, std::move(entry)}};
+  const Asked note = asked_for_more_registers(skeleton);
+  if (const Objects::Kept kept = objects().find(note)) out.push_back({note.content, *kept});
+  return out;
+}
+
+}  // namespace
+
+std::vector<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan) {
   if (splicing_of(parts, plan, CompiledFor::bundle) == Splicing::never ||
       !codegen::why_not_spliced(parts, plan).empty())
     return {};
-  const Asked what = asked_for_skeleton(codegen::split_source(parts, plan).skeleton);
+  const codegen::Source skeleton = codegen::split_source(parts, plan).skeleton;
+  const Asked what = asked_for_skeleton(skeleton);
   const Objects::Kept kept = objects().find(what);
-  return kept ? std::optional(KeptSkeleton{what.content, *kept}) : std::nullopt;
+  return kept ? with_note(what, *kept, skeleton) : std::vector<KeptSkeleton>();
 }
 
-std::optional<KeptSkeleton> make_skeleton(const codegen::Source& whole, int spilled, const codegen::GpuParts& parts,
-                                          const codegen::KernelPlan& plan) {
+std::vector<KeptSkeleton> make_skeleton(const codegen::Source& whole, int spilled, const codegen::GpuParts& parts,
+                                        const codegen::KernelPlan& plan) {
   if (!codegen::why_not_spliced(parts, plan).empty()) return {};
   const codegen::SplitSource split = codegen::split_source(parts, plan);
   const Asked what = asked_for_skeleton(split.skeleton);
@@ -232,8 +279,8 @@ std::optional<KeptSkeleton> make_skeleton(const codegen::Source& whole, int spil
     const Binary tried = joined(whole, split, *made);
     if (tried.cubin.empty()) return {};
     if (tried.spilled > 0 && tried.spilled >= spilled)
-      return KeptSkeleton{asked_for_spills(split.skeleton).content, *keep_spills(split.skeleton)};
-    return KeptSkeleton{what.content, *made};
+      return {{asked_for_spills(split.skeleton).content, *keep_spills(split.skeleton)}};
+    return with_note(what, *made, split.skeleton);
   } catch (const Bug&) {
     return {};
   }

@@ -1,8 +1,8 @@
 // runtime/engines/cuda/spliced.h — kernels from a skeleton that is compiled once, and a mod's functions put into it
 #pragma once
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "codegen/skeleton.h"
 #include "runtime/engines/cuda/nvrtc.h"
@@ -35,18 +35,18 @@ Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& pa
 Binary only_spliced(const codegen::Source& whole, const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
 /// True if compile_spliced() takes the spliced kernel and not the whole one.
 bool is_taken(const Binary& spliced, const Binary& whole);
-/// The skeleton of a kernel that was compiled ahead of time, for a bundle; none, unless such kernels are spliced and
-/// the skeleton is there.
+/// The skeleton of a kernel that was compiled ahead of time, for a bundle, and what is known about its registers; none,
+/// unless such kernels are spliced and the skeleton is there.
 struct KeptSkeleton {
   std::string content;  ///< of the request
   CacheEntry entry;
 };
-std::optional<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
+std::vector<KeptSkeleton> skeleton_of(const codegen::GpuParts& parts, const codegen::KernelPlan& plan);
 /// For a bundle: the skeleton of a kernel, compiled unless it exists. `whole` is the kernel's own source, and `spilled`
 /// what it spills when compiled from that, in bytes. If the mod spills no less in the skeleton, returns the note that
 /// says so. None if the kernel has no skeleton or NVRTC rejects it.
-std::optional<KeptSkeleton> make_skeleton(const codegen::Source& whole, int spilled, const codegen::GpuParts& parts,
-                                          const codegen::KernelPlan& plan);
+std::vector<KeptSkeleton> make_skeleton(const codegen::Source& whole, int spilled, const codegen::GpuParts& parts,
+                                        const codegen::KernelPlan& plan);
 /// The request for a skeleton's PTX. Its key has NVRTC's version.
 Asked asked_for_skeleton(const codegen::Source& skeleton);
 /// The number of skeletons that this process has compiled.

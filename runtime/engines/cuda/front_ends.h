@@ -1,0 +1,56 @@
+// runtime/engines/cuda/front_ends.h — the order in which the programs of a process go through NVRTC's front end
+#pragma once
+
+#include <cstdint>
+
+namespace attune::runtime::cuda {
+
+/// NVRTC parses one program at a time, and the others wait for it in any order: beside five others, a mod's functions
+/// took 0.50 s of which 0.05 were their own (13.0, 16 idle cores). So attune lets them in one at a time itself, the
+/// kernel of a call first, then the kernel of a backward that may come, then what a call launches beside them, and
+/// what only later calls use last.
+enum class Piece : std::uint8_t { beside, kernel };
+
+/// While one lives, programs of this thread are of that piece of a call; without one, they are beside.
+class Compiling {
+ public:
+  explicit Compiling(Piece piece);
+  ~Compiling();
+  Compiling(const Compiling&) = delete;
+  Compiling& operator=(const Compiling&) = delete;
+
+ private:
+  Piece before_;
+};
+
+/// Holds back the programs that come after those of this thread, until it is over: between two programs of a kernel,
+/// too.
+class Ahead {
+ public:
+  Ahead();
+  ~Ahead() { over(); }
+  Ahead(const Ahead&) = delete;
+  Ahead& operator=(const Ahead&) = delete;
+
+  void over();  ///< by any one thread; once more does nothing
+
+ private:
+  const int rank_;
+  bool holds_ = true;
+};
+
+/// A program's turn. It is an order and not a lock: none waits for more than a second, nor once the background stops.
+class Turn {
+ public:
+  Turn();  ///< waits for it
+  ~Turn() { over(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  void over();  ///< by any one thread; once more does nothing
+
+ private:
+  bool holds_ = true;
+};
+
+}  // namespace attune::runtime::cuda
