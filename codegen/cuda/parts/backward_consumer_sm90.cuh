@@ -70,11 +70,13 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   /// P = exp2(S - lse), dV += P^T dO, dS = P (dP - delta).
   __device__ void make_ds(int stage, int what) {
     if constexpr (order > 0) {
+      // Read while S is computed, unless that is computed already.
+      const typename Group::Fields fields = this->read_fields(what & Step::whole);
       if constexpr (order != 2) {
         wgmma_wait<1>();
         pin(s);
       }
-      this->remove(what & Step::whole);
+      this->remove(what & Step::whole, fields);
       this->weigh(stage);
       if constexpr (order < 3) this->add_values(stage, adds(what));
       constexpr int under_way = order < 3 ? 1 : 0;  // dV
