@@ -30,6 +30,8 @@ struct Region {
 /// The layout of a call's memory, computed before the memory exists: one aligned piece after another.
 class WorkspaceLayout {
  public:
+  /// The next piece begins at a multiple of `to`, a multiple of `alignment`, if the memory does.
+  void align(std::size_t to) { bytes_ = (bytes_ + to - 1) / to * to; }
   template <class T>
   Region<T> take(std::int64_t count) {
     const Region<T> region{bytes_, count};

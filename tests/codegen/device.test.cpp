@@ -305,7 +305,7 @@ TEST_CASE("on a GPU lists and tables of tiles hold every pair that is kept, and 
   const cuda::Current context(0);
   constexpr int q_len = 100, kv_len = 118, m = 16, n = 8;
   constexpr int q_tiles = (q_len + m - 1) / m, kv_tiles = (kv_len + n - 1) / n, stride = 2 + 2 * kv_tiles;
-  int listed = 0;
+  int listed = 0, halves = 0;
   for (const MaskCase& mask : masks()) {
     INFO(mask.mod.name);
     const Lowered lowered(mask.mod);
@@ -336,6 +336,8 @@ TEST_CASE("on a GPU lists and tables of tiles hold every pair that is kept, and 
     const ir::Program program(lowered.lowered.cover.mask);
     ir::Program::Memory memory;
     int wrong = 0;
+    std::set<int> seen;  // halves of tiles of keys that a line's queries see
+    const auto half = [&](int line, int tile, int nth) { return 2 * (line * kv_tiles + tile) + nth; };
     for (int line = 0; line < batches * heads * q_tiles; ++line) {
       const int* row = &all[static_cast<std::size_t>(line * stride)];
       std::vector<int> kind(kv_tiles, 0);
@@ -352,6 +354,7 @@ TEST_CASE("on a GPU lists and tables of tiles hold every pair that is kept, and 
           const int is = kind[static_cast<std::size_t>(env.kv / n)];
           const bool keeps = program.result(0, memory) != 0;
           wrong += is > 2 || (keeps && is == 0) || (!keeps && is == 2);
+          if (keeps) seen.insert(half(line, env.kv / n, env.kv % n / (n / 2)));
         }
     }
     CHECK(wrong == 0);
@@ -368,22 +371,26 @@ TEST_CASE("on a GPU lists and tables of tiles hold every pair that is kept, and 
       const std::set<int> partial(row + 2, row + 2 + row[0]), full(row + 2 + row[0], row + 2 + row[0] + row[1]);
       int below = 0;
       for (int t = 0; t < kv_tiles; ++t) {
-        const int visit = visits[static_cast<std::size_t>((line / q_tiles * kv_tiles + t) * q_tiles + line % q_tiles)];
+        const auto visit = static_cast<unsigned>(
+            visits[static_cast<std::size_t>((line / q_tiles * kv_tiles + t) * q_tiles + line % q_tiles)]);
         const bool there = partial.contains(t) || full.contains(t);
         if (!there) {
           differ += visit != 0;
           continue;
         }
-        const unsigned above = static_cast<unsigned>(row[0] + row[1] - 1 - below);
-        differ += static_cast<unsigned>(visit) !=
-                  (Visit::there | (full.contains(t) ? Visit::whole : 0) |
-                   static_cast<unsigned>(below) << Visit::below_at | above << Visit::above_at);
+        const unsigned kept = visit & Visit::kept, above = static_cast<unsigned>(row[0] + row[1] - 1 - below);
+        differ += visit - kept != (static_cast<unsigned>(below) << Visit::below_at | (above + 1) << Visit::above_at);
+        differ += full.contains(t) != (kept == Visit::whole);
+        differ += kept == Visit::first_half && seen.contains(half(line, t, 1));
+        differ += kept == Visit::second_half && seen.contains(half(line, t, 0));
+        halves += kept > Visit::whole;
         ++below;
       }
     }
     CHECK(differ == 0);
   }
   CHECK(listed > 10);
+  CHECK(halves > 0);
 }
 
 TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gpu]") {

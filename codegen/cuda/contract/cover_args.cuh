@@ -11,10 +11,14 @@ constexpr int cover_threads = 1024;
 enum class CoverForm { of_queries, of_keys, visits };
 
 /// One word of the table, for two tiles; 0 if there is nothing to visit. `below`, `above`: the number of tiles of keys
-/// before and after this one that the queries visit too.
+/// before and after this one that the queries visit too. The number after it is stored plus 1, so no visit is 0.
 struct Visit {
-  static constexpr unsigned there = 1, whole = 2;  ///< bits; whole: no pair of an existing key is masked out
-  static constexpr int below_at = 2, above_at = 17, most_tiles = 1 << (above_at - below_at);  ///< bits from these on
+  /// In the last bits. part: some pairs are masked out; whole: no pair of an existing key is; first_half, second_half:
+  /// pairs of the other half of the keys are all masked out.
+  enum Kept : unsigned { part, whole, first_half, second_half };
+  static constexpr unsigned kept = 3;
+  static constexpr int below_at = 2, above_at = 17;  ///< bits from these on
+  static constexpr unsigned most_tiles = (1 << (above_at - below_at)) - 1;
 };
 
 /// The grid is (tiles of queries, or of keys for lists of queries; heads; batches). Heads and batches are 1 if the

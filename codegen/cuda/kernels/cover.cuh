@@ -89,7 +89,10 @@ struct Side {
   __device__ int end(int i) const { return offset + min((i + 1) * tile, length); }
 };
 
-enum Verdict : int { None, Some, All };
+/// The last two only in a table: pairs of the other half of the keys are all masked out.
+enum Verdict : int { None, Some, All, FirstHalf, SecondHalf };
+static_assert(All - Some == Visit::whole && FirstHalf - Some == Visit::first_half &&
+              SecondHalf - Some == Visit::second_half);
 
 /// A warp computes the verdicts of `tiles` tiles, of which `partial` are Some, into lists.
 __device__ inline void write_lists(int* row, const int* verdicts, int tiles, int partial, int lane) {
@@ -120,9 +123,8 @@ __device__ inline void write_visits(int* column, int stride, int tiles, int visi
     const unsigned are = __ballot_sync(warp, verdict != None);
     const int nth = below + __popc(are & ((1u << lane) - 1));
     if (verdict != None)
-      *at = static_cast<int>(Visit::there | (verdict == All ? Visit::whole : 0) |
-                             static_cast<unsigned>(nth) << Visit::below_at |
-                             static_cast<unsigned>(visited - 1 - nth) << Visit::above_at);
+      *at = static_cast<int>(static_cast<unsigned>(verdict - Some) | static_cast<unsigned>(nth) << Visit::below_at |
+                             static_cast<unsigned>(visited - nth) << Visit::above_at);
     below += __popc(are);
   }
 }
@@ -175,6 +177,17 @@ __global__ void __launch_bounds__(cover_threads)
     if (of.may_keep(q_fields, kv_fields, at, from, to, kv_begin, kv_end))
       verdict = kv_begin + args.n > kv_len || of.may_drop(q_fields, kv_fields, at, from, to, kv_begin, kv_end) ? Some
                                                                                                                : All;
+    if constexpr (What == CoverForm::visits)
+      if (verdict == Some) {
+        const int middle = kv_begin + args.n / 2;
+        const auto may_keep = [&](int begin, int end) {
+          return begin < end && of.may_keep(q_fields, of.col(at, begin, end), at, from, to, begin, end);
+        };
+        if (!may_keep(middle, kv_end))
+          verdict = FirstHalf;
+        else if (!may_keep(kv_begin, middle))
+          verdict = SecondHalf;
+      }
     if (lane == 0) {
       verdicts[static_cast<long long>(t) * stride] = verdict;
       if (What == CoverForm::visits ? verdict != None : verdict == Some) atomicAdd(&counted, 1);

@@ -70,11 +70,13 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   /// P = exp2(S - lse), dV += P^T dO, dS = P (dP - delta).
   __device__ void make_ds(int stage, int what) {
     if constexpr (order > 0) {
+      // Read while S is computed, unless that is computed already.
+      const typename Group::Fields fields = this->read_fields(what & Step::whole);
       if constexpr (order != 2) {
         wgmma_wait<1>();
         pin(s);
       }
-      this->remove(what & Step::whole);
+      this->remove(what & Step::whole, fields);
       this->weigh(stage);
       if constexpr (order < 3) this->add_values(stage, adds(what));
       constexpr int under_way = order < 3 ? 1 : 0;  // dV
@@ -128,6 +130,16 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(s);
   }
 
+  /// The end of a step in order 3. dQ is handed over during the next step, if there is one.
+  __device__ void leave(int stage, int what) {
+    release_stage(stage);
+    if (what & Step::last) {
+      proxy_fence();
+      this->give_sums(stage);
+    }
+    ++clock;
+    if (!(what & Step::last)) wait();
+  }
   /// Order 3: dK += dS^T Q, and stores dQ while this product runs. No product is in flight at the loop's back edge.
   __device__ void end_step_with_keys(int stage, int what) {
     this->add_keys(stage, adds(what));
@@ -139,18 +151,35 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     wgmma_wait<0>();
     pin(dk);
     this->wait_for_stored_ds();
-    release_stage(stage);
-    if (what & Step::last) {
+    leave(stage, what);
+  }
+
+  /// In order 3, a step whose queries see none of this warpgroup's keys. Its dS is 0, since dQ sums over all keys.
+  __device__ int rest(int stage, int what) {
+    if (what & Step::first) {
+      clear();
+    } else {
       proxy_fence();
-      this->give_sums(stage);
+      this->give_sums(stage ^ 1);
     }
-    ++clock;
-    if (!(what & Step::last)) wait();
+    for (unsigned& x : this->ds) x = 0;
+    this->share(stage);
+    proxy_fence();
+    named_sync(ds_shared, 2 * warpgroup_threads);
+    this->products_of_queries(stage);
+    wgmma_wait<0>();
+    pin(dp);
+    if (what & Step::last) give_back_keys();
+    this->put_sums(stage, phase_of(clock), clock, what);
+    leave(stage, what);
+    return what;
   }
 
   /// One tile of queries. Returns the `what` of its step.
   __device__ int iteration() {
     const int stage = stage_now(), what = word(clock, 0);
+    if constexpr (has_rests<Tile>)
+      if (what & Step::rests << group) return rest(stage, what);
     if constexpr (order != 2) this->scores(stage);  // S = K Q^T
     this->flows(stage);                             // dP = V dO^T
     if constexpr (order == 3) {

@@ -129,10 +129,10 @@ struct Loader90Backward {
   }
 
   /// The number of tiles visited before; if dQ is completed, below it a bit if no tile is visited after.
-  static constexpr int met_before = completes_dq<Tile> ? 2 : 1;
+  static constexpr int met_before = completes_dq<Tile> ? 3 : 2;
   static __device__ int met_as(int before, bool last) { return completes_dq<Tile> ? 2 * before + last : before; }
-  /// How a tile of queries meets a tile of keys: `apart` if the queries do not visit the keys; otherwise twice
-  /// met_as(), plus 1 if no pair is masked out. `falls`: keys are scheduled rising.
+  /// How a tile of queries meets a tile of keys: `apart` if the queries do not visit the keys; otherwise four times
+  /// met_as(), plus Visit::Kept. `falls`: keys are scheduled rising.
   __device__ int meeting(Where at, int tile, int keys, bool falls) const {
     const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
     constexpr int apart = is_alone<Tile> ? 0 : -1;
@@ -143,16 +143,22 @@ struct Loader90Backward {
       const auto visit = static_cast<unsigned>(
           __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile));
       if (visit == 0) return apart;
-      const unsigned below = visit >> Visit::below_at & (Visit::most_tiles - 1), above = visit >> Visit::above_at;
+      const unsigned below = visit >> Visit::below_at & Visit::most_tiles, above = (visit >> Visit::above_at) - 1;
       const bool last = completes_dq<Tile> && (falls ? above : below) == 0;
-      return 2 * met_as(static_cast<int>(falls ? below : above), last) + (end - begin == m && (visit & Visit::whole));
+      int kept = visit & Visit::kept;
+      if (end - begin < m && kept == Visit::whole) kept = Visit::part;
+      return 4 * met_as(static_cast<int>(falls ? below : above), last) + kept;
     }
     const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
     const int from = first_of(bands), to = end_of(bands, at), kv = keys * n;
     if (keys < from || keys >= to) return apart;
     const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, at.kv_len);
     const bool last = completes_dq<Tile> && keys == (falls ? to - 1 : from);
-    return 2 * met_as(falls ? keys - from : to - 1 - keys, last) + whole;
+    int kept = whole ? Visit::whole : Visit::part;
+    if constexpr (has_rests<Tile>)
+      if (!whole)
+        kept = kv + n / 2 >= bands.end ? Visit::first_half : kv + n / 2 <= bands.begin ? Visit::second_half : kept;
+    return 4 * met_as(falls ? keys - from : to - 1 - keys, last) + kept;
   }
 
   /// Finds the tiles of queries that visit these keys as the forward does, from bands or from a table, 32 tiles at a
@@ -231,8 +237,13 @@ struct Loader90Backward {
             const int meets = __shfl_sync(~0u, met, nth), g = now.begin + (nth & (now.lanes - 1)), b = batch_of(g),
                       h = head_of(g), tile = base + nth / now.lanes;
             const bool says_falls = User::gradient.by_diagonal > 0 && now.falls;
-            const bool completes = completes_dq<Tile> && meets & 2;
-            find({.what = (found ? 0 : Step::first) | (meets & 1 ? Step::whole : 0) | (says_falls ? Step::falls : 0) |
+            const bool completes = completes_dq<Tile> && meets & 4;
+            const int kept = meets & static_cast<int>(Visit::kept);
+            const int rests = kept == Visit::first_half    ? 2 * Step::rests
+                              : kept == Visit::second_half ? Step::rests
+                                                           : 0;
+            find({.what = (found ? 0 : Step::first) | (kept == Visit::whole ? Step::whole : 0) |
+                          (has_rests<Tile> ? rests : 0) | (says_falls ? Step::falls : 0) |
                           (completes ? Step::completes : 0),
                   .queries = tile,
                   .b = b,

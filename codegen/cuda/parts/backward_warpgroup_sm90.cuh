@@ -258,6 +258,11 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     float(&x)[half_of_dq] = dq();
     if (word(step, 7) > 0) {
       barrier_wait(shared + Shared::sums_loaded + 8 * stage, phase);
+      // The sums in memory are not needed again: 128 bytes a thread.
+      static_assert(Shared::sum_bytes == 2 * warpgroup_threads * 128);
+      float* const line = args.sums + static_cast<long long>(word(step, 6)) * (Shared::sum_bytes / 4) +
+                          32 * (group * warpgroup_threads + 32 * warp + lane);
+      if ((reinterpret_cast<unsigned long long>(line) & 127) == 0) global_discard(line);
 #pragma unroll
       for (int i = 0; i < half_of_dq / 4; ++i) {
         const float4 others = shared_get4(from + 512 * i);

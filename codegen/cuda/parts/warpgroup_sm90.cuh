@@ -102,19 +102,40 @@ struct KeysByQueries {
   }
   __device__ void enter_keys(int first) { keys = first + 16 * warp + lane / 4; }
 
-  /// Calls f(i, e, r, row, col, q, kv, kept) for this thread's pairs: query 8 i + e for i in [From, To), key 8 r.
-  template <bool Partial, int From = 0, int To = m / 8, class F>
-  __device__ void each_pair(const F& f) {
-    const Col cols[2] = {user.col(head, at, origin, Int(keys)), user.col(head, at, origin, Int(keys, 8))};
-    // If lanes share rows, lane / 4 has rows 8 i + e with 2 i + e = 8 j + lane / 4.
+  /// What pairs read of rows and columns. If lanes share rows, lane / 4 has rows 8 i + e with 2 i + e = 8 j + lane / 4.
+  struct Fields {
     Row rows[(m + 31) / 32];
+    Col cols[2];
+  };
+  template <int From = 0, int To = m / 8>
+  __device__ void read_fields(Fields& to) const {
+    to.cols[0] = user.col(head, at, origin, Int(keys));
+    to.cols[1] = user.col(head, at, origin, Int(keys, 8));
     if constexpr (shares) {
 #pragma unroll
       for (int j = From / 4; j < (To + 3) / 4; ++j) {
         const int nth = 8 * j + lane / 4;
-        rows[j] = user.row(head, at, Int(queries + 8 * (nth / 2) + nth % 2));
+        to.rows[j] = user.row(head, at, Int(queries + 8 * (nth / 2) + nth % 2));
       }
     }
+  }
+  /// What remove() needs.
+  __device__ Fields read_fields(bool whole) const {
+    Fields out;
+    if (!whole) read_fields(out);
+    return out;
+  }
+
+  /// Calls f(i, e, r, row, col, q, kv, kept) for this thread's pairs: query 8 i + e for i in [From, To), key 8 r.
+  template <bool Partial, int From = 0, int To = m / 8, class F>
+  __device__ void each_pair(const F& f) {
+    Fields fields;
+    read_fields<From, To>(fields);
+    each_pair<Partial, From, To>(fields, f);
+  }
+  template <bool Partial, int From = 0, int To = m / 8, class F>
+  __device__ void each_pair(const Fields& fields, const F& f) {
+    const auto& [rows, cols] = fields;
 #pragma unroll
     for (int i = From; i < To; ++i)
 #pragma unroll
@@ -145,11 +166,12 @@ struct KeysByQueries {
   }
 
   /// Masks out pairs. Two copies of the code that follows, for whole and partial tiles, took registers for both.
-  __device__ void remove(bool whole) {
+  __device__ void remove(bool whole) { remove(whole, read_fields(whole)); }
+  __device__ void remove(bool whole, const Fields& fields) {
     if constexpr (!removes_scores)
       for (unsigned& x : removed) x = 0;
     if (whole) return;
-    each_pair<true>([&](int i, int e, int r, const Row&, const Col&, Int, Int, bool kept) {
+    each_pair<true>(fields, [&](int i, int e, int r, const Row&, const Col&, Int, Int, bool kept) {
       const int nth = 4 * i + 2 * r + e;
       if constexpr (removes_scores)
         s[nth] = kept ? s[nth] : -infinity;

@@ -12,6 +12,10 @@ __device__ inline void global_put(void* at, unsigned short x) {
   asm volatile("st.global.b16 [%0], %1;" ::"l"(at), "h"(x) : "memory");
 }
 
+/// discard.global.L2: nothing reads these 128 bytes, at a multiple of 128, before they are written again, so the L2
+/// cache need not write them to memory.
+__device__ inline void global_discard(void* at) { asm volatile("discard.global.L2 [%0], 128;" ::"l"(at) : "memory"); }
+
 /// ld.acquire.gpu: after it, this thread sees what other blocks wrote before they released `at`.
 __device__ inline unsigned global_acquire(const unsigned* at) {
   unsigned out;

@@ -6,6 +6,9 @@ namespace attune {
 inline void global_put(void* at, uint4 x) { *static_cast<uint4*>(at) = x; }
 inline void global_put(void* at, unsigned short x) { *static_cast<unsigned short*>(at) = x; }
 
+/// What is read afterwards is not a number.
+inline void global_discard(void* at) { __builtin_memset(at, 0xff, 128); }
+
 /// Runs other threads first, because the caller may wait for what they write.
 inline unsigned global_acquire(const unsigned* at, Site from = Site::here()) {
   attune_machine->let_others_run("ld.acquire", at, from);
