@@ -178,7 +178,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   /// One tile of queries. Returns the `what` of its step.
   __device__ int iteration() {
     const int stage = stage_now(), what = word(clock, 0);
-    if constexpr (has_rests<Tile>)
+    if constexpr (has_rests<Tile, User>)
       if (what & Step::rests << group) return rest(stage, what);
     if constexpr (order != 2) this->scores(stage);  // S = K Q^T
     this->flows(stage);                             // dP = V dO^T

@@ -155,7 +155,7 @@ struct Loader90Backward {
     const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, at.kv_len);
     const bool last = completes_dq<Tile> && keys == (falls ? to - 1 : from);
     int kept = whole ? Visit::whole : Visit::part;
-    if constexpr (has_rests<Tile>)
+    if constexpr (has_rests<Tile, User>)
       if (!whole)
         kept = kv + n / 2 >= bands.end ? Visit::first_half : kv + n / 2 <= bands.begin ? Visit::second_half : kept;
     return 4 * met_as(falls ? keys - from : to - 1 - keys, last) + kept;
@@ -243,7 +243,7 @@ struct Loader90Backward {
                               : kept == Visit::second_half ? Step::rests
                                                            : 0;
             find({.what = (found ? 0 : Step::first) | (kept == Visit::whole ? Step::whole : 0) |
-                          (has_rests<Tile> ? rests : 0) | (says_falls ? Step::falls : 0) |
+                          (has_rests<Tile, User> ? rests : 0) | (says_falls ? Step::falls : 0) |
                           (completes ? Step::completes : 0),
                   .queries = tile,
                   .b = b,

@@ -61,9 +61,11 @@ constexpr bool completes_dq = requires {
 };
 
 /// True if a warpgroup whose keys a tile of queries does not see skips all products of the step but dQ. Not for tiles
-/// of 128 queries, where it lost 3 % in packed calls, and not where items have many steps.
-template <class Tile>
-constexpr bool has_rests = completes_dq<Tile>&& Tile::order == 3 && Tile::m == 64;
+/// of 128 queries, where it lost 3 % in packed calls, not where items have many steps, and not for masks such as a
+/// prefix, listed and not by fields alone, where it lost 2 %.
+template <class Tile, class User>
+constexpr bool has_rests = completes_dq<Tile>&& Tile::order == 3 && Tile::m == 64 &&
+                           (!User::traits.listed || User::traits.keeps_by_fields);
 
 /// The order in which an item visits its heads' queries. 0: head after head. 1: there and back, but in a section
 /// without a partner as 0. 2: where items have few steps, all heads together, tile by tile; elsewhere as 0.
