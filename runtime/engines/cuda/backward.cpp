@@ -97,7 +97,7 @@ void BackwardRun::choose(const codegen::CallSpec& asked) {
   if (may_be_whole) whole_ = BackwardWalk(key(Way::backward), of_, means_);
   if (!whole_.can() || diagonals() > most_diagonals || !plan_ds()) return choose_parts(asked);
   take_sums();
-  space_.align(128);  // lines of the L2 cache, which backward_sm90 discards
+  space_.align(128);  // whole lines of the L2 cache, which a kernel may discard
   added_ = space_.take<float>(q_tiles() * whole_.kernel->choice.sums);
   counters_ = space_.take<unsigned>(next_items_of_further() + (stores_ds() ? first_tile() / dense_.tiles : 0));
   diagonals_ = space_.take<float>(diagonals());
