@@ -80,8 +80,8 @@ class GpuBuild {
     }
   }
 
-  /// Builds the skeleton of the kernel of one way that supports such calls, and those kernels beside it that are the
-  /// same for all mods of the skeleton.
+  /// Builds the skeleton of one way's kernel for such calls, and the companion kernels that all mods of the skeleton
+  /// share.
   void skeleton(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
                 const codegen::Wanted* wanted) {
     const codegen::GpuParts parts = parts_of(way, spec, wanted);
@@ -94,9 +94,9 @@ class GpuBuild {
                                                                          parts, plan);
     for (const cuda::KeptSkeleton& kept : all_kept) add(kept, plan);
     if (all_kept.empty()) return;
-    for (const codegen::Companion* beside : codegen::companions_of(parts, plan)) {
-      if (!beside->of_any_mod) continue;
-      const codegen::Source source = cuda::companion_source_of(*beside, parts, plan);
+    for (const codegen::Companion* companion : codegen::companions_of(parts, plan)) {
+      if (!companion->of_any_mod) continue;
+      const codegen::Source source = cuda::companion_source_of(*companion, parts, plan);
       add(source, source.name, compiled(source, source.name));
     }
   }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int ranks = 5;
 
-thread_local constinit Piece piece_of_thread = Piece::beside;
+thread_local constinit Piece piece_of_thread = Piece::companion;
 
 /// The lowest goes first.
 int rank_of_thread() {

@@ -5,13 +5,12 @@
 
 namespace attune::runtime::cuda {
 
-/// NVRTC parses one program at a time, and the others wait for it in any order: beside five others, a mod's functions
-/// took 0.50 s of which 0.05 were their own (13.0, 16 idle cores). So attune lets them in one at a time itself, the
-/// kernel of a call first, then the kernel of a backward that may come, then what a call launches beside them, and
-/// what only later calls use last.
-enum class Piece : std::uint8_t { beside, kernel };
+/// NVRTC parses one program at a time and does not order those that wait: with five other programs, a mod's functions
+/// took 0.50 s, of which 0.05 were their own (13.0, 16 idle cores). So attune orders them itself: first the kernel of a
+/// call, then the kernel of a backward that may come, then companion kernels, and last what only later calls use.
+enum class Piece : std::uint8_t { companion, kernel };
 
-/// While one lives, programs of this thread are of that piece of a call; without one, they are beside.
+/// While one lives, this thread compiles programs of that piece of a call; without one, companions.
 class Compiling {
  public:
   explicit Compiling(Piece piece);
@@ -23,8 +22,8 @@ class Compiling {
   Piece before_;
 };
 
-/// Holds back the programs that come after those of this thread, until it is over: between two programs of a kernel,
-/// too.
+/// Holds back the programs that rank after those of this thread until it is over, also between the two programs of a
+/// spliced kernel.
 class Ahead {
  public:
   Ahead();

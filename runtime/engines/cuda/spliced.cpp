@@ -30,11 +30,19 @@ namespace {
 
 std::atomic<std::size_t> skeletons_so_far{0};
 
-/// The note that a mod leaves if it spills in a skeleton no less than as a whole. Later mods of the skeleton most
-/// likely would too, so they are not spliced.
-Asked asked_for_spills(const codegen::Source& skeleton) {
+/// What mods found out about a skeleton, kept in the cache next to it.
+struct Note {
+  const char* content;  ///< in the request, after the skeleton's
+  const char* kind;     ///< of the entry
+};
+/// A mod spills in the skeleton no less than as a whole. Later mods most likely would too, so they are not spliced.
+constexpr Note spills{"\nspills", "spills of a skeleton"};
+/// Mods spill in the skeleton unless the assembler uses all registers.
+constexpr Note more_registers{"\nmore registers", "registers of a skeleton"};
+
+Asked asked_for(const Note& note, const codegen::Source& skeleton) {
   Asked what = asked_for_skeleton(skeleton);
-  what.content += "\nspills";
+  what.content += note.content;
   return what;
 }
 CacheEntry about(const codegen::Source& skeleton, std::string kind) {
@@ -42,8 +50,8 @@ CacheEntry about(const codegen::Source& skeleton, std::string kind) {
   out.facts.insert(out.facts.end(), skeleton.facts.begin(), skeleton.facts.end());
   return out;
 }
-Objects::Kept keep_spills(const codegen::Source& skeleton) {
-  return objects().get(asked_for_spills(skeleton), [&] { return about(skeleton, "spills of a skeleton"); });
+Objects::Kept keep(const Note& note, const codegen::Source& skeleton) {
+  return objects().get(asked_for(note, skeleton), [&] { return about(skeleton, note.kind); });
 }
 std::string fact_of(const CacheEntry& entry, std::string_view name) {
   const auto found = std::ranges::find(entry.facts, name, &runtime::Facts::value_type::first);
@@ -61,17 +69,7 @@ CacheEntry compiled(const codegen::Source& skeleton) {
 
 /// Has the assembler use up to all registers that a kernel may have. Without it ALiBi's spliced backward spills 8 bytes
 /// and its other instructions are the same (13.0: levels 0 to 10, usually 5; 6 and above are alike).
-constexpr const char* more_registers = "--ptxas-options=--register-usage-level=10";
-
-/// The note that mods spill in a skeleton unless the assembler uses more registers.
-Asked asked_for_more_registers(const codegen::Source& skeleton) {
-  Asked what = asked_for_skeleton(skeleton);
-  what.content += "\nmore registers";
-  return what;
-}
-Objects::Kept keep_more_registers(const codegen::Source& skeleton) {
-  return objects().get(asked_for_more_registers(skeleton), [&] { return about(skeleton, "registers of a skeleton"); });
-}
+constexpr const char* all_registers = "--ptxas-options=--register-usage-level=10";
 
 /// While one lives, a thread in the background compiles a skeleton, or is about to.
 class Coming {
@@ -115,16 +113,16 @@ Binary joined(const codegen::Source& whole, const codegen::SplitSource& split, c
   if (around.text.empty()) return {.made = "the skeleton's PTX cannot be inline PTX"};
   const std::string symbol = fact_of(skeleton, "symbol");
   if (symbol.empty()) return {.made = "the skeleton does not say its symbol"};
-  const bool more = objects().find(asked_for_more_registers(split.skeleton)) != nullptr;
-  if (more) around.options.emplace_back(more_registers);
+  const bool more = objects().find(asked_for(more_registers, split.skeleton)) != nullptr;
+  if (more) around.options.emplace_back(all_registers);
   Binary out = assemble(around, symbol, ahead);
   std::vector<watch::Built::Phase> phases{{"the mod to PTX", mod.phases.at(0).seconds}, {"splice", spliced}};
   if (out.spilled > 0 && !more) {
-    around.options.emplace_back(more_registers);
+    around.options.emplace_back(all_registers);
     try {
       Binary again = assemble(around, symbol, ahead);
       if (again.spilled < out.spilled && again.warnings.size() <= out.warnings.size()) {
-        keep_more_registers(split.skeleton);
+        keep(more_registers, split.skeleton);
         std::swap(out, again);
       }
       phases.insert(phases.end(), again.phases.begin(), again.phases.end());
@@ -158,14 +156,14 @@ void compile_later(const codegen::Source& whole, int spilled, codegen::SplitSour
     const Objects::Kept made = objects().find(task->what);
     if (!made) return;
     const Binary tried = joined(task->whole, task->split, *made);
-    if (tried.spilled > 0 && tried.spilled >= task->spilled) keep_spills(task->split.skeleton);
+    if (tried.spilled > 0 && tried.spilled >= task->spilled) keep(spills, task->split.skeleton);
   });
 }
 
 /// The spliced kernel; without a cubin, if there is none: then `made` is the reason.
 Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split, Splicing how,
                std::shared_ptr<Coming>& missing) {
-  if (objects().find(asked_for_spills(split.skeleton)))
+  if (objects().find(asked_for(spills, split.skeleton)))
     return {.made = "another mod spilled registers in this skeleton"};
   const Asked what = asked_for_skeleton(split.skeleton);
   if (how == Splicing::at_once) {
@@ -237,7 +235,7 @@ Binary compile_spliced(const codegen::Source& whole, const codegen::GpuParts& pa
   if (!out.cubin.empty() && is_clean(out)) return out;
   Binary made = platform().compile(whole, Ptx::no);
   made.phases.insert(made.phases.begin(), out.phases.begin(), out.phases.end());  // of the attempt
-  if (out.spilled > 0 && out.spilled >= made.spilled) keep_spills(split->skeleton);
+  if (out.spilled > 0 && out.spilled >= made.spilled) keep(spills, split->skeleton);
   // Only now, so that the call itself has all cores.
   if (missing) compile_later(whole, made.spilled, std::move(*split), std::move(missing));
   if (is_taken(out, made)) return out;
@@ -252,7 +250,7 @@ namespace {
 /// A skeleton, and the note on its registers if there is one.
 std::vector<KeptSkeleton> with_note(const Asked& what, CacheEntry entry, const codegen::Source& skeleton) {
   std::vector<KeptSkeleton> out{{what.content, std::move(entry)}};
-  const Asked note = asked_for_more_registers(skeleton);
+  const Asked note = asked_for(more_registers, skeleton);
   if (const Objects::Kept kept = objects().find(note)) out.push_back({note.content, *kept});
   return out;
 }
@@ -279,7 +277,7 @@ std::vector<KeptSkeleton> make_skeleton(const codegen::Source& whole, int spille
     const Binary tried = joined(whole, split, *made);
     if (tried.cubin.empty()) return {};
     if (tried.spilled > 0 && tried.spilled >= spilled)
-      return {{asked_for_spills(split.skeleton).content, *keep_spills(split.skeleton)}};
+      return {{asked_for(spills, split.skeleton).content, *keep(spills, split.skeleton)}};
     return with_note(what, *made, split.skeleton);
   } catch (const Bug&) {
     return {};

@@ -74,8 +74,8 @@ TEST_CASE("of the programs that wait, the kernel of a call is next, and what lat
     {
       const Turn first;
       all.add("skeleton", WorksFor::later, Piece::kernel);
-      all.add("beside a backward", WorksFor::early, Piece::beside);
-      all.add("beside a call", WorksFor::call, Piece::beside);
+      all.add("beside a backward", WorksFor::early, Piece::companion);
+      all.add("beside a call", WorksFor::call, Piece::companion);
       all.add("kernel of a backward", WorksFor::early, Piece::kernel);
       all.add("kernel of a call", WorksFor::call, Piece::kernel);
     }
@@ -94,7 +94,7 @@ TEST_CASE("between the two programs of a kernel, only those before it go on", "[
       ahead.emplace();
       runtime::works_for(WorksFor::call);
     }
-    all.add("beside a call", WorksFor::call, Piece::beside);
+    all.add("beside a call", WorksFor::call, Piece::companion);
     all.add("kernel of a call", WorksFor::call, Piece::kernel);
     all.add("kernel of another backward", WorksFor::early, Piece::kernel);
     ahead->over();
