@@ -65,7 +65,8 @@ struct CallOptions {
   void read_keys(std::string_view keys);  ///< N, N,... or random:N
 };
 
-/// Normally distributed numbers, as in a model, the same in every run. On a device, a million of them repeat.
+/// Normally distributed numbers, as in a model, the same in every run. A million of them repeat: drawn one by
+/// one, a bias for each pair of 2048 positions and 16 heads took 6 s.
 class Data {
  public:
   explicit Data(Device device = Device::cpu()) : device_(device) {}

@@ -43,7 +43,7 @@ Owned Data::normal(DType type, const std::vector<std::int64_t>& shape) {
   const auto draw = [&](std::int64_t) { return static_cast<double>(normal_(dice_)); };
   constexpr std::int64_t most = 1 << 20;
   const std::int64_t size = Tensor(nullptr, type, shape).size();
-  if (described_ || device_.kind == Device::Kind::cpu || size <= most) return fill(type, shape, draw);
+  if (described_ || size <= most) return fill(type, shape, draw);
   const Owned some = filled(type, std::array{most}, draw);
   Owned out;
   out.memory = detail::allocate(device_, type, shape);
