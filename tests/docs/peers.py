@@ -3,11 +3,14 @@
 import sys
 import tempfile
 import xml.etree.ElementTree
+from collections import Counter
+from itertools import permutations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/bench"))
 import gpu_peers  # noqa: E402
+import peers  # noqa: E402
 import peers_picture as drawing  # noqa: E402
 import results  # noqa: E402
 from peers_page import page, result  # noqa: E402
@@ -117,11 +120,24 @@ def about_results():
     return out
 
 
+def about_turns():
+    """Over whole designs each side follows each other one equally often, and each has its place in every turn."""
+    out = []
+    for sides in range(1, 8):
+        names, turns = "abcdefg"[:sides], sides * (1 + sides % 2)
+        orders = [peers.order_of(names, turn) for turn in range(turns)]
+        out += [f"{order} leaves out some of {names}" for order in orders if sorted(order) != list(names)]
+        follows = Counter(pair for order in orders for pair in zip(order, order[1:]))
+        even = {pair: turns // sides for pair in permutations(names, 2)}
+        out += [f"of {sides} sides some follow others more often: {follows}"] if follows != even else []
+    return out
+
+
 page_of = ROOT / "docs/benchmarks.md"
 if "--write" in sys.argv:
     page_of.write_text(results.with_tables(page_of), encoding="utf-8")
     drawing.draw(page_of)
-wrong = complaints() + about_results()
+wrong = complaints() + about_results() + about_turns()
 text = page_of.read_text(encoding="utf-8")
 if results.with_tables(page_of) != text:
     wrong.append(f"{page_of.name} has not the tables of docs/results; run tests/docs/peers.py --write")

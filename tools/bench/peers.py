@@ -80,17 +80,28 @@ def block_of(times):
     return {"best": min(times), "median": statistics.median(times), "runs": len(times)}
 
 
+def order_of(names, turn):
+    """The order of a turn. At its power limit a card leaves a lower clock to the side that comes after one of much power,
+    so each side follows each other one equally often: in as many turns as there are sides, or twice as many if their
+    number is odd (a Williams design)."""
+    sides = len(names)
+    zigzag = [(i + 1) // 2 if i % 2 else -(i // 2) for i in range(sides)]  # 0, 1, -1, 2, -2
+    first = turn // 2 if sides % 2 else turn
+    order = [names[(at + first) % sides] for at in zigzag]
+    return order[::-1] if sides % 2 and turn % 2 else order
+
+
 def in_turn(case, blocks, failed, rounds, renew=lambda turn: None):
     """Measures blocks in turn, so that the machine's other load and its clock affect all of them alike. `blocks`: the
     function that measures one, by name; `renew`: called before each turn, with its number."""
     done = {name: [] for name in blocks}
     for turn in range(rounds):
         renew(turn)
-        for name, block in blocks.items():
+        for name in order_of(list(blocks), turn):
             if name in failed:
                 continue
             try:
-                done[name].append(block())
+                done[name].append(blocks[name]())
             except (RuntimeError, OSError, subprocess.TimeoutExpired, ValueError) as error:
                 failed[name] = str(error)[:400]
     return {**asdict(case), "work": case.work(), "failed": failed,
@@ -164,7 +175,7 @@ def options(look, what):
                                 epilog="exit status 1: something failed, was left out, or is below a floor")
     p.add_argument("--from", dest="earlier", nargs="+", metavar="JSON", help="join earlier results, measure nothing")
     p.add_argument("--out", type=Path, required=True, help=f"where {look.name}.json, .jsonl, .md and .svg go")
-    p.add_argument("--rounds", type=int, default=3, help="blocks of each, in turn")
+    p.add_argument("--rounds", type=int, default=4, help="blocks of each, in turn; 4 if left out")
     p.add_argument("--limit", type=float, default=530, help="seconds after which no case is begun")
     p.add_argument("--no-flex", dest="flex", action="store_false")
     p.add_argument("--floor", type=floor(look), action="append", default=[], metavar="[WORD:...]PEER=RATIO",
