@@ -107,7 +107,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.max = false;
   of.heads = 1;
   of.decode = of.per_entry = of.paged = of.fp8_kv = of.before = of.fixed_split = of.mla = of.two_row_blocks =
-      of.few_queries = false;
+      of.four_row_blocks = of.few_queries = false;
   of.page_rows = 0;
   of.store = KernelSpec{}.store;
   return of;

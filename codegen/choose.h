@@ -33,6 +33,13 @@ constexpr int mla_heads_to_share(std::int64_t group) {
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, mla_rows))));
 }
 
+/// KernelSpec::four_row_blocks: true if the rows that share keys are best divided into clusters of four blocks: at most
+/// an eighth of the blocks, or no more than of clusters of two, have no rows.
+constexpr bool fill_fours(std::int64_t rows) {
+  const std::int64_t blocks = (rows + mla_rows - 1) / mla_rows, missing = (4 - blocks % 4) % 4;
+  return blocks > 2 && (missing < 2 || 8 * missing <= blocks);
+}
+
 /// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
 constexpr int heads_to_share(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t half_a_tile = 64;

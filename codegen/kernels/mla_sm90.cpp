@@ -18,12 +18,12 @@ struct Tile {
   int issue_order = 0;  ///< what the warpgroups' products wait for
 };
 constexpr std::array members{
-    TileMember<Tile>{{.name = "cluster", .least = 1, .most = 2}, &Tile::cluster},
+    TileMember<Tile>{{.name = "cluster", .least = 1, .most = 4}, &Tile::cluster},
     TileMember<Tile>{{.name = "issue_order", .least = 0, .most = 3}, &Tile::issue_order},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&combine_mla};
-constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 2},
+constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 4},
                                {.member = "issue_order", .least = 0, .most = 3}};
 
 constexpr int keys = 64, stages = 2, least_box = 8;
@@ -41,16 +41,23 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   return why_not_prob(facts);
 }
 
-bool may_pair(const KernelSpec& spec) { return spec.two_row_blocks && spec.heads > 1; }
+/// The most blocks that may have different rows of the same keys. Rows of one head may visit other keys than rows of
+/// another head.
+int most_blocks(const KernelSpec& spec) {
+  if (spec.heads == 1) return 1;
+  return spec.four_row_blocks ? 4 : spec.two_row_blocks ? 2 : 1;
+}
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
-  const Tile tile = may_pair(spec) ? Tile{.cluster = 2} : Tile{.issue_order = 2};
+  const int blocks = most_blocks(spec);
+  const Tile tile = blocks > 1 ? Tile{.cluster = blocks} : Tile{.issue_order = 2};
   return {variant_of(mla_sm90.name, tile, members)};
 }
 
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
-  // Rows of one head may visit other keys than rows of another head.
-  if (tile_of(variant, members).cluster > 1 && !may_pair(spec)) return "no more than 64 rows share keys";
+  const int blocks = tile_of(variant, members).cluster;
+  if (blocks == 3) return "a cluster has 1, 2 or 4 blocks";
+  if (blocks > most_blocks(spec)) return "too few rows share keys";
   return {};
 }
 

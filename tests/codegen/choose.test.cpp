@@ -727,6 +727,10 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   const Traits shares{.shares_tiles = true};
   CHECK(cluster(usual, shares) == 2);
   CHECK(cluster(usual, {}) == 1);
+  KernelSpec fours = usual;
+  fours.four_row_blocks = true;
+  CHECK(cluster(fours, shares) == 4);
+  CHECK(cluster(fours, {}) == 1);
   const auto refused = [&](auto change, std::string_view why, Traits facts = {.shares_tiles = true}) {
     KernelSpec spec = usual;
     change(spec);
@@ -749,6 +753,15 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .linear_prob = false});
   for (const auto& [group, heads] : {std::pair{1, 1}, {3, 4}, {16, 16}, {40, 64}, {64, 64}, {128, 64}})
     CHECK(mla_heads_to_share(group) == heads);
+  for (const auto& [rows, are] : {std::pair{128, false},
+                                  {129, true},
+                                  {256, true},
+                                  {257, false},
+                                  {384, false},
+                                  {385, true},
+                                  {1025, false},
+                                  {1500, true}})
+    CHECK(fill_fours(rows) == are);
 }
 
 namespace {

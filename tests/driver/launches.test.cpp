@@ -194,6 +194,7 @@ TEST_CASE("what decode calls put on their streams", "[driver][launches]") {
   on.run("one", "mla", {}, mla(on, 1, 8, 2048));
   on.run("many, which stay whole", "mla", {}, mla(on, 132, 8, 2048));
   on.run("more than 64 rows", "mla", causal, mla(on, 3, 128, 2048));
+  on.run("more than 128 rows", "mla", causal, mla(on, 3, 256, 2048));
   Forward merged = mla(on, 3, 16, 700);
   merged.lse = on.tensor("lse", {3, 16, 1}, DType::f32);
   merged.o_before = on.tensor("o_before", {3, 16, 1, 512}, DType::f32), merged.lse_before = merged.lse;

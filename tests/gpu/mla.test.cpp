@@ -117,8 +117,8 @@ TEST_CASE("MLA: what is removed reaches no result, even NaN", "[gpu][mla][small]
   if (no_hopper()) return;
   const Attention odd{.mask = [](At at) { return at.kv % 2 == 0; }};
   for (const std::int64_t page : {0, 64})
-    for (const std::int64_t heads : {3, 128}) {
-      Shape shape = mla(heads, 1, 200);
+    for (const auto& [heads, queries] : {std::pair{3, 1}, {128, 1}, {128, 2}}) {
+      Shape shape = mla(heads, queries, 200);
       shape.page = page;
       shape.used = {200, 190, 1};
       Inputs in = inputs(shape);
@@ -139,7 +139,8 @@ TEST_CASE("MLA: keys that many blocks share add up to what few give, and to the 
   struct Size {
     std::int64_t heads, kv_len, batch;
   };
-  for (const Size& of : {Size{16, 64, 1}, {128, 131, 1}, {128, 5000, 1}, {16, 3000, 3}, {128, 800, 40}}) {
+  for (const Size& of :
+       {Size{16, 64, 1}, {128, 131, 1}, {128, 5000, 1}, {16, 3000, 3}, {128, 800, 40}, {256, 3000, 3}}) {
     const std::int64_t heads = of.heads, kv_len = of.kv_len, batch = of.batch;
     const auto q = normal<bf16>(1, {batch, heads, 1, 576}).on(gpu),
                k = normal<bf16>(2, {batch, 1, kv_len, 576}).on(gpu);
@@ -174,8 +175,10 @@ TEST_CASE("MLA: keys that many blocks share add up to what few give, and to the 
 
 TEST_CASE("MLA gets what the oracle says, however tiles are cut", "[gpu][mla]") {
   if (no_hopper()) return;
-  const char* const variants[] = {"mla_sm90:cluster=1", "mla_sm90:issue_order=0", "mla_sm90:issue_order=1",
-                                  "mla_sm90:issue_order=2", "mla_sm90:issue_order=3"};
+  const char* const variants[] = {
+      "mla_sm90:cluster=1",     "mla_sm90:cluster=2",     "mla_sm90:cluster=2,issue_order=2",
+      "mla_sm90:issue_order=0", "mla_sm90:issue_order=1", "mla_sm90:issue_order=2",
+      "mla_sm90:issue_order=3"};
   const std::string wrong = side_by_side(std::size(variants), [&](std::size_t i) {
     Engine engine = device_engine();
     engine.per_entry = engine.mla = true;
@@ -185,7 +188,7 @@ TEST_CASE("MLA gets what the oracle says, however tiles are cut", "[gpu][mla]") 
     };
     std::string out;
     for (const std::int64_t kv_len : {64, 130, 1500}) {
-      Shape shape = mla(128, 1, kv_len);
+      Shape shape = mla(200, 1, kv_len);
       shape.page = 64;
       shape.used = {kv_len, 0, kv_len / 2 + 1};
       shape.q_offset = 0;

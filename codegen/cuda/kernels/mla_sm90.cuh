@@ -10,7 +10,7 @@
 // Shared memory holds one probability matrix at a time: a warpgroup writes its own only after it has read the other's.
 // The rows' maxima go with it. A maximum rises only when powers would exceed 2^slack.
 //
-// The blocks of a cluster have different rows and read the same keys at the same time, so the second block finds the
+// The blocks of a cluster have different rows and read the same keys at the same time, so all but the first find the
 // keys in the L2 cache. Clusters are persistent and take equal shares of all keys (split_kv_sm80.cuh);
 // combine_mla_sm90.cuh then adds up the parts of split tiles.
 //
@@ -18,7 +18,7 @@
 // results but a finite sum are recomputed pair by pair.
 //
 // Tile: Element (bf16, f16) of q and k; Out (also float) of o; m and n: 64; d: a multiple of 64; dv: a multiple of 256,
-// at most 512 and at most d; heads that share a tile: 1 to 64; cluster: blocks that read the same keys, 1 or 2; box:
+// at most 512 and at most d; heads that share a tile: 1 to 64; cluster: blocks that read the same keys, 1, 2 or 4; box:
 // keys of a TMA box, at least 8, a divisor of 64 and of a page's rows; issue_order: 0: scores start as soon as keys
 // arrive; 1: the second warpgroup's scores start when the first's have arrived; 2: when the second has multiplied the
 // first's probabilities; 3: as 2, and a warpgroup multiplies its own probabilities when the other's next scores have

@@ -50,6 +50,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .mla = mla,
                .page_rows = mla ? page_rows(call, p) : 0,
                .two_row_blocks = mla && whole.q.length * p.group > codegen::mla_rows,
+               .four_row_blocks = mla && !p.q.packed() && codegen::fill_fours(whole.q.length * p.group),
                .heads = mla ? codegen::mla_heads_to_share(p.group) : codegen::heads_to_share(whole.q.length, p.group),
                .few_queries = call.q.dtype == DType::f32 && codegen::are_few(whole.q.length, p.group),
                .decode = !mla && codegen::is_decode(whole.q.length, p.group),
