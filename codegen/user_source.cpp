@@ -265,8 +265,9 @@ Held held_by(const GpuParts& parts, const KernelPlan& plan) {
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
   const Leaves leaves = leaves_of(parts, plan);
   Functions functions(parts, held_by(parts, plan), lines);
-  const std::vector<Expr> reads = linear_reads(
-      std::array{functions.exponent(), functions.tanh_argument(), parts.prob()});
+  // Backwards clamp every read, so that one skeleton serves all indices.
+  std::vector<Expr> reads;
+  if (!parts.gradient) reads = linear_reads(std::array{functions.exponent(), functions.tanh_argument(), parts.prob()});
   UserSource out;
   out.fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
                fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +

@@ -28,7 +28,8 @@ struct UserSource {
   std::string traits;
   std::vector<UserFunction> functions;
   std::string terms;  ///< the functions that add up gradients of captured tensors
-  /// Scores read captured tensors pair by pair, without clamping where this function is true. None: they do not.
+  /// A forward's scores read captured tensors pair by pair, without clamping where this function is true. None: they do
+  /// not, or the source is a backward's.
   std::optional<UserFunction> is_inside;
 
   std::string text() const;

@@ -197,13 +197,16 @@ TEST_CASE("mods that differ in numbers, names and expressions share a skeleton",
   CHECK(backward != one);
   CHECK(Planned(of("0.5f * s + f32(q)"), true).split().skeleton.text ==
         Planned(of("0.75f * s + 2.0f * f32(q)"), true).split().skeleton.text);
-  const auto table = [](const char* name) {
-    CorpusMod out = of(fmt::format("s + {}[h, q - kv + 28]", name));
+  const auto table = [](const char* name, const char* index = "q - kv + 28", bool back = false) {
+    CorpusMod out = of(fmt::format("s + {}[h, {}]", name, index));
     out.captures = {{name, DType::f32, {4, 52}, Fill::normal}};
-    return Planned(out).split();
+    return Planned(out, back).split();
   };
   CHECK(table("t").skeleton.text == table("a_longer_name").skeleton.text);
   CHECK(table("t").mod.text != table("a_longer_name").mod.text);
+  // Torch's negative indices count from the end, and only a forward asks whether a tile needs clamping.
+  CHECK(table("t", "q - kv + 28", true).skeleton.text ==
+        table("t", "where(q - kv < 0, q - kv + 52, q - kv)", true).skeleton.text);
   CHECK(one.find("tanh") == std::string::npos);
 }
 

@@ -51,10 +51,16 @@ class Line {
     begin_in_child();
     const auto before = std::span(ahead_).first(static_cast<std::size_t>(rank));
     const auto is_next = [&] { return inside_ == 0 && std::ranges::all_of(before, [](int n) { return n == 0; }); };
-    const auto until = std::chrono::steady_clock::now() + 1s;
-    // In steps, since whoever stops the background does not know of this line.
-    while (!is_next() && !stopping_background() && std::chrono::steady_clock::now() < until)
-      changed_.wait_for(lock, 20ms);
+    const auto until = std::chrono::steady_clock::now() + limit_;
+    ++waiting_;
+    while (!is_next() && !stopping_background()) {
+      if (std::chrono::steady_clock::now() >= until) {
+        ++gave_up_;
+        break;
+      }
+      changed_.wait_for(lock, 20ms);  // in steps, since whoever stops the background does not know of this line
+    }
+    --waiting_;
     ++inside_;
   }
   void leave() {
@@ -62,20 +68,30 @@ class Line {
     --inside_;
     changed_.notify_all();
   }
+  Turns turns() {
+    const std::lock_guard lock(mutex_);
+    return {waiting_, gave_up_};
+  }
+  std::chrono::milliseconds wait_at_most(std::chrono::milliseconds limit) {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(limit_, limit);
+  }
 
  private:
   /// No thread of the parent continues in a forked child.
   void begin_in_child() {
     if (std::exchange(process_, getpid()) == getpid()) return;
     ahead_ = {};
-    inside_ = 0;
+    inside_ = waiting_ = 0;
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
   pid_t process_ = getpid();
   std::array<int, ranks> ahead_{};  ///< by rank: those that wait, and those that hold others back
-  int inside_ = 0;
+  int inside_ = 0, waiting_ = 0;
+  std::size_t gave_up_ = 0;
+  std::chrono::milliseconds limit_{1000};
 };
 
 Line& line() {
@@ -101,5 +117,8 @@ Turn::Turn() {
 void Turn::over() {
   if (std::exchange(holds_, false)) line().leave();
 }
+
+Turns turns() { return line().turns(); }
+std::chrono::milliseconds turns_wait_at_most(std::chrono::milliseconds limit) { return line().wait_at_most(limit); }
 
 }  // namespace attune::runtime::cuda

@@ -1,6 +1,8 @@
 // runtime/engines/cuda/front_ends.h — the order in which the programs of a process go through NVRTC's front end
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 namespace attune::runtime::cuda {
@@ -39,6 +41,7 @@ class Ahead {
 };
 
 /// A program's turn. It is an order and not a lock: none waits for more than a second, nor once the background stops.
+/// Tests let them wait for longer, so that no busy machine changes the order, and see whether any gave up.
 class Turn {
  public:
   Turn();  ///< waits for it
@@ -51,5 +54,14 @@ class Turn {
  private:
   bool holds_ = true;
 };
+
+/// Turns of this process.
+struct Turns {
+  int waiting = 0;          ///< now
+  std::size_t gave_up = 0;  ///< so far, since none came
+};
+Turns turns();
+/// The most that a turn waits from now on; returns what it was before.
+std::chrono::milliseconds turns_wait_at_most(std::chrono::milliseconds limit);
 
 }  // namespace attune::runtime::cuda
