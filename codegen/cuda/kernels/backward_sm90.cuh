@@ -109,19 +109,26 @@ __device__ inline void clear_queries(const BackwardArgs& args) {
 
 /// Converts the sums of dQ: one block per tile of queries, (tile, head, batch entry), from the last on, because the
 /// last sums are still in the cache. If backward_sm90 has completed dQ, clears that of queries without keys instead.
+///
+/// Where each tile of queries has as many tiles of keys, blocks begin with the first sets of heads, and convert what is
+/// complete while items of the last sets still run, which leave multiprocessors idle. The last block waits for the end
+/// of backward_sm90, which the next kernel takes this kernel's end for.
 template <class Tile>
 __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ BackwardArgs args) {
   if constexpr (completes_dq<Tile>) return clear_queries<Tile>(args);
   using Shared = Shared90Backward<Tile>;
   __shared__ float4 memory[Shared::sum_bytes / 16];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, of_group = thread % 128;
-  const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), h = static_cast<int>(gridDim.y - 1 - blockIdx.y),
-            b = static_cast<int>(gridDim.z - 1 - blockIdx.z);
+  const bool ahead = Tile::ordered && args.complete_at != 0;
+  const auto place_of = [&](unsigned at, unsigned count) { return static_cast<int>(ahead ? at : count - 1 - at); };
+  const int tile = place_of(blockIdx.x, gridDim.x), h = place_of(blockIdx.y, gridDim.y),
+            b = place_of(blockIdx.z, gridDim.z);
   const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
-  let_next_start();
-  wait_for_kernel_before();
-  if (tile * Tile::m >= queries.length) return;
   const int place = sums_of<Tile>(args, b, h, queries.start) + tile;
+  let_next_start();
+  const bool last = blockIdx.x + 1 == gridDim.x && blockIdx.y + 1 == gridDim.y && blockIdx.z + 1 == gridDim.z;
+  if (!ahead || last || global_acquire(args.added + place) != args.complete_at) wait_for_kernel_before();
+  if (tile * Tile::m >= queries.length) return;
   const bool any = !Tile::ordered || args.added[place] > 0;
   // Each thread reads what one thread of a warpgroup stored.
   constexpr int fours = Shared::sum_bytes / 4096;
