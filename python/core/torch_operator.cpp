@@ -8,7 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "python/core/torch_call.h"
@@ -88,9 +90,21 @@ struct Call {
   }
 };
 
-Owned nothing_of(const View& like, std::int32_t dtype) {
-  constexpr std::int64_t none = 0, step = 1;
-  return new_tensor(like, 1, &none, &step, dtype);
+/// A tensor without elements for a result that nobody asked for; `nth`: results of one call are different tensors.
+/// They are made once, because torch takes as long to make one as a tensor of any size, and kept until the process
+/// ends.
+Owned nothing_of(const View& like, std::int32_t dtype, std::size_t nth) {
+  using Key = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::size_t>;
+  static std::mutex mutex;
+  static auto& all = *new std::vector<std::pair<Key, Owned>>;
+  const Key key{like.device_type, like.tensor.device.device_id, dtype, nth};
+  const std::lock_guard lock(mutex);
+  auto found = std::ranges::find(all, key, &std::pair<Key, Owned>::first);
+  if (found == all.end()) {
+    constexpr std::int64_t none = 0, step = 1;
+    found = all.emplace(all.end(), key, new_tensor(like, 1, &none, &step, dtype));
+  }
+  return Owned(found->second.again());
 }
 
 bool attend(Value* stack) {
@@ -102,7 +116,7 @@ bool attend(Value* stack) {
   if (!entry) return false;
   const bool with_max = (stack[15] & 1) != 0;
   Owned out = empty_like(q, v.tensor.shape[3]), lse = rows_of(q),
-        most = with_max ? rows_of(q) : nothing_of(q, shim().f32);
+        most = with_max ? rows_of(q) : nothing_of(q, shim().f32, 0);
   const View of_out(out), of_lse(lse), of_most(most);
   c.call.q = &q.tensor, c.call.k = &k.tensor, c.call.v = &v.tensor, c.call.o = &of_out.tensor;
   c.call.lse = &of_lse.tensor;
@@ -133,7 +147,7 @@ struct Grads {
     if (wanted && owned.size() < 3 && !is_dense(like.tensor)) return false;
     if (wanted && owned.size() >= 3 && !is_contiguous(like.tensor)) return false;
     const auto rank = static_cast<std::size_t>(like.tensor.ndim);
-    owned.push_back(!wanted            ? nothing_of(q, q.dtype)
+    owned.push_back(!wanted            ? nothing_of(q, q.dtype, owned.size())
                     : owned.size() < 3 ? empty_like(like, like.tensor.shape[3])
                                        : new_tensor(like, rank, like.tensor.shape, like.tensor.strides, like.dtype));
     written.push_back(wanted ? &views.emplace_back(owned.back()).tensor : nullptr);

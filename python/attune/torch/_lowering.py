@@ -190,7 +190,8 @@ def mods_of(qkv: tuple[Any, ...], graph: Any, block_mask: Any, buffers: tuple[An
     mods = _Mods(qkv[0])
     mods.mask = mods.text(block_mask[-1], "b", buffers[1])
     mods.score = mods.text(graph, "f", buffers[0])
-    mods.reads_lists = mods.mask == "true" and block_mask[-2] != _EVERYTHING
+    # After _joint.py, a mask_mod that is true everywhere is the whole mask, and q stands for the lists.
+    mods.reads_lists = mods.mask == "true" and block_mask[-2] != _EVERYTHING and NATURAL not in options
     return mods
 
 

@@ -164,6 +164,25 @@ def test_opcheck():
         torch.randn_like(out), torch.randn_like(lse), *plain[:3], out, lse, *plain[3:-1], [True, False, True, True]))
 
 
+def test_results_that_nobody_asked_for():
+    """They are made once, and later calls may be recorded, or within inference mode."""
+    q, k, v = qkv(v_width=8)
+    bias, row = torch.randn(4, 19, requires_grad=True), torch.randn(19, requires_grad=True)
+    texts = ("s + bias[h, q - kv + n0] + row[kv]", "kv <= q", "", "", "bias row", None, 0, 0)
+    given = (q, k, v, None, None, [bias, row], [3], *texts)
+    for _ in range(3):  # C++ makes all but the first
+        with torch.inference_mode():
+            out, lse, most = torch.ops.attune.forward(*given, False)
+            assert most.numel() == 0
+        out, lse, most = torch.ops.attune.forward(*given, False)
+        assert most.numel() == 0 and not most.requires_grad
+        grads = torch.autograd.grad(out.square().sum(), [q, k, v, bias, row])
+        with torch.no_grad():
+            some = torch.ops.attune.backward(2 * out, None, *given[:3], out, lse, *given[3:], [True] + 4 * [False])
+        close(some[0], grads[0])
+        assert [one.numel() for one in some[1:]] == [0] * 4 and len({id(one) for one in some}) == 5
+
+
 def test_gradcheck_in_double_precision():
     q, k, v = (t.double().detach().requires_grad_() for t in qkv(2, 2, 3, 4, 3))
     bias = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)

@@ -298,6 +298,79 @@ def test_a_model_that_compiles_its_masks_has_no_graph_break(active):
         close(a, b)
 
 
+def numbered(positions):
+    """As models of transformers number sequences that may lie in one row."""
+    ahead = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1)
+    return (ahead != 1).cumsum(-1)
+
+
+def attended(q, k, v, positions, index=lambda i: i + 0):
+    row = numbered(positions)
+
+    def mask(b, h, m, n):
+        return (positions[b, index(n)] <= positions[b, m + 0]) & (row[b, m] == row[b, n])
+
+    return torchs.flex_attention(q, k, v, block_mask=torchs.create_block_mask(mask, B, None, S, S, "cpu"))
+
+
+@pytest.mark.parametrize("positions", ["usual", "further", "twice", "cut", "half", "passed"])
+def test_positions_that_are_known_are_no_tensors(positions, active):
+    """An arange is the position itself, and one sequence a row has one number."""
+    q, k, v = leaves((B, H, S, D), (B, H, S, D), (B, H, S, D))
+    make, index = {
+        "usual": (lambda: torch.arange(S)[None].expand(B, S), lambda n: n),
+        "further": (lambda: torch.arange(5, S + 5, dtype=torch.int32).expand(B, S), lambda n: n),
+        "twice": (lambda: 2 * torch.arange(S).expand(B, S), lambda n: n),  # each one a sequence of its own
+        "cut": (lambda: (torch.arange(S) % 40).expand(B, S), lambda n: n),
+        "half": (lambda: torch.arange(S).expand(B, S), lambda n: n // 2),  # perhaps outside, for all that is proved
+        "passed": (lambda: torch.arange(S).expand(B, S).clone(), lambda n: n)}[positions]
+    given = make() if positions == "passed" else None
+
+    def run(given):
+        return attended(q, k, v, make() if given is None else given, index)
+
+    made = []
+    codes = code_of(lambda: made.append(both(lambda: torch.compile(run, fullgraph=True)(given), [q, k, v])))
+    assert [fact["call"] for fact in active] == ["forward", "backward"]
+    for code in codes:
+        assert ("t0[" in code) == (positions in ("cut", "half", "passed")), code
+        assert positions != "usual" or "cumsum" not in code and "arange" not in code and "iota" not in code
+    m, n = torch.arange(S)[:, None], torch.arange(S)[None]
+    at = make()[0]
+    keeps = (at[index(n)] <= at[m]) & (numbered(at[None])[0][m] == numbered(at[None])[0][n])
+    for a, b in zip(made[0], both(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, keeps), [q, k, v])):
+        close(a, b)
+
+
+def test_one_sequence_a_row_masks_nothing(active):
+    q, k, v = leaves((B, H, S, D), (B, H, S, D), (B, H, S, D))
+
+    def run(q, k, v):
+        row = numbered(torch.arange(S)[None].expand(B, S))
+        mask = torchs.create_block_mask(lambda b, h, m, n: row[b, m] == row[b, n], B, None, S, S, "cpu")
+        return torchs.flex_attention(q, k, v, block_mask=mask)
+
+    made = both(lambda: torch.compile(run, fullgraph=True)(q, k, v), [q, k, v])
+    assert [fact["call"] for fact in active] == ["forward", "backward"]
+    for a, b in zip(made, both(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v), [q, k, v])):
+        close(a, b)
+
+
+def test_positions_of_other_lengths(active):
+    def run(q, k, v):
+        length = q.shape[2]
+        positions = torch.arange(length)[None].expand(B, length)
+        ahead = lambda b, h, m, n: positions[b, n] <= positions[b, m]  # noqa: E731
+        mask = torchs.create_block_mask(ahead, B, None, length, length, "cpu")
+        return torchs.flex_attention(q, k, v, block_mask=mask)
+
+    compiled = torch.compile(run, dynamic=True)
+    for length in (96, 130):
+        q, k, v = torch.randn(3, B, H, length, D)
+        close(compiled(q, k, v), torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
+    assert active
+
+
 def test_a_pass_of_the_users_own_stays(active):
     deactivate()
     config, ran = torch._inductor.config, []
