@@ -33,8 +33,8 @@ constexpr int mla_heads_to_share(std::int64_t group) {
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, mla_rows))));
 }
 
-/// KernelSpec::four_row_blocks: true if the rows that share keys are best divided into clusters of four blocks: at most
-/// an eighth of the blocks, or no more than of clusters of two, have no rows.
+/// KernelSpec::four_row_blocks: true if clusters of four blocks suit the rows that share keys: at most an eighth of the
+/// blocks have no rows, or no more blocks than in clusters of two.
 constexpr bool fill_fours(std::int64_t rows) {
   const std::int64_t blocks = (rows + mla_rows - 1) / mla_rows, missing = (4 - blocks % 4) % 4;
   return blocks > 2 && (missing < 2 || 8 * missing <= blocks);

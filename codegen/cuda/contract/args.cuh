@@ -148,7 +148,7 @@ struct BackwardArgs {
   float* sums;  ///< for kernels that add dq up in memory: f32, laid out as the kernel likes, a tile of queries after
                 ///< another: [batch, head, place], packed without batch
   unsigned* added;       ///< per such tile, how many tiles of keys were added to it: 0 before the launch
-  unsigned complete_at;  ///< of `added`, if all tiles of queries have as many tiles of keys; else 0
+  unsigned complete_at;  ///< `added` of a complete tile, if it is the same for all tiles of queries; else 0
   unsigned* next;        ///< items of a dynamic schedule taken beyond one per block: 0 before the launch
   unsigned* non_finite;  ///< set to 1 where a result is not finite though pairs were masked out: a masked-out pair may
                          ///< have brought it in

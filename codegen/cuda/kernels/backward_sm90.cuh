@@ -110,9 +110,9 @@ __device__ inline void clear_queries(const BackwardArgs& args) {
 /// Converts the sums of dQ: one block per tile of queries, (tile, head, batch entry), from the last on, because the
 /// last sums are still in the cache. If backward_sm90 has completed dQ, clears that of queries without keys instead.
 ///
-/// Where each tile of queries has as many tiles of keys, blocks begin with the first sets of heads, and convert what is
-/// complete while items of the last sets still run, which leave multiprocessors idle. The last block waits for the end
-/// of backward_sm90, which the next kernel takes this kernel's end for.
+/// Where all tiles of queries visit the same number of tiles of keys, blocks start with the first sets of heads and
+/// convert complete tiles while the last items of backward_sm90 leave multiprocessors idle. The last block waits for
+/// the end of backward_sm90, because the next kernel waits for this kernel only.
 template <class Tile>
 __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ BackwardArgs args) {
   if constexpr (completes_dq<Tile>) return clear_queries<Tile>(args);

@@ -1,8 +1,7 @@
 // codegen/cuda/ptx/launch.cuh — kernels of a call that start before the kernel before them has ended
 //
 // A kernel that is launched early starts once every block of the previous kernel has called let_next_start() or ended.
-// At least one of its blocks waits for that kernel, if only at the end, because the next kernel takes its end as the
-// end of all previous kernels.
+// At least one of its blocks waits for that kernel, if only at the end, because the kernel after it waits for it alone.
 #pragma once
 
 namespace attune {

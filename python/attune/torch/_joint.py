@@ -3,8 +3,8 @@
 
 Torch's operators take a BlockMask's lists of blocks and an lse of base 2. attune reads the mask_mod, and its lse is a
 natural logarithm: without this pass, a compiled model would make lists that nobody reads, and each layer would convert
-its lse there and back, two kernels that are launched for nothing. A mask_mod that captures numbers that are known
-already computes them: see _counted.py.
+its lse there and back, two kernels that are launched for nothing. Captures of a mask_mod that are constants of the
+graph are folded into it (_folding.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 
-from attune.torch._counted import simplify
+from attune.torch._folding import fold
 from attune.torch._lowering import LN2, NATURAL, Foreign, attempt, mods_of, wanted_of
 
 _aten, _flex = torch.ops.aten, torch.ops.higher_order
@@ -114,7 +114,7 @@ def _ease(graph: Graph, forward: Node) -> None:
         options: Any = node.args[places.options]
         node.update_arg(places.mask, tuple(mask))
         node.update_arg(places.options, {**options, NATURAL: True})
-        simplify(node, places.mask, places.buffers[1])
+        fold(node, places.mask, places.buffers[1])
     _convert_for_others(graph, [n for n in lses if n.target is operator.getitem], backwards)
 
 

@@ -190,7 +190,7 @@ def mods_of(qkv: tuple[Any, ...], graph: Any, block_mask: Any, buffers: tuple[An
     mods = _Mods(qkv[0])
     mods.mask = mods.text(block_mask[-1], "b", buffers[1])
     mods.score = mods.text(graph, "f", buffers[0])
-    # After _joint.py, a mask_mod that is true everywhere is the whole mask, and q stands for the lists.
+    # _joint.py puts q in place of the lists, so after it a mask_mod that is always true is the whole mask.
     mods.reads_lists = mods.mask == "true" and block_mask[-2] != _EVERYTHING and NATURAL not in options
     return mods
 

@@ -156,7 +156,7 @@ void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
   args.next = counters + next_item;
   args.visited = counters + visits;
   args.added = counters + added_tiles;
-  // Without a mask each tile of queries gets all tiles of keys.
+  // Without a mask, every tile of queries visits all tiles of keys.
   const bool all = !whole_.kernel->skips && !p_.q.packed() && !p_.kv.packed() && !stores_ds();
   args.complete_at = all && whole_.plan().variant.of("ordered") != 0 ? static_cast<unsigned>(kv_places()) : 0;
   args.q_places = static_cast<int>(q_places());

@@ -86,13 +86,13 @@ TEST_CASE("of the programs that wait, the kernel of a call is next, and what lat
   {
     const Turn first;
     all.add("skeleton", WorksFor::later, Piece::kernel);
-    all.add("beside a backward", WorksFor::early, Piece::companion);
-    all.add("beside a call", WorksFor::call, Piece::companion);
+    all.add("companion of a backward", WorksFor::early, Piece::companion);
+    all.add("companion of a call", WorksFor::call, Piece::companion);
     all.add("kernel of a backward", WorksFor::early, Piece::kernel);
     all.add("kernel of a call", WorksFor::call, Piece::kernel);
   }
-  CHECK(all.order() == std::vector<std::string>{"kernel of a call", "kernel of a backward", "beside a call",
-                                                "beside a backward", "skeleton"});
+  CHECK(all.order() == std::vector<std::string>{"kernel of a call", "kernel of a backward", "companion of a call",
+                                                "companion of a backward", "skeleton"});
   CHECK_FALSE(patient.gave_up());
 }
 
@@ -106,12 +106,13 @@ TEST_CASE("between the two programs of a kernel, only those before it go on", "[
     ahead.emplace();
     runtime::works_for(WorksFor::call);
   }
-  all.add("beside a call", WorksFor::call, Piece::companion);
+  all.add("companion of a call", WorksFor::call, Piece::companion);
   all.pass("kernel of a call", WorksFor::call, Piece::kernel);
   all.pass("kernel of another backward", WorksFor::early, Piece::kernel);
   ahead->over();
   ahead->over();
-  CHECK(all.order() == std::vector<std::string>{"kernel of a call", "kernel of another backward", "beside a call"});
+  CHECK(all.order() ==
+        std::vector<std::string>{"kernel of a call", "kernel of another backward", "companion of a call"});
   CHECK_FALSE(patient.gave_up());
 }
 
@@ -166,10 +167,10 @@ TEST_CASE("NVRTC gives the turn back before the assembler, and a source that it 
     kernel.emplace();
   }
   std::string symbol;
-  std::thread beside([&] { symbol = compile(empty).symbol; });
+  std::thread compiling([&] { symbol = compile(empty).symbol; });
   const bool waits = tests::comes_true([] { return turns().waiting == 1; });
   kernel->over();
-  beside.join();
+  compiling.join();
   CHECK(waits);
   CHECK(symbol == "empty");
   CHECK_FALSE(patient.gave_up());

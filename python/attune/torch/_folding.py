@@ -1,8 +1,8 @@
-# python/attune/torch/_counted.py — what a mask captures and a graph already determines is computed in the mask
-"""Eager models look whether positions are usual ones, and then their masks read no tensors. A model that is traced
-cannot look: its masks compare tensors, as those of documents do, whose tiles a kernel lists in each call. If nobody
-passed positions they are an arange, and the numbers of the sequences in a row, which follow from them, are all 0: both
-are in the graph, and the mask is a causal one.
+# python/attune/torch/_folding.py — folds tensors that are constants of a graph into the mask_mod that captures them
+"""An eager model checks whether its positions are the usual ones; if they are, its masks read no tensors. A traced
+model cannot check: its masks compare tensors, as a mask of documents does, and a kernel lists their tiles in each call.
+If the program passed no positions, they are an arange, and the numbers of packed sequences, computed from them, are all
+0. Both are constants of the graph, so the mask can compute them, and is causal.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _OWN = 4  # arguments of a mask_mod before its captures: b, h, q and kv
 
 
 class _Differs(Exception):
-    """The tensor may be another in the next call, or takes long to compute here."""
+    """The tensor may differ in the next call, or would take long to compute here."""
 
 
-class _Counted(NamedTuple):
-    """A tensor of known whole numbers or conditions: `base`, and `steps` times the index."""
+class _Affine(NamedTuple):
+    """An integer or bool tensor whose elements are `base` plus `steps` times the index."""
 
     base: int
     steps: tuple[int, ...]
 
 
-def simplify(node: Node, mask: int, buffers: int) -> None:
-    """Computes what the mask_mod of a flex_attention reads from known tensors. `mask`, `buffers`: where it has its
+def fold(node: Node, mask: int, buffers: int) -> None:
+    """Folds constant captures of a flex_attention into its mask_mod. `mask`, `buffers`: the arguments that hold its
     BlockMask, whose last part is the graph of the mask_mod, and the captures."""
     captures: Any = node.args[buffers]
-    known = {at: found for at, one in enumerate(captures) if (found := _counted(one)) is not None}
+    known = {at: found for at, one in enumerate(captures) if (found := _affine_of(one)) is not None}
     if not known:
         return
     owner: Any = node.graph.owning_module
@@ -55,7 +55,7 @@ def simplify(node: Node, mask: int, buffers: int) -> None:
         if not given[_OWN + at].users:
             module.graph.erase_node(given[_OWN + at])
     module.recompile()
-    name = f"{parts[-1].target}_counted"
+    name = f"{parts[-1].target}_folded"
     while hasattr(owner, name):
         name += "_"
     setattr(owner, name, module)
@@ -66,8 +66,8 @@ def simplify(node: Node, mask: int, buffers: int) -> None:
     node.update_arg(buffers, tuple(left))
 
 
-def _compute(module: GraphModule, tensor: Node, known: _Counted, shape: Any, lengths: dict[Node, Any]) -> None:
-    """Replaces the elements that a mask_mod reads from a tensor, except where an index may be outside of it."""
+def _compute(module: GraphModule, tensor: Node, known: _Affine, shape: Any, lengths: dict[Node, Any]) -> None:
+    """Replaces a mask_mod's reads of a tensor by expressions, except where an index may be outside of it."""
     for read in list(tensor.users):
         if read.target is not _aten.index.Tensor or read.args[0] is not tensor:
             continue
@@ -83,7 +83,7 @@ def _compute(module: GraphModule, tensor: Node, known: _Counted, shape: Any, len
         module.graph.erase_node(read)
 
 
-def _expression(module: GraphModule, read: Node, known: _Counted, index: list[Node]) -> Node:
+def _expression(module: GraphModule, read: Node, known: _Affine, index: list[Node]) -> Node:
     value: Tensor = read.meta["val"]
 
     def put(target: Any, args: tuple[Any, ...], **named: Any) -> Node:
@@ -115,18 +115,18 @@ def _is_inside(index: Node, extent: int, lengths: dict[Node, Any]) -> bool:
     return isinstance(length, int) and length <= extent
 
 
-def _counted(node: Any) -> _Counted | None:
-    """The numbers of a tensor, if they follow from the graph alone and count up along each dimension."""
+def _affine_of(node: Any) -> _Affine | None:
+    """The elements of a tensor, if the graph alone determines them and they are affine in the index."""
     if not isinstance(node, Node):
         return None
     with torch.no_grad(), _disable_current_modes():
         try:
-            return _fitted(_computed(node, {}))
+            return _as_affine(_evaluated(node, {}))
         except _Differs:
             return None
 
 
-def _fitted(tensor: Tensor) -> _Counted | None:
+def _as_affine(tensor: Tensor) -> _Affine | None:
     numbers, shape = tensor.long(), tuple(tensor.shape)
     base = int(numbers[(0,) * len(shape)])
     expected, steps = torch.full_like(numbers, base), []
@@ -137,10 +137,10 @@ def _fitted(tensor: Tensor) -> _Counted | None:
     is_small = max(abs(int(numbers.max())), abs(int(numbers.min()))) < 1 << 30
     if not is_small or not torch.equal(numbers, expected) or (tensor.dtype == torch.bool and any(steps)):
         return None
-    return _Counted(base, tuple(steps))
+    return _Affine(base, tuple(steps))
 
 
-def _computed(node: Node, known: dict[Node, Tensor]) -> Tensor:
+def _evaluated(node: Node, known: dict[Node, Tensor]) -> Tensor:
     """The tensor, on the host."""
     if node in known:
         return known[node]
@@ -158,7 +158,7 @@ def _computed(node: Node, known: dict[Node, Tensor]) -> Tensor:
         return torch.device("cpu") if isinstance(given, torch.device) else given
 
     def computed(given: Node) -> Tensor:
-        return _computed(given, known)
+        return _evaluated(given, known)
 
     args, kwargs = torch.fx.node.map_aggregate((node.args, dict(node.kwargs)), here)  # type: ignore[misc]
     args, kwargs = torch.fx.map_arg((args, kwargs), computed)
