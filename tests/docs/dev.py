@@ -1,5 +1,5 @@
-# tests/docs/dev.py — dev.py [DEV]: a program that ./dev calls fails, and ./dev ends with its status. Stand-ins for all
-# programs fail in turn
+# tests/docs/dev.py — dev.py [DEV]: a program that ./dev calls fails, and ./dev ends with its status; ./dev test says
+# which tests failed. Stand-ins for all programs fail in turn
 import os
 import re
 import shutil
@@ -36,7 +36,15 @@ case "${0##*/} $*" in
   du*) echo 1 ;;
 esac
 case ${0##*/} in
-  ctest) echo '100% tests passed, 0 tests failed out of 1' ;;
+  ctest)
+    if [[ $* == *"$FAILING"* ]]; then
+      printf '1/3 Test  #%d: %s\n' 7 'good ...   Passed' 8 'bad ...***Failed   0.1 sec'
+      printf '%s\n' {1..40} '' '      Start 9: skipped' '3/3 Test #9: skipped ...***Skipped   0.1 sec' 'no device' ''
+      echo '50% tests passed, 1 tests failed out of 3'
+      exit 8
+    fi
+    echo '100% tests passed, 0 tests failed out of 1'
+    ;;
   clang++) echo 19.1 ;;
   stat) echo 1 ;;
 esac
@@ -49,11 +57,12 @@ COMMANDS = ["demo", "build", "python", "torch", "hf", "jax", "wheel", "format", 
             "playground", "package", "bench", "approve"]
 
 
-def run(folder, command, fails):
+def run(folder, command, fails, failing="nothing"):
     calls = folder / "calls"
     calls.write_text("", encoding="utf-8")
     shutil.rmtree(folder / "build/wheels", ignore_errors=True)
-    env = {"PATH": f"{folder}/programs:/usr/bin:/bin", "CALLS": str(calls), "FAILS": str(fails), "HOME": str(folder)}
+    env = {"PATH": f"{folder}/programs:/usr/bin:/bin", "CALLS": str(calls), "FAILS": str(fails), "HOME": str(folder),
+           "FAILING": failing}
     done = subprocess.run(["bash", "dev", *command.split()], cwd=folder, env=env, capture_output=True, text=True, timeout=60)
     return done, calls.read_text(encoding="utf-8").splitlines()
 
@@ -86,6 +95,18 @@ def unheard():
                   if c != "test" and f'part "./dev {c}' not in run_by_all]
 
 
+def untold(folder):
+    """What the summary of ./dev test does not say of a test that failed in one of its presets."""
+    done, _ = run(folder, "test", 0, failing="--preset ci")
+    summary = done.stdout.partition("== summary")[2]
+    expected = ("ci: 1 passed, 1 failed, 1 skipped;\n  built in 0 s, tested in 0 s\n  #8: bad ...***Failed   0.1 sec\n"
+                + "".join(f"    {n}\n" for n in range(16, 41)) + "all: ")
+    told = re.sub(r"\d+ s\b", "0 s", summary)
+    out = [] if expected in told and done.returncode == 1 else [f"./dev test tells of a failed test ({done.returncode}):\n{told}{done.stderr}"]
+    done, _ = run(folder, "test", 0)
+    return out + ([] if done.returncode == 0 else [f"./dev test fails where nothing does:\n{done.stdout}{done.stderr}"])
+
+
 def main():
     wrong, tried = [], 0
     with tempfile.TemporaryDirectory() as at:
@@ -103,6 +124,7 @@ def main():
                 if done.returncode != 7:
                     wrong.append(f"./dev {command} ends with {done.returncode} where `{call}` ends with 7; "
                                  f"afterwards it calls {after[i:i + 2]}")
+        wrong += untold(folder)
     wrong += unheard()
     if wrong:
         sys.exit("\n".join(wrong))

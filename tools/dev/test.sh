@@ -20,6 +20,20 @@ part() {
   fi
 }
 
+# failures_of LOG: the name of each test of a log of ctest that failed or was not done in time, and the last 25 lines of what it printed. The
+# summary repeats them, because whoever reads a long log may have its end alone.
+failures_of() {
+  awk 'function end(first) {
+         if (title == "") return
+         print title
+         for (first = count > 25 ? count - 24 : 1; first <= count; ++first) print "    " lines[first]
+         title = "" }
+       /^ *([0-9]+\/[0-9]+)? *Test +#[0-9]+:/ || /^ *Start +[0-9]+:/ || /^[0-9]+% tests passed/ { end() }
+       /^ *([0-9]+\/[0-9]+)? *Test +#[0-9]+:.*\*\*\*/ && !/\*\*\*Skipped/ {
+         title = $0; sub(/^.*Test +#/, "  #", title); count = 0; next }
+       title != "" && NF { lines[++count] = $0 }' "$1"
+}
+
 # check PRESET: build and test one preset; its counts join passed and failed. A build that breaks is one failure.
 check() {
   local preset=$1 log="build/$1.ctest.log" start=$SECONDS built here_failed=0 here_all=0
@@ -49,6 +63,7 @@ check() {
   failed=$((failed + here_failed))
   summary+=("$preset: $((here_all - here_failed - skipped)) passed, $here_failed failed, $skipped skipped;" \
             "  built in $built s, tested in $((SECONDS - start - built)) s")
+  ((here_failed == 0)) || summary+=("$(failures_of "$log")")
 }
 
 # ./dev playground as a reader types it, until it has answered; another port, as tests share a machine.
