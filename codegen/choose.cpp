@@ -106,9 +106,9 @@ KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
   of.max = false;
   of.heads = 1;
-  of.decode = of.per_entry = of.paged = of.fp8_kv = of.before = of.fixed_split = of.mla = of.two_row_blocks =
-      of.four_row_blocks = of.few_queries = false;
+  of.decode = of.per_entry = of.paged = of.fp8_kv = of.before = of.fixed_split = of.mla = of.few_queries = false;
   of.page_rows = 0;
+  of.row_blocks = 1;
   of.store = KernelSpec{}.store;
   return of;
 }

@@ -33,11 +33,12 @@ constexpr int mla_heads_to_share(std::int64_t group) {
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, mla_rows))));
 }
 
-/// KernelSpec::four_row_blocks: true if clusters of four blocks suit the rows that share keys: at most an eighth of the
-/// blocks have no rows, or no more blocks than in clusters of two.
-constexpr bool fill_fours(std::int64_t rows) {
+/// KernelSpec::row_blocks for `rows`, queries times heads, that share keys: 4 where at most an eighth of the blocks
+/// have no rows then, or no more blocks than with 2. Packed sequences differ in length, and get 2 at most.
+constexpr int row_blocks(std::int64_t rows, bool packed) {
   const std::int64_t blocks = (rows + mla_rows - 1) / mla_rows, missing = (4 - blocks % 4) % 4;
-  return blocks > 2 && (missing < 2 || 8 * missing <= blocks);
+  if (blocks <= 2 || packed) return blocks > 1 ? 2 : 1;
+  return missing < 2 || 8 * missing <= blocks ? 4 : 2;
 }
 
 /// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.

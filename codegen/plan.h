@@ -20,17 +20,16 @@ struct KernelSpec {
   int arch = 90;                                 ///< compute capability times ten
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   std::int64_t d = 128, dv = 128;
-  bool max = false;              ///< the call asks for the rows' maxima
-  bool packed = false;           ///< sequences of different lengths
-  bool per_entry = false;        ///< entries have their own lengths, positions or pages: no tile lists are made
-  bool paged = false;            ///< the KV cache is paged
-  bool fp8_kv = false;           ///< the KV cache is FP8 (E4M3), and q is not
-  bool before = false;           ///< results of a call over other keys are merged in
-  bool fixed_split = false;      ///< the call has a fixed split size
-  bool mla = false;              ///< MLA: wide heads whose values are the first columns of the keys
-  int page_rows = 0;             ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
-  bool two_row_blocks = false;   ///< MLA: more than 64 rows share keys
-  bool four_row_blocks = false;  ///< MLA: as many rows share keys as fill blocks of 64 by fours, see fill_fours()
+  bool max = false;          ///< the call asks for the rows' maxima
+  bool packed = false;       ///< sequences of different lengths
+  bool per_entry = false;    ///< entries have their own lengths, positions or pages: no tile lists are made
+  bool paged = false;        ///< the KV cache is paged
+  bool fp8_kv = false;       ///< the KV cache is FP8 (E4M3), and q is not
+  bool before = false;       ///< results of a call over other keys are merged in
+  bool fixed_split = false;  ///< the call has a fixed split size
+  bool mla = false;          ///< MLA: wide heads whose values are the first columns of the keys
+  int page_rows = 0;         ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
+  int row_blocks = 1;        ///< MLA: blocks of a cluster, each with 64 of the rows that share keys: 1, 2 or 4
   int heads = 1;  ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
   bool few_queries = false;  ///< f32: splitting the keys would take longer than it saves, see are_few()
   bool decode = false;       ///< the queries of these heads are at most 16 rows

@@ -59,8 +59,8 @@ void add_fields_of_call(CompileOptions& o) {
   o.call.check();
   const codegen::CallSpec call = o.call.spec(compiler::lower(Attention{}));
   const runtime::Shape shape = runtime::shape_of(call.spec, call.length);
-  for (const char* const name : {"shared_heads", "decode", "per_entry", "paged", "fp8_kv", "mla", "page_rows",
-                                 "two_row_blocks", "four_row_blocks", "few_queries"}) {
+  for (const char* const name :
+       {"shared_heads", "decode", "per_entry", "paged", "fp8_kv", "mla", "page_rows", "row_blocks", "few_queries"}) {
     const auto rows = runtime::shape_rows();
     const runtime::ShapeRow& row = *std::ranges::find(rows, std::string_view(name), &runtime::ShapeRow::name);
     std::string& into = field(o, name);

@@ -43,10 +43,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
 
 /// The most blocks that may have different rows of the same keys. Rows of one head may visit other keys than rows of
 /// another head.
-int most_blocks(const KernelSpec& spec) {
-  if (spec.heads == 1) return 1;
-  return spec.four_row_blocks ? 4 : spec.two_row_blocks ? 2 : 1;
-}
+int most_blocks(const KernelSpec& spec) { return spec.heads == 1 ? 1 : spec.row_blocks; }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   const int blocks = most_blocks(spec);

@@ -716,7 +716,7 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   CHECK(is_mla(576, 512, true));
   CHECK(!is_mla(576, 512, false));
   CHECK(!is_mla(128, 64, true));
-  const KernelSpec usual{.d = mla_d, .dv = mla_dv, .per_entry = true, .mla = true, .two_row_blocks = true, .heads = 64};
+  const KernelSpec usual{.d = mla_d, .dv = mla_dv, .per_entry = true, .mla = true, .row_blocks = 2, .heads = 64};
   const auto cluster = [](const KernelSpec& spec, const Traits& facts) {
     const KernelChoices all = choose(spec, facts);
     REQUIRE(all.choices.size() == 1);
@@ -728,7 +728,7 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   CHECK(cluster(usual, shares) == 2);
   CHECK(cluster(usual, {}) == 1);
   KernelSpec fours = usual;
-  fours.four_row_blocks = true;
+  fours.row_blocks = 4;
   CHECK(cluster(fours, shares) == 4);
   CHECK(cluster(fours, {}) == 1);
   const auto refused = [&](auto change, std::string_view why, Traits facts = {.shares_tiles = true}) {
@@ -753,15 +753,20 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .linear_prob = false});
   for (const auto& [group, heads] : {std::pair{1, 1}, {3, 4}, {16, 16}, {40, 64}, {64, 64}, {128, 64}})
     CHECK(mla_heads_to_share(group) == heads);
-  for (const auto& [rows, are] : {std::pair{128, false},
-                                  {129, true},
-                                  {256, true},
-                                  {257, false},
-                                  {384, false},
-                                  {385, true},
-                                  {1025, false},
-                                  {1500, true}})
-    CHECK(fill_fours(rows) == are);
+  for (const auto& [rows, blocks] : {std::pair{1, 1},
+                                     {64, 1},
+                                     {65, 2},
+                                     {128, 2},
+                                     {129, 4},
+                                     {256, 4},
+                                     {257, 2},
+                                     {384, 2},
+                                     {385, 4},
+                                     {1025, 2},
+                                     {1500, 4}}) {
+    CHECK(row_blocks(rows, false) == blocks);
+    CHECK(row_blocks(rows, true) == std::min(blocks, 2));
+  }
 }
 
 namespace {

@@ -74,16 +74,17 @@ std::vector<Row> rows() {
       out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .fp8_kv = true, .decode = true},
                      .variant = "decode_sm80",
                      .slow = d > 64});
-  for (const bool pairs : {false, true})
-    out.push_back({.spec = {.d = codegen::mla_d,
-                            .dv = codegen::mla_dv,
-                            .per_entry = true,
-                            .mla = true,
-                            .page_rows = 64,
-                            .two_row_blocks = pairs},
-                   .variant = "mla_sm90",
-                   .spills = 48,
-                   .golden = true});
+  const auto mla = [](int row_blocks) {
+    const KernelSpec spec{.d = codegen::mla_d,
+                          .dv = codegen::mla_dv,
+                          .per_entry = true,
+                          .mla = true,
+                          .page_rows = 64,
+                          .row_blocks = row_blocks};
+    return Row{.spec = spec, .variant = "mla_sm90", .spills = 48, .golden = true};
+  };
+  out.push_back(mla(1));
+  out.push_back(mla(2));
   const std::size_t others = out.size();
   for (const auto& [d, dv] : {std::pair{32, 32}, {64, 64}, {96, 64}, {128, 128}})
     add_fast(out, {.arch = 90, .dtype = DType::e4m3, .d = d, .dv = dv});
@@ -99,6 +100,7 @@ std::vector<Row> rows() {
     return row.spec.dtype != DType::bf16 || row.spec.d != 64 || !row.variant.starts_with("forward_sm90:m=192,n=128") ||
            row.variant.find("items=2") == std::string::npos;
   });
+  out.push_back(mla(4));
   return out;
 }
 

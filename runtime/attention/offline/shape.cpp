@@ -121,9 +121,11 @@ constexpr std::array rows{
           return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
         },
         [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number, false},
-    flag<&Shape::two_row_blocks>("two_row_blocks", "MLA: true if more than 64 rows, queries times heads, share keys"),
-    flag<&Shape::four_row_blocks>("four_row_blocks",
-                                  "MLA: true if the rows that share keys fill blocks of 64 rows by fours"),
+    ShapeRow{"row_blocks", "1, 2 or 4",
+             "MLA: blocks of a cluster, each with 64 of the rows, queries times heads, that share keys; 1 if left out",
+             [](Shape& s, std::string_view v) { return set_number(s.row_blocks, v, 1, 4) && s.row_blocks != 3; },
+             [](const Shape& s) { return s.row_blocks == 1 ? "" : std::to_string(s.row_blocks); }, JsonForm::number,
+             false},
     flag<&Shape::few_queries>("few_queries", "f32: true if fewer than 256 rows, queries times heads, share keys"),
     flag<&Shape::tma>("tma", "true if TMA can load the tensors; contiguous ones if left out"),
     ShapeRow{"load", load_widths, "bytes of one load of q, k and v; as for contiguous tensors if left out",
@@ -187,8 +189,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.fixed_split = shape.fixed_split;
   out.mla = shape.mla;
   out.page_rows = shape.mla && shape.paged ? static_cast<int>(shape.page_rows) : 0;
-  out.two_row_blocks = shape.two_row_blocks;
-  out.four_row_blocks = shape.four_row_blocks;
+  out.row_blocks = static_cast<int>(shape.row_blocks);
   out.few_queries = shape.few_queries;
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
              kept = out.fp8_kv ? 1 : in;
@@ -218,8 +219,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.fixed_split = spec.fixed_split;
   out.mla = spec.mla;
   if (spec.page_rows) out.page_rows = spec.page_rows;
-  out.two_row_blocks = spec.two_row_blocks;
-  out.four_row_blocks = spec.four_row_blocks;
+  out.row_blocks = spec.row_blocks;
   out.few_queries = spec.few_queries;
   out.negative = !spec.scale_positive;
   out.offsets64 = spec.offsets64;

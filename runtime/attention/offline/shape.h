@@ -21,8 +21,8 @@ struct Shape {
   bool max = false, packed = false, negative = false, offsets64 = false, unaligned_captures = false;
   std::int64_t heads = 1;
   bool decode = false, per_entry = false, paged = false, fp8_kv = false, before = false, fixed_split = false,
-       mla = false, two_row_blocks = false, four_row_blocks = false, few_queries = false;
-  std::int64_t page_rows = 64;
+       mla = false, few_queries = false;
+  std::int64_t page_rows = 64, row_blocks = 1;
   std::optional<bool> tma{}, exact{};
   std::optional<int> load{}, store{};
   std::optional<std::string> kernel{};

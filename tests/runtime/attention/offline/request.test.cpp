@@ -2,6 +2,9 @@
 // depends on
 #include "runtime/attention/offline/request.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <attune/attune.h>
 
 #include "codegen/headers.h"
@@ -74,7 +77,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
   const codegen::KernelSpec usual{};
   std::string said;
   for (const ShapeRow& row : shape_rows()) said += row.text(shape_of(usual, codegen::Length::to_1k)) + ";";
-  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;;;;;;;;;;;;;;");
+  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;;;;;;;;;;;;;");
   for (const DType type : {DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t d : {1, 3, 20, 64, 100, 256})
       for (const int load : {0, 4, 8, 16})
@@ -87,6 +90,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
                                          .max = flag,
                                          .packed = !flag,
                                          .fp8_kv = flag,
+                                         .row_blocks = flag ? 4 : 2,
                                          .heads = flag ? 1 : 4,
                                          .decode = flag,
                                          .tma = flag,
@@ -108,6 +112,12 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
     INFO(row.name);
     CHECK_FALSE(row.set(shape, ""));
     if (row.json != ShapeRow::JsonForm::text) CHECK_FALSE(row.set(shape, "many"));
+  }
+  const ShapeRow& blocks = *std::ranges::find(shape_rows(), "row_blocks", &ShapeRow::name);
+  for (const auto& [text, good] :
+       {std::pair{"0", false}, {"1", true}, {"2", true}, {"3", false}, {"4", true}, {"5", false}}) {
+    Shape shape;
+    CHECK(blocks.set(shape, text) == good);
   }
   // Rows of e4m3 are half as long as those of q.
   CHECK(spec_of({.d = 40, .decode = true, .fp8_kv = true}, 90).load == 8);
