@@ -13,6 +13,9 @@
 namespace attune::runtime {
 namespace {
 
+/// Above 0 on a thread that gives facts of later work to callbacks. Two such callbacks would wait for each other.
+thread_local int tells = 0;
+
 struct Started {
   std::mutex mutex;
   std::vector<std::weak_ptr<Later>> all;
@@ -48,13 +51,24 @@ void Later::start() {
 }
 
 void Later::finish() {
-  const Recording recording;  // a callback may wait for this very work
+  {
+    const Recording recording;  // a callback may wait for this very work
+    if (!do_or_wait()) return;
+    ++tells;
+  }
+  --tells;
+  const std::lock_guard lock(mutex_);
+  state_ = State::told;
+  ended_.notify_all();
+}
+
+bool Later::do_or_wait() {
   std::unique_lock lock(mutex_);
   if (state_ == State::runs) {
-    if (by_ == getpid()) ended_.wait(lock, [this] { return state_ == State::done; });
-    return;
+    if (by_ == getpid()) ended_.wait(lock, [this] { return state_ != State::runs; });
+    return false;
   }
-  if (state_ == State::done) return;
+  if (state_ != State::waits) return false;
   state_ = State::runs;
   by_ = getpid();
   lock.unlock();
@@ -65,11 +79,17 @@ void Later::finish() {
   ended_.notify_all();
   const auto gone = std::exchange(work_, nullptr);
   lock.unlock();
+  return true;
+}
+
+void Later::wait_for_callbacks() {
+  std::unique_lock lock(mutex_);
+  if (tells == 0 && by_ == getpid()) ended_.wait(lock, [this] { return state_ == State::told; });
 }
 
 bool Later::done() const {
   const std::lock_guard lock(mutex_);
-  return state_ == State::done;
+  return state_ == State::done || state_ == State::told;
 }
 
 std::string Later::why_failed() const {
@@ -84,7 +104,10 @@ void finish_later_work() {
     all = started().all;
   }
   for (const auto& one : all)
-    if (const auto later = one.lock()) later->finish();
+    if (const auto later = one.lock()) {
+      later->finish();
+      later->wait_for_callbacks();
+    }
 }
 
 }  // namespace attune::runtime

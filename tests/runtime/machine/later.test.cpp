@@ -2,6 +2,7 @@
 #include "runtime/machine/later.h"
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <stdexcept>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "runtime/machine/background.h"
+#include "runtime/machine/watch/watch.h"
 #include "tests/catch.h"
 #include "tests/child.h"
 #include "tests/comes_true.h"
@@ -53,6 +55,33 @@ TEST_CASE("later work that fails says why", "[later]") {
   runtime::finish_later_work();
   CHECK(refuses->why_failed() == "no");
   CHECK(throws->why_failed() == "never");
+}
+
+TEST_CASE("who waits for all later work has its facts told before, but for callbacks that wait themselves", "[later]") {
+  std::atomic<int> told = 0;
+  std::promise<void> go;
+  const auto watching = watch::on({.notice = [&, may = go.get_future().share()](const watch::Notice&) {
+    may.wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    runtime::finish_later_work();
+    ++told;
+  }});
+  const auto tells = std::make_shared<Later>([] {
+    runtime::record(watch::Notice{.text = "done"});
+    return std::string();
+  });
+  tells->start();
+  CHECK(tests::comes_true([&] { return tells->done(); }));
+  tells->finish();
+  CHECK(told == 0);
+  std::atomic<int> told_before = -1;
+  std::thread waits([&] {
+    runtime::finish_later_work();
+    told_before = told.load();
+  });
+  go.set_value();
+  waits.join();
+  CHECK(told_before == 1);
 }
 
 TEST_CASE("later work that the background dropped is done by the thread that needs it, and is freed with its owner",
