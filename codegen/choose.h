@@ -33,8 +33,8 @@ constexpr int mla_heads_to_share(std::int64_t group) {
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, mla_rows))));
 }
 
-/// KernelSpec::row_blocks for `rows`, queries times heads, that share keys: 4 where at most an eighth of the blocks
-/// have no rows then, or no more blocks than with 2. Packed sequences differ in length, and get 2 at most.
+/// KernelSpec::row_blocks for `rows`, queries times heads, that share keys: 4 if clusters of four leave at most
+/// an eighth of the blocks without rows, or no more than clusters of two. Packed sequences differ in length: at most 2.
 constexpr int row_blocks(std::int64_t rows, bool packed) {
   const std::int64_t blocks = (rows + mla_rows - 1) / mla_rows, missing = (4 - blocks % 4) % 4;
   if (blocks <= 2 || packed) return blocks > 1 ? 2 : 1;

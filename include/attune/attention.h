@@ -352,7 +352,7 @@ struct Attention {
 };
 
 /// Returns when all kernels that prepare_async has asked for so far are compiled, and those that take over from kernels
-/// that were compiled sooner, and listeners have been told: see docs/first-call.md. A process that ends earlier
+/// that were compiled sooner, and callbacks of `watch` have run: see docs/first-call.md. A process that ends earlier
 /// compiles no others.
 void wait();
 

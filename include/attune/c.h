@@ -263,7 +263,7 @@ ATTUNE_API attune_error* attune_prepare(const attune_attention* attention, const
 // reported by the call.
 ATTUNE_API attune_error* attune_prepare_async(const attune_attention* attention, const attune_call* call);
 // Returns when all kernels that attune_prepare_async has asked for so far are compiled, and those that take over from
-// kernels that were compiled sooner.
+// kernels that were compiled sooner, and the callbacks that report them have run.
 ATTUNE_API void attune_wait(void);
 // Returns when the kernels that are being compiled are done, and compiles no others that attune_prepare_async has asked
 // for. A process that ends does the same; an interpreter that ends must call it before.

@@ -22,7 +22,8 @@ def wait() -> None:
     """Returns when all kernels that attune compiles early, on a thread of its own, are compiled.
 
     A forward of torch that records gradients starts to compile the kernels of its backward. Some kernels take over from
-    others that were compiled sooner and are a little slower. A process that ends earlier compiles no others.
+    others that were compiled sooner and are a little slower. Callbacks of `watch` that report them have run by then. A
+    process that ends earlier compiles no others.
     """
     _core.wait()
 

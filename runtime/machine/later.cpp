@@ -13,8 +13,8 @@
 namespace attune::runtime {
 namespace {
 
-/// Above 0 on a thread that gives facts of later work to callbacks. Two such callbacks would wait for each other.
-thread_local int tells = 0;
+/// Above 0 on a thread that runs callbacks of later work: two such callbacks would wait for each other.
+thread_local int runs_callbacks = 0;
 
 struct Started {
   std::mutex mutex;
@@ -54,11 +54,11 @@ void Later::finish() {
   {
     const Recording recording;  // a callback may wait for this very work
     if (!do_or_wait()) return;
-    ++tells;
+    ++runs_callbacks;
   }
-  --tells;
+  --runs_callbacks;
   const std::lock_guard lock(mutex_);
-  state_ = State::told;
+  state_ = State::reported;
   ended_.notify_all();
 }
 
@@ -84,12 +84,12 @@ bool Later::do_or_wait() {
 
 void Later::wait_for_callbacks() {
   std::unique_lock lock(mutex_);
-  if (tells == 0 && by_ == getpid()) ended_.wait(lock, [this] { return state_ == State::told; });
+  if (runs_callbacks == 0 && by_ == getpid()) ended_.wait(lock, [this] { return state_ == State::reported; });
 }
 
 bool Later::done() const {
   const std::lock_guard lock(mutex_);
-  return state_ == State::done || state_ == State::told;
+  return state_ == State::done || state_ == State::reported;
 }
 
 std::string Later::why_failed() const {

@@ -24,8 +24,7 @@ class Later : public std::enable_shared_from_this<Later> {
   /// Returns when it is done. Does it on this thread if no other thread has begun.
   void finish();
 
-  /// After finish(): returns when callbacks have been given the facts of the work, unless a callback of such facts
-  /// asks.
+  /// After finish(): waits until the callbacks that report the work have run. A callback of later work does not wait.
   void wait_for_callbacks();
 
   bool done() const;
@@ -37,13 +36,13 @@ class Later : public std::enable_shared_from_this<Later> {
   std::function<std::string()> work_;  ///< destroyed once it is done
   mutable std::mutex mutex_;
   std::condition_variable ended_;
-  enum class State { waits, runs, done, told } state_ = State::waits;
+  enum class State { waits, runs, done, reported } state_ = State::waits;
   bool started_ = false;
   pid_t by_ = 0;  ///< the process that does it: in a forked child, no thread continues what the parent had begun
   std::string why_failed_;
 };
 
-/// Finishes all that were started so far, and returns when callbacks have been given their facts.
+/// Finishes all that were started so far, and waits until the callbacks that report them have run.
 void finish_later_work();
 
 }  // namespace attune::runtime

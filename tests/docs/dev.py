@@ -95,14 +95,14 @@ def unheard():
                   if c != "test" and f'part "./dev {c}' not in run_by_all]
 
 
-def untold(folder):
-    """What the summary of ./dev test does not say of a test that failed in one of its presets."""
+def wrong_summary(folder):
+    """Errors in what the summary of ./dev test says about a failed test and its output."""
     done, _ = run(folder, "test", 0, failing="--preset ci")
     summary = done.stdout.partition("== summary")[2]
     expected = ("ci: 1 passed, 1 failed, 1 skipped;\n  built in 0 s, tested in 0 s\n  #8: bad ...***Failed   0.1 sec\n"
                 + "".join(f"    {n}\n" for n in range(16, 41)) + "all: ")
     told = re.sub(r"\d+ s\b", "0 s", summary)
-    out = [] if expected in told and done.returncode == 1 else [f"./dev test tells of a failed test ({done.returncode}):\n{told}{done.stderr}"]
+    out = [] if expected in told and done.returncode == 1 else [f"./dev test reports a failed test as follows ({done.returncode}):\n{told}{done.stderr}"]
     done, _ = run(folder, "test", 0)
     return out + ([] if done.returncode == 0 else [f"./dev test fails where nothing does:\n{done.stdout}{done.stderr}"])
 
@@ -124,7 +124,7 @@ def main():
                 if done.returncode != 7:
                     wrong.append(f"./dev {command} ends with {done.returncode} where `{call}` ends with 7; "
                                  f"afterwards it calls {after[i:i + 2]}")
-        wrong += untold(folder)
+        wrong += wrong_summary(folder)
     wrong += unheard()
     if wrong:
         sys.exit("\n".join(wrong))

@@ -1,4 +1,4 @@
-// tests/driver/no_cache.cpp — what the fake NVRTC makes comes into no user's cache, however test_driver is started
+// tests/driver/no_cache.cpp — keeps kernels of the fake NVRTC out of the user's cache, however test_driver is started
 #include <cstdlib>
 
 namespace {

@@ -20,8 +20,8 @@ part() {
   fi
 }
 
-# failures_of LOG: the name of each test of a log of ctest that failed or was not done in time, and the last 25 lines of what it printed. The
-# summary repeats them, because whoever reads a long log may have its end alone.
+# failures_of LOG: the tests that failed or timed out in a log of ctest, each with the last 25 lines of its output. The
+# summary repeats them, because only the end of a long log may be shown.
 failures_of() {
   awk 'function end(first) {
          if (title == "") return
@@ -31,7 +31,8 @@ failures_of() {
        /^ *([0-9]+\/[0-9]+)? *Test +#[0-9]+:/ || /^ *Start +[0-9]+:/ || /^[0-9]+% tests passed/ { end() }
        /^ *([0-9]+\/[0-9]+)? *Test +#[0-9]+:.*\*\*\*/ && !/\*\*\*Skipped/ {
          title = $0; sub(/^.*Test +#/, "  #", title); count = 0; next }
-       title != "" && NF { lines[++count] = $0 }' "$1"
+       title != "" && NF { lines[++count] = $0 }
+       END { end() }' "$1"
 }
 
 # check PRESET: build and test one preset; its counts join passed and failed. A build that breaks is one failure.

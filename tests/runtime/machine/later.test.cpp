@@ -57,7 +57,8 @@ TEST_CASE("later work that fails says why", "[later]") {
   CHECK(throws->why_failed() == "never");
 }
 
-TEST_CASE("who waits for all later work has its facts told before, but for callbacks that wait themselves", "[later]") {
+TEST_CASE("who waits for all later work waits for its callbacks too, and a callback that waits does not hang",
+          "[later]") {
   std::atomic<int> told = 0;
   std::promise<void> go;
   const auto watching = watch::on({.notice = [&, may = go.get_future().share()](const watch::Notice&) {
