@@ -121,6 +121,14 @@ void find_held(GpuParts& out, const compiler::LoweredMod& lowered, bool backward
   facts.has_tanh = out.tanh != nullptr;
 }
 
+/// See Traits::column_words.
+int column_words(const GpuParts& parts) {
+  const std::vector<Expr>& cols = parts.levels.col;
+  const bool shared = read_captures(cols) && ask_columns(std::array{parts.exponent(), parts.prob()});
+  const bool words = std::ranges::all_of(cols, [](const Expr& e) { return e->type == ir::Type::F32; });
+  return shared && words ? static_cast<int>(cols.size()) : 0;
+}
+
 /// Appends the expressions of a backward to those of the forward.
 GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& wanted, const Expr& scale,
                              std::vector<Expr>& roots) {
@@ -200,6 +208,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
     facts.peak = of.peak;
   }
   find_held(out, lowered, wanted != nullptr);
+  facts.column_words = column_words(out);
   out.rest = value_of(mod.fold.row);
   out.sink = mod.sink ? value_of(mod.sink) : nullptr;
   out.factor = factor_of(out.exponent(), mod, scale_positive);

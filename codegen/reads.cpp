@@ -95,6 +95,12 @@ bool has_unaligned_rows(const Tensor& t, std::int64_t keys) {
   return !aligned;
 }
 
+bool ask_columns(std::span<const Expr> roots) {
+  const std::vector<Expr> nodes = ir::in_order(roots);
+  return std::ranges::any_of(nodes,
+                             [](const Expr& e) { return e->op == Op::Field && ir::field_level(*e) == ir::Level::Col; });
+}
+
 bool read_captures(std::span<const Expr> roots) {
   const std::vector<Expr> nodes = ir::in_order(roots);
   return std::any_of(nodes.begin(), nodes.end(), [](const Expr& e) { return e->op == Op::Read; });

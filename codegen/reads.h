@@ -34,6 +34,8 @@ bool has_linear_line(const ir::Expr& read);
 
 /// True if any of these reads a captured tensor.
 bool read_captures(std::span<const ir::Expr> roots);
+/// True if one of these expressions has a field of a column.
+bool ask_columns(std::span<const ir::Expr> roots);
 
 /// True if the kernels of a backward may not copy copied_read() of this tensor: its rows cannot be copied 16 bytes at a
 /// time, or have fewer columns than there are keys.

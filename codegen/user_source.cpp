@@ -36,12 +36,9 @@ std::string alike_rows(const GpuParts& parts) {
 /// The functions with which lanes share columns that read captured tensors, see mod.cuh.
 std::string shared_columns(const GpuParts& parts) {
   if (!read_captures(parts.levels.col)) return {};
-  const std::array scores{parts.exponent(), parts.prob()};
-  const std::vector<Expr> nodes = ir::in_order(scores);
-  const bool in_scores = std::any_of(nodes.begin(), nodes.end(), [](const Expr& e) {
-    return e->op == Op::Field && ir::field_level(*e) == Level::Col;
-  });
-  return fmt::format("    static constexpr bool in_scores = {};\n", in_scores) + of_lane("Col", parts.fields[2]);
+  return fmt::format("    static constexpr bool in_scores = {};\n",
+                     ask_columns(std::array{parts.exponent(), parts.prob()})) +
+         of_lane("Col", parts.fields[2]);
 }
 
 /// The function that is true if a tile's reads need no clamping.

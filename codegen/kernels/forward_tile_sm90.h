@@ -81,11 +81,11 @@ inline int blocks90(const KernelSpec& spec, const ForwardTile90& tile, int share
   return numbers90(spec, tile) <= most_numbers90(tile.m, 3) && shared_bytes <= most_shared_of(3, 90) ? 3 : 2;
 }
 
-/// Parts of scores that a block has, see HasCopied, HasDistant and HasTanh; tiles of queries that are scheduled ahead;
-/// and Tile::parts.
+/// Parts of scores that a block has, see HasCopied, HasDistant and HasTanh; words of a column that it has; tiles of
+/// queries that are scheduled ahead; and Tile::parts.
 struct ForwardHeld90 {
   bool copies = false, distances = false, small_tanh = false;
-  int items = 1, parts = 0;
+  int column_words = 0, items = 1, parts = 0;
 };
 
 inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const KernelSpec& spec, const Variant& variant,
@@ -99,6 +99,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   if (transposed) plan.tile.own.emplace_back("transposed", 1);
   if (held.copies) plan.tile.own.emplace_back("copies", 1);
   if (held.distances) plan.tile.own.emplace_back("distances", 1);
+  if (held.column_words > 0) plan.tile.own.emplace_back("column_words", held.column_words);
   if (held.small_tanh) plan.tile.own.emplace_back("small_tanh", 1);
   if (held.items > 1) plan.tile.own.emplace_back("items", held.items);
   plan.tile.parts = held.parts;
@@ -116,6 +117,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .transposes_values = gpu_element(plan.spec.dtype).bytes == 1 && !transposed,
                                .copies = held.copies,
                                .distances = held.distances,
+                               .column_words = held.column_words,
                                .items = held.items,
                                .parts = std::max(held.parts, 1)};
   const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(spec, tile, bytes);

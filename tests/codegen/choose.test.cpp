@@ -550,7 +550,7 @@ TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]
   CHECK(all.refused.empty());
   REQUIRE(all.choices.size() == usual.size() + 1);
   CHECK(variant_of(all.choices[0].plan).text() == "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,issue_order=2,"
-                                                  "dynamic=1,small_tanh=0,copies=0,distances=0,items=1");
+                                                  "dynamic=1,small_tanh=0,copies=0,distances=0,column_words=0,items=1");
   CHECK(all.choices[0].shared_bytes <= 227 * 1024);
   for (std::size_t i = 0; i < usual.size(); ++i)
     CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel->name, all.choices[i + 1].plan.tile.m,

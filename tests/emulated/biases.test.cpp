@@ -14,11 +14,13 @@ Shape usual() {
       .batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .d = 64, .dv = 64, .dtype = DType::bf16};
 }
 
-std::string wrong(const std::string& score, const std::string& mask, const Captured& bias, const Shape& shape) {
+std::string wrong(const std::string& score, const std::string& mask, const Captured& bias, const Shape& shape,
+                  const std::string& kernel = "") {
   Text text;
   text.capture("bias", bias.tensor);
   const Attention attention{.score = text.score(score), .mask = text.mask(mask)};
-  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
+  const runtime::emulated::Gpu card{.arch = 90, .sms = 3, .seed = 7};
+  const Engine engine = kernel.empty() ? emulated_engine(card) : emulated_engine(card, kernel);
   return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.backward = false, .max = false}).wrong;
 }
 
@@ -176,6 +178,42 @@ TEST_CASE("what depends on a distance is right for tiles of queries without keys
   for (const Shape& shape : {long_one, one, packed})
     for (const std::string mask : {"kv <= q", "q / 128 % 2 == 1 && kv <= q % 128", "q / 90 == kv / 90"})
       CHECK(wrong("s + bias[h, q - kv + 450]", mask, table, shape) == "");
+}
+
+TEST_CASE("columns that a block keeps in shared memory are right for every length, width and use", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured table{DType::f32, {2, 900}, {900, 1}, waves};
+  Shape long_one = usual(), one = usual(), packed = usual(), wide = usual(), widest = usual(), short_ = usual();
+  long_one.q_len = long_one.kv_len = 700;
+  long_one.batch = 1;
+  one.q_len = 1;
+  one.kv_len = 129;
+  packed.q_lens = {1, 0, 257};
+  packed.kv_lens = {129, 65, 1};
+  wide.d = wide.dv = 128;
+  wide.dtype = DType::f16;
+  widest.d = widest.dv = 192;
+  widest.q_offset = 50;
+  short_.kv_len = 60;
+  for (const Shape& shape : {long_one, one, packed, wide, widest, short_}) {
+    INFO(shape.d);
+    CHECK(wrong("s + bias[h, kv]", "kv <= q", table, shape) == "");
+    CHECK(wrong("s * bias[h, kv + 9] + bias[0, kv]", "q - kv < 90 && kv - q < 70", table, shape) == "");
+  }
+  for (const std::string mask :
+       {"true", "q / 128 % 2 == 1 && kv <= q % 128", "bias[0, kv] > 0.0f", "q / 90 == kv / 90"})
+    CHECK(wrong("20.0f * tanh((s + bias[h, kv]) / 20.0f)", mask, table, wide) == "");
+}
+
+TEST_CASE("a tile may be asked for words of a column that the mod does not have", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured table{DType::f32, {2, 360}, {360, 1}, waves};
+  const std::string tile = "forward_sm90:m=128,n=128,q_stages=1,own_o=1,issue_order=1,";
+  for (const std::string numbers : {"distances=1,column_words=0", "column_words=1", "column_words=2"})
+    for (const std::string score : {"s + bias[h, q]", "s + bias[h, kv]", "s * bias[h, kv] + bias[0, kv + 1]"})
+      CHECK(wrong(score, "kv <= q", table, usual(), tile + numbers) == "");
+  const std::string both = wrong("s + bias[h, kv]", "kv <= q", table, usual(), tile + "distances=1,column_words=1");
+  CHECK(both.find("scores read one kind of numbers from shared memory") != std::string::npos);
 }
 
 TEST_CASE("next to a part that is held for each pair, other reads stay with their pairs", "[emulated]") {

@@ -36,6 +36,7 @@ struct Traits {
   bool copies_read = false;        ///< there is a read that a kernel can copy tile by tile: see copied_read()
   bool copies_f32 = false;         ///< ... of f32, in a backward
   int distant_reads = 0;           ///< reads in the part that a kernel can compute once a distance: see distant_part()
+  int column_words = 0;            ///< words that scores read of a column, some of them from captured tensors
   bool has_tanh = false;           ///< there is a tanh that a kernel can compute itself: see only_tanh()
   bool shares_tiles = false;       ///< heads can share tiles: neither the mask nor column reads vary with the head
 };

@@ -114,13 +114,13 @@ __device__ inline void init_barriers(unsigned shared) {
   using Shared = Shared90<Tile>;
   constexpr unsigned warps = Tile::m / 16;  // consumer warps
   Ring<Tile::q_stages>::init(shared + Shared::q_full, 1, warps);
-  Ring<Tile::stages>::init(shared + Shared::k_full, 1 + distance_warps<Tile>, warps);
+  Ring<Tile::stages>::init(shared + Shared::k_full, 1 + number_warps<Tile>, warps);
   Ring<Tile::stages>::init(shared + Shared::v_full, transposes_values<Tile> ? turners<Tile> : 1, warps);
   if constexpr (transposes_values<Tile>) Ring<Tile::stages>::init(shared + Shared::loaded_full, 1, turners<Tile>);
   barrier_init(shared + Shared::known, warps);
   if constexpr (leave_over_values<Tile>) barrier_init(shared + Shared::results_left, warps);
   shared_put(shared + Shared::list_full, 0);
-  Ring<items_ahead<Tile>>::init(shared + Shared::item_full, 1, warps + 1 + turners<Tile> + distance_warps<Tile>);
+  Ring<items_ahead<Tile>>::init(shared + Shared::item_full, 1, warps + 1 + turners<Tile> + number_warps<Tile>);
   barrier_init_done();
 }
 
@@ -142,7 +142,9 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
     if constexpr (transposes_values<Tile>)
       if (thread >= 64) Group::transpose_v(args, shared);
     if constexpr (has_distances<Tile>)
-      if (thread >= 64) FindDistances90<Tile, User>(args, user, shared, uniform(thread / 32 - 2), thread % 32).run();
+      if (thread >= 64) FindDistances90<Tile, User>{{args, user, shared, uniform(thread / 32 - 2), thread % 32}}.run();
+    if constexpr (words_of_column < Tile >> 0)
+      if (thread >= 64) FindColumns90<Tile, User>{{args, user, shared, uniform(thread / 32 - 2), thread % 32}}.run();
   } else {
     registers_up<consumer_registers<Tile>>();
     Consumer(args, user, shared, group - 1, thread % warpgroup_threads).run();

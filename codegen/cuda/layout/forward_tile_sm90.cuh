@@ -16,6 +16,8 @@ struct ForwardLayout90 {
   bool copies = false;
   /// f32 for the distances within a tile.
   bool distances = false;
+  /// Words that scores read of each column, see columns_sm90.cuh.
+  int column_words = 0;
   /// Tiles of queries that are scheduled ahead of the warps that need them.
   int items = 1;
   /// Numbers of TF32 that each f32 of k or v is split into. A stage holds a tile of the first, then one of the second.
@@ -41,7 +43,10 @@ struct ForwardLayout90 {
   int copied_warp = copies ? (n + 63) / 64 * 16 * chunk_bytes : 0, copied_bytes = m / 16 * copied_warp,
       distant = copied + 2 * copied_bytes;
   // m + n - 1 numbers, twice, in different banks. Numbers are found while those of stages + 1 tiles may still be read.
-  int distant_copy = distances ? (m + n - 1 + 63) / 64 * 256 + 64 : 0, distant_bytes = 2 * distant_copy,
+  int distant_copy = distances ? (m + n - 1 + 63) / 64 * 256 + 64 : 0;
+  // The columns of each of four lanes, whose lines begin in different banks, and a maximum for each warp.
+  int columns_line = column_words ? (column_words * n + 127) / 128 * 128 + 16 : 0, columns_most = 4 * columns_line,
+      distant_bytes = column_words ? columns_most + 16 : 2 * distant_copy,
       barriers = distant + 2 * stages * distant_bytes;
   // Two barriers for each stage of queries, keys and values: full, then empty.
   int q_full = barriers, k_full = q_full + 16 * q_stages, v_full = k_full + 16 * stages,

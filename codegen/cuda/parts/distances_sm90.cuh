@@ -2,62 +2,29 @@
 // once a distance
 #pragma once
 
-#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
-#include "codegen/cuda/ptx/shared.cuh"
+#include "codegen/cuda/parts/numbers_sm90.cuh"
 
 namespace attune {
 
-/// Where the numbers for a tile of queries and the keys in this place are. Number i belongs to kv - q = i - (m - 1),
-/// counted from the first of both. Consumers read pairs of neighbours at once, so there is a second copy for the pairs
-/// that begin with an odd number. The copies lie in different banks.
-template <class Tile>
-__device__ inline unsigned distances_of(unsigned shared, const Place<Tile::stages>& keys) {
-  using Shared = Shared90<Tile>;
-  return shared + Shared::distant + (keys.phase * Tile::stages + keys.stage) * Shared::distant_bytes;
-}
-
-/// Computes the numbers of each tile in warps next to the producer warp. When consumer warps read the captured tensors
-/// themselves, they waited for these reads between the products that they issue.
+/// Computes the numbers of each tile. Number i belongs to kv - q = i - (m - 1), counted from the first of both.
+/// Consumers read pairs of neighbours at once, so there is a second copy for the pairs that begin with an odd number.
+/// The copies lie in different banks.
 template <class Tile, class User>
-struct FindDistances90 {
-  using Shared = Shared90<Tile>;
-  static constexpr int count = Tile::m + Tile::n - 1, before = Tile::m - 1, lanes = 32 * distance_warps<Tile>;
-  static_assert(!transposes_values<Tile> && Tile::heads == 1);
-
-  const ForwardArgs& args;
-  const User& user;
-  unsigned shared;
-  int warp, lane;
-  Ring<Tile::stages> k{shared + Shared::k_full};
-  Items<Tile, User> items{args, shared};
-
-  __device__ FindDistances90(const ForwardArgs& args, const User& user, unsigned shared, int warp, int lane)
-      : args(args), user(user), shared(shared), warp(warp), lane(lane) {}
+struct FindDistances90 : FindNumbers90<Tile, User> {
+  using Base = FindNumbers90<Tile, User>;
+  using Base::k, Base::lane, Base::lanes, Base::shared, Base::user, Base::warp;
+  using typename Base::Shared;
+  static constexpr int count = Tile::m + Tile::n - 1, before = Tile::m - 1;
 
   __device__ void run() {
-    for (;;) {
-      const Item item = items.template take<true>();
-      __syncwarp();
-      if (lane == 0) items.done();
-      if (item.index == Item::stop) return;
-      const Where at{item.work.b, item.work.heads.first, item.queries.length, item.keys.length};
-      const auto head = user.head(at);
-      const int origin = args.q_offset + item.work.tile * Tile::m;
-#pragma unroll 1
-      for (int i = 0; i < item.walk.count; ++i) {
-        // Those of stages + 1 tiles may still be read: the keys of the tile before them have been released, which a
-        // consumer does before it reads the numbers that came with them.
-        find(head, at, origin, item.walk.tile(i) * Tile::n);
-        k.acquire();
-        arrive_as_warp(k.full(), lane);
-        k.next();
-      }
-    }
+    this->each_tile([&](const typename User::Head& head, const Where& at, int q, int kv) {
+      if constexpr (HasDistant<User>) find(head, at, q, kv);
+    });
   }
 
  private:
   __device__ void find(const typename User::Head& head, const Where& at, int q, int kv) const {
-    const unsigned to = distances_of<Tile>(shared, k) + 4 * (32 * warp + lane);
+    const unsigned to = numbers_of<Tile>(shared, k) + 4 * (32 * warp + lane);
     float x[(count + lanes - 1) / lanes];
     // All reads before the stores that need them.
     const auto each = [&](const auto& f) {
@@ -78,7 +45,7 @@ struct FindDistances90 {
 /// The numbers for a consumer warp's 16 rows, from `row` on, and a tile of keys.
 template <class Tile>
 struct Distances90 {
-  unsigned shared;  ///< distances_of()
+  unsigned shared;  ///< numbers_of()
   int row, lane;
 
   /// Calls f(i, r, e, number) for every score of this thread, as ForwardScores90::each() counts them.

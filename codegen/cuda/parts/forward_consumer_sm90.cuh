@@ -76,7 +76,6 @@ struct ForwardConsumer90 {
   /// P = exp2(S - max) of the first tile of keys.
   __device__ void first_tile(const Item& now, bool recomputing) {
     k.release(g.lane);
-    g.take_distances(k);
     k.next();
     g.copy_ahead(now.walk.tile(1), now.walk.count > 1);
     g.template weigh<true>(now.walk.last, true, recomputing);
@@ -116,6 +115,7 @@ struct ForwardConsumer90 {
     v.wait();
     g.values(v.stage, i > 1);
     if constexpr (issue_ordered) pass_turn();
+    g.take_numbers(k);
     g.template read_columns<Partial>(tile);
     g.template look_ahead<Partial>(tile);
     next = walk.tile(i + 1);
@@ -124,7 +124,6 @@ struct ForwardConsumer90 {
     if constexpr (products_ordered) pass_turn();
     pin(g.s);
     k.release(g.lane);
-    g.take_distances(k);
     k.next();
     g.template weigh<Partial>(tile, false, recomputing);
     wgmma_wait<0>();
@@ -246,6 +245,7 @@ struct ForwardConsumer90 {
       const bool recomputing = now.owners != Item::all, mine = now.owners >> me & 1;
       g.enter(now);
       if (now.walk.count > 0) {
+        g.take_numbers(k);
         g.template read_columns<true>(now.walk.last);
         g.template look_ahead<true>(now.walk.last);
         g.copy_ahead(now.walk.last, true);

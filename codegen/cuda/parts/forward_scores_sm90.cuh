@@ -3,6 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/further.cuh"
+#include "codegen/cuda/parts/columns_sm90.cuh"
 #include "codegen/cuda/parts/copied_read_sm90.cuh"
 #include "codegen/cuda/parts/distances_sm90.cuh"
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
@@ -24,10 +25,12 @@ struct ForwardScores90 {
   /// True if full tiles reuse the maximum that earlier tiles found and never compute one. With bands, partial tiles
   /// come first and find a maximum for nearly every row; with lists, partial tiles may leave many rows without one.
   static constexpr bool lean = recomputes<Tile, User> && !User::traits.listed;
+  static constexpr bool has_columns = holds_columns<Tile, User>;
   /// If rows of a tile belong to several heads, the tile may be inside for only some heads.
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>
-  static constexpr bool shares = Shareable<typename User::Col> && (Partial || in_scores<typename User::Col>);
+  static constexpr bool shares = Shareable<typename User::Col> && !has_columns &&
+                                 (Partial || in_scores<typename User::Col>);
   static constexpr bool leads = attune::leads<Tile, User>;
   static constexpr bool copies = copies_reads<Tile> && HasCopied<User>,
                         has_distant = has_distances<Tile> && HasDistant<User>, has_tanh = HasTanh<User>;
@@ -48,7 +51,7 @@ struct ForwardScores90 {
   typename User::Col cols[(n + 31) / 32];  ///< if lanes share them: columns 8 i + e with 2 i + e = 8 j + lane / 4
   int q0, origin;
   unsigned copied = 0;  ///< with copies: of the two places for copies, the one for the next tile
-  unsigned distant;     ///< with distances: where those of this tile are
+  unsigned numbers;     ///< with distances or columns: where those of this tile are
   float factor;
   bool moved = true;
 
@@ -122,10 +125,11 @@ struct ForwardScores90 {
       return user.col(head, at, origin, kv);
   }
 
-  /// The numbers for distances are those that came with the keys in this place.
-  __device__ void take_distances(const Place<Tile::stages>& keys) {
-    if constexpr (has_distant) distant = distances_of<Tile>(shared, keys);
+  /// The numbers for distances or columns are those that came with the keys in this place.
+  __device__ void take_numbers(const Place<Tile::stages>& keys) {
+    if constexpr (has_distant || has_columns) numbers = numbers_of<Tile>(shared, keys);
   }
+  __device__ auto columns() const { return Columns90<Tile, typename User::Col>{numbers, lane}; }
 
   /// Finds the largest term() of a tile, after read_columns().
   template <bool Partial>
@@ -138,7 +142,9 @@ struct ForwardScores90 {
       const auto term_at = [&](int r, int kv) { return term(r, user.col(head, at, origin, kv), kv); };
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        if constexpr (User::traits.peak == Peak::columns)
+        if constexpr (User::traits.peak == Peak::columns && has_columns)
+          ahead[r] = r ? ahead[0] : columns().most();
+        else if constexpr (User::traits.peak == Peak::columns)
           ahead[r] = r ? ahead[0] : most_of_columns<Partial>(first, last, term);
         else
           ahead[r] = fmaxf(term_at(r, first), term_at(r, last));
@@ -164,6 +170,14 @@ struct ForwardScores90 {
     return most;
   }
 
+  /// Calls f(i, r, e, column) for every score.
+  template <class F>
+  __device__ void each_with_column(const F& f) {
+    columns().each([&](int i, int e, const auto& col) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) f(i, r, e, col);
+    });
+  }
   /// Where registers are short, one row after the other: what a pair reads then takes half of the registers.
   static constexpr bool row_by_row = is_packed<Tile> && Tile::dv > 128;
   /// each(), or row by row.
@@ -184,14 +198,17 @@ struct ForwardScores90 {
   template <bool Partial, class F>
   __device__ void each_pair(int tile, const F& f) {
     const int kv0 = tile * n + 2 * (lane & 3);
-    each_score([&](int i, int r, int e) {
+    const auto at_pair = [&](int i, int r, int e, const auto& col) {
       const Int q(q0, below * r), kv(kv0, 8 * i + e);
-      const auto col = column<Partial>(kv, i, e);
       if constexpr (Partial)
         f(s[4 * i + 2 * r + e], user, row[r], col, q, kv);
       else
         f(s[4 * i + 2 * r + e], inside(), row[r], col, q, kv);
-    });
+    };
+    if constexpr (has_columns)
+      each_with_column(at_pair);
+    else
+      each_score([&](int i, int r, int e) { at_pair(i, r, e, column<Partial>(Int(kv0, 8 * i + e), i, e)); });
   }
 
   /// Starts to copy what the pairs of a tile read, if there is such a tile. Afterwards exponents() are those of the
@@ -208,7 +225,7 @@ struct ForwardScores90 {
   __device__ auto copied_read() const {
     return CopiedRead90<Tile, User>{{user, shared + Shared::copied + (4 * group + warp) * Shared::copied_warp, lane}};
   }
-  __device__ auto distances() const { return Distances90<Tile>{distant, 64 * group + 16 * warp, lane}; }
+  __device__ auto distances() const { return Distances90<Tile>{numbers, 64 * group + 16 * warp, lane}; }
   template <bool Partial>
   __device__ void exponents_with_held(int tile) {
     const int kv0 = tile * n + 2 * (lane & 3);
@@ -293,7 +310,7 @@ struct ForwardScores90 {
         x = reach[r].holds(8 * i + e) ? x : -infinity;
       });
     if constexpr (User::traits.has_keep) {
-      if constexpr (shares<true> && User::traits.keeps_by_fields)
+      if constexpr ((shares<true> || has_columns) && User::traits.keeps_by_fields)
         if (rows_alike()) return remove_columns();
       each_pair<true>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.keep(head, row, col, at, q, kv) ? x : -infinity;
@@ -314,6 +331,7 @@ struct ForwardScores90 {
     unsigned kept[words], all = ~0u;
 #pragma unroll
     for (int j = 0; j < words; ++j) {
+      if constexpr (has_columns) cols[j] = columns().at(min(shared_column(j), n - 1));
       kept[j] = __ballot_sync(~0u, user.keep(head, row[0], cols[j], at, Int(0), Int(0)));
       all &= kept[j];
     }

@@ -42,9 +42,15 @@ template <class Tile>
 constexpr bool has_distances = requires {
   requires Tile::distances != 0;
 };
-/// Warps that do so.
+/// Words of a column that a block's warps read in shared memory; 0: each warp reads columns itself.
 template <class Tile>
-constexpr int distance_warps = has_distances<Tile> ? 2 : 0;
+constexpr int words_of_column = 0;
+template <class Tile>
+requires requires { Tile::column_words; }
+constexpr int words_of_column<Tile> = Tile::column_words;
+/// Warps that compute these, or what depends on the distance.
+template <class Tile>
+constexpr int number_warps = has_distances<Tile> || words_of_column<Tile> > 0 ? 2 : 0;
 
 /// True if results leave through the memory of the last values: those of the last warpgroup through that of the last
 /// tile, those of the warpgroup before it through that of the tile before.
@@ -93,6 +99,7 @@ struct Shared90 {
                                       .transposes_values = transposes_values<Tile>,
                                       .copies = copies_reads<Tile>,
                                       .distances = has_distances<Tile>,
+                                      .column_words = words_of_column<Tile>,
                                       .items = items_ahead<Tile>,
                                       .parts = parts_of<Tile> > 1 ? parts_of<Tile> : 1};
   static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
@@ -103,7 +110,8 @@ struct Shared90 {
                        list_full = at.list_full, results_left = at.results_left, item = at.item, warps = at.warps,
                        recompute_most = at.recompute_most, recompute = at.recompute, copied = at.copied,
                        copied_warp = at.copied_warp, copied_bytes = at.copied_bytes, distant = at.distant,
-                       distant_copy = at.distant_copy, distant_bytes = at.distant_bytes, bytes = at.bytes;
+                       distant_copy = at.distant_copy, distant_bytes = at.distant_bytes, columns_line = at.columns_line,
+                       columns_most = at.columns_most, bytes = at.bytes;
   static_assert(at.item_bytes == item_bytes);
 };
 
