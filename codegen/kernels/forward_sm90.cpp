@@ -232,6 +232,17 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
                      of.shared_bytes, blocks, most);
 }
 
+std::string why_unfit(const Traits& facts, const Variant& variant) {
+  const Tile tile = tile_of(variant, members);
+  if (tile.distances && facts.distant_reads == 0)
+    return "distances must be 0: no part of the score reads captured tensors by q - kv alone";
+  if (tile.column_words && tile.column_words != facts.column_words)
+    return facts.column_words == 0 ? "column_words must be 0: no part of the score reads captured tensors by kv alone"
+                                   : fmt::format("column_words is 0 or {}: so many numbers the score reads by kv alone",
+                                                 facts.column_words);
+  return {};
+}
+
 std::vector<std::vector<Variant>> other_tiles(const Variant& from) {
   std::vector<std::vector<Variant>> out;
   for (const int m : {64, 128, 192})
@@ -270,6 +281,7 @@ constinit const KernelDescriptor forward_sm90{
     .why_not = why_not,
     .tiles = tiles,
     .why_illegal = why_illegal,
+    .why_unfit = why_unfit,
     .choice = choice,
     .other_tiles = other_tiles,
     .preamble = forward_preamble90,

@@ -6,12 +6,6 @@
 
 namespace attune {
 
-/// True if a block's warps read columns in shared memory: a tile that was named for another mod may ask for as many
-/// words as its columns do not have.
-template <class Tile, class User>
-constexpr bool holds_columns = words_of_column<Tile> > 0 && in_scores<typename User::Col> &&
-                               sizeof(typename User::Col) == 4 * words_of_column<Tile>;
-
 /// A column as words.
 template <class Tile, class Col>
 struct ColumnWords {
@@ -33,9 +27,7 @@ struct FindColumns90 : FindNumbers90<Tile, User> {
   static constexpr int n = Tile::n, words = words_of_column<Tile>;
 
   __device__ void run() {
-    this->each_tile([&](const typename User::Head& head, const Where& at, int q, int kv) {
-      if constexpr (holds_columns<Tile, User>) find(head, at, q, kv);
-    });
+    this->each_tile([&](const typename User::Head& head, const Where& at, int q, int kv) { find(head, at, q, kv); });
   }
 
  private:

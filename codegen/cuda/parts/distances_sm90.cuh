@@ -17,9 +17,7 @@ struct FindDistances90 : FindNumbers90<Tile, User> {
   static constexpr int count = Tile::m + Tile::n - 1, before = Tile::m - 1;
 
   __device__ void run() {
-    this->each_tile([&](const typename User::Head& head, const Where& at, int q, int kv) {
-      if constexpr (HasDistant<User>) find(head, at, q, kv);
-    });
+    this->each_tile([&](const typename User::Head& head, const Where& at, int q, int kv) { find(head, at, q, kv); });
   }
 
  private:
