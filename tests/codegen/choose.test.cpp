@@ -579,7 +579,7 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
   CHECK(refused("forward_sm90:m=192,n=64,own_o=2,stages=2", {.d = 64, .dv = 64}).find("no room") != std::string::npos);
   CHECK(refused("forward_sm90:m=128,own_o=2,items=2", {.d = 64, .dv = 64}).find("items must be 1") !=
         std::string::npos);
-  for (const char* member : {"copies", "distances"})
+  for (const char* member : {"copies", "distances", "column_words"})
     CHECK(refused(fmt::format("forward_sm90:q_stages=1,own_o=0,{}=1", member), {.heads = 4}, {.shares_tiles = true})
               .find("heads share a tile") != std::string::npos);
   CHECK(refused("forward_sm90:m=2147483647").find("from 64 to 192") != std::string::npos);
@@ -776,7 +776,7 @@ std::vector<KernelChoice> with_held(std::vector<KernelChoice> choices) {
   for (std::size_t i = 0, count = choices.size(); i < count; ++i) {
     const KernelPlan plan = choices[i].plan;
     if (plan.kernel->name != "forward_sm90") continue;
-    for (const char* member : {"copies", "distances"}) {
+    for (const char* member : {"copies", "distances", "column_words"}) {
       Variant variant = plan.variant;
       variant.set(member, 1);
       choices.push_back(plan.kernel->choice(plan.spec, variant));
