@@ -219,15 +219,28 @@ const Planted all[] = {
     {"the first item completes dq", parts, "backward_producer_sm90.cuh", "keys == (falls ? to - 1 : from)",
      "keys == (falls ? from : to - 1)", completed90},
     // ---- mla_sm90
-    {"the memory of queries is released before results have left it", kernels, "mla_sm90.cuh", "pin_with_memory(tile);",
-     "arrive_as_warp(shared + Shared::q_empty, group.lane);\n    pin_with_memory(tile);", mla},
-    {"results go where the other warpgroup's pass", parts, "mla_epilogue_sm90.cuh", "(4 * Group + warp) * staged_bytes",
-     "warp * staged_bytes", mla},
+    {"queries are released before their last scores", parts, "mla_warpgroup_sm90.cuh",
+     "wgmma_wait<0>();\n    pin(s);\n    release(stage(place, Group), Shared::used_rest);\n    if (last) "
+     "arrive_as_warp(shared + Shared::q_empty, lane);",
+     "if (last) arrive_as_warp(shared + Shared::q_empty, lane);\n    wgmma_wait<0>();\n    pin(s);\n    "
+     "release(stage(place, Group), Shared::used_rest);",
+     mla},
+    {"the last values are released before results have left through them", kernels, "mla_sm90.cuh",
+     "    group.store(same,", "    arrive_as_warp(freed, group.lane);\n    group.store(same,", mla},
+    {"results are freed before they have been read again", parts, "mla_epilogue_sm90.cuh", "    uint4 x[16];\n",
+     "    free();\n    uint4 x[16];\n", mla},
+    {"results go where the other warpgroup's pass", kernels, "mla_sm90.cuh",
+     "group.keys(1, Group * Shared::half_chunks)", "group.keys(1, 0)", mla},
+    {"rows of results that two lanes have are swapped", parts, "mla_epilogue_sm90.cuh", "* own[j % 2]", "* own[j / 2]",
+     mla},
     {"a stage is loaded before it is released", parts, "mla_producer_sm90.cuh", "place.phase ^ 1);", "place.phase);",
      mla},
     {"values are released before their products", parts, "mla_warpgroup_sm90.cuh",
-     "pin(o);\n    add_own(mine);\n    wgmma_wait<0>();\n    pin(o);\n    release(mine, Group);",
-     "pin(o);\n    add_own(mine);\n    release(mine, Group);\n    wgmma_wait<0>();\n    pin(o);", mla},
+     "pin(o);\n    add_own(mine);\n    wgmma_wait<0>();\n    pin(o);\n    if (Group == 0 || !last) release(mine, "
+     "Group);",
+     "pin(o);\n    add_own(mine);\n    if (Group == 0 || !last) release(mine, Group);\n    wgmma_wait<0>();\n    "
+     "pin(o);",
+     mla},
 };
 
 Shape shape_of(Planted::Call call) {

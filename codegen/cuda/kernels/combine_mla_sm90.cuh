@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(combine_mla_threads)
     const CutTile cut = args.cut[cuts[i / unit_rows]];
     const int rank = i % unit_rows / Tile::m, row = i % Tile::m;
     const auto of = MlaTile<Tile>::template of<Tile>(args, cut.tile);
-    const MlaRows<Tile, User> rows(args, user, of, rank);
+    const MlaRows<Tile, User> rows{args, user, of, of.unit(rank)};
     if (!rows.exists(row)) continue;
     const int half = (cut.count + 1) / 2, end = team == 0 ? half : cut.count;
     PartOfRow all;

@@ -10,6 +10,10 @@
 // Shared memory holds one probability matrix at a time: a warpgroup writes its own only after it has read the other's.
 // The rows' maxima go with it. A maximum rises only when powers would exceed 2^slack.
 //
+// Queries are released with the last scores of their tile, so that the next ones load during the last products and
+// while results leave. Results pass through the last tile of keys: each warpgroup has its columns of the values until
+// then.
+//
 // The blocks of a cluster have different rows and read the same keys at the same time, so all but the first find the
 // keys in the L2 cache. Clusters are persistent and take equal shares of all keys (split_kv_sm80.cuh);
 // combine_mla_sm90.cuh then adds up the parts of split tiles.
@@ -44,20 +48,25 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
   const SplitRange& split = shared_split<Tile>(shared);
 #pragma unroll 1
   for (int tile = uniform(split.begin.tile); uniform(has_tile(split, tile)); ++tile) {
-    const MlaItem<Tile, User> item(args, user, split, tile);
-    MlaEpilogue90<Tile, User, Group> group(args, user, shared, item);
     barrier_wait(shared + Shared::q_full, (tile - split.begin.tile) & 1);
+    const MlaItem<Tile, User> item = MlaItem<Tile, User>::in(shared, tile - split.begin.tile);
+    MlaEpilogue90<Tile, User, Group> group(args, user, shared, item);
     if (uniform(item.pairs) > 0) group.run(place);
     pin_with_memory(tile);
-    const MlaItem<Tile, User> same(args, user, split, tile);
+    // Read again, because the main loop leaves no registers for it.
+    const MlaItem<Tile, User> same = MlaItem<Tile, User>::in(shared, tile - split.begin.tile);
+    // Results pass through memory that only this warpgroup still has: its columns of the last values or, if there were
+    // no keys, half of the queries.
+    const bool keys = uniform(same.pairs) > 0;
+    const unsigned through = keys ? group.keys(1, Group * Shared::half_chunks)
+                                  : shared + Shared::q + Group * Shared::half_chunks * Shared::chunk_size,
+                   freed = keys ? Shared::used(shared, 1, Group) : shared + Shared::q_empty;
     const SplitTile split_tile = same.begin > 0 ? split.at_begin : split.at_end;
     const int me = MlaTile<Tile>::worker();
     group.store(same, (tile - split.begin.tile) & 1,
                 same.whole() ? nullptr
-                             : mla_part<Tile>(args, split_tile.first, me - split_tile.first, cluster_rank<Tile>()));
-    // Results have passed through the memory that the next queries go to.
-    proxy_fence();
-    arrive_as_warp(shared + Shared::q_empty, group.lane);
+                             : mla_part<Tile>(args, split_tile.first, me - split_tile.first, cluster_rank<Tile>()),
+                through, freed);
   }
 }
 
@@ -98,6 +107,7 @@ __global__ void __launch_bounds__(mla_threads, 1)
     const SplitRange& its = shared_split<Tile>(shared);
     if (threadIdx.x == 0) MlaProducer90<0, Tile, User>{args, user, its, shared}.run();
     if (threadIdx.x == 32) MlaProducer90<1, Tile, User>{args, user, its, shared}.run();
+    if (threadIdx.x == 64) MlaQueryProducer90<Tile, User>{args, user, its, shared}.run();
   } else if (group == 1) {
     registers_up<240>();
     compute_mla<0, Tile>(args, user, shared);

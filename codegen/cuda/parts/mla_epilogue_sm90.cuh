@@ -12,8 +12,12 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
   using Base::args, Base::columns, Base::lane, Base::n, Base::o, Base::shared, Base::softmax;
   using Base::Base;
   using typename Base::Element, typename Base::Rows, typename Base::Shared;
-  static constexpr int staged_bytes = 16 * 64 * 4;  ///< of a warp: 64 columns of its rows
-  static_assert(8 * staged_bytes <= Shared::q_bytes);
+  /// A warp's memory for its rows: all of this warpgroup's columns in 16 bits, or 64 of them in f32.
+  static constexpr int staged_bytes = Shared::half_chunks * Shared::chunk_size / 4;
+  static_assert(16 * 64 * 4 <= staged_bytes && 8 * staged_bytes <= Shared::q_bytes);
+  /// Whether each lane stores eight columns at a time, and a warp a row.
+  static constexpr bool by_eights = columns == 256 && sizeof(typename Tile::Out) == 2 && Tile::store >= 16 &&
+                                    !has_before<Tile>;
 
   /// Adds both warpgroups' sums of this thread's rows, in the same order in both warpgroups.
   __device__ void meet(int parity, int row, int lane, RowPartial (&part)[2]) const {
@@ -31,13 +35,13 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
       part[r].sum = __int_as_float(shared_get(at(0) + 32 * r)) + __int_as_float(shared_get(at(1) + 32 * r));
   }
 
-  /// Stores results, or a part of them, by way of the memory of the queries. Looks up the tile again, because the main
-  /// loop leaves no registers for it.
-  __device__ void store(const MlaItem<Tile, User>& item, int parity, float* part_at) {
+  /// Stores results, or a part of them, by way of this warpgroup's shared memory `through`. Arrives at the barrier
+  /// `freed` once they have left this memory.
+  __device__ void store(const MlaItem<Tile, User>& item, int parity, float* part_at, unsigned through, unsigned freed) {
     int thread = static_cast<int>(threadIdx.x) % 128;
     pin(thread);
     const int lane = thread % 32, warp = thread / 32, row = 16 * warp + lane / 4;
-    const Rows rows(args, softmax.user, item.of, cluster_rank<Tile>());
+    const Rows rows{args, softmax.user, item.of, item.unit};
     RowPartial part[2];
     meet(parity, row, lane, part);
     bool non_finite[2];
@@ -50,11 +54,10 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int mine = row + 8 * r;
-      float zero = 0;
+      float zero[2] = {};
 #pragma unroll
-      for (int i = 0; i < columns / 8; ++i) zero += o[4 * i + 2 * r] * 0.0f + o[4 * i + 2 * r + 1] * 0.0f;
-      non_finite[r] = row_sum(zero) != 0.0f || row_sum(zero) != row_sum(zero);
-      non_finite[r] = non_finite[r] && finite(part[r].sum) && rows.exists(mine);
+      for (int i = 0; i < columns / 4; ++i) zero[i % 2] += o[4 * (i / 2) + 2 * r + i % 2] * 0.0f;
+      non_finite[r] = !(row_sum(zero[0] + zero[1]) == 0.0f) && finite(part[r].sum) && rows.exists(mine);
       const bool first = Group == 0 && lane % 4 == 0 && rows.exists(mine);
       if (part_at) {
         if (first) parts_in<Tile>(part_at)[mine] = part[r];
@@ -68,20 +71,36 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
     const auto its = [&](int line, float of_first, float of_second) {
       return __shfl_sync(~0u, line < 8 ? of_first : of_second, line % 8 * 4);
     };
-    // A loop over lines: code that runs once per tile is fetched each time, and unrolled stores of all 128 numbers took
+    const unsigned area = through + warp * staged_bytes;
+    const auto free = [&] {
+      proxy_fence();
+      arrive_as_warp(freed, lane);
+    };
+    // Loops over lines: code that runs once per tile is fetched each time, and unrolled stores of all 128 numbers took
     // 13 us longer.
-    const unsigned area = shared + Shared::q + (4 * Group + warp) * staged_bytes;
-    stage_sixteen(o, 1, area, lane, [&](int column) {
+    const auto store_fours = [&](const auto& put_four) {
+      stage_sixteen(o, 1, area, lane, [&](int column) {
 #pragma unroll 1
-      for (int i = 0; i < 16; i += 2) {
-        const int line = i + lane / 16, mine = 16 * warp + line, at = 4 * (lane % 16);
+        for (int i = 0; i < 16; i += 2) {
+          const int line = i + lane / 16, mine = 16 * warp + line, at = 4 * (lane % 16);
+          const float4 x = shared_get4(staged(area, line, at));
+          put_four(line, is_finite(line) && rows.exists(mine), Group * columns + column + at, x);
+        }
+      });
+      free();
+    };
+    if (part_at)
+      store_fours([&](int line, bool there, int column, float4 x) {
+        if (there) *reinterpret_cast<float4*>(part_at + (16 * warp + line) * Tile::dv + column) = x;
+      });
+    else if constexpr (by_eights)
+      store_eights(rows, by, (lane % 16 < 8 ? first : second) >> lane % 8 * 4 & 1, area, lane, warp, free);
+    else
+      store_fours([&](int line, bool there, int column, float4 x) {
         const typename Rows::Factors factors{its(line, by[0].own, by[1].own), its(line, by[0].before, by[1].before)};
-        if (!is_finite(line) || !rows.exists(mine)) continue;
-        const float4 x = shared_get4(staged(area, line, at));
         const float four[4] = {x.x, x.y, x.z, x.w};
-        put(rows, part_at, mine, Group * columns + column + at, four, factors);
-      }
-    });
+        if (there) rows.put(16 * warp + line, column, four, factors);
+      });
     if (first == 0 && second == 0) return;
 #pragma unroll 1
     for (int line = 0; line < 16; ++line)
@@ -89,15 +108,49 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
         by_pairs(item, rows, 16 * warp + line, part_at, its(line, part[0].over, part[1].over),
                  {its(line, by[0].own, by[1].own), its(line, by[0].before, by[1].before)});
   }
-  template <int N>
-  __device__ void put(const Rows& rows, float* part_at, int row, int column, const float (&x)[N],
-                      typename Rows::Factors by) const {
-    if (!part_at) return rows.put(row, column, x, by);
-    float* const into = part_at + row * Tile::dv + column;
-    if constexpr (N == 4)
-      *reinterpret_cast<float4*>(into) = {x[0], x[1], x[2], x[3]};
+  /// Stores a warp's rows, scaled, in 16 bits. `skips`: true if row lane % 16 is not stored. Calls free() once all rows
+  /// are in registers again. A loop over lines that found each address anew, with 64 columns of two rows at a time,
+  /// took several thousand clocks.
+  template <class Free>
+  __device__ void store_eights(const Rows& rows, const typename Rows::Factors (&by)[2], bool skips, unsigned area,
+                               int lane, int warp, const Free& free) {
+    using Out = typename Tile::Out;
+    constexpr int pitch = 2 * columns;
+    float own[2] = {by[0].own, by[1].own};
+    // A result whose factor is 0 may hold anything.
+    if (__any_sync(~0u, own[0] == 0.0f || own[1] == 0.0f))
+#pragma unroll
+      for (int i = 0; i < columns / 2; ++i)
+        if (own[i / 2 % 2] == 0.0f) o[i] = own[i / 2 % 2] = 0;
+    const int line = lane & 15, mine = 16 * warp + line;
+    const unsigned into = area + pitch * line + 16 * (lane >> 4 ^ (line & 7));
+#pragma unroll
+    for (int i = 0; i < columns / 2; i += 8) {
+      unsigned x[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) x[j] = pack<Out>(o[i + 2 * j] * own[j % 2], o[i + 2 * j + 1] * own[j % 2]);
+      store_blocks(into ^ 4 * i, x[0], x[1], x[2], x[3]);
+    }
+    const long long row = rows.of.b * args.o.batch + rows.head(mine) * args.o.head +
+                          (rows.of.queries.start + rows.query(mine)) * args.o.position;
+    Out* const to = static_cast<Out*>(args.o.data) + row + Group * columns;
+    const unsigned long long at = rows.exists(mine) && !skips ? reinterpret_cast<unsigned long long>(to) : 0;
+    __syncwarp();
+    uint4 x[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) x[i] = shared_get_words((area + 16 * lane ^ 16 * (i & 7)) + pitch * i);
+    free();
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      if (const unsigned long long its = __shfl_sync(~0u, at, i))
+        global_put(reinterpret_cast<uint4*>(its) + lane, x[i]);
+  }
+  __device__ void put(const Rows& rows, float* part_at, int row, int column, float x, typename Rows::Factors by) const {
+    const float one[1] = {x};
+    if (part_at)
+      part_at[row * Tile::dv + column] = x;
     else
-      *into = x[0];
+      rows.put(row, column, one, by);
   }
 
   /// A warp recomputes a row's results in this warpgroup's columns pair by pair, because a masked-out value must not
@@ -144,10 +197,7 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
         for (int j = 0; j < columns / lanes; ++j) out[j] += p * f32(line[Group * columns + lane + lanes * j]);
       }
 #pragma unroll
-    for (int j = 0; j < columns / lanes; ++j) {
-      const float x[1] = {out[j]};
-      put(rows, part_at, row, Group * columns + lane + lanes * j, x, by);
-    }
+    for (int j = 0; j < columns / lanes; ++j) put(rows, part_at, row, Group * columns + lane + lanes * j, out[j], by);
   }
   /// The address of a key, or null if its page does not exist.
   __device__ const Element* key_line(const MlaTile<Tile>& of, int key) const {

@@ -20,9 +20,9 @@ struct SharedMla {
                                   .element = ElementOf<typename Tile::Element>::bytes};
   static constexpr int chunk = at.chunk, chunks = at.chunks, v_chunks = at.v_chunks, half_chunks = at.half_chunks,
                        chunk_size = at.chunk_size, stage_bytes = at.stage_bytes, q = at.q, keys = at.keys, p = at.p,
-                       tops = at.tops, sums = at.sums, split = at.split, q_full = at.q_full, q_empty = at.q_empty,
-                       stage_barriers = at.stage_barriers, of_stage = at.of_stage, q_bytes = at.q_bytes,
-                       p_bytes = at.p_bytes, row_numbers = at.row_numbers, bytes = at.bytes;
+                       tops = at.tops, sums = at.sums, split = at.split, items = at.items, q_full = at.q_full,
+                       q_empty = at.q_empty, stage_barriers = at.stage_barriers, of_stage = at.of_stage,
+                       q_bytes = at.q_bytes, p_bytes = at.p_bytes, row_numbers = at.row_numbers, bytes = at.bytes;
   static_assert(at.split_bytes == sizeof(SplitRange));
   static constexpr int used_rest = 2;
 
@@ -61,14 +61,29 @@ struct MlaItem {
   MlaTile<Tile> of;
   Walk walk;
   int begin, end, pairs;
+  MlaUnit unit;  ///< of this block
 
   __device__ MlaItem(const MlaArgs& args, const User& user, const SplitRange& split, int tile)
       : of(MlaTile<Tile>::template of<Tile>(args, tile)), walk(of.template walk<Tile>(args, user)) {
     begin = tile == split.begin.tile ? split.begin.step : 0;
     end = tile == split.end.tile ? split.end.step : walk.count;
     pairs = (end - begin + 1) / 2;
+    unit = of.unit(cluster_rank<Tile>());
   }
   __device__ bool whole() const { return begin == 0 && end == walk.count; }
+
+  /// Where a producer thread puts the block's nth item before it loads the queries. If consumers computed it, with
+  /// integer divisions and lengths from memory, the tensor cores would wait.
+  __device__ static MlaItem& place(unsigned shared, int nth) {
+    using Shared = SharedMla<Tile>;
+    static_assert(sizeof(MlaItem) <= Shared::at.item_bytes && Shared::items % alignof(MlaItem) == 0);
+    return *static_cast<MlaItem*>(__cvta_shared_to_generic(shared + Shared::items + (nth & 1) * Shared::at.item_bytes));
+  }
+  __device__ static MlaItem in(unsigned shared, int nth) {
+    MlaItem out = place(shared, nth);
+    out.walk.list = nullptr;  // always so in MLA; otherwise the main loop would have code for lists
+    return out;
+  }
 };
 __device__ inline bool has_tile(const SplitRange& split, int tile) {
   return tile < split.end.tile || (tile == split.end.tile && split.end.step > 0);

@@ -42,7 +42,45 @@ struct MlaBoxes {
   }
 };
 
-/// A thread loads the tiles of one warpgroup; the first warpgroup's thread also loads the queries.
+/// A thread loads the queries, in the order in which the first warpgroup multiplies them, and computes the items.
+template <class Tile, class User>
+struct MlaQueryProducer90 {
+  using Shared = SharedMla<Tile>;
+
+  const MlaArgs& args;
+  const User& user;
+  const SplitRange& split;
+  unsigned shared;
+
+  __device__ void load_queries(const MlaTile<Tile>& of, const MlaUnit& unit) const {
+    const unsigned full = shared + Shared::q_full;
+    const int position = of.queries.start + unit.first_query, batch = is_packed<Tile> && args.q_starts ? 0 : of.b,
+              head = unit.first_head % of.group;
+    barrier_expect(full, Shared::q_bytes);
+#pragma unroll
+    for (int nth = 0; nth < Shared::chunks; ++nth) {
+      const int c = Shared::nth_chunk(0, nth);
+      const unsigned into = shared + Shared::q + c * Tile::m * chunk_bytes;
+      if constexpr (Tile::heads == 1)
+        load_box(into, args.q_map, full, c * Shared::chunk, position, unit.first_head, batch);
+      else
+        load_box_of_heads(into, args.q_map, full, {c * Shared::chunk, head, position, of.kv_head, batch});
+    }
+  }
+
+  __device__ void run() const {
+    unsigned phase = 1;
+#pragma unroll 1
+    for (int tile = split.begin.tile; has_tile(split, tile); ++tile, phase ^= 1) {
+      const MlaItem<Tile, User> item(args, user, split, tile);
+      barrier_wait(shared + Shared::q_empty, phase);
+      MlaItem<Tile, User>::place(shared, tile - split.begin.tile) = item;
+      load_queries(item.of, item.unit);
+    }
+  }
+};
+
+/// A thread loads the tiles of one warpgroup.
 template <int Group, class Tile, class User>
 struct MlaProducer90 {
   using Shared = SharedMla<Tile>;
@@ -52,23 +90,6 @@ struct MlaProducer90 {
   const SplitRange& split;
   unsigned shared;
   MlaPlace<Tile> place;
-
-  __device__ void load_queries(const MlaTile<Tile>& of) const {
-    const MlaRows<Tile, User> rows(args, user, of, cluster_rank<Tile>());
-    const unsigned full = shared + Shared::q_full;
-    const int position = of.queries.start + rows.first_query, batch = is_packed<Tile> && args.q_starts ? 0 : of.b,
-              head = rows.first_head % of.group;
-    barrier_expect(full, Shared::q_bytes);
-#pragma unroll
-    for (int nth = 0; nth < Shared::chunks; ++nth) {
-      const int c = Shared::nth_chunk(Group, nth);
-      const unsigned into = shared + Shared::q + c * Tile::m * chunk_bytes;
-      if constexpr (Tile::heads == 1)
-        load_box(into, args.q_map, full, c * Shared::chunk, position, rows.first_head, batch);
-      else
-        load_box_of_heads(into, args.q_map, full, {c * Shared::chunk, head, position, of.kv_head, batch});
-    }
-  }
 
   /// Loads the chunks of a tile of keys, in the order in which the stage's chunks become free.
   __device__ void load_keys(const MlaBoxes<Tile>& from, int kv_head) const {
@@ -89,17 +110,10 @@ struct MlaProducer90 {
   }
 
   __device__ void run() {
-    unsigned q_phase = 1;
 #pragma unroll 1
     for (int tile = split.begin.tile; has_tile(split, tile); ++tile) {
       const MlaItem<Tile, User> item(args, user, split, tile);
       const MlaTile<Tile>& of = item.of;
-      // Queries are loaded with every tile, so the tile alone determines their barrier's phase.
-      if constexpr (Group == 0) {
-        barrier_wait(shared + Shared::q_empty, q_phase);
-        q_phase ^= 1;
-        load_queries(of);
-      }
       const int* const page_table = Tile::paged ? args.page_table.at + of.b * args.page_table.entry : nullptr;
       const int entry = args.kv_shared || (is_packed<Tile> && args.kv_starts) ? 0 : of.b;
       // Boxes are looked up one step ahead.

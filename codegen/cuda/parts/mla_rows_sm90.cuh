@@ -7,6 +7,11 @@
 
 namespace attune {
 
+/// The rows of one block of a tile. A missing unit has no heads.
+struct MlaUnit {
+  int first_query, first_head, head_count;
+};
+
 /// A tile of queries. All of its blocks (a cluster of Tile::cluster) read the same keys. The queries and heads of a key
 /// head are divided into units of Tile::m rows, sets of heads within tiles of queries; each block has one unit.
 template <class Tile>
@@ -28,6 +33,11 @@ struct MlaTile {
   }
   __device__ static int head_sets(int group) { return (group + Tile::heads - 1) / Tile::heads; }
   __device__ int q_tile(int unit) const { return unit / head_sets(group); }
+  __device__ MlaUnit unit(int rank) const {
+    const int nth = first_unit + rank, sets = head_sets(group), tile = nth / sets,
+              before = (nth - tile * sets) * Tile::heads;
+    return {tile * queries_of<Tile>, kv_head * group + before, nth < units ? min(group - before, Tile::heads) : 0};
+  }
   __device__ Where at(int head) const { return {b, head, queries.length, kv_offset + keys.length}; }
 
   /// The tiles of keys that any block of the cluster visits.
@@ -44,7 +54,6 @@ struct MlaTile {
   }
 };
 
-/// The rows of one block's unit.
 template <class Tile, class User>
 struct MlaRows {
   static constexpr int heads = Tile::heads;
@@ -52,20 +61,12 @@ struct MlaRows {
   const MlaArgs& args;
   const User& user;
   const MlaTile<Tile>& of;
-  int first_query, first_head, head_count;  ///< a missing unit has no heads
+  const MlaUnit unit;
 
-  __device__ MlaRows(const MlaArgs& args, const User& user, const MlaTile<Tile>& of, int rank)
-      : args(args), user(user), of(of) {
-    const int unit = of.first_unit + rank, sets = MlaTile<Tile>::head_sets(of.group), q_tile = unit / sets,
-              before = (unit - q_tile * sets) * heads;
-    first_query = q_tile * queries_of<Tile>;
-    first_head = of.kv_head * of.group + before;
-    head_count = unit < of.units ? min(of.group - before, heads) : 0;
-  }
-  __device__ int query(int row) const { return first_query + row / heads; }
+  __device__ int query(int row) const { return unit.first_query + row / heads; }
   /// Rows of missing heads repeat the last head.
-  __device__ int head(int row) const { return first_head + min(row % heads, max(head_count, 1) - 1); }
-  __device__ bool exists(int row) const { return row % heads < head_count && query(row) < of.queries.length; }
+  __device__ int head(int row) const { return unit.first_head + min(row % heads, max(unit.head_count, 1) - 1); }
+  __device__ bool exists(int row) const { return row % heads < unit.head_count && query(row) < of.queries.length; }
 
   /// The factors of a row's results, and of its results over other keys. `put`: true if lse and max are stored.
   struct Factors {

@@ -19,8 +19,8 @@ struct MlaWarpgroup90 {
   static constexpr int n = Tile::n, columns = Tile::dv / 2;
   static constexpr bool running = !fixed_maximum<Tile, User>;
   static constexpr int slack = Tile::max ? 0 : 8;
-  static_assert(Tile::m == 64 && n == 64 && Tile::stages % 2 == 0 && Tile::d % Shared::chunk == 0 &&
-                Tile::dv % 256 == 0 && Tile::dv <= 512);
+  static_assert(Tile::m == 64 && n == 64 && Tile::stages == 2 && Tile::d % Shared::chunk == 0 && Tile::dv % 256 == 0 &&
+                Tile::dv <= 512);
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
   const MlaArgs& args;
@@ -32,7 +32,7 @@ struct MlaWarpgroup90 {
   unsigned p[n / 4];
 
   __device__ MlaWarpgroup90(const MlaArgs& args, const User& user, unsigned shared, const MlaItem<Tile, User>& item)
-      : MlaWarpgroup90(args, shared, item, Rows(args, user, item.of, cluster_rank<Tile>())) {}
+      : MlaWarpgroup90(args, shared, item, Rows{args, user, item.of, item.unit}) {}
   __device__ MlaWarpgroup90(const MlaArgs& args, unsigned shared, const MlaItem<Tile, User>& item, const Rows& rows)
       : args(args), shared(shared), item(item), lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32 % 4), row(16 * warp + lane / 4),
@@ -178,7 +178,8 @@ struct MlaWarpgroup90 {
     add_other(theirs);
   }
   /// Hands over this warpgroup's P; O += P V with this warpgroup's columns of the values.
-  __device__ void give(int step, MlaPlace<Tile> place, bool moved, const float (&lift)[1][2], bool waits) {
+  /// `last`: results will leave through the second warpgroup's half of the tile.
+  __device__ void give(int step, MlaPlace<Tile> place, bool moved, const float (&lift)[1][2], bool waits, bool last) {
     const int mine = stage(place, Group);
     hand_over();
     if (moved) rescale(lift);
@@ -188,61 +189,63 @@ struct MlaWarpgroup90 {
     add_own(mine);
     wgmma_wait<0>();
     pin(o);
-    release(mine, Group);
+    if (Group == 0 || !last) release(mine, Group);
   }
-  __device__ void wait_for_scores(MlaPlace<Tile> place) {
+  /// Releases what only scores need: the keys' columns that are no values and, with the `last` ones, the queries.
+  __device__ void wait_for_scores(MlaPlace<Tile> place, bool last) {
     wgmma_wait<0>();
     pin(s);
     release(stage(place, Group), Shared::used_rest);
+    if (last) arrive_as_warp(shared + Shared::q_empty, lane);
   }
 
+  /// Adds up the item's keys. Leaves this warpgroup's columns of the last tile, which lies in the last stage, to be
+  /// released once results have left through them.
   __device__ void run(MlaPlace<Tile>& place) {
     // Uniform, because all warps must issue the same products, and the compiler must know it.
     const int pairs = uniform(item.pairs);
     constexpr bool scores_first = Group == 0 || Tile::issue_order < 2;
-    const auto begin = [&](bool more) {
-      if (!scores_first || !more) return;
-      if constexpr (Group == 1 && Tile::issue_order == 1) named_sync(scores_done, 2 * warpgroup_threads);
-      scores(place);
-    };
     pin(o);
-    begin(true);
 #pragma unroll 1
     for (int i = 0; i < pairs; ++i) {
       const int step = item.begin + 2 * i + Group, other = item.begin + 2 * i + 1 - Group;
+      const bool last = i + 1 == pairs;
       float lift[1][2];
+      if constexpr (scores_first) {
+        if constexpr (Group == 1 && Tile::issue_order == 1) named_sync(scores_done, 2 * warpgroup_threads);
+        scores(place);
+      }
       if constexpr (Group == 0) {
-        wait_for_scores(place);
+        wait_for_scores(place, last);
         if (Tile::issue_order == 1 || (Tile::issue_order == 3 && i > 0))
           named_arrive(scores_done, 2 * warpgroup_threads);
         const bool moved = weigh(step, lift);
-        give(step, place, moved, lift, Tile::issue_order == 3);
+        give(step, place, moved, lift, Tile::issue_order == 3, last);
         take(other, place);
         wgmma_wait<0>();
         pin(o);
-        release(stage(place, 1), Group);
+        if (!last) release(stage(place, 1), Group);
       } else if constexpr (scores_first) {
         // The registers of O may not change while scores are under way.
-        wait_for_scores(place);
+        wait_for_scores(place, last);
         take(other, place);
         const bool moved = weigh(step, lift);
         wgmma_wait<0>();
         pin(o);
         release(stage(place, 0), Group);
-        give(step, place, moved, lift, false);
+        give(step, place, moved, lift, false, last);
       } else {
         take(other, place);
         wgmma_wait<0>();
         pin(o);
         release(stage(place, 0), Group);
         scores(place);
-        wait_for_scores(place);
+        wait_for_scores(place, last);
         if constexpr (Tile::issue_order == 3) named_arrive(scores_done + 1, 2 * warpgroup_threads);
         const bool moved = weigh(step, lift);
-        give(step, place, moved, lift, Tile::issue_order == 3 && i + 1 < pairs);
+        give(step, place, moved, lift, Tile::issue_order == 3 && !last, last);
       }
       place.next();
-      begin(i + 1 < pairs);
     }
     // Tells the compiler that no product is under way any more.
     wgmma_wait<0>();
