@@ -19,6 +19,8 @@ enum NamedBarrier : int {
   // backward_sm90.cuh
   ds_shared = 1,       ///< both warpgroups' dS is in shared memory, or no longer read there
   results_staged = 2,  ///< + warpgroup: its four warps are done with the memory that results pass through
+  scores_issued = 4,   ///< the first warpgroup has issued S and dP
+  dq_issued = 5,       ///< the first warpgroup has issued dQ and dK
   // keys_sm90.cuh, queries_sm90.cuh
   first_warpgroup_done = 1,   ///< its four warps are done with the operands that results pass over
   second_warpgroup_done = 2,  ///< the same for the second warpgroup
