@@ -60,6 +60,21 @@ void terms_of(const Expr& mask, std::vector<Expr>& out) {
   }
 }
 
+/// abs(x) <= c as two terms, -c <= x and x <= c, which a GPU compares at once. Not if x may be INT_MIN, whose abs is
+/// itself.
+std::vector<Expr> sides_of(const Expr& term) {
+  if (term->op < Op::Lt || term->op > Op::Ge) return {term};
+  const bool reversed = term->op == Op::Gt || term->op == Op::Ge;
+  const Expr &low = term->args[reversed], &high = term->args[!reversed];
+  if (low->op != Op::Abs || low->type != ir::Type::I32 || !ir::is_literal(high)) return {term};
+  const Expr& x = low->args[0];
+  const bool strict = term->op == Op::Lt || term->op == Op::Gt;
+  const auto most = static_cast<std::int32_t>(ir::literal_value(*high));
+  if (most < 0 || range_of(x).lo <= std::numeric_limits<std::int32_t>::min()) return {term};
+  const Op op = strict ? Op::Lt : Op::Le;
+  return {ir::op(op, ir::integer(-most), x), ir::op(op, x, high)};
+}
+
 /// A term of the conjunction that is a limit.
 struct Limit {
   bool is_last;
@@ -89,13 +104,15 @@ Limits limits_of(const Expr& mask) {
   std::vector<Expr> terms;
   terms_of(mask, terms);
   Limits out{nullptr, nullptr, nullptr};
+  const auto join = [](Expr& into, Op op, const Expr& e) { into = into ? ir::op(op, into, e) : e; };
   for (const Expr& term : terms) {
-    if (const auto limit = limit_of(term)) {
-      Expr& at = limit->is_last ? out.last : out.first;
-      at = at ? ir::op(limit->is_last ? Op::Min : Op::Max, at, limit->at) : limit->at;
-    } else {
-      out.rest = out.rest ? ir::op(Op::And, out.rest, term) : term;
-    }
+    Expr rest;
+    for (const Expr& side : sides_of(term))
+      if (const auto limit = limit_of(side))
+        join(limit->is_last ? out.last : out.first, limit->is_last ? Op::Min : Op::Max, limit->at);
+      else
+        join(rest, Op::And, side);
+    if (rest) join(out.rest, Op::And, rest);
   }
   if (!out.rest) out.rest = ir::boolean(true);
   return out;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstdint>
 #include <fmt/format.h>
 
 #include "codegen/gradient_source.h"
@@ -33,12 +35,23 @@ std::string alike_rows(const GpuParts& parts) {
          fmt::format("    __device__ bool is(const Row& other) const {{ return {}; }}\n", same);
 }
 
-/// The functions with which lanes share columns that read captured tensors, see mod.cuh.
+/// True if an integer is divided by another number than a power of two, which takes four instructions or more.
+bool divide(std::span<const Expr> fields) {
+  const std::vector<Expr> nodes = ir::in_order(fields);
+  return std::ranges::any_of(nodes, [](const Expr& e) {
+    const bool divides = e->op == Op::Div || e->op == Op::Rem || e->op == Op::FloorDiv || e->op == Op::FloorMod;
+    if (!divides || e->type != ir::Type::I32) return false;
+    return !ir::is_literal(e->args[1]) ||
+           !std::has_single_bit(static_cast<std::uint32_t>(ir::literal_value(*e->args[1])));
+  });
+}
+
+/// The functions with which lanes share columns that read captured tensors, or of which a mask needs a division; see
+/// mod.cuh.
 std::string shared_columns(const GpuParts& parts) {
-  if (!read_captures(parts.levels.col)) return {};
-  return fmt::format("    static constexpr bool in_scores = {};\n",
-                     ask_columns(std::array{parts.exponent(), parts.prob()})) +
-         of_lane("Col", parts.fields[2]);
+  const bool in_scores = ask_columns(std::array{parts.exponent(), parts.prob()});
+  if (!read_captures(parts.levels.col) && (in_scores || !divide(parts.levels.col))) return {};
+  return fmt::format("    static constexpr bool in_scores = {};\n", in_scores) + of_lane("Col", parts.fields[2]);
 }
 
 /// The function that is true if a tile's reads need no clamping.

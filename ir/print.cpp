@@ -177,8 +177,14 @@ class Printer {
     }
   }
 
+  /// In device code, && and || of few instructions are functions, which evaluate both sides: C++'s own would branch.
+  bool is_call(const Node& n) const {
+    constexpr std::uint32_t few = 24;  // tree nodes
+    return device_ && (n.op == Op::And || n.op == Op::Or) && n.size <= few && !n.reads && !n.random && !n.binder;
+  }
+
   bool bracketed(const Node& parent, std::size_t i, const Entry& child) const {
-    if (child.named) return false;
+    if (child.named || is_call(*child.node)) return false;
     const int bind = row(parent.op).bind, inner = row(child.node->op).bind;
     // -(3) is a negation and -3 a literal; --x is not C++.
     if (parent.op == Op::Neg && (child.node->op == Op::Literal || child.node->op == Op::Neg)) return true;
@@ -192,7 +198,7 @@ class Printer {
     for (const std::uint32_t index : order_) {
       Entry& e = entries_[index];
       const Node& n = *e.node;
-      const bool infix = row(n.op).bind > 0 && row(n.op).bind < prefix_bind;
+      const bool infix = row(n.op).bind > 0 && row(n.op).bind < prefix_bind && !is_call(n);
       for (std::size_t i = 0; i < n.arity; ++i) {
         const Entry& a = entries_[e.args[i]];
         e.nesting = std::max(e.nesting, (a.named ? 0 : a.nesting) + (!infix || bracketed(n, i, a) ? 1 : 0));
@@ -266,6 +272,9 @@ class Printer {
     if (r.bind == prefix_bind) {
       out_.text += r.spelling;
       push_operand(e, 0);
+    } else if (is_call(n)) {
+      out_.text += n.op == Op::And ? "both(" : "either(";
+      push_arguments(e, ")");
     } else if (r.bind > 0) {
       push_operand(e, 1);
       push(std::array{Item{Item::Text, " "}, Item{Item::Text, r.spelling}, Item{Item::Text, " "}});

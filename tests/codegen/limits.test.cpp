@@ -57,6 +57,16 @@ constexpr std::array cases{
     Case{"kv + far[q] <= q", "rest"},
     Case{"far[q] <= kv", "first "},
     Case{"kv * 2 <= q", "rest"},
+    Case{"abs(q - kv) <= 3", "first last "},
+    Case{"abs(kv - q) < 3 && doc[q] == doc[kv]", "first last rest"},
+    Case{"3 >= abs(q - kv)", "first last "},
+    Case{"abs(q - kv) < 1", "first last "},
+    Case{"abs(q - kv) < 0", "rest"},  // false
+    Case{"abs(q - kv) <= -1", "rest"},
+    Case{"abs(q - kv) >= 2", "rest"},
+    Case{"abs(q / 4 - kv / 4) <= 1 && abs(q % 4 - kv % 4) <= 1", "rest"},
+    // far[q] - kv may be INT_MIN, and is its own abs.
+    Case{"abs(far[q] - kv) <= 3", "rest"},
     Case{"random(1) < 0.5f", "rest"},
 };
 

@@ -289,3 +289,14 @@ TEST_CASE("literals alone are Ints in device code, not ints", "[print]") {
   CHECK(device("-(3)") == "-Int(3)");
   CHECK(device("sum(i, 3, 7)") == "sum<3>([&](Int i) { return Int(7); })");
 }
+
+TEST_CASE("&& and || of few instructions are calls in device code, which evaluate both sides", "[print]") {
+  const auto device = [](const Expr& e) { return print_for_device(e, {}, {}).value; };
+  const auto text = [&](std::string_view of) { return device(parse(of, {})); };
+  CHECK(text("kv <= q && q < 5") == "both(kv <= q, q < 5)");
+  CHECK(text("(kv <= q || q < 5) && !(b == 1 || h == 2)") == "both(either(kv <= q, q < 5), !either(b == 1, h == 2))");
+  CHECK(text("(kv < 1 && q < 1) == (b < 1)") == "both(kv < 1, q < 1) == b < 1");
+  const Expr kv = input(Input::KV), reads = op(Op::Eq, read(0, Type::I32, std::array{kv}), integer(1));
+  CHECK(device(op(Op::And, op(Op::Le, kv, integer(2)), reads)) == "kv <= 2 && capture0(kv) == 1");
+  CHECK(text("kv <= q || random(1) < 0.5f") == "kv <= q || random(1, b, h, q, kv) < 0.5f");
+}

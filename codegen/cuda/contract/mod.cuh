@@ -37,7 +37,8 @@ struct Bands {
 /// along a row, rest() is the other part, as the user wrote it. `s` is q . k before scaling. Values that depend only on
 /// the head, the query or the key are computed once, into Head, Row and Col.
 ///
-/// A Col that reads captured tensors has of_lane(), so that lanes share their reads; in_scores is true if exponent() or
+/// A Col that reads captured tensors has of_lane(), so that lanes share their reads, and so has one whose divisions
+/// keep() needs; in_scores is true if exponent() or
 /// prob() reads it, false if only keep() does. If a forward's scores read captured tensors pair by pair, Inside is the
 /// same Mod for tiles with is_inside(): its reads are not clamped.
 template <class M>

@@ -75,6 +75,10 @@ __device__ constexpr bool operator<=(Int x, Int y) { return x.i() <= y.i(); }
 __device__ constexpr bool operator>(Int x, Int y) { return x.i() > y.i(); }
 __device__ constexpr bool operator>=(Int x, Int y) { return x.i() >= y.i(); }
 
+/// && and || without a branch.
+__device__ constexpr bool both(bool x, bool y) { return (static_cast<int>(x) & static_cast<int>(y)) != 0; }
+__device__ constexpr bool either(bool x, bool y) { return (static_cast<int>(x) | static_cast<int>(y)) != 0; }
+
 /// An Int as a float: a factor multiplies both parts, and steps cost one multiply-add.
 struct Slope {
   float base, step;

@@ -119,6 +119,8 @@ struct ForwardScores90 {
   }
   template <bool Partial>
   __device__ typename User::Col column(const Int& kv, int i, int e) const {
+    // A mask may divide it: a division of unsigned numbers takes half of the instructions.
+    if constexpr (Partial && User::traits.has_keep) __builtin_assume(kv.i() >= 0);
     if constexpr (shares<Partial>)
       return cols[(2 * i + e) / 8].of_lane((2 * i + e) % 8 * 4 + (lane & 3));
     else
