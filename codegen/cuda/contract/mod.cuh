@@ -38,9 +38,8 @@ struct Bands {
 /// the head, the query or the key are computed once, into Head, Row and Col.
 ///
 /// A Col that reads captured tensors has of_lane(), so that lanes share their reads, and so has one whose divisions
-/// keep() needs; in_scores is true if exponent() or
-/// prob() reads it, false if only keep() does. If a forward's scores read captured tensors pair by pair, Inside is the
-/// same Mod for tiles with is_inside(): its reads are not clamped.
+/// keep() needs; in_scores is true if exponent() or prob() reads it, false if only keep() does. If a forward's scores
+/// read captured tensors pair by pair, Inside is the same Mod for tiles with is_inside(): its reads are not clamped.
 template <class M>
 concept Mod = requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x,
                        Int i) {
