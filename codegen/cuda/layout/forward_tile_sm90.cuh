@@ -41,13 +41,14 @@ struct ForwardLayout90 {
       copied = behind_loaded + (own_o == 1 ? o_bytes : 0);
   // Each warp has its rows of a tile, in chunks of 64 columns.
   int copied_warp = copies ? (n + 63) / 64 * 16 * chunk_bytes : 0, copied_bytes = m / 16 * copied_warp,
-      distant = copied + 2 * copied_bytes;
-  // m + n - 1 numbers, twice, in different banks. Numbers are found while those of stages + 1 tiles may still be read.
+      numbers = copied + 2 * copied_bytes;
+  // m + n - 1 numbers, twice, in different banks.
   int distant_copy = distances ? (m + n - 1 + 63) / 64 * 256 + 64 : 0;
-  // The columns of each of four lanes, whose lines begin in different banks, and a maximum for each warp.
+  // The columns of each of four lanes, whose lines begin in different banks, and a maximum for each warp. Numbers are
+  // found while those of stages + 1 tiles may still be read.
   int columns_line = column_words ? (column_words * n + 127) / 128 * 128 + 16 : 0, columns_most = 4 * columns_line,
-      distant_bytes = column_words ? columns_most + 16 : 2 * distant_copy,
-      barriers = distant + 2 * stages * distant_bytes;
+      numbers_bytes = column_words ? columns_most + 16 : 2 * distant_copy,
+      barriers = numbers + 2 * stages * numbers_bytes;
   // Two barriers for each stage of queries, keys and values: full, then empty.
   int q_full = barriers, k_full = q_full + 16 * q_stages, v_full = k_full + 16 * stages,
       behind_v_full = v_full + 16 * stages, loaded_full = transposes_values ? behind_v_full : v_full;

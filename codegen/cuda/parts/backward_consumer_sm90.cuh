@@ -178,7 +178,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
 
   /// The second warpgroup issues S and dP after the first one's, and dQ and dK likewise. Otherwise products of both
   /// interleave, both warpgroups wait for theirs until the end, and tensor cores idle while both compute P and dS. This
-  /// gained 1 to 4 % at D=128, and lost 1 % at D=64. Not measured where dQ is complete or completed, nor with copies.
+  /// gained 0 to 2 % at D=128, and lost 1 % at D=64. Not measured where dQ is complete or completed, nor with copies.
   static constexpr bool in_turn = order == 3 && Tile::m < 128 && !completes_dq<Tile> && !is_alone<Tile> &&
                                   !Group::copies;
   __device__ void await_issue(NamedBarrier issued) const {

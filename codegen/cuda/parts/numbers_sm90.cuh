@@ -11,7 +11,7 @@ namespace attune {
 template <class Tile>
 __device__ inline unsigned numbers_of(unsigned shared, const Place<Tile::stages>& keys) {
   using Shared = Shared90<Tile>;
-  return shared + Shared::distant + (keys.phase * Tile::stages + keys.stage) * Shared::distant_bytes;
+  return shared + Shared::numbers + (keys.phase * Tile::stages + keys.stage) * Shared::numbers_bytes;
 }
 
 /// Computes the numbers of each tile. When consumer warps read the captured tensors themselves, they waited for these

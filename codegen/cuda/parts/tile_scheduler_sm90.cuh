@@ -109,8 +109,8 @@ struct Shared90 {
                        loaded_full = at.loaded_full, item_full = at.item_full, known = at.known,
                        list_full = at.list_full, results_left = at.results_left, item = at.item, warps = at.warps,
                        recompute_most = at.recompute_most, recompute = at.recompute, copied = at.copied,
-                       copied_warp = at.copied_warp, copied_bytes = at.copied_bytes, distant = at.distant,
-                       distant_copy = at.distant_copy, distant_bytes = at.distant_bytes, columns_line = at.columns_line,
+                       copied_warp = at.copied_warp, copied_bytes = at.copied_bytes, numbers = at.numbers,
+                       distant_copy = at.distant_copy, numbers_bytes = at.numbers_bytes, columns_line = at.columns_line,
                        columns_most = at.columns_most, bytes = at.bytes;
   static_assert(at.item_bytes == item_bytes);
 };
