@@ -237,9 +237,10 @@ std::string why_unfit(const Traits& facts, const Variant& variant) {
   if (tile.distances && facts.distant_reads == 0)
     return "distances must be 0: no part of the score reads captured tensors by q - kv alone";
   if (tile.column_words && tile.column_words != facts.column_words)
-    return facts.column_words == 0 ? "column_words must be 0: no part of the score reads captured tensors by kv alone"
-                                   : fmt::format("column_words is 0 or {}: so many numbers the score reads by kv alone",
-                                                 facts.column_words);
+    return facts.column_words == 0
+               ? "column_words must be 0: no part of the score reads captured tensors by kv alone"
+               : fmt::format("column_words is 0 or {}, the numbers that the score reads by kv alone",
+                             facts.column_words);
   return {};
 }
 

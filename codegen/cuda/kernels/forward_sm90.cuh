@@ -143,7 +143,7 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
       if (thread >= 64) Group::transpose_v(args, shared);
     if constexpr (has_distances<Tile>)
       if (thread >= 64) FindDistances90<Tile, User>{{args, user, shared, uniform(thread / 32 - 2), thread % 32}}.run();
-    if constexpr (words_of_column < Tile >> 0)
+    if constexpr (has_columns<Tile>)
       if (thread >= 64) FindColumns90<Tile, User>{{args, user, shared, uniform(thread / 32 - 2), thread % 32}}.run();
   } else {
     registers_up<consumer_registers<Tile>>();

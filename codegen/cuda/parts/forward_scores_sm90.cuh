@@ -25,7 +25,7 @@ struct ForwardScores90 {
   /// True if full tiles reuse the maximum that earlier tiles found and never compute one. With bands, partial tiles
   /// come first and find a maximum for nearly every row; with lists, partial tiles may leave many rows without one.
   static constexpr bool lean = recomputes<Tile, User> && !User::traits.listed;
-  static constexpr bool has_columns = words_of_column<Tile> > 0;
+  static constexpr bool has_columns = attune::has_columns<Tile>;
   /// If rows of a tile belong to several heads, the tile may be inside for only some heads.
   static constexpr bool knows_inside = HasInside<User> && Tile::heads == 1;
   template <bool Partial>

@@ -48,9 +48,11 @@ constexpr int words_of_column = 0;
 template <class Tile>
 requires requires { Tile::column_words; }
 constexpr int words_of_column<Tile> = Tile::column_words;
+template <class Tile>
+constexpr bool has_columns = words_of_column<Tile> != 0;
 /// Warps that compute these, or what depends on the distance.
 template <class Tile>
-constexpr int number_warps = has_distances<Tile> || words_of_column<Tile> > 0 ? 2 : 0;
+constexpr int number_warps = has_distances<Tile> || has_columns<Tile> ? 2 : 0;
 
 /// True if results leave through the memory of the last values: those of the last warpgroup through that of the last
 /// tile, those of the warpgroup before it through that of the tile before.
