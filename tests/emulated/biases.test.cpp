@@ -42,6 +42,18 @@ std::string wrong_gradient(const std::string& score, const std::string& mask, co
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
+/// Several tiles of queries and keys; one query; packed sequences, some of one position or without queries.
+std::vector<Shape> uneven_lengths() {
+  Shape long_one = usual(), one = usual(), packed = usual();
+  long_one.q_len = long_one.kv_len = 700;
+  long_one.batch = 1;
+  one.q_len = 1;
+  one.kv_len = 129;
+  packed.q_lens = {1, 0, 257};
+  packed.kv_lens = {129, 65, 1};
+  return {long_one, one, packed};
+}
+
 }  // namespace
 
 TEST_CASE("a dense bias of 16 bits is copied, whatever its layout", "[emulated]") {
@@ -168,14 +180,7 @@ TEST_CASE("what depends on a distance is right for every warp and length", "[emu
 TEST_CASE("what depends on a distance is right for tiles of queries without keys, lists, and ends of 1", "[emulated]") {
   if (skipped_without_compiler()) return;
   const Captured table{DType::bf16, {2, 900}, {900, 1}, waves};
-  Shape long_one = usual(), one = usual(), packed = usual();
-  long_one.q_len = long_one.kv_len = 700;
-  long_one.batch = 1;
-  one.q_len = 1;
-  one.kv_len = 129;
-  packed.q_lens = {1, 0, 257};
-  packed.kv_lens = {129, 65, 1};
-  for (const Shape& shape : {long_one, one, packed})
+  for (const Shape& shape : uneven_lengths())
     for (const std::string mask : {"kv <= q", "q / 128 % 2 == 1 && kv <= q % 128", "q / 90 == kv / 90"})
       CHECK(wrong("s + bias[h, q - kv + 450]", mask, table, shape) == "");
 }
@@ -183,19 +188,15 @@ TEST_CASE("what depends on a distance is right for tiles of queries without keys
 TEST_CASE("columns that a block keeps in shared memory are right for every length, width and use", "[emulated]") {
   if (skipped_without_compiler()) return;
   const Captured table{DType::f32, {2, 900}, {900, 1}, waves};
-  Shape long_one = usual(), one = usual(), packed = usual(), wide = usual(), widest = usual(), short_ = usual();
-  long_one.q_len = long_one.kv_len = 700;
-  long_one.batch = 1;
-  one.q_len = 1;
-  one.kv_len = 129;
-  packed.q_lens = {1, 0, 257};
-  packed.kv_lens = {129, 65, 1};
+  Shape wide = usual(), widest = usual(), short_ = usual();
   wide.d = wide.dv = 128;
   wide.dtype = DType::f16;
   widest.d = widest.dv = 192;
   widest.q_offset = 50;
   short_.kv_len = 60;
-  for (const Shape& shape : {long_one, one, packed, wide, widest, short_}) {
+  std::vector<Shape> shapes = uneven_lengths();
+  shapes.insert(shapes.end(), {wide, widest, short_});
+  for (const Shape& shape : shapes) {
     INFO(shape.d);
     CHECK(wrong("s + bias[h, kv]", "kv <= q", table, shape) == "");
     CHECK(wrong("s * bias[h, kv + 9] + bias[0, kv]", "q - kv < 90 && kv - q < 70", table, shape) == "");

@@ -3,22 +3,11 @@
 
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
+#include "tests/numerics/mla.h"
 
 namespace attune::tests {
 namespace {
 
-Shape mla(std::int64_t heads, std::int64_t q_len, std::int64_t kv_len) {
-  return {.batch = 3,
-          .q_heads = heads,
-          .kv_heads = 1,
-          .q_len = q_len,
-          .kv_len = kv_len,
-          .d = 576,
-          .dv = 512,
-          .dtype = DType::bf16,
-          .q_offset = static_cast<std::int32_t>(kv_len - q_len),
-          .mla = true};
-}
 template <class Change>
 Shape changed(Shape shape, const Change& change) {
   change(shape);
@@ -39,17 +28,17 @@ TEST_CASE("MLA on an emulated GPU is what the oracle says, however many rows sha
   if (skipped_without_compiler()) return;
   // Rows of 1, 2, 4 and 5 blocks; shares that begin and end within a tile; entries without keys; results merged in.
   for (const Shape& shape : {
-           mla(5, 1, 150),
-           changed(mla(128, 1, 700),
+           mla_shape(5, 1, 150),
+           changed(mla_shape(128, 1, 700),
                    [](Shape& s) {
                      s.used = {700, 0, 67};
                    }),
-           changed(mla(64, 4, 300),
+           changed(mla_shape(64, 4, 300),
                    [](Shape& s) {
                      s.page = 16, s.used = {300, 4, 131}, s.layout = Layout::bshd;
                    }),
-           changed(mla(24, 7, 200), [](Shape& s) { s.before = true; }),
-           changed(mla(100, 3, 130), [](Shape& s) { s.dtype = DType::f16; }),
+           changed(mla_shape(24, 7, 200), [](Shape& s) { s.before = true; }),
+           changed(mla_shape(100, 3, 130), [](Shape& s) { s.dtype = DType::f16; }),
        })
     for (const Attention& attention : {Attention{}, Attention{.mask = mods::causal()}})
       CHECK(wrong(attention, shape) == "");

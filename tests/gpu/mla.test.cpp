@@ -11,6 +11,7 @@
 #include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
+#include "tests/numerics/mla.h"
 #include "tests/numerics/moved.h"
 #include "tests/refusal.h"
 
@@ -46,25 +47,12 @@ std::string judge(const Attention& attention, const Inputs& in) {
       .wrong;
 }
 
-Shape mla(std::int64_t heads, std::int64_t q_len, std::int64_t kv_len) {
-  return {.batch = 3,
-          .q_heads = heads,
-          .kv_heads = 1,
-          .q_len = q_len,
-          .kv_len = kv_len,
-          .d = 576,
-          .dv = 512,
-          .dtype = DType::bf16,
-          .q_offset = static_cast<std::int32_t>(kv_len - q_len),
-          .mla = true};
-}
-
 std::vector<Shape> shapes() {
   std::vector<Shape> out;
   for (const std::int64_t heads : {1, 5, 16, 24, 64, 128, 200})
     for (const std::int64_t q_len : {1, 3}) {
       const std::size_t nth = out.size();
-      Shape shape = mla(heads, q_len, nth % 3 ? 700 : 129);
+      Shape shape = mla_shape(heads, q_len, nth % 3 ? 700 : 129);
       shape.dtype = nth % 4 == 1 ? DType::f16 : DType::bf16;
       shape.layout = nth % 3 == 1 ? Layout::bshd : Layout::bhsd;
       if (nth % 2) shape.used = {shape.kv_len, 0, 67};
@@ -78,15 +66,15 @@ std::vector<Shape> shapes() {
       shape.seed = nth + 1;
       out.push_back(shape);
     }
-  Shape two = mla(32, 2, 300);  // key heads
+  Shape two = mla_shape(32, 2, 300);  // key heads
   two.kv_heads = 2;
   two.q_offset = 100;
   two.kv_offset = 77;
   out.push_back(two);
-  Shape shared = mla(16, 1, 200);
+  Shape shared = mla_shape(16, 1, 200);
   shared.kv_shared = true;
   out.push_back(shared);
-  Shape packed = mla(40, 1, 260);
+  Shape packed = mla_shape(40, 1, 260);
   packed.q_lens = {2, 0, 1, 70};
   packed.used = {260, 3, 0, 131};
   packed.q_offset = 60;
@@ -94,7 +82,7 @@ std::vector<Shape> shapes() {
   packed.used = {};
   packed.kv_lens = {100, 3, 0, 131};
   out.push_back(packed);
-  out.push_back(mla(8, 150, 150));  // many queries
+  out.push_back(mla_shape(8, 150, 150));  // many queries
   return out;
 }
 
@@ -118,7 +106,7 @@ TEST_CASE("MLA: what is removed reaches no result, even NaN", "[gpu][mla][small]
   const Attention odd{.mask = [](At at) { return at.kv % 2 == 0; }};
   for (const std::int64_t page : {0, 64})
     for (const auto& [heads, queries] : {std::pair{3, 1}, {128, 1}, {128, 2}}) {
-      Shape shape = mla(heads, queries, 200);
+      Shape shape = mla_shape(heads, queries, 200);
       shape.page = page;
       shape.used = {200, 190, 1};
       Inputs in = inputs(shape);
@@ -188,7 +176,7 @@ TEST_CASE("MLA gets what the oracle says, however tiles are cut", "[gpu][mla]") 
     };
     std::string out;
     for (const std::int64_t kv_len : {64, 130, 1500}) {
-      Shape shape = mla(200, 1, kv_len);
+      Shape shape = mla_shape(200, 1, kv_len);
       shape.page = 64;
       shape.used = {kv_len, 0, kv_len / 2 + 1};
       shape.q_offset = 0;
