@@ -620,6 +620,22 @@ TEST_CASE("usual members that save time give way to those that are named", "[cho
   CHECK_THROWS_AS(named("alone=1", spec, scaled, one_k), Error);
 }
 
+TEST_CASE("a backward's tiles have 80 queries where items have many steps", "[choose]") {
+  const auto queries = [](std::int64_t d, CoverKind cover, Length length, bool packed = false) {
+    const KernelSpec spec = backward_spec({.d = d, .dv = d, .packed = packed});
+    return choose(spec, {.scaled = true}, {cover, ModKind::scaled, length}, nullptr, kernels(Way::backward))
+        .choices.at(0)
+        .plan.variant.of("m");
+  };
+  CHECK(queries(128, CoverKind::full, Length::to_4k) == 80);
+  CHECK(queries(128, CoverKind::full, Length::to_1k) == 64);
+  CHECK(queries(128, CoverKind::causal, Length::longer) == 80);
+  CHECK(queries(128, CoverKind::causal, Length::to_4k) == 64);
+  CHECK(queries(96, CoverKind::causal, Length::to_4k) == 80);
+  CHECK(queries(128, CoverKind::window, Length::longer) == 64);
+  CHECK(queries(128, CoverKind::causal, Length::longer, true) == 64);
+}
+
 TEST_CASE("an item's path through its heads' queries follows from the mask", "[choose]") {
   const auto path = [](KernelSpec spec, CoverKind cover, const Traits& facts = {.scaled = true}) {
     const KernelChoices all = choose(backward_spec(spec), facts, {cover, ModKind::scaled, Length::longer}, nullptr,
