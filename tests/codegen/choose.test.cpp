@@ -636,6 +636,23 @@ TEST_CASE("a backward's tiles have 80 queries where items have many steps", "[ch
   CHECK(queries(128, CoverKind::causal, Length::longer, true) == 64);
 }
 
+TEST_CASE("a backward completes dq itself where items have few steps", "[choose]") {
+  const auto completes = [](std::int64_t d, CoverKind cover, Length length, bool shared_keys = false) {
+    const KernelSpec spec = backward_spec({.d = d, .dv = d, .shared_keys = shared_keys});
+    return choose(spec, {.scaled = true}, {cover, ModKind::scaled, length}, nullptr, kernels(Way::backward))
+        .choices.at(0)
+        .plan.variant.of("completes");
+  };
+  for (const bool shared : {false, true}) {
+    CHECK(completes(64, CoverKind::causal, Length::to_1k, shared) == 1);
+    CHECK(completes(64, CoverKind::full, Length::to_1k, shared) == !shared);
+    CHECK(completes(64, CoverKind::causal, Length::to_4k, shared) == !shared);
+    CHECK(completes(64, CoverKind::causal, Length::longer, shared) == 0);
+    CHECK(completes(128, CoverKind::window, Length::longer, shared) == 1);
+    CHECK(completes(128, CoverKind::causal, Length::to_4k, shared) == 0);
+  }
+}
+
 TEST_CASE("an item's path through its heads' queries follows from the mask", "[choose]") {
   const auto path = [](KernelSpec spec, CoverKind cover, const Traits& facts = {.scaled = true}) {
     const KernelChoices all = choose(backward_spec(spec), facts, {cover, ModKind::scaled, Length::longer}, nullptr,

@@ -140,6 +140,7 @@ constexpr std::array rows{
     flag<&Shape::unaligned_captures>("unaligned_captures",
                                      "true if rows of a dense bias are not aligned to 16 bytes, or have fewer "
                                      "columns than there are keys"),
+    flag<&Shape::shared_keys>("shared_keys", "a backward's: true if query heads share key heads"),
     ShapeRow{"kernel", "NAME:m=N,n=N,...", "build this kernel too, not only the chosen ones",
              [](Shape& s, std::string_view v) {
                s.kernel = v;
@@ -201,6 +202,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.exact = codegen::is_exact(shape.exact, out.dtype);
   out.offsets64 = shape.offsets64;
   out.unaligned_captures = shape.unaligned_captures;
+  out.shared_keys = shape.shared_keys;
   return out;
 }
 
@@ -224,6 +226,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   out.negative = !spec.scale_positive;
   out.offsets64 = spec.offsets64;
   out.unaligned_captures = spec.unaligned_captures;
+  out.shared_keys = spec.shared_keys;
   const KernelSpec usual = spec_of(out, spec.arch);
   if (usual.load != spec.load) out.load = spec.load;
   if (usual.store != spec.store) out.store = spec.store;

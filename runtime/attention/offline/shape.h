@@ -18,7 +18,8 @@ struct Shape {
   std::int64_t d = 128;
   std::optional<std::int64_t> dv{};
   std::optional<codegen::Length> length{};  ///< none: kernels for each length
-  bool max = false, packed = false, negative = false, offsets64 = false, unaligned_captures = false;
+  bool max = false, packed = false, negative = false, offsets64 = false, unaligned_captures = false,
+       shared_keys = false;
   std::int64_t heads = 1;
   bool decode = false, per_entry = false, paged = false, fp8_kv = false, before = false, fixed_split = false,
        mla = false, few_queries = false;

@@ -95,7 +95,8 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                    .exact = codegen::is_exact(of.exact, call.q.dtype),
                    .offsets64 = codegen::reach_far(of.args.captures),
                    .unaligned_captures = of.mod.dense &&
-                                         codegen::has_unaligned_rows(of.args.captures[*of.mod.dense], p.kv.length)},
+                                         codegen::has_unaligned_rows(of.args.captures[*of.mod.dense], p.kv.length),
+                   .shared_keys = p.group > 1},
           .length = codegen::length_of(whole.q.length, whole.kv.length),
           .backward = std::move(wanted)};
 }

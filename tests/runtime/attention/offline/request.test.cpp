@@ -77,7 +77,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
   const codegen::KernelSpec usual{};
   std::string said;
   for (const ShapeRow& row : shape_rows()) said += row.text(shape_of(usual, codegen::Length::to_1k)) + ";";
-  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;;;;;;;;;;;;;");
+  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;;;;;;;;;;;;;;");
   for (const DType type : {DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t d : {1, 3, 20, 64, 100, 256})
       for (const int load : {0, 4, 8, 16})
@@ -99,7 +99,8 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
                                          .scale_positive = !flag,
                                          .exact = flag,
                                          .offsets64 = flag,
-                                         .unaligned_captures = !flag};
+                                         .unaligned_captures = !flag,
+                                         .shared_keys = flag};
           const Shape shape = shape_of(spec, codegen::Length::to_4k);
           Shape read;
           for (const ShapeRow& row : shape_rows())
