@@ -40,7 +40,7 @@ struct KernelSpec {
   bool exact = false;               ///< as Attention::exact
   bool offsets64 = false;           ///< offsets into captured tensors need more than 32 bits
   bool unaligned_captures = false;  ///< see has_unaligned_rows(); backwards alone
-  bool shared_keys = false;         ///< query heads share key heads; backwards alone
+  bool shared_keys = false;         ///< query heads share key heads; Hopper's backwards alone
   bool operator==(const KernelSpec&) const = default;
   auto operator<=>(const KernelSpec&) const = default;
 };

@@ -164,9 +164,11 @@ void BackwardRun::fill_whole(BackwardArgs& args, std::byte* memory) const {
   // Several heads are visited on the way back: a tile of dq then has two steps to pass on, as a tile of 64 queries.
   const bool two_steps = tile.returns && p_.group > 1;
   // Twice the sets halve the time in which the first items of a set wait for one another: 2 to 7 % of a call of 80
-  // queries and up to 112 columns. At 128 columns a section then takes 34 MB of the L2 cache, and nothing was gained;
-  // with shared keys it takes several times as much, and a third of the rate was lost.
-  const std::int64_t times = tile.m == 80 && tile.d < 128 && p_.group == 1 ? 2 : 1,
+  // queries and up to 112 columns. At 128 columns a section then takes 34 MB of the L2 cache: without a mask it gained
+  // 1 to 4 % at 8192 positions, nothing at 4096 and 16384, and lost 2 % at 2048; under a causal mask it lost up to 4 %.
+  // With shared keys it takes several times as much, and a third of the rate was lost.
+  const bool fits = tile.d < 128 || (!whole_.kernel->skips && p_.kv.length > 4096);
+  const std::int64_t times = tile.m == 80 && fits && p_.group == 1 ? 2 : 1,
                      apart = times * items_apart(two_steps ? 64 : tile.m, whole_.kernel->skips),
                      tiles = stores_ds() ? dense_.tiles : ceil_div(p_.kv.length, tile.n);
   args.section = static_cast<int>(std::max<std::int64_t>(1, apart / std::max<std::int64_t>(1, tiles)));

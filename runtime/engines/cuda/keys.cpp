@@ -96,7 +96,7 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                    .offsets64 = codegen::reach_far(of.args.captures),
                    .unaligned_captures = of.mod.dense &&
                                          codegen::has_unaligned_rows(of.args.captures[*of.mod.dense], p.kv.length),
-                   .shared_keys = p.group > 1},
+                   .shared_keys = device.arch() == 90 && p.group > 1},  // for Hopper's kernel alone
           .length = codegen::length_of(whole.q.length, whole.kv.length),
           .backward = std::move(wanted)};
 }
