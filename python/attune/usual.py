@@ -32,10 +32,11 @@ def manifests() -> list[dict[str, Any]]:
     return [{"mods": of, "shapes": shapes, "passes": passes, "targets": ["sm_80", "sm_90a"]} for of, shapes, passes in [
         ([plain, causal, window, capped, capped_causal, alibi, documents, causal_documents], widths, training),
         ([plain, causal], {**bf16, "packed": True}, training),
-        # Backwards of few steps complete dq themselves, and heads that share keys have more of them.
-        ([plain, causal], {**bf16, "length": ["to_1k", "to_4k"], "shared_keys": True}, ["backward"]),
         ([plain, causal], {**paged, "decode": True, "shared_heads": [1, 4, 8]}, serving),
         ([causal], {**paged, "packed": True}, serving)]] + [
+            # Backwards of few steps complete dq themselves, and heads that share keys have more of them.
+            {"mods": [plain, causal], "shapes": {**bf16, "length": ["to_1k", "to_4k"], "shared_keys": True},
+             "passes": ["backward"], "targets": "sm_90a"},
             {"mods": usual_forms(), "shapes": {**bf16, "skeleton": True, "grads": "none"}, "passes": training,
              "targets": "sm_90a"},
             # Tiles of queries whose heads share keys have skeletons of their own.

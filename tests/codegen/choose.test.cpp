@@ -29,6 +29,14 @@ int said(const KernelPlan& plan, std::string_view name) {
 
 std::string story_of(const KernelChoices& all) { return all.story.empty() ? "" : all.story.front(); }
 
+/// The tile that a backward takes first, for a scaled score.
+Variant backward_tile(const KernelSpec& spec, CoverKind cover, Length length) {
+  const CallKind kind{cover, ModKind::scaled, length};
+  return choose(backward_spec(spec), {.scaled = true}, kind, nullptr, kernels(Way::backward))
+      .choices.at(0)
+      .plan.variant;
+}
+
 }  // namespace
 
 TEST_CASE("every width has kernels, and the portable one is the last", "[choose]") {
@@ -622,10 +630,7 @@ TEST_CASE("usual members that save time give way to those that are named", "[cho
 
 TEST_CASE("a backward's tiles have 80 queries where items have many steps", "[choose]") {
   const auto queries = [](std::int64_t d, CoverKind cover, Length length, bool packed = false) {
-    const KernelSpec spec = backward_spec({.d = d, .dv = d, .packed = packed});
-    return choose(spec, {.scaled = true}, {cover, ModKind::scaled, length}, nullptr, kernels(Way::backward))
-        .choices.at(0)
-        .plan.variant.of("m");
+    return backward_tile({.d = d, .dv = d, .packed = packed}, cover, length).of("m");
   };
   CHECK(queries(128, CoverKind::full, Length::to_4k) == 80);
   CHECK(queries(128, CoverKind::full, Length::to_1k) == 64);
@@ -638,10 +643,7 @@ TEST_CASE("a backward's tiles have 80 queries where items have many steps", "[ch
 
 TEST_CASE("a backward completes dq itself where items have few steps", "[choose]") {
   const auto completes = [](std::int64_t d, CoverKind cover, Length length, bool shared_keys = false) {
-    const KernelSpec spec = backward_spec({.d = d, .dv = d, .shared_keys = shared_keys});
-    return choose(spec, {.scaled = true}, {cover, ModKind::scaled, length}, nullptr, kernels(Way::backward))
-        .choices.at(0)
-        .plan.variant.of("completes");
+    return backward_tile({.d = d, .dv = d, .shared_keys = shared_keys}, cover, length).of("completes");
   };
   for (const bool shared : {false, true}) {
     CHECK(completes(64, CoverKind::causal, Length::to_1k, shared) == 1);

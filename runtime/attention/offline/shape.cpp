@@ -140,7 +140,7 @@ constexpr std::array rows{
     flag<&Shape::unaligned_captures>("unaligned_captures",
                                      "true if rows of a dense bias are not aligned to 16 bytes, or have fewer "
                                      "columns than there are keys"),
-    flag<&Shape::shared_keys>("shared_keys", "a backward's on sm_90a: true if query heads share key heads"),
+    flag<&Shape::shared_keys>("shared_keys", "for backwards on sm_90a: true if query heads share key heads (GQA, MQA)"),
     ShapeRow{"kernel", "NAME:m=N,n=N,...", "build this kernel too, not only the chosen ones",
              [](Shape& s, std::string_view v) {
                s.kernel = v;
