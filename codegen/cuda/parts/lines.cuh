@@ -72,6 +72,17 @@ __device__ inline PagedRows80 paged_rows_of(const Strided& t, const PageTable& p
           page_table.count};
 }
 
+/// An integer with the bits of an element of 2 bytes, or else of 4. No lambda in a decltype: clang 14 cannot read one
+/// back from a precompiled header.
+template <int bytes>
+struct WordOf {
+  using Type = unsigned;
+};
+template <>
+struct WordOf<2> {
+  using Type = unsigned short;
+};
+
 /// Copies rows [first, first + Count) of a tensor, Width bytes of each, to every Every-th line of shared memory, from
 /// line `nth` on; missing rows and bytes are 0.
 template <class Tile, int Count, int Pitch, int Width, bool Paired, int Every = 1, class Rows>
@@ -106,12 +117,7 @@ __device__ inline void load_rows(unsigned into, const Rows& rows, int first, int
       }
     }
   } else {
-    using Word = decltype([] {
-      if constexpr (ElementOf<Element>::bytes == 2)
-        return static_cast<unsigned short>(0);
-      else
-        return 0u;
-    }());
+    using Word = typename WordOf<ElementOf<Element>::bytes>::Type;
     // Several loads are issued before the first one is stored.
     constexpr int batch = 8;
     for (int r = 0; r < Count; r += down, from += down * rows.position) {
