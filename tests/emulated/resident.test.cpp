@@ -2,11 +2,13 @@
 #include "runtime/engines/emulated/resident.h"
 
 #include <array>
+#include <filesystem>
 #include <string>
 #include <thread>
 
 #include <unistd.h>
 
+#include "runtime/engines/emulated/files.h"
 #include "tests/child.h"
 #include "tests/emulated/gpu.h"
 
@@ -18,6 +20,12 @@ const std::string wrong = "int f( {\n";
 /// True if this is an object file with this function.
 bool has(const std::string& object, const std::string& name) {
   return object.starts_with("\177ELF") && object.find(name) != std::string::npos;
+}
+std::size_t precompiled() {
+  std::size_t out = 0;
+  for (const auto& file : std::filesystem::directory_iterator(runtime::emulated::folder()))
+    out += file.path().extension() == ".pch";
+  return out;
 }
 std::string compiled(const std::string& command, int nth) {
   return runtime::emulated::object_by_resident(command, "page.cu",
@@ -65,6 +73,35 @@ TEST_CASE("the resident compiler compiles pages of several threads, and leaves w
   close(ends[1]);
   CHECK(status_of(child) == 0);
   close(ends[0]);
+}
+
+TEST_CASE("pages that begin alike share a precompiled header, and others do not", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::string& name = runtime::emulated::host_compiler().command;
+  if (name != "clang++") {
+    WARN("[skip] only clang++ stays, and here it is " << name);
+    return;
+  }
+  const runtime::emulated::Folder own;
+  runtime::emulated::write_below(own.path(), "defines.h", "#pragma once\nextern \"C\" int NAME() { return 0; }\n");
+  const std::string command = fmt::format("{} -x c++ -O0 -I{}", name, own.path().string());
+  const auto page = [&](const std::string& head, const std::string& function) {
+    return runtime::emulated::object_by_resident(
+        command, "page.cu", fmt::format("// {1}\n{0}extern \"C\" int {1}() {{ return NAME(); }}\n", head, function));
+  };
+  const std::string first = "#define NAME from_first\n#include \"defines.h\"\n",
+                    second = "#define NAME from_second\n#include \"defines.h\"\n", wrong_head = "#include \"none.h\"\n";
+  const std::size_t before = precompiled();
+  // More than one process takes.
+  for (int nth = 0; nth < 40; ++nth) {
+    const std::string function = fmt::format("page{}", nth), object = page(nth % 2 ? first : second, function);
+    CHECK(has(object, function));
+    CHECK(has(object, nth % 2 ? "from_first" : "from_second"));
+    CHECK(!has(object, nth % 2 ? "from_second" : "from_first"));
+  }
+  CHECK(precompiled() == before + 2);
+  CHECK(has(page("int NAME();\n", "headless"), "headless"));
+  for (int nth = 0; nth < 2; ++nth) CHECK(page(wrong_head, "wrong") == "");
 }
 
 }  // namespace attune::tests

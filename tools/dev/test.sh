@@ -56,9 +56,10 @@ check() {
     here_all=${BASH_REMATCH[2]}
   else
     # What was done before it broke off, and one failure for that.
-    local done_before
+    local done_before failures
     done_before=$(grep -cE '^ *[0-9]+/[0-9]+ +Test +#' "$log" || true)
-    here_failed=$(($(failures_of "$log" | grep -cE '^  #' || true) + 1)) here_all=$((done_before + 1))
+    failures=$(failures_of "$log")
+    here_failed=$(($(grep -cE '^  #' <<<"$failures" || true) + 1)) here_all=$((done_before + 1))
     broken="  broken off after $done_before tests, at: $(grep -E '^ +Start +[0-9]+:' "$log" | tail -n "$jobs" |
             sed -E 's/^ +Start +[0-9]+: //' | paste -sd ';')"
   fi

@@ -36,23 +36,23 @@ float e4m3(std::uint32_t x) {
   return x & 0x80 ? -out : out;
 }
 
-/// The elements of a word, the lowest first.
-struct Elements {
-  Operands of;
-  int of_word() const { return of == Operands::tf32 ? 1 : of == Operands::e4m3 ? 4 : 2; }
-  float at(std::uint32_t word, int i) const {
-    switch (of) {
-      case Operands::bf16: return std::bit_cast<float>(i ? word & 0xffff0000u : word << 16);
-      case Operands::f16: {
-        static const std::vector<float> all = f16_table();
-        return all[i ? word >> 16 : word & 0xffff];
-      }
-      case Operands::tf32: return std::bit_cast<float>(word & 0xffffe000u);
-      case Operands::e4m3: return e4m3(word >> (8 * i) & 0xff);
-    }
-    return 0;
+constexpr int bytes_of(Operands of) { return of == Operands::e4m3 ? 1 : of == Operands::tf32 ? 4 : 2; }
+constexpr int k_of(Operands of) { return 32 / bytes_of(of); }
+
+/// Element i of a word, from the lowest on.
+template <Operands of>
+float element(std::uint32_t word, int i) {
+  if constexpr (of == Operands::bf16) {
+    return std::bit_cast<float>(i ? word & 0xffff0000u : word << 16);
+  } else if constexpr (of == Operands::f16) {
+    static const std::vector<float> all = f16_table();
+    return all[i ? word >> 16 : word & 0xffff];
+  } else if constexpr (of == Operands::tf32) {
+    return std::bit_cast<float>(word & 0xffffe000u);
+  } else {
+    return e4m3(word >> (8 * i) & 0xff);
   }
-};
+}
 
 /// c[16 x n] += a[16 x k] b[k x n], all row-major; n is a multiple of 8. `Sum`: the type of the sums within a step. For
 /// f32 it is double, because the hardware rounds once a step.
@@ -73,18 +73,18 @@ void add_product(float* __restrict c, const float* __restrict a, const float* __
 }
 
 /// A's fragment of 16 rows: word w of lane l has elements of row l / 4 + 8 (w & 1), from k = e (l % 4 + 4 (w / 2)) on.
-void take_a(Elements e, const std::uint32_t* words, std::size_t lane, float* a, int k) {
-  const int each = e.of_word(), at = static_cast<int>(lane);
+template <Operands of>
+void take_a(const std::uint32_t* words, std::size_t lane, float* a) {
+  constexpr int each = 4 / bytes_of(of), k = k_of(of);
+  const int at = static_cast<int>(lane);
   for (int w = 0; w < 4; ++w)
     for (int i = 0; i < each; ++i)
-      a[(at / 4 + 8 * (w & 1)) * k + each * (at % 4 + 4 * (w / 2)) + i] = e.at(words[w], i);
+      a[(at / 4 + 8 * (w & 1)) * k + each * (at % 4 + 4 * (w / 2)) + i] = element<of>(words[w], i);
 }
 
 template <Operands of>
 void multiply_warp(void* const* parts, unsigned) {
-  const Elements e{of};
-  const int each = e.of_word(), k = 8 * each;
-  constexpr int n = 8;
+  constexpr int each = 4 / bytes_of(of), k = k_of(of), n = 8;
   std::array<float, 16 * 32> a{};
   std::array<float, 32 * n> b{};
   std::array<float, 16 * n> c{};
@@ -94,10 +94,10 @@ void multiply_warp(void* const* parts, unsigned) {
   };
   for (std::size_t lane = 0; lane < lanes; ++lane) {
     if (!part(lane)) continue;
-    take_a(e, part(lane)->a, lane, a.data(), k);
+    take_a<of>(part(lane)->a, lane, a.data());
     for (int w = 0; w < 2; ++w)
       for (int i = 0; i < each; ++i)
-        b[static_cast<std::size_t>((each * (static_cast<int>(lane) % 4 + 4 * w) + i) * n) + lane / 4] = e.at(
+        b[static_cast<std::size_t>((each * (static_cast<int>(lane) % 4 + 4 * w) + i) * n) + lane / 4] = element<of>(
             part(lane)->b[w], i);
     for (std::size_t i = 0; i < 4; ++i) c[place(lane, i)] = part(lane)->c[i];
   }
@@ -144,14 +144,14 @@ class Matrix {
   }
 
   /// Calls body with each element of rows or columns [first, end), its row or column and its k.
-  template <class Body>
-  void each(Elements e, unsigned first, unsigned end, unsigned k, const Body& body) const {
-    const auto of_word = static_cast<unsigned>(e.of_word());
-    each_piece(first, end, k, [&](const Piece& piece) {
+  template <Operands of, class Body>
+  void each(unsigned first, unsigned end, const Body& body) const {
+    constexpr unsigned of_word = 4 / bytes_of(of);
+    each_piece(first, end, k_of(of), [&](const Piece& piece) {
       std::array<std::uint32_t, 4> words;
       std::memcpy(words.data(), shared_bytes(runner_, block_, piece.at, 16, at_), 16);
       for (unsigned i = 0; i < piece.count; ++i)
-        body(e.at(words[i / of_word], static_cast<int>(i % of_word)), piece.other + (transposed_ ? i : 0),
+        body(element<of>(words[i / of_word], static_cast<int>(i % of_word)), piece.other + (transposed_ ? i : 0),
              piece.k + (transposed_ ? 0 : i));
     });
   }
@@ -170,35 +170,36 @@ class Matrix {
   Site at_;
 };
 
-int bytes_of(Operands of) { return of == Operands::e4m3 ? 1 : of == Operands::tf32 ? 4 : 2; }
-int k_of(Operands of) { return 32 / bytes_of(of); }
-
 /// The operands of all steps: for each, A (16 x k, this warp's rows) and B (k x n).
+template <Operands of>
 std::vector<float> operands_of(Runner& runner, Warp& warp, const PendingProduct& one) {
   const GroupProduct& p = one.what;
-  const Elements e{p.operands};
-  const int k = k_of(p.operands), size = bytes_of(p.operands);
+  constexpr int k = k_of(of), size = bytes_of(of);
   std::vector<float> out(static_cast<std::size_t>(p.steps * k * (16 + p.n)));
   float* to = out.data();
   for (int step = 0; step < p.steps; ++step) {
     if (p.a) {
       for (std::size_t lane = 0; lane < lanes; ++lane)
-        take_a(e, one.a.data() + (lane * static_cast<std::size_t>(p.steps) + static_cast<std::size_t>(step)) * 4, lane,
-               to, k);
+        take_a<of>(one.a.data() + (lane * static_cast<std::size_t>(p.steps) + static_cast<std::size_t>(step)) * 4, lane,
+                   to);
     } else {
       const auto row = static_cast<unsigned>(16 * (warp.index % 4));
       Matrix(runner, *warp.block, p.a_at + static_cast<unsigned long long>(step * p.a_step), p.a_transposed, size,
              one.at)
-          .each(e, row, row + 16, static_cast<unsigned>(k),
-                [&](float x, unsigned r, unsigned i) { to[(r - row) * static_cast<unsigned>(k) + i] = x; });
+          .each<of>(row, row + 16, [&](float x, unsigned r, unsigned i) { to[(r - row) * k + i] = x; });
     }
     to += 16 * k;
     Matrix(runner, *warp.block, p.b_at + static_cast<unsigned long long>(step * p.b_step), p.b_transposed, size, one.at)
-        .each(e, 0, static_cast<unsigned>(p.n), static_cast<unsigned>(k),
-              [&](float x, unsigned j, unsigned i) { to[i * static_cast<unsigned>(p.n) + j] = x; });
+        .each<of>(0, static_cast<unsigned>(p.n),
+                  [&](float x, unsigned j, unsigned i) { to[i * static_cast<unsigned>(p.n) + j] = x; });
     to += k * p.n;
   }
   return out;
+}
+std::vector<float> operands_of(Runner& runner, Warp& warp, const PendingProduct& one) {
+  constexpr std::array all{&operands_of<Operands::bf16>, &operands_of<Operands::f16>, &operands_of<Operands::tf32>,
+                           &operands_of<Operands::e4m3>};
+  return all[static_cast<std::size_t>(one.what.operands)](runner, warp, one);
 }
 
 /// Every 16 bytes of shared memory that a product of the warp reads.
@@ -248,9 +249,11 @@ void carry_out(Runner& runner, Warp& warp, PendingProduct& one) {
                                                                               a + static_cast<std::ptrdiff_t>(16 * k),
                                                                               k, p.n);
   }
-  const auto n = static_cast<std::size_t>(p.n);
-  for (std::size_t i = 0; i < acc.value.size(); ++i)
-    if (one.spoiled[i / n] || one.spoiled[16 + i % n]) acc.value[i] = unknown_number;
+  if (one.doubted) {
+    const auto n = static_cast<std::size_t>(p.n);
+    for (std::size_t i = 0; i < acc.value.size(); ++i)
+      if (one.spoiled[i / n] || one.spoiled[16 + i % n]) acc.value[i] = unknown_number;
+  }
   if (--acc.under_way > 0) return;
   for (std::size_t lane = 0; lane < lanes; ++lane)
     if (acc.at[lane])

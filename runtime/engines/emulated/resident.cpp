@@ -164,8 +164,8 @@ std::string command_of_clang(const std::string& command) {
   return line;
 }
 
-/// The lines of a page up to the first file that it includes, without comments: what a precompiled header can hold.
-/// Empty if it includes none.
+/// The lines of a page up to the first file that it includes, without comments: what a precompiled header can hold,
+/// because device files are read once. Empty if it includes none.
 std::string head_of(std::string_view page) {
   std::string out;
   while (!page.empty()) {

@@ -2,6 +2,8 @@
 // memory, and whether the next one is ordered after them
 #include "runtime/engines/emulated/shadow.h"
 
+#include <span>
+
 namespace attune::runtime::emulated {
 namespace {
 
@@ -24,8 +26,8 @@ std::uint16_t Shadow::number_of(Site site) {
 
 template <class Check>
 Conflict Shadow::each(unsigned at, unsigned bytes, const Check& check) {
-  for (std::size_t i = at / 2; i < (at + bytes + 1) / 2; ++i)
-    if (const Conflict out = check(cells_[i]); out.what) return out;
+  for (Cell& cell : std::span(cells_).subspan(at / 2, (at + bytes + 1) / 2 - at / 2))
+    if (const Conflict out = check(cell); out.what) return out;
   return {};
 }
 
