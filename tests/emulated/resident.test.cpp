@@ -17,6 +17,14 @@ namespace {
 
 const std::string wrong = "int f( {\n";
 
+/// True, with a message, if the host's compiler is not the one that can be resident.
+bool skipped_without_clang() {
+  const std::string& name = runtime::emulated::host_compiler().command;
+  if (name == "clang++") return false;
+  WARN("[skip] only clang++ stays, and here it is " << name);
+  return true;
+}
+
 /// True if this is an object file with this function.
 bool has(const std::string& object, const std::string& name) {
   return object.starts_with("\177ELF") && object.find(name) != std::string::npos;
@@ -28,21 +36,18 @@ std::size_t precompiled() {
   return out;
 }
 std::string compiled(const std::string& command, int nth) {
-  return runtime::emulated::object_by_resident(command, "page.cu",
+  return runtime::emulated::object_by_resident(command, "source.cu",
                                                fmt::format("extern \"C\" int nth{0}() {{ return {0}; }}\n", nth));
 }
 
 }  // namespace
 
-TEST_CASE("the resident compiler compiles pages of several threads, and leaves wrong ones to others", "[emulated]") {
+TEST_CASE("the resident compiler compiles sources of several threads, and leaves wrong ones to others", "[emulated]") {
   if (skipped_without_compiler()) return;
   const std::string& name = runtime::emulated::host_compiler().command;
   const std::string command = name + " -x c++ -O0";
-  if (name != "clang++") {
-    CHECK(compiled(command, 0) == "");
-    WARN("[skip] only clang++ stays, and here it is " << name);
-    return;
-  }
+  if (name != "clang++") CHECK(compiled(command, 0) == "");
+  if (skipped_without_clang()) return;
   std::array<int, 3> right{};
   std::array<std::thread, 3> threads;
   for (std::size_t i = 0; i < threads.size(); ++i)
@@ -53,9 +58,9 @@ TEST_CASE("the resident compiler compiles pages of several threads, and leaves w
   for (std::thread& one : threads) one.join();
   CHECK(right == std::array{20, 20, 20});
 
-  CHECK(runtime::emulated::object_by_resident(command, "page.cu", wrong) == "");
-  // A page larger than a pipe.
-  CHECK(runtime::emulated::object_by_resident(command, "page.cu", std::string(std::size_t{1} << 20, '\n')) == "");
+  CHECK(runtime::emulated::object_by_resident(command, "source.cu", wrong) == "");
+  // A source larger than a pipe.
+  CHECK(runtime::emulated::object_by_resident(command, "source.cu", std::string(std::size_t{1} << 20, '\n')) == "");
   CHECK(has(compiled(command, 7), "nth7"));
   // A forked process has one of its own, and takes none from its parent.
   CHECK(in_child([&] { return has(compiled(command, 8), "nth8") ? 0 : 1; }) == 0);
@@ -75,33 +80,28 @@ TEST_CASE("the resident compiler compiles pages of several threads, and leaves w
   close(ends[0]);
 }
 
-TEST_CASE("pages that begin alike share a precompiled header, and others do not", "[emulated]") {
-  if (skipped_without_compiler()) return;
-  const std::string& name = runtime::emulated::host_compiler().command;
-  if (name != "clang++") {
-    WARN("[skip] only clang++ stays, and here it is " << name);
-    return;
-  }
+TEST_CASE("sources with the same head share a precompiled header, and others do not", "[emulated]") {
+  if (skipped_without_compiler() || skipped_without_clang()) return;
   const runtime::emulated::Folder own;
   runtime::emulated::write_below(own.path(), "defines.h", "#pragma once\nextern \"C\" int NAME() { return 0; }\n");
-  const std::string command = fmt::format("{} -x c++ -O0 -I{}", name, own.path().string());
-  const auto page = [&](const std::string& head, const std::string& function) {
+  const std::string command = fmt::format("clang++ -x c++ -O0 -I{}", own.path().string());
+  const auto source = [&](const std::string& head, const std::string& function) {
     return runtime::emulated::object_by_resident(
-        command, "page.cu", fmt::format("// {1}\n{0}extern \"C\" int {1}() {{ return NAME(); }}\n", head, function));
+        command, "source.cu", fmt::format("// {1}\n{0}extern \"C\" int {1}() {{ return NAME(); }}\n", head, function));
   };
   const std::string first = "#define NAME from_first\n#include \"defines.h\"\n",
                     second = "#define NAME from_second\n#include \"defines.h\"\n", wrong_head = "#include \"none.h\"\n";
   const std::size_t before = precompiled();
   // More than one process takes.
   for (int nth = 0; nth < 40; ++nth) {
-    const std::string function = fmt::format("page{}", nth), object = page(nth % 2 ? first : second, function);
+    const std::string function = fmt::format("source{}", nth), object = source(nth % 2 ? first : second, function);
     CHECK(has(object, function));
     CHECK(has(object, nth % 2 ? "from_first" : "from_second"));
     CHECK(!has(object, nth % 2 ? "from_second" : "from_first"));
   }
   CHECK(precompiled() == before + 2);
-  CHECK(has(page("int NAME();\n", "headless"), "headless"));
-  for (int nth = 0; nth < 2; ++nth) CHECK(page(wrong_head, "wrong") == "");
+  CHECK(has(source("int NAME();\n", "headless"), "headless"));
+  for (int nth = 0; nth < 2; ++nth) CHECK(source(wrong_head, "wrong") == "");
 }
 
 }  // namespace attune::tests

@@ -72,8 +72,8 @@ __device__ inline PagedRows80 paged_rows_of(const Strided& t, const PageTable& p
           page_table.count};
 }
 
-/// An integer with the bits of an element of 2 bytes, or else of 4. No lambda in a decltype: clang 14 cannot read one
-/// back from a precompiled header.
+/// The unsigned integer that is as wide as an element of 2 or 4 bytes. A trait, because clang 14 cannot read a lambda
+/// in a decltype back from a precompiled header.
 template <int bytes>
 struct WordOf {
   using Type = unsigned;

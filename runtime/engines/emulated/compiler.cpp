@@ -70,7 +70,7 @@ int arch_of(const codegen::Source& source) {
   constexpr std::string_view option = "--gpu-architecture=sm_";
   for (const std::string& one : source.options)
     if (one.starts_with(option)) return std::atoi(one.c_str() + option.size());
-  throw Bug("a page says no architecture");
+  throw Bug("a source names no architecture");
 }
 
 std::vector<Patch>& patches() {
@@ -114,31 +114,31 @@ std::string further_input() {
 void set_patches(std::vector<Patch> of) { patches() = std::move(of); }
 
 cuda::Binary compile(const codegen::Source& source) {
-  static std::atomic<unsigned> pages{0};
+  static std::atomic<unsigned> sources{0};
   if (host_compiler().version.empty()) throw Bug("a kernel was to be compiled without a compiler");
   write_device_files();
-  const fs::path own = folder() / fmt::format("page{}", pages++), made = own / "kernel.so";
-  const std::string page = source.text + fmt::format(fmt::runtime(entry), source.symbol, source.name),
+  const fs::path own = folder() / fmt::format("source{}", sources++), made = own / "kernel.so";
+  const std::string text = source.text + fmt::format(fmt::runtime(entry), source.symbol, source.name),
                     object = quoted((own / "kernel.o").string()), device_files = quoted(folder().string());
   const auto must = [&](const std::string& command) {
     Ran one = ran(command);
     if (one.status != 0)
-      throw Bug(fmt::format("{} refuses a page:\n{}\n{}\n{}", host_compiler().version, one.said, command, page));
+      throw Bug(fmt::format("{} refuses a source:\n{}\n{}\n{}", host_compiler().version, one.said, command, text));
     return one.said;
   };
   const std::string compiler = fmt::format("{} {} -D__CUDA_ARCH__={}0", host_compiler().command, flags(),
                                            arch_of(source)),
                     to_device_files = fmt::format(" -I{0} -ffile-prefix-map={0}/=", device_files);
   cuda::Binary out;
-  // Changed device files are in a folder of the page's own, and gdb reads the page from a file.
+  // Changed device files are in a folder of the source's own, and gdb reads the source from a file.
   const bool alone = !patches().empty() || !source.headers.empty() || options().lineinfo;
-  if (const std::string bytes = alone ? "" : object_by_resident(compiler + to_device_files, source.name + ".cu", page);
+  if (const std::string bytes = alone ? "" : object_by_resident(compiler + to_device_files, source.name + ".cu", text);
       !bytes.empty()) {
     write_below(own, "kernel.o", bytes);
   } else {
     for (const codegen::Header& one : source.headers) write_below(own, one.name, without_shared(one.name, one.text));
     write_patched(own);
-    write_below(own, source.name + ".cu", page);
+    write_below(own, source.name + ".cu", text);
     out.log = must(fmt::format("cd {0} && {1} -I{2}{3} -ffile-prefix-map={2}/= -c {4} -o {5}", device_files, compiler,
                                quoted(own.string()), to_device_files, quoted((own / (source.name + ".cu")).string()),
                                object));

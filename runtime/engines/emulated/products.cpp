@@ -38,8 +38,9 @@ float e4m3(std::uint32_t x) {
 
 constexpr int bytes_of(Operands of) { return of == Operands::e4m3 ? 1 : of == Operands::tf32 ? 4 : 2; }
 constexpr int k_of(Operands of) { return 32 / bytes_of(of); }
+constexpr int elements_of_word(Operands of) { return 4 / bytes_of(of); }
 
-/// Element i of a word, from the lowest on.
+/// Element i of a word; element 0 is in the lowest bits.
 template <Operands of>
 float element(std::uint32_t word, int i) {
   if constexpr (of == Operands::bf16) {
@@ -72,10 +73,11 @@ void add_product(float* __restrict c, const float* __restrict a, const float* __
     }
 }
 
-/// A's fragment of 16 rows: word w of lane l has elements of row l / 4 + 8 (w & 1), from k = e (l % 4 + 4 (w / 2)) on.
+/// A's fragment of 16 rows: word w of lane l has elements of row l / 4 + 8 (w & 1), from k = each (l % 4 + 4 (w / 2))
+/// on.
 template <Operands of>
 void take_a(const std::uint32_t* words, std::size_t lane, float* a) {
-  constexpr int each = 4 / bytes_of(of), k = k_of(of);
+  constexpr int each = elements_of_word(of), k = k_of(of);
   const int at = static_cast<int>(lane);
   for (int w = 0; w < 4; ++w)
     for (int i = 0; i < each; ++i)
@@ -84,7 +86,7 @@ void take_a(const std::uint32_t* words, std::size_t lane, float* a) {
 
 template <Operands of>
 void multiply_warp(void* const* parts, unsigned) {
-  constexpr int each = 4 / bytes_of(of), k = k_of(of), n = 8;
+  constexpr int each = elements_of_word(of), k = k_of(of), n = 8;
   std::array<float, 16 * 32> a{};
   std::array<float, 32 * n> b{};
   std::array<float, 16 * n> c{};
@@ -146,7 +148,7 @@ class Matrix {
   /// Calls body with each element of rows or columns [first, end), its row or column and its k.
   template <Operands of, class Body>
   void each(unsigned first, unsigned end, const Body& body) const {
-    constexpr unsigned of_word = 4 / bytes_of(of);
+    constexpr unsigned of_word = elements_of_word(of);
     each_piece(first, end, k_of(of), [&](const Piece& piece) {
       std::array<std::uint32_t, 4> words;
       std::memcpy(words.data(), shared_bytes(runner_, block_, piece.at, 16, at_), 16);

@@ -1,12 +1,12 @@
-// runtime/engines/emulated/resident.cpp — a resident compiler: one clang process compiles many pages
+// runtime/engines/emulated/resident.cpp — a resident compiler: one clang process compiles many sources
 //
-// clang takes 24 ms to start, and a quarter of what it then does for a page it does again for each: a kernel took 0.10
-// s in a process of its own, and takes 0.066 s here. `clang -cc1` compiles its inputs in order and opens each only when
-// the one before is done. So its inputs are pipes, one of which gets a page when there is one; objects come out of its
-// standard output.
+// clang takes 24 ms to start, and repeats a quarter of its further work for each source. A kernel took 0.10 s in a
+// process of its own and takes 0.066 s in a resident one. `clang -cc1` compiles its inputs in order and opens an input
+// only when the one before is done. The inputs are therefore pipes, which receive sources one by one, and object files
+// come out of standard output.
 //
-// Headers were half of what was left. From the second page on that begins alike, they are read from a precompiled
-// header.
+// Parsing headers took half of the remaining time. The second source with the same head (the lines up to its first
+// #include) makes a precompiled header, which further sources read instead.
 #include "runtime/engines/emulated/resident.h"
 
 #include <algorithm>
@@ -39,9 +39,9 @@
 namespace attune::runtime::emulated {
 namespace {
 
-/// Pages of a process, which spread its start to 1.5 ms a page.
-constexpr std::size_t most_pages = 16;
-/// The longest wait for output, in ms: much more than a page takes on a busy machine.
+/// How many sources one process compiles; its start then costs 1.5 ms a source.
+constexpr std::size_t most_sources = 16;
+/// The longest wait for output, in ms: much more than a source takes on a busy machine.
 constexpr int patience = 20000;
 
 class PipeEnd {
@@ -82,16 +82,16 @@ class Resident {
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, *out->to, 1);
     posix_spawn_file_actions_adddup2(&actions, *out->to, 2);
-    while (pages_.size() < most_pages) {
+    while (sources_.size() < most_sources) {
       std::optional<Pipe> one = made_pipe();
       if (!one) break;
       // To the same number: the process inherits it.
       posix_spawn_file_actions_adddup2(&actions, *one->from, *one->from);
       line += fmt::format(" /dev/fd/{}", *one->from);
-      pages_.push_back(std::move(*one));
+      sources_.push_back(std::move(*one));
     }
     std::array<char*, 4> arguments{const_cast<char*>("sh"), const_cast<char*>("-c"), line.data(), nullptr};
-    if (pages_.empty() || posix_spawn(&process_, "/bin/sh", &actions, nullptr, arguments.data(), environ) != 0)
+    if (sources_.empty() || posix_spawn(&process_, "/bin/sh", &actions, nullptr, arguments.data(), environ) != 0)
       process_ = 0;
     posix_spawn_file_actions_destroy(&actions);
     out_ = std::move(out->from);
@@ -104,19 +104,19 @@ class Resident {
   Resident(const Resident&) = delete;
   Resident& operator=(const Resident&) = delete;
 
-  /// In a process that was forked: its parent goes on with the compiler, which reads a page until no one can write.
+  /// In a process that was forked: its parent goes on with the compiler, which reads a source until no one can write.
   void leave_to_parent() {
     process_ = 0;
-    pages_.clear();
+    sources_.clear();
   }
-  bool takes_more() const { return process_ && nth_ < pages_.size(); }
+  bool takes_more() const { return process_ && nth_ < sources_.size(); }
 
   /// Empty if it fails; it then takes no more.
-  std::string object_of(std::string_view page) {
+  std::string object_of(std::string_view source) {
     // This process keeps the reading end open, too: otherwise a write to a dead compiler would raise SIGPIPE.
-    Pipe& pipe = pages_[nth_++];
-    if (fcntl(*pipe.to, F_GETPIPE_SZ) < static_cast<int>(page.size())) return failed();
-    if (write(*pipe.to, page.data(), page.size()) != static_cast<ssize_t>(page.size())) return failed();
+    Pipe& pipe = sources_[nth_++];
+    if (fcntl(*pipe.to, F_GETPIPE_SZ) < static_cast<int>(source.size())) return failed();
+    if (write(*pipe.to, source.data(), source.size()) != static_cast<ssize_t>(source.size())) return failed();
     pipe.to.close();
     pipe.from.close();
     std::string out;
@@ -137,13 +137,13 @@ class Resident {
 
  private:
   std::string failed() {
-    nth_ = pages_.size();
+    nth_ = sources_.size();
     return {};
   }
 
   pid_t process_ = 0;
-  std::vector<Pipe> pages_;
-  std::size_t nth_ = 0;  ///< the page that comes next
+  std::vector<Pipe> sources_;
+  std::size_t nth_ = 0;  ///< the source that comes next
   PipeEnd out_;
 };
 
@@ -159,18 +159,18 @@ std::string command_of_clang(const std::string& command) {
     return {};
   line.erase(line.size() - input.size());
   line.erase(out, output.size());
-  // What a page needed would stay until the process ends.
+  // What a source needed would stay until the process ends.
   if (const std::size_t at = line.find(keeps); at != line.npos) line.erase(at, keeps.size());
   return line;
 }
 
-/// The lines of a page up to the first file that it includes, without comments: what a precompiled header can hold,
-/// because device files are read once. Empty if it includes none.
-std::string head_of(std::string_view page) {
+/// The lines of a source up to its first #include, without comments. A precompiled header can replace them, because
+/// every device file has `#pragma once`. Empty if the source includes nothing.
+std::string head_of(std::string_view source) {
   std::string out;
-  while (!page.empty()) {
-    const std::string_view line = page.substr(0, page.find('\n'));
-    page.remove_prefix(std::min(line.size() + 1, page.size()));
+  while (!source.empty()) {
+    const std::string_view line = source.substr(0, source.find('\n'));
+    source.remove_prefix(std::min(line.size() + 1, source.size()));
     if (line.starts_with("//")) continue;
     if (!line.starts_with('#')) break;
     out += fmt::format("{}\n", line);
@@ -196,11 +196,11 @@ class Residents {
     return made;
   }
 
-  std::string object_of(const std::string& of, const std::string& head, std::string_view page) {
-    const std::string command = with_header(of, head);
+  std::string object_of(const std::string& plain, const std::string& head, std::string_view source) {
+    const std::string command = with_header(plain, head);
     std::unique_ptr<Resident> one = take(command);
     if (!one) return {};
-    std::string out = one->object_of(page);
+    std::string out = one->object_of(source);
     if (out.empty()) ++failures_;
     give_back(command, std::move(one));
     return out;
@@ -208,12 +208,12 @@ class Residents {
 
  private:
   struct Header {
-    std::size_t pages = 0;  ///< that began with it
-    std::string option;     ///< reads it, once it is precompiled
+    std::size_t sources = 0;  ///< how many sources have this head
+    std::string option;       ///< the option that reads the precompiled header; empty if there is none
   };
 
-  /// `command`, with the option that reads a page's head from a precompiled header if there is one. The second page
-  /// makes it: that takes as long as a page, and spares the next ones a fifth to two thirds.
+  /// `command`, with the option that reads a precompiled header if this head has one. Making it takes about as long as
+  /// compiling a source; each further source then compiles in a fifth to two thirds less time.
   std::string with_header(const std::string& command, const std::string& head) {
     std::size_t nth = 0;
     {
@@ -222,7 +222,7 @@ class Residents {
       if (head.empty() || known == commands_.end() || known->second.empty()) return command;
       Header& one = headers_[{command, head}];
       if (!one.option.empty()) return command + one.option;
-      if (++one.pages != 2) return command;
+      if (++one.sources != 2) return command;
       nth = precompiled_++;
     }
     const std::string name = fmt::format("head{}", nth), header = quoted((folder() / name).string());
@@ -237,7 +237,7 @@ class Residents {
     std::optional<std::string> own;
     {
       const std::lock_guard lock(mutex_);
-      // A wrong page makes one fail. After more failures, starting further ones is wasted time.
+      // A wrong source makes one fail. After more failures, starting further ones is wasted time.
       if (failures_ > most_failures) return {};
       for (auto one = free_.begin(); one != free_.end(); ++one)
         if (one->first == command) {
@@ -278,8 +278,8 @@ class Residents {
 
 }  // namespace
 
-std::string object_by_resident(const std::string& command, const std::string& name, const std::string& page) {
-  return Residents::all().object_of(command, head_of(page), fmt::format("#line 1 \"{}\"\n{}", name, page));
+std::string object_by_resident(const std::string& command, const std::string& name, const std::string& source) {
+  return Residents::all().object_of(command, head_of(source), fmt::format("#line 1 \"{}\"\n{}", name, source));
 }
 
 }  // namespace attune::runtime::emulated

@@ -2,6 +2,7 @@
 // memory, and whether the next one is ordered after them
 #include "runtime/engines/emulated/shadow.h"
 
+#include <algorithm>
 #include <span>
 
 namespace attune::runtime::emulated {
@@ -11,6 +12,13 @@ namespace {
 bool is_known(std::uint32_t clock, Toucher of, Toucher by, const Known& known) {
   if (of.warp != by.warp) return clock <= known.clock[of.warp];
   return of.lane == by.lane || clock < known.clock[of.warp];
+}
+
+/// The cells of these bytes.
+template <class Cells>
+auto cells_at(Cells& cells, unsigned at, unsigned bytes) {
+  const std::size_t first = at / 2;
+  return std::span(cells).subspan(first, (at + bytes + 1) / 2 - first);
 }
 
 }  // namespace
@@ -26,7 +34,7 @@ std::uint16_t Shadow::number_of(Site site) {
 
 template <class Check>
 Conflict Shadow::each(unsigned at, unsigned bytes, const Check& check) {
-  for (Cell& cell : std::span(cells_).subspan(at / 2, (at + bytes + 1) / 2 - at / 2))
+  for (Cell& cell : cells_at(cells_, at, bytes))
     if (const Conflict out = check(cell); out.what) return out;
   return {};
 }
@@ -76,9 +84,7 @@ Conflict Shadow::write(unsigned at, unsigned bytes, Toucher by, const Known& kno
 }
 
 bool Shadow::unwritten(unsigned at, unsigned bytes) const {
-  for (std::size_t i = at / 2; i < (at + bytes + 1) / 2; ++i)
-    if (cells_[i].written == 0) return true;
-  return false;
+  return std::ranges::any_of(cells_at(cells_, at, bytes), [](const Cell& cell) { return cell.written == 0; });
 }
 
 Conflict Shadow::begin_copy(unsigned at, unsigned bytes, Toucher by, const Known& known, Site site) {
