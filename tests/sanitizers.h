@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "tests/turn.h"
+
 // gcc has a macro for each, clang a feature test.
 #ifndef __has_feature
 #define __has_feature(x) 0
@@ -26,8 +28,10 @@ inline constexpr bool under_asan = false;
 /// all.
 inline constexpr bool sanitized = under_tsan || under_asan;
 
-/// Whether this build runs case `number` of many similar ones: a sanitized one runs every `step`th. Where cases are of
-/// several loops, a step that divides no loop's count takes each of them with each value.
-constexpr bool runs_case(std::size_t number, std::size_t step) { return !sanitized || number % step == 0; }
+/// Whether this build runs case `number` of many similar ones: a sanitized one runs one in `step`, other turns others.
+/// Where cases are of several loops, a step that divides no loop's count takes each of them with each value.
+inline bool runs_case(std::size_t number, std::size_t step) {
+  return !sanitized || number % step == turn().value_or(0) % step;
+}
 
 }  // namespace attune::tests

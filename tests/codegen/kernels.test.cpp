@@ -17,6 +17,7 @@
 #include "tests/codegen/kernels/forward_reversed_sm90.h"
 #include "tests/numerics/masks.h"
 #include "tests/nvrtc.h"
+#include "tests/turn.h"
 
 namespace attune::tests {
 namespace {
@@ -32,7 +33,7 @@ struct Row {
   /// Bytes it may spill: for the widest rows of the portable kernel, no further tile spills less; MLA has one
   /// tile, whose results take 128 registers a thread.
   int spills = 0;
-  bool slow = false;  ///< takes several seconds to compile rather than one
+  bool everywhere = false;  ///< one of three rows in turn, which have an architecture each
   /// Takes the mods of examples alone: its kernel leaves mods few registers, and no other follows it.
   bool golden = false;
 
@@ -63,17 +64,17 @@ std::vector<Row> rows() {
           {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .tma = false, .exact = bytes == 4},
            .variant = {},
            .spills = width <= 256 ? 0 : 48,
-           .slow = width >= 256});
+           .everywhere = true});
   }
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
       out.push_back(
-          {.spec = {.arch = arch, .d = d, .dv = dv, .decode = true}, .variant = "decode_sm80", .slow = d > 64});
+          {.spec = {.arch = arch, .d = d, .dv = dv, .decode = true}, .variant = "decode_sm80", .everywhere = true});
   for (const auto& [d, dv] : {std::pair{48, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
       out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .fp8_kv = true, .decode = true},
                      .variant = "decode_sm80",
-                     .slow = d > 64});
+                     .everywhere = true});
   const auto mla = [](int row_blocks) {
     const KernelSpec spec{.d = codegen::mla_d,
                           .dv = codegen::mla_dv,
@@ -200,19 +201,20 @@ bool is_golden(const CorpusMod& mod) {
   return std::ranges::find(names, mod.name) != names.end();
 }
 
-/// Half of the rows, each with another mod. Slow rows take architectures in turn. kernel_source.test.cpp compiles every
-/// mod with a small kernel.
+/// Half of this turn's rows, each with another mod: one architecture of those that three have, and every second row
+/// that Hopper alone has. kernel_source.test.cpp compiles every mod with a small kernel.
 void rotate(std::size_t half) {
   if (skips_compiling()) return;
   const std::vector<Row> all = rows();
   const std::vector<CorpusMod> everything = mods();
   std::vector<CorpusMod> golden;
   std::ranges::copy_if(everything, std::back_inserter(golden), is_golden);
-  std::size_t slow = 0, taken = 0;
+  std::size_t places = 0, taken = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const std::size_t turn = slow;
-    slow += all[i].slow;
-    if (all[i].slow && turn % 3 != turn / 3 % 3) continue;
+    // Three architectures follow one another; neighbours take different ones.
+    const std::size_t place = places;
+    places += all[i].everywhere;
+    if (all[i].everywhere ? !in_turn(place + place / 3, 3) : !in_turn(i, 2)) continue;
     const std::vector<CorpusMod>& from = all[i].golden ? golden : everything;
     if (taken++ % 2 == half) compile(Lowered(from[i * 37 % from.size()]), all[i], i);
   }
@@ -242,11 +244,12 @@ void compile_backward(const Lowered& lowered, codegen::Way way, const KernelSpec
   FAIL_CHECK(told);
 }
 
-/// Half of the backward's rows, each with a mod and an architecture of its own.
+/// Half of the backward's rows in this turn, every second one, each with a mod and an architecture of its own.
 void rotate_backward(std::size_t half) {
   if (skips_compiling()) return;
   const std::vector<CorpusMod> everything = mods();
   std::size_t number = 0;
+  const auto is_taken = [&](std::size_t i) { return i % 2 == half && in_turn(i / 2, 2); };
   for (const codegen::Way way : {codegen::Way::queries, codegen::Way::keys})
     for (const auto& [type, d] : {std::pair{DType::bf16, 64},
                                   {DType::f16, 96},
@@ -256,7 +259,7 @@ void rotate_backward(std::size_t half) {
                                   {DType::f32, 64},
                                   {DType::f32, 128},
                                   {DType::f32, 256}})
-      if (const std::size_t i = number++; i % 2 == half)
+      if (const std::size_t i = number++; is_taken(i))
         compile_backward(Lowered(everything[i * 29 % everything.size()]), way,
                          {.arch = std::array{80, 90, 120}[i % 3],
                           .dtype = type,
@@ -274,14 +277,14 @@ void rotate_backward(std::size_t half) {
   for (const auto& mod : everything)
     for (const int d : {64, 128})
       for (const bool packed : {false, true})
-        if ((is_walked(mod) || mod.name == "documents") && number++ % 2 == half)
+        if ((is_walked(mod) || mod.name == "documents") && is_taken(number++))
           compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d, .packed = packed}, 0, false, number);
-        else if (mod.name == "relative_table" && number++ % 2 == half)
+        else if (mod.name == "relative_table" && is_taken(number++))
           compile_backward(Lowered(mod), codegen::Way::backward, {.d = d, .dv = d, .packed = packed}, 0, true, number);
   for (const auto& mod : everything)
     for (const auto& [d, dv] : {std::pair{192, 128}, {256, 256}})
       for (const codegen::Way way : {codegen::Way::queries, codegen::Way::keys})
-        if (is_walked(mod) && number++ % 2 == half)
+        if (is_walked(mod) && is_taken(number++))
           compile_backward(Lowered(mod), way, {.d = d, .dv = dv}, 0, false, number);
 }
 

@@ -17,6 +17,7 @@
 #include "tests/codegen/machine_code.h"
 #include "tests/fuzz/random_call.h"
 #include "tests/nvrtc.h"
+#include "tests/turn.h"
 
 namespace attune::tests {
 namespace {
@@ -111,7 +112,8 @@ void tell(const Found& found, std::uint64_t seed, double seconds) {
 // for each. tools/bench/splice_soak.py runs many processes.
 TEST_CASE("random mods spliced have no register and no spill that they have not as wholes", "[splice]") {
   if (skips_compiling()) return;
-  const std::uint64_t from = number("ATTUNE_FUZZ_FROM", 0), count = number("ATTUNE_FUZZ", 4);
+  const std::uint64_t count = number("ATTUNE_FUZZ", turn() ? 2 : 4),
+                      from = number("ATTUNE_FUZZ_FROM", *seeds_in_turn(count).begin());
   const bool says = std::getenv("ATTUNE_TEST_SAY") != nullptr;
   int spliced = 0;
   for (std::uint64_t seed = from; seed < from + count; ++seed) {

@@ -44,6 +44,7 @@ TEST_CASE("FP8 heads wider than 128 are what the oracle says, with every mod", "
   for (const Attention* const attention : fp8::all) {
     const auto& [d, dv] = widths[seed % widths.size()];
     const Shape shape = wide(d, dv, ++seed);
+    if (!in_turn(seed, 2)) continue;
     INFO(shape.describe());
     CHECK(wrong(engine, *attention, shape) == "");
   }
@@ -70,7 +71,8 @@ TEST_CASE("FP8 heads wider than 128, packed, of one query and of few that share 
 
 TEST_CASE("every tile of FP8 heads wider than 128 computes the same", "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (const char* const text : {"forward_e4m3_sm90:n=128,q_stages=1,transposed=1,columns=64",
+  for (std::size_t nth = 0;
+       const char* const text : {"forward_e4m3_sm90:n=128,q_stages=1,transposed=1,columns=64",
                                  "forward_e4m3_sm90:n=128,q_stages=1,transposed=1,own_o=0,issue_order=0",
                                  "forward_e4m3_sm90:n=96,q_stages=1,transposed=1,issue_order=2",
                                  "forward_e4m3_sm90:n=64,q_stages=2,transposed=1,stages=2,own_o=1,columns=64",
@@ -81,8 +83,8 @@ TEST_CASE("every tile of FP8 heads wider than 128 computes the same", "[emulated
       on_device(subject, call, problem, {.preference = &preference});
     };
     INFO(text);
-    CHECK(wrong(engine, fp8::causal, wide(192, 192, 31)) == "");
-    CHECK(wrong(engine, fp8::plain, wide(256, 192, 32)) == "");
+    if (in_turn(nth, 2)) CHECK(wrong(engine, fp8::causal, wide(192, 192, 31)) == "");
+    if (in_turn(++nth, 2)) CHECK(wrong(engine, fp8::plain, wide(256, 192, 32)) == "");
   }
 }
 

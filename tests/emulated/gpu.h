@@ -10,6 +10,7 @@
 #include "runtime/engines/emulated/emulated.h"
 #include "tests/catch.h"
 #include "tests/numerics/engines.h"
+#include "tests/turn.h"
 
 namespace attune::tests {
 

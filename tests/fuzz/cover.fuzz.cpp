@@ -362,7 +362,7 @@ TEST_CASE("the cover of a random mask is never wrong, and its exact bands hold p
   // Brute force over every pair takes longer than other properties do.
   const std::uint64_t count = std::min<std::uint64_t>(ir::fuzz_count(), 1'000 + ir::fuzz_count() / 9);
   std::uint64_t constant = 0, failed = 0;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     Case one(seed);
     const std::string wrong = one.run();
     if (!wrong.empty()) FAIL_CHECK(wrong);

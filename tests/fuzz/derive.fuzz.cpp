@@ -139,7 +139,7 @@ void check(const Share& share) {
 TEST_CASE("the derivative of a random expression by s agrees with differences", "[fuzz][derive]") {
   const std::uint64_t count = ir::fuzz_count();
   Share share;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     const ir::Grammar grammar = grammar_of(seed);
     const Expr e = ir::random_expr(seed, ir::Type::F32, grammar);
     if (!ir::uses(e, ir::Input::S)) continue;
@@ -168,7 +168,7 @@ TEST_CASE("the derivative of a random expression by s agrees with differences", 
 TEST_CASE("what the scatters of a random expression add up to agrees with differences", "[fuzz][derive]") {
   const std::uint64_t count = ir::fuzz_count();
   Share share;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     ir::Grammar grammar = grammar_of(seed + 1'000'000'000);
     grammar.inputs &= ~ir::bit(ir::Input::S);  // so that captures are met more often
     const Expr e = ir::random_expr(seed, ir::Type::F32, grammar);
@@ -204,7 +204,7 @@ TEST_CASE("what the scatters of a random expression add up to agrees with differ
 TEST_CASE("a derivative does not depend on whether the expression was simplified before", "[fuzz][derive]") {
   const std::uint64_t count = ir::fuzz_count();
   std::uint64_t changed = 0;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     ir::Grammar grammar = grammar_of(seed * 2 + 1);  // with kinks, and ties at whole numbers
     grammar.max_nodes = 15;
     const Expr e = ir::random_expr(seed, ir::Type::F32, grammar);

@@ -14,7 +14,7 @@ using ir::Expr, ir::Input;
 TEST_CASE("gathering factors changes a random exponent by no more than their rounding", "[fuzz][exponent]") {
   const std::uint64_t count = ir::fuzz_count();
   std::uint64_t compared = 0;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : seeds_in_turn(count)) {
     ir::Grammar grammar = seed % 2 ? ir::Grammar::differentiable() : ir::Grammar::ordinary();
     grammar.inputs &= ~ir::bit(Input::P);
     grammar.hostile = false;

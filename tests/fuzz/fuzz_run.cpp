@@ -29,7 +29,7 @@ struct Kept {
 }  // namespace
 
 FuzzRun::FuzzRun(std::size_t count)
-    : count_(number("ATTUNE_FUZZ", count)), first_(number("ATTUNE_FUZZ_FROM", 0)),
+    : count_(number("ATTUNE_FUZZ", count)), first_(number("ATTUNE_FUZZ_FROM", *seeds_in_turn(count_).begin())),
       limit_(static_cast<double>(number("ATTUNE_FUZZ_SECONDS", 1'000'000))), says_(!text("ATTUNE_TEST_SAY").empty()),
       files_(text("ATTUNE_FUZZ_RECORD"), text("ATTUNE_FUZZ_AGAINST")) {}
 

@@ -9,12 +9,13 @@
 
 #include "tests/fuzz/random_call.h"
 #include "tests/fuzz/result_file.h"
+#include "tests/turn.h"
 
 namespace attune::tests {
 
 /// Environment variables, all of them optional:
 ///   ATTUNE_FUZZ=N           how many calls
-///   ATTUNE_FUZZ_FROM=N      the first one's seed; 0 if left out
+///   ATTUNE_FUZZ_FROM=N      the first one's seed; left out, the turn chooses it (tests/turn.h)
 ///   ATTUNE_FUZZ_SECONDS=N   no call begins later than that
 ///   ATTUNE_FUZZ_RECORD=FILE   results of calls that are judged are written to it
 ///   ATTUNE_FUZZ_AGAINST=FILE  results are compared with those in it, by another machine

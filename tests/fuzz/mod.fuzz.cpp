@@ -151,7 +151,7 @@ TEST_CASE("compiled expressions give in every lane what eval gives", "[fuzz][mod
   const std::uint64_t count = std::min<std::uint64_t>(ir::fuzz_count(), 300 + ir::fuzz_count() / 37);
   const std::vector<Isa> isas = supported_isas();
   std::uint64_t checked = 0, skipped = 0;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : seeds_in_turn(count)) {
     const Case c = make_case(seed, isas);
     ir::Random random(seed ^ 0xca9);
     const Captures captures(random, c.grammar);

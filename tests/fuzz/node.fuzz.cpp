@@ -13,7 +13,7 @@ TEST_CASE("an expression put in place of an input is that input's value", "[fuzz
   Grammar grammar = Grammar::ordinary();
   grammar.random = false;  // it reads the Env's coordinates, whatever replaces them in the expression
   const std::uint64_t count = fuzz_count();
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     grammar.max_nodes = seed % 2 ? 25 : 80;
     const Expr e = random_expr(seed, static_cast<Type>(seed % 3), grammar);
     const Expr number = random_expr(~seed, Type::I32, grammar), real = random_expr(seed << 32, Type::F32, grammar);

@@ -46,7 +46,7 @@ std::string broken_by(const Expr& e, const Signature& signature) {
 
 TEST_CASE("a random expression reads back as it was printed", "[fuzz][print]") {
   const std::uint64_t count = fuzz_count();
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     const Grammar grammar = grammar_of(seed);
     const Expr e = random_expr(seed, static_cast<Type>(seed % 3), grammar);
     const std::string broken = broken_by(e, grammar.signature);
@@ -56,7 +56,7 @@ TEST_CASE("a random expression reads back as it was printed", "[fuzz][print]") {
 
 TEST_CASE("a random expression stacked upon itself reads back as it was printed", "[fuzz][print]") {
   const std::uint64_t count = fuzz_count() / 20;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     Grammar grammar = grammar_of(seed);
     grammar.max_nodes = 30;
     Random random(seed);

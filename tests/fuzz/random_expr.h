@@ -8,6 +8,7 @@
 #include "ir/eval.h"
 #include "ir/range.h"
 #include "ir/verify.h"
+#include "tests/turn.h"
 
 namespace attune::ir {
 
@@ -62,8 +63,8 @@ class RandomEnv {
   ReadCapture read_;
 };
 
-/// The number of random cases per property: the environment variable ATTUNE_FUZZ, else 100 000, and 5 000 under a
-/// sanitizer, because memory errors show in fewer cases than wrong values.
+/// The number of random cases per property: the environment variable ATTUNE_FUZZ, else 20 000, every turn others, and
+/// 100 000 in a run of all turns; 5 000 under a sanitizer, because memory errors show in fewer cases than wrong values.
 std::uint64_t fuzz_count();
 
 /// SplitMix64: fast, seeded, and the same on every machine, unlike std's distributions.

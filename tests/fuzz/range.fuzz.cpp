@@ -58,7 +58,7 @@ std::string first_outside(const std::vector<Expr>& nodes, const Env& env, Precis
 
 TEST_CASE("the range of a random expression holds its value", "[fuzz][range]") {
   const std::uint64_t count = fuzz_count();
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     const Grammar grammar = grammar_of(seed);
     const Expr e = random_expr(seed, static_cast<Type>(seed % 3), grammar);
     if (const auto broken = verify(e, grammar.signature)) FAIL("seed " << seed << ": " << *broken);
@@ -76,7 +76,7 @@ TEST_CASE("the range of a random expression holds its value", "[fuzz][range]") {
 
 TEST_CASE("what a condition tells holds wherever the condition does", "[fuzz][range]") {
   const std::uint64_t count = fuzz_count();
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     const Grammar grammar = grammar_of(seed);
     Random random(seed);
     const Expr condition = random_expr(seed, Type::Bool, grammar);

@@ -41,7 +41,7 @@ std::string culprit(const std::vector<Rewrite>& log, const ir::Env& env, const i
 TEST_CASE("a simplified random expression has the same value, bit for bit", "[fuzz][simplify]") {
   const std::uint64_t count = ir::fuzz_count();
   std::uint64_t shrunk = 0;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     const ir::Grammar grammar = grammar_of(seed);
     const Expr e = ir::random_expr(seed, static_cast<ir::Type>(seed % 3), grammar);
     const ir::RandomEnv env(seed, grammar);

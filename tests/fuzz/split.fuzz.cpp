@@ -36,7 +36,7 @@ TEST_CASE("the fields of random expressions and what is left of them give the sa
   constexpr std::uint32_t per_head = ir::bit(Input::B) | ir::bit(Input::H) | lengths;
   const std::uint64_t count = ir::fuzz_count();
   std::uint64_t hoisted = 0;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     const ir::Grammar grammar = grammar_of(seed);
     std::vector<Expr> roots;
     for (std::uint64_t i = 0; i < 3; ++i)
@@ -111,7 +111,7 @@ Expr positions(ir::Random& random, std::uint64_t seed, const ir::Grammar& gramma
 TEST_CASE("row and core of a random score add up to it, for any origin", "[fuzz][fold]") {
   const std::uint64_t count = ir::fuzz_count();
   std::uint64_t rows = 0, affine = 0, origins = 0, compared = 0;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : tests::seeds_in_turn(count)) {
     ir::Grammar grammar = grammar_of(seed);
     grammar.inputs &= ~ir::bit(Input::P);
     // Most scores are chains of sums. s comes first, so that it is used.

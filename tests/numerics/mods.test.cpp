@@ -1,8 +1,5 @@
 // tests/numerics/mods.test.cpp — every mod of the corpus and every mask, on every engine, forward and backward
 #include <attune/attune.h>
-#include <cstdio>
-#include <cstdlib>
-#include <stdexcept>
 
 #include "tests/catch.h"
 #include "tests/numerics/agree.h"
@@ -32,23 +29,12 @@ Shape masked(std::uint64_t seed) { return {.kv_heads = 4, .q_len = 100, .kv_len 
 
 const Compared forward{.backward = false}, backward{.forward = false};
 
-/// The environment variable ATTUNE_TEST_SHARE=I/N leaves one of N shares, for machines with many cores.
-bool in_share(std::size_t i) {
-  static const auto share = [] {
-    std::size_t which = 0, of = 1;
-    const char* asked = std::getenv("ATTUNE_TEST_SHARE");
-    if (asked && std::sscanf(asked, "%zu/%zu", &which, &of) != 2) throw std::runtime_error("ATTUNE_TEST_SHARE is I/N");
-    return std::pair(which, of);
-  }();
-  return i % share.second == share.first;
-}
-
 /// Every second one below `count`, so that ctest runs the halves in parallel. A sanitized build runs every third, each
 /// suite of mods another third; the preset dev runs all.
 std::vector<std::size_t> half(std::size_t which, std::size_t count, std::size_t suite) {
   std::vector<std::size_t> out;
   for (std::size_t i = which; i < count; i += 2)
-    if (in_share(i / 2) && tests::runs_case(i / 2 + suite, 3)) out.push_back(i);
+    if (tests::runs_case(i / 2 + suite, 3)) out.push_back(i);
   return out;
 }
 void every_mod(std::size_t which, Shape (*shape)(DType, std::uint64_t), DType dtype, const Compared& what,

@@ -104,12 +104,21 @@ read_commands() {
   part "./dev wheel" ./dev wheel
 }
 
+# The turn of this run: tests of many similar cases take a share of them, which the commit chooses (tests/turn.h).
+turn_of_commit() {
+  local commit
+  commit=$(git rev-parse --short=8 HEAD 2>/dev/null) || commit=0
+  echo "$((16#${commit:-0}))"
+}
+
 test_all() {
   local start=$SECONDS
   case ${1:-} in
-    "" | --all) ;;
+    "") : "${ATTUNE_TURN:=$(turn_of_commit)}" ;;
+    --all) ATTUNE_TURN=all ;;
     *) echo "attune: ./dev test has no option \`$1\`; ./dev help" >&2 && return 2 ;;
   esac
+  export ATTUNE_TURN
   set_up "${test_packages[@]}" "${browser_packages[@]}"
   set_up_sanitizers
   # Not build/venv: its editable package would be found before the one that is built here.
@@ -121,6 +130,7 @@ test_all() {
   check ci
   [[ ${1:-} != --all ]] || read_commands
   say "summary"
+  summary+=("turn: ATTUNE_TURN=$ATTUNE_TURN repeats it")
   printf '%s\n' "${summary[@]}" "all: $((SECONDS - start)) s" ""
   echo "$passed passed, $failed failed"
   ((failed == 0))
