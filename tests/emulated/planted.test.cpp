@@ -95,8 +95,8 @@ const Planted all[] = {
     {"fewer threads than others say meet at a barrier", parts, "forward_consumer_sm90.cuh",
      "named_sync(issue_turn + g.group, 2 * warpgroup_threads)", "named_sync(issue_turn + g.group, warpgroup_threads)",
      sm90},
-    {"a warp too few releases a stage", kernels, "forward_sm90.cuh", "init(shared + Shared::k_full, 1, warps);",
-     "init(shared + Shared::k_full, 1, warps - 1);", sm90},
+    {"a warp too few releases a stage", kernels, "forward_sm90.cuh", "k_full, 1 + number_warps<Tile>, warps);",
+     "k_full, 1 + number_warps<Tile>, warps - 1);", sm90},
     {"a block ends before its results have left", parts, "forward_consumer_sm90.cuh", "if (g.lane == 0) store_wait();",
      "", sm90},
     {"results pass over values that are still read", parts, "forward_consumer_sm90.cuh",
@@ -134,27 +134,28 @@ const Planted all[] = {
      "copy_wait<1>();", dense90},
     {"copies go where the previous ones are read", parts, "forward_scores_sm90.cuh", "copied ^= Shared::copied_bytes;",
      "", dense90},
-    {"keys are said to be there before their distances are", parts, "distances_sm90.cuh",
+    {"keys are said to be there before their distances are", parts, "numbers_sm90.cuh",
      "find(head, at, origin, item.walk.tile(i) * Tile::n);\n        k.acquire();\n        arrive_as_warp(k.full(), "
      "lane);",
      "k.acquire();\n        arrive_as_warp(k.full(), lane);\n        find(head, at, origin, item.walk.tile(i) * "
      "Tile::n);",
      distant90},
-    {"one lane says that all have found their distances", parts, "distances_sm90.cuh",
-     "arrive_as_warp(k.full(), lane);", "if (lane == 0) barrier_arrive(k.full());", distant90},
-    {"distances are found where others may be read", parts, "distances_sm90.cuh",
+    {"one lane says that all have found their distances", parts, "numbers_sm90.cuh", "arrive_as_warp(k.full(), lane);",
+     "if (lane == 0) barrier_arrive(k.full());", distant90},
+    {"distances are found where others may be read", parts, "numbers_sm90.cuh",
      "(keys.phase * Tile::stages + keys.stage)", "keys.stage", distant90},
     {"distances come with the next keys", parts, "forward_consumer_sm90.cuh",
-     "g.take_distances(k);\n    k.next();\n    g.template weigh",
-     "k.next();\n    g.take_distances(k);\n    g.template weigh", distant90},
+     "k.next();\n    g.template weigh<Partial>", "k.next();\n    g.take_numbers(k);\n    g.template weigh<Partial>",
+     distant90},
     {"a large argument counts as small", parts, "forward_scores_sm90.cuh", "> exact::small_tanh_most", "> 9.0f",
      tanh90},
     // ---- forward_f32_sm90
     {"keys are released before the products of their scores", parts, "forward_in_turn_sm90.cuh",
-     "g.scores(q.stage, k.stage);\n    if constexpr (Tile::issue_order != 0) this->pass_turn();\n    "
-     "k.release(g.lane);",
-     "k.release(g.lane);\n    g.scores(q.stage, k.stage);\n    if constexpr (Tile::issue_order != 0) "
-     "this->pass_turn();",
+     "g.scores(q.stage, k.stage);\n    if constexpr (Base::issue_ordered) this->pass_turn();\n    "
+     "g.wait_for_scores();\n    if constexpr (Base::products_ordered) this->pass_turn();\n    k.release(g.lane);",
+     "k.release(g.lane);\n    g.scores(q.stage, k.stage);\n    if constexpr (Base::issue_ordered) this->pass_turn();\n "
+     "   "
+     "g.wait_for_scores();\n    if constexpr (Base::products_ordered) this->pass_turn();",
      f32},
     {"values are not waited for, tile by tile", parts, "forward_in_turn_sm90.cuh", "v.wait();\n", "", f32},
     {"sums of scores are read while products run", kernels, "forward_f32_sm90.cuh", "wgmma_wait<0>();\n    pin(s);",
