@@ -1443,6 +1443,21 @@ static void no_memory(void) {
   drop(p);
 }
 
+// Kernels of a GPU that are compiled and loaded into this program.
+static void emulated(void) {
+  static const char* const gpus[] = {"sm_80", "sm_90a:seed=3"};
+  for (size_t i = 0; i < sizeof gpus / sizeof *gpus; ++i) {
+    problem* p = problem_of(3, n);
+    attune_what what = alibi_what();
+    GOOD(attune_emulated(gpus[i], &what.target));
+    attune_attention* a = made(&what);
+    if (!ran_here(attune_run(a, &p->call, NULL))) exit(0);
+    CHECK(error_of(p, n) < 1e-5);
+    attune_free(a);
+    drop(p);
+  }
+}
+
 int main(int count, char** words) {
   static const struct {
     const char* name;
@@ -1468,7 +1483,8 @@ int main(int count, char** words) {
                {"bundles", bundles},
                {"watches", watches},
                {"memory", memory},
-               {"no_memory", no_memory}};
+               {"no_memory", no_memory},
+               {"emulated", emulated}};
   int run = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
     if (count == 2 && strcmp(words[1], cases[i].name) == 0) cases[i].run(), ++run;

@@ -6,10 +6,8 @@
 
 #include "codegen/cuda/emulated/machine.h"
 
-/// Set once the kernel is loaded.
-extern "C" {
-__attribute__((visibility("default"))) attune::emulated::Machine* attune_machine;
-}
+/// Static, because programs that link attune have a function of this name.
+static attune::emulated::Machine* attune_machine;
 
 #define __device__
 #define __host__

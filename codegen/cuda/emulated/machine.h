@@ -117,4 +117,13 @@ struct Machine {
   float (*f32_of_f64)(double x, bool towards_zero);
 };
 
+/// The only symbol that a kernel's library exports is one of these, attune_emulated_kernel. The program may export any
+/// other name, and a kernel would use the program's symbol instead of its own.
+struct Kernel {
+  const char* name;
+  void (*run)(void* const* arguments);
+  unsigned (*bytes_of_argument)(unsigned nth);  ///< 0 past the last argument
+  Machine** machine;                            ///< set before each launch
+};
+
 }  // namespace attune::emulated

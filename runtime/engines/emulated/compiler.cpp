@@ -59,12 +59,12 @@ std::string flags() {
                      instructions(), options().lineinfo ? " -g" : " -fno-asynchronous-unwind-tables");
 }
 constexpr std::string_view entry = R"(
-#pragma GCC visibility push(default)
-extern "C" void attune_kernel(void* const* arguments) {{ attune::emulated::call(&{0}, arguments); }}
-extern "C" {{ extern const char* attune_name; const char* attune_name = "{1}"; }}
-extern "C" unsigned attune_arguments(unsigned nth) {{ return attune::emulated::bytes_of_argument(&{0}, nth); }}
-#pragma GCC visibility pop
+extern "C" __attribute__((visibility("default"))) const attune::emulated::Kernel attune_emulated_kernel{{
+    "{1}", [](void* const* arguments) {{ attune::emulated::call(&{0}, arguments); }},
+    [](unsigned nth) {{ return attune::emulated::bytes_of_argument(&{0}, nth); }}, &attune_machine}};
 )";
+/// The linker's version script. Headers of the standard library give their functions default visibility.
+constexpr std::string_view exports = "{ global: attune_emulated_kernel; local: *; };\n";
 
 int arch_of(const codegen::Source& source) {
   constexpr std::string_view option = "--gpu-architecture=sm_";
@@ -106,7 +106,7 @@ const HostCompiler& host_compiler() {
 }
 
 std::string further_input() {
-  std::string out = fmt::format("{}\n{}\n{}\n", codegen::emulated_headers_digest(), flags(), entry);
+  std::string out = fmt::format("{}\n{}\n{}\n{}\n", codegen::emulated_headers_digest(), flags(), entry, exports);
   for (const Patch& one : patches()) out += fmt::format("{}\n{}\n{}\n", one.file, one.from, one.to);
   return out;
 }
@@ -144,9 +144,12 @@ cuda::Binary compile(const codegen::Source& source) {
                                object));
   }
   // Without libraries: this process has what kernels call, and to look into libm and libc takes the linker 4 ms more.
-  out.log += must(fmt::format("{} -shared {} -o {}", host_compiler().linker, object, quoted(made.string())));
+  const std::string script = "exports.map";
+  write_below(own, script, exports);
+  out.log += must(fmt::format("{} -shared --version-script={} {} -o {}", host_compiler().linker,
+                              quoted((own / script).string()), object, quoted(made.string())));
   out.cubin = bytes_of(made);
-  out.symbol = "attune_kernel";
+  out.symbol = "attune_emulated_kernel";
   if (!options().lineinfo) {
     std::error_code error;
     fs::remove_all(own, error);

@@ -28,7 +28,7 @@ struct Patch {
 /// Applies to every kernel that is compiled from now on.
 void set_patches(std::vector<Patch> patches);
 
-/// A library with three symbols: attune_kernel, attune_arguments, and the pointer through which it finds the machine.
+/// A library that exports one symbol, an attune::emulated::Kernel.
 /// Throws a Bug with the log if the compiler refuses the source.
 cuda::Binary compile(const codegen::Source& source);
 

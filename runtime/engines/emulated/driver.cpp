@@ -48,12 +48,6 @@ struct Graph {
 struct Loaded {
   void* library = nullptr;
 };
-struct KernelOfLibrary {
-  std::string name;
-  void (*entry)(void* const*) = nullptr;
-  unsigned (*bytes)(unsigned nth) = nullptr;
-  Machine** machine = nullptr;
-};
 
 Stream default_stream;
 Stream& of(cu::Stream stream) { return stream ? *reinterpret_cast<Stream*>(stream) : default_stream; }
@@ -245,14 +239,8 @@ Result cuLibraryUnload(cu::Library library) {
   return Result::success;
 }
 Result cuLibraryGetKernel(cu::Kernel* kernel, cu::Library library, const char* name) {
-  void* const opened = reinterpret_cast<Loaded*>(library)->library;
-  auto made = std::make_unique<KernelOfLibrary>();
-  made->entry = reinterpret_cast<void (*)(void* const*)>(dlsym(opened, name));
-  made->bytes = reinterpret_cast<unsigned (*)(unsigned)>(dlsym(opened, "attune_arguments"));
-  made->machine = static_cast<Machine**>(dlsym(opened, "attune_machine"));
-  if (const auto* const called = static_cast<const char* const*>(dlsym(opened, "attune_name"))) made->name = *called;
-  if (!made->entry || !made->bytes || !made->machine) return Result::invalid_image;
-  return give(kernel, reinterpret_cast<cu::Kernel>(made.release()));
+  void* const found = dlsym(reinterpret_cast<Loaded*>(library)->library, name);
+  return found ? give(kernel, static_cast<cu::Kernel>(found)) : Result::invalid_image;
 }
 Result cuKernelGetFunction(cu::Function* function, cu::Kernel kernel) {
   return give(function, reinterpret_cast<cu::Function>(kernel));
@@ -263,8 +251,8 @@ Result cuKernelSetAttribute(cu::KernelAttribute, int, cu::Kernel, cu::Device) { 
 /// A copy of a kernel's arguments, which a graph has to keep.
 class Arguments {
  public:
-  Arguments(const KernelOfLibrary& kernel, void** given) {
-    for (unsigned i = 0; const unsigned bytes = kernel.bytes(i); ++i) {
+  Arguments(const Kernel& kernel, void** given) {
+    for (unsigned i = 0; const unsigned bytes = kernel.bytes_of_argument(i); ++i) {
       // The alignment of the widest argument, a tensor map.
       constexpr std::size_t grain = 64;
       held_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(grain, (bytes + grain - 1) / grain * grain)),
@@ -299,10 +287,8 @@ void run_launch(LaunchOf& launch, bool starts_early, cu::Stream stream) {
 }
 
 Result cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void** arguments, void**) {
-  const auto& kernel = *reinterpret_cast<const KernelOfLibrary*>(function);
-  LaunchOf launch{.kernel = kernel.name,
-                  .entry = kernel.entry,
-                  .machine = kernel.machine,
+  const auto& kernel = *reinterpret_cast<const Kernel*>(function);
+  LaunchOf launch{.kernel = &kernel,
                   .blocks = {config->grid[0], config->grid[1], config->grid[2]},
                   .threads = static_cast<int>(config->block[0]),
                   .shared_bytes = config->shared_bytes};

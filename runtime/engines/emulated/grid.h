@@ -20,9 +20,9 @@
 
 namespace attune::runtime::emulated {
 
-using attune::emulated::Box, attune::emulated::Extent, attune::emulated::GroupProduct, attune::emulated::Machine,
-    attune::emulated::Operands, attune::emulated::Product, attune::emulated::Site, attune::emulated::Thread,
-    attune::emulated::Together, attune::emulated::Touch;
+using attune::emulated::Box, attune::emulated::Extent, attune::emulated::GroupProduct, attune::emulated::Kernel,
+    attune::emulated::Machine, attune::emulated::Operands, attune::emulated::Product, attune::emulated::Site,
+    attune::emulated::Thread, attune::emulated::Together, attune::emulated::Touch;
 
 struct Block;
 struct Warp;
@@ -173,9 +173,7 @@ inline constexpr unsigned first_shared = 1024;
 inline constexpr unsigned room_for_variables = 64 << 10;
 
 struct LaunchOf {
-  std::string kernel{};
-  void (*entry)(void* const* arguments) = nullptr;
-  Machine** machine = nullptr;  ///< the kernel's pointer to the machine
+  const Kernel* kernel = nullptr;
   void* const* arguments = nullptr;
   Extent blocks{1, 1, 1};
   int threads = 0;

@@ -59,7 +59,7 @@ std::string name_of(const Lane& lane) {
 
 void on_fiber() {
   Runner& runner = *running;
-  runner.launch_.entry(runner.launch_.arguments);
+  runner.launch_.kernel->run(runner.launch_.arguments);
   runner.end_lane();
 }
 
@@ -67,7 +67,7 @@ Runner::Runner(const LaunchOf& launch)
     : launch_(launch), dice_(launch.seed * 0x9e3779b97f4a7c15ull + 1), mode_(static_cast<unsigned>(dice_() % 4)),
       previous_ended_(!launch.end_previous) {
   running = this;
-  *launch.machine = &machine();
+  *launch.kernel->machine = &machine();
 }
 
 Runner::~Runner() {
@@ -289,7 +289,8 @@ void Runner::fail(const std::string& what, Site at, const Block& of) {
 }
 void Runner::doubt(const Conflict& conflict, Site at) {
   constexpr std::size_t most = 8;
-  std::string text = fmt::format("{}: {}, at {}: {}", launch_.kernel, name_of(*now_), place_of(at), conflict.what);
+  std::string text = fmt::format("{}: {}, at {}: {}", launch_.kernel->name, name_of(*now_), place_of(at),
+                                 conflict.what);
   if (*conflict.at.file)
     text += fmt::format(" thread {} at {}", 32 * conflict.with.warp + conflict.with.lane, place_of(conflict.at));
   const std::lock_guard lock(doubts_mutex);
@@ -304,7 +305,7 @@ void Runner::stop(std::string why) {
   throw Bug("a launch that has failed goes on");
 }
 void Runner::refuse() const {
-  throw Error("emulated-kernel", fmt::format("{}, emulated, does what a GPU does not allow", launch_.kernel), {},
+  throw Error("emulated-kernel", fmt::format("{}, emulated, does what a GPU does not allow", launch_.kernel->name), {},
               failed_, fmt::format("fix it there; this seed reproduces it: {}", launch_.seed));
 }
 
