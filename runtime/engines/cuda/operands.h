@@ -19,9 +19,11 @@ inline Stored stored(DType type) {
          : type == DType::e4m3 ? Stored::e4m3
                                : Stored::bf16;
 }
-/// One number per batch entry; empty if the tensor was not given.
+/// One number per batch entry; empty if the tensor was not given. An emulated GPU may get i64, of which kernels read
+/// the low words: the call's check has read all numbers, and they fit. GPUs are emulated on x86-64 only.
 inline Numbers numbers(const Tensor& t) {
-  return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0]} : Numbers{};
+  const auto words = static_cast<std::int64_t>(size_of(t.dtype) / sizeof(int));
+  return t.given() ? Numbers{static_cast<const int*>(t.data), t.strides[0] * words} : Numbers{};
 }
 /// The page table of a pool such as k; empty if the tensor was not given.
 inline PageTable page_table(const Tensor& t, const Tensor& pool) {
