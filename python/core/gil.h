@@ -19,16 +19,23 @@ namespace nb = nanobind;
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// How many threads are in a call without the GIL, and whether the interpreter is ending, so that no call may begin.
+/// How many threads are in a call without the GIL.
 inline std::atomic<int> in_calls = 0;
-inline std::atomic<bool> ending = false;
+/// The thread that ends the interpreter, from end_calls() on: it destroys objects, and no other thread begins a call.
+inline std::atomic<std::thread::id> ending_thread{};
+
+inline bool may_begin_call() {
+  const std::thread::id ends = ending_thread;
+  return ends == std::thread::id() || ends == std::this_thread::get_id();
+}
 
 /// Without the GIL while this lives.
 class Released {
  public:
-  Released() : state_(PyEval_SaveThread()) {
+  /// `begins_call`: false where another thread has begun the call, and waits for this one.
+  explicit Released(bool begins_call = true) : state_(PyEval_SaveThread()) {
     ++in_calls;
-    if (!ending) return;
+    if (!begins_call || may_begin_call()) return;
     --in_calls;
     stay();
   }
@@ -47,10 +54,10 @@ class Released {
   PyThreadState* state_;
 };
 
-/// For atexit: waits up to 5 s for the calls of daemon threads, which use objects that are destroyed next, and lets no
-/// further call begin. Kernels that are being compiled report to watchers, which take the GIL.
+/// For atexit: waits up to 5 s for the calls of daemon threads, which use objects that are destroyed next, and lets
+/// them begin no further call. Kernels that are being compiled report to watchers, which take the GIL.
 inline void end_calls() {
-  ending = true;
+  ending_thread = std::this_thread::get_id();
   PyThreadState* const state = PyEval_SaveThread();
   attune_cancel();
   for (int i = 0; i < 5000 && in_calls > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -31,14 +31,14 @@ Watch::Watch(nb::object function, const std::string& facts)
 
 void Watch::stop() {
   attune_watch* const on = std::exchange(handle_, nullptr);
-  if (!on || ending) return;
-  const Released waiting;  // for a fact that is being reported
+  if (!on || !Py_IsInitialized()) return;  // a callback waits for the GIL forever once the interpreter is ending
+  const Released waiting;                  // for a fact that is being reported
   attune_watch_off(on);
 }
 
 Watch::~Watch() {
   stop();
-  if (ending) static_cast<void>(function_.release());
+  if (!Py_IsInitialized()) static_cast<void>(function_.release());
 }
 
 nb::list operations() {

@@ -22,7 +22,7 @@ class Tasks {
     if (!begin())
       refuse("executor-tasks", "`run` is called after its call", "its tasks went with the call",
              "return from parallel_for when all tasks are done");
-    const Released running;
+    const Released running(false);
     task_(run_, i, worker);
     const std::lock_guard lock(mutex_);
     --running_;
