@@ -215,6 +215,7 @@ int run_verb(int argc, const char* const* argv) {
 
 int attune_main(int argc, const char* const* argv) {
   try {
+    keep_command_line(argc, argv);
     const int status = run_verb(argc, argv);
     flush_out();
     return status;

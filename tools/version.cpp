@@ -1,4 +1,4 @@
-// tools/version.cpp — attune's version, and this process's command line
+// tools/version.cpp — attune's version, and the command line that runs
 #include "tools/version.h"
 
 #include <algorithm>
@@ -6,22 +6,22 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <vector>
 
 namespace attune::tools {
+namespace {
+
+std::vector<std::string> words;
+
+}  // namespace
 
 std::string_view version() { return ATTUNE_VERSION; }
 
 std::string_view commit() { return ATTUNE_COMMIT; }
 
 std::string command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string all{std::istreambuf_iterator<char>(file), {}};
   std::string out;
-  for (std::size_t at = 0; at < all.size();) {
-    const std::size_t end = std::min(all.find('\0', at), all.size());
-    std::string word = all.substr(at, end - at);
-    // The program's folder does not affect measurements.
-    if (at == 0) word = word.substr(word.rfind('/') + 1);
+  for (std::string word : words) {
     const auto is_plain = [](unsigned char c) {
       return std::isalnum(c) || (c && std::string_view("-_./:,=").find(static_cast<char>(c)) != std::string_view::npos);
     };
@@ -31,9 +31,14 @@ std::string command_line() {
       word = quoted + "'";
     }
     out += (out.empty() ? "" : " ") + word;
-    at = end + 1;
   }
   return out;
+}
+
+void keep_command_line(int argc, const char* const* argv) {
+  words.assign(argv, argv + argc);
+  // The program's folder does not affect measurements.
+  if (argc > 0) words[0] = words[0].substr(words[0].rfind('/') + 1);
 }
 
 std::string processor() {

@@ -55,7 +55,7 @@ def handle(spelled: Spelled, scale: float | None, target: str, exact: bool | Non
 @functools.cache
 def _load_usual() -> None:
     """Loads the kernels that the package contains, so that common first calls on a GPU compile nothing."""
-    bundle = os.path.join(os.path.dirname(__file__), "usual.attune")
+    bundle = os.path.join(os.path.dirname(__file__), "usual.attune")  # usual.py writes it
     if os.path.exists(bundle):
         _core.load(os.fsencode(bundle))
 

@@ -1,17 +1,20 @@
-# python/attune/usual.py — python -m attune.usual FILE: the kernels in a wheel, so that common calls compile nothing
-"""The usual mods and calls, compiled for GPUs into a bundle. `./dev wheel` puts it into the wheel as usual.attune."""
+# python/attune/usual.py — python -m attune.usual [FILE]: kernels that are compiled once, so that common calls compile nothing
+"""The usual mods and calls, compiled for GPUs into a bundle. `./dev wheel` puts it into the wheel as usual.attune. Without
+FILE, for this machine's GPUs, to where a wheel has them: `./dev python` does so, and whoever installed from sources can."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import attune
 from attune import _core, mods
 
-NO_COMPILER = 77
+NOT_HERE = 77  # no compiler for GPUs, or no GPU
+PLACE = os.path.join(os.path.dirname(__file__), "usual.attune")
 
 
 def manifests() -> list[dict[str, Any]]:
@@ -36,13 +39,13 @@ def manifests() -> list[dict[str, Any]]:
         ([causal], {**paged, "packed": True}, serving)]] + [
             # Backwards of few steps complete dq themselves, and heads that share keys have more of them.
             {"mods": [plain, causal], "shapes": {**bf16, "length": ["to_1k", "to_4k"], "shared_keys": True},
-             "passes": ["backward"], "targets": "sm_90a"},
+             "passes": ["backward"], "targets": ["sm_90a"]},
             {"mods": usual_forms(), "shapes": {**bf16, "skeleton": True, "grads": "none"}, "passes": training,
-             "targets": "sm_90a"},
+             "targets": ["sm_90a"]},
             # Tiles of queries whose heads share keys have skeletons of their own.
             {"mods": [form for form in usual_forms() if form.get("mask", "").startswith("kv <= q")],
              "shapes": {**bf16, "skeleton": True, "grads": "none", "shared_heads": [4, 8]}, "passes": serving,
-             "targets": "sm_90a"}]
+             "targets": ["sm_90a"]}]
 
 
 def usual_forms() -> list[dict[str, Any]]:
@@ -65,17 +68,42 @@ def usual_forms() -> list[dict[str, Any]]:
             {**table, **causal}, pairs, {**pairs, **causal}, gated, {**gated, **causal}]
 
 
-def main() -> int:
-    """Compiles them; the exit status is NO_COMPILER where there is none for GPUs."""
-    def report(done: float, row: str) -> None:
-        print(f"\r{done:4.0%} {row:<60}", end="", file=sys.stderr, flush=True)
+def for_targets(targets: Iterable[str]) -> list[dict[str, Any]]:
+    """The manifests for these targets alone. What is compiled for sm_80, all of them get."""
+    kept = [(row, [t for t in targets if t in row["targets"] or "sm_80" in row["targets"]]) for row in manifests()]
+    return [{**row, "targets": here} for row, here in kept if here]
 
+
+class Shown:
+    """The share done: on a terminal one line that is written again, elsewhere a line for each tenth."""
+
+    def __init__(self) -> None:
+        self._again = sys.stderr.isatty()
+        self._tenths = 0
+
+    def __call__(self, done: float, row: str) -> None:
+        if self._again:
+            print(f"\r{done:4.0%} {row:<60}", end="\n" if done == 1 else "", file=sys.stderr, flush=True)
+        elif int(10 * done) > self._tenths:
+            self._tenths = int(10 * done)
+            print(f"{done:4.0%} {row}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Compiles them; the exit status is NOT_HERE where there is no compiler for GPUs, or no GPU to compile for."""
+    if len(sys.argv) > 1:
+        place, rows = sys.argv[1], manifests()
+    else:
+        cuda = attune.machine()["cuda"]
+        place, rows = PLACE, for_targets({device["target"] for device in cuda["devices"]})
+        if not rows:
+            print(f"no GPU here: {cuda['why']}", file=sys.stderr)
+            return NOT_HERE
     try:
-        report = json.loads(_core.compile(json.dumps(manifests()), os.fsencode(sys.argv[1]), 0,
-                                          report if sys.stderr.isatty() else None))
+        report = json.loads(_core.compile(json.dumps(rows), os.fsencode(place), 0, Shown()))
     except attune.Error as error:
         print(error, file=sys.stderr)
-        return NO_COMPILER if error.code == "no-compiler" else 1
+        return NOT_HERE if error.code == "no-compiler" else 1
     print(f"{report['kernels']} kernels, {report['bundle']['bytes']} bytes, {report['seconds']:.1f} s")
     return 0
 

@@ -13,8 +13,9 @@ DEV = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dev"
 PROGRAMS = ["apt-get", "cmake", "emcmake", "emcc", "cpack", "ctest", "python3", "clang++", "gzip", "xz", "cc", "tar",
             "dpkg-deb", "du", "nm", "stat", "git", "build/venv/bin/python", "build/venv/bin/pip",
             "build/test-venv/bin/python", "build/test-venv/bin/pip", "build/wheel-venv/bin/python",
-            "build/wheel-venv/bin/pip", "build/demo/examples/demo", "build/bench/tools/attune", "build/bench/tests/bench_lower",
-            "build/bench/tests/bench_cover"]
+            "build/wheel-venv/bin/pip", "build/wheel-venv/bin/attune", "build/venv/bin/auditwheel",
+            "build/release/examples/demo", "build/release/tools/attune", "build/release/tests/bench_lower",
+            "build/release/tests/bench_cover"]
 # The call with this number ends with 7, and says so; tests pass, and what is asked of dpkg is installed.
 STAND_IN = """#!/usr/bin/bash
 exec {lock}>>"$CALLS.lock"
@@ -25,14 +26,14 @@ exec {lock}>&-
 made() { mkdir -p "${1%/*}" && cp "$0" "$1"; }
 last=${*: -1}
 case "${0##*/} $*" in
-  *"-m venv"*) made "$last/bin/python" && made "$last/bin/pip" ;;
+  *"-m venv"*) made "$last/bin/python" && made "$last/bin/pip" && made "$last/bin/attune" ;;
   cpack*) mkdir -p build/packages && touch build/packages/a.tar.gz build/packages/a.deb ;;
   "xz "* | "gzip "*) cat ;;
   "tar "*) made "$last/attune/bin/attune" ;;
   "dpkg-deb --raw-extract"*) mkdir -p "$last/DEBIAN" && touch "$last/DEBIAN/control" ;;
   "dpkg-deb -x"*) made "$last/usr/bin/attune" ;;
   cc*) printf '#!/bin/sh\necho ok\n' >"$4" && chmod +x "$4" ;;
-  "pip wheel"*) mkdir -p build/wheels && touch build/wheels/attune.whl ;;
+  "pip wheel"* | "auditwheel "*) mkdir -p build/wheels && touch "build/wheels/${0##*/}.whl" ;;
   du*) echo 1 ;;
 esac
 case ${0##*/} in
@@ -52,7 +53,7 @@ exit 0
 """
 # Failures that need not matter, as ./dev says: a package source or PyPI that does not answer; what is asked, to decide;
 # the archive of a program that is only there on Debian.
-MAY_FAIL = re.compile(r"apt-get .*update|bin/pip install --quiet nanobind|python -c import|-m venv|stat |clang\+\+ -dumpversion")
+MAY_FAIL = re.compile(r"apt-get .*update|bin/pip install --quiet nanobind|python -c import [a-z, _]+$|-m venv|stat |clang\+\+ -dumpversion")
 COMMANDS = ["demo", "build", "python", "torch", "hf", "jax", "wheel", "format", "map", "site", "site --test",
             "playground", "package", "bench", "approve"]
 

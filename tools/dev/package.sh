@@ -42,14 +42,11 @@ try_package() {
 
 package() {
   local kinds=TGZ
-  set_up "${build_packages[@]}"
-  say "building"
-  logged build/package.log cmake --preset release -B build/package -DATTUNE_PYTHON=OFF -DATTUNE_EXAMPLES=OFF
-  cmake --build build/package --parallel "$jobs"
+  release
   say "packing, some two minutes"
   [[ -z $(command -v dpkg-deb) ]] || kinds="TGZ;DEB"
   rm -rf build/packages
-  logged build/cpack.log cpack --config build/package/CPackConfig.cmake -G "$kinds" -B build/packages
+  logged build/cpack.log cpack --config build/release/CPackConfig.cmake -G "$kinds" -B build/packages
   rm -rf build/packages/_CPack_Packages
   pack build/packages
   say "trying it"

