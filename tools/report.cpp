@@ -1,11 +1,15 @@
 // tools/report.cpp — attune report: everything about a mod as one HTML page that needs no other file
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <fmt/format.h>
 #include <memory>
 
 #include "codegen/call_sources.h"
+#include "compiler/bind.h"
 #include "compiler/explain.h"
+#include "compiler/trace.h"
 #include "playground/say.h"
 #include "runtime/engines/picture/counts.h"
 #include "tools/explain.h"
@@ -38,6 +42,28 @@ svg{max-width:100%;height:auto}table{border-collapse:collapse}td{padding:2px 16p
 summary{cursor:pointer;color:var(--dim)}
 </style>
 )";
+
+/// As many positions as show what the mod's whole numbers do: twice the largest, up to 8192 and to the extents of
+/// captured tensors.
+std::int64_t length_of(const runtime::Written& written, std::int64_t least) {
+  const TextAttention text = runtime::build(written, Captures::FilesOrTypes);
+  const compiler::BoundMod bound = compiler::trace(text.attention);
+  double largest = 0;
+  for (const ir::Expr& root : {bound.mod.score, bound.mod.mask, bound.mod.prob, bound.mod.sink})
+    if (root)
+      for (const ir::Expr& e : ir::in_order(root))
+        if (e->type == ir::Type::I32 && ir::is_literal(e)) largest = std::max(largest, std::abs(ir::literal_value(*e)));
+  const std::vector<double> params = compiler::args(bound).params;
+  for (std::size_t i = 0; i < params.size(); ++i)
+    if (bound.mod.params[i].type == ir::Type::I32) largest = std::max(largest, std::abs(params[i]));
+  std::int64_t length = least;
+  while (length < 8192 && static_cast<double>(length) < 2 * largest) length *= 2;
+  for (const auto& [name, capture] : text.captures)
+    for (const std::int64_t extent :
+         std::span(capture.tensor.shape).first(static_cast<std::size_t>(capture.tensor.rank)))
+      if (extent >= least) length = std::min(length, extent);
+  return length;
+}
 
 class Report {
  public:
@@ -146,7 +172,8 @@ void add_report(CLI::App& app) {
   verb.footer(
       "Writes one page that needs no other file: the picture, how many tiles and pairs stay, the same attention in "
       "C++, Python and as a command, what explain, grad and cover say, and the CUDA sources. Captured tensors without "
-      "data get random numbers, or the data of --fill.\n"
+      "data get random numbers, or the data of --fill. Without --q-len the picture has as many positions as twice the "
+      "largest whole number of the mod, from 128 to 8192.\n"
       "Examples:\n"
       "  attune report 'kv <= q && q - kv < 48' -o window.html\n"
       "  attune report --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[8]' --heads 8 \\\n"
@@ -154,8 +181,11 @@ void add_report(CLI::App& app) {
   verb.callback([o, &verb] {
     require_expression(o->picture.text, "report");
     require_word("--target", o->explain.target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
+    ExtentOptions& extent = o->picture.extent;
+    if (verb.count("--q-len") + verb.count("--kv-len") + verb.count("--q") == 0)
+      extent.q_len = length_of(o->picture.text, extent.q_len);
     o->explain.call.check();
-    o->explain.call.batch = o->picture.extent.batch, o->explain.call.heads = o->picture.extent.heads;
+    o->explain.call.batch = extent.batch, o->explain.call.heads = extent.heads;
     o->explain.call.settle(verb.count("--seq") > 0);
     o->explain.bench().check();
     write_files(std::array{FileBytes{o->file, Report{*o}.html()}});

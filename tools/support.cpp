@@ -34,7 +34,8 @@ Asked asked(const SupportOptions& o) {
   for (const Axis axis : all_axes) {
     const auto values = values_of(axis);
     const std::vector<std::string> known(values.begin(), values.end());
-    for (const std::string& word : o.words[static_cast<std::size_t>(axis)]) {
+    for (std::string word : o.words[static_cast<std::size_t>(axis)]) {
+      if (axis == Axis::call && word == "prefill") word = "forward";
       require_word(option_of(axis), word, known);
       out[static_cast<std::size_t>(axis)].push_back(
           static_cast<std::size_t>(std::ranges::find(known, word) - known.begin()));
@@ -230,12 +231,13 @@ void print_table(const std::vector<SupportRow>& rows) {
 void add_support(CLI::App& app) {
   auto o = std::make_shared<SupportOptions>();
   CLI::App& verb = *app.add_subcommand("support", "which kernel runs which call on which GPU, and what is refused");
-  constexpr std::array<std::string_view, axes> meanings{"only these GPUs, by compute capability times ten",
-                                                        "only these calls; decode is one query of each entry",
-                                                        "only these types; A/B: q of type A, k and v of type B",
-                                                        "only these widths; D/Dv: values of width Dv",
-                                                        "only these layouts; lengths and paged are those of a KV cache",
-                                                        "only these kinds of mods"};
+  constexpr std::array<std::string_view, axes> meanings{
+      "only these GPUs, by compute capability times ten",
+      "only these calls; decode is one query of each entry, prefill is forward",
+      "only these types; A/B: q of type A, k and v of type B",
+      "only these widths; D/Dv: values of width Dv",
+      "only these layouts; lengths and paged are those of a KV cache",
+      "only these kinds of mods"};
   for (const Axis axis : all_axes) {
     const auto at = static_cast<std::size_t>(axis);
     add_words(verb, option_of(axis), o->words[at], std::string(meanings[at]))

@@ -59,8 +59,18 @@ std::vector<const char*> with_help(int argc, const char* const* argv) {
   return out;
 }
 
+/// What to write instead of a text that is no whole number: `--heads 32 --kv-heads 8` for `--heads 32/8`.
+std::string whole_instead(const CLI::App& verb, const std::string& option, const std::string& text) {
+  if (option == "--arch") return "write the compute capability times ten: --arch 90 for sm_90a";
+  const std::size_t cut = text.find('/');
+  const std::string second = option == "--heads" ? "--kv-heads" : option == "--d" ? "--dv" : "";
+  if (cut != std::string::npos && verb.get_option_no_throw(second))
+    return fmt::format("write {} {} {} {}", option, text.substr(0, cut), second, text.substr(cut + 1));
+  return fmt::format("write {} 4096", option);
+}
+
 /// A whole number in decimal. CLI11 would also take octal and hexadecimal, and truncate to 64 bits.
-void check_whole(const std::string& option, std::string& text) {
+void check_whole(const CLI::App& verb, const std::string& option, std::string& text) {
   std::int64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, value);
@@ -72,16 +82,15 @@ void check_whole(const std::string& option, std::string& text) {
   throw Error("bad-usage", fmt::format("{} needs a whole number", option),
               {.name = option, .line = 0, .text = text, .begin = 0, .end = text.size()},
               beyond ? "it is beyond 64 bits" : "digits are expected, with a - in front for negative numbers",
-              option == "--arch" ? "write the compute capability times ten: --arch 90 for sm_90a"
-                                 : fmt::format("write {} 4096", option));
+              whole_instead(verb, option, text));
 }
 
 void take_whole_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options())
     if (option->get_type_name() == "N" || option->get_type_name() == "I")
       option->transform(CLI::Validator(
-          [name = option->get_name()](std::string& text) {
-            check_whole(name, text);
+          [&app, name = option->get_name()](std::string& text) {
+            check_whole(app, name, text);
             return std::string();
           },
           ""));

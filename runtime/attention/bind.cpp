@@ -47,13 +47,13 @@ Target engine_for(Target asked, const Device& device) {
   if (on_host == (asked != Target::cuda)) return asked;
   if (on_host)
     throw Error("engine-device", "the CUDA engine reads the memory of devices", {}, "q is on the host",
-                "copy the tensors to a device first, in C++ by array.on(Device::cuda()); or leave out the target");
+                "copy the tensors to a GPU first, or leave out the target");
   const char* const whose = asked == Target::cpu      ? "the CPU engine"
                             : asked == Target::oracle ? "the oracle"
                                                       : "an emulated GPU";
   throw Error("engine-device", fmt::format("{} reads the memory of the host", whose), {},
               fmt::format("q is on cuda:{}", device.index),
-              "copy the tensors to the host first, in C++ by array.on(Device::cpu()); or leave out the target");
+              "copy the tensors to the host first, or leave out the target");
 }
 
 /// Two outputs can be merged by their lse only if the prob mod is linear in p.

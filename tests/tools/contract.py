@@ -540,6 +540,10 @@ class Contract(Calls):
         self.refused("missing-arguments", "print", "alibi", fix="alibi(slope)")
         self.refused("bad-declaration", "print", "s", "--capture", "slope=f32[8", fix="slope=f32[16, 256]")
         self.refused("bad-declaration", "print", "s", "--capture", "slope=f33[8]", fix="slope=f32[16, 256]")
+        self.refused("bad-declaration", "print", "s", "--capture", "slope=f16", fix="slope=f16[16, 256]")
+        self.refused("bad-usage", "explain", "kv <= q", "--heads", "32/8", fix="--heads 32 --kv-heads 8")
+        self.refused("bad-usage", "explain", "kv <= q", "--d", "192/128", fix="--d 192 --dv 128")
+        self.refused("bad-usage", "plot", "kv <= q", "--heads", "32/8", fix="--heads 4096")
         self.refused("unknown-capture", "plot", "s + slope[h]", "--capture", "slope=f32[8]", "--fill", "slop=normal",
                      fix="captures are slope")
         twice = self.refused("bad-usage", "print", "--mask", "kv <= q", "--mask", "kv < q", fix="leave out the others")
@@ -955,6 +959,10 @@ class Contract(Calls):
         self.assertIn("--json lists", self.attune("ranks", "kv <= q", "--ranks", "17").stdout)
         several = self.attune("ranks", "kv <= q", "--q-len", "1", "--q-offset", "65535", "--ranks", "2")
         self.assertIn("decode", several.stdout.split("schedules")[1].splitlines()[1])
+
+    def test_ranks_say_why_a_faster_schedule_is_not_chosen(self):
+        said = self.attune("ranks", "kv <= q", "--q-len", "2048", "--ranks", "2").stdout
+        self.assertRegex(said, r"gather, 1 group .*chosen\n(.*\n)*  ring .*faster, but its bits are not one rank's\n")
 
     def test_mistakes_of_ranks(self):
         self.refused("bad-size", "ranks", "kv <= q", "--ranks", "0")

@@ -228,6 +228,16 @@ class Verbs(Calls):
             self.assertIn(part, command)
         self.assertIn("<svg", self.done(*shlex.split(command.replace("\\\n", " "))[1:]))
 
+    def test_report_draws_as_many_positions_as_the_mod_needs(self):
+        def drawn(*mod):
+            return re.search(r"(\d[\d ]*) queries ×", self.done("report", *mod)).group(1)
+
+        self.assertEqual(drawn("kv <= q"), "128")
+        self.assertEqual(drawn("kv <= q && q - kv < 1000"), "2 048")
+        self.assertEqual(drawn("kv <= q && q - kv < w", "--param", "w=300"), "1 024")
+        self.assertEqual(drawn("kv <= q && q - kv < 1000", "--q-len", "64"), "64")
+        self.assertEqual(drawn("kv / 600 == 0 && u[kv] > 0", "--capture", "u=i32[700]"), "700")
+
     def test_explain_has_its_page_in_parts(self):
         said = json.loads(self.done("explain", *ALIBI, "--mask", "kv <= q", "--json"))
         titles = [s["title"] for s in said["sections"]]

@@ -52,12 +52,16 @@ std::optional<DType> dtype_named(std::string_view name) {
   return *found;
 }
 
-/// Refuses a type and shape where a file is read, and a type that does not exist: f33[16].
-void refuse_as_file(const Assignment& a) {
+/// Refuses a type and shape where a file is read, a type without a shape, and a type that does not exist: f33[16].
+void refuse_as_file(const Assignment& a, Captures allowed) {
   const std::size_t open = a.value.find('[');
   std::error_code ignored;
-  if (open == 0 || open == std::string::npos || a.value.back() != ']' || std::filesystem::exists(a.value, ignored))
-    return;
+  if (std::filesystem::exists(a.value, ignored)) return;
+  if (dtype_named(a.value) && allowed == Captures::FilesOrTypes)
+    throw Error("bad-declaration", fmt::format("capture `{}` has no shape", a.name), a.place_of_value(),
+                fmt::format("{} is a type, and there is no such file", a.value),
+                fmt::format("write {}={}[16, 256], or name a .npy file", a.name, a.value));
+  if (open == 0 || open == std::string::npos || a.value.back() != ']') return;
   if (dtype_named(a.value.substr(0, open)))
     throw Error("no-data", fmt::format("capture `{}` has no data", a.name), a.place_of_value(),
                 fmt::format("{} is its type and shape, and its elements are read", a.value),
@@ -169,7 +173,7 @@ TextAttention build(const Written& options, Captures allowed, const MakeCapture&
   for (const std::string& whole : options.captures) {
     const Assignment a = split("--capture", whole);
     const auto only_declared = allowed == Captures::FilesOrTypes ? declared(a) : std::nullopt;
-    if (!only_declared) refuse_as_file(a);
+    if (!only_declared) refuse_as_file(a, allowed);
     Owned tensor = only_declared ? *only_declared : read_tensor(a.value, fmt::format("{} {}", a.option, a.whole));
     if (only_declared && make)
       tensor = make(a.name, tensor.tensor.dtype,
@@ -209,7 +213,9 @@ void require_word(const std::string& option, const std::string& word, std::span<
   if (std::find(words.begin(), words.end(), word) != words.end()) return;
   std::string all;
   for (const std::string& w : words) all += (all.empty() ? "" : ", ") + w;
-  const auto near = ir::nearest(word, words);
+  // Numbers are not misspelt.
+  const bool digits = word.find_first_not_of("0123456789") == std::string::npos;
+  const auto near = digits ? std::nullopt : ir::nearest(word, words);
   throw Error("bad-choice", fmt::format("{} does not know `{}`", option, word),
               {.name = option, .line = 0, .text = word, .begin = 0, .end = word.size()}, "it takes one of " + all,
               near ? fmt::format("did you mean {}?", *near) : "write one of these");

@@ -30,9 +30,12 @@ std::string Plan::explain() const {
       }
       double most = 0;
       for (const RankTimes& r : p.ranks) most = std::max(most, r.received());
+      const Predicted& chosen = layers[i].chosen();
       out += fmt::format("  {:<20}{:>11}{:>9.1f}%  {:>6.0f} MB{}\n", name, milliseconds(p.ms),
                          p.ms > 0 ? 100 * p.ideal / p.ms : 100, most / 1e6,
-                         &p == &layers[i].chosen() ? "   chosen" : "");
+                         &p == &chosen      ? "   chosen"
+                         : p.ms < chosen.ms ? "   faster, but its bits are not one rank's"
+                                            : "");
     }
   }
   return out;
