@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "codegen/bound.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
 #include "ir/print.h"
@@ -60,6 +61,19 @@ void explain(const ExplainOptions& o) {
   write_json(all, 2);
 }
 
+/// The call is for a GPU of the card's compute capability.
+void take_card(ExplainOptions& o) {
+  std::vector<std::string> names;
+  for (const codegen::Card& one : codegen::cards()) names.emplace_back(one.name);
+  require_word("--card", *o.card, names);
+  const int arch = codegen::card(0, *o.card).arch;
+  if (o.target != "cuda" || (o.call.arch && *o.call.arch != arch))
+    throw Error("bad-usage", "the command line cannot be read", {.name = "--card " + *o.card},
+                fmt::format("it is a GPU of compute capability {}.{}", arch / 10, arch % 10),
+                fmt::format("write --target cuda --card '{}' without --arch", *o.card));
+  o.call.arch = arch;
+}
+
 }  // namespace
 
 BenchOptions ExplainOptions::bench() const {
@@ -86,6 +100,9 @@ void add_explain(CLI::App& app) {
                   "with --backward: captured tensors whose gradients are asked for; all if left out")
       ->type_name("all|none|NAME+...")
       ->group(group);
+  verb.add_option("--card", o->card, "with --target cuda: the GPU whose data sheet bounds it, such as H100")
+      ->type_name("NAME")
+      ->group(group);
   verb.add_flag("--measure", o->measure, "also measure it here: on the CPU unless --target cuda");
   verb.add_flag("--json", o->json, "the same as JSON");
   verb.footer(
@@ -94,14 +111,15 @@ void add_explain(CLI::App& app) {
       "\n"
       "With --target cuda: the kernels that support the call, how NVRTC compiled each, how many of its blocks an SM "
       "holds and what limits them, which one is chosen and why others are not, and what bounds the chosen one by the "
-      "card's data sheet: its products, its exponentials or its memory. No GPU is needed; NVRTC is. With --backward "
+      "card's data sheet: its products, exponentials, random numbers or memory, and whether it fits; next to it the "
+      "speed of such calls in docs/results, if they were measured. No GPU is needed; NVRTC is. With --backward "
       "the same of the gradients, and how each captured tensor's is summed, and in what memory. With --target cpu: how "
       "the CPU engine computes it, and the time its products need at the peak of one core, measured.\n"
       "Examples:\n"
       "  attune explain --score '30.0f * tanh(s / 30.0f)' --mask 'kv <= q && doc[q] == doc[kv]' \\\n"
       "    --capture 'doc=i32[8192]'\n"
       "  attune explain --mask 'kv <= q' --target cpu --dtype f32 --heads 1 --seq 512 --measure\n"
-      "  attune explain --mask 'kv <= q' --target cuda --arch 90 --d 64\n"
+      "  attune explain --mask 'kv <= q' --target cuda --card H100 --d 64\n"
       "  attune explain --score 's + slope[h] * f32(kv - q)' --capture 'slope=f32[16]' --target cuda --arch 90 \\\n"
       "    --backward");
   verb.callback([o, &verb] {
@@ -114,6 +132,7 @@ void add_explain(CLI::App& app) {
     if (o->call.arch && o->target != "cuda")
       throw Error("bad-usage", "the command line cannot be read", {.name = "--arch"}, "it is of a GPU",
                   "add --target cuda, or leave it out");
+    if (o->card) take_card(*o);
     o->call.settle(verb.count("--seq") > 0);
     explain(*o);
   });

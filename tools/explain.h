@@ -13,7 +13,8 @@ struct ExplainOptions {
   TextOptions text;
   std::string target = "auto";
   DeviceCall call;
-  std::string grads = "all";  ///< of a backward: as a shape has it
+  std::string grads = "all";          ///< of a backward: as a shape has it
+  std::optional<std::string> card{};  ///< whose data sheet bounds a call
   bool backward = false, measure = false, json = false;
 
   ExplainOptions() { call.heads = 16; }

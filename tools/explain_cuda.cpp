@@ -1,10 +1,12 @@
 // tools/explain_cuda.cpp — attune explain --target cuda: a call's possible kernels, the choice, its bounds
 #include <algorithm>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "codegen/bound.h"
 #include "codegen/call_choices.h"
 #include "codegen/cuda/contract/args.cuh"
+#include "codegen/gradient_source.h"
 #include "codegen/occupancy.h"
 #include "runtime/attention/offline/builds.h"
 #include "runtime/attention/tools.h"
@@ -13,6 +15,7 @@
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/tuned.h"
 #include "tools/explain.h"
+#include "tools/support_measured.h"
 
 namespace attune::tools {
 namespace {
@@ -29,8 +32,17 @@ struct OfWay {
 struct CapturedSums {
   std::string name;
   std::vector<std::string> how;  ///< of each term
-  std::size_t elements, bytes;   ///< bytes: of the workspace
+  std::size_t elements;
+  std::string of_each;  ///< the workspace of an element or a pair
+  double bytes;         ///< of the workspace
 };
+
+/// 12.3 KB, 12.3 MB or 12.3 GB.
+std::string bytes_text(double bytes) {
+  for (const auto& [unit, size] : {std::pair{"GB", 1e9}, {"MB", 1e6}})
+    if (bytes >= size) return fmt::format("{:.1f} {}", bytes / size, unit);
+  return fmt::format("{:.1f} KB", bytes / 1e3);
+}
 
 /// Where the compiler's time went.
 std::string phases_of(const runtime::cuda::Binary& binary) {
@@ -51,18 +63,31 @@ std::string_view in_words(codegen::Term::Place place) {
   throw Bug("terms have an unknown way to be summed");
 }
 
-/// `whole`: true if one kernel computes all gradients.
-std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::span<const Tensor> captures, bool whole) {
+/// `plan`: of the chosen kernel. `pairs`: of all batch entries and heads.
+std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::span<const Tensor> captures,
+                                        const codegen::KernelPlan& plan, double pairs) {
   std::vector<CapturedSums> out;
+  const bool stores = codegen::leaves_ds(parts, plan), along = codegen::leaves_diagonals(parts, plan);
+  const auto most = static_cast<double>(runtime::Means{}.ds_bytes);
+  const auto of_pair = static_cast<double>(size_of(plan.spec.dtype));
   for (std::uint32_t slot = 0; slot < captures.size(); ++slot) {
     if (!parts.gradient->wanted[slot]) continue;
     const auto elements = static_cast<std::size_t>(captures[slot].size());
-    CapturedSums one{parts.mod().captures[slot].name, {}, elements, elements * exact_words * sizeof(std::uint64_t)};
+    constexpr std::size_t of_sum = exact_words * sizeof(std::uint64_t);
+    CapturedSums one{parts.mod().captures[slot].name,
+                     {},
+                     elements,
+                     fmt::format("{} bytes an element", of_sum),
+                     static_cast<double>(elements * of_sum)};
+    if (stores)
+      one.of_each = fmt::format("up to {:.0f} bytes a pair, none if the gradient is dS itself", of_pair),
+      one.bytes = std::min(of_pair * pairs, most);
     for (const codegen::Term& term : parts.gradient->terms)
       if (term.capture == slot)
         one.how.emplace_back(
-            whole ? "along diagonals: a warp of the kernel sums pairs of equal q - kv, which takes 1.25 times as long"
-                  : in_words(term.place));
+            stores  ? "of each pair: the kernel stores dS, and another one adds it up"
+            : along ? "along diagonals: a warp of the kernel sums pairs of equal q - kv, which takes 1.25 times as long"
+                    : in_words(term.place));
     for (const compiler::Scatter& scatter : parts.gradient->of_sink)
       if (scatter.capture == slot) one.how.emplace_back("of the sink: a block of the kernel of q adds one number");
     if (one.how.empty()) one.how.emplace_back("nothing adds to it: it is 0");
@@ -85,8 +110,11 @@ class OnDevice {
       choices = codegen::call_choices(lowered, call);
     notes_.insert(notes_.end(), choices.story.begin(), choices.story.end());
     for (codegen::WayChoices& way : choices.ways) consider(std::move(way));
-    if (options.backward) captured_ = captured_sums(ways_[0].choices.parts, lowered.slots.captures, ways_.size() == 1);
-    work_bounds(lowered.mod);
+    if (options.backward)
+      captured_ = captured_sums(ways_[0].choices.parts, lowered.slots.captures, chosen_of(ways_[0]),
+                                static_cast<double>(bench_.batch * bench_.heads * bench_.seq * bench_.of_kv_seq()));
+    work_bounds(lowered.mod, options.card);
+    expect(lowered);
     if (options.measure) measure(call.preference ? &*call.preference : nullptr);
   }
 
@@ -150,9 +178,7 @@ class OnDevice {
         out += fmt::format("  {:<8} {}{}\n", i == 0 ? "captured" : "", i == 0 ? one.name + ", " : "  ",
                            one.how[i] + (i + 1 < one.how.size()
                                              ? ""
-                                             : fmt::format("\n           {} bytes an element, {:.1f} KB",
-                                                           exact_words * sizeof(std::uint64_t),
-                                                           static_cast<double>(one.bytes) / 1e3)));
+                                             : fmt::format("\n           {}, {}", one.of_each, bytes_text(one.bytes))));
     return out;
   }
   std::string_view delta_in_words() const {
@@ -173,11 +199,26 @@ class OnDevice {
                                  call_.dtype, instruction()));
     line("exponent", fmt::format("{:.4f} ms   — {} special function{} a pair, 16 per clock and SM",
                                  bound_.exponentials * 1e3, work_.specials, work_.specials == 1 ? "" : "s"));
-    line("memory", fmt::format("{:.4f} ms   — {:.1f} MB of {}, each once, at {:.2f} TB/s", bound_.memory * 1e3,
-                               work_.bytes / 1e6, bench_.backward ? "q, k, v, o and their gradients" : "q, k, v and o",
+    if (work_.randoms > 0)
+      line("random",
+           fmt::format("{:.4f} ms   — {} random number{} a pair: {} multiplications each, {} per clock and SM",
+                       bound_.random * 1e3, work_.randoms, work_.randoms == 1 ? "" : "s",
+                       codegen::multiplications_a_random, codegen::multiplications_a_clock));
+    line("memory", fmt::format("{:.4f} ms   — {} of {}, each once{}, at {:.2f} TB/s", bound_.memory * 1e3,
+                               bytes_text(work_.bytes - 2 * sums_),
+                               bench_.backward ? "q, k, v, o and their gradients" : "q, k, v and o",
+                               sums_ > 0 ? fmt::format("; {} of sums, cleared and read", bytes_text(sums_)) : "",
                                card_.bytes_per_second / 1e12));
+    if (!fits())
+      line("", fmt::format("does not fit: {} has {:.0f} GB, and the call needs {}", card_.name, card_.bytes / 1e9,
+                           bytes_text(needed())));
     line("bound", fmt::format("{:.4f} ms, {:.1f} TFLOP/s   — {}", bound_.seconds() * 1e3, teraflops(bound_.seconds()),
                               bound_.by()));
+    for (std::size_t i = 0; i < expected_.size(); ++i)
+      line(i == 0 ? "expected" : "",
+           fmt::format("{:.0f} {}   — {}: {}, {}, docs/results/{}", expected_[i].rate, expected_[i].unit,
+                       expected_[i].card, expected_[i].group, expected_[i].label, expected_[i].file));
+    if (expected_.empty()) line("expected", fmt::format("not measured: {}", why_not_));
     if (times_.all.empty()) return out;
     line("measured", fmt::format("{:.4f} ms, {:.4f} to {:.4f}   — {:.1f} TFLOP/s, {:.1f} % of the bound",
                                  times_.median() * 1e3, times_.p10() * 1e3, times_.p90() * 1e3,
@@ -218,22 +259,36 @@ class OnDevice {
       out["delta_of_o"] = gradient().delta_of_o;
       out["captured"] = Json::array();
       for (const CapturedSums& one : captured_)
-        out["captured"].push_back(
-            {{"name", one.name}, {"how", one.how}, {"elements", one.elements}, {"bytes", one.bytes}});
+        out["captured"].push_back({{"name", one.name},
+                                   {"how", one.how},
+                                   {"elements", one.elements},
+                                   {"bytes", static_cast<std::size_t>(one.bytes)}});
     }
     out["bound"] = {{"card", std::string(card_.name)},
                     {"flop", flop_},
                     {"visited_flop", 2 * work_.visited * (work_.d + work_.dv)},
                     {"specials_a_pair", work_.specials},
+                    {"randoms_a_pair", work_.randoms},
                     {"bytes", work_.bytes},
+                    {"bytes_needed", needed()},
+                    {"bytes_of_card", card_.bytes},
                     {"products_by", work_.products == codegen::Products::mma ? "mma.sync" : "wgmma"},
                     {"products_tflops", peak(work_.products)},
                     {"products_seconds", bound_.products},
                     {"exponent_seconds", bound_.exponentials},
+                    {"random_seconds", bound_.random},
                     {"memory_seconds", bound_.memory},
                     {"seconds", bound_.seconds()},
                     {"tflops", flop_ / bound_.seconds() / 1e12},
                     {"by", std::string(bound_.by())}};
+    out["expected"] = Json::array();
+    for (const Measured& one : expected_)
+      out["expected"].push_back({{"card", one.card},
+                                 {"rate", one.rate},
+                                 {"unit", one.unit},
+                                 {"file", one.file},
+                                 {"row", one.group + ": " + one.label}});
+    if (expected_.empty()) out["not_measured"] = why_not_;
     if (!times_.all.empty())
       out["measured"] = {
           {"runs", times_.all.size()},
@@ -248,12 +303,45 @@ class OnDevice {
     return codegen::occupancy(spec_.arch, c.choice.threads, c.binary->registers, c.choice.shared_bytes);
   }
 
+  static const codegen::KernelPlan& chosen_of(const OfWay& way) {
+    return way.considered.candidates[way.considered.chosen].choice.plan;
+  }
+
+  /// The results of docs/results that are of such calls; else why there are none.
+  void expect(const compiler::LoweredMod& lowered) {
+    std::vector<std::string> kernels;
+    for (const OfWay& one : ways_) kernels.emplace_back(chosen_of(one).kernel->name);
+    const auto kind = kind_of_mod(lowered, bench_.backward ? &gradient() : nullptr);
+    if (!kind) {
+      why_not_ = "the mod is of several kinds of attune support";
+      return;
+    }
+    const auto is_alike = [&](const Measured& one) {
+      const std::string width = spec_.d == spec_.dv ? std::to_string(spec_.d) : fmt::format("{}/{}", spec_.d, spec_.dv);
+      const std::string type = bench_.cache_dtype ? bench_.dtype + "/" + *bench_.cache_dtype : bench_.dtype;
+      return spec_.arch == 90 && !bench_.unusually_exact() && one.mod == *kind && one.dtype == type &&
+             one.width == width && one.call == direction() && one.layout == layout();
+    };
+    for (Measured& one : tools::measured())
+      if (is_alike(one)) expected_.push_back(std::move(one));
+    if (!expected_.empty() && support_rows(asked(expected_[0])).at(0).kernels != kernels) {
+      why_not_ = fmt::format("docs/results has such calls with another kernel than {}", fmt::join(kernels, " + "));
+      expected_.clear();
+      return;
+    }
+    why_not_ = fmt::format("docs/results has no {} {} D={}/{} {} with a mod of the kind `{}`", direction(),
+                           bench_.dtype, spec_.d, spec_.dv, layout(), *kind);
+  }
+
   /// For the chosen kernel.
-  void work_bounds(const compiler::Mod& mod) {
-    const runtime::cuda::Considered& last = ways_.back().considered;
-    const codegen::KernelPlan& plan = last.candidates[last.chosen].choice.plan;
+  void work_bounds(const compiler::Mod& mod, const std::optional<std::string>& card) {
+    const codegen::KernelPlan& plan = chosen_of(ways_.back());
+    if (bench_.backward && !codegen::leaves_ds(ways_[0].choices.parts, plan))
+      for (const CapturedSums& one : captured_) sums_ += one.bytes;
     Data data;
     const Case one = std::move(bench_cases(bench_, data).at(0));
+    for (const Owned& capture : one.captures)
+      captures_ += static_cast<double>(capture.tensor.size()) * static_cast<double>(size_of(capture.tensor.dtype));
     flop_ = flop_of(one, bench_);
     // Three of a backward's five products have the width of q and k; one of a forward's two.
     const double of_d = bench_.backward ? 3 : 1, of_dv = bench_.backward ? 2 : 1;
@@ -262,10 +350,12 @@ class OnDevice {
              .d = of_d * static_cast<double>(spec_.d),
              .dv = of_dv * static_cast<double>(spec_.dv),
              .specials = codegen::special_functions(mod),
-             .bytes = (bench_.backward ? 2 : 1) * tensor_bytes(bench_),
+             .randoms = codegen::random_numbers(mod),
+             .bytes = (bench_.backward ? 2 : 1) * tensor_bytes(bench_) + 2 * sums_,
              .exact = spec_.exact,
              .products = plan.kernel->products};
-    card_ = codegen::card(spec_.arch, there_ ? std::string_view(runtime::cuda::facts(0).name) : std::string_view());
+    card_ = codegen::card(spec_.arch, there_ ? std::string_view(runtime::cuda::facts(0).name)
+                                             : std::string_view(card ? *card : ""));
     if (there_) card_.multiprocessors = runtime::cuda::facts(0).sms;
     bound_ = codegen::bound(card_, work_);
   }
@@ -307,6 +397,28 @@ class OnDevice {
     return fmt::format(" by mma.sync; the card has {:.0f} by instructions that this kernel does not use",
                        peak(codegen::Products::wgmma));
   }
+  /// The memory of the call's tensors, and of the sums of captured gradients.
+  double needed() const { return work_.bytes - sums_ + (captured_.empty() ? 1 : 2) * captures_; }
+  bool fits() const { return needed() <= card_.bytes; }
+  std::string_view direction() const {
+    return bench_.backward ? "backward" : bench_.decode && bench_.seq == 1 ? "decode" : "forward";
+  }
+  std::string_view layout() const {
+    return bench_.page_size                                                  ? "paged"
+           : !bench_.kv_lengths.empty() || (bench_.decode && bench_.seq > 1) ? "lengths"
+           : call_.as_packed                                                 ? "packed"
+                                                                             : "dense";
+  }
+  /// The kind of calls that a row measures.
+  static Asked asked(const Measured& of) {
+    Asked out;
+    const std::array<std::string_view, axes> words{"90", of.call, of.dtype, of.width, of.layout, of.mod};
+    for (std::size_t axis = 0; axis < axes; ++axis) {
+      const auto values = values_of(static_cast<Axis>(axis));
+      out[axis] = {static_cast<std::size_t>(std::ranges::find(values, words[axis]) - values.begin())};
+    }
+    return out;
+  }
   /// The numbers of queries and keys, and their positions.
   std::string where() const {
     std::string out = bench_.lengths_text();
@@ -338,6 +450,10 @@ class OnDevice {
   std::vector<CapturedSums> captured_;
   std::vector<std::string> notes_;
   double flop_ = 0;
+  double sums_ = 0;      ///< bytes of exact sums
+  double captures_ = 0;  ///< bytes of captured tensors
+  std::vector<Measured> expected_;
+  std::string why_not_;  ///< while expected_ is empty
   codegen::Work work_;
   codegen::Card card_{};
   codegen::Bound bound_;

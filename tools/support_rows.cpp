@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "codegen/parts.h"
 #include "compiler/lower.h"
 #include "runtime/attention/offline/call_spec.h"
 #include "tools/call_options.h"
@@ -170,6 +171,25 @@ Words values_of(Axis axis) {
 }
 
 std::string_view meaning_of(Axis axis, std::size_t value) { return axis == Axis::mod ? mod_kinds[value].meaning : ""; }
+
+std::optional<std::string_view> kind_of_mod(const compiler::LoweredMod& lowered,
+                                            const codegen::GradientParts* gradient) {
+  const auto facts = lowered.mod.facts();
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(facts, name, [](auto& one) { return std::string_view(one.first); }) != facts.end();
+  };
+  const bool data = has("mask") && !compiler::cover_of(lowered.cover).captures.empty();
+  std::vector<std::string_view> kinds;
+  if (data) kinds.emplace_back("data mask");
+  if (has("prob")) kinds.emplace_back(codegen::linear_in_p(lowered.mod.prob) ? "dropout" : "prob");
+  if (has("sink")) kinds.emplace_back("sink");
+  if (gradient && std::ranges::find(gradient->wanted, true) != gradient->wanted.end())
+    kinds.emplace_back(gradient->ds ? "dS" : gradient->by_distance() ? "grads q-kv" : "grads");
+  else if (has("score"))
+    kinds.emplace_back("score");
+  if (kinds.empty()) return has("mask") ? "mask" : "plain";
+  return kinds.size() == 1 ? std::optional(kinds[0]) : std::nullopt;
+}
 
 std::vector<SupportRow> support_rows(const Asked& asked) {
   std::vector<SupportRow> out{{}};

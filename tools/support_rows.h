@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/gpu_parts.h"
+
 namespace attune::tools {
 
 /// The axes on which calls differ.
@@ -20,6 +22,11 @@ std::string_view name_of(Axis axis);
 std::span<const std::string_view> values_of(Axis axis);
 /// The meaning of a value whose name does not explain it; else empty.
 std::string_view meaning_of(Axis axis, std::size_t value);
+
+/// The kind of a mod, and of the captured gradients that a backward computes (null: a forward), in words of Axis::mod;
+/// none if it is of several kinds. A mask without data goes with every kind.
+std::optional<std::string_view> kind_of_mod(const compiler::LoweredMod& lowered,
+                                            const codegen::GradientParts* gradient);
 
 /// The Error of a call that is refused.
 struct Refusal {

@@ -29,6 +29,8 @@ TEST_CASE("peaks are those of data sheets", "[bound]") {
   CHECK(teraflops(89, "NVIDIA L40S") == Approx(362).epsilon(0.02));
   CHECK(teraflops(100, "NVIDIA B200") == Approx(2250).epsilon(0.01));
   CHECK(card(90, "NVIDIA H200").bytes_per_second == 4.8e12);
+  CHECK(card(90, "NVIDIA H200").bytes == 141e9);
+  CHECK(card(90, "H100").bytes == 80e9);
 }
 
 TEST_CASE("a card without a name is one of its capability, or of the one before", "[bound]") {
@@ -43,6 +45,19 @@ TEST_CASE("special functions are counted for each pair", "[bound]") {
   CHECK(specials("s * 2.0f + f32(kv - q)") == 1);
   CHECK(specials("30.0f * tanh(s / 30.0f)") == 2);
   CHECK(specials("sigmoid(s) + exp(s)") == 4);
+}
+
+TEST_CASE("random numbers bound a call that has little else", "[bound]") {
+  const Text text;
+  const auto randoms = [&](const char* prob) {
+    return random_numbers(compiler::lower(Attention{.prob = text.prob(prob)}).mod);
+  };
+  CHECK(randoms("p") == 0);
+  CHECK(randoms("dropout(0.9f, 7)") == 1);
+  CHECK(randoms("p * (random(1) + random(2))") == 2);
+  const Bound of_dropout = bound(card(90), {.visited = 1e9, .d = 64, .dv = 64, .randoms = 1, .bytes = 1e6});
+  CHECK(of_dropout.by() == "random numbers");
+  CHECK(of_dropout.random == Approx(1e9 * 15 / (64 * 132 * 1.83e9)));
 }
 
 TEST_CASE("the slowest bounds a call", "[bound]") {

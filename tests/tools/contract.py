@@ -510,6 +510,37 @@ class Contract(Calls):
         old = self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "80", "--d", "64", **KEPT).stdout
         self.assertIn("note     not forward_sm90: it is for compute capability 9.0", old)
 
+    def test_bounds_explained(self):
+        def explained(*asked):
+            said = self.attune("explain", "--target", "cuda", *asked, **KEPT)
+            return "" if "[no-compiler]" in said.stderr else self.assertEqual(said.stderr, "") or said.stdout
+
+        plain = explained("kv <= q", "--card", "H100", "--seq", "16384")
+        if not plain:
+            return
+        self.assertIn("by the data sheet of H100", plain)
+        self.assertRegex(plain, r"memory .* at 3.35 TB/s")
+        self.assertRegex(plain, r"expected \d+ TFLOP/s   — H\d00: D=128, causal, S=16384, docs/results/gpu-forward")
+        self.assertNotIn("random numbers", plain)
+        # The kernels are the portable ones, and what they add up does not fit in memory.
+        said = explained("--score", "s + bias[h, q, kv]", "--capture", "bias=bf16[16,4096,4096]", "--prob",
+                         "dropout(0.9f, 7)", "--seq", "4096", "--d", "32", "--backward", "--card", "A10")
+        self.assertIn("104 bytes an element, 27.9 GB", said)
+        self.assertIn("does not fit: A10 has 24 GB, and the call needs 29.0 GB", said)
+        self.assertIn("1 random number a pair", said)
+        self.assertRegex(said, r"bound .* — memory\n")
+        self.assertIn("expected not measured: the mod is of several kinds of attune support", said)
+        # dS is stored, and not summed exactly.
+        stored = explained("--score", "s + bias[h, q, kv]", "--capture", "bias=bf16[16,512,512]", "--backward",
+                           "--arch", "90", "--seq", "512", "--d", "64")
+        self.assertIn("of each pair: the kernel stores dS", stored)
+        self.assertIn("up to 2 bytes a pair, none if the gradient is dS itself, 8.4 MB", stored)
+        self.assertNotIn("does not fit", stored)
+        self.assertIn("expected not measured: docs/results has no backward bf16 D=64/64 dense", stored)
+        self.refused("bad-choice", "explain", "kv <= q", "--target", "cuda", "--card", "H99", fix="H100")
+        self.refused("bad-usage", "explain", "kv <= q", "--card", "H100", fix="--target cuda")
+        self.refused("bad-usage", "explain", "kv <= q", "--target", "cuda", "--card", "H100", "--arch", "80")
+
     def test_sizes_that_no_call_can_have(self):
         calls = {"explain": ["kv <= q", "--target", "cpu"], "bench": ["--row", "causal"], "cuda": ["kv <= q"],
                  "report": ["kv <= q", "--target", "cpu"]}
