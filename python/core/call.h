@@ -31,7 +31,7 @@ struct With {
   std::int32_t tell(Told... told) {
     return !raised.guard([&] {
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      if (progress.is_valid() && !raised) progress(told...);
+      if (progress.is_valid() && !raised) called_back(progress, nb::make_tuple(told...));
     }) || raised;
   }
 

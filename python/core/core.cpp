@@ -26,6 +26,9 @@
 namespace attune::python {
 namespace {
 
+/// For functions that call Python, or release the GIL.
+using InCall = nb::call_guard<Entered>;
+
 const Handle* handle_of(nb::handle object) {
   static const nb::handle type = nb::type<Attention>();
   return object.type().is(type) ? nb::inst_ptr<Attention>(object) : nullptr;
@@ -38,14 +41,14 @@ void add_ranks(nb::module_& m) {
       .def_ro("rank", &Transport::rank)
       .def_ro("count", &Transport::count);
   m.def("nccl_id", &nccl_id);
-  m.def("nccl", &nccl, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::rv_policy::take_ownership);
+  m.def("nccl", &nccl, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::rv_policy::take_ownership, InCall());
   nb::class_<Sharding>(m, "Sharding")
       .def("of", &Sharding::of)
       .def("positions", &Sharding::positions)
       .def("received", &Sharding::received)
       .def("explain", &Sharding::explain);
   m.def("sharding", &sharding_of, nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg().none(),
-        nb::rv_policy::take_ownership);
+        nb::rv_policy::take_ownership, InCall());
 }
 
 void add_attention(nb::module_& m) {
@@ -55,12 +58,13 @@ void add_attention(nb::module_& m) {
                     const std::vector<std::tuple<nb::str, std::string, int>>&,
                     const std::vector<std::pair<nb::str, std::string>>&, std::optional<double>, int, int>(),
            nb::arg("parts"), nb::arg("lets"), nb::arg("captures"), nb::arg("params"), nb::arg("scale").none(),
-           nb::arg("target"), nb::arg("exact"))
+           nb::arg("target"), nb::arg("exact"), InCall())
       .def_rw("recording", &Attention::recording)
-      .def("run", &Attention::run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
-      .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
-      .def("prepare_async", &Attention::prepare_async, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
-      .def("least", &Attention::least)
+      .def("run", &Attention::run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), InCall())
+      .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), InCall())
+      .def("prepare_async", &Attention::prepare_async, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
+           InCall())
+      .def("least", &Attention::least, InCall())
       .def(
           "attend",
           [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
@@ -68,25 +72,27 @@ void add_attention(nb::module_& m) {
             return attend(self, {q, k, v}, captures, ints,
                           {.with_lse = with_lse, .with_max = with_max, .recorded = recorded});
           },
-          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
+          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+          InCall())
       .def(
           "attend_cache",
           [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& cache,
              const nb::tuple& captures, const nb::tuple& ints) {
             return attend_cache(self, {q, k, v}, cache, captures, ints);
           },
-          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg())
+          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), InCall())
       .def(
           "gradients",
           [](const Attention& self, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,
              const nb::tuple& ints, const nb::tuple& wanted,
              std::size_t first) { return gradients(self, grad_o, grad_lse, saved, ints, wanted, first); },
-          nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
-      .def("cover", &Attention::cover)
+          nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), InCall())
+      .def("cover", &Attention::cover, InCall())
       .def("explain", &Attention::explain)
       .def("describe", &Attention::describe)
-      .def("tiles", &Attention::tiles)
-      .def("draw", &Attention::draw, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg());
+      .def("tiles", &Attention::tiles, InCall())
+      .def("draw", &Attention::draw, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+           InCall());
 }
 
 void add_library(nb::module_& m) {
@@ -96,16 +102,19 @@ void add_library(nb::module_& m) {
         return std::pair(static_cast<int>(self.tensor->device.device_type),
                          static_cast<int>(self.tensor->device.device_id));
       });
-  m.def("empty", &empty);
-  nb::class_<Watch>(m, "Watch").def(nb::init<nb::object, const std::string&>()).def("stop", &Watch::stop);
+  m.def("empty", &empty, InCall());
+  nb::class_<Watch>(m, "Watch").def(nb::init<nb::object, const std::string&>()).def("stop", &Watch::stop, InCall());
   m.def("operations", &operations);
-  m.def("append", &append);
-  m.def("machine", &machine);
+  m.def("append", &append, InCall());
+  m.def("machine", &machine, InCall());
   m.def("version", &attune_version);
-  m.def("wait", [] {
-    const Released compiling;
-    attune_wait();
-  });
+  m.def(
+      "wait",
+      [] {
+        const Released compiling;
+        attune_wait();
+      },
+      InCall());
   m.def("option", &option, nb::arg(), nb::arg().none());
   m.def("emulated", [](const std::string& gpu) {
     std::int32_t target = 0;
@@ -114,7 +123,7 @@ void add_library(nb::module_& m) {
   });
   m.def("load", [](const nb::bytes& bundle) { check(attune_load(bundle.c_str())); });
   m.def("load_bytes", &load_bytes);
-  m.def("compile", &compile, nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+  m.def("compile", &compile, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), InCall());
 }
 
 }  // namespace
@@ -124,6 +133,7 @@ NB_MODULE(_core, m) {
   namespace nb = nanobind;
   using namespace attune::python;
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(end_calls));
+  Py_AtExit(end_compilers);
   // A forked child has none of the threads that were in calls; without this it would wait for them at exit.
   nb::module_::import_("os").attr("register_at_fork")(
       nb::arg("after_in_child") = nb::cpp_function([] { in_calls = 0; }));
@@ -142,7 +152,7 @@ NB_MODULE(_core, m) {
   nb::class_<RecordedCall>(m, "RecordedCall")
       .def("__init__",
            [](RecordedCall* self, Attention& of, const nb::tuple& ints) { new (self) RecordedCall(of, ints); })
-      .def("attend", &RecordedCall::attend, nb::arg().none(), nb::arg().none(), nb::arg().none());
+      .def("attend", &RecordedCall::attend, nb::arg().none(), nb::arg().none(), nb::arg().none(), InCall());
   m.def("activate_torch", &activate_torch, nb::arg(), nb::arg().none());
   m.def("deactivate_torch", &deactivate_torch);
   m.def("choose_torch", &choose_torch);

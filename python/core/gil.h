@@ -1,4 +1,4 @@
-// python/core/gil.h — releases and takes the GIL, also on threads that outlive the interpreter
+// python/core/gil.h — takes and releases the GIL, also while the interpreter ends and on threads that outlive it
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,35 +14,42 @@ namespace attune::python {
 namespace nb = nanobind;
 
 /// Blocks this thread forever. Python before 3.14 ends a daemon thread that takes the GIL after the interpreter has
-/// ended, by unwinding its stack; C++ frames that may not throw would turn the unwinding into std::terminate.
+/// ended, by unwinding its stack; C++ frames that may not throw would turn the unwinding into std::terminate, and
+/// destructors of Python objects need the GIL.
 [[noreturn]] inline void stay() {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-/// How many threads are in a call without the GIL.
+/// How many calls run, on all threads.
 inline std::atomic<int> in_calls = 0;
-/// The thread that ends the interpreter, from end_calls() on: it destroys objects, and no other thread begins a call.
+/// The thread that ends the interpreter, from end_calls() on. It destroys objects, and may call.
 inline std::atomic<std::thread::id> ending_thread{};
+inline std::atomic<bool> interpreter_gone = false;
 
-inline bool may_begin_call() {
-  const std::thread::id ends = ending_thread;
-  return ends == std::thread::id() || ends == std::this_thread::get_id();
-}
+/// A call, while this lives; made with the GIL. Once the interpreter is ending, no other thread begins a call, because
+/// Python may end that thread as soon as the call takes the GIL again.
+class Entered {
+ public:
+  Entered() {
+    ++in_calls;
+    const std::thread::id ends = ending_thread;
+    if (ends == std::thread::id() || ends == std::this_thread::get_id()) return;
+    --in_calls;
+    PyEval_SaveThread();
+    stay();
+  }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+  ~Entered() { --in_calls; }
+};
 
 /// Without the GIL while this lives.
 class Released {
  public:
-  /// `begins_call`: false where another thread has begun the call, and waits for this one.
-  explicit Released(bool begins_call = true) : state_(PyEval_SaveThread()) {
-    ++in_calls;
-    if (!begins_call || may_begin_call()) return;
-    --in_calls;
-    stay();
-  }
+  Released() : state_(PyEval_SaveThread()) {}
   Released(const Released&) = delete;
   Released& operator=(const Released&) = delete;
   ~Released() {
-    --in_calls;
     try {
       PyEval_RestoreThread(state_);
     } catch (...) {
@@ -54,25 +61,22 @@ class Released {
   PyThreadState* state_;
 };
 
-/// For atexit: waits up to 5 s for the calls of daemon threads, which use objects that are destroyed next, and lets
-/// them begin no further call. Kernels that are being compiled report to watchers, which take the GIL.
-inline void end_calls() {
-  ending_thread = std::this_thread::get_id();
-  PyThreadState* const state = PyEval_SaveThread();
-  attune_cancel();
-  for (int i = 0; i < 5000 && in_calls > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  PyEval_RestoreThread(state);
-}
-
-/// With the GIL while this lives, on any thread.
+/// With the GIL while this lives, on any thread. False where Python no longer gives it: the interpreter is ending on
+/// another thread, or has ended.
 class Acquired {
  public:
-  Acquired() : state_(taken()) {}
+  Acquired() : has_(given()), state_(has_ ? taken() : PyGILState_UNLOCKED) {}
   Acquired(const Acquired&) = delete;
   Acquired& operator=(const Acquired&) = delete;
-  ~Acquired() { PyGILState_Release(state_); }
+  ~Acquired() {
+    if (has_) PyGILState_Release(state_);
+  }
+  explicit operator bool() const { return has_; }
 
  private:
+  static bool given() {
+    return Py_IsInitialized() || (ending_thread.load() == std::this_thread::get_id() && !interpreter_gone);
+  }
   static PyGILState_STATE taken() {
     try {
       return PyGILState_Ensure();
@@ -81,7 +85,38 @@ class Acquired {
     }
   }
 
+  bool has_;
   PyGILState_STATE state_;
 };
+
+/// The result of a Python function that may take long. If Python ends this thread meanwhile, the frames of the caller
+/// stay as they are.
+inline nb::object called_back(nb::handle function, const nb::tuple& arguments) {
+  PyObject* result = nullptr;
+  try {
+    result = PyObject_CallObject(function.ptr(), arguments.ptr());
+  } catch (...) {
+    stay();
+  }
+  if (!result) throw nb::python_error();
+  return nb::steal(result);
+}
+
+/// For atexit: waits up to 5 s for the calls of daemon threads, which use objects that are destroyed next, and lets
+/// them begin no further call. Kernels that are being compiled report to watchers, which take the GIL.
+inline void end_calls() {
+  ending_thread = std::this_thread::get_id();
+  const Released waiting;
+  attune_cancel();
+  using Clock = std::chrono::steady_clock;
+  for (const auto until = Clock::now() + std::chrono::seconds(5); in_calls > 0 && Clock::now() < until;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+/// For Py_AtExit: stops the compilers that calls since end_calls() have started.
+inline void end_compilers() {
+  interpreter_gone = true;
+  attune_cancel();
+}
 
 }  // namespace attune::python

@@ -67,6 +67,7 @@ const Site& site_of(std::string_view text) {
     if (const auto found = all.by_text.find(text); found != all.by_text.end()) return found->second;
   }
   const Acquired gil;
+  if (!gil) throw std::runtime_error("attune: a call while Python is ending");
   const auto told = nb::cast<nb::tuple>(
       nb::module_::import_("attune.jax._call").attr("site")(nb::str(text.data(), text.size())));
   Site made;

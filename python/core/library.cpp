@@ -16,11 +16,11 @@ Watch::Watch(nb::object function, const std::string& facts)
   check(attune_watch_facts(
       facts.c_str(),
       [](void* user, const char* json) {
-        const Acquired gil;
+        const Acquired gil;  // Python objects outlive the guard
         Raised raised;
         raised.guard([&] {
           try {
-            (*static_cast<nb::object*>(user))(json);
+            called_back(*static_cast<nb::object*>(user), nb::make_tuple(json));
           } catch (nb::python_error& error) {
             error.discard_as_unraisable("attune.watch");
           }

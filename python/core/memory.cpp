@@ -22,6 +22,7 @@ nb::object exported(nb::object self) {
   auto* managed = new Managed{*nb::cast<const Memory&>(self).tensor, nb::object(self).release().ptr(), nullptr};
   managed->deleter = [](Managed* done) {
     const Acquired gil;
+    if (!gil) return;
     nb::steal(static_cast<PyObject*>(done->context)).reset();
     delete done;
   };

@@ -112,6 +112,7 @@ class Call {
 
   /// The results, once captures and parameters are bound; null without an exception if Python must make the call.
   PyObject* run(const Handle& handle) {
+    const Entered call;
     if (!make_out()) return nullptr;
     call_.size = sizeof call_;
     call_.q = &q_.tensor(), call_.k = &k_.tensor(), call_.v = &v_.tensor(), call_.o = &out_.tensor();

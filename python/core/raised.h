@@ -34,10 +34,12 @@ class Raised {
 
   explicit operator bool() const { return exception_ != nullptr; }
 
-  /// Runs `body`, with the GIL taken, and keeps the first exception; false where there was one.
+  /// Runs `body`, with the GIL taken, and keeps the first exception; false where there was one, or where Python is
+  /// ending.
   template <class Body>
   bool guard(const Body& body) {
     const Acquired gil;
+    if (!gil) return false;
     try {
       body();
       return true;

@@ -22,7 +22,7 @@ class Tasks {
     if (!begin())
       refuse("executor-tasks", "`run` is called after its call", "its tasks went with the call",
              "return from parallel_for when all tasks are done");
-    const Released running(false);
+    const Released running;
     task_(run_, i, worker);
     const std::lock_guard lock(mutex_);
     --running_;
@@ -53,8 +53,11 @@ class Tasks {
 
 /// Runs a call's tasks by loop(count, run).
 inline void run_tasks(const nb::object& loop, std::int64_t count, const std::shared_ptr<Tasks>& tasks, Raised& raised) {
-  raised.guard(
-      [&] { loop(count, nb::cpp_function([tasks](std::int64_t i, std::int32_t worker) { tasks->one(i, worker); })); });
+  raised.guard([&] {
+    called_back(loop, nb::make_tuple(count, nb::cpp_function([tasks](std::int64_t i, std::int32_t worker) {
+                                       tasks->one(i, worker);
+                                     })));
+  });
   tasks->end();
 }
 

@@ -68,8 +68,8 @@ std::int32_t guarded(void* user, const Body& body) {
 std::int32_t exchanged(void* user, const attune_chunk* send, std::size_t n_send, const attune_chunk* receive,
                        std::size_t n_receive, void* stream) {
   return guarded(user, [&](Transport& self, Views& views) {
-    self.exchange(views.of(send, n_send, stream), views.of(receive, n_receive, stream),
-                  reinterpret_cast<std::uintptr_t>(stream));
+    called_back(self.exchange, nb::make_tuple(views.of(send, n_send, stream), views.of(receive, n_receive, stream),
+                                              reinterpret_cast<std::uintptr_t>(stream)));
   });
 }
 
@@ -77,14 +77,14 @@ std::int32_t summed(void* user, void* values, std::size_t count, std::int32_t by
   return guarded(user, [&](Transport& self, Views& views) {
     const auto on = reinterpret_cast<std::uintptr_t>(stream);
     if (stream)
-      self.sum(nb::make_tuple(reinterpret_cast<std::uintptr_t>(values), count, bytes), on);
+      called_back(self.sum, nb::make_tuple(nb::make_tuple(reinterpret_cast<std::uintptr_t>(values), count, bytes), on));
     else
-      self.sum(views.floats(values, count, bytes), on);
+      called_back(self.sum, nb::make_tuple(views.floats(values, count, bytes), on));
   });
 }
 
 void stopped(void* user) {
-  guarded(user, [](Transport& self, Views&) { self.stop(); });
+  guarded(user, [](Transport& self, Views&) { called_back(self.stop, nb::make_tuple()); });
 }
 
 }  // namespace

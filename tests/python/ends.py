@@ -2,6 +2,7 @@
 """What the tests of a process's end share."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -66,8 +67,10 @@ def held(kinds):
     return {f"{kind}, {holder}": f"{code}\n{hold}" for kind, code in kinds.items() for holder, hold in HOLDERS.items()}
 
 
-def statuses(setup, cases, at_once=4):
-    """The exit status by the name of a case; -14 after 20 s. `setup` runs once, before the forks."""
+def statuses(setup, cases, folder, at_once=4):
+    """The exit status by the name of a case, -14 after 20 s, and what they wrote to stderr. `setup` runs once, before
+    the forks; kernels are cached in `folder`."""
     given = json.dumps([LATE + setup, cases, SECONDS, at_once])
-    done = subprocess.run([sys.executable, "-c", FORKS], input=given, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", FORKS], input=given, capture_output=True, text=True, check=True,
+                          env={**os.environ, "ATTUNE_CACHE": str(folder), "ATTUNE_CACHE_SIZE": "1G"})
     return json.loads(done.stdout), done.stderr

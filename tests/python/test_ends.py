@@ -4,9 +4,9 @@
 from ends import held, statuses
 
 SETUP = """
+import os
 import attune
 import numpy as np
-attune.options["ATTUNE_CACHE"] = "off"
 q = np.ones((1, 2, 64, 16), np.float32)
 slope = np.ones(2, np.float32)
 """
@@ -43,7 +43,14 @@ def use(x): x.kept = x.backward(q, q, q, q)
     "new kernels": """
 import itertools
 def made(): return itertools.count()
-def use(x): attune.Attention(score=f"s * {next(x)}.5f")(q, q, q)
+def use(x): attune.Attention(score=f"s * {next(x)}.{os.getpid()}f")(q, q, q)
+""",
+    "kernels made early": """
+import itertools
+def made(): return itertools.count()
+def use(x):
+    made = attune.Attention(score=f"s * {next(x)}.{os.getpid()}f")
+    made._core.prepare_async(0, {"q": q, "k": q, "v": q, "out": q.copy()}, (), None, ())
 """,
     "a cover": """
 def made(): return attune.Attention(mask="kv <= q")
@@ -52,7 +59,7 @@ def use(x): x(q, q, q, cover=x.cover(q, q, q))
     "a watch": """
 facts, numbers = [], iter(range(10**6))
 def made(): return attune.watch(facts.append)
-def use(x): attune.attention(q, q, q, score=f"s * {next(numbers)}.125f")
+def use(x): attune.attention(q, q, q, score=f"s * {next(numbers)}.{os.getpid()}f")
 """,
     "an array": """
 class Shown:
@@ -102,9 +109,48 @@ def use(x): attune.append(q[:, :, :1], q[:, :, :1], *x[:2], kv_len=np.ones(1, np
 """,
 }
 
+# Functions that attune calls on a daemon thread. They return when the process has waited for them, for 5 s, and Python is
+# ending; that takes as long as Last.__del__.
+CALLED_BACK = {
+    "an exchange": """
+def call(): attune.Sharding(attune.Attention(), q, q, q, attune.Transport(0, 2, sleep))
+""",
+    "an executor": """
+def call(): attune.attention(q, q, q, parallel_for=sleep, workers=2)
+""",
+    "progress": """
+def call(): attune.attention(q, q, q, progress=sleep)
+""",
+    "a watch": """
+watch = attune.watch(sleep)
+def call(): attune.attention(q, q, q)
+""",
+}
+SLEEP = """
+import sys, threading, time
+slept = threading.Event()
+def sleep(*given):
+    slept.set()
+    time.sleep(6)
+class Last:
+    def __del__(self, sleep=time.sleep):
+        sleep(3)
+sys.last = Last()
+"""
+BEGIN = """
+threading.Thread(target=call, daemon=True).start()
+slept.wait()
+"""
 
-def test_a_process_ends_with_whatever_it_holds():
+
+def test_a_process_ends_with_whatever_it_holds(tmp_path):
     cases = held(KINDS)
     del cases["ranks, a function of atexit"]  # it would wait for threads that begin calls, and Python is ending
-    found, said = statuses(SETUP, cases)
+    found, said = statuses(SETUP, cases, tmp_path)
+    assert found == dict.fromkeys(cases, 0), said
+
+
+def test_a_process_ends_while_a_daemon_thread_is_called_back(tmp_path):
+    cases = {name: f"{SLEEP}{call}{BEGIN}" for name, call in CALLED_BACK.items()}
+    found, said = statuses(SETUP, cases, tmp_path)
     assert found == dict.fromkeys(cases, 0), said
