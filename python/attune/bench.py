@@ -1,5 +1,6 @@
-# python/attune/bench.py — python -m attune.bench: what a call costs in Python, from a cold import to a warm call
-"""What Python adds to a call, in microseconds. Nothing here passes or fails: the numbers are for docs/benchmarks.md."""
+# python/attune/bench.py — python -m attune.bench: what a call costs in Python; your own mod next to torch's FlexAttention
+"""What Python adds to a call, in microseconds: the numbers of docs/benchmarks.md. With --flex FILE, the time of the mod in
+this file, next to torch's own FlexAttention. Nothing here passes or fails."""
 
 from __future__ import annotations
 
@@ -132,12 +133,96 @@ def torch_rows() -> dict[str, float]:
     return least(calls)
 
 
+def flex_rows(chosen: argparse.Namespace) -> dict[str, Any]:
+    """The mod of a file in torch's FlexAttention and in attune: the first call in seconds, later ones in milliseconds."""
+    import runpy
+
+    import torch
+    from torch.nn.attention import flex_attention as flex
+
+    import attune.torch
+
+    device = torch.device(chosen.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = getattr(torch, chosen.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
+    batch, heads, length, width = map(int, chosen.shape.split(","))
+    torch.manual_seed(0)
+    made = runpy.run_path(chosen.flex, {"torch": torch, "device": device})
+    score, mask = made.get("score_mod"), made.get("mask_mod")
+    if score is None and mask is None:
+        raise SystemExit(f"{chosen.flex} defines neither score_mod nor mask_mod")
+    if chosen.backward and device.type == "cpu":
+        raise SystemExit("torch's FlexAttention has no backward on the CPU: leave --backward out")
+    q = torch.randn(batch, heads, length, width, device=device, dtype=dtype, requires_grad=chosen.backward)
+    k, v = (torch.randn(batch, chosen.kv_heads or heads, length, width, device=device, dtype=dtype,
+                        requires_grad=chosen.backward) for _ in "kv")
+    grad = torch.randn_like(q)
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def took(call: Callable[[], Any]) -> float:
+        wait()
+        begin = time.perf_counter()
+        call()
+        wait()
+        return time.perf_counter() - begin
+
+    def times(attend: Callable[..., Any], blocks: Callable[..., Any]) -> tuple[dict[str, float], Any]:
+        block_mask = None if mask is None else blocks(mask, None, None, length, length, device=device)
+
+        def call() -> Any:
+            out = attend(q, k, v, score, block_mask, enable_gqa=q.shape[1] != k.shape[1])
+            return torch.autograd.grad(out, (q, k, v), grad) if chosen.backward else out
+
+        first = took(call)
+        for _ in range(2):
+            call()
+        count = max(1, int(0.02 / took(call)))  # a sample is of 20 ms or more, so that its launches overlap
+        until, all_of = time.perf_counter() + chosen.seconds, []
+        while len(all_of) < 5 or time.perf_counter() < until:
+            all_of.append(took(lambda: [call() for _ in range(count)]) / count * 1e3)
+        all_of.sort()
+        return {"first_s": first, "ms": all_of[len(all_of) // 2], "p10": all_of[len(all_of) // 10],
+                "p90": all_of[len(all_of) * 9 // 10]}, call()
+
+    theirs, wanted = times(flex.flex_attention if chosen.eager else torch.compile(flex.flex_attention),
+                           flex.create_block_mask)
+    ours, got = times(attune.torch.flex_attention, attune.torch.create_block_mask)
+    pairs = zip(got, wanted, strict=True) if chosen.backward else [(got, wanted)]
+    return {"call": f"{'forward and backward' if chosen.backward else 'forward'}, B={batch} H={heads}/{k.shape[1]} "
+                    f"S={length} D={width}, {dtype}, {torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU'}",
+            "FlexAttention": theirs, "attune": ours, "times_as_fast": theirs["ms"] / ours["ms"],
+            "largest_difference": max((a.double() - b.double()).abs().max().item() for a, b in pairs)}
+
+
 def main() -> None:
     """Prints the rows, or JSON."""
     options = argparse.ArgumentParser(prog="python -m attune.bench", description=__doc__)
     options.add_argument("--json", action="store_true", help="one line of JSON")
     options.add_argument("--torch", action="store_true", help="calls of attune.torch alone")
+    options.add_argument("--flex", metavar="FILE.py", help="your mod: the file defines score_mod, mask_mod or both, as "
+                         "FlexAttention takes them; it may use torch, and device for the tensors that they read")
+    options.add_argument("--shape", default="1,16,4096,64", metavar="B,H,S,D", help="of the queries; 1,16,4096,64 if left out")
+    options.add_argument("--kv-heads", type=int, metavar="N", help="as many as H if left out")
+    options.add_argument("--dtype", metavar="NAME", help="bfloat16 on a GPU, float32 on the CPU, if left out")
+    options.add_argument("--device", help="cuda if there is a GPU, else cpu")
+    options.add_argument("--backward", action="store_true", help="the gradients of q, k and v too")
+    options.add_argument("--eager", action="store_true", help="torch's FlexAttention without torch.compile")
+    options.add_argument("--seconds", type=float, default=1, help="to measure each; 1 if left out")
     chosen = options.parse_args()
+    if chosen.flex:
+        found = flex_rows(chosen)
+        if chosen.json:
+            print(json.dumps(found))
+            return
+        print(f"{found['call']}\n{'':<16}{'first call':>12}{'median':>12}   p10 to p90")
+        for name in ("FlexAttention", "attune"):
+            one = found[name]
+            print(f"  {name:<14}{one['first_s']:>10.2f} s{one['ms']:>9.3f} ms   {one['p10']:.3f} to {one['p90']:.3f}")
+        print(f"attune is {found['times_as_fast']:.2f} times as fast; results differ by at most "
+              f"{found['largest_difference']:.1e}")
+        return
     imports, calls = ({}, torch_rows()) if chosen.torch else (import_ms(), rows())
     if chosen.json:
         print(json.dumps({"import_ms": imports, "call_us": calls}))
