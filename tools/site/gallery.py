@@ -1,4 +1,4 @@
-# tools/site/gallery.py — the files of gallery/: a mod each, as text, C++ and Python, and how its picture looks
+# tools/site/gallery.py — the files of gallery/: a mod each, as text, C++, Python and torch, and how its picture looks
 import re
 from pathlib import Path
 
@@ -56,6 +56,7 @@ class Mod:
         self.about = " ".join(re.search(r"^# .*\n\n((?:.+\n)+)", text, re.M)[1].split())
         blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S))
         self.mod, self.cpp, self.python = blocks["mod"], blocks["cpp"], blocks["python"]
+        self.torch = blocks.get("torch")  # None: FlexAttention has no such mod
         self.look = blocks.get("look", "").splitlines()
         # The row of docs/benchmarks.md that measured it, if one did.
         self.measured = next((line[9:] for line in self.look if line.startswith("measured ")), None)

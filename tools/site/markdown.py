@@ -15,6 +15,7 @@ class Page:
         self.link, self.image = link, image
         self.sections = []  # (heading, anchor, plain text), the first before any heading
         self.title = ""
+        self.parts = []  # (title, anchor) of its headings of the second level
         self._section = ["", "", []]
         self.html = "\n".join(self._blocks(re.sub(r"^<!-- .*? -->\n", "", text, flags=re.M).splitlines()))
         self._end_section()
@@ -68,6 +69,8 @@ class Page:
                 plain = re.sub(r"[`*]", "", title)
                 if level == 1 and not self.title:
                     self.title = plain
+                if level == 2:
+                    self.parts.append((re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title), slug(title)))
                 self._end_section()
                 self._section = [plain, slug(title), []]
                 out.append(f'<h{level} id="{slug(title)}">{self.inline(title)}</h{level}>')

@@ -23,9 +23,9 @@ import results  # noqa: E402
 CONTENTS = {
     "Begin": ["README.md", "docs/start.md", "docs/expressions.md", "docs/masks-and-tiles.md", "docs/playground.md",
               "docs/semantics.md", "docs/glossary.md"],
-    "Use it from": ["docs/python.md", "docs/torch.md", "docs/jax.md", "docs/cpp.md", "docs/c.md",
+    "Use it from": ["docs/python.md", "docs/python-api.md", "docs/torch.md", "docs/jax.md", "docs/cpp.md", "docs/c.md",
                     "docs/cli.md"],
-    "Run it": ["docs/cpu.md", "docs/gpu.md", "docs/support.md", "docs/offline.md", "docs/cache.md", "docs/first-call.md",
+    "Run it": ["docs/cpu.md", "docs/gpu.md", "docs/serving.md", "docs/ranks.md", "docs/support.md", "docs/offline.md", "docs/cache.md", "docs/first-call.md",
                "docs/debugging.md", "docs/errors.md", "docs/benchmarks.md"],
     "Work on it": ["CONTRIBUTING.md", "docs/map.md", "docs/adding-an-op.md", "docs/adding-a-kernel.md", "CHANGELOG.md"]}
 
@@ -138,7 +138,7 @@ def state_link(mod):
 
 def card(mod, form):
     code = "".join(f"<details><summary>{name}</summary><pre><code>{html.escape(text, False)}</code></pre></details>"
-                   for name, text in [("text", mod.mod), ("C++", mod.cpp), ("Python", mod.python)])
+                   for name, text in [("text", mod.mod), ("C++", mod.cpp), ("Python", mod.python), ("torch", mod.torch)] if text)
     known = f"<p>The compiler has the mask as: {html.escape(form)}.</p>" if form else ""
     return (f'<article class="card" id="{mod.name}"><h3>{mod.title}</h3><img alt="picture of {mod.title}" loading="lazy" '
             f'src="gallery/{mod.name}.svg"><p>{html.escape(mod.about)}</p>{known}{measured(mod)}{code}<div class="links">'
@@ -151,7 +151,7 @@ def gallery_page(site, attune):
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         forms = list(pool.map(lambda m: told(attune, m), all_mods))
     body = ("<h1>The gallery</h1><p>Mods that people use. Each is a file of gallery/ that tests run: text, C++ and "
-            "Python give the same expression, and the pictures are drawn by <code>attune plot</code>: keys go to the "
+            "Python give the same expression, torch code the same results, and the pictures are drawn by <code>attune plot</code>: keys go to the "
             "right, queries down. On the left the tiles of a mask (blue: full; orange: the pairs of partial ones that "
             "stay), or without a mask the score where q · k is 0 (orange above 0, blue below, and the page's own colour "
             "at 0); on the right the probabilities, each row by its largest.</p>")
@@ -162,6 +162,15 @@ def gallery_page(site, attune):
     for m in all_mods:
         site.sections.append({"url": f"gallery.html#{m.name}", "page": "The gallery", "heading": m.title,
                               "text": f"{m.about} {m.mod}"})
+
+
+def with_contents(page):
+    """A page with links to its sections after its introduction, if it has several."""
+    if len(page.parts) < 3:
+        return page.html
+    links = "".join(f'<li><a href="#{anchor}">{page.inline(title)}</a></li>' for title, anchor in page.parts)
+    first = page.html.index("<h2 ")
+    return f'{page.html[:first]}<nav class="parts" aria-label="On this page"><ul>{links}</ul></nav>\n{page.html[first:]}'
 
 
 def source_page(site, path):
@@ -188,7 +197,7 @@ def build(out, attune, engine):
             pages[path] = site.page(path)
         todo += sorted(site.wanted - seen)
     for path, page in pages.items():
-        site.write(url_of(path), page.title, page.html)
+        site.write(url_of(path), page.title, with_contents(page))
     for path in sorted(seen - set(pages)):
         if path.startswith("docs/pictures/"):
             (out / path).parent.mkdir(parents=True, exist_ok=True)
@@ -238,8 +247,12 @@ def main():
     bad = [(page, link) for page, link in broken(given.out) if link.split("#")[0].lstrip("./") not in without]
     for page, link in bad:
         print(f"{page}: links to {link}, and there is no such page or heading", file=sys.stderr)
+    listed = {path for group in CONTENTS.values() for path in group}
+    unlisted = [path for path in (f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))) if path not in listed]
+    for path in unlisted:
+        print(f"{path}: is not in the contents of the site", file=sys.stderr)
     print(f"{given.out}: {len(list(given.out.rglob('*.html')))} pages")
-    sys.exit(bool(bad))
+    sys.exit(bool(bad or unlisted))
 
 
 if __name__ == "__main__":
