@@ -1,6 +1,6 @@
-# python/attune/bench.py — python -m attune.bench: what a call costs in Python; your own mod next to torch's FlexAttention
-"""What Python adds to a call, in microseconds: the numbers of docs/benchmarks.md. With --flex FILE, the time of the mod in
-this file, next to torch's own FlexAttention. Nothing here passes or fails."""
+# python/attune/bench.py — python -m attune.bench: what a call costs in Python; your mod next to torch's FlexAttention
+"""What Python adds to a call, in microseconds: the numbers of docs/benchmarks.md. With --flex FILE, the time of the mod
+in this file, next to torch's own FlexAttention. Nothing here passes or fails."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def torch_rows() -> dict[str, float]:
 
 
 def flex_rows(chosen: argparse.Namespace) -> dict[str, Any]:
-    """The mod of a file in torch's FlexAttention and in attune: the first call in seconds, later ones in milliseconds."""
+    """The mod of a file in torch's FlexAttention and in attune: the first call in seconds, later ones in ms."""
     import runpy
 
     import torch
@@ -190,8 +190,9 @@ def flex_rows(chosen: argparse.Namespace) -> dict[str, Any]:
                            flex.create_block_mask)
     ours, got = times(attune.torch.flex_attention, attune.torch.create_block_mask)
     pairs = zip(got, wanted, strict=True) if chosen.backward else [(got, wanted)]
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     return {"call": f"{'forward and backward' if chosen.backward else 'forward'}, B={batch} H={heads}/{k.shape[1]} "
-                    f"S={length} D={width}, {dtype}, {torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU'}",
+                    f"S={length} D={width}, {dtype}, {name}",
             "FlexAttention": theirs, "attune": ours, "times_as_fast": theirs["ms"] / ours["ms"],
             "largest_difference": max((a.double() - b.double()).abs().max().item() for a, b in pairs)}
 
@@ -203,7 +204,8 @@ def main() -> None:
     options.add_argument("--torch", action="store_true", help="calls of attune.torch alone")
     options.add_argument("--flex", metavar="FILE.py", help="your mod: the file defines score_mod, mask_mod or both, as "
                          "FlexAttention takes them; it may use torch, and device for the tensors that they read")
-    options.add_argument("--shape", default="1,16,4096,64", metavar="B,H,S,D", help="of the queries; 1,16,4096,64 if left out")
+    options.add_argument("--shape", default="1,16,4096,64", metavar="B,H,S,D",
+                         help="of the queries; 1,16,4096,64 if left out")
     options.add_argument("--kv-heads", type=int, metavar="N", help="as many as H if left out")
     options.add_argument("--dtype", metavar="NAME", help="bfloat16 on a GPU, float32 on the CPU, if left out")
     options.add_argument("--device", help="cuda if there is a GPU, else cpu")

@@ -25,7 +25,8 @@ def complaints(root):
 
 
 row = 'ATTUNE_OP(Erf,      "erf",      0,   1,   Float, F32)  // within [-1, 1]\n'
-page = "<!-- places -->\n| file | what |\n|---|---|\n| `ir/ops.def`, `ir/eval.cpp` | its meaning, as `a.cpp` |\n<!-- /places -->\n"
+page = ("<!-- places -->\n| file | what |\n|---|---|\n| `ir/ops.def`, `ir/eval.cpp` | its meaning, as `a.cpp` |\n"
+        "<!-- /places -->\n")
 verdict(complaints, wrong={
     "docs/adding-an-op.md: has no lines": {TABLE: row, PAGE: "`ir/eval.cpp`\n", "ir/eval.cpp": "Op::Erf"},
     "docs/adding-an-op.md: names no file": {TABLE: row, PAGE: "<!-- places -->\n<!-- /places -->\n"},

@@ -82,9 +82,9 @@ def methods(module, node, seen):
             seen.add(one.name)
             kind = {ast.unparse(d) for d in one.decorator_list}
             own = "property" in kind or any(d.endswith(".setter") for d in kind)
-            name = node.name if one.name == "__call__" else one.name
-            out.append((f"`.{name}`" if own else f"`{signature(one, name if one.name == '__call__' else '.' + name, 'staticmethod' not in kind)}`",
-                        ast.get_docstring(one)))
+            name = node.name if one.name == "__call__" else f".{one.name}"
+            call = name if own else signature(one, name, "staticmethod" not in kind)
+            out.append((f"`{call}`", ast.get_docstring(one)))
     for base in node.bases:
         found = module.found(ast.unparse(base).split("[")[0])
         if found:

@@ -1,4 +1,4 @@
-# tests/python/in_torch/test_bench.py — python -m attune.bench --flex times a mod in a file next to torch's FlexAttention
+# tests/python/in_torch/test_bench.py — python -m attune.bench --flex times a mod next to torch's FlexAttention
 """The command as a user types it, on the CPU."""
 
 import json

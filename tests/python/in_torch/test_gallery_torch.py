@@ -38,7 +38,9 @@ def test_the_torch_code_of_a_mod_is_its_text(mod):
     torch.manual_seed(0)
     q = torch.randn(batch, heads, length, 16)
     k, v = torch.randn(2, batch, heads, keys, 16)
-    blocks = create_block_mask(made["mask_mod"], batch, heads, length, keys, device="cpu") if "mask_mod" in made else None
+    blocks = None
+    if "mask_mod" in made:
+        blocks = create_block_mask(made["mask_mod"], batch, heads, length, keys, device="cpu")
     texts = {part: of[part] for part in ("score", "mask") if part in of}
     wanted = attune.attention(q, k, v, **texts, **names)
     torch.testing.assert_close(flex_attention(q, k, v, made.get("score_mod"), blocks), wanted, equal_nan=True)
