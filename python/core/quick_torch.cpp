@@ -58,12 +58,12 @@ struct Call {
     return is_slow(q, k) ? Why::large : Why::none;
   }
 
-  /// `first`() runs before the kernels of a first call on a device are compiled. False on an error: Python repeats the
+  /// `then`() runs after the kernels of a first call on a device are compiled. False on an error: Python repeats the
   /// call and reports where the mistake is.
-  template <class First>
-  bool run(nb::handle q_given, const First& first) {
+  template <class Then>
+  bool run(nb::handle q_given, const Then& then) {
     if (q.on_device()) {
-      if (!set_device(with, memory, handle, call, q_given, first)) return false;
+      if (!set_device(with, memory, handle, call, q_given, then)) return false;
     } else {
       with.workers = workers_of(call, torch_threads);
     }
@@ -94,10 +94,10 @@ nb::object results(Call& c, nb::handle q, nb::handle v, const nb::tuple& capture
   c.call.o = of_out.at();
   if (with.with_lse) c.call.lse = of_lse.at();
   if (with.with_max) c.call.max = of_max.at();
-  const auto first = [&] {
+  const auto then = [&] {
     if (with.recorded) start_backward(c.handle.attention, c.call, wanted_of(captures));
   };
-  if (!c.run(q, first)) return said(Why::mistake);
+  if (!c.run(q, then)) return said(Why::mistake);
   return nb::make_tuple(out, lse, largest);
 }
 

@@ -178,9 +178,9 @@ std::size_t workspace_bytes(Entry& entry, const attune_call& call, const attune_
     for (const auto& [known, bytes] : entry.workspaces)
       if (known == key) return bytes;
   }
-  if (recorded) start_backward(entry.attention.get(), call, std::vector<bool>(call.n_captures));
   std::size_t bytes = 0;
   raise(attune_prepare(entry.attention.get(), &call, &with, &bytes, nullptr));
+  if (recorded) start_backward(entry.attention.get(), call, std::vector<bool>(call.n_captures));
   const std::lock_guard lock(entry.mutex);
   if (entry.workspaces.size() == Workspaces::most) entry.workspaces.erase(entry.workspaces.begin());
   entry.workspaces.emplace_back(std::move(key), bytes);

@@ -159,11 +159,10 @@ namespace {
 
 /// The bytes of a call's working memory, and their model; null on failure.
 const Workspace* workspace_of(const Handle& handle, const attune_call& call, const attune_with& with,
-                              nb::handle q_given, const std::function<void()>& first) {
+                              nb::handle q_given, const std::function<void()>& then) {
   std::vector<std::int64_t> key = key_of(call);
   Workspaces& known = handle.workspaces;
   if (const auto found = std::ranges::find(known.all, key, &Workspace::key); found != known.all.end()) return &*found;
-  first();
   std::size_t bytes = 0;
   attune_error* error = nullptr;
   {
@@ -172,6 +171,7 @@ const Workspace* workspace_of(const Handle& handle, const attune_call& call, con
   }
   attune_error_free(error);
   if (error) return nullptr;
+  then();
   nb::object model;
   if (bytes > 0) {
     const nb::object count = nb::steal(PyLong_FromSize_t(bytes));
@@ -188,13 +188,13 @@ const Workspace* workspace_of(const Handle& handle, const attune_call& call, con
 }  // namespace
 
 bool set_device(attune_with& with, nb::object& memory, const Handle& handle, const attune_call& call,
-                nb::handle q_given, const std::function<void()>& first) {
+                nb::handle q_given, const std::function<void()>& then) {
   const Exchange* const functions = exchange_of(Py_TYPE(q_given.ptr()));
   if (functions->current_stream(ATTUNE_CUDA, call.q->device.device_id, &with.stream) != 0) {
     PyErr_Clear();
     return false;
   }
-  const Workspace* const found = workspace_of(handle, call, with, q_given, first);
+  const Workspace* const found = workspace_of(handle, call, with, q_given, then);
   if (!found) return false;
   if (found->bytes == 0) return true;
   TorchTensor of_memory;

@@ -1,5 +1,5 @@
 # tests/docs/dev.py — dev.py [DEV]: a program that ./dev calls fails, and ./dev ends with its status; ./dev test says
-# which tests failed. Stand-ins for all programs fail in turn
+# which tests failed; one tree serves all commands. Stand-ins for all programs fail in turn
 import os
 import re
 import shutil
@@ -54,6 +54,8 @@ exit 0
 # Failures that need not matter, as ./dev says: a package source or PyPI that does not answer; what is asked, to decide;
 # the archive of a program that is only there on Debian.
 MAY_FAIL = re.compile(r"apt-get .*update|bin/pip install --quiet nanobind|python -c import [a-z, _]+$|-m venv|stat |clang\+\+ -dumpversion")
+# What is compiled: the library once, in the release's tree, and the playground for WebAssembly.
+OF_ONE_TREE = re.compile(r"cmake --build (--preset release|build/wasm) ")
 COMMANDS = ["demo", "build", "python", "torch", "hf", "jax", "wheel", "format", "map", "site", "site --test",
             "playground", "package", "bench", "approve"]
 
@@ -117,6 +119,9 @@ def main():
             done, calls = run(folder, command, 0)
             if done.returncode:
                 wrong.append(f"./dev {command} fails where nothing does: {done.returncode}\n{done.stdout}{done.stderr}")
+            if command != "approve":  # of the tests
+                wrong += [f"./dev {command} compiles the library again: {call}" for call in calls
+                          if "cmake --build" in call and not OF_ONE_TREE.search(call)]
             for i, call in enumerate(calls, 1):
                 if MAY_FAIL.search(call):
                     continue

@@ -4,6 +4,7 @@
 import gc
 import glob
 import importlib.util
+import json
 import multiprocessing
 import os
 import resource
@@ -311,4 +312,25 @@ def test_the_kernels_of_a_wheel_are_written_to_a_file(tmp_path, monkeypatch, cap
     monkeypatch.setattr(usual, "manifests", lambda: [one])
     monkeypatch.setattr(sys, "argv", ["usual", str(tmp_path / "usual.attune")])
     assert usual.main() == 0
-    assert (tmp_path / "usual.attune").stat().st_size > 0 and "kernels" in capsys.readouterr().out
+    assert (tmp_path / "usual.attune").stat().st_size > 0
+    said = capsys.readouterr()
+    assert "kernels" in said.out and "100% " in said.err and "\r" not in said.err  # a log, which no terminal shows
+
+
+def test_the_usual_kernels_of_a_machine_are_those_for_its_gpus(monkeypatch, capsys, tmp_path):
+    from attune import usual
+
+    assert usual.for_targets([]) == []
+    of_all, hopper, older = usual.manifests(), usual.for_targets(["sm_90a"]), usual.for_targets(["sm_86"])
+    assert len(hopper) == len(of_all) and {t for row in hopper for t in row["targets"]} == {"sm_90a"}
+    assert 0 < len(older) < len(of_all) and {t for row in older for t in row["targets"]} == {"sm_86"}
+    asked = []
+    monkeypatch.setattr(usual, "PLACE", str(tmp_path / "usual.attune"))
+    monkeypatch.setattr(sys, "argv", ["usual"])
+    monkeypatch.setattr(attune, "machine", lambda: {"cuda": {"devices": [], "why": "no driver"}})
+    assert usual.main() == usual.NOT_HERE and "no GPU here: no driver" in capsys.readouterr().err
+    monkeypatch.setattr(attune, "machine", lambda: {"cuda": {"devices": [{"target": "sm_90a"}] * 2, "why": ""}})
+    monkeypatch.setattr(usual._core, "compile", lambda rows, place, *_: asked.append((rows, place)) or
+                        '{"kernels": 1, "bundle": {"bytes": 2}, "seconds": 3}')
+    assert usual.main() == 0
+    assert asked == [(json.dumps(hopper), os.fsencode(tmp_path / "usual.attune"))]

@@ -179,9 +179,9 @@ class Call:
                tuple([(t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else None for t in given]))
         size = _workspaces.get(key)
         if size is None:
+            size = _workspaces.put(key, self.core.prepare(direction, call, captures, grads, self.ints)[0])
             if wanted:
                 self._start_backward(call, captures, wanted)
-            size = _workspaces.put(key, self.core.prepare(direction, call, captures, grads, self.ints)[0])
         return torch.empty(size, dtype=torch.uint8, device=q.device) if size else None
 
     def _start_backward(self, call: dict[str, Any], captures: tuple[Tensor, ...], wanted: Sequence[bool]) -> None:
