@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(384, 1)
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
     if constexpr (!is_alone<Tile>)
-      if (warp > 0 && warp <= Tile::stages && threadIdx.x % 32 == 0) add_up<Tile>(args, shared, warp - 1);
+      if (warp > 0 && warp <= Tile::stages && elected()) add_up<Tile>(args, shared, warp - 1);
     if constexpr (loads_apart<User>)
       if (warp == 3) load_steps<Tile>(args, user, shared, static_cast<int>(threadIdx.x) % 32);
     if constexpr (User::gradient.by_diagonal > 0)

@@ -137,7 +137,7 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
   if (group == 0) {
     registers_down<producer_registers<Tile>>();
     using Producer = ForwardProducer90<Tile, User>;
-    if (Producer::loads(thread)) Producer{args, shared, thread}.run();
+    if (thread < 32 && Producer::loads()) Producer{args, shared, thread}.run();
     if (thread == 32) schedule_tiles<Tile>(args, user, shared);
     if constexpr (transposes_values<Tile>)
       if (thread >= 64) Group::transpose_v(args, shared);

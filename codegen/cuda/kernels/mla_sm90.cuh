@@ -105,9 +105,12 @@ __global__ void __launch_bounds__(mla_threads, 1)
   if (group == 0) {
     registers_down<24>();
     const SplitRange& its = shared_split<Tile>(shared);
-    if (threadIdx.x == 0) MlaProducer90<0, Tile, User>{args, user, its, shared}.run();
-    if (threadIdx.x == 32) MlaProducer90<1, Tile, User>{args, user, its, shared}.run();
-    if (threadIdx.x == 64) MlaQueryProducer90<Tile, User>{args, user, its, shared}.run();
+    const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
+    if (warp < 3 && elected()) {
+      if (warp == 0) MlaProducer90<0, Tile, User>{args, user, its, shared}.run();
+      if (warp == 1) MlaProducer90<1, Tile, User>{args, user, its, shared}.run();
+      if (warp == 2) MlaQueryProducer90<Tile, User>{args, user, its, shared}.run();
+    }
   } else if (group == 1) {
     registers_up<240>();
     compute_mla<0, Tile>(args, user, shared);

@@ -339,7 +339,7 @@ __device__ inline void queries_block(const BackwardArgs& args, const User& user)
   const Queries90<Tile> queries(args);
   if (group == 0) {
     registers_down<40>();
-    if (threadIdx.x == 0) load_queries<Tile>(args, user, shared, queries);
+    if (warp == 0 && elected()) load_queries<Tile>(args, user, shared, queries);
   } else {
     registers_up<232>();
     Group{{args, user, shared, group - 1, static_cast<int>(threadIdx.x) % 32, warp}}.run(queries);

@@ -118,10 +118,10 @@ __device__ inline void load_steps(const BackwardArgs& args, const User& user, un
     };
     constexpr bool rows_first = !copies_for_backward<Tile, User> && rows_each_lane<Tile> < 4;
     const auto load_keys_now = [&] {
-      if (begins && lane == 0) load_keys<Tile>(args, shared, what, step >> 31, places());
+      if (begins && elected()) load_keys<Tile>(args, shared, what, step >> 31, places());
       __syncwarp();
     };
-    if (lane == 0) load_queries<Tile>(args, shared, what, stage, places());
+    if (elected()) load_queries<Tile>(args, shared, what, stage, places());
     __syncwarp();
     if constexpr (!rows_first) load_keys_now();
     if constexpr (copies_for_backward<Tile, User>) {

@@ -79,7 +79,7 @@ struct Loader90Backward {
       const bool begins = what & (Step::first | Step::empty);
       // The consumers of an item without a step wait for nothing but `full`. It is given after the phase of keys_empty,
       // which they could complete twice otherwise, before this thread has seen it once.
-      if (lane == 0) {
+      if (elected()) {
         if (!(what & Step::empty)) load_queries<Tile>(args, shared, what, stage, at);
         if (begins) load_keys<Tile>(args, shared, what, keys_phase, at);
         if (what & Step::empty) load_queries<Tile>(args, shared, what, stage, at);

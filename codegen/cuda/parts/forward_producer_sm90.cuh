@@ -20,8 +20,11 @@ struct ForwardProducer90 {
   Items<Tile, User> items{args, shared};
   unsigned results_phase = 1;  ///< parity of what results_left has completed
 
-  /// True if this thread loads.
-  __device__ static bool loads(int thread) { return Source::threads == 1 ? thread == 0 : thread < Source::threads; }
+  /// True if this lane of the producer warp loads.
+  __device__ static bool loads() {
+    if constexpr (Source::threads == 1) return elected();
+    return true;
+  }
 
   __device__ void run() {
     for (;;) {

@@ -131,7 +131,7 @@ struct LoaderKeys90 {
     constexpr int stages = OfQueries ? Shared::stages : Shared::grad_o_stages;
     int steps = 0;
     for (int g = 0; g < readers(); ++g) steps += reader(g).walk.count;
-    if (lane == 0) load_keys<OfQueries>(steps);
+    if (elected()) load_keys<OfQueries>(steps);
     __syncwarp();
     int nth = 0;
     Ring<stages> ring(shared + (OfQueries ? Shared::q_full : Shared::grad_o_full));
@@ -169,7 +169,7 @@ struct LoaderKeys90 {
             shared_put(shared + Shared::words + 4 * (ring.stage * Shared::step_words + lane), word);
         }
         __syncwarp();
-        if (lane == 0) {
+        if (elected()) {
           if constexpr (OfQueries)
             load(Shared::q + ring.stage * Shared::q_bytes, args.q_map, ring.full(), Shared::d_chunks, of.at, tile);
           else

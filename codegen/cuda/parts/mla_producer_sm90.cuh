@@ -91,15 +91,14 @@ struct MlaProducer90 {
   unsigned shared;
   MlaPlace<Tile> place;
 
-  /// Loads the chunks of a tile of keys, in the order in which the stage's chunks become free.
-  __device__ void load_keys(const MlaBoxes<Tile>& from, int kv_head) const {
+  /// Loads chunks that become free together. Not unrolled: the assembler prepares the boxes of all chunks ahead, and
+  /// spills them.
+  __device__ void load_chunks(const MlaBoxes<Tile>& from, int kv_head, int begin, int end) const {
     const int stage = 2 * place.stage + Group;
-#pragma unroll
-    for (int nth = 0; nth < Shared::chunks; ++nth) {
-      const int c = Shared::nth_chunk(Group, nth), user_of = Shared::user_of(c);
+    barrier_wait(Shared::used(shared, stage, Shared::user_of(begin)), place.phase ^ 1);
+#pragma unroll 1
+    for (int c = begin; c < end; ++c) {
       const unsigned full = Shared::full(shared, stage, c);
-      if (nth == 0 || user_of != Shared::user_of(Shared::nth_chunk(Group, nth - 1)))
-        barrier_wait(Shared::used(shared, stage, user_of), place.phase ^ 1);
       barrier_expect(full, Shared::chunk_size);
 #pragma unroll
       for (int i = 0; i < MlaBoxes<Tile>::boxes; ++i)
@@ -107,6 +106,14 @@ struct MlaProducer90 {
                      i * Tile::box * chunk_bytes,
                  args.k_map, full, c * Shared::chunk, from.position[i], kv_head, from.batch[i]);
     }
+  }
+  /// Loads a tile of keys, in the order in which the stage's chunks become free.
+  __device__ void load_keys(const MlaBoxes<Tile>& from, int kv_head) const {
+    constexpr int half = Shared::half_chunks, values = Shared::v_chunks, all = Shared::chunks,
+                  first = Shared::nth_chunk(Group, all - values);
+    if constexpr (values < all) load_chunks(from, kv_head, values, all);
+    load_chunks(from, kv_head, first, first + half);
+    load_chunks(from, kv_head, half - first, values - first);
   }
 
   __device__ void run() {

@@ -1,9 +1,23 @@
-// codegen/cuda/ptx/tma.cuh — TMA: boxes of tensors, and bytes in a row, between global and shared memory
+// codegen/cuda/ptx/tma.cuh — TMA: which lane issues; boxes of tensors, and bytes in a row, between global and shared
+// memory
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
 
 namespace attune {
+
+// ---- who issues -----------------------------------------------------------------------------------------------------
+
+/// elect.sync: true in one lane of a whole warp, always the same. The assembler then knows that one thread issues TMA:
+/// under any other condition it emits a loop over lanes for each copy.
+__device__ inline bool elected() {
+  unsigned out;
+  asm volatile("{.reg .pred p;\n"
+               "elect.sync _|p, 0xffffffff;\n"
+               "selp.u32 %0, 1, 0, p;}"
+               : "=r"(out));
+  return out != 0;
+}
 
 // ---- boxes of tensors --------------------------------------------------------------------------------------------
 

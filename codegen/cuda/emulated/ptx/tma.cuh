@@ -1,9 +1,16 @@
-// codegen/cuda/emulated/ptx/tma.cuh — TMA: boxes of tensors, and bytes in a row
+// codegen/cuda/emulated/ptx/tma.cuh — TMA: which lane issues; boxes of tensors, and bytes in a row
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
 
 namespace attune {
+
+/// The last lane, which no other condition that stands for a warp names.
+inline bool elected(Site at = Site::here()) {
+  attune_machine->together(
+      ~0u, "elect.sync", [](void* const*, unsigned) {}, nullptr, at);
+  return attune_machine->now->lane == 31;
+}
 
 inline void load_box(unsigned into, const TensorMap& map, unsigned barrier, int d, int position, int head, int batch,
                      Site at = Site::here()) {
