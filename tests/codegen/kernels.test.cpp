@@ -322,8 +322,9 @@ TEST_CASE("Hopper's forward with a key source that tests add compiles, and spill
   if (skips_compiling()) return;
   // Lists of tiles take registers of the producer warp.
   constexpr std::array names{"plain", "causal", "alibi", "softcap", "dropout"};
+  std::size_t nth = 0;
   for (const CorpusMod& mod : corpus()) {
-    if (std::ranges::find(names, mod.name) == names.end()) continue;
+    if (std::ranges::find(names, mod.name) == names.end() || !in_turn(nth++, 2)) continue;
     const Lowered lowered(mod);
     const KernelSpec spec{.arch = 90};
     const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, spec);
