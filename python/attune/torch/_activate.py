@@ -48,6 +48,7 @@ def activate(compile: bool = False) -> None:
     torch.nn.MultiheadAttention, transformers with attn_implementation="sdpa". On GPUs also varlen_attn and jagged
     tensors. Calls that attune does not take go to torch's kernels, as before; a warning gives each reason once.
     With `compile`, a flex_attention that torch.compile compiles from here on runs attune's kernels too.
+    Call it before threads start: torch replaces kernels without a lock.
 
     >>> import torch, attune.torch
     >>> q = torch.ones(1, 2, 8, 4)
@@ -81,7 +82,7 @@ def _replaced() -> Any:
 
 
 def deactivate() -> None:
-    """Gives torch's attentions back their own kernels."""
+    """Gives torch's attentions back their own kernels. Call it while no other thread calls them."""
     global _library
     with _lock:
         unlower()
