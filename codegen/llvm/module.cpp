@@ -12,7 +12,6 @@
 #include <llvm/TargetParser/Triple.h>
 #include <llvm/Transforms/InstCombine/InstCombine.h>
 #include <llvm/Transforms/Scalar.h>
-#include <mutex>
 
 #include <attune/error.h>
 
@@ -43,14 +42,6 @@ Cpu cpu_of(Isa isa) {
   return {"generic", "", "generic"};
 }
 
-void initialise() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    llvm::InitializeNativeTarget();
-    llvm::InitializeNativeTargetAsmPrinter();
-  });
-}
-
 /// Instructions of the largest function that is optimised. LLVM's time grows with the square of a function's length: a
 /// mask of 1 000 nested wheres (23 000 instructions) takes 3.8 s, or 0.3 s unoptimised. Results are the same; a
 /// call then takes four times as long for that mask, and as long as before for scores of that size (LLVM 19, AVX-512, 2
@@ -64,7 +55,7 @@ bool is_large(const llvm::Module& module) {
 
 /// A new one for each compile: a TargetMachine is not thread-safe.
 std::unique_ptr<llvm::TargetMachine> machine_of(Isa isa, bool optimise) {
-  initialise();
+  initialise_llvm();
   const std::string triple = llvm::sys::getProcessTriple();
   std::string why;
   const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, why);
@@ -77,6 +68,16 @@ std::unique_ptr<llvm::TargetMachine> machine_of(Isa isa, bool optimise) {
 }
 
 }  // namespace
+
+void initialise_llvm() {
+  // Not std::call_once, which aborts in libattune.so if memory runs out.
+  static const bool done = [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+    return true;
+  }();
+  static_cast<void>(done);
+}
 
 Module::Module(Isa isa, const std::string& name)
     : isa_(isa), context_(std::make_unique<llvm::LLVMContext>()),

@@ -13,6 +13,9 @@ namespace attune::codegen {
 
 struct Listing;
 
+/// Registers the target of this machine; must precede its use.
+void initialise_llvm();
+
 /// Each compile has its own context, so that compiles can run concurrently.
 class Module {
  public:

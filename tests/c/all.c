@@ -1,6 +1,7 @@
 // tests/c/all.c — every function of attune/c.h, from C99: values, lifetimes, threads, memory, bad input
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
@@ -1451,11 +1452,49 @@ static void emulated(void) {
     attune_what what = alibi_what();
     GOOD(attune_emulated(gpus[i], &what.target));
     attune_attention* a = made(&what);
-    if (!ran_here(attune_run(a, &p->call, NULL))) exit(0);
+    attune_error* const error = attune_run(a, &p->call, NULL);
+    if (is_no_compiler(error)) exit(0);
+    GOOD(error);
     CHECK(error_of(p, n) < 1e-5);
     attune_free(a);
     drop(p);
   }
+}
+
+static attune_error* limited(int which, rlim_t to, const attune_attention* a, const attune_call* call) {
+  struct rlimit before;
+  CHECK(getrlimit(which, &before) == 0);
+  const struct rlimit little = {to, before.rlim_max};
+  CHECK(setrlimit(which, &little) == 0);
+  attune_error* const error = attune_run(a, call, NULL);
+  CHECK(setrlimit(which, &before) == 0);
+  return error;
+}
+
+// What the system refuses is an error, and the call works as soon as the system allows it. No kernel is kept.
+static void emulated_limits(void) {
+  problem* p = problem_of(3, n);
+  attune_what what = alibi_what();
+  GOOD(attune_emulated("sm_80", &what.target));
+  attune_attention* a = made(&what);
+  // Also where children leave nothing to wait for.
+  signal(SIGCHLD, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+  REFUSED(limited(RLIMIT_NOFILE, 0, a, &p->call), "emulated-limit");
+  const char* const usual = getenv("TMPDIR");
+  static const char* const unusable[] = {"/none", "/dev/null", "/proc"};
+  for (size_t i = 0; i < sizeof unusable / sizeof *unusable; ++i) {
+    setenv("TMPDIR", unusable[i], 1);
+    attune_error* const error = attune_run(a, &p->call, NULL);
+    if (is_no_compiler(error)) exit(0);
+    REFUSED(error, "emulated-folder");
+  }
+  usual ? setenv("TMPDIR", usual, 1) : unsetenv("TMPDIR");
+  REFUSED(limited(RLIMIT_FSIZE, 100, a, &p->call), "emulated-folder");
+  GOOD(attune_run(a, &p->call, NULL));
+  CHECK(error_of(p, n) < 1e-5);
+  attune_free(a);
+  drop(p);
 }
 
 int main(int count, char** words) {
@@ -1484,7 +1523,8 @@ int main(int count, char** words) {
                {"watches", watches},
                {"memory", memory},
                {"no_memory", no_memory},
-               {"emulated", emulated}};
+               {"emulated", emulated},
+               {"emulated_limits", emulated_limits}};
   int run = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
     if (count == 2 && strcmp(words[1], cases[i].name) == 0) cases[i].run(), ++run;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace {
 constexpr std::int64_t heads = 2, rows = 70, width = 64;
 constexpr std::size_t numbers = heads * rows * width;
 
-/// dq of a causal call on a target; empty, with a message, if there is no C++ compiler.
+/// dq of a causal call on a target. Ends the program if there is no C++ compiler.
 std::vector<float> dq_on(std::int32_t target) {
   float* const q = normals(4 * numbers, 1);
   std::vector<float> dq(numbers);
@@ -30,7 +31,9 @@ std::vector<float> dq_on(std::int32_t target) {
   call.size = sizeof call;
   call.pass = ATTUNE_BACKWARD;
   call.q = &all[0]->t, call.k = &all[1]->t, call.v = &all[2]->t, call.grad_o = &all[3]->t, call.dq = &all[4]->t;
-  if (!ran_here(attune_run(attention, &call, nullptr))) dq.clear();
+  attune_error* const error = attune_run(attention, &call, nullptr);
+  if (is_no_compiler(error)) std::exit(0);
+  GOOD(error);
   attune_free(attention);
   for (tensor* one : all) free(one);
   free(q);
@@ -53,6 +56,6 @@ int main() {
   for (std::thread& one : threads) one.join();
   for (const std::vector<float>& dq : results)
     for (std::size_t i = 0; i < dq.size(); ++i) CHECK(std::abs(dq[i] - exact[i]) < 1e-4f);
-  if (failures == 0 && !results[0].empty()) puts("ok");
+  if (failures == 0) puts("ok");
   return failures != 0;
 }

@@ -1,14 +1,25 @@
 // tests/emulated/refusals.test.cpp — Target::emulated: what it computes, and what it refuses in which words
 #include <attune/attune.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <regex>
 #include <thread>
 
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
 #include "runtime/engines/cuda/driver.h"
+#include "runtime/engines/emulated/command.h"
 #include "runtime/engines/emulated/fiber.h"
 #include "runtime/engines/emulated/files.h"
+#include "runtime/engines/emulated/refused.h"
 #include "tests/child.h"
 #include "tests/emulated/gpu.h"
 #include "tests/golden.h"
@@ -30,7 +41,8 @@ struct Small {
     return out;
   }
   void run(Target target) {
-    Attention{.mask = [](At at) { return at.kv <= at.q; }, .target = target}.run({.q = q, .k = k, .v = v, .o = o});
+    Attention{.mask = [](At at) { return at.kv <= at.q; }, .target = target}.run({.q = q, .k = k, .v = v, .o = o},
+                                                                                 somewhere);
   }
 };
 
@@ -55,6 +67,25 @@ std::string refusal_in_child(F call) {
   said.resize(static_cast<std::size_t>(std::max<ssize_t>(0, read(ends[0], said.data(), said.size()))));
   close(ends[0]);
   return said;
+}
+
+/// A message whose first line names a file in this process's folder, without the folder's and the kernel's numbers.
+std::string in_own_folder(const std::string& message) {
+  const std::string one = std::regex_replace(message, std::regex("/\\S*/(\\D+)\\d*(\\S*)"), "/tmp/own/$1$2",
+                                             std::regex_constants::format_first_only);
+  return std::regex_replace(one, std::regex("  +\\["), "  [");
+}
+
+void limit(decltype(RLIMIT_AS) which, std::size_t to) {
+  const rlimit both{to, to};
+  if (setrlimit(which, &both) != 0) throw Bug("a limit cannot be set");
+}
+
+/// True in a process that may mount, and has mounted this folder so that nothing in it can be executed.
+bool mounted_noexec(const std::string& folder) {
+  return unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 &&
+         mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
+         mount(nullptr, folder.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_NOEXEC, nullptr) == 0;
 }
 
 }  // namespace
@@ -120,6 +151,27 @@ TEST_CASE("what stops an emulated kernel is told in words", "[emulated]") {
                  setenv("TMPDIR", "/dev/null", 1);
                  const runtime::emulated::Folder made;
                }));
+  golden_error("emulated-folder.none", refusal_in_child([] {
+                 setenv("TMPDIR", "/proc", 1);
+                 const runtime::emulated::Folder made;
+               }));
+  const runtime::emulated::Folder own;
+  const std::string full = refusal_in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    limit(RLIMIT_FSIZE, 100);
+    runtime::emulated::write_below(own.path(), "large", std::string(200, 'x'));
+  });
+  golden_error("emulated-folder.full", in_own_folder(full));
+  golden_error("emulated-limit.files", refusal_in_child([] {
+                 limit(RLIMIT_NOFILE, 0);
+                 runtime::emulated::ran("true");
+               }));
+  golden_error("emulated-limit.processes",
+               refusal([] { runtime::emulated::refuse("no command can be started", EAGAIN); }).what());
+  golden_error("emulated-limit.stacks", refusal_in_child([] {
+                 limit(RLIMIT_AS, std::size_t{64} << 30);
+                 for (runtime::emulated::Stacks stacks;;) stacks.take();
+               }));
   if (skipped_without_compiler()) return;
   runtime::emulated::set_patches({{"codegen/cuda/parts/forward_epilogue_sm80.cuh",
                                    "put_in_lines<Tile>(of);\n  __syncwarp();", "put_in_lines<Tile>(of);"}});
@@ -130,6 +182,60 @@ TEST_CASE("what stops an emulated kernel is told in words", "[emulated]") {
   runtime::emulated::set_patches({});
   // Threads run in the order of a seed; lines change with the kernel.
   golden_error("emulated-kernel", std::regex_replace(found, std::regex("[0-9]+"), "N"));
+}
+
+TEST_CASE("kernels that may not be executed in TMPDIR are refused in words", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::string folder = runtime::emulated::folder().string();
+  if (in_child([&] { return mounted_noexec(folder) ? 0 : 1; }) != 0) {
+    WARN("[skip] this process may not mount");
+    return;
+  }
+  golden_error("emulated-folder.noexec", in_own_folder(refusal_in_child([&] {
+                 mounted_noexec(folder);
+                 Small small;
+                 small.run(Target::emulated("sm_80"));
+               })));
+}
+
+TEST_CASE("commands have their status and output in programs that ignore SIGCHLD or wait for all children",
+          "[emulated]") {
+  const auto as_said = [] {
+    const auto one = runtime::emulated::ran("echo first; echo second; exit 3");
+    const auto none = runtime::emulated::ran("kill -9 $$");
+    return one.status == 3 && one.said == "first\nsecond\n" && none.status == -1 ? 0 : 1;
+  };
+  CHECK(as_said() == 0);
+  CHECK(in_child([&] {
+          std::signal(SIGCHLD, SIG_IGN);
+          return as_said();
+        }) == 0);
+  CHECK(in_child([&] {
+          std::signal(SIGCHLD, [](int) {
+            while (waitpid(-1, nullptr, WNOHANG) > 0) {
+            }
+          });
+          return as_said();
+        }) == 0);
+}
+
+TEST_CASE("stacks of many threads take few mappings, and a page without access ends the first ones", "[emulated]") {
+  const auto mappings = [] {
+    std::ifstream file("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+  };
+  runtime::emulated::Stacks stacks;
+  const auto before = mappings();
+  std::byte* const first = stacks.take();
+  std::fill_n(first, runtime::emulated::Stacks::bytes, std::byte{1});
+  CHECK(in_child([&] {
+          std::signal(SIGSEGV, [](int) { _exit(77); });
+          first[-1] = std::byte{1};
+          return 0;
+        }) == 77);
+  // As many as 256 multiprocessors run.
+  for (int i = 1; i < 256 * 512; ++i) stacks.take();
+  CHECK(mappings() - before < 45000);
 }
 
 }  // namespace attune::tests

@@ -3,14 +3,13 @@
 
 #include <cstring>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
-#include <llvm/Support/TargetSelect.h>
-#include <mutex>
 #include <system_error>
 #include <utility>
 
 #include <attune/error.h>
 
 #include "codegen/llvm/compat.h"
+#include "codegen/llvm/module.h"
 #include "runtime/engines/cpu/enter_llvm.h"
 
 namespace attune::runtime::cpu {
@@ -57,11 +56,7 @@ struct Loaded::Jit {
 };
 
 Loaded::Jit::Jit(const std::string& object) {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    llvm::InitializeNativeTarget();
-    llvm::InitializeNativeTargetAsmPrinter();
-  });
+  codegen::initialise_llvm();
   llvm::orc::LLJITBuilder builder;
   codegen::compat::keep_process_out(builder);
   builder.setPlatformSetUp(llvm::orc::setUpInactivePlatform);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "runtime/engines/emulated/command.h"
 #include "runtime/engines/emulated/files.h"
+#include "runtime/engines/emulated/refused.h"
 #include "runtime/engines/emulated/resident.h"
 #include "runtime/machine/options.h"
 
@@ -35,12 +37,14 @@ std::string linker_for(const char* compiler) {
 /// first, because it compiles an unoptimised kernel in two thirds of g++'s time.
 HostCompiler found() {
   constexpr std::array names{"clang++", "g++", "c++"};
+  constexpr int not_found = 127;
+  std::string refusal = fmt::format("none of {} is found on the PATH", fmt::join(names, ", "));
   for (const char* name : names) {
-    if (ran(fmt::format("echo '#include <initializer_list>' | {} -std=c++20 -fsyntax-only -x c++ -", name)).status)
-      continue;
-    return {name, linker_for(name), first_line(ran(fmt::format("{} --version", name)).said), {}};
+    const Ran one = ran(fmt::format("echo '#include <initializer_list>' | {} -std=c++20 -fsyntax-only -x c++ -", name));
+    if (one.status == 0) return {name, linker_for(name), first_line(ran(fmt::format("{} --version", name)).said), {}};
+    if (one.status != not_found) refusal = fmt::format("{} does not compile C++20: {}", name, first_line(one.said));
   }
-  return {{}, {}, {}, fmt::format("none of {} is found on the PATH", fmt::join(names, ", "))};
+  return {{}, {}, {}, refusal};
 }
 
 /// The instruction set extensions of this machine that speed up kernels' products and sums most.
@@ -95,6 +99,7 @@ void write_patched(const fs::path& own) {
 
 std::string bytes_of(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
+  if (!in) refuse(fmt::format("{} cannot be read", path.string()), errno);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/engines/emulated/device_memory.h"
 #include "runtime/engines/emulated/files.h"
 #include "runtime/engines/emulated/grid.h"
+#include "runtime/engines/emulated/refused.h"
 #include "runtime/engines/emulated/tensor_map.h"
 #include "runtime/machine/options.h"
 
@@ -228,7 +229,7 @@ Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, 
   static const void* const numbers = dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
   static_cast<void>(numbers);
   void* const opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!opened) throw Bug(fmt::format("an emulated kernel does not load: {}", dlerror()));
+  if (!opened) refuse_library(path.string(), dlerror());
   std::error_code error;
   if (!options().lineinfo) std::filesystem::remove(path, error);
   return give(library, reinterpret_cast<cu::Library>(new Loaded{opened}));

@@ -2,12 +2,14 @@
 // them
 #include "runtime/engines/emulated/fiber.h"
 
+#include <cerrno>
 #include <cstdint>
-#include <new>
 
 #include <sys/mman.h>
 
 #include <attune/error.h>
+
+#include "runtime/engines/emulated/refused.h"
 
 namespace attune::runtime::emulated {
 
@@ -63,25 +65,40 @@ void refuse_processor() {
 }
 
 namespace {
-constexpr std::size_t guard = 4096;
+
+constexpr std::size_t guard = 4096, stacks_of_slab = 32;
+/// A guard page takes the process two mappings, of the 65530 that it may have (vm.max_map_count). Others need some,
+/// too.
+constexpr std::size_t most_guarded = 16384;
+
+}  // namespace
+
+void Stacks::add_slab() {
+  constexpr std::size_t size = stacks_of_slab * (guard + bytes);
+  void* const made = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED) refuse_stacks(errno);
+  auto* const slab = static_cast<std::byte*>(made);
+  // The stacks of later slabs share a guard page.
+  const std::size_t guards = stacks_of_slab * (slabs_.size() + 1) <= most_guarded ? stacks_of_slab : 1;
+  for (std::size_t i = 0; i < guards; ++i)
+    if (mprotect(slab + i * (guard + bytes), guard, PROT_NONE) != 0) {
+      const int error = errno;
+      munmap(slab, size);
+      refuse_stacks(error);
+    }
+  slabs_.push_back(slab);
+  for (std::size_t i = 0; i < stacks_of_slab; ++i) free_.push_back(slab + i * (guard + bytes) + guard);
 }
 
 std::byte* Stacks::take() {
-  if (free_.empty()) {
-    void* const made = mmap(nullptr, bytes + guard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                            -1, 0);
-    if (made == MAP_FAILED) throw std::bad_alloc();
-    mprotect(made, guard, PROT_NONE);
-    all_.push_back(static_cast<std::byte*>(made));
-    free_.push_back(static_cast<std::byte*>(made) + guard);
-  }
+  if (free_.empty()) add_slab();
   std::byte* const out = free_.back();
   free_.pop_back();
   return out;
 }
 
 Stacks::~Stacks() {
-  for (std::byte* one : all_) munmap(one, bytes + guard);
+  for (std::byte* one : slabs_) munmap(one, stacks_of_slab * (guard + bytes));
 }
 
 }  // namespace attune::runtime::emulated

@@ -14,7 +14,8 @@ struct Fiber {
 /// Resumes `to` where it stopped; returns when something resumes `from`.
 void switch_fibers(Fiber& from, const Fiber& to);
 
-/// Memory for stacks, which are reused. Each has a guard page below it.
+/// Memory for stacks, which are reused. Each of the first 16384 has a guard page below it; of those after them, 32
+/// adjacent ones share a guard page.
 class Stacks {
  public:
   Stacks() = default;
@@ -23,12 +24,14 @@ class Stacks {
   Stacks& operator=(const Stacks&) = delete;
 
   static constexpr std::size_t bytes = 256 << 10;
-  /// Returns the lowest address of a stack.
+  /// Returns the lowest address of a stack. Throws an Error if the process may have no more memory or mappings.
   std::byte* take();
   void give_back(std::byte* stack) { free_.push_back(stack); }
 
  private:
-  std::vector<std::byte*> all_, free_;
+  void add_slab();
+
+  std::vector<std::byte*> slabs_, free_;
 };
 
 /// A fiber that begins with body(), which must not return, on this stack.

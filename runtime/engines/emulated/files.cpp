@@ -6,7 +6,6 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <mutex>
 #include <regex>
 
 #include <elf.h>
@@ -14,8 +13,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <attune/error.h>
 #include <fmt/format.h>
+
+#include "runtime/engines/emulated/refused.h"
 
 namespace attune::runtime::emulated {
 namespace {
@@ -43,18 +43,13 @@ class Lock {
 };
 
 /// Removes the folders of processes that were killed.
-void remove_abandoned() {
+void remove_abandoned(const fs::path& in) {
   std::error_code error;
-  for (fs::directory_iterator one(fs::temp_directory_path(), error), end; !error && one != end; one.increment(error))
+  for (fs::directory_iterator one(in, error), end; !error && one != end; one.increment(error))
     if (one->path().filename().string().starts_with(prefix) && Lock(one->path(), 0).held()) {
       std::error_code ignored;
       fs::remove_all(one->path(), ignored);
     }
-}
-
-[[noreturn]] void refuse_folder(const std::string& why) {
-  throw Error("emulated-folder", "there is no folder for kernels that are emulated", {}, why,
-              "set TMPDIR to a folder that you may write");
 }
 
 /// `Type name[n], other[m]` as references that are requested from the machine.
@@ -74,18 +69,23 @@ struct Folder::Held : Lock {
   using Lock::Lock;
 };
 
-Folder::Folder() try {
-  remove_abandoned();
+Folder::Folder() {
+  std::error_code error;
+  const fs::path in = fs::temp_directory_path(error);
+  if (error) refuse("TMPDIR names no folder", error.value());
+  remove_abandoned(in);
+  const std::string problem = fmt::format("no folder for emulated kernels can be made in {}", in.string());
   // Another process that just removes abandoned folders may take this one's lock first.
   while (!lock_ || !lock_->held() || !fs::exists(path_ / "lock")) {
-    std::string name = (fs::temp_directory_path() / fmt::format("{}XXXXXX", prefix)).string();
-    if (!mkdtemp(name.data())) refuse_folder("none can be made in " + fs::temp_directory_path().string());
+    std::string name = (in / fmt::format("{}XXXXXX", prefix)).string();
+    if (!mkdtemp(name.data())) refuse(problem, errno);
     path_ = name;
     lock_ = std::make_unique<Held>(path_, O_CREAT);
-    if (!lock_->held() && errno != EWOULDBLOCK) refuse_folder("none can be made in " + path_.string());
+    if (lock_->held() || errno == EWOULDBLOCK) continue;
+    const int why = errno;
+    fs::remove_all(path_, error);
+    refuse(problem, why);
   }
-} catch (const fs::filesystem_error&) {
-  refuse_folder("TMPDIR does not name a folder");
 }
 Folder::~Folder() {
   std::error_code error;
@@ -128,13 +128,16 @@ std::string name_in_tree(std::string_view name) {
 
 void write_below(const fs::path& in, std::string_view name, std::string_view text) {
   const fs::path path = in / name;
-  fs::create_directories(path.parent_path());
-  std::ofstream out(path, std::ios::binary);
-  out.write(text.data(), static_cast<std::streamsize>(text.size()));
-  out.close();
-  if (!out)
-    throw Error("emulated-folder", fmt::format("{} cannot be written", path.string()), {}, "the disk may be full",
-                "set TMPDIR to a folder with room");
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (!error) {
+    std::ofstream out(path, std::ios::binary);
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    out.close();
+    if (out) return;
+    error.assign(errno, std::generic_category());
+  }
+  refuse(fmt::format("{} cannot be written", path.string()), error.value());
 }
 
 std::size_t size_of_elf(const void* header) {
@@ -144,14 +147,16 @@ std::size_t size_of_elf(const void* header) {
 }
 
 void write_device_files() {
-  static std::once_flag once;
-  std::call_once(once, [] {
+  // An exception must not leave std::call_once, which calls libc: in libattune.so, with a libgcc of its own, it aborts.
+  static const bool written = [] {
     for (const codegen::Header& one : codegen::headers())
       if (!one.name.starts_with("codegen/cuda/ptx/"))
         write_below(folder(), one.name, without_shared(one.name, one.text));
     for (const codegen::Header& one : codegen::emulated_headers())
       write_below(folder(), name_in_tree(one.name), one.text);
-  });
+    return true;
+  }();
+  static_cast<void>(written);
 }
 
 }  // namespace attune::runtime::emulated

@@ -27,7 +27,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,32 +43,6 @@ constexpr std::size_t most_sources = 16;
 /// The longest wait for output, in ms: much more than a source takes on a busy machine.
 constexpr int patience = 20000;
 
-class PipeEnd {
- public:
-  explicit PipeEnd(int of = -1) : file_(of) {}
-  PipeEnd(PipeEnd&& from) noexcept : file_(std::exchange(from.file_, -1)) {}
-  PipeEnd& operator=(PipeEnd&& from) noexcept {
-    std::swap(file_, from.file_);
-    return *this;
-  }
-  ~PipeEnd() { close(); }
-  void close() {
-    if (file_ >= 0) ::close(std::exchange(file_, -1));
-  }
-  int operator*() const { return file_; }
-
- private:
-  int file_;
-};
-struct Pipe {
-  PipeEnd from, to;
-};
-std::optional<Pipe> made_pipe() {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) return {};
-  return Pipe{PipeEnd(ends[0]), PipeEnd(ends[1])};
-}
-
 class Resident {
  public:
   /// `command` is that of a `clang -cc1` without input and output.
@@ -84,20 +57,20 @@ class Resident {
     posix_spawn_file_actions_adddup2(&actions, *out->to, 2);
     while (sources_.size() < most_sources) {
       std::optional<Pipe> one = made_pipe();
-      if (!one) break;
+      // The program keeps half of the files that it may open. The lowest free number is taken first.
+      if (!one || *one->to >= sysconf(_SC_OPEN_MAX) / 2) break;
       // To the same number: the process inherits it.
       posix_spawn_file_actions_adddup2(&actions, *one->from, *one->from);
       line += fmt::format(" /dev/fd/{}", *one->from);
       sources_.push_back(std::move(*one));
     }
-    std::array<char*, 4> arguments{const_cast<char*>("sh"), const_cast<char*>("-c"), line.data(), nullptr};
-    if (sources_.empty() || posix_spawn(&process_, "/bin/sh", &actions, nullptr, arguments.data(), environ) != 0)
-      process_ = 0;
+    if (sources_.empty() || start_shell(process_, line, actions) != 0) process_ = 0;
     posix_spawn_file_actions_destroy(&actions);
     out_ = std::move(out->from);
   }
   ~Resident() {
-    if (!process_) return;
+    // Where the program ignores SIGCHLD, a process that has ended is gone, and its number may be another one's.
+    if (!process_ || waitpid(process_, nullptr, WNOHANG) != 0) return;
     kill(process_, SIGKILL);
     waitpid(process_, nullptr, 0);
   }
@@ -248,7 +221,7 @@ class Residents {
         }
       if (const auto known = commands_.find(command); known != commands_.end()) own = known->second;
     }
-    // Without the lock: running a command may fork, and a fork takes the lock.
+    // Without the lock: a command takes 20 ms.
     if (!own) own = command_of_clang(command);
     auto out = own->empty() ? nullptr : std::make_unique<Resident>(*own);
     const std::lock_guard lock(mutex_);

@@ -81,46 +81,43 @@ Runner::~Runner() {
 }
 
 void Runner::begin_block(Cluster& cluster, unsigned nth) {
-  auto block = std::make_unique<Block>();
+  // What follows may throw: ~Runner() gives back the stacks of all blocks that clusters have.
+  Block* const block = cluster.blocks.emplace_back(std::make_unique<Block>()).get();
   const Extent& grid = launch_.blocks;
   block->cluster = &cluster;
-  block->rank = static_cast<int>(cluster.blocks.size());
+  block->rank = static_cast<int>(cluster.blocks.size()) - 1;
   block->index = {nth % grid.x, nth / grid.x % grid.y, nth / grid.x / grid.y};
   block->dynamic_end = block->end = first_shared + launch_.shared_bytes;
   block->memory.assign(block->dynamic_end + room_for_variables, unknown_byte);
   block->shadow = std::make_unique<Shadow>(block->memory.size());
   block->live = launch_.threads;
   for (int first = 0; first < launch_.threads; first += static_cast<int>(lanes_of_warp)) {
-    auto warp = std::make_unique<Warp>();
-    warp->block = block.get();
+    Warp* const warp = block->warps.emplace_back(std::make_unique<Warp>()).get();
+    warp->block = block;
     warp->index = first / static_cast<int>(lanes_of_warp);
     for (int i = 0; i < static_cast<int>(lanes_of_warp) && first + i < launch_.threads; ++i) {
-      auto lane = std::make_unique<Lane>();
+      Lane* const lane = warp->lanes.emplace_back(std::make_unique<Lane>()).get();
       lane->thread() = {{static_cast<unsigned>(first + i), 0, 0},
                         block->index,
                         {static_cast<unsigned>(launch_.threads), 1, 1},
                         grid,
                         i};
-      lane->warp = warp.get();
+      lane->warp = warp;
       lane->stack = stacks().take();
       lane->fiber = new_fiber(lane->stack, &on_fiber);
       warp->live |= 1u << i;
-      warp->lanes.push_back(std::move(lane));
     }
     warp->ready = warp->live;
     tick(*warp);
     list(*warp);
-    block->warps.push_back(std::move(warp));
   }
   cluster.live += launch_.threads;
-  cluster.blocks.push_back(std::move(block));
 }
 
 void Runner::begin_cluster(unsigned nth) {
-  auto cluster = std::make_unique<Cluster>();
+  Cluster& cluster = *clusters_.emplace_back(std::make_unique<Cluster>());
   for (unsigned i = 0; i < static_cast<unsigned>(launch_.cluster); ++i)
-    begin_block(*cluster, nth * static_cast<unsigned>(launch_.cluster) + i);
-  clusters_.push_back(std::move(cluster));
+    begin_block(cluster, nth * static_cast<unsigned>(launch_.cluster) + i);
 }
 
 void Runner::list(Warp& warp) {
