@@ -49,9 +49,9 @@ std::int32_t emulated(const char* gpu) {
 
 int main() {
   const std::vector<float> exact = dq_on(ATTUNE_ENGINE_ORACLE);
-  const std::array targets{emulated("sm_80"), emulated("sm_80:seed=2"), emulated("sm_90a")};
-  std::array<std::vector<float>, targets.size()> results;
-  std::array<std::thread, targets.size()> threads;
+  const std::array<std::int32_t, 3> targets{emulated("sm_80"), emulated("sm_80:seed=2"), emulated("sm_90a")};
+  std::array<std::vector<float>, 3> results;
+  std::array<std::thread, 3> threads;
   for (std::size_t i = 0; i < targets.size(); ++i) threads[i] = std::thread([&, i] { results[i] = dq_on(targets[i]); });
   for (std::thread& one : threads) one.join();
   for (const std::vector<float>& dq : results)
