@@ -62,9 +62,9 @@ while len(calls) < 3:
 }
 
 
-def held(kinds):
+def held(kinds, holders=tuple(HOLDERS)):
     """Cases: every object of `kinds`, which are code that defines `made` and `use`, held in every way."""
-    return {f"{kind}, {holder}": f"{code}\n{hold}" for kind, code in kinds.items() for holder, hold in HOLDERS.items()}
+    return {f"{kind}, {holder}": f"{code}\n{HOLDERS[holder]}" for kind, code in kinds.items() for holder in holders}
 
 
 def statuses(setup, cases, folder, at_once=4):

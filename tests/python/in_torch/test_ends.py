@@ -1,0 +1,57 @@
+# tests/python/in_torch/test_ends.py — processes with torch end, whatever objects of attune they hold; ranks too
+"""A process that has done its work ends by itself, with status 0. As test_ends.py of NumPy."""
+
+from ends import held, statuses
+
+SETUP = """
+import os
+import torch
+import attune.torch as at
+torch.set_num_threads(1)
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+q = torch.ones(1, 2, 64, 16)
+slope = torch.ones(2)
+causal = lambda b, h, i, j: i >= j
+alibi = lambda s, b, h, i, j: s + slope[h] * (j - i)
+"""
+KINDS = {
+    "a call": """
+def made(): return [at.flex_attention(q, q, q, alibi)]
+def use(x): x[0] = at.flex_attention(q, q, q, alibi)
+""",
+    "gradients": """
+slope.requires_grad_()
+def made(): return at.flex_attention(q.clone().requires_grad_(), q, q, alibi)
+def use(x): torch.autograd.grad(at.flex_attention(q, q, q, alibi).sum(), slope)
+""",
+    "an activated attention": """
+at.activate()
+def made(): return torch.nn.functional.scaled_dot_product_attention(q.clone().requires_grad_(), q, q)
+def use(x): torch.nn.functional.scaled_dot_product_attention(q.clone().requires_grad_(), q, q).sum().backward()
+""",
+    "a block mask": """
+def made(): return at.create_block_mask(causal, 1, 1, 64, 64, device="cpu")
+def use(x): at.flex_attention(q, q, q, block_mask=x)
+""",
+}
+RANKS = """
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://{meet}", rank={rank}, world_size=2)
+x = torch.ones(1, 2, 600, 16)
+mask = at.create_block_mask(causal, 1, 1, 600, 600, device="cpu")
+with at.context_parallel(dist.group.WORLD, mask) as ranks:
+    own = ranks.shard(x).requires_grad_()
+    out = at.flex_attention(own, own, own, block_mask=mask)
+    out.sum().backward()
+    whole = ranks.gather(out)
+{end}
+"""
+
+
+def test_a_process_ends_with_whatever_it_holds(tmp_path):
+    # Torch alone aborts where a daemon thread, or an object that is destroyed then, calls it as Python ends.
+    cases = held(KINDS, ["a module", "sys", "a function of atexit"])
+    cases |= {f"ranks {how} a group, {rank}": RANKS.format(meet=tmp_path / how, rank=rank, end=end)
+              for how, end in (("with", ""), ("without", "dist.destroy_process_group()")) for rank in range(2)}
+    found, said = statuses(SETUP, cases, tmp_path / "cache")
+    assert found == dict.fromkeys(cases, 0), said
