@@ -2,7 +2,10 @@
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -19,7 +22,7 @@ char __libc_single_threaded = 0;
 // 2.30
 pid_t gettid(void) { return (pid_t)syscall(SYS_gettid); }
 
-// 2.30; std::condition_variable waits with it. libstdc++ looks at its own clock afterwards, so the system's may jump.
+// 2.30; std::condition_variable waits with it. Only if the system's clock is set back meanwhile, a wait takes longer.
 int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                            const struct timespec* until) {
   struct timespec here, there;
@@ -57,4 +60,17 @@ uint32_t arc4random(void) {
   while (getrandom(&out, sizeof out, 0) != sizeof out) {
   }
   return out;
+}
+
+// 2.38; what its headers make of strtol and sscanf for C++. This file is C without _GNU_SOURCE, and gets the others.
+long __isoc23_strtol(const char* text, char** end, int base) { return strtol(text, end, base); }
+long long __isoc23_strtoll(const char* text, char** end, int base) { return strtoll(text, end, base); }
+unsigned long __isoc23_strtoul(const char* text, char** end, int base) { return strtoul(text, end, base); }
+unsigned long long __isoc23_strtoull(const char* text, char** end, int base) { return strtoull(text, end, base); }
+int __isoc23_sscanf(const char* text, const char* format, ...) {
+  va_list into;
+  va_start(into, format);
+  const int count = vsscanf(text, format, into);
+  va_end(into);
+  return count;
 }

@@ -31,8 +31,8 @@ def stub(folder: Path, cc: str, name: str, of: dict[str, tuple[str, str]]) -> No
         lines += [f".globl {symbol}", f".type {symbol}, {'@object' if kind == 'OBJECT' else '@function'}", f"{symbol}:"]
         nodes.setdefault(version, []).append(symbol)
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    script.write_text("".join(f"GLIBC_{v} {{ {'; '.join(nodes[v])}; }};\n" for v in sorted(nodes, key=number))
-                      + "nothing { local: *; };\n", encoding="utf-8")
+    script.write_text("".join(f"GLIBC_{v} {{ {'; '.join(nodes[v])}; }};\n" for v in sorted(nodes, key=number)),
+                      encoding="utf-8")
     versions = [f"-Wl,--version-script={script}"] if nodes else []
     subprocess.run([cc, "-shared", "-nostdlib", f"-Wl,-soname,{name}", *versions, source, "-o", folder / name], check=True)
 

@@ -60,8 +60,9 @@ nb::object made_rows(TorchTensor& as, const TorchTensor& q, nb::handle q_given);
 bool set_device(attune_with& with, nb::object& memory, const Handle& handle, const attune_call& call,
                 nb::handle q_given, const std::function<void()>& then);
 
-/// Starts to compile the backward of a forward that is recorded, once the forward's own kernels are compiled: it would wait
-/// for what only the backward needs. The gradients are of q, k, v and, where `wanted`, of the captured tensors. The gradients are assumed to lie in memory as their tensors do, and grad_o as the output.
+/// Starts to compile the backward of a forward that is recorded, once the forward's own kernels are compiled: it would
+/// wait for what only the backward needs. The gradients are of q, k, v and, where `wanted`, of the captured tensors.
+/// The gradients are assumed to lie in memory as their tensors do, and grad_o as the output.
 void start_backward(const attune_attention* attention, const attune_call& forward, const std::vector<bool>& wanted);
 
 /// How many threads torch gives to a call on the host.

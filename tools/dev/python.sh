@@ -94,6 +94,23 @@ try_wheel() {
   )
 }
 
+# try_bare SUITE: the wheel in a bare Debian, whose Python it must fit.
+try_bare() {
+  local at=build/bare-$1
+  ((EUID == 0)) || { echo "[skip] ./dev wheel --bare needs root: it changes its root to a bare Debian" && return; }
+  apt_install debootstrap
+  say "trying it in a bare $1"
+  rm -rf "$at"
+  logged build/bare.log debootstrap --variant=minbase --include=python3-numpy,python3-pip "$1" "$at"
+  cp build/wheels/*.whl tests/python/smoke.txt "$at/root"
+  chroot "$at" bash -euc 'cd /root
+    ldd --version | head -n 1
+    pip install --quiet --no-index --no-deps --root-user-action=ignore --break-system-packages *.whl
+    python3 -m doctest smoke.txt
+    attune verify "kv <= q" --calls 2 --target cpu'
+  rm -rf "$at"
+}
+
 wheel() {
   local python=build/venv/bin/python fresh=build/wheel-venv file exported settings=()
   set_up "${build_packages[@]}"
@@ -122,5 +139,6 @@ wheel() {
   [[ -z $exported ]] || { echo "attune: libattune.so exports $exported" >&2 && return 1; }
   (($(stat -c %s "$file") <= most_wheel)) || { echo "attune: $file has more than $most_wheel bytes" >&2 && return 1; }
   try_wheel "$fresh/bin/python"
+  [[ ${1:-} != --bare ]] || try_bare "$2"
   ls -l "$file"
 }
