@@ -1,13 +1,17 @@
 // compiler/trace.cpp — the DSL's operators make nodes; a running trace gives captures and parameters slots
 #include "compiler/trace.h"
 
+#include <attune/mods.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <string>
 #include <unordered_map>
 
+#include "ir/named.h"
 #include "ir/parse.h"
+#include "ir/print.h"
 
 namespace attune {
 namespace {
@@ -138,6 +142,12 @@ Handle read(const Tensor& tensor, const std::string& name, std::span<const Handl
 }
 
 }  // namespace detail
+
+void mods::detail::check_share(std::string_view name, const Float& number, Line at) {
+  if (!ir::is_no_share(number.node())) return;
+  throw Error("bad-argument", "`" + std::string(name) + "` cannot be " + ir::print(number.node(), {}), place(at),
+              ir::why_a_share, ir::fix_of_a_share);
+}
 
 namespace compiler {
 namespace {

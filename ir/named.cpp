@@ -3,10 +3,13 @@
 
 #include <algorithm>
 
+#include "ir/range.h"
+
 namespace attune::ir {
 namespace {
 
 constexpr NamedArgument number(std::string_view name) { return {name, Type::F32, -1}; }
+constexpr NamedArgument share(std::string_view name) { return {name, Type::F32, -1, true}; }
 constexpr NamedArgument whole(std::string_view name) { return {name, Type::I32, -1}; }
 constexpr NamedArgument floats(std::string_view name, int rank) { return {name, Type::F32, rank}; }
 constexpr NamedArgument ints(std::string_view name, int rank) { return {name, Type::I32, rank}; }
@@ -55,7 +58,7 @@ constexpr std::array rows{
     NamedMod{"key_bias", {floats("bias", 1)}, "s + bias[kv]"},
     NamedMod{"dequantise", {floats("q_scale", 3), floats("kv_scale", 2)}, "s * q_scale[b, h, q] * kv_scale[b, kv]"},
     // After the softmax.
-    NamedMod{"dropout", {number("keep"), whole("seed")}, "where(random(seed) < keep, p / keep, 0.0f)"},
+    NamedMod{"dropout", {share("keep"), whole("seed")}, "where(random(seed) < keep, p / keep, 0.0f)"},
     NamedMod{"head_gate", {floats("gate", 1)}, "p * gate[h]"},
     // Sinks.
     NamedMod{"learned_sink", {floats("logit", 1)}, "logit[h]"},
@@ -72,6 +75,11 @@ std::string NamedMod::shown() const {
   out += '(';
   for (std::size_t i = 0; i < count(); ++i) out.append(i ? ", " : "").append(takes[i].name);
   return out + ')';
+}
+
+bool is_no_share(const Expr& number) {
+  const Interval of = range(number);
+  return !of.numbers() || of.hi <= 0 || of.lo > 1;
 }
 
 std::span<const NamedMod> named_mods() { return rows; }

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "ir/op.h"
+#include "ir/node.h"
 
 namespace attune::ir {
 
@@ -16,6 +16,7 @@ struct NamedArgument {
   std::string_view name;
   Type type = Type::F32;  ///< of the tensor's elements, or of the number: an Int widens to Float
   int rank = -1;          ///< of the tensor; -1: a number
+  bool is_share = false;  ///< true for a number above 0 and up to 1
   bool given() const { return !name.empty(); }
 };
 
@@ -29,6 +30,12 @@ struct NamedMod {
   /// The form as a call: alibi(slope).
   std::string shown() const;
 };
+
+/// True for a number that cannot be above 0 and up to 1.
+bool is_no_share(const Expr& number);
+inline constexpr const char* why_a_share =
+    "it is the fraction of pairs that dropout keeps, and their probabilities are divided by it";
+inline constexpr const char* fix_of_a_share = "write a number above 0 and up to 1";
 
 std::span<const NamedMod> named_mods();
 bool is_named_mod(std::string_view name);

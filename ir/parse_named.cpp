@@ -63,6 +63,7 @@ Operand Parser::expanded(const NamedMod& mod, std::vector<NamedValue>& given, co
       signature.captures[*given[i].capture].name = name;
       continue;
     }
+    if (mod.takes[i].is_share && is_no_share(given[i].number.expr)) refuse_share(name, given[i].number);
     if (mod.takes[i].type == Type::F32) widen(given[i].number);
     scope.lets.emplace(name, given[i].number.expr);
   }

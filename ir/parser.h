@@ -185,6 +185,7 @@ class Parser {
   [[noreturn]] void refuse_input(const Token& t) const;
   [[noreturn]] void refuse_let(const Token& t, const Node& value) const;
   [[noreturn]] void refuse_named(const Token& t) const;
+  [[noreturn]] void refuse_share(const std::string& name, const Operand& number) const;
   [[noreturn]] void refuse_rank(const Token& t, const Signature::Capture& capture, std::size_t given) const;
   [[noreturn]] void refuse_index(const Operand& index) const;
   [[noreturn]] void refuse_count(const Token& t, std::size_t wanted, std::size_t given) const;

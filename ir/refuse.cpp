@@ -294,6 +294,11 @@ void Parser::refuse_named(const Token& t) const {
   fail("wrong-arguments", quote(t) + " does not take these arguments", t.begin, last_.end, why, fix);
 }
 
+void Parser::refuse_share(const std::string& name, const Operand& number) const {
+  fail("bad-argument", quoted(name) + " cannot be " + std::string(slice(number)), number.begin, number.end,
+       why_a_share, fix_of_a_share);
+}
+
 void Parser::refuse_input(const Token& t) const {
   std::vector<std::string> allowed;
   for (int i = 0; i < user_input_count; ++i)

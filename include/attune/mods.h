@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <functional>
+#include <string_view>
 
 #include <attune/attention.h>
 
@@ -145,9 +146,18 @@ inline Score dequantise(Capture<float> q_scale, Capture<float> kv_scale) {
 
 // ---- after the softmax ----------------------------------------------------------------------------------------------
 
-/// Keeps each probability with probability `keep`, scaled by 1 / keep; drops the others.
-inline Prob dropout(Scalar<float> keep, Scalar<int> seed) {
-  return [=](Float p, At) { return where(random(seed) < keep, p / keep, 0.0f); };
+namespace detail {
+/// Refuses a number that cannot be above 0 and up to 1.
+void check_share(std::string_view name, const Float& number, Line at);
+}  // namespace detail
+
+/// Keeps each probability with probability `keep`, above 0 and up to 1, scaled by 1 / keep; drops the others.
+inline Prob dropout(Scalar<float> keep, Scalar<int> seed, Line at = Line::here()) {
+  return [=](Float p, At) {
+    const Float share = keep;
+    detail::check_share("keep", share, at);
+    return where(random(seed) < share, p / share, 0.0f);
+  };
 }
 inline Prob head_gate(Capture<float> gate) {
   return [=](Float p, At at) { return p * gate[at.head]; };

@@ -8,6 +8,7 @@ attune.Mask(kv <= q && q - kv < 256)
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 from attune import _arrays
@@ -166,7 +167,7 @@ def dequantise(q_scale: Any, kv_scale: Any) -> Score:
 def dropout(keep: FloatLike, seed: IntLike) -> Prob:
     """Keeps each probability with probability `keep`, scaled by 1 / keep; drops the others. `keep` is the share that
     is kept: torch's `dropout_p` is 1 - keep."""
-    if isinstance(keep, (int, float)) and not 0 < keep <= 1:
+    if isinstance(keep, Real) and not 0 < keep <= 1:
         raise Error.at(here(), "bad-argument", f"`keep` cannot be {keep}",
                        "it is the fraction of pairs that dropout keeps, and their probabilities are divided by it",
                        "write a number above 0 and up to 1")

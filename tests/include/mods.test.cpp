@@ -2,9 +2,13 @@
 #include <attune/mods.h>
 #include <attune/text.h>
 
+#include <cmath>
+
 #include "compiler/trace.h"
 #include "ir/print.h"
 #include "tests/catch.h"
+#include "tests/golden.h"
+#include "tests/refusal.h"
 
 using namespace attune;
 
@@ -47,6 +51,17 @@ TEST_CASE("a number of a named mod is baked in", "[mods]") {
   CHECK(shown(mods::sliding_window(8)) == "kv <= q && q - kv < 8");
   CHECK(shown(mods::softcap(30)) == "30.0f * tanh(s / 30.0f)");
   CHECK(shown(mods::dropout(0.5, 7)) == "where(random(7) < 0.5f, p / 0.5f, 0.0f)");
+}
+
+TEST_CASE("dropout keeps a share", "[mods][errors]") {
+  CHECK(shown(mods::dropout(1, 7)) == "where(random(7) < 1.0f, p / 1.0f, 0.0f)");
+  for (const double keep : {0.0, -0.5, 1.5, std::nan("")})
+    CHECK(tests::refusal([&] { (void)shown(mods::dropout(keep, 7)); }).code == "bad-argument");
+  const int line = __LINE__ + 1;
+  const Error told = tests::refusal([] { (void)shown(mods::dropout(2.0, 1)); });
+  CHECK(told.problem == "`keep` cannot be 2.0f");
+  CHECK(told.where.line == line);
+  CHECK(told.where.name.ends_with("mods.test.cpp"));
 }
 
 TEST_CASE("a named mod of a text is that of C++", "[mods]") {

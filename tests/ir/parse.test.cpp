@@ -329,6 +329,10 @@ TEST_CASE("mistakes in named mods", "[parse][errors]") {
   mistake("wrong-arguments.alibi", "s + alibi(doc)", score());
   mistake("wrong-arguments.window", "window(2.5)", mask());
   mistake("wrong-arguments.dense", "dense(keep)", mask());
+  mistake("bad-argument.keep", "dropout(2.0, 1)", prob());
+  mistake("bad-argument.keep-nothing", "p * 3.0f | dropout(0, 1)", prob());
+  mistake("bad-argument.keep-less", "dropout(-0.5, 1)", prob());
+  mistake("bad-argument.keep-sum", "dropout(1 + 1, 1)", prob());
   mistake("not-allowed-here.named", "softcap(20)", mask());
   mistake("unknown-function.named", "casual()", mask());
   mistake("unclosed.named", "window(3", mask());
