@@ -9,6 +9,8 @@
 torch.Size([1, 2, 64, 16])
 """
 
+from typing import TYPE_CHECKING, Any
+
 from attune.torch import _op as _op
 from attune.torch._activate import activate, deactivate
 from attune.torch._engine import engine
@@ -20,6 +22,20 @@ from attune.torch._parallel import ContextParallel, context_parallel
 from attune.torch._sdpa import scaled_dot_product_attention
 from attune.torch._varlen import varlen_attention
 
-__all__ = ["AuxOutput", "AuxRequest", "BlockMask", "CausalSelfAttention", "ContextParallel", "activate", "append",
-           "context_parallel", "create_block_mask", "deactivate", "engine", "explain", "flex_attention",
-           "paged_attention", "register", "scaled_dot_product_attention", "varlen_attention"]
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import FlexKernelOptions, and_masks, create_mask, noop_mask, or_masks
+
+__all__ = ["AuxOutput", "AuxRequest", "BlockMask", "CausalSelfAttention", "ContextParallel", "FlexKernelOptions",
+           "activate", "and_masks", "append", "context_parallel", "create_block_mask", "create_mask", "deactivate",
+           "engine", "explain", "flex_attention", "noop_mask", "or_masks", "paged_attention", "register",
+           "scaled_dot_product_attention", "varlen_attention"]
+_TORCHS = ("FlexKernelOptions", "and_masks", "create_mask", "noop_mask", "or_masks")
+
+
+def __getattr__(name: str) -> Any:
+    """What is torch's own, from a module that takes a while to import."""
+    if name not in _TORCHS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torch.nn.attention import flex_attention as torchs
+    globals()[name] = getattr(torchs, name)
+    return globals()[name]

@@ -26,6 +26,12 @@ class BlockMask:
         self.seq_lengths = shape[2:]  # how many queries and keys
         self._device = torch.device("cpu" if device is None else device)
 
+    @staticmethod
+    def from_kv_blocks(*args: Any, **kwargs: Any) -> Any:
+        """torch's, with torch's arguments: a BlockMask of lists, which flex_attention takes as well."""
+        from torch.nn.attention import flex_attention as torchs
+        return torchs.BlockMask.from_kv_blocks(*args, **kwargs)
+
     def to(self, device: Any) -> BlockMask:
         """Itself: it has no tensors of its own. Those that mask_mod reads must be where q is."""
         return self

@@ -1,8 +1,8 @@
 # python/attune/torch/_functions.py — torch's functions on values of the kernel: a table by function object
 """What each function and method of torch means inside the kernel.
 
-The table's keys are the functions themselves, never their names: a foreign operation named `tanh` is not torch's.
-`register` adds foreign operations.
+The table's keys are the functions themselves: a foreign operation named `tanh` is not torch's. `register` adds foreign
+operations; an operator's key is its whole name, `approx::tanh`, which its overload and its packet share.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 
 from attune.torch._arithmetic import SPELLINGS, Spelling
@@ -34,9 +35,22 @@ def trace_of(things: Any) -> Trace | None:
     return None
 
 
+def spelling_of(function: Any) -> Spelling | None:
+    """What a function means inside the kernel, if it is known."""
+    found = TABLE.get(function)
+    return TABLE.get(_name_of(function)) if found is None else found
+
+
+def _name_of(function: Any) -> str:
+    """The name of an operator, else ""."""
+    if isinstance(function, OpOverloadPacket):
+        return function._qualified_op_name
+    return function._name if isinstance(function, OpOverload) else ""
+
+
 def call(trace: Trace, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of torch on values."""
-    spelling = TABLE.get(function)
+    spelling = spelling_of(function)
     if spelling is None:
         name = getattr(function, "__name__", str(function))
         refuse("unknown-function", f"torch's `{name}` is not known inside the kernel",
@@ -50,10 +64,11 @@ def call(trace: Trace, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
 def register(function: Any, spelling: Callable[..., Any]) -> None:
     """Tells what a function that torch does not have means in a score_mod: `spelling`, in functions of torch.
 
-    `function` is what torch dispatches: an operator's overload, torch.ops.approx.tanh.default say, or a function that
-    takes part in __torch_function__.
+    `function` is an operator, torch.ops.mine.op or its overload torch.ops.mine.op.default, what torch.library.custom_op
+    gives, or a function that takes part in __torch_function__.
     """
-    TABLE[function] = lambda _, *args, **kwargs: spelling(*args, **kwargs)
+    function = getattr(function, "_opoverload", function)  # of a custom_op
+    TABLE[_name_of(function) or function] = lambda _, *args, **kwargs: spelling(*args, **kwargs)
 
 
 class Listening(TorchFunctionMode):
@@ -116,6 +131,7 @@ def _install() -> None:
                 TABLE[getattr(operator, name)] = spelling
             if hasattr(Tensor, name):
                 setattr(Value, name, _method(spelling))
+    TABLE["approx::tanh"] = TABLE[torch.tanh]  # of attention-gym's soft cap
     Value.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
     Value.__hash__ = object.__hash__  # type: ignore[method-assign]
 
