@@ -10,6 +10,7 @@ graph are folded into it (_folding.py).
 from __future__ import annotations
 
 import operator
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,7 +115,9 @@ def _ease(graph: Graph, forward: Node) -> None:
         options: Any = node.args[places.options]
         node.update_arg(places.mask, tuple(mask))
         node.update_arg(places.options, {**options, NATURAL: True})
-        fold(node, places.mask, places.buffers[1])
+        _, why_not = attempt(lambda node=node, places=places: fold(node, places.mask, places.buffers[1]))
+        if why_not:
+            warnings.warn(f"attune: a mask reads tensors that are constants: {why_not}", stacklevel=2)
     _convert_for_others(graph, [n for n in lses if n.target is operator.getitem], backwards)
 
 

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from attune import _core
 from attune._errors import Error
 from attune.torch import _functions, _rows
 from attune.torch._arithmetic import Spelling
 from attune.torch._mod import Texts
-from attune.torch._value import TIGHT, Symbolic, Trace, Value, as_kind, refuse, scalar
+from attune.torch._value import TIGHT, Symbolic, Trace, Value, as_kind, is_natural, refuse, scalar
 
 _aten, _prims, _flex = torch.ops.aten, torch.ops.prims, torch.ops.higher_order
 LN2 = math.log(2.0)
@@ -45,12 +46,17 @@ def _number(trace: Trace, number: Any, **_: Any) -> Value:
     return trace.value(number)
 
 
+def _full(trace: Trace, size: Any, number: Any, **_: Any) -> Value:
+    value = trace.value(number)
+    return Value(trace, value.kind, tuple(size), lambda _: value.at(()), is_natural(value)) if size else value
+
+
 _OPERATORS: dict[Any, Spelling] = {
     _aten.index.Tensor: _indexed,
     _aten.select.int: lambda trace, x, dim, at: _rows.read(trace, x, (*(slice(None),) * (dim % x.ndim), at)),
     _aten.sym_size.int: lambda trace, x, dim: x.shape[dim],
     _aten.scalar_tensor.default: _number,
-    _aten.full.default: lambda trace, size, number, **_: trace.value(number),
+    _aten.full.default: _full,
     _prims.convert_element_type.default: _functions.TABLE[Tensor.to],
     _aten._to_copy.default: _functions.TABLE[Tensor.to],
     _aten.alias.default: _number,
@@ -61,7 +67,7 @@ _UNSAID = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "c
 
 def _spelling_of(target: Any) -> Spelling:
     """What an operator of a graph means inside the kernel."""
-    found = _OPERATORS.get(target) or _functions.TABLE.get(target)
+    found = _OPERATORS.get(target) or _functions.spelling_of(target)
     if found is None and isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims"):
         name = target._schema.name.split("::")[1]
         functions = [getattr(space, name, None) for space in (torch, Tensor, torch.nn.functional, torch.special)]
@@ -103,10 +109,7 @@ class _Mods:
             if node.op == "placeholder":
                 made[node] = self._given(next(given))
             elif node.op == "get_attr":
-                held = getattr(module, node.target)
-                if not isinstance(held, Tensor) or held.numel() != 1:
-                    raise Foreign("a mod has a constant tensor")
-                made[node] = held.item()
+                made[node] = self._constant(getattr(module, node.target))
             elif node.op == "call_function":
                 made[node] = self._called(node, made)
             elif node.op == "output":
@@ -121,6 +124,13 @@ class _Mods:
         if any([isinstance(arg, Symbolic) for arg in args]) and _functions.trace_of(args) is None:
             return _symbol(node.target(*[arg.expression if isinstance(arg, Symbolic) else arg for arg in args]))
         return _spelling_of(node.target)(self.trace, *args, **kwargs)
+
+    def _constant(self, held: Any) -> Value:
+        """A tensor that a mod makes of one number. An index that is a number of Python becomes such a tensor."""
+        if not isinstance(held, Tensor) or held.numel() != 1:
+            raise Foreign("a mod has a constant tensor")
+        with _disable_current_modes():  # those of a compiler do not show numbers
+            return _full(self.trace, held.shape, held.item())
 
     def _given(self, thing: Any) -> Any:
         """An argument of a mod's graph."""
@@ -265,7 +275,8 @@ def _backward(query: Any, key: Any, value: Any, out: Any, logsumexp: Any, grad_o
 _OWN = 5  # outputs of a joint graph before those of captures: of the score, b, h, q and kv
 
 
-_OURS = (_flex.flex_attention, _forward), (_flex.flex_attention_backward, _backward)
+# The operators, and where they have their BlockMask; two arguments after it come the options.
+_OURS = (_flex.flex_attention, _forward, 4), (_flex.flex_attention_backward, _backward, 9)
 _torchs: dict[Any, Any] = {}  # torch's own lowerings
 
 
@@ -279,29 +290,48 @@ def lower(warn: Callable[[str], None]) -> None:
 
     if _torchs:
         return
-    for op, ours in _OURS:
+    for op, ours, _ in _OURS:
         takes = [name for name in inspect.signature(type(op).__call__).parameters if name != "self"]
         if op not in lowerings or len(takes) != len(inspect.signature(ours).parameters):
             refuse("torch-version", f"this torch's {op} is not the one that attune knows",
                    "activate(compile=True) lowers it to attune's operators",
                    "call attune.torch.flex_attention, or take torch 2.15")
-    for op, ours in _OURS:
+    for op, ours, mask in _OURS:
         _torchs[op] = lowerings[op]
-        lowerings[op] = _or_torchs(ours, lowerings[op], warn)
+        lowerings[op] = _or_torchs(ours, lowerings[op], mask, warn)
     config.unsafe_marked_cacheable_functions = {**config.unsafe_marked_cacheable_functions, _KEY: str(_core.version())}
     _joint.add(f"{_KEY} {_core.version()}")
     _lists.add()
 
 
-def _or_torchs(ours: Callable[..., Any], torchs: Callable[..., Any], warn: Callable[[str], None]) -> Callable[..., Any]:
+def _or_torchs(ours: Callable[..., Any], torchs: Callable[..., Any], mask: int,
+               warn: Callable[[str], None]) -> Callable[..., Any]:
     def lowering(*args: Any, **kwargs: Any) -> Any:
         made, why_not = attempt(lambda: ours(*args, **kwargs))
         if not why_not:
             return made
         warn(why_not)
-        return torchs(*args, **kwargs)
+        return _undone(torchs, mask, args) if NATURAL in args[mask + 2] else torchs(*args, **kwargs)
 
     return lowering
+
+
+def _undone(torchs: Callable[..., Any], mask: int, args: tuple[Any, ...]) -> Any:
+    """torch's lowering of a call that _joint.py has changed: one block instead of the lists, whose pairs the mask_mod
+    decides, and logarithms of base 2."""
+    from torch._inductor.lowering import lowerings
+    given, block_mask, device = list(args), args[mask], args[0].get_device()
+    count, at = (lowerings[_aten.full.default]([1] * rank, number, dtype=torch.int32, device=device)
+                 for rank, number in ((3, 1), (4, 0)))
+    lists = (count, at, None, None) * 2
+    rest = (None,) * (len(block_mask) - 2 - len(lists) - 3)
+    given[mask] = (*block_mask[:2], *lists, *rest, _EVERYTHING, _EVERYTHING, block_mask[-1])
+    given[mask + 2] = {name: one for name, one in args[mask + 2].items() if name != NATURAL}
+    if torchs is _torchs[_flex.flex_attention]:
+        out, *rest = torchs(*given)  # on the CPU the output alone
+        return (out, *[_scaled(lse, LN2) for lse in rest[:1]], *rest[1:])
+    given[4] = _scaled(args[4], 1 / LN2)  # the lse
+    return torchs(*given)
 
 
 def attempt(make: Callable[[], Any]) -> tuple[Any, str]:
@@ -312,10 +342,11 @@ def attempt(make: Callable[[], Any]) -> tuple[Any, str]:
         return None, str(why)
     except Error as error:
         return None, f"[{error.code}] {error.problem}"
-    except TypeError as error:  # of refuse(), while Dynamo compiles
-        if not str(error).startswith("attune: "):
-            raise
-        return None, str(error).removeprefix("attune: ").partition(";")[0]
+    except Exception as error:  # torch compiles the program without attune
+        said = str(error)
+        if isinstance(error, TypeError) and said.startswith("attune: "):  # of refuse(), while Dynamo compiles
+            return None, said.removeprefix("attune: ").partition(";")[0]
+        return None, f"a bug in attune, {type(error).__name__}: {said.partition(chr(10))[0]}"
 
 
 def unlower() -> None:

@@ -10,7 +10,7 @@ import attune
 import pytest
 import torch
 import torch.nn.attention.flex_attention as torchs
-from attune.torch import _activate, activate, deactivate, flex_attention
+from attune.torch import _activate, _folding, _lowering, activate, deactivate, flex_attention
 from eager import close
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.utils import fresh_inductor_cache, run_and_get_code
@@ -157,6 +157,52 @@ def test_what_attune_cannot_express_is_torchs_and_told_once(active):
     want = torchs.flex_attention(q, k, v, lambda s, b, h, m, n: s + torch.special.bessel_j0(s))
     close(made, want)
     assert "BACKEND" in refused(active, lambda: compiled(kernel_options={"BACKEND": "TRITON"}))[0]
+
+
+BY_NUMBER = {
+    "last": lambda u, b, n: u[b, n, 0], "negative": lambda u, b, n: u[b, n, -1], "first": lambda u, b, n: u[1, n, 2],
+    "row": lambda u, b, n: u[b, 3].sum(), "after": lambda u, b, n: u[b, n][1], "before": lambda u, b, n: u[..., 0][b, n],
+    "constants": lambda u, b, n: u[b, n, 0] * torch.tensor(0.5) + torch.tensor([2.0])[0],
+    "two": lambda u, b, n: torch.where(n > 3, u[b, n, 1], u[0, 0, 0])}
+
+
+@fresh_inductor_cache()
+@pytest.mark.parametrize("name", BY_NUMBER)
+def test_a_tensor_is_indexed_by_numbers(name, active):
+    q, k, v = leaves((B, H, S, D), (B, H, S, D), (B, H, S, D))
+    u = torch.randn(B, S, 3)
+    score = lambda s, b, h, m, n: s + BY_NUMBER[name](u, b, n)  # noqa: E731
+    mask = blocks(lambda b, h, m, n: (m >= n) | (BY_NUMBER[name](u, b * 0, n) > 0))
+    mine = both(lambda: torch.compile(torchs.flex_attention, dynamic=False)(q, k, v, score, mask), [q, k, v])
+    assert [fact["call"] for fact in active] == ["forward", "backward"]
+    for a, b in zip(mine, both(lambda: torchs.flex_attention(q, k, v, score, mask), [q, k, v])):
+        close(a, b)
+
+
+@pytest.mark.parametrize("name", ["reading a mod", "the operator"])
+def test_after_a_bug_of_attune_torchs_way_follows(name, active, monkeypatch):
+    def breaks(*_, **__):
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(*{"reading a mod": (_lowering._Mods, "_run"), "the operator": (_lowering, "_operator")}[name],
+                        breaks)
+    q, k, v = torch.randn(3, B, H, S, D)
+    how = {"score_mod": lambda s, b, h, m, n: s + DOC[n], "block_mask": blocks(documents)}
+    told, made = refused(active, lambda: torch.compile(torchs.flex_attention)(q, k, v, **how))
+    assert told == "attune: torch's own attention runs: a bug in attune, KeyError: 'a defect'"
+    close(made, torchs.flex_attention(q, k, v, **how))
+
+
+def test_a_fold_that_fails_is_told(active, monkeypatch):
+    def breaks(*_):
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(_folding, "_affine_of", breaks)
+    q, k, v = torch.randn(3, B, H, S, D)
+    with pytest.warns(UserWarning, match="constants: a bug in attune, KeyError"), fresh_inductor_cache():
+        made = torch.compile(torchs.flex_attention)(q, k, v, block_mask=blocks(documents))
+    close(made, torchs.flex_attention(q, k, v, block_mask=blocks(documents)))
+    assert len(active) == 1
 
 
 def listed(heads, blocks):
