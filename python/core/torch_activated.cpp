@@ -9,10 +9,12 @@
 #include <cstring>
 #include <exception>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -168,6 +170,13 @@ void unread(const View& q, Value* stack, std::size_t seed_rank, std::int32_t see
   stack[8] = new_tensor(q, 1, &nothing, &step, q.dtype).value();
 }
 
+/// 0 for rows without keys, which a mask leaves, instead of -inf: what torch's backward on the CPU expects.
+void as_torchs(const attune_tensor& lse) {
+  const auto count = static_cast<std::size_t>(lse.shape[0] * lse.shape[1] * lse.shape[2]);
+  const std::span all(reinterpret_cast<float*>(static_cast<char*>(lse.data) + lse.byte_offset), count);
+  std::ranges::replace(all, -std::numeric_limits<float>::infinity(), 0.0f);
+}
+
 /// The lse as cuDNN gives it: [batch, heads, positions, 1].
 Owned as_cudnns(const View& q) {
   const auto* n = q.tensor.shape;
@@ -193,6 +202,7 @@ bool attend(const Form& form, Value* stack) {
   const attune_tensor* const captures[] = {mask ? &mask->tensor : nullptr};
   call.captures = captures, call.n_captures = mask ? 1 : 0;
   run(*entry, call, given.wants_lse());
+  if (form.by_position && mask) as_torchs(of_lse.tensor);
   const std::int64_t lengths[] = {q.tensor.shape[2], k.tensor.shape[2]};
   Value made[9]{};
   if (on_gpu) unread(q, made, by_cudnn ? 0 : 1, by_cudnn ? shim().i64 : shim().u64);

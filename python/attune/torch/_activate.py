@@ -8,6 +8,7 @@ kernels, for the CPU and for CUDA; autograd, autocast and torch.compile around t
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import warnings
 from collections.abc import Callable
@@ -201,6 +202,12 @@ def _backward(grad_out: Tensor, saved: tuple[Tensor, ...], bias: Tensor | None, 
     return tuple(call.backward(grad_out, None, (*saved, *captures), all_wanted)[:len(wanted)])
 
 
+def _as_torchs(lse: Tensor, bias: Tensor | None) -> Tensor:
+    """The lse with 0 for rows without keys: the backwards of torch that take -inf to NaN may come next. Only a mask
+    leaves such rows. Torch's flash attention on GPUs and cuDNN take -inf."""
+    return lse if bias is None else lse.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=0.0)
+
+
 def _by_position(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     """In the memory order [batch, positions, heads, width], as torch's graphs expect it of some operators: a copy only
     where q, k and v do not have it."""
@@ -215,7 +222,7 @@ def _cpu(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_c
     if why := _why_not(query, key, value, dropout_p):
         return why
     out, lse = _forward(query, key, value, attn_mask, is_causal, scale)
-    return out, *_by_position(lse)
+    return out, *_by_position(_as_torchs(lse, attn_mask))
 
 
 def _cpu_backward(grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
@@ -302,7 +309,7 @@ def _efficient(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | No
     seed = torch.empty((), dtype=torch.int64, device=query.device)
     if not compute_log_sumexp:
         lse = lse[..., :0]
-    elif lse.shape[-1] % _ROWS:
+    elif _as_torchs(lse, attn_bias).shape[-1] % _ROWS:
         lse = torch.nn.functional.pad(lse, (0, -lse.shape[-1] % _ROWS), value=float("inf"))
     return *_by_position(out), lse, seed, seed.clone()
 

@@ -2,6 +2,7 @@
 # goes to torch
 """On the CPU by torch's functions; the kernels for GPUs are called directly, on tensors of the CPU."""
 
+import math
 import random
 import warnings
 
@@ -223,6 +224,41 @@ def test_on_and_off():
     for a, b in zip(torch.autograd.grad(out.sum(), (q, k, v)), want):
         close(a, b)
     deactivate()
+
+
+@pytest.mark.parametrize("first, second", [(0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_without_keys_between_torchs_kernels_and_attunes(first, second, dtype):
+    tensors = [t.requires_grad_() for t in qkv(dtype=dtype)]
+    mask = torch.randn(4, 19, 19, dtype=dtype)
+    mask[:, 5], mask[2, 18], mask[1, 7, 1:] = -math.inf, -math.inf, -math.inf
+    want = torch.autograd.grad(sdpa(*tensors, attn_mask=mask).sum(), tensors)
+    for _ in range(2):  # by Python, then in C++
+        (activate if first else deactivate)()
+        out = sdpa(*tensors, attn_mask=mask)
+        (activate if second else deactivate)()
+        made = torch.autograd.grad(out.sum(), tensors)
+        for a, b in zip(made, want):
+            close(a, b, 2e-5 if dtype == torch.float32 else 2e-2)
+    deactivate()
+
+
+def test_the_lse_of_rows_without_keys_is_torchs(active):
+    (q, k, v), mask = qkv(), torch.zeros(19, 19)
+    mask[5] = -math.inf
+    call = lambda: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=mask)  # noqa: E731
+    made = [call(), call()]  # by Python, then in C++
+    deactivate()
+    for out, lse in made:
+        assert torch.equal(lse[:, :, 5], torch.zeros(2, 4))
+        close(lse, call()[1])
+        close(out, call()[0])
+    out, lse, seed, offset = _activate._efficient(q, k, v, mask, True)
+    assert torch.equal(lse[:, :, 5], torch.zeros(2, 4)) and lse[0, 0, 19] == math.inf
+    grads = _activate._efficient_backward(v, q, k, v, mask, out, lse, seed, offset, 0.0, [True] * 3)
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    for a, b in zip(grads, torch.autograd.grad(sdpa(*leaves, attn_mask=mask), leaves, v)):
+        close(a, b)
 
 
 # ---- kernels for GPUs, on tensors of the CPU
