@@ -110,6 +110,13 @@ void backward(Value* stack, std::uint64_t, std::uint64_t) {
                          Owned(stack[form.out]), Owned(stack[form.lse]), Owned(stack[4])};
   for (const int unused : form.unused)
     if (unused != none) release(stack[unused]);
+  bool is_defined = false;
+  check(s.is_defined(given[0].get(), &is_defined), "is_defined");
+  if (!is_defined) {  // nothing depends on the output
+    free_arguments("l", stack + form.wanted);
+    for (std::size_t i = 0; i < 4; ++i) stack[i] = undefined_tensor().value();
+    return;
+  }
   std::array<Owned, 3> grads;
   const View grad_o(given[0]), q(given[1]), k(given[2]), v(given[3]), o(given[4]), lse(given[5]);
   const View* const inputs[] = {&q, &k, &v};

@@ -195,6 +195,18 @@ def test_gradcheck_in_double_precision():
     assert torch.autograd.gradcheck(op, (q, k, v, bias))
 
 
+@pytest.mark.parametrize("run", [
+    flex_attention,
+    lambda q, k, v: flex_attention(q, k, v, lambda s, b, h, i, j: torch.tanh(s) + (i - j)),
+    lambda q, k, v: flex_attention(q, k, v, return_aux=AuxRequest(max_scores=True))[0],
+    lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
+    lambda q, k, v: varlen_attention(*(t[0].transpose(0, 1) for t in (q, k, v)), *[torch.tensor([0, 1, 3])] * 2, 2, 2),
+], ids=["plain", "mod", "largest", "sdpa", "packed"])
+def test_gradcheck_without_captures_and_lse(run):
+    q, k, v = (t.double().detach().requires_grad_() for t in qkv(2, 2, 3, 3, 3))
+    assert torch.autograd.gradcheck(run, (q, k, v))
+
+
 def entries(function, *stacks):
     return torch.stack([function(*parts) for parts in zip(*stacks)])
 
