@@ -295,8 +295,8 @@ void Parser::refuse_named(const Token& t) const {
 }
 
 void Parser::refuse_share(const std::string& name, const Operand& number) const {
-  fail("bad-argument", quoted(name) + " cannot be " + std::string(slice(number)), number.begin, number.end,
-       why_a_share, fix_of_a_share);
+  fail("bad-argument", quoted(name) + " cannot be " + std::string(slice(number)), number.begin, number.end, why_a_share,
+       fix_of_a_share);
 }
 
 void Parser::refuse_input(const Token& t) const {

@@ -169,6 +169,7 @@ MISTAKES = {
     "masks-and": lambda: call(mask=attune.mods.causal() and attune.mods.sliding_window(2))(),
     "score-as-mask": call(mask=attune.mods.softcap(3)),
     "dropout-keeps-more": lambda: attune.mods.dropout(1.5, 3),
+    "dropout-keeps-numpys": lambda: attune.mods.dropout(np.float32(1.5), 3),
     "document-of-list": lambda: attune.mods.document([0, 0, 1]),
     "option-of-kept": lambda: attune.Attention()(q, q, q, is_causal=True),
     "keyword-misspelt": call(score="s", scal=None),
