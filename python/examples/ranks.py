@@ -1,5 +1,5 @@
 # python/examples/ranks.py — one long sequence over four processes: each holds some rows, and gets the keys that it needs
-"""Run as it is, or let torchrun start the processes: they need nothing but a process group."""
+"""Run as it is: it starts its processes, which need only a process group. context_parallel.py is for torchrun."""
 
 import os
 import tempfile

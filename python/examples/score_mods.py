@@ -1,4 +1,4 @@
-# python/examples/score_mods.py — flex_attention with scores that read tensors: distances, edges of a graph, learned tables
+# python/examples/score_mods.py — flex_attention with scores that read tensors: distances, edges, learned tables
 """Each score is also computed as a dense matrix by torch, output and gradients."""
 
 import torch

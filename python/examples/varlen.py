@@ -33,9 +33,10 @@ def plain(score, b, h, q_idx, kv_idx):
 
 
 longest = max(LENGTHS)
-for options, score, keeps in (({}, plain, lambda i, j: i >= -1),
-                              ({"window_size": (-1, 0)}, plain, lambda i, j: j <= i),
-                              ({"window_size": (8, 0), "score_mod": alibi}, alibi, lambda i, j: (j <= i) & (i - j <= 8))):
+calls = (({}, plain, lambda i, j: i >= -1),
+         ({"window_size": (-1, 0)}, plain, lambda i, j: j <= i),
+         ({"window_size": (8, 0), "score_mod": alibi}, alibi, lambda i, j: (j <= i) & (j >= i - 8)))
+for options, score, keeps in calls:
     made, want = varlen_attention(q, k, v, starts, starts, longest, longest, **options), one_by_one(score, keeps)
     gradients = zip(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (made, want)))
     assert all(torch.allclose(a, b, atol=1e-4, rtol=1e-4) for a, b in ((made, want), *gradients)), options

@@ -246,7 +246,7 @@ def test_rows_without_keys_between_torchs_kernels_and_attunes(first, second, dty
 def test_the_lse_of_rows_without_keys_is_torchs(active):
     (q, k, v), mask = qkv(), torch.zeros(19, 19)
     mask[5] = -math.inf
-    call = lambda: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=mask)  # noqa: E731
+    call = lambda: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=mask)
     made = [call(), call()]  # by Python, then in C++
     deactivate()
     for out, lse in made:

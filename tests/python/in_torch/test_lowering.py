@@ -161,7 +161,8 @@ def test_what_attune_cannot_express_is_torchs_and_told_once(active):
 
 BY_NUMBER = {
     "last": lambda u, b, n: u[b, n, 0], "negative": lambda u, b, n: u[b, n, -1], "first": lambda u, b, n: u[1, n, 2],
-    "row": lambda u, b, n: u[b, 3].sum(), "after": lambda u, b, n: u[b, n][1], "before": lambda u, b, n: u[..., 0][b, n],
+    "row": lambda u, b, n: u[b, 3].sum(), "after": lambda u, b, n: u[b, n][1],
+    "before": lambda u, b, n: u[..., 0][b, n],
     "constants": lambda u, b, n: u[b, n, 0] * torch.tensor(0.5) + torch.tensor([2.0])[0],
     "two": lambda u, b, n: torch.where(n > 3, u[b, n, 1], u[0, 0, 0])}
 
@@ -171,7 +172,7 @@ BY_NUMBER = {
 def test_a_tensor_is_indexed_by_numbers(name, active):
     q, k, v = leaves((B, H, S, D), (B, H, S, D), (B, H, S, D))
     u = torch.randn(B, S, 3)
-    score = lambda s, b, h, m, n: s + BY_NUMBER[name](u, b, n)  # noqa: E731
+    score = lambda s, b, h, m, n: s + BY_NUMBER[name](u, b, n)
     mask = blocks(lambda b, h, m, n: (m >= n) | (BY_NUMBER[name](u, b * 0, n) > 0))
     mine = both(lambda: torch.compile(torchs.flex_attention, dynamic=False)(q, k, v, score, mask), [q, k, v])
     assert [fact["call"] for fact in active] == ["forward", "backward"]
@@ -446,7 +447,7 @@ def test_a_torch_with_another_operator_is_refused(monkeypatch):
     deactivate()
     monkeypatch.setattr(_activate, "_own", {})
     lowering = attune.torch._lowering
-    monkeypatch.setattr(lowering, "_OURS", ((lowering._OURS[0][0], lambda query: None),))
+    monkeypatch.setattr(lowering, "_OURS", ((lowering._OURS[0][0], lambda query: None, 4),))
     with pytest.raises(attune.Error) as caught:
         activate(compile=True)
     assert caught.value.code == "torch-version"

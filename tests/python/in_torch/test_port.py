@@ -106,7 +106,7 @@ def test_attention_gyms_soft_cap(name, run):
 @pytest.mark.parametrize("registered", [torch.ops.mine.halved, torch.ops.mine.halved.default, halved],
                          ids=["operator", "overload", "custom_op"])
 def test_registering_any_form_of_an_operator_helps(registered):
-    mod = lambda s, b, h, i, j: torch.ops.mine.halved(s) - torch.ops.mine.halved.default(s * 2)  # noqa: E731
+    mod = lambda s, b, h, i, j: torch.ops.mine.halved(s) - torch.ops.mine.halved.default(s * 2)
     from attune.torch import _functions
     with pytest.raises(attune.Error, match="unknown-function"):
         flex_attention(q, q, q, mod)
