@@ -65,6 +65,36 @@ bool asks_fields_alone(const Expr& e) {
   });
 }
 
+/// The number by which an operation divides kv; 0: it does something else.
+int divisor_of_kv(const Expr& e) {
+  const bool divides = e->op == Op::Div || e->op == Op::FloorDiv || e->op == Op::Shr;
+  if (!divides || e->args[0]->op != Op::Input || !ir::uses(e->args[0], Input::KV) || !ir::is_literal(e->args[1]))
+    return 0;
+  const auto by = static_cast<std::int32_t>(ir::literal_value(*e->args[1]));
+  if (e->op == Op::Shr) return by >= 0 && by < 31 ? 1 << by : 0;
+  return std::max(by, 0);
+}
+
+/// The largest power of two, at most 128, for which `e` is the same for all keys of a block of so many, from a multiple
+/// of it on.
+int key_block(const Expr& e) {
+  constexpr int most = 128;
+  ir::DigestMap<int> known;
+  for (const Expr& node : ir::in_order(e)) {
+    int block = node->random ? 1 : most;
+    if (node->op == Op::Input) {
+      const auto is = [&](Input which) { return node->bits == static_cast<std::uint32_t>(which); };
+      if (is(Input::KV) || is(Input::S) || is(Input::P)) block = 1;
+    } else if (const int divisor = divisor_of_kv(node); divisor > 0) {
+      block = std::min(divisor & -divisor, most);
+    } else {
+      for (const Expr& argument : node->arguments()) block = std::min(block, known.at(argument->digest));
+    }
+    known.emplace(node->digest, block);
+  }
+  return known.at(e->digest);
+}
+
 /// True if fields vary with the head.
 bool ask_heads(std::span<const Expr> fields) {
   const std::vector<Expr> nodes = ir::in_order(fields);
@@ -201,6 +231,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   out.levels = compiler::level(roots);
   facts.has_keep = !ir::is_literal(out.keep(), 1);
   facts.keeps_by_fields = facts.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
+  if (const int block = facts.has_keep ? key_block(limits.rest) : 0; block >= 16) facts.keep_block = block;
   keep_origin_out(out.levels);
   if (!wanted) {
     const Peaked of = peaked(out.levels);

@@ -123,6 +123,7 @@ std::string traits(const GpuParts& parts) {
   flag("has_last", f.has_last);
   flag("has_keep", f.has_keep);
   flag("keeps_by_fields", f.keeps_by_fields);
+  if (f.keep_block > 0) list.push_back(fmt::format(".keep_block = {}", f.keep_block));
   flag("has_prob", f.has_prob);
   flag("linear_prob", f.linear_prob, true);
   flag("has_sink", f.has_sink);

@@ -49,11 +49,13 @@ struct Row {
   KindSet<ModKind> mods{};
   KindSet<Length> lengths{};
   bool approximate = false;                                                        ///< not for exact functions
+  int least_block = 0, most_block = 128;                                           ///< of Traits::keep_block
   std::int64_t wider_than = 0, widest = std::numeric_limits<std::int64_t>::max();  ///< of the wider of d and dv
 
   std::pair<int, int> widths() const { return {d, dv}; }
-  bool is_for(const KernelSpec& spec, const CallKind& kind) const {
+  bool is_for(const KernelSpec& spec, const Traits& facts, const CallKind& kind) const {
     const std::int64_t width = std::max(spec.d, spec.dv);
+    if (facts.keep_block < least_block || facts.keep_block > most_block) return false;
     if (approximate && spec.exact) return false;
     return covers.has(kind.cover) && mods.has(kind.mod) && lengths.has(kind.length) && width > wider_than &&
            width <= widest;
@@ -83,6 +85,12 @@ constexpr Row rows[] = {
      .mods = scaled,
      .lengths = to_1k},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy},
+    {.d = 64,
+     .dv = 64,
+     .tile = {.m = 64, .n = 64, .q_stages = 1, .issue_order = 0},
+     .covers = listed,
+     .least_block = 64,
+     .most_block = 64},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = listed},
     {.d = 64, .dv = 64, .tile = {.m = 128, .n = 128}, .covers = masked, .lengths = to_1k},
     {.d = 64, .dv = 64, .tile = {.m = 192, .n = 96, .stages = 3}, .covers = masked, .lengths = to_4k},
@@ -108,15 +116,23 @@ constexpr Row rows[] = {
      .wider_than = 80,
      .widest = 96},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 80}, .covers = banded, .lengths = to_80},
+    {.d = 128,
+     .dv = 128,
+     .tile = {.m = 64, .n = 64, .q_stages = 1, .issue_order = 0},
+     .covers = listed,
+     .least_block = 64,
+     .most_block = 64},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128, .issue_order = 2}, .mods = heavy, .approximate = true},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 128}},
     {.d = 128, .dv = 128, .tile = {.m = 64, .n = 64, .q_stages = 1, .issue_order = 0}, .covers = listed},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 96}},
     {.d = 128, .dv = 128, .tile = {.m = 128, .n = 64}},
+    {.d = 192, .dv = 128, .tile = {.m = 128, .n = 128, .q_stages = 1, .own_o = 2}, .covers = listed, .least_block = 64},
     {.d = 192, .dv = 128, .tile = {.m = 128, .n = 112, .q_stages = 1, .own_o = 2}},
     {.d = 192, .dv = 128, .tile = {.m = 128, .n = 80, .q_stages = 1, .own_o = 0}},
     {.d = 192, .dv = 192, .tile = {.m = 128, .n = 96, .q_stages = 1, .own_o = 2}},
     {.d = 192, .dv = 192, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
+    {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 2}, .covers = listed, .least_block = 64},
     {.d = 256, .dv = 256, .tile = {.m = 128, .n = 80, .q_stages = 1, .own_o = 2}},
     {.d = 256, .dv = 256, .tile = {.m = 128, .n = 64, .q_stages = 1, .own_o = 0}},
 };
@@ -135,7 +151,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
 }
 
 /// The rows of a call's width and kind.
-std::vector<Tile> usual_tiles(const KernelSpec& spec, const CallKind& kind) {
+std::vector<Tile> usual_tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
   std::vector<Tile> out;
   for (const Row& row : rows_of_width90(rows, spec)) {
     const Tile tile{row.tile};
@@ -144,7 +160,7 @@ std::vector<Tile> usual_tiles(const KernelSpec& spec, const CallKind& kind) {
       other.issue_order = tile.issue_order;
       return other == tile;
     };
-    if (row.is_for(spec, kind) && std::ranges::none_of(out, alike)) out.push_back(tile);
+    if (row.is_for(spec, facts, kind) && std::ranges::none_of(out, alike)) out.push_back(tile);
   }
   return out;
 }
@@ -189,7 +205,7 @@ std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, Len
 }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const CallKind& kind) {
-  const std::vector<Tile> usual = usual_tiles(spec, kind);
+  const std::vector<Tile> usual = usual_tiles(spec, facts, kind);
   std::vector<Tile> all = holding_tiles(spec, facts, kind.length, usual);
   all.insert(all.end(), usual.begin(), usual.end());
   std::vector<Variant> out;

@@ -112,6 +112,24 @@ TEST_CASE("short sequences take smaller tiles where these are faster", "[choose]
   CHECK(tiles(128, CoverKind::causal) == " 128x80 128x128 128x128 128x128 128x128 128x128");
 }
 
+TEST_CASE("masks of whole blocks of keys take tiles that blocks fill", "[choose]") {
+  const auto tiles = [](std::int64_t d, std::int64_t dv) {
+    std::string out;
+    for (const int block : {0, 32, 64, 128}) {
+      const Tile tile = choose({.d = d, .dv = dv}, {.keep_block = block, .skips = true, .listed = true},
+                               {.cover = CoverKind::listed})
+                            .choices[0]
+                            .plan.tile;
+      out += fmt::format(" {}x{}", tile.m, tile.n);
+    }
+    return out;
+  };
+  CHECK(tiles(64, 64) == " 128x128 128x128 64x64 128x128");
+  CHECK(tiles(128, 128) == " 128x128 128x128 64x64 128x128");
+  CHECK(tiles(192, 128) == " 128x112 128x112 128x128 128x128");
+  CHECK(tiles(256, 256) == " 128x80 128x80 128x64 128x64");
+}
+
 TEST_CASE("under a causal mask one or two tiles of queries a head need no counter", "[choose]") {
   const auto counted = [](int d) {
     std::string out;
@@ -468,6 +486,24 @@ TEST_CASE("values of e4m3 are transposed before where many tiles of queries read
         CHECK(source.find(fmt::format("n = {}, dv = 96", n)) != std::string::npos);
         CHECK(source.find(packed ? "Layout::packed" : "Layout::dense") != std::string::npos);
       }
+}
+
+TEST_CASE("a mask says for how many keys it is the same", "[choose]") {
+  Array<int> doc = Device::cpu().array<int>({300}, "doc"), map = Device::cpu().array<int>({8, 8}, "map");
+  const auto block = [](const std::function<Bool(At)>& mask) {
+    const compiler::LoweredMod lowered = compiler::lower({.mask = mask});
+    return gpu_parts(lowered, true).facts.keep_block;
+  };
+  CHECK(block([=](At at) { return map(at.q / 64, at.kv / 64) != 0; }) == 64);
+  CHECK(block([=](At at) { return at.kv <= at.q && map(at.q, at.kv / 64) != 0; }) == 64);
+  CHECK(block([=](At at) { return map(at.q / 64, (at.kv >> 7) % 5) > at.head; }) == 128);
+  CHECK(block([=](At at) { return map(0, at.kv / 512) != map(1, at.kv / 96); }) == 32);
+  CHECK(block([=](At at) { return map(at.q / 8, at.kv / 8) != 0; }) == 0);
+  CHECK(block([=](At at) { return map(at.q / 64, at.kv / 64) != 0 && at.kv % 3 != 1; }) == 0);
+  CHECK(block([=](At at) { return map(at.q / 64, (at.kv + 1) / 64) != 0; }) == 0);
+  CHECK(block([=](At at) { return doc[at.q] == doc[at.kv]; }) == 0);
+  CHECK(block([=](At at) { return map(at.q / 64, at.kv / 64) != 0 && random(3) < 0.5f; }) == 0);
+  CHECK(block(mods::causal()) == 0);
 }
 
 TEST_CASE("calls are of the kind that their expressions make them", "[choose]") {

@@ -30,6 +30,7 @@ struct Planted {
     over90,
     empty90,
     late90,
+    blocks90,
     backward80,
     backward90,
     turned90,
@@ -111,6 +112,8 @@ const Planted all[] = {
      over90},
     {"two warpgroups' results pass over the same values", parts, "forward_consumer_sm90.cuh",
      "for (int i = g.group; i < groups - 1; ++i) place = place.before();", "", over90},
+    {"a block of keys is asked for another one's", parts, "forward_scores_sm90.cuh", "const Int kv(tile * n, first);",
+     "const Int kv(tile * n, 0);", blocks90},
     {"values load over results that have not left", parts, "forward_producer_sm90.cuh",
      "if (i == 1) wait_for_results();", "", over90},
     {"results are said to have left before they have", parts, "forward_consumer_sm90.cuh",
@@ -302,6 +305,9 @@ Attention fresh(Planted::Call call) {
   if (call == empty90)
     return {.score = [=](Float s, At) { return s * by; },
             .mask = [](At at) { return at.q / 128 % 2 == 1 && at.kv <= at.q % 128; }};
+  if (call == blocks90)
+    return {.score = [=](Float s, At) { return s * by; },
+            .mask = [](At at) { return (at.q / 16 + at.kv / 32) % 3 != 0; }};
   if (call == late90 || call == completed90)
     return {.score = [=](Float s, At) { return s * by; }, .mask = mods::causal()};
   if (call != dense90 && call != distant90 && call != stored90) return {.score = [=](Float s, At) { return s * by; }};
@@ -362,8 +368,9 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (const Planted::Call call : {sm80, decode, sm90, over90, empty90, late90, backward80, backward90, turned90,
-                                   completed90, stored90, e4m3, dense90, distant90, tanh90, f32, mla, backward_f32}) {
+  for (const Planted::Call call :
+       {sm80, decode, sm90, over90, empty90, late90, blocks90, backward80, backward90, turned90, completed90, stored90,
+        e4m3, dense90, distant90, tanh90, f32, mla, backward_f32}) {
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);
     CHECK(compare(Subject(fresh(call)), inputs(shape_of(call)), engines, {.forward = !backward, .backward = backward})

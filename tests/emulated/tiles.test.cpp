@@ -56,6 +56,25 @@ void check_alone(std::int64_t d, const Attention& attention, const Shape& shape)
 
 }  // namespace
 
+TEST_CASE("a mask is asked once for a block of keys that it keeps or drops as a whole", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  // Blocks fill tiles of 64 and 128 keys; of 80 keys they have sixteen, and of 96 thirty-two.
+  const std::vector<Engine> engines = with_kernels({"forward_sm90:m=64,n=64,issue_order=0", "forward_sm90:m=128,n=128",
+                                                    "forward_sm90:m=128,n=80", "forward_sm90:m=192,n=96,stages=3"});
+  const auto blocks = [](int queries, int keys) {
+    return Attention{.mask = [=](At at) { return (at.q / queries + at.kv / keys + at.head) % 3 != 0; }};
+  };
+  const Attention causal{.score = mods::softcap(20),
+                         .mask = [](At at) { return at.kv <= at.q && (at.q + at.kv / 64) % 3 != 0; }};
+  Shape packed = usual(64);
+  packed.q_lens = packed.kv_lens = {77, 1, 64, 130};
+  for (const Shape& shape : {packed, usual(64)})
+    for (const Attention& attention : {blocks(64, 64), blocks(16, 32), blocks(1, 16), causal}) {
+      INFO(shape.describe());
+      CHECK(wrong(engines, attention, shape, true) == "");
+    }
+}
+
 TEST_CASE("a backward of one tile of keys", "[emulated]") {
   if (skipped_without_compiler()) return;
   // Of the second, the last queries see no key: whole tiles of them.

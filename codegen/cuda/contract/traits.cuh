@@ -21,13 +21,15 @@ struct Traits {
   bool has_last = false;   ///< keys after last()
   bool has_keep = false;   ///< pairs for which keep() is false
   bool keeps_by_fields = false;  ///< keep() reads neither q nor kv, and a Row with fields has of_lane() and is()
-  bool has_prob = false;         ///< prob() changes p
-  bool linear_prob = true;       ///< prob() is a multiple of p, so it may act before the normalisation
-  bool has_sink = false;         ///< sink() joins the denominator
-  bool skips = false;            ///< some tiles of keys are not visited: by the mask, or by scores of -inf
-  bool listed = false;           ///< tiles to visit come as lists; bands() is not used
-  float most = 0;                ///< see bounded
-  Peak peak = Peak::unknown;     ///< where term() is largest. If it is not there, a call takes longer
+  int keep_block = 0;  ///< keep() is the same for all keys of a block of so many, from a multiple of it on: 16 to 128;
+                       ///< 0: of none so large
+  bool has_prob = false;      ///< prob() changes p
+  bool linear_prob = true;    ///< prob() is a multiple of p, so it may act before the normalisation
+  bool has_sink = false;      ///< sink() joins the denominator
+  bool skips = false;         ///< some tiles of keys are not visited: by the mask, or by scores of -inf
+  bool listed = false;        ///< tiles to visit come as lists; bands() is not used
+  float most = 0;             ///< see bounded
+  Peak peak = Peak::unknown;  ///< where term() is largest. If it is not there, a call takes longer
   // Only for the choice of a kernel; sources do not contain these.
   bool has_terms = false;          ///< gradients of captured tensors are asked for
   bool terms_by_distance = false;  ///< all of these are sums of dS along diagonals, q - kv

@@ -311,12 +311,31 @@ struct ForwardScores90 {
         float& x = s[4 * i + 2 * r + e];
         x = reach[r].holds(8 * i + e) ? x : -infinity;
       });
-    if constexpr (User::traits.has_keep) {
+    if constexpr (User::traits.keep_block > 0) {
+      remove_blocks(tile);
+    } else if constexpr (User::traits.has_keep) {
       if constexpr ((shares<true> || has_columns) && User::traits.keeps_by_fields)
         if (rows_alike()) return remove_columns();
       each_pair<true>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
         x = mod.keep(head, row, col, at, q, kv) ? x : -infinity;
       });
+    }
+  }
+  /// Calls keep() once for a row and a block of keys.
+  __device__ void remove_blocks(int tile) {
+    constexpr int block = min(User::traits.keep_block, n & -n);
+#pragma unroll
+    for (int first = 0; first < n; first += block) {
+      const Int kv(tile * n, first);
+      const auto col = user.col(head, at, origin, kv);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const bool kept = user.keep(head, row[r], col, at, Int(q0, below * r), kv);
+#pragma unroll
+        for (int i = first / 8; i < (first + block) / 8; ++i)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) s[4 * i + 2 * r + e] = kept ? s[4 * i + 2 * r + e] : -infinity;
+      }
     }
   }
   __device__ bool rows_alike() const {
