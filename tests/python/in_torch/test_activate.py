@@ -230,12 +230,13 @@ def test_on_and_off():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_without_keys_between_torchs_kernels_and_attunes(first, second, dtype):
     tensors = [t.requires_grad_() for t in qkv(dtype=dtype)]
-    mask = torch.randn(4, 19, 19, dtype=dtype)
-    mask[:, 5], mask[2, 18], mask[1, 7, 1:] = -math.inf, -math.inf, -math.inf
+    mask = torch.randn(1, 4, 19, 19, dtype=dtype)
+    mask[:, :, 5], mask[0, 2, 18], mask[0, 1, 7, 1:] = -math.inf, -math.inf, -math.inf
     want = torch.autograd.grad(sdpa(*tensors, attn_mask=mask).sum(), tensors)
     for _ in range(2):  # by Python, then in C++
         (activate if first else deactivate)()
         out = sdpa(*tensors, attn_mask=mask)
+        assert "FlashAttention" in type(out.grad_fn).__name__
         (activate if second else deactivate)()
         made = torch.autograd.grad(out.sum(), tensors)
         for a, b in zip(made, want):
