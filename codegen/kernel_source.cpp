@@ -43,11 +43,10 @@ namespace {
 bool wants_exact(const Mod& mod) {
   const auto inexact = [](const Expr& e) {
     const bool noisy = ir::uses(e, Input::S) || ir::uses(e, Input::P);
-    return e->type == ir::Type::F32 && !noisy && (e->op == Op::Div || (e->op >= Op::Sqrt && e->op <= Op::Erf));
+    return e->type == ir::Type::F32 && !noisy && (e->op == Op::Div || ir::is_inexact(e->op));
   };
   const auto chooses = [](const Expr& e) {
-    const bool rounds = e->op >= Op::Floor && e->op <= Op::Trunc;
-    return e->arity > 0 && e->args[0]->type == ir::Type::F32 && (e->type != ir::Type::F32 || rounds);
+    return e->arity > 0 && e->args[0]->type == ir::Type::F32 && (e->type != ir::Type::F32 || ir::rounds(e->op));
   };
   std::vector<Expr> decisive;
   for (const Expr& e : ir::in_order(std::array{mod.score, mod.mask, mod.prob}))

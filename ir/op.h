@@ -64,6 +64,11 @@ inline constexpr std::array<std::string_view, input_count> input_names{
 constexpr std::uint32_t bit(Input input) { return 1u << static_cast<unsigned>(input); }
 constexpr Type type_of(Input input) { return input == Input::S || input == Input::P ? Type::F32 : Type::I32; }
 
+/// True for functions that give a whole number.
+constexpr bool rounds(Op op) { return op == Op::Floor || op == Op::Ceil || op == Op::Round || op == Op::Trunc; }
+/// True for functions of Floats whose results are rounded: sqrt, exp, sin and others.
+constexpr bool is_inexact(Op op) { return row(op).takes == Takes::Float && op != Op::Custom && !rounds(op); }
+
 /// True for == != < <= > >=.
 constexpr bool compares(Op op) { return op >= Op::Eq && op <= Op::Ge; }
 

@@ -205,8 +205,8 @@ struct Lowered {
 /// No operation in it rounds, so a kernel and eval agree to the bit.
 bool exact(const ir::Expr& e) {
   for (const ir::Expr& n : ir::in_order(e)) {
-    const bool arithmetic = n->op >= ir::Op::Add && n->op <= ir::Op::Div, function = n->op >= ir::Op::Sqrt;
-    if (n->op == ir::Op::Sum || (n->type == ir::Type::F32 && (arithmetic || function))) return false;
+    const bool arithmetic = n->op >= ir::Op::Add && n->op <= ir::Op::Div;
+    if (n->op == ir::Op::Sum || (n->type == ir::Type::F32 && (arithmetic || ir::is_inexact(n->op)))) return false;
   }
   return true;
 }

@@ -10,6 +10,7 @@
 
 #include "codegen/choose.h"
 #include "codegen/headers.h"
+#include "codegen/user_source.h"
 #include "compiler/lower.h"
 #include "compiler/slice.h"
 #include "runtime/engines/cuda/nvrtc.h"
@@ -85,6 +86,28 @@ TEST_CASE("the source of a part adds what the whole call has before it", "[cuda]
     CHECK(source.text.find(local) != std::string::npos);
   CHECK(source.text.find("= at.") == std::string::npos);
   if (!skips_compiling()) compiles(source, 16);  // random numbers take many registers
+}
+
+TEST_CASE("every function whose last bit may decide a choice between positions is computed exactly", "[cuda]") {
+  const codegen::KernelSpec spec{.arch = 90, .d = 64, .dv = 64, .exact = false};
+  const auto space = [&](const ir::Expr& value) {
+    compiler::BoundMod mod = compiler::trace(Attention{});
+    mod.mod.mask = ir::op(ir::Op::Lt, value, ir::real(0.3f));
+    const compiler::LoweredMod lowered = compiler::lower(std::move(mod));
+    return codegen::source_space(codegen::forward_parts(lowered, spec), {.spec = spec});
+  };
+  const ir::Expr q = ir::input(ir::Input::Q), kv = ir::input(ir::Input::KV);
+  const ir::Expr x = ir::op(ir::Op::F32, ir::op(ir::Op::Sub, kv, q)), y = ir::op(ir::Op::F32, q);
+  CHECK(space(x) == "fast");
+  CHECK(space(ir::op(ir::Op::Floor, x)) == "fast");
+  CHECK(space(ir::op(ir::Op::Div, x, y)) == "exact");
+  for (std::size_t i = 0; i < ir::op_rows.size(); ++i) {
+    const auto op = static_cast<ir::Op>(i);
+    const ir::OpRow& row = ir::op_rows[i];
+    if (row.takes != ir::Takes::Float || op == ir::Op::Custom || ir::rounds(op)) continue;
+    INFO(row.name);
+    CHECK(space(row.args == 1 ? ir::op(op, x) : ir::op(op, x, y)) == "exact");
+  }
 }
 
 TEST_CASE("the kernels beside that mods share have the same source for each of them", "[cuda]") {
