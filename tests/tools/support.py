@@ -82,7 +82,8 @@ class Support(Calls):
         self.assertTrue(any("prob mod" in why for row in rows for why in row["others"]))
         for asked in ["--arch", "95"], ["--dtype", "f64"], ["--d", "100"], ["--layout", "ragged"], ["--mod", "causal"]:
             self.refused("bad-choice", "support", *asked)
-        self.assertIn("write one of these", self.attune("support", "--arch", "70").stderr)
+        for verb in ["support", "--arch", "70"], ["compile", "kv <= q", "--target", "sm_70", "-o", "a.attune"]:
+            self.assertIn("write one of these", self.attune(*verb).stderr)
         self.assertEqual(self.rows("--call", "prefill", "--arch", "90"), self.rows("--call", "forward", "--arch", "90"))
         self.refused("stray-argument", "support", "kv <= q")
 

@@ -116,7 +116,7 @@ TargetName target_of(const std::string& word, const std::string& at) {
   const auto known = known_targets();
   const std::vector<std::string> words(known.begin(), known.end());
   const bool lacks_an_a = std::ranges::find(words, word + "a") != words.end();
-  const auto near = lacks_an_a ? std::optional(word + "a") : ir::nearest(word, words);
+  const auto near = lacks_an_a ? std::optional(word + "a") : near_word(word, words);
   throw Error("unknown-target", fmt::format("there is no target `{}`", word), {.name = at},
               fmt::format("there are {}", fmt::join(words, ", ")),
               near ? fmt::format("did you mean {}?", *near) : "write one of these");

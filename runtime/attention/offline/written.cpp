@@ -209,13 +209,21 @@ TextAttention build(const Written& options, Captures allowed, const MakeCapture&
   return out;
 }
 
+std::optional<std::string> near_word(std::string_view word, std::span<const std::string> words) {
+  const auto letters = [](std::string_view of) {
+    std::string out(of);
+    std::erase_if(out, [](char c) { return '0' <= c && c <= '9'; });
+    return out;
+  };
+  const auto near = ir::nearest(word, words);
+  return near && letters(*near) == letters(word) ? std::nullopt : near;
+}
+
 void require_word(const std::string& option, const std::string& word, std::span<const std::string> words) {
   if (std::find(words.begin(), words.end(), word) != words.end()) return;
   std::string all;
   for (const std::string& w : words) all += (all.empty() ? "" : ", ") + w;
-  // Numbers are not misspelt.
-  const bool digits = word.find_first_not_of("0123456789") == std::string::npos;
-  const auto near = digits ? std::nullopt : ir::nearest(word, words);
+  const auto near = near_word(word, words);
   throw Error("bad-choice", fmt::format("{} does not know `{}`", option, word),
               {.name = option, .line = 0, .text = word, .begin = 0, .end = word.size()}, "it takes one of " + all,
               near ? fmt::format("did you mean {}?", *near) : "write one of these");
