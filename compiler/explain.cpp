@@ -47,9 +47,19 @@ class Page {
     head(Of::Expressions, "your expressions, simplified");
     line("score", show(mod_.score));
     line("mask", show(mod_.mask), ir::is_literal(mod_.mask, 1) ? "every pair stays" : "");
-    if (mod_.prob->op != ir::Op::Input) line("prob", show(mod_.prob));
+    if (mod_.prob->op != ir::Op::Input) line("prob", show(mod_.prob), dropout());
     if (mod_.sink) line("sink", show(mod_.sink));
     baked_in();
+  }
+
+  /// If the prob mod is dropout, which of its numbers is which: other libraries take the share that is dropped.
+  std::string dropout() const {
+    const ir::Expr& e = mod_.prob;
+    if (e->op != ir::Op::Where || !ir::is_literal(e->args[2], 0) || e->args[0]->op != ir::Op::Lt) return "";
+    const ir::Expr &random = e->args[0]->args[0], &kept = e->args[0]->args[1];
+    if (random->op != ir::Op::Random) return "";
+    if (!ir::is_literal(kept)) return fmt::format("keeps the share {0}: torch's dropout_p is 1 - {0}", show(kept));
+    return fmt::format("keeps {}: torch's dropout_p is {:.4g}", show(kept), 1 - ir::literal_value(*kept));
   }
 
   /// The literals that are part of the kernel, as `explain` shows them. 0 and 1 are left out: users hardly mean to

@@ -33,7 +33,7 @@ constexpr std::array<ModOfKind, 10> mod_kinds{{
     {"score", "s + slope[h] * f32(kv - q)", "s + slope[h] * f32(kv - q)", "", "", ""},
     {"mask", "kv <= q", "", "kv <= q", "", ""},
     {"data mask", "doc[q] == doc[kv]", "", "doc[q] == doc[kv]", "", ""},
-    {"dropout", "p * where(random(7) < 0.9f, 1.0f, 0.0f), as any multiple of p", "", "",
+    {"dropout", "p * where(random(7) < 0.9f, 1.0f, 0.0f), which keeps 90 %, as any multiple of p", "", "",
      "p * where(random(7) < 0.9f, 1.0f, 0.0f)", ""},
     {"prob", "where(p > 0.01f, p, 0.0f), as any prob mod that is not a multiple of p", "", "",
      "where(p > 0.01f, p, 0.0f)", ""},

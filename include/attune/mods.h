@@ -151,7 +151,8 @@ namespace detail {
 void check_share(std::string_view name, const Float& number, Line at);
 }  // namespace detail
 
-/// Keeps each probability with probability `keep`, above 0 and up to 1, scaled by 1 / keep; drops the others.
+/// Keeps each probability with probability `keep`, above 0 and up to 1, scaled by 1 / keep; drops the others. `keep` is
+/// the share that is kept: 1 - dropout_p of torch.
 inline Prob dropout(Scalar<float> keep, Scalar<int> seed, Line at = Line::here()) {
   return [=](Float p, At) {
     const Float share = keep;
