@@ -165,11 +165,11 @@ def gallery_page(site, attune):
 
 
 def with_contents(page):
-    """A page with links to its sections after its introduction, if it has several."""
+    """A page with links to its sections below its title, if it has several."""
     if len(page.parts) < 3:
         return page.html
     links = "".join(f'<li><a href="#{anchor}">{page.inline(title)}</a></li>' for title, anchor in page.parts)
-    first = page.html.index("<h2 ")
+    first = page.html.index("</h1>") + len("</h1>")
     return f'{page.html[:first]}<nav class="parts" aria-label="On this page"><ul>{links}</ul></nav>\n{page.html[first:]}'
 
 
