@@ -68,7 +68,12 @@ Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, c
   if (takes_mla(*kernel) != spec.mla)
     return {{}, spec.mla ? "heads are wider than it supports" : "it is for MLA, whose values are columns of the keys"};
   if (std::string why = kernel->why_not(spec, facts); !why.empty()) return {{}, why};
-  Variant whole = kernel->tiles(spec, facts, kind).front();
+  // What is not named is as in the first usual tile that has what is named, or else in the first one.
+  const std::vector<Variant> usual = kernel->tiles(spec, facts, kind);
+  const auto alike = std::ranges::find_if(usual, [&](const Variant& one) {
+    return std::ranges::all_of(variant.members, [&](const auto& named) { return one.of(named.first) == named.second; });
+  });
+  Variant whole = alike == usual.end() ? usual.front() : *alike;
   for (const auto& [name, value] : variant.members) {
     if (std::ranges::find(kernel->members, name, &Member::name) == kernel->members.end())
       return {{}, fmt::format("{} has no `{}`", variant.kernel, name)};

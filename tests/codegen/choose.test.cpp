@@ -128,6 +128,12 @@ TEST_CASE("masks of whole blocks of keys take tiles that blocks fill", "[choose]
   CHECK(tiles(128, 128) == " 128x128 128x128 64x64 128x128");
   CHECK(tiles(192, 128) == " 128x112 128x112 128x128 128x128");
   CHECK(tiles(256, 256) == " 128x80 128x80 128x64 128x64");
+  // A call that names the other tile gets the rest of it, not that of the first one.
+  const Preference other{variant("forward_sm90:m=128,n=128"), true, ""};
+  const Variant named = variant_of(
+      choose({}, {.keep_block = 64, .listed = true}, {.cover = CoverKind::listed}, &other).choices[0].plan);
+  CHECK(named.of("q_stages") == 2);
+  CHECK(named.of("issue_order") == 1);
 }
 
 TEST_CASE("under a causal mask one or two tiles of queries a head need no counter", "[choose]") {

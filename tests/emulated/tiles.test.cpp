@@ -73,6 +73,14 @@ TEST_CASE("a mask is asked once for a block of keys that it keeps or drops as a 
       INFO(shape.describe());
       CHECK(wrong(engines, attention, shape, true) == "");
     }
+  const Engine usual_tile = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
+  Shape fp8 = usual(64), full_precision = usual(64);
+  fp8.e4m3 = true;
+  full_precision.dtype = DType::f32;
+  for (const Shape& shape : {fp8, full_precision}) {
+    INFO(shape.describe());
+    CHECK(wrong(std::span(&usual_tile, 1), blocks(16, 32), shape) == "");
+  }
 }
 
 TEST_CASE("a backward of one tile of keys", "[emulated]") {

@@ -1,4 +1,4 @@
-// codegen/cuda/ptx/tma.cuh — TMA: which lane issues; boxes of tensors, and bytes in a row, between global and shared
+// codegen/cuda/ptx/tma.cuh — TMA: boxes of tensors, and bytes in a row, between global and shared
 // memory
 #pragma once
 

@@ -1,4 +1,4 @@
-// codegen/cuda/emulated/ptx/tma.cuh — TMA: which lane issues; boxes of tensors, and bytes in a row
+// codegen/cuda/emulated/ptx/tma.cuh — TMA: boxes of tensors, and bytes in a row
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
