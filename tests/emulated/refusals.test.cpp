@@ -12,6 +12,7 @@
 #include <thread>
 
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 
@@ -219,7 +220,8 @@ TEST_CASE("commands have their status and output in programs that ignore SIGCHLD
         }) == 0);
 }
 
-TEST_CASE("stacks of many threads take few mappings, and a page without access ends the first ones", "[emulated]") {
+TEST_CASE("stacks of many threads take few mappings, guard pages end the first ones, and no mapping is an Error",
+          "[emulated]") {
   const auto mappings = [] {
     std::ifstream file("/proc/self/maps");
     return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
@@ -233,6 +235,15 @@ TEST_CASE("stacks of many threads take few mappings, and a page without access e
           first[-1] = std::byte{1};
           return 0;
         }) == 77);
+  CHECK(in_child([] {
+          constexpr std::size_t page = 4096, pages = std::size_t{1} << 20;
+          auto* const all = static_cast<std::byte*>(
+              mmap(nullptr, pages * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+          std::size_t i = 0;
+          while (i < pages && mprotect(all + i * page, page, PROT_READ) == 0) i += 2;
+          runtime::emulated::Stacks none;
+          return i >= pages || refusal([&] { none.take(); }).code == "emulated-limit" ? 0 : 1;
+        }) == 0);
   // As many as 256 multiprocessors run.
   for (int i = 1; i < 256 * 512; ++i) stacks.take();
   CHECK(mappings() - before < 45000);
