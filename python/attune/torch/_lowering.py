@@ -311,9 +311,24 @@ def _or_torchs(ours: Callable[..., Any], torchs: Callable[..., Any], mask: int,
         if not why_not:
             return made
         warn(why_not)
+        _warn_from_caches(why_not)
         return _undone(torchs, mask, args) if NATURAL in args[mask + 2] else torchs(*args, **kwargs)
 
     return lowering
+
+
+def _warn_from_caches(why_not: str) -> None:
+    """Lets the code of the graph warn: Inductor keeps it for processes that lower nothing."""
+    from torch._inductor.virtualized import V
+    graph, make = V.graph, V.graph.init_wrapper_code
+
+    def init(*args: Any, **kwargs: Any) -> None:
+        make(*args, **kwargs)
+        if not graph.cpp_wrapper and hasattr(graph.wrapper_code, "imports"):
+            graph.wrapper_code.imports.writeline(
+                f"import attune.torch._activate; attune.torch._activate._warn({why_not!r})")
+
+    graph.init_wrapper_code = init
 
 
 def _undone(torchs: Callable[..., Any], mask: int, args: tuple[Any, ...]) -> Any:

@@ -13,6 +13,7 @@ import torch.nn.attention.flex_attention as torchs
 from attune.torch import _activate, _folding, _lowering, activate, deactivate, flex_attention
 from eager import close
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_inductor_cache, run_and_get_code
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -157,6 +158,20 @@ def test_what_attune_cannot_express_is_torchs_and_told_once(active):
     want = torchs.flex_attention(q, k, v, lambda s, b, h, m, n: s + torch.special.bessel_j0(s))
     close(made, want)
     assert "BACKEND" in refused(active, lambda: compiled(kernel_options={"BACKEND": "TRITON"}))[0]
+
+
+@fresh_inductor_cache()
+def test_a_graph_from_inductors_cache_tells_why_it_is_torchs(active):
+    q, k, v = torch.randn(3, B, H, S, D)
+    for fresh in (True, False):
+        torch.compiler.reset()
+        torch._inductor.codecache.PyCodeCache.cache_clear()
+        counters.clear()
+        _activate._warned.clear()
+        with pytest.warns(UserWarning, match="torch's own attention runs: a mod calls aten.special_bessel_j0") as told:
+            torch.compile(torchs.flex_attention)(q, k, v, lambda s, b, h, m, n: s + torch.special.bessel_j0(s))
+        assert len([w for w in told if "attune" in str(w.message)]) == 1
+        assert bool(counters["inductor"]["fxgraph_cache_miss"]) == fresh
 
 
 BY_NUMBER = {
