@@ -79,7 +79,7 @@ int divisor_of_kv(const Expr& e) {
 /// of it on.
 int key_block(const Expr& e) {
   constexpr int most = 128;
-  ir::DigestMap<int> known;
+  ir::DigestMap<int> block_of;
   for (const Expr& node : ir::in_order(e)) {
     int block = node->random ? 1 : most;
     if (node->op == Op::Input) {
@@ -88,11 +88,11 @@ int key_block(const Expr& e) {
     } else if (const int divisor = divisor_of_kv(node); divisor > 0) {
       block = std::min(divisor & -divisor, most);
     } else {
-      for (const Expr& argument : node->arguments()) block = std::min(block, known.at(argument->digest));
+      for (const Expr& argument : node->arguments()) block = std::min(block, block_of.at(argument->digest));
     }
-    known.emplace(node->digest, block);
+    block_of.emplace(node->digest, block);
   }
-  return known.at(e->digest);
+  return block_of.at(e->digest);
 }
 
 /// True if fields vary with the head.

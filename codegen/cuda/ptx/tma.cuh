@@ -1,5 +1,4 @@
-// codegen/cuda/ptx/tma.cuh — TMA: boxes of tensors, and bytes in a row, between global and shared
-// memory
+// codegen/cuda/ptx/tma.cuh — TMA: boxes of tensors, and bytes in a row, between global and shared memory
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
