@@ -10,6 +10,7 @@
 #include "c/error.h"
 #include "c/tensor.h"
 #include "compiler/problem.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::c {
 namespace {
@@ -95,7 +96,7 @@ void compose(const Text& text, const attune_what& what, attune_attention& out) {
 /// Targets of attune_emulated: the nth has the number first_emulated + n.
 constexpr std::int32_t first_emulated = 256;
 struct EmulatedTargets {
-  std::mutex mutex;
+  runtime::Mutex mutex;
   std::vector<Target> all;
 };
 EmulatedTargets& emulated_targets() {

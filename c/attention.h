@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "compiler/lower.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::c {
 
@@ -46,7 +47,7 @@ struct attune_attention {
   mutable std::atomic<int> references{1};
 
  private:
-  mutable std::mutex mutex_;
+  mutable attune::runtime::Mutex mutex_;
   mutable std::optional<Story> story_;
 };
 

@@ -49,12 +49,22 @@ const compiler::LoweredMod& Lowered::part(compiler::PartSink of_sink) const {
 
 std::shared_ptr<const Lowered> Lowered::typed(const Attention& a, std::span<const Tensor> captures) const {
   if (have_types(captures, *this)) return nullptr;
-  const std::lock_guard lock(typed_mutex_);
-  for (const auto& one : typed_)
-    if (have_types(captures, *one)) return one;
+  const auto known = [&]() -> std::shared_ptr<const Lowered> {
+    for (const auto& one : typed_)
+      if (have_types(captures, *one)) return one;
+    return nullptr;
+  };
+  {
+    const std::lock_guard lock(typed_mutex_);
+    if (auto found = known()) return found;
+  }
+  // Without the mutex, because lowering is reported to callbacks.
   std::vector<DType> types;
   for (const Tensor& t : captures) types.push_back(t.dtype);
-  return typed_.emplace_back(std::make_shared<const Lowered>(a, types));
+  auto made = std::make_shared<const Lowered>(a, types);
+  const std::lock_guard lock(typed_mutex_);
+  if (auto found = known()) return found;
+  return typed_.emplace_back(std::move(made));
 }
 
 void Lowered::check_sizes(std::span<const Tensor> captures, const compiler::Problem& problem) const {

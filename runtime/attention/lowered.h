@@ -14,6 +14,7 @@
 #include "compiler/lower.h"
 #include "compiler/problem.h"
 #include "compiler/slice.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::detail {
 
@@ -48,11 +49,11 @@ struct Lowered {
  private:
   void check_sizes(std::span<const Tensor> captures, const compiler::Problem& problem) const;
 
-  mutable std::mutex typed_mutex_;
+  mutable runtime::Mutex typed_mutex_;
   mutable std::vector<std::shared_ptr<const Lowered>> typed_;
-  mutable std::mutex parts_mutex_;
+  mutable runtime::Mutex parts_mutex_;
   mutable std::array<std::optional<compiler::LoweredMod>, 2> parts_;
-  mutable std::mutex fine_mutex_;
+  mutable runtime::Mutex fine_mutex_;
   mutable std::optional<compiler::Problem> fine_;
   mutable std::vector<Tensor::Extents> fine_shapes_;
 };

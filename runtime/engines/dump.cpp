@@ -14,6 +14,7 @@
 #include "compiler/explain.h"
 #include "ir/print.h"
 #include "runtime/machine/cache/cache.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/replace.h"
 #include "runtime/machine/watch/watch.h"
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 
 /// The lowering steps, by the digest of the lowered Mod.
 struct Remembered {
-  std::mutex mutex;
+  Mutex mutex;
   std::map<ir::Digest, std::vector<DumpFile>> files;
 };
 Remembered& remembered() {

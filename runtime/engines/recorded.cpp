@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/machine/cache/cache.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime {
 namespace {
@@ -37,7 +38,7 @@ std::string without_numbers(const compiler::Mod& mod) {
 
 /// Warns about a score with a new constant at each step of a loop, which compiles a new kernel at each step.
 void record_alike(const KernelName& name) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::map<std::string, std::size_t> kernels;
   std::unique_lock lock(mutex);
   constexpr std::size_t most_kinds = 1024;

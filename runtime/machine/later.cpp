@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/machine/background.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime {
@@ -17,7 +18,7 @@ namespace {
 thread_local int runs_callbacks = 0;
 
 struct Started {
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<std::weak_ptr<Later>> all;
 };
 Started& started() {

@@ -1,14 +1,14 @@
 // runtime/machine/later.h — work for later calls that is done once: in spare time, or at once by a thread that needs it
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include <unistd.h>
+
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime {
 
@@ -34,8 +34,8 @@ class Later : public std::enable_shared_from_this<Later> {
   bool do_or_wait();  ///< true if this thread did it
 
   std::function<std::string()> work_;  ///< destroyed once it is done
-  mutable std::mutex mutex_;
-  std::condition_variable ended_;
+  mutable Mutex mutex_;
+  Condition ended_;
   enum class State { waits, runs, done, reported } state_ = State::waits;
   bool started_ = false;
   pid_t by_ = 0;  ///< the process that does it: in a forked child, no thread continues what the parent had begun

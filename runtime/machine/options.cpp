@@ -19,6 +19,7 @@
 
 #include "ir/parse.h"
 #include "runtime/machine/cpu_quota.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/watch/log.h"
 
 namespace attune::runtime {
@@ -275,7 +276,7 @@ bool is_of_tests(std::string_view name) {
 
 /// Options that were set by calls, and those of the program.
 struct Given {
-  std::mutex mutex;
+  Mutex mutex;
   std::map<std::string, std::string, std::less<>> values, usual;
   bool read = false;  ///< options() has its answer
 };

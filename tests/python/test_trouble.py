@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -84,6 +85,51 @@ def test_processes(q, way):
     assert [queue.get(timeout=60) for _ in children] == [True, True]
     for child in children:
         child.join()
+
+
+FORKS = """
+import os, random, signal, sys, threading, time
+import attune
+import numpy as np
+target, forks = sys.argv[1], int(sys.argv[2])
+q = np.ones((1, 1, 8, 16), np.float32)
+numbers = iter(range(10**9))
+
+def compiled(n):
+    return attune.attention(q, q, q, score=f"s * {n}.5f", target=target)
+
+def work():
+    while True:
+        compiled(next(numbers))
+
+def ended(children, least):
+    while len(children) > least:
+        assert os.waitpid(children.pop(0), 0)[1] == 0
+
+compiled(-1)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+children = []
+for i in range(forks):
+    time.sleep(random.random() / 500)
+    if not (child := os.fork()):
+        signal.alarm(60)
+        compiled(-1), compiled(-2 - i)
+        os._exit(0)
+    children.append(child)
+    ended(children, 8)
+ended(children, 0)
+"""
+
+
+@pytest.mark.skipif("cpu" not in attune.machine()["engines"], reason="there is no compiler for this CPU")
+@pytest.mark.parametrize("target, forks", [("cpu", 180), ("emulated:sm_80", 20)])
+def test_forks_while_other_threads_compile(target, forks):
+    if target != "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("kernels are emulated by a C++ compiler")
+    said = subprocess.run([sys.executable, "-c", FORKS, target, str(forks)], capture_output=True, text=True, timeout=300,
+                          env=NO_CACHE)
+    assert said.returncode == 0, said.stderr
 
 
 def peak_kib():

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #include "runtime/machine/address_space.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/threads.h"
 
 namespace attune::runtime::cpu {
@@ -47,8 +47,8 @@ thread_local LlvmVisit* visit = nullptr;
 
 /// The state of the whole process.
 struct Door {
-  std::mutex mutex;  ///< guards all below but the atomics
-  std::condition_variable left;
+  Mutex mutex;  ///< guards all below but the atomics
+  Condition left;
   pid_t process = getpid();
   bool has_handlers = false;
   std::atomic<int> inside{0};

@@ -208,15 +208,17 @@ Limit<T> limit() {
 
 }  // namespace
 
+// They are never destroyed: the background may compile until it is stopped at exit, after static destruction has begun.
+
 Held<Kit> kit(const KernelsFor& what, Unit unit, DType type) {
   using Key = std::tuple<Isa, Unit, DType>;
-  static Single<Key, Kit, KeyHash> kept;
+  static auto& kept = *new Single<Key, Kit, KeyHash>;
   return kept_or_made(kept, Key{what.isa, unit, type}, [&] { return std::make_shared<const Kit>(what, unit, type); });
 }
 
 Held<ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what, Unit unit) {
   using Key = std::tuple<Isa, Unit, ir::Digest>;
-  static Single<Key, ForwardKernel, KeyHash> kept(limit<ForwardKernel>());
+  static auto& kept = *new Single<Key, ForwardKernel, KeyHash>(limit<ForwardKernel>());
   return kept_or_made(kept, Key{what.isa, unit, lowered.digest}, [&] {
     record_isa(lowered.mod, "forward", what.isa, unit);
     return std::make_shared<const ForwardKernel>(lowered.mod, what, unit);
@@ -226,7 +228,7 @@ Held<ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const Ke
 Held<BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const Wanted& wanted, const KernelsFor& what,
                                      Unit unit) {
   using Key = std::tuple<Isa, Unit, ir::Digest, Wanted>;
-  static Single<Key, BackwardKernel, KeyHash> kept(limit<BackwardKernel>());
+  static auto& kept = *new Single<Key, BackwardKernel, KeyHash>(limit<BackwardKernel>());
   return kept_or_made(kept, Key{what.isa, unit, lowered.digest, wanted}, [&] {
     record_isa(lowered.mod, "backward", what.isa, unit);
     return std::make_shared<const BackwardKernel>(lowered.mod, wanted, what, unit);

@@ -8,6 +8,7 @@
 #include "codegen/llvm.h"
 #include "runtime/engines/cpu/enter_llvm.h"
 #include "runtime/engines/cpu/operands.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime::cpu {
 
@@ -20,7 +21,7 @@ double peak_gflops(DType type) {
   };
   const Isa on = isa();
   const Unit unit = unit_for(on, type);
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::map<std::pair<Isa, Unit>, Loop> loops;
   const Loop& loop = [&]() -> const Loop& {
     const std::lock_guard lock(mutex);

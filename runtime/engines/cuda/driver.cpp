@@ -14,6 +14,7 @@
 
 #include "runtime/engines/cuda/platform.h"
 #include "runtime/machine/background.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -99,7 +100,7 @@ cu::Device device_of(int index) {
 /// Each device's primary context, retained from first use until the process ends: releasing the last reference would
 /// destroy other users' objects in it.
 cu::Context primary(int index) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::deque<cu::Context>& retained = *new std::deque<cu::Context>;
   const std::lock_guard lock(mutex);
   const auto i = static_cast<std::size_t>(index);
@@ -165,7 +166,7 @@ int device_count() {
 }
 
 const Facts& facts(int index) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static auto& all = *new std::map<std::uint64_t, std::deque<Facts>>;
   driver();
   const std::lock_guard lock(mutex);

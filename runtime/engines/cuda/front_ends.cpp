@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/machine/background.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/threads.h"
 
 namespace attune::runtime::cuda {
@@ -85,8 +85,8 @@ class Line {
     inside_ = waiting_ = 0;
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  Condition changed_;
   pid_t process_ = getpid();
   std::array<int, ranks> ahead_{};  ///< by rank: those that wait, and those that hold others back
   int inside_ = 0, waiting_ = 0;

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "runtime/machine/mutex.h"
+
 namespace attune::runtime::cuda {
 namespace {
 
@@ -40,7 +42,7 @@ struct Waiting {
   std::shared_ptr<const End> end{};  ///< null until a stream was given
 };
 struct AllWaiting {
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<Waiting> all;
 };
 AllWaiting& waiting() {

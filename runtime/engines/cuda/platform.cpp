@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 
 namespace attune::runtime::cuda {
@@ -14,7 +15,7 @@ namespace {
 
 std::atomic<const Platform*> used{nullptr};
 thread_local const Platform* of_thread = nullptr;
-std::mutex remembering;
+Mutex remembering;
 bool threads_differ = false;  ///< true once a thread had a platform of its own
 
 }  // namespace

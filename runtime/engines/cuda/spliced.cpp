@@ -22,6 +22,7 @@
 #include "runtime/engines/cuda/front_ends.h"
 #include "runtime/engines/cuda/platform.h"
 #include "runtime/machine/background.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/watch/watch.h"
 
@@ -95,7 +96,7 @@ class Coming {
 
  private:
   // Never destroyed: the background may end after them.
-  static inline std::mutex& mutex = *new std::mutex;
+  static inline Mutex& mutex = *new Mutex;
   static inline std::set<std::string>& all = *new std::set<std::string>;
   const std::string name_;
 };

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "runtime/machine/mutex.h"
+
 namespace attune::runtime::cuda {
 namespace {
 
@@ -75,7 +77,7 @@ cu::Context current_context() {
 void reach(cu::Context other) {
   const cu::Context here = current_context();
   if (here == other) return;
-  static auto& mutex = *new std::mutex;
+  static auto& mutex = *new Mutex;
   static auto& known = *new std::set<std::pair<cu::Context, cu::Context>>;
   const std::lock_guard lock(mutex);
   // The result is ignored: access may already be enabled, and copies also work without it.

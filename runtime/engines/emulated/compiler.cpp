@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
@@ -119,10 +118,9 @@ std::string further_input() {
 void set_patches(std::vector<Patch> of) { patches() = std::move(of); }
 
 cuda::Binary compile(const codegen::Source& source) {
-  static std::atomic<unsigned> sources{0};
   if (host_compiler().version.empty()) throw Bug("a kernel was to be compiled without a compiler");
   write_device_files();
-  const fs::path own = folder() / fmt::format("source{}", sources++), made = own / "kernel.so";
+  const fs::path own = folder() / new_name("source"), made = own / "kernel.so";
   const std::string text = source.text + fmt::format(fmt::runtime(entry), source.symbol, source.name),
                     object = quoted((own / "kernel.o").string()), device_files = quoted(folder().string());
   const auto must = [&](const std::string& command) {

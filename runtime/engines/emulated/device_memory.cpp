@@ -12,7 +12,7 @@
 
 namespace attune::runtime::emulated {
 
-std::mutex device_mutex;
+Mutex device_mutex;
 
 namespace {
 

@@ -3,16 +3,16 @@
 
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "runtime/engines/cuda/driver.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime::emulated {
 
 /// Guards the device: whoever changes its memory holds it, a launch from begin to end.
-extern std::mutex device_mutex;
+extern Mutex device_mutex;
 
 /// Memory of the host, filled with NaN.
 cuda::cu::Result take(cuda::cu::Address* into, std::size_t bytes);

@@ -2,7 +2,6 @@
 // that are libraries
 #include "runtime/engines/emulated/driver.h"
 
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -220,9 +219,8 @@ Result cuEventElapsedTime(float* milliseconds, cu::Event from, cu::Event to) {
 // ---- kernels --------------------------------------------------------------------------------------------------------
 
 Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, unsigned, int*, void**, unsigned) {
-  static std::atomic<unsigned> number{0};
   if (std::memcmp(image, ELFMAG, SELFMAG) != 0) return Result::invalid_image;
-  const std::string name = fmt::format("kernel{}.so", number++);
+  const std::string name = new_name("kernel");
   write_below(folder(), name, {static_cast<const char*>(image), size_of_elf(image)});
   const std::filesystem::path path = folder() / name;
   // Kernels name no libraries. A program that opened attune itself may have libm for attune alone.

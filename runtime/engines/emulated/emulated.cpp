@@ -10,6 +10,7 @@
 
 #include "runtime/engines/emulated/compiler.h"
 #include "runtime/engines/emulated/driver.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime::emulated {
 namespace {
@@ -38,7 +39,7 @@ namespace {
 
 /// Never destroyed: threads may still use an earlier one.
 const OfGpu& kept(const Gpu& gpu) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static auto& all = *new std::deque<OfGpu>;
   const std::lock_guard lock(mutex);
   return all.emplace_back(gpu);

@@ -2,6 +2,7 @@
 #include "runtime/engines/emulated/files.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -69,7 +70,7 @@ struct Folder::Held : Lock {
   using Lock::Lock;
 };
 
-Folder::Folder() {
+Folder::Folder() : process_(getpid()) {
   std::error_code error;
   const fs::path in = fs::temp_directory_path(error);
   if (error) refuse("TMPDIR names no folder", error.value());
@@ -89,12 +90,17 @@ Folder::Folder() {
 }
 Folder::~Folder() {
   std::error_code error;
-  fs::remove_all(path_, error);
+  if (process_ == getpid()) fs::remove_all(path_, error);
 }
 
 const fs::path& folder() {
   static const Folder made;
   return made.path();
+}
+
+std::string new_name(std::string_view of) {
+  static std::atomic<unsigned> number{0};
+  return fmt::format("{}{}-{}", of, getpid(), number++);
 }
 
 std::string without_shared(std::string_view name, std::string_view text) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include <sys/types.h>
+
 #include "codegen/headers.h"
 
 namespace attune::runtime::emulated {
@@ -22,11 +24,14 @@ class Folder {
 
  private:
   struct Held;
+  const pid_t process_;
   std::filesystem::path path_;
   std::unique_ptr<Held> lock_;
 };
-/// The folder of this process, removed at its end.
+/// The folder of this process, removed at its end. Processes that are forked from it share it.
 const std::filesystem::path& folder();
+/// A name in folder() that begins with `of` and that none of these processes has given before.
+std::string new_name(std::string_view of);
 
 /// A device file in which variables in shared memory are requested from the machine.
 std::string without_shared(std::string_view name, std::string_view text);

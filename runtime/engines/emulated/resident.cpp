@@ -188,7 +188,6 @@ class Residents {
   /// `command`, with the option that reads a precompiled header if this head has one. Making it takes about as long as
   /// compiling a source; each further source then compiles in a fifth to two thirds less time.
   std::string with_header(const std::string& command, const std::string& head) {
-    std::size_t nth = 0;
     {
       const std::lock_guard lock(mutex_);
       const auto known = commands_.find(command);
@@ -196,9 +195,8 @@ class Residents {
       Header& one = headers_[{command, head}];
       if (!one.option.empty()) return command + one.option;
       if (++one.sources != 2) return command;
-      nth = precompiled_++;
     }
-    const std::string name = fmt::format("head{}", nth), header = quoted((folder() / name).string());
+    const std::string name = new_name("head"), header = quoted((folder() / name).string());
     write_below(folder(), name, head);
     if (ran(fmt::format("{} -x c++-header {} -o {}.pch", command, header, header)).status != 0) return command;
     const std::lock_guard lock(mutex_);
@@ -242,8 +240,7 @@ class Residents {
   static constexpr std::size_t most_free = 12;
   std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, Header> headers_;  ///< by command and head
-  std::size_t precompiled_ = 0;
-  std::map<std::string, std::string> commands_;  ///< clang's own, by the command
+  std::map<std::string, std::string> commands_;                    ///< clang's own, by the command
   std::vector<std::pair<std::string, std::unique_ptr<Resident>>> free_;
   std::set<Resident*> taken_;
   std::atomic<int> failures_ = 0;

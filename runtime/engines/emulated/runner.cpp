@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "runtime/engines/emulated/emulated.h"
+#include "runtime/machine/mutex.h"
 
 #if defined(__SSE__)
 #include <immintrin.h>
@@ -48,7 +49,7 @@ class Flushed {
 
 std::string place_of(Site at) { return *at.file ? fmt::format("{}:{}", at.file, at.line) : "its end"; }
 
-std::mutex doubts_mutex;
+Mutex doubts_mutex;
 std::vector<std::string> doubts;  ///< the first of them
 
 std::string name_of(const Lane& lane) {

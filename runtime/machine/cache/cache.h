@@ -6,9 +6,9 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <mutex>
 
 #include "runtime/machine/cache/entry.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime {
 
@@ -52,7 +52,7 @@ class Cache {
   CacheFolders folders_;
   std::uint64_t limit_;
   std::atomic<std::chrono::milliseconds> patience_;
-  std::mutex notes_mutex_;
+  Mutex notes_mutex_;
   std::vector<std::string> notes_;
 };
 

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "runtime/machine/cache/bundle.h"
 #include "runtime/machine/cache/cache.h"
 #include "runtime/machine/cache/single.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime {
 
@@ -74,7 +74,7 @@ class Objects {
 
   std::unique_ptr<Cache> disk_;
   std::atomic<bool> jit_ = true;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<std::shared_ptr<const Bundle>> bundles_;
   std::vector<std::string> notes_;
   Single<std::string, CacheEntry> kept_;

@@ -17,6 +17,8 @@
 
 #include <unistd.h>
 
+#include "runtime/machine/mutex.h"
+
 namespace attune::runtime {
 
 /// A value of a Single. Its uses are counted: while there is one, the value stays where it is.
@@ -279,7 +281,7 @@ class Single {
   Limit<T> limit_;
   std::atomic<std::uint64_t> clock_ = 0;  ///< two a value that was ever put in; uses between have odd times
   std::atomic<bool> recycles_ = false;    ///< a node was recycled once
-  mutable std::mutex mutex_;              ///< guards what follows, and changes of the chains
+  mutable Mutex mutex_;                   ///< guards what follows, and changes of the chains
   std::map<Key, Making> making_;
   std::vector<Node*> nodes_, free_;  ///< all of them; those that are gone
 };

@@ -2,7 +2,6 @@
 #include "runtime/machine/watch/watch.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/watch/log.h"
 #include "runtime/machine/watch/status_line.h"
 
@@ -21,8 +21,8 @@ struct Listener {
 
   const Callbacks callbacks;
   const bool at_once;  ///< see listen_at_once
-  std::mutex mutex{};
-  std::condition_variable idle{};
+  runtime::Mutex mutex{};
+  runtime::Condition idle{};
   int running = 0;
   bool stopped = false;
 
@@ -56,7 +56,7 @@ using AnyFact =
 
 /// Never destroyed: threads may report facts until the process ends.
 struct All {
-  std::mutex mutex;
+  Mutex mutex;
   std::shared_ptr<const Listeners> listeners = std::make_shared<const Listeners>();
   bool begun = false;
 };
