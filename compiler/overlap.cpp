@@ -2,74 +2,128 @@
 #include "compiler/overlap.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
-#include <vector>
+#include <numeric>
 
 namespace attune::compiler {
 namespace {
 
-struct Axis {
-  std::int64_t stride, count;  ///< in bytes; elements along the dimension
-  bool operator==(const Axis&) const = default;
+/// The addresses that a tensor with elements spans. `known` is false if they may be more than 2^60.
+struct Range {
+  std::int64_t begin, end;
+  bool known;
 };
 
-/// The memory of a tensor, read upwards: dimensions of more than one element, widest stride first.
-struct Span {
-  std::int64_t lowest = 0, reach = 0;  ///< addresses of the first byte, and from there to the last element's
-  std::vector<Axis> steps;
-};
-
-/// True if a tensor spans more bytes than any memory has: strides may be anything, and sums of them may overflow.
-bool beyond_memory(const Tensor& t) {
-  double bytes = 0;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i)
-    bytes += std::abs(static_cast<double>(t.strides[i])) * static_cast<double>(t.shape[i]) * 8;
-  return bytes > 0x1p60;
+Range range_of(const Tensor& t) {
+  constexpr std::int64_t most = std::int64_t{1} << 60, most_of_one = most / Tensor::max_rank;
+  const auto size = static_cast<std::int64_t>(size_of(t.dtype));
+  std::int64_t below = 0, above = size;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i) {
+    std::int64_t far = 0;
+    if (__builtin_mul_overflow(t.strides[i], (t.shape[i] - 1) * size, &far) || far > most_of_one || far < -most_of_one)
+      return {0, 0, false};
+    (far < 0 ? below : above) += far;
+  }
+  const auto at = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(t.data));
+  return {at + below, at + above, above - below <= most};
 }
 
-Span span_of(const Tensor& t) {
-  Span out{.lowest = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(t.data)), .steps = {}};
+/// Blocks of bytes without gaps, at begin + the sums of strides[i] * (0 .. counts[i]).
+struct Blocks {
+  std::int64_t begin = 0, bytes = 0;
+  std::size_t axes = 0;
+  std::array<std::int64_t, Tensor::max_rank> strides{}, counts{};  ///< narrowest stride first
+};
+
+Blocks blocks_of(const Tensor& t, std::int64_t begin) {
   const auto size = static_cast<std::int64_t>(size_of(t.dtype));
-  for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i) {
-    if (t.shape[i] < 2) continue;
-    const std::int64_t stride = t.strides[i] * size, far = (t.shape[i] - 1) * stride;
-    if (far < 0) out.lowest += far;
-    out.reach += std::abs(far);
-    out.steps.push_back({std::abs(stride), t.shape[i]});
+  std::array<std::pair<std::int64_t, std::int64_t>, Tensor::max_rank> all;
+  std::size_t axes = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i)
+    if (t.shape[i] > 1 && t.strides[i] != 0) all[axes++] = {std::abs(t.strides[i]) * size, t.shape[i] - 1};
+  std::sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(axes));
+  Blocks out{.begin = begin, .bytes = size};
+  for (std::size_t i = 0; i < axes; ++i) {
+    const auto [stride, count] = all[i];
+    if (out.axes == 0 && stride <= out.bytes) {
+      out.bytes += stride * count;
+    } else {
+      out.strides[out.axes] = stride;
+      out.counts[out.axes++] = count;
+    }
   }
-  std::ranges::sort(out.steps, [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
   return out;
 }
 
-/// True if differences of two elements' places along these dimensions can sum up to `distance`; `reach`: the largest
-/// sum.
-bool meets(const std::vector<Axis>& steps, std::size_t i, std::int64_t distance, std::int64_t reach) {
-  if (i == steps.size()) return distance == 0;
-  const auto [stride, count] = steps[i];
-  if (stride == 0) return meets(steps, i + 1, distance, reach);
-  const std::int64_t rest = reach - (count - 1) * stride;
-  // Truncated towards 0, so that one more on either side may be tried, and is refused below.
-  const std::int64_t first = std::max((distance - rest) / stride - 1, 1 - count),
-                     last = std::min((distance + rest) / stride + 1, count - 1);
-  for (std::int64_t steps_apart = first; steps_apart <= last; ++steps_apart) {
-    const std::int64_t left = distance - steps_apart * stride;
-    if (std::abs(left) <= rest && meets(steps, i + 1, left, rest)) return true;
+/// Whether sums of strides[i] * x, 0 <= x <= counts[i], reach an interval.
+class Sums {
+ public:
+  void add(std::int64_t stride, std::int64_t count) {
+    const auto same = std::find(strides_.begin(), strides_.begin() + static_cast<std::ptrdiff_t>(axes_), stride);
+    const auto at = static_cast<std::size_t>(same - strides_.begin());
+    if (at == axes_) strides_[axes_++] = stride;
+    counts_[at] += count;
   }
-  return false;
-}
+
+  /// True, too, if it takes too many steps to decide.
+  bool reach(std::int64_t first, std::int64_t last) {
+    for (std::size_t i = 0; i < axes_; ++i)
+      for (std::size_t j = i; j > 0 && strides_[j] < strides_[j - 1]; --j) {
+        std::swap(strides_[j], strides_[j - 1]);
+        std::swap(counts_[j], counts_[j - 1]);
+      }
+    for (std::size_t i = 0; i < axes_; ++i) {
+      reaches_[i + 1] = reaches_[i] + strides_[i] * counts_[i];
+      divisors_[i + 1] = std::gcd(divisors_[i], strides_[i]);
+    }
+    return reach(axes_, first, last);
+  }
+
+ private:
+  /// By the `axes` narrowest strides.
+  bool reach(std::size_t axes, std::int64_t first, std::int64_t last) {
+    first = std::max<std::int64_t>(first, 0);
+    last = std::min(last, reaches_[axes]);
+    if (first > last) return false;
+    if (axes == 0 || ++steps_ > most_steps) return true;
+    // All sums are multiples of the greatest common divisor.
+    if (last / divisors_[axes] * divisors_[axes] < first) return false;
+    if (axes == 1) return true;
+    const std::int64_t stride = strides_[axes - 1], rest = reaches_[axes - 1];
+    const std::int64_t least = std::max<std::int64_t>(0, (first - rest + stride - 1) / stride),
+                       most = std::min(counts_[axes - 1], last / stride);
+    for (std::int64_t x = least; x <= most; ++x)
+      if (reach(axes - 1, first - x * stride, last - x * stride)) return true;
+    return false;
+  }
+
+  static constexpr int most_steps = 1 << 20;
+  static constexpr std::size_t most_axes = 2 * Tensor::max_rank;
+  std::size_t axes_ = 0;
+  int steps_ = 0;
+  std::array<std::int64_t, most_axes> strides_{}, counts_{};
+  std::array<std::int64_t, most_axes + 1> reaches_{}, divisors_{};  ///< of the i narrowest
+};
 
 }  // namespace
 
 bool share_elements(const Tensor& a, const Tensor& b) {
   if (a.size() == 0 || b.size() == 0) return false;
-  if (beyond_memory(a) || beyond_memory(b)) return true;
-  const Span first = span_of(a), second = span_of(b);
-  const auto size_a = static_cast<std::int64_t>(size_of(a.dtype)), size_b = static_cast<std::int64_t>(size_of(b.dtype));
-  if (first.lowest + first.reach + size_a <= second.lowest || second.lowest + second.reach + size_b <= first.lowest)
-    return false;
-  const std::int64_t distance = second.lowest - first.lowest;
-  if (size_a != size_b || first.steps != second.steps || distance % size_a != 0) return true;
-  return meets(first.steps, 0, distance, first.reach);
+  const Range first = range_of(a), second = range_of(b);
+  if (!first.known || !second.known) return true;
+  if (first.end <= second.begin || second.end <= first.begin) return false;
+  const Blocks in_a = blocks_of(a, first.begin), in_b = blocks_of(b, second.begin);
+  // A block of a and one of b meet if b's starts less than a's bytes after it, or less than its own before. With b's
+  // counts turned round, all terms are positive.
+  Sums sums;
+  std::int64_t distance = in_b.begin - in_a.begin;
+  for (std::size_t i = 0; i < in_a.axes; ++i) sums.add(in_a.strides[i], in_a.counts[i]);
+  for (std::size_t i = 0; i < in_b.axes; ++i) {
+    sums.add(in_b.strides[i], in_b.counts[i]);
+    distance += in_b.strides[i] * in_b.counts[i];
+  }
+  return sums.reach(distance - in_a.bytes + 1, distance + in_b.bytes - 1);
 }
 
 }  // namespace attune::compiler

@@ -5,9 +5,9 @@
 
 namespace attune::compiler {
 
-/// True if an element of one tensor is at the same address as an element of the other. Both have the same shape. Exact
-/// if their strides are equal except for signs, as for shifted or reversed views. Otherwise conservative: true if the
-/// address ranges that they span overlap.
+/// True if a byte of one tensor is at the same address as a byte of the other. Exact for any shapes and strides, unless
+/// they span more than 2^60 bytes or take more than a million steps to decide: then true. Tensors whose address ranges
+/// do not meet, as those of different allocations, take a few nanoseconds.
 bool share_elements(const Tensor& a, const Tensor& b);
 
 }  // namespace attune::compiler

@@ -289,9 +289,9 @@ Problem check(const BoundMod& bound, const Forward& call, std::optional<double> 
     if (*o_before != *o) inputs.push_back(o_before);
     if (*lse_before != *lse) inputs.push_back(lse_before);
   }
-  check_outputs(std::array{o, lse, max}, inputs);
   check_in_place(o, {"o_before", &call.o_before});
   check_in_place(lse, {"lse_before", &call.lse_before});
+  check_outputs(std::array{o, lse, max}, inputs);
   return p;
 }
 

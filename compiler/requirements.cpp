@@ -35,14 +35,17 @@ void check_disjoint(const Named& t) {
                  fmt::format("{}, and {}", description(t), clash), "give each element its own place in memory");
 }
 
-/// Refuses an output that starts at the same address as another tensor of the call.
+/// Refuses an output that has elements where another tensor of the call has some.
 void check_alias(const Named& out, std::span<const Named> others) {
-  for (const Named& other : others)
-    if (other.tensor != out.tensor && other->given() && other->data == out->data && out->size() > 0 &&
-        other->size() > 0)
-      throw refuse("tensor-alias", fmt::format("{} and {} share memory", out.name(), other.name()),
-                   fmt::format("both start at the same address, and {} is written", out.name()),
-                   fmt::format("give {} memory of its own", out.name()));
+  for (const Named& other : others) {
+    if (other.tensor == out.tensor || !other->given() || !share_elements(*out, *other)) continue;
+    const bool same = other->data == out->data;
+    throw refuse("tensor-alias",
+                 fmt::format("{} and {} {}", out.name(), other.name(), same ? "share memory" : "overlap in memory"),
+                 fmt::format("both {}, and {} is written",
+                             same ? "start at the same address" : "have elements at the same addresses", out.name()),
+                 fmt::format("give {} memory of its own", out.name()));
+  }
 }
 
 }  // namespace
@@ -148,7 +151,7 @@ void check_outputs(std::span<const Named> outputs, std::span<const Named> inputs
 }
 
 void check_in_place(const Named& out, const Named& before) {
-  if (*before == *out || !before->given() || !out->given() || !share_elements(*out, *before)) return;
+  if (before->data == out->data || !before->given() || !out->given() || !share_elements(*out, *before)) return;
   throw refuse("tensor-alias", fmt::format("{} and {} overlap in memory", out.name(), before.name()),
                fmt::format("writing {} would overwrite elements of {} that are read later", out.name(), before.name()),
                fmt::format("pass one tensor for both, or give {} memory of its own", out.name()));

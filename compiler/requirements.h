@@ -108,11 +108,11 @@ void check_one(const Named& t, const Device& device);
 void check_shape(const Named& t, std::span<const std::int64_t> shape, std::initializer_list<Named> from);
 /// The same, with the reason in words.
 void check_shape(const Named& t, std::span<const std::int64_t> shape, std::string_view reason);
-/// Refuses outputs in which two elements certainly share memory, and outputs that start at the same address as another
-/// tensor of the call.
+/// Refuses outputs in which two elements certainly share memory, and outputs that share memory with another tensor of
+/// the call.
 void check_outputs(std::span<const Named> outputs, std::span<const Named> inputs);
-/// Refuses an output that shares only a part of its memory with the tensor that is merged into it: `before` is read
-/// before the output is written only if both are at the same place.
+/// Refuses an output that starts elsewhere than the tensor that is merged into it, but shares a part of its memory:
+/// `before` is read before the output is written only if both are at the same place.
 void check_in_place(const Named& out, const Named& before);
 
 }  // namespace attune::compiler

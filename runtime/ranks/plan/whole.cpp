@@ -49,10 +49,11 @@ compiler::Problem whole_problem(const Forward& whole) {
     shape[rank - 1] = call.v.shape[static_cast<std::size_t>(call.v.rank) - 1];
     call.o = Tensor(nullptr, call.q.dtype, std::span(shape).first(rank));
   }
-  // Placeholder addresses, which are never read.
-  std::uintptr_t address = 64;
+  // Placeholder addresses, which are never read, so far from each other that no tensor reaches another.
+  constexpr std::uintptr_t apart = std::uintptr_t{1} << 48;
+  std::uintptr_t address = 0;
   for (Tensor* t : {&call.q, &call.k, &call.v, &call.o}) {
-    t->data = reinterpret_cast<void*>(address += 64);
+    t->data = reinterpret_cast<void*>(address += apart);
     t->device = {};
   }
   return compiler::check(compiler::BoundMod{}, call, {});
