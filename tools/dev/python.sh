@@ -8,11 +8,20 @@ told() {
 }
 stepwise() { "$@" -v 2>&1 | tee build/python.log | sed -u -n 's/^ *\(\[[0-9]*\/[0-9]*\]\)/\1/p'; }
 
-# The package of the release tree, whose sources are links: editing a .py needs no new install.
-editable() {
+# The package in the release tree, for the Python of build/venv. pip may have built it there for another, which CMake's
+# cache then has in many places.
+build_package() {
+  local of_pip=(build/release/CMakeInit.txt build/release/.skbuild-info.json)
   set_up "${build_packages[@]}"
+  [[ ! -e ${of_pip[0]} ]] || configure+=(--fresh)
+  rm -f "${of_pip[@]}"
   set_up_python build/venv
   build release _core
+}
+
+# The package of the release tree, whose sources are links: editing a .py needs no new install.
+editable() {
+  build_package
   build/venv/bin/pip uninstall --quiet --yes attune-attention 2>/dev/null  # of an earlier ./dev python: it would hide this
   build/venv/bin/python -c 'import pathlib, sys, sysconfig
 pathlib.Path(sysconfig.get_path("purelib"), "attune.pth").write_text(sys.argv[1])' "$PWD/build/release/python"
@@ -113,9 +122,7 @@ try_bare() {
 
 wheel() {
   local python=build/venv/bin/python fresh=build/wheel-venv file exported settings=()
-  set_up "${build_packages[@]}"
-  set_up_python build/venv
-  build release _core
+  build_package
   say "compiling the usual kernels, some minutes"
   rm -f build/usual.attune
   PYTHONPATH=build/release/python attempt "$python" -m attune.usual build/usual.attune
