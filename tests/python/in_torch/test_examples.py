@@ -9,7 +9,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-EXAMPLES, SECONDS = ROOT / "python/examples", 120
+EXAMPLES, SECONDS = ROOT / "python/examples", 200
 ALONE = ("block_masks", "score_mods", "sdpa", "varlen")
 
 
