@@ -205,7 +205,7 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
     elif type(attention_mask) is Mask and attention_mask.lengths == (query.shape[-2], key.shape[-2]):
         own, mask_mod = attention_mask, attention_mask.mask_mod
     elif attention_mask is not None:
-        mask_mod = mask_of(attention_mask, (query.shape[-2], key.shape[-2]))
+        mask_mod = mask_of(attention_mask, (query.shape[-2], key.shape[-2]), query.shape[:2])
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         mask_mod = _causal
     score = _scores(softcap, bias, position_bias)

@@ -7,6 +7,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <list>
+#include <utility>
+
 #include "python/core/attention.h"
 #include "python/core/call.h"
 #include "python/core/gil.h"
@@ -126,6 +129,19 @@ void add_library(nb::module_& m) {
   m.def("compile", &compile, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), InCall());
 }
 
+/// Gives a class of Python a property with a getter in C, which calls `get`: torch's Dynamo traces into properties of
+/// Python, but guards on the value of these. `name` and `get` live as long as the process.
+void add_getter(const nb::type_object& type, const std::string& name, const nb::callable& get) {
+  static std::list<std::pair<std::string, PyGetSetDef>> added;
+  auto& [kept, definition] = added.emplace_back(name, PyGetSetDef{});
+  const getter call = [](PyObject* self, void* function) {
+    return PyObject_CallOneArg(static_cast<PyObject*>(function), self);
+  };
+  definition = {kept.c_str(), call, nullptr, nullptr, get.inc_ref().ptr()};
+  auto* of = reinterpret_cast<PyTypeObject*>(type.ptr());  // NOLINT(*-reinterpret-cast): as Python's headers have it
+  nb::setattr(type, kept.c_str(), nb::steal(PyDescr_NewGetSet(of, &definition)));
+}
+
 }  // namespace
 }  // namespace attune::python
 
@@ -146,6 +162,7 @@ NB_MODULE(_core, m) {
   nb::class_<Meaning>(m, "Meaning")
       .def(nb::init<const nb::tuple&, const nb::list&>())
       .def("stays", &Meaning::stays, nb::arg("score").none(), nb::arg("mask").none());
+  m.def("add_getter", &add_getter);
   m.def("find_torch", &find_torch);
   m.def("plain", &plain);
   m.def("record_torch", &record_torch);

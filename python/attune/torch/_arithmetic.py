@@ -242,7 +242,8 @@ def clamp(trace: Trace, x: Any, min: Any = None, max: Any = None) -> Value:
 # ---- types and constants
 
 _KINDS = {torch.float: "f", torch.double: "f", torch.half: "f", torch.bfloat16: "f", torch.int: "i", torch.long: "i",
-          torch.short: "i", torch.int8: "i", torch.uint8: "i", torch.bool: "b"}
+          torch.bool: "b"}
+_NARROW = (torch.int8, torch.uint8, torch.int16)  # of these only 0 and 1
 
 
 def convert(trace: Trace, x: Any, *to: Any, dtype: Any = None, **_: Any) -> Value:
@@ -250,17 +251,21 @@ def convert(trace: Trace, x: Any, *to: Any, dtype: Any = None, **_: Any) -> Valu
     value = trace.value(x)
     for thing in (dtype, *to):
         if isinstance(thing, (Value, Tensor)):
+            trace.typed = True
             return as_kind(value, trace.value(thing).kind)
         if isinstance(thing, torch.dtype):
+            if thing in _NARROW and value.kind == "b":
+                thing = torch.int
             if thing not in _KINDS:
                 refuse("wrong-type", f"a value of the kernel cannot become {thing}",
-                       "it is a Float, an Int or a Bool", "take torch.float, torch.int or torch.bool")
+                       "it is a Float, an Int of 32 bits or a Bool", "take torch.float, torch.int or torch.bool")
+            trace.typed = trace.typed or thing not in (torch.bool, torch.long)
             return as_kind(value, _KINDS[thing])
     return value
 
 
-def _to(kind: str) -> Spelling:
-    return lambda trace, x, *_, **__: as_kind(trace.value(x), kind)
+def _to(dtype: torch.dtype) -> Spelling:
+    return lambda trace, x, *_, **__: convert(trace, x, dtype)
 
 
 def _filled(number: float | None, at: int) -> Spelling:
@@ -370,7 +375,8 @@ SPELLINGS: dict[str, Spelling] = {
     "where": where, "masked_fill": masked_fill, "clamp clip": clamp,
     "clamp_min": lambda t, x, min: clamp(t, x, min), "clamp_max": lambda t, x, max: clamp(t, x, None, max),
     "minimum fmin": _least("min"), "maximum fmax": _least("max"), "min": _least_of("min"), "max": _least_of("max"),
-    "to type type_as": convert, "float double half bfloat16": _to("f"), "int long short": _to("i"), "bool": _to("b"),
+    "to type type_as": convert,
+    **{name: _to(getattr(torch, name)) for name in "float double half bfloat16 int long short bool".split()},
     "clone contiguous expand_as": same, "detach": detach,
     "zeros_like": _filled(0, 0), "ones_like": _filled(1, 0), "full_like": _filled(None, 0), "new_zeros": _filled(0, 0),
     "new_ones": _filled(1, 0), "new_full": _filled(None, 1), "new_tensor": _filled(None, 0),

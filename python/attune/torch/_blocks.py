@@ -54,20 +54,20 @@ class BlockMask:
 
     def sparsity(self) -> float:
         """The share of blocks that keep no pair, in per cent."""
-        kinds = self._kinds()
+        kinds = self.kinds()
         return 100.0 * float((kinds == 0).sum()) / max(kinds.numel(), 1)
 
     def to_dense(self) -> Tensor:
         """1 for each block that keeps a pair: [batch, heads, blocks of queries, blocks of keys]. A block is 0 if the mask
         proves that it keeps none, as it does for masks that are made of comparisons of positions."""
-        return (self._kinds() > 0).to(torch.int32)
+        return (self.kinds() > 0).to(torch.int32)
 
     def to_string(self, grid_size: tuple[int, int] | int = (20, 20), limit: int = 4) -> str:
         """The blocks as a drawing, at most `grid_size` characters, of the first `limit` batch entries and heads: `█` keeps
         all pairs, `░` some, a space none."""
         most = (grid_size, grid_size) if isinstance(grid_size, int) else grid_size
         pages = []
-        for (b, h), kinds in _each(self._kinds())[:limit]:
+        for (b, h), kinds in _each(self.kinds())[:limit]:
             lines = "\n".join(["".join([_DRAWN[kind] for kind in row]) for row in _coarse(kinds, most)])
             pages.append(f"({b}, {h})\n{lines}\n")
         return "\n".join(pages)
@@ -83,7 +83,7 @@ class BlockMask:
                "attune's has none: which tiles are left is worked out when the kernel runs",
                "see to_dense() and attune.torch.explain, or ask torch's own create_block_mask")
 
-    def _kinds(self) -> Tensor:
+    def kinds(self) -> Tensor:
         """0, 1 or 2 for a block that keeps no pair, some or all."""
         spelled = spelled_of(None, self.mask_mod, self._device)
         captures = tuple([t.detach().cpu() for t in spelled.captures])

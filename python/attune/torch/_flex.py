@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -70,7 +70,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMo
     if type(block_mask) is BlockMask and block_mask.seq_lengths == lengths:
         mask_mod = block_mask.mask_mod
     elif block_mask is not None:
-        mask_mod = mask_of(block_mask, lengths)
+        mask_mod = mask_of(block_mask, lengths, q_shape[:2])
     if kernel_options is not None:
         _warn_of_options()
     if return_lse and return_aux is not None:
@@ -108,7 +108,7 @@ def explain(query: Tensor | Callable[[], Any], key: Tensor | None = None, value:
                "explain calls flex_attention with q, k and v", "write explain(q, k, v), or explain(lambda: model(x))")
     with watch(facts.append), torch.no_grad():
         flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa)
-    mask_mod = None if block_mask is None else mask_of(block_mask, (query.shape[-2], key.shape[-2]))
+    mask_mod = None if block_mask is None else mask_of(block_mask, (query.shape[-2], key.shape[-2]), query.shape[:2])
     spelled = written(score_mod, mask_mod, query)
     page = ["what attune read", *_texts(spelled.texts), ""]
     page += [spelled.handle(scale, query.dtype is torch.float64).explain().rstrip(), "", *_ran(facts, named=False)]
@@ -191,8 +191,8 @@ def refuse_heads(queries: int, keys: int) -> NoReturn:
            "query heads share heads of k and v only on request", "write enable_gqa=True")
 
 
-def mask_of(block_mask: Any, given: tuple[int, int]) -> MaskMod | None:
-    """The mask_mod of a BlockMask, torch's or ours, if it is for these lengths."""
+def mask_of(block_mask: Any, given: tuple[int, int], shape: Sequence[int]) -> MaskMod | None:
+    """What a BlockMask keeps, torch's or ours, if it is for these lengths. `shape`: [batch, heads] of the call."""
     mask_mod = getattr(block_mask, "mask_mod", None)
     if mask_mod is None:
         refuse("block-mask", f"`block_mask` is a {type(block_mask).__name__}", "it has no mask_mod",
@@ -203,30 +203,14 @@ def mask_of(block_mask: Any, given: tuple[int, int]) -> MaskMod | None:
                "make one for these lengths, with a mask_mod that adds the offset")
     if block_mask.BLOCK_SIZE[0] == _LARGE:
         return None
-    if _keeps_all(mask_mod):
-        _check_full(block_mask)
     lengths = tuple(block_mask.shape[-2:])
     if lengths != given:
         refuse("block-mask", f"`block_mask` is for {lengths[0]} queries and {lengths[1]} keys",
                f"q has {given[0]} and k has {given[1]}", "make one for these lengths; with attune that is free")
-    return mask_mod
-
-
-def _keeps_all(mask_mod: Any) -> bool:
-    """True for the mask_mod of a BlockMask made only from lists, whose masking is entirely in the lists."""
-    return getattr(mask_mod, "__name__", "") == "noop_mask" and mask_mod.__module__.startswith("torch.")
-
-
-def _check_full(block_mask: Any) -> None:
-    """Refuses a BlockMask without a mask_mod of its own whose lists leave blocks out."""
-    blocks = -(-block_mask.shape[-1] // block_mask.BLOCK_SIZE[1])
-    if not is_compiling():
-        listed = [n for n in (block_mask.kv_num_blocks, block_mask.full_kv_num_blocks) if n is not None]
-        if bool((sum(listed) >= blocks).all()):
-            return
-    refuse("block-mask", "`block_mask` consists of lists of blocks only",
-           "attune reads the mask_mod of a BlockMask, which here keeps every pair, and not its lists",
-           "pass a mask_mod that keeps the same pairs as the lists: BlockMask.from_kv_blocks(..., mask_mod=mod)")
+    if getattr(block_mask, "kv_indices", None) is None:
+        return mask_mod
+    from attune.torch import _known
+    return _known.keeps(block_mask, shape)
 
 
 _warned = False

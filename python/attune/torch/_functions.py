@@ -88,6 +88,7 @@ class Listening(TorchFunctionMode):
             number = _constant(func, args)
             if number is not None and isinstance(out, Tensor) and out.dim() == 0:
                 self.trace.constants.append((out, number))
+                self.trace.typed = True
         return out
 
 

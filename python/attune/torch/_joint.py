@@ -1,10 +1,10 @@
 # python/attune/torch/_joint.py — attune in Inductor's joint graphs: what its attentions do not need is not computed
 """A pass over the graph of a forward and its backward, before Inductor splits it in two.
 
-Torch's operators take a BlockMask's lists of blocks and an lse of base 2. attune reads the mask_mod, and its lse is a
-natural logarithm: without this pass, a compiled model would make lists that nobody reads, and each layer would convert
-its lse there and back, two kernels that are launched for nothing. Captures of a mask_mod that are constants of the
-graph are folded into it (_folding.py).
+Torch's operators take a BlockMask's lists of blocks and an lse of base 2. attune does not need lists that follow from the
+mask_mod (_known.py), and its lse is a natural logarithm: without this pass, a compiled model would make lists that
+nobody reads, and each layer would convert its lse there and back, two kernels that are launched for nothing. Captures of
+a mask_mod that are constants of the graph are folded into it (_folding.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 
 from attune.torch._folding import fold
+from attune.torch._known import is_for_all
 from attune.torch._lowering import LN2, NATURAL, Foreign, attempt, mods_of, wanted_of
 
 _aten, _flex = torch.ops.aten, torch.ops.higher_order
@@ -29,6 +30,8 @@ _SAME = (_aten.alias.default, _aten.detach.default)  # their results are the ten
 # Where the operators have their arguments.
 _OUT, _LSE = 3, 4
 _LISTS = slice(2, -3)  # of a BlockMask: after its lengths, before its block sizes and the graph of its mask_mod
+_KEYS = slice(2, 6)  # its lists of blocks of keys, which attune reads
+_FOLLOWS = torch.ops.attune.follows.default
 
 
 class _Places:
@@ -42,7 +45,9 @@ _FORWARD, _BACKWARD = _Places((3,), 4), _Places((7, 8), 9)
 class _Traced:
     """A tensor of a graph, with the questions that a lowering asks of Inductor's."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, node: Node) -> None:
+        before: Any = node.args[0] if node.target is _FOLLOWS else node
+        self.follows = before is not node and before.target is _FOLLOWS  # twice: see _known.py
         self.get_dtype, self.get_device = lambda: tensor.dtype, lambda: tensor.device
         self.get_size = lambda: [_number(n) for n in tensor.shape]
 
@@ -59,7 +64,7 @@ class _Arguments:
         self.qkv = tuple([self._of(x) for x in node.args[:3]])
         self.graphs = [self._of(node.args[i]) for i in places.graphs]
         mask: Any = node.args[places.mask]
-        self.mask = (*mask[:-1], self._of(mask[-1]))
+        self.mask = tuple([self._of(one) for one in mask])
         self.options: Any = node.args[places.options]
         given: Any = [node.args[i] for i in places.buffers]
         self.buffers = tuple([[self._of(x) for x in buffers] for buffers in given])
@@ -77,7 +82,7 @@ class _Arguments:
             if not isinstance(held, Tensor):
                 return SimpleNamespace(graph_module=held)
         value = node.meta.get("val")
-        return _Traced(value) if isinstance(value, Tensor) else _number(value)
+        return _Traced(value, node) if isinstance(value, Tensor) else _number(value)
 
 
 def _expressible(forward: Node, backwards: list[Node]) -> bool:
@@ -85,11 +90,18 @@ def _expressible(forward: Node, backwards: list[Node]) -> bool:
     for node, places in ((forward, _FORWARD), *((one, _BACKWARD) for one in backwards)):
         given = _Arguments(node, places)
         mods = mods_of(given.qkv, given.graphs[0], given.mask, given.buffers, given.options)
-        if mods.reads_lists:
-            raise Foreign("the lists of a BlockMask are its mask")
+        if mods.has_lists and not _follow(given, mods.mask):
+            raise Foreign("the lists of a BlockMask are part of its mask")
         if node is not forward:
             wanted_of(mods.captures, given.graphs[1], given.buffers[0])
     return True
+
+
+def _follow(given: _Arguments, mask: str) -> bool:
+    """True if the lists of a BlockMask say only what its mask_mod says."""
+    lists = given.mask[_KEYS]
+    return all([one is None or one.follows for one in lists]) and is_for_all(
+        mask, lists[1].get_size(), given.qkv[0].get_size())
 
 
 def _results(forward: Node, at: int) -> list[Node]:
@@ -147,6 +159,9 @@ class _Pass(CustomGraphPass):
             other(graph)
         for forward in graph.find_nodes(op="call_function", target=_flex.flex_attention):
             _ease(graph, forward)
+        for node in graph.find_nodes(op="call_function", target=_FOLLOWS):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
     def uuid(self) -> Any:
         keys = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.others]

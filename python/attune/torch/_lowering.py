@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from attune import _core
 from attune._errors import Error
-from attune.torch import _functions, _rows
+from attune.torch import _rows
 from attune.torch._arithmetic import Spelling
+from attune.torch._functions import TABLE, spelling_of, trace_of
 from attune.torch._mod import Texts
 from attune.torch._value import TIGHT, Symbolic, Trace, Value, as_kind, is_natural, refuse, scalar
 
@@ -57,8 +58,8 @@ _OPERATORS: dict[Any, Spelling] = {
     _aten.sym_size.int: lambda trace, x, dim: x.shape[dim],
     _aten.scalar_tensor.default: _number,
     _aten.full.default: _full,
-    _prims.convert_element_type.default: _functions.TABLE[Tensor.to],
-    _aten._to_copy.default: _functions.TABLE[Tensor.to],
+    _prims.convert_element_type.default: TABLE[Tensor.to],
+    _aten._to_copy.default: TABLE[Tensor.to],
     _aten.alias.default: _number,
     _aten.lift_fresh_copy.default: _number,
 }
@@ -67,11 +68,11 @@ _UNSAID = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "c
 
 def _spelling_of(target: Any) -> Spelling:
     """What an operator of a graph means inside the kernel."""
-    found = _OPERATORS.get(target) or _functions.spelling_of(target)
+    found = _OPERATORS.get(target) or spelling_of(target)
     if found is None and isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims"):
         name = target._schema.name.split("::")[1]
         functions = [getattr(space, name, None) for space in (torch, Tensor, torch.nn.functional, torch.special)]
-        found = next((_functions.TABLE[f] for f in functions if f is not None and f in _functions.TABLE), None)
+        found = next((TABLE[f] for f in functions if f is not None and f in TABLE), None)
     if found is None:
         raise Foreign(f"a mod calls {target}")
     return found
@@ -86,7 +87,7 @@ class _Mods:
         self.trace.symbolic = False
         self.boxes: dict[str, Any] = {}  # captured tensors of Inductor, by name
         self.score = self.mask = ""
-        self.reads_lists = False  # the mask is a BlockMask's lists
+        self.has_lists = False  # a BlockMask's lists may be part of the mask
 
     @property
     def names(self) -> list[str]:
@@ -97,11 +98,12 @@ class _Mods:
     def captures(self) -> tuple[Any, ...]:
         return tuple([self.boxes[name] for name in self.names])
 
-    def text(self, graph: Any, kind: str, buffers: Any) -> str:
+    def value(self, graph: Any, kind: str, buffers: Any) -> Value:
+        """A mod's result, of a kind."""
         own = [scalar(self.trace, "f", ("s", TIGHT))] if kind == "f" else []
         own += [scalar(self.trace, "i", (name, TIGHT), natural=True) for name in ("b", "h", "q", "kv")]
         result = self._run(graph.graph_module, iter([*own, *buffers]))
-        return self.trace.whole(as_kind(self.trace.value(result), kind))
+        return as_kind(self.trace.value(result), kind)
 
     def _run(self, module: Any, given: Iterator[Any]) -> Any:
         made: dict[Any, Any] = {}
@@ -121,7 +123,7 @@ class _Mods:
         args = torch.fx.map_arg(node.args, made.__getitem__)
         kwargs = {name: given for name, given in torch.fx.map_arg(node.kwargs, made.__getitem__).items()
                   if given is not None and name not in _UNSAID}
-        if any([isinstance(arg, Symbolic) for arg in args]) and _functions.trace_of(args) is None:
+        if any([isinstance(arg, Symbolic) for arg in args]) and trace_of(args) is None:
             return _symbol(node.target(*[arg.expression if isinstance(arg, Symbolic) else arg for arg in args]))
         return _spelling_of(node.target)(self.trace, *args, **kwargs)
 
@@ -138,21 +140,31 @@ class _Mods:
             return thing
         return self._captured(thing) if hasattr(thing, "get_dtype") else _symbol(thing)
 
-    def listed(self, block_mask: Any, keys: Any) -> str:
-        """The mask of a BlockMask that consists of lists: a table of blocks, which a kernel reads once a tile."""
+    def within(self, block_mask: Any, keys: Any, mask: Value) -> Value:
+        """The mask within the blocks that a BlockMask lists: tables of blocks, which a kernel reads once a tile."""
+        partial, full = block_mask[2:4], block_mask[4:6]
+        if mask.at(())[0] == "true":
+            return self._listed((*partial, *full), block_mask, keys)
+        kept = TABLE[torch.logical_and](self.trace, self._listed((*partial, None, None), block_mask, keys), mask)
+        if full[0] is None:
+            return kept
+        return TABLE[torch.logical_or](self.trace, self._listed((*full, None, None), block_mask, keys), kept)
+
+    def _listed(self, lists: tuple[Any, ...], block_mask: Any, keys: Any) -> Value:
+        """Whether the lists have a pair's block."""
         from torch.utils._sympy.functions import CeilDiv
         rows, columns = block_mask[-3:-1]
-        table = self._captured(_operator("listed")(*block_mask[2:6], CeilDiv(keys, columns)))
+        table = self._captured(_operator("listed")(*lists, CeilDiv(keys, columns)))
         b, h, q, kv = [scalar(self.trace, "i", (name, TIGHT), natural=True) for name in ("b", "h", "q", "kv")]
         zero = self.trace.value(0)
         at = (zero if table.shape[0] == 1 else b, zero if table.shape[1] == 1 else h,
               self._divided(q, rows), self._divided(kv, columns))
-        return self.trace.whole(_rows.read(self.trace, table, at))
+        return _rows.read(self.trace, table, at)
 
     def _divided(self, position: Value, size: Any) -> Value:
         number = _symbol(size)
         by = self.trace.param(number) if isinstance(number, Symbolic) else number
-        return _functions.TABLE[torch.floor_divide](self.trace, position, by)
+        return TABLE[torch.floor_divide](self.trace, position, by)
 
     def _captured(self, box: Any) -> Value:
         if box.get_device() != self.device:
@@ -190,25 +202,27 @@ class _Call(NamedTuple):
         return [None, None, list(self.captures), self.ints, *self.texts, " ".join(self.names), float(scale), 0, 0]
 
 
-def mods_of(qkv: tuple[Any, ...], graph: Any, block_mask: Any, buffers: tuple[Any, ...], options: Any) -> _Mods:
-    """`buffers`: what the score_mod and the mask_mod capture."""
+def mods_of(qkv: tuple[Any, ...], graph: Any, block_mask: Any, buffers: tuple[Any, ...], options: Any,
+            reads_lists: bool = False) -> _Mods:
+    """`buffers`: what the score_mod and the mask_mod capture. `reads_lists`: the mask includes the lists, if it is not
+    known to say what they say."""
     types = {x.get_dtype() for x in qkv}
     if len(types) != 1 or not types <= set(_TYPES):
         raise Foreign(f"q, k and v of {', '.join(sorted(map(str, types)))}")
     if options.get("BACKEND", "AUTO") != "AUTO":
         raise Foreign("kernel_options name a BACKEND of torch")
     mods = _Mods(qkv[0])
-    mods.mask = mods.text(block_mask[-1], "b", buffers[1])
-    mods.score = mods.text(graph, "f", buffers[0])
-    # _joint.py puts q in place of the lists, so after it a mask_mod that is always true is the whole mask.
-    mods.reads_lists = mods.mask == "true" and block_mask[-2] != _EVERYTHING and NATURAL not in options
+    mask = mods.value(block_mask[-1], "b", buffers[1])
+    mods.has_lists = block_mask[-2] != _EVERYTHING and NATURAL not in options  # _joint.py puts q in place of the lists
+    if mods.has_lists and reads_lists:
+        mask = mods.within(block_mask, qkv[1].get_size()[2], mask)
+    mods.mask = mods.trace.whole(mask)
+    mods.score = mods.trace.whole(mods.value(graph, "f", buffers[0]))
     return mods
 
 
 def _call(qkv: tuple[Any, Any, Any], graph: Any, block_mask: Any, buffers: tuple[Any, Any], options: Any) -> _Call:
-    mods = mods_of(qkv, graph, block_mask, buffers, options)
-    if mods.reads_lists:
-        mods.mask = mods.listed(block_mask, qkv[1].get_size()[2])
+    mods = mods_of(qkv, graph, block_mask, buffers, options, reads_lists=True)
     ints = [n.expression if isinstance(n, Symbolic) else n for n in mods.trace.ints]
     texts = Texts("" if mods.score == "s" else mods.score, "" if mods.mask == "true" else mods.mask)
     return _Call(texts, tuple(mods.names), mods.captures, ints)

@@ -42,9 +42,11 @@ class Spelled:
     """
 
     def __init__(self, texts: Texts, names: tuple[str, ...] = (), captures: tuple[Tensor, ...] = (),
-                 ints: tuple[int, ...] = (), written: list[tuple[str, Place | None]] | None = None) -> None:
+                 ints: tuple[int, ...] = (), written: list[tuple[str, Place | None]] | None = None,
+                 typed: bool = False) -> None:
         self.texts, self.names, self.captures, self.ints = texts, names, captures, ints
         self.written = written or []
+        self.typed = typed
         self.handles: dict[object, _core.Attention] = {}
         self.calls: dict[object, Any] = {}  # of _attend, by scale, oracle and what is asked for
 
@@ -130,7 +132,7 @@ def spell(score: Mod | None, mask: Mod | None, device: torch.device, names: dict
     texts = Texts(score_text, "" if mask_text == "true" else mask_text)
     read = [n for n, name in enumerate(trace.called) if f"{name}[" in score_text or f"{name}[" in mask_text]
     return Spelled(texts, tuple([trace.called[n] for n in read]), tuple([trace.captures[n] for n in read]),
-                   tuple(trace.ints), trace.written), trace.lasting
+                   tuple(trace.ints), trace.written, trace.typed), trace.lasting
 
 
 def _check_arguments(mod: str, function: Any, called: str, sample: str) -> None:

@@ -34,6 +34,8 @@ _library.define("once(Tensor[] grads, Tensor[] read) -> Tensor[]")
 _library.impl("once", lambda grads, read: list(once(grads, read)), "CompositeImplicitAutograd")
 _library.define("listed(Tensor num_blocks, Tensor indices, Tensor? full_num_blocks, Tensor? full_indices, "
                 "SymInt blocks) -> Tensor")
+_library.define("follows(Tensor list) -> Tensor")  # of a BlockMask, from its mask_mod: see _known.py
+_library.impl("follows", Tensor.clone, "CompositeExplicitAutograd")
 _attend.recorder = recorder()
 
 _spelled: Kept[object, Spelled] = Kept(512)
@@ -74,7 +76,7 @@ def _backward(grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tens
     return [q.new_empty(0) if g is None else g for g in grads]
 
 
-def _listed(num_blocks: Tensor, indices: Tensor, full_num_blocks: Tensor | None, full_indices: Tensor | None,
+def listed(num_blocks: Tensor, indices: Tensor, full_num_blocks: Tensor | None, full_indices: Tensor | None,
             blocks: int) -> Tensor:
     """Which of the blocks of keys a BlockMask lists: [batch, heads, blocks of queries, blocks of keys]."""
     out = indices.new_zeros((*indices.shape[:-1], blocks + 1), dtype=torch.bool)  # the last one: not in the list
@@ -85,13 +87,16 @@ def _listed(num_blocks: Tensor, indices: Tensor, full_num_blocks: Tensor | None,
     return out[..., :blocks].contiguous()
 
 
-_library.impl("listed", _listed, "CPU")
-_library.impl("listed", _listed, "CUDA")
+_library.impl("listed", listed, "CPU")
+_library.impl("listed", listed, "CUDA")
 for _key in ("CPU", "CUDA"):
     # Calls like those before run in C++; the others come to Python.
     _slowly = _core.fill_operators(_key)
     for _name in ("forward_slowly", "backward_slowly") if _slowly else ("forward", "forward_below", "backward"):
         _library.impl(_name, _backward if _name.startswith("backward") else _forward, _key)
+
+
+torch.library.register_fake("attune::follows", torch.empty_like, lib=_library)
 
 
 @torch.library.register_fake("attune::listed", lib=_library)

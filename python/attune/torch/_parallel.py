@@ -15,8 +15,9 @@ from attune import _arguments, _core
 from attune._errors import Error
 from attune._kept import Kept
 from attune.torch import _attend
+from attune.torch._flex import mask_of
 from attune.torch._group import group_of
-from attune.torch._mod import Spelled, Texts, spelled_of
+from attune.torch._mod import Spelled, spelled_of
 from attune.torch._value import refuse
 
 Ranges = list[tuple[int, int]]
@@ -177,8 +178,9 @@ class ContextParallel:
             device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
             layers = []
             for mask in self._masks or [None]:
-                spelled = Spelled(Texts()) if mask is None else spelled_of(None, mask.mask_mod, device)
                 batch, found = (1, 1) if mask is None else mask.shape[:2]
+                kept = None if mask is None else mask_of(mask, tuple(mask.shape[-2:]), (batch, found))
+                spelled = spelled_of(None, kept, device)
                 heads = self._heads or ((64, 8) if found == 1 else (found, found))
                 q, k = (torch.empty((), dtype=torch.bfloat16, device="cpu").expand(batch, h, n, 128)
                         for h, n in zip(heads, self.whole((0, 0))))

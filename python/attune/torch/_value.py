@@ -99,6 +99,7 @@ class Trace:
         self.ints: list[int] = []  # parameters: n0, n1, …
         self.symbolic = torch.compiler.is_compiling()  # true if any integer may be different in the next call
         self.lasting = True  # true if running the functions again on the same tensors would write the same text
+        self.typed = False  # true if torch's types decide the result: other mods may write the same text, and differ there
         self.constants: list[tuple[Tensor, float]] = []  # tensors of one known number, made while tracing
         self.written: list[tuple[str, Place | None]] = []  # which line wrote which piece
         self._lets: list[tuple[str, str]] = []  # names and texts of the current scope
@@ -181,6 +182,7 @@ class Trace:
         if isinstance(thing, (int, torch.SymInt)):
             return literal(self, "i", thing)
         if isinstance(thing, (float, torch.SymFloat)):
+            self.typed = True
             return literal(self, "f", thing)
         array = hasattr(thing, "__array_interface__")
         refuse("wrong-type", f"{a_(type(thing).__name__)} is used where a number is needed",
@@ -351,6 +353,8 @@ def as_kind(value: Value, kind: str) -> Value:
     trace = value.trace
     if value.kind == kind:
         return value
+    if kind == "f":
+        trace.typed = True
     if value.number is not None and kind == "f" and value.kind == "i" and value.number not in (0, 1, -1) and (
             trace.symbolic or isinstance(value.number, Symbolic)):
         value = trace.param(value.number)  # it may be a length: symbolic to Dynamo, different in the next call

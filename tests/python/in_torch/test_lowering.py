@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.attention.flex_attention as torchs
 from attune.torch import _activate, _folding, _lowering, activate, deactivate, flex_attention
+from attune.torch._mod import texts_of
 from eager import close
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
@@ -222,24 +223,132 @@ def test_a_fold_that_fails_is_told(active, monkeypatch):
 
 
 def listed(heads, blocks):
-    """Lists of random blocks, some full and some partial, and what they keep when each partial block is masked."""
+    """Lists of random blocks, some full and some partial."""
     kept = torch.rand(1, heads, blocks, blocks) < 0.5
     kept[..., 0] = True
     full = (torch.rand_like(kept, dtype=torch.float32) < 0.5) & kept
+    full[..., 0] = False
     return (kept & ~full), full
 
 
-@pytest.mark.parametrize("heads", [1, H])
-def test_a_block_mask_of_lists_alone_keeps_its_blocks(active, heads):
-    size, over = 32, leaves((B, H, S, D), (B, H, S, D), (B, H, S, D))
-    partial, full = listed(heads, S // size)
-    lists = [part for kept in (partial, full) for part in torchs._dense_to_ordered(kept.int())]
-    mask = torchs.BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=size, seq_lengths=(S, S))
-    mine = both(lambda: torch.compile(torchs.flex_attention)(*over, block_mask=mask), over)
-    assert [fact["call"] for fact in active] == ["forward", "backward"]
-    keeps = (partial | full).repeat_interleave(size, -1).repeat_interleave(size, -2)
-    for a, b in zip(mine, both(lambda: torch.nn.functional.scaled_dot_product_attention(*over, attn_mask=keeps), over)):
+def of_lists(parts, size, mask_mod=None):
+    lists = [one for kept in parts for one in torchs._dense_to_ordered(kept.int())]
+    return torchs.BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=size, mask_mod=mask_mod, seq_lengths=(S, S))
+
+
+def causal(b, h, m, n):
+    return m >= n
+
+
+def check_blocks(attention, mask, partial, full, size, mask_mod=lambda b, h, m, n: True):
+    """Against the pairs of full blocks, and those that the mask_mod keeps of partial ones."""
+    over = leaves((B, H, S, D), (B, H, S, D), (B, H, S, D))
+    mine = both(lambda: attention(*over, block_mask=mask), over)
+    part, all_of = [one.repeat_interleave(size, -1).repeat_interleave(size, -2) for one in (partial, full)]
+    keeps = all_of | part & torch.as_tensor(mask_mod(0, 0, torch.arange(S)[:, None], torch.arange(S)))
+    for a, b in zip(mine, both(lambda: plain(*over, keeps), over)):
         close(a, b)
+
+
+def plain(q, k, v, keeps):
+    """An attention that activate() does not replace."""
+    return (q @ k.mT / D**0.5).masked_fill(~keeps, -torch.inf).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("heads, mask_mod, with_full", [
+    (1, None, True), (H, None, True), (1, causal, True), (H, causal, True), (1, causal, False)])
+def test_the_lists_of_a_block_mask_keep_its_blocks(active, heads, mask_mod, with_full):
+    size = 32
+    partial, full = listed(heads, S // size)
+    mask = of_lists((partial, full)[:1 + with_full], size, mask_mod)
+    check_blocks(torch.compile(torchs.flex_attention), mask, partial, full & with_full, size,
+                 *[mod for mod in (mask_mod,) if mod])
+    assert [fact["call"] for fact in active] == ["forward", "backward"]
+
+
+def masks_read(calls):
+    """The masks that ran, as text."""
+    return [texts_of(fact["mod"]).mask for fact in calls]
+
+
+SIZE = 32
+LOWER = torch.ones(S // SIZE, S // SIZE).tril(-1).bool()[None, None]
+DIAGONAL = torch.eye(S // SIZE).bool()[None, None]
+
+
+def made_before():
+    return torchs.create_block_mask(causal, None, None, S, S, "cpu", SIZE)
+
+
+def test_a_block_mask_whose_lists_change_is_no_longer_its_mask_mod(active):
+    """One compiled function, which sees each change."""
+    compiled, nothing = torch.compile(torchs.flex_attention), torch.zeros_like(LOWER)
+    known, replaced, other = made_before(), made_before(), made_before()
+    replaced.kv_num_blocks = replaced.kv_num_blocks.clone()
+    other.mask_mod = window
+    with torch.inference_mode():
+        inferred = made_before()
+    for mask, full, is_known in ((known, LOWER, True), (made_before(), LOWER, True), (known, nothing, False),
+                                 (replaced, LOWER, False), (other, LOWER, False), (inferred, LOWER, True)):
+        active.clear()
+        if full is nothing:
+            mask.full_kv_num_blocks.zero_()
+        check_blocks(compiled, mask, DIAGONAL, full, SIZE, mask.mask_mod)
+        assert len(active) == 2
+        assert all((text == "kv <= q") == is_known and ("t0[" not in text) == is_known for text in masks_read(active))
+
+
+def test_a_block_mask_of_inference_mode_is_its_mask_mod(active):
+    with torch.inference_mode():
+        doc = (torch.arange(S) // 40).int()
+        mask = torchs.create_block_mask(lambda b, h, m, n: doc[m] == doc[n], None, None, S, S, "cpu", SIZE)
+        q, k, v = torch.randn(3, B, H, S, D)
+        close(torch.compile(torchs.flex_attention)(q, k, v, block_mask=mask), plain(q, k, v, doc[:, None] == doc))
+    assert masks_read(active) == ["t0[q] == t0[kv]"]
+
+
+@pytest.mark.parametrize("how", ["known", "written", "other mod", "other mask"])
+def test_a_block_mask_that_is_made_and_changed_in_a_graph(active, how):
+    def attention(q, k, v, block_mask):
+        mask = made_before()
+        if how == "written":
+            mask.full_kv_num_blocks.zero_()
+        elif how == "other mod":
+            mask.mask_mod = window
+        elif how == "other mask":
+            mask = torchs.BlockMask.from_kv_blocks(mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks,
+                                                   mask.full_kv_indices, SIZE, window, (S, S))
+        return torchs.flex_attention(q, k, v, block_mask=mask)
+
+    check_blocks(torch.compile(attention, fullgraph=True), None, DIAGONAL, LOWER & (how != "written"), SIZE,
+                 window if how.startswith("other") else causal)
+    assert len(active) == 2 and all(("t0[" in text) == (how != "known") for text in masks_read(active))
+    assert how != "known" or masks_read(active) == ["kv <= q"] * 2
+
+
+def test_a_block_mask_that_a_compiled_function_made(active):
+    mask = torch.compile(made_before)()
+    check_blocks(torch.compile(torchs.flex_attention), mask, DIAGONAL, LOWER, SIZE, causal)
+    check_blocks(flex_attention, mask, DIAGONAL, LOWER, SIZE, causal)
+    assert masks_read(active) == ["kv <= q"] * 4
+
+
+def test_lists_of_one_head_for_a_mask_that_reads_it(active):
+    """They are those of head 0: torch does not visit what only other heads keep."""
+    by_head = lambda b, h, m, n: m + 40 * h >= n
+    compiled = torch.compile(torchs.flex_attention)
+    for heads in (None, H):
+        mask = torchs.create_block_mask(by_head, None, heads, S, S, "cpu", SIZE)
+        check_blocks(compiled, mask, *[t.bool() for t in tables(mask)], SIZE,
+                     lambda b, h, m, n: by_head(b, torch.arange(H)[:, None, None], m, n))
+    assert ["t0[" in text for text in masks_read(active)] == [True, True, False, False]
+
+
+def tables(mask):
+    """Of the partial blocks and the full ones."""
+    for num, indices in ((mask.kv_num_blocks, mask.kv_indices), (mask.full_kv_num_blocks, mask.full_kv_indices)):
+        ahead = torch.arange(indices.shape[-1]) < num[..., None]
+        yield torch.zeros_like(indices).scatter_(-1, indices.long(), ahead.int())
 
 
 @fresh_inductor_cache()
@@ -302,30 +411,63 @@ def lists_of(mask):
     return [t for t in vars(mask).values() if isinstance(t, torch.Tensor)]
 
 
-def test_equal_masks_share_their_lists(active):
+@pytest.fixture
+def made(monkeypatch):
+    """The mask_mods whose lists torch made, as a list that grows."""
+    mods, own = [], torchs.create_mask
+    monkeypatch.setattr(torchs, "create_mask", lambda mod, *how: mods.append(mod) or own(mod, *how))
+    return mods
+
+
+def truth(make):
+    """What torch makes of it."""
+    deactivate()
+    mask = make()
+    activate(compile=True)
+    return mask
+
+
+def equal(one, other):
+    return all(torch.equal(a, b) for a, b in zip(lists_of(one), lists_of(other), strict=True))
+
+
+def test_lists_of_equal_masks_are_made_once(active, made):
     def within(reach):
         return lambda b, h, m, n: (m >= n) & (m - n < reach)
-
-    def same(one, other):
-        return all(a is b for a, b in zip(lists_of(one), lists_of(other), strict=True))
 
     make = functools.partial(torchs.create_block_mask, B=2, H=None, Q_LEN=300, KV_LEN=300, device="cpu", BLOCK_SIZE=64)
     first, mod = make(within(70)), within(70)
     again = make(mod)
-    assert same(first, again) and again.mask_mod is mod is not first.mask_mod
-    for other in (make(within(71)), make(mod, B=1), make(mod, KV_LEN=301), make(mod, BLOCK_SIZE=32)):
-        assert not same(other, first)
+    assert len(made) == 1 and equal(first, again) and again.mask_mod is mod is not first.mask_mod
+    for count, other in enumerate((lambda: make(within(71)), lambda: make(mod, B=1), lambda: make(mod, KV_LEN=301),
+                                   lambda: make(mod, BLOCK_SIZE=32)), 2):
+        other()
+        assert len(made) == count
     with torch.inference_mode():
-        assert not same(make(mod), first)
-    again.q_indices.zero_()  # no longer the lists of this mask
-    repaired = make(mod)
-    deactivate()
-    truth = make(mod)
-    activate(compile=True)
-    for made in (repaired, make(mod)):
-        assert not same(made, again)
-        for a, b in zip(lists_of(made), lists_of(truth), strict=True):
-            assert torch.equal(a, b)
+        assert equal(make(mod), first) and len(made) == 5
+    for part in lists_of(again):  # it has them for itself
+        part.zero_()
+    assert equal(first, truth(lambda: torchs.create_block_mask(mod, 2, None, 300, 300, "cpu", 64)))
+    assert equal(make(mod), first)
+
+
+@pytest.mark.parametrize("one, other", [
+    (lambda b, h, m, n: m >= n, lambda b, h, m, n: m.to(torch.int8) >= n.to(torch.int8)),
+    (lambda b, h, m, n: m >= n, lambda b, h, m, n: m.to(torch.uint8) >= n),
+    (lambda b, h, m, n: m * 64 >= n * 64, lambda b, h, m, n: m.short() * 64 >= n.short() * 64),
+    (lambda b, h, m, n: m * 65536 * 65536 >= n, lambda b, h, m, n: m.int() * 65536 * 65536 >= n),
+    (lambda b, h, m, n: m.float() * 100 == torch.inf, lambda b, h, m, n: m.half() * 100 == torch.inf),
+    (lambda b, h, m, n: m.float() * 16777217 > m.float() * 16777216,
+     lambda b, h, m, n: m.double() * 16777217 > m.double() * 16777216)],
+    ids=["int8", "uint8", "int16", "int32", "float16", "float64"])
+def test_masks_that_differ_by_types_have_lists_of_their_own(active, one, other):
+    make = functools.partial(torchs.create_block_mask, B=1, H=1, Q_LEN=1024, KV_LEN=1024, device="cpu", BLOCK_SIZE=64)
+    for mods in ((one, other), (other, one)):
+        deactivate()
+        activate(compile=True)
+        masks = [make(mod) for mod in mods]
+        for mask, mod in zip(masks, mods):
+            assert equal(mask, truth(lambda mod=mod: make(mod)))
 
 
 def test_masks_that_read_tensors_are_made_each_time(active):

@@ -5,7 +5,6 @@ import pytest
 import torch
 from attune.torch import create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attention
 from goldens import refused
-from torch.nn.attention import flex_attention as torchs
 
 # ---- jagged tensors that are not plain
 
@@ -90,22 +89,6 @@ def test_arguments_of_other_types_are_refused():
     assert refused(varlen_attention, q, q, q, [0, 3, 10], None).code == "cu-seqlens-type"
 
 # ---- masks and mods
-
-def test_a_block_mask_of_lists_alone():
-    """Its mask_mod keeps every pair: lists that leave blocks out would be ignored."""
-    q = torch.randn(1, 2, 256, 16)
-    for counts, fits in (([2, 2], True), ([1, 2], False), ([1, 1], False)):
-        lists = torch.tensor(counts, dtype=torch.int32)[None, None], torch.arange(2, dtype=torch.int32).expand(1, 1, 2, 2)
-        mask = torchs.BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=128)
-        if fits:
-            torch.testing.assert_close(flex_attention(q, q, q, block_mask=mask), flex_attention(q, q, q))
-            continue
-        assert refused(flex_attention, q, q, q, block_mask=mask).code == "block-mask"
-        with pytest.raises(Exception, match="lists of blocks only"):
-            torch.compile(flex_attention, backend="eager", fullgraph=True)(q, q, q, block_mask=mask)
-    whole = torchs.create_block_mask(torchs.noop_mask, None, None, 256, 256, device="cpu")
-    torch.testing.assert_close(flex_attention(q, q, q, block_mask=whole), flex_attention(q, q, q))
-
 
 @pytest.mark.parametrize("mod", [lambda b, h, i, j: i - j, lambda b, h, i, j: 1.0 * i, lambda b, h, i, j: 1])
 def test_a_mask_mod_gives_bools(mod):
