@@ -18,7 +18,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 
 from attune.torch._arithmetic import SPELLINGS, Spelling
-from attune.torch._value import Trace, Value, refuse
+from attune.torch._value import Trace, Value, refuse, refuse_random
 
 TABLE: dict[Any, Spelling] = {}
 
@@ -50,6 +50,8 @@ def _name_of(function: Any) -> str:
 
 def call(trace: Trace, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of torch on values."""
+    if function in RANDOM:
+        refuse_random(f"torch's `{getattr(function, '__name__', function)}`")
     spelling = spelling_of(function)
     if spelling is None:
         name = getattr(function, "__name__", str(function))
@@ -82,6 +84,8 @@ class Listening(TorchFunctionMode):
         kwargs = kwargs or {}
         if trace_of(args) is not None or (kwargs and trace_of(kwargs.values()) is not None):
             return call(self.trace, func, args, kwargs)
+        if func in RANDOM and not (func in _DROPOUTS and _is_evaluation(args, kwargs)):
+            refuse_random(f"torch's `{getattr(func, '__name__', func)}`")
         out = func(*args, **kwargs)
         if func not in _ABOUT:
             self.trace.lasting = False
@@ -90,6 +94,24 @@ class Listening(TorchFunctionMode):
                 self.trace.constants.append((out, number))
                 self.trace.typed = True
         return out
+
+
+def _called(names: str) -> frozenset[Any]:
+    return frozenset([getattr(space, name) for name in names.split() for space in (torch, Tensor, F)
+                      if hasattr(space, name)])
+
+
+# Functions of random numbers.
+_DROPOUTS = _called("""dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout alpha_dropout_ feature_dropout
+feature_dropout_ feature_alpha_dropout feature_alpha_dropout_ native_dropout""")
+RANDOM = _DROPOUTS | _called("""rand randn randint randperm rand_like randn_like randint_like bernoulli binomial
+multinomial normal poisson rrelu rrelu_ gumbel_softmax bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_
+random_ uniform_""")
+
+
+def _is_evaluation(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True for a dropout that drops nothing, because it is not called for training."""
+    return args[2:3] == (False,) or kwargs.get("training", kwargs.get("train")) is False
 
 
 # The results of these on a tensor never change while it is the same tensor.

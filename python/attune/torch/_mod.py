@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import random
+import sys
 import weakref
 from collections.abc import Callable
 from inspect import CO_VARARGS
-from types import FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,11 +19,11 @@ from attune import _core
 from attune._errors import Error
 from attune._kept import Kept
 from attune._place import Place, here
-from attune._scan import Scan
+from attune._scan import Scan, is_known, referred
 from attune._words import said
 from attune.torch._engine import chosen
 from attune.torch._functions import Listening
-from attune.torch._value import TIGHT, Trace, Value, as_kind, refuse, scalar
+from attune.torch._value import TIGHT, Trace, Value, as_kind, refuse, refuse_random, scalar
 
 Mod = Callable[..., Any]
 
@@ -183,12 +185,31 @@ class _Scan(Scan):
     def attribute(self, thing: object, name: str) -> object:
         return self.refer(thing, name)
 
+    def function(self, function: FunctionType) -> object:
+        if not is_known(function):
+            for name, thing, _ in referred(function, self.keywords):
+                if _draws(thing):
+                    refuse_random(f"`{name}`", Place(function.__code__, 0))
+                if "random" in function.__code__.co_names and thing is sys.modules.get("numpy"):
+                    refuse_random(f"`{name}.random`", Place(function.__code__, 0))
+        return super().function(function)
+
     def other(self, thing: object, name: str) -> object:
         if isinstance(thing, (list, dict)):  # to name the tensors in it
             for one in thing.values() if isinstance(thing, dict) else thing:
                 if isinstance(one, Tensor):
                     self.leaf(one, "t")
         return super().other(thing, name)
+
+
+def _draws(thing: object) -> bool:
+    """True for random numbers of Python and NumPy, and what draws them."""
+    of = thing.__self__ if isinstance(thing, (MethodType, BuiltinFunctionType)) else thing
+    if of is random or isinstance(of, random.Random):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and (
+        of is numpy.random or isinstance(of, (numpy.random.Generator, numpy.random.RandomState)))
 
 
 class _Entry(NamedTuple):

@@ -39,6 +39,17 @@ def refuse(code: str, problem: str, why: str, fix: str) -> NoReturn:
     raise Error.at(here(), code, problem, why, fix)
 
 
+def refuse_random(what: str, where: Place | None = None) -> NoReturn:
+    """Refuses a random number in a mod, at the user's line or at `where`."""
+    problem, why, fix = (
+        f"a mod draws random numbers: {what}", "a mod runs once for all pairs, which would all get the same number",
+        "for dropout write scaled_dot_product_attention(q, k, v, dropout_p=p), or random(seed) in a mod of "
+        "attune.Attention; else fill a tensor before and read it: noise[q_idx, kv_idx]")
+    if where is None:
+        refuse("random-number", problem, why, fix)
+    raise Error.at(where, "random-number", problem, why, fix)
+
+
 def around(piece: Piece, bind: int) -> str:
     """The piece's text, in brackets if its surroundings bind more tightly (`bind`)."""
     return f"({piece[0]})" if piece[1] < bind else piece[0]
@@ -65,7 +76,8 @@ def spelled(number: Any) -> Piece:
 
 class Symbolic(int):
     """An integer of a graph that later calls may have another of: an expression of sizes. It becomes an argument of the
-    kernel; anything else that Python does with it would fix its number, and is refused."""
+    kernel where that can be. Where the kernel needs a constant, as a divisor is, the graph is for its number in this
+    call: another number compiles another graph. Arithmetic of Python is refused."""
 
     expression: Any
 
@@ -76,13 +88,26 @@ class Symbolic(int):
         made.expression = expression
         return made
 
+    def _number(self) -> int:
+        import sympy
+        context: Any = torch._guards.TracingContext.get()
+        shapes = context.fake_mode.shape_env
+        number = int(shapes.size_hint(self.expression))
+        shapes.evaluate_expr(sympy.Eq(self.expression, number))  # a guard
+        return number
+
+    def __float__(self) -> float: return float(self._number())
+    def __str__(self) -> str: return str(self._number())
+    def __format__(self, how: str) -> str: return format(self._number(), how)
+
     def _fixed(self, *_: Any) -> NoReturn:
         refuse("python-number", f"Python asks for the number of {self.expression}", "it is different in the next call",
                "compile with dynamic=False")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = __mod__ = _fixed
-    __rmod__ = __truediv__ = __rtruediv__ = __neg__ = __index__ = __float__ = __str__ = __format__ = _fixed
-    __repr__ = _fixed
+    __rmod__ = __truediv__ = __rtruediv__ = __neg__ = _fixed
+    __int__ = __index__ = _number
+    __repr__ = __str__
 
 
 _LONG = 1 << 30  # longer than any size that a mod compares with
@@ -99,7 +124,7 @@ class Trace:
         self.ints: list[int] = []  # parameters: n0, n1, …
         self.symbolic = torch.compiler.is_compiling()  # true if any integer may be different in the next call
         self.lasting = True  # true if running the functions again on the same tensors would write the same text
-        self.typed = False  # true if torch's types decide the result: other mods may write the same text, and differ there
+        self.typed = False  # true if torch's types decide the result: mods that write the same text may differ in torch
         self.constants: list[tuple[Tensor, float]] = []  # tensors of one known number, made while tracing
         self.written: list[tuple[str, Place | None]] = []  # which line wrote which piece
         self._lets: list[tuple[str, str]] = []  # names and texts of the current scope

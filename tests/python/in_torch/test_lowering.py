@@ -119,6 +119,26 @@ def test_other_lengths_need_no_other_graph(active):
     assert counter.frame_count == 1 and active
 
 
+def test_divisors_and_factors_of_other_sizes(active):
+    """Masks of images divide positions by a width, which is a constant of a kernel."""
+    def attention(q, k, v, width):
+        near = lambda b, h, m, n: ((m // width - n // width).abs() <= 1) & ((m % width - n % width).abs() <= 2)
+        scored = lambda s, b, h, m, n: s + (m % width) * width
+        return torchs.flex_attention(q, k, v, score_mod=scored, block_mask=torchs.create_block_mask(
+            near, None, None, q.shape[2], q.shape[2], "cpu"))
+
+    compiled = torch.compile(attention, dynamic=True, fullgraph=True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for width in (8, 12, 8, 16):
+            q, k, v = torch.randn(3, B, H, 8 * width, D)
+            m, n = torch.arange(8 * width)[:, None], torch.arange(8 * width)
+            near = ((m // width - n // width).abs() <= 1) & ((m % width - n % width).abs() <= 2)
+            bias = torch.where(near, (m % width) * width, -torch.inf)
+            close(compiled(q, k, v, width), (q @ k.mT / D**0.5 + bias).softmax(-1) @ v)
+    assert len(active) == 4 and not [w for w in told if "attune" in str(w.message)]
+
+
 @pytest.mark.parametrize("score, mask", [
     (lambda s, b, h, m, n: torch.where(m >= n, s, -torch.inf), lambda b, h, m, n: m >= n),
     (lambda s, b, h, m, n: torch.where(m <= n, s, -torch.inf), lambda b, h, m, n: m <= n),

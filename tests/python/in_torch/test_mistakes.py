@@ -2,9 +2,11 @@
 """Mistakes, each with a golden message in tests/python/errors."""
 
 import math
+import random
 import sys
 
 import attune
+import numpy as np
 import pytest
 import torch
 from attune.torch import (
@@ -16,6 +18,7 @@ from attune.torch import (
     scaled_dot_product_attention,
     varlen_attention,
 )
+from attune.torch._functions import RANDOM
 from goldens import golden
 from torch.nn.attention import flex_attention as torchs
 
@@ -44,6 +47,17 @@ def in_place(s, b, h, i, j):
     return s
 
 
+generator = np.random.default_rng(3)
+
+
+def helper(s):
+    return s + generator.normal()
+
+
+def helped(s, b, h, i, j):
+    return helper(s)
+
+
 class Layer:
     def mod(self, s, b, h):
         return s
@@ -69,6 +83,14 @@ MISTAKES = {
     "sort": score(lambda s, b, h, i, j: s + torch.sort(table[h]).values[0]),
     "max-dim": score(lambda s, b, h, i, j: s + table[h].max(0)[0]),
     "long-row": score(lambda s, b, h, i, j: s + torch.ones(2000)[None][h].sum()),
+    "rand": score(lambda s, b, h, i, j: torch.where(torch.rand(()) < 0.3, -math.inf, s)),
+    "dropout-of-score": score(lambda s, b, h, i, j: torch.nn.functional.dropout(s, 0.3)),
+    "rand-like": score(lambda s, b, h, i, j: s + torch.rand_like(bias)[h]),
+    "rand-in-place": score(lambda s, b, h, i, j: s + bias.clone().uniform_()[h]),
+    "random-of-python": score(lambda s, b, h, i, j: s * random.random()),
+    "random-of-numpy": mask(lambda b, h, i, j: i >= j + np.random.randint(3)),
+    "random-generator": score(helped),
+    "int8": mask(lambda b, h, i, j: i.to(torch.int8) >= j),
     "detach": score(lambda s, b, h, i, j: (s + learned[h]).detach()),
     # ---- reads and types
     "float-index": score(lambda s, b, h, i, j: s + bias[s]),
@@ -142,4 +164,29 @@ def test_a_mistake_in_a_compiled_mod_is_told():
     torch._dynamo.reset()
     run = torch.compile(lambda q: flex_attention(q, q, q, lambda s, b, h, i, j: torch.atan(s)), fullgraph=True)
     with pytest.raises(Exception, match=r"`atan` is not known inside the kernel \[unknown-function\]"):
+        run(q)
+
+
+def test_every_random_function_of_torch_is_known():
+    """Those whose operators torch marks so; functions of which random numbers are a part are not known at all."""
+    composed = ["scaled_dot_product_attention", "lstm", "gru", "miopen_rnn", "rnn_tanh", "rnn_relu"]
+    for space in (torch, torch.Tensor, torch.nn.functional, torch.special):
+        for name in [name for name in dir(space) if not name.startswith("_") and name not in composed]:
+            packet = getattr(torch.ops.aten, name, None)
+            if callable(getattr(space, name)) and isinstance(packet, torch._ops.OpOverloadPacket) and any(
+                    [torch.Tag.nondeterministic_seeded in getattr(packet, one).tags for one in packet.overloads()]):
+                assert getattr(space, name) in RANDOM, name
+
+
+def test_a_dropout_that_draws_nothing_is_allowed():
+    drops = torch.nn.functional.dropout
+    torch.testing.assert_close(
+        flex_attention(q, q, q, lambda s, b, h, i, j: s + drops(bias, 0.5, False)[h] + drops(bias, training=False)[h]),
+        flex_attention(q, q, q, lambda s, b, h, i, j: s + 2 * bias[h]))
+
+
+def test_a_random_number_in_a_compiled_mod_is_told():
+    torch._dynamo.reset()
+    run = torch.compile(lambda q: flex_attention(q, q, q, lambda s, b, h, i, j: s + torch.rand(())), fullgraph=True)
+    with pytest.raises(Exception, match=r"random numbers: torch's `rand` \[random-number\]"):
         run(q)
