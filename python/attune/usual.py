@@ -1,7 +1,7 @@
-# python/attune/usual.py — python -m attune.usual [FILE]: kernels that are compiled once, so that common calls compile nothing
+# python/attune/usual.py — python -m attune.usual [FILE]: kernels compiled once, so that common calls compile nothing
 """The usual mods and calls, compiled for GPUs into a bundle. `./dev wheel` puts it into the wheel as usual.attune.
-Without FILE, for this machine's GPUs, to where a wheel has it: `./dev python` does so, and whoever installed from sources
-can."""
+Without FILE, for this machine's GPUs, to where a wheel has it: `./dev python` does so, and whoever installed from
+sources can."""
 
 from __future__ import annotations
 
