@@ -15,5 +15,6 @@ def main() -> int:
         signal.signal(number, signal.SIG_DFL)
     words = ["attune", *sys.argv[1:]]
     library = ctypes.CDLL(os.path.join(os.path.dirname(__file__), "libattune.so.0"))
-    status: int = library.attune_command(len(words), (ctypes.c_char_p * (len(words) + 1))(*map(os.fsencode, words), None))
+    arguments = (ctypes.c_char_p * (len(words) + 1))(*map(os.fsencode, words), None)
+    status: int = library.attune_command(len(words), arguments)
     return status
