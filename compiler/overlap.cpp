@@ -9,26 +9,6 @@
 namespace attune::compiler {
 namespace {
 
-/// The addresses that a tensor with elements spans. `known` is false if they may be more than 2^60.
-struct Range {
-  std::int64_t begin, end;
-  bool known;
-};
-
-Range range_of(const Tensor& t) {
-  constexpr std::int64_t most = std::int64_t{1} << 60, most_of_one = most / Tensor::max_rank;
-  const auto size = static_cast<std::int64_t>(size_of(t.dtype));
-  std::int64_t below = 0, above = size;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i) {
-    std::int64_t far = 0;
-    if (__builtin_mul_overflow(t.strides[i], (t.shape[i] - 1) * size, &far) || far > most_of_one || far < -most_of_one)
-      return {0, 0, false};
-    (far < 0 ? below : above) += far;
-  }
-  const auto at = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(t.data));
-  return {at + below, at + above, above - below <= most};
-}
-
 /// Blocks of bytes without gaps, at begin + the sums of strides[i] * (0 .. counts[i]).
 struct Blocks {
   std::int64_t begin = 0, bytes = 0;
@@ -110,9 +90,9 @@ class Sums {
 
 bool share_elements(const Tensor& a, const Tensor& b) {
   if (a.size() == 0 || b.size() == 0) return false;
-  const Range first = range_of(a), second = range_of(b);
+  const AddressRange first = address_range(a), second = address_range(b);
+  if (!first.meets(second)) return false;
   if (!first.known || !second.known) return true;
-  if (first.end <= second.begin || second.end <= first.begin) return false;
   const Blocks in_a = blocks_of(a, first.begin), in_b = blocks_of(b, second.begin);
   // A block of a and one of b meet if b's starts less than a's bytes after it, or less than its own before. With b's
   // counts turned round, all terms are positive.

@@ -3,8 +3,10 @@
 #include "compiler/requirements.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <limits>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,8 +17,19 @@
 namespace attune::compiler {
 namespace {
 
+/// True if each stride steps over all that is within, as in contiguous tensors.
+bool is_nested(const Tensor& t) {
+  std::int64_t within = 1;
+  for (auto i = static_cast<std::size_t>(t.rank); i-- > 0;) {
+    if (t.shape[i] == 1) continue;
+    if (t.strides[i] < within || __builtin_mul_overflow(t.strides[i], t.shape[i], &within)) return false;
+  }
+  return true;
+}
+
 /// Refuses an output in which two elements certainly share memory.
 void check_disjoint(const Named& t) {
+  if (is_nested(*t)) return;
   double reach = 1;  // a double: strides may be anything, so their sums may overflow integers
   std::string clash;
   for (std::size_t i = 0; i < static_cast<std::size_t>(t->rank); ++i) {
@@ -35,17 +48,33 @@ void check_disjoint(const Named& t) {
                  fmt::format("{}, and {}", description(t), clash), "give each element its own place in memory");
 }
 
-/// Refuses an output that has elements where another tensor of the call has some.
-void check_alias(const Named& out, std::span<const Named> others) {
-  for (const Named& other : others) {
-    if (other.tensor == out.tensor || !other->given() || !share_elements(*out, *other)) continue;
-    const bool same = other->data == out->data;
-    throw refuse("tensor-alias",
-                 fmt::format("{} and {} {}", out.name(), other.name(), same ? "share memory" : "overlap in memory"),
-                 fmt::format("both {}, and {} is written",
-                             same ? "start at the same address" : "have elements at the same addresses", out.name()),
-                 fmt::format("give {} memory of its own", out.name()));
+[[noreturn]] void refuse_alias(const Named& out, const Named& other) {
+  const bool same = other->data == out->data;
+  throw refuse("tensor-alias",
+               fmt::format("{} and {} {}", out.name(), other.name(), same ? "share memory" : "overlap in memory"),
+               fmt::format("both {}, and {} is written",
+                           same ? "start at the same address" : "have elements at the same addresses", out.name()),
+               fmt::format("give {} memory of its own", out.name()));
+}
+
+/// Refuses outputs that have elements where another tensor of the call has some.
+void check_alias(std::span<const Named> outputs, std::span<const Named> inputs) {
+  std::array<AddressRange, 8> few;  // without an allocation
+  std::vector<AddressRange> many(outputs.size() > few.size() ? outputs.size() : 0);
+  const auto written = many.empty() ? std::span(few).first(outputs.size()) : std::span(many);
+  const auto check = [&](std::size_t count, const Named& other, const AddressRange& range) {
+    for (std::size_t i = 0; i < count; ++i)
+      if (written[i].meets(range) && outputs[i]->given() && outputs[i].tensor != other.tensor &&
+          share_elements(*outputs[i], *other))
+        refuse_alias(outputs[i], other);
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i]->given()) continue;
+    written[i] = address_range(*outputs[i]);
+    check(i, outputs[i], written[i]);
   }
+  for (const Named& input : inputs)
+    if (input->given()) check(outputs.size(), input, address_range(*input));
 }
 
 }  // namespace
@@ -77,6 +106,9 @@ void check_shared(const Named& a, const Named& b, const Shared& extent) {
 }
 
 void check_extents(std::span<const std::int64_t> shape, DType dtype) {
+  std::uint64_t bits = 0;
+  for (const std::int64_t extent : shape) bits |= static_cast<std::uint64_t>(extent);
+  if (shape.size() <= Tensor::max_rank && bits < 1u << 15) return;  // the common case: fewer than 2^60 elements
   const auto has_shape = [&] { return fmt::format("a tensor has the shape [{}]", fmt::join(shape, ", ")); };
   if (shape.size() > Tensor::max_rank)
     throw Error("bad-rank", has_shape(), {},
@@ -142,12 +174,9 @@ void check_shape(const Named& t, std::span<const std::int64_t> shape, std::initi
 }
 
 void check_outputs(std::span<const Named> outputs, std::span<const Named> inputs) {
-  for (const Named& t : outputs) {
-    if (!t->given()) continue;
-    check_disjoint(t);
-    check_alias(t, inputs);
-    check_alias(t, outputs);
-  }
+  for (const Named& t : outputs)
+    if (t->given()) check_disjoint(t);
+  check_alias(outputs, inputs);
 }
 
 void check_in_place(const Named& out, const Named& before) {
