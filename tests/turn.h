@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
-#include <ranges>
 #include <string_view>
 
 namespace attune::tests {
@@ -23,10 +22,27 @@ inline bool in_turn(std::uint64_t number, std::uint64_t shares) {
   return !now || number % shares == *now % shares;
 }
 
+/// Seeds that follow one another. Not std::views::iota, which clang 14 does not compile with libstdc++ 12.
+class Seeds {
+ public:
+  struct Iterator {
+    std::uint64_t seed;
+    std::uint64_t operator*() const { return seed; }
+    Iterator& operator++() {
+      ++seed;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+  };
+  Seeds(std::uint64_t first, std::uint64_t count) : first_(first), count_(count) {}
+  Iterator begin() const { return {first_}; }
+  Iterator end() const { return {first_ + count_}; }
+
+ private:
+  std::uint64_t first_, count_;
+};
+
 /// The seeds of a run that takes `count` random cases: turns take different ones, 50 turns 50 times as many.
-inline auto seeds_in_turn(std::uint64_t count) {
-  const std::uint64_t first = turn().value_or(0) % 50 * count;
-  return std::views::iota(first, first + count);
-}
+inline Seeds seeds_in_turn(std::uint64_t count) { return {turn().value_or(0) % 50 * count, count}; }
 
 }  // namespace attune::tests
