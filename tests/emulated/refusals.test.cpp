@@ -72,7 +72,7 @@ std::string refusal_in_child(F call) {
 
 /// A message whose first line names a file in this process's folder, without the folder's and the kernel's numbers.
 std::string in_own_folder(const std::string& message) {
-  const std::string one = std::regex_replace(message, std::regex("/\\S*/(\\D+)\\d*(\\S*)"), "/tmp/own/$1$2",
+  const std::string one = std::regex_replace(message, std::regex("/\\S*/(\\D+)\\d*(?:-\\d+)?(\\S*)"), "/tmp/own/$1$2",
                                              std::regex_constants::format_first_only);
   return std::regex_replace(one, std::regex("  +\\["), "  [");
 }
