@@ -101,6 +101,7 @@ read_commands() {
   part "./dev playground" playground_answers
   part "./dev package" ./dev package
   part "./dev python" ./dev python
+  part "./dev torch" ./dev torch
   part "./dev wheel" ./dev wheel
 }
 
