@@ -133,6 +133,16 @@ class Group:
         while self._reported and not self._reported[1].is_completed() and time.monotonic() < until:
             time.sleep(0.01)
 
+    def close(self) -> None:
+        """At the end of the process: ends gloo's threads. One that drops an exchange's tensors while Python shuts down
+        would crash the process."""
+        own: Any = self._group
+        self._group = self._given = None  # type: ignore[assignment]
+        try:
+            self._dist.destroy_process_group(own)
+        except (AssertionError, ValueError):  # the program has destroyed all groups
+            pass
+
     def _end(self, problem: str, why: str) -> Error:
         """Raises the Error that all exchanges raise from now on."""
         self._over = ("ranks-timeout", problem, why,
@@ -153,6 +163,12 @@ class Group:
 _LAST_WORDS = 5.0  # seconds
 _ID = 128  # bytes of an id of NCCL
 _groups: dict[tuple[str, float], Group] = {}
+
+
+@atexit.register
+def _close_groups() -> None:
+    while _groups:
+        _groups.popitem()[1].close()
 
 
 def group_of(group: Any, seconds: float) -> Group:

@@ -1,6 +1,10 @@
 # tests/python/in_torch/test_ends.py — processes with torch end, whatever objects of attune they hold; ranks too
 """A process that has done its work ends by itself, with status 0. As test_ends.py of NumPy."""
 
+import os
+import subprocess
+import sys
+
 from ends import held, statuses
 
 SETUP = """
@@ -55,3 +59,26 @@ def test_a_process_ends_with_whatever_it_holds(tmp_path):
               for how, end in (("with", ""), ("without", "dist.destroy_process_group()")) for rank in range(2)}
     found, said = statuses(SETUP, cases, tmp_path / "cache")
     assert found == dict.fromkeys(cases, 0), said
+
+
+AFTER_AN_EXCHANGE = """
+import torch
+import torch.distributed as dist
+import attune.torch as at
+dist.init_process_group("gloo")
+x = torch.rand(1, 2, 256, 32)
+mask = at.create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 256, 256, device="cpu")
+with at.context_parallel(dist.group.WORLD, mask) as ranks:
+    own = ranks.shard(x)
+    whole = ranks.gather(at.flex_attention(own, own, own, block_mask=mask))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_end_right_after_an_exchange(tmp_path):
+    # gloo's thread may still hold the exchange's tensors: it aborted the process if Python had ended by then.
+    program = tmp_path / "program.py"
+    program.write_text(AFTER_AN_EXCHANGE)
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", program],
+                          env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
