@@ -65,7 +65,7 @@ bool asks_fields_alone(const Expr& e) {
   });
 }
 
-/// The number by which an operation divides kv; 0: it does something else.
+/// The number by which an operation divides kv; 0 if the operation is not a division of kv.
 int divisor_of_kv(const Expr& e) {
   const bool divides = e->op == Op::Div || e->op == Op::FloorDiv || e->op == Op::Shr;
   if (!divides || e->args[0]->op != Op::Input || !ir::uses(e->args[0], Input::KV) || !ir::is_literal(e->args[1]))
@@ -75,8 +75,7 @@ int divisor_of_kv(const Expr& e) {
   return std::max(by, 0);
 }
 
-/// The largest power of two, at most 128, for which `e` is the same for all keys of a block of so many, from a multiple
-/// of it on.
+/// The largest power of two, at most 128, such that `e` has one value for all keys of each aligned block of that size.
 int key_block(const Expr& e) {
   constexpr int most = 128;
   ir::DigestMap<int> block_of;
