@@ -75,7 +75,6 @@ struct KernelDescriptor {
   /// True for a persistent kernel: one block per SM (KernelChoice::blocks_of_sm), which takes tile after tile.
   /// Otherwise one block per tile.
   bool persistent = false;
-  /// Its arguments in calls whose entries are alike. In per-entry calls a forward kernel gets PerEntryArgs instead.
   ArgsKind args = ArgsKind::forward;
   std::span<const Companion* const> companions{};  ///< in the order of their launches
   Products products = Products::mma;
@@ -106,10 +105,6 @@ struct KernelDescriptor {
   /// Lines of a source before it includes the kernel. Null: none.
   std::string (*preamble)(const KernelPlan& plan) = nullptr;
 };
-
-inline ArgsKind KernelPlan::args() const {
-  return kernel->args == ArgsKind::forward && spec.per_entry ? ArgsKind::per_entry : kernel->args;
-}
 
 /// Bytes of shared memory that a block can have.
 int most_shared(int arch);

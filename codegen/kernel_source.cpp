@@ -58,9 +58,8 @@ bool wants_exact(const Mod& mod) {
 /// The name of the argument type in namespace attune.
 std::string args_type(const KernelPlan& plan) {
   const auto usual = [&]() -> std::string_view {
-    switch (plan.args()) {
+    switch (plan.kernel->args) {
       case ArgsKind::forward: return "ForwardArgs";
-      case ArgsKind::per_entry: return "PerEntryArgs";
       case ArgsKind::decode: return "DecodeArgs";
       case ArgsKind::mla: return "MlaArgs";
       case ArgsKind::backward: return "BackwardArgs";

@@ -49,9 +49,8 @@ struct KernelSpec {
 /// has.
 enum class Products : std::uint8_t { mma, wgmma };
 
-/// The struct of codegen/cuda/contract/args.cuh that a kernel gets: ForwardArgs, PerEntryArgs, DecodeArgs, MlaArgs or
-/// BackwardArgs.
-enum class ArgsKind : std::uint8_t { forward, per_entry, decode, mla, backward };
+/// The struct of codegen/cuda/contract/args.cuh that a kernel gets: ForwardArgs, DecodeArgs, MlaArgs or BackwardArgs.
+enum class ArgsKind : std::uint8_t { forward, decode, mla, backward };
 
 /// A kernel's tile: the members that launches depend on, and the members that only the source has.
 struct Tile {
@@ -80,7 +79,6 @@ struct KernelPlan {
 
   /// True if the kernel has the arguments that only some calls need.
   bool further() const { return spec.before || spec.fixed_split; }
-  inline ArgsKind args() const;  // in codegen/kernel.h
 };
 
 /// Rows of the TMA box of each tensor.

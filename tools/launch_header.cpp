@@ -31,46 +31,37 @@ constexpr std::string_view structs = R"(#ifndef ATTUNE_LAUNCH
 struct attune_tensor_map { ATTUNE_ALIGNED(64) unsigned long long words[16]; }; /* a CUtensorMap */
 struct attune_strided { void* data; long long batch, head, position, element; }; /* strides in elements */
 struct attune_rows { float* data; long long batch, head, position; }; /* null: not asked for */
+struct attune_numbers { const int* at; long long stride; }; /* one for each batch entry; null: all have the call's */
+struct attune_page_table { const int* at; long long entry, nth; int rows, count; }; /* page table [batch, n] and its strides */
+struct attune_entries {
+  int batch, group;     /* group: query heads of a key head */
+  int q_len, kv_len;    /* packed: of the longest sequence; with kv_lens: an upper bound */
+  int q_offset, kv_offset;
+  int kv_shared;        /* k and v have one batch entry for all */
+  int tile_stride;      /* ints a row of tiles: 4 + 2 * ceil(kv_len / TILE_KV) */
+  int tile_batches, tile_heads;
+  const int* q_starts;  /* packed: batch + 1 starts of each, else null */
+  const int* kv_starts;
+  const int* tiles;     /* lists, written by the kernel `cover`, else null */
+  struct attune_numbers kv_lens, q_offsets; /* of calls whose entries have their own */
+  struct attune_page_table page_table;      /* then batch in k and v is a page's stride */
+};
 struct attune_forward_args {
+  struct attune_entries entries;
   struct attune_tensor_map q_map, k_map, v_map, o_map;
   struct attune_strided q, k, v, o;
   struct attune_rows lse, max;
-  int batch, q_heads, group; /* group: query heads of a key head */
-  int q_len, kv_len;         /* packed: of the longest sequence */
-  int d, dv;
-  int q_offset;
-  int kv_shared;        /* k and v have one batch entry for all */
-  const int* q_starts;  /* packed: batch + 1 starts of each, else null */
-  const int* kv_starts;
+  int q_heads, d, dv;
+  int order_count;      /* how many tiles `order` has; without an order: positions of q / TILE_Q + batch */
   const int* order;     /* packed, where blocks stay: (sequence, tile) of each tile of queries of a set of heads; or null */
-  int order_count;      /* how many tiles; without an order: positions of q / TILE_Q + batch */
-  const int* tiles;     /* lists, written by the kernel `cover`, else null */
-  int tile_stride;      /* ints a row of tiles: 4 + 2 * ceil(kv_len / TILE_KV) */
-  int tile_batches, tile_heads;
   int section;          /* sets of heads (most have one) whose keys and values stay in the cache together */
   unsigned* next;       /* a dynamic schedule's counter: 0 before the launch */
 };
-struct attune_numbers { const int* at; long long stride; }; /* one for each batch entry; null: all have the call's */
-struct attune_page_table { const int* at; long long entry, nth; int rows, count; }; /* page table [batch, n] and its strides */
-struct attune_apart_args {
-  struct attune_forward_args forward; /* of a paged k and v, batch is a page's stride */
-  ATTUNE_ALIGNED(64) struct attune_numbers kv_lens;
-  struct attune_numbers q_offsets;
-  struct attune_page_table page_table;
-  int kv_offset;
-};
 struct attune_decode_args {
-  struct attune_strided q, k, v, o; /* of a paged k and v, batch is a page's stride */
+  struct attune_entries entries;
+  struct attune_strided q, k, v, o;
   struct attune_rows lse, max;
-  int batch, group, q_len, kv_len, q_offset, kv_shared;
   int sets, sets_of_group; /* sets of heads that share a tile of queries, in all and of a key head */
-  int kv_offset;
-  const int* q_starts;
-  const int* kv_starts;
-  struct attune_numbers kv_lens, q_offsets;
-  struct attune_page_table page_table;
-  const int* tiles;
-  int tile_stride, tile_batches, tile_heads;
   float* parts;       /* of tiles that blocks share */
   unsigned* arrivals; /* one for each block, 0 before the launch */
   int paired; /* each tile is shared by two blocks, launched as a cluster, which count no arrivals; else 0 */
@@ -91,7 +82,6 @@ struct attune_further {
                           splits * tiles * q_len * ... floats, and each tile has an arrival */
 };
 struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
-struct attune_apart_args_further { struct attune_apart_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_decode_args_further { struct attune_decode_args args; struct attune_further further; };
 struct attune_mla_args_further { struct attune_mla_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_cover_args {
@@ -176,7 +166,7 @@ std::string how(const Launch& launch) {
                                 ordered ? fmt::format("order_count * {}", sets)
                                         : fmt::format("ceil(q_len / {}) * {} * batch", tile.queries(), sets));
   const char* const further = plan.further() ? "_further" : "";
-  if (plan.args() == codegen::ArgsKind::mla)
+  if (plan.kernel->args == codegen::ArgsKind::mla)
     return out + fmt::format("clusters of {} blocks\n"
                              "parts    2 * blocks * {} floats\n"
                              "maps     q_map in boxes of {} rows, k_map of {}; each {} columns wide, swizzled by 128 "
@@ -189,8 +179,7 @@ std::string how(const Launch& launch) {
     return out + fmt::format("parts    2 * blocks * q_len * {} floats; arrivals: a zeroed unsigned for each block\n"
                              "arguments struct attune_decode_args{}, then the user's struct{}",
                              tile.heads * (tile.dv + part_floats), further, beside(launch, Args::lists));
-  out += fmt::format("arguments struct attune_{}_args{}, then the user's struct\n",
-                     plan.args() == codegen::ArgsKind::per_entry ? "per_entry" : "forward", further);
+  out += fmt::format("arguments struct attune_forward_args{}, then the user's struct\n", further);
   const char* const batch = plan.spec.packed ? "1" : "batch";
   out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
                                "columns wide, swizzled by 128 bytes,\n"
@@ -223,8 +212,6 @@ std::string launch_header(const Launch& launch) {
   out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_decode_args", sizeof(DecodeArgs)) +
          required("attune_forward_args_further", sizeof(Further<ForwardArgs>)) +
          required("attune_decode_args_further", sizeof(Further<DecodeArgs>)) +
-         required("attune_apart_args", sizeof(PerEntryArgs)) +
-         required("attune_apart_args_further", sizeof(Further<PerEntryArgs>)) +
          required("attune_mla_args", sizeof(MlaArgs)) + required("attune_mla_args_further", sizeof(Further<MlaArgs>)) +
          required("attune_cover_args", sizeof(CoverArgs));
   out += "#endif\n\n";

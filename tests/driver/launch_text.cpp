@@ -45,7 +45,6 @@ class Text {
       forward(*static_cast<const ForwardArgs*>(args));
       return line("tops", place(static_cast<const PlainArgs*>(args)->tops));
     }
-    if (kind == "per_entry") return both<PerEntryArgs>(args, further, &Text::per_entry);
     if (kind == "decode") return both<DecodeArgs>(args, further, &Text::decode);
     if (kind == "mla") return both<MlaArgs>(args, further, &Text::mla);
     both<ForwardArgs>(args, further, &Text::forward);
@@ -116,9 +115,9 @@ class Text {
     line("heads", fmt::format("{} {} {}", a.q_heads, a.d, a.dv));
     line("order", place(a.order)), number("order_count", a.order_count);
     number("section", a.section), line("next", place(a.next));
+    entries(a);
   }
-  void per_entry(const PerEntryArgs& a) {
-    forward(a);
+  void entries(const Entries& a) {
     line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("page_table", text(a.page_table));
     number("kv_offset", a.kv_offset);
   }
@@ -126,8 +125,7 @@ class Text {
     operands(a);
     line("max", text(a.max));
     line("sets", fmt::format("{} {}", a.sets, a.sets_of_group));
-    line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("page_table", text(a.page_table));
-    number("kv_offset", a.kv_offset);
+    entries(a);
     line("parts", place(a.parts)), line("arrivals", place(a.arrivals)), number("paired", a.paired);
   }
   void mla(const MlaArgs& a) {

@@ -131,7 +131,7 @@ TEST_CASE("what forwards put on their streams", "[driver][launches]") {
     on.run("merged with another's results", "forward", causal, merged);
     Forward entries = dense(on, {});
     entries.kv_len = on.tensor("kv_len", {2}, DType::i32), entries.q_offsets = on.tensor("q_offsets", {2}, DType::i32);
-    on.run("lengths of entries", "per_entry", causal, entries);
+    on.run("lengths of entries", "forward", causal, entries);
     all += fmt::format("---- sm_{}\n{}", arch, on.text);
   }
   Calls on(90);

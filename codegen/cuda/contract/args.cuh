@@ -2,6 +2,8 @@
 // used here
 #pragma once
 
+#include "codegen/cuda/contract/entries.cuh"
+
 namespace attune {
 
 /// A CUtensorMap, opaque.
@@ -26,66 +28,26 @@ struct Rows {
   long long batch, head, position;
 };
 
-struct ForwardArgs {
+struct ForwardArgs : Entries {
   TensorMap q_map, k_map, v_map, o_map;  ///< for kernels that use TMA
   Strided q, k, v, o;
   Rows lse, max;
-  int batch, q_heads, group;  ///< group: query heads of a key head
-  int q_len, kv_len;          ///< packed: of the longest sequence
-  int d, dv;
-  int q_offset;
-  int kv_shared;        ///< 1 if all batch entries share one entry of k and v
-  const int* q_starts;  ///< packed: batch + 1 starts of each, else null
-  const int* kv_starts;
+  int q_heads, d, dv;
+  int order_count;   ///< places for tiles of `order`; without an order, q's positions / queries of a tile + batch
   const int* order;  ///< packed, persistent kernels: the sequence and tile of each tile of queries of a set; null where
                      ///< the host does not know the starts
-  int order_count;   ///< places for such tiles; without an order, q's positions / queries of a tile + batch
-  const int* tiles;  ///< lists of a listed Mod, see cover.cuh: per row of tiles, how many partial and full, then which
-  int tile_stride;   ///< ints a row, four more than the longest list, because lists are read ahead
-  int tile_batches, tile_heads;  ///< 1 if the lists do not vary with them
-  int section;                   ///< sets of heads (walk.cuh) whose keys and values stay in the cache together
-  unsigned* next;                ///< the next tile of a dynamic schedule, 0 before the launch; null: one block per tile
-};
-
-/// One number per batch entry; null: all entries have the call's number.
-struct Numbers {
-  const int* at;
-  long long stride;  ///< in ints
-};
-
-/// A paged KV cache with pages of `rows` rows: rows n * rows and on of an entry are those of page at[b * entry + n *
-/// nth], or zeros if that number is not a page below `count`. In Strided, a batch entry of k and v is then a page.
-struct PageTable {
-  const int* at;
-  long long entry, nth;
-  int rows, count;
-};
-
-/// For calls whose entries have their own lengths and positions, in kernels whose blocks share no keys.
-struct PerEntryArgs : ForwardArgs {
-  // Aligned like ForwardArgs, so that all compilers place it after their padding.
-  alignas(ForwardArgs) Numbers kv_lens;  ///< instead of kv_len, which is then an upper bound
-  Numbers q_offsets;                     ///< instead of q_offset
-  PageTable page_table;
-  int kv_offset;  ///< the position of the first key, as expressions see it
+  int section;       ///< sets of heads (walk.cuh) whose keys and values stay in the cache together
+  unsigned* next;    ///< the next tile of a dynamic schedule, 0 before the launch; null: one block per tile
 };
 
 /// f32 in DecodeArgs::parts per row, besides its results: their sum, and the exponent that the sum is relative to.
 constexpr int part_floats = 4;
 
 /// For kernels whose blocks share the keys of a tile of queries.
-struct DecodeArgs {
+struct DecodeArgs : Entries {
   Strided q, k, v, o;
   Rows lse, max;
-  int batch, group, q_len, kv_len, q_offset, kv_shared;  ///< as in ForwardArgs
-  int sets, sets_of_group;                               ///< sets of heads that share a tile: all, and per key head
-  int kv_offset;                                         ///< the position of the first key, as expressions see it
-  const int* q_starts;                                   ///< as in ForwardArgs
-  const int* kv_starts;
-  Numbers kv_lens, q_offsets;  ///< instead of kv_len, which is then an upper bound, and of q_offset
-  PageTable page_table;
-  const int* tiles;  ///< as in ForwardArgs
-  int tile_stride, tile_batches, tile_heads;
+  int sets, sets_of_group;  ///< sets of heads that share a tile: all, and per key head
   float* parts;        ///< two per block: rows of results of all queries and heads of a tile, then their RowPartials
   unsigned* arrivals;  ///< per block, how many blocks that share its last tile have arrived: 0 before the launch
   int paired;          ///< 1 if each tile is shared by a cluster of two blocks, which count no arrivals
@@ -126,25 +88,20 @@ constexpr int rows_of_block(int width) { return rows_threads / rows_lanes(width)
 /// Tiles of queries that a block of end_queries_sm90 looks at, one per lane, where dQ is complete.
 constexpr int cleared_tiles = 32;
 
-/// One struct for all kernels of a backward: each kernel reads what it needs.
-struct BackwardArgs {
+/// One struct for all kernels of a backward: each kernel reads what it needs. `tiles` has, for `keys` kernels, a row of
+/// lists for each tile of keys, for kernels that do all a table of visits (cover_args.cuh).
+struct BackwardArgs : Entries {
   TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use TMA
   Strided q, k, v, o, grad_o;
   Rows lse, grad_lse;  ///< lse: of the whole row, as the forward gives it
   Rows delta;          ///< the sum of p dp of each row, less its grad_lse: the softmax subtracts it from every dp
   Gradient grad_q, grad_k, grad_v;
-  float scale;                                                    ///< multiplies q . k
-  int batch, q_heads, group, q_len, kv_len, q_offset, kv_shared;  ///< as in ForwardArgs
-  int kv_heads, d, dv;                                            ///< kv_heads: q_heads / group, divided once
-  const int* q_starts;
-  const int* kv_starts;
-  const int* tiles;  ///< as ForwardArgs has them; for `keys` kernels a row of lists for each tile of keys, for kernels
-                     ///< that do all a table of visits (cover_args.cuh)
-  int tile_stride, tile_batches, tile_heads;
-  int section;              ///< sets of heads (walk.cuh) whose operands stay in the cache together
-  unsigned* visited;        ///< if tiles is a table: the number of visits in it
-  int q_places, kv_places;  ///< for kernels that do all: tiles of a head. Packed: sequence b has the places from
-                            ///< starts[b] / positions of a tile + b on, of which it may leave one free
+  float scale;                   ///< multiplies q . k
+  int q_heads, kv_heads, d, dv;  ///< kv_heads: q_heads / group, divided once
+  int section;                   ///< sets of heads (walk.cuh) whose operands stay in the cache together
+  unsigned* visited;             ///< if tiles is a table: the number of visits in it
+  int q_places, kv_places;       ///< for kernels that do all: tiles of a head. Packed: sequence b has the places from
+                                 ///< starts[b] / positions of a tile + b on, of which it may leave one free
   float* sums;  ///< for kernels that add dq up in memory: f32, laid out as the kernel likes, a tile of queries after
                 ///< another: [batch, head, place], packed without batch
   unsigned* added;       ///< per such tile, how many tiles of keys were added to it: 0 before the launch

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/elements.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 
 namespace attune {
 
@@ -35,10 +36,11 @@ struct NewRow {
     out.into_entry = b;
     out.into_position = key;
     if (args.page_table.at) {
-      const int page = key / args.page_table.rows;
-      out.into_entry = args.page_table.at[b * args.page_table.entry + page * args.page_table.nth];
-      out.into_position = key - page * args.page_table.rows;
-      if (out.into_entry < 0 || out.into_entry >= args.page_table.count) return out;
+      const Pages pages(args.page_table, b);
+      const Pages::At at = pages.at(key);
+      out.into_entry = at.page;
+      out.into_position = at.row;
+      if (!pages.exists(at.page)) return out;
     }
     out.has_place = true;
     return out;

@@ -93,7 +93,7 @@ __device__ inline void clear_queries(const BackwardArgs& args) {
   __shared__ float4 zeros[256];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, h = static_cast<int>(blockIdx.y),
             b = static_cast<int>(blockIdx.z), first = cleared_tiles * static_cast<int>(blockIdx.x);
-  const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
+  const Range queries = entry_of<Tile>(args, b).queries;
   zeros[thread] = {};
   __syncthreads();
   let_next_start();
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ 
   const auto place_of = [&](unsigned at, unsigned count) { return static_cast<int>(ahead ? at : count - 1 - at); };
   const int tile = place_of(blockIdx.x, gridDim.x), h = place_of(blockIdx.y, gridDim.y),
             b = place_of(blockIdx.z, gridDim.z);
-  const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
+  const Range queries = entry_of<Tile>(args, b).queries;
   const int place = sums_of<Tile>(args, b, h, queries.start) + tile;
   let_next_start();
   const bool last = blockIdx.x + 1 == gridDim.x && blockIdx.y + 1 == gridDim.y && blockIdx.z + 1 == gridDim.z;

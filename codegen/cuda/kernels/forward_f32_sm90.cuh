@@ -26,7 +26,7 @@ __device__ inline unsigned rounded(unsigned x) { return x + (ignored + 1) / 2; }
 template <class Tile, class User>
 struct WarpgroupF32 : Warpgroup90<Tile, User> {
   using Base = Warpgroup90<Tile, User>;
-  using Base::args, Base::at, Base::group, Base::lane, Base::n, Base::o, Base::p, Base::q_start, Base::s, Base::shared,
+  using Base::args, Base::at, Base::group, Base::lane, Base::n, Base::o, Base::p, Base::entry, Base::s, Base::shared,
       Base::warp;
   using Base::head_of, Base::query;
   using typename Base::Shared;
@@ -41,7 +41,7 @@ struct WarpgroupF32 : Warpgroup90<Tile, User> {
     for (int r = 0; r < 2; ++r) {
       const int nth = lane / 4 + 8 * r, q = work.tile * queries_of<Tile> + query(nth);
       if (q >= at.q_len || head_of(nth) >= work.heads.count) continue;
-      const long long row = at.b * args.o.batch + at.h * args.o.head + (q_start + q) * args.o.position;
+      const long long row = at.b * args.o.batch + at.h * args.o.head + (entry.queries.start + q) * args.o.position;
 #pragma unroll
       for (int i = 0; i < Tile::dv / 8; ++i)
         put_results<Tile>(args.o, row, 8 * i + 2 * (lane & 3), {o[4 * i + 2 * r], o[4 * i + 2 * r + 1]});

@@ -58,12 +58,11 @@ struct Block80 {
   static_assert(Tile::d % 16 == 0 && Tile::dv % (8 * size) == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
   static_assert(Tile::store == 0 || Tile::width_v * out_size % Tile::store == 0);
 
-  using Args = ForwardArgs80<Tile>;
   using Keys = Either<is_paged<Tile>, PagedRows80, Rows80>;
 
-  const Args& args;
+  const ForwardArgs& args;
   const Place80 place;
-  const Range queries, keys;
+  const Entry entry;
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first;  ///< the tile's first query
@@ -74,70 +73,43 @@ struct Block80 {
   unsigned q[held ? tall : 1][held ? q_steps : 1][4];
   Ended ended[tall][2];
 
-  __device__ Block80(const Args& args, const User& user, Place80 place, Range queries, int first, unsigned shared)
-      : args(args), place(place), queries(queries), keys(own_keys()), shared(shared), first(first), k(keys_of(args.k)),
-        v(keys_of(args.v)),
+  __device__ Block80(const ForwardArgs& args, const User& user, Place80 place, const Entry& entry, int first,
+                     unsigned shared)
+      : args(args), place(place), entry(entry), shared(shared), first(first), k(keys_of(args.k)), v(keys_of(args.v)),
         // Rows of missing heads repeat the last head.
-        softmax(user,
-                {place.b, place.heads.first + min(lane / 4 % heads, place.heads.count - 1), queries.length,
-                 kv_offset() + keys.length},
-                first + (warp * 16 * tall + lane / 4) / heads, q_offset(), q_offset() + first) {}
+        softmax(user, entry.at(place.b, place.heads.first + min(lane / 4 % heads, place.heads.count - 1)),
+                first + (warp * 16 * tall + lane / 4) / heads, entry.q_offset, entry.query(first)) {}
 
-  // ---- per-entry settings ----------------------------------------------------------------------------------------
-
-  __device__ Range own_keys() const {
-    Range out = range_of<Tile>(args.kv_starts, place.b, args.kv_len);
-    if constexpr (is_per_entry<Tile>)
-      if (args.kv_lens.at) out.length = max(min(args.kv_lens.at[place.b * args.kv_lens.stride], out.length), 0);
-    return out;
-  }
   __device__ Keys keys_of(const Strided& t) const {
     if constexpr (is_paged<Tile>)
       return paged_rows_of<Element>(t, args.page_table, place.b, place.heads.first / args.group);
     else
-      return rows_of<Element>(t, args.kv_shared ? 0 : place.b, place.heads.first / args.group, keys.start);
-  }
-  /// The positions of the first query and the first key, as expressions see them.
-  __device__ int q_offset() const {
-    if constexpr (is_per_entry<Tile>)
-      if (args.q_offsets.at) return args.q_offsets.at[place.b * args.q_offsets.stride];
-    return args.q_offset;
-  }
-  __device__ int kv_offset() const {
-    if constexpr (is_per_entry<Tile>)
-      return args.kv_offset;
-    else
-      return 0;
+      return rows_of<Element>(t, args.kv_shared ? 0 : place.b, place.heads.first / args.group, entry.keys.start);
   }
 
   // ---- tiles of keys ---------------------------------------------------------------------------------------------
 
   __device__ Walk walk() const {
-    if constexpr (User::traits.listed) {
-      return walk_list(args, place.b, place.heads.first, place.q_tiles, place.tile);
-    } else {
-      const Bands bands = softmax.user.bands(softmax.head(), softmax.at(), q_offset() + first,
-                                             q_offset() + min(first + queries_here, queries.length));
-      return walk_bands(is_per_entry<Tile> ? counted_from(kv_offset(), bands) : bands, keys.length, n);
-    }
+    return walk_of<Tile>(args, softmax.user, entry, softmax.at(), softmax.head(),
+                         {first, min(first + queries_here, entry.queries.length), place.tile, place.q_tiles});
   }
 
   __device__ void load_q() {
 #pragma unroll
     for (int i = 0; i < heads; ++i) {
       const bool there = i < place.heads.count;
-      const Rows80 rows = rows_of<Element>(args.q, place.b, place.heads.first + (there ? i : 0), queries.start);
-      load_rows<Tile, queries_here, Tile::d * size, Tile::width * size, false, heads>(shared + Shared::q, rows, first,
-                                                                                      there ? queries.length : 0, i);
+      const Rows80 rows = rows_of<Element>(args.q, place.b, place.heads.first + (there ? i : 0), entry.queries.start);
+      load_rows<Tile, queries_here, Tile::d * size, Tile::width * size, false, heads>(
+          shared + Shared::q, rows, first, there ? entry.queries.length : 0, i);
     }
   }
   __device__ void load_k(int tile, int stage) {
     load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(
-        shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), k, tile * n, keys.length);
+        shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), k, tile * n, entry.keys.length);
   }
   __device__ void load_v(int tile, int stage) {
     load_rows<Tile, n, Tile::dv * size, Tile::width_v * size, is_float>(
-        shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), v, tile * n, keys.length);
+        shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), v, tile * n, entry.keys.length);
   }
 
   __device__ Spot<QLine> queries_at() const {
@@ -194,7 +166,7 @@ struct Block80 {
   // P = exp2(S - max), then prob()
   template <Pass P>
   __device__ void weigh(int tile, bool partial) {
-    const int kv = kv_offset() + tile * n + 2 * (lane & 3);
+    const int kv = entry.key(tile * n) + 2 * (lane & 3);
     if (partial)
       softmax.template exponents<true, n>(s, kv);
     else
@@ -221,7 +193,7 @@ struct Block80 {
   }
 
   __device__ bool is_partial(const Walk& walk, int i, int tile) const {
-    return !walk.is_full(i) || (tile + 1) * n > keys.length;
+    return !walk.is_full(i) || (tile + 1) * n > entry.keys.length;
   }
   /// With one stage, values arrive while scores are computed, and keys while values are used. There is a barrier before
   /// each load, once all warps have used the stage, and a barrier after it, before any warp reads the stage.
@@ -339,19 +311,20 @@ struct Block80 {
 
   __device__ int row_at(int t, int r) const { return warp * 16 * tall + 16 * t + 8 * r + lane / 4; }
   __device__ int query_of(int row) const { return first + row / heads; }
-  __device__ bool exists(int row, int query) const { return query < queries.length && row % heads < place.heads.count; }
+  __device__ bool exists(int row, int query) const {
+    return query < entry.queries.length && row % heads < place.heads.count;
+  }
 };
 
 /// Not inlined, so it does not raise the caller's register count; as it never returns, the caller saves no registers.
 template <class Tile, class User>
-[[noreturn]] __device__ __noinline__ void exact_path(const ForwardArgs80<Tile>& args, const User& user,
-                                                     unsigned shared) {
+[[noreturn]] __device__ __noinline__ void exact_path(const ForwardArgs& args, const User& user, unsigned shared) {
   const auto place = Place80::of<Tile>(args);
-  const Range queries = range_of<Tile>(args.q_starts, place.b, args.q_len);
+  const Entry entry = entry_of<Tile>(args, place.b);
   using Block = Block80<Tile, User, true>;
-  const int end = min((place.tile + 1) * queries_of<Tile>, queries.length);
+  const int end = min((place.tile + 1) * queries_of<Tile>, entry.queries.length);
   for (int first = place.tile * queries_of<Tile>; first < end; first += Block::queries_here) {
-    Block(args, user, place, queries, first, shared).run();
+    Block(args, user, place, entry, first, shared).run();
     __syncthreads();
   }
   leave();
@@ -359,15 +332,14 @@ template <class Tile, class User>
 
 template <class Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32)
-    forward_sm80(const __grid_constant__ ArgsOf<Tile, ForwardArgs80<Tile>> args, const __grid_constant__ User user) {
+    forward_sm80(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   const auto place = Place80::of<Tile>(args);
-  const Range queries = range_of<Tile>(args.q_starts, place.b, args.q_len);
+  const Entry entry = entry_of<Tile>(args, place.b);
   const int first = place.tile * queries_of<Tile>;
-  if (first >= queries.length) return;
-  if (!Block80<Tile, User, false>(args, user, place, queries, first, shared).run())
-    exact_path<Tile>(args, user, shared);
+  if (first >= entry.queries.length) return;
+  if (!Block80<Tile, User, false>(args, user, place, entry, first, shared).run()) exact_path<Tile>(args, user, shared);
 }
 
 }  // namespace attune

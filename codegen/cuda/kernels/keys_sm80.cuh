@@ -66,7 +66,7 @@ struct Keys80 {
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int b, kv_head, tile, tiles;  ///< b: the batch entry of k
-  Range keys{};
+  Range keys{};                 ///< of entry b
   Fragment<1, dk_width> dk;
   Fragment<1, dv_width> dv;
 
@@ -82,7 +82,7 @@ struct Keys80 {
     tile = within / here;
     b = set / kv_heads;
     kv_head = set % kv_heads;
-    keys = range_of<Tile>(args.kv_starts, b, args.kv_len);
+    keys = entry_of<Tile>(args, b).keys;
   }
 
   __device__ int first_key() const { return tile * n; }
@@ -99,14 +99,15 @@ struct Keys80 {
 
   /// A query head of a batch entry that reads these keys.
   struct Reader {
+    Entry entry;
     Where at;
-    Range queries;
     Head head;
     float factor;
   };
   __device__ Reader reader(int of_b, int h) const {
-    Reader out{.at = {}, .queries = range_of<Tile>(args.q_starts, of_b, args.q_len), .head = {}, .factor = 1};
-    out.at = {of_b, h, out.queries.length, keys.length};
+    Reader out{.entry = entry_of<Tile>(args, of_b), .at = {}, .head = {}, .factor = 1};
+    out.entry.keys = keys;
+    out.at = out.entry.at(of_b, h);
     out.head = user.head(out.at);
     out.factor = factor_of(user, out.head);
     return out;
@@ -114,11 +115,7 @@ struct Keys80 {
   /// The tiles of queries that see these keys.
   __device__ Walk walk_of(const Reader& of) const {
     if constexpr (User::traits.listed) return walk_list(args, of.at.b, of.at.h, tiles, tile);
-    Bands bands = user.q_bands(of.head, of.at, args.q_offset, args.q_offset + of.queries.length, first_key(),
-                               min(first_key() + n, keys.length));
-    bands.begin -= args.q_offset, bands.end -= args.q_offset;
-    bands.full_begin -= args.q_offset, bands.full_end -= args.q_offset;
-    return walk_bands(bands, of.queries.length, m);
+    return walk_of_keys<m>(user, of.entry, of.at, of.head, first_key(), min(first_key() + n, keys.length));
   }
   /// Tiles rise, so partial tiles come first under a causal mask.
   __device__ static int visit_of(const Walk& walk, int i) { return walk.count - 1 - i; }
@@ -126,18 +123,18 @@ struct Keys80 {
   __device__ void load_queries(const Reader& of, int q_tile, int stage) {
     load_rows<Tile, m, Tile::d * size, Tile::width * size, false>(
         shared + Shared::q + static_cast<unsigned>(stage * Shared::q_bytes),
-        rows(args.q, of.at.b, of.at.h, of.queries.start), q_tile * m, of.queries.length);
+        rows(args.q, of.at.b, of.at.h, of.entry.queries.start), q_tile * m, of.entry.queries.length);
     load_rows<Tile, m, Tile::dv * size, Tile::width_v * size, false>(
         shared + Shared::grad_o + static_cast<unsigned>(stage * Shared::grad_o_bytes),
-        rows(args.grad_o, of.at.b, of.at.h, of.queries.start), q_tile * m, of.queries.length);
+        rows(args.grad_o, of.at.b, of.at.h, of.entry.queries.start), q_tile * m, of.entry.queries.length);
   }
   /// Query `i`; a query past the end has no keys.
   __device__ End end(const Reader& of, int i, Int origin) const {
-    if (i >= of.queries.length) return {no_row(), 1, 0};
-    const Int q = args.q_offset + i;
+    if (i >= of.entry.queries.length) return {no_row(), 1, 0};
+    const Int q = of.entry.query(i);
     const Row row = user.row(of.head, of.at, q);
     const Reach<User> reach(user, of.head, row, of.at, q, 0);
-    return {end_of(args, user, Query<User>{of.head, row, of.at, origin, q}, of.queries.start + i), reach.from,
+    return {end_of(args, user, Query<User>{of.head, row, of.at, origin, q}, of.entry.queries.start + i), reach.from,
             reach.to};
   }
   __device__ unsigned end_at(int i, int stage) const {
@@ -162,7 +159,7 @@ struct Keys80 {
 
   template <bool Partial>
   __device__ void weigh(Fragment<1, m>& s, Fragment<1, m>& dp, const Reader& of, int q_tile, int stage, ColSums& sums) {
-    const Int origin = args.q_offset + q_tile * m;
+    const Int origin = of.entry.query(q_tile * m);
     Col col[2];
     int key[2];
 #pragma unroll
@@ -176,7 +173,7 @@ struct Keys80 {
       for (int e = 0; e < 2; ++e) {
         const int column = 8 * i + 2 * (lane & 3) + e;
         const End end = end_of_column(column, stage);
-        const Int q = args.q_offset + min(q_tile * m + column, of.queries.length - 1);
+        const Int q = of.entry.query(min(q_tile * m + column, of.entry.queries.length - 1));
         const Row row = user.row(of.head, of.at, q);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -237,7 +234,7 @@ struct Keys80 {
     };
     const auto end = [&](int i) {
       const int q_tile = walk.tile(visit_of(walk, i));
-      return this->end(of, q_tile * m + static_cast<int>(threadIdx.x), args.q_offset + q_tile * m);
+      return this->end(of, q_tile * m + static_cast<int>(threadIdx.x), of.entry.query(q_tile * m));
     };
     ColSums sums;
     // All warps are done with the stages of the previous reader.
@@ -334,10 +331,10 @@ struct Keys80 {
       WarpRow<Tile::width> dk_row;
       WarpRow<Tile::width_v> dv_row;
       each_reader([&](const Reader& of) {
-        const Rows80 q_rows = rows(args.q, of.at.b, of.at.h, of.queries.start),
-                     grad_o_rows = rows(args.grad_o, of.at.b, of.at.h, of.queries.start);
-        for (int j = 0; j < of.queries.length; ++j) {
-          const Int origin = args.q_offset + j / m * m, q = args.q_offset + j;
+        const Rows80 q_rows = rows(args.q, of.at.b, of.at.h, of.entry.queries.start),
+                     grad_o_rows = rows(args.grad_o, of.at.b, of.at.h, of.entry.queries.start);
+        for (int j = 0; j < of.entry.queries.length; ++j) {
+          const Int origin = of.entry.query(j / m * m), q = of.entry.query(j);
           const Row row = user.row(of.head, of.at, q);
           const Col col = user.col(of.head, of.at, origin, key);
           const End end = this->end(of, j, origin);

@@ -52,7 +52,7 @@ struct Queries80 {
   const unsigned shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int tile, tiles;
-  Range queries{}, keys{};
+  Entry entry;
   Where at{};
   Int origin = 0;
   Head head{};
@@ -81,53 +81,49 @@ struct Queries80 {
   }
   __device__ Queries80(const BackwardArgs& args, const User& user, unsigned shared, Place place)
       : args(args), user(user), shared(shared), tile(place.tile), tiles(place.tiles),
-        queries(range_of<Tile>(args.q_starts, place.b, args.q_len)),
-        keys(range_of<Tile>(args.kv_starts, place.b, args.kv_len)), at{place.b, place.h, queries.length, keys.length},
-        origin(args.q_offset + place.tile * m), head(user.head(at)),
-        factor(factor_of(user, head)), reach{reach_of(0), reach_of(1)} {}
+        entry(entry_of<Tile>(args, place.b)), at(entry.at(place.b, place.h)), origin(entry.query(place.tile * m)),
+        head(user.head(at)), factor(factor_of(user, head)), reach{reach_of(0), reach_of(1)} {}
 
   __device__ int first_query() const { return tile * m; }
   /// This thread's row r, which may lie past the last query.
   __device__ int query(int r) const { return first_query() + 16 * warp + 8 * r + lane / 4; }
-  __device__ bool exists(int r) const { return query(r) < queries.length; }
+  __device__ bool exists(int r) const { return query(r) < entry.queries.length; }
   __device__ Reach<User> reach_of(int r) {
-    q[r] = args.q_offset + min(query(r), queries.length - 1);
+    q[r] = entry.query(min(query(r), entry.queries.length - 1));
     row[r] = user.row(head, at, q[r]);
     return {user, head, row[r], at, q[r], 0};
   }
   __device__ Rows80 rows(const Strided& t, int h, int start) const { return rows_of<Element>(t, at.b, h, start); }
   __device__ Rows80 key_rows(const Strided& t) const {
-    return rows_of<Element>(t, args.kv_shared ? 0 : at.b, at.h / args.group, keys.start);
+    return rows_of<Element>(t, args.kv_shared ? 0 : at.b, at.h / args.group, entry.keys.start);
   }
 
   __device__ void load_queries() {
-    load_rows<Tile, m, Tile::d * size, Tile::width * size, false>(shared + Shared::q, rows(args.q, at.h, queries.start),
-                                                                  first_query(), queries.length);
+    load_rows<Tile, m, Tile::d * size, Tile::width * size, false>(
+        shared + Shared::q, rows(args.q, at.h, entry.queries.start), first_query(), entry.queries.length);
     load_rows<Tile, m, Tile::dv * size, Tile::width_v * size, false>(
-        shared + Shared::grad_o, rows(args.grad_o, at.h, queries.start), first_query(), queries.length);
+        shared + Shared::grad_o, rows(args.grad_o, at.h, entry.queries.start), first_query(), entry.queries.length);
   }
   __device__ void load_keys(int kv_tile, int stage) {
     load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(shared + Shared::k +
                                                                       static_cast<unsigned>(stage * Shared::k_bytes),
-                                                                  key_rows(args.k), kv_tile * n, keys.length);
+                                                                  key_rows(args.k), kv_tile * n, entry.keys.length);
     load_rows<Tile, n, Tile::dv * size, Tile::width_v * size, false>(shared + Shared::v +
                                                                          static_cast<unsigned>(stage * Shared::v_bytes),
-                                                                     key_rows(args.v), kv_tile * n, keys.length);
+                                                                     key_rows(args.v), kv_tile * n, entry.keys.length);
   }
 
   __device__ Walk walk() const {
-    if constexpr (User::traits.listed)
-      return walk_list(args, at.b, at.h, tiles, tile);
-    else
-      return walk_bands(user.bands(head, at, origin, args.q_offset + min(first_query() + m, queries.length)),
-                        keys.length, n);
+    return walk_of<Tile>(args, user, entry, at, head,
+                         {first_query(), min(first_query() + m, entry.queries.length), tile, tiles});
   }
 
   __device__ void find_ends() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       end[r] = no_row();
-      if (exists(r)) end[r] = end_of(args, user, Query<User>{head, row[r], at, origin, q[r]}, queries.start + query(r));
+      if (exists(r))
+        end[r] = end_of(args, user, Query<User>{head, row[r], at, origin, q[r]}, entry.queries.start + query(r));
     }
   }
 
@@ -140,13 +136,13 @@ struct Queries80 {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int column = kv_tile * n + 8 * i + 2 * (lane & 3) + e;
-        const Int kv = Partial ? min(column, keys.length - 1) : column;
+        const Int kv = Partial ? min(column, entry.keys.length - 1) : column;
         const Col col = user.col(head, at, origin, kv);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           bool kept = true;
           if constexpr (Partial) {
-            kept = column < keys.length && reach[r].holds(column) && exists(r);
+            kept = column < entry.keys.length && reach[r].holds(column) && exists(r);
             if constexpr (User::traits.has_keep) kept = kept && user.keep(head, row[r], col, at, q[r], kv);
           }
           float &x = s[0][i][2 * r + e], &y = dp[0][i][2 * r + e];
@@ -205,7 +201,7 @@ struct Queries80 {
       const bool more = i + 1 < walk.count;
       if (more && Tile::stages > 1) load(i + 1);
       const int kv_tile = walk.tile(i);
-      compute<P>(kv_tile, !walk.is_full(i) || (kv_tile + 1) * n > keys.length, i % Tile::stages, deltas);
+      compute<P>(kv_tile, !walk.is_full(i) || (kv_tile + 1) * n > entry.keys.length, i % Tile::stages, deltas);
       if (more && Tile::stages == 1) {
         __syncthreads();
         load(i + 1);
@@ -216,7 +212,7 @@ struct Queries80 {
   // ---- the block -------------------------------------------------------------------------------------------------
 
   __device__ void run() {
-    if (first_query() >= queries.length) return;
+    if (first_query() >= entry.queries.length) return;
     const Walk walk = this->walk();
     float deltas[2] = {};
     clear<1, Tile::d>(dq);
@@ -240,7 +236,7 @@ struct Queries80 {
     for (int r = 0; r < 2; ++r) {
       const float sum = row_sum(deltas[r]);
       if (!exists(r)) continue;
-      float* const delta = row_of(args.delta, at.b, at.h, queries.start + query(r));
+      float* const delta = row_of(args.delta, at.b, at.h, entry.queries.start + query(r));
       // An empty row has no delta, and what is stored for it stays.
       if (end[r].under != infinity) end[r].delta += sum;
       __syncwarp(__activemask());
@@ -277,7 +273,7 @@ struct Queries80 {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         if (lane % 4 == 0 && exists(r) && sink != -infinity) {
-          const int position = queries.start + query(r);
+          const int position = entry.queries.start + query(r);
           sum -= power_of_two((sink - *row_of(args.lse, at.b, at.h, position)) * (1 / ln2)) *
                  *row_of(args.delta, at.b, at.h, position);
         }
@@ -287,7 +283,7 @@ struct Queries80 {
   }
 
   __device__ void store() const {
-    const GradientRows to(args.grad_q, at.b, at.h, queries.start);
+    const GradientRows to(args.grad_q, at.b, at.h, entry.queries.start);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (!exists(r)) continue;
@@ -301,16 +297,17 @@ struct Queries80 {
   /// Recomputes this warp's queries pair by pair, so that masked-out values are never multiplied. Terms that another
   /// kernel would have summed along diagonals are added here.
   __device__ void pair_by_pair() const {
-    const Rows80 q_rows = rows(args.q, at.h, queries.start), grad_o_rows = rows(args.grad_o, at.h, queries.start),
-                 k_rows = key_rows(args.k), v_rows = key_rows(args.v);
-    const GradientRows to(args.grad_q, at.b, at.h, queries.start);
+    const Rows80 q_rows = rows(args.q, at.h, entry.queries.start),
+                 grad_o_rows = rows(args.grad_o, at.h, entry.queries.start), k_rows = key_rows(args.k),
+                 v_rows = key_rows(args.v);
+    const GradientRows to(args.grad_q, at.b, at.h, entry.queries.start);
     for (int i = 0; i < 16; ++i) {
       const int position = first_query() + 16 * warp + i;
-      if (position >= queries.length) return;
-      const Int q = args.q_offset + position;
+      if (position >= entry.queries.length) return;
+      const Int q = entry.query(position);
       const Row row = user.row(head, at, q);
       const Reach<User> reach(user, head, row, at, q, 0);
-      const RowEnd end = end_of(args, user, Query<User>{head, row, at, origin, q}, queries.start + position);
+      const RowEnd end = end_of(args, user, Query<User>{head, row, at, origin, q}, entry.queries.start + position);
       const ExactRow<Tile> own(q_rows, grad_o_rows, position);
       WarpRow<Tile::width> dq_row;
       for (int kv = max(reach.from, 0); kv <= reach.to; ++kv) {

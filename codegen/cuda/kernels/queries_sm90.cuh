@@ -53,9 +53,11 @@ struct Queries90 {
   }
   template <class User>
   __device__ Walk walk(const BackwardArgs& args, const User& user) const {
-    const Where at{b, h, args.q_len, args.kv_len};
-    const int begin = tile * Tile::m, end = min(begin + Tile::m, args.q_len);
-    return walk_bands(user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end), args.kv_len, Tile::n);
+    const Entry entry = entry_of<Tile>(args, b);
+    const Where at = entry.at(b, h);
+    const int first = tile * Tile::m;
+    return walk_of<Tile>(args, user, entry, at, user.head(at),
+                         {first, min(first + Tile::m, entry.queries.length), 0, 1});
   }
 };
 

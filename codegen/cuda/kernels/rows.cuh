@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(rows_threads) rows(const __grid_constant__ Bac
                 of_block = rows_of_block(Tile::width_v);
   const int lane = static_cast<int>(threadIdx.x) % lanes, tiles = (args.q_len + of_block - 1) / of_block,
             head = static_cast<int>(blockIdx.x) / tiles, b = head / args.q_heads, h = head % args.q_heads;
-  const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
+  const Range queries = entry_of<Tile>(args, b).queries;
   const int first = static_cast<int>(blockIdx.x) % tiles * of_block, q = first + static_cast<int>(threadIdx.x) / lanes;
   if (first >= queries.length) return;
   float sums[rows_each] = {};

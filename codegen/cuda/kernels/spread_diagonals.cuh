@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(diagonals_threads)
   // The repair has added the terms pair by pair.
   if (*args.non_finite) return;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const Where at{b, h, range_of<Tile>(args.q_starts, b, args.q_len).length,
-                 range_of<Tile>(args.kv_starts, b, args.kv_len).length};
+  const Entry entry = entry_of<Tile>(args, b);
+  const Where at = entry.at(b, h);
   if (at.q_len == 0 || at.kv_len == 0) return;
   // Four distances whose places are contiguous: the first place is a multiple of 4.
   const int least = 1 - at.kv_len, stride = diagonal_stride<Tile>(args), tiles = (at.kv_len + Tile::n - 1) / Tile::n,
@@ -56,9 +56,9 @@ __global__ void __launch_bounds__(diagonals_threads)
     const bool there = first + i >= least && first + i < at.q_len;
     // Any pair of this distance will do.
     const int distance = min(max(first + i, least), at.q_len - 1), key = max(0, -distance);
-    const Int q = args.q_offset + distance + key, kv = key;
+    const Int q = entry.query(distance + key), kv = entry.key(key);
     user.by_diagonal(there ? static_cast<float>(sums[0]) : 0.0f, head, user.row(head, at, q),
-                     user.col(head, at, args.q_offset, kv), at, q, kv);
+                     user.col(head, at, entry.query(0), kv), at, q, kv);
     sums[0] = sums[1], sums[1] = sums[2], sums[2] = sums[3];
   }
 }

@@ -15,8 +15,9 @@ __global__ void __launch_bounds__(sum_sinks_threads)
     sum_sinks(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   wait_for_kernel_before();
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const Range queries = range_of<Tile>(args.q_starts, b, args.q_len);
-  const Where at{b, h, queries.length, range_of<Tile>(args.kv_starts, b, args.kv_len).length};
+  const Entry entry = entry_of<Tile>(args, b);
+  const Range queries = entry.queries;
+  const Where at = entry.at(b, h);
   const int first = static_cast<int>(blockIdx.x) * sum_sinks_rows, end = min(first + sum_sinks_rows, queries.length);
   if (first >= end) return;
   const auto head = user.head(at);

@@ -20,6 +20,8 @@ struct ForwardLayout90 {
   int column_words = 0;
   /// Tiles of queries that are scheduled ahead of the warps that need them.
   int items = 1;
+  /// Entries have their own lengths and positions: each item says them.
+  bool per_entry = false;
   /// Numbers of TF32 that each f32 of k or v is split into. A stage holds a tile of the first, then one of the second.
   int parts = 1;
 
@@ -52,12 +54,14 @@ struct ForwardLayout90 {
   // Two barriers for each stage of queries, keys and values: full, then empty.
   int q_full = barriers, k_full = q_full + 16 * q_stages, v_full = k_full + 16 * stages,
       behind_v_full = v_full + 16 * stages, loaded_full = transposes_values ? behind_v_full : v_full;
-  int item_bytes = 64, item_full = behind_v_full + (transposes_values ? 16 * stages : 0),
+  int item_bytes = per_entry ? 80 : 64, item_full = behind_v_full + (transposes_values ? 16 * stages : 0),
       known = item_full + 16 * items, list_full = known + 8, results_left = known + 16,
       item = known + (own_o == 2 ? 32 : 16);
   // Lists of tiles to recompute: for each warp a count, then the tiles.
   int warps = m / 16, recompute_most = 31, recompute = item + item_bytes * items,
-      bytes = recompute + 4 * (recompute_most + 1) * warps;
+      behind_recompute = recompute + 4 * (recompute_most + 1) * warps;
+  // A barrier: the values of a tile that has the last key have arrived, and rows behind it are to be cleared.
+  int tail = behind_recompute, bytes = tail + (per_entry ? 16 : 0);
 };
 
 }  // namespace attune

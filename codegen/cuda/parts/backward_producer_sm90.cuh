@@ -105,8 +105,7 @@ struct Loader90Backward {
              (is_packed<Tile> ? args.kv_places : args.tile_batches * ((args.kv_len + n - 1) / n));
     } else {
       const int b = lane * args.batch / 32;
-      const Where at{b, lane % args.q_heads, range_of<Tile>(args.q_starts, b, args.q_len).length,
-                     range_of<Tile>(args.kv_starts, b, args.kv_len).length};
+      const Where at = entry_of<Tile>(args, b).at(b, lane % args.q_heads);
       const int tiles = (at.q_len + m - 1) / m, tile = is_packed<Tile> ? tiles / 2 : lane * tiles / 32;
       const int begin = tile * m, end = min(begin + m, at.q_len);
       if (begin < end) {

@@ -52,8 +52,8 @@ struct Ahead {
   int length;
   Walk walk;
   Rows80 k, v;
-  const int* page_table = nullptr;  ///< the entry's
-  int page = -1, row_of_page = 0;   ///< of the row that this lane looks up: row `lane` of the step
+  int entry = 0;                   ///< whose pages are looked up
+  int page = -1, row_of_page = 0;  ///< of the row that this lane looks up: row `lane` of the step
 
   __device__ Ahead(const DecodeArgs& args, const User& user, const SplitRange& split, unsigned shared, int from)
       : args(args), user(user), split(split), lane(static_cast<int>(threadIdx.x) % 32),
@@ -79,7 +79,7 @@ struct Ahead {
       const int kv_b = args.kv_shared || Tile::paged ? 0 : of.b;
       k = rows_of<Kept<Tile>>(args.k, kv_b, of.kv_head, of.keys.start);
       v = rows_of<Kept<Tile>>(args.v, kv_b, of.kv_head, of.keys.start);
-      if constexpr (Tile::paged) page_table = args.page_table.at + of.b * args.page_table.entry;
+      entry = of.b;
     }
     if constexpr (Tile::paged) look_up();
   }
@@ -115,9 +115,10 @@ struct Ahead {
     const int row = walk.tile(step) * Tile::n + lane;
     page = -1;
     if (lane >= Tile::n || row >= length) return;
-    const int nth = row / args.page_table.rows, found = page_table[nth * args.page_table.nth];
-    row_of_page = row - nth * args.page_table.rows;
-    if (found < args.page_table.count) page = found;
+    const Pages pages(args.page_table, entry);
+    const Pages::At at = pages.at(row);
+    row_of_page = at.row;
+    if (at.page < pages.count) page = at.page;
   }
   /// Copies n rows of Width bytes into lines of Pitch bytes; missing rows and bytes are 0.
   template <class Line, int Pitch, int Width>

@@ -16,7 +16,7 @@ __device__ inline void merge_before(Block& of) {
   for (int t = 0; t < Block::tall; ++t)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = of.row_at(t, r), query = of.query_of(row), position = of.queries.start + query,
+      const int row = of.row_at(t, r), query = of.query_of(row), position = of.entry.queries.start + query,
                 h = of.softmax.at().h;
       Ended& at = of.ended[t][r];
       const Finished by = finish<Tile>(at, of.exists(row, query) ? lse_before(of.args, of.place.b, h, position)
@@ -62,7 +62,7 @@ __device__ inline void put_in_lines(const Block& of) {
       }
       const int query = of.query_of(row);
       if (of.lane % 4 == 0 && of.exists(row, query)) {
-        const int position = of.queries.start + query;
+        const int position = of.entry.queries.start + query;
         put_of_row(of.args.lse, of.place.b, of.softmax.at().h, position, at.lse);
         if constexpr (Tile::max) put_of_row(of.args.max, of.place.b, of.softmax.at().h, position, at.max);
       }
@@ -91,9 +91,9 @@ __device__ inline void put_lines(const Block& of) {
   const int row0 = of.warp * 16 * Block::tall;
   using Out = typename Tile::Out;
   Out* const into = static_cast<Out*>(of.args.o.data) + of.place.b * of.args.o.batch +
-                    of.place.heads.first * of.args.o.head + of.queries.start * of.args.o.position;
+                    of.place.heads.first * of.args.o.head + of.entry.queries.start * of.args.o.position;
   constexpr int step = Tile::store ? Tile::store : Block::out_size, pieces = Tile::width_v * Block::out_size / step;
-  const int count = min(16 * Block::tall, (of.queries.length - of.first) * Block::heads - row0);
+  const int count = min(16 * Block::tall, (of.entry.queries.length - of.first) * Block::heads - row0);
   for (int i = of.lane; i < count * pieces; i += 32) {
     const int row = row0 + i / pieces, byte = i % pieces * step;
     const unsigned from = of.shared + Block::OLine::at(row, byte);

@@ -14,7 +14,7 @@ template <class Tile, class User>
 struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
   using Softmax = ForwardSoftmax90<Tile, User>;
   using Softmax::args, Softmax::at, Softmax::fixed, Softmax::group, Softmax::head, Softmax::l, Softmax::lane,
-      Softmax::m, Softmax::o, Softmax::origin, Softmax::q_start, Softmax::shared, Softmax::user, Softmax::warp;
+      Softmax::m, Softmax::o, Softmax::origin, Softmax::entry, Softmax::shared, Softmax::user, Softmax::warp;
   using Softmax::head_of, Softmax::query;
   using typename Softmax::Element, typename Softmax::Out, typename Softmax::Shared;
 
@@ -26,19 +26,21 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
   /// than the row's maximum.
   __device__ Factors ended(const Where& at, const typename User::Head& head, int q, float sum, float top, float below,
                            bool write) const {
-    const Int q_at = args.q_offset + q;
+    const Int q_at = entry.query(q);
     Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, {sum, top});
     Factors out{row.factor, 0};
     if constexpr (has_before<Tile>) {
-      const Merged with = merged(row.lse, q < at.q_len ? lse_before(args, at.b, at.h, q_start + q) : -infinity);
+      const Merged with = merged(row.lse,
+                                 q < at.q_len ? lse_before(args, at.b, at.h, entry.queries.start + q) : -infinity);
       out = {row.factor * with.own, with.before};
       row.lse = with.lse;
       __syncwarp();  // the row's other threads have read lse_before, which may be overwritten now
     }
     if (write && q < at.q_len) {
-      put_of_row(args.lse, at.b, at.h, q_start + q, row.lse);
+      put_of_row(args.lse, at.b, at.h, entry.queries.start + q, row.lse);
       if constexpr (Tile::max)
-        put_of_row(args.max, at.b, at.h, q_start + q, most_exponent<Element> == 0 ? row.max : row.max + below * ln2);
+        put_of_row(args.max, at.b, at.h, entry.queries.start + q,
+                   most_exponent<Element> == 0 ? row.max : row.max + below * ln2);
     }
     return out;
   }
@@ -76,7 +78,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
   __device__ void add_before(const Work& work, const float (&by)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int position = q_start + work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
+      const int position = entry.queries.start + work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
       if (by[r] == 0.0f) continue;
 #pragma unroll
       for (int i = 0; i < Tile::dv / 8; ++i)
@@ -95,7 +97,8 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     return !(zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
   }
   __device__ Out* result(int h, int q) const {
-    return static_cast<Out*>(args.o.data) + at.b * args.o.batch + h * args.o.head + (q_start + q) * args.o.position;
+    return static_cast<Out*>(args.o.data) + at.b * args.o.batch + h * args.o.head +
+           (entry.queries.start + q) * args.o.position;
   }
 
   /// Bytes from a chunk of results to the next.
@@ -124,10 +127,11 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
       for (int c = 0; c < Shared::o_chunks; ++c) {
         const unsigned from = into + c * o_stride;
         if constexpr (Tile::heads == 1)
-          store_box(args.o_map, from, c * Shared::o_chunk, q_start + q, first, batch);
+          store_box(args.o_map, from, c * Shared::o_chunk, entry.queries.start + q, first, batch);
         else
-          store_box_of_heads(args.o_map, from,
-                             {c * Shared::o_chunk, first % args.group, q_start + q, first / args.group, batch});
+          store_box_of_heads(
+              args.o_map, from,
+              {c * Shared::o_chunk, first % args.group, entry.queries.start + q, first / args.group, batch});
       }
       store_commit();
     }

@@ -10,8 +10,8 @@ namespace attune {
 template <class Tile, class User>
 struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
   using Epilogue = ForwardEpilogue90<Tile, User>;
-  using Epilogue::args, Epilogue::at, Epilogue::factor, Epilogue::head, Epilogue::kv_start, Epilogue::lane, Epilogue::n,
-      Epilogue::origin, Epilogue::q_start, Epilogue::user;
+  using Epilogue::args, Epilogue::at, Epilogue::factor, Epilogue::head, Epilogue::lane, Epilogue::n, Epilogue::origin,
+      Epilogue::entry, Epilogue::shared, Epilogue::user;
   using Epilogue::ended, Epilogue::head_of, Epilogue::query, Epilogue::result;
   using typename Epilogue::Element, typename Epilogue::Out, typename Epilogue::Factors;
 
@@ -29,7 +29,8 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
   /// Recomputes rows pair by pair, some fifty times slower, if values are non-finite and pairs are masked out: a
   /// masked-out value must not reach a result, and a matrix product skips nothing. A warp takes one row after another.
   __device__ void by_pairs(const Work& work, const Walk& walk) {
-    const Source source(args, work.b, work.heads.first / args.group, {kv_start, at.kv_len});
+    Source source(args, shared);
+    source.enter(work.b, work.heads.first / args.group, entry);
 #pragma unroll 1
     for (int r = 0; r < 16; ++r) {
       const int q = uniform(work.tile * queries_of<Tile> + query(r));
@@ -54,23 +55,23 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
   __device__ void row_by_pairs(const Source& source, const Walk& walk, const Where& at, int q) {
     const auto head = head_at(at);
     const float factor = factor_at(head);
-    const Int q_at = args.q_offset + q;
+    const Int q_at = entry.query(q);
     const auto my_row = user.row(head, at, q_at);
     const Reach<User> reach(user, head, my_row, at, q_at, 0);
     float mine[(Tile::d + lanes - 1) / lanes], out[(Tile::dv + lanes - 1) / lanes] = {};
     const Element* q_line = static_cast<const Element*>(args.q.data) + at.b * args.q.batch + at.h * args.q.head +
-                            (q_start + q) * args.q.position;
+                            (entry.queries.start + q) * args.q.position;
     each_of(mine, args.d, [&](float& x, int j) { x = f32(q_line[j]); });
     float top = -infinity, sum = 0;
 #pragma unroll 1
     for (int i = 0; i < walk.count * n; ++i) {
-      const int kv = walk.tile(i / n) * n + n - 1 - i % n;
+      const int key = walk.tile(i / n) * n + n - 1 - i % n, kv = entry.key(key);
       const Int kv_at = kv;
       if (kv >= at.kv_len) continue;
       const auto col = user.col(head, at, origin, kv_at);
       // All lanes agree; the vote tells the compiler.
       if (!__any_sync(~0u, reach.holds(kv) && user.keep(head, my_row, col, at, q_at, kv_at))) continue;
-      const Element* k_line = source.key(kv);
+      const Element* k_line = source.key(key);
       float x = 0;
       each_of(mine, args.d, [&](float y, int j) { x += y * f32(k_line[j]); });
 #pragma unroll
@@ -82,7 +83,7 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
       sum = sum * old + p;
       top = most;
       if constexpr (User::traits.has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
-      const Element* v_line = source.value(kv);
+      const Element* v_line = source.value(key);
       each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
     }
     const Factors by = ended(at, head, q, sum, top, 0, lane == 0);
@@ -90,7 +91,7 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
     each_of(out, args.dv, [&](float y, int j) {
       float x = by.own == 0.0f ? 0.0f : y * by.own;
       if constexpr (has_before<Tile>)
-        if (by.before != 0.0f) x += by.before * o_before(args, at.b, at.h, q_start + q, j);
+        if (by.before != 0.0f) x += by.before * o_before(args, at.b, at.h, entry.queries.start + q, j);
       if constexpr (sizeof(Out) == 2)
         o_line[j] = {static_cast<unsigned short>(pack<Out>(x, 0.0f))};
       else

@@ -1,16 +1,11 @@
-// codegen/cuda/parts/forward_place_sm80.cuh — the arguments, the tile of queries and the shared memory of a block of
+// codegen/cuda/parts/forward_place_sm80.cuh — the tile of queries and the shared memory of a block of
 // forward_sm80.cuh
 #pragma once
 
-#include "codegen/cuda/contract/further.cuh"
 #include "codegen/cuda/layout/forward_sm80.cuh"
 #include "codegen/cuda/parts/walk.cuh"
 
 namespace attune {
-
-/// The kernel's arguments, without those that this Tile does not use.
-template <class Tile>
-using ForwardArgs80 = Either<is_per_entry<Tile>, PerEntryArgs, ForwardArgs>;
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ struct ForwardProducer90 {
   Ring<Tile::q_stages> q{shared + Shared::q_full};
   Ring<Tile::stages> k{shared + Shared::k_full}, v{shared + Shared::loaded_full};
   Items<Tile, User> items{args, shared};
+  Source source{args, shared};
   unsigned results_phase = 1;  ///< parity of what results_left has completed
 
   /// True if this lane of the producer warp loads.
@@ -73,7 +74,7 @@ struct ForwardProducer90 {
   __device__ void load_queries(const Item& item) {
     const Work& work = item.work;
     const int head = work.heads.first / args.group, batch = is_packed<Tile> ? 0 : work.b,
-              position = item.queries.start + work.tile * queries_of<Tile>;
+              position = item.entry.queries.start + work.tile * queries_of<Tile>;
     q.acquire();
     barrier_expect(q.full(), Shared::q_bytes);
     for (int c = 0; c < Shared::d_chunks; ++c) {
@@ -93,9 +94,10 @@ struct ForwardProducer90 {
     constexpr bool whole_warp = Source::threads > 1, keys_first = Tile::q_stages == 1 && !whole_warp;
     const Walk& walk = item.walk;
     if (!keys_first && speaks()) load_queries(item);
-    const Source source(args, item.work.b, item.work.heads.first / args.group, item.keys);
-    // Lists are read one tile ahead of the loads.
-    int here = walk.last * Tile::n, before = 0, next = walk.tile(1) * Tile::n;
+    source.enter(item.work.b, item.work.heads.first / args.group, item.entry);
+    // Lists and places are read one tile ahead of the loads.
+    typename Source::Places here = source.look_up(walk.last * Tile::n), before{},
+                            next = source.look_up(walk.tile(1) * Tile::n);
 #pragma unroll 1
     for (int i = 0; i <= walk.count; ++i) {
       // Scheduling takes as long as a tile of keys.
@@ -115,7 +117,7 @@ struct ForwardProducer90 {
       }
       before = here;
       here = next;
-      next = walk.tile(i + 2) * Tile::n;
+      next = source.look_up(walk.tile(i + 2) * Tile::n);
     }
     // A whole warp has no registers for it before.
     if (whole_warp) let_schedule();

@@ -45,7 +45,7 @@ struct ForwardScores90 {
   float peak[2], ahead[2];  ///< with leads: the largest term() of the tiles that `m` includes, and of the next tile
   bool led;                 ///< with leads: the next tile's is larger in some row of the warp
   Where at;
-  int q_start, kv_start;  ///< start of the sequence within packed tensors
+  Entry entry;
   typename User::Head head;
   typename User::Row row[2];
   typename User::Col cols[(n + 31) / 32];  ///< if lanes share them: columns 8 i + e with 2 i + e = 8 j + lane / 4
@@ -64,10 +64,15 @@ struct ForwardScores90 {
   /// True if a full tile's reads need no clamping.
   __device__ bool is_inside(int tile) const {
     if constexpr (knows_inside)
-      return user.is_inside(head, at, origin, origin + Tile::m, tile * n, tile * n + n);
+      return user.is_inside(head, at, origin, origin + Tile::m, first_key(tile), first_key(tile) + n);
     else
       return true;
   }
+
+  /// The position of a tile's first key.
+  __device__ int first_key(int tile) const { return entry.key(tile * n); }
+  /// The position behind the last query.
+  __device__ int q_end() const { return entry.query(at.q_len); }
 
   /// The query and the head of the warp's nth row, relative to the tile's first.
   __device__ int query(int nth) const { return (64 * group + 16 * warp + nth) / Tile::heads; }
@@ -76,13 +81,12 @@ struct ForwardScores90 {
   /// Starts a tile of queries.
   __device__ void enter(const Item& item) {
     const Heads heads = item.work.heads;
-    at = {item.work.b, heads.first, item.queries.length, item.keys.length};
+    entry = item.entry;
+    at = entry.at(item.work.b, heads.first);
     // Rows of missing heads repeat the last head.
     if constexpr (Tile::heads > 1) at.h += min(head_of(lane / 4), heads.count - 1);
-    q_start = item.queries.start;
-    kv_start = item.keys.start;
     head = user.head(at);
-    origin = args.q_offset + item.work.tile * queries_of<Tile>;
+    origin = entry.query(item.work.tile * queries_of<Tile>);
     q0 = origin + query(lane / 4);
 #pragma unroll
     for (int r = 0; r < 2; ++r) row[r] = user.row(head, at, q0 + below * r);
@@ -90,7 +94,7 @@ struct ForwardScores90 {
     // Rows past the end start with maximum 0, so they never count as rows without a maximum.
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      m[r] = q0 + below * r < args.q_offset + at.q_len ? -infinity : 0.0f;
+      m[r] = q0 + below * r < q_end() ? -infinity : 0.0f;
       l[r] = 0;
       if constexpr (leads) peak[r] = -infinity;
     }
@@ -111,7 +115,7 @@ struct ForwardScores90 {
   __device__ void read_columns(int tile) {
     if constexpr (shares<Partial>)
 #pragma unroll
-      for (int j = 0; j < (n + 31) / 32; ++j) cols[j] = user.col(head, at, origin, tile * n + shared_column(j));
+      for (int j = 0; j < (n + 31) / 32; ++j) cols[j] = user.col(head, at, origin, first_key(tile) + shared_column(j));
   }
   __device__ int shared_column(int j) const {
     const int nth = 8 * j + lane / 4;
@@ -137,7 +141,7 @@ struct ForwardScores90 {
   template <bool Partial>
   __device__ void look_ahead(int tile) {
     if constexpr (leads) {
-      const int first = tile * n, last = min(first + n, at.kv_len) - 1;
+      const int first = first_key(tile), last = min(first + n, at.kv_len) - 1;
       const auto term = [&](int r, const auto& col, int kv) {
         return user.term(head, row[r], col, at, origin, q0 + below * r, kv);
       };
@@ -199,7 +203,7 @@ struct ForwardScores90 {
   /// Calls f(x, mod, row, col, q, kv) for every score x; in full tiles `mod` does not clamp its reads.
   template <bool Partial, class F>
   __device__ void each_pair(int tile, const F& f) {
-    const int kv0 = tile * n + 2 * (lane & 3);
+    const int kv0 = first_key(tile) + 2 * (lane & 3);
     const auto at_pair = [&](int i, int r, int e, const auto& col) {
       const Int q(q0, below * r), kv(kv0, 8 * i + e);
       if constexpr (Partial)
@@ -219,7 +223,7 @@ struct ForwardScores90 {
     if constexpr (copies) {
       __syncwarp();  // the tile before the previous one has been read
       const int q = origin + query(0);
-      if (there) copied_read().start(copied, head, at, q, args.q_offset + at.q_len - q, tile * n);
+      if (there) copied_read().start(copied, head, at, q, q_end() - q, first_key(tile));
       copy_commit();
       copied ^= Shared::copied_bytes;
     }
@@ -230,7 +234,7 @@ struct ForwardScores90 {
   __device__ auto distances() const { return Distances90<Tile>{numbers, 64 * group + 16 * warp, lane}; }
   template <bool Partial>
   __device__ void exponents_with_held(int tile) {
-    const int kv0 = tile * n + 2 * (lane & 3);
+    const int kv0 = first_key(tile) + 2 * (lane & 3);
     const auto exponent = [&](int i, int r, int e, typename User::Held held) {
       const Int q(q0, below * r), kv(kv0, 8 * i + e);
       const auto col = column<Partial>(kv, i, e);
@@ -256,7 +260,7 @@ struct ForwardScores90 {
   __device__ void by_tanh(int tile, const F& f) {
     float most[2][2] = {};
     const auto at_pair = [&](int i, int r, int e, const auto& g) {
-      const Int q(q0, below * r), kv(tile * n + 2 * (lane & 3), 8 * i + e);
+      const Int q(q0, below * r), kv(first_key(tile) + 2 * (lane & 3), 8 * i + e);
       const auto col = column<Partial>(kv, i, e);
       if constexpr (Partial)
         return g(user, row[r], col, q, kv);
@@ -302,7 +306,7 @@ struct ForwardScores90 {
 
   /// S = -inf for masked-out pairs.
   __device__ void remove(int tile) {
-    const int kv0 = tile * n + 2 * (lane & 3);
+    const int kv0 = first_key(tile) + 2 * (lane & 3);
     const Reach<User> reach[2] = {{user, head, row[0], at, Int(q0), kv0},
                                   {user, head, row[1], at, Int(q0, below), kv0}};
     constexpr int last = n - 7;  // this thread's last column
@@ -326,7 +330,7 @@ struct ForwardScores90 {
     constexpr int block = min(User::traits.keep_block, n & -n);
 #pragma unroll
     for (int first = 0; first < n; first += block) {
-      const Int kv(tile * n, first);
+      const Int kv(first_key(tile), first);
       const auto col = user.col(head, at, origin, kv);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {

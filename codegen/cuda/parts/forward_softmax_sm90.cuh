@@ -80,7 +80,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     if constexpr (leads) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const bool there = q0 + below * r < args.q_offset + at.q_len && m[r] != -infinity;
+        const bool there = q0 + below * r < this->q_end() && m[r] != -infinity;
         out |= row_sum(l[r]) < too_small<Element> && there;
       }
     }

@@ -7,17 +7,21 @@
 
 namespace attune {
 
-/// A key source is made for a tile of queries, from the arguments, the batch entry, the key head, and the positions of
-/// the keys. Rows count from the first key. Missing rows become zeros, or any finite number if the consumers mask them
-/// out.
+/// A key source is made once, of the arguments and the address of shared memory. Rows count from an entry's first key.
+/// Rows behind the last key become any keys, because the consumers mask them out, and values that are finite.
 template <class Source>
-concept KeySource = requires(const Source source, unsigned into, unsigned full, int row) {
+concept KeySource = requires(Source source, typename Source::Places places, int b, int head, Entry entry, unsigned into,
+                             unsigned full, int row) {
   /// Threads of the producer warp that load: 1 or all 32.
   requires Source::threads == 1 || Source::threads == 32;
-  /// Fills a stage at `into` with n keys from `row` on, in chunks of swizzled rows, and arrives once at `full`.
-  source.load_keys(into, full, row);
+  /// The next rows are those of a key head of a batch entry.
+  source.enter(b, head, entry);
+  /// What the loads of n keys from `row` on must know, looked up a tile ahead and not awaited.
+  source.look_up(row);
+  /// Fills a stage at `into` with these keys, in chunks of swizzled rows, and arrives once at `full`.
+  source.load_keys(into, full, places);
   /// Does the same for values, in the order that the Tile's products read, or that its transposing warps read.
-  source.load_values(into, full, row);
+  source.load_values(into, full, places);
   /// A row's elements in memory, for all 32 lanes of a consumer warp.
   *source.key(row);
   *source.value(row);
@@ -29,13 +33,21 @@ struct TmaKeys {
   using Element = typename Tile::Element;
   using Shared = Shared90<Tile>;
   static constexpr int threads = 1;
+  using Places = int;  ///< the first row
 
   const ForwardArgs& args;
   int b, head, batch;
   Range keys;
 
-  __device__ TmaKeys(const ForwardArgs& args, int b, int head, Range keys)
-      : args(args), b(b), head(head), batch(args.kv_shared ? 0 : b), keys(keys) {}
+  __device__ TmaKeys(const ForwardArgs& args, unsigned) : args(args) {}
+  __device__ void enter(int of_b, int of_head, const Entry& entry) {
+    b = of_b;
+    head = of_head;
+    batch = args.kv_shared ? 0 : b;
+    keys = entry.keys;
+  }
+
+  __device__ Places look_up(int row) const { return row; }
 
   /// Packed sequences follow one another along the positions of one batch entry.
   __device__ int box_batch() const { return is_packed<Tile> ? 0 : batch; }
@@ -109,5 +121,4 @@ template <class Tile>
 requires(parts_of<Tile> > 0) struct KeySourceOf<Tile> {
   using Type = SplitKeys<Tile>;
 };
-
 }  // namespace attune

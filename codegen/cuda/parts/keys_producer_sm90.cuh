@@ -71,14 +71,11 @@ struct LoaderKeys90 {
   __device__ int readers() const { return args.kv_shared ? args.group * args.batch : args.group; }
   __device__ Reader reader(int nth) const {
     Reader out;
-    out.at = {args.kv_shared ? nth / args.group : keys.b, keys.kv_head * args.group + nth % args.group, args.q_len,
-              args.kv_len};
+    const int b = args.kv_shared ? nth / args.group : keys.b;
+    const Entry entry = entry_of<Tile>(args, b);
+    out.at = entry.at(b, keys.kv_head * args.group + nth % args.group);
     out.head = user.head(out.at);
-    Bands bands = user.q_bands(out.head, out.at, args.q_offset, args.q_offset + args.q_len, keys.first,
-                               min(keys.first + n, args.kv_len));
-    bands.begin -= args.q_offset, bands.end -= args.q_offset;
-    bands.full_begin -= args.q_offset, bands.full_end -= args.q_offset;
-    out.walk = walk_bands(bands, args.q_len, m);
+    out.walk = walk_of_keys<m>(user, entry, out.at, out.head, keys.first, min(keys.first + n, entry.keys.length));
     return out;
   }
 

@@ -1,8 +1,7 @@
 // codegen/cuda/parts/lines.cuh — copies rows of a tensor of any strides into swizzled lines of shared memory
 #pragma once
 
-#include "codegen/cuda/contract/args.cuh"
-#include "codegen/cuda/contract/ops.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/ptx/copy_async.cuh"
 #include "codegen/cuda/ptx/shared.cuh"
 
@@ -50,26 +49,18 @@ __device__ inline float element(const Rows80& rows, int position, int column) {
 /// Rows of a head of a pool of pages, of one entry.
 struct PagedRows80 : Rows80 {
   static constexpr bool paged = true;
-  const int* page_table;  ///< the entry's
-  long long nth;          ///< ints from one page number to the next
-  long long page;         ///< bytes
-  int of_page, count;     ///< rows of a page; pages of the pool
+  Pages pages;
+  long long page;  ///< bytes
 
   /// Null if the row's page does not exist.
   __device__ const char* row(int i) const {
-    const int before = i / of_page, found = page_table[before * nth];
-    if (found < 0 || found >= count) return nullptr;
-    return data + found * page + (i - before * of_page) * position;
+    const Pages::At at = pages.at(i);
+    return pages.exists(at.page) ? data + at.page * page + at.row * position : nullptr;
   }
 };
 template <class Element>
 __device__ inline PagedRows80 paged_rows_of(const Strided& t, const PageTable& page_table, int b, int h) {
-  return {rows_of<Element>(t, 0, h, 0),
-          page_table.at + b * page_table.entry,
-          page_table.nth,
-          t.batch * ElementOf<Element>::bytes,
-          page_table.rows,
-          page_table.count};
+  return {rows_of<Element>(t, 0, h, 0), Pages(page_table, b), t.batch * ElementOf<Element>::bytes};
 }
 
 /// The unsigned integer that is as wide as an element of 2 or 4 bytes. A trait, because clang 14 cannot read a lambda

@@ -203,10 +203,9 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
   __device__ const Element* key_line(const MlaTile<Tile>& of, int key) const {
     const auto* data = static_cast<const Element*>(args.k.data) + of.kv_head * args.k.head;
     if constexpr (Tile::paged) {
-      const int nth = key / args.page_table.rows,
-                page = args.page_table.at[of.b * args.page_table.entry + nth * args.page_table.nth];
-      if (page < 0 || page >= args.page_table.count) return nullptr;
-      return data + page * args.k.batch + (key - nth * args.page_table.rows) * args.k.position;
+      const Pages pages(args.page_table, of.b);
+      const Pages::At at = pages.at(key);
+      return pages.exists(at.page) ? data + at.page * args.k.batch + at.row * args.k.position : nullptr;
     } else {
       return data + (args.kv_shared ? 0 : of.b) * args.k.batch + (of.keys.start + key) * args.k.position;
     }

@@ -15,15 +15,15 @@ struct MlaBoxes {
   int position[boxes], batch[boxes];  ///< batch: the page, if keys are paged
 
   /// Looks up the boxes of the tile that starts at key `first`.
-  __device__ void look_up(const MlaArgs& args, const MlaTile<Tile>& of, const int* page_table, int entry, int first) {
+  __device__ void look_up(const MlaTile<Tile>& of, const Pages& pages, int entry, int first) {
 #pragma unroll
     for (int i = 0; i < boxes; ++i) {
       const int row = first + i * Tile::box;
       const bool there = row < of.keys.length;
       if constexpr (Tile::paged) {
-        const int nth = row / args.page_table.rows, page = there ? page_table[nth * args.page_table.nth] : -1;
-        position[i] = row - nth * args.page_table.rows;
-        batch[i] = page;
+        const Pages::At at = there ? pages.at(row) : Pages::At{-1, 0};
+        position[i] = at.row;
+        batch[i] = at.page;
       } else {
         position[i] = of.keys.start + row;
         batch[i] = there ? entry : -1;
@@ -31,12 +31,12 @@ struct MlaBoxes {
     }
   }
   /// The same boxes, once page numbers have arrived: a missing page goes outside the tensor.
-  __device__ MlaBoxes checked(const MlaArgs& args) const {
+  __device__ MlaBoxes checked(const Pages& pages) const {
     MlaBoxes out;
 #pragma unroll
     for (int i = 0; i < boxes; ++i) {
       out.position[i] = position[i];
-      out.batch[i] = !Tile::paged || batch[i] < args.page_table.count ? batch[i] : -1;
+      out.batch[i] = !Tile::paged || pages.exists(batch[i]) ? batch[i] : -1;
     }
     return out;
   }
@@ -121,17 +121,17 @@ struct MlaProducer90 {
     for (int tile = split.begin.tile; has_tile(split, tile); ++tile) {
       const MlaItem<Tile, User> item(args, user, split, tile);
       const MlaTile<Tile>& of = item.of;
-      const int* const page_table = Tile::paged ? args.page_table.at + of.b * args.page_table.entry : nullptr;
+      const Pages pages(args.page_table, of.b);
       const int entry = args.kv_shared || (is_packed<Tile> && args.kv_starts) ? 0 : of.b;
       // Boxes are looked up one step ahead.
       MlaBoxes<Tile> next;
       const auto look_up = [&](int step) {
-        next.look_up(args, of, page_table, entry, step < item.end ? item.walk.tile(step) * Tile::n : of.keys.length);
+        next.look_up(of, pages, entry, step < item.end ? item.walk.tile(step) * Tile::n : of.keys.length);
       };
       look_up(item.begin + Group);
 #pragma unroll 1
       for (int step = item.begin + Group; step < item.begin + 2 * item.pairs; step += 2) {
-        const MlaBoxes<Tile> now = next.checked(args);
+        const MlaBoxes<Tile> now = next.checked(pages);
         look_up(step + 2);
         load_keys(now, of.kv_head);
         place.next();

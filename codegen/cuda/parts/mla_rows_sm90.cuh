@@ -15,10 +15,8 @@ struct MlaUnit {
 /// A tile of queries. All of its blocks (a cluster of Tile::cluster) read the same keys. The queries and heads of a key
 /// head are divided into units of Tile::m rows, sets of heads within tiles of queries; each block has one unit.
 template <class Tile>
-struct MlaTile {
-  int b, kv_head, first_unit, units;
-  Range queries, keys;
-  int q_offset, kv_offset, group;
+struct MlaTile : Entry {
+  int b, kv_head, first_unit, units, group;
 
   __device__ static int workers() { return static_cast<int>(gridDim.x) / Tile::cluster; }
   __device__ static int worker() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
@@ -27,8 +25,7 @@ struct MlaTile {
   __device__ static MlaTile of(const DecodeArgs& args, int tile) {
     const DecodeTile one = DecodeTile::of<Tile>(args, tile);
     const int of_group = args.sets_of_group, nth = tile - (one.b * args.sets + one.kv_head * of_group);
-    return {one.b,       one.kv_head, nth * Tile::cluster, q_tiles_of<Tile>(args.q_len) * head_sets(args.group),
-            one.queries, one.keys,    one.q_offset,        one.kv_offset,
+    return {one,       one.b, one.kv_head, nth * Tile::cluster, q_tiles_of<Tile>(args.q_len) * head_sets(args.group),
             args.group};
   }
   __device__ static int head_sets(int group) { return (group + Tile::heads - 1) / Tile::heads; }
@@ -38,19 +35,16 @@ struct MlaTile {
               before = (nth - tile * sets) * Tile::heads;
     return {tile * queries_of<Tile>, kv_head * group + before, nth < units ? min(group - before, Tile::heads) : 0};
   }
-  __device__ Where at(int head) const { return {b, head, queries.length, kv_offset + keys.length}; }
+  __device__ Where at(int head) const { return Entry::at(b, head); }
 
   /// The tiles of keys that any block of the cluster visits.
   template <class, class User>
-  __device__ Walk walk(const DecodeArgs&, const User& user) const {
+  __device__ Walk walk(const DecodeArgs& args, const User& user) const {
     const int last_unit = min(first_unit + Tile::cluster, units) - 1, first = q_tile(first_unit) * queries_of<Tile>,
               end = min((q_tile(last_unit) + 1) * queries_of<Tile>, queries.length);
     if (first >= end) return {0, 0, 0, 0, nullptr};
     const Where where = at(kv_head * group + first_unit % head_sets(group) * Tile::heads);
-    Bands bands = user.bands(user.head(where), where, q_offset + first, q_offset + end);
-    for (int* at : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end})
-      *at = max(*at, kv_offset) - kv_offset;
-    return walk_bands(bands, keys.length, Tile::n);
+    return walk_of<Tile>(args, user, *this, where, user.head(where), {first, end, 0, 1});
   }
 };
 

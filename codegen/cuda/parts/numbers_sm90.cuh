@@ -40,14 +40,14 @@ struct FindNumbers90 {
       __syncwarp();
       if (lane == 0) items.done();
       if (item.index == Item::stop) return;
-      const Where at{item.work.b, item.work.heads.first, item.queries.length, item.keys.length};
+      const Where at = item.entry.at(item.work.b, item.work.heads.first);
       const auto head = user.head(at);
-      const int origin = args.q_offset + item.work.tile * Tile::m;
+      const int origin = item.entry.query(item.work.tile * Tile::m);
 #pragma unroll 1
       for (int i = 0; i < item.walk.count; ++i) {
         // Those of stages + 1 tiles may still be read: the keys of the tile before them have been released, which a
         // consumer does before it reads the numbers that came with them.
-        find(head, at, origin, item.walk.tile(i) * Tile::n);
+        find(head, at, origin, item.entry.key(item.walk.tile(i) * Tile::n));
         k.acquire();
         arrive_as_warp(k.full(), lane);
         k.next();

@@ -12,14 +12,12 @@
 
 namespace attune {
 
-/// A tile's queries and its existing keys. Expressions see positions as rows plus an offset.
-struct DecodeTile {
+/// The queries of an entry that share keys: those of a set of heads.
+struct DecodeTile : Entry {
   int b, kv_head;
   Heads heads;
-  Range queries, keys;
-  int q_offset, kv_offset;
 
-  __device__ Where at(int head) const { return {b, head, queries.length, kv_offset + keys.length}; }
+  __device__ Where at(int head) const { return Entry::at(b, head); }
 
   /// Split ranges are per block.
   __device__ static int workers() { return static_cast<int>(gridDim.x); }
@@ -30,26 +28,16 @@ struct DecodeTile {
     // A division takes some sixty cycles, and most key heads have one set.
     const int b = tile / args.sets, set = tile - b * args.sets, of_group = args.sets_of_group,
               kv_head = of_group == 1 ? set : set / of_group, before = (set - kv_head * of_group) * Tile::heads;
-    DecodeTile out{b,
-                   kv_head,
-                   {kv_head * args.group + before, min(args.group - before, Tile::heads)},
-                   range_of<Tile>(args.q_starts, b, args.q_len),
-                   range_of<Tile>(args.kv_starts, b, args.kv_len),
-                   args.q_offsets.at ? args.q_offsets.at[b * args.q_offsets.stride] : args.q_offset,
-                   args.kv_offset};
-    if (args.kv_lens.at) out.keys.length = max(min(args.kv_lens.at[b * args.kv_lens.stride], out.keys.length), 0);
-    return out;
+    return {entry_of<Tile, true>(args, b),
+            b,
+            kv_head,
+            {kv_head * args.group + before, min(args.group - before, Tile::heads)}};
   }
   /// The tiles of keys that the queries visit.
   template <class Tile, class User>
   __device__ Walk walk(const DecodeArgs& args, const User& user) const {
-    if constexpr (User::traits.listed) {
-      return walk_list(args, b, heads.first, 1, 0);
-    } else {
-      const Where where = at(heads.first);
-      const Bands bands = user.bands(user.head(where), where, q_offset, q_offset + queries.length);
-      return walk_bands(counted_from(kv_offset, bands), keys.length, Tile::n);
-    }
+    const Where where = at(heads.first);
+    return walk_of<Tile>(args, user, *this, where, user.head(where), {0, queries.length, 0, 1});
   }
 };
 

@@ -19,8 +19,6 @@ __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
-constexpr int item_bytes = 64;
-
 /// True if a previous kernel has transposed the values, keys along rows.
 template <class Tile>
 constexpr bool come_transposed = requires {
@@ -103,6 +101,7 @@ struct Shared90 {
                                       .distances = has_distances<Tile>,
                                       .column_words = words_of_column<Tile>,
                                       .items = items_ahead<Tile>,
+                                      .per_entry = is_per_entry<Tile>,
                                       .parts = parts_of<Tile> > 1 ? parts_of<Tile> : 1};
   static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
                        k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
@@ -113,8 +112,7 @@ struct Shared90 {
                        recompute_most = at.recompute_most, recompute = at.recompute, copied = at.copied,
                        copied_warp = at.copied_warp, copied_bytes = at.copied_bytes, numbers = at.numbers,
                        distant_copy = at.distant_copy, numbers_bytes = at.numbers_bytes, columns_line = at.columns_line,
-                       columns_most = at.columns_most, bytes = at.bytes;
-  static_assert(at.item_bytes == item_bytes);
+                       columns_most = at.columns_most, item_bytes = at.item_bytes, tail = at.tail, bytes = at.bytes;
 };
 
 // ---- places of packed sequences ----------------------------------------------------------------------------------
@@ -179,7 +177,7 @@ struct Schedule {
   /// first. It has at most one place more than it has tiles.
   __device__ Work unordered(const ForwardArgs& args, int nth, Heads heads) const {
     const int b = sequence_at<queries_of<Tile>>(args.q_starts, args.batch, nth);
-    const int length = range_of<Tile>(args.q_starts, b, args.q_len).length;
+    const int length = entry_of<Tile>(args, b).queries.length;
     return {b, q_tiles_of<Tile>(length) - 1 - (nth - place_of<queries_of<Tile>>(args.q_starts, b)), heads};
   }
 };
@@ -194,9 +192,8 @@ struct Item {
   int owners;  ///< a bit for each warp that the tile is recomputed for; or `all`
   Work work;
   Walk walk;
-  Range queries, keys;  ///< positions of its sequence
+  Entry entry;
 };
-static_assert(sizeof(Item) == item_bytes);
 
 /// The tiles that each consumer warp has to recompute. Only that warp adds to its list, and only the scheduling thread
 /// empties lists, while no warp adds.
@@ -239,15 +236,17 @@ struct Recompute {
 template <class Tile, class User>
 struct Items {
   using Shared = Shared90<Tile>;
-  /// Without packed sequences all ranges are the same and are not handed over.
-  static constexpr int words = item_bytes / 4 - (is_packed<Tile> ? 0 : 4);
+  /// What is the same for all entries is not handed over: of dense calls all, of packed ones the offsets; the offset of
+  /// keys is the call's.
+  static constexpr int words = sizeof(Item) / 4 - (is_per_entry<Tile> ? 1 : is_packed<Tile> ? 2 : 6);
+  static_assert(4 * words <= Shared::item_bytes);
 
   const ForwardArgs& args;
   unsigned shared;
   Ring<items_ahead<Tile>> ring{shared + Shared::item_full};
   int late = 0;  ///< of the item taken last, see lateness()
 
-  __device__ unsigned at(int word) const { return shared + Shared::item + item_bytes * ring.stage + 4 * word; }
+  __device__ unsigned at(int word) const { return shared + Shared::item + Shared::item_bytes * ring.stage + 4 * word; }
 
   /// Waits until all warps have read an earlier item. Scheduling this late makes blocks end more evenly.
   __device__ void wait_for_room() const { ring.acquire(); }
@@ -276,10 +275,9 @@ struct Items {
       late = item.work.heads.count;
       item.work.heads.count = 1;
     }
-    if constexpr (!is_packed<Tile>) {
-      item.queries = range_of<Tile>(args.q_starts, 0, args.q_len);
-      item.keys = range_of<Tile>(args.kv_starts, 0, args.kv_len);
-    }
+    if constexpr (!is_packed<Tile> && !is_per_entry<Tile>) item.entry = entry_of<Tile>(args, 0);
+    if constexpr (!is_per_entry<Tile>) item.entry.q_offset = args.q_offset;
+    item.entry.kv_offset = is_per_entry<Tile> ? args.kv_offset : 0;
     return item;
   }
   /// Called by one thread of each warp: the next item may be scheduled.
@@ -289,7 +287,7 @@ struct Items {
 
  private:
   struct alignas(8) Words {
-    int word[item_bytes / 4];
+    int word[sizeof(Item) / 4];
   };
 };
 
@@ -298,8 +296,7 @@ struct Items {
 /// warpgroup waits for keys that load only after other warpgroups have computed earlier tiles. Results that leave over
 /// values are said to have left after the next item's first scores, and only two tiles of its keys load before that.
 template <class Tile, class User>
-__device__ inline int lateness(const ForwardArgs& args, const User& user, const Where& at, const Walk& walk,
-                               int begin) {
+__device__ inline int lateness(const User& user, const Entry& entry, const Where& at, const Walk& walk, int begin) {
   int out = 0;
   const auto head = user.head(at);
   constexpr int room = leave_over_values<Tile> ? 1 : Tile::stages - 1;
@@ -308,8 +305,8 @@ __device__ inline int lateness(const ForwardArgs& args, const User& user, const 
   for (int group = 0; group < Tile::m / 64 - 1; ++group) {
     const int first = begin + 64 * group, end = min(first + 64, at.q_len);
     if (first >= end) break;
-    const Bands bands = user.bands(head, at, args.q_offset + first, args.q_offset + end);
-    const int tiles = (max(min(bands.end, at.kv_len), 0) + Tile::n - 1) / Tile::n;
+    const Bands bands = counted_from(entry.kv_offset, user.bands(head, at, entry.query(first), entry.query(end)));
+    const int tiles = (max(min(bands.end, entry.keys.length), 0) + Tile::n - 1) / Tile::n;
     out |= max(min(walk.last + 1 - tiles, most), 0) << 4 * group;
   }
   return out;
@@ -318,18 +315,13 @@ __device__ inline int lateness(const ForwardArgs& args, const User& user, const 
 template <class Tile, class User>
 __device__ inline Item item_of(const ForwardArgs& args, const User& user, int q_tiles, Work work, int index,
                                int owner) {
-  const Range queries = range_of<Tile>(args.q_starts, work.b, args.q_len),
-              keys = range_of<Tile>(args.kv_starts, work.b, args.kv_len);
-  Walk walk;
-  if constexpr (User::traits.listed) {
-    walk = walk_list(args, work.b, work.heads.first, q_tiles, work.tile);
-  } else {
-    const Where at{work.b, work.heads.first, queries.length, keys.length};
-    const int begin = work.tile * queries_of<Tile>, end = min(begin + queries_of<Tile>, queries.length);
-    walk = walk_bands(user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end), keys.length, Tile::n);
-    if constexpr (begins_late<Tile, User>) work.heads.count = lateness<Tile>(args, user, at, walk, begin);
-  }
-  return {index, owner, work, walk, queries, keys};
+  const Entry entry = entry_of<Tile>(args, work.b);
+  const Where at = entry.at(work.b, work.heads.first);
+  const int begin = work.tile * queries_of<Tile>;
+  const Walk walk = walk_of<Tile>(args, user, entry, at, user.head(at),
+                                  {begin, min(begin + queries_of<Tile>, entry.queries.length), work.tile, q_tiles});
+  if constexpr (begins_late<Tile, User>) work.heads.count = lateness<Tile>(user, entry, at, walk, begin);
+  return {index, owner, work, walk, entry};
 }
 
 // ---- the tile scheduler -------------------------------------------------------------------------------------------
@@ -348,7 +340,7 @@ __device__ inline void schedule_tiles(const ForwardArgs& args, const User& user,
     return true;
   };
   const auto say = [&](int what) {
-    items.give({.index = what, .owners = Item::all, .work = {}, .walk = {}, .queries = {}, .keys = {}});
+    items.give({.index = what, .owners = Item::all, .work = {}, .walk = {}, .entry = {}});
   };
   const Recompute<Tile> recompute{shared};
   int index = static_cast<int>(blockIdx.x), round = 1;

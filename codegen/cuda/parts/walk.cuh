@@ -1,22 +1,9 @@
 // codegen/cuda/parts/walk.cuh — the sequence and heads of a tile of queries, and the tiles of keys it visits
 #pragma once
 
-#include "codegen/cuda/contract/args.cuh"
-#include "codegen/cuda/contract/mod.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 
 namespace attune {
-
-/// The positions of a batch entry: all of them, or those of a sequence within packed tensors. Starts on the device are
-/// not checked; a sequence is cut off at `length`, whatever its starts say.
-struct Range {
-  int start, length;
-};
-template <class Tile>
-__device__ inline Range range_of(const int* starts, int b, int length) {
-  if constexpr (is_packed<Tile>)
-    if (starts) return {starts[b], min(starts[b + 1] - starts[b], length)};
-  return {0, length};
-}
 
 /// In decode, Tile::heads query heads of a key head share a tile: row r belongs to query r / heads
 /// and to head r % heads of these.
@@ -76,12 +63,36 @@ __device__ inline Walk walk_bands(Bands bands, int kv_len, int n) {
   return walk;
 }
 
-template <class Args>
-__device__ inline Walk walk_list(const Args& args, int b, int h, int q_tiles, int q_tile) {
-  const int row = ((args.tile_batches == 1 ? 0 : b) * args.tile_heads + (args.tile_heads == 1 ? 0 : h)) * q_tiles +
-                  q_tile;
-  const int* list = args.tiles + static_cast<long long>(row) * args.tile_stride;
+__device__ inline Walk walk_list(const Entries& of, int b, int h, int q_tiles, int q_tile) {
+  const int row = ((of.tile_batches == 1 ? 0 : b) * of.tile_heads + (of.tile_heads == 1 ? 0 : h)) * q_tiles + q_tile;
+  const int* list = of.tiles + static_cast<long long>(row) * of.tile_stride;
   return {list[0] + list[1], list[0], list[1], list[2], list + 2};
+}
+
+/// Queries of an entry, and the tile that has them. Kernels whose lists have one row for all queries name tile 0 of 1.
+struct QueryRows {
+  int first, end, tile, tiles;
+};
+/// The tiles of keys that these queries of a head visit; `head`: user.head(at).
+template <class Tile, class User>
+__device__ inline Walk walk_of(const Entries& of, const User& user, const Entry& entry, Where at,
+                               const typename User::Head& head, QueryRows rows) {
+  if constexpr (User::traits.listed)
+    return walk_list(of, at.b, at.h, rows.tiles, rows.tile);
+  else
+    return walk_bands(
+        counted_from(entry.kv_offset, user.bands(head, at, entry.query(rows.first), entry.query(rows.end))),
+        entry.keys.length, Tile::n);
+}
+
+/// The tiles of `m` queries that see keys [first, end) of an entry.
+template <int m, class User>
+__device__ inline Walk walk_of_keys(const User& user, const Entry& entry, Where at, const typename User::Head& head,
+                                    int first, int end) {
+  Bands bands = user.q_bands(head, at, entry.query(0), entry.query(entry.queries.length), entry.key(first),
+                             entry.key(end));
+  for (int* side : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end}) *side -= entry.q_offset;
+  return walk_bands(bands, entry.queries.length, m);
 }
 
 }  // namespace attune

@@ -117,6 +117,7 @@ std::int64_t BackwardRun::diagonals() const {
 
 BackwardArgs BackwardRun::args_of_call(std::byte* memory, const Starts& starts) const {
   BackwardArgs args{};
+  static_cast<Entries&>(args) = entries_of(p_, starts.q, starts.kv);
   args.q = strided(call_.q, p_.q.layout);
   args.k = strided(call_.k, p_.kv.layout);
   args.v = strided(call_.v, p_.kv.layout);
@@ -130,18 +131,10 @@ BackwardArgs BackwardRun::args_of_call(std::byte* memory, const Starts& starts) 
   args.grad_k = gradient(call_.dk, p_.kv.layout);
   args.grad_v = gradient(call_.dv, p_.kv.layout);
   args.scale = static_cast<float>(p_.scale);
-  args.batch = static_cast<int>(p_.batch);
   args.q_heads = static_cast<int>(p_.q_heads);
-  args.group = static_cast<int>(p_.group);
-  args.q_len = static_cast<int>(p_.q.length);
-  args.kv_len = static_cast<int>(p_.kv.length);
-  args.q_offset = p_.q_offset;
-  args.kv_shared = p_.kv_shared;
   args.kv_heads = static_cast<int>(p_.kv_heads);
   args.d = static_cast<int>(p_.d);
   args.dv = static_cast<int>(p_.dv);
-  args.q_starts = starts.q;
-  args.kv_starts = starts.kv;
   args.non_finite = counters_.in(memory);
   return args;
 }

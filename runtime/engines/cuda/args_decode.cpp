@@ -21,33 +21,19 @@ void take_decode(ForwardRun& run) {
 DecodeArgs decode_args(const ForwardRun& run, const Placed& at) {
   const Forward& call = run.call;
   const compiler::Problem& p = run.p;
-  return {.q = strided(call.q, p.q.layout),
-          .k = strided(call.k, p.kv.layout),
-          .v = strided(call.v, p.kv.layout),
-          .o = strided(call.o, p.q.layout),
-          .lse = rows(call.lse, p.q.layout),
-          .max = rows(call.max, p.q.layout),
-          .batch = static_cast<int>(p.batch),
-          .group = static_cast<int>(p.group),
-          .q_len = static_cast<int>(p.q.length),
-          .kv_len = static_cast<int>(p.kv.length),
-          .q_offset = p.q_offset,
-          .kv_shared = p.kv_shared,
-          .sets = static_cast<int>(run.tiles.sets),
-          .sets_of_group = static_cast<int>(run.tiles.group_sets),
-          .kv_offset = p.kv_offset,
-          .q_starts = at.starts.q,
-          .kv_starts = at.starts.kv,
-          .kv_lens = numbers(call.kv_len),
-          .q_offsets = numbers(call.q_offsets),
-          .page_table = page_table(call.page_table, call.k),
-          .tiles = run.lists.at,
-          .tile_stride = run.lists.stride,
-          .tile_batches = run.lists.batches,
-          .tile_heads = run.lists.heads,
-          .parts = run.parts.in(at.memory),
-          .arrivals = run.arrivals.in(at.memory),
-          .paired = false};
+  DecodeArgs args{};
+  static_cast<Entries&>(args) = run.entries(at.starts);
+  args.q = strided(call.q, p.q.layout);
+  args.k = strided(call.k, p.kv.layout);
+  args.v = strided(call.v, p.kv.layout);
+  args.o = strided(call.o, p.q.layout);
+  args.lse = rows(call.lse, p.q.layout);
+  args.max = rows(call.max, p.q.layout);
+  args.sets = static_cast<int>(run.tiles.sets);
+  args.sets_of_group = static_cast<int>(run.tiles.group_sets);
+  args.parts = run.parts.in(at.memory);
+  args.arrivals = run.arrivals.in(at.memory);
+  return args;
 }
 
 void put_decode(ForwardRun& run, Launches& launches, const Placed& at) {

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/args_forward.cpp — the arguments of forward kernels without split-KV: ForwardArgs, PerEntryArgs
+// runtime/engines/cuda/args_forward.cpp — the arguments of forward kernels without split-KV: ForwardArgs
 #include <limits>
 
 #include <attune/error.h>
@@ -96,6 +96,7 @@ ForwardArgs forward_args(const ForwardRun& run, const Placed& at) {
   const Forward& call = run.call;
   const compiler::Problem& p = run.p;
   ForwardArgs args{};
+  static_cast<Entries&>(args) = run.entries(at.starts);
   put_maps(args, run, at);
   args.q = strided(call.q, p.q.layout);
   args.k = strided(call.k, p.kv.layout);
@@ -103,23 +104,11 @@ ForwardArgs forward_args(const ForwardRun& run, const Placed& at) {
   args.o = strided(call.o, p.q.layout);
   args.lse = rows(call.lse, p.q.layout);
   args.max = rows(call.max, p.q.layout);
-  args.batch = static_cast<int>(p.batch);
   args.q_heads = static_cast<int>(p.q_heads);
-  args.group = static_cast<int>(p.group);
-  args.q_len = static_cast<int>(p.q.length);
-  args.kv_len = static_cast<int>(p.kv.length);
   args.d = static_cast<int>(p.d);
   args.dv = static_cast<int>(p.dv);
-  args.q_offset = p.q_offset;
-  args.kv_shared = p.kv_shared;
-  args.q_starts = at.starts.q;
-  args.kv_starts = at.starts.kv;
   args.order = at.starts.order;
   args.order_count = static_cast<int>(run.tiles.order);
-  args.tiles = run.lists.at;
-  args.tile_stride = run.lists.stride;
-  args.tile_batches = run.lists.batches;
-  args.tile_heads = run.lists.heads;
   args.section = section_of(run.tiles, p, run.device.l2_bytes, static_cast<std::int64_t>(size_of(call.k.dtype)));
   args.next = run.next.in(at.memory);
   return args;
@@ -162,10 +151,7 @@ void put_forward(ForwardRun& run, Launches& launches, const Placed& at) {
     walk.split = &split;
   }
   ForwardArgs args = forward_args(run, at);
-  if (run.plan().args() == codegen::ArgsKind::forward) return run.put_walk(launches, walk, args, at.memory);
-  PerEntryArgs per_entry{args, numbers(run.call.kv_len), numbers(run.call.q_offsets),
-                         page_table(run.call.page_table, run.call.k), run.p.kv_offset};
-  run.put_walk(launches, walk, per_entry, at.memory);
+  run.put_walk(launches, walk, args, at.memory);
 }
 
 }  // namespace attune::runtime::cuda

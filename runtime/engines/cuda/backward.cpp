@@ -52,10 +52,7 @@ void BackwardWalk::put(Launches& launches, Walk& walk, std::byte* memory, const 
     walk.lists = &lists;
     walk.cover = &cover;
   }
-  arguments.tiles = lists.at;
-  arguments.tile_stride = lists.stride;
-  arguments.tile_batches = lists.batches;
-  arguments.tile_heads = lists.heads;
+  lists.put(arguments);
   walk.arguments = &arguments;
   put_kernel(launches, walk);
 }

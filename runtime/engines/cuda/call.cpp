@@ -45,9 +45,8 @@ void plan_splits(ForwardRun& run) {
 }
 
 void take(ForwardRun& run) {
-  switch (run.plan().args()) {
-    case ArgsKind::forward:
-    case ArgsKind::per_entry: return take_forward(run);
+  switch (run.plan().kernel->args) {
+    case ArgsKind::forward: return take_forward(run);
     case ArgsKind::decode: return take_decode(run);
     case ArgsKind::mla: return take_mla(run);
     case ArgsKind::backward: break;
@@ -82,7 +81,7 @@ void ForwardRun::put(std::byte* memory) {
   const Placed at{memory,
                   starts.send(launches, memory, p, tiling, kernel->skips, call.cu_seqlens_q, call.cu_seqlens_kv)};
   if (own_lists.count > 0) lists.at = own_lists.in(memory);
-  switch (plan().args()) {
+  switch (plan().kernel->args) {
     case ArgsKind::decode: return put_decode(*this, launches, at);
     case ArgsKind::mla: return put_mla(*this, launches, at);
     default: return put_forward(*this, launches, at);

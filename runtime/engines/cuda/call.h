@@ -56,6 +56,14 @@ struct ForwardRun {
     const int most = device.sms * kernel->choice.blocks_of_sm;
     return means.blocks ? std::min(means.blocks, most) : most;
   }
+  Entries entries(const Starts& of_call) const {
+    Entries out = entries_of(p, of_call.q, of_call.kv);
+    out.kv_lens = numbers(call.kv_len);
+    out.q_offsets = numbers(call.q_offsets);
+    out.page_table = page_table(call.page_table, call.k);
+    lists.put(out);
+    return out;
+  }
   Walk walk_of(std::int64_t blocks) const {
     return {.kernel = *kernel, .call = {.problem = p, .plan = plan(), .sms = device.sms, .blocks = blocks}};
   }
@@ -82,7 +90,7 @@ inline bool is_empty(const compiler::Problem& p) { return p.batch == 0 || p.q_he
 
 // ---- what a family of kernels needs of a call, by ArgsKind ----------------------------------------------------------
 
-// forward and per_entry: args_forward.cpp.
+// forward: args_forward.cpp.
 void take_forward(ForwardRun& run);
 void put_forward(ForwardRun& run, Launches& launches, const Placed& at);
 // decode: args_decode.cpp.

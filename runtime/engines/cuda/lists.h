@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/cuda/contract/entries.cuh"
 #include "compiler/bind.h"
 #include "runtime/engines/cuda/kernels.h"
 #include "runtime/engines/cuda/memory.h"
@@ -30,6 +31,13 @@ struct CoverLists {
   CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& cover, const compiler::Problem& p,
              CoverForm what = CoverForm::of_queries);
   std::int64_t ints() const { return stride * rows * heads * batches; }
+  /// Tells a kernel where the lists are.
+  void put(Entries& into) const {
+    into.tiles = at;
+    into.tile_stride = stride;
+    into.tile_batches = batches;
+    into.tile_heads = heads;
+  }
 };
 
 /// The arguments and the launch of the kernel that writes lists. `next`: a counter that it sets to 0; may be null.

@@ -70,6 +70,21 @@ inline int stored_bytes(const Tensor& t) {
   return most >= 4 ? most : 0;
 }
 
+/// What kernels read of a call's entries, without tile lists.
+inline Entries entries_of(const compiler::Problem& p, const int* q_starts, const int* kv_starts) {
+  Entries out{};
+  out.batch = static_cast<int>(p.batch);
+  out.group = static_cast<int>(p.group);
+  out.q_len = static_cast<int>(p.q.length);
+  out.kv_len = static_cast<int>(p.kv.length);
+  out.q_offset = p.q_offset;
+  out.kv_offset = p.kv_offset;
+  out.kv_shared = p.kv_shared;
+  out.q_starts = q_starts;
+  out.kv_starts = kv_starts;
+  return out;
+}
+
 /// Refuses an output that this engine cannot write: tensors of f64, and rows (lse, max) that are not f32.
 [[noreturn]] void refuse_f64(const char* name);
 [[noreturn]] void refuse_rows(const char* name, const Tensor& t);

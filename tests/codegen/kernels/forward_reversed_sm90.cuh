@@ -14,13 +14,20 @@ template <class Tile>
 struct ReversedKeys {
   using Element = typename Tile::Element;
   static constexpr int threads = 32;
+  using Places = int;  ///< the first row
 
   const ForwardArgs& args;
   int b, head;
   Range keys;
 
-  __device__ ReversedKeys(const ForwardArgs& args, int b, int head, Range keys)
-      : args(args), b(b), head(head), keys(keys) {}
+  __device__ ReversedKeys(const ForwardArgs& args, unsigned) : args(args) {}
+  __device__ void enter(int of_b, int of_head, const Entry& entry) {
+    b = of_b;
+    head = of_head;
+    keys = entry.keys;
+  }
+
+  __device__ Places look_up(int row) const { return row; }
 
   __device__ const Element* line(const Strided& t, int row) const {
     return static_cast<const Element*>(t.data) + (args.kv_shared ? 0 : b) * t.batch + head * t.head +

@@ -1,0 +1,63 @@
+// codegen/cuda/parts/entry.cuh — a batch entry of a call: where its queries and keys lie, at which positions, and in
+// which pages
+#pragma once
+
+#include "codegen/cuda/contract/further.cuh"
+#include "codegen/cuda/contract/mod.cuh"
+
+namespace attune {
+
+/// The rows of a batch entry in memory: all of them, or those of a sequence within packed tensors.
+struct Range {
+  int start, length;
+};
+
+/// All that a kernel reads of an entry, once for each tile. Rows count from the entry's first query or key; positions
+/// are what expressions see.
+struct Entry {
+  Range queries, keys;
+  int q_offset, kv_offset;
+
+  __device__ int query(int row) const { return q_offset + row; }
+  __device__ int key(int row) const { return kv_offset + row; }
+  __device__ Where at(int b, int head) const { return {b, head, queries.length, key(keys.length)}; }
+};
+
+/// Starts and lengths on the device are not checked: a sequence is cut off at the call's lengths, whatever they say.
+/// `own`: entries may have their own lengths and positions.
+template <class Tile, bool own = is_per_entry<Tile>>
+__device__ inline Entry entry_of(const Entries& of, int b) {
+  const auto range = [&](const int* starts, int length) -> Range {
+    if constexpr (is_packed<Tile>)
+      if (starts) return {starts[b], min(starts[b + 1] - starts[b], length)};
+    return {0, length};
+  };
+  Entry out{range(of.q_starts, of.q_len), range(of.kv_starts, of.kv_len), of.q_offset, 0};
+  if constexpr (own) {
+    if (of.kv_lens.at) out.keys.length = max(min(of.kv_lens.at[b * of.kv_lens.stride], out.keys.length), 0);
+    if (of.q_offsets.at) out.q_offset = of.q_offsets.at[b * of.q_offsets.stride];
+    out.kv_offset = of.kv_offset;
+  }
+  return out;
+}
+
+/// The pages of an entry, as the page table numbers them.
+struct Pages {
+  const int* numbers;
+  long long nth;    ///< ints from a number to the next
+  int rows, count;  ///< of a page; of the pool
+
+  __device__ Pages(const PageTable& table, int b)
+      : numbers(table.at + b * table.entry), nth(table.nth), rows(table.rows), count(table.count) {}
+  /// The number of the page that a row lies in, which may not exist; and the row within it.
+  struct At {
+    int page, row;
+  };
+  __device__ At at(int row) const {
+    const int before = row / rows;
+    return {numbers[before * nth], row - before * rows};
+  }
+  __device__ bool exists(int page) const { return page >= 0 && page < count; }
+};
+
+}  // namespace attune
