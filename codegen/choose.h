@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
+#include <numeric>
 #include <optional>
 
 #include "codegen/kernels.h"
@@ -53,6 +55,11 @@ constexpr int heads_to_share(std::int64_t q_len, std::int64_t group) {
 constexpr bool is_decode(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t most = 16;
   return q_len * heads_to_share(q_len, group) <= most;
+}
+/// KernelSpec::page_rows for pages of `rows` rows; 0 where kernels do not load pages by TMA.
+constexpr int box_rows(const KernelSpec& spec, std::int64_t rows) {
+  const bool by_boxes = spec.mla || (spec.arch == 90 && spec.tma && !spec.decode);
+  return spec.paged && by_boxes ? static_cast<int>(std::gcd(rows, std::int64_t{64})) : 0;
 }
 /// KernelSpec::few_queries: true if splitting f32 keys and values in memory would take longer than it saves.
 constexpr bool are_few(std::int64_t q_len, std::int64_t group) { return q_len * group < 256; }

@@ -28,7 +28,7 @@ struct KernelSpec {
   bool before = false;       ///< results of a call over other keys are merged in
   bool fixed_split = false;  ///< the call has a fixed split size
   bool mla = false;          ///< MLA: wide heads whose values are the first columns of the keys
-  int page_rows = 0;         ///< MLA, paged: the largest power of 2 that divides a page's rows, at most 64
+  int page_rows = 0;         ///< paged, by TMA: the largest power of 2 that divides a page's rows, at most 64
   int row_blocks = 1;        ///< MLA: blocks of a cluster, each with 64 of the rows that share keys: 1, 2 or 4
   int heads = 1;  ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
   bool few_queries = false;  ///< f32: splitting the keys would take longer than it saves, see are_few()

@@ -145,8 +145,8 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (std::string why = why_not_fp8_kv(spec); !why.empty()) return why;
   if (std::string why = why_not_other_out(spec); !why.empty()) return why;
-  if (std::string why = why_not_per_entry(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
+  if (spec.paged && spec.page_rows == 0) return "in decode it does not load pages";
   return why_not_prob(facts);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <numeric>
 #include <span>
 
 #include "codegen/ceil_div.h"
@@ -119,7 +120,11 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .distances = held.distances,
                                .column_words = held.column_words,
                                .items = held.items,
+                               .per_entry = spec.per_entry,
                                .parts = std::max(held.parts, 1)};
+  const int box = spec.paged ? std::gcd(spec.page_rows, tile.n) : tile.n;
+  if (spec.per_entry)
+    plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", spec.paged}, {"box", box}});
   const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(spec, tile, bytes);
   if (blocks > 1) plan.tile.own.emplace_back("blocks", blocks);
   return {.plan = std::move(plan),
@@ -127,7 +132,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
           .shared_bytes = bytes,
           .blocks_of_sm = blocks,
           .counts_tiles = tile.dynamic != 0,
-          .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = results}};
+          .boxes = BoxRows{.q = tile.m, .k = box, .v = box, .o = results}};
 }
 
 }  // namespace attune::codegen

@@ -267,6 +267,32 @@ TEST_CASE("prefill gets what the oracle says, whatever its entries' lengths, pos
   CHECK(wrong.empty());
 }
 
+TEST_CASE("prompts over pages of any size get what the oracle says, whatever their width and heads", "[gpu]") {
+  if (skipped()) return;
+  std::vector<Shape> shapes;
+  for (const std::int64_t page : {0, 1, 3, 4, 8, 16, 48, 64, 256})
+    for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
+      shapes.push_back({.batch = 4,
+                        .q_heads = 4,
+                        .kv_heads = shapes.size() % 3 == 1 ? 1 : 4,
+                        .q_len = shapes.size() % 5 == 1 ? 20 : 333,
+                        .kv_len = 900,
+                        .d = d,
+                        .dv = dv,
+                        .dtype = shapes.size() % 2 ? DType::f16 : DType::bf16,
+                        .used = {900, 0, 177, 899},
+                        .q_offsets = {600, 0, 40, 566},
+                        .page = page,
+                        .holes = shapes.size() % 4 == 3,
+                        .seed = shapes.size() + 1});
+  const Attention* const what[] = {&plain, &causal, &windowed, &bent};
+  const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
+    return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
 TEST_CASE("decode beside keys and values of e4m3 gets what the oracle says", "[gpu]") {
   if (skipped()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich};

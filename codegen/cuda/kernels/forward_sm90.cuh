@@ -39,6 +39,7 @@ concept ForwardTile = requires {
   Layout(Tile::layout);
   // 1 if the call asks for the rows' maxima.
   bool(Tile::max);
+  // With per_entry, paged: rows of a box of keys, which divide n and a page's rows; n if keys are not paged.
 };
 
 /// The registers with which a consumer warpgroup computes 64 queries.
@@ -99,13 +100,16 @@ template <class Tile>
 requires requires { Tile::blocks; }
 constexpr int blocks_of_sm<Tile> = Tile::blocks;
 
-/// Registers of a thread of the producer's warpgroup, and of a consumer. A launch gives every thread as many.
+/// Registers of a thread of the producer's warpgroup, and of a consumer. A launch gives every thread as many. Places of
+/// keys take some: with 40, a tail of values spills, and consumers lose nothing.
 template <class Tile>
-constexpr int producer_registers = Tile::m == 192 || blocks_of_sm<Tile> == 3 ? 32 : 40;
+constexpr int producer_registers = Tile::m == 192 || blocks_of_sm<Tile> == 3 ? 32
+                                   : is_per_entry<Tile>                      ? 56
+                                                                             : 40;
 template <class Tile>
 constexpr int consumer_registers = Tile::m == 192            ? 160
-                                   : blocks_of_sm<Tile> == 1 ? 232
-                                   : blocks_of_sm<Tile> == 2 ? 216
+                                   : blocks_of_sm<Tile> == 1 ? (is_per_entry<Tile> ? 224 : 232)
+                                   : blocks_of_sm<Tile> == 2 ? (is_per_entry<Tile> ? 200 : 216)
                                                              : 128;
 
 /// One thread initialises the barriers of a block.
@@ -120,7 +124,9 @@ __device__ inline void init_barriers(unsigned shared) {
   barrier_init(shared + Shared::known, warps);
   if constexpr (leave_over_values<Tile>) barrier_init(shared + Shared::results_left, warps);
   shared_put(shared + Shared::list_full, 0);
-  Ring<items_ahead<Tile>>::init(shared + Shared::item_full, 1, warps + 1 + turners<Tile> + number_warps<Tile>);
+  Ring<items_ahead<Tile>>::init(shared + Shared::item_full, 1,
+                                warps + 1 + turners<Tile> + number_warps<Tile> + values_have_warp<Tile>);
+  if constexpr (is_per_entry<Tile>) barrier_init(shared + Shared::tail, 1);
   barrier_init_done();
 }
 
@@ -136,8 +142,10 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
   const int thread = static_cast<int>(threadIdx.x), group = uniform(thread / warpgroup_threads);
   if (group == 0) {
     registers_down<producer_registers<Tile>>();
-    using Producer = ForwardProducer90<Tile, User>;
+    using Producer = ForwardProducer90<Tile, User, values_have_warp<Tile> ? Loads::keys : Loads::all>;
     if (thread < 32 && Producer::loads()) Producer{args, shared, thread}.run();
+    if constexpr (values_have_warp<Tile>)
+      if (thread >= 64 && thread < 96) ForwardProducer90<Tile, User, Loads::values>{args, shared, thread - 64}.run();
     if (thread == 32) schedule_tiles<Tile>(args, user, shared);
     if constexpr (transposes_values<Tile>)
       if (thread >= 64) Group::transpose_v(args, shared);

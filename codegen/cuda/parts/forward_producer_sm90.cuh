@@ -6,11 +6,12 @@
 
 namespace attune {
 
-template <class Tile, class User>
+template <class Tile, class User, Loads what = Loads::all>
 struct ForwardProducer90 {
   using Shared = Shared90<Tile>;
   using Source = typename KeySourceOf<Tile>::Type;
   static_assert(KeySource<Source>);
+  static constexpr bool has_keys = what != Loads::values, has_values = what != Loads::keys;
 
   const ForwardArgs& args;
   unsigned shared;
@@ -36,8 +37,8 @@ struct ForwardProducer90 {
       } else {
         // Consumers need no loads for the next item, and must not get two items ahead of this phase.
         if (item.index >= 0) {
-          wait_for_results();
-          lend_queries();
+          if (has_values) wait_for_results();
+          if (has_keys) lend_queries();
         }
         let_schedule();
       }
@@ -61,9 +62,8 @@ struct ForwardProducer90 {
   /// Results of a tile of queries without keys take a phase of the memory of queries, too, if they leave through it.
   __device__ void lend_queries() {
     if constexpr (!Tile::own_o) {
-      if (!speaks()) return;
       q.acquire();
-      barrier_arrive(q.full());
+      if (speaks()) barrier_arrive(q.full());
       q.next();
     }
   }
@@ -76,6 +76,10 @@ struct ForwardProducer90 {
     const int head = work.heads.first / args.group, batch = is_packed<Tile> ? 0 : work.b,
               position = item.entry.queries.start + work.tile * queries_of<Tile>;
     q.acquire();
+    if (Source::threads == 1 || elected()) load_boxes(work, head, batch, position);
+    q.next();
+  }
+  __device__ void load_boxes(const Work& work, int head, int batch, int position) const {
     barrier_expect(q.full(), Shared::q_bytes);
     for (int c = 0; c < Shared::d_chunks; ++c) {
       const unsigned into = shared + Shared::q + q.stage * Shared::q_bytes + c * Tile::m * chunk_bytes;
@@ -85,42 +89,42 @@ struct ForwardProducer90 {
         load_box_of_heads(into, args.q_map, q.full(),
                           {c * Shared::chunk, work.heads.first % args.group, position, head, batch});
     }
-    q.next();
   }
 
   /// Loads the queries, then the keys of each tile and the values of the tile before, or in_turn those of the tile.
   __device__ void load(const Item& item) {
-    // With one stage of queries, the first keys can load before the previous tile is done with its queries.
-    constexpr bool whole_warp = Source::threads > 1, keys_first = Tile::q_stages == 1 && !whole_warp;
+    // With one stage of queries, the first keys can load before the previous tile is done with its queries. A whole
+    // warp that loads both has no registers for it, and none to schedule early.
+    constexpr bool light = Source::threads == 1 || what != Loads::all, keys_first = Tile::q_stages == 1 && light;
+    // Values that come after keys are one tile behind them.
+    constexpr bool behind = what == Loads::all && !in_turn<Tile>;
     const Walk& walk = item.walk;
-    if (!keys_first && speaks()) load_queries(item);
+    if (has_keys && !keys_first) load_queries(item);
     source.enter(item.work.b, item.work.heads.first / args.group, item.entry);
     // Lists and places are read one tile ahead of the loads.
     typename Source::Places here = source.look_up(walk.last * Tile::n), before{},
                             next = source.look_up(walk.tile(1) * Tile::n);
 #pragma unroll 1
-    for (int i = 0; i <= walk.count; ++i) {
+    for (int i = 0; i < walk.count + behind; ++i) {
       // Scheduling takes as long as a tile of keys.
-      if (!whole_warp && i == walk.count - 1) let_schedule();
-      if (i < walk.count) {
+      if (light && i == walk.count - 1) let_schedule();
+      if (has_keys && i < walk.count) {
         k.acquire();
         source.load_keys(shared + Shared::k + k.stage * Shared::k_bytes, k.full(), here);
         k.next();
         if (keys_first && i == 0) load_queries(item);
       }
-      if (in_turn<Tile> ? i < walk.count : i > 0) {
+      if (has_values && i >= behind) {
         v.acquire();
-        if (i == 1) wait_for_results();
-        source.load_values(shared + Shared::loaded + v.stage * Shared::loaded_bytes, v.full(),
-                           in_turn<Tile> ? here : before);
+        if (i == behind) wait_for_results();
+        source.load_values(shared + Shared::loaded + v.stage * Shared::loaded_bytes, v.full(), behind ? before : here);
         v.next();
       }
-      before = here;
+      if constexpr (behind) before = here;
       here = next;
       next = source.look_up(walk.tile(i + 2) * Tile::n);
     }
-    // A whole warp has no registers for it before.
-    if (whole_warp) let_schedule();
+    if (!light) let_schedule();
   }
 };
 

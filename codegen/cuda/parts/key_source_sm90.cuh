@@ -107,6 +107,129 @@ struct SplitKeys : TmaKeys<Tile> {
   }
 };
 
+/// Keys of entries that have their own lengths: in pages, packed, or in a batch entry each. All lanes look up where
+/// boxes of Tile::box rows lie, one of them loads the boxes.
+template <class Tile>
+struct EntryKeys {
+  using Element = typename Tile::Element;
+  using Shared = Shared90<Tile>;
+  static constexpr int threads = 32, box = Tile::box, boxes = Tile::n / box, of_lane = (boxes + 31) / 32;
+  static_assert(boxes * box == Tile::n && !come_transposed<Tile> && !transposes_values<Tile>);
+
+  /// The first row; of pages: for each of this lane's boxes its page, and which of the page's boxes it is.
+  struct Places {
+    int row, page[of_lane], nth[of_lane];
+  };
+
+  const ForwardArgs& args;
+  const unsigned tail;  ///< a barrier
+  unsigned tail_phase = 0;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int head, batch;
+  Range keys;
+  Pages pages;
+  /// A box of a page as one number: the page, then as many bits as count its boxes.
+  const int bits = 32 - __clz(args.page_table.rows / box - 1);
+
+  __device__ EntryKeys(const ForwardArgs& args, unsigned shared)
+      : args(args), tail(shared + Shared::tail), pages(args.page_table, 0) {}
+  __device__ void enter(int b, int of_head, const Entry& entry) {
+    head = of_head;
+    batch = args.kv_shared || args.kv_starts ? 0 : b;
+    keys = entry.keys;
+    if constexpr (is_paged<Tile>) pages = Pages(args.page_table, b);
+  }
+
+  __device__ Places look_up(int row) const {
+    Places out;
+    out.row = row;
+    if constexpr (is_paged<Tile>)
+#pragma unroll
+      for (int j = 0; j < of_lane; ++j) {
+        // Pages behind the last key need not exist.
+        const int nth = 32 * j + lane, first = row + nth * box;
+        const Pages::At at = nth < boxes && first >= 0 && first < keys.length ? pages.at(first)
+                                                                              : Pages::At{pages.count, 0};
+        out.page[j] = at.page;
+        out.nth[j] = at.row / box;
+      }
+    return out;
+  }
+
+  __device__ void load_keys(unsigned into, unsigned full, const Places& at) const {
+    load<Shared::d_chunks>(into, args.k_map, full, at);
+  }
+  /// A box that has the last key has what lies behind it, too. There is at most one such tile for each tile of queries.
+  __device__ void load_values(unsigned into, unsigned full, const Places& at) {
+    const int rows = keys.length - at.row, loaded = min((rows + box - 1) / box * box, Tile::n);
+    if (rows >= loaded) return load<Shared::dv_chunks>(into, args.v_map, full, at);
+    load<Shared::dv_chunks>(into, args.v_map, tail, at);
+    barrier_wait(tail, tail_phase);
+    __syncwarp();
+    tail_phase ^= 1;
+    constexpr int units = chunk_bytes / 16;
+#pragma unroll 1
+    for (int c = 0; c < Shared::dv_chunks; ++c)
+#pragma unroll 1
+      for (int i = rows * units + lane; i < loaded * units; i += 32)
+        shared_put(into + c * Tile::n * chunk_bytes + i * 16, 0u, 0u, 0u, 0u);
+    proxy_fence();
+    arrive_as_warp(full, lane);
+  }
+
+  __device__ const Element* line(const Strided& t, int row) const {
+    const Element* const of_head = static_cast<const Element*>(t.data) + head * t.head;
+    if constexpr (is_paged<Tile>) {
+      const Pages::At at = pages.at(row);
+      return pages.exists(at.page) ? of_head + at.page * t.batch + at.row * t.position : nullptr;
+    } else {
+      return of_head + batch * t.batch + (keys.start + row) * t.position;
+    }
+  }
+  __device__ const Element* key(int row) const { return line(args.k, row); }
+  __device__ const Element* value(int row) const { return line(args.v, row); }
+
+ private:
+  template <int chunks>
+  __device__ void load(unsigned into, const TensorMap& map, unsigned full, const Places& at) const {
+    const auto expect = [&] { barrier_expect(full, chunks * Tile::n * chunk_bytes); };
+    const auto load_one = [&](int nth, int position, int batch) {
+#pragma unroll
+      for (int c = 0; c < chunks; ++c)
+        load_box(into + (c * Tile::n + nth * box) * chunk_bytes, map, full, c * Shared::chunk, position, head, batch);
+    };
+    if constexpr (!is_paged<Tile>) {
+      static_assert(boxes == 1);
+      if (elected()) {
+        expect();
+        load_one(0, keys.start + at.row, batch);
+      }
+    } else {
+      constexpr int some = min(boxes, 8);  // boxes whose places one lane has in registers
+#pragma unroll
+      for (int j = 0; j < of_lane; ++j) {
+        // A page that does not exist lies behind the pool, so TMA fills its boxes with 0.
+        const unsigned mine = pages.exists(at.page[j]) ? static_cast<unsigned>(at.page[j] << bits | at.nth[j])
+                                                       : static_cast<unsigned>(pages.count) << bits;
+#pragma unroll 1
+        for (int first = 0; first < min(boxes - 32 * j, 32); first += some) {
+          unsigned place[some];
+#pragma unroll
+          for (int i = 0; i < some; ++i) place[i] = __shfl_sync(~0u, mine, first + i);
+          if (elected()) {
+            if (j == 0 && first == 0) expect();
+#pragma unroll
+            for (int i = 0; i < some; ++i)
+              if (boxes % some == 0 || 32 * j + first + i < boxes)
+                load_one(32 * j + first + i, static_cast<int>(place[i] & ~(~0u << bits)) * box,
+                         static_cast<int>(place[i] >> bits));
+          }
+        }
+      }
+    }
+  }
+};
+
 /// A Tile's key source: Tile::Keys if it names one.
 template <class Tile>
 struct KeySourceOf {
@@ -121,4 +244,16 @@ template <class Tile>
 requires(parts_of<Tile> > 0) struct KeySourceOf<Tile> {
   using Type = SplitKeys<Tile>;
 };
+template <class Tile>
+requires is_per_entry<Tile>
+struct KeySourceOf<Tile> {
+  using Type = EntryKeys<Tile>;
+};
+
+/// What a producer warp loads. Boxes of a page's rows take long to issue, so values have a warp of their own where no
+/// other warp needs its place.
+enum class Loads { all, keys, values };
+template <class Tile>
+constexpr bool values_have_warp = is_per_entry<Tile>&& number_warps<Tile> == 0;
+
 }  // namespace attune

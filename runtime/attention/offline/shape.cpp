@@ -115,12 +115,12 @@ constexpr std::array rows{
     flag<&Shape::before>("before", "true if results over other keys are merged in"),
     flag<&Shape::fixed_split>("fixed_split", "true if the call has a fixed split size"),
     flag<&Shape::mla>("mla", "true if values are the first columns of keys 576 wide"),
-    ShapeRow{
-        "page_rows", "1, 2, 4 … 64", "MLA, paged: the largest power of 2 that divides a page's rows; 64 if left out",
-        [](Shape& s, std::string_view v) {
-          return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
-        },
-        [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number, false},
+    ShapeRow{"page_rows", "1, 2, 4 … 64", "paged: the largest power of 2 that divides a page's rows; 64 if left out",
+             [](Shape& s, std::string_view v) {
+               return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
+             },
+             [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number,
+             false},
     ShapeRow{"row_blocks", "1, 2 or 4",
              "MLA: blocks of a cluster, each with 64 of the rows, queries times heads, that share keys; 1 if left out",
              [](Shape& s, std::string_view v) { return set_number(s.row_blocks, v, 1, 4) && s.row_blocks != 3; },
@@ -189,7 +189,6 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.before = shape.before;
   out.fixed_split = shape.fixed_split;
   out.mla = shape.mla;
-  out.page_rows = shape.mla && shape.paged ? static_cast<int>(shape.page_rows) : 0;
   out.row_blocks = static_cast<int>(shape.row_blocks);
   out.few_queries = shape.few_queries;
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
@@ -198,6 +197,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.load = shape.load.value_or(load_width(rows_of_in));
   out.store = shape.store.value_or(load_width(out.dv * written));
   out.tma = shape.tma.value_or(out.load == 16 && out.store == 16);
+  out.page_rows = codegen::box_rows(out, shape.page_rows);
   out.scale_positive = !shape.negative;
   out.exact = codegen::is_exact(shape.exact, out.dtype);
   out.offsets64 = shape.offsets64;

@@ -1,8 +1,6 @@
 // runtime/engines/cuda/keys.cpp — the spec that selects a call's kernels: from its tensors, its sizes and its device
 #include "runtime/engines/cuda/keys.h"
 
-#include <numeric>
-
 #include "codegen/reads.h"
 #include "runtime/engines/captures.h"
 #include "runtime/engines/cuda/maps.h"
@@ -13,11 +11,6 @@ namespace attune::runtime::cuda {
 using compiler::Args, compiler::Problem;
 
 namespace {
-
-/// KernelSpec::page_rows of a page table's pool.
-int page_rows(const Forward& call, const Problem& p) {
-  return p.kv.paged() ? static_cast<int>(std::gcd(call.k.shape[2], std::int64_t{64})) : 0;
-}
 
 /// True if the call describes its keys separately from its queries: lengths, positions or pages per entry.
 bool is_per_entry(const Forward& call, const Problem& p) {
@@ -48,7 +41,6 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .before = call.o_before.given(),
                .fixed_split = call.fixed_split_size != 0,
                .mla = mla,
-               .page_rows = mla ? page_rows(call, p) : 0,
                .row_blocks = mla ? codegen::row_blocks(whole.q.length * p.group, p.q.packed()) : 1,
                .heads = mla ? codegen::mla_heads_to_share(p.group) : codegen::heads_to_share(whole.q.length, p.group),
                .few_queries = call.q.dtype == DType::f32 && codegen::are_few(whole.q.length, p.group),
@@ -61,6 +53,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .offsets64 = codegen::reach_far(of.args.captures)},
       .mod = of.mod.digest,
       .length = codegen::length_of(whole.q.length, whole.kv.length)};
+  key.spec.page_rows = codegen::box_rows(key.spec, p.kv.paged() ? call.k.shape[2] : 0);
   if (means.preference) key.preference = *means.preference;
   return key;
 }

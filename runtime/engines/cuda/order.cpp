@@ -40,7 +40,7 @@ std::vector<int> packed_order(std::span<const std::int64_t> q_starts, std::span<
     out.push_back(static_cast<int>(tile));
   };
   if (!masked) {
-    longest_first(kv_starts);
+    if (!kv_starts.empty()) longest_first(kv_starts);
     for (const std::size_t b : sequences)
       for (std::int64_t tile = 0; tile < tiles(q_starts, b, queries); ++tile) add(b, tile);
     return out;

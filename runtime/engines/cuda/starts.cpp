@@ -29,6 +29,7 @@ Starts StartsRoom::send_known(Launches& launches, std::byte* memory, const Probl
                               bool masked) const {
   std::vector<int> sent(p.q.starts.begin(), p.q.starts.end());
   sent.insert(sent.end(), p.kv.starts.begin(), p.kv.starts.end());
+  sent.resize(2 * p.q.starts.size());  // keys need not be packed
   if (order_.count > 0) {
     const std::vector<int> order = packed_order(p.q.starts, p.kv.starts, tiling.queries, masked);
     sent.insert(sent.end(), order.begin(), order.end());

@@ -1,0 +1,68 @@
+// tests/emulated/entries.test.cpp — Hopper's forward over keys whose entries have their own lengths, positions and
+// pages: values, hostile pages, what lies behind the last key
+#include <attune/attune.h>
+
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+#include "tests/numerics/rich.h"
+
+namespace attune::tests {
+namespace {
+
+const Attention plain{};
+const Attention causal{.mask = mods::causal()};
+const Attention windowed{.mask = mods::sliding_window(40)};
+
+void check(const Attention& attention, const Shape& shape, const std::string& kernel = "forward_sm90") {
+  if (skipped_without_compiler()) return;
+  const std::vector<Engine> gpu{emulated_engine({.arch = 90, .sms = 3, .seed = shape.seed}, kernel)};
+  INFO(kernel << " " << shape.describe());
+  CHECK(compare(Subject(attention), inputs(shape), gpu, {.backward = false}).wrong == "");
+}
+
+}  // namespace
+
+TEST_CASE("prompts over pages of any size are right on Hopper's kernel", "[emulated]") {
+  std::uint64_t seed = 0;
+  for (const std::int64_t page : {0, 1, 3, 4, 8, 16, 48, 64, 256})
+    for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}}) {
+      const Shape shape{.batch = 3,
+                        .q_heads = 2,
+                        .kv_heads = 2,
+                        .q_len = 200,
+                        .kv_len = 333,
+                        .d = d,
+                        .dv = dv,
+                        .dtype = seed % 2 ? DType::f16 : DType::bf16,
+                        .used = {333, 0, 177},
+                        .q_offsets = {133, 0, 40},
+                        .page = page,
+                        .holes = seed % 3 == 2,
+                        .seed = ++seed};
+      check(seed % 4 == 3 ? plain : causal, shape);
+    }
+}
+
+TEST_CASE("packed prompts over keys of any kind are right on Hopper's kernel", "[emulated]") {
+  std::uint64_t seed = 0;
+  for (const std::int64_t page : {0, 8, 16})
+    for (const std::int64_t d : {64, 128, 256})
+      for (const bool starts : {false, true}) {
+        Shape shape{.q_heads = 4,
+                    .kv_heads = 2,
+                    .kv_len = 150,
+                    .d = d,
+                    .dv = d,
+                    .dtype = DType::bf16,
+                    .q_lens = {3, 0, 70, 130},
+                    .used = {150, 7, 101, 140},
+                    .q_offsets = {90, 0, 40, 10},
+                    .page = page,
+                    .seed = ++seed};
+        if (starts && page) continue;
+        if (starts) shape.kv_lens = {31, 20, 150, 149}, shape.used = {31, 0, 150, 120};
+        check(causal, shape);
+      }
+}
+
+}  // namespace attune::tests
