@@ -61,8 +61,15 @@ constexpr int box_rows(const KernelSpec& spec, std::int64_t rows) {
   const bool by_boxes = spec.mla || (spec.arch == 90 && spec.tma && !spec.decode);
   return spec.paged && by_boxes ? static_cast<int>(std::gcd(rows, std::int64_t{64})) : 0;
 }
-/// KernelSpec::few_queries: true if splitting f32 keys and values in memory would take longer than it saves.
-constexpr bool are_few(std::int64_t q_len, std::int64_t group) { return q_len * group < 256; }
+/// Rows of a box of keys that TMA loads as fast as a tile of keys is used.
+inline constexpr int least_box = 8;
+/// KernelSpec::few_queries: true if splitting f32 keys and values in memory, or copying keys and values out of pages in
+/// boxes of fewer than least_box rows, would take longer than it saves. A copy is three times the traffic, and fewer
+/// boxes are lost the larger they are.
+constexpr bool are_few(const KernelSpec& spec, std::int64_t q_len, std::int64_t group) {
+  const bool small = spec.page_rows > 0 && spec.page_rows < least_box && !spec.mla, f32 = spec.dtype == DType::f32;
+  return (f32 || small) && q_len * group < 256 * (small ? std::int64_t{spec.page_rows} : 1);
+}
 /// Kernels for a call, in the order to try. `preference` may be null. `among`: the kernels to choose from; the last one
 /// takes any call.
 KernelChoices choose(const KernelSpec& spec, const Traits& facts, const CallKind& kind = {},

@@ -20,6 +20,12 @@ Source lists_source(const GpuParts& parts, const KernelPlan& plan) {
 }
 bool is_listed(const GpuParts& parts, const KernelPlan&) { return parts.facts.listed; }
 
+Grid gather_grid(const LaunchCall& call) {
+  const compiler::Problem& p = call.problem;
+  return {static_cast<unsigned>(ceil_div(p.kv.length, std::int64_t{gather_rows})), static_cast<unsigned>(p.kv_heads),
+          static_cast<unsigned>(p.batch)};
+}
+
 Grid transpose_grid(const LaunchCall& call) {
   const compiler::Problem& p = call.problem;
   const int chunks = ceil_div(call.plan.tile.dv, gpu_element(DType::e4m3).chunk());
@@ -110,6 +116,17 @@ constexpr Companion lists(std::string_view role, Source (*source)(const GpuParts
 constinit const Companion lists_along_kv = lists("lists along kv", lists_source<CoverForm::of_queries>, false),
                           lists_along_q = lists("lists along q", lists_source<CoverForm::of_keys>, false),
                           table_of_visits = lists("table of visits", lists_source<CoverForm::visits>, true);
+
+constinit const Companion gather_pages{
+    .role = "pages gathered",
+    .name = "gather_pages",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return gather_source(plan.spec.arch); },
+    .needed = [](const GpuParts&, const KernelPlan& plan) { return plan.tile.gathered; },
+    .grid = gather_grid,
+    .threads = gather_threads,
+    .of_any_mod = true,
+    .args = Companion::Args::gather,
+};
 
 constinit const Companion transpose_v{
     .role = "values transposed",

@@ -26,7 +26,7 @@ using Grid = std::array<unsigned, 3>;
 struct Companion {
   enum class When : std::uint8_t { before, after };
   /// The argument struct: that of the main kernel, or a struct of args.cuh and cover_args.cuh that the call fills in.
-  enum class Args : std::uint8_t { of_kernel, lists, transpose, split, split_rows, clear, sums, append };
+  enum class Args : std::uint8_t { of_kernel, lists, gather, transpose, split, split_rows, clear, sums, append };
   /// Which calls launch it, among those that have it.
   enum class For : std::uint8_t {
     all,
@@ -66,6 +66,7 @@ std::int64_t transposed_batch(const compiler::Problem& p);
 
 // Tile lists of a kernel, for masks that read data.
 extern const Companion lists_along_kv, lists_along_q, table_of_visits;
+extern const Companion gather_pages;    ///< copies keys and values out of pages of few rows
 extern const Companion transpose_v;     ///< transposes FP8 values
 extern const Companion split_keys;      ///< splits f32 keys and values, and transposes the values
 extern const Companion split_rows;      ///< splits q, k, v and grad_o of f32, for a backward

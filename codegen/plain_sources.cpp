@@ -77,6 +77,14 @@ Source split_rows_source(const KernelPlan& plan) {
                           fmt::format("d = {}, dv = {}, parts = {}", tile.d, tile.dv, tile.parts));
 }
 
+Source gather_source(int arch) {
+  return {.name = "gather_pages",
+          .text = "#include \"codegen/cuda/kernels/gather_pages.cuh\"\n",
+          .options = source_options(arch, true),
+          .symbol = "attune::gather_pages",
+          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
+}
+
 Source sums_source(int arch) {
   return {.name = "store_sums",
           .text = "#include \"codegen/cuda/kernels/sums.cuh\"\n",

@@ -31,9 +31,10 @@ struct KernelSpec {
   int page_rows = 0;         ///< paged, by TMA: the largest power of 2 that divides a page's rows, at most 64
   int row_blocks = 1;        ///< MLA: blocks of a cluster, each with 64 of the rows that share keys: 1, 2 or 4
   int heads = 1;  ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
-  bool few_queries = false;  ///< f32: splitting the keys would take longer than it saves, see are_few()
-  bool decode = false;       ///< the queries of these heads are at most 16 rows
-  bool tma = true;           ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
+  bool few_queries =
+      false;            ///< f32, or small pages: preparing keys in memory takes longer than it saves, see are_few()
+  bool decode = false;  ///< the queries of these heads are at most 16 rows
+  bool tma = true;      ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.
   int load = 16, store = 16;
   bool scale_positive = true;
@@ -63,6 +64,7 @@ struct Tile {
   bool alone = false;       ///< a tile of keys holds all keys of a sequence
   bool completes = false;   ///< the item of keys that queries visit last completes their dq
   bool returns = false;     ///< an item visits most heads of its group on the way back to the diagonal
+  bool gathered = false;    ///< a previous kernel copies keys and values out of their pages
   int parts = 0;            ///< f32 operands are split into as many numbers of TF32 or f16 by a previous kernel
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, specific to this kernel
 

@@ -58,6 +58,7 @@ struct RowsSpec {
 RowsSpec rows_spec(const KernelSpec& spec, bool of_o);
 Source rows_source(const RowsSpec& spec);
 /// The kernel of sums.cuh.
+Source gather_source(int arch);
 Source sums_source(int arch);
 /// The kernel of append.cuh.
 Source append_source(int arch);

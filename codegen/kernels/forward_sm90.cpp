@@ -34,7 +34,7 @@ constexpr auto members = [] {
   return out;
 }();
 constexpr auto erased_members = members_of(members);
-constexpr const Companion* companions[] = {&lists_along_kv};
+constexpr const Companion* companions[] = {&lists_along_kv, &gather_pages};
 constexpr Search searches[] = {{.member = "issue_order", .least = 0, .most = 2},
                                {.member = "dynamic", .least = 0, .most = 1},
                                {.member = "q_stages", .least = 1, .most = 2},

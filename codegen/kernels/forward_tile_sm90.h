@@ -8,6 +8,7 @@
 #include <span>
 
 #include "codegen/ceil_div.h"
+#include "codegen/choose.h"
 #include "codegen/cuda/layout/forward_tile_sm90.cuh"
 #include "codegen/gpu_element.h"
 #include "codegen/kernel.h"
@@ -122,9 +123,11 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .items = held.items,
                                .per_entry = spec.per_entry,
                                .parts = std::max(held.parts, 1)};
-  const int box = spec.paged ? std::gcd(spec.page_rows, tile.n) : tile.n;
-  if (spec.per_entry)
-    plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", spec.paged}, {"box", box}});
+  plan.tile.gathered = spec.paged && spec.page_rows < least_box && !spec.few_queries;
+  const bool paged = spec.paged && !plan.tile.gathered;
+  const int box = paged ? std::gcd(spec.page_rows, tile.n) : tile.n;
+  if (spec.per_entry) plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", paged}, {"box", box}});
+  if (plan.tile.gathered) plan.tile.own.emplace_back("gathered", 1);
   const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(spec, tile, bytes);
   if (blocks > 1) plan.tile.own.emplace_back("blocks", blocks);
   return {.plan = std::move(plan),

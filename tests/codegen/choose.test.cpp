@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <attune/attune.h>
 #include <fmt/format.h>
+#include <numeric>
 
 #include "codegen/source.h"
 #include "compiler/lower.h"
@@ -285,16 +286,23 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
   CHECK(steps({.arch = 86, .decode = true}) == std::vector{16});
   CHECK(steps({.d = 64, .dv = 64, .decode = true}) == std::vector{32});
   CHECK(choose({.fixed_split = true}, {}).choices.back().plan.kernel->takes_any);
-  // With many queries, the portable kernel handles per-entry settings.
+  // With many queries, the kernels of other calls handle per-entry settings.
   for (const int arch : {80, 90, 120})
-    for (const bool paged : {false, true}) {
-      const KernelChoices all = choose({.arch = arch, .per_entry = true, .paged = paged}, {});
+    for (const int page_rows : {0, 1, 4, 8, 64}) {
+      const bool paged = page_rows > 0;
+      const KernelChoices all = choose(
+          {.arch = arch, .per_entry = true, .paged = paged, .page_rows = arch == 90 ? page_rows : 0}, {});
+      CHECK(all.choices.front().plan.kernel->name == (arch == 90 ? "forward_sm90" : "forward_sm80"));
       for (const KernelChoice& c : all.choices) {
-        CHECK(c.plan.kernel->takes_any);
+        const bool hopper = c.plan.kernel->name == "forward_sm90", gathered = hopper && paged && page_rows < 8;
         CHECK(said(c.plan, "per_entry") == 1);
-        CHECK(said(c.plan, "paged") == int{paged});
+        CHECK(said(c.plan, "paged") == int{paged && !gathered});
+        CHECK(c.plan.tile.gathered == gathered);
+        if (!hopper) continue;
+        const int box = said(c.plan, "box");
+        CHECK(box == (paged && !gathered ? std::gcd(page_rows, c.plan.tile.n) : c.plan.tile.n));
+        CHECK(c.boxes->k == box);
       }
-      if (arch == 90) CHECK(story_of(all).find("not forward_sm90: entries have their own") != std::string::npos);
     }
   const auto why = [](KernelSpec spec, const Traits& facts = {}) {
     spec.decode = true;
@@ -467,8 +475,12 @@ TEST_CASE("f32 is for a kernel of its own on Hopper, which leaves what it does n
   CHECK(why(other).find("splitting keys and values for so few queries would take longer") != std::string::npos);
   CHECK(why(usual, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
   CHECK(story_of(choose({}, {})).find("f32") == std::string::npos);
-  CHECK(are_few(255, 1));
-  CHECK_FALSE(are_few(32, 8));
+  const KernelSpec f32{.dtype = DType::f32}, small{.paged = true, .page_rows = 4}, large{.paged = true, .page_rows = 8};
+  CHECK(are_few(f32, 255, 1));
+  CHECK_FALSE(are_few(f32, 32, 8));
+  CHECK(are_few(small, 1023, 1));
+  CHECK_FALSE(are_few(small, 256, 4));
+  CHECK_FALSE(are_few(large, 17, 1));
 }
 
 TEST_CASE("values of e4m3 are transposed before where many tiles of queries read them all", "[choose]") {

@@ -665,7 +665,7 @@ TEST_CASE("whatever the driver refuses comes back and leaves no memory taken", "
   CHECK(code_of([&] { documents.run(call.forward); }) == "nothing");
 }
 
-TEST_CASE("lengths, positions and page tables have a decode kernel, and the portable one for others", "[driver]") {
+TEST_CASE("lengths, positions and page tables have a decode kernel, and that of other calls for others", "[driver]") {
   const Device gpu = device_of(90);
   const auto numbers = gpu.array<std::int32_t>({2});
   const auto table = gpu.array<std::int32_t>({2, 3});
@@ -687,14 +687,14 @@ TEST_CASE("lengths, positions and page tables have a decode kernel, and the port
   for (const auto& change : changes) {
     fits(with(bf16(), causal, 4, change), "decode_sm80", 227 << 10);
     for (const std::int64_t many : {5, 64, 65, 300})
-      fits(with(bf16(), causal, many, change), "forward_sm80", 227 << 10);
+      fits(with(bf16(), causal, many, change), "forward_sm90", 227 << 10);
     fits(with(float(), causal, 1, change), "forward_sm80", 227 << 10);
   }
   // Prob mods that are not linear in p, and masks that read data, are evaluated pair by pair there.
   fits(with(bf16(), {.prob = [](Float p, At) { return p * p; }}, 1, lengths), "forward_sm80", 227 << 10);
   const auto doc = gpu.array<int>({300}, "doc");
   fits(with(bf16(), documents_of(doc), 1, lengths), "decode_sm80", 227 << 10);
-  fits(with(bf16(), documents_of(doc), 300, lengths), "forward_sm80", 227 << 10);
+  fits(with(bf16(), documents_of(doc), 300, lengths), "forward_sm90", 227 << 10);
   fits(with(bf16(), plain, 1, lengths), "decode_sm80", 227 << 10);
 }
 

@@ -43,6 +43,27 @@ TEST_CASE("prompts over pages of any size are right on Hopper's kernel", "[emula
     }
 }
 
+TEST_CASE("keys in small pages are copied where many queries share them", "[emulated]") {
+  std::uint64_t seed = 0;
+  for (const std::int64_t page : {1, 3, 4, 20})
+    for (const std::int64_t d : {64, 128}) {
+      const Shape shape{.batch = 2,
+                        .q_heads = 4,
+                        .kv_heads = 1,
+                        .q_len = 260,
+                        .kv_len = 333,
+                        .d = d,
+                        .dv = 64,
+                        .dtype = DType::bf16,
+                        .used = {333, 177},
+                        .q_offsets = {73, 0},
+                        .page = page,
+                        .holes = ++seed % 2 == 0,
+                        .seed = seed};
+      check(seed % 3 == 0 ? plain : causal, shape);
+    }
+}
+
 TEST_CASE("packed prompts over keys of any kind are right on Hopper's kernel", "[emulated]") {
   std::uint64_t seed = 0;
   for (const std::int64_t page : {0, 8, 16})

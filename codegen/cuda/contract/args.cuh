@@ -134,6 +134,17 @@ struct ClearArgs {
   int count;
 };
 
+/// Threads of a block of gather_pages.cuh, and its keys.
+constexpr int gather_threads = 256, gather_rows = 64;
+
+/// The arguments of gather_pages.cuh.
+struct GatherArgs : Entries {
+  Strided k, v;          ///< pools of pages
+  void *k_to, *v_to;     ///< [batch, key head, position, column], without gaps
+  int element;           ///< bytes of one
+  int k_units, v_units;  ///< of 16 bytes, in a row
+};
+
 /// Threads of a block of transpose_v_sm90.cuh.
 constexpr int transpose_threads = 128;
 /// Rows that it stores at once of values wider than 128.

@@ -137,8 +137,8 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
   const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
   if (threadIdx.x == 0) init_barriers<Tile>(shared);
   __syncthreads();
-  // This kernel may start before lists are written or values transposed.
-  if constexpr (User::traits.listed || come_transposed<Tile>) wait_for_kernel_before();
+  // This kernel may start before lists are written, values transposed, or keys copied out of their pages.
+  if constexpr (User::traits.listed || come_transposed<Tile> || are_gathered<Tile>) wait_for_kernel_before();
   const int thread = static_cast<int>(threadIdx.x), group = uniform(thread / warpgroup_threads);
   if (group == 0) {
     registers_down<producer_registers<Tile>>();

@@ -23,6 +23,11 @@ struct Entry {
   __device__ Where at(int b, int head) const { return {b, head, queries.length, key(keys.length)}; }
 };
 
+/// The keys of an entry, of which the call's lengths allow no more.
+__device__ inline int kv_length(const Entries& of, int b, int most) {
+  return of.kv_lens.at ? max(min(of.kv_lens.at[b * of.kv_lens.stride], most), 0) : most;
+}
+
 /// Starts and lengths on the device are not checked: a sequence is cut off at the call's lengths, whatever they say.
 /// `own`: entries may have their own lengths and positions.
 template <class Tile, bool own = is_per_entry<Tile>>
@@ -34,7 +39,7 @@ __device__ inline Entry entry_of(const Entries& of, int b) {
   };
   Entry out{range(of.q_starts, of.q_len), range(of.kv_starts, of.kv_len), of.q_offset, 0};
   if constexpr (own) {
-    if (of.kv_lens.at) out.keys.length = max(min(of.kv_lens.at[b * of.kv_lens.stride], out.keys.length), 0);
+    out.keys.length = kv_length(of, b, out.keys.length);
     if (of.q_offsets.at) out.q_offset = of.q_offsets.at[b * of.q_offsets.stride];
     out.kv_offset = of.kv_offset;
   }

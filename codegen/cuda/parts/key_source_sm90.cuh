@@ -107,6 +107,12 @@ struct SplitKeys : TmaKeys<Tile> {
   }
 };
 
+/// True if a previous kernel has copied keys and values out of their pages.
+template <class Tile>
+constexpr bool are_gathered = requires {
+  requires Tile::gathered != 0;
+};
+
 /// Keys of entries that have their own lengths: in pages, packed, or in a batch entry each. All lanes look up where
 /// boxes of Tile::box rows lie, one of them loads the boxes.
 template <class Tile>
@@ -116,9 +122,9 @@ struct EntryKeys {
   static constexpr int threads = 32, box = Tile::box, boxes = Tile::n / box, of_lane = (boxes + 31) / 32;
   static_assert(boxes * box == Tile::n && !come_transposed<Tile> && !transposes_values<Tile>);
 
-  /// The first row; of pages: for each of this lane's boxes its page, and which of the page's boxes it is.
+  /// The first row; of pages: for each of this lane's boxes its page, and its first row in the page.
   struct Places {
-    int row, page[of_lane], nth[of_lane];
+    int row, page[of_lane], row_of_page[of_lane];
   };
 
   const ForwardArgs& args;
@@ -128,8 +134,6 @@ struct EntryKeys {
   int head, batch;
   Range keys;
   Pages pages;
-  /// A box of a page as one number: the page, then as many bits as count its boxes.
-  const int bits = 32 - __clz(args.page_table.rows / box - 1);
 
   __device__ EntryKeys(const ForwardArgs& args, unsigned shared)
       : args(args), tail(shared + Shared::tail), pages(args.page_table, 0) {}
@@ -151,7 +155,7 @@ struct EntryKeys {
         const Pages::At at = nth < boxes && first >= 0 && first < keys.length ? pages.at(first)
                                                                               : Pages::At{pages.count, 0};
         out.page[j] = at.page;
-        out.nth[j] = at.row / box;
+        out.row_of_page[j] = at.row;
       }
     return out;
   }
@@ -205,25 +209,34 @@ struct EntryKeys {
         load_one(0, keys.start + at.row, batch);
       }
     } else {
-      constexpr int some = min(boxes, 8);  // boxes whose places one lane has in registers
+      // Boxes that are whole pages have one coordinate less: 0.99 to 1.04 of the rate of others.
+      if (pages.rows == box)
+        load_pages<true>(expect, load_one, at);
+      else
+        load_pages<false>(expect, load_one, at);
+    }
+  }
+  template <bool whole, class Expect, class Load>
+  __device__ void load_pages(const Expect& expect, const Load& load_one, const Places& at) const {
+    // One lane issues these boxes in a row. With more of them, the coordinates do not fit the uniform registers.
+    constexpr int some = min(boxes, whole ? 8 : 4);
 #pragma unroll
-      for (int j = 0; j < of_lane; ++j) {
-        // A page that does not exist lies behind the pool, so TMA fills its boxes with 0.
-        const unsigned mine = pages.exists(at.page[j]) ? static_cast<unsigned>(at.page[j] << bits | at.nth[j])
-                                                       : static_cast<unsigned>(pages.count) << bits;
+    for (int j = 0; j < of_lane; ++j) {
+      // A page that does not exist lies behind the pool, so TMA fills its boxes with 0.
+      const int page = pages.exists(at.page[j]) ? at.page[j] : pages.count;
 #pragma unroll 1
-        for (int first = 0; first < min(boxes - 32 * j, 32); first += some) {
-          unsigned place[some];
+      for (int first = 0; first < min(boxes - 32 * j, 32); first += some) {
+        int of[some], row[some];
 #pragma unroll
-          for (int i = 0; i < some; ++i) place[i] = __shfl_sync(~0u, mine, first + i);
-          if (elected()) {
-            if (j == 0 && first == 0) expect();
+        for (int i = 0; i < some; ++i) {
+          of[i] = __shfl_sync(~0u, page, first + i);
+          row[i] = whole ? 0 : __shfl_sync(~0u, at.row_of_page[j], first + i);
+        }
+        if (elected()) {
+          if (j == 0 && first == 0) expect();
 #pragma unroll
-            for (int i = 0; i < some; ++i)
-              if (boxes % some == 0 || 32 * j + first + i < boxes)
-                load_one(32 * j + first + i, static_cast<int>(place[i] & ~(~0u << bits)) * box,
-                         static_cast<int>(place[i] >> bits));
-          }
+          for (int i = 0; i < some; ++i)
+            if (boxes % some == 0 || 32 * j + first + i < boxes) load_one(32 * j + first + i, row[i], of[i]);
         }
       }
     }

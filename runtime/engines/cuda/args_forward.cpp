@@ -48,6 +48,28 @@ TransposeArgs transpose_args(const ForwardRun& run, const Placed& at) {
       .starts = at.starts.kv};
 }
 
+// ---- keys and values copied out of their pages
+
+/// The tensor that a pool is copied to; memory may be null.
+Tensor gathered(const ForwardRun& run, const Tensor& pool, const std::byte* memory) {
+  return {memory, pool.dtype, {run.p.batch, run.p.kv_heads, run.p.kv.length, pool.shape[3]}};
+}
+GatherArgs gather_args(const ForwardRun& run, const Placed& at) {
+  const auto units = [](const Tensor& t) {
+    return static_cast<int>(t.shape[3] * static_cast<std::int64_t>(size_of(t.dtype)) / 16);
+  };
+  GatherArgs args{};
+  static_cast<Entries&>(args) = run.entries(at.starts);
+  args.k = strided(run.call.k, run.p.kv.layout);
+  args.v = strided(run.call.v, run.p.kv.layout);
+  args.k_to = run.gathered_k.in(at.memory);
+  args.v_to = run.gathered_v.in(at.memory);
+  args.element = static_cast<int>(size_of(run.call.k.dtype));
+  args.k_units = units(run.call.k);
+  args.v_units = units(run.call.v);
+  return args;
+}
+
 // ---- split keys and values
 
 /// Rows of 128 bytes in one part of a tile of keys that are `width` wide; or of its transposed values.
@@ -87,6 +109,11 @@ void put_maps(ForwardArgs& args, const ForwardRun& run, const Placed& at) {
     args.v_map = boxes_of(split(run, run.split_v.in(at.memory), tile.dv), split_rows(tile, tile.dv));
     return;
   }
+  if (tile.gathered) {
+    args.k_map = boxes_of(gathered(run, run.call.k, run.gathered_k.in(at.memory)), rows->k);
+    args.v_map = boxes_of(gathered(run, run.call.v, run.gathered_v.in(at.memory)), rows->v);
+    return;
+  }
   args.k_map = boxes_of(run.call.k, rows->k);
   args.v_map = tile.transposed ? boxes_of(transposed(run, run.transposed.in(at.memory)), transposed_rows(tile))
                                : boxes_of(run.call.v, rows->v);
@@ -101,6 +128,11 @@ ForwardArgs forward_args(const ForwardRun& run, const Placed& at) {
   args.q = strided(call.q, p.q.layout);
   args.k = strided(call.k, p.kv.layout);
   args.v = strided(call.v, p.kv.layout);
+  if (run.plan().tile.gathered) {
+    args.k = strided(gathered(run, call.k, run.gathered_k.in(at.memory)), p.kv.layout);
+    args.v = strided(gathered(run, call.v, run.gathered_v.in(at.memory)), p.kv.layout);
+    args.page_table = {};
+  }
   args.o = strided(call.o, p.q.layout);
   args.lse = rows(call.lse, p.q.layout);
   args.max = rows(call.max, p.q.layout);
@@ -122,6 +154,13 @@ void take_forward(ForwardRun& run) {
   if (tile.parts > 0) {
     run.split_k = run.space.take<float>(split(run, nullptr, tile.d).size());
     run.split_v = run.space.take<float>(split(run, nullptr, tile.dv).size());
+  } else if (tile.gathered) {
+    const auto room = [&](const Tensor& pool) {
+      return run.space.take<std::byte>(gathered(run, pool, nullptr).size() *
+                                       static_cast<std::int64_t>(size_of(pool.dtype)));
+    };
+    run.gathered_k = room(run.call.k);
+    run.gathered_v = room(run.call.v);
   } else if (tile.transposed) {
     run.transposed = run.space.take<std::byte>(transposed(run, nullptr).size());
   }
@@ -133,14 +172,19 @@ void put_forward(ForwardRun& run, Launches& launches, const Placed& at) {
   unsigned* const next = run.next.in(at.memory);
   if (next && !writes_lists) launches.clear(next);
   CoverArgs cover{};
+  GatherArgs gather{};
   TransposeArgs transpose{};
   SplitArgs split{};
   Walk walk = run.walk_of(forward_blocks(run));
-  walk.early = (writes_lists || transposes || splits) && run.plan().kernel->waits;
+  walk.early = (writes_lists || transposes || splits || tile.gathered) && run.plan().kernel->waits;
   walk.lists = &run.lists;
   if (writes_lists) {
     cover = cover_arguments(run.lists, run.p, at.starts, next);
     walk.cover = &cover;
+  }
+  if (tile.gathered) {
+    gather = gather_args(run, at);
+    walk.gather = &gather;
   }
   if (transposes) {
     transpose = transpose_args(run, at);

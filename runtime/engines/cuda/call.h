@@ -35,7 +35,7 @@ struct ForwardRun {
   WorkspaceLayout space;
   StartsRoom starts;
   Region<unsigned> next{};  ///< the tile scheduler's counter, if there are more tiles than blocks
-  Region<std::byte> transposed{};
+  Region<std::byte> gathered_k{}, gathered_v{}, transposed{};
   Region<float> split_k{}, split_v{};
   Region<float> parts{};  ///< partial results of shared tiles; `arrivals` counts the blocks that have written theirs
   Region<unsigned> arrivals{};

@@ -12,6 +12,12 @@ using compiler::Args, compiler::Problem;
 
 namespace {
 
+/// The most workspace for keys and values that are copied out of their pages.
+constexpr std::int64_t most_gathered = std::int64_t{1} << 30;
+std::int64_t gathered_bytes(const Forward& call, const Problem& p) {
+  return p.batch * p.kv_heads * p.kv.length * (p.d + p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype));
+}
+
 /// True if the call describes its keys separately from its queries: lengths, positions or pages per entry.
 bool is_per_entry(const Forward& call, const Problem& p) {
   return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
@@ -43,7 +49,6 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .mla = mla,
                .row_blocks = mla ? codegen::row_blocks(whole.q.length * p.group, p.q.packed()) : 1,
                .heads = mla ? codegen::mla_heads_to_share(p.group) : codegen::heads_to_share(whole.q.length, p.group),
-               .few_queries = call.q.dtype == DType::f32 && codegen::are_few(whole.q.length, p.group),
                .decode = !mla && codegen::is_decode(whole.q.length, p.group),
                .tma = tma,
                .load = copied_bytes({&call.q, &call.k, &call.v}),
@@ -54,6 +59,8 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
       .mod = of.mod.digest,
       .length = codegen::length_of(whole.q.length, whole.kv.length)};
   key.spec.page_rows = codegen::box_rows(key.spec, p.kv.paged() ? call.k.shape[2] : 0);
+  key.spec.few_queries = codegen::are_few(key.spec, whole.q.length, p.group) ||
+                         (key.spec.page_rows > 0 && gathered_bytes(call, p) > most_gathered);
   if (means.preference) key.preference = *means.preference;
   return key;
 }

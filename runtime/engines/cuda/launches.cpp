@@ -42,6 +42,7 @@ void* arguments_of(const Companion& companion, const Walk& walk) {
   switch (companion.args) {
     case Companion::Args::of_kernel: return walk.arguments;
     case Companion::Args::lists: return walk.cover;
+    case Companion::Args::gather: return walk.gather;
     case Companion::Args::transpose: return walk.transpose;
     case Companion::Args::split: return walk.split;
     case Companion::Args::split_rows: return walk.split_rows;

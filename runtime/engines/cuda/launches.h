@@ -81,6 +81,7 @@ struct Walk {
   const CoverLists* lists = nullptr;  ///< lists to write before the kernel runs
   // Structs of companions that do not use the kernel's own struct; null: these companions are not launched.
   CoverArgs* cover = nullptr;
+  GatherArgs* gather = nullptr;
   TransposeArgs* transpose = nullptr;
   SplitArgs* split = nullptr;
   SplitRowsArgs* split_rows = nullptr;
