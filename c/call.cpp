@@ -172,6 +172,7 @@ attune_error* attune_append(const attune_new_keys* keys, const attune_with* with
             .page_table = c::tensor_of(from.page_table, "page_table"),
             .kv_len = c::tensor_of(from.kv_len, "kv_len"),
             .cu_seqlens = c::tensor_of(from.cu_new, "cu_new"),
+            .slots = c::tensor_of(from.slots, "slots"),
             .k_scale = from.k_scale == 0 ? 1 : from.k_scale,
             .v_scale = from.v_scale == 0 ? 1 : from.v_scale},
            c::resources_of(with, "attune_append"), {from.file, from.line});

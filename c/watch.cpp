@@ -85,6 +85,7 @@ const char* name_of(watch::Notice::Of of) {
     case watch::Notice::Of::dump: return "dump";
     case watch::Notice::Of::verify: return "verify";
     case watch::Notice::Of::watch: return "watch";
+    case watch::Notice::Of::check: return "check";
   }
   return "";
 }

@@ -84,14 +84,8 @@ void check_dense_kv(const Inputs& in, Problem& p) {
   p.kv_shared = in.k->shape[0] != p.batch;
 }
 
-void check_paged_kv(const Inputs& in, Problem& p) {
-  const Named page_table{"page_table", &in.forward->page_table};
-  check_one(page_table, in.q->device);
-  check_type(page_table, types::page_table);
-  if (page_table->rank != 2 || page_table->shape[0] != p.batch)
-    throw refuse("page-table", "page_table has the wrong shape",
-                 fmt::format("{}, and {} has {} entries", description(page_table), in.q.name(), p.batch),
-                 fmt::format("pass page_table as [{}, n]: the pages of each entry, in the order of its keys", p.batch));
+/// Returns the rows of a page.
+std::int64_t check_pages(const Inputs& in, Problem& p) {
   check_shared(in.k, in.v, shared::kv_pages);
   const std::int64_t page_size = in.k->shape[2];
   p.entries().page_size = page_size;
@@ -99,7 +93,18 @@ void check_paged_kv(const Inputs& in, Problem& p) {
   if (page_size == 0)
     throw refuse("page-size", "pages have no rows", fmt::format("{}: [pages, H, page_size, D]", description(in.k)),
                  "give each page at least one row");
-  const std::int64_t n = page_table->shape[1];
+  return page_size;
+}
+
+void check_paged_kv(const Inputs& in, Problem& p) {
+  const Named page_table{"page_table", &in.forward->page_table};
+  check_one(page_table, in.q->device, in.q.called);
+  check_type(page_table, types::page_table);
+  if (page_table->rank != 2 || page_table->shape[0] != p.batch)
+    throw refuse("page-table", "page_table has the wrong shape",
+                 fmt::format("{}, and {} has {} entries", description(page_table), in.q.name(), p.batch),
+                 fmt::format("pass page_table as [{}, n]: the pages of each entry, in the order of its keys", p.batch));
+  const std::int64_t page_size = check_pages(in, p), n = page_table->shape[1];
   p.kv.length = n == 0 ? 0 : std::min(page_size, std::numeric_limits<std::int64_t>::max() / n) * n;
 }
 
@@ -141,7 +146,7 @@ Problem check_inputs(const Inputs& in, std::optional<double> scale) {
                              p.q.packed() ? "cu_seqlens_kv" : "cu_seqlens_q"),
                  "q, k and v are packed together or not at all",
                  "pass both for packed sequences, none for a dense batch");
-  for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device);
+  for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device, in.q.called);
   check_rank(in.q, dimensions_of(p.q));
   for (const Named& t : {in.k, in.v}) check_rank(t, dimensions_of(p.kv));
   check_types(in);
@@ -177,7 +182,7 @@ void check_row_values(const Named& t, const Problem& p, const Named& q) {
 
 /// Checks o, and tensors that are shaped like o.
 void check_o(const Named& o, const Problem& p, const Named& q, const Named& v) {
-  check_one(o, q->device);
+  check_one(o, q->device, q.called);
   check_type(o, types::floats);
   check_shape(o, shape_of_o(p, *q), {q, v});
 }
@@ -238,6 +243,39 @@ bool overlap(const Backward::Captured& a, const Backward::Captured& b, const Arg
   for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
     if (is_of(a, args, slot) && is_of(b, args, slot)) return true;
   return false;
+}
+
+/// Refuses a slot that the pool does not have.
+void check_slot_values(const Named& slots, const Named& k) {
+  const std::int64_t pages = k->shape[0], page_size = k->shape[2];
+  for (std::int64_t i = 0; i < slots->shape[0]; ++i)
+    if (const std::int64_t slot = whole(*slots, i); slot < -1 || (slot >= 0 && slot / page_size >= pages))
+      throw refuse("slots", fmt::format("slots[{}] is {}", i, slot),
+                   fmt::format("{}, a pool of {} pages of {} rows: its slots begin at 0, and -1 leaves a row out",
+                               description(k), pages, page_size),
+                   fmt::format("pass page * {} + row of the page, or -1", page_size));
+}
+
+/// Checks new rows that go to slots of a pool.
+Problem check_slots(const Inputs& in, const Named& v_new, const Named& slots) {
+  Problem p;
+  p.batch = 1;
+  p.q.layout = Layout::packed;
+  p.kv.layout = Layout::paged;
+  for (const Named& t : {in.q, in.k, in.v}) check_one(t, in.q->device, in.q.called);
+  check_rank(in.q, dimensions::tokens);
+  for (const Named& t : {in.k, in.v}) check_rank(t, dimensions::paged);
+  check_types(in);
+  check_heads(in, p);
+  check_pages(in, p);
+  p.q.length = p.q.total = in.q->shape[0];
+  check_positions(in, p, 0);
+  check_o(v_new, p, in.q, in.v);
+  check_one(slots, in.q->device, in.q.called);
+  check_type(slots, types::slots);
+  check_shape(slots, std::array{p.q.total}, {in.q});
+  if (slots->device.kind == Device::Kind::cpu) check_slot_values(slots, in.k);
+  return p;
 }
 
 }  // namespace
@@ -342,14 +380,22 @@ Problem check(const BoundMod& bound, const Backward& call, std::optional<double>
 
 Problem check(const Append& call) {
   const Named k_new{"k_new", &call.k_new}, v_new{"v_new", &call.v_new}, k{"k", &call.k}, v{"v", &call.v},
-      kv_len{"kv_len", &call.kv_len}, page_table{"page_table", &call.page_table}, cu{"cu_seqlens", &call.cu_seqlens};
+      kv_len{"kv_len", &call.kv_len}, page_table{"page_table", &call.page_table}, cu{"cu_seqlens", &call.cu_seqlens},
+      slots{"slots", &call.slots};
   static const Tensor none;
   const Forward cache{.kv_len = call.kv_len, .page_table = call.page_table};
   for (const auto& [name, value] : {std::pair{"k_scale", call.k_scale}, {"v_scale", call.v_scale}})
     if (!std::isfinite(value) || value == 0)
       throw refuse("bad-scale", fmt::format("{} is {}", name, value), "values are divided by it when they are stored",
                    "pass a finite number that is not 0");
-  check_alone(kv_len);
+  if (slots->given()) {
+    for (const Named& other : {kv_len, page_table, cu})
+      if (other->given())
+        throw refuse("slots", fmt::format("slots and {} are both given", other.name()),
+                     "slots alone say where new rows go", fmt::format("leave out {}", other.name()));
+  } else {
+    check_alone(kv_len);
+  }
   const bool on_device = call.k_new.device.kind == Device::Kind::cuda;
   if (on_device && cu->given() && cu->device.kind == Device::Kind::cpu)
     throw refuse("cu-seqlens-device", "cu_seqlens is on the host, and k_new on a device",
@@ -360,21 +406,27 @@ Problem check(const Append& call) {
                  "give k_new and v_new a row for each head and entry of the cache");
   };
   // Before the check of a call, which would speak of query heads.
-  if (k_new->rank == (cu->given() ? 3 : 4) && k->rank == 4 && k_new->shape[1] != k->shape[1]) refuse_misfit();
-  Problem p = check_inputs({.q = k_new,
-                            .k = k,
-                            .v = v,
-                            .cu_q = cu,
-                            .cu_kv = {"cu_seqlens_kv", &none},
-                            .q_offset = 0,
-                            // Starts on a device cannot be read here. An upper bound is the number of all new rows.
-                            .max_q_len = on_device ? call.k_new.shape[0] : 0,
-                            .forward = &cache,
-                            .one_type = false},
-                           {});
-  check_o(v_new, p, k_new, v);
+  if (k_new->rank == (cu->given() || slots->given() ? 3 : 4) && k->rank == 4 && k_new->shape[1] != k->shape[1])
+    refuse_misfit();
+  const Inputs in{.q = k_new,
+                  .k = k,
+                  .v = v,
+                  .cu_q = cu,
+                  .cu_kv = {"cu_seqlens_kv", &none},
+                  .q_offset = 0,
+                  // Starts on a device cannot be read here. An upper bound is the number of all new rows.
+                  .max_q_len = on_device ? call.k_new.shape[0] : 0,
+                  .forward = &cache,
+                  .one_type = false};
+  Problem p;
+  if (slots->given()) {
+    p = check_slots(in, v_new, slots);
+  } else {
+    p = check_inputs(in, {});
+    check_o(v_new, p, k_new, v);
+  }
   if (p.kv_shared) refuse_misfit();
-  check_outputs(std::array{k, v}, std::array{k_new, v_new, kv_len, page_table, cu});
+  check_outputs(std::array{k, v}, std::array{k_new, v_new, kv_len, page_table, cu, slots});
   return p;
 }
 

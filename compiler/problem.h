@@ -93,7 +93,7 @@ inline bool values_within_keys(const Tensor& k, const Tensor& v) {
 }
 
 /// Checks shapes, types, devices, lengths, captures and gradients of a call; throws an Error. The only data it reads is
-/// that of cu_seqlens, kv_len and q_offsets, if they are on the host.
+/// that of cu_seqlens, kv_len, q_offsets and slots, if they are on the host.
 Problem check(const BoundMod& bound, const Forward& call, std::optional<double> scale);
 Problem check(const BoundMod& bound, const Backward& call, std::optional<double> scale);
 /// Throws an Error unless the scale is a finite f32.

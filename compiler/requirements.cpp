@@ -149,11 +149,11 @@ void check_alone(const Named& t) {
                  fmt::format("{}, and its data pointer is null", description(t)), "point it at its elements");
 }
 
-void check_one(const Named& t, const Device& device) {
+void check_one(const Named& t, const Device& device, std::string_view q) {
   check_alone(t);
   if (t->device != device)
-    throw refuse("tensor-device", fmt::format("{} is on another device than q", t.name()),
-                 fmt::format("q is {} and {} is {}", place(device), t.name(), place(t->device)),
+    throw refuse("tensor-device", fmt::format("{} is on another device than {}", t.name(), q),
+                 fmt::format("{} is {} and {} is {}", q, place(device), t.name(), place(t->device)),
                  "move all tensors of a call, captures too, to one device");
 }
 

@@ -53,7 +53,8 @@ inline constexpr Types floats{float_types, "it has to be f32, f16, bf16 or f64",
            Code{"cu-seqlens-type"}},
     starts_there{Types::of({DType::i32}), "a device reads starts of sequences as i32", "convert it to i32",
                  Code{"cu-seqlens-type"}},
-    page_table{Types::of({DType::i32}), "page numbers are i32", "convert it to i32", Code{"page-table"}};
+    page_table{Types::of({DType::i32}), "page numbers are i32", "convert it to i32", Code{"page-table"}},
+    slots{Types::of({DType::i32, DType::i64}), "slots are i32 or i64", "convert it to i64", Code{"slots"}};
 /// One number per entry. Only the host reads i64.
 constexpr Types numbers(Code code, bool on_host) {
   return {Types::of({DType::i32}) | (on_host ? Types::of({DType::i64}) : 0), "it has to be i32", "convert it to i32",
@@ -74,7 +75,8 @@ inline constexpr std::string_view fix_dense =
 inline constexpr Dimensions dense{4, "[B, H, S, D]", fix_dense}, paged{4, "[pages, H, page_size, D]", fix_dense},
     packed{3, "[T, H, D] for packed sequences",
            "give it these dimensions, or leave out cu_seqlens_q and cu_seqlens_kv for a dense batch"},
-    starts{1, "[B + 1]", "pass one start per sequence and the end"};
+    starts{1, "[B + 1]", "pass one start per sequence and the end"},
+    tokens{3, "[T, H, D] where slots are given", "give it these dimensions: slots are of packed rows"};
 }  // namespace dimensions
 void check_rank(const Named& t, const Dimensions& wanted);
 
@@ -102,8 +104,8 @@ void check_shared(const Named& a, const Named& b, const Shared& extent);
 void check_extents(std::span<const std::int64_t> shape, DType dtype);
 /// Checks that apply to any tensor, before checks of its shape.
 void check_alone(const Named& t);
-/// `device`: the device of the other tensors.
-void check_one(const Named& t, const Device& device);
+/// `device`: the device of the other tensors, of which q is one.
+void check_one(const Named& t, const Device& device, std::string_view q = "q");
 /// `from`: the tensors that the shape follows from.
 void check_shape(const Named& t, std::span<const std::int64_t> shape, std::initializer_list<Named> from);
 /// The same, with the reason in words.

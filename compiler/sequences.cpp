@@ -17,15 +17,6 @@ void check_starts(const Named& cu) {
   check_rank(cu, dimensions::starts);
 }
 
-/// Element i of a tensor of i32 or i64 on the host.
-std::int64_t whole(const Tensor& t, std::int64_t i) {
-  const char* at = static_cast<const char*>(t.data) + i * t.strides[0] * static_cast<std::int64_t>(size_of(t.dtype));
-  std::int32_t narrow = 0;
-  std::int64_t wide = 0;
-  t.dtype == DType::i32 ? std::memcpy(&narrow, at, sizeof narrow) : std::memcpy(&wide, at, sizeof wide);
-  return t.dtype == DType::i32 ? narrow : wide;
-}
-
 /// The starts of packed sequences, read on the host; the last one is the total.
 std::vector<std::int64_t> starts_of(const Named& cu, const Named& packed) {
   const auto refuse_values = [&](const std::string& why) {
@@ -89,7 +80,7 @@ std::int64_t longest(const Named& cu, const std::vector<std::int64_t>& starts, c
 
 /// Checks a tensor with one number per batch entry or sequence: its shape, type and device.
 void check_numbers(const Named& t, Code code, const Problem& p, const Named& q) {
-  check_one(t, q->device);
+  check_one(t, q->device, q.called);
   const std::int64_t shape[]{p.batch};
   if (t->rank != 1 || t->shape[0] != p.batch)
     check_shape(t, shape, fmt::format("{} has {} entries", q.name(), p.batch));
@@ -141,6 +132,14 @@ std::int32_t check_q_offsets(const Inputs& in, Problem& p) {
 }
 
 }  // namespace
+
+std::int64_t whole(const Tensor& t, std::int64_t i) {
+  const char* at = static_cast<const char*>(t.data) + i * t.strides[0] * static_cast<std::int64_t>(size_of(t.dtype));
+  std::int32_t narrow = 0;
+  std::int64_t wide = 0;
+  t.dtype == DType::i32 ? std::memcpy(&narrow, at, sizeof narrow) : std::memcpy(&wide, at, sizeof wide);
+  return t.dtype == DType::i32 ? narrow : wide;
+}
 
 void check_packed_q(const Inputs& in, Problem& p) {
   p.q.total = in.q->shape[0];

@@ -24,6 +24,9 @@ struct Inputs {
   bool mixed() const { return forward && cu_q->given() && !cu_kv->given() && q->rank == 3 && k->rank == 4; }
 };
 
+/// Element i of a vector of i32 or i64 on the host.
+std::int64_t whole(const Tensor& t, std::int64_t i);
+
 /// Checks packed queries whose keys are dense or paged.
 void check_packed_q(const Inputs& in, Problem& p);
 /// Checks packed queries, keys and values.

@@ -279,6 +279,7 @@ typedef struct {
   const attune_tensor *page_table, *kv_len;  // as in attune_call; kv_len includes the new keys, the last of each entry
   const attune_tensor* cu_new;               // packed: the starts of the new rows
   double k_scale, v_scale;                   // each new element is divided by this before it is stored; 0 means 1
+  const attune_tensor* slots;  // instead of page_table, kv_len and cu_new: i32 or i64 [T], the place of each packed row
 } attune_new_keys;
 
 // Runs on the host, or is enqueued on with->stream of the device that holds the tensors. `with` may be NULL.

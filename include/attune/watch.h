@@ -84,7 +84,7 @@ struct Compiling {
 /// Something worth knowing that is not a failure: a discarded cache entry, a folder that cannot be written, a callback
 /// that threw.
 struct Notice {
-  enum class Of : std::uint8_t { cache, dump, verify, watch };
+  enum class Of : std::uint8_t { cache, dump, verify, watch, check };
   Of of = Of::cache;
   std::string text;
 };

@@ -64,7 +64,8 @@ void append(const nb::tuple& given, double k_scale, double v_scale, std::uintptr
                                      {"v", &attune_new_keys::v, true},
                                      {"page_table", &attune_new_keys::page_table, false},
                                      {"kv_len", &attune_new_keys::kv_len, false},
-                                     {"cu_seqlens", &attune_new_keys::cu_new, false}};
+                                     {"cu_seqlens", &attune_new_keys::cu_new, false},
+                                     {"slots", &attune_new_keys::slots, false}};
   attune_with with{};
   with.size = sizeof with;
   with.stream = reinterpret_cast<void*>(stream);

@@ -6,11 +6,15 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "compiler/sequences.h"
+#include "runtime/attention/on_host.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/keys.h"
 #include "runtime/machine/flush.h"
+#include "runtime/machine/options.h"
 #include "runtime/machine/parallel.h"
 #include "runtime/machine/placed.h"
+#include "runtime/machine/watch/watch.h"
 
 namespace attune {
 namespace runtime {
@@ -34,6 +38,18 @@ void check_places(const Append& call, const compiler::Problem& p) {
       at += some.count;
     }
   }
+}
+
+/// ATTUNE_CHECK=range on a device: refuses what the host would refuse. Only integers are copied; the checks read
+/// nothing else.
+void check_there(Append call, void* stream) {
+  if (cuda::is_captured(stream))
+    return note(watch::Notice::Of::check, "the places of an append that is captured into a graph are not checked");
+  OnHost on_host(stream);
+  on_host.take(call.page_table, call.kv_len, call.cu_seqlens, call.slots);
+  for (Tensor* t : {&call.k_new, &call.v_new, &call.k, &call.v}) t->device = Device::cpu();
+  const compiler::Problem p = compiler::check(call);
+  if (!call.slots.given()) check_places(call, p);
 }
 
 /// into = from / scale, row by row.
@@ -70,13 +86,34 @@ void append_one(const Append& call, const compiler::Problem& p, std::int64_t b, 
   all(call.v_new, call.v, p.dv, call.v_scale);
 }
 
+/// All rows of a head, in their order: of several with the same slot, the last stays.
+void append_by_slot(const Append& call, const compiler::Problem& p, std::int64_t h) {
+  const std::int64_t page_size = call.k.shape[2];
+  const auto all = [&](const Tensor& from, const Tensor& into, std::int64_t width, double scale) {
+    for (std::int64_t i = 0; i < p.q.total; ++i)
+      if (const std::int64_t slot = compiler::whole(call.slots, i); slot >= 0) {
+        MatrixLayout target = matrix(into, compiler::Layout::paged, slot / page_size, h, 0);
+        target.origin += slot % page_size * target.row;
+        put(from, matrix(from, p.q.layout, 0, h, i), into, target, 1, width, scale);
+      }
+  };
+  all(call.k_new, call.k, p.d, call.k_scale);
+  all(call.v_new, call.v, p.dv, call.v_scale);
+}
+
 }  // namespace
 }  // namespace runtime
 
 void append(const Append& call, const Resources& with, Line at) {
   runtime::placed(at, [&] {
     const compiler::Problem p = compiler::check(call);
-    if (call.k_new.device.kind == Device::Kind::cuda) return runtime::cuda::append(call, p, with.stream);
+    if (call.k_new.device.kind == Device::Kind::cuda) {
+      if (runtime::options().check_range) runtime::check_there(call, with.stream);
+      return runtime::cuda::append(call, p, with.stream);
+    }
+    if (call.slots.given())
+      return runtime::run_tasks(
+          p.kv_heads, [&](std::int64_t h, int) { runtime::append_by_slot(call, p, h); }, with.executor);
     runtime::check_places(call, p);
     runtime::run_tasks(
         p.batch * p.kv_heads,

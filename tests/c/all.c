@@ -205,6 +205,41 @@ static void caches(void) {
   GOOD(attune_run(a, &call, NULL));
   for (int h = 0; h < heads; ++h) CHECK(fabs(lse[h] - before[h] - log(2)) < 1e-5 * (1 + fabs(lse[h])));
 
+  // The same rows by their slots, after one that is left out: the pools have what they had.
+  float *by_slot_k = calloc(pages * kv_heads * page * d, 4), *by_slot_v = calloc(pages * kv_heads * page * d, 4),
+        *rows_k = calloc((used + 1) * kv_heads * d, 4), *rows_v = calloc((used + 1) * kv_heads * d, 4);
+  int64_t where[used + 1] = {-1};
+  for (int i = 0; i < used; ++i) {
+    where[i + 1] = order[i / page] * page + i % page;
+    for (int h = 0; h < kv_heads; ++h)
+      for (int x = 0; x < d; ++x) {
+        rows_k[((i + 1) * kv_heads + h) * d + x] = p->k[(h * n + i) * d + x];
+        rows_v[((i + 1) * kv_heads + h) * d + x] = p->v[(h * n + i) * d + x];
+      }
+  }
+  tensor *slots = of(where, ATTUNE_INT, 64, 1, used + 1, 0, 0, 0), *nk = floats(rows_k, 3, used + 1, kv_heads, d, 0),
+         *nv = floats(rows_v, 3, used + 1, kv_heads, d, 0), *sk = floats(by_slot_k, 4, pages, kv_heads, page, d),
+         *sv = floats(by_slot_v, 4, pages, kv_heads, page, d);
+  attune_new_keys at_slots;
+  memset(&at_slots, 0, sizeof at_slots);
+  at_slots.size = sizeof at_slots;
+  at_slots.k_new = &nk->t;
+  at_slots.v_new = &nv->t;
+  at_slots.k = &sk->t;
+  at_slots.v = &sv->t;
+  at_slots.slots = &slots->t;
+  GOOD(attune_append(&at_slots, NULL));
+  CHECK(memcmp(by_slot_k, k, pages * kv_heads * page * d * sizeof *k) == 0);
+  CHECK(memcmp(by_slot_v, v, pages * kv_heads * page * d * sizeof *v) == 0);
+  where[3] = pages * page;
+  REFUSED(attune_append(&at_slots, NULL), "slots");
+  at_slots.kv_len = &lengths->t;
+  REFUSED(attune_append(&at_slots, NULL), "slots");
+  // A program built before the struct had slots.
+  keys.size = (uint32_t)(offsetof(attune_new_keys, v_scale) + sizeof keys.v_scale);
+  keys.slots = &slots->t;
+  GOOD(attune_append(&keys, NULL));
+
   REFUSED(attune_append(NULL, NULL), "null-pointer");
   keys.size = 8;
   REFUSED(attune_append(&keys, NULL), "struct-size");
@@ -218,7 +253,8 @@ static void caches(void) {
   call.q_offset = used - 1;
   GOOD(attune_run(a, &call, NULL));
   attune_free(a);
-  void* all[] = {k, v, o, lse, tk, tv, to, tlse, table, lengths, offsets};
+  void* all[] = {k,       v,         o,         lse,    tk,     tv,    to, tlse, table, lengths,
+                 offsets, by_slot_k, by_slot_v, rows_k, rows_v, slots, nk, nv,   sk,    sv};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
   drop(p);
 }

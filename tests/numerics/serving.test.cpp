@@ -590,3 +590,43 @@ TEST_CASE("sequences grow in a paged KV cache, and each step is as if computed a
     }
   }
 }
+
+TEST_CASE("slots name the rows that lengths and a page table lead to", "[engine][serving]") {
+  const Device cpu = Device::cpu();
+  constexpr int batch = 3, kv_heads = 2, d = 8, page = 5, pages = 12;
+  const std::array<int, batch + 1> starts{0, 4, 4, 11};
+  const auto rows = [&] {
+    std::mt19937 dice(7);
+    const auto out = cpu.array<float>({starts.back(), kv_heads, d});
+    for (float& x : out.values()) x = std::normal_distribution<float>()(dice);
+    return out;
+  };
+  const auto packed_k = rows(), packed_v = rows();
+  const auto pool = [&] { return cpu.array<float>({pages, kv_heads, page, d}); };
+  const auto k = pool(), v = pool(), by_table_k = pool(), by_table_v = pool();
+  const auto page_table = cpu.array<int>({batch, 4}), lengths = cpu.array<int>({batch}),
+             cu = cpu.array<int>({batch + 1});
+  const auto slots = cpu.array<std::int64_t>({starts.back()});
+  std::ranges::copy(std::array{13, 0, 7}, lengths.data());
+  std::ranges::copy(starts, cu.data());
+  for (int b = 0; b < batch; ++b)
+    for (int i = 0; i < 4; ++i)
+      page_table.data()[b * 4 + i] = i * page < lengths.data()[b] ? (5 * (b * 4 + i)) % pages : -1;
+  for (std::size_t b = 0; b < batch; ++b)
+    for (int i = starts[b]; i < starts[b + 1]; ++i) {
+      const int key = lengths.data()[b] - starts[b + 1] + i;
+      slots.data()[i] = page_table.data()[static_cast<int>(b) * 4 + key / page] * page + key % page;
+    }
+  // [slots]
+  append({.k_new = packed_k, .v_new = packed_v, .k = k, .v = v, .slots = slots});
+  // [slots]
+  append({.k_new = packed_k,
+          .v_new = packed_v,
+          .k = by_table_k,
+          .v = by_table_v,
+          .page_table = page_table,
+          .kv_len = lengths,
+          .cu_seqlens = cu});
+  CHECK(std::ranges::equal(k.values(), by_table_k.values()));
+  CHECK(std::ranges::equal(v.values(), by_table_v.values()));
+}

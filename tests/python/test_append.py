@@ -41,6 +41,36 @@ def test_pages_and_packed_rows(rng):
         assert np.isfinite(pool).sum() == rows[0].size
 
 
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+@pytest.mark.parametrize("page", [1, 3, PAGE])
+def test_packed_rows_at_slots(rng, dtype, page):
+    slots = np.array([7, -1, 0, 11, 3, 3], dtype)
+    wanted = [np.zeros((12 // page, page, 3, 8), np.float32) for _ in range(2)]  # as vLLM has them
+    pools = [x.copy().transpose(0, 2, 1, 3) for x in wanted]
+    rows = [rng.standard_normal((6, 3, 8), np.float32) for _ in range(2)]
+    attune.append(*rows, *pools, slots=slots)
+    for pool, want, fresh in zip(pools, wanted, rows):
+        for slot, row in zip(slots, fresh):  # the last of two rows with the same slot stays
+            if slot >= 0:
+                want.reshape(12, 3, 8)[slot] = row
+        assert np.array_equal(pool.transpose(0, 2, 1, 3), want)
+
+
+def test_slots_that_are_none_or_have_no_row(rng):
+    pools = [np.zeros((4, 3, PAGE, 8), np.float32) for _ in range(2)]
+    rows = [np.ones((3, 3, 8), np.float32) for _ in range(2)]
+    attune.append(*(x[:0] for x in rows), *pools, slots=np.zeros(0, "i8"))
+    attune.append(*rows, *pools, slots=np.full(3, -1, "i4"))
+    for slots in ([0, 1, 16], [0, -2, 1], [0, 1, 2**40]):
+        error = refused(attune.append, *rows, *pools, slots=np.array(slots))
+        assert error.code == "slots" and "slots[" in error.problem
+    assert refused(attune.append, *rows, *pools, slots=np.zeros(3, "f4")).code == "slots"
+    assert refused(attune.append, *rows, *pools, slots=np.zeros(2, "i4")).code == "tensor-shape"
+    assert refused(attune.append, *rows, *pools, slots=np.zeros(3, "i4"), kv_len=np.zeros(3, "i4")).code == "slots"
+    assert refused(attune.append, *rows, *pools).code == "tensor-missing"
+    assert not any(pool.any() for pool in pools)
+
+
 def test_elements_are_divided_and_rounded_to_the_type_of_the_cache(rng):
     (k, v), (k_new, v_new) = cache(rng, dtype=np.float16), new(rng, 1)
     attune.append(k_new, v_new, k, v, kv_len=np.full(2, 16, np.int32), k_scale=4.0, v_scale=np.float32(0.5))

@@ -202,6 +202,14 @@ struct Appended {
   double scale;    ///< elements are divided by this before they are stored
 };
 
+/// The place of each new row: slot s is row s % rows of page s / rows. Null: the cache has entries.
+struct Slots {
+  const void* at;
+  long long stride;  ///< in integers
+  int wide;          ///< 1: i64, 0: i32
+  long long rows, pages;
+};
+
 /// The arguments of append.cuh.
 struct AppendArgs {
   Appended k, v;
@@ -211,6 +219,7 @@ struct AppendArgs {
   const int* starts;     ///< packed: batch + 1 starts of the new rows, else null
   Numbers kv_lens;       ///< keys of each entry, including the new ones
   PageTable page_table;  ///< null: the cache is not paged
+  Slots slots;           ///< if given, it alone says where rows go
 };
 
 /// Rows of a block of copy_rows.cuh, add_parts.cuh and combine_ranks.cuh.

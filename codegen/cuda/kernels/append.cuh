@@ -1,8 +1,8 @@
 // codegen/cuda/kernels/append.cuh — writes new keys and values to their places in a KV cache
 //
 // One block per new row: append_lanes of its append_threads threads share the row of one head of k or v. The stored
-// bits equal those that the host stores. Lengths and page tables are read here and not checked: rows beyond their
-// entry's capacity, and rows whose page does not exist, are skipped.
+// bits equal those that the host stores. Lengths, page tables and slots are read here and not checked: rows beyond
+// their entry's capacity, and rows whose page or slot does not exist, are skipped.
 #pragma once
 
 #include "codegen/cuda/contract/elements.cuh"
@@ -15,10 +15,11 @@ namespace attune {
 /// The source and the destination of a new row: batch entries (or pages) and positions, as in Strided.
 struct NewRow {
   int from_entry, from_position;
-  int into_entry, into_position;
+  long long into_entry, into_position;
   bool has_place;
 
   __device__ static NewRow of(const AppendArgs& args, int nth) {
+    if (args.slots.at) return of_slot(args.slots, nth);
     NewRow out{0, nth, 0, 0, false};
     int b = 0, from_end = 0;  // from_end: this row, counted back from the end
     if (args.starts) {
@@ -47,6 +48,13 @@ struct NewRow {
   }
 
  private:
+  __device__ static NewRow of_slot(const Slots& slots, int nth) {
+    const long long at = nth * slots.stride;
+    const long long slot = slots.wide ? static_cast<const long long*>(slots.at)[at]
+                                      : static_cast<const int*>(slots.at)[at];
+    const long long page = slot / slots.rows;
+    return {0, nth, page, slot - page * slots.rows, slot >= 0 && page < slots.pages};
+  }
   /// The last entry whose start is not after this row.
   __device__ static int entry_of(const AppendArgs& args, int row) {
     int first = 0, end = args.batch;
@@ -71,7 +79,7 @@ __device__ inline void put_row(const Appended& what, const NewRow& row, int head
     return type == Stored::f64 ? 8ll : type == Stored::f32 ? 4ll : type == Stored::e4m3 ? 1ll : 2ll;
   };
   const long long from_size = size_of(what.from_type), into_size = size_of(what.into_type);
-  const auto at = [&](const Strided& t, int entry, int position, long long size) {
+  const auto at = [&](const Strided& t, long long entry, long long position, long long size) {
     return static_cast<char*>(t.data) + (entry * t.batch + head * t.head + position * t.position) * size;
   };
   const char* const from = at(what.from, row.from_entry, row.from_position, from_size);

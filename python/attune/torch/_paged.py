@@ -67,15 +67,22 @@ def paged_attention(query: Tensor, key: Tensor, value: Tensor, kv_len: Tensor, p
     return (out, lse) if return_lse else out
 
 
-def append(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, *, kv_len: Tensor, page_table: Tensor | None = None,
-           cu_seqlens: Tensor | None = None, k_scale: float = 1.0, v_scale: float = 1.0) -> None:
+def append(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, *, kv_len: Tensor | None = None,
+           page_table: Tensor | None = None, cu_seqlens: Tensor | None = None, slots: Tensor | None = None,
+           k_scale: float = 1.0, v_scale: float = 1.0) -> None:
     """Puts new keys and values to the ends of the entries of a cache: `attune.append` as an operator of torch, on torch's
     stream.
 
     `k_new` is [B, Hkv, n, D] and `v_new` [B, Hkv, n, Dv], or packed with their starts in `cu_seqlens`; the cache `k` and
-    `v` as of paged_attention. Of the `kv_len` [B] keys that an entry then has, the last ones are new.
+    `v` as of paged_attention. Of the `kv_len` [B] keys that an entry then has, the last ones are new. Or `slots`, of i32
+    or i64, has the place of each packed row in pools of pages: row `s % page_size` of page `s // page_size`, or none for
+    -1.
     """
-    torch.ops.attune.append(k_new, v_new, k, v, _counts("kv_len", kv_len), page_table, cu_seqlens, k_scale, v_scale)
+    if slots is not None:
+        _check_tensor("slots", slots, "row")
+    if slots is None or kv_len is not None:
+        kv_len = _counts("kv_len", kv_len)
+    torch.ops.attune.append(k_new, v_new, k, v, kv_len, page_table, cu_seqlens, k_scale, v_scale, slots)
 
 
 # ---- what the arguments mean
@@ -86,13 +93,17 @@ def _check_packed_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
         refuse_heads(query.shape[1], key.shape[1])
 
 
+def _check_tensor(name: str, given: Any, each: str) -> None:
+    if not isinstance(given, Tensor):
+        refuse("tensor-array", f"`{name}` is {said(given)}", f"it is a tensor of one integer for each {each}",
+               "write torch.tensor(numbers, dtype=torch.int32)")
+
+
 def _counts(name: str, given: Tensor | None) -> Any:
     """Integers of entries, as the core reads them."""
-    if given is None or not isinstance(given, Tensor):
-        if given is not None or name == "kv_len":
-            refuse("tensor-array", f"`{name}` is {said(given)}", "it is a tensor of one integer for each entry",
-                   "write torch.tensor(numbers, dtype=torch.int32)")
+    if given is None and name != "kv_len":
         return None
+    _check_tensor(name, given, "entry")
     return given.to(torch.int32) if given.dtype == torch.int64 and given.is_cuda else given
 
 
@@ -172,8 +183,9 @@ _library.define("paged(Tensor q, Tensor k, Tensor v, Tensor kv_len, Tensor? page
                 "Tensor? o_before, Tensor? lse_before, Tensor? cu_q, Tensor[] captures, SymInt[] ints, str score, "
                 "str mask, str prob, str sink, str names, float? scale, SymInt max_q, int fixed_split_size) "
                 "-> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
-_library.define("append(Tensor k_new, Tensor v_new, Tensor(a!) k, Tensor(b!) v, Tensor kv_len, Tensor? page_table, "
-                "Tensor? cu_seqlens, float k_scale, float v_scale) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+_library.define("append(Tensor k_new, Tensor v_new, Tensor(a!) k, Tensor(b!) v, Tensor? kv_len, Tensor? page_table, "
+                "Tensor? cu_seqlens, float k_scale, float v_scale, Tensor? slots=None) -> ()",
+                tags=(torch.Tag.pt2_compliant_tag,))
 
 
 def _paged(q: Tensor, k: Tensor, v: Tensor, kv_len: Tensor, page_table: Tensor | None, q_offsets: Tensor | None,
@@ -186,11 +198,11 @@ def _paged(q: Tensor, k: Tensor, v: Tensor, kv_len: Tensor, page_table: Tensor |
     return call.over_cache(q, k, v, cache, tuple(captures), fixed_split_size)
 
 
-def _append(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, kv_len: Tensor, page_table: Tensor | None,
-            cu_seqlens: Tensor | None, k_scale: float, v_scale: float) -> None:
+def _append(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, kv_len: Tensor | None, page_table: Tensor | None,
+            cu_seqlens: Tensor | None, k_scale: float, v_scale: float, slots: Tensor | None = None) -> None:
     stream = torch.cuda.current_stream(k.device).cuda_stream if k.is_cuda else 0
     append_arrays(k_new.detach(), v_new.detach(), k.detach(), v.detach(), kv_len=kv_len, page_table=page_table,
-                  cu_seqlens=cu_seqlens, k_scale=k_scale, v_scale=v_scale, stream=stream,
+                  cu_seqlens=cu_seqlens, slots=slots, k_scale=k_scale, v_scale=v_scale, stream=stream,
                   workers=0 if k.is_cuda else torch.get_num_threads())
     if not k.is_inference():
         torch.autograd.graph.increment_version((k, v))

@@ -30,9 +30,19 @@ Appended appended(const Tensor& from, const Tensor& into, const Problem& p, std:
           .scale = scale};
 }
 
+Slots slots(const Tensor& t, const Tensor& pool) {
+  if (!t.given()) return {};
+  return {.at = t.data,
+          .stride = t.strides[0],
+          .wide = t.dtype == DType::i64,
+          .rows = pool.shape[2],
+          .pages = pool.shape[0]};
+}
+
 }  // namespace
 
 void append(const Append& call, const Problem& p, void* stream) {
+  const bool by_slot = call.slots.given();
   const std::int64_t rows = p.q.packed() ? p.q.total : p.batch * p.q.length;
   if (rows == 0 || p.kv_heads == 0) return;
   if (rows > std::numeric_limits<int>::max())
@@ -48,9 +58,10 @@ void append(const Append& call, const Problem& p, void* stream) {
                   .heads = static_cast<int>(p.kv_heads),
                   .new_rows = static_cast<int>(p.q.length),
                   .capacity = static_cast<int>(p.kv.length),
-                  .starts = p.q.packed() ? static_cast<const int*>(call.cu_seqlens.data) : nullptr,
+                  .starts = p.q.packed() && !by_slot ? static_cast<const int*>(call.cu_seqlens.data) : nullptr,
                   .kv_lens = numbers(call.kv_len),
-                  .page_table = page_table(call.page_table, call.k)};
+                  .page_table = page_table(call.page_table, call.k),
+                  .slots = slots(call.slots, call.k)};
   Launches launches;
   launches.launch({.kernel = kernel.get(),
                    .grid = {static_cast<unsigned>(rows), 1, 1},

@@ -94,7 +94,7 @@ std::string log_line(const watch::Called& fact) {
 }
 
 std::string log_line(const watch::Notice& fact) {
-  constexpr std::array<std::string_view, 4> names{"cache", "dump", "verify", "watch"};
+  constexpr std::array<std::string_view, 5> names{"cache", "dump", "verify", "watch", "check"};
   return fmt::format("{:<6}  {:<8}  {}", names[static_cast<std::size_t>(fact.of)], "-", fact.text);
 }
 

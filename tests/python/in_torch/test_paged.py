@@ -134,6 +134,39 @@ def test_a_compiled_step_appends_and_attends():
     assert torch.equal(first, torch.cat(steps, 2)[0])
 
 
+def at_slots(new, pools, slots):
+    append(new, new * 2, *pools, slots=slots)
+    return pools[0].sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_compiled_append_by_slot(dtype):
+    torch.compiler.reset()
+    compiled = torch.compile(at_slots, fullgraph=True, dynamic=True, backend="aot_eager")
+    for slots in ([7, -1, 0], [19, 4, 3, 2, 11], [-1] * 4):
+        slots, new = torch.tensor(slots, dtype=dtype), torch.randn(len(slots), 2, 16)
+        pools = torch.zeros(2, 5, 4, 2, 16).transpose(2, 3)  # pages as vLLM has them
+        others, wanted = pools.clone(), torch.zeros(2, 20, 2, 16)
+        assert torch.equal(compiled(new, pools, slots), at_slots(new, others, slots))
+        for i, slot in enumerate(slots.tolist()):
+            if slot >= 0:
+                wanted[:, slot] = torch.stack([new[i], new[i] * 2])
+        for made in (pools, others):
+            assert torch.equal(made.transpose(2, 3).reshape(2, 20, 2, 16), wanted)
+
+
+def test_slots_that_are_none():
+    s, new = Server(7), torch.randn(3, 2, 16)
+    for slots, code in (([0, 1, 2], "tensor-array"), (torch.tensor([0, 1, 99]), "slots"),
+                        (torch.tensor([0, 1]), "tensor-shape"), (torch.tensor([0.0, 1, 2]), "slots")):
+        with pytest.raises(attune.Error) as caught:
+            append(new, new, *s.pools, slots=slots)
+        assert caught.value.code == code
+    with pytest.raises(attune.Error) as caught:
+        append(new, new, *s.pools)
+    assert caught.value.code == "tensor-array"
+
+
 def test_a_compiled_step_takes_any_number_of_entries():
     torch.compiler.reset()
     compiled = torch.compile(step, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -156,6 +189,9 @@ def test_the_operators_are_as_torch_wants_them():
             q, *kv, s.kv_len, table, None, None, None, None, [bias], [], *texts, None, 0, 0))
     new = torch.randn(2, 2, 1, 16)
     torch.library.opcheck(torch.ops.attune.append.default, (new, new, *s.pools, s.kv_len, s.table, None, 1.0, 1.0))
+    slots = torch.tensor([3, -1])
+    torch.library.opcheck(torch.ops.attune.append.default, (
+        new[:, :, 0], new[:, :, 0], *s.pools, None, None, None, 1.0, 1.0, slots))
 
 
 def test_a_call_takes_the_fast_path():
