@@ -201,8 +201,8 @@ struct Forward {
   /// read and may hold anything.
   Tensor kv_len{};
   /// i32 [B, n], on q's device: k and v are pools of pages [pages, Hkv, page_size, D], and key i of entry b is row i %
-  /// page_size of page page_table[b, i / page_size]. Pages may be shared and in any order. Table entries of keys that
-  /// no query needs are not read; keys of a page that does not exist, e.g. -1, are zeros.
+  /// page_size of page page_table[b, i / page_size]. Pages may be shared, in any order, and missing (-1) where no query
+  /// needs a key. Elsewhere a missing page is an Error on the host; a device takes zeros, or see ATTUNE_CHECK.
   Tensor page_table{};
   std::int32_t q_offset = 0;  ///< at.q of the first query
   Tensor q_offsets{};         ///< i32 [B], on q's device: at.q of each entry's first query, instead of q_offset

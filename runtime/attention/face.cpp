@@ -11,16 +11,15 @@
 #include "compiler/lower.h"
 #include "runtime/attention/bind.h"
 #include "runtime/attention/lowered.h"
+#include "runtime/attention/range.h"
 #include "runtime/attention/tools.h"
 #include "runtime/attention/watched.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/emulated/emulated.h"
 #include "runtime/engines/oracle/oracle.h"
-#include "runtime/engines/oracle/outside.h"
 #include "runtime/machine/background.h"
 #include "runtime/machine/later.h"
-#include "runtime/machine/options.h"
 #include "runtime/machine/placed.h"
 #include "runtime/ranks/carry/device.h"
 #include "runtime/ranks/carry/host.h"
@@ -99,8 +98,7 @@ void run_whole(const Attention& attention, const What& asked, const Resources& w
   Watched watched(at);
   const Checked checked(attention, asked);
   const bool on_host = checked.target() != Target::cuda;
-  if (on_host && options().check_range && checked.call().is_forward())
-    refuse_outside_reads(checked.written(), checked.call());
+  refuse_outside(checked, with.stream);
   Means means = means_of(checked, with, watched.used());
   means.stages = stages;
   Chosen(checked.target())->run(checked.call(), means);

@@ -114,7 +114,8 @@ constexpr std::array rows{
                 options.cache_system = value;
                 return true;
               }},
-    OptionRow{"ATTUNE_CHECK", "range: refuse calls on the host that read a captured tensor out of range",
+    OptionRow{"ATTUNE_CHECK",
+              "range: refuse reads outside of captured tensors on the host, and missing pages and slots on a device",
               "clamped reads", "", check_words,
               [](Options& options, std::string_view value) {
                 options.check_range = value == "range";

@@ -26,7 +26,7 @@ struct Options {
   bool cache_read_only = false;             ///< true: nothing in that folder is changed
   std::uint64_t cache_bytes = 1ull << 30;   ///< limit for compiled kernels in it; 0: they are not kept
   std::string cache_system{};               ///< a folder of compiled kernels, only read; empty: none
-  bool check_range = false;                 ///< refuse calls that read captured tensors outside of them
+  bool check_range = false;                 ///< see docs/debugging.md, "Is it the right function?"
   std::string dump{};                       ///< a folder; empty: nothing is dumped
   std::string emulated{};                   ///< a GPU that is emulated; empty: this machine's GPUs are used
   bool lineinfo = false;                    ///< true: GPU kernels contain source line information

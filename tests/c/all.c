@@ -205,6 +205,11 @@ static void caches(void) {
   GOOD(attune_run(a, &call, NULL));
   for (int h = 0; h < heads; ++h) CHECK(fabs(lse[h] - before[h] - log(2)) < 1e-5 * (1 + fabs(lse[h])));
 
+  // A page that a query needs and that is not there.
+  order[2] = pages;
+  REFUSED(attune_run(a, &call, NULL), "page-table");
+  order[2] = 9;
+
   // The same rows by their slots, after one that is left out: the pools have what they had.
   float *by_slot_k = calloc(pages * kv_heads * page * d, 4), *by_slot_v = calloc(pages * kv_heads * page * d, 4),
         *rows_k = calloc((used + 1) * kv_heads * d, 4), *rows_v = calloc((used + 1) * kv_heads * d, 4);

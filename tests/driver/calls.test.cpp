@@ -994,6 +994,16 @@ TEST_CASE("appending is one launch, a block a new row, captured once its kernel 
       no_v(v_new.data(), DType::f32, {3, 2, 0, 32}, {}, gpu);
   append({.k_new = none, .v_new = no_v, .k = k, .v = v, .page_table = page_table, .kv_len = lengths});
   CHECK(fake::launches().empty());
+  // By slot, of either type.
+  const auto wide = gpu.array<std::int64_t>({5});
+  const auto narrow = gpu.array<std::int32_t>({5});
+  for (const Tensor& slots : {wide.tensor(), narrow.tensor()}) {
+    fake::forget();
+    append({.k_new = k_new, .v_new = v_new, .k = k, .v = v, .slots = slots});
+    REQUIRE(fake::launches().size() == 1);
+    CHECK(fake::launches()[0].blocks == 5);
+    CHECK(fake::calls_behind_the_back() == 0);
+  }
 }
 
 TEST_CASE("a kernel that was not loaded is loaded by a later call", "[driver]") {

@@ -177,6 +177,8 @@ class Text {
     line("k", text(a.k.from) + " into " + text(a.k.into)), line("v", text(a.v.from) + " into " + text(a.v.into));
     line("sizes", fmt::format("{} {} {} {}", a.batch, a.heads, a.new_rows, a.capacity));
     line("starts", place(a.starts)), line("kv_lens", text(a.kv_lens)), line("page_table", text(a.page_table));
+    const Slots& s = a.slots;
+    line("slots", fmt::format("{} {} {} of {} {}", place(s.at), s.stride, s.wide ? "i64" : "i32", s.rows, s.pages));
   }
 
   const std::vector<Region>& regions_;

@@ -88,6 +88,24 @@ def test_a_step_of_a_decoder(rng):
     assert np.allclose(o[:1], alone, atol=1e-6)
 
 
+def test_a_page_that_a_query_needs_and_that_is_not_there(rng):
+    pools = [rng.standard_normal((3, 2, PAGE, 8), np.float32) for _ in range(2)]
+    q, last = rng.standard_normal((2, 2, 1, 8), np.float32), np.array([6, 3], np.int32)
+
+    def call(table, **more):
+        return attune.attention(q, *pools, kv_len=last + 1, q_offsets=last, page_table=np.array(table, np.int32), **more)
+
+    wanted = call([[0, 1], [2, 2]])
+    assert np.array_equal(call([[0, 1, -1], [2, 2**31 - 1, -5]]), wanted)  # behind the end anything may be
+    for wrong in (-1, 3):
+        error = refused(call, [[0, wrong], [2, 2]])
+        assert error.code == "page-table" and "page_table[0, 1]" in error.problem and f"it is {wrong}," in error.why
+    for target in ("oracle", "cpu"):
+        assert refused(call, [[-1, 1], [2, 2]], target=target).code == "page-table"
+    near = lambda at: at.q - at.kv < 3
+    assert np.array_equal(call([[-1, 1], [2, 2]], mask=near), call([[0, 1], [2, 2]], mask=near))
+
+
 def test_tensors_of_torch(rng):
     torch = pytest.importorskip("torch")
     k, v = (torch.zeros(2, 3, 16, 8, dtype=torch.bfloat16) for _ in range(2))

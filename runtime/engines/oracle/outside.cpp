@@ -7,7 +7,6 @@
 #include "compiler/check.h"
 #include "compiler/outside.h"
 #include "ir/print.h"
-#include "runtime/engines/keys.h"
 #include "runtime/engines/layout.h"
 #include "runtime/engines/oracle/oracle.h"
 
@@ -86,36 +85,11 @@ class Count {
   OutsideReads out_;
 };
 
-/// Throws if a page is missing: its keys and values would count as zeros.
-void refuse_missing_pages(const Call& call) {
-  const compiler::Problem& problem = call.problem;
-  if (!problem.kv.paged()) return;
-  const Forward& asked = call.forward();
-  OracleRows rows(call);
-  const std::int64_t page_size = problem.per_entry->page_size, all = std::min(asked.k.shape[0], asked.v.shape[0]);
-  for (std::int64_t b = 0; b < problem.batch; ++b) {
-    const Sequence seq = sequence(problem, b);
-    for (std::int64_t h = 0; h < problem.q_heads; ++h)
-      for (std::int64_t i = 0; i < seq.q_len; ++i)
-        for (const OracleRow::Pair& kept : rows.row(b, h, i).kept) {
-          const std::int64_t at = kept.kv / page_size;
-          const std::int32_t number = static_cast<const std::int32_t*>(
-              asked.page_table.data)[offset(asked.page_table, b, at)];
-          if (number >= 0 && number < all) continue;
-          throw Error(
-              "page-table", fmt::format("page_table[{}, {}] is not a page of the pool", b, at), {},
-              fmt::format("it is {}, a query needs key {} there, and the pool has {} pages", number, kept.kv, all),
-              "give each key that a query needs a page of the pool");
-        }
-  }
-}
-
 }  // namespace
 
 OutsideReads outside_reads(const compiler::Mod& written, const Call& call) { return Count(written, call)(); }
 
 void refuse_outside_reads(const compiler::Mod& written, const Call& call) {
-  refuse_missing_pages(call);
   const OutsideReads found = outside_reads(written, call);
   if (found.count == 0) return;
   throw Error("capture-outside", fmt::format("capture `{}` is read out of range", found.name), {},

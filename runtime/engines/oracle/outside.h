@@ -19,7 +19,7 @@ struct OutsideReads {
 /// is the Mod as the user wrote it; the call is on the host.
 OutsideReads outside_reads(const compiler::Mod& written, const Call& call);
 
-/// Throws an Error if there are any, or if a kept pair needs a page that does not exist.
+/// Throws an Error if there are any.
 void refuse_outside_reads(const compiler::Mod& written, const Call& call);
 
 }  // namespace attune::runtime

@@ -204,6 +204,18 @@ def test_a_call_takes_the_fast_path():
     assert torch.equal(call.over_cache(q, *s.pools, cache, (), 0)[0], call.over_cache(q, *s.pools, cache, (), 128)[0])
 
 
+def test_a_missing_page():
+    s = Server(7, 20)
+    q = torch.randn(2, 4, 1, 16)
+    near = {"mask_mod": lambda b, h, i, j: i - j < 2, "enable_gqa": True}
+    want = paged_attention(q, *s.pools, s.kv_len, s.table, **near)
+    s.table[1, :4] = -1
+    assert torch.equal(paged_attention(q, *s.pools, s.kv_len, s.table, **near), want)
+    with pytest.raises(attune.Error) as caught:
+        paged_attention(q, *s.pools, s.kv_len, s.table, enable_gqa=True)
+    assert caught.value.code == "page-table"
+
+
 def test_an_append_changes_the_version_that_autograd_checks():
     s = Server(1, 1)
     leaf = torch.ones(2, requires_grad=True)

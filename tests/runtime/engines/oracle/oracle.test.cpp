@@ -483,29 +483,6 @@ TEST_CASE("reads outside of captured tensors are counted where they matter, and 
   CHECK(counted("s + far[clamp(bucket[kv], 0, 3)]", "true").count == 0);
 }
 
-TEST_CASE("a page that does not exist is refused where a query needs it", "[oracle]") {
-  const auto q = random_numbers({2, 2, 1, 3}, 1), pool = random_numbers({3, 1, 2, 3}, 2);
-  const auto o = like(q);
-  const auto page_table = host.array<int>({2, 2}), lengths = host.array<int>({2}), last = host.array<int>({2});
-  std::ranges::copy(std::array{4, 3}, lengths.data());
-  std::ranges::copy(std::array{3, 2}, last.data());
-  const auto asked = [&](std::array<int, 4> table, const Mask& mask = {}) {
-    std::ranges::copy(table, page_table.data());
-    const compiler::LoweredMod written = runtime::as_written(compiler::trace(Attention{.mask = mask}));
-    const Forward call{
-        .q = q, .k = pool, .v = pool, .o = o, .kv_len = lengths, .page_table = page_table, .q_offsets = last};
-    const compiler::Problem problem = compiler::check(written, call, {});
-    runtime::refuse_outside_reads(written.mod, runtime::call_of(written, call, problem));
-  };
-  asked({0, 1, 2, 0});
-  asked({-1, 1, 2, 0}, [](At at) { return at.kv >= 2; });
-  for (const int wrong : {3, -1}) {
-    const Error refused = tests::refusal([&] { asked({0, 1, 2, wrong}); });
-    CHECK(refused.code == "page-table");
-    CHECK(refused.problem == "page_table[1, 1] is not a page of the pool");
-  }
-}
-
 TEST_CASE("captured tensors that are too small for a call are refused by every engine", "[oracle]") {
   const auto q = random_numbers({1, 4, 3, 2}, 1), k = random_numbers({1, 4, 5, 2}, 2),
              v = random_numbers({1, 4, 5, 2}, 3);

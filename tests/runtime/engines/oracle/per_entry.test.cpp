@@ -118,7 +118,6 @@ TEST_CASE("the oracle takes each entry as a dense call of its own", "[oracle]") 
   for (const std::int64_t page : {1, 2, 3, 4, 7, 11, 23, 64}) {
     shape.page = page;
     shape.seed = static_cast<std::uint64_t>(page);
-    shape.holes = page % 2 == 1;
     shape.layout = page % 3 == 0 ? Layout::bshd : Layout::columns;
     check_entries(shape);
   }
