@@ -115,16 +115,20 @@ def test_tensors_of_torch(rng):
     assert k.count_nonzero() == k_new.numel()
 
 
-def test_a_graph_of_torch_appends_on_its_stream(rng):
+@pytest.mark.parametrize("by", ["kv_len", "slots"])
+def test_a_graph_of_torch_appends_on_its_stream(by):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     pair = [torch.zeros(2, 3, 16, 8, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
     rows = [torch.randn(2, 3, 1, 8, device="cuda") for _ in range(2)]
-    lengths = torch.tensor([1, 1], dtype=torch.int32, device="cuda")
+    # By slot, the two entries are pages.
+    given = rows if by == "kv_len" else [x[:, :, 0] for x in rows]
+    first, then = ([1, 1], [3, 16]) if by == "kv_len" else ([0, 16], [2, 31])
+    where = torch.tensor(first, dtype=torch.int32 if by == "kv_len" else torch.int64, device="cuda")
 
     def step():
-        attune.append(*rows, *pair, kv_len=lengths, stream=torch.cuda.current_stream().cuda_stream)
+        attune.append(*given, *pair, **{by: where}, stream=torch.cuda.current_stream().cuda_stream)
 
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
@@ -133,7 +137,7 @@ def test_a_graph_of_torch_appends_on_its_stream(rng):
     stream.synchronize()
     with torch.cuda.graph(graph, stream=stream):
         step()
-    lengths.copy_(torch.tensor([3, 16], dtype=torch.int32))
+    where.copy_(torch.tensor(then))
     graph.replay()
     torch.cuda.synchronize()
     for x, fresh in zip(pair, rows):
