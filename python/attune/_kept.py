@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -11,10 +10,11 @@ V = TypeVar("V")
 
 
 class Kept(Generic[K, V]):
-    """Keeps up to `most` values. Looking one up takes no lock."""
+    """Keeps up to `most` values. Takes no lock: each operation on the dict is atomic, and a lock that another thread
+    held when the process forked would stay locked in the child."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._values, self._lock = most, dict[K, V](), threading.Lock()
+        self._most, self._values = most, dict[K, V]()
 
     def get(self, key: K) -> V | None:
         """The value, if it is still kept."""
@@ -22,17 +22,16 @@ class Kept(Generic[K, V]):
 
     def put(self, key: K, value: V) -> V:
         """Keeps the value and returns it; if another thread kept one first, returns that one."""
-        with self._lock:
-            if key not in self._values and len(self._values) >= self._most:
-                del self._values[next(iter(self._values))]
-            return self._values.setdefault(key, value)
+        kept = self._values.setdefault(key, value)
+        if len(self._values) > self._most:
+            for old in list(self._values)[: -self._most]:
+                self._values.pop(old, None)
+        return kept
 
     def items(self) -> list[tuple[K, V]]:
         """All kept values, the newest first."""
-        with self._lock:
-            return list(self._values.items())[::-1]
+        return list(self._values.copy().items())[::-1]
 
     def clear(self) -> None:
         """Forgets everything."""
-        with self._lock:
-            self._values.clear()
+        self._values.clear()

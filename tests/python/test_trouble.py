@@ -87,6 +87,34 @@ def test_processes(q, way):
         child.join()
 
 
+KEPT_FORKS = """
+import os, signal, sys, threading
+from attune._kept import Kept
+sys.setswitchinterval(1e-6)
+kept = Kept(8)
+
+def work(first):
+    for n in range(first, 10**12):
+        assert kept.put(n, -n) == -n and kept.get(n) in (None, -n)
+        assert all(value == -key for key, value in kept.items())
+
+for i in range(3):
+    threading.Thread(target=work, args=(i * 10**9,), daemon=True).start()
+for i in range(100):
+    if not (child := os.fork()):
+        signal.alarm(30)
+        kept.put(-1, 1), kept.items(), kept.clear()
+        os._exit(kept.get(-1) is not None)
+    assert os.waitpid(child, 0)[1] == 0
+assert len(kept.items()) <= 8 + 3  # each thread may be about to take one out
+"""
+
+
+def test_forks_while_other_threads_keep_values():
+    said = subprocess.run([sys.executable, "-c", KEPT_FORKS], capture_output=True, text=True, timeout=300)
+    assert said.returncode == 0 and "Error" not in said.stderr, said.stderr
+
+
 FORKS = """
 import os, random, signal, sys, threading, time
 import attune
