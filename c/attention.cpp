@@ -100,8 +100,8 @@ struct EmulatedTargets {
   std::vector<Target> all;
 };
 EmulatedTargets& emulated_targets() {
-  static EmulatedTargets& only = *new EmulatedTargets;
-  return only;
+  static constinit runtime::Once<EmulatedTargets> only;
+  return only.get();
 }
 
 std::int32_t number_of(const Target& target) {

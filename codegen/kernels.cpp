@@ -43,6 +43,8 @@ Added& added() {
   static Added& one = *new Added;
   return one;
 }
+// So that no process is forked while another thread makes it.
+[[maybe_unused]] const Added& made_at_load = added();
 
 }  // namespace
 

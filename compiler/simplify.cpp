@@ -68,6 +68,8 @@ const Patterns& patterns() {
   }();
   return made;
 }
+// Made when the library is loaded: a child that is forked while another thread makes them could never simplify.
+[[maybe_unused]] const Patterns& made_at_load = patterns();
 
 bool commutes(Op op) {
   return op == Op::Add || op == Op::Mul || op == Op::And || op == Op::Or || op == Op::BitAnd || op == Op::BitOr ||

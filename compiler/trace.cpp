@@ -7,7 +7,6 @@
 #include <array>
 #include <limits>
 #include <string>
-#include <unordered_map>
 
 #include "ir/named.h"
 #include "ir/parse.h"
@@ -55,18 +54,6 @@ std::string free_name(const BoundMod& traced, std::string wanted, std::string_vi
   return name;
 }
 
-std::optional<ir::Op> op_spelt(std::string_view spelling, std::size_t arguments) {
-  if (const auto op = ir::op_named(spelling)) return op;
-  static const auto& infix = *[] {
-    auto* made = new std::unordered_map<std::string_view, ir::Op>[4];
-    for (std::size_t i = 0; i < ir::op_rows.size(); ++i)
-      if (const ir::OpRow& r = ir::op_rows[i]; r.bind > 0) made[r.args].emplace(r.spelling, static_cast<ir::Op>(i));
-    return made;
-  }();
-  const auto found = (&infix)[arguments].find(spelling);
-  return found == (&infix)[arguments].end() ? std::nullopt : std::optional(found->second);
-}
-
 }  // namespace
 
 namespace detail {
@@ -83,7 +70,7 @@ Handle literal(long long value, Line at) {
 Handle literal(bool value, Line at) { return ir::boolean(value, written(at)); }
 
 Handle apply(std::string_view spelling, std::initializer_list<const Handle*> arguments, Line at) {
-  const auto op = op_spelt(spelling, arguments.size());
+  const auto named = ir::op_named(spelling), op = named ? named : ir::op_signed(spelling, arguments.size());
   if (!op) throw Bug("the language has no operation spelt " + std::string(spelling));
   const auto a = [&](std::size_t i) -> const Handle& { return *arguments.begin()[i]; };
   // An Int literal that widens becomes a Float literal.

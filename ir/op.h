@@ -50,6 +50,8 @@ constexpr bool takes(Takes takes, Type type) {
 
 /// The op written `name(…)`, if there is one.
 std::optional<Op> op_named(std::string_view name);
+/// The op written by a sign before its only argument, or between its arguments.
+std::optional<Op> op_signed(std::string_view sign, std::size_t arguments);
 
 /// "Bool", "Int" or "Float": the words of the language.
 std::string_view name_of(Type type);

@@ -58,6 +58,8 @@ Bounds::Bounds() {
   static const Expr behind = op(Op::Sub, input(Input::KV), input(Input::KVLen));
   facts = {{ahead->digest, {1, most_int, false}}, {behind->digest, {-most_int, -1, false}}};
 }
+// So that no process is forked while another thread makes the two.
+[[maybe_unused]] const Bounds made_at_load;
 
 Ranger::Ranger(Bounds bounds, std::size_t spare) : bounds_(std::move(bounds)), spare_(spare) {
   extent_.fill(max_sum_count);

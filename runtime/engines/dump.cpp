@@ -30,8 +30,8 @@ struct Remembered {
   std::map<ir::Digest, std::vector<DumpFile>> files;
 };
 Remembered& remembered() {
-  static Remembered& made = *new Remembered;
-  return made;
+  static constinit Once<Remembered> made;
+  return made.get();
 }
 
 std::string steps_file(const compiler::Steps& steps, const ir::Signature& names) {

@@ -39,8 +39,8 @@ std::string without_numbers(const compiler::Mod& mod) {
 /// Warns about a score with a new constant at each step of a loop, which compiles a new kernel at each step.
 void record_alike(const KernelName& name) {
   static Mutex mutex;
-  static std::map<std::string, std::size_t> kernels;
   std::unique_lock lock(mutex);
+  static std::map<std::string, std::size_t> kernels;
   constexpr std::size_t most_kinds = 1024;
   if (kernels.size() >= most_kinds) kernels.clear();
   const std::size_t count = ++kernels[fmt::format("{} {}\n{}", name.kernel, name.target, without_numbers(*name.mod))];

@@ -22,9 +22,8 @@ struct Started {
   std::vector<std::weak_ptr<Later>> all;
 };
 Started& started() {
-  // Never destroyed: the background may end after it.
-  static Started& only = *new Started;
-  return only;
+  static constinit Once<Started> only;
+  return only.get();
 }
 
 std::string reason_of(const std::function<std::string()>& work) {

@@ -1,4 +1,4 @@
-// runtime/machine/mutex.cpp — a mutex of which a forked child never finds the lock taken
+// runtime/machine/mutex.cpp — how a fork waits for the threads that must not be cut short, and they for it
 #include "runtime/machine/mutex.h"
 
 #include <thread>
@@ -8,12 +8,14 @@
 namespace attune::runtime {
 namespace {
 
-constinit std::atomic<std::uint32_t> holders{0};  ///< threads that hold a Mutex, or wait for one
+constinit std::atomic<std::uint32_t> holders{0};  ///< threads that have a NoFork
 constinit std::atomic<std::uint32_t> forks{0};    ///< threads that are in fork()
-constinit thread_local int held = 0;              ///< by this thread
+constinit std::atomic<std::uint32_t> number{1};
+constinit thread_local int held = 0;  ///< by this thread
 
 void leave() {
-  if (--holders == 0 && forks > 0) holders.notify_all();
+  --holders;
+  if (forks > 0) holders.notify_all();
 }
 
 void enter() {
@@ -38,11 +40,19 @@ void after_fork_in_parent() {
 void after_fork_in_child() {
   holders = held > 0 ? 1 : 0;
   forks = 0;
+  ++number;
 }
 
 [[maybe_unused]] const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 
 }  // namespace
+
+NoFork::NoFork() {
+  if (held++ == 0) enter();
+}
+NoFork::~NoFork() {
+  if (--held == 0) leave();
+}
 
 void Mutex::lock() {
   if (held++ == 0) enter();
@@ -71,5 +81,7 @@ void Condition::notify_all() {
   ++notified_;
   notified_.notify_all();
 }
+
+std::uint32_t process_number() { return number.load(std::memory_order_relaxed); }
 
 }  // namespace attune::runtime

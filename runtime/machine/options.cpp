@@ -282,8 +282,8 @@ struct Given {
   bool read = false;  ///< options() has its answer
 };
 Given& given() {
-  static Given& only = *new Given;
-  return only;
+  static constinit Once<Given> only;
+  return only.get();
 }
 
 }  // namespace
@@ -336,7 +336,8 @@ Options parse_options(const Lookup& lookup, int cpus) {
 }
 
 const Options& options() {
-  static const Options made = [] {
+  static constinit Once<const Options> made;
+  return made.get([] {
     Given& all = given();
     const std::lock_guard lock(all.mutex);
     const auto lookup = [&](std::string_view name) {
@@ -349,8 +350,7 @@ const Options& options() {
     Options out = parse_options(lookup, usable_cpus());
     all.read = true;
     return out;
-  }();
-  return made;
+  });
 }
 
 namespace {

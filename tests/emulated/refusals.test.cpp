@@ -2,6 +2,8 @@
 #include <attune/attune.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <csignal>
@@ -10,11 +12,13 @@
 #include <iterator>
 #include <regex>
 #include <thread>
+#include <vector>
 
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/emulated/command.h"
@@ -22,6 +26,7 @@
 #include "runtime/engines/emulated/files.h"
 #include "runtime/engines/emulated/refused.h"
 #include "tests/child.h"
+#include "tests/comes_true.h"
 #include "tests/emulated/gpu.h"
 #include "tests/golden.h"
 #include "tests/refusal.h"
@@ -197,6 +202,35 @@ TEST_CASE("kernels that may not be executed in TMPDIR are refused in words", "[e
                  Small small;
                  small.run(Target::emulated("sm_80"));
                })));
+}
+
+TEST_CASE("commands end while children that were forked meanwhile live on", "[emulated]") {
+  std::array<int, 2> ends{};
+  REQUIRE(pipe(ends.data()) == 0);
+  constexpr int rounds = 40;
+  std::atomic<int> ended = 0, right = 0;
+  std::array<std::thread, 3> threads;
+  for (std::thread& one : threads)
+    one = std::thread([&] {
+      for (int i = 0; i < rounds; ++i) right += runtime::emulated::ran("true").status == 0;
+      ++ended;
+    });
+  std::vector<pid_t> children;
+  const auto have_ended = [&] { return ended == static_cast<int>(threads.size()); };
+  while (!have_ended() && children.size() < 40) {
+    children.push_back(fork_child());
+    if (children.back() == 0) {
+      char none = 0;
+      close(ends[1]);
+      _exit(read(ends[0], &none, 1) == 0 ? 0 : 1);
+    }
+  }
+  CHECK(comes_true(have_ended));
+  close(ends[1]);
+  for (std::thread& one : threads) one.join();
+  for (const pid_t child : children) CHECK(status_of(child) == 0);
+  close(ends[0]);
+  CHECK(right == rounds * static_cast<int>(threads.size()));
 }
 
 TEST_CASE("commands have their status and output in programs that ignore SIGCHLD or wait for all children",

@@ -14,7 +14,6 @@
 #include <string_view>
 
 #include <attune/error.h>
-#include <unistd.h>
 
 #include "runtime/machine/address_space.h"
 #include "runtime/machine/mutex.h"
@@ -49,17 +48,15 @@ thread_local LlvmVisit* visit = nullptr;
 struct Door {
   Mutex mutex;  ///< guards all below but the atomics
   Condition left;
-  pid_t process = getpid();
   bool has_handlers = false;
   std::atomic<int> inside{0};
   std::atomic<bool> is_closed{false};
   std::atomic<std::new_handler> users_handler{nullptr};
 };
 
-/// Never destroyed: threads may compile until the process ends.
 Door& door() {
-  static Door& only = *new Door;
-  return only;
+  static constinit Once<Door> only;
+  return only.get();
 }
 
 [[noreturn]] void leave() {
@@ -106,11 +103,6 @@ class Inside {
   Inside(LlvmWork kind, LlvmVisit& mine) {
     Door& d = door();
     std::unique_lock lock(d.mutex);
-    // A forked child has none of its parent's other threads.
-    if (d.process != getpid()) {
-      d.process = getpid();
-      d.inside = 0;
-    }
     const auto may_enter = [&] {
       return d.is_closed || can_map(room_for(kind) * static_cast<std::size_t>(d.inside + 1));
     };
@@ -155,6 +147,7 @@ bool is_done(LlvmVisit& mine, const std::function<void()>& work) {
 void enter(LlvmWork kind, const std::function<void()>& work) {
   LlvmVisit mine;
   {
+    const NoFork whole;  // LLVM has locks and static locals
     const Inside inside(kind, mine);
     if (is_done(mine, work)) return;
     door().is_closed = true;

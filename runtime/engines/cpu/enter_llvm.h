@@ -8,7 +8,8 @@ namespace attune::runtime::cpu {
 
 enum class LlvmWork : std::uint8_t { compile, link, unlink };
 
-/// Calls `work`, which uses LLVM, on this thread, or on a thread with a larger stack if little stack is left.
+/// Calls `work`, which uses LLVM, on this thread, or on a thread with a larger stack if little stack is left: call it
+/// without a NoFork. A fork waits until the work is done.
 ///
 /// LLVM is compiled without exceptions: a std::bad_alloc that passes its frames runs no destructor, and LLVM ends the
 /// process where malloc fails. enter_llvm therefore first reserves the address space that such work usually takes: if

@@ -11,6 +11,8 @@
 #include <unistd.h>
 #endif
 
+#include "runtime/machine/mutex.h"
+
 namespace attune::runtime::cpu {
 namespace {
 
@@ -78,8 +80,8 @@ Isa detect() { return Isa::portable; }
 }  // namespace
 
 Isa best_isa() {
-  static const Isa best = detect();
-  return best;
+  static constinit Once<const Isa> best;
+  return best.get(&detect);
 }
 
 bool supports(Isa isa) { return isa <= best_isa(); }

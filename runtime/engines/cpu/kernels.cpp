@@ -14,6 +14,7 @@
 #include "runtime/engines/cpu/host.h"
 #include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/watch/waits.h"
 
@@ -208,18 +209,18 @@ Limit<T> limit() {
 
 }  // namespace
 
-// They are never destroyed: the background may compile until it is stopped at exit, after static destruction has begun.
-
 Held<Kit> kit(const KernelsFor& what, Unit unit, DType type) {
   using Key = std::tuple<Isa, Unit, DType>;
-  static auto& kept = *new Single<Key, Kit, KeyHash>;
-  return kept_or_made(kept, Key{what.isa, unit, type}, [&] { return std::make_shared<const Kit>(what, unit, type); });
+  static constinit Once<Single<Key, Kit, KeyHash>> kept;
+  return kept_or_made(kept.get(), Key{what.isa, unit, type},
+                      [&] { return std::make_shared<const Kit>(what, unit, type); });
 }
 
 Held<ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const KernelsFor& what, Unit unit) {
   using Key = std::tuple<Isa, Unit, ir::Digest>;
-  static auto& kept = *new Single<Key, ForwardKernel, KeyHash>(limit<ForwardKernel>());
-  return kept_or_made(kept, Key{what.isa, unit, lowered.digest}, [&] {
+  using All = Single<Key, ForwardKernel, KeyHash>;
+  static constinit Once<All> kept;
+  return kept_or_made(kept.get([] { return All(limit<ForwardKernel>()); }), Key{what.isa, unit, lowered.digest}, [&] {
     record_isa(lowered.mod, "forward", what.isa, unit);
     return std::make_shared<const ForwardKernel>(lowered.mod, what, unit);
   });
@@ -228,11 +229,13 @@ Held<ForwardKernel> forward_kernel(const compiler::LoweredMod& lowered, const Ke
 Held<BackwardKernel> backward_kernel(const compiler::LoweredMod& lowered, const Wanted& wanted, const KernelsFor& what,
                                      Unit unit) {
   using Key = std::tuple<Isa, Unit, ir::Digest, Wanted>;
-  static auto& kept = *new Single<Key, BackwardKernel, KeyHash>(limit<BackwardKernel>());
-  return kept_or_made(kept, Key{what.isa, unit, lowered.digest, wanted}, [&] {
-    record_isa(lowered.mod, "backward", what.isa, unit);
-    return std::make_shared<const BackwardKernel>(lowered.mod, wanted, what, unit);
-  });
+  using All = Single<Key, BackwardKernel, KeyHash>;
+  static constinit Once<All> kept;
+  return kept_or_made(kept.get([] { return All(limit<BackwardKernel>()); }),
+                      Key{what.isa, unit, lowered.digest, wanted}, [&] {
+                        record_isa(lowered.mod, "backward", what.isa, unit);
+                        return std::make_shared<const BackwardKernel>(lowered.mod, wanted, what, unit);
+                      });
 }
 
 }  // namespace attune::runtime::cpu

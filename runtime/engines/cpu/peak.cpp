@@ -2,12 +2,13 @@
 #include "runtime/engines/cpu/peak.h"
 
 #include <chrono>
-#include <map>
-#include <mutex>
+#include <memory>
+#include <utility>
 
 #include "codegen/llvm.h"
 #include "runtime/engines/cpu/enter_llvm.h"
 #include "runtime/engines/cpu/operands.h"
+#include "runtime/machine/cache/single.h"
 #include "runtime/machine/mutex.h"
 
 namespace attune::runtime::cpu {
@@ -21,23 +22,26 @@ double peak_gflops(DType type) {
   };
   const Isa on = isa();
   const Unit unit = unit_for(on, type);
-  static Mutex mutex;
-  static std::map<std::pair<Isa, Unit>, Loop> loops;
-  const Loop& loop = [&]() -> const Loop& {
-    const std::lock_guard lock(mutex);
+  struct Hash {
+    std::size_t operator()(const std::pair<Isa, Unit>& key) const {
+      return 2 * static_cast<std::size_t>(key.first) + static_cast<std::size_t>(key.second);
+    }
+  };
+  static constinit Once<Single<std::pair<Isa, Unit>, Loop, Hash>> loops;
+  const auto loop = loops.get().get({on, unit}, [&] {
     codegen::Peak peak;
     enter_llvm(LlvmWork::compile, [&] { peak = codegen::peak_object(on, unit); });
-    return loops.try_emplace({on, unit}, std::move(peak)).first->second;
-  }();
+    return std::make_shared<const Loop>(std::move(peak));
+  });
 
   alignas(64) float memory[64] = {};
   constexpr std::int64_t rounds = 20'000;
   double best = 0;
   for (int i = 0; i < 3; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    loop.run(rounds, memory);
+    loop->run(rounds, memory);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::max(best, static_cast<double>(rounds) * loop.flop / seconds / 1e9);
+    best = std::max(best, static_cast<double>(rounds) * loop->flop / seconds / 1e9);
   }
   return best;
 }

@@ -101,8 +101,8 @@ cu::Device device_of(int index) {
 /// destroy other users' objects in it.
 cu::Context primary(int index) {
   static Mutex mutex;
-  static std::deque<cu::Context>& retained = *new std::deque<cu::Context>;
   const std::lock_guard lock(mutex);
+  static std::deque<cu::Context>& retained = *new std::deque<cu::Context>;
   const auto i = static_cast<std::size_t>(index);
   if (retained.size() <= i) retained.resize(i + 1);
   if (!retained[i]) driver().cuDevicePrimaryCtxRetain(&retained[i], device_of(index));
@@ -145,9 +145,8 @@ void refuse(cu::Result result, const char* function) {
 const Found& find_driver() { return platform().driver(); }
 
 const Found& find_nvidia_driver() {
-  // Never destroyed: arrays may outlive static objects at the end of the process.
-  static const Found& found = *new Found(open());
-  return found;
+  static constinit Once<const Found> found;
+  return found.get(&open);
 }
 
 const Driver& find_or_refuse_driver() {
@@ -167,9 +166,9 @@ int device_count() {
 
 const Facts& facts(int index) {
   static Mutex mutex;
-  static auto& all = *new std::map<std::uint64_t, std::deque<Facts>>;
   driver();
   const std::lock_guard lock(mutex);
+  static auto& all = *new std::map<std::uint64_t, std::deque<Facts>>;
   const int first = platform().first_device;
   std::deque<Facts>& known = all[platform().generation()];
   if (known.empty())

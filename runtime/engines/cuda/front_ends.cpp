@@ -95,9 +95,8 @@ class Line {
 };
 
 Line& line() {
-  // Never destroyed: the background may end after it.
-  static Line& only = *new Line;
-  return only;
+  static constinit Once<Line> only;
+  return only.get();
 }
 
 }  // namespace

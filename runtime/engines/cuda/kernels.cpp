@@ -10,6 +10,7 @@
 
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/platform.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/watch/waits.h"
 
@@ -160,21 +161,22 @@ Held<Kernel> loaded_rows(int device, const codegen::RowsSpec& spec, const compil
       return static_cast<std::size_t>(key.second.dv) + 5 * static_cast<std::size_t>(key.first);
     }
   };
-  static auto& kept = *new Single<Key, Kernel, Hash>;
-  return kept_or_made(kept, Key{device, spec}, stream,
+  static constinit Once<Single<Key, Kernel, Hash>> kept;
+  return kept_or_made(kept.get(), Key{device, spec}, stream,
                       [&] { return loaded_source(device, codegen::rows_source(spec), spec.arch, &mod, purpose); });
 }
 
 Held<Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream, const Purpose* purpose) {
-  static auto& kept = *new Single<int, Kernel>;
-  return kept_or_made(kept, device, stream,
+  static constinit Once<Single<int, Kernel>> kept;
+  return kept_or_made(kept.get(), device, stream,
                       [&] { return loaded_source(device, codegen::sums_source(arch), arch, &mod, purpose); });
 }
 
 Held<Kernel> loaded_append(int device, int arch, cu::Stream stream) {
-  static auto& kept = *new Single<int, Kernel>;
+  static constinit Once<Single<int, Kernel>> kept;
   return kept_or_made(
-      kept, device, stream, [&] { return loaded_source(device, codegen::append_source(arch), arch, nullptr, nullptr); },
+      kept.get(), device, stream,
+      [&] { return loaded_source(device, codegen::append_source(arch), arch, nullptr, nullptr); },
       "append once before the capture");
 }
 
@@ -185,10 +187,10 @@ Held<Kernel> loaded_plain(int device, const codegen::Source& source, int arch, c
       return std::hash<std::string>()(key.second) + static_cast<std::size_t>(key.first);
     }
   };
-  static auto& kept = *new Single<Key, Kernel, Hash>;
+  static constinit Once<Single<Key, Kernel, Hash>> kept;
   return kept_or_made(
-      kept, Key{device, source.name}, stream, [&] { return loaded_source(device, source, arch, nullptr, nullptr); },
-      "make one such call before the capture");
+      kept.get(), Key{device, source.name}, stream,
+      [&] { return loaded_source(device, source, arch, nullptr, nullptr); }, "make one such call before the capture");
 }
 
 namespace {
@@ -230,17 +232,19 @@ auto& kept_kernels() {
              17 * static_cast<std::size_t>(key.length) + 5 * static_cast<std::size_t>(key.device);
     }
   };
-  static auto& kept = *new Single<KernelKey, LoadedKernel, Hash>(
-      {.count = options().loaded,
-       .bytes = options().loaded_bytes,
-       .bytes_of =
-           [](const LoadedKernel& one) {
-             std::size_t bytes = one.kernel.bytes;
-             for (const LoadedCompanion& companion : one.companions) bytes += companion.kernel.bytes;
-             return bytes;
-           },
-       .may_go = [](const LoadedKernel& one) { return one.libraries && one.libraries->may_go(); }});
-  return kept;
+  using All = Single<KernelKey, LoadedKernel, Hash>;
+  static constinit Once<All> kept;
+  return kept.get([] {
+    return All({.count = options().loaded,
+                .bytes = options().loaded_bytes,
+                .bytes_of =
+                    [](const LoadedKernel& one) {
+                      std::size_t bytes = one.kernel.bytes;
+                      for (const LoadedCompanion& companion : one.companions) bytes += companion.kernel.bytes;
+                      return bytes;
+                    },
+                .may_go = [](const LoadedKernel& one) { return one.libraries && one.libraries->may_go(); }});
+  });
 }
 
 }  // namespace

@@ -46,8 +46,8 @@ struct AllWaiting {
   std::vector<Waiting> all;
 };
 AllWaiting& waiting() {
-  static AllWaiting& only = *new AllWaiting;
-  return only;
+  static constinit Once<AllWaiting> only;
+  return only.get();
 }
 
 void unload(const Driver& of, const std::vector<cu::Library>& all) {

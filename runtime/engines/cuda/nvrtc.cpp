@@ -19,6 +19,7 @@
 #include "runtime/engines/cuda/cubin.h"
 #include "runtime/engines/cuda/front_ends.h"
 #include "runtime/machine/background.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
 #include "runtime/machine/watch/watch.h"
@@ -120,9 +121,8 @@ Library opened() {
 }
 
 const Library& library() {
-  // Never destroyed: the background may compile until exit() stops it.
-  static const Library& made = *new Library(opened());
-  return made;
+  static constinit Once<const Library> made;
+  return made.get(&opened);
 }
 
 /// The bytes of registers that a function spills, by the log; none if the log does not say. ptxas reports all functions

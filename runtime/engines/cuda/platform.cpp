@@ -21,24 +21,28 @@ bool threads_differ = false;  ///< true once a thread had a platform of its own
 }  // namespace
 
 const Platform& nvidia() {
-  static const Platform& all = *new Platform{
-      .driver = &find_nvidia_driver,
-      .generation = [] { return std::uint64_t{0}; },
-      .kind = "cubin",
-      .compiler =
-          [] { return nvrtc() ? fmt::format("{} {}.{}", nvrtc().build, nvrtc().major, nvrtc().minor) : std::string(); },
-      .refusal = [] { return nvrtc().refusal; },
-      .further = [] { return std::string(); },
-      .compile = [](const codegen::Source& source, Ptx ptx) { return compile(source, ptx); },
-      .splices = true};
-  return all;
+  static constinit Once<const Platform> all;
+  return all.get([] {
+    return Platform{.driver = &find_nvidia_driver,
+                    .generation = [] { return std::uint64_t{0}; },
+                    .kind = "cubin",
+                    .compiler =
+                        [] {
+                          return nvrtc() ? fmt::format("{} {}.{}", nvrtc().build, nvrtc().major, nvrtc().minor)
+                                         : std::string();
+                        },
+                    .refusal = [] { return nvrtc().refusal; },
+                    .further = [] { return std::string(); },
+                    .compile = [](const codegen::Source& source, Ptx ptx) { return compile(source, ptx); },
+                    .splices = true};
+  });
 }
 
 const Platform& platform() {
   if (of_thread) return *of_thread;
   if (const Platform* const other = used) return *other;
-  static const Platform& usual = options().emulated.empty() ? nvidia() : emulated_platform(options().emulated);
-  return usual;
+  static constinit Once<const Platform* const> usual;
+  return *usual.get([] { return options().emulated.empty() ? &nvidia() : &emulated_platform(options().emulated); });
 }
 
 void use(const Platform& other) {

@@ -87,10 +87,10 @@ class Coming {
   static std::pair<Objects::Kept, std::shared_ptr<Coming>> find(const Asked& what) {
     // In a forked child, no thread continues what the parent was making.
     std::string name = fmt::format("{} {}", getpid(), what.content);
-    const std::lock_guard lock(mutex);
-    if (all.contains(name)) return {};
+    // Without the mutex, whose holder may wait for no other thread.
     if (Objects::Kept kept = objects().find(what)) return {std::move(kept), nullptr};
-    all.insert(name);
+    const std::lock_guard lock(mutex);
+    if (!all.insert(name).second) return {};
     return {nullptr, std::make_shared<Coming>(std::move(name))};
   }
 

@@ -77,9 +77,9 @@ cu::Context current_context() {
 void reach(cu::Context other) {
   const cu::Context here = current_context();
   if (here == other) return;
-  static auto& mutex = *new Mutex;
-  static auto& known = *new std::set<std::pair<cu::Context, cu::Context>>;
+  static constinit Mutex mutex;
   const std::lock_guard lock(mutex);
+  static auto& known = *new std::set<std::pair<cu::Context, cu::Context>>;
   // The result is ignored: access may already be enabled, and copies also work without it.
   if (known.emplace(here, other).second) driver().cuCtxEnablePeerAccess.raw(other, 0);
 }

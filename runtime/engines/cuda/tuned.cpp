@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "codegen/headers.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/replace.h"
 
@@ -211,10 +212,9 @@ Remembered remembered(const TunedTable& table, const TunedKey& key) {
 }
 
 Remembered remembered(const TunedKey& key) {
-  static const std::filesystem::path path = tuned_path();
-  static const TunedTable& table = *new TunedTable(read_tuned(path));
-  Remembered out = remembered(table, key);
-  for (std::string& note : out.notes) note = fmt::format("{}: {}", path.string(), note);
+  static constinit Once<const TunedTable> table;
+  Remembered out = remembered(table.get([] { return read_tuned(tuned_path()); }), key);
+  for (std::string& note : out.notes) note = fmt::format("{}: {}", tuned_path().string(), note);
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "runtime/engines/emulated/refused.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime::emulated {
 
@@ -36,6 +37,7 @@ int start_shell(pid_t& process, std::string command, const posix_spawn_file_acti
 
 Ran ran(const std::string& command) {
   const auto refuse_start = [](int error) { refuse("no command can be started to compile an emulated kernel", error); };
+  std::optional<NoFork> whole(std::in_place);  // a child would keep the end that is written
   std::optional<Pipe> pipe = made_pipe();
   if (!pipe) refuse_start(errno);
   posix_spawn_file_actions_t actions;
@@ -48,6 +50,7 @@ Ran ran(const std::string& command) {
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) refuse_start(error);
   pipe->to.close();
+  whole.reset();
   Ran out;
   std::array<char, 4096> some;
   for (ssize_t n; (n = read(*pipe->from, some.data(), some.size())) != 0;)

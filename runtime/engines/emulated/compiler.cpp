@@ -17,6 +17,7 @@
 #include "runtime/engines/emulated/files.h"
 #include "runtime/engines/emulated/refused.h"
 #include "runtime/engines/emulated/resident.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 
 namespace attune::runtime::emulated {
@@ -77,8 +78,8 @@ int arch_of(const codegen::Source& source) {
 }
 
 std::vector<Patch>& patches() {
-  static std::vector<Patch> all;
-  return all;
+  static constinit Once<std::vector<Patch>> all;
+  return all.get();
 }
 
 /// Writes the changed files to a folder that comes first in the include path.
@@ -105,8 +106,8 @@ std::string bytes_of(const fs::path& path) {
 }  // namespace
 
 const HostCompiler& host_compiler() {
-  static const HostCompiler one = found();
-  return one;
+  static constinit Once<const HostCompiler> one;
+  return one.get(&found);
 }
 
 std::string further_input() {

@@ -22,6 +22,7 @@
 #include "runtime/engines/emulated/grid.h"
 #include "runtime/engines/emulated/refused.h"
 #include "runtime/engines/emulated/tensor_map.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 
 namespace attune::runtime::emulated {
@@ -224,6 +225,7 @@ Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, 
   write_below(folder(), name, {static_cast<const char*>(image), size_of_elf(image)});
   const std::filesystem::path path = folder() / name;
   // Kernels name no libraries. A program that opened attune itself may have libm for attune alone.
+  const NoFork whole;  // the loader's lists
   static const void* const numbers = dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
   static_cast<void>(numbers);
   void* const opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -233,6 +235,7 @@ Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, 
   return give(library, reinterpret_cast<cu::Library>(new Loaded{opened}));
 }
 Result cuLibraryUnload(cu::Library library) {
+  const NoFork whole;
   dlclose(reinterpret_cast<Loaded*>(library)->library);
   delete reinterpret_cast<Loaded*>(library);
   return Result::success;
@@ -325,16 +328,15 @@ Result cuTensorMapEncodeTiled(void* into, cu::Element element, unsigned rank, vo
 }  // namespace
 
 const cuda::Found& find_driver() {
-  static const cuda::Found& found = *new cuda::Found{[] {
-                                                       cuda::Driver out;
+  static constinit Once<const cuda::Found> found;
+  return found.get([] {
+    cuda::Driver out;
 #define ATTUNE_CU(function, abi, ...) out.function.raw = &function;
 #include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
-                                                       out.version = 13000;
-                                                       return out;
-                                                     }(),
-                                                     ""};
-  return found;
+    out.version = 13000;
+    return cuda::Found{std::move(out), ""};
+  });
 }
 
 const OfGpu& emulated_gpu() { return static_cast<const OfGpu&>(cuda::platform()); }

@@ -40,8 +40,8 @@ namespace {
 /// Never destroyed: threads may still use an earlier one.
 const OfGpu& kept(const Gpu& gpu) {
   static Mutex mutex;
-  static auto& all = *new std::deque<OfGpu>;
   const std::lock_guard lock(mutex);
+  static auto& all = *new std::deque<OfGpu>;
   return all.emplace_back(gpu);
 }
 

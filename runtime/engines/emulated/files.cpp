@@ -2,8 +2,10 @@
 #include "runtime/engines/emulated/files.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -17,6 +19,7 @@
 #include <fmt/format.h>
 
 #include "runtime/engines/emulated/refused.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime::emulated {
 namespace {
@@ -56,7 +59,8 @@ void remove_abandoned(const fs::path& in) {
 /// `Type name[n], other[m]` as references that are requested from the machine.
 std::string asked_for(const std::string& indent, const std::string& type, const std::string& declarators,
                       std::string_view place) {
-  static const std::regex one(R"((\w+)((?:\[[^\]]*\])*)\s*(?:,\s*|$))");
+  static constinit Once<const std::regex> kept;
+  const std::regex& one = kept.get([] { return std::regex(R"((\w+)((?:\[[^\]]*\])*)\s*(?:,\s*|$))"); });
   std::string out = indent;
   for (std::sregex_iterator i(declarators.begin(), declarators.end(), one), end; i != end; ++i)
     out += fmt::format("auto& {0} = attune::emulated::shared_variable<{1}{2}>(\"{3} {0}\"); ", i->str(1), type,
@@ -94,8 +98,12 @@ Folder::~Folder() {
 }
 
 const fs::path& folder() {
-  static const Folder made;
-  return made.path();
+  static constinit Once<std::unique_ptr<const Folder>> made;
+  const auto make = [] {
+    std::atexit([] { made.get().reset(); });
+    return std::make_unique<const Folder>();
+  };
+  return made.get(make)->path();
 }
 
 std::string new_name(std::string_view of) {
@@ -104,8 +112,11 @@ std::string new_name(std::string_view of) {
 }
 
 std::string without_shared(std::string_view name, std::string_view text) {
-  static const std::regex dynamic(R"((\s*)extern __shared__ (?:__align__\(\d+\) )?unsigned char (\w+)\[\];)"),
-      variable(R"((\s*)__shared__ ([^\[,;]*) (\w+[^;]*);)");
+  static constinit Once<const std::array<std::regex, 2>> kept;
+  const auto& [dynamic, variable] = kept.get([] {
+    return std::array{std::regex(R"((\s*)extern __shared__ (?:__align__\(\d+\) )?unsigned char (\w+)\[\];)"),
+                      std::regex(R"((\s*)__shared__ ([^\[,;]*) (\w+[^;]*);)")};
+  });
   std::string out;
   std::size_t number = 1;
   while (!text.empty()) {
@@ -153,16 +164,15 @@ std::size_t size_of_elf(const void* header) {
 }
 
 void write_device_files() {
-  // An exception must not leave std::call_once, which calls libc: in libattune.so, with a libgcc of its own, it aborts.
-  static const bool written = [] {
+  static constinit Once<bool> written;
+  written.get([] {
     for (const codegen::Header& one : codegen::headers())
       if (!one.name.starts_with("codegen/cuda/ptx/"))
         write_below(folder(), one.name, without_shared(one.name, one.text));
     for (const codegen::Header& one : codegen::emulated_headers())
       write_below(folder(), name_in_tree(one.name), one.text);
     return true;
-  }();
-  static_cast<void>(written);
+  });
 }
 
 }  // namespace attune::runtime::emulated

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,7 @@
 
 #include "runtime/engines/emulated/command.h"
 #include "runtime/engines/emulated/files.h"
+#include "runtime/machine/mutex.h"
 
 namespace attune::runtime::emulated {
 namespace {
@@ -86,12 +88,7 @@ class Resident {
 
   /// Empty if it fails; it then takes no more.
   std::string object_of(std::string_view source) {
-    // This process keeps the reading end open, too: otherwise a write to a dead compiler would raise SIGPIPE.
-    Pipe& pipe = sources_[nth_++];
-    if (fcntl(*pipe.to, F_GETPIPE_SZ) < static_cast<int>(source.size())) return failed();
-    if (write(*pipe.to, source.data(), source.size()) != static_cast<ssize_t>(source.size())) return failed();
-    pipe.to.close();
-    pipe.from.close();
+    if (!sent(source)) return failed();
     std::string out;
     for (std::size_t size = 0; size == 0 || out.size() < size;) {
       pollfd one{.fd = *out_, .events = POLLIN, .revents = 0};
@@ -109,6 +106,16 @@ class Resident {
   }
 
  private:
+  bool sent(std::string_view source) {
+    const NoFork whole;  // a child would keep the end that is written
+    // This process keeps the reading end open, too: otherwise a write to a dead compiler would raise SIGPIPE.
+    Pipe& pipe = sources_[nth_++];
+    if (fcntl(*pipe.to, F_GETPIPE_SZ) < static_cast<int>(source.size())) return false;
+    if (write(*pipe.to, source.data(), source.size()) != static_cast<ssize_t>(source.size())) return false;
+    pipe.to.close();
+    pipe.from.close();
+    return true;
+  }
   std::string failed() {
     nth_ = sources_.size();
     return {};
@@ -156,17 +163,19 @@ std::string head_of(std::string_view source) {
 class Residents {
  public:
   Residents() {
-    pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
-                   [] {
-                     for (const auto& one : all().taken_) one->leave_to_parent();
-                     for (const auto& one : all().free_) one.second->leave_to_parent();
-                     all().free_.clear();
-                     all().mutex_.unlock();
-                   });
+    pthread_atfork(nullptr, nullptr, [] {
+      for (const auto& one : all().taken_) one->leave_to_parent();
+      for (const auto& one : all().free_) one.second->leave_to_parent();
+      all().free_.clear();
+    });
+    std::atexit([] {
+      const std::lock_guard lock(all().mutex_);
+      all().free_.clear();
+    });
   }
   static Residents& all() {
-    static Residents made;
-    return made;
+    static constinit Once<Residents> made;
+    return made.get();
   }
 
   std::string object_of(const std::string& plain, const std::string& head, std::string_view source) {
@@ -221,6 +230,7 @@ class Residents {
     }
     // Without the lock: a command takes 20 ms.
     if (!own) own = command_of_clang(command);
+    const NoFork whole;  // a child must find the compiler in `taken_`, or not at all
     auto out = own->empty() ? nullptr : std::make_unique<Resident>(*own);
     const std::lock_guard lock(mutex_);
     commands_[command] = *own;
@@ -238,7 +248,7 @@ class Residents {
   static constexpr int most_failures = 3;
   /// Each holds some 100 MB.
   static constexpr std::size_t most_free = 12;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::map<std::pair<std::string, std::string>, Header> headers_;  ///< by command and head
   std::map<std::string, std::string> commands_;                    ///< clang's own, by the command
   std::vector<std::pair<std::string, std::unique_ptr<Resident>>> free_;

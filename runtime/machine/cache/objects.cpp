@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/machine/files.h"
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/purpose.h"
 #include "runtime/machine/watch/waits.h"
@@ -134,8 +135,8 @@ CacheFolders cache_folders(const Options& o) {
 }
 
 Objects& objects() {
-  // Never destroyed: threads may compile until the process ends.
-  static Objects& kept = *[] {
+  static constinit Once<const std::unique_ptr<Objects>> kept;
+  return *kept.get([] {
     const Options& o = options();
     CacheFolders folders = cache_folders(o);
     const bool on_disk = !folders.user.empty() || !folders.system.empty();
@@ -147,9 +148,8 @@ Objects& objects() {
       made->note_later(fmt::format("{} is not used: {}", o.cache, why));
     for (const std::string& path : o.bundles) made->add(Bundle::open(path));
     made->jit(o.jit);
-    return made.release();
-  }();
-  return kept;
+    return made;
+  });
 }
 
 }  // namespace attune::runtime

@@ -24,6 +24,7 @@ struct Listener {
   runtime::Mutex mutex{};
   runtime::Condition idle{};
   int running = 0;
+  std::uint32_t process = runtime::process_number();  ///< whose threads are `running`
   bool stopped = false;
 
   unsigned wants() const {
@@ -61,8 +62,8 @@ struct All {
   bool begun = false;
 };
 All& all() {
-  static All& made = *new All;
-  return made;
+  static constinit Once<All> made;
+  return made.get();
 }
 
 struct OfThread {
@@ -94,11 +95,19 @@ void add(std::shared_ptr<Listener> listener) {
   replace_listeners(std::move(now));
 }
 
+/// In a forked child, no callback on a thread of the parent ends. Call with the mutex held.
+void forget_parents(Listener& listener) {
+  if (listener.process == process_number()) return;
+  listener.process = process_number();
+  listener.running = static_cast<int>(std::ranges::count(of_thread().within, &listener));
+}
+
 /// Counts in `running` while this object lives, unless the listener was stopped.
 class Entered {
  public:
   explicit Entered(Listener& listener) : listener_(listener) {
     const std::lock_guard lock(listener.mutex);
+    forget_parents(listener);
     entered_ = !listener.stopped;
     if (!entered_) return;
     of_thread().within.push_back(&listener);
@@ -106,8 +115,9 @@ class Entered {
   }
   ~Entered() {
     if (!entered_) return;
-    of_thread().within.pop_back();
     const std::lock_guard lock(listener_.mutex);
+    forget_parents(listener_);
+    of_thread().within.pop_back();
     if (--listener_.running == 0) listener_.idle.notify_all();
   }
   Entered(const Entered&) = delete;
@@ -162,13 +172,14 @@ void record_all(F fact) {
 
 unsigned Audience::begin() {
   // Not under the mutex: reading options may throw, and the log is a listener like others.
-  static const bool logged = [] {
+  static constinit Once<bool> logged;
+  logged.get([] {
     log_as_asked();
     show_as_asked();
     return true;
-  }();
+  });
   const std::lock_guard lock(all().mutex);
-  all().begun = logged;
+  all().begun = true;
   replace_listeners(Listeners(*all().listeners));
   return facts.load(std::memory_order_relaxed);
 }
@@ -209,6 +220,7 @@ void Watching::stop() noexcept {
     runtime::replace_listeners(std::move(now));
   }
   std::unique_lock lock(listener->mutex);
+  runtime::forget_parents(*listener);
   listener->stopped = true;
   if (runtime::of_thread().within.empty()) listener->idle.wait(lock, [&] { return listener->running == 0; });
 }

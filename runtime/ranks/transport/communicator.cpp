@@ -12,6 +12,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/machine/mutex.h"
+
 namespace attune::runtime::ranks {
 namespace {
 
@@ -57,9 +59,9 @@ std::vector<Transport::Chunk> packed(Communicator::Parts parts, std::byte*& at) 
 }  // namespace
 
 std::shared_ptr<Communicator::Group> Communicator::group_of(const NcclId& id) {
-  static std::mutex mutex;
-  static auto& groups = *new std::map<std::string, std::weak_ptr<Group>>;
+  static constinit Mutex mutex;
   const std::lock_guard lock(mutex);
+  static auto& groups = *new std::map<std::string, std::weak_ptr<Group>>;
   std::erase_if(groups, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<Group>& known = groups[std::string(reinterpret_cast<const char*>(id.bytes), sizeof id.bytes)];
   std::shared_ptr<Group> group = known.lock();
@@ -155,9 +157,9 @@ void Communicator::close() {
   };
   if (!is_gone()) {
     // Running work may still use the buffers, and freeing them would wait for that work.
-    static auto& abandoned = *new std::vector<cu::Address>;
-    static std::mutex mutex;
+    static constinit Mutex mutex;
     const std::lock_guard one(mutex);
+    static auto& abandoned = *new std::vector<cu::Address>;
     abandoned.push_back(room_);
     return;
   }

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/machine/mutex.h"
 #include "runtime/machine/one_line.h"
 
 namespace attune::runtime::ranks {
@@ -34,9 +35,9 @@ Nccl functions_of(void* handle, std::string_view where) {
 
 /// Searches until NCCL is found: a library that is missing now may be loaded later.
 const Nccl& found_once(bool open) {
-  static std::mutex mutex;
-  static std::optional<Nccl>& known = *new std::optional<Nccl>;
+  static constinit Mutex mutex;
   const std::lock_guard lock(mutex);
+  static std::optional<Nccl>& known = *new std::optional<Nccl>;
   if (!known) known = find_nccl(library_names, open);
   return *known;
 }

@@ -10,6 +10,7 @@
 
 #include "runtime/engines/recorded.h"
 #include "tests/catch.h"
+#include "tests/child.h"
 
 using namespace attune;
 
@@ -155,6 +156,32 @@ TEST_CASE("stop waits for the callbacks of other threads, and not for its own", 
   }});
   for (int i = 0; i < 2; ++i) runtime::note(watch::Notice::Of::cache, "a note");
   CHECK(told == 1);
+}
+
+TEST_CASE("a forked child stops a watch whose callback a thread of its parent is in", "[watch]") {
+  std::atomic<bool> entered{false}, go{false};
+  auto watching = watch::on({.notice = [&](const auto&) {
+    entered = true;
+    while (!go) std::this_thread::yield();
+  }});
+  std::thread teller([] { runtime::note(watch::Notice::Of::cache, "a note"); });
+  while (!entered) std::this_thread::yield();
+  CHECK(tests::in_child([&] {
+          watching.stop();
+          return 0;
+        }) == 0);
+  go = true;
+  teller.join();
+
+  pid_t child = -1;
+  auto forks = watch::on({.notice = [&](const auto&) {
+    if (child < 0) child = tests::fork_child();
+  }});
+  runtime::note(watch::Notice::Of::cache, "a note");
+  runtime::note(watch::Notice::Of::cache, "another note");
+  forks.stop();
+  if (child == 0) _exit(0);
+  CHECK(tests::status_of(child) == 0);
 }
 
 TEST_CASE("threads that call, listen and leave at the same time lose and repeat nothing", "[watch]") {
