@@ -291,7 +291,7 @@ class Memo {
   std::shared_ptr<const Lowered> get(const Attention& attention) const;
 
  private:
-  mutable std::atomic_flag busy_{};
+  mutable std::atomic<std::uint32_t> busy_{0};  ///< a lock of last_: the number of the process that holds it, or 0
   mutable std::shared_ptr<const Lowered> last_;
 };
 }  // namespace detail

@@ -80,13 +80,13 @@ void Lowered::check_sizes(std::span<const Tensor> captures, const compiler::Prob
 }
 
 Memo::Memo(const Memo& other) {
-  const Busy lock(other.busy_);
+  const Busy lock(other.busy_, other.last_);
   last_ = other.last_;
 }
 
 Memo& Memo::operator=(const Memo& other) {
   std::shared_ptr<const Lowered> theirs = Memo(other).last_;
-  const Busy lock(busy_);
+  const Busy lock(busy_, last_);
   last_ = std::move(theirs);
   return *this;
 }

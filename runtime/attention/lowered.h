@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -58,25 +60,34 @@ struct Lowered {
   mutable std::vector<Tensor::Extents> fine_shapes_;
 };
 
-/// Holds an atomic flag as a lock.
+/// Holds a lock of what a memo keeps. Not a Mutex: each call takes it, and lowering is reported to callbacks.
 class Busy {
  public:
-  explicit Busy(std::atomic_flag& flag) : flag_(flag) {
-    while (flag_.test_and_set(std::memory_order_acquire)) flag_.wait(true, std::memory_order_relaxed);
+  Busy(std::atomic<std::uint32_t>& holder, std::shared_ptr<const Lowered>& guarded) : holder_(holder) {
+    const std::uint32_t mine = runtime::process_number();
+    for (std::uint32_t seen = 0; !holder_.compare_exchange_strong(seen, mine, std::memory_order_acquire); seen = 0) {
+      if (seen == mine) {
+        holder_.wait(mine, std::memory_order_relaxed);
+      } else if (holder_.compare_exchange_strong(seen, mine, std::memory_order_acquire)) {
+        // A thread of the parent held it when this process was forked, and may have left half of a change.
+        std::construct_at(&guarded);
+        return;
+      }
+    }
   }
   ~Busy() {
-    flag_.clear(std::memory_order_release);
-    flag_.notify_one();
+    holder_.store(0, std::memory_order_release);
+    holder_.notify_one();
   }
   Busy(const Busy&) = delete;
   Busy& operator=(const Busy&) = delete;
 
  private:
-  std::atomic_flag& flag_;
+  std::atomic<std::uint32_t>& holder_;
 };
 
 inline std::shared_ptr<const Lowered> Memo::get(const Attention& attention) const {
-  const Busy lock(busy_);
+  const Busy lock(busy_, last_);
   if (!last_ || !last_->is_of(attention)) last_ = std::make_shared<const Lowered>(attention);
   return last_;
 }

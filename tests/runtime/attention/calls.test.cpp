@@ -370,6 +370,26 @@ TEST_CASE("a forked child attends after its parent did, and the parent after it"
   CHECK(call(rich.attention, {.executor = {.workers = 4}}) == before);
 }
 
+TEST_CASE("a forked child attends with an attention that the parent's threads are using", "[calls]") {
+  if (tests::skips_threads_in_child()) return;
+  const Rich rich;
+  const ForwardCall call(several_tiles);
+  const Bytes before = call(rich.attention, {.executor = {.workers = 1}});
+  std::atomic<bool> over = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&] {
+      while (!over) rich.attention.memo.get(rich.attention);
+    });
+  int failed = 0;
+  for (int i = 0; i < 50 && failed == 0; ++i)
+    failed += tests::in_child([&] { return call(rich.attention, {.executor = {.workers = 1}}) == before ? 0 : 1; }) !=
+              0;
+  CHECK(failed == 0);
+  over = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST_CASE("8 threads compile different and equal mods at once, and each gets its own results", "[calls]") {
   constexpr int users = 8, rounds = 6;
   // In odd rounds all threads ask for the same mods, in even ones each for its own.
