@@ -3,10 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "python/core/raised.h"
 
@@ -24,31 +23,27 @@ class Tasks {
              "return from parallel_for when all tasks are done");
     const Released running;
     task_(run_, i, worker);
-    const std::lock_guard lock(mutex_);
-    --running_;
-    idle_.notify_all();
+    --begun_;
+    begun_.notify_all();
   }
 
   /// Call it without the GIL. Waits for tasks that have begun and lets no other begin.
   void end() {
-    std::unique_lock lock(mutex_);
-    over_ = true;
-    idle_.wait(lock, [&] { return running_ == 0; });
+    begun_ |= over;
+    for (std::uint32_t now = begun_; now != over; now = begun_) begun_.wait(now);
   }
 
  private:
   bool begin() {
-    const std::lock_guard lock(mutex_);
-    running_ += !over_;
-    return !over_;
+    for (std::uint32_t now = begun_; !(now & over);)
+      if (begun_.compare_exchange_weak(now, now + 1)) return true;
+    return false;
   }
 
   const attune_task task_;
   void* const run_;
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  int running_ = 0;
-  bool over_ = false;
+  static constexpr std::uint32_t over = std::uint32_t{1} << 31;
+  std::atomic<std::uint32_t> begun_{0};  ///< the tasks that run, and `over` at the end
 };
 
 /// Runs a call's tasks by loop(count, run).

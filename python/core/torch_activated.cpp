@@ -11,9 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <string>
 #include <tuple>
@@ -21,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "python/core/grown.h"
 #include "python/core/torch_call.h"
 #include "python/core/torch_tensors.h"
 
@@ -54,17 +53,12 @@ struct Known {
 };
 constexpr std::size_t most_known = 256;
 constexpr std::int64_t few_queries = 64, many_queries = 2048;  // as _FEW and _MANY in _activate.py
-std::shared_mutex known_mutex;
-std::vector<std::unique_ptr<Known>>& known() {
-  static auto& all = *new std::vector<std::unique_ptr<Known>>;
-  return all;
-}
+constinit Grown<std::unique_ptr<Known>> known;
+std::size_t count_of_known = 0;  // guarded by the GIL
 
 Entry* entry_of(const Asked& asked) {
-  const std::shared_lock lock(known_mutex);
-  for (const auto& one : known())
-    if (one->asked == asked) return &one->entry;
-  return nullptr;
+  const auto* const found = known.find([&](const auto& one) { return one->asked == asked; });
+  return found ? &(*found)->entry : nullptr;
 }
 
 double number_of(Value value) { return std::bit_cast<double>(value); }
@@ -340,12 +334,12 @@ void deactivate_torch() {
 }
 
 void learn_torch(Handle& handle, const Asked& asked) {
-  if (entry_of(asked)) return;
+  if (entry_of(asked) || count_of_known == most_known) return;
   auto made = std::make_unique<Known>();
   made->asked = asked;
   made->entry.attention = handle.shared();
-  const std::unique_lock lock(known_mutex);
-  if (known().size() < most_known) known().push_back(std::move(made));
+  known.add(std::move(made));
+  ++count_of_known;
 }
 
 }  // namespace attune::python

@@ -1,18 +1,18 @@
 // python/core/torch_operator.cpp — torch.ops.attune.forward and backward, which compiled graphs call, without Python
 #include "python/core/torch_operator.h"
 
-#include <algorithm>
+#include <array>
 #include <bit>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
+#include <string>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "python/core/grown.h"
 #include "python/core/torch_call.h"
 #include "python/core/torch_tensors.h"
 
@@ -30,21 +30,24 @@ struct Form {
 constexpr Form of_forward{0, 3, 5, 6, 7, 12, "tttooTlxxxxxsnnn"};
 constexpr Form of_backward{2, 7, 9, 10, 11, 16, "ootttttooTlxxxxxsnnl"};
 
+/// Attentions that were called before.
+struct Known {
+  std::string key;
+  std::unique_ptr<Entry> entry;
+};
 constexpr std::size_t most_known = 1024;
-std::shared_mutex known_mutex;
-std::unordered_map<std::string, std::unique_ptr<Entry>>& known() {
-  static auto& all = *new std::unordered_map<std::string, std::unique_ptr<Entry>>;
-  return all;
-}
+constinit std::array<Grown<Known>, most_known> known;  // by hash
+std::size_t count_of_known = 0;                        // guarded by the GIL
+
+Grown<Known>& alike(const std::string& key) { return known[std::hash<std::string>()(key) % known.size()]; }
 
 void add_scale(std::string& key, std::optional<double> scale) {
   key += scale ? std::to_string(std::bit_cast<std::uint64_t>(*scale)) : "-";
 }
 
 Entry* entry_of(const std::string& key) {
-  const std::shared_lock lock(known_mutex);
-  const auto found = known().find(key);
-  return found == known().end() ? nullptr : found->second.get();
+  const Known* const found = alike(key).find([&](const Known& one) { return one.key == key; });
+  return found ? found->entry.get() : nullptr;
 }
 
 char kind_of(const View& tensor) {
@@ -95,14 +98,12 @@ struct Call {
 /// ends.
 Owned nothing_of(const View& like, std::int32_t dtype, std::size_t nth) {
   using Key = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::size_t>;
-  static std::mutex mutex;
-  static auto& all = *new std::vector<std::pair<Key, Owned>>;
+  static constinit Grown<std::pair<Key, Owned>> all;
   const Key key{like.device_type, like.tensor.device.device_id, dtype, nth};
-  const std::lock_guard lock(mutex);
-  auto found = std::ranges::find(all, key, &std::pair<Key, Owned>::first);
-  if (found == all.end()) {
+  const auto* found = all.find([&](const auto& one) { return one.first == key; });
+  if (!found) {
     constexpr std::int64_t none = 0, step = 1;
-    found = all.emplace(all.end(), key, new_tensor(like, 1, &none, &step, dtype));
+    found = &all.add({key, new_tensor(like, 1, &none, &step, dtype)});
   }
   return Owned(found->second.again());
 }
@@ -219,11 +220,12 @@ void learn_operator(Handle& handle, const std::vector<std::string>& texts, const
   for (const std::string& text : texts) key.append(text).push_back('\n');
   key.append(captures);
   add_scale(key, scale);
-  if (entry_of(key)) return;
+  if (entry_of(key) || count_of_known == most_known) return;
   auto made = std::make_unique<Entry>();
   made->attention = handle.shared();
-  const std::unique_lock lock(known_mutex);
-  if (known().size() < most_known) known().emplace(std::move(key), std::move(made));
+  Grown<Known>& chain = alike(key);
+  chain.add({std::move(key), std::move(made)});
+  ++count_of_known;
 }
 
 }  // namespace attune::python
