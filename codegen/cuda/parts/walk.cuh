@@ -47,6 +47,7 @@ struct Walk {
 
 /// Bands of positions as bands of keys; key 0 has position `offset`.
 __device__ inline Bands counted_from(int offset, Bands bands) {
+  if (offset == 0) return bands;
   for (int* end : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end}) *end = max(*end, offset) - offset;
   return bands;
 }
