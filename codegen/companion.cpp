@@ -300,6 +300,9 @@ std::int64_t transposed_tiles(const compiler::Problem& p, const KernelPlan& plan
   const std::int64_t n = plan.tile.n;
   return p.kv.packed() ? p.kv.total / n + p.batch : ceil_div(p.kv.length, n);
 }
-std::int64_t transposed_batch(const compiler::Problem& p) { return p.kv.packed() || p.kv_shared ? 1 : p.batch; }
+std::int64_t transposed_batch(const compiler::Problem& p) {
+  // What lies behind an entry's last key is cleared, so entries share no copy.
+  return p.kv.packed() || (p.kv_shared && !p.per_entry) ? 1 : p.batch;
+}
 
 }  // namespace attune::codegen

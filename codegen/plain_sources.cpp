@@ -67,8 +67,11 @@ Source transpose_source(const KernelPlan& plan) {
 
 Source split_source(const KernelPlan& plan) {
   const Tile& tile = plan.tile;
-  return preparing_source(plan, "split_keys_sm90", "SplitArgs",
-                          fmt::format("n = {}, d = {}, dv = {}, parts = {}", tile.n, tile.d, tile.dv, tile.parts));
+  const KernelSpec& spec = plan.spec;
+  return preparing_source(
+      plan, "split_keys_sm90", "SplitArgs",
+      fmt::format("n = {}, d = {}, dv = {}, parts = {}{}", tile.n, tile.d, tile.dv, tile.parts,
+                  spec.per_entry ? fmt::format(", per_entry = 1, paged = {}", int{spec.paged}) : ""));
 }
 
 Source split_rows_source(const KernelPlan& plan) {

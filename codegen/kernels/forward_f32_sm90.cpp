@@ -40,7 +40,6 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_other_out(spec); !why.empty()) return why;
   if (spec.d > widest || spec.dv > widest)
     return fmt::format("it supports heads up to {} wide; D is {} and Dv is {}", widest, spec.d, spec.dv);
-  if (std::string why = why_not_per_entry(spec); !why.empty()) return why;
   if (spec.few_queries) return "splitting keys and values for so few queries would take longer";
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
   return why_not_prob(facts);

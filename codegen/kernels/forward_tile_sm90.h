@@ -123,7 +123,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .items = held.items,
                                .per_entry = spec.per_entry,
                                .parts = std::max(held.parts, 1)};
-  plan.tile.gathered = spec.paged && spec.page_rows < least_box && !spec.few_queries;
+  plan.tile.gathered = spec.paged && spec.page_rows < least_box && !spec.few_queries && held.parts == 0;
   const bool paged = spec.paged && !plan.tile.gathered;
   const int box = paged ? std::gcd(spec.page_rows, tile.n) : tile.n;
   if (spec.per_entry) plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", paged}, {"box", box}});

@@ -151,7 +151,8 @@ class Text {
   void split(const SplitArgs& a) {
     line("k", text(a.k)), line("v", text(a.v)), line("k_to", place(a.k_to)), line("v_to", place(a.v_to));
     line("sizes", fmt::format("{} {} {} {} {} {}", a.heads, a.tiles, a.kv_len, a.d, a.dv, a.batch));
-    line("starts", place(a.starts));
+    line("starts", place(a.kv_starts));
+    entries(a);
   }
   std::string text(const SplitRows& t) const {
     return fmt::format("{} into {}, factors {}, sizes {} {} {} {} {}", text(t.from), place(t.to), place(t.factors),

@@ -64,6 +64,31 @@ TEST_CASE("keys in small pages are copied where many queries share them", "[emul
     }
 }
 
+TEST_CASE("prompts of f32 over keys of any kind are right on Hopper's kernel", "[emulated]") {
+  std::uint64_t seed = 0;
+  for (const std::int64_t page : {0, 1, 5, 16, 64})
+    for (const std::int64_t d : {40, 64, 128}) {
+      Shape shape{.batch = 3,
+                  .q_heads = 2,
+                  .kv_heads = 2,
+                  .q_len = 300,
+                  .kv_len = 333,
+                  .d = d,
+                  .dv = d,
+                  .dtype = DType::f32,
+                  .kv_shared = page == 0 && d == 40,
+                  .used = {333, 0, 177},
+                  .q_offsets = {33, 0, 40},
+                  .page = page,
+                  .holes = ++seed % 3 == 0,
+                  .seed = seed};
+      check(seed % 4 == 3 ? plain : causal, shape, "forward_f32_sm90");
+      if (d == 40) continue;
+      shape.q_lens = {30, 0, 270}, shape.kv_shared = false;
+      check(causal, shape, "forward_f32_sm90");
+    }
+}
+
 TEST_CASE("packed prompts over keys of any kind are right on Hopper's kernel", "[emulated]") {
   std::uint64_t seed = 0;
   for (const std::int64_t page : {0, 8, 16})

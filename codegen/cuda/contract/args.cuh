@@ -162,13 +162,11 @@ struct TransposeArgs {
 constexpr int split_threads = 256;
 
 /// The arguments of split_keys_sm90.cuh.
-struct SplitArgs {
+struct SplitArgs : Entries {
   Strided k, v;
   float *k_to, *v_to;
-  int heads, tiles;   ///< tiles: of keys of a head; packed: places
-  int kv_len, d, dv;  ///< kv_len: packed: unused
-  int batch;          ///< packed: sequences
-  const int* starts;  ///< packed: of keys
+  int heads, tiles;  ///< tiles: of keys of a head; packed: places
+  int d, dv;
 };
 
 /// The rows of a warp of split_rows_sm90.cuh; it has split_threads threads a block.

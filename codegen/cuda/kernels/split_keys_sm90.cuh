@@ -21,19 +21,33 @@ __global__ void __launch_bounds__(split_threads) split_keys_sm90(const __grid_co
   let_next_start();
   const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x), tile = block % args.tiles,
             set = block / args.tiles, head = set % args.heads, batch = set / args.heads;
-  int key = tile * n, left = min(args.kv_len - key, n);
-  if constexpr (is_packed<Tile>) {
-    const int b = sequence_at<n>(args.starts, args.batch, tile);
-    key = args.starts[b] + (tile - place_of<n>(args.starts, b)) * n;
-    left = min(args.starts[b + 1] - key, n);
-    if (left <= 0) return;
+  int b = batch, first = tile * n;  // the entry, and its first key here
+  const bool packed = is_packed<Tile> && (!is_per_entry<Tile> || args.kv_starts);
+  if (packed) {
+    b = sequence_at<n>(args.kv_starts, args.batch, tile);
+    first = (tile - place_of<n>(args.kv_starts, b)) * n;
   }
+  const Range keys = entry_of<Tile>(args, b).keys;
+  const int left = min(keys.length - first, n);
+  if (packed && left <= 0) return;
+  const int of_batch = args.kv_shared || packed ? 0 : b;
+  /// The row's first element; null if it does not exist.
+  const auto line = [&](const Strided& t, int row) -> const float* {
+    const float* const of_head = static_cast<const float*>(t.data) + head * t.head;
+    if (row >= left) return nullptr;
+    if constexpr (!is_paged<Tile>) {
+      return of_head + of_batch * t.batch + (keys.start + first + row) * t.position;
+    } else {
+      const Pages pages(args.page_table, b);
+      const Pages::At at = pages.at(first + row);
+      return pages.exists(at.page) ? of_head + at.page * t.batch + at.row * t.position : nullptr;
+    }
+  };
   /// Four columns of a row.
   const auto four = [&](const Strided& t, int width, int row, int column) {
-    const float* const at = static_cast<const float*>(t.data) + batch * t.batch + head * t.head +
-                            (key + row) * t.position + column;
-    if (row < left && column + 4 <= width) return *reinterpret_cast<const uint4*>(at);
-    const auto one = [&](int i) { return row < left && column + i < width ? __float_as_uint(at[i]) : 0u; };
+    const float* const at = line(t, row);
+    if (at && column + 4 <= width) return *reinterpret_cast<const uint4*>(at + column);
+    const auto one = [&](int i) { return at && column + i < width ? __float_as_uint(at[column + i]) : 0u; };
     return uint4{one(0), one(1), one(2), one(3)};
   };
   const auto store = [&](float* to, int words, int at, const uint4& x) {

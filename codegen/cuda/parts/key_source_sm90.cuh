@@ -27,29 +27,55 @@ concept KeySource = requires(Source source, typename Source::Places places, int 
   *source.value(row);
 };
 
-/// TMA boxes: tensors with a batch entry each, or packed sequences.
+/// The rows of a key head in memory.
 template <class Tile>
-struct TmaKeys {
+struct KeyRows {
   using Element = typename Tile::Element;
   using Shared = Shared90<Tile>;
-  static constexpr int threads = 1;
-  using Places = int;  ///< the first row
 
   const ForwardArgs& args;
   int b, head, batch;
   Range keys;
+  Pages pages;
 
-  __device__ TmaKeys(const ForwardArgs& args, unsigned) : args(args) {}
+  __device__ explicit KeyRows(const ForwardArgs& args) : args(args), pages(args.page_table, 0) {}
   __device__ void enter(int of_b, int of_head, const Entry& entry) {
     b = of_b;
     head = of_head;
-    batch = args.kv_shared ? 0 : b;
+    batch = args.kv_shared || (is_per_entry<Tile> && args.kv_starts) ? 0 : b;
     keys = entry.keys;
+    if constexpr (is_paged<Tile>) pages = Pages(args.page_table, b);
   }
 
+  /// True if keys are sequences that follow one another along the positions of one batch entry.
+  __device__ bool are_packed() const { return is_packed<Tile> && (!is_per_entry<Tile> || args.kv_starts); }
+
+  /// Null if its page does not exist.
+  __device__ const Element* line(const Strided& t, int row) const {
+    const Element* const of_head = static_cast<const Element*>(t.data) + head * t.head;
+    if constexpr (is_paged<Tile>) {
+      const Pages::At at = pages.at(row);
+      return pages.exists(at.page) ? of_head + at.page * t.batch + at.row * t.position : nullptr;
+    } else {
+      return of_head + batch * t.batch + (keys.start + row) * t.position;
+    }
+  }
+  __device__ const Element* key(int row) const { return line(args.k, row); }
+  __device__ const Element* value(int row) const { return line(args.v, row); }
+};
+
+/// TMA boxes: tensors with a batch entry each, or packed sequences.
+template <class Tile>
+struct TmaKeys : KeyRows<Tile> {
+  using Rows = KeyRows<Tile>;
+  using Rows::args, Rows::b, Rows::head, Rows::batch, Rows::keys;
+  using typename Rows::Shared;
+  static constexpr int threads = 1;
+  using Places = int;  ///< the first row
+
+  __device__ TmaKeys(const ForwardArgs& args, unsigned) : Rows(args) {}
   __device__ Places look_up(int row) const { return row; }
 
-  /// Packed sequences follow one another along the positions of one batch entry.
   __device__ int box_batch() const { return is_packed<Tile> ? 0 : batch; }
 
   __device__ void load_keys(unsigned into, unsigned full, int row) const {
@@ -70,22 +96,20 @@ struct TmaKeys {
                  box_batch());
     }
   }
-
-  __device__ const Element* line(const Strided& t, int row) const {
-    return static_cast<const Element*>(t.data) + batch * t.batch + head * t.head + (keys.start + row) * t.position;
-  }
-  __device__ const Element* key(int row) const { return line(args.k, row); }
-  __device__ const Element* value(int row) const { return line(args.v, row); }
 };
 
 /// Keys, and values with keys along rows, that split_keys_sm90.cuh has split into `parts` numbers of TF32: a box for
-/// each part of a tile. The tiles of a packed sequence begin at its place.
+/// each part of a tile. The tiles of a packed sequence begin at its place; rows behind an entry's last key are zeros.
 template <class Tile>
-struct SplitKeys : TmaKeys<Tile> {
-  using Base = TmaKeys<Tile>;
-  using Base::args;
-  using Base::Base;
-  using typename Base::Shared;
+struct SplitKeys : KeyRows<Tile> {
+  using Rows = KeyRows<Tile>;
+  using Rows::args, Rows::b, Rows::head, Rows::keys;
+  using typename Rows::Shared;
+  static constexpr int threads = 1;
+  using Places = int;  ///< the first row
+
+  __device__ SplitKeys(const ForwardArgs& args, unsigned) : Rows(args) {}
+  __device__ Places look_up(int row) const { return row; }
 
   __device__ void load_keys(unsigned into, unsigned full, int row) const {
     barrier_expect(full, Shared::k_bytes);
@@ -99,11 +123,12 @@ struct SplitKeys : TmaKeys<Tile> {
  private:
   template <int rows>
   __device__ void load(unsigned into, const TensorMap& map, unsigned full, int row) const {
-    const int tile = (is_packed<Tile> ? this->keys.start / Tile::n + this->b : 0) + row / Tile::n;
+    const bool packed = this->are_packed(), shared = !is_per_entry<Tile> && args.kv_shared;
+    const int tile = (packed ? keys.start / Tile::n + b : 0) + row / Tile::n;
 #pragma unroll
     for (int part = 0; part < parts_of<Tile>; ++part)
-      load_box(into + part * rows * chunk_bytes, map, full, 0, (tile * parts_of<Tile> + part) * rows, this->head,
-               this->box_batch());
+      load_box(into + part * rows * chunk_bytes, map, full, 0, (tile * parts_of<Tile> + part) * rows, head,
+               packed || shared ? 0 : b);
   }
 };
 
@@ -116,9 +141,10 @@ constexpr bool are_gathered = requires {
 /// Keys of entries that have their own lengths: in pages, packed, or in a batch entry each. All lanes look up where
 /// boxes of Tile::box rows lie, one of them loads the boxes.
 template <class Tile>
-struct EntryKeys {
-  using Element = typename Tile::Element;
-  using Shared = Shared90<Tile>;
+struct EntryKeys : KeyRows<Tile> {
+  using Rows = KeyRows<Tile>;
+  using Rows::args, Rows::batch, Rows::head, Rows::keys, Rows::pages;
+  using typename Rows::Shared;
   static constexpr int threads = 32, box = Tile::box, boxes = Tile::n / box, of_lane = (boxes + 31) / 32;
   static_assert(boxes * box == Tile::n && !come_transposed<Tile> && !transposes_values<Tile>);
 
@@ -127,22 +153,11 @@ struct EntryKeys {
     int row, page[of_lane], row_of_page[of_lane];
   };
 
-  const ForwardArgs& args;
   const unsigned tail;  ///< a barrier
   unsigned tail_phase = 0;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  int head, batch;
-  Range keys;
-  Pages pages;
 
-  __device__ EntryKeys(const ForwardArgs& args, unsigned shared)
-      : args(args), tail(shared + Shared::tail), pages(args.page_table, 0) {}
-  __device__ void enter(int b, int of_head, const Entry& entry) {
-    head = of_head;
-    batch = args.kv_shared || args.kv_starts ? 0 : b;
-    keys = entry.keys;
-    if constexpr (is_paged<Tile>) pages = Pages(args.page_table, b);
-  }
+  __device__ EntryKeys(const ForwardArgs& args, unsigned shared) : Rows(args), tail(shared + Shared::tail) {}
 
   __device__ Places look_up(int row) const {
     Places out;
@@ -180,18 +195,6 @@ struct EntryKeys {
     proxy_fence();
     arrive_as_warp(full, lane);
   }
-
-  __device__ const Element* line(const Strided& t, int row) const {
-    const Element* const of_head = static_cast<const Element*>(t.data) + head * t.head;
-    if constexpr (is_paged<Tile>) {
-      const Pages::At at = pages.at(row);
-      return pages.exists(at.page) ? of_head + at.page * t.batch + at.row * t.position : nullptr;
-    } else {
-      return of_head + batch * t.batch + (keys.start + row) * t.position;
-    }
-  }
-  __device__ const Element* key(int row) const { return line(args.k, row); }
-  __device__ const Element* value(int row) const { return line(args.v, row); }
 
  private:
   template <int chunks>
@@ -258,8 +261,7 @@ requires(parts_of<Tile> > 0) struct KeySourceOf<Tile> {
   using Type = SplitKeys<Tile>;
 };
 template <class Tile>
-requires is_per_entry<Tile>
-struct KeySourceOf<Tile> {
+requires(is_per_entry<Tile>&& parts_of<Tile> == 0) struct KeySourceOf<Tile> {
   using Type = EntryKeys<Tile>;
 };
 
@@ -267,6 +269,6 @@ struct KeySourceOf<Tile> {
 /// other warp needs its place.
 enum class Loads { all, keys, values };
 template <class Tile>
-constexpr bool values_have_warp = is_per_entry<Tile>&& number_warps<Tile> == 0;
+constexpr bool values_have_warp = is_per_entry<Tile>&& parts_of<Tile> == 0 && number_warps<Tile> == 0;
 
 }  // namespace attune

@@ -85,17 +85,17 @@ Tensor split(const ForwardRun& run, const float* memory, int width) {
           {codegen::transposed_batch(run.p), run.p.kv_heads, rows, codegen::gpu_element(DType::f32).chunk()}};
 }
 SplitArgs split_args(const ForwardRun& run, const Placed& at) {
-  return {.k = strided(run.call.k, run.p.kv.layout),
-          .v = strided(run.call.v, run.p.kv.layout),
-          .k_to = run.split_k.in(at.memory),
-          .v_to = run.split_v.in(at.memory),
-          .heads = static_cast<int>(run.p.kv_heads),
-          .tiles = static_cast<int>(codegen::transposed_tiles(run.p, run.plan())),
-          .kv_len = static_cast<int>(run.p.kv.length),
-          .d = static_cast<int>(run.p.d),
-          .dv = static_cast<int>(run.p.dv),
-          .batch = static_cast<int>(run.p.batch),
-          .starts = at.starts.kv};
+  SplitArgs args{};
+  static_cast<Entries&>(args) = run.entries(at.starts);
+  args.k = strided(run.call.k, run.p.kv.layout);
+  args.v = strided(run.call.v, run.p.kv.layout);
+  args.k_to = run.split_k.in(at.memory);
+  args.v_to = run.split_v.in(at.memory);
+  args.heads = static_cast<int>(run.p.kv_heads);
+  args.tiles = static_cast<int>(codegen::transposed_tiles(run.p, run.plan()));
+  args.d = static_cast<int>(run.p.d);
+  args.dv = static_cast<int>(run.p.dv);
+  return args;
 }
 
 void put_maps(ForwardArgs& args, const ForwardRun& run, const Placed& at) {
