@@ -4,15 +4,23 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from turn import in_turn  # noqa: E402
+
 parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["find_package", "add_subdirectory"])
-for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "shared", "cc"]:
+for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "shared", "cc", "licensed"]:
     parser.add_argument(f"--{name}", default="")
+parser.add_argument("--turns", type=int, default=1, help="in how many of them one run does it")
 parser.add_argument("--compile-only", action="store_true", help="the consumer's own file, and nothing of attune")
 args = parser.parse_args()
+if not in_turn(0, args.turns):
+    print("[skip] it is in another turn")
+    raise SystemExit
 
 
 def do(*command):
@@ -27,6 +35,7 @@ with tempfile.TemporaryDirectory() as folder:
     settings = ["-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", f"-DCMAKE_C_COMPILER={args.cc or 'cc'}", f"-DCMAKE_CXX_COMPILER={args.compiler}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={args.launcher}"]
     if args.way == "find_package":
         do(args.cmake, "--install", args.build, "--prefix", prefix)
+        do(sys.executable, Path(__file__).with_name("licences.py"), args.build, prefix, args.licensed)
         internal = [p for p in (prefix / "include").rglob("*") if p.is_file() and p.parent.name != "attune"]
         if internal:
             raise SystemExit(f"installed beside include/attune: {internal}")

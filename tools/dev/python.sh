@@ -121,7 +121,7 @@ try_bare() {
 }
 
 wheel() {
-  local python=build/venv/bin/python fresh=build/wheel-venv file exported settings=()
+  local python=build/venv/bin/python fresh=build/wheel-venv file text exported settings=()
   build_package
   say "compiling the usual kernels, some minutes"
   rm -f build/usual.attune
@@ -144,6 +144,10 @@ wheel() {
   exported=$(nm -D --defined-only "$fresh"/lib/python*/site-packages/attune/libattune.so.0)
   exported=$(awk '$3 !~ /^attune_/ && $3 != "ATTUNE_0" {print $3}' <<<"$exported")
   [[ -z $exported ]] || { echo "attune: libattune.so exports $exported" >&2 && return 1; }
+  for text in build/release/licences/*.txt; do
+    [[ -s $(echo "$fresh"/lib/python*/site-packages/attune_attention-*.dist-info/licenses/"${text##*/}") ]] ||
+      { echo "attune: $file has no ${text##*/} among its licences" >&2 && return 1; }
+  done
   (($(stat -c %s "$file") <= most_wheel)) || { echo "attune: $file has more than $most_wheel bytes" >&2 && return 1; }
   try_wheel "$fresh/bin/python"
   [[ ${1:-} != --bare ]] || try_bare "$2"
