@@ -3,6 +3,7 @@
 
 #include <array>
 #include <limits>
+#include <vector>
 
 #include <attune/attune.h>
 
@@ -88,6 +89,17 @@ inline const Attention alibi_and_sink{
     .score = [](Float s, At at) { return s + 0.7f * f32(at.kv - at.q) * (1.0f - 2.0f * f32(at.head % 2)); },
     .mask = mods::causal(),
     .sink = [](SinkAt) { return Float(0.5f); }};
+
+/// Calls `check`, which returns the larger error, for every shape without a mod, and with a mask. Half of the shapes are
+/// in a turn, each in one of both ways.
+template <class Check>
+void check_every(const std::vector<Shape>& shapes, const Check& check) {
+  for (std::size_t nth = 0; const Shape& shape : shapes) {
+    if (in_turn(nth, 4)) CHECK((check({}, shape) > 0x1p-16 || shape.kv_len == 1));  // it is not f32
+    if (in_turn(nth + 2, 4)) check(nth / 2 % 2 == 0 ? band : Attention{.mask = mods::causal()}, shape);
+    ++nth;
+  }
+}
 
 constexpr double infinity = std::numeric_limits<double>::infinity(),
                  not_a_number = std::numeric_limits<double>::quiet_NaN();

@@ -183,18 +183,20 @@ TEST_CASE("every engine counts queries from an offset, at decoding and near the 
 }
 
 TEST_CASE("every engine decodes: one query, many keys", "[engine]") {
+  std::size_t next = 0;
   for (const std::int64_t kv_len : {1, 100, 1000})
     for (const std::int64_t group : {1, 4})
       for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-        agree(plain, {.q_heads = 2 * group,
-                      .kv_heads = 2,
-                      .q_len = 1,
-                      .kv_len = kv_len,
-                      .d = 64,
-                      .dv = 64,
-                      .dtype = dtype,
-                      .q_offset = 999,
-                      .seed = 60});
+        if (tests::runs_case(next++, 5))
+          agree(plain, {.q_heads = 2 * group,
+                        .kv_heads = 2,
+                        .q_len = 1,
+                        .kv_len = kv_len,
+                        .d = 64,
+                        .dv = 64,
+                        .dtype = dtype,
+                        .q_offset = 999,
+                        .seed = 60});
 }
 
 TEST_CASE("every engine takes any finite scale", "[engine]") {

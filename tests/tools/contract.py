@@ -11,14 +11,11 @@ import unittest
 import xml.etree.ElementTree
 import zipfile
 
-from calls import ENGINE, Calls, read_npy, write_npy
+from calls import ENGINE, SANITIZED, Calls, read_npy, write_npy
 
 # The folder of kernels that tests share: each is compiled once, whatever build's test needs it first.
 KEPT = {"ATTUNE_CACHE": os.environ["ATTUNE_TEST_CACHE"], "ATTUNE_CACHE_SIZE": "4G"} \
     if os.environ.get("ATTUNE_TEST_CACHE") else {}
-
-# Set in sanitized builds: they do less of what costs most and is the same code each time.
-SANITIZED = "ATTUNE_TEST_SANITIZED" in os.environ
 
 
 class Contract(Calls):
@@ -484,8 +481,8 @@ class Contract(Calls):
                 self.assertIn(f"namespace attune::{space} ", source)
 
         def explained(*asked):
-            return self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "90", "--dtype", "f32", "--seq",
-                               "512", "--json", *asked, **KEPT)
+            return self.attune("explain", "kv <= q", "--target", "cuda", "--arch", "90", "--dtype", "f32", "--d", "64",
+                               "--seq", "512", "--json", *asked, **KEPT)
 
         if "[no-compiler]" in explained().stderr:
             return
