@@ -201,8 +201,8 @@ bool is_golden(const CorpusMod& mod) {
   return std::ranges::find(names, mod.name) != names.end();
 }
 
-/// Half of this turn's rows, each with another mod: one architecture of every second row that three have, and every fourth
-/// row that Hopper alone has. kernel_source.test.cpp compiles every mod with a small kernel.
+/// Half of this turn's rows, each with another mod: one architecture of every second row that three have, and every
+/// fourth row that Hopper alone has. kernel_source.test.cpp compiles every mod with a small kernel.
 void rotate(std::size_t half) {
   if (skips_compiling()) return;
   const std::vector<Row> all = rows();

@@ -90,8 +90,8 @@ inline const Attention alibi_and_sink{
     .mask = mods::causal(),
     .sink = [](SinkAt) { return Float(0.5f); }};
 
-/// Calls `check`, which returns the larger error, for every shape without a mod, and with a mask. Half of the shapes are
-/// in a turn, each in one of both ways.
+/// Calls `check`, which returns the larger error, for every shape without a mod, and with a mask. Half of the shapes
+/// are in a turn, each in one of both ways.
 template <class Check>
 void check_every(const std::vector<Shape>& shapes, const Check& check) {
   for (std::size_t nth = 0; const Shape& shape : shapes) {

@@ -369,8 +369,8 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
   for (std::size_t nth = 0; const Planted::Call call :
-       {sm80, decode, sm90, over90, empty90, late90, blocks90, backward80, backward90, turned90, completed90, stored90,
-        e4m3, dense90, distant90, tanh90, f32, mla, backward_f32}) {
+                            {sm80, decode, sm90, over90, empty90, late90, blocks90, backward80, backward90, turned90,
+                             completed90, stored90, e4m3, dense90, distant90, tanh90, f32, mla, backward_f32}) {
     if (!in_turn(nth++, 2)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);

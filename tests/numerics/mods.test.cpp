@@ -29,8 +29,8 @@ Shape masked(std::uint64_t seed) { return {.kv_heads = 4, .q_len = 100, .kv_len 
 
 const Compared forward{.backward = false}, backward{.forward = false};
 
-/// Every second one below `count`, so that ctest runs the halves in parallel. A sanitized build runs every third, each
-/// suite of mods another third; the preset dev runs all.
+/// Every second one below `count`, so that ctest runs the halves in parallel. A run takes a share of them, of each
+/// suite of mods another one.
 std::vector<std::size_t> half(std::size_t which, std::size_t count, std::size_t suite) {
   std::vector<std::size_t> out;
   for (std::size_t i = which; i < count; i += 2)

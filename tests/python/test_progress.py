@@ -17,14 +17,14 @@ from turn import in_turn
 if "cpu" not in attune.machine()["engines"]:
     pytest.skip("there is no compiler for this machine's CPU", allow_module_level=True)
 
-# A mod that takes the compiler some seconds.
+# A mod that takes the compiler seconds, of which one passes before it is told.
 SLOW = """
 import sys
 import numpy as np
 import attune
 q = np.ones((1, 1, 4, 8), "f4")
 def slow(extra=0):
-    return attune.attention(q, q, q, score=" + ".join(f"sin(s * {i + extra}.5f)" for i in range(400)))
+    return attune.attention(q, q, q, score=" + ".join(f"sin(s * {i + extra}.5f)" for i in range(300)))
 """
 CALL = SLOW + 'print("begun,", end=" ", flush=True)\nslow()\nprint("done")\n'
 
@@ -167,7 +167,7 @@ def test_a_hook_of_the_program():
 
     def call():
         n = next(nth)  # a kernel that no call before has made
-        return attune.attention(q, q, q, score=" + ".join(f"sin(s * {i}.{n}25f)" for i in range(400)))
+        return attune.attention(q, q, q, score=" + ".join(f"sin(s * {i}.{n}25f)" for i in range(300)))
 
     with attune.watch(hook, "compiling"):
         o = told(call, lambda _: facts)

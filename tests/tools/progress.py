@@ -7,8 +7,8 @@ from calls import ATTUNE, ENGINE, Calls
 from screen import on_terminal, told
 from turn import in_turn
 
-# Some seconds of the compiler.
-SLOW = " + ".join(f"sin(s * {i}.5f)" for i in range(400))
+# Seconds of the compiler, of which one passes before it is told.
+SLOW = " + ".join(f"sin(s * {i}.5f)" for i in range(300))
 
 
 @unittest.skipUnless(ENGINE, "there is no compiler for this machine's CPU")
