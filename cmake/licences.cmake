@@ -1,6 +1,7 @@
 # cmake/licences.cmake — the licence texts of what our binaries have in them, beside the build and where they are installed
 set(ATTUNE_LICENCES ${PROJECT_BINARY_DIR}/licences)
 file(REMOVE_RECURSE ${ATTUNE_LICENCES})
+file(MAKE_DIRECTORY ${ATTUNE_LICENCES})
 set(ATTUNE_LICENSED "")
 set(ATTUNE_UNLICENSED "")
 find_program(ATTUNE_DPKG dpkg-query DOC "Says which package a file is of, whose licence text is then known")
@@ -8,7 +9,7 @@ find_program(ATTUNE_DPKG dpkg-query DOC "Says which package a file is of, whose 
 # attune_licence(NAME FILE): keeps the text for FILE, which is of NAME: that of the Debian package it is of, or one that
 # lies above it. An archive is in our binaries, a shared library is not.
 function(attune_licence name file)
-  if(file MATCHES "[.]so[.0-9]*$" OR NOT EXISTS ${file})
+  if(file MATCHES "[.]so[.0-9]*$" OR NOT EXISTS "${file}")
     return()
   endif()
   file(REAL_PATH ${file} file)
@@ -29,7 +30,6 @@ function(attune_licence name file)
   endforeach()
   if(found)
     list(GET found 0 text)
-    file(MAKE_DIRECTORY ${ATTUNE_LICENCES})
     file(COPY_FILE ${text} ${ATTUNE_LICENCES}/${name}.txt)
   else()
     list(APPEND ATTUNE_UNLICENSED ${name})
