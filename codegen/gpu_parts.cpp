@@ -265,7 +265,8 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
 
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec) {
   GpuParts out = gpu_parts(lowered, spec.scale_positive);
-  if (spec.per_entry) out.facts.listed = false;
+  // Few queries look at each pair: lists would take as long as they save.
+  if (spec.per_entry && (spec.decode || spec.mla)) out.facts.listed = false;
   // The call before has included the sink.
   if (spec.before) out.facts.has_sink = false;
   return out;

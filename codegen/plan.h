@@ -22,7 +22,7 @@ struct KernelSpec {
   std::int64_t d = 128, dv = 128;
   bool max = false;          ///< the call asks for the rows' maxima
   bool packed = false;       ///< sequences of different lengths
-  bool per_entry = false;    ///< entries have their own lengths, positions or pages: no tile lists are made
+  bool per_entry = false;    ///< entries have their own lengths, positions or pages
   bool paged = false;        ///< the KV cache is paged
   bool fp8_kv = false;       ///< the KV cache is FP8 (E4M3), and q is not
   bool before = false;       ///< results of a call over other keys are merged in

@@ -85,13 +85,9 @@ struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALI
 struct attune_decode_args_further { struct attune_decode_args args; struct attune_further further; };
 struct attune_mla_args_further { struct attune_mla_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_cover_args {
-  int* tiles;
-  int tile_stride;
-  int q_len, kv_len;
-  int q_offset;
+  struct attune_entries entries; /* its tiles are not read */
+  int* into;                     /* the lists */
   int m, n; /* TILE_Q and TILE_KV of the kernel that reads the lists */
-  const int* q_starts;
-  const int* kv_starts;
   unsigned* next; /* set to 0, or null */
   unsigned* visited; /* null */
 };

@@ -315,17 +315,13 @@ TEST_CASE("on a GPU lists and tables of tiles hold every pair that is kept, and 
     const int batches = lowered.lowered.cover.by_batch ? corpus_batch : 1,
               heads = lowered.lowered.cover.by_head ? corpus_heads : 1;
     const OnDevice tiles(sizeof(int) * static_cast<std::size_t>(batches * heads * q_tiles * stride));
-    CoverArgs args{.tiles = static_cast<int*>(tiles.data()),
-                   .tile_stride = stride,
-                   .q_len = q_len,
-                   .kv_len = kv_len,
-                   .q_offset = 0,
-                   .m = m,
-                   .n = n,
-                   .q_starts = nullptr,
-                   .kv_starts = nullptr,
-                   .next = nullptr,
-                   .visited = nullptr};
+    CoverArgs args{};
+    args.tile_stride = stride;
+    args.q_len = q_len;
+    args.kv_len = kv_len;
+    args.into = static_cast<int*>(tiles.data());
+    args.m = m;
+    args.n = n;
     User user(mod, lowered.lowered.slots.captures, lowered.params, 1);
     launch(codegen::cover_source(lowered.lowered, false, cuda::facts(0).arch()),
            {q_tiles, static_cast<unsigned>(heads), static_cast<unsigned>(batches)}, cover_threads, &args, user);

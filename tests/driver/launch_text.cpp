@@ -164,7 +164,7 @@ class Text {
   }
   void clear(const ClearArgs& a) { line("first", fmt::format("{} {}", place(a.first), a.count)); }
   void cover(const CoverArgs& a) {
-    line("tiles", fmt::format("{} {}", place(a.tiles), a.tile_stride));
+    line("tiles", fmt::format("{} {}", place(a.into), a.tile_stride));
     line("sizes", fmt::format("{} {} {} {} {}", a.q_len, a.kv_len, a.q_offset, a.m, a.n));
     line("q_starts", place(a.q_starts)), line("kv_starts", place(a.kv_starts));
     line("next", place(a.next)), line("visited", place(a.visited));

@@ -2,6 +2,9 @@
 // pages: values, hostile pages, what lies behind the last key
 #include <attune/attune.h>
 
+#include <algorithm>
+#include <array>
+
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
 #include "tests/numerics/rich.h"
@@ -62,6 +65,38 @@ TEST_CASE("keys in small pages are copied where many queries share them", "[emul
                         .seed = seed};
       check(seed % 3 == 0 ? plain : causal, shape);
     }
+}
+
+TEST_CASE("masks that read data list tiles of entries by their own positions", "[emulated]") {
+  const auto prefix = Device::cpu().array<std::int32_t>({3}, "prefix"),
+             document = Device::cpu().array<std::int32_t>({600}, "document");
+  std::ranges::copy(std::array{70, 0, 333}, prefix.data());
+  for (std::int64_t i = 0; i < 600; ++i) document.data()[i] = static_cast<std::int32_t>(i / 90);
+  const Attention prefixes{.mask = [&](At at) { return at.kv <= at.q || at.kv < prefix[at.batch]; }},
+      documents{.mask = [&](At at) { return at.kv <= at.q && document[at.q] == document[at.kv]; }};
+  std::uint64_t seed = 0;
+  for (const std::int64_t page : {0, 1, 16, 64})
+    for (const DType dtype : {DType::bf16, DType::f32})
+      for (const Attention* attention : {&prefixes, &documents}) {
+        Shape shape{.batch = 3,
+                    .q_heads = 4,
+                    .kv_heads = 2,
+                    .q_len = 200,
+                    .kv_len = 333,
+                    .d = 64,
+                    .dv = 64,
+                    .dtype = dtype,
+                    .used = {333, 0, 177},
+                    .q_offsets = {133, 5, 40},
+                    .page = page,
+                    .seed = ++seed};
+        const std::string kernel = dtype == DType::f32 ? "forward_f32_sm90" : "forward_sm90";
+        check(*attention, shape, kernel);
+        shape.q_lens = {90, 0, 150};
+        check(*attention, shape, kernel);
+        shape.q_lens = {}, shape.q_offsets = {}, shape.q_offset = 200, shape.kv_offset = 77;
+        check(*attention, shape, kernel);
+      }
 }
 
 TEST_CASE("prompts of f32 over keys of any kind are right on Hopper's kernel", "[emulated]") {

@@ -1,6 +1,8 @@
 // codegen/cuda/contract/cover_args.cuh — what a launch hands to cover.cuh; the host fills the same struct
 #pragma once
 
+#include "codegen/cuda/contract/entries.cuh"
+
 namespace attune {
 
 /// Threads of a block. A warp has few tiles, because a verdict takes a microsecond, mostly the latency of its reads.
@@ -23,14 +25,12 @@ struct Visit {
 
 /// The grid is (tiles of queries, or of keys for lists of queries; heads; batches). Heads and batches are 1 if the
 /// lists do not vary with them.
-struct CoverArgs {
-  int* tiles;
-  int tile_stride;  ///< ints a row: of lists at least 2 + 2 * tiles along the other axis, which the kernel also uses as
-                    ///< scratch; of a table the tiles of queries of the longest sequence
-  int q_len, kv_len, q_offset;
-  int m, n;             ///< queries and keys of a tile
-  const int* q_starts;  ///< packed: batch + 1 starts of each, else null
-  const int* kv_starts;
+///
+/// Entries::tile_stride, ints a row: of lists at least 2 + 2 * tiles along the other axis, which the kernel also uses
+/// as scratch; of a table the tiles of queries of the longest sequence.
+struct CoverArgs : Entries {
+  int* into;          ///< the lists
+  int m, n;           ///< queries and keys of a tile
   unsigned* next;     ///< set to 0, for the next kernel; null if that kernel has no counter
   unsigned* visited;  ///< the number of visits in a table is added to it; may be null
 };

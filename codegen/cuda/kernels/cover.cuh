@@ -8,7 +8,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/cover_args.cuh"
-#include "codegen/cuda/contract/mod.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/ptx/launch.cuh"
 
 namespace attune {
@@ -137,20 +137,19 @@ __global__ void __launch_bounds__(cover_threads)
   __shared__ int counted;  // partial tiles, or all visited tiles for a table
   const int warp_id = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
   const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.x);
-  const int q_len = args.q_starts ? min(args.q_starts[b + 1] - args.q_starts[b], args.q_len) : args.q_len;
-  const int kv_len = args.kv_starts ? min(args.kv_starts[b + 1] - args.kv_starts[b], args.kv_len) : args.kv_len;
-  const Where at{b, h, q_len, kv_len};
-  const Side queries{args.m, q_len, args.q_offset}, keys{args.n, kv_len, 0};
+  const Entry entry = entry_of<true, true>(args, b);
+  const Where at = entry.at(b, h);
+  const Side queries{args.m, entry.queries.length, entry.q_offset}, keys{args.n, entry.keys.length, entry.kv_offset};
   const Side &fixed = AlongQ ? keys : queries, &walked = AlongQ ? queries : keys;
   // The grid is made for the longest packed sequence; this one may be shorter.
   const int tiles = tile * fixed.tile < fixed.length ? walked.tiles() : 0;
   const long long head = static_cast<long long>(b) * gridDim.y + h;
-  int* row = args.tiles + (head * gridDim.x + tile) * args.tile_stride;
+  int* row = args.into + (head * gridDim.x + tile) * args.tile_stride;
   int* verdicts = row + 2 + tiles;
   int stride = 1;
   if constexpr (What == CoverForm::visits) {
     stride = args.tile_stride;
-    verdicts = args.tiles + head * ((args.kv_len + args.n - 1) / args.n) * stride + tile;
+    verdicts = args.into + head * ((args.kv_len + args.n - 1) / args.n) * stride + tile;
   }
 
   let_next_start();
@@ -175,8 +174,8 @@ __global__ void __launch_bounds__(cover_threads)
       kv_fields = of.col(at, kv_begin, kv_end);
     int verdict = None;
     if (of.may_keep(q_fields, kv_fields, at, from, to, kv_begin, kv_end))
-      verdict = kv_begin + args.n > kv_len || of.may_drop(q_fields, kv_fields, at, from, to, kv_begin, kv_end) ? Some
-                                                                                                               : All;
+      verdict = kv_begin + args.n > at.kv_len || of.may_drop(q_fields, kv_fields, at, from, to, kv_begin, kv_end) ? Some
+                                                                                                                  : All;
     if constexpr (What == CoverForm::visits)
       if (verdict == Some) {
         const int middle = kv_begin + args.n / 2;

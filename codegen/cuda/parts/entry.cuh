@@ -29,11 +29,11 @@ __device__ inline int kv_length(const Entries& of, int b, int most) {
 }
 
 /// Starts and lengths on the device are not checked: a sequence is cut off at the call's lengths, whatever they say.
-/// `own`: entries may have their own lengths and positions.
-template <class Tile, bool own = is_per_entry<Tile>>
+/// `packed`, `own`: calls may be packed; entries may have their own lengths and positions.
+template <bool packed, bool own>
 __device__ inline Entry entry_of(const Entries& of, int b) {
   const auto range = [&](const int* starts, int length) -> Range {
-    if constexpr (is_packed<Tile>)
+    if constexpr (packed)
       if (starts) return {starts[b], min(starts[b + 1] - starts[b], length)};
     return {0, length};
   };
@@ -44,6 +44,10 @@ __device__ inline Entry entry_of(const Entries& of, int b) {
     out.kv_offset = of.kv_offset;
   }
   return out;
+}
+template <class Tile, bool own = is_per_entry<Tile>>
+__device__ inline Entry entry_of(const Entries& of, int b) {
+  return entry_of<is_packed<Tile>, own>(of, b);
 }
 
 /// The pages of an entry, as the page table numbers them.

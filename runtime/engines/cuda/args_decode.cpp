@@ -52,7 +52,7 @@ void put_decode(ForwardRun& run, Launches& launches, const Placed& at) {
   walk.lists = &run.lists;
   walk.clear = &arrivals;
   if (run.own_lists.count > 0) {
-    cover = cover_arguments(run.lists, run.p, at.starts, nullptr);
+    cover = cover_arguments(run.lists, run.entries(at.starts), nullptr);
     walk.cover = &cover;
   }
   if (!clears) {

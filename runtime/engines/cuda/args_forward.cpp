@@ -179,7 +179,7 @@ void put_forward(ForwardRun& run, Launches& launches, const Placed& at) {
   walk.early = (writes_lists || transposes || splits || tile.gathered) && run.plan().kernel->waits;
   walk.lists = &run.lists;
   if (writes_lists) {
-    cover = cover_arguments(run.lists, run.p, at.starts, next);
+    cover = cover_arguments(run.lists, run.entries(at.starts), next);
     walk.cover = &cover;
   }
   if (tile.gathered) {

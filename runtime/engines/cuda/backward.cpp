@@ -47,7 +47,7 @@ void BackwardWalk::put(Launches& launches, Walk& walk, std::byte* memory, const 
   if (walk.call.blocks == 0) return;
   if (kernel->writes_lists() && lists.rows > 0 && lists.blocks > 0) {
     lists.at = region.in(memory);
-    cover = cover_arguments(lists, walk.call.problem, starts, nullptr);
+    cover = cover_arguments(lists, entries_of(walk.call.problem, starts.q, starts.kv), nullptr);
     cover.visited = arguments.visited;
     walk.lists = &lists;
     walk.cover = &cover;

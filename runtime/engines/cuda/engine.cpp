@@ -66,7 +66,7 @@ std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& 
           ? made->take(device, current, space.bytes(), stream).data()
           : checked_workspace(means.workspace, space.bytes(), "Attention::cover_bytes for the call").data();
   made->lists.at = region.in(memory);
-  CoverArgs arguments = cover_arguments(made->lists, p, {}, nullptr);
+  CoverArgs arguments = cover_arguments(made->lists, entries_of(p, nullptr, nullptr), nullptr);
   kernel->used_on(stream);
   Launches launches;
   launches.launch(cover_launch(kernel->lists()->kernel, made->lists, arguments));

@@ -17,25 +17,22 @@ CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& c
   const std::int64_t q_tiles = ceil_div(p.q.length, m), kv_tiles = ceil_div(p.kv.length, n);
   rows = what == CoverForm::of_queries ? q_tiles : kv_tiles;
   blocks = what == CoverForm::of_keys ? kv_tiles : q_tiles;
-  if (cover.by_batch || p.q.packed()) batches = static_cast<int>(p.batch);
+  if (cover.by_batch || p.q.packed() || plan.spec.per_entry) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
   // A row of lists also has scratch space, and two more ints, because kernels read ahead of the tile that they visit.
   stride = static_cast<int>(what == CoverForm::visits ? q_tiles
                                                       : 4 + 2 * (what == CoverForm::of_keys ? q_tiles : kv_tiles));
 }
 
-CoverArgs cover_arguments(const CoverLists& lists, const Problem& p, const Starts& starts, unsigned* next) {
-  return {.tiles = lists.at,
-          .tile_stride = lists.stride,
-          .q_len = static_cast<int>(p.q.length),
-          .kv_len = static_cast<int>(p.kv.length),
-          .q_offset = p.q_offset,
-          .m = lists.m,
-          .n = lists.n,
-          .q_starts = starts.q,
-          .kv_starts = starts.kv,
-          .next = next,
-          .visited = nullptr};
+CoverArgs cover_arguments(const CoverLists& lists, const Entries& of, unsigned* next) {
+  CoverArgs out{};
+  static_cast<Entries&>(out) = of;
+  out.tile_stride = lists.stride;
+  out.into = lists.at;
+  out.m = lists.m;
+  out.n = lists.n;
+  out.next = next;
+  return out;
 }
 
 Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments) {
@@ -57,6 +54,8 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
                        const compiler::LoweredMod& lowered, const compiler::Args& args, const Problem& p) {
   const compiler::Mod& mod = lowered.mod;
   if (p.q.packed()) return "it is for dense tensors, and the sequences of this call are packed";
+  if (kernel.choice.plan.spec.per_entry)
+    return "it is for entries that are alike, and those of this call have their own lengths, positions or pages";
   if (made.device != device.index)
     return fmt::format("its lists are on cuda:{}, and q is on cuda:{}", made.device, device.index);
   if (!kernel.writes_lists())

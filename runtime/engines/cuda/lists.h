@@ -41,7 +41,7 @@ struct CoverLists {
 };
 
 /// The arguments and the launch of the kernel that writes lists. `next`: a counter that it sets to 0; may be null.
-CoverArgs cover_arguments(const CoverLists& lists, const compiler::Problem& p, const Starts& starts, unsigned* next);
+CoverArgs cover_arguments(const CoverLists& lists, const Entries& of, unsigned* next);
 Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments);
 
 /// Throws Error unless these are the lists of the call.
