@@ -103,11 +103,11 @@ constexpr int blocks_of_sm<Tile> = Tile::blocks;
 /// Registers of a thread of the producer's warpgroup, and of a consumer. A launch gives every thread as many. Places of
 /// keys take some: with 40, a tail of values spills, and consumers lose nothing.
 template <class Tile>
-constexpr int producer_registers = Tile::m == 192 || blocks_of_sm<Tile> == 3 ? 32
-                                   : is_per_entry<Tile>                      ? 56
-                                                                             : 40;
+constexpr int producer_registers = is_per_entry<Tile>&& blocks_of_sm<Tile> < 3 ? 56
+                                   : Tile::m == 192 || blocks_of_sm<Tile> == 3 ? 32
+                                                                               : 40;
 template <class Tile>
-constexpr int consumer_registers = Tile::m == 192            ? 160
+constexpr int consumer_registers = Tile::m == 192            ? (is_per_entry<Tile> ? 152 : 160)
                                    : blocks_of_sm<Tile> == 1 ? (is_per_entry<Tile> ? 224 : 232)
                                    : blocks_of_sm<Tile> == 2 ? (is_per_entry<Tile> ? 200 : 216)
                                                              : 128;
