@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
+#include "tests/elements.h"
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
 #include "tests/numerics/rich.h"
@@ -41,8 +43,9 @@ TEST_CASE("prompts over pages of any size are right on Hopper's kernel", "[emula
                         .q_offsets = {133, 0, 40},
                         .page = page,
                         .holes = seed % 3 == 2,
+                        .before = seed % 5 == 4,
                         .seed = ++seed};
-      check(seed % 4 == 3 ? plain : causal, shape);
+      check(seed % 4 == 3 ? plain : seed % 4 == 1 ? windowed : causal, shape);
     }
 }
 
@@ -64,6 +67,45 @@ TEST_CASE("keys in small pages are copied where many queries share them", "[emul
                         .holes = ++seed % 2 == 0,
                         .seed = seed};
       check(seed % 3 == 0 ? plain : causal, shape);
+    }
+}
+
+TEST_CASE("lengths below 0 and beyond the cache on a device are 0 and all keys, and reach no other memory",
+          "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const std::int64_t page : {0, 1, 16})
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+      const Shape shape{.batch = 3,
+                        .q_heads = 2,
+                        .kv_heads = 2,
+                        .q_len = 300,
+                        .kv_len = 320,
+                        .d = 64,
+                        .dv = 64,
+                        .dtype = dtype,
+                        .used = {320, 0, 177},
+                        .q_offsets = {20, 0, 40},
+                        .page = page};
+      const Engine gpu = emulated_engine({.arch = 90, .sms = 3},
+                                         dtype == DType::f32 ? "forward_f32_sm90" : "forward_sm90");
+      const Subject subject(causal);
+      Inputs in = inputs(shape);
+      const auto results = [&] {
+        const Placed o = place(dtype, in.shape_of_o());
+        Forward call = in.forward();
+        call.o = o.tensor;
+        Forward checked = call;
+        const auto lengths = Device::cpu().array<std::int32_t>({3}, "lengths");
+        std::ranges::copy(std::array{320, 0, 177}, lengths.data());
+        checked.kv_len = lengths;
+        gpu.forward(subject, call, compiler::check(subject.lowered, checked, {}));
+        return elements(o.tensor);
+      };
+      const auto wanted = results();
+      auto* const given = static_cast<std::int32_t*>(in.kv_len.tensor.data);
+      given[0] = std::numeric_limits<std::int32_t>::max(), given[in.kv_len.tensor.strides[0]] = -7;
+      INFO(shape.describe());
+      CHECK(results() == wanted);
     }
 }
 
