@@ -133,6 +133,12 @@ std::string beside(const Launch& launch, codegen::Companion::Args kind) {
                          one->name, combine_mla_blocks, one->threads);
     if (kind == Args::lists && launch.listed)
       out += fmt::format("\ntiles    lists that the kernel `{}` of the same Mod writes first", one->name);
+    if (kind == Args::gather && plan.tile.gathered)
+      out += fmt::format(
+          "\nbefore   the kernel `{}`, {} threads, a grid of ceil(kv_len / {}) x key heads x batch, with GatherArgs "
+          "of args.cuh: k, v and their\n"
+          "         maps are then its copies, [batch][key head][kv_len][d], and page_table is zero",
+          one->name, one->threads, gather_rows);
     if (kind == Args::transpose && plan.tile.transposed)
       out += fmt::format("\nbefore   the kernel `{}`, {} threads, a block for each {} keys of a head, with "
                          "TransposeArgs of args.cuh: {} rows for each block\n"
@@ -186,7 +192,8 @@ std::string how(const Launch& launch) {
     out += fmt::format("\n         q_map and o_map over [{}][key head][position][head of it][d], boxes of {} and {} "
                        "positions, {} heads of each",
                        batch, c.boxes->q / tile.heads, c.boxes->o / tile.heads, tile.heads);
-  out += beside(launch, Args::transpose);
+  if (c.boxes && plan.spec.paged && !plan.tile.gathered) out += "; pages of the pool are the batch of k_map and v_map";
+  out += beside(launch, Args::gather) + beside(launch, Args::transpose);
   if (c.counts_tiles) out += "\nnext     points to a zeroed unsigned";
   if (ordered)
     out += fmt::format("\norder    each tile of {} queries of every sequence once, the longest main loops first",
