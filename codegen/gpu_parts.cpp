@@ -249,6 +249,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.skips = !ir::is_literal(lowered.cover.may_drop, 0);
   facts.has_prob = prob->op != Op::Input;
   facts.linear_prob = linear_in_p(value_of(mod.prob));
+  facts.delta_of_o = !out.gradient || out.gradient->delta_of_o;
   facts.has_sink = mod.sink != nullptr;
   const compiler::Bands& along = keeps_keys ? lowered.cover.along_q : lowered.cover.along_kv;
   facts.listed = listed(lowered.cover, along, mod.captures.size());

@@ -42,11 +42,13 @@ inline std::string why_not_backward90(const KernelSpec& spec, const Traits& fact
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
-  return facts.has_prob ? "there is a prob mod" : "";
+  if (!facts.has_prob || (facts.linear_prob && facts.delta_of_o)) return {};
+  return "the prob mod is not a multiple of p, so delta takes a walk over the keys before";
 }
 /// For wide heads, one kernel computes dq and another dk and dv.
 inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
+  if (facts.has_prob) return "there is a prob mod";
   if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
   if (spec.packed) return "sequences are packed";
   if (facts.has_terms) return "the call asks for gradients of captured tensors";

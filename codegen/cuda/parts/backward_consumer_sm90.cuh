@@ -82,7 +82,10 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
       constexpr int under_way = order < 3 ? 1 : 0;  // dV
       wgmma_wait<under_way>();
       pin(dp);
-      this->join(stage);
+      if constexpr (Group::has_prob)
+        this->join_of_prob(stage);
+      else
+        this->join(stage);
     } else {
       wgmma_wait<0>();
       pin(s);

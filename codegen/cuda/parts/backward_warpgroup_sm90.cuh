@@ -20,7 +20,9 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   using Pairs::args, Pairs::user, Pairs::shared, Pairs::group, Pairs::lane, Pairs::warp, Pairs::s, Pairs::at,
       Pairs::head, Pairs::factor, Pairs::origin, Pairs::is_kept;
   static constexpr int m = Tile::m, n = Tile::n;
-  static constexpr int order = User::traits.has_prob ? 0 : Tile::order;
+  static constexpr int order = Tile::order;
+  static constexpr bool has_prob = User::traits.has_prob;  ///< a multiple of p
+  static_assert(!has_prob || User::traits.linear_prob);
   /// dV follows dS, and weigh() leaves P itself in `s`: join() rounds it, and `p` takes no registers until then.
   static constexpr bool rounds_late = order == 3 && !User::gradient.has_slope;
 
@@ -128,7 +130,16 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       return pair;
   }
 
-  /// P = exp2(S - lse), as an operand in `p` unless rounded late. `s` then holds P times the slope, in f32.
+  /// prob(P); P of a masked-out pair is 0, whatever a mod makes of it.
+  __device__ float prob_of(float x, const Row& row, const Col& col, Int q, Int kv) const {
+    if constexpr (has_prob)
+      return x == 0.0f ? 0.0f : user.prob(x, head, row, col, at, q, kv);
+    else
+      return x;
+  }
+
+  /// P = exp2(S - lse), of which prob(P) is an operand in `p` unless rounded late. `s` then holds P times the slope, in
+  /// f32.
   __device__ void weigh(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
@@ -143,10 +154,13 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       const float given = s[nth];
       const auto pair = pair_of(copied, i, e, r, row, col, q, kv);
       const float to = probability_of(user, pair, factor, e ? under.y : under.x, is_kept(nth), given);
-      if (e == 0)
-        low[r] = to;
-      else if constexpr (!rounds_late)
-        p[2 * i + r] = pack<Element>(low[r], to);
+      if constexpr (!rounds_late) {
+        const float of_v = prob_of(to, row, col, q, kv);
+        if (e == 0)
+          low[r] = of_v;
+        else
+          p[2 * i + r] = pack<Element>(low[r], of_v);
+      }
       if constexpr (User::gradient.has_slope)
         s[nth] = is_kept(nth) ? to * slope_of(user, pair, given) : 0.0f;
       else
@@ -171,7 +185,27 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     }
   }
 
-  /// P and dS at once, for a prob mod: probabilities are then not those of the softmax.
+  /// The same with a prob mod: dS = P (prob'(P) dP - delta), and prob(P) in `p` if rounded late.
+  __device__ void join_of_prob(int stage) {
+    const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
+    float2 delta{};
+    PairNumbers low[2];
+    this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
+      if (e == 0 && r == 0) delta = shared_get2(ends + 32 * i);
+      const int nth = 4 * i + 2 * r + e;
+      const float x = s[nth], flow = dp[nth] * user.prob_slope(x, head, row, col, at, q, kv);
+      PairNumbers out{rounds_late ? prob_of(x, row, col, q, kv) : 0.0f, x * (flow - (e ? delta.y : delta.x))};
+      if (x == 0.0f) out = {0, 0};
+      if (e == 0) {
+        low[r] = out;
+      } else {
+        if constexpr (rounds_late) p[2 * i + r] = pack<Element>(low[r].s, out.s);
+        ds[2 * i + r] = pack<Element>(low[r].dp, out.dp);
+      }
+    });
+  }
+
+  /// P and dS at once, after both products.
   __device__ void weigh_and_join(int stage) {
     const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
     float2 under{}, delta{};
