@@ -250,6 +250,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.has_prob = prob->op != Op::Input;
   facts.linear_prob = linear_in_p(value_of(mod.prob));
   facts.delta_of_o = !out.gradient || out.gradient->delta_of_o;
+  facts.draws = std::ranges::any_of(ir::in_order(mod.prob), [](const Expr& e) { return e->op == Op::Random; });
   facts.has_sink = mod.sink != nullptr;
   const compiler::Bands& along = keeps_keys ? lowered.cover.along_q : lowered.cover.along_kv;
   facts.listed = listed(lowered.cover, along, mod.captures.size());

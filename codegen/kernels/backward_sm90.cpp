@@ -97,11 +97,18 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   };
   // A warp that sums diagonals has no time to copy.
   const bool copies = facts.copies_read && (!sums_pairs(facts) || facts.term_of_ds) && !spec.unaligned_captures;
+  // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
+  const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
+  // Orders 1 and 2 draw twice for each pair: dropout took twice the time of order 3 (D=128: 14.8 ms, and 7.3; 8.9 in
+  // order 0, 9.9 with 80 queries; D=64: 17.6, 7.3 and 8.3), though order 3 spills more.
+  if (facts.draws) {
+    if (copies && !facts.copies_f32) add(queries_of(spec), 3, 1);
+    add(queries_of(spec), has_order3 ? 3 : 0);
+    return out;
+  }
   if (copies && !facts.copies_f32)
     for (const int order : {3, 2, 1}) add(queries_of(spec), order, 1);
   if (spec.d > 80 && facts.scaled && !sums_pairs(facts) && has_many_steps(spec, kind)) add(most_queries, 3);
-  // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
-  const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
   for (const int order : {3, 2, 1, 0})
     if (order < 3 || has_order3) add(queries_of(spec), order);
   // Last, because its rate has not been measured.

@@ -583,7 +583,9 @@ TEST_CASE("Hopper's whole backward gives gradients of captured tensors that are 
   CHECK(ways({.has_terms = true, .terms_by_distance = true}) == 1);
   CHECK(ways({.has_terms = true, .terms_by_distance = true}, {.packed = true}) == 1);
   CHECK(ways({.has_terms = true, .terms_by_distance = true}, {.d = 192, .dv = 128}) == 2);
-  CHECK(ways({.has_prob = true, .has_terms = true, .terms_by_distance = true}) == 2);
+  CHECK(ways({.has_prob = true, .has_terms = true, .terms_by_distance = true}) == 1);
+  CHECK(ways({.has_prob = true, .linear_prob = false}) == 2);
+  CHECK(ways({.has_prob = true, .delta_of_o = false}) == 2);
   CHECK(ways({.has_terms = true, .terms_of_sink = true}) == 1);
   CHECK(ways({.has_terms = true, .terms_of_sink = true}, {.d = 192, .dv = 128}) == 2);
   const KernelDescriptor* const whole = kernels(Way::backward)[0];

@@ -32,6 +32,7 @@ struct Traits {
   Peak peak = Peak::unknown;  ///< where term() is largest. If it is not there, a call takes longer
   // Only for the choice of a kernel; sources do not contain these.
   bool delta_of_o = true;          ///< of a backward: a row's delta is the product of dO and O
+  bool draws = false;              ///< prob() draws random numbers
   bool has_terms = false;          ///< gradients of captured tensors are asked for
   bool terms_by_distance = false;  ///< all of these are sums of dS along diagonals, q - kv
   bool term_of_ds = false;         ///< there is one, dS times a factor: see codegen/ds_term.h
