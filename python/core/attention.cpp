@@ -65,6 +65,7 @@ Attention::Attention(const std::vector<Text>& parts, const std::vector<std::pair
   what.params = numbers.data(), what.n_params = numbers.size();
   what.lets = defined.data(), what.n_lets = defined.size();
   check(released([&] { return attune_new(&what, &attention); }));
+  shared = std::make_shared<SharedAttention>(attention);
 }
 
 void Attention::run(int pass, nb::handle named, const nb::tuple& captured, nb::handle grads,

@@ -11,8 +11,7 @@ from attune._arguments import bad
 from attune._targets import NAMES, is_target, number_of
 from attune.torch._value import refuse
 
-USUAL = (0, 0)  # target and exactness, as attune/c.h has them
-_chosen = USUAL
+_chosen = (0, 0)  # target and exactness, as attune/c.h has them
 
 
 def chosen() -> tuple[int, int]:
@@ -55,4 +54,4 @@ def _within(way: tuple[int, int]) -> Iterator[None]:
 def _choose(way: tuple[int, int]) -> None:
     global _chosen
     _chosen = way
-    _core.choose_torch(way != USUAL)
+    _core.choose_engine(*way)

@@ -50,7 +50,12 @@ class Spelled:
         self.written = written or []
         self.typed = typed
         self.handles: dict[object, _core.Attention] = {}
-        self.calls: dict[object, Any] = {}  # of _attend, by scale, oracle and what is asked for
+        self.calls: dict[object, _core.TorchCall] = {}  # by scale, oracle and engine
+
+    def call(self, scale: float | None, oracle: bool) -> _core.TorchCall:
+        """Its calls with torch's tensors."""
+        key = (scale, oracle, chosen())
+        return self.calls.get(key) or self.calls.setdefault(key, _core.TorchCall(self.handle(scale, oracle), self.ints))
 
     def handle(self, scale: float | None, oracle: bool) -> _core.Attention:
         """The attention of the core for a scale, computed by the oracle or by the engine that was chosen."""

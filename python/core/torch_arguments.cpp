@@ -1,0 +1,276 @@
+// python/core/torch_arguments.cpp — how the arguments of torch's operators become a call
+#include "python/core/torch_arguments.h"
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/string.h>
+
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "python/core/call.h"
+#include "python/core/gil.h"
+
+namespace attune::python {
+namespace {
+
+using Value = Shim::Value;
+
+std::atomic<std::int64_t> engine{0};
+
+/// Attentions that were called before, by what an operator says of them.
+class Known {
+ public:
+  std::shared_ptr<const Entry> find(const std::string& key) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = all_.find(key);
+    return found == all_.end() ? nullptr : found->second;
+  }
+
+  void put(std::string key, std::shared_ptr<const Entry> entry) {
+    constexpr std::size_t most = 1024;
+    const std::unique_lock lock(mutex_);
+    if (all_.size() < most) all_.emplace(std::move(key), std::move(entry));
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<std::string, std::shared_ptr<const Entry>> all_;
+};
+Known& known() {
+  static auto& all = *new Known;
+  return all;
+}
+
+void add(std::string& to, std::int64_t number) { to.append(reinterpret_cast<const char*>(&number), sizeof number); }
+
+constexpr const char* reasons[] = {"dropout, whose random numbers are torch's",
+                                   "a debug mask is asked for",
+                                   "tensors of {dtype}",
+                                   "tensors of other than four dimensions",
+                                   "a tensor is empty",
+                                   "a mask that is written out, under which cuDNN is faster",
+                                   "alibi_slopes is given",
+                                   "block_table is given without cum_seq_q"};
+enum Reason { for_dropout, for_debug, for_type, for_rank, for_nothing, for_cudnn, for_alibi, for_pages };
+void refuse_if(bool is_so, Reason reason) {
+  if (is_so) throw Refused{reasons[reason], 1u << reason};
+}
+
+/// cuDNN's forward is faster with a materialised mask; its backward only where attune's reads such a mask pair by pair,
+/// or queries are few. Both directions must agree, so only what the mask is counts.
+bool is_for_cudnn(const attune_tensor& mask, const attune_tensor& q, const attune_tensor& v) {
+  constexpr std::int64_t many = 2048;   // queries: with that many attune's two directions were measured, and are faster
+  constexpr std::int64_t widest = 128;  // the widest heads for which attune's backward copies a mask
+  const int columns = mask.ndim - 1;
+  if (q.shape[2] < many) return true;
+  if (mask.ndim < 2 || mask.shape[columns] == 1 || mask.shape[columns - 1] == 1) return false;
+  const std::int64_t unit = 128 / mask.dtype.bits;  // elements in 16 bytes
+  bool copied = same(mask.dtype, q.dtype) && q.dtype.bits == 16 && q.shape[3] <= widest && v.shape[3] <= widest &&
+                mask.strides[columns] == 1 && mask.shape[columns] % unit == 0 &&
+                reinterpret_cast<std::uintptr_t>(mask.data) % 16 == 0;
+  for (int i = 0; i < columns; ++i) copied = copied && (mask.shape[i] == 1 || mask.strides[i] % unit == 0);
+  return !copied;
+}
+constexpr std::int64_t few_queries = 64;  // attune's decode kernels take up to these
+
+}  // namespace
+
+std::optional<Value> OperatorCall::number(Argument of) const {
+  if (!has(of)) return std::nullopt;
+  if (letter(of) == 'n') return value_of(of);
+  const auto* const at = reinterpret_cast<const Value*>(value_of(of));
+  return at ? std::optional(*at) : std::nullopt;
+}
+
+Shim::Tensor OperatorCall::tensor(Argument of) const {
+  if (!has(of)) return nullptr;
+  Value found = value_of(of);
+  if (letter(of) == 'o') found = found ? *reinterpret_cast<const Value*>(found) : 0;
+  bool is_defined = false;
+  if (found) check(shim().is_defined(reinterpret_cast<Shim::Tensor>(found), &is_defined), "is_defined");
+  return is_defined ? reinterpret_cast<Shim::Tensor>(found) : nullptr;
+}
+
+const attune_tensor* OperatorCall::by_heads(const attune_tensor* of) {
+  if (!of || of->ndim != 4 || !has("window_size_left")) return of;
+  auto& [shape, strides] = turned_.emplace_back();
+  std::copy_n(of->shape, 4, shape.begin()), std::copy_n(of->strides, 4, strides.begin());
+  std::swap(shape[1], shape[2]), std::swap(strides[1], strides[2]);
+  attune_tensor& out = views_.emplace_back(*of);
+  out.shape = shape.data(), out.strides = strides.data();
+  return &out;
+}
+
+Made OperatorCall::new_by_position(const attune_tensor& like, std::int64_t width) const {
+  return new_tensor(like.device, type_of(like.dtype),
+                    Layout{4, {like.shape[0], like.shape[1], like.shape[2], width}}.in({0, 2, 1, 3}));
+}
+
+bool OperatorCall::read_tensors() {
+  const bool is_activated = op.kind == Kind::activated;
+  if (is_activated) refuse_by_flags();
+  q_ = read("query"), k_ = read("key"), v_ = read("value");
+  call.q = by_heads(q_), call.k = by_heads(k_), call.v = by_heads(v_);
+  if (is_activated) refuse_by_tensors();
+  call.cu_q = read("cu_q"), call.cu_kv = read("cu_kv"), call.page_table = read("page_table");
+  if (call.page_table) call.cu_kv = nullptr;
+  call.kv_len = has("kv_len") ? read("kv_len") : call.page_table ? read("seqused_k") : nullptr;
+  call.q_offsets = read("q_offsets"), call.o_before = read("o_before"), call.lse_before = read("lse_before");
+  if (is_on_gpu(*call.q) && call.cu_q) call.max_q_len = whole("max_q");
+  if (is_on_gpu(*call.q) && call.cu_kv) call.max_kv_len = whole("max_kv");
+  call.fixed_split_size = whole("fixed_split_size");
+  if (is_activated && call.page_table)
+    call.fixed_split_size = split_size(whole("num_splits"), whole("max_q") * call.q->shape[1] / call.k->shape[1]);
+  return op.kind != Kind::compiled || is_usual();
+}
+
+std::shared_ptr<const Entry> OperatorCall::entry() {
+  const std::optional<Value> scaled = number("scale");
+  std::string name;
+  name.reserve(256);
+  add(name, engine.load(std::memory_order_relaxed));
+  add(name, scaled.has_value()), add(name, std::bit_cast<std::int64_t>(scaled.value_or(0)));
+  const bool by_text = op.kind == Kind::compiled;
+  by_text ? read_texts(name) : read_flags(name);
+  call.captures = captured_.data(), call.n_captures = captured_.size();
+  std::shared_ptr<const Entry> found = known().find(name);
+  if (!found) {
+    const Acquired gil;
+    if (!gil) return nullptr;
+    const nb::object factor = scaled ? nb::object(nb::float_(std::bit_cast<double>(*scaled))) : nb::none();
+    const nb::object made = by_text ? nb::object(form.make(text_, kinds_, ints_.size(), factor))
+                                    : nb::object(form.make(flags_, factor));
+    if (nb::isinstance<nb::str>(made)) {
+      if (by_text) return nullptr;
+      throw Refused{nb::cast<std::string>(made)};
+    }
+    found = std::make_shared<const Entry>(nb::cast<const TorchCall&>(made).entry());
+    known().put(std::move(name), found);
+  }
+  const std::vector<double>& ints = by_text ? ints_ : found->ints;
+  call.params = ints.data(), call.n_params = ints.size();
+  return found;
+}
+
+void OperatorCall::run(const Entry& entry, bool is_recorded) {
+  With with;
+  if (is_long(call)) with.listen();
+  attune_error* const error = python::run(*entry.attention, call, with.with, [&] {
+    if (is_recorded) start_backward(entry.attention->attention, call, std::vector<bool>(call.n_captures));
+  });
+  if (with.raised) {
+    const Acquired gil;
+    with.finish(error);
+  }
+  if (!error) return;
+  attune_said said{};
+  said.size = sizeof said;
+  attune_error_read(error, &said);
+  const bool as_a_page = op.kind != Kind::activated || said.bug;
+  Refused why{as_a_page ? said.message : '[' + std::string(said.code) + "] " + said.problem};
+  attune_error_free(error);
+  throw why;
+}
+
+Made OperatorCall::new_result(char of) {
+  const attune_tensor &q = *call.q, &v = *call.v;
+  const auto* const n = q.shape;
+  const attune_device on = q.device;
+  const Shim& s = shim();
+  constexpr std::int64_t rows = 32;  // the efficient attention's lse has room for a multiple of them
+  constexpr Layout::Order positions_first{0, 2, 1, 3}, as_they_come{0, 1, 2, 3};
+  switch (of) {
+    case 'o': return new_output(*q_, *v_);
+    case 'O': return new_by_position(q, v.shape[3]);
+    case 'L': return new_tensor(on, s.f32, Layout{3, {n[0], n[1], n[2]}}.in(positions_first));
+    case 'c': return new_tensor(on, s.f32, Layout{4, {n[0], n[1], n[2], 1}}.in(as_they_come));
+    case 'p':
+      return new_tensor(
+          on, s.f32,
+          Layout{3, {n[0], n[1], flag("compute_log_sumexp") ? (n[2] + rows - 1) / rows * rows : 0}}.in(as_they_come));
+    case 's': return new_tensor(on, s.u64, {1, {2}, {1}});
+    case 'S': return new_tensor(on, s.u64, {});
+    case 'i': return new_tensor(on, s.i64, {});
+    case 'e': return new_tensor(on, type_of(q.dtype), {1, {0}, {1}});
+    default: return new_rows(q);
+  }
+}
+
+void OperatorCall::refuse_by_flags() const {
+  refuse_if(tensor("alibi_slopes"), for_alibi);
+  refuse_if(std::bit_cast<double>(value_of("dropout_p")) != 0, for_dropout);
+  refuse_if(flag("return_debug_mask"), for_debug);
+  refuse_if(tensor("page_table") && !tensor("cu_q"), for_pages);
+  std::int32_t type = 0;
+  check(shim().get_dtype(tensor("query"), &type), "get_dtype");
+  refuse_if(type != shim().f32 && type != shim().bf16 && type != shim().f16, for_type);
+}
+
+void OperatorCall::refuse_by_tensors() {
+  for (const attune_tensor* const one : {call.q, call.k, call.v}) {
+    refuse_if(one->ndim != 4 && (one->ndim != 3 || !tensor("cu_q")), for_rank);
+    for (int i = 0; i < one->ndim; ++i) refuse_if(one->shape[i] == 0, for_nothing);
+  }
+  mask_ = read("attn_mask");
+  const bool is_cudnns = op.name.find("_cudnn_") != op.name.npos;
+  if (!mask_ || !is_cudnns) return;
+  refuse_if(has("compute_log_sumexp") && !flag("compute_log_sumexp") ? call.q->shape[2] > few_queries
+                                                                     : is_for_cudnn(*mask_, *call.q, *call.v),
+            for_cudnn);
+}
+
+bool OperatorCall::is_usual() const {
+  const attune_tensor &q = *call.q, &k = *call.k, &v = *call.v;
+  const int rank = call.cu_q ? 3 : 4, rank_of_keys = call.cu_q && !call.page_table && !call.kv_len ? 3 : 4;
+  if (q.ndim != rank || k.ndim != rank_of_keys || v.ndim != rank_of_keys || is_long(call)) return false;
+  if (q.dtype.bits > 32 || q.dtype.code == ATTUNE_INT || q.dtype.code == ATTUNE_BOOL) return false;
+  if (!call.kv_len && (!same(q.dtype, k.dtype) || !same(q.dtype, v.dtype))) return false;
+  for (const attune_tensor* const one : {&q, &k, &v})
+    for (int i = 0; i < one->ndim; ++i)
+      if (one->shape[i] == 0) return false;
+  return true;
+}
+
+void OperatorCall::read_texts(std::string& name) {
+  for (int i = 0; i < 5; ++i) {
+    const char* text = nullptr;
+    check(shim().string_text(reinterpret_cast<Shim::String>(stack[form.at("score") + i]), &text), "string_c_str");
+    text_.append(text).push_back('\n');
+  }
+  const List tensors(value_of("captures")), numbers(value_of("ints"));
+  views_of_captures_.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const attune_tensor& one = views_of_captures_.emplace_back(memory_of(reinterpret_cast<Shim::Tensor>(tensors[i])));
+    captured_.push_back(&one);
+    kinds_ += one.dtype.code == ATTUNE_BOOL ? 'b' : one.dtype.code == ATTUNE_INT ? 'i' : 'f';
+    kinds_ += std::to_string(one.ndim);
+  }
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    ints_.push_back(static_cast<double>(std::bit_cast<std::int64_t>(numbers[i])));
+  name.append(text_).append(kinds_);
+}
+
+void OperatorCall::read_flags(std::string& name) {
+  const attune_tensor* const counts = call.page_table ? nullptr : read("seqused_k");
+  const bool is_windowed = has("window_size_left");
+  flags_ = {mask_ ? mask_->ndim : 0,
+            0,
+            mask_ && mask_->dtype.code == ATTUNE_BOOL,
+            flag("is_causal"),
+            is_windowed ? whole("window_size_left", -1) : -1,
+            is_windowed ? (flag("is_causal") ? 0 : whole("window_size_right", -1)) : -1,
+            is_windowed,
+            counts != nullptr};
+  if (mask_)
+    for (int i = 0; i < mask_->ndim; ++i) flags_[1] |= std::int64_t{mask_->shape[i] == 1} << i;
+  for (const std::int64_t flag : flags_) add(name, flag);
+  for (const attune_tensor* const one : {mask_, counts})
+    if (one) captured_.push_back(one);
+}
+
+void choose_engine(std::int32_t target, std::int32_t exact) {
+  engine = std::int64_t{target} << 32 | std::uint32_t(exact);
+}
+
+}  // namespace attune::python
