@@ -36,7 +36,6 @@ class Watch:
     def stop(self) -> None: ...
 
 class Attention:
-    recording: bool
     def __init__(
         self, parts: list[str | None], lets: list[tuple[str, str]], captures: list[tuple[str, str, int]],
         params: list[tuple[str, str]], scale: float | None, target: int, exact: int,

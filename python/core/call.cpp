@@ -68,7 +68,7 @@ void With::finish(attune_error* error) {
   check(error);
 }
 
-Call::Call(const Handle& handle, int pass, bool recording) : handle_(handle), recording_(recording) {
+Call::Call(const Handle& handle, int pass) : handle_(handle) {
   call.size = sizeof call;
   call.pass = pass;
 }
@@ -97,7 +97,7 @@ void Call::take(nb::handle named) {
   for (std::size_t i = 0; i < count; ++i) {
     const Row& row = rows[found[i]];
     Borrowed& tensor = fixed_[found[i]];
-    tensor.take(given[i], row.name, row.written & (1 << call.pass), with.with.stream, recording_);
+    tensor.take(given[i], row.name, row.written & (1 << call.pass), with.with.stream);
     call.*row.member = tensor.tensor();
   }
 }
@@ -133,7 +133,7 @@ void Call::bind_slots(const nb::tuple& list, std::unique_ptr<Borrowed[]>& held, 
   if (!list.size()) return;
   held = std::make_unique<Borrowed[]>(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    held[i].take(list[i], handle_.captures[i].name.c_str(), written, with.with.stream, recording_);
+    held[i].take(list[i], handle_.captures[i].name.c_str(), written, with.with.stream);
     at.push_back(held[i].tensor());
   }
 }

@@ -62,8 +62,7 @@ class Call {
   attune_call call{};
   With with;
 
-  /// `recording`: tensors may record gradients.
-  Call(const Handle& handle, int pass, bool recording = false);
+  Call(const Handle& handle, int pass);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
   ~Call();
@@ -83,7 +82,6 @@ class Call {
                   bool written);
 
   const Handle& handle_;
-  const bool recording_;
   bool has_with_ = false, has_buffer_ = false;
   Borrowed fixed_[tensors], device_workspace_;
   std::unique_ptr<Borrowed[]> captured_, grads_;

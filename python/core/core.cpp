@@ -60,7 +60,6 @@ void add_attention(nb::module_& m) {
                     const std::vector<std::pair<nb::str, std::string>>&, std::optional<double>, int, int>(),
            nb::arg("parts"), nb::arg("lets"), nb::arg("captures"), nb::arg("params"), nb::arg("scale").none(),
            nb::arg("target"), nb::arg("exact"), InCall())
-      .def_rw("recording", &Attention::recording)
       .def("run", &Attention::run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), InCall())
       .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), InCall())
       .def("prepare_async", &Attention::prepare_async, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),

@@ -18,28 +18,15 @@ using Value = Shim::Value;
 
 std::atomic<std::int64_t> engine{0};
 
-/// Attentions that were called before, by what an operator says of them.
-class Known {
- public:
-  std::shared_ptr<const Entry> find(const std::string& key) const {
-    const std::shared_lock lock(mutex_);
-    const auto found = all_.find(key);
-    return found == all_.end() ? nullptr : found->second;
-  }
+/// Attentions that were called before, by what an operator says of them; kept until the process ends.
+constexpr std::size_t most_known = 1024;
+std::shared_mutex known_mutex;
+auto& known = *new std::unordered_map<std::string, std::shared_ptr<const Entry>>;
 
-  void put(std::string key, std::shared_ptr<const Entry> entry) {
-    constexpr std::size_t most = 1024;
-    const std::unique_lock lock(mutex_);
-    if (all_.size() < most) all_.emplace(std::move(key), std::move(entry));
-  }
-
- private:
-  mutable std::shared_mutex mutex_;
-  std::unordered_map<std::string, std::shared_ptr<const Entry>> all_;
-};
-Known& known() {
-  static auto& all = *new Known;
-  return all;
+std::shared_ptr<const Entry> find(const std::string& name) {
+  const std::shared_lock lock(known_mutex);
+  const auto found = known.find(name);
+  return found == known.end() ? nullptr : found->second;
 }
 
 void add(std::string& to, std::int64_t number) { to.append(reinterpret_cast<const char*>(&number), sizeof number); }
@@ -134,7 +121,7 @@ std::shared_ptr<const Entry> OperatorCall::entry() {
   const bool by_text = op.kind == Kind::compiled;
   by_text ? read_texts(name) : read_flags(name);
   call.captures = captured_.data(), call.n_captures = captured_.size();
-  std::shared_ptr<const Entry> found = known().find(name);
+  std::shared_ptr<const Entry> found = find(name);
   if (!found) {
     const Acquired gil;
     if (!gil) return nullptr;
@@ -146,7 +133,8 @@ std::shared_ptr<const Entry> OperatorCall::entry() {
       throw Refused{nb::cast<std::string>(made)};
     }
     found = std::make_shared<const Entry>(nb::cast<const TorchCall&>(made).entry());
-    known().put(std::move(name), found);
+    const std::unique_lock lock(known_mutex);
+    if (known.size() < most_known) known.emplace(std::move(name), found);
   }
   const std::vector<double>& ints = by_text ? ints_ : found->ints;
   call.params = ints.data(), call.n_params = ints.size();

@@ -217,7 +217,7 @@ class TorchCall::EagerCall {
     shown_.push_back(called(torch().shown, tensor));
     void* stream = nullptr;
     if (call.q && is_on_gpu(*call.q)) check(shim().cuda_stream(call.q->device.device_id, &stream), "stream");
-    borrowed_.emplace_back().take(shown_.back(), name, false, stream, true);
+    borrowed_.emplace_back().take(shown_.back(), name, false, stream);
     return borrowed_.back().tensor();
   }
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from attune import _core
 from attune._arguments import real
 from attune._errors import Error
 from attune._words import said
@@ -272,11 +271,9 @@ def recorded_of(call: tuple[Spelled, Any, Any], made: Any, q: Tensor, k: Tensor,
     return results[0], results[1] if with_lse else None, results[2]
 
 
-def is_eager(*tensors: Tensor) -> bool:
-    """True if nothing but the results is wanted: no graph, mode, transform or gradient."""
-    if is_compiling() or _len_torch_dispatch_stack() or _are_functorch_transforms_active():
-        return False
-    return not (_is_grad_enabled() and any([t.requires_grad for t in tensors])) and _core.plain(*tensors)
+def is_eager() -> bool:
+    """True without a graph, a mode and a transform."""
+    return not (is_compiling() or _len_torch_dispatch_stack() or _are_functorch_transforms_active())
 
 
 # Looking them up in each call would take as long as calling them.

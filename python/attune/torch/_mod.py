@@ -77,7 +77,6 @@ class Spelled:
                                    2 if oracle else way[0], way[1])
         except Error as error:
             raise self.placed(error) from None
-        made.recording = True
         return _handles.put(key, made)
 
     def joined(self, prob: str, sink: str, names: list[str], captures: list[Tensor]) -> Spelled:

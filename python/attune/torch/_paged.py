@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from attune import _core
 from attune._append import append as append_arrays
 from attune._words import said
-from attune.torch._attend import check_tensors, computed, is_eager, output, row_numbers, starts
+from attune.torch._attend import check_tensors, computed, is_eager, is_recorded, output, row_numbers, starts
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, check_heads, is_any_autocast, refuse_heads, written
 from attune.torch._mod import Spelled
 from attune.torch._op import _library, call_of, implement
@@ -143,22 +143,24 @@ def over_cache(spelled: Spelled, qkv: tuple[Tensor, Tensor, Tensor], cache: tupl
                scale: float | None, fixed_split_size: int = 0) -> tuple[Tensor, Tensor]:
     """The output and the lse. `cache`: kv_len, page_table, q_offsets, o_before, lse_before, and the starts of packed
     queries, of which `max_q` is the longest."""
-    if is_eager(*qkv, *spelled.captures):
+    if is_eager() and not is_recorded(*qkv, spelled.captures):
         call = spelled.call(scale, qkv[0].dtype is torch.float64)
-        return _computed(spelled, call, qkv, spelled.captures, cache, max_q, fixed_split_size)
+        made = _computed(spelled, call, qkv, spelled.captures, cache, max_q, fixed_split_size)
+        if type(made) is tuple:
+            return made[:2]
     return torch.ops.attune.paged(*qkv, *cache, spelled.captures, spelled.ints, *spelled.texts,
                                   " ".join(spelled.names), scale, max_q if cache[5] is not None else 0,
                                   fixed_split_size)
 
 
 def _computed(spelled: Spelled, call: _core.TorchCall, qkv: tuple[Tensor, Tensor, Tensor], captures: tuple[Tensor, ...],
-              cache: tuple[Tensor | None, ...], max_q: int, fixed_split_size: int) -> tuple[Tensor, Tensor]:
+              cache: tuple[Tensor | None, ...], max_q: int, fixed_split_size: int) -> Any:
     kv_len, page_table, q_offsets, o_before, lse_before, cu_q = cache
     more = {"kv_len": kv_len, "page_table": page_table, "q_offsets": q_offsets, "o_before": o_before,
             "lse_before": lse_before, "fixed_split_size": fixed_split_size}
     if cu_q is not None:
         more |= {"cu_seqlens_q": cu_q, "max_q_len": max_q if qkv[0].is_cuda else 0}
-    return computed(spelled, call.attend, *qkv, captures, True, False, False, more)[:2]
+    return computed(spelled, call.attend, *qkv, captures, True, False, False, more)
 
 
 def over_pages(spelled: Spelled, qkv: tuple[Tensor, Tensor, Tensor], pages: tuple[Tensor, Tensor | None],
@@ -191,7 +193,7 @@ def _paged(q: Tensor, k: Tensor, v: Tensor, kv_len: Tensor, page_table: Tensor |
     *mods, max_q, fixed_split_size = more
     spelled, call = call_of(q, captures, *mods)
     cache = kv_len, page_table, q_offsets, o_before, lse_before, cu_q
-    return _computed(spelled, call, (q, k, v), tuple(captures), cache, max_q, fixed_split_size)
+    return _computed(spelled, call, (q, k, v), tuple(captures), cache, max_q, fixed_split_size)[:2]
 
 
 def _append(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, kv_len: Tensor | None, page_table: Tensor | None,

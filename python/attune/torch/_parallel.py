@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from attune import _arguments, _core
 from attune._errors import Error
@@ -212,7 +211,7 @@ class ContextParallel:
     def attend(self, spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, with_lse: bool,
                with_max: bool, packed: _attend.Packed | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The attention of this rank's rows."""
-        if is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+        if not _attend.is_eager():
             refuse("sharding-call", "an attention over ranks is inside of torch.compile, a transform or a mode",
                    "its exchanges cannot be part of a graph", "leave it out of the graph: torch.compiler.disable")
         captures = tuple(spelled.captures)

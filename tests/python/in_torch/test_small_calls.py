@@ -41,13 +41,14 @@ class ByName:
         self.core, self.ints = core, ints
 
     def attend(self, q, k, v, captures, with_lse, with_max, recorded, more):
+        q, k, v, *captures = [t.detach() for t in (q, k, v, *captures)]
         out = _attend.output(q, v)
         lse, most = (_attend.row_numbers(q, False) if wanted else None for wanted in (with_lse or recorded, with_max))
-        self.core.run(0, {"q": q, "k": k, "v": v, "out": out, "lse": lse, "max": most}, captures, None, self.ints)
+        self.core.run(0, {"q": q, "k": k, "v": v, "out": out, "lse": lse, "max": most}, tuple(captures), None, self.ints)
         return out, lse, most
 
     def gradients(self, grad_o, grad_lse, saved, wanted, first, more):
-        names = ("q", "k", "v", "out", "lse")
+        saved, names = [t.detach() for t in saved], ("q", "k", "v", "out", "lse")
         grads = [torch.empty_like(t) if w else None for t, w in zip((*saved[:3], *saved[5:]), wanted[first:])]
         call = {"grad_o": grad_o, "grad_lse": grad_lse, "dq": grads[0], "dk": grads[1], "dv": grads[2]}
         self.core.run(1, {**dict(zip(names, saved)), **call}, tuple(saved[5:]), tuple(grads[3:]), self.ints)
