@@ -10,6 +10,7 @@
 
 #include "python/core/call.h"
 #include "python/core/gil.h"
+#include "python/core/torch_recorded.h"
 
 namespace attune::python {
 namespace {
@@ -23,13 +24,11 @@ constexpr std::size_t most_known = 1024;
 std::shared_mutex known_mutex;
 auto& known = *new std::unordered_map<std::string, std::shared_ptr<const Entry>>;
 
-std::shared_ptr<const Entry> find(const std::string& name) {
+const Entry* find(const std::string& name) {
   const std::shared_lock lock(known_mutex);
   const auto found = known.find(name);
-  return found == known.end() ? nullptr : found->second;
+  return found == known.end() ? nullptr : found->second.get();
 }
-
-void add(std::string& to, std::int64_t number) { to.append(reinterpret_cast<const char*>(&number), sizeof number); }
 
 constexpr const char* reasons[] = {"dropout, whose random numbers are torch's",
                                    "a debug mask is asked for",
@@ -84,9 +83,9 @@ const attune_tensor* OperatorCall::by_heads(const attune_tensor* of) {
   auto& [shape, strides] = turned_.emplace_back();
   std::copy_n(of->shape, 4, shape.begin()), std::copy_n(of->strides, 4, strides.begin());
   std::swap(shape[1], shape[2]), std::swap(strides[1], strides[2]);
-  attune_tensor& out = views_.emplace_back(*of);
+  attune_tensor out = *of;
   out.shape = shape.data(), out.strides = strides.data();
-  return &out;
+  return add(out);
 }
 
 Made OperatorCall::new_by_position(const attune_tensor& like, std::int64_t width) const {
@@ -97,7 +96,7 @@ Made OperatorCall::new_by_position(const attune_tensor& like, std::int64_t width
 bool OperatorCall::read_tensors() {
   const bool is_activated = op.kind == Kind::activated;
   if (is_activated) refuse_by_flags();
-  q_ = read("query"), k_ = read("key"), v_ = read("value");
+  q_ = add(memory_of(handle("query"))), k_ = add(memory_of(handle("key"))), v_ = add(memory_of(handle("value")));
   call.q = by_heads(q_), call.k = by_heads(k_), call.v = by_heads(v_);
   if (is_activated) refuse_by_tensors();
   call.cu_q = read("cu_q"), call.cu_kv = read("cu_kv"), call.page_table = read("page_table");
@@ -112,44 +111,58 @@ bool OperatorCall::read_tensors() {
   return op.kind != Kind::compiled || is_usual();
 }
 
-std::shared_ptr<const Entry> OperatorCall::entry() {
-  const std::optional<Value> scaled = number("scale");
-  std::string name;
-  name.reserve(256);
-  add(name, engine.load(std::memory_order_relaxed));
-  add(name, scaled.has_value()), add(name, std::bit_cast<std::int64_t>(scaled.value_or(0)));
+const Entry* OperatorCall::entry() {
   const bool by_text = op.kind == Kind::compiled;
-  by_text ? read_texts(name) : read_flags(name);
-  call.captures = captured_.data(), call.n_captures = captured_.size();
-  std::shared_ptr<const Entry> found = find(name);
-  if (!found) {
-    const Acquired gil;
-    if (!gil) return nullptr;
-    const nb::object factor = scaled ? nb::object(nb::float_(std::bit_cast<double>(*scaled))) : nb::none();
-    const nb::object made = by_text ? nb::object(form.make(text_, kinds_, ints_.size(), factor))
-                                    : nb::object(form.make(flags_, factor));
-    if (nb::isinstance<nb::str>(made)) {
-      if (by_text) return nullptr;
-      throw Refused{nb::cast<std::string>(made)};
-    }
-    found = std::make_shared<const Entry>(nb::cast<const TorchCall&>(made).entry());
-    const std::unique_lock lock(known_mutex);
-    if (known.size() < most_known) known.emplace(std::move(name), found);
+  const Entry* found = nullptr;
+  if (op.kind == Kind::recorded) {
+    found = &entry_in(tensor("attn_mask"));
+  } else {
+    thread_local std::string name, last_name;  // the layers of a model make equal calls one after another
+    thread_local const Entry* last = nullptr;
+    by_text ? read_texts(name) : read_flags(name);
+    if (name == last_name)
+      found = last;
+    else if ((found = find(name)))
+      last = found, last_name = name;
+    else if (!(found = made(name)))
+      return nullptr;
   }
+  call.captures = captured_.data(), call.n_captures = captured_.size();
   const std::vector<double>& ints = by_text ? ints_ : found->ints;
   call.params = ints.data(), call.n_params = ints.size();
   return found;
 }
 
+const Entry* OperatorCall::made(std::string name) {
+  const Acquired gil;
+  if (!gil) return nullptr;
+  const std::optional<Value> scaled = number("scale");
+  const nb::object factor = scaled ? nb::object(nb::float_(std::bit_cast<double>(*scaled))) : nb::none();
+  const nb::object call_of = op.kind == Kind::compiled
+                                 ? nb::object(
+                                       form.make(name.substr(sizeof(std::int64_t) * of_all), ints_.size(), factor))
+                                 : nb::object(form.make(flags_, factor));
+  if (!nb::isinstance<nb::str>(call_of)) {
+    made_ = std::make_shared<const Entry>(nb::cast<const TorchCall&>(call_of).entry());
+    const std::unique_lock lock(known_mutex);
+    if (known.size() < most_known) known.emplace(std::move(name), made_);
+  } else if (op.kind == Kind::activated) {
+    throw Refused{nb::cast<std::string>(call_of)};
+  }
+  return made_.get();
+}
+
 void OperatorCall::run(const Entry& entry, bool is_recorded) {
-  With with;
-  if (is_long(call)) with.listen();
-  attune_error* const error = python::run(*entry.attention, call, with.with, [&] {
-    if (is_recorded) start_backward(entry.attention->attention, call, std::vector<bool>(call.n_captures));
-  });
-  if (with.raised) {
+  std::optional<With> listening;
+  if (is_long(call)) listening.emplace().listen();
+  attune_with with{};
+  std::function<void()> compiled;
+  if (is_recorded && is_on_gpu(*call.q))
+    compiled = [&] { start_backward(entry.attention->attention, call, std::vector<bool>(call.n_captures)); };
+  attune_error* const error = python::run(*entry.attention, call, listening ? listening->with : with, compiled);
+  if (listening && listening->raised) {
     const Acquired gil;
-    with.finish(error);
+    listening->finish(error);
   }
   if (!error) return;
   attune_said said{};
@@ -191,7 +204,7 @@ void OperatorCall::refuse_by_flags() const {
   refuse_if(flag("return_debug_mask"), for_debug);
   refuse_if(tensor("page_table") && !tensor("cu_q"), for_pages);
   std::int32_t type = 0;
-  check(shim().get_dtype(tensor("query"), &type), "get_dtype");
+  check(shim().get_dtype(handle("query"), &type), "get_dtype");
   refuse_if(type != shim().f32 && type != shim().bf16 && type != shim().f16, for_type);
 }
 
@@ -220,39 +233,51 @@ bool OperatorCall::is_usual() const {
   return true;
 }
 
+std::array<std::int64_t, OperatorCall::of_all> OperatorCall::common() const {
+  const std::optional<Value> scaled = number("scale");
+  return {engine.load(std::memory_order_relaxed), scaled.has_value(), std::bit_cast<std::int64_t>(scaled.value_or(0))};
+}
+
 void OperatorCall::read_texts(std::string& name) {
+  const auto first = common();
+  name.assign(reinterpret_cast<const char*>(first.data()), sizeof first);
   for (int i = 0; i < 5; ++i) {
     const char* text = nullptr;
     check(shim().string_text(reinterpret_cast<Shim::String>(stack[form.at("score") + i]), &text), "string_c_str");
-    text_.append(text).push_back('\n');
+    name.append(text).push_back('\n');
   }
   const List tensors(value_of("captures")), numbers(value_of("ints"));
   views_of_captures_.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const attune_tensor& one = views_of_captures_.emplace_back(memory_of(reinterpret_cast<Shim::Tensor>(tensors[i])));
     captured_.push_back(&one);
-    kinds_ += one.dtype.code == ATTUNE_BOOL ? 'b' : one.dtype.code == ATTUNE_INT ? 'i' : 'f';
-    kinds_ += std::to_string(one.ndim);
+    name += one.dtype.code == ATTUNE_BOOL ? 'b' : one.dtype.code == ATTUNE_INT ? 'i' : 'f';
+    name += std::to_string(one.ndim);
   }
   for (std::size_t i = 0; i < numbers.size(); ++i)
     ints_.push_back(static_cast<double>(std::bit_cast<std::int64_t>(numbers[i])));
-  name.append(text_).append(kinds_);
 }
 
 void OperatorCall::read_flags(std::string& name) {
   const attune_tensor* const counts = call.page_table ? nullptr : read("seqused_k");
-  const bool is_windowed = has("window_size_left");
-  flags_ = {mask_ ? mask_->ndim : 0,
-            0,
+  const auto [way, has_scale, scaled] = common();
+  const bool is_windowed = has("window_size_left"), is_causal = flag("is_causal");
+  std::int64_t ones = 0;
+  for (int i = 0; mask_ && i < mask_->ndim; ++i) ones |= std::int64_t{mask_->shape[i] == 1} << i;
+  flags_ = {way,
+            has_scale,
+            scaled,
+            mask_ ? mask_->ndim : 0,
+            ones,
             mask_ && mask_->dtype.code == ATTUNE_BOOL,
-            flag("is_causal"),
+            is_causal,
             is_windowed ? whole("window_size_left", -1) : -1,
-            is_windowed ? (flag("is_causal") ? 0 : whole("window_size_right", -1)) : -1,
+            is_causal     ? 0
+            : is_windowed ? whole("window_size_right", -1)
+                          : -1,
             is_windowed,
             counts != nullptr};
-  if (mask_)
-    for (int i = 0; i < mask_->ndim; ++i) flags_[1] |= std::int64_t{mask_->shape[i] == 1} << i;
-  for (const std::int64_t flag : flags_) add(name, flag);
+  name.assign(reinterpret_cast<const char*>(flags_.data()), sizeof flags_);
   for (const attune_tensor* const one : {mask_, counts})
     if (one) captured_.push_back(one);
 }

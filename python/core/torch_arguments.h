@@ -91,9 +91,7 @@ class OperatorCall {
   Form& form;
   Shim::Value* const stack;
 
-  OperatorCall(const Operator& of, Form& in, Shim::Value* values) : op(of), form(in), stack(values) {
-    views_.reserve(24);  // more than any operator has tensors besides captures
-  }
+  OperatorCall(const Operator& of, Form& in, Shim::Value* values) : op(of), form(in), stack(values) {}
 
   bool has(Argument of) const { return form.at(of) >= 0; }
   Shim::Value value_of(Argument of) const { return stack[form.at(of)]; }
@@ -107,12 +105,13 @@ class OperatorCall {
     return found ? std::bit_cast<std::int64_t>(*found) : otherwise;
   }
 
+  /// Of an argument that there is.
+  Shim::Tensor handle(Argument of) const { return reinterpret_cast<Shim::Tensor>(value_of(of)); }
   /// Null if there is none.
   Shim::Tensor tensor(Argument of) const;
-
   const attune_tensor* read(Argument of) {
     const Shim::Tensor found = tensor(of);
-    return found ? &views_.emplace_back(memory_of(found)) : nullptr;
+    return found ? add(memory_of(found)) : nullptr;
   }
 
   /// As [batch, heads, positions, width], where the operator has [batch, positions, heads, width].
@@ -122,7 +121,7 @@ class OperatorCall {
   bool read_tensors();
 
   /// The attention; sets captures and integers of the call. Null if attune.torch does not make one.
-  std::shared_ptr<const Entry> entry();
+  const Entry* entry();
 
   /// Computes. Throws what attune says, or a signal raises.
   void run(const Entry& entry, bool is_recorded);
@@ -147,16 +146,25 @@ class OperatorCall {
   void refuse_by_flags() const;
   void refuse_by_tensors();
   bool is_usual() const;
+  /// Of calls of any kind: the engine, whether there is a scale, and the scale.
+  static constexpr std::size_t of_all = 3;
+  std::array<std::int64_t, of_all> common() const;
+  /// Read what describes the attention; `name` is equal for calls of equal ones.
   void read_texts(std::string& name);
   void read_flags(std::string& name);
+  const Entry* made(std::string name);
 
-  std::vector<attune_tensor> views_, views_of_captures_;
+  const attune_tensor* add(const attune_tensor& one) { return &(views_[views_count_++] = one); }
+
+  attune_tensor views_[24];  // not initialized; no operator has more tensors besides captures
+  std::size_t views_count_ = 0;
+  std::vector<attune_tensor> views_of_captures_;
   std::list<std::array<std::array<std::int64_t, 4>, 2>> turned_;
   const attune_tensor *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *mask_ = nullptr;
   std::vector<const attune_tensor*> captured_;
   std::vector<double> ints_;
-  std::string text_, kinds_;
-  std::array<std::int64_t, 8> flags_{};  ///< as attune.torch's function takes them
+  std::array<std::int64_t, of_all + 8> flags_;  ///< as attune.torch's function takes them
+  std::shared_ptr<const Entry> made_;
 };
 
 /// From here on, attune.torch's engine() has chosen this target and this exactness.

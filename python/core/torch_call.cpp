@@ -201,13 +201,12 @@ class TorchCall::EagerCall {
 
   explicit EagerCall(const TorchCall& of) : of_(of) {
     captures_.reserve(of.handle_.captures.size());
-    all_.reserve(tensors + of.handle_.captures.size());
     call.params = of.entry_.ints.data(), call.n_params = of.entry_.ints.size();
   }
 
   const attune_tensor* read(nb::handle tensor, const char* name) { return read(tensor, name, is_plain(tensor)); }
   const attune_tensor* read(nb::handle tensor, const char* name, bool is_plain) {
-    attune_tensor& out = all_.emplace_back();
+    attune_tensor& out = count_ < std::size(all_) ? all_[count_++] : rest_.emplace_back();
     const Exchange* const functions = is_plain ? exchange_of(Py_TYPE(tensor.ptr())) : nullptr;
     if (functions && functions->tensor_from_object(tensor.ptr(), &out) == 0) {
       if (out.device.device_type == ATTUNE_CUDA_HOST) out.device = {ATTUNE_CPU, 0};
@@ -250,7 +249,9 @@ class TorchCall::EagerCall {
 
  private:
   const TorchCall& of_;
-  std::vector<attune_tensor> all_;
+  attune_tensor all_[tensors + 8];  // not initialized: a call has few of these
+  std::size_t count_ = 0;
+  std::list<attune_tensor> rest_;
   std::vector<const attune_tensor*> captures_;
   std::list<Borrowed> borrowed_;  ///< of tensors that do not show their memory by DLPack's functions
   std::vector<nb::object> shown_;

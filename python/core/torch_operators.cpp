@@ -11,7 +11,6 @@
 #include <type_traits>
 
 #include "python/core/torch_arguments.h"
-#include "python/core/torch_recorded.h"
 
 namespace attune::python {
 namespace {
@@ -80,10 +79,8 @@ bool attend(OperatorCall& given) {
   attune_call& call = given.call;
   const Operator& op = given.op;
   if (!given.read_tensors()) return false;
-  std::shared_ptr<const Entry> found;
-  if (op.kind != Kind::recorded && !(found = given.entry())) return false;
-  const Entry& entry = found ? *found : entry_in(given.tensor("attn_mask"));
-  if (op.kind == Kind::recorded) call.params = entry.ints.data(), call.n_params = entry.ints.size();
+  const Entry* const entry = given.entry();
+  if (!entry) return false;
   Made out = given.new_result(op.results[0]), lse = given.new_result(op.results[1]), largest;
   const attune_tensor* const of_out = given.by_heads(&out.at);
   attune_tensor of_lse = lse.at;
@@ -94,7 +91,7 @@ bool attend(OperatorCall& given) {
   if (given.flag("with_max")) largest = given.new_result('m'), call.max = &largest.at;
   const bool is_padded = wants_lse && op.results[1] == 'p' && lse.at.shape[2] != call.q->shape[2];
   if (is_padded) check(shim().fill(lse.owner.get(), std::numeric_limits<double>::infinity()), "fill_");
-  given.run(entry, op.kind == Kind::recorded || given.flag("compute_log_sumexp"));
+  given.run(*entry, op.kind == Kind::recorded || given.flag("compute_log_sumexp"));
   if (wants_lse && given.mask() && (op.results[1] == 'L' || op.results[1] == 'p')) as_torchs(lse);
   Value made[9]{};
   for (std::size_t i = 2; i < op.results.size(); ++i) {
@@ -149,10 +146,8 @@ bool differentiate(OperatorCall& given) {
   }
   call.pass = ATTUNE_BACKWARD;
   if (!given.read_tensors()) return false;
-  std::shared_ptr<const Entry> found;
-  if (!is_recorded && !(found = given.entry())) return false;
-  const Entry& entry = found ? *found : entry_in(given.tensor("attn_mask"));
-  if (is_recorded) call.params = entry.ints.data(), call.n_params = entry.ints.size();
+  const Entry* const entry = given.entry();
+  if (!entry) return false;
   call.o = given.by_heads(given.read("out")), call.grad_o = given.by_heads(given.read("grad_o"));
   attune_tensor of_lse = *given.read("lse");
   if (of_lse.ndim != 2) of_lse.ndim = 3, of_lse.shape = call.q->shape;
@@ -172,7 +167,7 @@ bool differentiate(OperatorCall& given) {
   }
   call.dq = written[0], call.dk = written[1], call.dv = written[2];
   call.captured_grads = written.data() + 3, call.n_captured_grads = call.n_captures;
-  given.run(entry, false);
+  given.run(*entry, false);
   if (is_recorded && shim().grad_mode()) refuse_next(grads, given);
   if (op.results[0] == 'G') {
     Shim::List list = nullptr;

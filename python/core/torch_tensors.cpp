@@ -16,6 +16,13 @@ constexpr std::pair<std::int32_t Shim::*, attune_dtype> types[] = {
     {&Shim::f64, {ATTUNE_FLOAT, 64, 1}}, {&Shim::boolean, {ATTUNE_BOOL, 8, 1}}, {&Shim::i32, {ATTUNE_INT, 32, 1}},
     {&Shim::i64, {ATTUNE_INT, 64, 1}},   {&Shim::e4m3, {ATTUNE_E4M3, 8, 1}}};
 
+/// Of torch's number; without bits for types that attentions do not read.
+attune_dtype dtype_of(std::int32_t type) {
+  for (const auto& [number, known] : types)
+    if (shim().*number == type) return known;
+  return {};
+}
+
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 Layout layout_of(const attune_tensor& t, int rank) {
@@ -82,8 +89,7 @@ attune_tensor memory_of(Shim::Tensor of) {
         "tensor");
   out.ndim = static_cast<std::int32_t>(rank);
   out.device = {kind == s.cuda ? ATTUNE_CUDA : ATTUNE_CPU, kind == s.cuda ? device : 0};
-  for (const auto& [number, known] : types)
-    if (s.*number == type) out.dtype = known;
+  out.dtype = dtype_of(type);
   if (out.dtype.bits == 0) throw std::runtime_error("attune: a type that only Python passes on");
   return out;
 }
@@ -111,8 +117,7 @@ Made new_tensor(attune_device on, std::int32_t type, const Layout& layout) {
   out.at.device = on, out.at.ndim = layout.rank;
   check(s.get_data_ptr(made, &out.at.data) | s.get_sizes(made, &out.at.shape) | s.get_strides(made, &out.at.strides),
         "tensor");
-  for (const auto& [number, known] : types)
-    if (s.*number == type) out.at.dtype = known;
+  out.at.dtype = dtype_of(type);
   return out;
 }
 

@@ -113,10 +113,10 @@ def _warn(why: str) -> None:
 
 
 def _made(flags: list[int], scale: float | None) -> _core.TorchCall | str:
-    """The attention of an operator's call, or why attune has none. `flags`: how many dimensions the mask has; as bits,
-    which of them have one element; whether it is of bools; is_causal; the window of operators for sequences, whether it
-    is one of those, and whether each sequence says how many of its keys are in use."""
-    rank, ones, keeps, causal, left, right, is_windowed, is_used = flags
+    """The attention of an operator's call, or why attune has none. `flags`: three that calls of graphs have as well; how
+    many dimensions the mask has; as bits, which of them have one element; whether it is of bools; is_causal; the window
+    of operators for sequences, whether it is one of those, and whether each sequence says how many keys are in use."""
+    _, _, _, rank, ones, keeps, causal, left, right, is_windowed, is_used = flags
     stand_in = torch.empty([1 if ones >> i & 1 else 0 for i in range(rank)], device="cpu",
                            dtype=torch.bool if keeps else torch.float32)
     used = torch.empty(0, dtype=torch.int32, device="cpu") if is_used else None

@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 from attune._arguments import real
 from attune._errors import Error
 from attune._words import said
-from attune.torch._engine import chosen
+from attune.torch import _engine
 from attune.torch._mod import Spelled
 from attune.torch._value import refuse
 
@@ -245,15 +245,20 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
     except AttributeError:
         check_tensors(q, k, v)
         raise
-    call = spelled.calls.get((scale, q.dtype is _f64, chosen())) or spelled.call(scale, q.dtype is _f64)
+    call = spelled.calls.get((scale, q.dtype is _f64, _engine.way)) or spelled.call(scale, q.dtype is _f64)
     more = packed and packed._asdict()
     by_python = with_lse or (recorded and forward_ad._current_level >= 0)
-    made = computed(spelled, call.attend, q, k, v, captures, by_python, with_max, recorded, more)
-    if type(made) is tuple:
-        return recorded_of((spelled, call, more), made, q, k, v, captures, with_lse) if recorded else made
+    try:  # not by computed(), which takes as long as a tenth of a small call
+        made = call.attend(q, k, v, captures, by_python, with_max, recorded, more)
+    except Error as error:
+        raise spelled.placed(error) from None
     if type(made) is str:
-        return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
-    return made, None, None
+        if made == "special":
+            return _operator(spelled, q, k, v, scale, with_lse, with_max, packed)
+        made = computed(spelled, call.attend, q, k, v, captures, by_python, with_max, recorded, more)
+    if type(made) is not tuple:
+        return made, None, None
+    return recorded_of((spelled, call, more), made, q, k, v, captures, with_lse) if recorded else made
 
 
 def is_recorded(q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...]) -> bool:

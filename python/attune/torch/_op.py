@@ -56,10 +56,10 @@ def call_of(q: Tensor, captures: list[Tensor], ints: list[int], *mods: Any) -> t
     return spelled, _core.TorchCall(spelled.handle(scale, q.dtype is torch.float64), tuple(ints))
 
 
-def _made(texts: str, kinds: str, ints: int, scale: float | None) -> _core.TorchCall | str:
-    """The same for kernels in C++. `texts` end in lines, the last one has the names; `kinds` is as in "f2i1"."""
-    *lines, names, end = texts.split("\n")
-    if len(lines) != 4 or end:
+def _made(mods: str, ints: int, scale: float | None) -> _core.TorchCall | str:
+    """The same for kernels in C++. `mods`: in lines the texts, the names, and the kinds, as in "f2i1"."""
+    *lines, names, kinds = mods.split("\n")
+    if len(lines) != 4:
         return "a text has several lines"
     pairs = tuple([kinds[i:i + 2] for i in range(0, len(kinds), 2)])
     return spelled_as(tuple(lines), names, pairs, ints).call(scale, False)
