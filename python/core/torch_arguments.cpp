@@ -4,12 +4,12 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 
-#include <mutex>
-#include <shared_mutex>
-#include <unordered_map>
+#include <array>
+#include <functional>
 
 #include "python/core/call.h"
 #include "python/core/gil.h"
+#include "python/core/grown.h"
 #include "python/core/torch_recorded.h"
 
 namespace attune::python {
@@ -20,14 +20,18 @@ using Value = Shim::Value;
 std::atomic<std::int64_t> engine{0};
 
 /// Attentions that were called before, by what an operator says of them; kept until the process ends.
+struct Known {
+  std::string name;
+  std::shared_ptr<const Entry> entry;
+};
 constexpr std::size_t most_known = 1024;
-std::shared_mutex known_mutex;
-auto& known = *new std::unordered_map<std::string, std::shared_ptr<const Entry>>;
+constinit std::array<Grown<Known>, most_known> known;  // by hash
+std::size_t count_of_known = 0;                        // guarded by the GIL
 
+Grown<Known>& alike(const std::string& name) { return known[std::hash<std::string>()(name) % known.size()]; }
 const Entry* find(const std::string& name) {
-  const std::shared_lock lock(known_mutex);
-  const auto found = known.find(name);
-  return found == known.end() ? nullptr : found->second.get();
+  const Known* const found = alike(name).find([&](const Known& one) { return one.name == name; });
+  return found ? found->entry.get() : nullptr;
 }
 
 constexpr const char* reasons[] = {"dropout, whose random numbers are torch's",
@@ -144,8 +148,11 @@ const Entry* OperatorCall::made(std::string name) {
                                  : nb::object(form.make(flags_, factor));
   if (!nb::isinstance<nb::str>(call_of)) {
     made_ = std::make_shared<const Entry>(nb::cast<const TorchCall&>(call_of).entry());
-    const std::unique_lock lock(known_mutex);
-    if (known.size() < most_known) known.emplace(std::move(name), made_);
+    if (count_of_known < most_known) {
+      Grown<Known>& chain = alike(name);
+      chain.add({std::move(name), made_});
+      ++count_of_known;
+    }
   } else if (op.kind == Kind::activated) {
     throw Refused{nb::cast<std::string>(call_of)};
   }

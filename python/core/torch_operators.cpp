@@ -4,12 +4,12 @@
 #include <bit>
 #include <exception>
 #include <limits>
-#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <tuple>
 #include <type_traits>
 
+#include "python/core/grown.h"
 #include "python/core/torch_arguments.h"
 
 namespace attune::python {
@@ -50,12 +50,10 @@ thread_local std::string reason_of_this_call;
 /// ends.
 Value nothing_of(attune_device on, std::int32_t type, std::size_t nth) {
   using Key = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::size_t>;
-  static std::mutex mutex;
-  static auto& all = *new std::vector<std::pair<Key, Owned>>;
+  static constinit Grown<std::pair<Key, Owned>> all;
   const Key key{on.device_type, on.device_id, type, nth};
-  const std::lock_guard lock(mutex);
-  auto found = std::ranges::find(all, key, &std::pair<Key, Owned>::first);
-  if (found == all.end()) found = all.emplace(all.end(), key, new_tensor(on, type, {1, {0}, {1}}).owner);
+  const auto* found = all.find([&](const auto& one) { return one.first == key; });
+  if (!found) found = &all.add({key, new_tensor(on, type, {1, {0}, {1}}).owner});
   return found->second.again();
 }
 
