@@ -1,18 +1,23 @@
-// python/core/jax.cpp — the handler of XLA's custom call: XLA's buffers become the tensors of an attune call
+// python/core/jax.cpp — the handlers of XLA's custom calls: XLA's buffers become the tensors of an attune call
 #include "python/core/jax.h"
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <mutex>
 #include <shared_mutex>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "python/core/gil.h"
+#include "python/core/named.h"
 #include "python/core/xla.h"
 
 namespace attune::python {
@@ -25,9 +30,17 @@ using Role = std::variant<const attune_tensor * attune_call::*, std::size_t>;
 struct Site {
   const Handle* handle = nullptr;
   attune_call call{};
+  bool heads_inside = false;  // q, k, v, the output and their gradients are [B, S, H, D]
   std::vector<double> params;
   std::vector<Role> arguments, results;
 };
+
+constexpr NumberOf<attune_call> number_rows[] = {{"pass", &attune_call::pass},
+                                                 {"q_offset", &attune_call::q_offset},
+                                                 {"kv_offset", &attune_call::kv_offset},
+                                                 {"max_q_len", &attune_call::max_q_len},
+                                                 {"max_kv_len", &attune_call::max_kv_len},
+                                                 {"fixed_split_size", &attune_call::fixed_split_size}};
 
 HandleOf handle_of_object = nullptr;
 
@@ -74,13 +87,11 @@ const Site& site_of(std::string_view text) {
   nb::object attention = told[0];
   made.handle = handle_of_object(attention);
   made.call.size = sizeof made.call;
-  made.call.pass = nb::cast<std::int32_t>(told[1]);
-  made.call.q_offset = nb::cast<std::int32_t>(told[2]);
-  made.call.max_q_len = nb::cast<std::int64_t>(told[3]);
-  made.call.max_kv_len = nb::cast<std::int64_t>(told[4]);
-  for (nb::handle number : told[5]) made.params.push_back(nb::cast<double>(number));
-  made.arguments = roles(told[6]);
-  made.results = roles(told[7]);
+  set_named(told[1], number_rows, made.call);
+  made.heads_inside = nb::cast<bool>(told[2]);
+  for (nb::handle number : told[3]) made.params.push_back(nb::cast<double>(number));
+  made.arguments = roles(told[4]);
+  made.results = roles(told[5]);
   attention.release();  // lives as long as the site
   const std::unique_lock lock(all.mutex);
   return all.by_text.try_emplace(std::string(text), std::move(made)).first->second;
@@ -112,41 +123,33 @@ attune_tensor tensor_of(const xla::Buffer& buffer, attune_device device) {
   return out;
 }
 
+/// The text of a call, and its buffers.
+struct Asked {
+  std::string_view text;
+  std::size_t arguments, results;
+
+  explicit Asked(const xla::Frame& frame)
+      : arguments(static_cast<std::size_t>(frame.arguments.count)),
+        results(static_cast<std::size_t>(frame.results.count)) {
+    const xla::Attributes& given = frame.attributes;
+    if (given.count != 1 || given.types[0] != xla::bytes) throw std::runtime_error("attune: a call without its text");
+    const auto& bytes = *static_cast<const xla::Bytes*>(given.values[0]);
+    text = {bytes.begin, bytes.size};
+  }
+
+  /// Throws where a call has other buffers than its text tells of.
+  void expect(bool same) const {
+    if (!same) throw std::runtime_error("attune: a call with other buffers than its text tells of");
+  }
+};
+
 xla::Error* failed(const xla::Frame& frame, const char* message) {
   xla::NewError error{sizeof error, nullptr, message, xla::invalid_argument};
   return frame.api->new_error(&error);
 }
 
-xla::Error* run(const xla::Frame& frame, attune_device device, const attune_with* with) {
-  const xla::Attributes& given = frame.attributes;
-  if (given.count != 1 || given.types[0] != xla::bytes) return failed(frame, "attune: a call without its text");
-  const auto& text = *static_cast<const xla::Bytes*>(given.values[0]);
-  const Site& site = site_of({text.begin, text.size});
-  const auto arguments = static_cast<std::size_t>(frame.arguments.count),
-             results = static_cast<std::size_t>(frame.results.count);
-  if (arguments != site.arguments.size() || results != site.results.size())
-    return failed(frame, "attune: a call with other buffers than its text tells of");
-
-  std::vector<attune_tensor> tensors;
-  tensors.reserve(arguments + results);
-  const std::size_t captures = site.handle->captures.size();
-  std::vector<const attune_tensor*> captured(2 * captures);
-  attune_call call = site.call;
-  const auto bind = [&](const xla::Buffers& buffers, const std::vector<Role>& listed, std::size_t first) {
-    for (std::size_t i = 0; i < listed.size(); ++i) {
-      tensors.push_back(tensor_of(*buffers.buffers[i], device));
-      if (const auto* slot = std::get_if<std::size_t>(&listed[i]))
-        captured[first + *slot] = &tensors.back();
-      else
-        call.*std::get<0>(listed[i]) = &tensors.back();
-    }
-  };
-  bind(frame.arguments, site.arguments, 0);
-  bind(frame.results, site.results, captures);
-  call.captures = captured.data(), call.n_captures = captures;
-  if (call.pass == ATTUNE_BACKWARD) call.captured_grads = captured.data() + captures, call.n_captured_grads = captures;
-  call.params = site.params.data(), call.n_params = site.params.size();
-  attune_error* error = attune_run(site.handle->attention, &call, with);
+/// Null where attune refuses nothing.
+xla::Error* failed(const xla::Frame& frame, attune_error* error) {
   if (!error) return nullptr;
   attune_said said{};
   said.size = sizeof said;
@@ -156,7 +159,101 @@ xla::Error* run(const xla::Frame& frame, attune_device device, const attune_with
   return out;
 }
 
-template <int device>
+/// A tensor of rank 4 whose heads lie inside of its rows, [B, S, H, D], as [B, H, S, D].
+struct Turned {
+  std::int64_t shape[4], strides[4];
+
+  explicit Turned(const std::int64_t* given)
+      : shape{given[0], given[2], given[1], given[3]}, strides{given[1] * given[2] * given[3], given[3],
+                                                               given[2] * given[3], 1} {}
+};
+
+bool has_heads(const attune_tensor* attune_call::*member) {
+  for (const auto one : {&attune_call::q, &attune_call::k, &attune_call::v, &attune_call::o, &attune_call::grad_o,
+                         &attune_call::dq, &attune_call::dk, &attune_call::dv})
+    if (one == member) return true;
+  return false;
+}
+
+xla::Error* run(const xla::Frame& frame, attune_device device, const attune_with* with) {
+  const Asked asked(frame);
+  const Site& site = site_of(asked.text);
+  asked.expect(asked.arguments == site.arguments.size() && asked.results == site.results.size());
+
+  std::vector<attune_tensor> tensors;
+  std::vector<Turned> turned;
+  tensors.reserve(asked.arguments + asked.results);
+  if (site.heads_inside) turned.reserve(asked.arguments + asked.results);
+  const std::size_t captures = site.handle->captures.size();
+  std::vector<const attune_tensor*> captured(2 * captures);
+  attune_call call = site.call;
+  const auto bind = [&](const xla::Buffers& buffers, const std::vector<Role>& listed, std::size_t first) {
+    for (std::size_t i = 0; i < listed.size(); ++i) {
+      attune_tensor& made = tensors.emplace_back(tensor_of(*buffers.buffers[i], device));
+      if (const auto* slot = std::get_if<std::size_t>(&listed[i])) {
+        captured[first + *slot] = &made;
+        continue;
+      }
+      const auto member = std::get<0>(listed[i]);
+      if (site.heads_inside && made.ndim == 4 && has_heads(member)) {
+        Turned& seen = turned.emplace_back(made.shape);
+        made.shape = seen.shape, made.strides = seen.strides;
+      }
+      call.*member = &made;
+    }
+  };
+  bind(frame.arguments, site.arguments, 0);
+  bind(frame.results, site.results, captures);
+  call.captures = captured.data(), call.n_captures = captures;
+  if (call.pass == ATTUNE_BACKWARD) call.captured_grads = captured.data() + captures, call.n_captured_grads = captures;
+  call.params = site.params.data(), call.n_params = site.params.size();
+  return failed(frame, attune_run(site.handle->attention, &call, with));
+}
+
+constexpr std::pair<std::string_view, const attune_tensor * attune_new_keys::*> rows_of_append[] = {
+    {"k_new", &attune_new_keys::k_new},
+    {"v_new", &attune_new_keys::v_new},
+    {"k", &attune_new_keys::k},
+    {"v", &attune_new_keys::v},
+    {"kv_len", &attune_new_keys::kv_len},
+    {"page_table", &attune_new_keys::page_table},
+    {"cu_seqlens", &attune_new_keys::cu_new},
+    {"slots", &attune_new_keys::slots}};
+
+/// The text is `k_scale v_scale`, then the names of the arguments. The results are k and v, in the same memory.
+xla::Error* append(const xla::Frame& frame, attune_device device, const attune_with* with) {
+  const Asked asked(frame);
+  std::string_view rest = asked.text;
+  const auto word = [&] {
+    const std::string_view first = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(rest.size(), first.size() + 1));
+    return first;
+  };
+  const auto number = [&] {
+    double out = 0;
+    const std::string_view given = word();
+    std::from_chars(given.data(), given.data() + given.size(), out);
+    return out;
+  };
+  attune_new_keys keys{};
+  keys.size = sizeof keys;
+  keys.k_scale = number(), keys.v_scale = number();
+  std::vector<attune_tensor> tensors;
+  tensors.reserve(asked.arguments);
+  while (!rest.empty()) {
+    asked.expect(tensors.size() < asked.arguments);
+    const std::string_view name = word();
+    for (const auto& [known, member] : rows_of_append)
+      if (name == known)
+        keys.*member = &tensors.emplace_back(tensor_of(*frame.arguments.buffers[tensors.size()], device));
+  }
+  asked.expect(tensors.size() == asked.arguments && asked.results == 2 && keys.k && keys.v);
+  if (frame.results.buffers[0]->data != keys.k->data || frame.results.buffers[1]->data != keys.v->data)
+    return failed(frame, "attune: append is given another memory for its results");
+  return failed(frame, attune_append(&keys, with));
+}
+
+template <int device, auto function>
 xla::Error* handler(xla::Frame* frame) noexcept {
   for (const xla::Extension* one = frame->extensions; one; one = one->next) {
     if (one->type != xla::metadata) continue;
@@ -168,7 +265,7 @@ xla::Error* handler(xla::Frame* frame) noexcept {
     return nullptr;
   }
   try {
-    if constexpr (device == ATTUNE_CPU) return run(*frame, {ATTUNE_CPU, 0}, nullptr);
+    if constexpr (device == ATTUNE_CPU) return function(*frame, {ATTUNE_CPU, 0}, nullptr);
     xla::GetStream stream{sizeof stream, nullptr, frame->context, nullptr};
     if (xla::Error* error = frame->api->get_stream(&stream)) return error;
     if (frame->api->size < sizeof(xla::Api)) return failed(*frame, "attune: JAX is too old to run attune on GPUs");
@@ -177,7 +274,7 @@ xla::Error* handler(xla::Frame* frame) noexcept {
     attune_with with{};
     with.size = sizeof with;
     with.stream = stream.stream;
-    return run(*frame, {ATTUNE_CUDA, where.device}, &with);
+    return function(*frame, {ATTUNE_CUDA, where.device}, &with);
   } catch (const nb::python_error& error) {
     const Acquired gil;
     return failed(*frame, error.what());
@@ -196,9 +293,15 @@ nb::object capsule(Function* function) {
 void add_jax(nb::module_& m, HandleOf handle_of) {
   handle_of_object = handle_of;
   m.def("jax_handlers", [] {
+    const auto both = [](auto* host, auto* device) {
+      nb::dict out;
+      out["cpu"] = capsule(host);
+      out["CUDA"] = capsule(device);
+      return out;
+    };
     nb::dict out;
-    out["cpu"] = capsule(handler<ATTUNE_CPU>);
-    out["CUDA"] = capsule(handler<ATTUNE_CUDA>);
+    out["attune"] = both(handler<ATTUNE_CPU, run>, handler<ATTUNE_CUDA, run>);
+    out["attune_append"] = both(handler<ATTUNE_CPU, append>, handler<ATTUNE_CUDA, append>);
     return out;
   });
 }

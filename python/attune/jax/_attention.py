@@ -9,12 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attune import _arguments, _arrays, _attention, _mod, _trace
 from attune._errors import Error
 from attune._place import here, not_the_user
 from attune._trace import Capturable, Written
-from attune.jax._call import Array, What, attend
+from attune.jax._call import Array, What, alike, attend
 from attune.jax._jnp import from_jnp
 
 not_the_user(jax.__file__)
@@ -23,12 +24,19 @@ not_the_user(jax.__file__)
 def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mask: Written | None = None,
               prob: Written | None = None, sink: Written | None = None, scale: float | None = None,
               target: str = "auto", exact: bool | None = None, lets: Mapping[str, str] | None = None,
-              lse: bool = False, max: bool = False, q_offset: int = 0, **captures: Capturable) -> Any:
+              lse: bool = False, max: bool = False, cu_seqlens: Array = None, cu_seqlens_q: Array = None,
+              cu_seqlens_kv: Array = None, max_q_len: int = 0, max_kv_len: int = 0, q_offset: int | Array = 0,
+              kv_len: Array = None, q_offsets: Array = None, page_table: Array = None, kv_offset: int = 0,
+              o_before: Array = None, lse_before: Array = None, fixed_split_size: int = 0,
+              **captures: Capturable) -> Any:
     """softmax(score(scale * q k^T)) v under a mask, as an operation of JAX: jit, grad and vmap go through it.
 
     The arguments are those of `attune.attention`. Arrays that the functions close over, and keywords that are arrays,
     are captured: they may be traced, and those of floats have gradients. A keyword that is a number of Python is a
     parameter of the kernel, and part of a program of JAX.
+
+    Starts of packed sequences, lengths, offsets and pages are arrays of i32, traced or not. What describes a cache
+    (`kv_len`, `q_offsets`, `page_table`, `kv_offset`, results `before`) is for the forward alone.
 
     >>> import jax, jax.numpy as jnp
     >>> from attune.jax import attention
@@ -43,29 +51,55 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     for name in captures:
         if name in _NOT_HERE:
             raise Error.at(here(), "bad-argument", f"attention of JAX has no `{name}`",
-                           "shapes are fixed in a program of JAX, and XLA manages its memory and streams",
-                           _INSTEAD.get(name, "leave it out, or call attune.attention outside of a program"))
-    if isinstance(q_offset, jax.core.Tracer):
-        raise _arguments.bad("q_offset", q_offset, "a constant of the program",
-                             "capture an array without dimensions, and add it in the functions: at.q + first[()]")
-    parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
-    spelled, scan = _trace.spell({n: from_jnp(n, p) for n, p in parts.items() if p is not None}, captures,
-                                 _arguments.lets(lets))
+                           "XLA manages memory, streams and devices",
+                           "leave it out, or call attune.attention outside of a program")
+    if cu_seqlens is not None:
+        cu_seqlens_q = cu_seqlens_kv = cu_seqlens
+    if _arrays.is_array(q_offset) and q_offsets is None and (
+            isinstance(q_offset, jax.core.Tracer) or q_offset.shape):
+        q_offset, q_offsets = 0, _offsets(q, q_offset)
+    if cu_seqlens_q is not None and _arrays.is_array(q) and _arrays.is_array(k):  # bounds that hold for any starts
+        max_q_len, max_kv_len = max_q_len or q.shape[0], max_kv_len or k.shape[0]
+    numbers = {"q_offset": q_offset, "kv_offset": kv_offset, "max_q_len": max_q_len, "max_kv_len": max_kv_len,
+               "fixed_split_size": fixed_split_size}
+    extras = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "kv_len": kv_len, "q_offsets": q_offsets,
+              "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
+    return call({"score": score, "mask": mask, "prob": prob, "sink": sink}, captures, (q, k, v),
+                {n: x for n, x in extras.items() if x is not None},
+                {n: _arguments.whole(n, x) for n, x in numbers.items()}, lets=_arguments.lets(lets), scale=scale,
+                target=target, exact=exact, lse=lse, most=max)
+
+
+def _offsets(q: Array, first: Array) -> Array:
+    """One position for all entries as q_offsets."""
+    if first.shape or not jnp.issubdtype(first.dtype, jnp.integer):
+        raise _arguments.bad("q_offset", first, "a whole number, or an array of one without dimensions",
+                             "pass positions of each entry as q_offsets")
+    return jnp.broadcast_to(jnp.asarray(first, jnp.int32), q.shape[:1])
+
+
+def call(parts: Mapping[str, Written | None], captures: Mapping[str, Capturable], tensors: tuple[Array, Array, Array],
+         extras: Mapping[str, Array], numbers: Mapping[str, int], *, lets: Mapping[str, str], scale: float | None = None,
+         target: str = "auto", exact: bool | None = None, lse: bool = False, most: bool = False,
+         heads_inside: bool = False) -> Any:
+    """A checked call in the program that is traced. With `heads_inside`, q, k and v are [B, S, H, D]."""
+    spelled, scan = _trace.spell({n: from_jnp(n, p) for n, p in parts.items() if p is not None}, captures, lets)
     leaves: list[Any] = scan.leaves
-    scale, q_offset = _arguments.real("scale", scale), _arguments.whole("q_offset", q_offset)
+    scale = _arguments.real("scale", scale)
     held: list[Array] = [leaves[c.leaf] for c in spelled.captures]
     # The oracle takes every type and compiles nothing, so it checks the arguments. It also refuses an unknown target.
     _mod.handle(spelled, scale, target, exact)
-    _check(spelled, scale, (q, k, v), held, leaves)
-    q, k, v, *held = [jnp.asarray(x) for x in (q, k, v, *held)]
-    if target == "auto" and q.dtype == jnp.float64:
+    _check(spelled, scale, tensors, extras, numbers, held, leaves, heads_inside)
+    arrays = [jnp.asarray(x) for x in (*tensors, *extras.values(), *held)]
+    if target == "auto" and arrays[0].dtype == jnp.float64:
         target = "oracle"
     what = What(
         tuple([spelled.texts[n].text if n in spelled.texts else None for n in _trace.KINDS]), spelled.lets,
         tuple([c[:3] for c in spelled.captures]), tuple([p[:2] for p in spelled.params]), scale, target, exact,
-        q_offset, tuple([float(leaves[p.leaf].value) for p in spelled.params]))
-    out, *more = attend(what, lse, max)(q, k, v, *held)
-    if max:
+        tuple([float(leaves[p.leaf].value) for p in spelled.params]), tuple([(n, x) for n, x in numbers.items() if x]),
+        tuple(extras), heads_inside)
+    out, *more = attend(what, lse, most)(*alike(arrays))
+    if most:
         more[-1] = jax.lax.stop_gradient(more[-1])
     return (out, *more) if more else out
 
@@ -73,12 +107,6 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
 # Options of attune.attention that are not arguments here. As keywords they would be captures that nothing reads.
 _NOT_HERE = frozenset(inspect.signature(_attention.attention).parameters) - frozenset(
     inspect.signature(attention).parameters)
-_PACKED = "write a document mask: mask=lambda at: doc[at.batch, at.q] == doc[at.batch, at.kv]"
-_INSTEAD = {
-    "cu_seqlens": _PACKED, "cu_seqlens_q": _PACKED, "cu_seqlens_kv": _PACKED,
-    "kv_len": "write a mask: mask=lambda at: at.kv < lengths[at.batch]",
-    "q_offsets": "capture the array, and add it in the functions: at.q + first[at.batch]",
-}
 
 
 class _Shape:
@@ -89,24 +117,42 @@ class _Shape:
         self.__array_interface__ = {"shape": shape, "typestr": dtype.str, "data": (number << 44, False), "version": 3}
 
 
-def _check(spelled: _trace.Spelled, scale: float | None, tensors: tuple[Array, ...], captures: list[Array],
-           leaves: list[Any]) -> None:
+def _check(spelled: _trace.Spelled, scale: float | None, tensors: tuple[Array, ...], extras: Mapping[str, Array],
+           numbers: Mapping[str, int], captures: list[Array], leaves: list[Any], heads_inside: bool) -> None:
     """Refuses tensors that do not fit together while JAX traces, by attune's own rules."""
-    def shape(number: int, array: Any) -> Any:
+    def shape(number: int, array: Any, turned: bool = False) -> Any:
         if not _arrays.is_array(array):
             return array  # refused later, by name
-        return _Shape(tuple(array.shape), jax.dtypes.canonicalize_dtype(array.dtype), number)
+        of = tuple(array.shape)
+        return _Shape((of[0], of[2], of[1], of[3]) if turned and len(of) == 4 else of,
+                      jax.dtypes.canonicalize_dtype(array.dtype), number)
 
-    given = [shape(n, x) for n, x in enumerate(tensors, 1)]
-    q, _, v = given
+    given = [shape(n, x, heads_inside) for n, x in enumerate(tensors, 1)]
+    q, k, v = given
     if isinstance(q, _Shape) and isinstance(v, _Shape) and q.shape and v.shape:
         out: Any = _Shape((*q.shape[:-1], v.shape[-1]), q.dtype, 4)
     else:
         out = q
+    others = {n: _stand_in(n, x, q, k) if n in _READ else shape(i, x) for i, (n, x) in enumerate(extras.items(), 5)}
+    options = {n: x for n, x in numbers.items() if x}
     params = tuple([float(leaves[p.leaf].value) for p in spelled.params])
-    held = tuple([shape(n, x) for n, x in enumerate(captures, 8)])
+    held = tuple([shape(n, x) for n, x in enumerate(captures, 16)])
     oracle = _mod.handle(spelled, scale, "oracle", None)
     try:
-        oracle.prepare(0, {**dict(zip("qkv", given)), "out": out}, held, None, params)
+        oracle.prepare(0, {**dict(zip("qkv", given)), "out": out, **others, **options}, held, None, params)
     except Error as error:
         raise _mod.placed(error, spelled) from None
+
+
+_READ = frozenset(["cu_seqlens_q", "cu_seqlens_kv", "kv_len", "q_offsets", "page_table"])  # by checks, on the host
+
+
+def _stand_in(name: str, array: Any, q: Any, k: Any) -> Any:
+    """An array of the same shape and type with numbers that any call may have: those of traced arrays are not known."""
+    if not _arrays.is_array(array):
+        return array  # refused later, by name
+    out = np.zeros(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
+    tokens = q if name == "cu_seqlens_q" else k if name == "cu_seqlens_kv" else None
+    if out.size and isinstance(tokens, _Shape) and tokens.shape:
+        out.flat[-1] = tokens.shape[0]
+    return out

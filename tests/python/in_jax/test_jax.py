@@ -228,19 +228,11 @@ def test_mistakes_in_arguments(rng):
     assert refused(attention, q, k, v, score="s + bias[q, kv, 99]", bias=random(rng, 3, 3, 3)).code == "capture-range"
 
 
-@pytest.mark.parametrize("name", ["out", "cu_seqlens", "kv_len", "q_offsets", "page_table", "workers", "parallel_for"])
+@pytest.mark.parametrize("name", ["out", "workspace", "cover", "sharding", "workers", "parallel_for"])
 def test_options_that_a_program_has_not_are_no_captures(name, rng):
     q, k, v = qkv(rng)
     error = refused(jax.jit(lambda x: attention(q, k, v, mask="kv <= q", **{name: x})), jnp.ones(2, jnp.int32))
     assert error.code == "bad-argument" and f"`{name}`" in error.problem
-
-
-def test_a_traced_offset_is_an_array_that_functions_add(rng):
-    q, k, v = qkv(rng)
-    error = refused(jax.jit(lambda n: attention(q, k, v, mask="kv <= q", q_offset=n)), 3)
-    assert error.code == "bad-argument" and "at.q + first[()]" in error.fix
-    moved = jax.jit(lambda first: attention(q, k, v, mask=lambda at: at.kv <= at.q + first[()]))(jnp.int32(3))
-    close(moved, attention(q, k, v, mask="kv <= q", q_offset=3))
 
 
 def test_a_mistake_in_a_function_is_shown_under_its_line(rng):
