@@ -13,5 +13,6 @@
 from attune.jax._append import append
 from attune.jax._attention import attention
 from attune.jax._dot import dot_product_attention
+from attune.jax._flax import flax_attention
 
-__all__ = ["append", "attention", "dot_product_attention"]
+__all__ = ["append", "attention", "dot_product_attention", "flax_attention"]

@@ -134,7 +134,7 @@ def _check(spelled: _trace.Spelled, scale: float | None, tensors: tuple[Array, .
     else:
         out = q
     others = {n: _stand_in(n, x, q, k) if n in _READ else shape(i, x) for i, (n, x) in enumerate(extras.items(), 5)}
-    options = {n: x for n, x in numbers.items() if x}
+    options = {n: x for n, x in numbers.items() if x and not n.startswith("max_")}  # the starts that are known are not true
     params = tuple([float(leaves[p.leaf].value) for p in spelled.params])
     held = tuple([shape(n, x) for n, x in enumerate(captures, 16)])
     oracle = _mod.handle(spelled, scale, "oracle", None)

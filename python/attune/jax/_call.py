@@ -18,6 +18,7 @@ from attune._errors import Error
 from attune._place import here
 from attune._targets import number_of
 from attune.jax._fold import may_fold, rewritten
+from attune.jax._split import split
 
 Array = Any  # of JAX, traced or not
 Arrays = tuple[Array, ...]
@@ -98,28 +99,35 @@ class Call(NamedTuple):
         return of.shape, of.dtype
 
 
+def _along(array: Any) -> frozenset[Any]:
+    """Under shard_map, the axes of the mesh along which an array differs. JAX renamed the member in 0.10."""
+    seen = jax.typeof(array)
+    axes: frozenset[Any] = seen.mat.varying if hasattr(seen, "mat") else getattr(seen, "vma", frozenset())
+    return axes
+
+
 def _axes(arrays: Iterable[Array]) -> frozenset[Any]:
-    """Under shard_map, the axes of the mesh along which any of the arrays differs."""
-    return frozenset[Any]().union(*[getattr(jax.typeof(x), "vma", ()) for x in arrays])
+    return frozenset[Any]().union(*[_along(x) for x in arrays])
 
 
 def like(shape: tuple[int, ...], dtype: Any, arrays: Arrays) -> Any:
     """A result of a call on these arrays."""
     axes = _axes(arrays)
-    return jax.ShapeDtypeStruct(shape, dtype, **({"vma": axes} if axes else {}))
+    if not axes:
+        return jax.ShapeDtypeStruct(shape, dtype)
+    return jax.typeof(arrays[0]).update(shape=shape, dtype=jnp.dtype(dtype), weak_type=False)  # arrays that are alike
 
 
 def alike(arrays: list[Array]) -> list[Array]:
     """Under shard_map, arrays that are the same along an axis where others differ, as if they differed too: XLA's calls
     take no others."""
     axes = _axes(arrays)
-    return [jax.lax.pcast(x, tuple(axes - jax.typeof(x).vma), to="varying") if axes and axes - jax.typeof(x).vma else x
-            for x in arrays]
+    return [jax.lax.pcast(x, tuple(axes - _along(x)), to="varying") if axes - _along(x) else x for x in arrays]
 
 
 @functools.lru_cache(1024)
 def _mappable(call: Call) -> Callable[..., Arrays]:
-    run = custom_vmap(call.run)
+    run = custom_vmap(split(call))
     run.def_vmap(functools.partial(_mapped, call))
     return run
 

@@ -101,3 +101,24 @@ def rewritten(parts: Parts, lets: Pairs, captures: Captures, params: Pairs, mapp
     if any(re.search(rf"\b{count}\b", text) for text in _texts(parts, lets)):
         params = (*params, (count, "i"))
     return Folded(parts, lets, tuple(made), params, frozenset(merged))
+
+
+def moved(parts: Parts, lets: Pairs, captures: Captures, own: dict[str, tuple[str | None, ...]],
+          first: dict[str, str]) -> tuple[Parts, Pairs]:
+    """The texts for a part of the batch entries or heads. `first` has the name of a captured number for `b` or `h`, the
+    first one of the part. Where `own` names a dimension of a capture, the array has only the part's."""
+    def one(text: str) -> str:
+        places = []
+        for name, *_ in captures:
+            for begin, end, pieces in reads(text, name):
+                at = begin
+                for label, piece in zip(own.get(name, ()), pieces):
+                    at = text.index(piece, at)
+                    if label in first:
+                        places.append(at)
+                    at += len(piece)
+        kept = set(places)
+        return re.sub(r"\b[bh]\b", lambda found: found[0] if found.start() in kept or found[0] not in first else
+                      f"({found[0]} + {first[found[0]]}[])", text)
+
+    return tuple([text and one(text) for text in parts]), tuple([(name, one(text)) for name, text in lets])

@@ -190,7 +190,7 @@ def test_a_cache_has_no_gradients(given, rng):
 
 @pytest.mark.parametrize("given, code", [
     ({"kv_len": jnp.ones(3, jnp.int32)}, "tensor-shape"), ({"kv_len": 3}, "tensor-array"),
-    ({"q_offsets": jnp.ones(2)}, "q-offsets"), ({"page_table": jnp.ones((3, 3), jnp.int32)}, "tensor-shape"),
+    ({"q_offsets": jnp.ones(2)}, "q-offsets"), ({"page_table": jnp.ones((3, 3), jnp.int32)}, "page-table"),
     ({"max_q_len": -1}, "bad-argument"), ({"o_before": jnp.ones(2)}, "before-half")])
 def test_mistakes(given, code, rng):
     q, k, v = qkv(rng)
