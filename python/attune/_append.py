@@ -36,7 +36,7 @@ def append(k_new: Array, v_new: Array, k: Array, v: Array, *, kv_len: Array = No
     >>> k[:, 0, :, 0].tolist()
     [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
     """
-    scales = divisors(k_scale=k_scale, v_scale=v_scale)
+    scales = divisors(k_scale, v_scale)
     try:
         _core.append((k_new, v_new, k, v, page_table, kv_len, cu_seqlens, slots), *scales,
                      _arguments.whole("stream", stream, 0, 2**64 - 1), _arguments.whole("workers", workers))
@@ -45,9 +45,9 @@ def append(k_new: Array, v_new: Array, k: Array, v: Array, *, kv_len: Array = No
         raise error.moved(place.spot()._replace(begin=0, end=0) if place else None) from None
 
 
-def divisors(**given: Any) -> list[float]:
+def divisors(k_scale: Any, v_scale: Any) -> tuple[float, float]:
     """Scales, checked: the core takes 0 for one that was left out."""
-    for name, one in given.items():
-        if not _arguments.real(name, one):
-            raise _arguments.bad(name, one, "what new elements are divided by", "pass a number that is not 0")
-    return [float(one) for one in given.values()]
+    for name, given in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if not _arguments.real(name, given):
+            raise _arguments.bad(name, given, "what new elements are divided by", "pass a number that is not 0")
+    return float(k_scale), float(v_scale)

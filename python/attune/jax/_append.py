@@ -17,7 +17,7 @@ def append(k_new: Array, v_new: Array, k: Array, v: Array, *, kv_len: Array = No
            cu_seqlens: Array = None, slots: Array = None, k_scale: float = 1.0,
            v_scale: float = 1.0) -> tuple[Array, Array]:
     """The cache `k` and `v` with new keys and values at the ends of its entries. The arguments are those of
-    `attune.append`. XLA writes into the memory of `k` and `v` where nothing else reads them: donate them to the program.
+    `attune.append`. XLA writes into the memory of `k` and `v` if nothing else reads them: donate them to the program.
 
     >>> import jax, jax.numpy as jnp
     >>> from attune.jax import append
@@ -29,7 +29,7 @@ def append(k_new: Array, v_new: Array, k: Array, v: Array, *, kv_len: Array = No
     """
     given = {"k_new": k_new, "v_new": v_new, "k": k, "v": v, "kv_len": kv_len, "page_table": page_table,
              "cu_seqlens": cu_seqlens, "slots": slots}
-    scales = divisors(k_scale=k_scale, v_scale=v_scale)
+    scales = divisors(k_scale, v_scale)
     given = {n: x for n, x in given.items() if x is not None}
     for name, x in given.items():
         if not _arrays.is_array(x):

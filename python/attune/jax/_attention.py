@@ -55,12 +55,12 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
                            "leave it out, or call attune.attention outside of a program")
     if cu_seqlens is not None:
         cu_seqlens_q = cu_seqlens_kv = cu_seqlens
-    if _arrays.is_array(q_offset) and q_offsets is None and (
-            isinstance(q_offset, jax.core.Tracer) or q_offset.shape):
-        q_offset, q_offsets = 0, _offsets(q, q_offset)
+    first: Any = q_offset
+    if _arrays.is_array(first) and q_offsets is None and (isinstance(first, jax.core.Tracer) or first.shape):
+        first, q_offsets = 0, _offsets(q, first)
     if cu_seqlens_q is not None and _arrays.is_array(q) and _arrays.is_array(k):  # bounds that hold for any starts
         max_q_len, max_kv_len = max_q_len or q.shape[0], max_kv_len or k.shape[0]
-    numbers = {"q_offset": q_offset, "kv_offset": kv_offset, "max_q_len": max_q_len, "max_kv_len": max_kv_len,
+    numbers = {"q_offset": first, "kv_offset": kv_offset, "max_q_len": max_q_len, "max_kv_len": max_kv_len,
                "fixed_split_size": fixed_split_size}
     extras = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "kv_len": kv_len, "q_offsets": q_offsets,
               "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
@@ -79,9 +79,9 @@ def _offsets(q: Array, first: Array) -> Array:
 
 
 def call(parts: Mapping[str, Written | None], captures: Mapping[str, Capturable], tensors: tuple[Array, Array, Array],
-         extras: Mapping[str, Array], numbers: Mapping[str, int], *, lets: Mapping[str, str], scale: float | None = None,
-         target: str = "auto", exact: bool | None = None, lse: bool = False, most: bool = False,
-         heads_inside: bool = False) -> Any:
+         extras: Mapping[str, Array], numbers: Mapping[str, int], *, lets: Mapping[str, str],
+         scale: float | None = None, target: str = "auto", exact: bool | None = None, lse: bool = False,
+         most: bool = False, heads_inside: bool = False) -> Any:
     """A checked call in the program that is traced. With `heads_inside`, q, k and v are [B, S, H, D]."""
     spelled, scan = _trace.spell({n: from_jnp(n, p) for n, p in parts.items() if p is not None}, captures, lets)
     leaves: list[Any] = scan.leaves
@@ -134,7 +134,7 @@ def _check(spelled: _trace.Spelled, scale: float | None, tensors: tuple[Array, .
     else:
         out = q
     others = {n: _stand_in(n, x, q, k) if n in _READ else shape(i, x) for i, (n, x) in enumerate(extras.items(), 5)}
-    options = {n: x for n, x in numbers.items() if x and not n.startswith("max_")}  # the starts that are known are not true
+    options = {n: x for n, x in numbers.items() if x and not n.startswith("max_")}  # stand-ins are longer sequences
     params = tuple([float(leaves[p.leaf].value) for p in spelled.params])
     held = tuple([shape(n, x) for n, x in enumerate(captures, 16)])
     oracle = _mod.handle(spelled, scale, "oracle", None)

@@ -52,9 +52,9 @@ def dot_product_attention(query: Array, key: Array, value: Array, bias: Array | 
     if implementation is not None:
         raise _arguments.bad("implementation", implementation, "None: attune is the implementation",
                              "leave it out, or call jax.nn.dot_product_attention")
-    for name, given in (("is_causal", is_causal), ("return_residual", return_residual)):
-        if type(given) is not bool:
-            raise _arguments.bad(name, given, "True or False", "pass one of these")
+    for name, flag in (("is_causal", is_causal), ("return_residual", return_residual)):
+        if type(flag) is not bool:
+            raise _arguments.bad(name, flag, "True or False", "pass one of these")
     held: dict[str, Any] = {}
     score, scale = _scaled(scale, held)
     if logits_soft_cap is not None:
@@ -68,7 +68,8 @@ def dot_product_attention(query: Array, key: Array, value: Array, bias: Array | 
         kept.append(_read("mask", mask, pairs, held))
         if held["mask"].dtype != jnp.bool_:
             raise Error.at(here(), "bad-argument", f"`mask` holds {held['mask'].dtype}",
-                           "it is a mask of bools, where True is a pair that takes part", "pass an additive mask as `bias`")
+                           "it is a mask of bools, where True is a pair that takes part",
+                           "pass an additive mask as `bias`")
     if is_causal:
         kept.append("kv <= q")
     if local_window_size is not None:
@@ -109,7 +110,8 @@ def _shaped(name: str, array: Any, shape: tuple[int, ...], what: str) -> Any:
 def _whole(name: str, given: Any, shape: tuple[int, ...]) -> Any:
     array = _array(name, given)
     if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise Error.at(here(), "bad-argument", f"`{name}` holds {array.dtype}", "it is whole numbers", "convert it to int32")
+        raise Error.at(here(), "bad-argument", f"`{name}` holds {array.dtype}", "it is whole numbers",
+                       "convert it to int32")
     return _shaped(name, array, shape, "whole numbers, for this call").astype(jnp.int32)
 
 
@@ -156,7 +158,8 @@ def _segments(given: Any, flat: bool, ours: tuple[int, int], theirs: tuple[int, 
 
     if isinstance(given, (tuple, list)):
         if len(given) != 2:
-            raise _arguments.bad("segment_ids", given, "an array, or a pair of the queries' and the keys'", "pass two arrays")
+            raise _arguments.bad("segment_ids", given, "an array, or a pair of the queries' and the keys'",
+                                 "pass two arrays")
         one("q_segments", given[0], ours)
         one("kv_segments", given[1], theirs)
         return "q_segments[b, q] == kv_segments[b, kv]"

@@ -19,8 +19,8 @@ def flax_attention(query: Array, key: Array, value: Array, bias: Array | None = 
     """The `attention_fn` of `flax.linen.MultiHeadDotProductAttention` and `flax.nnx.MultiHeadAttention`.
 
     query is [..., T, N, H]; `bias` and `mask` broadcast to [..., N, T, S]. Each probability is dropped by itself, also
-    with `broadcast_dropout`. Products are as exact as `precision` may ask for. Weights cannot be kept: they are never in
-    memory.
+    with `broadcast_dropout`. Products are as exact as `precision` may ask for. Weights cannot be kept: they are never
+    in memory.
 
     >>> import jax.numpy as jnp
     >>> from attune.jax import flax_attention
@@ -44,8 +44,9 @@ def flax_attention(query: Array, key: Array, value: Array, bias: Array | None = 
         return jnp.broadcast_to(x, (*many, *x.shape[-rank:])).reshape(-1, *x.shape[-rank:])
 
     drops = dropout_rate if dropout_rate and not deterministic else 0.0
+    q, k, v = [whole(x, 3) for x in tensors]
     out = dot_product_attention(
-        *[whole(x, 3) for x in tensors], None if bias is None else whole(jnp.asarray(bias), 3),
+        q, k, v, None if bias is None else whole(jnp.asarray(bias), 3),
         None if mask is None else whole(jnp.asarray(mask).astype(bool), 3), is_causal=is_causal, dropout_rate=drops,
         dropout_key=dropout_rng)
     return out.reshape(*many, *out.shape[-3:])

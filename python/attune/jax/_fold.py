@@ -83,7 +83,7 @@ def rewritten(parts: Parts, lets: Pairs, captures: Captures, params: Pairs, mapp
 
     def one(text: str) -> str:
         keep, edits = "\x00", []  # marks an index that is final
-        for slot, (name, _, rank) in enumerate(captures):
+        for slot, (name, *_) in enumerate(captures):
             if mapped[slot]:
                 edits += [(begin, end, slot, pieces) for begin, end, pieces in reads(text, name)]
         for begin, _, slot, pieces in sorted(edits, reverse=True):  # from the right: places to the left stay
@@ -110,8 +110,7 @@ def moved(parts: Parts, lets: Pairs, captures: Captures, own: dict[str, tuple[st
     def one(text: str) -> str:
         places = []
         for name, *_ in captures:
-            for begin, end, pieces in reads(text, name):
-                at = begin
+            for at, _, pieces in reads(text, name):
                 for label, piece in zip(own.get(name, ()), pieces):
                     at = text.index(piece, at)
                     if label in first:

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
+from attune._errors import Error
+from attune._place import here
 from attune.jax._fold import follows, may_fold, moved
 
 if TYPE_CHECKING:
@@ -41,9 +43,11 @@ def _labels(call: Call, shapes: dict[Name, tuple[int, ...]]) -> dict[Name, Label
     """Of all arguments and results."""
     what, q, k = call.what, shapes["q"], shapes["k"]
     texts = [text for text in (*what.parts, *[t for _, t in what.lets]) if text]
+    queries: Labels
+    keys: Labels
+    sums: Labels
     if len(q) == 3:  # packed
-        queries: Labels = (None, "h", None)
-        keys, sums = (None, "k", None), ("h", None)
+        queries, keys, sums = (None, "h", None), (None, "k", None), ("h", None)
         counts = {"h": q[1]}
     else:
         entries = "b" if k[0] == q[0] and "page_table" not in what.extras else None
@@ -56,9 +60,9 @@ def _labels(call: Call, shapes: dict[Name, tuple[int, ...]]) -> dict[Name, Label
     out.update(dict.fromkeys(("lse", "max", "grad_lse", "lse_before"), sums))
     out.update({"kv_len": ("b",), "q_offsets": ("b",), "page_table": ("b", None), "cu_seqlens_q": (None,),
                 "cu_seqlens_kv": (None,)})
-    for slot, (name, _, rank) in enumerate(what.captures):
-        out[slot] = tuple([next((i for i, n in counts.items() if shapes[slot][d] == n and follows(texts, name, d, i)), None)
-                           for d in range(rank)])
+    for slot, (name, *_) in enumerate(what.captures):
+        out[slot] = tuple([next((i for i, n in counts.items() if extent == n and follows(texts, name, d, i)), None)
+                           for d, extent in enumerate(shapes[slot])])
     return out
 
 
@@ -96,29 +100,32 @@ class _Taken:
         for name in ("q", "k", "v"):
             for label, axes in zip(self.labels[name], specs[name]):
                 if label in _ROWS and axes:
-                    raise ValueError(
-                        f"attune: the {_ROWS[label]} of an attention are split along {', '.join(axes)} of the mesh. Split "
-                        "batch entries and heads in a program of JAX, or call attune.attention over ranks, with "
-                        "sharding= (docs/ranks.md). jax.lax.with_sharding_constraint gathers them.")
+                    raise _refused(
+                        f"the {_ROWS[label]} of an attention are split along {', '.join(axes)} of the mesh",
+                        "a program of JAX splits batch entries and heads",
+                        "gather them with jax.lax.with_sharding_constraint, or call attune.attention over ranks, with "
+                        "sharding=")
         of_q = dict(zip(self.labels["q"], specs["q"]))
         self.axes: dict[str | None, tuple[str, ...]] = {"b": of_q.get("b", ()), "h": of_q["h"]}
         parts = self._size("h")
         groups = shapes["k"][self.labels["k"].index("k")]
         if groups % parts and groups > 1:
-            raise ValueError(f"attune: {groups} heads of keys cannot be split among {parts} devices. Repeat them, or split "
-                             "the heads among fewer.")
+            raise _refused(f"{groups} heads of keys cannot be split among {parts} devices",
+                           "each device has whole groups of heads",
+                           "repeat them, or split the heads among fewer devices")
         self.axes["k"] = self.axes["h"] if groups % parts == 0 else ()
         what = call.what
         if self._size("b") * parts > 1 and not may_fold(what.parts, what.lets):
-            raise ValueError("attune: random numbers depend on batch entries and heads, which devices count from 0. Call "
-                             "it in jax.shard_map, with another key or seed on each device.")
+            raise _refused("a call that draws random numbers is split among devices",
+                           "they depend on batch entries and heads, which each device counts from 0",
+                           "call it in jax.shard_map, with another seed on each device")
 
     def _size(self, label: str) -> int:
         return math.prod([self.mesh.shape[a] for a in self.axes[label]])
 
     def shardings(self, names: tuple[Name, ...]) -> tuple[Any, ...]:
         """Of these arguments or results."""
-        return tuple([NamedSharding(self.mesh, PartitionSpec(*[self.axes.get(label) or None for label in self.labels[n]]))
+        return tuple([NamedSharding(self.mesh, PartitionSpec(*[self.axes.get(x) or None for x in self.labels[n]]))
                       for n in names])
 
     def run(self, *arrays: Array) -> Arrays:
@@ -145,6 +152,11 @@ class _Taken:
         return jax.lax.psum(part, others) if others else part
 
 
+def _refused(problem: str, why: str, fix: str) -> Error:
+    """XLA shows the text of what a partitioner raises."""
+    return Error.at(here(), "bad-argument", problem, why, fix)
+
+
 def _spec(given: Any) -> list[tuple[str, ...]]:
     """The axes of each dimension."""
     rank, sharding = len(given.shape), given.sharding
@@ -152,6 +164,8 @@ def _spec(given: Any) -> list[tuple[str, ...]]:
         return [()] * rank
     spec = getattr(sharding, "spec", None)
     if spec is None:
-        raise ValueError("attune: arrays are split in a program without a mesh. Give NamedShardings, or call jax.set_mesh.")
+        raise _refused("arrays are split in a program without a mesh",
+                       "the axes of a mesh tell which part a device has",
+                       "give NamedShardings, or call jax.set_mesh")
     listed = [() if a is None else a if isinstance(a, tuple) else (a,) for a in spec]
     return [*listed, *[()] * (rank - len(listed))]

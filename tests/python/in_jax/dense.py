@@ -5,12 +5,15 @@ A mod is written once: `f` has the functions (attune, or FUNCTIONS of jnp), `s` 
 arrays of all scores and positions.
 """
 
+import os
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+# XLA reads it when it first computes: devices of the CPU, for the tests of split arrays.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 B, H, S, D = 2, 4, 19, 8
 # What attune is compared with is f32 on GPUs too, where JAX would multiply TF32.
 jax.config.update("jax_default_matmul_precision", "highest")

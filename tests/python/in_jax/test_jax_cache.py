@@ -1,4 +1,4 @@
-# tests/python/in_jax/test_jax_cache.py — packed sequences, and caches: lengths, offsets, pages, append, in programs of JAX
+# tests/python/in_jax/test_jax_cache.py — packed sequences, and caches with lengths, offsets, pages and append
 """Traced arrays that say where an attention's keys and queries are."""
 
 import attune
@@ -36,11 +36,11 @@ def test_packed_sequences(starts, rng):
         out = attend(*x)
         return (out ** 2).sum(), out
 
+    causal = lambda f, at: at.kv <= at.q
     ours = jax.jit(jax.grad(lambda starts, *x: loss(lambda *x: attention(*x, mask="kv <= q", cu_seqlens=starts), *x),
                             (1, 2, 3), has_aux=True))(jnp.asarray(starts, jnp.int32), *arrays)
-    filled = [s for s in starts if s or s == 0]
     wanted = jax.grad(lambda *x: loss(lambda *x: alone(
-        lambda *one: dense(*one, mask=lambda f, at: at.kv <= at.q)[0], filled, *x), *x), (0, 1, 2), has_aux=True)(*arrays)
+        lambda *one: dense(*one, mask=causal)[0], starts, *x), *x), (0, 1, 2), has_aux=True)(*arrays)
     close(ours[1], wanted[1])
     for mine, true in zip(ours[0], wanted[0]):
         close(mine, true, 1e-4)

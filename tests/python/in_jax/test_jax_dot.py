@@ -70,7 +70,8 @@ def test_types(dtype, tolerance, rng):
 
 def test_without_a_batch(rng):
     arrays = [x[0] for x in qkv(rng)]
-    agree(arrays, is_causal=True, bias=random(rng, N, T, S), mask=jnp.asarray(rng.random((T, S)) < 0.9).at[:, 0].set(True))
+    kept = jnp.asarray(rng.random((T, S)) < 0.9).at[:, 0].set(True)
+    agree(arrays, is_causal=True, bias=random(rng, N, T, S), mask=kept)
     out, residual = dot_product_attention(*arrays, return_residual=True)
     assert out.shape == (T, N, H) and residual.shape == (T, N)
 
@@ -94,7 +95,8 @@ def test_windows(window, rng):
 
 
 def test_lengths(rng):
-    lengths = dict(query_seq_lengths=jnp.array([13, 21], jnp.int32), key_value_seq_lengths=jnp.array([7, 21], jnp.int32))
+    lengths = {"query_seq_lengths": jnp.array([13, 21], jnp.int32),
+               "key_value_seq_lengths": jnp.array([7, 21], jnp.int32)}
     agree(qkv(rng), **lengths)
     agree(qkv(rng), is_causal=True, key_value_seq_lengths=lengths["key_value_seq_lengths"])
     assert not np.asarray(dot_product_attention(*qkv(rng), **lengths))[0, 13:].any()
@@ -129,9 +131,11 @@ def test_segments(rng):
     arrays = qkv(rng)
     same = (ids[:, None, :, None] == ids[:, None, None, :])
     for given in (ids, (ids, ids), [ids, ids]):
-        close(dot_product_attention(*arrays, segment_ids=given, is_causal=True), theirs(*arrays, mask=same, is_causal=True))
+        close(dot_product_attention(*arrays, segment_ids=given, is_causal=True),
+              theirs(*arrays, mask=same, is_causal=True))
     short = [x[:, :9] for x in arrays[1:]]
-    close(dot_product_attention(arrays[0], *short, segment_ids=(ids * 0 + 1, ids[:, :9] * 0 + 1)), theirs(arrays[0], *short))
+    close(dot_product_attention(arrays[0], *short, segment_ids=(ids * 0 + 1, ids[:, :9] * 0 + 1)),
+          theirs(arrays[0], *short))
     close(dot_product_attention(*[x[0] for x in arrays], segment_ids=ids[0]),
           theirs(*[x[0] for x in arrays], mask=same[0]))
 
@@ -210,7 +214,8 @@ def test_shapes_that_do_not_fit(name, given, rng):
     ({"mask": jnp.ones((T, S))}, "mask"), ({"bias": "none"}, "bias"), ({"local_window_size": -1}, "local_window_size"),
     ({"local_window_size": (1, 2, 3)}, "local_window_size"), ({"local_window_size": 2.5}, "local_window_size"),
     ({"dropout_rate": 1.0, "dropout_key": jax.random.key(0)}, "dropout_rate"), ({"dropout_rate": 0.5}, "dropout_key"),
-    ({"is_causal": 1}, "is_causal"), ({"scale": "x"}, "scale"), ({"segment_ids": (jnp.ones((B, T), int),)}, "segment_ids"),
+    ({"is_causal": 1}, "is_causal"), ({"scale": "x"}, "scale"),
+    ({"segment_ids": (jnp.ones((B, T), int),)}, "segment_ids"),
     ({"segment_ids": jnp.ones((B, T))}, "segment_ids"), ({"query_seq_lengths": jnp.ones(B)}, "query_seq_lengths")])
 def test_mistakes_in_arguments(given, name, rng):
     error = refused(dot_product_attention, *qkv(rng), **given)
@@ -225,4 +230,5 @@ def test_tensors_that_do_not_fit(rng):
     assert refused(dot_product_attention, q, k[..., :8], v).code == "head-size"
     assert refused(dot_product_attention, q, k, v[:, :5]).code == "kv-lengths"
     assert refused(dot_product_attention, q, k.astype(jnp.bfloat16), v).code == "tensor-types"
-    assert refused(dot_product_attention, q, k[:, :5], v[:, :5], segment_ids=jnp.ones((B, T), int)).code == "bad-argument"
+    ids = jnp.ones((B, T), int)
+    assert refused(dot_product_attention, q, k[:, :5], v[:, :5], segment_ids=ids).code == "bad-argument"

@@ -10,7 +10,7 @@ from conftest import refused
 from dense import close, random
 
 pytest.importorskip("flax", reason="flax is not installed")
-from flax import linen, nnx  # noqa: E402
+from flax import linen, nnx
 
 
 def masks(rng):
