@@ -112,6 +112,7 @@ KernelSpec backward_spec(KernelSpec of) {
   of.max = false;
   of.heads = 1;
   of.decode = of.per_entry = of.paged = of.fp8_kv = of.before = of.fixed_split = of.mla = of.few_queries = false;
+  of.few_tiles = false;
   of.page_rows = 0;
   of.row_blocks = 1;
   of.store = KernelSpec{}.store;

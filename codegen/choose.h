@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/kernels.h"
 
 namespace attune::codegen {
@@ -69,6 +70,29 @@ inline constexpr int least_box = 8;
 constexpr bool are_few(const KernelSpec& spec, std::int64_t q_len, std::int64_t group) {
   const bool small = spec.page_rows > 0 && spec.page_rows < least_box && !spec.mla, f32 = spec.dtype == DType::f32;
   return (f32 || small) && q_len * group < 256 * (small ? std::int64_t{spec.page_rows} : 1);
+}
+/// Into how many parts Hopper's blocks split the keys of each of `tiles` tiles of queries, which visit up to `steps`
+/// tiles of keys. 1: not at all.
+constexpr int parts_of_keys(std::int64_t tiles, std::int64_t blocks, std::int64_t steps) {
+  // In the time of a tile of keys. A part's results of 128 queries are as many bytes, written and read, as two tiles of
+  // 128 keys; a part fills its pipeline, too; and a call has one more kernel.
+  constexpr std::int64_t least = 8, of_part = 4, of_call = 4, most_rounds = 4;  // so that what they leave stays in L2
+  if (tiles == 0 || tiles >= blocks) return 1;
+  const std::int64_t most = std::min({std::int64_t{most_key_parts}, steps / least, most_rounds * blocks / tiles});
+  std::int64_t best = 1, time = steps * 9 / 10;
+  for (std::int64_t parts = 2; parts <= most; ++parts) {
+    const std::int64_t rounds = (tiles * parts + blocks - 1) / blocks,
+                       its = rounds * ((steps + parts - 1) / parts + of_part) + of_call;
+    if (its < time) best = parts, time = its;
+  }
+  return static_cast<int>(best);
+}
+/// The rows of a tile by which KernelSpec::few_tiles is known before the tile is.
+inline constexpr int few_rows = 128;
+/// True for calls whose KernelSpec::few_tiles says whether blocks share the keys of tiles.
+constexpr bool may_split_keys(const KernelSpec& spec) {
+  return spec.arch == 90 && (spec.dtype == DType::bf16 || spec.dtype == DType::f16) && spec.per_entry && spec.tma &&
+         !spec.decode && !spec.mla && !spec.fp8_kv && !spec.fixed_split;
 }
 /// Kernels for a call, in the order to try. `preference` may be null. `among`: the kernels to choose from; the last one
 /// takes any call.

@@ -187,6 +187,21 @@ constinit const Companion combine_mla{
     .launched_for = Companion::For::shared_tiles,
 };
 
+constinit const Companion combine_parts{
+    .when = When::after,
+    .role = "parts",
+    .name = "combine_parts",
+    .source = [](const GpuParts&, const KernelPlan& plan) { return combine_parts_source(plan.spec.arch); },
+    .needed = [](const GpuParts&, const KernelPlan& plan) { return plan.tile.in_parts; },
+    .grid =
+        [](const LaunchCall& call) {
+          return Grid{static_cast<unsigned>(ceil_div(all_rows(call.problem), std::int64_t{rows_of_copy})), 1, 1};
+        },
+    .threads = 32 * rows_of_copy,
+    .early = true,
+    .of_any_mod = true,
+};
+
 constinit const Companion end_queries{
     .when = When::after,
     .role = "dq",

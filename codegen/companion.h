@@ -62,6 +62,11 @@ std::string words_of(const Companion& companion);
 std::int64_t transposed_tiles(const compiler::Problem& p, const KernelPlan& plan);
 std::int64_t transposed_batch(const compiler::Problem& p);
 
+/// The rows of all heads and batch entries.
+inline std::int64_t all_rows(const compiler::Problem& p) {
+  return p.q_heads * (p.q.packed() ? p.q.total : p.batch * p.q.length);
+}
+
 // ---- the library's, for the descriptors of its kernels --------------------------------------------------------------
 
 // Tile lists of a kernel, for masks that read data.
@@ -72,6 +77,7 @@ extern const Companion split_keys;      ///< splits f32 keys and values, and tra
 extern const Companion split_rows;      ///< splits q, k, v and grad_o of f32, for a backward
 extern const Companion clear_arrivals;  ///< clears the counters of blocks that share a tile, while the kernel starts
 extern const Companion combine_mla;     ///< split-KV combine of MLA
+extern const Companion combine_parts;   ///< split-KV combine of Hopper's forward
 extern const Companion end_queries;     ///< converts the sums of dQ in memory
 extern const Companion repair_whole, repair_part;  ///< recompute gradients that masked-out pairs made non-finite
 extern const Companion spread_diagonals;           ///< adds sums along diagonals to captured gradients

@@ -67,6 +67,7 @@ std::string args_type(const KernelPlan& plan) {
     throw Bug("a kernel gets arguments of no kind that is known");
   };
   const std::string_view type = plan.kernel->own ? plan.kernel->own->name : usual();
+  if (plan.tile.in_parts) return fmt::format("attune::InParts<attune::{}>", type);
   return plan.further() ? fmt::format("attune::Further<attune::{}>", type) : fmt::format("attune::{}", type);
 }
 

@@ -1,5 +1,5 @@
 // codegen/plain_sources.cpp — the sources that hold no expression of a user: rows.cuh, sums.cuh, append.cuh, clear.cuh,
-// transpose_v_sm90.cuh, split_keys_sm90.cuh, split_rows_sm90.cuh, and those that combine what ranks have
+// transpose_v_sm90.cuh, split_keys_sm90.cuh, split_rows_sm90.cuh, and those that combine what ranks or blocks have
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
@@ -119,6 +119,7 @@ Source append_source(int arch) {
 Source copy_rows_source(int arch) { return row_copy_source("copy_rows", arch); }
 Source add_parts_source(int arch) { return row_copy_source("add_parts", arch); }
 Source combine_ranks_source(int arch) { return row_copy_source("combine_ranks", arch); }
+Source combine_parts_source(int arch) { return row_copy_source("combine_parts", arch); }
 
 Source clear_source(int arch) {
   return {.name = "clear",

@@ -32,9 +32,10 @@ struct KernelSpec {
   int row_blocks = 1;        ///< MLA: blocks of a cluster, each with 64 of the rows that share keys: 1, 2 or 4
   int heads = 1;  ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
   bool few_queries =
-      false;            ///< f32, or small pages: preparing keys in memory takes longer than it saves, see are_few()
-  bool decode = false;  ///< the queries of these heads are at most 16 rows
-  bool tma = true;      ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
+      false;               ///< f32, or small pages: preparing keys in memory takes longer than it saves, see are_few()
+  bool few_tiles = false;  ///< Hopper, 16 bits: blocks share the keys of tiles of queries, see parts_of_keys()
+  bool decode = false;     ///< the queries of these heads are at most 16 rows
+  bool tma = true;         ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.
   int load = 16, store = 16;
   bool scale_positive = true;
@@ -65,6 +66,7 @@ struct Tile {
   bool completes = false;   ///< the item of keys that queries visit last completes their dq
   bool returns = false;     ///< an item visits most heads of its group on the way back to the diagonal
   bool gathered = false;    ///< a previous kernel copies keys and values out of their pages
+  bool in_parts = false;    ///< blocks share the keys of a tile of queries, and a later kernel adds up what they leave
   int parts = 0;            ///< f32 operands are split into as many numbers of TF32 or f16 by a previous kernel
   std::vector<std::pair<std::string, int>> own{};  ///< further members of the source's Tile, specific to this kernel
 
@@ -80,7 +82,7 @@ struct KernelPlan {
   Variant variant{};  ///< all members of the kernel's tile
 
   /// True if the kernel has the arguments that only some calls need.
-  bool further() const { return spec.before || spec.fixed_split; }
+  bool further() const { return spec.before || spec.fixed_split || tile.in_parts; }
 };
 
 /// Rows of the TMA box of each tensor.

@@ -66,6 +66,8 @@ Source append_source(int arch);
 Source copy_rows_source(int arch);
 Source add_parts_source(int arch);
 Source combine_ranks_source(int arch);
+/// The kernel of combine_parts.cuh.
+Source combine_parts_source(int arch);
 /// The kernel of clear.cuh.
 Source clear_source(int arch);
 /// The kernel of transpose_v_sm90.cuh for the plan.

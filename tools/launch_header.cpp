@@ -82,6 +82,17 @@ struct attune_further {
                           splits * tiles * q_len * ... floats, and each tile has an arrival */
 };
 struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
+/* where several blocks share the keys of a tile of queries */
+struct attune_key_parts {
+  int count;      /* parts of a tile, 1 to 32 */
+  int positions;  /* q_len; packed: of all sequences */
+  long long rows; /* of a part: batch * q_heads * positions; packed: q_heads * positions */
+  float* o;       /* count * rows * dv floats */
+  float* sums;    /* count * rows * 2 */
+  float* rests;   /* rows * 2 */
+  int o_type;     /* of elements of o: 1 f16, 2 bf16 */
+};
+struct attune_forward_args_in_parts { struct attune_forward_args_further further; ATTUNE_ALIGNED(64) struct attune_key_parts parts; };
 struct attune_decode_args_further { struct attune_decode_args args; struct attune_further further; };
 struct attune_mla_args_further { struct attune_mla_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
 struct attune_cover_args {
@@ -163,11 +174,12 @@ std::string how(const Launch& launch) {
   const std::string per_sm = c.blocks_of_sm == 1 ? "one block per SM" : fmt::format("{} blocks per SM", c.blocks_of_sm);
   std::string out = fmt::format("grid     {}: tiles = {}\n",
                                 cuts                      ? per_sm + "; blocks share all tiles"
+                                : tile.in_parts           ? per_sm + ", at most tiles * count"
                                 : plan.kernel->persistent ? per_sm + ", at most tiles"
                                                           : "tiles",
                                 ordered ? fmt::format("order_count * {}", sets)
                                         : fmt::format("ceil(q_len / {}) * {} * batch", tile.queries(), sets));
-  const char* const further = plan.further() ? "_further" : "";
+  const char* const further = plan.tile.in_parts ? "_in_parts" : plan.further() ? "_further" : "";
   if (plan.kernel->args == codegen::ArgsKind::mla)
     return out + fmt::format("clusters of {} blocks\n"
                              "parts    2 * blocks * {} floats\n"
@@ -194,6 +206,9 @@ std::string how(const Launch& launch) {
                        batch, c.boxes->q / tile.heads, c.boxes->o / tile.heads, tile.heads);
   if (c.boxes && plan.spec.paged && !plan.tile.gathered) out += "; pages of the pool are the batch of k_map and v_map";
   out += beside(launch, Args::gather) + beside(launch, Args::transpose);
+  if (tile.in_parts)
+    out += fmt::format("\nthen     the kernel `{}` with the same arguments, ceil(rows / {}) blocks, {} threads",
+                       codegen::combine_parts.name, rows_of_copy, codegen::combine_parts.threads);
   if (c.counts_tiles) out += "\nnext     points to a zeroed unsigned";
   if (ordered)
     out += fmt::format("\norder    each tile of {} queries of every sequence once, the longest main loops first",
@@ -214,6 +229,7 @@ std::string launch_header(const Launch& launch) {
                                 structs);
   out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_decode_args", sizeof(DecodeArgs)) +
          required("attune_forward_args_further", sizeof(Further<ForwardArgs>)) +
+         required("attune_forward_args_in_parts", sizeof(InParts<ForwardArgs>)) +
          required("attune_decode_args_further", sizeof(Further<DecodeArgs>)) +
          required("attune_mla_args", sizeof(MlaArgs)) + required("attune_mla_args_further", sizeof(Further<MlaArgs>)) +
          required("attune_cover_args", sizeof(CoverArgs));

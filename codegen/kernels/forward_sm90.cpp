@@ -34,7 +34,7 @@ constexpr auto members = [] {
   return out;
 }();
 constexpr auto erased_members = members_of(members);
-constexpr const Companion* companions[] = {&lists_along_kv, &gather_pages};
+constexpr const Companion* companions[] = {&lists_along_kv, &gather_pages, &combine_parts};
 constexpr Search searches[] = {{.member = "issue_order", .least = 0, .most = 2},
                                {.member = "dynamic", .least = 0, .most = 1},
                                {.member = "q_stages", .least = 1, .most = 2},
@@ -155,6 +155,7 @@ std::vector<Tile> usual_tiles(const KernelSpec& spec, const Traits& facts, const
   std::vector<Tile> out;
   for (const Row& row : rows_of_width90(rows, spec)) {
     const Tile tile{row.tile};
+    if (spec.few_tiles && tile.m > few_rows) continue;  // fewer tiles, and their warpgroups have fewer registers
     // The issue order does not change what spills.
     const auto alike = [&](Tile other) {
       other.issue_order = tile.issue_order;

@@ -128,6 +128,8 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   const int box = paged ? std::gcd(spec.page_rows, tile.n) : tile.n;
   if (spec.per_entry) plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", paged}, {"box", box}});
   if (plan.tile.gathered) plan.tile.own.emplace_back("gathered", 1);
+  plan.tile.in_parts = spec.few_tiles;
+  if (plan.tile.in_parts) plan.tile.own.emplace_back("in_parts", 1);
   const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(spec, tile, bytes);
   if (blocks > 1) plan.tile.own.emplace_back("blocks", blocks);
   return {.plan = std::move(plan),

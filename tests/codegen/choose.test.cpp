@@ -483,6 +483,52 @@ TEST_CASE("f32 is for a kernel of its own on Hopper, which leaves what it does n
   CHECK_FALSE(are_few(large, 17, 1));
 }
 
+TEST_CASE("few tiles of queries have as many parts of their keys as fill the blocks", "[choose]") {
+  // 132 blocks; in tiles of 128 keys.
+  CHECK(parts_of_keys(8, 132, 256) == 16);   // one entry of 32768 keys, 8 key heads
+  CHECK(parts_of_keys(64, 132, 256) == 2);   // 8 entries
+  CHECK(parts_of_keys(1, 132, 256) == 32);   // no more
+  CHECK(parts_of_keys(128, 132, 256) == 1);  // they fill the blocks
+  CHECK(parts_of_keys(264, 132, 4096) == 1);
+  CHECK(parts_of_keys(100, 132, 256) == 5);  // 500 parts in four rounds
+  CHECK(parts_of_keys(1, 132, 31) == 3);     // of 8 tiles each, and more
+  CHECK(parts_of_keys(1, 132, 15) == 1);
+  CHECK(parts_of_keys(64, 132, 16) == 1);  // one kernel more takes as long as what it saves
+  CHECK(parts_of_keys(1, 132, 0) == 1);
+  for (const int tiles : {1, 3, 17, 66, 67, 131, 132, 133, 500})
+    for (const int steps : {0, 1, 16, 40, 1000, 1 << 20}) {
+      const int parts = parts_of_keys(tiles, 132, steps);
+      CHECK((parts >= 1 && parts <= most_key_parts));
+      CHECK((parts == 1 || steps / parts >= 8));
+    }
+  const KernelSpec usual{.per_entry = true};
+  CHECK(may_split_keys(usual));
+  for (const auto& [what, change] : std::initializer_list<std::pair<const char*, void (*)(KernelSpec&)>>{
+           {"no Hopper", [](KernelSpec& s) { s.arch = 80; }},
+           {"f32", [](KernelSpec& s) { s.dtype = DType::f32; }},
+           {"dense", [](KernelSpec& s) { s.per_entry = false; }},
+           {"decode", [](KernelSpec& s) { s.decode = true; }},
+           {"MLA", [](KernelSpec& s) { s.mla = true; }},
+           {"FP8 cache", [](KernelSpec& s) { s.fp8_kv = true; }},
+           {"no TMA", [](KernelSpec& s) { s.tma = false; }},
+           {"fixed splits", [](KernelSpec& s) { s.fixed_split = true; }}}) {
+    INFO(what);
+    KernelSpec other = usual;
+    change(other);
+    CHECK_FALSE(may_split_keys(other));
+  }
+  for (const bool few : {false, true})
+    for (const KernelChoice& c : choose({.d = 64, .dv = 64, .per_entry = true, .few_tiles = few}, {}).choices) {
+      const bool hopper = c.plan.kernel->name == "forward_sm90";
+      CHECK(c.plan.tile.in_parts == (hopper && few));
+      CHECK(said(c.plan, "in_parts") == int{hopper && few});
+      if (hopper && few) CHECK(c.plan.tile.m <= few_rows);
+    }
+  // A prob mod that is not a multiple of p has no parts that can be added up.
+  const KernelChoices other = choose({.per_entry = true, .few_tiles = true}, {.has_prob = true, .linear_prob = false});
+  CHECK(other.choices.front().plan.kernel->name == "forward_sm80");
+}
+
 TEST_CASE("values of e4m3 are transposed before where many tiles of queries read them all", "[choose]") {
   const auto transposed = [](CoverKind cover, Length length, bool packed = false) {
     const KernelSpec spec{.dtype = DType::e4m3, .packed = packed};

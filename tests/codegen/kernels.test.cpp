@@ -295,7 +295,7 @@ TEST_CASE("the kernels that append, clear and combine compile without spills for
   for (const int arch : {80, 86, 90, 100, 120})
     for (const codegen::Source& source :
          {codegen::append_source(arch), codegen::clear_source(arch), codegen::copy_rows_source(arch),
-          codegen::add_parts_source(arch), codegen::combine_ranks_source(arch)})
+          codegen::add_parts_source(arch), codegen::combine_ranks_source(arch), codegen::combine_parts_source(arch)})
       CHECK(flaw(runtime::cuda::compile(source), 0) == "");
 }
 
@@ -334,6 +334,27 @@ TEST_CASE("Hopper's forward with a key source that tests add compiles, and spill
                  binary = runtime::cuda::compile(codegen::kernel_source(parts, reversed(first).plan));
     CHECK(flaw(binary, own.spilled) == "");
     CHECK(binary.symbol.find("forward_reversed_sm90") != std::string::npos);
+  }
+}
+
+TEST_CASE("Hopper's forward whose blocks share keys has a tile that does not spill", "[cuda]") {
+  if (skips_compiling()) return;
+  constexpr std::array names{"plain", "causal", "alibi", "softcap", "documents", "dropout"};
+  std::size_t nth = 0;
+  for (const CorpusMod& mod : corpus()) {
+    if (std::ranges::find(names, mod.name) == names.end()) continue;
+    for (const int d : {64, 128, 256}) {
+      if (!in_turn(nth++, 9)) continue;
+      const Lowered lowered(mod);
+      const KernelSpec spec{
+          .arch = 90, .d = d, .dv = d, .packed = d == 128, .per_entry = true, .heads = 8, .few_tiles = true};
+      const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, spec);
+      const auto is_whole = [&](const KernelChoice& c) {
+        return c.plan.tile.in_parts && flaw(runtime::cuda::compile(codegen::kernel_source(parts, c.plan)), 0).empty();
+      };
+      INFO(mod.name << " " << d);
+      CHECK(std::ranges::any_of(choose(spec, parts.facts).choices, is_whole));
+    }
   }
 }
 

@@ -47,7 +47,9 @@ class Text {
     }
     if (kind == "decode") return both<DecodeArgs>(args, further, &Text::decode);
     if (kind == "mla") return both<MlaArgs>(args, further, &Text::mla);
-    both<ForwardArgs>(args, further, &Text::forward);
+    const bool in_parts = kind == "parts";
+    if (kernel != "combine_parts") both<ForwardArgs>(args, further || in_parts, &Text::forward);
+    if (in_parts) parts(static_cast<const InParts<ForwardArgs>*>(args)->parts);
   }
   std::string take() { return std::move(out_); }
 
@@ -116,6 +118,11 @@ class Text {
     line("order", place(a.order)), number("order_count", a.order_count);
     number("section", a.section), line("next", place(a.next));
     entries(a);
+  }
+  void parts(const KeyParts& a) {
+    line("parts",
+         fmt::format("{} of {} rows, {} positions, type {}", a.count, a.rows, a.positions, static_cast<int>(a.o_type)));
+    line("part_o", place(a.o)), line("sums", place(a.sums)), line("rests", place(a.rests));
   }
   void entries(const Entries& a) {
     line("kv_lens", text(a.kv_lens)), line("q_offsets", text(a.q_offsets)), line("page_table", text(a.page_table));

@@ -18,7 +18,7 @@ struct Region {
 };
 
 /// The steps of `call`. Pointers are printed as offsets into one of the regions. `kind`: the main kernel's struct:
-/// forward, decode, mla or backward; `further`: true if Further follows it.
+/// forward, parts (InParts), decode, mla or backward; `further`: true if Further follows it.
 std::string launch_text(const std::vector<Region>& regions, const std::string& kind, bool further,
                         const std::function<void()>& call);
 

@@ -132,6 +132,9 @@ TEST_CASE("what forwards put on their streams", "[driver][launches]") {
     Forward entries = dense(on, {});
     entries.kv_len = on.tensor("kv_len", {2}, DType::i32), entries.q_offsets = on.tensor("q_offsets", {2}, DType::i32);
     on.run("lengths of entries", "forward", causal, entries);
+    Forward drafts = dense(on, {.q = 16, .q_len = 8, .kv_len = 20000, .d = 128});
+    drafts.kv_len = on.tensor("kv_len", {2}, DType::i32), drafts.q_offsets = on.tensor("q_offsets", {2}, DType::i32);
+    on.run("few queries of long entries", arch == 90 ? "parts" : "forward", causal, drafts);
     all += fmt::format("---- sm_{}\n{}", arch, on.text);
   }
   Calls on(90);

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <tuple>
 
+#include "runtime/machine/tensor.h"
 #include "tests/elements.h"
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
@@ -23,6 +25,32 @@ void check(const Attention& attention, const Shape& shape, const std::string& ke
   const std::vector<Engine> gpu{emulated_engine({.arch = 90, .sms = 3, .seed = shape.seed}, kernel)};
   INFO(kernel << " " << shape.describe());
   CHECK(compare(Subject(attention), inputs(shape), gpu, {.backward = false}).wrong == "");
+}
+
+/// Few rows over caches so long that blocks share the keys of each tile: three parts of 26 or 51 tiles of keys.
+Shape drafts(std::uint64_t seed) {
+  return {.batch = 3,
+          .q_heads = 8,
+          .kv_heads = 2,
+          .q_len = 5,
+          .kv_len = 3300,
+          .d = 64,
+          .dv = 64,
+          .dtype = seed % 2 ? DType::bf16 : DType::f16,
+          .used = {3300, 1, 2049},
+          .q_offsets = {3295, 0, 2044},
+          .seed = seed};
+}
+std::vector<Engine> many_sms(std::uint64_t seed) {
+  return {emulated_engine({.arch = 90, .sms = 20, .seed = seed}, "forward_sm90")};
+}
+/// With and without maxima, whose softmax is another.
+void check_split(const Attention& attention, const Inputs& in) {
+  if (skipped_without_compiler()) return;
+  for (const bool max : {false, true}) {
+    INFO(in.shape.describe() << (max ? ", max" : ""));
+    CHECK(compare(Subject(attention), in, many_sms(in.shape.seed), {.backward = false, .max = max}).wrong == "");
+  }
 }
 
 }  // namespace
@@ -186,6 +214,89 @@ TEST_CASE("packed prompts over keys of any kind are right on Hopper's kernel", "
         if (starts) shape.kv_lens = {31, 20, 150, 149}, shape.used = {31, 0, 150, 120};
         check(causal, shape);
       }
+}
+
+TEST_CASE("blocks share the keys of few queries in pages of any size", "[emulated]") {
+  std::uint64_t seed = 0;
+  for (const std::int64_t page : {0, 1, 8, 16, 64})
+    for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {72, 40}, {256, 256}}) {
+      if (++seed; !in_turn(seed + seed / 4, 2)) continue;
+      Shape shape = drafts(seed);
+      shape.page = page, shape.d = d, shape.dv = dv, shape.holes = page > 1 && seed % 3 == 0;
+      if (seed % 4 == 2) shape.used = {0, 3001, 127}, shape.q_offsets = {0, 2996, 122};
+      check_split(seed % 3 == 1 ? plain : causal, inputs(shape));
+    }
+}
+
+TEST_CASE("blocks share the keys of few queries under any mod", "[emulated]") {
+  const auto logits = Device::cpu().array<float>({8}, "logits");
+  for (std::int64_t h = 0; h < 8; ++h) logits.data()[h] = static_cast<float>(h) - 3;
+  const Attention all[] = {
+      {.mask = mods::causal(), .sink = mods::learned_sink(logits)},
+      {.score = mods::softcap(3.0f), .mask = mods::causal()},
+      {.score = mods::alibi(8), .mask = mods::causal()},
+      windowed,
+      {.mask = mods::sink_window(300, 4)},
+      {.mask = mods::dilated_window(2000, 3)},
+      {.mask = mods::causal(), .prob = mods::dropout(0.75f, 5)},
+      {.mask = mods::causal(), .prob = mods::head_gate(logits), .sink = mods::learned_sink(logits)},
+      // So far below 0 that the lse of all parts are equal in f32, while some have more keys.
+      {.score = [](Float s, At) { return s - 1e9f; }},
+  };
+  std::uint64_t seed = 40;
+  for (const Attention& attention : all) check_split(attention, inputs(drafts(++seed)));
+}
+
+TEST_CASE("blocks share the keys of few queries whose results are merged with another's", "[emulated]") {
+  for (const std::uint64_t seed : {std::uint64_t{61}, std::uint64_t{62}}) {
+    Shape shape = drafts(seed);
+    shape.before = true;
+    check_split(seed % 2 ? causal : windowed, inputs(shape));
+  }
+}
+
+TEST_CASE("blocks share the keys of packed drafts", "[emulated]") {
+  std::uint64_t seed = 70;
+  for (const std::int64_t page : {0, 16})
+    for (const std::int64_t d : {64, 128})
+      for (const bool starts : {false, true}) {
+        if (starts && page) continue;
+        Shape shape = drafts(++seed);
+        shape.d = shape.dv = d, shape.page = page;
+        shape.q_lens = {3, 0, 17, 9}, shape.used = {3300, 7, 2500, 9}, shape.q_offsets = {3297, 0, 2483, 0};
+        if (starts) shape.kv_lens = {3300, 20, 2600, 9}, shape.used = {3300, 0, 2500, 9};
+        check_split(causal, inputs(shape));
+      }
+}
+
+TEST_CASE("blocks share the keys of tiles of any kind", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  // One head a tile, so that warpgroups may begin late; some tiles of queries see no key of the first parts.
+  Shape shape = drafts(90);
+  shape.q_heads = shape.kv_heads = 2, shape.q_len = 180, shape.q_offsets = {3120, 0, 1869};
+  const Inputs in = inputs(shape);
+  for (const char* const tile : {"m=192,n=80,stages=3,q_stages=1,own_o=2,issue_order=1,items=1",
+                                 "m=128,n=64,stages=2,q_stages=1,own_o=0,issue_order=1,items=1",
+                                 "m=128,n=128,q_stages=2,own_o=1,issue_order=2,dynamic=0,items=2", "m=64,n=64"}) {
+    const std::vector<Engine> gpu{
+        emulated_engine({.arch = 90, .sms = 64, .seed = 90}, fmt::format("forward_sm90:{}", tile))};
+    INFO(tile);
+    CHECK(compare(Subject(causal), in, gpu, {.backward = false, .max = false}).wrong == "");
+  }
+}
+
+TEST_CASE("a masked-out NaN reaches no result where blocks share keys", "[emulated]") {
+  Shape shape = drafts(80);
+  shape.q_offsets = {3200, 0, 1800};
+  Inputs in = inputs(shape);
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  // Behind the last key that any query of an entry sees, and before the first one.
+  for (const auto& [b, first, last] : {std::tuple{0, 3205, 3230}, {2, 1700, 1761}, {2, 1805, 1900}})
+    for (std::int64_t kv = first; kv < last; ++kv)
+      for (std::int64_t h = 0; h < shape.kv_heads; ++h)
+        for (std::int64_t i = 0; i < shape.dv; ++i)
+          runtime::store(in.v.tensor, runtime::offset(in.v.tensor, b, h, kv, i), nan);
+  check_split(windowed, in);
 }
 
 }  // namespace attune::tests

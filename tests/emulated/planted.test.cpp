@@ -31,6 +31,7 @@ struct Planted {
     empty90,
     late90,
     blocks90,
+    parts90,
     backward80,
     backward90,
     turned90,
@@ -152,6 +153,13 @@ const Planted all[] = {
      distant90},
     {"a large argument counts as small", parts, "forward_scores_sm90.cuh", "> exact::small_tanh_most", "> 9.0f",
      tanh90},
+    {"a part has a tile of keys of the next one", parts, "walk.cuh", "all.count * (nth + 1) / parts - begin;",
+     "all.count * (nth + 1) / parts - begin + (nth + 1 < parts);", parts90},
+    {"parts leave their results in the same place", parts, "forward_epilogue_sm90.cuh",
+     "(part * parts.rows + number_of(h, q))", "number_of(h, q)", parts90},
+    {"the first part is left out", kernels, "combine_parts.cuh", "int nth = 0; nth < parts.count",
+     "int nth = 1; nth < parts.count", parts90},
+    {"parts weigh the same", kernels, "combine_parts.cuh", "some[i].y * shares[i]", "some[i].y", parts90},
     // ---- forward_f32_sm90
     {"keys are released before the products of their scores", parts, "forward_in_turn_sm90.cuh",
      "g.scores(q.stage, k.stage);\n    if constexpr (Base::issue_ordered) this->pass_turn();\n    "
@@ -255,6 +263,10 @@ Shape shape_of(Planted::Call call) {
   if (call == decode) out.q_len = 2;
   if (call == over90 || call == empty90 || call == late90) out.q_len = out.kv_len = 400;
   if (call == completed90) out.q_len = out.kv_len = 400;
+  if (call == parts90) {
+    out.batch = 2, out.q_len = 20, out.kv_len = 3000;
+    out.used = {3000, 700};
+  }
   if (call == turned90) out.d = out.dv = 128;
   if (call == mla)
     out = {.batch = 5,
@@ -289,7 +301,7 @@ std::string kernel_of(Planted::Call call) {
   }
 }
 Engine engine_of(Planted::Call call, std::uint64_t seed) {
-  const runtime::emulated::Gpu gpu{.arch = arch_of(call), .sms = 3, .seed = 100 * seed};
+  const runtime::emulated::Gpu gpu{.arch = arch_of(call), .sms = call == parts90 ? 8 : 3, .seed = 100 * seed};
   const std::string kernel = kernel_of(call);
   Engine out = kernel.empty() ? emulated_engine(gpu) : emulated_engine(gpu, kernel);
   out.mla = call == mla;
@@ -368,9 +380,10 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (std::size_t nth = 0; const Planted::Call call :
-                            {sm80, decode, sm90, over90, empty90, late90, blocks90, backward80, backward90, turned90,
-                             completed90, stored90, e4m3, dense90, distant90, tanh90, f32, mla, backward_f32}) {
+  for (std::size_t nth = 0;
+       const Planted::Call call :
+       {sm80,     decode,      sm90,     over90, empty90, late90,    blocks90, parts90, backward80, backward90,
+        turned90, completed90, stored90, e4m3,   dense90, distant90, tanh90,   f32,     mla,        backward_f32}) {
     if (!in_turn(nth++, 2)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);

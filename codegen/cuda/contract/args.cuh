@@ -125,6 +125,24 @@ struct Further : Args {
   int splits;       ///< splits that a tile may have
 };
 
+/// What a forward leaves of each row if several blocks share the keys of a tile of queries, for combine_parts.cuh. Rows
+/// are those of [batch, query head, position], packed without batch.
+struct KeyParts {
+  int count;      ///< parts of a tile's keys, at most most_key_parts: each part is some of its tiles of keys
+  int positions;  ///< q_len; packed: of all sequences
+  long long rows;
+  float* o;      ///< [part, row, dv]: sums of P V
+  float* sums;   ///< [part, row]: the sum of powers, and the exponent that both sums are relative to
+  float* rests;  ///< [row]: the mod's rest(), and its sink() or -inf
+  Stored o_type;
+};
+constexpr int most_key_parts = 32;
+/// The arguments of such a forward.
+template <class Args>
+struct InParts : Further<Args> {
+  alignas(Args) KeyParts parts;
+};
+
 /// Threads of the block of clear.cuh.
 constexpr int clear_threads = 256;
 

@@ -171,6 +171,7 @@ struct ForwardConsumer90 {
 
   /// O = O / l; stores O, lse and max.
   __device__ void epilogue(const Item& now, bool recomputing, bool mine) {
+    if constexpr (is_in_parts<Tile>) g.part = now.index % parts_of_keys<Tile>(g.args);
     bool by_pairs = false;
     if constexpr (recomputes<Tile, User> || removes) {
       // The sum of powers is infinite or NaN: the maximum was too low, or scores are infinite or NaN. Or it was raised

@@ -13,8 +13,9 @@ namespace attune {
 template <class Tile, class User>
 struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
   using Softmax = ForwardSoftmax90<Tile, User>;
-  using Softmax::args, Softmax::at, Softmax::fixed, Softmax::group, Softmax::head, Softmax::l, Softmax::lane,
-      Softmax::m, Softmax::o, Softmax::origin, Softmax::entry, Softmax::shared, Softmax::user, Softmax::warp;
+  using Softmax::args, Softmax::at, Softmax::below, Softmax::fixed, Softmax::group, Softmax::head, Softmax::l,
+      Softmax::lane, Softmax::m, Softmax::o, Softmax::origin, Softmax::entry, Softmax::part, Softmax::shared,
+      Softmax::user, Softmax::warp;
   using Softmax::head_of, Softmax::query;
   using typename Softmax::Element, typename Softmax::Out, typename Softmax::Shared;
 
@@ -45,14 +46,42 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     return out;
   }
 
+  /// The number of a row, as KeyParts counts them.
+  __device__ long long number_of(int h, int q) const {
+    const long long before = (is_packed<Tile> ? 0 : at.b) * args.q_heads + h;
+    return before * key_parts(args).positions + entry.queries.start + q;
+  }
+  /// Where a row's results over this part of the keys are left.
+  __device__ float* left(int h, int q) const {
+    const KeyParts& parts = key_parts(args);
+    return parts.o + (part * parts.rows + number_of(h, q)) * args.dv;
+  }
+  /// Leaves the sums of a row over a part of its keys. All lanes of a warp call it.
+  __device__ void leave_row(const Where& at, const typename User::Head& head, int q, RowPartial sums,
+                            bool write) const {
+    const Int q_at = entry.query(q);
+    const float rest = user.rest(head, user.row(head, at, q_at), at, origin, q_at);
+    float sink = -infinity;
+    if constexpr (User::traits.has_sink) sink = user.sink(head, at);
+    if (!write || q >= at.q_len) return;
+    const KeyParts& parts = key_parts(args);
+    const long long nth = number_of(at.h, q);
+    // Results of a row without pairs may be anything: this leaves them out.
+    if (sums.sum == 0.0f) sums.over = -infinity;
+    reinterpret_cast<RowPartial*>(parts.sums)[part * parts.rows + nth] = sums;
+    if (part == 0) reinterpret_cast<float2*>(parts.rests)[nth] = {rest, sink};
+  }
+
   /// o = o / l; lse and max.
   __device__ void finish(const Work& work, bool empty, bool mine) {
     // The four threads of two rows end one row each: the even lanes the first, the odd lanes the second.
     const int r = lane & 1, q = work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
     if (Tile::heads > 1 && head_of(lane / 4) >= work.heads.count) mine = false;
     const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
-    const Factors factors = ended(at, head, q, empty ? 0.0f : sum, fixed ? most_of(user) : top, most_exponent<Element>,
-                                  mine && lane % 4 < 2);
+    const RowPartial all{empty ? 0.0f : sum, fixed ? most_of(user) : top};
+    const bool write = mine && lane % 4 < 2;
+    if constexpr (is_in_parts<Tile>) return leave_row(at, head, q, all, write);
+    const Factors factors = ended(at, head, q, all.sum, all.over, most_exponent<Element>, write);
     const auto of_both = [&](float x, float(&rows)[2]) {
       rows[0] = __shfl_sync(~0u, x, lane & ~1);
       rows[1] = __shfl_sync(~0u, x, lane | 1);
@@ -107,6 +136,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
   /// Stores the results of a warp's 16 rows through shared memory, in swizzled rows of 128 bytes. `memory`: for its
   /// warpgroup's results, if they leave over values.
   __device__ void store(const Work& work, unsigned memory) {
+    if constexpr (is_in_parts<Tile>) return leave(work);
     const unsigned into = leave_over_values<Tile> ? memory + 16 * warp * chunk_bytes
                                                   : shared + Shared::o + (64 * group + 16 * warp) * chunk_bytes;
     const int line = lane & 15;
@@ -134,6 +164,20 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
               {c * Shared::o_chunk, first % args.group, entry.queries.start + q, first / args.group, batch});
       }
       store_commit();
+    }
+  }
+  /// Leaves the results over a part of the keys.
+  __device__ void leave(const Work& work) const {
+    if (head_of(lane / 4) >= work.heads.count) return;
+    const int q = work.tile * queries_of<Tile> + query(lane / 4);
+    float* row = left(at.h, q) + 2 * (lane & 3);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (q + below * r < at.q_len)
+#pragma unroll
+        for (int i = 0; i < Tile::dv / 8; ++i)
+          if (8 * i < args.dv) *reinterpret_cast<float2*>(row + 8 * i) = {o[4 * i + 2 * r], o[4 * i + 2 * r + 1]};
+      row += below * args.dv;
     }
   }
   /// Stores element by element if a packed sequence ends within the warp's rows: TMA would overwrite rows of the next

@@ -12,7 +12,7 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
   using Epilogue = ForwardEpilogue90<Tile, User>;
   using Epilogue::args, Epilogue::at, Epilogue::factor, Epilogue::head, Epilogue::lane, Epilogue::n, Epilogue::origin,
       Epilogue::entry, Epilogue::shared, Epilogue::user;
-  using Epilogue::ended, Epilogue::head_of, Epilogue::query, Epilogue::result;
+  using Epilogue::ended, Epilogue::head_of, Epilogue::leave_row, Epilogue::left, Epilogue::query, Epilogue::result;
   using typename Epilogue::Element, typename Epilogue::Out, typename Epilogue::Factors;
 
   /// The batch entry and head of the warp's nth row; the same in every thread.
@@ -85,6 +85,11 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
       if constexpr (User::traits.has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
       const Element* v_line = source.value(key);
       each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
+    }
+    if constexpr (is_in_parts<Tile>) {
+      leave_row(at, head, q, {sum, top}, lane == 0);
+      float* const row = left(at.h, q);
+      return each_of(out, args.dv, [&](float y, int j) { row[j] = y; });
     }
     const Factors by = ended(at, head, q, sum, top, 0, lane == 0);
     Out* o_line = result(at.h, q);

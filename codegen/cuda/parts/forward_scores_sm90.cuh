@@ -50,6 +50,7 @@ struct ForwardScores90 {
   typename User::Row row[2];
   typename User::Col cols[(n + 31) / 32];  ///< if lanes share them: columns 8 i + e with 2 i + e = 8 j + lane / 4
   int q0, origin;
+  int part;             ///< in the epilogue, if items are parts of keys: which one
   unsigned copied = 0;  ///< with copies: of the two places for copies, the one for the next tile
   unsigned numbers;     ///< with distances or columns: where those of this tile are
   float factor;

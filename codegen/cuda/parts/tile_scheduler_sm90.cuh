@@ -139,6 +139,13 @@ struct Work {
   Heads heads;
 };
 
+/// The parts of the keys of each tile of queries. Items are parts of tiles; those of a tile follow one another.
+template <class Tile>
+__device__ inline int parts_of_keys(const ForwardArgs& args) {
+  if constexpr (is_in_parts<Tile>) return key_parts(args).count;
+  return 1;
+}
+
 /// The longest tiles first, in sections of heads whose keys stay in the cache. Rounds alternate in direction, so no
 /// block gets the longer tile of every round. `uneven`: tiles of a head differ in length. The last section then has so
 /// many heads that its shorter tiles fill the time of its longest, under a causal mask twice as long as the average.
@@ -147,14 +154,14 @@ struct Schedule {
   int of_batch;  ///< sets of heads per batch entry; most sets have one head
   int q_tiles;   ///< tiles of queries in the longest sequence
   Sections<int> sections;
-  int count;
+  int count;  ///< of items
 
   __device__ Schedule(const ForwardArgs& args)
       : of_batch(sets_of<Tile>(args)),
         q_tiles(q_tiles_of<Tile>(args.q_len)), sections{is_packed<Tile> ? of_batch : of_batch * args.batch,
                                                         args.section, is_packed<Tile> ? args.order_count : q_tiles,
                                                         last_sets(args)},
-        count(sections.sets * sections.of_set) {}
+        count(sections.sets * sections.of_set * parts_of_keys<Tile>(args)) {}
   __device__ int last_sets(const ForwardArgs& args) const {
     if constexpr (!uneven || is_packed<Tile>) return 0;
     const int blocks = static_cast<int>(gridDim.x), missing = (blocks - args.section * q_tiles % blocks) % blocks;
@@ -318,8 +325,9 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, int q_
   const Entry entry = entry_of<Tile>(args, work.b);
   const Where at = entry.at(work.b, work.heads.first);
   const int begin = work.tile * queries_of<Tile>;
-  const Walk walk = walk_of<Tile>(args, user, entry, at, user.head(at),
-                                  {begin, min(begin + queries_of<Tile>, entry.queries.length), work.tile, q_tiles});
+  Walk walk = walk_of<Tile>(args, user, entry, at, user.head(at),
+                            {begin, min(begin + queries_of<Tile>, entry.queries.length), work.tile, q_tiles});
+  if constexpr (is_in_parts<Tile>) walk = part_of(walk, index % parts_of_keys<Tile>(args), parts_of_keys<Tile>(args));
   if constexpr (begins_late<Tile, User>) work.heads.count = lateness<Tile>(user, entry, at, walk, begin);
   return {index, owner, work, walk, entry};
 }
@@ -334,7 +342,7 @@ __device__ inline void schedule_tiles(const ForwardArgs& args, const User& user,
   const Schedule<Tile, User::traits.skips && Tile::dynamic> schedule(args);
   Items<Tile, User> items{args, shared};
   const auto give = [&](int index, int owners) {
-    const Work work = schedule.work(args, index);
+    const Work work = schedule.work(args, index / parts_of_keys<Tile>(args));
     if (is_packed<Tile> && work.tile < 0) return false;
     items.give(item_of<Tile>(args, user, schedule.q_tiles, work, index, owners));
     return true;

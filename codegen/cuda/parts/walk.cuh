@@ -45,6 +45,14 @@ struct Walk {
   __device__ bool is_full(int i) const { return i >= first && i < first + full; }
 };
 
+/// The nth of `parts` parts of a walk, which differ by at most one tile.
+__device__ inline Walk part_of(const Walk& all, int nth, int parts) {
+  const int begin = all.count * nth / parts, count = all.count * (nth + 1) / parts - begin;
+  const auto inside = [&](int i) { return min(max(i - begin, 0), count); };
+  const int first = inside(all.first);
+  return {count, first, inside(all.first + all.full) - first, all.last - begin, nullptr};
+}
+
 /// Bands of positions as bands of keys; key 0 has position `offset`.
 __device__ inline Bands counted_from(int offset, Bands bands) {
   if (offset == 0) return bands;

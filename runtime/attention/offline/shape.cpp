@@ -127,6 +127,9 @@ constexpr std::array rows{
              [](const Shape& s) { return s.row_blocks == 1 ? "" : std::to_string(s.row_blocks); }, JsonForm::number,
              false},
     flag<&Shape::few_queries>("few_queries", "f32: true if fewer than 256 rows, queries times heads, share keys"),
+    flag<&Shape::few_tiles>(
+        "few_tiles", "for sm_90a, per_entry: true if there are fewer tiles of queries than SMs, and so many keys "
+                     "that blocks share them"),
     flag<&Shape::tma>("tma", "true if TMA can load the tensors; contiguous ones if left out"),
     ShapeRow{"load", load_widths, "bytes of one load of q, k and v; as for contiguous tensors if left out",
              [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
@@ -191,6 +194,7 @@ KernelSpec spec_of(const Shape& shape, int arch) {
   out.mla = shape.mla;
   out.row_blocks = static_cast<int>(shape.row_blocks);
   out.few_queries = shape.few_queries;
+  out.few_tiles = shape.few_tiles;
   const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
              kept = out.fp8_kv ? 1 : in;
   const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
@@ -223,6 +227,7 @@ Shape shape_of(const KernelSpec& spec, codegen::Length length) {
   if (spec.page_rows) out.page_rows = spec.page_rows;
   out.row_blocks = spec.row_blocks;
   out.few_queries = spec.few_queries;
+  out.few_tiles = spec.few_tiles;
   out.negative = !spec.scale_positive;
   out.offsets64 = spec.offsets64;
   out.unaligned_captures = spec.unaligned_captures;

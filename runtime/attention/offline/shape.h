@@ -22,7 +22,7 @@ struct Shape {
        shared_keys = false;
   std::int64_t heads = 1;
   bool decode = false, per_entry = false, paged = false, fp8_kv = false, before = false, fixed_split = false,
-       mla = false, few_queries = false;
+       mla = false, few_queries = false, few_tiles = false;
   std::int64_t page_rows = 64, row_blocks = 1;
   std::optional<bool> tma{}, exact{};
   std::optional<int> load{}, store{};

@@ -1,4 +1,4 @@
-// runtime/engines/cuda/args_forward.cpp — the arguments of forward kernels without split-KV: ForwardArgs
+// runtime/engines/cuda/args_forward.cpp — the arguments of forward kernels without DecodeArgs: ForwardArgs
 #include <limits>
 
 #include <attune/error.h>
@@ -12,8 +12,11 @@
 namespace attune::runtime::cuda {
 namespace {
 
+/// Tiles of queries, or parts of their keys.
+std::int64_t items_of(const ForwardRun& run) { return run.tiles.count * run.key_parts; }
+
 std::int64_t forward_blocks(const ForwardRun& run) {
-  const std::int64_t blocks = run.plan().kernel->persistent ? std::min<std::int64_t>(run.tiles.count, run.most_blocks())
+  const std::int64_t blocks = run.plan().kernel->persistent ? std::min<std::int64_t>(items_of(run), run.most_blocks())
                                                             : run.tiles.count;
   if (blocks > std::numeric_limits<int>::max())
     throw Error("too-long", "the call has too many tiles of queries for one launch", {},
@@ -68,6 +71,19 @@ GatherArgs gather_args(const ForwardRun& run, const Placed& at) {
   args.k_units = units(run.call.k);
   args.v_units = units(run.call.v);
   return args;
+}
+
+// ---- keys that blocks share
+
+/// f32 that a row has in KeyParts::sums, for each part, and in KeyParts::rests.
+constexpr int sums_of_row = 2, rests_of_row = 2;
+
+void take_key_parts(ForwardRun& run) {
+  const compiler::Problem& whole = run.of.whole ? *run.of.whole : run.p;
+  run.key_parts = codegen::parts_of_keys(QueryTiles(run.tiling, whole).count, run.most_blocks(),
+                                         ceil_div(whole.kv.length, run.plan().tile.n));
+  run.parts = run.space.take<float>(codegen::all_rows(run.p) *
+                                    (run.key_parts * (run.p.dv + sums_of_row) + rests_of_row));
 }
 
 // ---- split keys and values
@@ -148,9 +164,23 @@ ForwardArgs forward_args(const ForwardRun& run, const Placed& at) {
 
 }  // namespace
 
+KeyParts ForwardRun::parts_in(std::byte* memory) const {
+  if (!plan().tile.in_parts) return {};
+  const std::int64_t rows = codegen::all_rows(p);
+  float *const o = parts.in(memory), *const of_sums = o + key_parts * rows * p.dv;
+  return {.count = key_parts,
+          .positions = static_cast<int>(p.q.packed() ? p.q.total : p.q.length),
+          .rows = rows,
+          .o = o,
+          .sums = of_sums,
+          .rests = of_sums + key_parts * rows * sums_of_row,
+          .o_type = stored(call.o.dtype)};
+}
+
 void take_forward(ForwardRun& run) {
-  if (run.tiles.count > run.most_blocks() && run.kernel->choice.counts_tiles) run.next = run.space.take<unsigned>(1);
   const codegen::Tile& tile = run.plan().tile;
+  if (tile.in_parts) take_key_parts(run);
+  if (items_of(run) > run.most_blocks() && run.kernel->choice.counts_tiles) run.next = run.space.take<unsigned>(1);
   if (tile.parts > 0) {
     run.split_k = run.space.take<float>(split(run, nullptr, tile.d).size());
     run.split_v = run.space.take<float>(split(run, nullptr, tile.dv).size());

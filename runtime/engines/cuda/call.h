@@ -41,6 +41,7 @@ struct ForwardRun {
   Region<unsigned> arrivals{};
   Region<CutTile> cut{};
   int split_steps = 0, splits = 0;  ///< as in Further
+  int key_parts = 1;                ///< of a tile of queries, each of them an item: KeyParts
   Region<int> own_lists{};
   CoverLists lists{};
   Region<std::byte> own{};  ///< workspace of kernel families that have their own struct
@@ -73,14 +74,16 @@ struct ForwardRun {
     walk.own = own.in(memory);
     const auto stream = static_cast<cu::Stream>(means.stream);
     if (!plan().further()) return put_call(launches, walk, of, std::as_writable_bytes(std::span(&args, 1)), stream);
-    Further<Args> all{args, {}, {}, {}, split_steps, splits};
+    InParts<Args> all{{args, {}, {}, {}, split_steps, splits}, parts_in(memory)};
     if (call.o_before.given()) {
       all.o_before = strided(call.o_before, p.q.layout);
       all.lse_before = rows(call.lse_before, p.q.layout);
       all.o_before_type = stored(call.o_before.dtype);
     }
-    put_call(launches, walk, of, std::as_writable_bytes(std::span(&all, 1)), stream);
+    const std::span<std::byte> bytes = std::as_writable_bytes(std::span(&all, 1));
+    put_call(launches, walk, of, plan().tile.in_parts ? bytes : bytes.first(sizeof(Further<Args>)), stream);
   }
+  KeyParts parts_in(std::byte* memory) const;
 };
 
 /// Refuses outputs that this engine cannot write, and o_before and lse_before that it cannot read.

@@ -1,10 +1,14 @@
 // runtime/engines/cuda/keys.cpp — the spec that selects a call's kernels: from its tensors, its sizes and its device
 #include "runtime/engines/cuda/keys.h"
 
+#include <algorithm>
+
+#include "codegen/ceil_div.h"
 #include "codegen/reads.h"
 #include "runtime/engines/captures.h"
 #include "runtime/engines/cuda/maps.h"
 #include "runtime/engines/cuda/operands.h"
+#include "runtime/engines/cuda/query_tiles.h"
 
 namespace attune::runtime::cuda {
 
@@ -21,6 +25,14 @@ std::int64_t gathered_bytes(const Forward& call, const Problem& p) {
 /// True if the call describes its keys separately from its queries: lengths, positions or pages per entry.
 bool is_per_entry(const Forward& call, const Problem& p) {
   return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
+}
+
+/// True if tiles of few_rows rows and 128 keys are better split.
+bool has_few_tiles(int heads, const Problem& p, const Facts& device, const Means& means) {
+  constexpr int n = 128;
+  const QueryTiles tiles({.queries = codegen::few_rows / heads, .heads = heads, .persistent = true}, p);
+  const int blocks = means.blocks ? std::min(means.blocks, device.sms) : device.sms;
+  return codegen::parts_of_keys(tiles.count, blocks, ceil_div(p.kv.length, n)) > 1;
 }
 
 }  // namespace
@@ -61,6 +73,7 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
   key.spec.page_rows = codegen::box_rows(key.spec, p.kv.paged() ? call.k.shape[2] : 0);
   key.spec.few_queries = codegen::are_few(key.spec, whole.q.length, p.group) ||
                          (key.spec.page_rows > 0 && gathered_bytes(call, p) > most_gathered);
+  key.spec.few_tiles = codegen::may_split_keys(key.spec) && has_few_tiles(key.spec.heads, whole, device, means);
   if (means.preference) key.preference = *means.preference;
   return key;
 }

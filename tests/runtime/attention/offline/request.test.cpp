@@ -77,7 +77,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
   const codegen::KernelSpec usual{};
   std::string said;
   for (const ShapeRow& row : shape_rows()) said += row.text(shape_of(usual, codegen::Length::to_1k)) + ";";
-  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;;;;;;;;;;;;;;");
+  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;;;;;;;;;;;;;;;");
   for (const DType type : {DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t d : {1, 3, 20, 64, 100, 256})
       for (const int load : {0, 4, 8, 16})
@@ -92,6 +92,7 @@ TEST_CASE("shapes read back as they are said, and say no more than it takes", "[
                                          .fp8_kv = flag,
                                          .row_blocks = flag ? 4 : 2,
                                          .heads = flag ? 1 : 4,
+                                         .few_tiles = flag,
                                          .decode = flag,
                                          .tma = flag,
                                          .load = load,
