@@ -269,22 +269,6 @@ TEST_CASE("blocks share the keys of packed drafts", "[emulated]") {
       }
 }
 
-TEST_CASE("blocks share the keys of tiles of any kind", "[emulated]") {
-  if (skipped_without_compiler()) return;
-  // One head a tile, so that warpgroups may begin late; some tiles of queries see no key of the first parts.
-  Shape shape = drafts(90);
-  shape.q_heads = shape.kv_heads = 2, shape.q_len = 180, shape.q_offsets = {3120, 0, 1869};
-  const Inputs in = inputs(shape);
-  for (const char* const tile : {"m=192,n=80,stages=3,q_stages=1,own_o=2,issue_order=1,items=1",
-                                 "m=128,n=64,stages=2,q_stages=1,own_o=0,issue_order=1,items=1",
-                                 "m=128,n=128,q_stages=2,own_o=1,issue_order=2,dynamic=0,items=2", "m=64,n=64"}) {
-    const std::vector<Engine> gpu{
-        emulated_engine({.arch = 90, .sms = 64, .seed = 90}, fmt::format("forward_sm90:{}", tile))};
-    INFO(tile);
-    CHECK(compare(Subject(causal), in, gpu, {.backward = false, .max = false}).wrong == "");
-  }
-}
-
 TEST_CASE("a masked-out NaN reaches no result where blocks share keys", "[emulated]") {
   Shape shape = drafts(80);
   shape.q_offsets = {3200, 0, 1800};

@@ -293,6 +293,39 @@ TEST_CASE("prompts over pages of any size get what the oracle says, whatever the
   CHECK(wrong.empty());
 }
 
+TEST_CASE("drafts over few long entries, whose keys blocks share, get what the oracle says", "[gpu]") {
+  if (skipped()) return;
+  std::vector<Shape> shapes;
+  for (const std::int64_t page : {0, 1, 16, 64})
+    for (const std::int64_t d : {64, 128, 256}) {
+      Shape shape{.batch = 2,
+                  .q_heads = 4,
+                  .kv_heads = 2,
+                  .q_len = 20,
+                  .kv_len = 5000,
+                  .d = d,
+                  .dv = d,
+                  .dtype = shapes.size() % 2 ? DType::f16 : DType::bf16,
+                  .used = {5000, 3777},
+                  .q_offsets = {4980, 3757},
+                  .page = page,
+                  .before = shapes.size() % 5 == 4,
+                  .seed = shapes.size() + 1};
+      shapes.push_back(shape);
+      shape.q_lens = {17, 0, 33};
+      shape.used = {5000, 100, 4099};
+      shape.q_offsets = {4983, 99, 4066};
+      ++shape.seed;
+      shapes.push_back(shape);
+    }
+  const Attention* const what[] = {&plain, &causal, &windowed, &bent, &rich};
+  const std::string wrong = side_by_side(shapes.size() * std::size(what), [&](std::size_t i) {
+    return judge(*what[i % std::size(what)], shapes[i / std::size(what)]);
+  });
+  INFO(wrong);
+  CHECK(wrong.empty());
+}
+
 TEST_CASE("decode beside keys and values of e4m3 gets what the oracle says", "[gpu]") {
   if (skipped()) return;
   const Attention* const what[] = {&plain, &causal, &windowed, &rich};
