@@ -2,6 +2,8 @@
 """core/torch_call.cpp gives the results of calls by name, and refuses tensors that are more than their memory."""
 
 import gc
+import signal
+import subprocess
 import sys
 
 import attune
@@ -14,6 +16,7 @@ from attune.torch import (
     _mod,
     _operators,
     create_block_mask,
+    engine,
     flex_attention,
     scaled_dot_product_attention,
 )
@@ -222,6 +225,85 @@ def test_gradients_of_captured_tensors_alone(slowly):
             assert torch.equal(a, b)
     table.requires_grad_(False)
     assert grads(slope)[0].any()
+
+
+def test_many_captured_tensors(slowly):
+    q, k, v = qkv(grad=False)
+    rows = [torch.randn(19, requires_grad=i % 2 == 0) for i in range(40)]
+
+    def grads():
+        out = flex_attention(q, k, v, lambda s, b, h, i, j: sum([row[j] for row in rows], s * len(rows)))
+        return out, *torch.autograd.grad(out.square().sum(), rows[::2])
+
+    for a, b in zip(grads(), slowly(grads), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_torch_itself_says_that_it_has_no_memory():
+    q = torch.ones(1).expand(1, 1 << 20, 1 << 20, 64)
+    with pytest.raises(RuntimeError, match="memory|allocate"):
+        flex_attention(q, q, q)
+
+
+def test_a_long_call_listens_to_signals():
+    class Alarm(Exception):
+        pass
+
+    def ring(*_):
+        raise Alarm
+
+    q = torch.randn(1, 8, 2048, 16)
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with engine("oracle"), pytest.raises(Alarm):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            flex_attention(q, q, q)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+OLDER = """
+import ctypes
+import torch
+real = ctypes.CDLL
+
+class Older:
+    "A torch without what came with 2.10."
+    def __init__(self, path):
+        self.library = real(path)
+    def __getattr__(self, name):
+        if name.startswith("torch_") or "library" in name:
+            raise AttributeError(name)
+        return getattr(self.library, name)
+
+ctypes.CDLL = Older
+del torch.Tensor.__dlpack_c_exchange_api__
+import attune
+from attune.torch import _operators, activate, append, flex_attention, paged_attention
+assert not _operators.records
+q, k, v = (torch.randn(2, 4, 19, 16, requires_grad=True) for _ in range(3))
+row = torch.randn(19, requires_grad=True)
+call = lambda: flex_attention(q, k, v, lambda s, b, h, i, j: s + row[j])
+want = torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(q, k, v, row).square().sum(), (q, k, v, row))
+for made in (call, torch.compile(call, backend="aot_eager")):
+    for a, b in zip(torch.autograd.grad(made().square().sum(), (q, k, v, row)), want):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+counts = torch.tensor([19, 7], dtype=torch.int32)
+with torch.no_grad():
+    out = paged_attention(q[:, :, :1], k, v, counts)
+torch.testing.assert_close(out[0], torch.nn.functional.scaled_dot_product_attention(q[:1, :, :1], k[:1], v[:1])[0])
+try:
+    activate()
+except attune.Error as error:
+    assert error.code == "torch-version"
+else:
+    raise AssertionError
+"""
+
+
+def test_a_torch_without_the_c_abi_of_operators():
+    subprocess.run([sys.executable, "-c", OLDER], check=True)
 
 
 def test_signs_beside_the_memory_count_everywhere():
