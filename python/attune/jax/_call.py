@@ -122,14 +122,29 @@ def alike(arrays: list[Array]) -> list[Array]:
     """Under shard_map, arrays that are the same along an axis where others differ, as if they differed too: XLA's calls
     take no others."""
     axes = _axes(arrays)
-    return [jax.lax.pcast(x, tuple(axes - _along(x)), to="varying") if axes - _along(x) else x for x in arrays]
+
+    def cast(array: Array) -> Array:
+        lacks = tuple(axes - _along(array))
+        if not lacks:
+            return array
+        if hasattr(jax.lax, "pcast"):
+            return jax.lax.pcast(array, lacks, to="varying")
+        return getattr(jax.lax, "pvary")(array, lacks)  # noqa: B009 — JAX before 0.9, which types do not know
+
+    return [cast(x) for x in arrays]
 
 
 @functools.lru_cache(1024)
 def _mappable(call: Call) -> Callable[..., Arrays]:
     run = custom_vmap(split(call))
     run.def_vmap(functools.partial(_mapped, call))
-    return run
+    whole = jax.custom_jvp(run)
+
+    @whole.defjvp
+    def refuse(*_: Any) -> Any:  # first derivatives are those of `attend`
+        raise ValueError("attune: the gradients of an attention cannot be differentiated in JAX")
+
+    return whole
 
 
 def _forward(what: What, with_lse: bool, with_max: bool) -> Callable[..., Arrays]:

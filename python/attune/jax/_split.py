@@ -30,6 +30,7 @@ def split(call: Call) -> Callable[..., Arrays]:
 
     def partition(mesh: Any, given: Any, made: Any) -> Any:
         taken = _Taken(call, mesh, given)
+        taken.check()
         return mesh, taken.run, taken.shardings(call.results), taken.shardings(call.arguments)
 
     def infer(mesh: Any, given: Any, _: Any) -> Any:
@@ -97,24 +98,28 @@ class _Taken:
         shapes = {n: tuple(x.shape) for n, x in zip(call.arguments, given)}
         self.labels = _labels(call, shapes)
         specs = dict(zip(call.arguments, [_spec(x) for x in given]))
+        of_q = dict(zip(self.labels["q"], specs["q"]))
+        self.axes: dict[str | None, tuple[str, ...]] = {"b": of_q.get("b", ()), "h": of_q["h"]}
+        self.groups = shapes["k"][self.labels["k"].index("k")]
+        self.axes["k"] = self.axes["h"] if self.groups % self._size("h") == 0 else ()
+        self.specs = specs
+
+    def check(self) -> None:
+        """Refuses what devices cannot compute each on its own. XLA takes no exception while it infers shardings."""
         for name in ("q", "k", "v"):
-            for label, axes in zip(self.labels[name], specs[name]):
+            for label, axes in zip(self.labels[name], self.specs[name]):
                 if label in _ROWS and axes:
                     raise _refused(
                         f"the {_ROWS[label]} of an attention are split along {', '.join(axes)} of the mesh",
                         "a program of JAX splits batch entries and heads",
                         "gather them with jax.lax.with_sharding_constraint, or call attune.attention over ranks, with "
                         "sharding=")
-        of_q = dict(zip(self.labels["q"], specs["q"]))
-        self.axes: dict[str | None, tuple[str, ...]] = {"b": of_q.get("b", ()), "h": of_q["h"]}
         parts = self._size("h")
-        groups = shapes["k"][self.labels["k"].index("k")]
-        if groups % parts and groups > 1:
-            raise _refused(f"{groups} heads of keys cannot be split among {parts} devices",
+        if self.groups % parts and self.groups > 1:
+            raise _refused(f"{self.groups} heads of keys cannot be split among {parts} devices",
                            "each device has whole groups of heads",
                            "repeat them, or split the heads among fewer devices")
-        self.axes["k"] = self.axes["h"] if groups % parts == 0 else ()
-        what = call.what
+        what = self.call.what
         if self._size("b") * parts > 1 and not may_fold(what.parts, what.lets):
             raise _refused("a call that draws random numbers is split among devices",
                            "they depend on batch entries and heads, which each device counts from 0",

@@ -4,7 +4,6 @@
 import attune
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from attune.jax import attention
 from attune.jax._fold import follows, may_fold, moved, reads, rewritten
@@ -30,8 +29,8 @@ def both(program, axes, *arrays):
 
 
 def attend(q, k, v, slope, bias, doc):
-    return attention(q, k, v, score=lambda s, at: s + slope[at.head] * (at.kv - at.q) + bias[at.batch, at.kv] + at.batch,
-                     mask=lambda at: (doc[at.batch, at.q] >= doc[at.batch, at.kv]) | (at.batch == at.kv))
+    return attention(q, k, v, score=lambda s, at: s + slope[at.head] * (at.kv - at.q) + bias[at.batch, at.kv] +
+                     at.batch, mask=lambda at: (doc[at.batch, at.q] >= doc[at.batch, at.kv]) | (at.batch == at.kv))
 
 
 def arrays(rng, batch, size=3):
@@ -68,7 +67,7 @@ def test_a_dense_bias_of_four_dimensions(rng):
 
 
 def test_nested_maps_are_one_call(rng):
-    q, k, v, slope, bias, doc = arrays(rng, 2)
+    q, k, v, slope, _, doc = arrays(rng, 2)
     outer = random(rng, 2, 2, 19)
     program = jax.vmap(jax.vmap(attend, (0, 0, 0, 0, None, 0)), (None, None, None, None, 0, None))
     out, count = calls(jax.jit(program), q, k, v, slope, outer, doc)
