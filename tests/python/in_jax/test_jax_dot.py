@@ -54,6 +54,15 @@ def test_shapes(shape, is_causal, rng):
     agree(qkv(rng, **shape), is_causal=is_causal)
 
 
+@pytest.mark.parametrize("shape", [{"b": 0}, {"t": 0}, {"s": 0}])
+def test_no_entries_queries_or_keys(shape, rng):
+    arrays = qkv(rng, **shape)
+    out, residual = dot_product_attention(*arrays, is_causal=True, return_residual=True)
+    assert out.shape == arrays[0].shape and residual.shape == out.shape[:-1] and not np.asarray(out).any()
+    for x, grad in zip(arrays, jax.grad(lambda *x: dot_product_attention(*x).sum(), (0, 1, 2))(*arrays)):
+        assert grad.shape == x.shape and not np.asarray(grad).any()
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(jnp.bfloat16, 2e-2), (jnp.float16, 3e-3)])
 def test_types(dtype, tolerance, rng):
     arrays = qkv(rng, dtype=dtype)
