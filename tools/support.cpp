@@ -85,7 +85,8 @@ std::string values_text(Axis axis, unsigned bits, unsigned possible) {
   if (in.size() > 1 && out.empty()) return "any";
   if (axis == Axis::arch) return fmt::format("{}", fmt::join(in, " "));
   if (axis == Axis::width && in.size() > 2) return fmt::format("{} to {}", in.front(), in.back());
-  if (out.size() < 3 && in.size() > 2) return fmt::format("any but {}", fmt::join(out, ", "));
+  if (out.size() < 4 && in.size() > std::max(out.size(), std::size_t{2}))
+    return fmt::format("any but {}", fmt::join(out, ", "));
   return fmt::format("{}", fmt::join(in, ", "));
 }
 

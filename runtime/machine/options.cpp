@@ -115,7 +115,7 @@ constexpr std::array rows{
                 return true;
               }},
     OptionRow{"ATTUNE_CHECK",
-              "range: refuse reads outside of captured tensors on the host, and missing pages and slots on a device",
+              "range: refuse reads outside of captured tensors (host), missing pages and slots (device)",
               "clamped reads", "", check_words,
               [](Options& options, std::string_view value) {
                 options.check_range = value == "range";

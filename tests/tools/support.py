@@ -108,7 +108,7 @@ class Support(Calls):
         heads = ["--heads", "32", "--kv-heads", "8"]
         self.assertEqual(kernel("--decode", "--kv-len", "8192", *heads), "decode_sm80")
         self.assertEqual(kernel("--decode", "--kv-len", "random:900", "--batch", "3", "--page-size", "16"), "decode_sm80")
-        self.assertEqual(kernel("--decode", "--seq", "512", "--kv-len", "8192", "--page-size", "16", *heads), "forward_sm80")
+        self.assertEqual(kernel("--decode", "--seq", "512", "--kv-len", "8192", "--page-size", "16", *heads), "forward_sm90")
         self.assertEqual(kernel("--seq", "512", "--kv-seq", "8192", "--q-offset", "7000"), "forward_sm90")
         self.assertEqual(kernel("--decode", "--kv-len", "8192", "--cache-dtype", "e4m3"), "decode_sm80")
         mla = ["--heads", "128", "--kv-heads", "1", "--d", "576", "--v-columns", "512"]

@@ -50,7 +50,7 @@ __device__ inline Walk part_of(const Walk& all, int nth, int parts) {
   const int begin = all.count * nth / parts, count = all.count * (nth + 1) / parts - begin;
   const auto inside = [&](int i) { return min(max(i - begin, 0), count); };
   const int first = inside(all.first);
-  return {count, first, inside(all.first + all.full) - first, all.last - begin, nullptr};
+  return {count, first, inside(all.first + all.full) - first, all.tile(begin), all.list ? all.list + begin : nullptr};
 }
 
 /// Bands of positions as bands of keys; key 0 has position `offset`.
