@@ -115,7 +115,7 @@ constexpr std::array rows{
                 return true;
               }},
     OptionRow{"ATTUNE_CHECK",
-              "range: refuse reads outside of captured tensors (host), missing pages and slots (device)",
+              "range: refuse reads outside of tensors, on a device missing pages and slots",
               "clamped reads", "", check_words,
               [](Options& options, std::string_view value) {
                 options.check_range = value == "range";

@@ -1,5 +1,4 @@
-// codegen/cuda/parts/forward_place_sm80.cuh — the tile of queries and the shared memory of a block of
-// forward_sm80.cuh
+// codegen/cuda/parts/forward_place_sm80.cuh — the tile and the shared memory of a block of forward_sm80.cuh
 #pragma once
 
 #include "codegen/cuda/layout/forward_sm80.cuh"
