@@ -114,8 +114,7 @@ constexpr std::array rows{
                 options.cache_system = value;
                 return true;
               }},
-    OptionRow{"ATTUNE_CHECK",
-              "range: refuse reads outside of tensors, on a device missing pages and slots",
+    OptionRow{"ATTUNE_CHECK", "range: refuse reads outside of tensors, on a device missing pages and slots",
               "clamped reads", "", check_words,
               [](Options& options, std::string_view value) {
                 options.check_range = value == "range";
