@@ -145,6 +145,7 @@ wheel() {
   exported=$(awk '$3 !~ /^attune_/ && $3 != "ATTUNE_0" {print $3}' <<<"$exported")
   [[ -z $exported ]] || { echo "attune: libattune.so exports $exported" >&2 && return 1; }
   for text in build/release/licences/*.txt; do
+    [[ -e $text ]] || continue
     [[ -s $(echo "$fresh"/lib/python*/site-packages/attune_attention-*.dist-info/licenses/"${text##*/}") ]] ||
       { echo "attune: $file has no ${text##*/} among its licences" >&2 && return 1; }
   done
