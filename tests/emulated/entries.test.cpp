@@ -137,6 +137,35 @@ TEST_CASE("lengths below 0 and beyond the cache on a device are 0 and all keys, 
     }
 }
 
+TEST_CASE("keys of missing pages are zeros also where a masked-out value is NaN", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  for (const std::uint64_t seed : {1u, 2u, 3u}) {
+    const Shape shape{.batch = 2,
+                      .q_heads = 2,
+                      .kv_heads = 2,
+                      .q_len = 40,
+                      .kv_len = 160,
+                      .d = 64,
+                      .dv = 64,
+                      .dtype = DType::bf16,
+                      .used = {160, 150},
+                      .q_offsets = {110, 100},
+                      .page = 16,
+                      .holes = true,
+                      .seed = seed};
+    const Inputs in = inputs(shape);
+    const Tensor &table = in.page_table.tensor, &v = in.v.tensor;
+    // No query of entry 0 keeps the keys of its last page.
+    const std::int32_t page = static_cast<const std::int32_t*>(table.data)[9 * table.strides[1]];
+    if (page < 0 || page >= v.shape[0]) continue;
+    for (std::int64_t row = 0; row < shape.page; ++row)
+      runtime::store(v, runtime::offset(v, page, 0, row, 0), std::numeric_limits<double>::quiet_NaN());
+    const std::vector<Engine> gpu{emulated_engine({.arch = 90, .sms = 3, .seed = seed}, "forward_sm90")};
+    INFO(shape.describe());
+    CHECK(compare(Subject(causal), in, gpu, {.backward = false}).wrong == "");
+  }
+}
+
 TEST_CASE("masks that read data list tiles of entries by their own positions", "[emulated]") {
   const auto prefix = Device::cpu().array<std::int32_t>({3}, "prefix"),
              document = Device::cpu().array<std::int32_t>({600}, "document");

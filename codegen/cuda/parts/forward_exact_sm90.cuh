@@ -42,6 +42,12 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
   }
 
  private:
+  /// 0 in a row of a missing page, as tiles have it.
+  __device__ static float element_of(const Element* line, int j) {
+    if constexpr (is_paged<Tile>)
+      if (!line) return 0;
+    return f32(line[j]);
+  }
   using Source = typename KeySourceOf<Tile>::Type;
   static constexpr int lanes = 32;
   /// Calls f(x, column) for this lane's columns of a row.
@@ -73,7 +79,7 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
       if (!__any_sync(~0u, reach.holds(kv) && user.keep(head, my_row, col, at, q_at, kv_at))) continue;
       const Element* k_line = source.key(key);
       float x = 0;
-      each_of(mine, args.d, [&](float y, int j) { x += y * f32(k_line[j]); });
+      each_of(mine, args.d, [&](float y, int j) { x += y * element_of(k_line, j); });
 #pragma unroll
       for (int step = 1; step < lanes; step *= 2) x += __shfl_xor_sync(~0u, x, step);
       x = User::traits.scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_at, kv_at);
@@ -84,7 +90,7 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
       top = most;
       if constexpr (User::traits.has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
       const Element* v_line = source.value(key);
-      each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * f32(v_line[j]); });
+      each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * element_of(v_line, j); });
     }
     if constexpr (is_in_parts<Tile>) {
       leave_row(at, head, q, {sum, top}, lane == 0);
