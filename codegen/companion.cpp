@@ -316,7 +316,7 @@ std::int64_t transposed_tiles(const compiler::Problem& p, const KernelPlan& plan
   return p.kv.packed() ? p.kv.total / n + p.batch : ceil_div(p.kv.length, n);
 }
 std::int64_t transposed_batch(const compiler::Problem& p) {
-  // What lies behind an entry's last key is cleared, so entries share no copy.
+  // Each entry has a copy of its own, because rows after its last key are cleared.
   return p.kv.packed() || (p.kv_shared && !p.per_entry) ? 1 : p.batch;
 }
 

@@ -31,11 +31,10 @@ struct KernelSpec {
   int page_rows = 0;         ///< paged, by TMA: the largest power of 2 that divides a page's rows, at most 64
   int row_blocks = 1;        ///< MLA: blocks of a cluster, each with 64 of the rows that share keys: 1, 2 or 4
   int heads = 1;  ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
-  bool few_queries =
-      false;               ///< f32, or small pages: preparing keys in memory takes longer than it saves, see are_few()
-  bool few_tiles = false;  ///< Hopper, 16 bits: blocks share the keys of tiles of queries, see parts_of_keys()
-  bool decode = false;     ///< the queries of these heads are at most 16 rows
-  bool tma = true;         ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
+  bool few_queries = false;  ///< f32, small pages: preparing keys in memory does not pay, see are_few()
+  bool few_tiles = false;    ///< Hopper, 16 bits: blocks share the keys of tiles of queries, see parts_of_keys()
+  bool decode = false;       ///< the queries of these heads are at most 16 rows
+  bool tma = true;           ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.
   int load = 16, store = 16;
   bool scale_positive = true;

@@ -146,7 +146,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_fp8_kv(spec); !why.empty()) return why;
   if (std::string why = why_not_other_out(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
-  if (spec.paged && spec.page_rows == 0) return "in decode it does not load pages";
+  if (spec.paged && spec.page_rows == 0) return "it does not load pages in decode calls";
   return why_not_prob(facts);
 }
 

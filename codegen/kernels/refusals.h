@@ -43,7 +43,7 @@ inline std::string why_not_backward90(const KernelSpec& spec, const Traits& fact
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
   if (!facts.has_prob || (facts.linear_prob && facts.delta_of_o)) return {};
-  return "the prob mod is not a multiple of p, so delta takes a walk over the keys before";
+  return "the prob mod is not a multiple of p, so delta needs another pass over the keys";
 }
 /// For wide heads, one kernel computes dq and another dk and dv.
 inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits& facts) {

@@ -125,7 +125,7 @@ struct Further : Args {
   int splits;       ///< splits that a tile may have
 };
 
-/// What a forward leaves of each row if several blocks share the keys of a tile of queries, for combine_parts.cuh. Rows
+/// Split-KV: the partial results of each row, which combine_parts.cuh merges. Rows
 /// are those of [batch, query head, position], packed without batch.
 struct KeyParts {
   int count;      ///< parts of a tile's keys, at most most_key_parts: each part is some of its tiles of keys

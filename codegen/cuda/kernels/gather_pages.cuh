@@ -2,7 +2,7 @@
 // another, before a kernel that loads tiles of keys by TMA
 //
 // TMA loads a box in some 7 ns, and a tile has as many boxes as pages. Blocks: (gather_rows keys, key head, batch
-// entry). Rows of pages that do not exist become zeros; rows behind an entry's last key stay as they are.
+// entry). Rows of missing pages become zeros; rows after an entry's last key are not written.
 #pragma once
 
 #include "codegen/cuda/parts/entry.cuh"

@@ -60,7 +60,7 @@ struct ForwardLayout90 {
   // Lists of tiles to recompute: for each warp a count, then the tiles.
   int warps = m / 16, recompute_most = 31, recompute = item + item_bytes * items,
       behind_recompute = recompute + 4 * (recompute_most + 1) * warps;
-  // A barrier: the values of a tile that has the last key have arrived, and rows behind it are to be cleared.
+  // The barrier at which the values of the tile with the last key arrive; the rows after that key are then cleared.
   int tail = behind_recompute, bytes = tail + (per_entry ? 16 : 0);
 };
 

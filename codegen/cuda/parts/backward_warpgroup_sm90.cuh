@@ -130,7 +130,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       return pair;
   }
 
-  /// prob(P); P of a masked-out pair is 0, whatever a mod makes of it.
+  /// prob(P), and 0 where P is 0: the factor of a masked-out pair may be NaN.
   __device__ float prob_of(float x, const Row& row, const Col& col, Int q, Int kv) const {
     if constexpr (has_prob)
       return x == 0.0f ? 0.0f : user.prob(x, head, row, col, at, q, kv);

@@ -23,12 +23,12 @@ struct Entry {
   __device__ Where at(int b, int head) const { return {b, head, queries.length, key(keys.length)}; }
 };
 
-/// The keys of an entry, of which the call's lengths allow no more.
+/// The number of an entry's keys, at most `most`.
 __device__ inline int kv_length(const Entries& of, int b, int most) {
   return of.kv_lens.at ? max(min(of.kv_lens.at[b * of.kv_lens.stride], most), 0) : most;
 }
 
-/// Starts and lengths on the device are not checked: a sequence is cut off at the call's lengths, whatever they say.
+/// Starts and lengths on the device are not checked, but no sequence gets more rows than the call's lengths allow.
 /// `packed`, `own`: calls may be packed; entries may have their own lengths and positions.
 template <bool packed, bool own>
 __device__ inline Entry entry_of(const Entries& of, int b) {

@@ -96,7 +96,7 @@ struct ForwardProducer90 {
     // With one stage of queries, the first keys can load before the previous tile is done with its queries. A whole
     // warp that loads both has no registers for it, and none to schedule early.
     constexpr bool light = Source::threads == 1 || what != Loads::all, keys_first = Tile::q_stages == 1 && light;
-    // Values that come after keys are one tile behind them.
+    // One warp loads the values of a tile after the keys of the next tile.
     constexpr bool behind = what == Loads::all && !in_turn<Tile>;
     const Walk& walk = item.walk;
     if (has_keys && !keys_first) load_queries(item);

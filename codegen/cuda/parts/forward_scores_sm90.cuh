@@ -72,7 +72,7 @@ struct ForwardScores90 {
 
   /// The position of a tile's first key.
   __device__ int first_key(int tile) const { return entry.key(tile * n); }
-  /// The position behind the last query.
+  /// The position after the last query.
   __device__ int q_end() const { return entry.query(at.q_len); }
 
   /// The query and the head of the warp's nth row, relative to the tile's first.

@@ -8,7 +8,7 @@
 namespace attune {
 
 /// A key source is made once, of the arguments and the address of shared memory. Rows count from an entry's first key.
-/// Rows behind the last key become any keys, because the consumers mask them out, and values that are finite.
+/// After the last key, rows of keys may hold anything, because the consumers mask them out; rows of values are finite.
 template <class Source>
 concept KeySource = requires(Source source, typename Source::Places places, int b, int head, Entry entry, unsigned into,
                              unsigned full, int row) {
@@ -99,7 +99,7 @@ struct TmaKeys : KeyRows<Tile> {
 };
 
 /// Keys, and values with keys along rows, that split_keys_sm90.cuh has split into `parts` numbers of TF32: a box for
-/// each part of a tile. The tiles of a packed sequence begin at its place; rows behind an entry's last key are zeros.
+/// each part of a tile. The tiles of a packed sequence begin at its place; rows after an entry's last key are zeros.
 template <class Tile>
 struct SplitKeys : KeyRows<Tile> {
   using Rows = KeyRows<Tile>;
@@ -165,7 +165,7 @@ struct EntryKeys : KeyRows<Tile> {
     if constexpr (is_paged<Tile>)
 #pragma unroll
       for (int j = 0; j < of_lane; ++j) {
-        // Pages behind the last key need not exist.
+        // Pages after the last key need not exist.
         const int nth = 32 * j + lane, first = row + nth * box;
         const Pages::At at = nth < boxes && first >= 0 && first < keys.length ? pages.at(first)
                                                                               : Pages::At{pages.count, 0};
@@ -178,7 +178,7 @@ struct EntryKeys : KeyRows<Tile> {
   __device__ void load_keys(unsigned into, unsigned full, const Places& at) const {
     load<Shared::d_chunks>(into, args.k_map, full, at);
   }
-  /// A box that has the last key has what lies behind it, too. There is at most one such tile for each tile of queries.
+  /// The box with the last key also loads the rows after it. A tile of queries visits at most one such tile of keys.
   __device__ void load_values(unsigned into, unsigned full, const Places& at) {
     const int rows = keys.length - at.row, loaded = min((rows + box - 1) / box * box, Tile::n);
     if (rows >= loaded) return load<Shared::dv_chunks>(into, args.v_map, full, at);
@@ -225,7 +225,7 @@ struct EntryKeys : KeyRows<Tile> {
     constexpr int some = min(boxes, whole ? 8 : 4);
 #pragma unroll
     for (int j = 0; j < of_lane; ++j) {
-      // A page that does not exist lies behind the pool, so TMA fills its boxes with 0.
+      // A missing page gets a coordinate past the pool, so TMA fills its boxes with 0.
       const int page = pages.exists(at.page[j]) ? at.page[j] : pages.count;
 #pragma unroll 1
       for (int first = 0; first < min(boxes - 32 * j, 32); first += some) {
@@ -265,8 +265,8 @@ requires(is_per_entry<Tile>&& parts_of<Tile> == 0) struct KeySourceOf<Tile> {
   using Type = EntryKeys<Tile>;
 };
 
-/// What a producer warp loads. Boxes of a page's rows take long to issue, so values have a warp of their own where no
-/// other warp needs its place.
+/// What a producer warp loads. Boxes of pages take long to issue, so a second warp loads the values, unless that warp
+/// computes distances or columns.
 enum class Loads { all, keys, values };
 template <class Tile>
 constexpr bool values_have_warp = is_per_entry<Tile>&& parts_of<Tile> == 0 && number_warps<Tile> == 0;
