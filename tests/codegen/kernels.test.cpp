@@ -214,7 +214,7 @@ void rotate(std::size_t half) {
     // Three architectures follow one another; neighbours take different ones.
     const std::size_t place = places;
     places += all[i].everywhere;
-    if (all[i].everywhere ? !in_turn(place + place / 3, 6) : !in_turn(i, 4)) continue;
+    if (all[i].everywhere ? !in_turn(place + place / 3, 9) : !in_turn(i, 8)) continue;
     const std::vector<CorpusMod>& from = all[i].golden ? golden : everything;
     if (taken++ % 2 == half) compile(Lowered(from[i * 37 % from.size()]), all[i], i);
   }
@@ -249,7 +249,7 @@ void rotate_backward(std::size_t half) {
   if (skips_compiling()) return;
   const std::vector<CorpusMod> everything = mods();
   std::size_t number = 0;
-  const auto is_taken = [&](std::size_t i) { return i % 2 == half && in_turn(i / 2, 4); };
+  const auto is_taken = [&](std::size_t i) { return i % 2 == half && in_turn(i / 2, 8); };
   for (const codegen::Way way : {codegen::Way::queries, codegen::Way::keys})
     for (const auto& [type, d] : {std::pair{DType::bf16, 64},
                                   {DType::f16, 96},

@@ -69,7 +69,7 @@ TEST_CASE("prob mods that are multiples of p are right in every order of the ste
       for (const Attention& attention : all) {
         const Subject subject(attention);
         if (order == 3 && attention.score) continue;  // rounded early, as in order 2
-        if (!in_turn(nth++, 2)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 4, 4)) continue;
         for (const Shape& shape : {dense(200, 230, d), packed({150, 0, 1, 77}, d)}) {
           INFO(order << ' ' << shape.describe());
           CHECK(compare(subject, inputs(shape), std::span(&engine, 1), {.forward = false, .captured = false}).wrong ==
@@ -123,7 +123,7 @@ TEST_CASE("dq is added up in any order", "[emulated]") {
 
 TEST_CASE("dq is completed in sections of both directions", "[emulated]") {
   if (skipped_without_compiler()) return;
-  if (!in_turn(1, 2)) return;  // a long call
+  if (!in_turn(1, 4)) return;  // a long call
   Shape shape = dense(290, 290, 128);
   shape.batch = 24, shape.kv_heads = 2;
   const Engine engine = emulated_engine({.arch = 90, .sms = 7, .seed = 5},

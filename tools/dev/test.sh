@@ -49,8 +49,9 @@ check() {
   say "testing $preset"
   # Each test has its own limit, in the preset, and runs again when it hits that; the summary says so. This limit over
   # all tests catches hangs that no other limit ends.
-  timeout --kill-after=30 "$((test_minutes * 60))" ctest --preset "$preset" --parallel "$jobs" --repeat after-timeout:2 \
-    2>&1 | tee "$log" || true
+  # One test more than there are processors: some wait for what they started.
+  timeout --kill-after=30 "$((test_minutes * 60))" ctest --preset "$preset" --parallel "$((jobs + 1))" \
+    --repeat after-timeout:2 2>&1 | tee "$log" || true
   failures=$(failures_of "$log")
   if [[ $(grep -E '^[0-9]+% tests passed' "$log") =~ ([0-9]+)\ tests\ failed\ out\ of\ ([0-9]+) ]]; then
     here_failed=${BASH_REMATCH[1]}
@@ -60,7 +61,7 @@ check() {
     local finished
     finished=$(grep -cE '^ *[0-9]+/[0-9]+ +Test +#' "$log" || true)
     here_failed=$(($(grep -cE '^  #' <<<"$failures" || true) + 1)) here_all=$((finished + 1))
-    stopped="  stopped after $finished tests; the last to start: $(grep -E '^ +Start +[0-9]+:' "$log" | tail -n "$jobs" |
+    stopped="  stopped after $finished tests; the last to start: $(grep -E '^ +Start +[0-9]+:' "$log" | tail -n "$((jobs + 1))" |
              sed -E 's/^ +Start +[0-9]+: //' | paste -sd ';')"
   fi
   local skipped late
