@@ -79,7 +79,7 @@ class Attention(Mod):
         call = {"q": q, "k": k, "v": v, "out": written(out), "lse": written(lse), "max": written(max),
                 "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "kv_len": kv_len, "q_offsets": q_offsets,
                 "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
-        call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
+        call.update(options(q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
                             stream=stream, workspace=workspace, cover=cover, progress=progress,
                             parallel_for=parallel_for, kv_offset=kv_offset, fixed_split_size=fixed_split_size,
                             sharding=sharding))
@@ -131,7 +131,7 @@ class Attention(Mod):
         grads = tuple([new(c.name, x) for c, x in zip(self._spelled.captures, arrays)])
         call = {"q": q, "k": k, "v": v, "out": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q,
                 "cu_seqlens_kv": cu_seqlens_kv, "grad_o": grad_o, "grad_lse": grad_lse, "dq": dq, "dk": dk, "dv": dv}
-        call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
+        call.update(options(q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
                             stream=stream, workspace=workspace, progress=progress, parallel_for=parallel_for,
                             sharding=sharding, sum_captured=sum_captured))
         self._do(self._core.run, BACKWARD, call, arrays, grads, numbers)
@@ -172,7 +172,7 @@ class Attention(Mod):
         call = {"q": q, "k": k, "v": v, "out": result(q, v), "cu_seqlens_q": cu_seqlens, "cu_seqlens_kv": cu_seqlens,
                 "lse": None if lse is False else sums(q, cu_seqlens is not None), "kv_len": kv_len,
                 "q_offsets": q_offsets, "page_table": page_table, "o_before": o_before, "lse_before": lse_before}
-        call.update(options(q, k, q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
+        call.update(options(q_offset=q_offset, max_q_len=max_q_len, max_kv_len=max_kv_len, workers=workers,
                             stream=stream, cover=cover, parallel_for=parallel_for, kv_offset=kv_offset,
                             fixed_split_size=fixed_split_size))
         arrays, numbers = self._slots(captures)
@@ -183,7 +183,7 @@ class Attention(Mod):
               **captures: Capturable) -> Cover:
         """Lists once the tiles that the mask leaves to visit, for many calls like this one: `cover=` of those calls."""
         call = {"q": q, "k": k, "v": v, "out": result(q, v),
-                **options(q, k, q_offset=q_offset, stream=stream, workspace=workspace)}
+                **options(q_offset=q_offset, stream=stream, workspace=workspace)}
         lists = self._do(self._core.cover, call, *self._slots(captures))
         return Cover(lists, lambda: show(self, q_len=q.shape[-2], kv_len=k.shape[-2], q_offset=q_offset,
                                          panels=("tiles",), **captures))

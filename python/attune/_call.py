@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ from attune._ranks import Sharding
 
 Array = Any
 FORWARD, BACKWARD = 0, 1
-_SLOW = 1 << 22  # scores: a call with fewer ends before anyone can press Ctrl-C; as in core/quick.cpp
 
 
 def result(q: Array, v: Array) -> Array:
@@ -42,16 +40,10 @@ def written(array: Any) -> Any:
     return None if array is False else array
 
 
-def options(q: Array, k: Array, **given: Any) -> dict[str, Any]:
+def options(**given: Any) -> dict[str, Any]:
     """The options of a call that are set, checked."""
-    options = {name: _CHECKS[name](name, x) for name, x in given.items()
+    return {name: _CHECKS[name](name, x) for name, x in given.items()
             if (x is not None or name in _NUMBERS) and (type(x) is not int or x != 0)}
-    try:
-        if math.prod(q.shape[:-1]) * k.shape[-2] > _SLOW:
-            options["signals"] = True
-    except (AttributeError, IndexError, TypeError):
-        pass
-    return options
 
 
 def _stream(name: str, given: Any) -> int:

@@ -65,11 +65,12 @@ Attention::Attention(const std::vector<Text>& parts, const std::vector<std::pair
   what.params = numbers.data(), what.n_params = numbers.size();
   what.lets = defined.data(), what.n_lets = defined.size();
   check(released([&] { return attune_new(&what, &attention); }));
+  shared = std::make_shared<SharedAttention>(attention);
 }
 
 void Attention::run(int pass, nb::handle named, const nb::tuple& captured, nb::handle grads,
                     const nb::tuple& numbers) const {
-  Call c(*this, pass, recording);
+  Call c(*this, pass);
   c.take(named);
   c.bind(captured, grads, numbers);
   c.with.finish(released([&] { return attune_run(attention, &c.call, c.options()); }));
@@ -77,7 +78,7 @@ void Attention::run(int pass, nb::handle named, const nb::tuple& captured, nb::h
 
 std::pair<std::size_t, std::size_t> Attention::prepare(int pass, nb::handle named, const nb::tuple& captured,
                                                        nb::handle grads, const nb::tuple& numbers) const {
-  Call c(*this, pass, recording);
+  Call c(*this, pass);
   c.take(named);
   c.bind(captured, grads, numbers);
   std::size_t workspace = 0, cover = 0;
@@ -87,7 +88,7 @@ std::pair<std::size_t, std::size_t> Attention::prepare(int pass, nb::handle name
 
 void Attention::prepare_async(int pass, nb::handle named, const nb::tuple& captured, nb::handle grads,
                               const nb::tuple& numbers) const {
-  Call c(*this, pass, recording);
+  Call c(*this, pass);
   c.take(named);
   c.bind(captured, grads, numbers);
   check(attune_prepare_async(attention, &c.call));
@@ -108,7 +109,7 @@ double Attention::least(int rounds, int count, nb::handle named, const nb::tuple
 }
 
 nb::object Attention::cover(nb::handle named, const nb::tuple& captured, const nb::tuple& numbers) const {
-  Call c(*this, ATTUNE_FORWARD, recording);
+  Call c(*this, ATTUNE_FORWARD);
   c.take(named);
   c.bind(captured, nb::none(), numbers);
   attune_cover* lists = nullptr;

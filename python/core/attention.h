@@ -18,8 +18,6 @@ namespace attune::python {
 using Text = std::optional<nb::str>;
 
 struct Attention : Handle {
-  bool recording = false;  // true if the caller records gradients: tensors that record gradients are then accepted
-
   /// `parts`: score, mask, prob and sink. `captured`: names, kinds and ranks; `parameters`: names and kinds.
   Attention(const std::vector<Text>& parts, const std::vector<std::pair<nb::str, nb::str>>& lets,
             const std::vector<std::tuple<nb::str, std::string, int>>& captured,

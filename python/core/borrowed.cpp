@@ -242,11 +242,11 @@ void Borrowed::read_interface(const nb::dict& fields, const char* name, bool wri
 
 /// False if the type has no exchange functions, if another stream than `stream` must be waited for, or if the tensor
 /// must be refused: the capsule path handles all three.
-bool Borrowed::by_exchange(nb::handle object, const char* name, void* stream, bool recording) {
+bool Borrowed::by_exchange(nb::handle object, const char* name, void* stream) {
   const Exchange* functions = exchange_of(Py_TYPE(object.ptr()));
   if (!functions) return false;
-  if (!recording && nb::cast<bool>(nb::getattr(object, "requires_grad", nb::bool_(false)))) return false;
-  if (!recording) refuse_sign(object, name);
+  if (nb::cast<bool>(nb::getattr(object, "requires_grad", nb::bool_(false)))) return false;
+  refuse_sign(object, name);
   if (functions->tensor_from_object(object.ptr(), &tensor_) != 0) {
     PyErr_Clear();  // the capsule path fails with the library's own message
     return false;
@@ -292,10 +292,10 @@ void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
   tensor_ = *shown;
 }
 
-void Borrowed::take(nb::handle object, const char* name, bool written, void* stream, bool recording) {
+void Borrowed::take(nb::handle object, const char* name, bool written, void* stream) {
   release();
   if (!object.ptr() || object.is_none()) return;
-  if (!by_buffer(object, name, written) && !by_exchange(object, name, stream, recording)) {
+  if (!by_buffer(object, name, written) && !by_exchange(object, name, stream)) {
     if (nb::hasattr(object, "__dlpack_device__") && !nb::hasattr(object, "__array_interface__"))
       by_dlpack(object, name, stream);
     else if (nb::hasattr(object, "__array_interface__"))

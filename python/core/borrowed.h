@@ -20,8 +20,8 @@ class Borrowed {
   ~Borrowed() { release(); }
 
   /// `name` is what messages call it. `stream` is where the memory will be used, if it is a device's. A tensor that
-  /// records gradients is refused, unless the caller records them itself.
-  void take(nb::handle object, const char* name, bool written, void* stream, bool recording = false);
+  /// records gradients is refused.
+  void take(nb::handle object, const char* name, bool written, void* stream);
   /// Null if no array was taken.
   const attune_tensor* tensor() const { return given_ ? &tensor_ : nullptr; }
 
@@ -29,7 +29,7 @@ class Borrowed {
   static constexpr int most = 16;  // dimensions; attune refuses more than four by name
   void release();
   bool by_buffer(nb::handle object, const char* name, bool written);
-  bool by_exchange(nb::handle object, const char* name, void* stream, bool recording);
+  bool by_exchange(nb::handle object, const char* name, void* stream);
   void by_interface(nb::handle interface, const char* name, bool written, bool cuda, nb::handle object);
   void read_interface(const nb::dict& fields, const char* name, bool written, nb::handle object);
   void by_dlpack(nb::handle object, const char* name, void* stream);

@@ -9,49 +9,41 @@
 
 namespace attune::python {
 
-/// A call's options besides tensors. The names are those of Python's arguments.
-struct Options {
-  struct Row {
-    const char* name;
-    bool of_with;
-    void (*set)(Call& call, nb::handle value);
-  };
-  static std::int32_t progressed(void* user, double done) { return static_cast<With*>(user)->tell(done); }
-
-  static void looped(void* user, std::int64_t count, attune_task task, void* run) {
-    auto& self = *static_cast<With*>(user);
-    run_tasks(self.loop, count, std::make_shared<Tasks>(task, run), self.raised);
-  }
-
-  static constexpr Row rows[] = {
-      {"q_offset", false, [](Call& c, nb::handle v) { c.call.q_offset = nb::cast<std::int32_t>(v); }},
-      {"kv_offset", false, [](Call& c, nb::handle v) { c.call.kv_offset = nb::cast<std::int32_t>(v); }},
-      {"max_q_len", false, [](Call& c, nb::handle v) { c.call.max_q_len = nb::cast<std::int64_t>(v); }},
-      {"max_kv_len", false, [](Call& c, nb::handle v) { c.call.max_kv_len = nb::cast<std::int64_t>(v); }},
-      {"fixed_split_size", false, [](Call& c, nb::handle v) { c.call.fixed_split_size = nb::cast<std::int64_t>(v); }},
-      {"sum_captured", false, [](Call& c, nb::handle v) { c.call.own_captured_grads = !nb::cast<bool>(v); }},
-      {"workers", true, [](Call& c, nb::handle v) { c.with.with.workers = nb::cast<std::int32_t>(v); }},
-      {"stream", true,
-       [](Call& c, nb::handle v) { c.with.with.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(v)); }},
-      {"cover", true, [](Call& c, nb::handle v) { c.with.with.cover = nb::cast<const Cover&>(v).handle; }},
-      {"progress", true,
-       [](Call& c, nb::handle v) { c.with.progress = nb::borrow(v), c.with.with.progress = progressed; }},
-      {"signals", true,  // checks for Ctrl-C during the call
-       [](Call& c, nb::handle v) {
-         if (nb::cast<bool>(v)) c.with.with.progress = progressed;
-       }},
-      {"parallel_for", true,
-       [](Call& c, nb::handle v) { c.with.loop = nb::borrow(v), c.with.with.parallel_for = looped; }},
-      {"sharding", true, [](Call& c, nb::handle v) {
-         const auto& sharding = nb::cast<const Sharding&>(v);
-         c.with.with.sharding = sharding.handle;
-         c.with.ranks = &sharding.ranks();
-       }}};
-};
-
 namespace {
 
-constexpr std::size_t count_of_options = std::size(Options::rows);
+std::int32_t progressed(void* user, double done) { return static_cast<With*>(user)->tell(done); }
+
+void looped(void* user, std::int64_t count, attune_task task, void* run) {
+  auto& self = *static_cast<With*>(user);
+  run_tasks(self.loop, count, std::make_shared<Tasks>(task, run), self.raised);
+}
+
+/// A call's options besides tensors. The names are those of Python's arguments.
+constexpr struct {
+  const char* name;
+  bool of_with;
+  void (*set)(attune_call& call, With& with, nb::handle value);
+} options_of_calls[] = {
+    {"q_offset", false, [](attune_call& c, With&, nb::handle v) { c.q_offset = nb::cast<std::int32_t>(v); }},
+    {"kv_offset", false, [](attune_call& c, With&, nb::handle v) { c.kv_offset = nb::cast<std::int32_t>(v); }},
+    {"max_q_len", false, [](attune_call& c, With&, nb::handle v) { c.max_q_len = nb::cast<std::int64_t>(v); }},
+    {"max_kv_len", false, [](attune_call& c, With&, nb::handle v) { c.max_kv_len = nb::cast<std::int64_t>(v); }},
+    {"fixed_split_size", false,
+     [](attune_call& c, With&, nb::handle v) { c.fixed_split_size = nb::cast<std::int64_t>(v); }},
+    {"sum_captured", false, [](attune_call& c, With&, nb::handle v) { c.own_captured_grads = !nb::cast<bool>(v); }},
+    {"workers", true, [](attune_call&, With& w, nb::handle v) { w.with.workers = nb::cast<std::int32_t>(v); }},
+    {"stream", true,
+     [](attune_call&, With& w, nb::handle v) { w.with.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(v)); }},
+    {"cover", true, [](attune_call&, With& w, nb::handle v) { w.with.cover = nb::cast<const Cover&>(v).handle; }},
+    {"progress", true,
+     [](attune_call&, With& w, nb::handle v) { w.progress = nb::borrow(v), w.with.progress = progressed; }},
+    {"parallel_for", true,
+     [](attune_call&, With& w, nb::handle v) { w.loop = nb::borrow(v), w.with.parallel_for = looped; }},
+    {"sharding", true, [](attune_call&, With& w, nb::handle v) {
+       const auto& sharding = nb::cast<const Sharding&>(v);
+       w.with.sharding = sharding.handle;
+       w.ranks = &sharding.ranks();
+     }}};
 
 nb::handle workspace_word() {
   static PyObject* const word = PyUnicode_InternFromString("workspace");
@@ -60,13 +52,23 @@ nb::handle workspace_word() {
 
 }  // namespace
 
+bool set_option(attune_call& call, With& with, nb::handle name, nb::handle value) {
+  static const Names<std::size(options_of_calls)> names(options_of_calls);
+  const std::size_t option = names.find(name);
+  if (option == std::size(options_of_calls)) refuse_name(name);
+  options_of_calls[option].set(call, with, value);
+  return options_of_calls[option].of_with;
+}
+
+void With::listen() { with.progress = progressed; }
+
 void With::finish(attune_error* error) {
   raised.raise(error);
   if (ranks) ranks->raised.raise(error);
   check(error);
 }
 
-Call::Call(const Handle& handle, int pass, bool recording) : handle_(handle), recording_(recording) {
+Call::Call(const Handle& handle, int pass) : handle_(handle) {
   call.size = sizeof call;
   call.pass = pass;
 }
@@ -76,7 +78,6 @@ Call::~Call() {
 }
 
 void Call::take(nb::handle named) {
-  static const Names<count_of_options> option_names(Options::rows);
   static const Names<tensors> tensor_names(rows);
   nb::handle memory;
   // Tensors come after options: those of a device are read on the stream.
@@ -86,22 +87,24 @@ void Call::take(nb::handle named) {
     if (const std::size_t tensor = tensor_names.find(name); tensor < tensors) {
       if (count == tensors) refuse_name(name);
       given[count] = value, found[count++] = tensor;
-    } else if (const std::size_t option = option_names.find(name); option < count_of_options) {
-      has_with_ |= Options::rows[option].of_with;
-      Options::rows[option].set(*this, value);
     } else if (PyUnicode_Compare(name.ptr(), workspace_word().ptr()) == 0) {
       memory = value;
     } else {
-      refuse_name(name);
+      has_with_ |= set_option(call, with, name, value);
     }
   });
   if (memory.is_valid()) take_workspace(memory);
   for (std::size_t i = 0; i < count; ++i) {
     const Row& row = rows[found[i]];
     Borrowed& tensor = fixed_[found[i]];
-    tensor.take(given[i], row.name, row.written & (1 << call.pass), with.with.stream, recording_);
+    tensor.take(given[i], row.name, row.written & (1 << call.pass), with.with.stream);
     call.*row.member = tensor.tensor();
   }
+}
+
+const attune_with* Call::options() {
+  if (is_long(call)) has_with_ = true, with.listen();
+  return has_with_ ? &with.with : nullptr;
 }
 
 void Call::take_workspace(nb::handle memory) {
@@ -130,7 +133,7 @@ void Call::bind_slots(const nb::tuple& list, std::unique_ptr<Borrowed[]>& held, 
   if (!list.size()) return;
   held = std::make_unique<Borrowed[]>(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    held[i].take(list[i], handle_.captures[i].name.c_str(), written, with.with.stream, recording_);
+    held[i].take(list[i], handle_.captures[i].name.c_str(), written, with.with.stream);
     at.push_back(held[i].tensor());
   }
 }

@@ -26,6 +26,9 @@ struct With {
   With(const With&) = delete;
   With& operator=(const With&) = delete;
 
+  /// Lets Ctrl-C stop the call.
+  void listen();
+
   /// C's `progress`: calls the Python function with `told`. Not 0: stop.
   template <class... Told>
   std::int32_t tell(Told... told) {
@@ -38,6 +41,10 @@ struct With {
   /// Raises a callback's exception if there is one, else the library's error.
   void finish(attune_error* error);
 };
+
+/// Sets an option of a call, by the name of Python's argument. True if it is one of attune_with's; raises a KeyError if
+/// there is none of this name.
+bool set_option(attune_call& call, With& with, nb::handle name, nb::handle value);
 
 /// A cover's lists and their memory.
 struct Cover {
@@ -55,8 +62,7 @@ class Call {
   attune_call call{};
   With with;
 
-  /// `recording`: tensors may record gradients.
-  Call(const Handle& handle, int pass, bool recording = false);
+  Call(const Handle& handle, int pass);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
   ~Call();
@@ -67,17 +73,15 @@ class Call {
   /// Captured tensors, their gradients (or None) and parameters, each by slot.
   void bind(const nb::tuple& captured, nb::handle grads, const nb::tuple& numbers);
 
-  /// Null if no option is set.
-  const attune_with* options() const { return has_with_ ? &with.with : nullptr; }
+  /// Once all is taken. Null if no option is set.
+  const attune_with* options();
 
  private:
-  friend struct Options;
   void take_workspace(nb::handle memory);
   void bind_slots(const nb::tuple& list, std::unique_ptr<Borrowed[]>& held, std::vector<const attune_tensor*>& at,
                   bool written);
 
   const Handle& handle_;
-  const bool recording_;
   bool has_with_ = false, has_buffer_ = false;
   Borrowed fixed_[tensors], device_workspace_;
   std::unique_ptr<Borrowed[]> captured_, grads_;

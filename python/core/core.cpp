@@ -18,13 +18,11 @@
 #include "python/core/meaning.h"
 #include "python/core/memory.h"
 #include "python/core/quick.h"
-#include "python/core/quick_torch.h"
 #include "python/core/sharding.h"
-#include "python/core/torch_activated.h"
+#include "python/core/torch_arguments.h"
 #include "python/core/torch_call.h"
-#include "python/core/torch_operator.h"
+#include "python/core/torch_operators.h"
 #include "python/core/torch_recorded.h"
-#include "python/core/torch_tensors.h"
 
 namespace attune::python {
 namespace {
@@ -62,40 +60,48 @@ void add_attention(nb::module_& m) {
                     const std::vector<std::pair<nb::str, std::string>>&, std::optional<double>, int, int>(),
            nb::arg("parts"), nb::arg("lets"), nb::arg("captures"), nb::arg("params"), nb::arg("scale").none(),
            nb::arg("target"), nb::arg("exact"), InCall())
-      .def_rw("recording", &Attention::recording)
       .def("run", &Attention::run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), InCall())
       .def("prepare", &Attention::prepare, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), InCall())
       .def("prepare_async", &Attention::prepare_async, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
            InCall())
       .def("least", &Attention::least, InCall())
-      .def(
-          "attend",
-          [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures,
-             const nb::tuple& ints, bool with_lse, bool with_max, bool recorded) {
-            return attend(self, {q, k, v}, captures, ints,
-                          {.with_lse = with_lse, .with_max = with_max, .recorded = recorded});
-          },
-          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-          InCall())
-      .def(
-          "attend_cache",
-          [](const Attention& self, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& cache,
-             const nb::tuple& captures, const nb::tuple& ints) {
-            return attend_cache(self, {q, k, v}, cache, captures, ints);
-          },
-          nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), InCall())
-      .def(
-          "gradients",
-          [](const Attention& self, nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved,
-             const nb::tuple& ints, const nb::tuple& wanted,
-             std::size_t first) { return gradients(self, grad_o, grad_lse, saved, ints, wanted, first); },
-          nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), InCall())
       .def("cover", &Attention::cover, InCall())
       .def("explain", &Attention::explain)
       .def("describe", &Attention::describe)
       .def("tiles", &Attention::tiles, InCall())
       .def("draw", &Attention::draw, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
            InCall());
+}
+
+void add_torch(nb::module_& m) {
+  nb::register_exception_translator([](const std::exception_ptr& given, void*) {
+    try {
+      std::rethrow_exception(given);
+    } catch (const NoMemory& why) {  // torch says so itself
+      const std::string device = why.on.device_type == ATTUNE_CUDA ? "cuda:" + std::to_string(why.on.device_id) : "cpu";
+      try {
+        nb::module_::import_("torch").attr("empty")(why.count, nb::arg("device") = device);
+        PyErr_SetString(PyExc_RuntimeError, why.what());
+      } catch (nb::python_error& error) {
+        error.restore();
+      }
+    }
+  });
+  nb::class_<TorchCall>(m, "TorchCall")
+      .def("__init__", [](TorchCall* self, nb::object of,
+                          const nb::tuple& ints) { new (self) TorchCall(of, nb::cast<Attention&>(of), ints); })
+      .def("attend", &TorchCall::attend, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg().none(), InCall())
+      .def("gradients", &TorchCall::gradients, nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg().none(), InCall());
+  m.def("find_torch", &find_torch);
+  m.def("plain", &plain);
+  m.def("split_size", &split_size);
+  m.def("record_by", &record_by, nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
+  m.def("place_operator", &place_operator, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+  m.def("deactivate_operators", &deactivate_operators);
+  m.def("choose_engine", &choose_engine);
+  m.def("why_torch", &why_torch);
 }
 
 void add_library(nb::module_& m) {
@@ -163,27 +169,5 @@ NB_MODULE(_core, m) {
       .def(nb::init<const nb::tuple&, const nb::list&>())
       .def("stays", &Meaning::stays, nb::arg("score").none(), nb::arg("mask").none());
   m.def("add_getter", &add_getter);
-  m.def("find_torch", &find_torch);
-  m.def("plain", &plain);
-  m.def("record_torch", &record_torch);
-  nb::class_<RecordedCall>(m, "RecordedCall")
-      .def("__init__",
-           [](RecordedCall* self, Attention& of, const nb::tuple& ints) { new (self) RecordedCall(of, ints); })
-      .def("attend", &RecordedCall::attend, nb::arg().none(), nb::arg().none(), nb::arg().none(), InCall());
-  m.def("activate_torch", &activate_torch, nb::arg(), nb::arg().none());
-  m.def("deactivate_torch", &deactivate_torch);
-  m.def("choose_torch", &choose_torch);
-  m.def("fill_operators", &fill_operators);
-  m.def(
-      "learn_operator",
-      [](Attention& of, const std::vector<std::string>& texts, const std::string& captures,
-         std::optional<double> scale) { learn_operator(of, texts, captures, scale); },
-      nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
-  m.def(
-      "learn_torch",
-      [](Attention& of, const std::tuple<int, unsigned, bool>& mask, bool causal, std::optional<double> scale) {
-        const auto [rank, ones, keeps] = mask;
-        learn_torch(of, {.rank = rank, .ones = ones, .keeps = keeps, .causal = causal, .scale = scale});
-      },
-      nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+  add_torch(m);
 }

@@ -6,8 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <attune/c.h>
@@ -24,40 +27,23 @@ struct Declared {
   int rank;
 };
 
-/// The working memory of a call on a GPU, by the tensors' shapes, strides and types.
-struct Workspace {
-  std::vector<std::int64_t> key{};
-  std::size_t bytes = 0;
-  nb::object model{};  ///< for torch.empty_like
-};
+/// An attention of attune/c.h, for all that call it.
+struct SharedAttention {
+  explicit SharedAttention(attune_attention* of) : attention(of) {}
+  SharedAttention(const SharedAttention&) = delete;
+  SharedAttention& operator=(const SharedAttention&) = delete;
+  ~SharedAttention() { attune_free(attention); }
 
-/// Those of the last calls.
-struct Workspaces {
-  static constexpr std::size_t most = 64;
-  std::vector<Workspace> all{};
-  std::size_t oldest = 0;
+  attune_attention* const attention;
+  std::mutex mutex{};  ///< guards the rest
+  /// The bytes of working memory that the last calls on a GPU took, by their tensors' shapes, strides and types.
+  std::deque<std::pair<std::vector<std::int64_t>, std::size_t>> workspaces{};
 };
 
 struct Handle {
-  attune_attention* attention = nullptr;
+  attune_attention* attention = nullptr;  ///< the shared one
+  std::shared_ptr<SharedAttention> shared{};
   std::vector<Declared> captures, params;
-  mutable Workspaces workspaces{};  ///< guarded by the GIL
-
-  Handle() = default;
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-  ~Handle() {
-    if (!shared_) attune_free(attention);
-  }
-
-  /// The attention, for those that outlive this object.
-  std::shared_ptr<attune_attention> shared() {
-    if (!shared_) shared_.reset(attention, attune_free);
-    return shared_;
-  }
-
- private:
-  std::shared_ptr<attune_attention> shared_;
 };
 
 /// The tensors of a call, in the order of attune_call, under the names that messages use.
@@ -85,6 +71,15 @@ constexpr Row rows[tensors] = {{"q", &attune_call::q, 0},
                                {"page_table", &attune_call::page_table, 0},
                                {"o_before", &attune_call::o_before, 0},
                                {"lse_before", &attune_call::lse_before, 0}};
+
+/// True for calls on the host with so many scores that they listen to Ctrl-C; others end before anyone can press it.
+inline bool is_long(const attune_call& call) {
+  constexpr double most_scores = 1 << 22;
+  if (!call.q || !call.k || call.q->device.device_type != ATTUNE_CPU || call.k->ndim < 3) return false;
+  double scores = static_cast<double>(call.k->shape[call.k->ndim == 3 ? 0 : 2]);  // packed: all keys
+  for (int i = 0; i + 1 < call.q->ndim; ++i) scores *= static_cast<double>(call.q->shape[i]);
+  return scores > most_scores;
+}
 
 /// The handle of a Python object; null for any other object.
 using HandleOf = const Handle* (*)(nb::handle object);

@@ -1,220 +1,331 @@
-// python/core/torch_call.cpp — torch's tensors as C has them, new ones, and a call with torch's stream, memory and
-// threads
+// python/core/torch_call.cpp — calls with torch's tensors, and torch's stream, memory and threads
 #include "python/core/torch_call.h"
 
 #include <algorithm>
-#include <atomic>
-#include <stdexcept>
+#include <array>
+#include <deque>
+#include <list>
 #include <string>
+#include <utility>
 
-#include "python/core/torch_tensors.h"
+#include "python/core/borrowed.h"
+#include "python/core/call.h"
+#include "python/core/exchange.h"
+#include "python/core/gil.h"
+#include "python/core/named.h"
+#include "python/core/torch_recorded.h"
 
 namespace attune::python {
 namespace {
 
-std::atomic<bool> engine_chosen{false};
-
-}  // namespace
-
-void check(std::int32_t status, const char* what) {
-  if (status != 0) throw std::runtime_error(std::string("attune: torch's ") + what + " failed");
+/// All are kept until the process ends.
+struct Torch {
+  PyTypeObject *tensor = nullptr, *parameter = nullptr;
+  PyObject *threads = nullptr, *to_python = nullptr, *shown = nullptr;
+  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
+};
+Torch& torch() {
+  static Torch& all = *new Torch;
+  return all;
 }
 
-Shim::Value Owned::again() const {
-  Shim::Tensor other = nullptr;
-  check(shim().new_handle(tensor_, &other), "new_tensor_handle");
-  return reinterpret_cast<Shim::Value>(other);
+bool is_plain(nb::handle tensor) {
+  const Torch& t = torch();
+  PyTypeObject* const type = Py_TYPE(tensor.ptr());
+  if (type != t.tensor && type != t.parameter) return false;
+  PyObject* const given[] = {tensor.ptr()};
+  const nb::object negated = nb::steal(PyObject_VectorcallMethod(t.is_neg, given, 1, nullptr));
+  if (!negated.is_valid()) PyErr_Clear();
+  return negated.ptr() == Py_False;
 }
 
-Owned undefined_tensor() {
-  Shim::Tensor made = nullptr;
-  check(shim().undefined(&made), "new_uninitialized_tensor");
-  return Owned(made);
-}
-
-List::List(Shim::Value value) : list_(reinterpret_cast<Shim::List>(value)) {
-  check(shim().list_size(list_, &size_), "list_size");
-}
-
-Shim::Value List::operator[](std::size_t i) const {
-  Shim::Value out = 0;
-  check(shim().list_item(list_, i, &out), "list_get_item");
+nb::object called(PyObject* function, nb::handle given) {
+  nb::object out = nb::steal(PyObject_CallOneArg(function, given.ptr()));
+  if (!out.is_valid()) throw nb::python_error();
   return out;
 }
 
-Shim::Tensor optional_tensor(Shim::Value value) {
-  return value ? reinterpret_cast<Shim::Tensor>(*reinterpret_cast<const Shim::Value*>(value)) : nullptr;
+/// A new tensor as Python's. `made` keeps its memory.
+nb::object wrapped(const Made& made) {
+  Shim::Tensor const tensor = made.owner.get();
+  if (!tensor) return nb::none();
+  if (!shim().to_python) return called(torch().to_python, nb::steal(PyCapsule_New(tensor, nullptr, nullptr)));
+  void* object = nullptr;
+  check(shim().to_python(tensor, nullptr, &object), "tensor_to_pyobject");
+  return nb::steal(static_cast<PyObject*>(object));
 }
 
-Owned take_optional(Shim::Value value) {
-  const std::unique_ptr<Shim::Value> at(reinterpret_cast<Shim::Value*>(value));
-  return at ? Owned(*at) : Owned();
+nb::object word(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
+nb::object special() {
+  static const nb::handle text = word("special").release();
+  return nb::borrow(text);
+}
+nb::object far() {
+  static const nb::handle text = word("far").release();
+  return nb::borrow(text);
 }
 
-void free_arguments(const char* types, const Shim::Value* stack) {
-  const Shim& s = shim();
-  for (int i = 0; types[i]; ++i) {
-    const Shim::Value value = stack[i];
-    switch (types[i]) {
-      case 't': release(value); break;
-      case 'o': take_optional(value); break;
-      case 's': delete reinterpret_cast<Shim::Value*>(value); break;
-      case 'T': {
-        const List tensors(value);
-        for (std::size_t at = 0; at < tensors.size(); ++at) release(tensors[at]);
-        [[fallthrough]];
-      }
-      case 'l': check(s.delete_list(reinterpret_cast<Shim::List>(value)), "delete_list"); break;
-      case 'x': check(s.delete_string(reinterpret_cast<Shim::String>(value)), "delete_string"); break;
-      default: break;
-    }
-  }
+bool is_far(const attune_tensor& q) { return is_on_gpu(q) && q.dtype.code == ATTUNE_FLOAT && q.dtype.bits == 64; }
+
+/// What a tensor adds to the key of a call's workspace: kernels are chosen by shapes, strides, types and alignment.
+void add(std::vector<std::int64_t>& key, const attune_tensor* of) {
+  constexpr std::uintptr_t widest_access = 16;
+  if (!of) return key.push_back(-1);
+  const auto address = reinterpret_cast<std::uintptr_t>(of->data) + of->byte_offset;
+  key.push_back(of->ndim | of->dtype.code << 8 | of->dtype.bits << 16 |
+                static_cast<std::int64_t>(address % widest_access) << 32);
+  key.insert(key.end(), of->shape, of->shape + of->ndim);
+  if (of->strides) key.insert(key.end(), of->strides, of->strides + of->ndim);
 }
 
-View::View(Shim::Tensor of) {
-  const Shim& s = shim();
-  std::int64_t rank = 0;
-  std::int32_t device = 0;
-  std::int64_t *sizes = nullptr, *strides = nullptr;
-  check(s.get_data_ptr(of, &tensor.data) | s.get_dim(of, &rank) | s.get_sizes(of, &sizes) |
-            s.get_strides(of, &strides) | s.get_dtype(of, &dtype) | s.get_device_type(of, &device_type) |
-            s.get_device_index(of, &device),
-        "tensor");
-  const bool on_device = device_type == s.cuda;
-  tensor.device = {on_device ? ATTUNE_CUDA : ATTUNE_CPU, on_device ? device : 0};
-  tensor.ndim = static_cast<std::int32_t>(rank), tensor.shape = sizes, tensor.strides = strides;
-  if (dtype == s.f32 || dtype == s.f64)
-    tensor.dtype = {ATTUNE_FLOAT, std::uint8_t(dtype == s.f64 ? 64 : 32), 1};
-  else if (dtype == s.f16)
-    tensor.dtype = {ATTUNE_FLOAT, 16, 1};
-  else if (dtype == s.bf16)
-    tensor.dtype = {ATTUNE_BFLOAT, 16, 1};
-  else if (dtype == s.boolean)
-    tensor.dtype = {ATTUNE_BOOL, 8, 1};
-  else if (dtype == s.i32 || dtype == s.i64)
-    tensor.dtype = {ATTUNE_INT, std::uint8_t(dtype == s.i64 ? 64 : 32), 1};
-  else
-    throw std::runtime_error("attune: a type that only Python passes on");
+/// Equal calls take equal working memory.
+std::vector<std::int64_t> key_of(const attune_call& call) {
+  std::vector<std::int64_t> key{call.pass, call.q->device.device_id, call.max_q_len, call.max_kv_len,
+                                call.fixed_split_size};
+  key.reserve(128);
+  for (const Row& row : rows) add(key, call.*row.member);
+  for (std::size_t i = 0; i < call.n_captures; ++i) add(key, call.captures[i]);
+  for (std::size_t i = 0; i < call.n_captured_grads; ++i) add(key, call.captured_grads[i]);
+  return key;
 }
 
-Owned new_tensor(const View& q, std::size_t rank, const std::int64_t* sizes, const std::int64_t* strides,
-                 std::int32_t dtype) {
-  Shim::Tensor made = nullptr;
-  check(shim().empty_strided(static_cast<std::int64_t>(rank), sizes, strides, dtype, q.device_type,
-                             q.tensor.device.device_id, &made),
-        "empty_strided");
-  return Owned(made);
-}
-
-Owned new_tensor(const View& q, const Order& sizes, const Order& order) {
-  Order strides{};
-  std::int64_t step = 1;
-  for (std::size_t i = 4; i-- > 0;) {
-    const auto at = static_cast<std::size_t>(order[i]);
-    strides[at] = step;
-    step *= std::max<std::int64_t>(sizes[at], 1);
-  }
-  return new_tensor(q, 4, sizes.data(), strides.data(), q.dtype);
-}
-
-Owned empty_like(const View& q, std::int64_t width) {
-  Order sizes{}, order{0, 1, 2, 3};
-  std::copy_n(q.tensor.shape, 4, sizes.begin());
-  sizes[3] = width;
-  std::sort(order.begin(), order.end() - 1, [&](std::int64_t a, std::int64_t b) {
-    return std::pair(-q.tensor.strides[a], a) < std::pair(-q.tensor.strides[b], b);
-  });  // the last one has stride 1
-  return new_tensor(q, sizes, order);
-}
-
-Owned rows_of(const View& q) {
-  const auto* n = q.tensor.shape;
-  const std::int64_t strides[] = {std::max<std::int64_t>(n[1], 1) * std::max<std::int64_t>(n[2], 1),
-                                  std::max<std::int64_t>(n[2], 1), 1};
-  return new_tensor(q, 3, n, strides, q.dtype == shim().f64 ? shim().f64 : shim().f32);
-}
-
-bool is_ordered(const attune_tensor& t) {
-  for (int i = 0; i < t.ndim; ++i)
-    if (t.strides[i] < 1 && t.shape[i] != 1) return false;
-  return t.strides[t.ndim - 1] == 1;
-}
-
-bool are_usual(const View& q, const View& k, const View& v) {
-  const Shim& s = shim();
-  if (q.dtype != s.f32 && q.dtype != s.bf16 && q.dtype != s.f16) return false;
-  double scores = 1;
-  for (const View* one : {&q, &k, &v}) {
-    if (one->dtype != q.dtype || one->tensor.ndim != 4) return false;
-    for (int i = 0; i < 4; ++i)
-      if (one->tensor.shape[i] == 0) return false;
-  }
-  for (int i = 0; i < 3; ++i) scores *= static_cast<double>(q.tensor.shape[i]);
-  // Long calls on the host listen to Ctrl-C, which Python sets up.
-  constexpr double long_call = 1 << 22;
-  return q.device_type == s.cuda || scores * static_cast<double>(k.tensor.shape[2]) <= long_call;
-}
-
-void choose_torch(bool chosen) { engine_chosen = chosen; }
-bool engine_is_chosen() { return engine_chosen.load(std::memory_order_relaxed); }
-
-namespace {
-
-/// Throws the message of an error, if there is one: torch gives it to Python.
-void raise(attune_error* error) {
-  if (!error) return;
-  attune_said said{};
-  said.size = sizeof said;
-  attune_error_read(error, &said);
-  const std::string message = said.message;
-  attune_error_free(error);
-  throw std::runtime_error(message);
-}
-
-std::size_t workspace_bytes(Entry& entry, const attune_call& call, const attune_with& with, bool recorded) {
+attune_error* find_workspace(SharedAttention& of, const attune_call& call, const attune_with& with, std::size_t& bytes,
+                             const std::function<void()>& compiled) {
+  constexpr std::size_t most = 64;
   std::vector<std::int64_t> key = key_of(call);
   {
-    const std::lock_guard lock(entry.mutex);
-    for (const auto& [known, bytes] : entry.workspaces)
-      if (known == key) return bytes;
+    const std::lock_guard lock(of.mutex);
+    for (const auto& [known, found] : of.workspaces)
+      if (known == key) return bytes = found, nullptr;
   }
-  std::size_t bytes = 0;
-  raise(attune_prepare(entry.attention.get(), &call, &with, &bytes, nullptr));
-  if (recorded) start_backward(entry.attention.get(), call, std::vector<bool>(call.n_captures));
-  const std::lock_guard lock(entry.mutex);
-  if (entry.workspaces.size() == Workspaces::most) entry.workspaces.erase(entry.workspaces.begin());
-  entry.workspaces.emplace_back(std::move(key), bytes);
-  return bytes;
+  if (attune_error* const error = attune_prepare(of.attention, &call, &with, &bytes, nullptr)) return error;
+  if (compiled) compiled();
+  const std::lock_guard lock(of.mutex);
+  if (of.workspaces.size() == most) of.workspaces.pop_front();
+  of.workspaces.emplace_back(std::move(key), bytes);
+  return nullptr;
+}
+
+std::int32_t torch_threads() {
+  std::uint32_t threads = 1;
+  if (shim().threads) {
+    check(shim().threads(&threads), "get_num_threads");
+  } else if (const Acquired gil; gil) {
+    threads = nb::cast<std::uint32_t>(nb::handle(torch().threads)());
+  }
+  return static_cast<std::int32_t>(threads);
+}
+
+/// The threads of a call on the host. Asking torch takes time, so small calls do not.
+std::int32_t workers_of(const attune_call& call) {
+  if (call.q->ndim == 4 && call.k->ndim == 4 && call.v->ndim == 4) {
+    const std::int32_t worthwhile = attune_worthwhile_workers(&call);
+    return worthwhile == 1 ? 1 : std::min(worthwhile, torch_threads());
+  }
+  return torch_threads();
 }
 
 }  // namespace
 
-void run(Entry& entry, attune_call& call, bool recorded) {
-  call.size = sizeof call;
-  if (!call.params) call.params = entry.params.data(), call.n_params = entry.params.size();
-  attune_with with{};
-  with.size = sizeof with;
-  Owned memory;
-  if (call.q->device.device_type == ATTUNE_CUDA) {
+bool find_torch(const nb::dict& functions) {
+  const auto kept = [&](const char* name) { return nb::object(functions[name]).release().ptr(); };
+  Torch& t = torch();
+  t.tensor = reinterpret_cast<PyTypeObject*>(kept("tensor")),
+  t.parameter = reinterpret_cast<PyTypeObject*>(kept("parameter"));
+  t.threads = kept("threads"), t.to_python = kept("to_python"), t.shown = kept("shown");
+  return find_shim(functions["address_of"]);
+}
+
+std::int64_t split_size(std::int64_t splits, std::int64_t rows) {
+  constexpr std::int64_t few_rows = 16;    // calls with more do not split keys on a GPU
+  constexpr std::int64_t whole = 1 << 24;  // keys that no entry exceeds
+  return splits == 1 && rows <= few_rows ? whole : 0;
+}
+
+bool plain(const nb::args& tensors) { return std::ranges::all_of(tensors, is_plain); }
+
+void Results::make(attune_call& call, bool with_lse, bool with_max) {
+  out = new_output(*call.q, *call.v);
+  call.o = &out.at;
+  if (with_lse) lse = new_rows(*call.q), call.lse = &lse.at;
+  if (with_max) largest = new_rows(*call.q), call.max = &largest.at;
+}
+
+attune_error* run(SharedAttention& attention, attune_call& call, attune_with& with,
+                  const std::function<void()>& compiled) {
+  call.size = sizeof call, with.size = sizeof with;
+  Made memory;
+  if (is_on_gpu(*call.q)) {
     if (!shim().cuda_stream) throw std::runtime_error("attune: this torch has no CUDA");
     check(shim().cuda_stream(call.q->device.device_id, &with.stream), "get_current_cuda_stream");
-    if (const std::size_t bytes = workspace_bytes(entry, call, with, recorded)) {
-      const std::int64_t size = static_cast<std::int64_t>(bytes), step = 1;
-      Shim::Tensor made = nullptr;
-      check(shim().empty_strided(1, &size, &step, shim().u8, shim().cuda, call.q->device.device_id, &made),
-            "empty_strided");
-      memory = Owned(made);
-      check(shim().get_data_ptr(made, &with.workspace), "get_data_ptr");
-      with.workspace_bytes = bytes;
+    if (!with.sharding) {  // a call over ranks allocates its own memory
+      std::size_t bytes = 0;
+      if (attune_error* const error = find_workspace(attention, call, with, bytes, compiled)) return error;
+      if (bytes > 0) {
+        memory = new_tensor(call.q->device, shim().u8, {1, {static_cast<std::int64_t>(bytes)}, {1}});
+        with.workspace = memory.at.data, with.workspace_bytes = bytes;
+      }
     }
   } else {
-    with.workers = workers_of(call, [] {
-      std::uint32_t threads = 1;
-      check(shim().threads(&threads), "get_num_threads");
-      return static_cast<int>(threads);
+    with.workers = workers_of(call);
+  }
+  return attune_run(attention.attention, &call, &with);
+}
+
+void start_backward(const attune_attention* attention, const attune_call& forward, const std::vector<bool>& wanted) {
+  attune_call call = forward;
+  call.pass = ATTUNE_BACKWARD;
+  call.max = nullptr;
+  call.grad_o = call.o;
+  // Outputs that overlap other tensors are refused: each gets an address, which nothing reads, far from all memory.
+  constexpr std::uintptr_t apart = std::uintptr_t{1} << 48;
+  std::deque<attune_tensor> made;
+  const auto like = [&](const attune_tensor* tensor) {
+    made.push_back(*tensor);
+    made.back().data = reinterpret_cast<void*>((made.size() + 1) * apart);
+    made.back().byte_offset = 0;
+    return &made.back();
+  };
+  call.dq = like(call.q), call.dk = like(call.k), call.dv = like(call.v);
+  std::vector<const attune_tensor*> grads(wanted.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) grads[i] = wanted[i] ? like(call.captures[i]) : nullptr;
+  call.captured_grads = grads.data(), call.n_captured_grads = grads.size();
+  attune_error_free(attune_prepare_async(attention, &call));
+}
+
+/// A call and its tensors, which are Python's as long as this lives.
+class TorchCall::EagerCall {
+ public:
+  attune_call call{};
+  With with;
+
+  explicit EagerCall(const TorchCall& of) : of_(of) {
+    captures_.reserve(of.handle_.captures.size());
+    call.params = of.entry_.ints.data(), call.n_params = of.entry_.ints.size();
+  }
+
+  const attune_tensor* read(nb::handle tensor, const char* name) { return read(tensor, name, is_plain(tensor)); }
+  const attune_tensor* read(nb::handle tensor, const char* name, bool is_plain) {
+    attune_tensor& out = count_ < std::size(all_) ? all_[count_++] : rest_.emplace_back();
+    const Exchange* const functions = is_plain ? exchange_of(Py_TYPE(tensor.ptr())) : nullptr;
+    if (functions && functions->tensor_from_object(tensor.ptr(), &out) == 0) {
+      if (out.device.device_type == ATTUNE_CUDA_HOST) out.device = {ATTUNE_CPU, 0};
+      return &out;
+    }
+    PyErr_Clear();
+    shown_.push_back(called(torch().shown, tensor));
+    void* stream = nullptr;
+    if (call.q && is_on_gpu(*call.q)) check(shim().cuda_stream(call.q->device.device_id, &stream), "stream");
+    borrowed_.emplace_back().take(shown_.back(), name, false, stream);
+    return borrowed_.back().tensor();
+  }
+
+  /// They are in `list`, from `first` on.
+  void read_captures(const nb::tuple& list, std::size_t first) {
+    for (std::size_t i = first; i < list.size(); ++i)
+      captures_.push_back(read(list[i], of_.handle_.captures[i - first].name.c_str(), first == 0 || is_plain(list[i])));
+    call.captures = captures_.data(), call.n_captures = captures_.size();
+  }
+
+  /// Further tensors and options.
+  void take(nb::handle more) {
+    static const Names<tensors> names(rows);
+    if (more.is_none()) return;
+    each_named(more, [&](nb::handle name, nb::handle value) {
+      if (const std::size_t tensor = names.find(name); tensor < tensors)
+        call.*rows[tensor].member = read(value, rows[tensor].name);
+      else
+        set_option(call, with, name, value);
     });
   }
-  raise(attune_run(entry.attention.get(), &call, &with));
+
+  void run(const std::function<void()>& compiled) {
+    if (is_long(call)) with.listen();
+    with.finish([&] {
+      const Released running;
+      return python::run(*of_.entry_.attention, call, with.with, compiled);
+    }());
+  }
+
+ private:
+  const TorchCall& of_;
+  attune_tensor all_[tensors + 8];  // not initialized: a call has few of these
+  std::size_t count_ = 0;
+  std::list<attune_tensor> rest_;
+  std::vector<const attune_tensor*> captures_;
+  std::list<Borrowed> borrowed_;  ///< of tensors that do not show their memory by DLPack's functions
+  std::vector<nb::object> shown_;
+};
+
+TorchCall::TorchCall(nb::object of, Handle& handle, const nb::tuple& ints)
+    : kept_(std::move(of)), handle_(handle), entry_{handle.shared} {
+  for (const nb::handle number : ints) entry_.ints.push_back(nb::cast<double>(number));
+}
+
+nb::object TorchCall::attend(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures, bool with_lse,
+                             bool with_max, bool recorded, nb::handle more) const {
+  if (!is_plain(q) || !is_plain(k) || !is_plain(v) || !std::ranges::all_of(captures, is_plain)) return special();
+  EagerCall given(*this);
+  attune_call& call = given.call;
+  call.q = given.read(q, "q", true), call.k = given.read(k, "k", true), call.v = given.read(v, "v", true);
+  if (is_far(*call.q)) return far();
+  bool is_usual = !is_long(call);
+  for (const attune_tensor* const one : {call.q, call.k, call.v})
+    is_usual = is_usual && one->ndim == 4 && same(one->dtype, call.q->dtype);
+  if (recorded && !with_lse && !with_max && more.is_none() && captures.size() == 0 && is_usual)
+    if (nb::object made = record({q, k, v}, keeper_, entry_, is_on_gpu(*call.q)); made.is_valid()) return made;
+  given.read_captures(captures, 0);
+  given.take(more);
+  Results made;
+  made.make(call, with_lse || recorded, with_max);
+  std::function<void()> compiled;
+  if (recorded && is_on_gpu(*call.q))
+    compiled = [&] {
+      std::vector<bool> wanted;
+      {
+        const Acquired gil;
+        for (const nb::handle tensor : captures) wanted.push_back(tensor.attr("requires_grad").is(Py_True));
+      }
+      start_backward(handle_.attention, call, wanted);
+    };
+  given.run(compiled);
+  return nb::make_tuple(wrapped(made.out), wrapped(made.lse), wrapped(made.largest));
+}
+
+nb::object TorchCall::gradients(nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved, const nb::tuple& wanted,
+                                std::size_t first, nb::handle more) const {
+  constexpr std::size_t own = 3, before = 5;  // q, k, v; then also the output and the lse
+  EagerCall given(*this);
+  attune_call& call = given.call;
+  call.pass = ATTUNE_BACKWARD;
+  call.q = given.read(saved[0], "q");
+  if (is_far(*call.q)) return far();
+  call.k = given.read(saved[1], "k"), call.v = given.read(saved[2], "v"), call.o = given.read(saved[3], "out");
+  call.lse = given.read(saved[4], "lse"), call.grad_o = given.read(grad_o, "grad_o");
+  nb::object grad = nb::borrow(grad_lse);
+  if (!grad.is_none()) {
+    if (!grad.attr("dtype").is(saved[4].attr("dtype"))) grad = grad.attr("to")(saved[4].attr("dtype"));
+    call.grad_lse = given.read(grad, "grad_lse");
+  }
+  given.read_captures(saved, before);
+  given.take(more);
+  const std::size_t count = own + call.n_captures;
+  std::vector<Made> made(count);
+  std::vector<const attune_tensor*> written(count);
+  const attune_tensor* const inputs[] = {call.q, call.k, call.v};
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!wanted[first + i].is(Py_True)) continue;
+    made[i] = empty_like(i < own ? *inputs[i] : *call.captures[i - own]);
+    written[i] = &made[i].at;
+  }
+  call.dq = written[0], call.dk = written[1], call.dv = written[2];
+  call.captured_grads = written.data() + own, call.n_captured_grads = call.n_captures;
+  given.run(nullptr);
+  nb::object out = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(first + count)));
+  for (std::size_t i = 0; i < first + count; ++i)
+    PyTuple_SetItem(out.ptr(), static_cast<Py_ssize_t>(i),
+                    i < first ? nb::none().release().ptr() : wrapped(made[i - first]).release().ptr());
+  return out;
 }
 
 }  // namespace attune::python

@@ -1,112 +1,83 @@
-// python/core/torch_call.h — calls of attune from kernels of torch's operators, over its stable C ABI, without Python
+// python/core/torch_call.h — calls with torch's tensors, and torch's stream, memory and threads
 #pragma once
 
-#include <array>
+#include <nanobind/nanobind.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <mutex>
-#include <utility>
 #include <vector>
 
-#include <attune/c.h>
-
-#include "python/core/torch_shim.h"
+#include "python/core/handle.h"
+#include "python/core/torch_tensors.h"
 
 namespace attune::python {
 
+/// Functions of torch and of attune.torch, by name: see attune/torch/_record.py. False if torch has not the C ABI of
+/// its tensors. Call it before the other functions.
+bool find_torch(const nb::dict& functions);
+
+/// True if all are plain memory: no subclass and no pending negation.
+bool plain(const nb::args& tensors);
+
+/// The fixed split size for torch's `num_splits`, where a call has so many rows: queries times the heads that share
+/// keys.
+std::int64_t split_size(std::int64_t splits, std::int64_t rows);
+
 /// An attention and its integers, for kernels that are called with tensors alone.
 struct Entry {
-  std::shared_ptr<attune_attention> attention{};
-  std::vector<double> params{};
-  std::mutex mutex{};  ///< guards the rest
-  std::vector<std::pair<std::vector<std::int64_t>, std::size_t>> workspaces{};
+  std::shared_ptr<SharedAttention> attention;
+  std::vector<double> ints{};
 };
 
-/// Throws if a function of torch failed.
-void check(std::int32_t status, const char* what);
+/// The results of a forward.
+struct Results {
+  Made out{}, lse{}, largest{};
 
-/// An owned reference to a tensor of torch.
-class Owned {
+  /// Makes them for a call whose other tensors are set, and adds them to the call. This must stay where it is.
+  void make(attune_call& call, bool with_lse, bool with_max);
+};
+
+/// Runs a call whose tensors, captures and integers are set, with torch's stream, memory and threads. `compiled`() runs
+/// once the kernels of a first call on a GPU are compiled. Needs no GIL.
+attune_error* run(SharedAttention& attention, attune_call& call, attune_with& with,
+                  const std::function<void()>& compiled);
+
+/// Starts to compile the backward of a forward that is recorded, once the forward's own kernels are compiled: it would
+/// wait for what only the backward needs. The gradients are of q, k, v and, where `wanted`, of the captured tensors.
+/// The gradients are assumed to lie in memory as their tensors do, and grad_o as the output.
+void start_backward(const attune_attention* attention, const attune_call& forward, const std::vector<bool>& wanted);
+
+/// Calls of an attention with Python's tensors.
+class TorchCall {
  public:
-  explicit Owned(Shim::Tensor tensor = nullptr) : tensor_(tensor) {}
-  explicit Owned(Shim::Value value) : tensor_(reinterpret_cast<Shim::Tensor>(value)) {}
-  Owned(Owned&& other) noexcept : tensor_(std::exchange(other.tensor_, nullptr)) {}
-  Owned& operator=(Owned&& other) noexcept {
-    std::swap(tensor_, other.tensor_);
-    return *this;
-  }
-  ~Owned() {
-    if (tensor_) shim().release(tensor_);
-  }
+  /// `of`: an Attention.
+  TorchCall(nb::object of, Handle& handle, const nb::tuple& ints);
 
-  Shim::Tensor get() const { return tensor_; }
-  Shim::Value value() { return reinterpret_cast<Shim::Value>(std::exchange(tensor_, nullptr)); }
-  Shim::Value again() const;
+  /// The output, the lse and the largest score; None for each that is not wanted. `recorded`: gradients will be wanted.
+  /// The output alone if torch's own autograd has recorded it, as it does where neither of the others is wanted and
+  /// nothing is captured. `more`: a dict of a call's further tensors and options, as of Attention.run, or None.
+  ///
+  /// A str says why there are no results: "special" (a tensor is more than its memory), or "far" (f64 on a GPU, which
+  /// only the host computes).
+  nb::object attend(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures, bool with_lse, bool with_max,
+                    bool recorded, nb::handle more) const;
+
+  /// `first` times None, then the gradients, None where `wanted` (also from `first` on) is false; or "far". `saved`: q,
+  /// k, v, the output, the lse, the captured tensors.
+  nb::object gradients(nb::handle grad_o, nb::handle grad_lse, const nb::tuple& saved, const nb::tuple& wanted,
+                       std::size_t first, nb::handle more) const;
+
+  const Entry& entry() const { return entry_; }
 
  private:
-  Shim::Tensor tensor_;
+  class EagerCall;
+
+  nb::object kept_;  ///< the Attention
+  const Handle& handle_;
+  Entry entry_;
+  mutable nb::object keeper_{};  ///< as of record()
 };
-
-/// Gives up a reference to a tensor.
-inline void release(Shim::Value tensor) { const Owned done(tensor); }
-
-/// A tensor that is none, for a result that torch leaves undefined.
-Owned undefined_tensor();
-
-/// A list of torch's, which stays its owner's.
-class List {
- public:
-  explicit List(Shim::Value value);
-  std::size_t size() const { return size_; }
-  Shim::Value operator[](std::size_t i) const;
-
- private:
-  Shim::List list_;
-  std::size_t size_ = 0;
-};
-
-/// The tensor of an operator's optional argument, which stays its owner's; null if there is none.
-Shim::Tensor optional_tensor(Shim::Value value);
-/// Takes that tensor over.
-Owned take_optional(Shim::Value value);
-
-/// Frees the arguments of an operator on its stack, so that results can take their places. `types` has a letter for
-/// each: t a tensor, o an optional one, l a list, T a list of tensors, x a text, s an optional number, n a number.
-void free_arguments(const char* types, const Shim::Value* stack);
-
-/// A tensor of torch as C has it; throws for types that no attention reads.
-struct View {
-  attune_tensor tensor{};
-  std::int32_t dtype = 0, device_type = 0;
-
-  explicit View(Shim::Tensor of);
-  explicit View(const Owned& of) : View(of.get()) {}
-};
-
-using Order = std::array<std::int64_t, 4>;
-
-/// A tensor of q's type and device. `order`: its dimensions from the outermost to the innermost.
-Owned new_tensor(const View& q, const Order& sizes, const Order& order);
-/// A tensor with the order of q's dimensions in memory, whose last one has `width` elements. q is ordered.
-Owned empty_like(const View& q, std::int64_t width);
-/// Tensors of any type on q's device.
-Owned new_tensor(const View& q, std::size_t rank, const std::int64_t* sizes, const std::int64_t* strides,
-                 std::int32_t dtype);
-/// One number a row of q.
-Owned rows_of(const View& q);
-
-/// True if the last dimension is the innermost in memory and no element is there for several, as in an expanded tensor.
-bool is_ordered(const attune_tensor& t);
-/// True for the types and sizes that kernels over the C ABI take; the others are Python's.
-bool are_usual(const View& q, const View& k, const View& v);
-/// While an engine is chosen, they take no call.
-void choose_torch(bool chosen);
-bool engine_is_chosen();
-
-/// Runs a call whose tensors and captures are set, and its integers if they are not the entry's, with torch's stream,
-/// memory and threads; throws what attune says. `recorded`: a forward whose backward will be wanted, so that its
-/// kernels are compiled meanwhile.
-void run(Entry& entry, attune_call& call, bool recorded);
 
 }  // namespace attune::python

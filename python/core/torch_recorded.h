@@ -1,31 +1,24 @@
-// python/core/torch_recorded.h — attentions whose gradients torch's own autograd records, without Python
+// python/core/torch_recorded.h — calls whose gradients torch's own autograd records, without Python
 #pragma once
 
 #include <nanobind/nanobind.h>
 
-#include "python/core/handle.h"
+#include <array>
+
+#include "python/core/torch_call.h"
 
 namespace attune::python {
 
-/// Fills aten::_scaled_dot_product_fused_attention_overrideable and its backward for the CPU and for CUDA. Torch has
-/// these operators for devices outside of it, with an autograd node in C++, and no kernels on these two. `op`: the
-/// operator; `function`: torch's own function for aten::_scaled_dot_product_efficient_attention, which is filled for
-/// the CPU as well and takes less time than `op`, or None; `hooks`: torch's function that gives the hooks of saved
-/// tensors; `from_dlpack`: torch's; `address_of`: as of find_shim. False if the loaded torch has no stable ABI; then
-/// there are no RecordedCalls.
-bool record_torch(nb::handle op, nb::handle function, nb::handle hooks, nb::handle from_dlpack, nb::handle address_of);
+/// How torch's own autograd records calls. `op`: an operator of recorded calls; `efficient`: torch's function for the
+/// one that the CPU has as well, which takes less time, or None; `hooks`: its function that gives the hooks of saved
+/// tensors; `from_dlpack`: torch's.
+void record_by(nb::object op, nb::object efficient, nb::object hooks, nb::object from_dlpack);
 
-/// A call without its tensors.
-class RecordedCall {
- public:
-  RecordedCall(Handle& handle, const nb::tuple& ints);
+/// The output of a call, recorded by torch's own autograd. Not valid if that cannot be. `keeper`: a tensor that owns
+/// the entry, which the graph saves; made where it is not valid.
+nb::object record(const std::array<nb::handle, 3>& qkv, nb::object& keeper, const Entry& entry, bool on_gpu);
 
-  /// The output, with its gradients' node. Or a str, as of `attend`: Python must make the call. That is also so for
-  /// tensors whose elements do not touch, and where saved tensors have hooks.
-  nb::object attend(nb::handle q, nb::handle k, nb::handle v) const;
-
- private:
-  nb::object keeper_;  ///< a tensor that owns what the gradients need: the graph saves it
-};
+/// The entry in a tensor that comes to an operator as its attn_bias; throws for any other tensor.
+const Entry& entry_in(Shim::Tensor keeper);
 
 }  // namespace attune::python

@@ -1,15 +1,17 @@
-// python/core/torch_shim.h — the part of torch's stable C ABI that attune calls, found in the torch that is loaded
+// python/core/torch_shim.h — the part of torch's stable C ABI that attune calls, found in the torch that is loaded, and
+// owners of what it gives
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace attune::python {
 
-/// Torch promises these functions from 2.10 on. They are looked up at run time, so attune is built without torch, once
-/// for all its versions. Each returns 0 on success.
+/// Torch promises these functions, of tensors from 2.9 and of operators from 2.10 on. They are looked up at run time,
+/// so attune is built without torch, once for all its versions. Each returns 0 on success.
 struct Shim {
   using Tensor = void*;
   using List = void*;
@@ -44,8 +46,10 @@ struct Shim {
   std::int32_t (*delete_library)(Library);
   std::int32_t (*implement)(Library, const char* name, Kernel, std::uint64_t version);
   std::int32_t (*call)(const char* name, const char* overload, Value* stack, std::uint64_t version);
+  std::int32_t (*fill)(Tensor, double);
   bool (*grad_mode)();
-  std::int32_t (*cuda_stream)(std::int32_t device, void**);  // null in a torch without CUDA
+  std::int32_t (*cuda_stream)(std::int32_t device, void**);             // null in a torch without CUDA
+  std::int32_t (*to_python)(Tensor, void* python_type, void** object);  // null before torch 2.14
 
   // Torch's own kernels of its attentions, without the dispatcher; each is null in a torch that lacks it. Their
   // arguments are those of the operators, then the addresses of the results.
@@ -64,18 +68,65 @@ struct Shim {
                                      Tensor, std::int64_t, std::int64_t, double, std::int32_t, double*, Tensor*,
                                      Tensor*, Tensor*);
 
-  std::int32_t f16, bf16, f32, f64, u8, i32, i64, u64, boolean;  // torch's numbers of types
-  std::int32_t cuda;                                             // and of a kind of device
+  std::int32_t f16, bf16, f32, f64, e4m3, u8, i32, i64, u64, boolean;  // torch's numbers of types
+  std::int32_t cuda;                                                   // and of a kind of device
 };
 
 /// The version of the stable ABI that attune speaks: 2.10.
 constexpr std::uint64_t shim_version = 0x020A'0000'0000'0000;
 
 /// Looks up all functions: `address_of`(name) is a function of Python that gives 0 for one that does not exist. False
-/// if the loaded torch lacks one that it promises.
+/// if the loaded torch lacks one of tensors.
 bool find_shim(nanobind::handle address_of);
 
-/// Only after find_shim has found it.
+/// Only after find_shim has found it. `implement` is null if torch lacks one of operators.
 const Shim& shim();
+
+/// Throws if a function of torch failed.
+void check(std::int32_t status, const char* what);
+
+/// An owned reference to a tensor of torch.
+class Owned {
+ public:
+  explicit Owned(Shim::Tensor tensor = nullptr) : tensor_(tensor) {}
+  explicit Owned(Shim::Value value) : tensor_(reinterpret_cast<Shim::Tensor>(value)) {}
+  Owned(Owned&& other) noexcept : tensor_(std::exchange(other.tensor_, nullptr)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(tensor_, other.tensor_);
+    return *this;
+  }
+  ~Owned() {
+    if (tensor_) shim().release(tensor_);
+  }
+
+  Shim::Tensor get() const { return tensor_; }
+  Shim::Value value() { return reinterpret_cast<Shim::Value>(std::exchange(tensor_, nullptr)); }
+  Shim::Value again() const;
+
+ private:
+  Shim::Tensor tensor_;
+};
+
+/// Gives up a reference to a tensor.
+inline void release(Shim::Value tensor) { const Owned done(tensor); }
+
+/// A tensor that is none, for a result that torch leaves undefined.
+Owned undefined_tensor();
+
+/// A list of torch's, which stays its owner's.
+class List {
+ public:
+  explicit List(Shim::Value value);
+  std::size_t size() const { return size_; }
+  Shim::Value operator[](std::size_t i) const;
+
+ private:
+  Shim::List list_;
+  std::size_t size_ = 0;
+};
+
+/// Frees the arguments of an operator on its stack, so that results can take their places. `types` has a letter for
+/// each: t a tensor, o an optional one, l a list, T a list of tensors, x a text, s an optional number, n a number.
+void free_arguments(const char* types, const Shim::Value* stack);
 
 }  // namespace attune::python

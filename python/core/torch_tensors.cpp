@@ -1,241 +1,148 @@
-// python/core/torch_tensors.cpp — torch's tensors: their memory, and new ones for results and workspaces
+// python/core/torch_tensors.cpp — torch's tensors as C has them, and new ones for results and working memory
 #include "python/core/torch_tensors.h"
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <deque>
-#include <vector>
-
-#include "python/core/exchange.h"
-#include "python/core/gil.h"
+#include <functional>
+#include <numeric>
+#include <utility>
 
 namespace attune::python {
 namespace {
 
-/// A tensor of a few bytes with the shape of many, for torch.empty_like: torch.empty takes twice as long.
-struct Model {
-  std::vector<std::int64_t> key;  // what it is for
-  nb::object tensor;
-};
+/// Torch's types that attentions compute in, and those that only captures have.
+constexpr std::pair<std::int32_t Shim::*, attune_dtype> types[] = {
+    {&Shim::f32, {ATTUNE_FLOAT, 32, 1}}, {&Shim::bf16, {ATTUNE_BFLOAT, 16, 1}}, {&Shim::f16, {ATTUNE_FLOAT, 16, 1}},
+    {&Shim::f64, {ATTUNE_FLOAT, 64, 1}}, {&Shim::boolean, {ATTUNE_BOOL, 8, 1}}, {&Shim::i32, {ATTUNE_INT, 32, 1}},
+    {&Shim::i64, {ATTUNE_INT, 64, 1}},   {&Shim::e4m3, {ATTUNE_E4M3, 8, 1}}};
 
-/// All are kept until the process ends.
-struct Torch {
-  PyTypeObject *tensor = nullptr, *parameter = nullptr;
-  PyObject *empty_like = nullptr, *threads = nullptr, *output = nullptr, *rows = nullptr, *bytes = nullptr;
-  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
-  std::array<Model, 8> models{};  // of rows
-  std::size_t oldest = 0;
-};
-Torch& torch() {
-  static Torch& all = *new Torch;
-  return all;
+/// Of torch's number; without bits for types that attentions do not read.
+attune_dtype dtype_of(std::int32_t type) {
+  for (const auto& [number, known] : types)
+    if (shim().*number == type) return known;
+  return {};
 }
 
-bool is_plain(nb::handle tensor) {
-  const Torch& t = torch();
-  PyTypeObject* const type = Py_TYPE(tensor.ptr());
-  if (type != t.tensor && type != t.parameter) return false;
-  PyObject* const given[] = {tensor.ptr()};
-  const nb::object negated = nb::steal(PyObject_VectorcallMethod(t.is_neg, given, 1, nullptr));
-  if (!negated.is_valid()) PyErr_Clear();
-  return negated.ptr() == Py_False;
-}
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-template <class... Given>
-nb::object called(PyObject* function, Given... given) {
-  PyObject* const list[] = {given...};
-  nb::object out = nb::steal(PyObject_Vectorcall(function, list, sizeof...(given), nullptr));
-  if (!out.is_valid()) PyErr_Clear();
+Layout layout_of(const attune_tensor& t, int rank) {
+  Layout out{std::clamp(rank, 0, 4)};
+  std::copy_n(t.shape, out.rank, out.sizes.begin());
+  std::copy_n(t.strides, out.rank, out.strides.begin());
   return out;
 }
 
-template <class... Given>
-nb::object made(TorchTensor& as, PyObject* function, Given... given) {
-  nb::object out = called(function, given...);
-  if (out.is_valid() && as.read_memory(out) != Why::none) out.reset();
-  return out;
-}
-
-/// What a tensor adds to the key of a call's workspace: kernels are chosen by shapes, strides, types and alignment.
-void add(std::vector<std::int64_t>& key, const attune_tensor* of) {
-  constexpr std::uintptr_t widest_access = 16;
-  if (!of) return key.push_back(-1);
-  const auto address = reinterpret_cast<std::uintptr_t>(of->data) + of->byte_offset;
-  key.push_back(of->ndim | of->dtype.code << 8 | of->dtype.bits << 16 |
-                static_cast<std::int64_t>(address % widest_access) << 32);
-  key.insert(key.end(), of->shape, of->shape + of->ndim);
-  if (of->strides) key.insert(key.end(), of->strides, of->strides + of->ndim);
-}
-
-}  // namespace
-
-void find_torch(nb::handle output, nb::handle rows, nb::handle bytes) {
-  const nb::module_ module = nb::module_::import_("torch");
-  const auto kept = [](nb::handle of, const char* name) { return nb::object(of.attr(name)).release().ptr(); };
-  Torch& t = torch();
-  t.tensor = reinterpret_cast<PyTypeObject*>(kept(module, "Tensor"));
-  t.parameter = reinterpret_cast<PyTypeObject*>(kept(module.attr("nn"), "Parameter"));
-  t.empty_like = kept(module, "empty_like"), t.threads = kept(module, "get_num_threads");
-  t.output = nb::borrow(output).release().ptr();
-  t.rows = nb::borrow(rows).release().ptr();
-  t.bytes = nb::borrow(bytes).release().ptr();
-}
-
-bool plain(const nb::args& tensors) { return std::ranges::all_of(tensors, is_plain); }
-
-nb::object said(Why why) {
-  static PyObject* const words[] = {PyUnicode_InternFromString("none"),      PyUnicode_InternFromString("special"),
-                                    PyUnicode_InternFromString("elsewhere"), PyUnicode_InternFromString("large"),
-                                    PyUnicode_InternFromString("shape"),     PyUnicode_InternFromString("mistake")};
-  return nb::borrow(words[static_cast<std::size_t>(why)]);
-}
-
-Why TorchTensor::read(nb::handle tensor) { return is_plain(tensor) ? read_memory(tensor) : Why::special; }
-
-Why TorchTensor::read_memory(nb::handle tensor) {
-  const Exchange* const functions = exchange_of(Py_TYPE(tensor.ptr()));
-  if (!functions || functions->tensor_from_object(tensor.ptr(), &tensor_) != 0) {
-    PyErr_Clear();
-    return Why::elsewhere;
-  }
-  const bool f64 = tensor_.dtype.code == ATTUNE_FLOAT && tensor_.dtype.bits == 64;
-  const bool known = !on_device() || (tensor_.device.device_type == ATTUNE_CUDA && !f64);
-  return known ? Why::none : Why::elsewhere;
-}
-
-bool is_dense(const attune_tensor& t) {
-  if (!t.strides) return true;
-  if (t.ndim > 4) return false;
-  std::array<std::pair<std::int64_t, std::int64_t>, 4> order{};  // stride and extent
-  const auto last = static_cast<std::size_t>(t.ndim);
-  for (std::size_t i = 0; i < last; ++i) order[i] = {t.strides[i], t.shape[i]};
-  if (last > 0 && order[last - 1].first != 1) return false;
-  std::sort(order.begin(), order.begin() + t.ndim);
+/// True if no element is there for two, and none is beside the tensor; as torch has it, also for an empty one.
+bool is_dense(const Layout& t) {
+  if (std::find(t.sizes.begin(), t.sizes.begin() + t.rank, 0) != t.sizes.begin() + t.rank) return true;
+  std::array<std::pair<std::int64_t, std::int64_t>, 4> order;  // stride and extent
+  auto last = order.begin();
+  for (std::size_t i = 0; i < at(t.rank); ++i)
+    if (t.sizes[i] != 1) *last++ = {t.strides[i], t.sizes[i]};
+  std::sort(order.begin(), last);
   std::int64_t step = 1;
-  for (std::size_t i = 0; i < last; ++i) {
-    const auto [stride, extent] = order[i];
-    if (extent == 1) continue;
-    if (stride != step) return false;
-    step *= extent;
+  for (auto one = order.begin(); one != last; ++one) {
+    if (one->first != step) return false;
+    step *= one->second;
   }
   return true;
 }
 
-nb::object made_like(TorchTensor& as, nb::handle tensor) { return made(as, torch().empty_like, tensor.ptr()); }
-
-nb::object made_output(TorchTensor& as, const TorchTensor& q, const TorchTensor& v, nb::handle q_given,
-                       nb::handle v_given) {
-  const bool as_q = q.extent(3) == v.extent(3) && q.at()->dtype.code != ATTUNE_E4M3 && is_dense(*q.at());
-  return as_q ? made_like(as, q_given) : made(as, torch().output, q_given.ptr(), v_given.ptr());
+/// The order that torch gives a tensor like one with holes: sorted by strides, stably, where a stride of 0 has no place
+/// of its own.
+Layout::Order order_of(const Layout& t) {
+  Layout::Order out{};  // from the innermost to the outermost, until it is turned round
+  std::iota(out.rend() - t.rank, out.rend(), 0);
+  const auto is_outside = [&](int a, int b) {  // negative: b is outside; 0: either may be
+    const std::int64_t step = t.strides[at(a)], other = t.strides[at(b)];
+    if (step == 0 || other == 0) return 0;
+    return step != other ? (step < other ? -1 : 1) : t.sizes[at(a)] > t.sizes[at(b)] ? 1 : 0;
+  };
+  for (std::size_t i = 1; i < at(t.rank); ++i)
+    for (std::size_t here = i, before = i; before-- > 0;) {
+      const int found = is_outside(out[before], out[here]);
+      if (found < 0) break;
+      if (found > 0) std::swap(out[before], out[here]), here = before;
+    }
+  std::reverse(out.begin(), out.begin() + t.rank);
+  return out;
 }
 
-nb::object made_rows(TorchTensor& as, const TorchTensor& q, nb::handle q_given) {
-  Torch& t = torch();
-  const attune_tensor& of = *q.at();
-  const std::array<std::int64_t, 6> key{of.device.device_type, of.device.device_id, of.dtype.bits == 64,
-                                        of.shape[0],           of.shape[1],         of.shape[2]};
-  for (const Model& known : t.models)
-    if (std::ranges::equal(known.key, key)) return made_like(as, nb::object(known.tensor));
-  nb::object model = called(t.rows, q_given.ptr());
-  if (!model.is_valid()) return model;
-  t.models[t.oldest] = {{key.begin(), key.end()}, model};
-  t.oldest = (t.oldest + 1) % t.models.size();
-  return made_like(as, model);
-}
-
-std::vector<std::int64_t> key_of(const attune_call& call) {
-  std::vector<std::int64_t> key;
-  key.reserve(128);
-  key.push_back(call.pass);
-  key.push_back(call.q->device.device_id);
-  for (const Row& row : rows) add(key, call.*row.member);
-  for (std::size_t i = 0; i < call.n_captures; ++i) add(key, call.captures[i]);
-  for (std::size_t i = 0; i < call.n_captured_grads; ++i) add(key, call.captured_grads[i]);
-  return key;
-}
-
-namespace {
-
-/// The bytes of a call's working memory, and their model; null on failure.
-const Workspace* workspace_of(const Handle& handle, const attune_call& call, const attune_with& with,
-                              nb::handle q_given, const std::function<void()>& then) {
-  std::vector<std::int64_t> key = key_of(call);
-  Workspaces& known = handle.workspaces;
-  if (const auto found = std::ranges::find(known.all, key, &Workspace::key); found != known.all.end()) return &*found;
-  std::size_t bytes = 0;
-  attune_error* error = nullptr;
-  {
-    const Released compiling;
-    error = attune_prepare(handle.attention, &call, &with, &bytes, nullptr);
-  }
-  attune_error_free(error);
-  if (error) return nullptr;
-  then();
-  nb::object model;
-  if (bytes > 0) {
-    const nb::object count = nb::steal(PyLong_FromSize_t(bytes));
-    model = called(torch().bytes, count.ptr(), q_given.ptr());
-    if (!model.is_valid()) return nullptr;
-  }
-  if (known.all.size() < Workspaces::most) known.all.emplace_back();
-  Workspace& made = known.all[known.oldest];
-  made = {std::move(key), bytes, std::move(model)};
-  known.oldest = (known.oldest + 1) % Workspaces::most;
-  return &made;
-}
+constexpr Layout::Order as_they_come{0, 1, 2, 3};
 
 }  // namespace
 
-bool set_device(attune_with& with, nb::object& memory, const Handle& handle, const attune_call& call,
-                nb::handle q_given, const std::function<void()>& then) {
-  const Exchange* const functions = exchange_of(Py_TYPE(q_given.ptr()));
-  if (functions->current_stream(ATTUNE_CUDA, call.q->device.device_id, &with.stream) != 0) {
-    PyErr_Clear();
-    return false;
+std::int32_t type_of(attune_dtype type) {
+  for (const auto& [number, known] : types)
+    if (same(known, type)) return shim().*number;
+  return shim().f32;  // attune refuses the call by this type
+}
+
+attune_tensor memory_of(Shim::Tensor of) {
+  const Shim& s = shim();
+  attune_tensor out{};
+  std::int64_t rank = 0;
+  std::int32_t type = 0, kind = 0, device = 0;
+  check(s.get_data_ptr(of, &out.data) | s.get_dim(of, &rank) | s.get_sizes(of, &out.shape) |
+            s.get_strides(of, &out.strides) | s.get_dtype(of, &type) | s.get_device_type(of, &kind) |
+            s.get_device_index(of, &device),
+        "tensor");
+  out.ndim = static_cast<std::int32_t>(rank);
+  out.device = {kind == s.cuda ? ATTUNE_CUDA : ATTUNE_CPU, kind == s.cuda ? device : 0};
+  out.dtype = dtype_of(type);
+  if (out.dtype.bits == 0) throw std::runtime_error("attune: a type that only Python passes on");
+  return out;
+}
+
+Layout Layout::in(const Order& order) const {
+  Layout out = *this;
+  std::int64_t step = 1;
+  for (int i = rank; i-- > 0;) {
+    const std::size_t of = at(order[at(i)]);
+    out.strides[of] = step;
+    step *= std::max<std::int64_t>(sizes[of], 1);
   }
-  const Workspace* const found = workspace_of(handle, call, with, q_given, then);
-  if (!found) return false;
-  if (found->bytes == 0) return true;
-  TorchTensor of_memory;
-  with.workspace_bytes = found->bytes;
-  memory = made_like(of_memory, nb::object(found->model));  // meanwhile other threads may replace it
-  if (!memory.is_valid()) return false;
-  with.workspace = static_cast<char*>(of_memory.at()->data) + of_memory.at()->byte_offset;
-  return true;
+  return out;
 }
 
-void start_backward(const attune_attention* attention, const attune_call& forward, const std::vector<bool>& wanted) {
-  attune_call call = forward;
-  call.pass = ATTUNE_BACKWARD;
-  call.max = nullptr;
-  call.grad_o = call.o;
-  // Outputs that overlap other tensors are refused: each gets an address, which nothing reads, far from all memory.
-  constexpr std::uintptr_t apart = std::uintptr_t{1} << 48;
-  std::deque<attune_tensor> made;
-  const auto like = [&](const attune_tensor* tensor) {
-    made.push_back(*tensor);
-    made.back().data = reinterpret_cast<void*>((made.size() + 1) * apart);
-    made.back().byte_offset = 0;
-    return &made.back();
-  };
-  call.dq = like(call.q), call.dk = like(call.k), call.dv = like(call.v);
-  std::vector<const attune_tensor*> grads(wanted.size());
-  for (std::size_t i = 0; i < wanted.size(); ++i) grads[i] = wanted[i] ? like(call.captures[i]) : nullptr;
-  call.captured_grads = grads.data(), call.n_captured_grads = grads.size();
-  attune_error_free(attune_prepare_async(attention, &call));
+Made new_tensor(attune_device on, std::int32_t type, const Layout& layout) {
+  const Shim& s = shim();
+  Shim::Tensor made = nullptr;
+  constexpr std::int32_t cpu = 0;
+  if (s.empty_strided(layout.rank, layout.sizes.data(), layout.strides.data(), type,
+                      on.device_type == ATTUNE_CUDA ? s.cuda : cpu, on.device_id, &made) != 0)
+    throw NoMemory(on, std::accumulate(layout.sizes.begin(), layout.sizes.begin() + layout.rank, std::int64_t{1},
+                                       std::multiplies()));
+  Made out{Owned(made)};
+  out.at.device = on, out.at.ndim = layout.rank;
+  check(s.get_data_ptr(made, &out.at.data) | s.get_sizes(made, &out.at.shape) | s.get_strides(made, &out.at.strides),
+        "tensor");
+  out.at.dtype = dtype_of(type);
+  return out;
 }
 
-bool is_slow(const TorchTensor& q, const TorchTensor& k) {
-  constexpr double scores = 1 << 22;
-  return !q.on_device() && q.extent(0) * q.extent(1) * q.extent(2) * k.extent(2) > scores;
+Made empty_like(const attune_tensor& t) {
+  const Layout layout = layout_of(t, t.ndim);
+  return new_tensor(t.device, type_of(t.dtype), is_dense(layout) ? layout : layout.in(order_of(layout)));
 }
 
-int torch_threads() {
-  const nb::object count = nb::steal(PyObject_CallNoArgs(torch().threads));
-  const long threads = count.is_valid() ? PyLong_AsLong(count.ptr()) : 1;
-  PyErr_Clear();
-  return static_cast<int>(std::max(threads, 1L));
+Made new_output(const attune_tensor& q, const attune_tensor& v) {
+  Layout layout = layout_of(q, q.ndim);
+  const std::size_t last = at(std::max(layout.rank - 1, 0));
+  const std::int64_t width = v.ndim > 0 ? v.shape[v.ndim - 1] : 1;
+  if (width != layout.sizes[last] || layout.strides[last] != 1 || !is_dense(layout)) {
+    Layout::Order order = as_they_come;
+    std::stable_sort(order.begin(), order.begin() + last, [&](int a, int b) { return q.strides[a] > q.strides[b]; });
+    layout.sizes[last] = width;
+    layout = layout.in(order);
+  }
+  return new_tensor(q.device, q.dtype.code == ATTUNE_E4M3 ? shim().bf16 : type_of(q.dtype), layout);
+}
+
+Made new_rows(const attune_tensor& q) {
+  Layout layout = layout_of(q, q.ndim - 1);
+  if (q.ndim == 3) std::swap(layout.sizes[0], layout.sizes[1]);  // packed: [heads, tokens]
+  return new_tensor(q.device, q.dtype.bits == 64 ? shim().f64 : shim().f32, layout.in(as_they_come));
 }
 
 }  // namespace attune::python

@@ -11,13 +11,7 @@ from attune._arguments import bad
 from attune._targets import NAMES, is_target, number_of
 from attune.torch._value import refuse
 
-USUAL = (0, 0)  # target and exactness, as attune/c.h has them
-_chosen = USUAL
-
-
-def chosen() -> tuple[int, int]:
-    """The target and the exactness of calls made now."""
-    return _chosen
+way = (0, 0)  # the target and the exactness of calls made now, as attune/c.h has them
 
 
 def engine(name: str = "auto", *, exact: bool | None = None) -> AbstractContextManager[None]:
@@ -43,16 +37,16 @@ def engine(name: str = "auto", *, exact: bool | None = None) -> AbstractContextM
 
 
 @contextmanager
-def _within(way: tuple[int, int]) -> Iterator[None]:
-    before = _chosen
-    _choose(way)
+def _within(chosen: tuple[int, int]) -> Iterator[None]:
+    before = way
+    _choose(chosen)
     try:
         yield
     finally:
         _choose(before)
 
 
-def _choose(way: tuple[int, int]) -> None:
-    global _chosen
-    _chosen = way
-    _core.choose_torch(way != USUAL)
+def _choose(chosen: tuple[int, int]) -> None:
+    global way
+    way = chosen
+    _core.choose_engine(*way)

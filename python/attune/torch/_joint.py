@@ -20,9 +20,10 @@ from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 
+from attune import _core
 from attune.torch._folding import fold
 from attune.torch._known import is_for_all
-from attune.torch._lowering import LN2, NATURAL, Foreign, attempt, mods_of, wanted_of
+from attune.torch._lowering import KEY, LN2, NATURAL, Foreign, attempt, mods_of, wanted_of
 
 _aten, _flex = torch.ops.aten, torch.ops.higher_order
 _SAME = (_aten.alias.default, _aten.detach.default)  # their results are the tensors they are given
@@ -171,11 +172,11 @@ class _Pass(CustomGraphPass):
 _before: list[Any] = []  # the configuration that add() has found
 
 
-def add(key: str) -> None:
+def add() -> None:
     found: Any = config.joint_custom_pre_pass
     others = () if found is None else tuple(found) if isinstance(found, (list, tuple)) else (found,)
     _before.append(found)
-    config.joint_custom_pre_pass = _Pass(key, others)
+    config.joint_custom_pre_pass = _Pass(f"{KEY} {_core.version()}", others)
 
 
 def remove() -> None:

@@ -28,7 +28,7 @@ _aten, _prims, _flex = torch.ops.aten, torch.ops.prims, torch.ops.higher_order
 LN2 = math.log(2.0)
 _EVERYTHING = 1 << 30  # the block size of a BlockMask that masks nothing
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
-_KEY = "attune.torch.activate"  # in the keys of Inductor's caches
+KEY = "attune.torch.activate"  # in the keys of Inductor's caches
 NATURAL = "ATTUNE_NATURAL_LSE"  # among the kernel_options of calls whose lse is attune's: see _joint.py
 
 
@@ -294,16 +294,14 @@ _OURS = (_flex.flex_attention, _forward, 4), (_flex.flex_attention_backward, _ba
 _torchs: dict[Any, Any] = {}  # torch's own lowerings
 
 
-def lower(warn: Callable[[str], None]) -> None:
-    """Replaces torch's lowerings by attune's. `warn` gets the reason for which torch's takes a call."""
+def lower(warn: Callable[[str], None]) -> bool:
+    """Replaces torch's lowerings by attune's; False if they are. `warn` gets the reason for which torch's takes a call."""
     import torch._inductor.config as config
     import torch._inductor.kernel.flex.flex_attention  # its own are registered first
     from torch._inductor.lowering import lowerings
 
-    from attune.torch import _joint, _lists
-
     if _torchs:
-        return
+        return False
     for op, ours, _ in _OURS:
         takes = [name for name in inspect.signature(type(op).__call__).parameters if name != "self"]
         if op not in lowerings or len(takes) != len(inspect.signature(ours).parameters):
@@ -313,9 +311,8 @@ def lower(warn: Callable[[str], None]) -> None:
     for op, ours, mask in _OURS:
         _torchs[op] = lowerings[op]
         lowerings[op] = _or_torchs(ours, lowerings[op], mask, warn)
-    config.unsafe_marked_cacheable_functions = {**config.unsafe_marked_cacheable_functions, _KEY: str(_core.version())}
-    _joint.add(f"{_KEY} {_core.version()}")
-    _lists.add()
+    config.unsafe_marked_cacheable_functions = {**config.unsafe_marked_cacheable_functions, KEY: str(_core.version())}
+    return True
 
 
 def _or_torchs(ours: Callable[..., Any], torchs: Callable[..., Any], mask: int,
@@ -378,17 +375,15 @@ def attempt(make: Callable[[], Any]) -> tuple[Any, str]:
         return None, f"a bug in attune, {type(error).__name__}: {said.partition(chr(10))[0]}"
 
 
-def unlower() -> None:
-    """Gives torch its lowerings back."""
+def unlower() -> bool:
+    """Gives torch its lowerings back; False if it has them."""
     if not _torchs:
-        return
+        return False
     import torch._inductor.config as config
     from torch._inductor.lowering import lowerings
 
-    from attune.torch import _joint, _lists
-    _joint.remove()
-    _lists.remove()
     lowerings.update(_torchs)
     _torchs.clear()
     config.unsafe_marked_cacheable_functions = {
-        name: key for name, key in config.unsafe_marked_cacheable_functions.items() if name != _KEY}
+        name: key for name, key in config.unsafe_marked_cacheable_functions.items() if name != KEY}
+    return True

@@ -21,7 +21,7 @@ from attune._kept import Kept
 from attune._place import Place, here
 from attune._scan import Scan, is_known, referred
 from attune._words import said
-from attune.torch._engine import chosen
+from attune.torch import _engine
 from attune.torch._functions import Listening
 from attune.torch._value import TIGHT, Trace, Value, as_kind, refuse, refuse_random, scalar
 
@@ -50,11 +50,16 @@ class Spelled:
         self.written = written or []
         self.typed = typed
         self.handles: dict[object, _core.Attention] = {}
-        self.calls: dict[object, Any] = {}  # of _attend, by scale, oracle and what is asked for
+        self.calls: dict[object, _core.TorchCall] = {}  # by scale, oracle and engine
+
+    def call(self, scale: float | None, oracle: bool) -> _core.TorchCall:
+        """Its calls with torch's tensors."""
+        key = (scale, oracle, _engine.way)
+        return self.calls.get(key) or self.calls.setdefault(key, _core.TorchCall(self.handle(scale, oracle), self.ints))
 
     def handle(self, scale: float | None, oracle: bool) -> _core.Attention:
         """The attention of the core for a scale, computed by the oracle or by the engine that was chosen."""
-        way = (scale, oracle, chosen())
+        way = (scale, oracle, _engine.way)
         made = self.handles.get(way)
         if made is None:
             made = self.handles[way] = self._made(*way)
@@ -72,7 +77,6 @@ class Spelled:
                                    2 if oracle else way[0], way[1])
         except Error as error:
             raise self.placed(error) from None
-        made.recording = True
         return _handles.put(key, made)
 
     def joined(self, prob: str, sink: str, names: list[str], captures: list[Tensor]) -> Spelled:

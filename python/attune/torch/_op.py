@@ -15,11 +15,9 @@ from torch import Tensor
 
 from attune import _core
 from attune._kept import Kept
-from attune.torch import _attend
-from attune.torch._attend import DENSE, Call, Packed, once, output, row_numbers
-from attune.torch._engine import USUAL, chosen
+from attune.torch._attend import Packed, computed, gradients, once, output, row_numbers
 from attune.torch._mod import Spelled, Texts, seen_as
-from attune.torch._record import recorder
+from attune.torch._operators import place
 
 _MODS = ("Tensor? cu_q, Tensor? cu_kv, Tensor[] captures, SymInt[] ints, str score, str mask, str prob, str sink, "
          "str names, float? scale, SymInt max_q, SymInt max_kv")
@@ -36,43 +34,57 @@ _library.define("listed(Tensor num_blocks, Tensor indices, Tensor? full_num_bloc
                 "SymInt blocks) -> Tensor")
 _library.define("follows(Tensor list) -> Tensor")  # of a BlockMask, from its mask_mod: see _known.py
 _library.impl("follows", Tensor.clone, "CompositeExplicitAutograd")
-_attend.recorder = recorder()
 
 _spelled: Kept[object, Spelled] = Kept(512)
+_KINDS = {"f": torch.float32, "i": torch.int32, "b": torch.bool}
 
 
-def call_of(q: Tensor, captures: list[Tensor], ints: list[int], texts: Texts, names: str, scale: float | None,
-            packed: Packed, with_max: bool) -> Call:
-    """The call of an operator's arguments."""
-    key = (texts, names, tuple([(t.dim(), t.dtype) for t in captures]), len(ints))
-    spelled = _spelled.get(key)
-    if spelled is None:
-        stand_ins = tuple([t.new_empty((0,) * t.dim()) for t in captures])
-        spelled = _spelled.put(key, Spelled(texts, tuple(names.split()), stand_ins, tuple(ints)))
-    call = Call(spelled, tuple(ints), scale, q.dtype is torch.float64, packed, with_max)
-    if chosen() == USUAL:
-        kinds = "".join([f"{seen_as(t)}{t.dim()}" for t in captures])
-        _core.learn_operator(call.core, (*texts, names), kinds, scale)
-    return call
+def spelled_as(texts: tuple[str, ...], names: str, kinds: tuple[str, ...], ints: int) -> Spelled:
+    """The mods of an operator's arguments, for so many integers. `kinds`: of each captured tensor, as in "f2"."""
+    key = (texts, names, kinds, ints)
+    found = _spelled.get(key)
+    if found is None:
+        stand_ins = tuple([torch.empty((0,) * int(kind[1]), dtype=_KINDS[kind[0]], device="cpu") for kind in kinds])
+        found = _spelled.put(key, Spelled(Texts(*texts), tuple(names.split()), stand_ins, (0,) * ints))
+    return found
+
+
+def call_of(q: Tensor, captures: list[Tensor], ints: list[int], *mods: Any) -> tuple[Spelled, _core.TorchCall]:
+    """The call of an operator's arguments. `mods`: the texts, the names and the scale."""
+    *texts, names, scale = mods
+    spelled = spelled_as(tuple(texts), names, tuple([f"{seen_as(t)}{t.dim()}" for t in captures]), len(ints))
+    return spelled, _core.TorchCall(spelled.handle(scale, q.dtype is torch.float64), tuple(ints))
+
+
+def _made(mods: str, ints: int, scale: float | None) -> _core.TorchCall | str:
+    """The same for kernels in C++. `mods`: in lines the texts, the names, and the kinds, as in "f2i1"."""
+    *lines, names, kinds = mods.split("\n")
+    if len(lines) != 4:
+        return "a text has several lines"
+    pairs = tuple([kinds[i:i + 2] for i in range(0, len(kinds), 2)])
+    return spelled_as(tuple(lines), names, pairs, ints).call(scale, False)
+
+
+def _packed(cu_q: Tensor | None, cu_kv: Tensor | None, max_q: int, max_kv: int) -> dict[str, Any] | None:
+    return None if cu_q is None else Packed(cu_q, cu_kv, max_q, max_kv)._asdict()
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor],
-             ints: list[int], score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int,
-             max_kv: int, with_max: bool) -> tuple[Tensor, Tensor, Tensor]:
-    packed = DENSE if cu_q is None else Packed(cu_q, cu_kv, max_q, max_kv)
-    call = call_of(q, captures, ints, Texts(score, mask, prob, sink), names, scale, packed, with_max)
-    out, lse, most = call.forward(q, k, v, tuple(captures), True)
-    assert lse is not None
+             *more: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *mods, max_q, max_kv, with_max = more
+    spelled, call = call_of(q, captures, *mods)
+    out, lse, most = computed(spelled, call.attend, q, k, v, tuple(captures), True, with_max, False,
+                              _packed(cu_q, cu_kv, max_q, max_kv))
     return out, lse, lse.new_empty(0) if most is None else most
 
 
 def _backward(grad_o: Tensor | None, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-              lse: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor], ints: list[int],
-              score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int, max_kv: int,
-              wanted: list[bool]) -> list[Tensor]:
-    packed = DENSE if cu_q is None else Packed(cu_q, cu_kv, max_q, max_kv)
-    call = call_of(q, captures, ints, Texts(score, mask, prob, sink), names, scale, packed, False)
-    grads = call.backward(grad_o, grad_lse, (q, k, v, out, lse, *captures), list(wanted))
+              lse: Tensor, cu_q: Tensor | None, cu_kv: Tensor | None, captures: list[Tensor],
+              *more: Any) -> list[Tensor]:
+    *mods, max_q, max_kv, wanted = more
+    spelled, call = call_of(q, captures, *mods)
+    grads = gradients(spelled, call, grad_o, grad_lse, (q, k, v, out, lse, *captures), tuple(wanted), 0,
+                      _packed(cu_q, cu_kv, max_q, max_kv))
     return [q.new_empty(0) if g is None else g for g in grads]
 
 
@@ -89,13 +101,18 @@ def listed(num_blocks: Tensor, indices: Tensor, full_num_blocks: Tensor | None, 
 
 _library.impl("listed", listed, "CPU")
 _library.impl("listed", listed, "CUDA")
-for _key in ("CPU", "CUDA"):
-    # Calls like those before run in C++; the others come to Python.
-    _slowly = _core.fill_operators(_key)
-    for _name in ("forward_slowly", "backward_slowly") if _slowly else ("forward", "forward_below", "backward"):
-        _library.impl(_name, _backward if _name.startswith("backward") else _forward, _key)
 
 
+def implement(names: tuple[str, ...], slowly: str, function: Any) -> None:
+    """Gives operators of attune's their kernels: those in C++ hand over to the operator `slowly` what they do not take."""
+    for key in ("CPU", "CUDA"):
+        in_cpp = all([place(f"attune::{name}", key, "compiled", _made) for name in names])
+        for name in (slowly,) if in_cpp else names:
+            _library.impl(name, function, key)
+
+
+implement(("forward", "forward_below"), "forward_slowly", _forward)
+implement(("backward",), "backward_slowly", _backward)
 torch.library.register_fake("attune::follows", torch.empty_like, lib=_library)
 
 
@@ -108,9 +125,8 @@ def _listed_of_nothing(num_blocks: Tensor, indices: Tensor, full_num_blocks: Any
 @torch.library.register_fake("attune::forward", lib=_library)
 @torch.library.register_fake("attune::forward_below", lib=_library)
 def _forward_of_nothing(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, *mods: Any) -> Any:
-    packed, with_max = Packed(cu_q), mods[-1]
-    lse = row_numbers(q, packed)
-    return output(q, v), lse, row_numbers(q, packed) if with_max else lse.new_empty(0)
+    lse = row_numbers(q, cu_q is not None)
+    return output(q, v), lse, torch.empty_like(lse) if mods[-1] else lse.new_empty(0)
 
 
 @torch.library.register_fake("attune::backward", lib=_library)

@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from attune import _core
 from attune._append import append as append_arrays
 from attune._words import said
-from attune.torch._attend import DENSE, Call, Packed, check_tensors, is_eager, output, row_numbers, starts
-from attune.torch._engine import chosen
+from attune.torch._attend import check_tensors, computed, is_eager, is_recorded, output, row_numbers, starts
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, check_heads, is_any_autocast, refuse_heads, written
-from attune.torch._mod import Spelled, Texts
-from attune.torch._op import _library, call_of
+from attune.torch._mod import Spelled
+from attune.torch._op import _library, call_of, implement
 from attune.torch._value import TIGHT, refuse, scalar
-
-Cache = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]  # as of _core.Attention.attend_cache
 
 
 def paged_attention(query: Tensor, key: Tensor, value: Tensor, kv_len: Tensor, page_table: Tensor | None = None, *,
@@ -48,22 +46,21 @@ def paged_attention(query: Tensor, key: Tensor, value: Tensor, kv_len: Tensor, p
     kv_len, q_offsets = _counts("kv_len", kv_len), _counts("q_offsets", q_offsets)
     if is_any_autocast():
         query, key, value = as_autocast(query, key, value)
-    packed = Packed()
-    if cu_seq_q is not None:
-        packed = Packed(starts(cu_seq_q), None, max_q if query.is_cuda else 0, 0)
+    cu_q = None if cu_seq_q is None else starts(cu_seq_q)
+    if cu_q is not None:
         _check_packed_heads(query, key, enable_gqa)
     else:
         check_heads(query, key, enable_gqa)
-    if is_causal and packed.q is None and query.shape[-2] == 1 and q_offsets is None:
+    if is_causal and cu_q is None and query.shape[-2] == 1 and q_offsets is None:
         is_causal = False  # the last position sees all keys
     if q_offsets is None and (score_mod is not None or mask_mod is not None):
-        q_offsets = _last_positions(query, kv_len, packed.q)
+        q_offsets = _last_positions(query, kv_len, cu_q)
     if is_causal:
         mask_mod = _causal(mask_mod) if q_offsets is not None else _up_to_the_last
     spelled = written(score_mod, mask_mod, query)
     o_before, lse_before = before if before is not None else (None, None)
-    cache = (kv_len, page_table, q_offsets, o_before, lse_before)
-    out, lse = over_cache(spelled, (query, key, value), cache, packed, scale, fixed_split_size)
+    cache = (kv_len, page_table, q_offsets, o_before, lse_before, cu_q)
+    out, lse = over_cache(spelled, (query, key, value), cache, max_q, scale, fixed_split_size)
     return (out, lse) if return_lse else out
 
 
@@ -142,23 +139,32 @@ _same_both = functools.lru_cache(64)(_both)  # the same function for the same ma
 # ---- the operators
 
 
-def over_cache(spelled: Spelled, qkv: tuple[Tensor, Tensor, Tensor], cache: Cache, packed: Packed,
+def over_cache(spelled: Spelled, qkv: tuple[Tensor, Tensor, Tensor], cache: tuple[Tensor | None, ...], max_q: int,
                scale: float | None, fixed_split_size: int = 0) -> tuple[Tensor, Tensor]:
-    """The output and the lse."""
-    if is_eager(*qkv, *spelled.captures):
-        key = ("cache", scale, chosen())
-        call = spelled.calls.get(key) if packed is DENSE else None
-        if call is None:
-            call = Call(spelled, spelled.ints, scale, qkv[0].dtype is torch.float64, packed, False)
-            if packed is DENSE:
-                spelled.calls[key] = call
-        return call.over_cache(*qkv, cache, spelled.captures, fixed_split_size)
-    return torch.ops.attune.paged(*qkv, *cache, packed.q, spelled.captures, spelled.ints, *spelled.texts,
-                                  " ".join(spelled.names), scale, packed.max_q, fixed_split_size)
+    """The output and the lse. `cache`: kv_len, page_table, q_offsets, o_before, lse_before, and the starts of packed
+    queries, of which `max_q` is the longest."""
+    if is_eager() and not is_recorded(*qkv, spelled.captures):
+        call = spelled.call(scale, qkv[0].dtype is torch.float64)
+        made = _computed(spelled, call, qkv, spelled.captures, cache, max_q, fixed_split_size)
+        if type(made) is tuple:
+            return made[:2]
+    return torch.ops.attune.paged(*qkv, *cache, spelled.captures, spelled.ints, *spelled.texts,
+                                  " ".join(spelled.names), scale, max_q if cache[5] is not None else 0,
+                                  fixed_split_size)
+
+
+def _computed(spelled: Spelled, call: _core.TorchCall, qkv: tuple[Tensor, Tensor, Tensor], captures: tuple[Tensor, ...],
+              cache: tuple[Tensor | None, ...], max_q: int, fixed_split_size: int) -> Any:
+    kv_len, page_table, q_offsets, o_before, lse_before, cu_q = cache
+    more = {"kv_len": kv_len, "page_table": page_table, "q_offsets": q_offsets, "o_before": o_before,
+            "lse_before": lse_before, "fixed_split_size": fixed_split_size}
+    if cu_q is not None:
+        more |= {"cu_seqlens_q": cu_q, "max_q_len": max_q if qkv[0].is_cuda else 0}
+    return computed(spelled, call.attend, *qkv, captures, True, False, False, more)
 
 
 def over_pages(spelled: Spelled, qkv: tuple[Tensor, Tensor, Tensor], pages: tuple[Tensor, Tensor | None],
-               packed: Packed, scale: float | None, num_splits: int | None) -> tuple[Tensor, Tensor]:
+               cu_q: Tensor, max_q: int, scale: float | None, num_splits: int | None) -> tuple[Tensor, Tensor]:
     """The output and the lse, for key and value of [pages, page_size, heads, width]. `pages`: the table, and how many
     keys each sequence has."""
     table, used = pages
@@ -166,23 +172,16 @@ def over_pages(spelled: Spelled, qkv: tuple[Tensor, Tensor, Tensor], pages: tupl
     if used is None:
         refuse("paged-cache", "block_table is given without seqused_k", "a table does not say how many keys a sequence has",
                "pass seqused_k, one count for each sequence")
-    group = q.shape[1] // max(k.shape[2], 1)
-    one = num_splits == 1 and packed.max_q * group <= _SPLIT_ROWS
-    cache: Cache = (_counts("seqused_k", used), table, None, None, None)
-    if packed.q is not None and not q.is_cuda:
-        packed = packed._replace(max_q=0)
-    return over_cache(spelled, (q, k.transpose(1, 2), v.transpose(1, 2)), cache, packed, scale,
-                      _WHOLE_SPLIT if one else 0)
+    split = _core.split_size(num_splits or 0, max_q * q.shape[1] // max(k.shape[2], 1))
+    cache = (_counts("seqused_k", used), table, None, None, None, cu_q)
+    return over_cache(spelled, (q, k.transpose(1, 2), v.transpose(1, 2)), cache, max_q, scale, split)
 
 
-_SPLIT_ROWS = 16  # calls with more rows (queries times the heads that share keys) do not split keys on a GPU
-_WHOLE_SPLIT = 1 << 24  # keys of a split that nobody exceeds
-
-
-_library.define("paged(Tensor q, Tensor k, Tensor v, Tensor kv_len, Tensor? page_table, Tensor? q_offsets, "
-                "Tensor? o_before, Tensor? lse_before, Tensor? cu_q, Tensor[] captures, SymInt[] ints, str score, "
-                "str mask, str prob, str sink, str names, float? scale, SymInt max_q, int fixed_split_size) "
-                "-> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
+for _kind in ("", "_slowly"):
+    _library.define(f"paged{_kind}(Tensor q, Tensor k, Tensor v, Tensor kv_len, Tensor? page_table, Tensor? q_offsets, "
+                    "Tensor? o_before, Tensor? lse_before, Tensor? cu_q, Tensor[] captures, SymInt[] ints, str score, "
+                    "str mask, str prob, str sink, str names, float? scale, SymInt max_q, int fixed_split_size) "
+                    "-> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define("append(Tensor k_new, Tensor v_new, Tensor(a!) k, Tensor(b!) v, Tensor? kv_len, Tensor? page_table, "
                 "Tensor? cu_seqlens, float k_scale, float v_scale, Tensor? slots=None) -> ()",
                 tags=(torch.Tag.pt2_compliant_tag,))
@@ -190,12 +189,11 @@ _library.define("append(Tensor k_new, Tensor v_new, Tensor(a!) k, Tensor(b!) v, 
 
 def _paged(q: Tensor, k: Tensor, v: Tensor, kv_len: Tensor, page_table: Tensor | None, q_offsets: Tensor | None,
            o_before: Tensor | None, lse_before: Tensor | None, cu_q: Tensor | None, captures: list[Tensor],
-           ints: list[int], score: str, mask: str, prob: str, sink: str, names: str, scale: float | None, max_q: int,
-           fixed_split_size: int) -> tuple[Tensor, Tensor]:
-    packed = DENSE if cu_q is None else Packed(cu_q, None, max_q, 0)
-    call = call_of(q, captures, ints, Texts(score, mask, prob, sink), names, scale, packed, False)
-    cache = kv_len, page_table, q_offsets, o_before, lse_before
-    return call.over_cache(q, k, v, cache, tuple(captures), fixed_split_size)
+           *more: Any) -> tuple[Tensor, Tensor]:
+    *mods, max_q, fixed_split_size = more
+    spelled, call = call_of(q, captures, *mods)
+    cache = kv_len, page_table, q_offsets, o_before, lse_before, cu_q
+    return _computed(spelled, call, (q, k, v), tuple(captures), cache, max_q, fixed_split_size)[:2]
 
 
 def _append(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, kv_len: Tensor | None, page_table: Tensor | None,
@@ -208,14 +206,14 @@ def _append(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, kv_len: Tensor |
         torch.autograd.graph.increment_version((k, v))
 
 
+implement(("paged",), "paged_slowly", _paged)
 for _key in ("CPU", "CUDA"):
-    _library.impl("paged", _paged, _key)
     _library.impl("append", _append, _key)
 
 
 @torch.library.register_fake("attune::paged", lib=_library)
 def _paged_of_nothing(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Any:
-    return output(q, v), row_numbers(q, Packed(others[5]))
+    return output(q, v), row_numbers(q, others[5] is not None)
 
 
 @torch.library.register_fake("attune::append", lib=_library)

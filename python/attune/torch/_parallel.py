@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from attune import _arguments, _core
 from attune._errors import Error
@@ -210,21 +209,28 @@ class ContextParallel:
     # ---- calls
 
     def attend(self, spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | None, with_lse: bool,
-               with_max: bool, packed: _attend.Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
+               with_max: bool, packed: _attend.Packed | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The attention of this rank's rows."""
-        if is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+        if not _attend.is_eager():
             refuse("sharding-call", "an attention over ranks is inside of torch.compile, a transform or a mode",
                    "its exchanges cannot be part of a graph", "leave it out of the graph: torch.compiler.disable")
         captures = tuple(spelled.captures)
-        if packed is not _attend.DENSE or q.dim() != 4 or not _core.plain(q, k, v, *captures):
+        if packed is not None or q.dim() != 4 or not _core.plain(q, k, v, *captures):
             refuse("sharding-call", "calls over ranks take plain tensors [batch, heads, positions, width]",
                    f"q is {type(q).__name__} {list(q.shape)}", "call flex_attention with this rank's rows")
+        call = spelled.call(scale, q.dtype is torch.float64)
         with self._or_give_up():
-            call = _Shared(self, spelled, scale, q, k, v, with_max)
-        recorded = torch.is_grad_enabled() and any([t.requires_grad for t in (q, k, v, *captures)])
+            try:
+                sharding = self._plan(spelled, spelled.handle(scale, q.dtype is torch.float64), q, k, v)
+            except Error as error:
+                raise spelled.placed(error) from None
+        shared = _Shared(self, call, q.device.type)
+        more = {"sharding": sharding, "sum_captured": self.sum_captured}
+        recorded = _attend.is_recorded(q, k, v, captures)
+        made = _attend.computed(spelled, shared.attend, q, k, v, captures, with_lse or recorded, with_max, False, more)
         if not recorded:
-            return call.forward_slowly(q, k, v, captures, with_lse)
-        return _attend.recorded_of(call, None, q, k, v, captures, with_lse)
+            return made
+        return _attend.recorded_of((spelled, shared, more), made, q, k, v, captures, with_lse)
 
     @contextmanager
     def _or_give_up(self) -> Iterator[None]:
@@ -235,30 +241,23 @@ class ContextParallel:
             raise
 
 
-class _Shared(_attend.Call):
-    """A rank's part of a call, and of its gradients."""
+class _Shared(NamedTuple):
+    """A TorchCall that computes a rank's part of a call, and of its gradients."""
 
-    __slots__ = ("parallel", "sharding")
+    parallel: ContextParallel
+    call: _core.TorchCall
+    kind: str
 
-    def __init__(self, parallel: ContextParallel, spelled: Spelled, scale: float | None, q: Tensor, k: Tensor,
-                 v: Tensor, with_max: bool) -> None:
-        super().__init__(spelled, spelled.ints, scale, q.dtype is torch.float64, _attend.Packed(), with_max)
-        self.parallel = parallel
-        try:
-            self.sharding = parallel._plan(spelled, self.core, q, k, v)
-        except Error as error:
-            raise spelled.placed(error) from None
+    def attend(self, *given: Any) -> Any:
+        return self._among_ranks(self.call.attend, given)
 
-    def _resources(self, *call: Any) -> dict[str, Any]:
-        return {**super()._resources(*call), "sharding": self.sharding, "sum_captured": self.parallel.sum_captured}
+    def gradients(self, *given: Any) -> Any:
+        return self._among_ranks(self.call.gradients, given)
 
-    def _workspace(self, *_: Any) -> None:
-        """None: a call over ranks allocates its own memory."""
-
-    def _run(self, direction: int, call: dict[str, Any], *more: Any) -> None:
+    def _among_ranks(self, method: Callable[..., Any], given: tuple[Any, ...]) -> Any:
         with self.parallel._or_give_up():
-            self.parallel._group.begin(call["q"].device.type)
-            super()._run(direction, call, *more)
+            self.parallel._group.begin(self.kind)
+            return method(*given)
 
 
 def _layer(spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: Tensor) -> Any:

@@ -49,7 +49,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     q, k, v = (query, key, value) if query.dim() == 4 else (_four(query), _four(key), _four(value))
     check_heads(q, k, enable_gqa)
     keep = None if attn_mask is None else _fitting(attn_mask, query, key)
-    out, _, _ = attend(_spelled(q, keep, dropout_p, is_causal), q, k, v, scale)
+    out, _, _ = attend(spelled_sdpa(q, keep, dropout_p, is_causal), q, k, v, scale)
     return out if q is query else out.reshape(*query.shape[:-2], *out.shape[-2:])
 
 
@@ -104,24 +104,26 @@ def _fitting(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
 _PLAIN, _CAUSAL = Spelled(Texts()), Spelled(Texts(mask="kv <= q"))
 
 
-def _spelled(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> Spelled:
+def spelled_sdpa(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> Spelled:
     if attn_mask is None and dropout_p == 0.0:
         return _CAUSAL if is_causal else _PLAIN
-    score = mask = prob = ""
+    score = prob = ""
+    kept = ["kv <= q"] if is_causal else []
     names, captures = [], []
-    if is_causal:
-        mask = "kv <= q"
     if attn_mask is not None:
         names.append("attn_mask")
         captures.append(attn_mask)
         at = zip(attn_mask.shape, ("b", "h", "q", "kv")[4 - attn_mask.dim():])
         read = f"attn_mask[{', '.join(['0' if n == 1 else i for n, i in at])}]"
-        mask, score = (read, "") if attn_mask.dtype == torch.bool else ("", f"s + {read}")
+        if attn_mask.dtype == torch.bool:
+            kept.append(read)
+        else:
+            score = f"s + {read}"
     if dropout_p != 0.0:
         prob, seed = dropping(dropout_p, q.device)
         names.append("seed")
         captures.append(seed)
-    return Spelled(Texts(score, mask, prob), tuple(names), tuple(captures))
+    return Spelled(Texts(score, " && ".join(kept), prob), tuple(names), tuple(captures))
 
 
 def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
@@ -151,7 +153,7 @@ def _nested(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_caus
         refuse("tensor-shape", "k and v have sequences of different lengths", "each key has one value",
                "make v with the offsets of k: nested_tensor_from_jagged(v, k.offsets())")
     packed = Packed(starts(q.starts), starts(k.starts), q.longest, k.longest)
-    out, _, _ = attend(_spelled(q.rows, None, dropout_p, is_causal), q.rows, k.rows, v.rows, scale, packed=packed)
+    out, _, _ = attend(spelled_sdpa(q.rows, None, dropout_p, is_causal), q.rows, k.rows, v.rows, scale, packed=packed)
     return torch.nested.nested_tensor_from_jagged(out, q.starts).transpose(1, 2)
 
 

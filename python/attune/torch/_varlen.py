@@ -49,8 +49,8 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor
     with_lse = asks_lse(return_aux)
     if block_table is not None:
         spelled = written(score_mod, _seen(mask_mod, (window_size[0], window_size[1]), None), query)
-        made = over_pages(spelled, (query, key, value), (block_table, seqused_k),
-                          Packed(starts(cu_seq_q), None, max_q, 0), scale, num_splits)
+        made = over_pages(spelled, (query, key, value), (block_table, seqused_k), starts(cu_seq_q), max_q, scale,
+                          num_splits)
         return made if with_lse else made[0]
     starts_q, starts_k = (starts(t) for t in (cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k))
     if seqused_k is not None:

@@ -1,7 +1,13 @@
 # tests/python/in_torch/eager.py — random tensors, and attention as eager torch computes it
-"""What the tests of attune.torch compare with."""
+"""What the tests of attune.torch compare with, and torch's operators of GPUs with tensors of the host."""
 
+from contextlib import contextmanager
+
+import pytest
 import torch
+from attune import _core
+from attune.torch import _activate, _operators, activate, deactivate
+from attune.torch._operators import place
 from torch.overrides import TorchFunctionMode
 
 
@@ -83,3 +89,46 @@ def close(ours, theirs, tolerance=2e-5):
 def doubled(*tensors):
     """f64 leaves with the same values."""
     return tuple(t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in tensors)
+
+
+@contextmanager
+def kernels_of_gpus():
+    """Torch's operators with attune's kernels for GPUs, which here get tensors of the host, and a function that gives the
+    reason for which a call would be torch's own."""
+    told = []
+
+    def refuse(*_, **__):
+        told.append(_core.why_torch())
+        raise RuntimeError
+
+    def why(call):
+        told.clear()
+        with pytest.raises(RuntimeError):
+            call()
+        return told[0]
+
+    activate()
+    names = [name for *pair, key in _activate._OPERATORS if key == "CUDA" for name in pair]
+    try:
+        if not set(names) <= set(_activate._own):
+            pytest.skip("this torch has no operators of GPUs")
+        instead = torch.library.Library("attune", "IMPL")
+        for name in names:
+            instead.impl(name, refuse, "CPU")
+            assert place(f"aten::{name}", "CPU", "activated", _activate._made)
+        with torch._C._AutoDispatchBelowAutograd():
+            yield torch.ops.aten, why
+        instead._destroy()
+    finally:
+        deactivate()
+
+
+@pytest.fixture(params=["Efficient", "Overrideable"])
+def recorder(request):
+    """A part of the name of torch's node that records calls: the first is for the host alone, GPUs have the second."""
+    if not _operators.records:
+        pytest.skip("this torch has no stable ABI")
+    if request.param == "Overrideable":
+        _operators.record_by(None)
+    yield request.param
+    _operators.record_by()

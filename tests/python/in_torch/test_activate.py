@@ -1,6 +1,6 @@
 # tests/python/in_torch/test_activate.py — torch's own attentions after attune.torch.activate(): values, gradients, what
 # goes to torch
-"""On the CPU by torch's functions; the kernels for GPUs are called directly, on tensors of the CPU."""
+"""On the CPU by torch's functions; the kernels for GPUs get tensors of the CPU."""
 
 import math
 import random
@@ -11,8 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attune import _core
-from attune.torch import _activate, activate, deactivate
-from eager import close
+from attune.torch import _activate, _attend, activate, deactivate
+from attune.torch._sdpa import spelled_sdpa
+from eager import close, kernels_of_gpus
 from goldens import golden
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -165,8 +166,8 @@ def test_what_attune_does_not_take_is_torchs_and_told_once(active):
 
 def test_calls_of_torchs_kernels_are_handed_over_without_python(active, monkeypatch):
     """From the second call of a kind on."""
-    asked, own = [], _activate._why_not
-    monkeypatch.setattr(_activate, "_why_not", lambda *args: asked.append(1) or own(*args))
+    asked, own = [], _activate._warn
+    monkeypatch.setattr(_activate, "_warn", lambda why: asked.append(1) or own(why))
     (q, k, v), mask = qkv(dtype=torch.float64), torch.randn(19, 19, dtype=torch.float64)
     hows = {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": mask, "scale": 0.3}
 
@@ -195,13 +196,23 @@ def test_a_call_that_attune_refuses_goes_to_torch(active, monkeypatch):
         raise attune.Error("no-such", "it will not do", "", "")
 
     q, k, v = qkv()
+    deactivate()
     want = sdpa(q, k, v, scale=0.37)
-    monkeypatch.setattr(_core, "learn_torch", lambda *_: None)
-    _core.deactivate_torch()  # what C++ has learnt, it would take
-    monkeypatch.setattr(_activate, "_call", refuses)
-    with pytest.warns(UserWarning, match=r"\[no-such\] it will not do"):
-        mine = both(lambda *t: sdpa(*t, scale=0.37), q, k, v)
-    close(mine[0], want)
+    monkeypatch.setattr(_activate, "spelled_sdpa", refuses)
+    for _ in range(2):
+        activate()
+        with pytest.warns(UserWarning, match=r"\[no-such\] it will not do"):
+            mine = both(lambda *t: sdpa(*t, scale=0.37), q, k, v)
+        assert torch.equal(mine[0], want)
+        deactivate()
+
+
+def test_a_call_that_the_core_refuses_goes_to_torch(active):
+    q, k, v = qkv()
+    with pytest.warns(UserWarning, match=r"\[bad-scale\]"):
+        mine = sdpa(q, k, v, scale=math.inf)
+    deactivate()
+    assert torch.equal(mine.isnan(), sdpa(q, k, v, scale=math.inf).isnan()) and active == []
 
 
 def test_on_and_off():
@@ -254,9 +265,11 @@ def test_the_lse_of_rows_without_keys_is_torchs(active):
         assert torch.equal(lse[:, :, 5], torch.zeros(2, 4))
         close(lse, call()[1])
         close(out, call()[0])
-    out, lse, seed, offset = _activate._efficient(q, k, v, mask, True)
-    assert torch.equal(lse[:, :, 5], torch.zeros(2, 4)) and lse[0, 0, 19] == math.inf
-    grads = _activate._efficient_backward(v, q, k, v, mask, out, lse, seed, offset, 0.0, [True] * 3)
+    with kernels_of_gpus() as (ops, why):
+        out, lse, seed, offset = ops._scaled_dot_product_efficient_attention(q, k, v, mask, True)
+        assert torch.equal(lse[:, :, 5], torch.zeros(2, 4)) and lse[0, 0, 19] == math.inf
+        grads = ops._scaled_dot_product_efficient_attention_backward(
+            v, q, k, v, mask, out, lse, seed, offset, 0.0, [True] * 3 + [False])[:3]
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
     for a, b in zip(grads, torch.autograd.grad(sdpa(*leaves, attn_mask=mask), leaves, v)):
         close(a, b)
@@ -269,57 +282,76 @@ def test_the_lse_of_rows_without_keys_is_torchs(active):
 def test_the_kernels_for_gpus_give_what_torch_gives(causal):
     q, k, v = qkv(q=19, k=19)
     bias, grad = torch.randn(2, 4, 19, 19), torch.randn(2, 4, 19, 16)
-    plain = both(lambda *t: (sdpa(*t, is_causal=causal) * grad).sum().sqrt(), q, k, v)[1:]
     leaves = [t.requires_grad_() for t in (q, k, v)]
     want = torch.autograd.grad(sdpa(*leaves, is_causal=causal), leaves, grad)
     full = bias.masked_fill(torch.ones(19, 19).triu(1).bool(), float("-inf")) if causal else bias
-    full.requires_grad_()
-    biased = torch.autograd.grad(sdpa(*leaves, attn_mask=full), (*leaves, full), grad)
+    full = full.clone().requires_grad_()
+    masked = sdpa(*leaves, attn_mask=full)
+    biased = torch.autograd.grad(masked, (*leaves, full), grad)
     q, k, v = (t.detach() for t in (q, k, v))
-    assert plain[0] is not None
-
-    out, lse, _, _, most_q, most_k, seed, offset, _ = _activate._flash(q, k, v, 0.0, causal)
-    assert (most_q, most_k, lse.shape, lse.dtype) == (19, 19, (2, 4, 19), torch.float32)
-    made = _activate._flash_backward(grad, q, k, v, out, lse, None, None, 19, 19, 0.0, causal, seed, offset)
-    for a, b in zip(made, want):
-        close(a, b)
-    out, lse, *_ = _activate._cudnn(q, k, v, None, True, 0.0, causal)
-    assert lse.shape == (2, 4, 19, 1)
-    made = _activate._cudnn_backward(grad, q, k, v, out, lse, seed, offset, None, None, None, 19, 19, 0.0, causal)
-    for a, b in zip(made, want):
-        close(a, b)
-    assert type(_activate._cudnn(q, k, v, bias, True, 0.0, causal)) is str  # cuDNN itself is faster
-    many = q.repeat(1, 1, 4, 1)
-    assert type(_activate._cudnn(many, k, v, bias.repeat(1, 1, 4, 1), False)) is str
-    close(_activate._cudnn(q, k, v, bias, False, 0.0, causal)[0], sdpa(q, k, v, attn_mask=full))
-    out, lse, *_ = _activate._efficient(q, k, v, bias, True, 0.0, causal)
-    assert lse.shape == (2, 4, 32)
-    made = _activate._efficient_backward(grad, q, k, v, bias, out, lse, seed, offset, 0.0, [True] * 4, causal)
-    for a, b in zip(made, biased):
-        close(a, b.nan_to_num())
-    assert _activate._efficient(q, k, v, None, False)[1].shape[-1] == 0
+    with kernels_of_gpus() as (ops, why):
+        out, lse, _, _, most_q, most_k, seed, offset, _ = ops._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)
+        assert (most_q, most_k, lse.shape, lse.dtype) == (19, 19, (2, 4, 19), torch.float32)
+        made = ops._scaled_dot_product_flash_attention_backward(grad, q, k, v, out, lse, None, None, 19, 19, 0.0, causal,
+                                                                seed, offset)
+        for a, b in zip(made, want):
+            close(a, b)
+        out, lse, *_, seed, offset, _ = ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal)
+        assert lse.shape == (2, 4, 19, 1)
+        made = ops._scaled_dot_product_cudnn_attention_backward(grad, q, k, v, out, lse, seed, offset, None, None, None,
+                                                                19, 19, 0.0, causal)
+        for a, b in zip(made, want):
+            close(a, b)
+        assert "cuDNN is faster" in why(
+            lambda: ops._scaled_dot_product_cudnn_attention(q, k, v, bias, True, 0.0, causal))
+        many = q.repeat(1, 1, 4, 1)
+        assert "cuDNN is faster" in why(
+            lambda: ops._scaled_dot_product_cudnn_attention(many, k, v, bias.repeat(1, 1, 4, 1), False))
+        close(ops._scaled_dot_product_cudnn_attention(q, k, v, bias, False, 0.0, causal)[0], masked)
+        efficient = ops._scaled_dot_product_efficient_attention
+        out, lse, seed, offset = efficient(q, k, v, bias, True, 0.0, causal)
+        assert lse.shape == (2, 4, 32) and out.transpose(1, 2).is_contiguous()
+        close(out, masked)
+        for wanted in ([True] * 4, [True, False, True, False]):
+            made = ops._scaled_dot_product_efficient_attention_backward(grad, q, k, v, bias, out, lse, seed, offset, 0.0,
+                                                                        wanted, causal)
+            for a, b, w in zip(made, biased, wanted, strict=True):
+                close(a, b.nan_to_num() if w else None)
+        assert efficient(q, k, v, None, False)[1].shape[-1] == 0
+        flash = ops._scaled_dot_product_flash_attention
+        assert "tensors of {dtype}" in why(lambda: efficient(q.double(), k.double(), v.double(), None, True))
+        assert "dropout" in why(lambda: efficient(q, k, v, None, True, 0.5))
+        assert "debug mask" in why(lambda: flash(q, k, v, 0.0, causal, True))
+        assert "empty" in why(lambda: flash(q[:, :, :0], k, v))
 
 
 def test_a_written_mask_with_gradients_is_attunes_if_its_backward_copies_the_rows():
     q, k, v = qkv(b=1, h=2, q=2048, k=24, dtype=torch.bfloat16)
     grad = torch.randn(1, 2, 2048, 16, dtype=torch.bfloat16)
     whole = torch.randn(1, 2, 2048, 32)
-
-    def back(bias, q=q, out=q, lse=q):
-        return _activate._cudnn_backward(grad, q, k, v, out, lse, None, None, bias, None, None, 2048, 24, 0.0, False)
-
-    for bias in (whole[..., :24].bfloat16(), whole[:, :1, ..., :24].bfloat16().expand(1, 2, 2048, 24),
-                 whole.bfloat16()[0, 0, :, 8:], whole.bfloat16()[:, :, :1, 3:27]):
+    copied = (whole[..., :24].bfloat16(), whole[:, :1, ..., :24].bfloat16().expand(1, 2, 2048, 24),
+              whole.bfloat16()[0, 0, :, 8:], whole.bfloat16()[:, :, :1, 3:27])
+    wants = []
+    for bias in copied:
         leaves = [t.float().requires_grad_() for t in (q, k, v)]
-        want = torch.autograd.grad(sdpa(*leaves, attn_mask=bias.float()), leaves, grad.float())
-        out, lse, *_ = _activate._cudnn(q, k, v, bias, True)
-        for a, b in zip(back(bias, out=out, lse=lse), want):
-            close(a.float(), b, 2e-2)
-    for bias in (whole.bfloat16()[..., 1:25], whole[..., :24].half(), whole[..., :24],
-                 torch.randn(1, 2, 24, 2048, dtype=torch.bfloat16).mT):
-        assert type(_activate._cudnn(q, k, v, bias, True)) is str and type(back(bias)) is str
-    few = q[:, :, :2040].contiguous()
-    assert type(_activate._cudnn(few, k, v, whole[:, :, :2040, :24].bfloat16(), True)) is str
+        wants.append(torch.autograd.grad(sdpa(*leaves, attn_mask=bias.float()), leaves, grad.float()))
+    with kernels_of_gpus() as (ops, why):
+        forward = ops._scaled_dot_product_cudnn_attention
+
+        def back(bias, out=q, lse=q):
+            return ops._scaled_dot_product_cudnn_attention_backward(
+                grad, q, k, v, out, lse, q, q, bias, None, None, 2048, 24, 0.0, False)
+
+        for bias, want in zip(copied, wants):
+            out, lse, *_ = forward(q, k, v, bias, True)
+            for a, b in zip(back(bias, out, lse), want):
+                close(a.float(), b, 2e-2)
+        for bias in (whole.bfloat16()[..., 1:25], whole[..., :24].half(), whole[..., :24],
+                     torch.randn(1, 2, 24, 2048, dtype=torch.bfloat16).mT):
+            for call in (lambda bias=bias: forward(q, k, v, bias, True), lambda bias=bias: back(bias)):
+                assert "cuDNN is faster" in why(call)
+        few = q[:, :, :2040].contiguous()
+        assert "cuDNN is faster" in why(lambda: forward(few, k, v, whole[:, :, :2040, :24].bfloat16(), True))
 
 
 def references(tensors):
@@ -329,21 +361,19 @@ def references(tensors):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_kernels_for_gpus_in_cpp_give_what_python_gives(causal, masked):
+def test_the_kernels_for_gpus_give_the_bits_of_eager_calls(causal, masked):
     (q, k, v), grad = qkv(q=19, k=23), torch.randn(2, 4, 19, 16)
     mask = torch.randn(2, 1, 19, 23) if masked else None
-    ops = torch.ops.aten
-    flash, cudnn = "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention"
-    want, lse = _activate._forward(q, k, v, mask, causal, None)  # from here on the kernels know such calls
-    grads = _activate._backward(grad, (q, k, v, want, lse), mask, causal, None)
-    assert _core.activate_torch((flash, f"{flash}_backward", cudnn, f"{cudnn}_backward"), "CPU")
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    want, lse, _ = _attend.attend(spelled_sdpa(q, mask, 0.0, causal), *leaves, None, with_lse=True)
+    grads = torch.autograd.grad(want, leaves, grad)
     read = [q, k, v, grad, want, lse, *([mask] if masked else [])]
     held = references(read)
-    try:
+    with kernels_of_gpus() as (ops, why):
         made, back = ops._scaled_dot_product_cudnn_attention(q, k, v, mask, not masked, 0.0, causal), ()
         seed, offset = made[6:8]
         assert made[1].shape == (2, 4, 19, 1) and made[4:6] == (19, 23) and seed.dtype == torch.int64
-        assert torch.equal(made[0], want)
+        assert made[2] is None and made[8].shape == (0,) and torch.equal(made[0], want)
         if not masked:
             back = ops._scaled_dot_product_cudnn_attention_backward(
                 grad, q, k, v, *made[:2], seed, offset, None, None, None, 19, 23, 0.0, causal)
@@ -357,62 +387,75 @@ def test_the_kernels_for_gpus_in_cpp_give_what_python_gives(causal, masked):
             for a, b in zip((*made[:2], *back), (want, lse, *grads)):
                 assert torch.equal(a, b)
         del made, back, seed, offset
-        assert held == references(read)
-    finally:
-        _core.deactivate_torch()
+    assert held == references(read)
 
 
-def test_what_the_kernels_for_gpus_do_not_know_comes_to_python(active):
-    """Its results come back through torch's C ABI, the lengths from q and k."""
+def test_what_torchs_kernels_of_gpus_give_comes_through_the_c_abi():
+    """The lengths from q and k, which attune's operators do not have."""
     flash, cudnn = "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention"
-    if cudnn not in _activate._own:
-        pytest.skip("this torch has no operators of GPUs")
-    (q, k, v), ops, slowly = qkv(q=19, k=23), torch.ops.aten, torch.library.Library("attune", "IMPL")
-    for name, kernel in ((flash, _activate._flash), (cudnn, _activate._cudnn)):
-        slowly.impl(name, lambda *args, kernel=kernel, **how: _activate._tensors(kernel(*args, **how)), "CPU")
-    assert _core.activate_torch((flash, cudnn), "CPU")
-    try:
-        for turn, scale in enumerate((0.213, 0.213, 0.214)):
-            for made in (ops._scaled_dot_product_flash_attention(q, k, v, scale=scale),
-                         ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, scale=scale)):
-                assert [type(one) for one in made[4:6]] == [int, int] and made[4:6] == (19, 23), turn
-                assert made[2] is None and made[8].shape == (0,) and made[6].dtype in (torch.int64, torch.uint64)
-                close(made[0], sdpa(q, k, v, scale=scale))
-    finally:
-        slowly._destroy()
+    (q, k, v), seed = qkv(q=19, k=23, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+    own = torch.library.Library("attune", "IMPL")
+    with kernels_of_gpus() as (ops, why):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the operator has a kernel already
+            for name in (flash, cudnn):
+                own.impl(name, lambda q, *_, **__: (q, q[..., 0], None, None, seed, seed[0], q[0, 0, 0, :0]), "CPU")
+        for made in (ops._scaled_dot_product_flash_attention(q, k, v, scale=0.2),
+                     ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, scale=0.2)):
+            assert [type(one) for one in made[4:6]] == [int, int] and made[4:6] == (19, 23)
+            assert made[2] is None and made[8].shape == (0,) and torch.equal(made[6], seed) and torch.equal(made[0], q)
+    own._destroy()
 
 
 def test_the_kernel_for_sequences_gives_what_torch_gives():
     x, grad = torch.randn(10, 2, 16), torch.randn(10, 2, 16)
-    cu = torch.tensor([0, 3, 10], dtype=torch.int32)
+    cu, used = torch.tensor([0, 3, 10], dtype=torch.int32), torch.tensor([2, 6], dtype=torch.int32)
     for causal in (False, True):
         leaf = x.clone().requires_grad_()
         want = torch.cat([sdpa(*(leaf[a:b].transpose(0, 1),) * 3, is_causal=causal).transpose(0, 1)
                           for a, b in ((0, 3), (3, 10))])
         (gradient,) = torch.autograd.grad(want, leaf, grad)
-        out, lse, seed, offset, _ = _activate._flash_of_sequences(x, x, x, cu, cu, 7, 7, 0.0, causal, False)
-        assert lse.shape == (2, 10)
-        close(out, want)
-        made = _activate._flash_of_sequences_backward(grad, x, x, x, out, lse, cu, cu, 7, 7, 0.0, causal, seed, offset)
-        close(sum(made), gradient)
-    wide = torch.randn(2, 7, 4, 16)  # [batch, positions, heads, width]
-    out, *_ = _activate._flash_of_sequences(wide, wide, wide, None, None, 7, 7, 0.0, True, False, window_size_left=2)
+        with kernels_of_gpus() as (ops, why):
+            out, lse, seed, offset, _ = ops._flash_attention_forward(x, x, x, cu, cu, 7, 7, 0.0, causal, False)
+            assert lse.shape == (2, 10)
+            close(out, want)
+            made = ops._flash_attention_backward(grad, x, x, x, out, lse, cu, cu, 7, 7, 0.0, causal, seed, offset)
+            close(sum(made), gradient)
+    wide = torch.randn(2, 7, 4, 16).requires_grad_()  # [batch, positions, heads, width]
     at = torch.arange(7)
     keep = (at[:, None] >= at) & (at[:, None] - at <= 2)
-    close(out, sdpa(*(wide.transpose(1, 2),) * 3, attn_mask=keep).transpose(1, 2))
-    assert "alibi" in _activate._flash_of_sequences(x, x, x, cu, cu, 7, 7, 0.0, False, False, alibi_slopes=x[0, :, 0])
+    want = sdpa(*(wide.transpose(1, 2),) * 3, attn_mask=keep).transpose(1, 2)
+    (gradient,) = torch.autograd.grad(want.square().sum(), wide)
+    given = (wide.detach(),) * 3
+    with kernels_of_gpus() as (ops, why):
+        out, lse, seed, offset, _ = ops._flash_attention_forward(*given, None, None, 7, 7, 0.0, True, False,
+                                                                 window_size_left=2)
+        close(out, want)
+        assert lse.shape == (2, 4, 7)
+        made = ops._flash_attention_backward(2 * out, *given, out, lse, None, None, 7, 7, 0.0, True, seed, offset,
+                                             window_size_left=2)
+        close(sum(made), gradient)
+        out, *_ = ops._flash_attention_forward(x, x, x, cu, cu, 7, 7, 0.0, False, False, seqused_k=used)
+        close(out, torch.cat([sdpa(x[a:b].transpose(0, 1), *(x[a:a + n].transpose(0, 1),) * 2).transpose(0, 1)
+                              for a, b, n in ((0, 3, 2), (3, 10, 6))]))
+        assert "alibi" in why(lambda: ops._flash_attention_forward(x, x, x, cu, cu, 7, 7, 0.0, False, False,
+                                                                   alibi_slopes=x[0, :, 0]))
+        assert "cum_seq_q" in why(lambda: ops._flash_attention_forward(*given, None, None, 7, 7, 0.0, False, False,
+                                                                       block_table=cu[None]))
 
 
 def test_only_operators_as_expected_are_replaced(monkeypatch):
-    first, *others = _activate._kernels()
-    name = "_scaled_dot_product_flash_attention_for_cpu_backward"
-    changed = {**first, name: first[name]._replace(arguments="grad_out query")}
-    monkeypatch.setattr(_activate, "_kernels", lambda: [changed, *others])
+    own = _core.place_operator
+
+    def changed(name, key, kind, arguments, *more):
+        return own(name, key, kind, arguments[:-1] if name.endswith("for_cpu_backward") else arguments, *more)
+
+    monkeypatch.setattr(_core, "place_operator", changed)
     activate()
     with attune.watch(lambda fact: pytest.fail("attune was called") if fact["fact"] == "called" else None):
         sdpa(*qkv())
     deactivate()
-    monkeypatch.setattr(_activate, "_kernels", list)
+    monkeypatch.setattr(_activate, "_OPERATORS", ())
     with pytest.raises(attune.Error) as caught:
         activate()
     golden("torch-activate", str(caught.value))

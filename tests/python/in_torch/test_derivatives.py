@@ -5,7 +5,7 @@ import attune
 import pytest
 import torch
 from attune.torch import flex_attention, scaled_dot_product_attention
-from eager import close, qkv
+from eager import close, qkv, recorder  # noqa: F401 (a fixture)
 from torch.autograd import forward_ad
 
 
@@ -19,7 +19,7 @@ def compiled(q, k, v):
 
 
 @pytest.mark.parametrize("call", [flex_attention, operator, compiled])
-def test_gradients_of_gradients_are_refused(call):
+def test_gradients_of_gradients_are_refused(call, recorder):  # noqa: F811
     q, k, v = qkv()
     out = call(q, k, v)
     (first,) = torch.autograd.grad(out.sum(), q, create_graph=True)
@@ -31,7 +31,7 @@ def test_gradients_of_gradients_are_refused(call):
         torch.autograd.grad(first.sum(), by)
 
 
-def test_a_graph_of_gradients_that_nobody_differentiates_is_no_mistake():
+def test_a_graph_of_gradients_that_nobody_differentiates_is_no_mistake(recorder):  # noqa: F811
     q, k, v = qkv()
     other = torch.tensor(3.0, requires_grad=True)
     loss = flex_attention(q, k, v).sum() + other**3

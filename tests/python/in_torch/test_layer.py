@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attune.torch import CausalSelfAttention, engine, explain, flex_attention, scaled_dot_product_attention
-from attune.torch._attend import DENSE, Call
 from eager import close, qkv
 
 
@@ -114,24 +113,16 @@ def test_the_kernels_of_a_gpu_run_emulated_and_so_do_their_gradients():
     assert caught.value.code == "bad-target"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only calls on a GPU compile ahead")
 def test_a_forward_that_is_recorded_starts_its_backward_when_its_own_kernels_are_compiled():
-    """By what is asked of the core: only calls on a GPU ask it."""
-    asked = []
-
-    class Core:
-        def prepare(self, direction, *_):
-            asked.append(("compiles", direction))
-            return 0, 0
-
-        def prepare_async(self, direction, *_):
-            asked.append(("starts", direction))
-
-    call = Call.__new__(Call)
-    call.core, call.ints, call.packed = Core(), (), DENSE
-    q, k, v = qkv()
-    for _ in range(2):
-        call._workspace(0, {"q": q, "k": k, "v": v, "out": torch.empty_like(q)}, (), None, (True, True, True))
-    assert asked == [("compiles", 0), ("starts", 1)]
+    q, k, v = (t.detach().cuda().requires_grad_() for t in qkv(width=64))
+    facts = []
+    with attune.watch(facts.append, "built,called"):
+        out = flex_attention(q, k, v, lambda s, b, h, i, j: s * 1.0625 + (i - j))
+        attune.wait()
+        built = [fact["fact"] for fact in facts].count("built")
+        out.sum().backward()
+    assert built > 1 and [fact["fact"] for fact in facts].count("built") == built
 
 
 @pytest.mark.parametrize("given, code", [({"name": "flash"}, "unknown-target"), ({"name": None}, "unknown-target"),

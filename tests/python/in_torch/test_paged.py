@@ -4,8 +4,9 @@
 import attune
 import pytest
 import torch
-from attune.torch import _activate, _paged, append, flex_attention, paged_attention, varlen_attention
-from eager import close
+from attune.torch import append, flex_attention, paged_attention, varlen_attention
+from conftest import python_run
+from eager import close, kernels_of_gpus
 from goldens import golden
 
 PAGE, ROOM = 4, 5  # keys of a page, pages of an entry
@@ -109,8 +110,9 @@ def test_packed_queries_and_varlens_block_table():
         how = {"window_size": window, "enable_gqa": True, "seqused_k": s.kv_len, "block_table": s.table}
         close(varlen_attention(q, *pools, cu, None, 5, 12, **how), want)
         close(varlen_attention(q, *pools, cu, None, 5, 12, num_splits=1, **how), want)
-        out, lse, *_ = _activate._flash_of_sequences(q, *pools, cu, None, 5, 12, 0.0, right == 0, False,
-                                                     window_size_left=left, seqused_k=s.kv_len, block_table=s.table)
+        with kernels_of_gpus() as (ops, _):
+            out, lse, *_ = ops._flash_attention_forward(q, *pools, cu, None, 5, 12, 0.0, right == 0, False,
+                                                        window_size_left=left, seqused_k=s.kv_len, block_table=s.table)
         close(out, want)
         assert lse.shape == (4, 8)
 
@@ -194,14 +196,44 @@ def test_the_operators_are_as_torch_wants_them():
         new[:, :, 0], new[:, :, 0], *s.pools, None, None, None, 1.0, 1.0, slots))
 
 
-def test_a_call_takes_the_fast_path():
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("split", [0, 128])
+def test_a_step_is_made_without_python(packed, split):
     s = Server(7, 20)
     q = torch.randn(2, 4, 1, 16)
-    spelled = _paged.written(None, None, q)
-    call = _paged.Call(spelled, (), None, False, _paged.DENSE, False)
-    cache = (s.kv_len, s.table, None, None, None)
-    assert type(call.core.attend_cache(q, *s.pools, cache, (), ())) is tuple
-    assert torch.equal(call.over_cache(q, *s.pools, cache, (), 0)[0], call.over_cache(q, *s.pools, cache, (), 128)[0])
+    given, how = (q, {}) if not packed else (q[:, :, 0], {"cu_seq_q": torch.arange(3, dtype=torch.int32)})
+
+    def step(**more):
+        return paged_attention(given, *s.pools, s.kv_len, s.table, is_causal=True, enable_gqa=True,
+                               fixed_split_size=split, **how, **more)
+
+    step()
+    ran = python_run(step)
+    assert not {"output", "row_numbers", "run", "asdict", "spell"} & set(ran), ran
+    out, lse = step(return_lse=True)
+    want = paged_attention(q, *s.pools, s.kv_len, s.table, is_causal=True, enable_gqa=True, return_lse=True)
+    close(out.reshape(q.shape), want[0])
+    close(lse.mT.reshape(2, 4, 1) if packed else lse, want[1])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_operator_in_cpp_gives_what_python_gives(packed):
+    s = Server(7, 20)
+    q, bias = torch.randn(2, 4, 1, 16), torch.randn(2)
+    texts = ("s + bias[b] + n0 * 0.125f", "kv <= q + (kv_len - q_len)", "", "", "bias")
+    before = torch.randn(2, 4, 1, 16), torch.randn(2, 4, 1)
+    cu, *before = (torch.arange(3, dtype=torch.int32), None, None) if packed else (None, *before)
+    given = (q[:, :, 0] if packed else q, *s.pools, s.kv_len, s.table, None, *before, cu, [bias], [3], *texts, 0.3, 1, 128)
+    want = torch.ops.attune.paged_slowly(*given)
+    calls = []
+    for _ in range(2):
+        with attune.watch(lambda fact: calls.append(fact["call"]), "called"):
+            ran = python_run(lambda: calls.append(torch.ops.attune.paged(*given)))
+        forward, made = calls[-2:][::-1] if type(calls[-1]) is str else calls[-2:]
+        assert forward == "forward"
+        for a, b in zip(made, want, strict=True):
+            assert torch.equal(a, b) and a.stride() == b.stride()
+    assert "_paged" not in ran, ran
 
 
 def test_a_missing_page():
