@@ -92,9 +92,9 @@ def doubled(*tensors):
 
 
 @contextmanager
-def kernels_of_gpus():
+def kernels_of_gpus(own=None):
     """Torch's operators with attune's kernels for GPUs, which here get tensors of the host, and a function that gives the
-    reason for which a call would be torch's own."""
+    reason for which a call would be torch's own. `own`: what torch's own kernels compute instead."""
     told = []
 
     def refuse(*_, **__):
@@ -108,18 +108,20 @@ def kernels_of_gpus():
         return told[0]
 
     activate()
+    instead = None
     names = [name for *pair, key in _activate._OPERATORS if key == "CUDA" for name in pair]
     try:
         if not set(names) <= set(_activate._own):
             pytest.skip("this torch has no operators of GPUs")
         instead = torch.library.Library("attune", "IMPL")
         for name in names:
-            instead.impl(name, refuse, "CPU")
+            instead.impl(name, own or refuse, "CPU")
             assert place(f"aten::{name}", "CPU", "activated", _activate._made)
         with torch._C._AutoDispatchBelowAutograd():
             yield torch.ops.aten, why
-        instead._destroy()
     finally:
+        if instead is not None:
+            instead._destroy()
         deactivate()
 
 
