@@ -240,8 +240,8 @@ def spelled_of(score: Mod | None, mask: Mod | None, device: torch.device) -> Spe
     meaning = tuple([scan.refer(mod, "t") for mod in (score, mask)])
     made, lasting = spell(score, mask, device, {id(t): name for t, name in zip(scan.leaves, scan.hints)})
     if lasting and scan.cacheable:
-        def gone(_: object) -> None:
-            _entries.pop(key, None)
+        def gone(_: object, entries: dict[Any, _Entry] = _entries) -> None:  # globals are None when Python ends
+            entries.pop(key, None)
 
         try:
             first, second = (None if f is None else weakref.ref(f, gone) for f in (score, mask))

@@ -1,10 +1,13 @@
 # tests/python/in_torch/test_ends.py — processes with torch end, whatever objects of attune they hold; ranks too
 """A process that has done its work ends by itself, with status 0. As test_ends.py of NumPy."""
 
+import gc
 import os
 import subprocess
 import sys
 
+import torch
+from attune.torch import _mod, flex_attention
 from ends import held, statuses
 
 SETUP = """
@@ -59,6 +62,18 @@ def test_a_process_ends_with_whatever_it_holds(tmp_path):
               for how, end in (("with", ""), ("without", "dist.destroy_process_group()")) for rank in range(2)}
     found, said = statuses(SETUP, cases, tmp_path / "cache")
     assert found == dict.fromkeys(cases, 0), said
+
+
+def test_a_mod_may_be_gone_after_the_globals(monkeypatch):
+    """As Python ends, it sets them to None."""
+    said, q = [], torch.ones(1, 1, 4, 4)
+    mod = lambda s, b, h, i, j: s * 3
+    flex_attention(q, q, q, mod)
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    monkeypatch.setattr(_mod, "_entries", None)
+    del mod
+    gc.collect()
+    assert said == []
 
 
 AFTER_AN_EXCHANGE = """
