@@ -91,6 +91,11 @@ def doubled(*tensors):
     return tuple(t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in tensors)
 
 
+def takes_pages():
+    """True if torch's attention to sequences does, which torch 2.11's does not."""
+    return any(one.name == "block_table" for one in torch.ops.aten._flash_attention_forward.default._schema.arguments)
+
+
 @contextmanager
 def kernels_of_gpus(own=None):
     """Torch's operators with attune's kernels for GPUs, which here get tensors of the host, and a function that gives the
