@@ -121,7 +121,7 @@ def test_a_forward_that_is_recorded_starts_its_backward_when_its_own_kernels_are
         out = flex_attention(q, k, v, lambda s, b, h, i, j: s * 1.0625 + (i - j))
         attune.wait()
         built = [fact["fact"] for fact in facts].count("built")
-        out.sum().backward()
+        out.backward(torch.ones_like(out))  # one of another layout has kernels of its own
     assert built > 1 and [fact["fact"] for fact in facts].count("built") == built
 
 
