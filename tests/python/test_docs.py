@@ -22,7 +22,7 @@ def test_the_page_of_python(tmp_path, rng):
 
 
 @pytest.mark.parametrize("name", ["attune", *(f"attune.{m.name}" for m in pkgutil.iter_modules(attune.__path__)
-                                               if m.name not in ("_core", "hf", "jax", "torch"))])
+                                               if m.name not in ("_core", "diffusers", "hf", "jax", "torch"))])
 def test_docstrings(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 

@@ -8,7 +8,7 @@ from tree import read
 from verdict import ROOT, verdict
 
 PAGE = "docs/python-api.md"
-MODULES = ["attune", "attune.mods", "attune.torch", "attune.jax", "attune.hf"]
+MODULES = ["attune", "attune.mods", "attune.torch", "attune.jax", "attune.hf", "attune.diffusers"]
 BEGIN = """# The Python API
 
 This page is for reference: every public name of the Python package, from its docstrings. [Python](python.md),
