@@ -90,6 +90,30 @@ Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
   return source_beside(parts, exact, "repair_sm80");
 }
 
+/// True if the kernel leaves terms by query or pair by pair.
+bool leaves_pairs(const GpuParts& parts, const KernelPlan&) { return parts.facts.sums_pairs; }
+
+/// A tile of queries_sm80.cuh whose shared memory is at most 48 KB, which a kernel has without asking.
+constexpr int sum_pairs_queries = 64;
+
+Source sum_pairs_source(const GpuParts& parts, const KernelPlan& plan) {
+  KernelPlan terms = plan;
+  Tile& tile = terms.tile;
+  tile.m = sum_pairs_queries;
+  tile.n = tile.d > 64 || tile.dv > 64 ? 32 : 64;
+  tile.stages = 1;
+  tile.own = {{"warps", sum_pairs_queries / 16},
+              {"width", static_cast<int>(plan.spec.d)},
+              {"width_v", static_cast<int>(plan.spec.dv)},
+              {"vector", plan.spec.load},
+              {"exact", plan.spec.exact}};
+  return source_beside(parts, terms, "sum_pairs");
+}
+Grid sum_pairs_grid(const LaunchCall& call) {
+  const compiler::Problem& p = call.problem;
+  return {static_cast<unsigned>(ceil_div(p.q.length, std::int64_t{sum_pairs_queries}) * p.q_heads * p.batch), 1, 1};
+}
+
 constexpr Companion repair(bool early) {
   return {.when = When::after,
           .role = "repair",
@@ -234,9 +258,24 @@ constinit const Companion sum_sinks{
     .role = "sink",
     .name = "sum_sinks",
     .source = [](const GpuParts& parts, const KernelPlan& plan) { return source_beside(parts, plan, "sum_sinks"); },
-    .needed = [](const GpuParts& parts, const KernelPlan&) { return !parts.gradient->of_sink.empty(); },
+    .needed =
+        [](const GpuParts& parts, const KernelPlan&) {
+          const GradientParts& of = *parts.gradient;
+          return !of.of_sink.empty() || !of.summed_by(Term::Sum::end, true).empty();
+        },
     .grid = sum_sinks_grid,
     .threads = sum_sinks_threads,
+    .early = true,
+};
+
+constinit const Companion sum_pairs{
+    .when = When::after,
+    .role = "pairs",
+    .name = "sum_pairs",
+    .source = sum_pairs_source,
+    .needed = leaves_pairs,
+    .grid = sum_pairs_grid,
+    .threads = 2 * sum_pairs_queries,
     .early = true,
 };
 

@@ -81,7 +81,8 @@ extern const Companion combine_parts;   ///< split-KV combine of Hopper's forwar
 extern const Companion end_queries;     ///< converts the sums of dQ in memory
 extern const Companion repair_whole, repair_part;  ///< recompute gradients that masked-out pairs made non-finite
 extern const Companion spread_diagonals;           ///< adds sums along diagonals to captured gradients
-extern const Companion sum_sinks;                  ///< adds up the gradients of what a sink reads
+extern const Companion sum_sinks;                  ///< adds up gradients that follow from rows' lse and delta
+extern const Companion sum_pairs;                  ///< adds up terms of gradients by query and pair by pair
 extern const Companion sum_ds;                     ///< makes the gradient of a dense bias of stored dS
 
 // Companions of a call, whichever kernels compute it. Their plan has only a spec: the forward's.

@@ -21,23 +21,17 @@ std::optional<Along> along(const Expr& index) {
   }
 }
 
-/// The terms of these that add to a wanted gradient.
-std::vector<const compiler::Scatter*> wanted_of(const compiler::Derivative& derivative, const Wanted& wanted) {
-  std::vector<const compiler::Scatter*> out;
-  for (const compiler::Scatter& one : derivative.captures)
-    if (wanted[one.capture]) out.push_back(&one);
+/// The number of terms that add to the tensor's gradient.
+std::ptrdiff_t terms_of(const compiler::Mod& mod, std::uint32_t capture) {
+  std::ptrdiff_t out = 0;
+  for (const compiler::Derivative* one : {&mod.dscore, &mod.dprob, &mod.dsink})
+    out += std::ranges::count(one->captures, capture, &compiler::Scatter::capture);
   return out;
 }
 
-}  // namespace
-
-std::optional<DsTerm> ds_term(const compiler::Mod& mod, const Wanted& wanted) {
-  const std::vector<const compiler::Scatter*> terms = wanted_of(mod.dscore, wanted);
-  // Parts of a call see positions, heads and batch entries of the whole call.
-  if (mod.whole || terms.size() != 1 || !wanted_of(mod.dprob, wanted).empty() || !wanted_of(mod.dsink, wanted).empty())
-    return std::nullopt;
-  const compiler::Scatter& term = *terms[0];
-  if (!term.loops.empty()) return std::nullopt;
+/// The term, if it has this form.
+std::optional<DsTerm> as_ds(const compiler::Mod& mod, const compiler::Scatter& term) {
+  if (!term.loops.empty() || terms_of(mod, term.capture) != 1) return std::nullopt;
   DsTerm out{.capture = term.capture, .along = {}, .factor = nullptr};
   for (const Expr& index : term.index) {
     const std::optional<Along> one = along(index);
@@ -53,6 +47,17 @@ std::optional<DsTerm> ds_term(const compiler::Mod& mod, const Wanted& wanted) {
   if (!ir::is_literal(mod.dscore.by, 1) || of_pair) return std::nullopt;
   out.factor = term.value;
   return out;
+}
+
+}  // namespace
+
+std::optional<DsTerm> ds_term(const compiler::Mod& mod, const Wanted& wanted) {
+  // Parts of a call see positions, heads and batch entries of the whole call.
+  if (mod.whole) return std::nullopt;
+  for (const compiler::Scatter& one : mod.dscore.captures)
+    if (wanted[one.capture])
+      if (std::optional<DsTerm> out = as_ds(mod, one)) return out;
+  return std::nullopt;
 }
 
 }  // namespace attune::codegen

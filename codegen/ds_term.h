@@ -22,7 +22,7 @@ struct DsTerm {
   ir::Expr factor;
 };
 
-/// The only term of all wanted gradients, if it has this form.
+/// The first term of this form whose tensor no other term adds to.
 std::optional<DsTerm> ds_term(const compiler::Mod& mod, const Wanted& wanted);
 
 }  // namespace attune::codegen

@@ -102,15 +102,16 @@ bool ask_heads(std::span<const Expr> fields) {
   });
 }
 
-Term::Place place_of(const compiler::Scatter& scatter) {
+/// How a kernel for a part of a backward sums the term.
+Term::Sum sum_of_parts(const compiler::Scatter& scatter) {
   bool row = false, col = false, pair = !scatter.loops.empty();
   for (const Expr& index : scatter.index) {
     row |= ir::uses(index, Input::Q);
     col |= ir::uses(index, Input::KV);
     pair |= ir::uses(index, Input::S) || ir::uses(index, Input::P) || index->random;
   }
-  using Place = Term::Place;
-  return pair || (row && col) ? Place::pair : row ? Place::row : col ? Place::col : Place::head;
+  using Sum = Term::Sum;
+  return pair || (row && col) ? Sum::pair : row ? Sum::row : col ? Sum::col : Sum::head;
 }
 
 /// The place of a term, and the factor of its flow.
@@ -118,6 +119,30 @@ std::vector<Expr> factors_of(const compiler::Scatter& scatter) {
   std::vector<Expr> out = scatter.index;
   out.push_back(scatter.value);
   return out;
+}
+
+/// True if the term is the gradient of a row's scores times a factor that is the same for all of them, so that their
+/// sum is enough.
+bool ends_rows(const compiler::Scatter& scatter) {
+  const std::vector<Expr> factors = factors_of(scatter);
+  return std::ranges::none_of(factors, [](const Expr& e) {
+    return e->random || ir::uses(e, Input::KV) || ir::uses(e, Input::S) || ir::uses(e, Input::Origin);
+  });
+}
+
+/// Chooses how a kernel for a whole backward sums the terms. `by_distance`: terms that are dS times a number that is
+/// the same, as is the place, for all pairs of a distance q - kv.
+void sum_whole(GradientParts& of, const std::vector<bool>& by_distance) {
+  const auto along = [&](std::size_t i) {
+    return by_distance[i] && (of.terms[i].whole == Term::Sum::pair || of.terms[i].whole == Term::Sum::head);
+  };
+  bool any = false;
+  for (std::size_t i = 0; i < of.terms.size(); ++i) any |= along(i) && of.terms[i].whole == Term::Sum::pair;
+  // Launches that store dS of some of the keys have other numbers of tiles, by which sums along diagonals are placed.
+  if (!any || of.ds) return;
+  // Where a warp sums diagonals, what could be summed by head costs less by diagonal.
+  for (std::size_t i = 0; i < of.terms.size(); ++i)
+    if (along(i)) of.terms[i].whole = Term::Sum::diagonal;
 }
 
 /// Replaces s, which the score's expressions use, by q . k, which kernels have.
@@ -150,6 +175,20 @@ void find_held(GpuParts& out, const compiler::LoweredMod& lowered, bool backward
   facts.has_tanh = out.tanh != nullptr;
 }
 
+/// How the terms are summed in a kernel for a whole backward.
+void find_sums(GpuParts& out) {
+  Traits& facts = out.facts;
+  const GradientParts& of = *out.gradient;
+  for (const Term& term : of.terms) {
+    const bool of_item = term.whole == Term::Sum::head || term.whole == Term::Sum::col;
+    facts.sums_items |= of_item;
+    facts.items_ask_s |= of_item && (of.has_slope || ir::uses(out.levels.element[term.first + term.rank], Input::S));
+    facts.sums_diagonals |= term.whole == Term::Sum::diagonal;
+    facts.stores_ds |= term.whole == Term::Sum::ds;
+    facts.sums_pairs |= term.whole == Term::Sum::row || term.whole == Term::Sum::pair;
+  }
+}
+
 /// See Traits::column_words.
 int column_words(const GpuParts& parts) {
   const std::vector<Expr>& cols = parts.levels.col;
@@ -171,25 +210,31 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
                     .of_sink = {}};
   roots.push_back(gathered(of_product(mod.dscore.by, scale)));
   roots.push_back(gathered(value_of(mod.dprob.by)));
+  std::vector<bool> distances;
   const auto add = [&](const compiler::Derivative& derivative, bool by_prob) {
     for (const compiler::Scatter& scatter : derivative.captures) {
       if (!wanted[scatter.capture]) continue;
       // dS along a diagonal is the gradient of the score if the gradients of the score and of s are equal.
       const std::vector<Expr> factors = factors_of(scatter);
-      const bool by_distance = !by_prob && !out.has_slope && std::ranges::all_of(factors, compiler::by_distance);
+      distances.push_back(!by_prob && !out.has_slope && std::ranges::all_of(factors, compiler::by_distance));
+      const bool is_ds = out.ds && out.ds->capture == scatter.capture;
+      const Term::Sum parts = sum_of_parts(scatter);
       out.terms.push_back({.capture = scatter.capture,
                            .by_prob = by_prob,
                            .loops = scatter.loops,
                            .rank = scatter.index.size(),
                            .first = roots.size(),
-                           .place = place_of(scatter),
-                           .by_distance = by_distance});
+                           .parts = parts,
+                           .whole = is_ds                            ? Term::Sum::ds
+                                    : !by_prob && ends_rows(scatter) ? Term::Sum::end
+                                                                     : parts});
       for (const Expr& index : scatter.index) roots.push_back(of_product(index, scale));
       roots.push_back(of_product(scatter.value, scale));
     }
   };
   add(mod.dscore, false);
   add(mod.dprob, true);
+  sum_whole(out, distances);
   for (const compiler::Scatter& scatter : mod.dsink.captures)
     if (wanted[scatter.capture]) out.of_sink.push_back(scatter);
   return out;
@@ -197,11 +242,12 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
 
 }  // namespace
 
-std::size_t GradientParts::count(Term::Place place) const {
-  return static_cast<std::size_t>(std::ranges::count(terms, place, &Term::place));
+std::vector<const Term*> GradientParts::summed_by(Term::Sum sum, bool whole) const {
+  std::vector<const Term*> out;
+  for (const Term& term : terms)
+    if ((whole ? term.whole : term.parts) == sum) out.push_back(&term);
+  return out;
 }
-
-bool GradientParts::by_distance() const { return of_sink.empty() && std::ranges::all_of(terms, &Term::by_distance); }
 
 bool reads_summaries(const compiler::Bands& bands, std::size_t captures) {
   std::vector<Expr> ends;
@@ -255,9 +301,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   const compiler::Bands& along = keeps_keys ? lowered.cover.along_q : lowered.cover.along_kv;
   facts.listed = listed(lowered.cover, along, mod.captures.size());
   facts.has_terms = out.gradient && !(out.gradient->terms.empty() && out.gradient->of_sink.empty());
-  facts.terms_by_distance = facts.has_terms && out.gradient->by_distance();
-  facts.terms_of_sink = facts.has_terms && out.gradient->terms.empty();
-  facts.term_of_ds = facts.has_terms && out.gradient->ds.has_value();
+  if (out.gradient) find_sums(out);
   facts.shares_tiles = !lowered.cover.by_head && !(read_captures(out.levels.col) && ask_heads(out.levels.col));
   const ir::Signature signature = source_signature(mod);
   out.fields = {field_names("head", out.levels.head, signature), field_names("row", out.levels.row, signature),

@@ -15,18 +15,24 @@ namespace attune::codegen {
 
 /// A compiler::Scatter as GPU kernels take it: a term of the gradient of a captured tensor, to which each pair adds.
 struct Term {
-  /// What its place in the tensor depends on, in addition to b and h. Terms with the same place are summed before they
-  /// are added to the tensor's sum, except those of `pair`.
-  enum class Place : std::uint8_t { head, row, col, pair };
+  /// What is summed before it is added to the tensor's exact sum: pairs that have a place in the tensor in common.
+  enum class Sum : std::uint8_t {
+    head,  ///< pairs of a batch entry and head
+    row,   ///< ... and of a query
+    col,   ///< ... and of a key
+    pair,  ///< nothing: each pair adds to its own place
+    // Of kernels that compute a whole backward alone:
+    diagonal,  ///< ... and of a distance q - kv, by spread_diagonals.cuh
+    ds,        ///< nothing: dS is stored, and sum_ds.cuh makes the gradient of it
+    end,       ///< the pairs of a query, whose dS has a sum that is known without them: sum_sinks.cuh
+  };
 
   std::uint32_t capture = 0;
   bool by_prob = false;  ///< multiplies the gradient of the probability, else that of the score
   std::vector<compiler::Scatter::Loop> loops;
   std::size_t rank = 0, first = 0;  ///< levels.element holds its indices from `first` on, and then its value
-  Place place = Place::pair;
-  /// True if the term is the score's gradient times a number, and number and place are the same for all pairs of one
-  /// distance q - kv in a batch entry and head.
-  bool by_distance = false;
+  Sum parts = Sum::pair;            ///< in kernels that compute a part of a backward
+  Sum whole = Sum::pair;            ///< in kernels that compute all of it
 };
 
 /// What a backward needs in addition to the forward's expressions, all in levels.element.
@@ -35,12 +41,10 @@ struct GradientParts {
   bool has_slope = false, delta_of_o = true;
   bool removes = true;  ///< as in GradientTraits of cuda/contract/gradient.cuh
   std::vector<Term> terms;
-  /// The only term, if kernels may store dS and leave the rest to sum_ds.cuh.
-  std::optional<DsTerm> ds{};
+  std::optional<DsTerm> ds{};  ///< the term that is summed by `ds` in a whole backward
 
-  std::size_t count(Term::Place place) const;
-  /// True if all terms can be computed from sums along diagonals.
-  bool by_distance() const;
+  /// The terms that a kernel sums so: one for a whole backward, or for a part of it.
+  std::vector<const Term*> summed_by(Term::Sum sum, bool whole) const;
   /// Terms of the sink's gradient: their indices depend only on b and h.
   std::vector<compiler::Scatter> of_sink;
 };

@@ -14,15 +14,21 @@ namespace {
 
 using ir::Expr;
 
-std::string_view sums_function(Term::Place place) {
-  switch (place) {
-    case Term::Place::head: return "by_head";
-    case Term::Place::row: return "by_row";
-    case Term::Place::col: return "by_col";
-    case Term::Place::pair: return "by_pair";
+std::string_view sums_function(Term::Sum sum) {
+  switch (sum) {
+    case Term::Sum::head: return "by_head";
+    case Term::Sum::row: return "by_row";
+    case Term::Sum::col: return "by_col";
+    case Term::Sum::pair: return "by_pair";
+    case Term::Sum::diagonal: return "by_diagonal";
+    case Term::Sum::end: return "by_end";
+    case Term::Sum::ds: return "ds_factor";
   }
   return {};
 }
+
+/// Terms that a kernel adds up in registers, a number for each.
+constexpr std::array in_registers{Term::Sum::head, Term::Sum::row, Term::Sum::col};
 
 /// A member of the source's struct: the address of the exact sums of a captured tensor's gradient.
 std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
@@ -32,25 +38,26 @@ std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
 /// Writes the functions that add terms to sums, and those that return the places of these sums.
 class TermFunctions {
  public:
-  TermFunctions(const GpuParts& parts, const ir::Signature& signature, Leaves leaves)
-      : parts_(parts), signature_(signature), leaves_(leaves) {}
+  TermFunctions(const GpuParts& parts, const ir::Signature& signature, TermsOf of)
+      : parts_(parts), signature_(signature), of_(of) {}
 
   std::string text() {
     std::string out;
-    for (const Term::Place place : {Term::Place::head, Term::Place::row, Term::Place::col}) out += sums(place);
-    out += pairs();
-    out += places(Term::Place::head, "Head head, Where at");
-    out += places(Term::Place::row, "Head head, Row row, Where at, Int q");
-    out += places(Term::Place::col, "Head head, Col col, Where at, Int origin, Int kv");
-    if (leaves_ == Leaves::ds) out += factor();
-    if (leaves_ == Leaves::diagonals)
-      out += function("by_diagonal(float x, Head head, Row row, Col col, Where at, Int q, Int kv)", [&] {
-        std::string statements;
-        // A distance without pairs adds nothing, even if its factor is infinite or NaN.
-        for (const Term& term : parts_.gradient->terms)
-          statements += addition(term, "add_together", "x == 0.0f ? 0.0f : x");
-        return statements;
-      }());
+    for (const Term::Sum sum : in_registers) out += sums(sum);
+    out += pairs("by_pair", Term::Sum::pair);
+    out += places(Term::Sum::head, "Head head, Where at");
+    out += places(Term::Sum::row, "Head head, Row row, Where at, Int q");
+    out += places(Term::Sum::col, "Head head, Col col, Where at, Int origin, Int kv");
+    if (!all(Term::Sum::ds).empty()) out += factor();
+    if (of_.diagonals) {
+      out += pairs("by_pair_of_diagonal", Term::Sum::diagonal);
+      // A distance without pairs adds nothing, even if its factor is infinite or NaN.
+      out += together("by_diagonal(float x, Head head, Row row, Col col, Where at, Int q, Int kv)", Term::Sum::diagonal,
+                      "x == 0.0f ? 0.0f : x");
+    }
+    if (!all(Term::Sum::end).empty())
+      out += together("by_end(bool there, float x, Head head, Row row, Where at, Int q)", Term::Sum::end,
+                      "!there ? 0.0f : x");
     return out + sink();
   }
 
@@ -103,39 +110,36 @@ class TermFunctions {
     return out;
   }
 
-  /// With sums along diagonals, these terms are added pair by pair only when a call is recomputed.
-  Term::Place place_of(const Term& term) const { return leaves_ == Leaves::diagonals ? Term::Place::pair : term.place; }
-  template <class Fn>
-  void each(Term::Place place, const Fn& fn) {
-    if (leaves_ == Leaves::ds) return;
-    std::size_t i = 0;
-    for (const Term& term : parts_.gradient->terms)
-      if (place_of(term) == place) fn(i++, term);
-  }
+  std::vector<const Term*> all(Term::Sum sum) const { return parts_.gradient->summed_by(sum, of_.whole); }
 
-  std::string sums(Term::Place where) {
+  std::string sums(Term::Sum sum) {
     std::string statements;
-    each(where,
-         [&](std::size_t i, const Term& term) { statements += fmt::format("    sums[{}] += {};\n", i, added(term)); });
-    return function(fmt::format("{}(float* sums, {})", sums_function(where), pair_arguments), statements);
+    for (std::size_t i = 0; const Term* term : all(sum))
+      statements += fmt::format("    sums[{}] += {};\n", i++, added(*term));
+    return function(fmt::format("{}(float* sums, {})", sums_function(sum), pair_arguments), statements);
   }
-  std::string places(Term::Place where, std::string_view arguments) {
+  std::string places(Term::Sum sum, std::string_view arguments) {
     std::string statements;
-    each(where,
-         [&](std::size_t i, const Term& term) { statements += fmt::format("    places[{}] = {};\n", i, place(term)); });
-    return function(fmt::format("places_{}(unsigned long long** places, {})", sums_function(where), arguments),
+    for (std::size_t i = 0; const Term* term : all(sum))
+      statements += fmt::format("    places[{}] = {};\n", i++, place(*term));
+    return function(fmt::format("places_{}(unsigned long long** places, {})", sums_function(sum), arguments),
                     statements);
   }
-  std::string pairs() {
+  std::string pairs(std::string_view name, Term::Sum sum) {
     std::string statements;
-    each(Term::Place::pair, [&](std::size_t, const Term& term) {
-      statements += addition(term, "add_exactly", term.by_prob ? "flow.prob" : "flow.score");
-    });
-    return function(fmt::format("by_pair({})", pair_arguments), statements);
+    for (const Term* term : all(sum))
+      statements += addition(*term, "add_exactly", term->by_prob ? "flow.prob" : "flow.score");
+    return function(fmt::format("{}({})", name, pair_arguments), statements);
+  }
+  /// A function that all lanes of a warp call at once.
+  std::string together(std::string_view head, Term::Sum sum, std::string_view flow) {
+    std::string statements;
+    for (const Term* term : all(sum)) statements += addition(*term, "add_together", flow);
+    return function(head, statements);
   }
   /// What dS is multiplied by.
   std::string factor() {
-    const Term& term = parts_.gradient->terms[0];
+    const Term& term = *all(Term::Sum::ds)[0];
     const std::string text = parts_.gradient->ds->factor ? value(element(term.first + term.rank)) : "1.0f";
     return function("float ds_factor(Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
                     fmt::format("    return {};\n", text));
@@ -153,55 +157,54 @@ class TermFunctions {
 
   const GpuParts& parts_;
   const ir::Signature& signature_;
-  Leaves leaves_;
+  TermsOf of_;
   std::uint32_t uses_ = 0;
 };
 
 }  // namespace
 
-Leaves leaves_of(const GpuParts& parts, const KernelPlan& plan) {
-  return leaves_ds(parts, plan) ? Leaves::ds : leaves_diagonals(parts, plan) ? Leaves::diagonals : Leaves::nothing;
+bool sums_whole(const KernelPlan& plan) {
+  return std::ranges::find(plan.kernel->companions, &sum_ds) != plan.kernel->companions.end();
 }
 
-std::string gradient_traits(const GradientParts& gradient, Leaves leaves) {
+std::string gradient_traits(const GradientParts& gradient, bool whole) {
   std::vector<std::string> list;
+  const auto count = [&](Term::Sum sum) { return gradient.summed_by(sum, whole).size(); };
+  const auto says_count = [&](Term::Sum sum) {
+    if (const std::size_t n = count(sum)) list.push_back(fmt::format(".{} = {}", sums_function(sum), n));
+  };
   if (gradient.has_slope) list.emplace_back(".has_slope = true");
   if (!gradient.delta_of_o) list.emplace_back(".delta_of_o = false");
-  if (leaves == Leaves::ds) {
-    list.emplace_back(".stores_ds = true");
-  } else if (leaves == Leaves::diagonals) {
-    list.push_back(fmt::format(".by_diagonal = {}", gradient.terms.size()));
-  } else {
-    for (const Term::Place place : {Term::Place::head, Term::Place::row, Term::Place::col})
-      if (const std::size_t count = gradient.count(place))
-        list.push_back(fmt::format(".{} = {}", sums_function(place), count));
-    if (gradient.count(Term::Place::pair)) list.emplace_back(".by_pair = true");
-  }
+  for (const Term::Sum sum : in_registers) says_count(sum);
+  says_count(Term::Sum::diagonal);
+  if (count(Term::Sum::pair)) list.emplace_back(".by_pair = true");
+  if (count(Term::Sum::ds)) list.emplace_back(".stores_ds = true");
+  if (count(Term::Sum::end)) list.emplace_back(".by_end = true");
   if (!gradient.removes) list.emplace_back(".removes = false");
   if (!gradient.of_sink.empty()) list.emplace_back(".by_sink = true");
   return source_traits("  static constexpr GradientTraits gradient{", list);
 }
 
-std::string gradient_terms(const GpuParts& parts, const ir::Signature& signature, Leaves leaves) {
-  return TermFunctions(parts, signature, leaves).text();
+std::string gradient_terms(const GpuParts& parts, const ir::Signature& signature, TermsOf of) {
+  return TermFunctions(parts, signature, of).text();
 }
 
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan) {
-  return parts.gradient && !parts.gradient->terms.empty() && !leaves_ds(parts, plan) &&
-         std::ranges::find(plan.kernel->companions, &spread_diagonals) != plan.kernel->companions.end();
+  return parts.gradient && sums_whole(plan) && !parts.gradient->summed_by(Term::Sum::diagonal, true).empty();
 }
 
 bool leaves_ds(const GpuParts& parts, const KernelPlan& plan) {
-  return parts.gradient && parts.gradient->ds &&
-         std::ranges::find(plan.kernel->companions, &sum_ds) != plan.kernel->companions.end();
+  return parts.gradient && parts.gradient->ds && sums_whole(plan);
 }
 
 std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan) {
   std::vector<std::string> out;
-  if (!parts.gradient || leaves_ds(parts, plan)) return out;
+  if (!parts.gradient) return out;
   const ir::Signature signature = source_signature(parts.mod());
+  const bool has_ds = leaves_ds(parts, plan);
   for (std::uint32_t slot = 0; slot < parts.gradient->wanted.size(); ++slot)
-    if (parts.gradient->wanted[slot]) out.push_back(sums_of(signature, slot));
+    if (parts.gradient->wanted[slot] && !(has_ds && slot == parts.gradient->ds->capture))
+      out.push_back(sums_of(signature, slot));
   if (leaves_diagonals(parts, plan)) out.emplace_back("diagonals");
   return out;
 }

@@ -8,13 +8,17 @@
 
 namespace attune::codegen {
 
-/// What a kernel leaves of captured tensors' gradients to another: sums along diagonals, dS, or nothing.
-enum class Leaves : std::uint8_t { nothing, diagonals, ds };
-Leaves leaves_of(const GpuParts& parts, const KernelPlan& plan);
+/// True if the kernel computes a whole backward with captured tensors' gradients, of which it leaves some to others.
+bool sums_whole(const KernelPlan& plan);
 
-/// The line of `struct User` that holds its GradientTraits.
-std::string gradient_traits(const GradientParts& gradient, Leaves leaves);
+/// The line of `struct User` that holds its GradientTraits; `whole` as above.
+std::string gradient_traits(const GradientParts& gradient, bool whole);
+/// What terms the functions of a source are for.
+struct TermsOf {
+  bool whole = false;      ///< as above
+  bool diagonals = false;  ///< some are summed along diagonals
+};
 /// The functions that add terms to sums, and those that return the places of these sums.
-std::string gradient_terms(const GpuParts& parts, const ir::Signature& signature, Leaves leaves);
+std::string gradient_terms(const GpuParts& parts, const ir::Signature& signature, TermsOf of);
 
 }  // namespace attune::codegen

@@ -99,7 +99,7 @@ class Split {
     GpuParts none = parts_;
     none.gradient->terms.clear();
     none.gradient->of_sink.clear();
-    return gradient_terms(none, source_signature(none.mod()), diagonals ? Leaves::diagonals : Leaves::nothing);
+    return gradient_terms(none, source_signature(none.mod()), {sums_whole(plan_), diagonals});
   }
 
   /// The name of a function's place: of the two named exponent, the one that takes what a kernel has has another.
@@ -253,8 +253,10 @@ std::string why_not_spliced(const GpuParts& parts, const KernelPlan& plan) {
   if (!ir::uses(parts.exponent(), ir::Input::S)) return "its scores do not depend on s";
   if (held_by(parts, plan).copied) return "the kernel copies parts of its scores ahead";
   if (leaves_ds(parts, plan)) return "the kernel stores dS";
-  if (parts.facts.has_terms && !leaves_diagonals(parts, plan))
-    return "the kernel itself adds up gradients of captured tensors";
+  const bool along_diagonals = leaves_diagonals(parts, plan) && parts.gradient->of_sink.empty() &&
+                               parts.gradient->summed_by(Term::Sum::diagonal, true).size() ==
+                                   parts.gradient->terms.size();
+  if (parts.facts.has_terms && !along_diagonals) return "the kernel itself adds up gradients of captured tensors";
   return {};
 }
 

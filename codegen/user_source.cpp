@@ -274,7 +274,6 @@ Held held_by(const GpuParts& parts, const KernelPlan& plan) {
 }
 
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
-  const Leaves leaves = leaves_of(parts, plan);
   Functions functions(parts, held_by(parts, plan), lines);
   // Backwards clamp every read, so that one skeleton serves all indices.
   std::vector<Expr> reads;
@@ -287,13 +286,13 @@ UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines line
   out.members = source_members(parts.mod(), source_signature(parts.mod()), plan.spec.offsets64, !reads.empty());
   for (const std::string& sums : source_sums(parts, plan))
     out.members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);
-  if (leaves == Leaves::ds) out.members += "  StoredDs stored_ds;\n";
+  if (leaves_ds(parts, plan)) out.members += "  StoredDs stored_ds;\n";
   out.traits = traits(parts);
   functions.forward();
   if (parts.gradient) {
-    out.traits += gradient_traits(*parts.gradient, leaves);
+    out.traits += gradient_traits(*parts.gradient, sums_whole(plan));
     functions.backward();
-    out.terms = gradient_terms(parts, functions.signature(), leaves);
+    out.terms = gradient_terms(parts, functions.signature(), {sums_whole(plan), leaves_diagonals(parts, plan)});
   }
   if (!reads.empty()) out.is_inside = inside_function(reads, functions.signature(), parts.fields);
   out.functions = functions.take();

@@ -5,6 +5,7 @@
 
 #include "codegen/bound.h"
 #include "codegen/call_choices.h"
+#include "codegen/ceil_div.h"
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/gradient_source.h"
 #include "codegen/occupancy.h"
@@ -35,6 +36,7 @@ struct CapturedSums {
   std::size_t elements;
   std::string of_each;  ///< the workspace of an element or a pair
   double bytes;         ///< of the workspace
+  bool of_ds = false;   ///< the workspace is for dS
 };
 
 /// 12.3 KB, 12.3 MB or 12.3 GB.
@@ -52,22 +54,42 @@ std::string phases_of(const runtime::cuda::Binary& binary) {
   return out;
 }
 
-std::string_view in_words(codegen::Term::Place place) {
-  switch (place) {
-    case codegen::Term::Place::head: return "by head: a block of the kernel of q sums its pairs, and adds one number";
-    case codegen::Term::Place::row: return "by row: each query of the kernel of q adds one number";
-    case codegen::Term::Place::col: return "by column: each key of the kernel of k and v adds one number";
-    case codegen::Term::Place::pair:
-      return "pair by pair: the kernel of k and v adds each pair to an exact sum, which is slow";
+/// `whole`: in a kernel that computes the whole backward.
+std::string_view in_words(codegen::Term::Sum sum, bool whole) {
+  using enum codegen::Term::Sum;
+  switch (sum) {
+    case head:
+      return whole ? "by head: each warp sums its pairs of an item, and adds one number"
+                   : "by head: a block of the kernel of q sums its pairs, and adds one number";
+    case row:
+      return whole ? "by row: another kernel visits all pairs again, and each query adds one number"
+                   : "by row: each query of the kernel of q adds one number";
+    case col:
+      return whole ? "by column: each key of an item adds one number"
+                   : "by column: each key of the kernel of k and v adds one number";
+    case pair:
+      return whole ? "pair by pair: another kernel visits all pairs again, and adds each to an exact sum, which is slow"
+                   : "pair by pair: the kernel of k and v adds each pair to an exact sum, which is slow";
+    case diagonal:
+      return "along diagonals: a warp of the kernel sums pairs of equal q - kv, which takes 1.25 times as long";
+    case ds: return "of each pair: the kernel stores dS, and another one adds it up";
+    case end: return "by row, of lse and delta: pairs are not visited again";
   }
   throw Bug("terms have an unknown way to be summed");
 }
 
-/// `plan`: of the chosen kernel. `pairs`: of all batch entries and heads.
+/// Bytes of sums along diagonals, as spread_diagonals.cuh counts them.
+double bytes_of_diagonals(const BenchOptions& call, const codegen::Tile& tile) {
+  const std::int64_t tiles = ceil_div(call.of_kv_seq(), tile.n), distances = round_up(call.seq, tile.m) + tile.n;
+  return static_cast<double>(call.batch * call.heads * tiles * distances) * sizeof(float);
+}
+
+/// `plan`: of the chosen kernel.
 std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::span<const Tensor> captures,
-                                        const codegen::KernelPlan& plan, double pairs) {
+                                        const codegen::KernelPlan& plan, const BenchOptions& call) {
+  const auto pairs = static_cast<double>(call.batch * call.heads * call.seq * call.of_kv_seq());
   std::vector<CapturedSums> out;
-  const bool stores = codegen::leaves_ds(parts, plan), along = codegen::leaves_diagonals(parts, plan);
+  const bool whole = codegen::sums_whole(plan), has_ds = codegen::leaves_ds(parts, plan);
   const auto most = static_cast<double>(runtime::Means{}.ds_bytes);
   const auto of_pair = static_cast<double>(size_of(plan.spec.dtype));
   for (std::uint32_t slot = 0; slot < captures.size(); ++slot) {
@@ -79,17 +101,21 @@ std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::spa
                      elements,
                      fmt::format("{} bytes an element", of_sum),
                      static_cast<double>(elements * of_sum)};
-    if (stores)
+    if (has_ds && slot == parts.gradient->ds->capture)
       one.of_each = fmt::format("up to {:.0f} bytes a pair, none if the gradient is dS itself", of_pair),
-      one.bytes = std::min(of_pair * pairs, most);
+      one.bytes = std::min(of_pair * pairs, most), one.of_ds = true;
     for (const codegen::Term& term : parts.gradient->terms)
-      if (term.capture == slot)
-        one.how.emplace_back(
-            stores  ? "of each pair: the kernel stores dS, and another one adds it up"
-            : along ? "along diagonals: a warp of the kernel sums pairs of equal q - kv, which takes 1.25 times as long"
-                    : in_words(term.place));
+      if (term.capture == slot) {
+        const codegen::Term::Sum sum = whole ? term.whole : term.parts;
+        one.how.emplace_back(in_words(sum, whole));
+        if (sum == codegen::Term::Sum::diagonal)
+          one.how.back() += fmt::format(", in {} for all such tensors",
+                                        bytes_text(bytes_of_diagonals(call, plan.tile)));
+      }
     for (const compiler::Scatter& scatter : parts.gradient->of_sink)
-      if (scatter.capture == slot) one.how.emplace_back("of the sink: a block of the kernel of q adds one number");
+      if (scatter.capture == slot)
+        one.how.emplace_back(whole ? "of the sink, of lse and delta: pairs are not visited again"
+                                   : "of the sink: a block of the kernel of q adds one number");
     if (one.how.empty()) one.how.emplace_back("nothing adds to it: it is 0");
     out.push_back(std::move(one));
   }
@@ -111,8 +137,7 @@ class OnDevice {
     notes_.insert(notes_.end(), choices.story.begin(), choices.story.end());
     for (codegen::WayChoices& way : choices.ways) consider(std::move(way));
     if (options.backward)
-      captured_ = captured_sums(ways_[0].choices.parts, lowered.slots.captures, chosen_of(ways_[0]),
-                                static_cast<double>(bench_.batch * bench_.heads * bench_.seq * bench_.of_kv_seq()));
+      captured_ = captured_sums(ways_[0].choices.parts, lowered.slots.captures, chosen_of(ways_[0]), bench_);
     work_bounds(lowered.mod, options.card);
     expect(lowered);
     if (options.measure) measure(call.preference ? &*call.preference : nullptr);
@@ -336,8 +361,9 @@ class OnDevice {
   /// For the chosen kernel.
   void work_bounds(const compiler::Mod& mod, const std::optional<std::string>& card) {
     const codegen::KernelPlan& plan = chosen_of(ways_.back());
-    if (bench_.backward && !codegen::leaves_ds(ways_[0].choices.parts, plan))
-      for (const CapturedSums& one : captured_) sums_ += one.bytes;
+    if (bench_.backward)
+      for (const CapturedSums& one : captured_)
+        if (!one.of_ds) sums_ += one.bytes;
     Data data;
     const Case one = std::move(bench_cases(bench_, data).at(0));
     for (const Owned& capture : one.captures)

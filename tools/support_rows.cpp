@@ -183,9 +183,13 @@ std::optional<std::string_view> kind_of_mod(const compiler::LoweredMod& lowered,
   if (data) kinds.emplace_back("data mask");
   if (has("prob")) kinds.emplace_back(codegen::linear_in_p(lowered.mod.prob) ? "dropout" : "prob");
   if (has("sink")) kinds.emplace_back("sink");
-  if (gradient && std::ranges::find(gradient->wanted, true) != gradient->wanted.end())
-    kinds.emplace_back(gradient->ds ? "dS" : gradient->by_distance() ? "grads q-kv" : "grads");
-  else if (has("score"))
+  if (gradient && std::ranges::find(gradient->wanted, true) != gradient->wanted.end()) {
+    const std::size_t diagonals = gradient->summed_by(codegen::Term::Sum::diagonal, true).size(),
+                      of_ds = gradient->ds ? 1 : 0;
+    if (of_ds) kinds.emplace_back("dS");
+    if (diagonals) kinds.emplace_back("grads q-kv");
+    if (diagonals + of_ds < gradient->terms.size() || !gradient->of_sink.empty()) kinds.emplace_back("grads");
+  } else if (has("score"))
     kinds.emplace_back("score");
   if (kinds.empty()) return has("mask") ? "mask" : "plain";
   return kinds.size() == 1 ? std::optional(kinds[0]) : std::nullopt;

@@ -33,20 +33,20 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "copies", .least = 0, .most = 2, .yields = true}, &Tile::copies},
 };
 constexpr auto erased_members = members_of(members);
-constexpr const Companion* companions[] = {&table_of_visits,  &end_queries, &repair_whole,
-                                           &spread_diagonals, &sum_sinks,   &sum_ds};
+constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals,
+                                           &sum_sinks,       &sum_pairs,   &sum_ds};
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 3}};
 
-/// True if the kernel itself adds up gradients of captured tensors: what a sink reads is added up after it.
-bool sums_pairs(const Traits& facts) { return facts.has_terms && !facts.terms_of_sink; }
+/// True if the kernel takes part in the sums of captured tensors' gradients: others are added up after it.
+bool sums_terms(const Traits& facts) { return facts.sums_items || facts.sums_diagonals || facts.stores_ds; }
 
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
   if (spec.d > 128 || spec.dv > 128) return "it is for heads up to 128 wide";
   if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
-  if (facts.term_of_ds && spec.packed) return "sequences are packed, and a dense bias has a gradient";
-  if (sums_pairs(facts) && !facts.terms_by_distance && !facts.term_of_ds)
-    return "a captured tensor's gradient is not a sum over pairs of equal q - kv, nor the only one, of a dense bias";
+  if (facts.stores_ds && spec.packed) return "sequences are packed, and a dense bias has a gradient";
+  if (facts.sums_pairs && facts.listed)
+    return "a captured tensor's gradient is summed by query or pair by pair, and the mask needs tile lists";
   return {};
 }
 
@@ -85,20 +85,24 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   std::vector<Variant> out;
   const int alone = kind.length <= Length::to_128;
   const auto add = [&](int m, int order, int copies = 0) {
-    const int completes = order == 3 && !alone && !copies && !sums_pairs(facts) && m != most_queries &&
+    const int completes = order == 3 && !alone && !copies && !sums_terms(facts) && m != most_queries &&
                           has_few_steps(spec, kind);
     const Tile tile{.m = m,
                     .order = order,
                     .alone = alone,
                     .completes = completes,
-                    .path = sums_pairs(facts) ? 0 : path_of(spec, kind),
+                    .path = sums_terms(facts) ? 0 : path_of(spec, kind),
                     .copies = copies};
     out.push_back(variant_of(backward_sm90.name, tile, members));
   };
   // A warp that sums diagonals has no time to copy.
-  const bool copies = facts.copies_read && (!sums_pairs(facts) || facts.term_of_ds) && !spec.unaligned_captures;
+  const bool copies = facts.copies_read && !facts.sums_diagonals && !facts.items_ask_s && !spec.unaligned_captures;
   // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
   const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
+  if (facts.items_ask_s) {
+    add(queries_of(spec), 0);
+    return out;
+  }
   // Orders 1 and 2 draw twice for each pair: dropout took twice the time of order 3 (D=128: 14.8 ms, and 7.3; 8.9 in
   // order 0, 9.9 with 80 queries; D=64: 17.6, 7.3 and 8.3), though order 3 spills more.
   if (facts.draws) {
@@ -108,9 +112,12 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   }
   if (copies && !facts.copies_f32)
     for (const int order : {3, 2, 1}) add(queries_of(spec), order, 1);
-  if (spec.d > 80 && facts.scaled && !sums_pairs(facts) && has_many_steps(spec, kind)) add(most_queries, 3);
-  for (const int order : {3, 2, 1, 0})
-    if (order < 3 || has_order3) add(queries_of(spec), order);
+  if (spec.d > 80 && facts.scaled && !sums_terms(facts) && has_many_steps(spec, kind)) add(most_queries, 3);
+  for (const int order : {3, 2, 1, 0}) {
+    // At D=64, sums by head or key spill 104 to 344 bytes in orders 2 and 3; in order 1 none, but 136 with a prob mod.
+    const bool spills = facts.sums_items && spec.d <= 64 && order > 1;
+    if ((order < 3 || has_order3) && !spills) add(queries_of(spec), order);
+  }
   // Last, because its rate has not been measured.
   if (copies && facts.copies_f32)
     for (const int order : {3, 2, 1}) add(queries_of(spec), order, 2);
@@ -133,10 +140,12 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 std::string why_unfit(const Traits& facts, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  if (sums_pairs(facts) && (tile.completes || tile.path || tile.m == most_queries))
+  if (sums_terms(facts) && (tile.completes || tile.path || tile.m == most_queries))
     return "a kernel that sums a captured tensor's gradient needs completes=0, path=0, and m other than 80";
-  if (sums_pairs(facts) && !facts.term_of_ds && tile.copies)
+  if (facts.sums_diagonals && tile.copies)
     return "a warp that sums a captured tensor's gradient does not copy: copies must be 0";
+  if (facts.items_ask_s && tile.order != 0)
+    return "a captured tensor's gradient is a sum of more than P, dP and delta: order must be 0";
   if (tile.copies && !facts.copies_read) return "copies must be 0: no captured tensor is read at b, h, q and kv alone";
   if (tile.copies && tile.copies != (facts.copies_f32 ? 2 : 1))
     return facts.copies_f32 ? "copies is 0 or 2 for a captured tensor of f32" : "copies is 0 or 1 for 16 bits";

@@ -620,29 +620,46 @@ TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the por
   }
 }
 
-TEST_CASE("Hopper's whole backward gives gradients of captured tensors that are sums along diagonals", "[choose]") {
+TEST_CASE("Hopper's whole backward gives gradients of captured tensors, however they are summed", "[choose]") {
   const auto ways = [](const Traits& facts, const KernelSpec& spec = {}) {
     return ways_of_backward(spec, facts).size();
   };
   CHECK(ways({}) == 1);
-  CHECK(ways({.has_terms = true}) == 2);
-  CHECK(ways({.has_terms = true, .terms_by_distance = true}) == 1);
-  CHECK(ways({.has_terms = true, .terms_by_distance = true}, {.packed = true}) == 1);
-  CHECK(ways({.has_terms = true, .terms_by_distance = true}, {.d = 192, .dv = 128}) == 2);
-  CHECK(ways({.has_prob = true, .has_terms = true, .terms_by_distance = true}) == 1);
+  CHECK(ways({.has_terms = true}) == 1);
+  CHECK(ways({.has_terms = true}, {.d = 192, .dv = 128}) == 2);
+  CHECK(ways({.has_terms = true, .sums_diagonals = true}) == 1);
+  CHECK(ways({.has_terms = true, .sums_diagonals = true}, {.packed = true}) == 1);
+  CHECK(ways({.has_terms = true, .sums_diagonals = true}, {.d = 192, .dv = 128}) == 2);
+  CHECK(ways({.has_prob = true, .has_terms = true, .sums_diagonals = true}) == 1);
+  CHECK(ways({.has_prob = true, .has_terms = true, .sums_items = true, .stores_ds = true}) == 1);
+  CHECK(ways({.has_terms = true, .sums_items = true, .sums_diagonals = true, .sums_pairs = true}) == 1);
+  CHECK(ways({.listed = true, .has_terms = true, .sums_items = true, .sums_diagonals = true}) == 1);
+  CHECK(ways({.listed = true, .has_terms = true, .sums_pairs = true}) == 2);
   CHECK(ways({.has_prob = true, .linear_prob = false}) == 2);
   CHECK(ways({.has_prob = true, .delta_of_o = false}) == 2);
-  CHECK(ways({.has_terms = true, .terms_of_sink = true}) == 1);
-  CHECK(ways({.has_terms = true, .terms_of_sink = true}, {.d = 192, .dv = 128}) == 2);
   const KernelDescriptor* const whole = kernels(Way::backward)[0];
-  CHECK(whole->why_not({}, {.has_terms = true}).find("not a sum over pairs of equal q - kv") != std::string::npos);
+  CHECK(whole->why_not({}, {.listed = true, .sums_pairs = true}).find("the mask needs tile lists") !=
+        std::string::npos);
+}
+
+TEST_CASE("a backward that sums by head or by key has the order of products that leaves it registers", "[choose]") {
+  const auto orders = [](std::int64_t d, const Traits& facts) {
+    std::vector<int> out;
+    for (const Variant& one : kernels(Way::backward)[0]->tiles(backward_spec({.d = d, .dv = d}), facts, {}))
+      out.push_back(one.of("order").value());
+    return out;
+  };
+  CHECK(orders(128, {.scaled = true, .has_terms = true, .sums_items = true}) == std::vector{3, 2, 1, 0});
+  CHECK(orders(64, {.scaled = true, .has_terms = true, .sums_items = true}) == std::vector{1, 0});
+  for (const std::int64_t d : {64, 128})
+    CHECK(orders(d, {.scaled = true, .has_terms = true, .sums_items = true, .items_ask_s = true}) == std::vector{0});
 }
 
 TEST_CASE("Hopper's whole backward gives the gradient of a dense bias, which it may copy", "[choose]") {
   const auto ways = [](const Traits& facts, const KernelSpec& spec = {}) {
     return ways_of_backward(spec, facts).size();
   };
-  Traits facts{.has_terms = true, .term_of_ds = true};
+  Traits facts{.has_terms = true, .stores_ds = true};
   CHECK(ways(facts) == 1);
   CHECK(ways(facts, {.d = 192, .dv = 128}) == 2);
   const KernelDescriptor* const whole = kernels(Way::backward)[0];
@@ -772,7 +789,7 @@ TEST_CASE("an item's path through its heads' queries follows from the mask", "[c
   CHECK(path(wide, CoverKind::causal) == 0);
   for (const CoverKind cover : {CoverKind::full, CoverKind::window, CoverKind::listed, CoverKind::pairs})
     CHECK(path(narrow, cover) == 0);
-  CHECK(path({}, CoverKind::causal, {.scaled = true, .has_terms = true, .terms_by_distance = true}) == 0);
+  CHECK(path({}, CoverKind::causal, {.scaled = true, .has_terms = true, .sums_diagonals = true}) == 0);
 }
 
 TEST_CASE("tiles that a mod cannot have are refused before they are compiled", "[choose]") {
@@ -785,10 +802,13 @@ TEST_CASE("tiles that a mod cannot have are refused before they are compiled", "
     }
     return "";
   };
-  const Traits terms{.scaled = true, .has_terms = true, .terms_by_distance = true};
+  const Traits terms{.scaled = true, .has_terms = true, .sums_diagonals = true};
   for (const char* text : {"completes=1", "path=1", "copies=1", "m=80"})
     CHECK(why(text, terms).find("sums a captured tensor's gradient") != std::string::npos);
   CHECK(why("order=3", terms) == "");
+  const Traits of_s{.scaled = true, .has_terms = true, .sums_items = true, .items_ask_s = true};
+  CHECK(why("order=3", of_s).find("order must be 0") != std::string::npos);
+  CHECK(why("order=0", of_s) == "");
   CHECK(why("copies=1", {}).find("no captured tensor is read") != std::string::npos);
   CHECK(why("copies=2", {.copies_read = true}).find("0 or 1") != std::string::npos);
   CHECK(why("copies=1", {.copies_read = true, .copies_f32 = true}).find("0 or 2") != std::string::npos);

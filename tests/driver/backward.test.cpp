@@ -70,10 +70,10 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   attention.backward(call, with);
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
-    for (const char* name :
-         {"end_queries_sm90", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "queries_sm80", "keys_sm80",
-          "queries_sm90", "keys_sm90", "store_sums", "sum_ds", "sum_sinks", "spread_diagonals", "backward_sm90",
-          "repair_sm80", "forward_sm80", "cover", "copy_rows", "rows", ""})
+    for (const char* name : {"end_queries_sm90", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "queries_sm80",
+                             "keys_sm80",        "queries_sm90",    "keys_sm90",        "store_sums",    "sum_ds",
+                             "sum_sinks",        "sum_pairs",       "spread_diagonals", "backward_sm90", "repair_sm80",
+                             "forward_sm80",     "cover",           "copy_rows",        "rows",          ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
         break;
@@ -105,14 +105,22 @@ TEST_CASE("a backward is its rows, the gradient of q, and those of k and v", "[d
   CHECK(runtime::cuda::compiled_kernels() == compiled);
 }
 
-TEST_CASE("an H200 has one kernel for the whole backward, but not for all gradients of captured tensors", "[driver]") {
+TEST_CASE("an H200 has one kernel for the whole backward, which also sums by head and by key", "[driver]") {
   const Call call(h200);
   CHECK(launched(call.causal(), call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80"});
   CHECK(fake::calls("cuMemsetD32Async") == 1);  // its counters
   CHECK(fake::calls_behind_the_back() == 0);
   CHECK(launched(Attention{}, call.backward) == Names{"rows", "backward_sm90", "end_queries_sm90"});
   const Attention by_key{.score = [&](Float s, At at) { return s + call.table[at.kv]; }};
-  CHECK(launched(by_key, call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
+  CHECK(launched(by_key, call.with_table()) ==
+        Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80", "store_sums"});
+  // Sums by query are made by a kernel of their own, which has no lists of tiles.
+  const Attention by_row{.prob = [&](Float p, At at) { return p * call.table[at.q]; }};
+  CHECK(launched(by_row, call.with_table()) ==
+        Names{"rows", "backward_sm90", "end_queries_sm90", "sum_pairs", "store_sums"});
+  const Attention listed{.mask = call.documents().mask, .prob = by_row.prob};
+  CHECK(launched(listed, call.with_table()) ==
+        Names{"rows", "cover", "queries_sm80", "cover", "keys_sm80", "store_sums"});
 }
 
 TEST_CASE("an H200 sums along diagonals in its one kernel, and spreads the sums behind the repair", "[driver]") {
@@ -147,7 +155,12 @@ TEST_CASE("an H200 adds up the gradient of a sink's tensor after its one kernel"
                              .sink = reads};
   Backward both = call.with_table();
   both.captured.push_back({.of = sinks, .into = grad});
-  CHECK(launched(with_table, both) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums", "store_sums"});
+  CHECK(launched(with_table, both) == Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80",
+                                            "spread_diagonals", "sum_sinks", "store_sums", "store_sums"});
+  // What a row's scores share has the sum that its lse and delta give.
+  const Attention by_row{.score = [&](Float s, At at) { return s + call.table[at.q]; }};
+  CHECK(launched(by_row, call.with_table()) ==
+        Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80", "sum_sinks", "store_sums"});
 }
 
 TEST_CASE("an H200 stores dS for the gradient of a dense bias, in workspace if it is not the gradient", "[driver]") {

@@ -16,8 +16,9 @@ struct GradientTraits {
   int by_row = 0;          ///< ... and on q
   int by_col = 0;          ///< ... and on kv, but not on q
   int by_diagonal = 0;     ///< ... and on q - kv, as multiples of dS, for kernels that sum along diagonals
-  bool by_pair = false;    ///< there are other terms: each pair adds to its own places
-  bool stores_ds = false;  ///< the only term is dS times a factor: the kernel stores dS, for sum_ds.cuh
+  bool by_pair = false;    ///< there are terms to which each pair adds, at its own places
+  bool stores_ds = false;  ///< there is a term of dS times a factor: the kernel stores dS, for sum_ds.cuh
+  bool by_end = false;     ///< there are terms of the sum of a row's dS times a factor, for sum_sinks.cuh
   bool removes = true;     ///< pairs may be masked out: by keep(), limits, bands, or a score of -inf
   bool by_sink = false;    ///< sink() reads captured tensors whose gradients are asked for
 };
@@ -49,12 +50,20 @@ concept Differentiable = Mod<M> &&
 };
 
 /// A Mod with terms by diagonals: `diagonals` are sums for spread_diagonals.cuh. A sum is handed on with any pair of
-/// its distance.
+/// its distance. Where a call is recomputed, each pair adds to its own places instead.
 template <class M>
-concept SumsDiagonals = Differentiable<M> &&
-    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
+concept SumsDiagonals = Differentiable<M> && requires(const M m, Where at, typename M::Head head, typename M::Row row,
+                                                      typename M::Col col, float x, Int i, Flow flow) {
   m.diagonals[0];
-  m.by_diagonal(x, head, row, col, at, i, i);  // the sum, …, q, kv
+  m.by_diagonal(x, head, row, col, at, i, i);                      // the sum, …, q, kv
+  m.by_pair_of_diagonal(flow, x, x, head, row, col, at, i, i, i);  // flow, s, p, …, origin, q, kv
+};
+
+/// A Mod with terms of rows' sums of dS.
+template <class M>
+concept EndsRows = Differentiable<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, float x, Int i) {
+  m.by_end(true, x, head, row, at, i);  // false: adds nothing; the sum, …, q
 };
 
 /// A Mod whose dS is stored: the gradient of a captured tensor is dS times a factor, summed over batch entries or heads

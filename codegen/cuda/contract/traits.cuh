@@ -31,18 +31,21 @@ struct Traits {
   float most = 0;             ///< see bounded
   Peak peak = Peak::unknown;  ///< where term() is largest. If it is not there, a call takes longer
   // Only for the choice of a kernel; sources do not contain these.
-  bool delta_of_o = true;          ///< of a backward: a row's delta is the product of dO and O
-  bool draws = false;              ///< prob() draws random numbers
-  bool has_terms = false;          ///< gradients of captured tensors are asked for
-  bool terms_by_distance = false;  ///< all of these are sums of dS along diagonals, q - kv
-  bool term_of_ds = false;         ///< there is one, dS times a factor: see codegen/ds_term.h
-  bool terms_of_sink = false;      ///< all of these are read by the sink alone
-  bool copies_read = false;        ///< there is a read that a kernel can copy tile by tile: see copied_read()
-  bool copies_f32 = false;         ///< ... of f32, in a backward
-  int distant_reads = 0;           ///< reads in the part that a kernel can compute once a distance: see distant_part()
-  int column_words = 0;            ///< words that scores read of a column, some of them from captured tensors
-  bool has_tanh = false;           ///< there is a tanh that a kernel can compute itself: see only_tanh()
-  bool shares_tiles = false;       ///< heads can share tiles: neither the mask nor column reads vary with the head
+  bool delta_of_o = true;  ///< of a backward: a row's delta is the product of dO and O
+  bool draws = false;      ///< prob() draws random numbers
+  bool has_terms = false;  ///< gradients of captured tensors are asked for
+  // ... of which a kernel for a whole backward sums some so: see Term::Sum.
+  bool sums_items = false;      ///< by head or by key, in the warpgroups' registers
+  bool items_ask_s = false;     ///< ... from more than P, dP and delta of a pair
+  bool sums_diagonals = false;  ///< along diagonals, q - kv
+  bool stores_ds = false;       ///< as stored dS: see codegen/ds_term.h
+  bool sums_pairs = false;      ///< by query or pair by pair, in a kernel of their own
+  bool copies_read = false;     ///< there is a read that a kernel can copy tile by tile: see copied_read()
+  bool copies_f32 = false;      ///< ... of f32, in a backward
+  int distant_reads = 0;        ///< reads in the part that a kernel can compute once a distance: see distant_part()
+  int column_words = 0;         ///< words that scores read of a column, some of them from captured tensors
+  bool has_tanh = false;        ///< there is a tanh that a kernel can compute itself: see only_tanh()
+  bool shares_tiles = false;    ///< heads can share tiles: neither the mask nor column reads vary with the head
 };
 
 }  // namespace attune

@@ -45,7 +45,8 @@ struct Queries80 {
   static_assert(Tile::d % (8 * size) == 0 && Tile::dv % (8 * size) == 0);
   static constexpr GradientTraits terms = User::gradient;
 
-  enum class Pass { delta, gradient };
+  /// `terms`: of terms by row and by pair alone, for kernels that do not sum them themselves: sum_pairs.cuh.
+  enum class Pass { delta, gradient, terms };
 
   const BackwardArgs& args;
   const User& user;
@@ -150,8 +151,10 @@ struct Queries80 {
             if constexpr (P == Pass::delta) {
               deltas[r] += flow.score;
             } else {
-              if constexpr (terms.by_head > 0)
+              if constexpr (P == Pass::gradient && terms.by_head > 0)
                 user.by_head(head_sums, flow, s, p, head, row[r], col, at, origin, q[r], kv);
+              if constexpr (P == Pass::terms && terms.by_pair)
+                user.by_pair(flow, s, p, head, row[r], col, at, origin, q[r], kv);
               if constexpr (terms.by_row > 0)
                 user.by_row(row_sums[r], flow, s, p, head, row[r], col, at, origin, q[r], kv);
             }
@@ -244,7 +247,19 @@ struct Queries80 {
     }
   }
 
-  __device__ void store_sums() {
+  /// Adds up the terms by row and by pair.
+  __device__ void sum_terms() {
+    if (first_query() >= entry.queries.length) return;
+    const Walk walk = this->walk();
+    if (walk.count == 0) return;
+    float deltas[2] = {};
+    load_queries();
+    find_ends();
+    visit<Pass::terms>(walk, deltas);
+    store_row_sums();
+  }
+
+  __device__ void store_row_sums() {
     if constexpr (terms.by_row > 0) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -257,6 +272,9 @@ struct Queries80 {
         }
       }
     }
+  }
+  __device__ void store_sums() {
+    store_row_sums();
     if constexpr (terms.by_head > 0) {
       unsigned long long* places[terms.by_head > 0 ? terms.by_head : 1];
       user.places_by_head(places, head, at);
@@ -317,7 +335,7 @@ struct Queries80 {
         const ExactRow<Tile> other(k_rows, v_rows, kv);
         const auto take = [&](Flow flow, float s, float p) {
           if constexpr (terms.by_diagonal > 0)
-            if (lane == 0) user.by_pair(flow, s, p, head, row, col, at, origin, q, kv);
+            if (lane == 0) user.by_pair_of_diagonal(flow, s, p, head, row, col, at, origin, q, kv);
         };
         const Pair<User> pair{head, row, col, at, origin, q, kv};
         const PairNumbers given = own.with(other);

@@ -82,8 +82,8 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
       constexpr int under_way = order < 3 ? 1 : 0;  // dV
       wgmma_wait<under_way>();
       pin(dp);
-      if constexpr (Group::has_prob)
-        this->join_of_prob(stage);
+      if constexpr (Group::has_prob || Group::sums_items)
+        this->join_with_terms(stage);
       else
         this->join(stage);
     } else {
@@ -276,6 +276,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
         while (!(iteration() & Step::last)) {
         }
         clock ^= keys_bit;
+        if constexpr (Group::sums_items) this->give_item_sums();
       }
       epilogue(what);
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/parts/copied_read_sm90.cuh"
+#include "codegen/cuda/parts/exact_sum.cuh"
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
@@ -25,6 +26,12 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   static_assert(!has_prob || User::traits.linear_prob);
   /// dV follows dS, and weigh() leaves P itself in `s`: join() rounds it, and `p` takes no registers until then.
   static constexpr bool rounds_late = order == 3 && !User::gradient.has_slope;
+
+  /// Sums of captured tensors' gradients over the pairs that this thread has had of an item and head, of all its keys
+  /// and of each. Only from P, dP and delta, but in order 0.
+  static constexpr int by_head = User::gradient.by_head, by_col = User::gradient.by_col;
+  static constexpr bool sums_items = by_head > 0 || by_col > 0;
+  float head_sums[max(by_head, 1)] = {}, col_sums[2][max(by_col, 1)] = {};
 
   float dp[m / 2];  ///< dP; later dQ, in its first ones
   float dk[Tile::d / 2], dv[Tile::dv / 2];
@@ -85,6 +92,8 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   __device__ int word(unsigned step, int i) const { return uniform(shared_get(step_word<Tile>(shared, step, i))); }
   __device__ void enter(unsigned step) {
     const int b = word(step, 2), h = word(step, 3);
+    if constexpr (sums_items)
+      if (at.b >= 0 && (at.b != b || at.h != h)) give_item_sums();
     this->enter_head(b, h, [&] { return Where{b, h, word(step, 9), word(step, 11)}; });
     this->enter_queries(word(step, 1));
     this->enter_keys(word(step, 4) * n + 64 * group);
@@ -185,17 +194,55 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     }
   }
 
-  /// The same with a prob mod: dS = P (prob'(P) dP - delta), and prob(P) in `p` if rounded late.
-  __device__ void join_of_prob(int stage) {
+  // ---- sums of an item and head ----
+
+  /// `s`: q . k where the terms ask for it. Pairs with P = 0 add nothing, whatever their operands hold.
+  __device__ void add_terms(Flow flow, float s, float p, int r, const Row& row, const Col& col, Int q, Int kv) {
+    if constexpr (by_head > 0) user.by_head(head_sums, flow, s, p, head, row, col, at, origin, q, kv);
+    if constexpr (by_col > 0) user.by_col(col_sums[r], flow, s, p, head, row, col, at, origin, q, kv);
+  }
+  /// Adds the sums to those of the tensors, exactly, so that the order of items does not matter, and clears them.
+  __device__ void give_item_sums() {
+    if constexpr (by_head > 0) {
+      unsigned long long* places[by_head];
+      user.places_by_head(places, head, at);
+#pragma unroll
+      for (int i = 0; i < by_head; ++i) {
+        const float sum = warp_sum(head_sums[i]);
+        if (lane == 0) add_exactly(places[i], sum);
+        head_sums[i] = 0;
+      }
+    }
+    if constexpr (by_col > 0)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int key = this->keys + 8 * r;
+        const Int kv = min(key, at.kv_len - 1);
+        unsigned long long* places[by_col];
+        user.places_by_col(places, head, user.col(head, at, origin, kv), at, origin, kv);
+#pragma unroll
+        for (int i = 0; i < by_col; ++i) {
+          const float sum = row_sum(col_sums[r][i]);
+          if (lane % 4 == 0 && key < at.kv_len) add_exactly(places[i], sum);
+          col_sums[r][i] = 0;
+        }
+      }
+  }
+
+  /// As join(), with a prob mod or sums: dS = P (prob'(P) dP - delta), and prob(P) in `p` if rounded late.
+  __device__ void join_with_terms(int stage) {
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
     float2 delta{};
     PairNumbers low[2];
     this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
       if (e == 0 && r == 0) delta = shared_get2(ends + 32 * i);
       const int nth = 4 * i + 2 * r + e;
-      const float x = s[nth], flow = dp[nth] * user.prob_slope(x, head, row, col, at, q, kv);
+      const float x = s[nth];
+      float flow = dp[nth];
+      if constexpr (has_prob) flow *= user.prob_slope(x, head, row, col, at, q, kv);
       PairNumbers out{rounds_late ? prob_of(x, row, col, q, kv) : 0.0f, x * (flow - (e ? delta.y : delta.x))};
       if (x == 0.0f) out = {0, 0};
+      if constexpr (sums_items) add_terms({out.dp, x == 0.0f ? 0.0f : dp[nth]}, 0, x, r, row, col, q, kv);
       if (e == 0) {
         low[r] = out;
       } else {
@@ -220,7 +267,9 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       const int nth = 4 * i + 2 * r + e;
       const RowEnd end = e ? RowEnd{under.y, delta.y} : RowEnd{under.x, delta.x};
       const PairNumbers out = gradient_of(user, pair_of(copied, i, e, r, row, col, q, kv), factor, end, is_kept(nth),
-                                          {s[nth], dp[nth]}, [](Flow, float, float) {});
+                                          {s[nth], dp[nth]}, [&](Flow flow, float s, float p) {
+                                            if constexpr (sums_items) add_terms(flow, s, p, r, row, col, q, kv);
+                                          });
       if (e == 0) {
         low[r] = out;
       } else {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <optional>
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -207,22 +208,18 @@ void BackwardRun::put_walks(Launches& launches, std::byte* memory, const Starts&
 
 std::vector<std::byte> BackwardRun::user_bytes(std::byte* memory, std::int64_t first_tile) const {
   const compiler::Args& args = of_.args;
-  if (stores_ds()) {
-    const StoredDs ds = stored_ds(memory, first_tile);
-    return codegen::user_bytes(of_.mod.mod, args.captures, args.params, static_cast<float>(p_.scale),
-                               codegen::reach_far(args.captures), {}, &ds);
-  }
-  std::vector<void*> sums(args.captures.size());
+  // By slot, as in codegen::source_sums(): of each tensor whose gradient is asked for and is not made of stored dS.
+  std::vector<std::optional<void*>> of_slots(args.captures.size());
   for (const Captured& one : captured_)
-    for (const std::uint32_t slot : one.slots) sums[slot] = one.sums.in(memory);
-  std::erase(sums, nullptr);
-  const bool spreads = whole_.kernel && whole_.kernel->has(codegen::spread_diagonals);
-  if (spreads) sums.push_back(diagonals_.in(memory));
-  // A whole-backward kernel without diagonals and sinks has no sums: of the requested gradients, it supports only the
-  // ones that are 0.
-  if (whole_.kernel && !spreads && !whole_.kernel->has(codegen::sum_sinks)) sums.clear();
+    for (const std::uint32_t slot : one.slots) of_slots[slot] = one.sums.in(memory);
+  if (stores_ds()) of_slots[dense_.slot].reset();
+  std::vector<void*> sums;
+  for (const std::optional<void*>& one : of_slots)
+    if (one) sums.push_back(*one);
+  if (whole_.kernel && whole_.kernel->has(codegen::spread_diagonals)) sums.push_back(diagonals_.in(memory));
+  const std::optional<StoredDs> ds = stores_ds() ? std::optional(stored_ds(memory, first_tile)) : std::nullopt;
   return codegen::user_bytes(of_.mod.mod, args.captures, args.params, static_cast<float>(p_.scale),
-                             codegen::reach_far(args.captures), sums);
+                             codegen::reach_far(args.captures), sums, ds ? &*ds : nullptr);
 }
 
 void BackwardRun::put_sums(std::byte* memory) const {

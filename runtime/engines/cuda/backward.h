@@ -100,6 +100,7 @@ class BackwardRun {
   /// The gradient of a dense bias, for a kernel that stores dS.
   struct DenseGradient {
     const Captured* of = nullptr;  ///< null: no kernel stores dS
+    std::uint32_t slot = 0;        ///< of `of`: the one that the score reads
     Tensor as_pairs;               ///< the gradient as [batch, head, query, key]: extent 1 where dS is summed
     bool is_ds = false;            ///< dS is stored straight into it
     std::int64_t tiles = 0;        ///< of keys, in one launch

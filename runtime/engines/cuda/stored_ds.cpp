@@ -23,6 +23,15 @@ bool is_clearable(const Tensor& t) {
   return bytes_of(t) % static_cast<std::int64_t>(sizeof(unsigned)) == 0;
 }
 
+/// True if another of the tensor's slots has a gradient too.
+bool has_other_terms(const compiler::Mod& mod, const Captured& of, std::uint32_t capture) {
+  const auto adds = [&](const compiler::Scatter& term) {
+    return term.capture != capture && std::ranges::find(of.slots, term.capture) != of.slots.end();
+  };
+  return std::ranges::any_of(std::array{&mod.dscore, &mod.dprob, &mod.dsink},
+                             [&](const compiler::Derivative* one) { return std::ranges::any_of(one->captures, adds); });
+}
+
 }  // namespace
 
 bool BackwardRun::plan_ds() {
@@ -34,10 +43,11 @@ bool BackwardRun::plan_ds() {
   if (!term) return false;
   const auto of = std::ranges::find_if(
       captured_, [&](const Captured& one) { return std::ranges::find(one.slots, term->capture) != one.slots.end(); });
-  if (of == captured_.end()) return false;
+  if (of == captured_.end() || has_other_terms(of_.mod.mod, *of, term->capture)) return false;
 
   const Tensor& to = *of->into;
-  DenseGradient out{.of = &*of, .as_pairs = {to.data, to.dtype, {1, 1, 1, 1}, {0, 0, 0, 0}, to.device}};
+  DenseGradient out{
+      .of = &*of, .slot = term->capture, .as_pairs = {to.data, to.dtype, {1, 1, 1, 1}, {0, 0, 0, 0}, to.device}};
   for (std::size_t d = 0; d < term->along.size(); ++d) {
     if (term->along[d] == Along::none) {
       // The other elements along such a dimension are 0; sum_ds.cuh does not write them.
