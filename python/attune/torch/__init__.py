@@ -20,15 +20,16 @@ from attune.torch._module import CausalSelfAttention
 from attune.torch._paged import append, paged_attention
 from attune.torch._parallel import ContextParallel, context_parallel
 from attune.torch._sdpa import scaled_dot_product_attention
+from attune.torch._transformer_engine import DotProductAttention
 from attune.torch._varlen import varlen_attention
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import FlexKernelOptions, and_masks, create_mask, noop_mask, or_masks
 
-__all__ = ["AuxOutput", "AuxRequest", "BlockMask", "CausalSelfAttention", "ContextParallel", "FlexKernelOptions",
-           "activate", "and_masks", "append", "context_parallel", "create_block_mask", "create_mask", "deactivate",
-           "engine", "explain", "flex_attention", "noop_mask", "or_masks", "paged_attention", "register",
-           "scaled_dot_product_attention", "varlen_attention"]
+__all__ = ["AuxOutput", "AuxRequest", "BlockMask", "CausalSelfAttention", "ContextParallel", "DotProductAttention",
+           "FlexKernelOptions", "activate", "and_masks", "append", "context_parallel", "create_block_mask",
+           "create_mask", "deactivate", "engine", "explain", "flex_attention", "noop_mask", "or_masks",
+           "paged_attention", "register", "scaled_dot_product_attention", "varlen_attention"]
 _TORCHS = ("FlexKernelOptions", "and_masks", "create_mask", "noop_mask", "or_masks")
 
 

@@ -21,13 +21,13 @@ def test_the_page():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     names["mesh"] = dist.device_mesh.init_device_mesh("cpu", (1,))
     try:
-        assert run_page("docs/torch.md", names) == 13
+        assert run_page("docs/torch.md", names) == 15
     finally:
         dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", ["attune.torch", *(f"attune.torch.{m}" for m in (
-    "_activate", "_engine", "_flex", "_module", "_paged", "_sdpa", "_varlen"))])
+    "_activate", "_engine", "_flex", "_module", "_paged", "_sdpa", "_transformer_engine", "_varlen"))])
 def test_docstrings(name):
     found = doctest.testmod(importlib.import_module(name))
     assert found.attempted and not found.failed
