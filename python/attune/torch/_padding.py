@@ -37,7 +37,7 @@ class Kept:
         """How far a key is before the diagonal."""
         if not self.at_end:
             return q - kv
-        lengths = []
+        lengths: list[Any] = []
         for counted, whole in (("len_q", "q_len"), ("len_kv", "kv_len")):
             known = self.tensors.get(counted)
             lengths.append(scalar(q.trace, "i", (whole, TIGHT), natural=True) if known is None else known[b])

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from enum import Enum, EnumMeta
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -149,7 +151,7 @@ class DotProductAttention(nn.Module):
                        "TransformerEngine takes one of them", "add the bias in the score_mod")
             score, identity = self._modified(score_mod, (score_mod_tensors, score_mod_bprop, score_mod_bprop_tensors),
                                              tensors, shape, q)
-        elif not (score_mod_bprop is score_mod_tensors is score_mod_bprop_tensors is None):
+        elif any([given is not None for given in (score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors)]):
             refuse("bad-argument", "tensors or a score_mod_bprop are given without a score_mod", "they belong to one",
                    "pass the score_mod")
         spelled = self._spelled((identity, asked, band, at_end, self.softmax_scale), score, score_mod, kept, q)
@@ -294,7 +296,7 @@ class DotProductAttention(nn.Module):
         read = [next((n for n, t in tensors.items() if t is one), "") for one in spelled.captures]
         meaning = None
         if score_mod is not None and not key[0][1]:  # no key of its own says what it depends on
-            scan = _Scan()
+            scan = _CallbackScan()
             meaning = _core.Meaning((scan.refer(score_mod, "t"), scan.refer(None, "t")), scan.leaves)
             lasting = lasting and scan.cacheable
         self._written = _Written(key, meaning, spelled, read) if lasting and all(read) else None
@@ -316,6 +318,15 @@ class DotProductAttention(nn.Module):
         elif self.softmax_type == "off-by-one":
             sink = "0.0f"
         return spelled.joined(prob, sink, names, captures)
+
+
+class _CallbackScan(_Scan):
+    """The scan of a score_mod, which reads cuDNN's data types: they never change."""
+
+    def refer(self, thing: object, name: str) -> object:
+        if isinstance(thing, (Enum, EnumMeta)) or (isinstance(thing, ModuleType) and thing.__name__ == "cudnn"):
+            return ("is", thing)
+        return super().refer(thing, name)
 
 
 class _Written(NamedTuple):
