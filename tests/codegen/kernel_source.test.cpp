@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "codegen/call_choices.h"
 #include "codegen/choose.h"
 #include "codegen/headers.h"
 #include "codegen/user_source.h"
@@ -176,6 +177,56 @@ TEST_CASE("dense biases that Hopper's backward copies hardly spill", "[cuda]") {
       CHECK((copying == choices.begin()) == (type == DType::bf16));
       compiles(codegen::kernel_source(parts, copying->plan), 8);
     }
+}
+
+TEST_CASE("sums by head and by key take few registers of Hopper's backward", "[cuda]") {
+  if (skips_compiling()) return;
+  struct Of {
+    const char *score, *prob;
+    int narrow, wide;  ///< orders for heads 64 and 128 wide
+  };
+  for (const Of& of : {Of{"s", "p * gate[h]", 0, 2}, Of{"s", "p * sigmoid(key[kv])", 0, 2},
+                       Of{"s + key[kv]", "p", 1, 2}, Of{"s + gate[h] * f32(kv - q)", "p", 1, 2}})
+    for (const std::int64_t d : {64, 128}) {
+      const Lowered lowered(CorpusMod{.name = "sums",
+                                      .score = of.score,
+                                      .mask = "kv <= q",
+                                      .prob = of.prob,
+                                      .captures = {{"gate", DType::f32, {4}}, {"key", DType::f32, {28}}}});
+      const codegen::Wanted all(lowered.lowered.mod.captures.size(), true);
+      const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true, &all);
+      const auto choices = codegen::choose({.arch = 90, .d = d, .dv = d}, parts.facts,
+                                           codegen::call_kind(parts, codegen::Length::longer), nullptr,
+                                           codegen::kernels(codegen::Way::backward))
+                               .choices;
+      const int order = d == 64 ? of.narrow : of.wide;
+      const auto one = std::ranges::find_if(
+          choices, [&](const codegen::KernelChoice& tried) { return tried.plan.variant.of("order") == order; });
+      REQUIRE(one != choices.end());
+      INFO(of.score << ' ' << of.prob << ' ' << d);
+      compiles(codegen::kernel_source(parts, one->plan), std::string_view(of.prob) != "p" && d == 128 ? 48 : 4);
+    }
+}
+
+TEST_CASE("a kernel that cannot sum a gradient names the reads, as the user wrote them", "[cuda]") {
+  const auto story = [](const CorpusMod& mod, bool packed) {
+    const Lowered lowered(mod);
+    const codegen::CallSpec call{.spec = {.arch = 90, .packed = packed},
+                                 .backward = codegen::Wanted(lowered.lowered.mod.captures.size(), true)};
+    return codegen::call_choices(lowered.lowered, call).story.at(0);
+  };
+  CHECK(story({.name = "packed", .score = "s + dense[h, q, kv]", .captures = {{"dense", DType::bf16, {4, 24, 28}}}},
+              true) == "not backward_sm90: sequences are packed, and a dense bias has a gradient: dense[h, q, kv]");
+  CHECK(story({.name = "listed",
+               .score = "s + c[q * kv % 7] + key[kv]",
+               .mask = "doc[q] == doc[kv]",
+               .prob = "p * gate[h, q]",
+               .captures = {{"c", DType::f32, {7}},
+                            {"key", DType::f32, {28}},
+                            {"gate", DType::f32, {4, 24}},
+                            {"doc", DType::i32, {28}, Fill::indices, 3}}},
+              false)
+            .ends_with("and the mask needs tile lists: gate[h, q], c[q * kv % 7]"));
 }
 
 TEST_CASE("the sources of canonical mods are as committed", "[cuda]") {

@@ -130,17 +130,18 @@ TEST_CASE("a call has captured gradients of several kinds", "[emulated]") {
 
 TEST_CASE("what masked-out keys hold reaches no captured gradient", "[emulated]") {
   if (skipped_without_compiler()) return;
-  const Shape shape = dense(140, 200, 64);
+  // Few, because what is not finite is computed again pair by pair.
+  const Shape shape = dense(66, 140, 64);
   const Inputs in = inputs(shape);
   for (const Placed* rows : {&in.k, &in.v})
     for (std::int64_t b = 0; b < shape.batch; ++b)
-      for (const std::int64_t key : {170, 185, 199})
+      for (const std::int64_t key : {120, 130, 139})
         for (std::int64_t i = 0; i < shape.d; ++i)
           runtime::store(rows->tensor, runtime::offset(rows->tensor, b, 0, key, i), i % 2 ? nan : 1e30);
-  const std::string kept = "kv < 170 && q % 5 != 4";
+  const std::string kept = "kv < 120 && q % 5 != 4";
   for (const Parts& parts : {Parts{.mask = kept, .prob = "p * g[h] * sigmoid(w[kv])", .sink = "c[h]"},
                              Parts{.score = "s + u[h, kv] + r[h, q] + t[h, clamp(q - kv, -50, 50) + 50]", .mask = kept},
-                             Parts{.score = "s + c[(q + kv) % 7] + bias[h, q, kv]", .mask = "kv < 170"}}) {
+                             Parts{.score = "s + c[(q + kv) % 7] + bias[h, q, kv]", .mask = "kv < 120"}}) {
     INFO(parts.score << ' ' << parts.prob);
     CHECK(wrong(parts, in) == "");
   }

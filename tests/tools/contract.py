@@ -437,11 +437,15 @@ class Contract(Calls):
         documents = ["--mask", "doc[q] == doc[kv]", "--capture", "doc=i32[8192]"]
         by_head = ["--score", "s + bias[h]", "--capture", "bias=f32[16]", *documents]
         by_key = ["--score", "s + bias[kv]", "--capture", "bias=f32[8192]", *documents]
+        by_distance = ["--score", "s + bias[q - kv + 8192]", "--capture", "bias=f32[16384]", *documents]
+        by_query = ["--prob", "p * bias[q]", "--capture", "bias=f32[8192]", *documents]
         hopper = ["rows", "backward_sm90", "end_queries_sm90", "repair_sm80"]
         for mods, grads, kernels, lists in (
                 (by_head, [], hopper, ["table of visits"]),
-                (by_head, ["--grads", "bias"], [*hopper, "spread_diagonals", "store_sums"], ["table of visits"]),
-                (by_key, ["--grads", "bias"], ["rows", "queries_sm80", "keys_sm80", "store_sums"],
+                (by_head, ["--grads", "bias"], [*hopper, "sum_sinks", "store_sums"], ["table of visits"]),
+                (by_key, ["--grads", "bias"], [*hopper, "store_sums"], ["table of visits"]),
+                (by_distance, ["--grads", "bias"], [*hopper, "spread_diagonals", "store_sums"], ["table of visits"]),
+                (by_query, ["--grads", "bias"], ["rows", "queries_sm80", "keys_sm80", "store_sums"],
                  ["lists along kv", "lists along q"])):
             said = self.attune("cuda", *mods, "--backward", *grads, "--json")
             sources = json.loads(said.stdout)["sources"]
