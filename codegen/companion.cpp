@@ -93,7 +93,7 @@ Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
 /// True if the kernel leaves terms by query or pair by pair.
 bool leaves_pairs(const GpuParts& parts, const KernelPlan&) { return parts.facts.sums_pairs; }
 
-/// A tile of queries_sm80.cuh whose shared memory is at most 48 KB, which a kernel has without asking.
+/// Queries of a tile whose shared memory is at most 48 KB, which a kernel has without asking.
 constexpr int sum_pairs_queries = 64;
 
 Source sum_pairs_source(const GpuParts& parts, const KernelPlan& plan) {
@@ -107,7 +107,7 @@ Source sum_pairs_source(const GpuParts& parts, const KernelPlan& plan) {
               {"width_v", static_cast<int>(plan.spec.dv)},
               {"vector", plan.spec.load},
               {"exact", plan.spec.exact}};
-  return source_beside(parts, terms, "sum_pairs");
+  return source_beside(parts, terms, "sum_pairs_sm80");
 }
 Grid sum_pairs_grid(const LaunchCall& call) {
   const compiler::Problem& p = call.problem;
@@ -271,7 +271,7 @@ constinit const Companion sum_sinks{
 constinit const Companion sum_pairs{
     .when = When::after,
     .role = "pairs",
-    .name = "sum_pairs",
+    .name = "sum_pairs_sm80",
     .source = sum_pairs_source,
     .needed = leaves_pairs,
     .grid = sum_pairs_grid,

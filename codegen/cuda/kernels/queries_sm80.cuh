@@ -45,7 +45,7 @@ struct Queries80 {
   static_assert(Tile::d % (8 * size) == 0 && Tile::dv % (8 * size) == 0);
   static constexpr GradientTraits terms = User::gradient;
 
-  /// `terms`: of terms by row and by pair alone, for kernels that do not sum them themselves: sum_pairs.cuh.
+  /// `terms`: of terms by row and by pair alone, for kernels that do not sum them themselves: sum_pairs_sm80.cuh.
   enum class Pass { delta, gradient, terms };
 
   const BackwardArgs& args;
