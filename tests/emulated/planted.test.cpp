@@ -37,6 +37,7 @@ struct Planted {
     turned90,
     completed90,
     stored90,
+    summed90,
     e4m3,
     long90,
     dense90,
@@ -209,6 +210,12 @@ const Planted all[] = {
      "this->store_ds(stage, clock);\n    named_sync(ds_shared, 2 * warpgroup_threads);", stored90},
     {"the stage is released while dS is stored", parts, "backward_warpgroup_sm90.cuh",
      "if constexpr (stores_ds) store_wait_read();", "", stored90},
+    {"sums of a head go to the next one's place", parts, "backward_warpgroup_sm90.cuh",
+     "if (at.b >= 0 && (at.b != b || at.h != h)) give_item_sums();", "", summed90},
+    {"each thread of a key adds the sum of all four", parts, "backward_warpgroup_sm90.cuh",
+     "if (lane % 4 == 0 && key < at.kv_len) add_exactly(", "if (key < at.kv_len) add_exactly(", summed90},
+    {"an item keeps its sums for the next one", parts, "backward_consumer_sm90.cuh",
+     "if constexpr (Group::sums_items) this->give_item_sums();", "", summed90},
     {"dq is added out of order", parts, "add_dq_sm90.cuh", "args.added + tile) != before)",
      "args.added + tile) > 100u)", turned90},
     {"rows are read before the kernel that writes them has ended", parts, "backward_producer_sm90.cuh",
@@ -285,7 +292,7 @@ Shape shape_of(Planted::Call call) {
 }
 bool is_backward(Planted::Call call) {
   return call == backward80 || call == backward90 || call == turned90 || call == completed90 || call == stored90 ||
-         call == backward_f32;
+         call == summed90 || call == backward_f32;
 }
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
 
@@ -322,6 +329,13 @@ Attention fresh(Planted::Call call) {
             .mask = [](At at) { return (at.q / 16 + at.kv / 32) % 3 != 0; }};
   if (call == late90 || call == completed90)
     return {.score = [=](Float s, At) { return s * by; }, .mask = mods::causal()};
+  if (call == summed90) {
+    static std::vector<float> numbers(312, 0.5f);
+    Text text;
+    text.capture("gate", Tensor(numbers.data(), DType::f32, {2}));
+    text.capture("key", Tensor(numbers.data(), DType::f32, {310}));
+    return {.score = text.score(fmt::format("s + {:.3f}f * key[kv]", by)), .prob = text.prob("p * gate[h]")};
+  }
   if (call != dense90 && call != distant90 && call != stored90) return {.score = [=](Float s, At) { return s * by; }};
   static std::vector<unsigned short> numbers(150 * 312, 0x3f80);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<unsigned short>(0x3f80 + i % 100);
@@ -381,9 +395,9 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
   for (std::size_t nth = 0;
-       const Planted::Call call :
-       {sm80,     decode,      sm90,     over90, empty90, late90,    blocks90, parts90, backward80, backward90,
-        turned90, completed90, stored90, e4m3,   dense90, distant90, tanh90,   f32,     mla,        backward_f32}) {
+       const Planted::Call call : {sm80,    decode,     sm90,       over90,   empty90,     late90,   blocks90,
+                                   parts90, backward80, backward90, turned90, completed90, stored90, summed90,
+                                   e4m3,    dense90,    distant90,  tanh90,   f32,         mla,      backward_f32}) {
     if (!in_turn(nth++, 2)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);
