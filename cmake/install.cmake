@@ -25,6 +25,8 @@ if(ATTUNE_TOOLS)
   install(FILES ${pages}/attune.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
 install(DIRECTORY examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples PATTERN rust EXCLUDE PATTERN CMakeLists.txt EXCLUDE)
+# The one example that is a project of its own.
+install(FILES examples/runtime/CMakeLists.txt DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples/runtime)
 install(FILES README.md LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY ${ATTUNE_LICENCES} DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # What README.md links to.

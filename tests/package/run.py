@@ -13,7 +13,7 @@ from turn import in_turn  # noqa: E402
 
 parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["find_package", "add_subdirectory"])
-for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "shared", "cc", "licensed"]:
+for name in ["cmake", "source", "build", "compiler", "launcher", "engine", "shared", "cc", "licensed", "python"]:
     parser.add_argument(f"--{name}", default="")
 parser.add_argument("--turns", type=int, default=1, help="in how many of them one run does it")
 parser.add_argument("--compile-only", action="store_true", help="the consumer's own file, and nothing of attune")
@@ -71,6 +71,16 @@ with tempfile.TemporaryDirectory() as folder:
         for page in "man/man1/attune.1", "bash-completion/completions/attune", "zsh/site-functions/_attune":
             if "completion" not in (prefix / "share" / page).read_text(encoding="utf-8"):
                 raise SystemExit(f"share/{page} does not name every verb")
+        # The example that is a project, as it was installed: it finds attune, and nothing else.
+        [example] = prefix.rglob("examples/runtime/CMakeLists.txt")
+        do(args.cmake, "-G", "Ninja", "-S", example.parent, "-B", out / "decoder", f"-DCMAKE_PREFIX_PATH={prefix}",
+           f"-DCMAKE_CXX_COMPILER={args.compiler}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={args.launcher}")
+        do(args.cmake, "--build", out / "decoder")
+        if args.engine == "ON":
+            tokens = Path(__file__).parents[1] / "examples" / "runtime.py"
+            said = do(args.python or sys.executable, tokens, out / "decoder" / "decoder")
+            if not said.startswith(("ok\n", "[skip]")):
+                raise SystemExit(f"the decoder over the installed attune: {said}")
         if args.engine == "ON" and do(out / "consumer_bundle") != "ok\n":
             raise SystemExit("the program with its kernels in it does not find them")
     said = do(out / "consumer")

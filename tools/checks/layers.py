@@ -26,7 +26,7 @@ LIBRARIES = {
     "c": ["attune/", "fmt/", "nlohmann/"],
     "tools": ["attune/", "fmt/", "CLI/", "nlohmann/", "fcntl.h", "histedit.h", "langinfo.h", "malloc.h", "unistd.h"],
     "tests": ["attune/", "fmt/", "nlohmann/", "catch2/", *POSIX],
-    "examples": ["attune/"]}
+    "examples": ["attune/", "dlfcn.h"]}
 # Headers that only C files may also include.
 C99 = {"math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"}
 # Every user's file compiles the public headers. These of std cost more than all that attune declares.
@@ -94,6 +94,8 @@ def complaints(root):
             if quote == '"':
                 fine = (name.split("/")[0] in [room, *ROOMS[room]] or
                         name in TABLES.get(room, [])) and room not in {"include", "examples"}
+                # A program of several files, which a user copies: they lie beside each other.
+                fine = fine or room == "examples" and "/" not in name and (root / path.parent / name).is_file()
                 if fine and room == "runtime" and goes_up(path, name):
                     out.append(f"{path}:{number}: {floor_of(path)} may not include {quote}{name}{quote}")
             else:
@@ -159,4 +161,5 @@ verdict(complaints, wrong={
     "runtime/attention/offline/a.cpp": '#include "runtime/engines/cuda/engine.h"\n#include "compiler/lower.h"\n',
     "runtime/machine/options.h": '#include "codegen/isa.h"\n#include "ir/parse.h"\n',
     "runtime/machine/options.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n',
-    "examples/a.cpp": "#include <cstdio>\n#include <attune/attune.h>\n"})
+    "examples/a.cpp": "#include <cstdio>\n#include <attune/attune.h>\n",
+    "examples/b/a.cpp": "#include \"a.h\"\n", "examples/b/a.h": "#include <dlfcn.h>\n"})
