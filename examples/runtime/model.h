@@ -28,17 +28,22 @@ struct Config {
       file.refuse("is no model of this program: examples/runtime/twin.py makes one");
     if (file.word("version") != version)
       file.refuse("is of version " + file.word("version") + ", and this program reads version " + version);
-    const auto number = [&](const char* name, double most) {
+    const auto number = [&](const char* name, double most, bool is_whole = false) {
       const std::string word = file.word(name);
       double out = 0;
       const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), out);
-      if (error != std::errc() || end != word.data() + word.size() || !(out > 0 && out <= most))
-        file.refuse("says " + std::string(name) + " is `" + word + "`; a number above 0 is needed");
+      if (error != std::errc() || end != word.data() + word.size() || !(out > 0 && out <= most) ||
+          (is_whole && out != std::floor(out)))
+        file.refuse("says " + std::string(name) + " is `" + word + "`; it takes " +
+                    (is_whole ? "whole numbers" : "numbers") + " above 0, to " +
+                    std::to_string(static_cast<long>(most)));
       return out;
     };
-    const auto whole = [&](const char* name) { return static_cast<int>(number(name, 1 << 24)); };
-    layers = whole("layers"), heads = whole("heads"), kv_heads = whole("kv_heads"), d = whole("head_dim");
-    width = whole("width"), hidden = whole("hidden"), vocabulary = whole("vocabulary"), window = whole("window");
+    // To where no product of two of them leaves an int.
+    const auto whole = [&](const char* name, int most) { return static_cast<int>(number(name, most, true)); };
+    layers = whole("layers", 1 << 14), heads = whole("heads", 1 << 14), kv_heads = whole("kv_heads", 1 << 14);
+    d = whole("head_dim", 1 << 14), width = whole("width", 1 << 20), hidden = whole("hidden", 1 << 20);
+    vocabulary = whole("vocabulary", 1 << 24), window = whole("window", 1 << 24);
     cap = static_cast<float>(number("softcap", 1e6));
     theta = static_cast<float>(number("rope_theta", 1e9)), epsilon = static_cast<float>(number("norm_epsilon", 1));
     if (heads % kv_heads != 0 || d % 2 != 0)

@@ -125,6 +125,8 @@ with tempfile.TemporaryDirectory() as folder:
             ("another version", metadata(version="2"), ["is of version 2", "reads version 1"]),
             ("no model of ours", without("__metadata__"), ["is no model of this program"]),
             ("a number that is none", metadata(layers="two"), ["layers is `two`"]),
+            ("a half of a layer", metadata(layers="0.5"), ["layers is `0.5`", "whole numbers above 0, to 16384"]),
+            ("more than an int holds", metadata(head_dim="2000000000"), ["head_dim is `2000000000`"]),
             ("heads that do not share keys", metadata(kv_heads="3"), ["4 heads of 16 over 3 of keys"])]:
         refused(what, said, rewritten(file, bad, change), "--prompt", "1")
     refused("no file", ["cannot be opened"], folder / "none", "--prompt", "1")
