@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -64,41 +65,35 @@ int whole(std::string_view option, std::string_view text, int least, int most) {
 
 Options parsed(int count, char** words) {
   Options out;
+  const std::map<std::string_view, bool*> flags{
+      {"--help", &out.help}, {"--json", &out.json}, {"--default-stream", &out.default_stream}};
+  const std::map<std::string_view, std::string*> names{{"--mod", &out.mod}, {"--device", &out.device}};
+  const std::map<std::string_view, int*> numbers{
+      {"--tokens", &out.tokens}, {"--page", &out.page}, {"--workers", &out.workers}, {"--runs", &out.runs}};
   for (int i = 1; i < count; ++i) {
     const std::string option = words[i];
     const auto value = [&]() -> std::string {
       if (++i == count) throw Refused(option + " lacks its value; --help lists the options");
       return words[i];
     };
-    if (option == "--help")
-      out.help = true;
-    else if (option == "--json")
-      out.json = true;
-    else if (option == "--default-stream")
-      out.default_stream = true;
-    else if (option == "--mod")
-      out.mod = value();
-    else if (option == "--device")
-      out.device = value();
-    else if (option == "--bundle")
+    if (const auto flag = flags.find(option); flag != flags.end()) {
+      *flag->second = true;
+    } else if (const auto name = names.find(option); name != names.end()) {
+      *name->second = value();
+    } else if (const auto number = numbers.find(option); number != numbers.end()) {
+      *number->second = whole(option, value(), 1, option == "--workers" ? 1024 : 1 << 16);
+    } else if (option == "--bundle") {
       out.bundles.push_back(value());
-    else if (option == "--tokens")
-      out.tokens = whole(option, value(), 1, 1 << 20);
-    else if (option == "--page")
-      out.page = whole(option, value(), 1, 1 << 16);
-    else if (option == "--workers")
-      out.workers = whole(option, value(), 1, 1024);
-    else if (option == "--runs")
-      out.runs = whole(option, value(), 1, 1 << 20);
-    else if (option == "--prompt") {
+    } else if (option == "--prompt") {
       const std::string list = value() + ",";
       std::vector<int>& prompt = out.prompts.emplace_back();
       for (std::size_t at = 0, comma; (comma = list.find(',', at)) != list.npos; at = comma + 1)
         prompt.push_back(whole(option, std::string_view(list).substr(at, comma - at), 0, 1 << 30));
-    } else if (option.starts_with("--") || !out.model.empty())
+    } else if (option.starts_with("-") || !out.model.empty()) {
       throw Refused("there is no option " + option + "; --help lists them");
-    else
+    } else {
       out.model = option;
+    }
   }
   if (!out.help && (out.model.empty() || out.prompts.empty()))
     throw Refused("a model and a --prompt are needed; --help shows how");
@@ -120,8 +115,7 @@ class Decoder {
   Decoder(const Options& options, const Model& model, const attune::Attention& attention)
       : options_(options), model_(model), attention_(attention), pool_(options.workers),
         stream_(options.device == "cuda" && !options.default_stream ? std::optional(options.on()) : std::nullopt),
-        rows_(attune::Device::cpu()),
-        cache_(options.on(), stream_, model.config(), {pages_of_all(), options.page, most_pages()}, pool_) {}
+        rows_(attune::Device::cpu()), cache_(options.on(), stream_, model.config(), sizes(), pool_) {}
 
   std::vector<Sequence> generate(Times& times) {
     std::vector<Sequence> all;
@@ -137,23 +131,22 @@ class Decoder {
   }
 
  private:
-  int pages_for(std::size_t prompt) const {
-    return (static_cast<int>(prompt) + options_.tokens - 1 + options_.page - 1) / options_.page;
-  }
-  int pages_of_all() const {
-    int out = 0;
-    for (const auto& prompt : options_.prompts) out += pages_for(prompt.size());
-    return out;
-  }
-  int most_pages() const {
-    int out = 0;
-    for (const auto& prompt : options_.prompts) out = std::max(out, pages_for(prompt.size()));
+  /// Pages for all prompts, and for the longest of them.
+  Cache::Sizes sizes() const {
+    Cache::Sizes out{0, options_.page, 0};
+    for (const auto& prompt : options_.prompts) {
+      const int positions = static_cast<int>(prompt.size()) + options_.tokens - 1;  // the last token is not fed
+      const int pages = (positions + options_.page - 1) / options_.page;
+      out.pages += pages;
+      out.most_pages = std::max(out.most_pages, pages);
+    }
     return out;
   }
 
   /// Feeds what each sequence has not fed yet, its prompt or its last token, and appends the next token to each.
   void step(std::vector<Sequence>& all) {
     Batch batch;
+    const int most_pages = sizes().most_pages;
     for (Sequence& one : all) {
       const int length = static_cast<int>(one.tokens.size());
       cache_.grow(one.pages, length);  // there are pages for all
@@ -166,7 +159,7 @@ class Decoder {
       batch.first.push_back(one.fed);
       batch.lengths.push_back(length);
       batch.longest = std::max(batch.longest, length - one.fed);
-      for (int p = 0; p < most_pages(); ++p)
+      for (int p = 0; p < most_pages; ++p)
         batch.pages.push_back(p < static_cast<int>(one.pages.size()) ? one.pages[static_cast<std::size_t>(p)] : -1);
       one.fed = length;
     }
