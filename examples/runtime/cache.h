@@ -33,7 +33,8 @@ struct Batch {
   int longest = 0;
 };
 
-/// The keys and values of all layers, in pages that any sequence may take.
+/// The keys and values of all layers, in pages that any sequence may take. They are f32, so that tokens are those of
+/// the twin; on a GPU, a server would keep 16 bits, for which attune has its decode kernels.
 class Cache {
  public:
   struct Sizes {
