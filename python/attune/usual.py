@@ -41,7 +41,7 @@ def manifests() -> list[dict[str, Any]]:
         # Pages of fewer than 8 rows are copied first: all of them have the kernels of 1.
         ([causal], {**paged, "packed": True, "page_rows": [1, 16, 64]}, serving)]] + [
             # Drafts: heads share tiles of few queries, and where these tiles are few, blocks share their keys.
-            {"mods": [causal], "shapes": {**paged, "packed": True, "page_rows": 16, "shared_heads": [4, 8],
+            {"mods": [causal], "shapes": {**paged, "d": 128, "packed": True, "page_rows": 16, "shared_heads": [4, 8],
                                           "few_tiles": [True, False]}, "passes": serving, "targets": ["sm_90a"]},
             # Backwards of few steps complete dq themselves, and heads that share keys have more of them.
             {"mods": [plain, causal], "shapes": {**bf16, "length": ["to_1k", "to_4k"], "shared_keys": True},
