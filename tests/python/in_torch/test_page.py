@@ -13,6 +13,7 @@ from goldens import run_page
 
 def test_the_page():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("diffusers", reason="diffusers is not installed")
     tensors = {name: torch.randn(1, 4, 64, 16, requires_grad=True) for name in "qkv"}
     config = transformers.LlamaConfig(vocab_size=9, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
                                       num_attention_heads=2)
@@ -21,8 +22,9 @@ def test_the_page():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     names["mesh"] = dist.device_mesh.init_device_mesh("cpu", (1,))
     try:
-        assert run_page("docs/torch.md", names) == 15
+        assert run_page("docs/torch.md", names) == 16
     finally:
+        importlib.import_module("attune.diffusers").disable()
         dist.destroy_process_group()
 
 
