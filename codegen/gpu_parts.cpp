@@ -311,7 +311,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
 
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec) {
   GpuParts out = gpu_parts(lowered, spec.scale_positive);
-  // Calls of few queries evaluate the mask pair by pair: listing tiles would take as long as it saves.
+  // Calls with few queries evaluate the mask pair by pair: listing tiles takes as long as it saves.
   if (spec.per_entry && (spec.decode || spec.mla)) out.facts.listed = false;
   // The call before has included the sink.
   if (spec.before) out.facts.has_sink = false;

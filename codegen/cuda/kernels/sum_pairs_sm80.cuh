@@ -1,9 +1,9 @@
-// codegen/cuda/kernels/sum_pairs_sm80.cuh — terms of captured tensors' gradients that a kernel of a whole backward does
-// not sum: by query, and pair by pair
+// codegen/cuda/kernels/sum_pairs_sm80.cuh — sums the terms of captured tensors' gradients, by query and pair by pair,
+// that a kernel of a whole backward does not sum
 //
-// Computes S and dP again, two of the seven products that the portable kernels take. Runs after the kernel of a whole
-// backward, whose lse and delta it reads; masked-out pairs add nothing, whatever their operands hold. Tile: of
-// queries_sm80.cuh, with its shared memory, one block per tile of queries, head and batch entry.
+// It recomputes S and dP, two of the seven products of the portable kernels, and runs after the backward, whose lse and
+// delta it reads. Masked-out pairs add nothing, even if their operands are NaN. Its tile and shared memory are those of
+// queries_sm80.cuh; each block has a tile of queries of one head and batch entry.
 #pragma once
 
 #include "codegen/cuda/kernels/queries_sm80.cuh"

@@ -27,8 +27,8 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   /// dV follows dS, and weigh() leaves P itself in `s`: join() rounds it, and `p` takes no registers until then.
   static constexpr bool rounds_late = order == 3 && !User::gradient.has_slope;
 
-  /// Sums of captured tensors' gradients over the pairs that this thread has had of an item and head, of all its keys
-  /// and of each. Only from P, dP and delta, but in order 0.
+  /// A thread's sums of captured tensors' gradients over an item and head: over all of its keys, and over each key.
+  /// Orders 1 to 3 compute them from P, dP and delta alone.
   static constexpr int by_head = User::gradient.by_head, by_col = User::gradient.by_col;
   static constexpr bool sums_items = by_head > 0 || by_col > 0;
   float head_sums[max(by_head, 1)] = {}, col_sums[2][max(by_col, 1)] = {};
@@ -196,7 +196,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   // ---- sums of an item and head ----
 
-  /// `s`: q . k where the terms ask for it. Pairs with P = 0 add nothing, whatever their operands hold.
+  /// `s` is q . k if the terms read it. Pairs with P = 0 add nothing, even if their operands are NaN.
   __device__ void add_terms(Flow flow, float s, float p, int r, const Row& row, const Col& col, Int q, Int kv) {
     if constexpr (by_head > 0) user.by_head(head_sums, flow, s, p, head, row, col, at, origin, q, kv);
     if constexpr (by_col > 0) user.by_col(col_sums[r], flow, s, p, head, row, col, at, origin, q, kv);

@@ -1,4 +1,4 @@
-# tests/python/in_torch/test_diffusers.py — transformers of diffusers whose attention is attune's, beside torch's
+# tests/python/in_torch/test_diffusers.py — attune as an attention backend of diffusers, compared with torch's
 """Small random models by the backends' names, mods through attention_kwargs, and context parallelism on two ranks."""
 
 import os
