@@ -55,6 +55,7 @@ int specials_of(const ir::Expr& e) {
     case ir::Op::Field:
     case ir::Op::Sum:
     case ir::Op::Random:
+    case ir::Op::Kept:
     case ir::Op::Custom:
     case ir::Op::Where:
     case ir::Op::Or:

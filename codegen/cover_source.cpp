@@ -16,7 +16,7 @@ using ir::Expr, ir::Input, ir::Level, ir::Op;
 /// A verdict that the kernel can evaluate. If it needs runs or random numbers: true, which is always safe.
 Expr verdict(const Expr& e, const Mod& mod, const Cover& cover) {
   const auto beyond = [&](const Expr& n) {
-    if (n->op == Op::Random) return true;
+    if (ir::draws(n->op)) return true;
     if (n->op != Op::Read || n->bits < mod.captures.size()) return false;
     const Summary::Of of = cover.summaries[n->bits - mod.captures.size()].of;
     return of != Summary::Of::Least && of != Summary::Of::Greatest;

@@ -187,7 +187,7 @@ Expr value_of(const Expr& e) {
 std::uint32_t source_uses(const Expr& e) {
   std::uint32_t uses = 0;
   for (const Expr& n : ir::in_order(e))
-    if (n->op == ir::Op::Input || n->op == ir::Op::Random) uses |= n->uses;
+    if (n->op == ir::Op::Input || ir::draws(n->op)) uses |= n->uses;
   return uses;
 }
 

@@ -50,14 +50,14 @@ Place place_of(const ir::Expr& node, const Component& part, const ir::Signature&
 
 std::uint32_t own_inputs(const ir::Node& node) {
   if (node.op == ir::Op::Input) return bit(static_cast<Input>(node.bits));
-  return node.op == ir::Op::Random ? node.uses & (bit(Input::Q) | bit(Input::KV)) : 0;
+  return ir::draws(node.op) ? node.uses & (bit(Input::Q) | bit(Input::KV)) : 0;
 }
 
 [[noreturn]] void refuse_input(const ir::Expr& node, const Component& part, const ir::Signature& names) {
-  const bool random = node->op == ir::Op::Random;
-  const std::string read = random ? "random" : std::string(ir::input_names[node->bits]);
+  const bool random = ir::draws(node->op);
+  const std::string_view read = random ? ir::row(node->op).spelling : ir::input_names[node->bits];
   throw Error("wrong-input", fmt::format("a {} reads `{}`", part.name, read), place_of(node, part, names),
-              fmt::format("{}{}", part.because, random ? ", and random differs for every q and kv" : ""),
+              fmt::format("{}{}", part.because, random ? fmt::format(", and {} differs for every q and kv", read) : ""),
               part.name == "sink"
                   ? "use b, h, captures and parameters alone"
                   : fmt::format("leave `{}` out, or move this into {}", read, read == "p" ? "a prob mod" : "a score"));

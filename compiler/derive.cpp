@@ -173,6 +173,7 @@ void Reverse::Pass::node() {
     case Op::Bound:
     case Op::Field:
     case Op::Random:
+    case Op::Kept:
     case Op::Floor:
     case Op::Ceil:
     case Op::Round:

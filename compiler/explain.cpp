@@ -55,11 +55,16 @@ class Page {
   /// If the prob mod is dropout, which of its numbers is which: other libraries take the share that is dropped.
   std::string dropout() const {
     const ir::Expr& e = mod_.prob;
-    if (e->op != ir::Op::Where || !ir::is_literal(e->args[2], 0) || e->args[0]->op != ir::Op::Lt) return "";
-    const ir::Expr &random = e->args[0]->args[0], &kept = e->args[0]->args[1];
-    if (random->op != ir::Op::Random) return "";
-    if (!ir::is_literal(kept)) return fmt::format("keeps the share {0}: torch's dropout_p is 1 - {0}", show(kept));
-    return fmt::format("keeps {}: torch's dropout_p is {:.4g}", show(kept), 1 - ir::literal_value(*kept));
+    if (e->op != ir::Op::Where || !ir::is_literal(e->args[2], 0)) return "";
+    const ir::Expr& chosen = e->args[0];
+    const bool drawn = chosen->op == ir::Op::Lt && chosen->args[0]->op == ir::Op::Random;
+    if (!drawn && chosen->op != ir::Op::Kept) return "";
+    const ir::Expr& share = chosen->args[1];
+    const std::string shown = show(share) + (drawn ? "" : " / 65536");
+    if (!ir::is_literal(share)) return fmt::format("keeps the share {0}: torch's dropout_p is 1 - {0}", shown);
+    if (drawn) return fmt::format("keeps {}: torch's dropout_p is {:.4g}", shown, 1 - ir::literal_value(*share));
+    const double kept = ir::literal_value(*share) / 65536;
+    return fmt::format("keeps {:.4g}: torch's dropout_p is {:.4g}", kept, 1 - kept);
   }
 
   /// The literals that are part of the kernel, as `explain` shows them. 0 and 1 are left out: users hardly mean to

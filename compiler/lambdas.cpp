@@ -150,7 +150,7 @@ class Writer {
   }
 
   std::string applied(const Expr& e, int least) {
-    if (is_of_literals(e) && e->op != Op::Random) fine_ = false;
+    if (is_of_literals(e) && !ir::draws(e->op)) fine_ = false;
     const int own = bind(e, language_);
     if (own == 0) return function(e);
     const std::string spelt = spelling(e->op);

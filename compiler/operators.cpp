@@ -111,6 +111,7 @@ Float where(Bool condition, Float a, Float b, Line at) {
 template Float where<void>(Bool, Float, Float, Line);
 
 Float random(Int seed, Line at) { return Float(applied("random", at, seed)); }
+Bool kept(Int seed, Int n, Line at) { return Bool(applied("kept", at, seed, n)); }
 Float custom(Float value, Float derivative, Line at) { return Float(applied("custom", at, value, derivative)); }
 
 }  // namespace attune

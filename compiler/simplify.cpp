@@ -166,7 +166,7 @@ class Simplifier {
 
   // Folds literals where both precisions agree, so that the oracle's doubles are not rounded early.
   static Expr literal_of(const Expr& e) {
-    if (e->op == Op::Read || e->op == Op::Sum || e->op == Op::Random || e->op == Op::Custom) return nullptr;
+    if (e->op == Op::Read || e->op == Op::Sum || ir::draws(e->op) || e->op == Op::Custom) return nullptr;
     std::array<double, ir::max_args> values{};
     for (std::size_t i = 0; i < e->arity; ++i) {
       if (!ir::is_literal(e->args[i])) return nullptr;

@@ -55,7 +55,8 @@ double calculate(Op op, Type of_args, double x, double y, double z) {
     case Op::Bound:
     case Op::Field:
     case Op::Sum:
-    case Op::Random: break;
+    case Op::Random:
+    case Op::Kept: break;
     case Op::Custom: return x;
     case Op::Where: return x != 0 ? y : z;
     case Op::Or: return x != 0 || y != 0;
@@ -175,7 +176,7 @@ Program::Program(std::span<const Expr> roots) {
 void Program::emit(const Node& n, Slots& slots) {
   const auto slot_of = [&](const Node& a) { return slots[innermost(a)].at(a.digest); };
   const std::size_t here = steps_.size();
-  const bool needs_env = row(n.op).gives == Gives::Own || n.op == Op::Sum || n.op == Op::Random;
+  const bool needs_env = row(n.op).gives == Gives::Own || n.op == Op::Sum || draws(n.op);
   steps_.push_back({n.op, n.type, n.arity ? n.args[n.arity - 1u]->type : n.type, needs_env, n.arity, n.bits, 0, {}, 0});
   if (n.op == Op::Sum) {
     steps_[here].bits = sum_count(n);
@@ -277,6 +278,8 @@ double Program::fetch(const Step& step, const Env& env, const double* memory) {
   if (step.op == Op::Param) return at(env.params, step.bits);
   if (step.op == Op::Field) return at(fields_of(static_cast<Level>(step.bits >> 24), env), step.bits & 0xffffff);
   if (step.op == Op::Random) return random(whole(memory[step.from[0]]), env.b, env.h, env.q, env.kv);
+  if (step.op == Op::Kept)
+    return kept(whole(memory[step.from[0]]), whole(memory[step.from[1]]), env.b, env.h, env.q, env.kv);
   if (step.op != Op::Read) throw Bug("a leaf cannot be evaluated: " + std::string(row(step.op).name));
   if (!env.read) throw Bug("an expression that reads was evaluated without its captures");
   std::array<std::int32_t, max_args> index{};

@@ -324,6 +324,7 @@ Interval apply(Op op, Type of_args, std::span<const Interval> args) {
     case Op::Field:
     case Op::Sum: break;
     case Op::Random: return {0, 1 - 0x1p-24, false};
+    case Op::Kept: return {y.lo >= 65536 ? 1.0 : 0.0, y.hi <= 0 ? 0.0 : 1.0, false};
     case Op::Custom: return x;
     case Op::Where: return x.is(1) ? y : x.is(0) ? z : unite(y, z);
     case Op::Or: return {std::max(x.lo, y.lo), std::max(x.hi, y.hi), false};

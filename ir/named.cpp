@@ -58,7 +58,9 @@ constexpr std::array rows{
     NamedMod{"key_bias", {floats("bias", 1)}, "s + bias[kv]"},
     NamedMod{"dequantise", {floats("q_scale", 3), floats("kv_scale", 2)}, "s * q_scale[b, h, q] * kv_scale[b, kv]"},
     // After the softmax.
-    NamedMod{"dropout", {share("keep"), whole("seed")}, "where(random(seed) < keep, p / keep, 0.0f)"},
+    NamedMod{"dropout",
+             {share("keep"), whole("seed")},
+             "let n = max(round(keep * 65536.0f), 1.0f); where(kept(seed, i32(n)), p / (n / 65536.0f), 0.0f)"},
     NamedMod{"head_gate", {floats("gate", 1)}, "p * gate[h]"},
     // Sinks.
     NamedMod{"learned_sink", {floats("logit", 1)}, "logit[h]"},

@@ -38,7 +38,7 @@ Digest digest_of(const Node& n) {
 
 std::uint32_t own_uses(const Node& n) {
   if (n.op == Op::Input) return bit(static_cast<Input>(n.bits));
-  if (n.op == Op::Random) return bit(Input::B) | bit(Input::H) | bit(Input::Q) | bit(Input::KV);
+  if (draws(n.op)) return bit(Input::B) | bit(Input::H) | bit(Input::Q) | bit(Input::KV);
   if (n.op != Op::Field) return 0;
   switch (field_level(n)) {
     case Level::Head: return bit(Input::B) | bit(Input::H);
@@ -117,7 +117,7 @@ Expr make(Op op, Type type, std::uint32_t bits, std::span<const Expr> args, Writ
   node->written = std::move(written);
   node->uses |= own_uses(*node);
   if (op == Op::Read) node->reads = true;
-  if (op == Op::Random) node->random = true;
+  if (draws(op)) node->random = true;
   if (op == Op::Bound) node->free |= bits & fresh_bit ? fresh_bit : 1u << (bits - 1);
   if (op == Op::Sum) {
     node->free &= ~(1u << (sum_binder(*node) - 1));

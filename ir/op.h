@@ -71,6 +71,9 @@ constexpr bool rounds(Op op) { return op == Op::Floor || op == Op::Ceil || op ==
 /// True for functions of Floats whose results are rounded: sqrt, exp, sin and others.
 constexpr bool is_inexact(Op op) { return row(op).takes == Takes::Float && op != Op::Custom && !rounds(op); }
 
+/// True for what differs for every pair: random numbers and decisions.
+constexpr bool draws(Op op) { return op == Op::Random || op == Op::Kept; }
+
 /// True for == != < <= > >=.
 constexpr bool compares(Op op) { return op >= Op::Eq && op <= Op::Ge; }
 

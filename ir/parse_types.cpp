@@ -149,6 +149,7 @@ void Parser::refuse_type(Op o, std::span<const Operand> args, std::size_t wrong)
   if (o == Op::Rem || o == Op::FloorMod) fix = "between Floats write " + x + " - floor(" + x + " / " + y + ") * " + y;
   if (o == Op::FloorDiv) fix = "between Floats write floor(" + x + " / " + y + ")";
   if (o == Op::BitXor) fix = "for a power write pow(" + words(args[0], 0) + ", " + words(args[1], 0) + ")";
+  if (o == Op::Kept && wrong == 1) fix = "write i32(round(" + words(bad, 11) + " * 65536)): it counts pairs of 65536";
   if (o == Op::Shl) fix = "between Floats write " + x + " * exp2(" + words(args[1], 0) + ")";
   if (o == Op::Shr) fix = "between Floats write " + x + " / exp2(" + words(args[1], 0) + ")";
   fail("wrong-type", name + (args.size() > 1 ? " takes Ints, and " : " takes an Int, and ") + is, bad, "", fix);

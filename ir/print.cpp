@@ -236,7 +236,7 @@ class Printer {
   }
   // Next to an Int, a literal converts to an Int. If there is no Int, the first literal is written Int(3).
   bool wraps(const Node& parent, std::size_t i) const {
-    const bool takes_ints = parent.op == Op::Read || parent.op == Op::Random || parent.op == Op::Where;
+    const bool takes_ints = parent.op == Op::Read || draws(parent.op) || parent.op == Op::Where;
     return i == 0 && !takes_ints &&
            std::ranges::all_of(std::span(parent.args.data(), parent.arity), [&](const Expr& e) { return is_int(*e); });
   }
@@ -291,8 +291,9 @@ class Printer {
                                                        : "capture" + std::to_string(n.bits);
       out_.text += device_ ? '(' : '[';
       push_arguments(e, device_ ? ")" : "]");
-    } else if (n.op == Op::Random && device_) {
-      out_.text += "random(";
+    } else if (draws(n.op) && device_) {
+      out_.text += r.spelling;
+      out_.text += '(';
       push_arguments(e, ", b, h, q, kv)");
     } else if (r.args > 0) {
       out_.text += r.spelling;

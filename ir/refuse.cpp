@@ -334,6 +334,7 @@ void Parser::refuse_count(const Token& t, std::size_t wanted, std::size_t given)
   if (op == Op::Clamp) shape = "(x, lo, hi)";
   if (op == Op::Sum) shape = "(i, 16, body)";
   if (op == Op::Random) shape = "(seed)";
+  if (op == Op::Kept) shape = "(seed, n)";
   if (op == Op::Custom) shape = "(value, derivative)";
   std::string fix = "write " + std::string(word) + shape;
   if ((op == Op::Min || op == Op::Max) && given > 2)

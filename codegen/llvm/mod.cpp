@@ -9,7 +9,6 @@
 
 #include "codegen/llvm/int.h"
 #include "codegen/llvm/math.h"
-#include "codegen/llvm/philox.h"
 #include "codegen/llvm/read.h"
 
 namespace attune::codegen {
@@ -138,7 +137,8 @@ Val Expressions::computed(const Node& n) {
     case Op::Field: return at_.field(ir::field_level(n), ir::field_index(n), n.type);
     case Op::Read: return read(n);
     case Op::Sum: return sum(n);
-    case Op::Random: return random(x);
+    case Op::Random: return random(x, drawn_at());
+    case Op::Kept: return kept(x, y, drawn_at());
     case Op::Bound: break;
     case Op::Custom: return x;
     case Op::Where: return select(x, y, arg(2));
@@ -221,8 +221,8 @@ Val Expressions::param(const Node& n) const {
   return n.type == Type::Bool ? word != 0 : word;
 }
 
-Val Expressions::random(Val seed) const {
-  return codegen::random(seed, {input(Input::KV), input(Input::Q), input(Input::H), input(Input::B)});
+Coordinates Expressions::drawn_at() const {
+  return {input(Input::KV), input(Input::Q), input(Input::H), input(Input::B)};
 }
 
 Val Expressions::read(const Node& n) const {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "codegen/isa.h"
+#include "codegen/llvm/philox.h"
 #include "codegen/llvm/vec.h"
 #include "compiler/mod.h"
 #include "ir/node.h"
@@ -48,7 +49,7 @@ class Expressions {
   Val computed(const ir::Node& n);
   Val input(ir::Input which) const;
   Val param(const ir::Node& n) const;
-  Val random(Val seed) const;
+  Coordinates drawn_at() const;
   Val read(const ir::Node& n) const;
   Val sum(const ir::Node& n);
   /// The change of an Int from lane to lane (except where it wraps), if known.

@@ -11,5 +11,7 @@ struct Coordinates {
 /// ir::random for each lane. A vector kv holds consecutive positions, a multiple of 4 of them; from a multiple of 4 on
 /// they cost a quarter.
 Val random(Val seed, const Coordinates& at);
+/// ir::kept for each lane. From a position on that is a multiple of the lanes, at most 16 lanes cost one block.
+Val kept(Val seed, Val n, const Coordinates& at);
 
 }  // namespace attune::codegen

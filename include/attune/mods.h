@@ -152,12 +152,13 @@ void check_share(std::string_view name, const Float& number, Line at);
 }  // namespace detail
 
 /// Keeps each probability with probability `keep`, above 0 and up to 1, scaled by 1 / keep; drops the others. `keep` is
-/// the share that is kept: 1 - dropout_p of torch.
+/// the share that is kept: 1 - dropout_p of torch. It counts as the nearest multiple of 1/65536, but not as 0.
 inline Prob dropout(Scalar<float> keep, Scalar<int> seed, Line at = Line::here()) {
   return [=](Float p, At) {
     const Float share = keep;
     detail::check_share("keep", share, at);
-    return where(random(seed) < share, p / share, 0.0f);
+    const Float n = max(round(share * 65536.0f), 1.0f);
+    return where(kept(seed, i32(n)), p / (n / 65536.0f), 0.0f);
   };
 }
 inline Prob head_gate(Capture<float> gate) {

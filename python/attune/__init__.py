@@ -41,6 +41,7 @@ from attune.expr import (
     floordiv,
     floormod,
     i32,
+    kept,
     log,
     log2,
     max,
@@ -66,7 +67,7 @@ __version__ = version()
 __all__ = [
     "At", "Attention", "Bool", "Bug", "Capture", "Cover", "Error", "Float", "Gradients", "Int", "Mask", "Param",
     "Picture", "Prob", "Score", "Sharding", "Sink", "SinkAt", "Transport", "abs", "append", "attention", "ceil", "clamp",
-    "compile", "cos", "custom", "erf", "exp", "exp2", "f32", "floor", "floordiv", "floormod", "i32", "load", "log",
+    "compile", "cos", "custom", "erf", "exp", "exp2", "f32", "floor", "floordiv", "floormod", "i32", "kept", "load", "log",
     "log2", "machine", "max", "min", "mods", "nccl", "nccl_id", "options", "pow", "random", "round", "rsqrt", "show",
     "sigmoid", "sin", "sqrt", "sum", "tan", "tanh", "text", "trunc", "truncdiv", "truncmod", "version", "wait", "watch",
     "where",

@@ -23,7 +23,7 @@ from attune._words import a_, said
 
 __all__ = [
     "At", "Bool", "Capture", "Float", "Int", "Param", "SinkAt", "Value", "abs", "ceil", "clamp", "cos", "custom",
-    "erf", "exp", "exp2", "f32", "floor", "floordiv", "floormod", "i32", "log", "log2", "max", "min", "pow", "random",
+    "erf", "exp", "exp2", "f32", "floor", "floordiv", "floormod", "i32", "kept", "log", "log2", "max", "min", "pow", "random",
     "round", "rsqrt", "sigmoid", "sin", "sqrt", "sum", "tan", "tanh", "trunc", "truncdiv", "truncmod", "where",
 ]
 
@@ -139,6 +139,12 @@ def truncmod(a: IntLike, b: IntLike) -> Int:
 def random(seed: IntLike) -> Float:
     """Uniform in [0, 1): the same for the same (seed, batch, head, q, kv) on every engine and in the backward."""
     return apply("random", seed)
+
+
+def kept(seed: IntLike, n: IntLike) -> Bool:
+    """True for n of 65536 pairs, drawn for the same (seed, batch, head, q, kv) alike on every engine and in the
+    backward."""
+    return apply("kept", seed, n)
 
 
 def custom(value: FloatLike, derivative: FloatLike) -> Float:

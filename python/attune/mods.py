@@ -15,7 +15,8 @@ from attune import _arrays
 from attune._errors import Error
 from attune._parts import Mask, Prob, Score, Sink
 from attune._place import here
-from attune.expr import At, Bool, FloatLike, IntLike, abs, clamp, exp2, f32, max, random, tanh, truncdiv, truncmod, where
+from attune.expr import (At, Bool, Float, FloatLike, IntLike, abs, clamp, exp2, f32, i32, kept, max, round, tanh,
+                         truncdiv, truncmod, where)
 
 # ---- masks
 
@@ -166,12 +167,17 @@ def dequantise(q_scale: Any, kv_scale: Any) -> Score:
 
 def dropout(keep: FloatLike, seed: IntLike) -> Prob:
     """Keeps each probability with probability `keep`, scaled by 1 / keep; drops the others. `keep` is the share that
-    is kept: torch's `dropout_p` is 1 - keep."""
+    is kept: torch's `dropout_p` is 1 - keep. It counts as the nearest multiple of 1/65536, but not as 0."""
     if isinstance(keep, Real) and not 0 < keep <= 1:
         raise Error.at(here(), "bad-argument", f"`keep` cannot be {keep}",
                        "it is the fraction of pairs that dropout keeps, and their probabilities are divided by it",
                        "write a number above 0 and up to 1")
-    return Prob(lambda p, at: where(random(seed) < keep, p / keep, 0.0))
+
+    def drop(p: Float, at: At) -> Float:
+        n = max(round(keep * 65536.0), 1.0)
+        return where(kept(seed, i32(n)), p / (n / 65536.0), 0.0)
+
+    return Prob(drop)
 
 
 def head_gate(gate: Any) -> Prob:

@@ -90,7 +90,7 @@ attune_error* c_07_sink(const attune_call* call) {
 attune_error* c_07_dropout(const attune_call* call, int seed) {
   static const attune_name name = {"seed", 'i', 0};
   attune_what what = what_of(NULL, NULL);
-  what.prob.text = "where(random(seed) < 0.75f, p / 0.75f, 0.0f)";
+  what.prob.text = "dropout(0.75, seed)";
   what.params = &name;
   what.n_params = 1;
   const double number = seed;

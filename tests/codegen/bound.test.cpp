@@ -53,7 +53,7 @@ TEST_CASE("random numbers bound a call that has little else", "[bound]") {
     return random_numbers(compiler::lower(Attention{.prob = text.prob(prob)}).mod);
   };
   CHECK(randoms("p") == 0);
-  CHECK(randoms("dropout(0.9f, 7)") == 1);
+  CHECK(randoms("random(7) < 0.9f ? p : 0.0f") == 1);
   CHECK(randoms("p * (random(1) + random(2))") == 2);
   const Bound of_dropout = bound(card(90), {.visited = 1e9, .d = 64, .dv = 64, .randoms = 1, .bytes = 1e6});
   CHECK(of_dropout.by() == "random numbers");

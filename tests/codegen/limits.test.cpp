@@ -68,6 +68,7 @@ constexpr std::array cases{
     // far[q] - kv may be INT_MIN, and is its own abs.
     Case{"abs(far[q] - kv) <= 3", "rest"},
     Case{"random(1) < 0.5f", "rest"},
+    Case{"kept(1, 3)", "rest"},
 };
 
 }  // namespace

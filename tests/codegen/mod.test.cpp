@@ -264,7 +264,9 @@ TEST_CASE("a read reaches beyond 2^31 elements", "[mod][read]") {
 TEST_CASE("random numbers are those of eval, whichever position runs along the lanes", "[mod][random]") {
   World world;
   Place place = ordinary();
-  Everywhere compiled(world, {"random(7)", "random(b - 3)", "random(kv)", "random(q / 3)", "random(0) + random(1)"});
+  Everywhere compiled(world, {"random(7)", "random(b - 3)", "random(kv)", "random(q / 3)", "random(0) + random(1)",
+                              "f32(kept(7, 30000))", "f32(kept(b - 3, kv * 900))", "f32(kept(kv, 40000))",
+                              "f32(kept(q / 3, 20000) || kept(1, q * 700))"});
   for (const std::int32_t kv : {0, 4, 1 << 20, int_max - 15, 1, 77, (1 << 20) + 2}) {
     place.kv = kv;
     compiled.check(place);

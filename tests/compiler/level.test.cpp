@@ -31,6 +31,7 @@ TEST_CASE("an expression varies as its inputs do", "[level]") {
   CHECK(varies(expr("s")) == Vary::Element);
   CHECK(varies(expr("p")) == Vary::Element);
   CHECK(varies(expr("random(3)")) == Vary::Element);
+  CHECK(varies(expr("f32(kept(3, 99))")) == Vary::Element);
 }
 
 TEST_CASE("the largest parts that vary less become fields", "[level]") {

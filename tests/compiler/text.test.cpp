@@ -43,11 +43,11 @@ TEST_CASE("lets are used in the order they are given", "[text]") {
 
 TEST_CASE("a let may read what its user may read, and the Error says which let it was", "[text]") {
   Text text;
-  text.let("twice", "2.0f * s").let("deeper", "twice + 1.0f").let("kept", "p * 2.0f");
+  text.let("twice", "2.0f * s").let("deeper", "twice + 1.0f").let("doubled", "p * 2.0f");
   CHECK(shown(trace({.score = text.score("deeper")}), trace({.score = text.score("deeper")}).mod.score) ==
         "2.0f * s + 1.0f");
   golden_error("not-allowed-here.let", message_of([&] { text.mask("kv <= q && deeper > 0.0f", "--mask"); }));
-  CHECK(has(message_of([&] { lower(Attention{.score = text.score("s + kept")}); }), "`p`"));
+  CHECK(has(message_of([&] { lower(Attention{.score = text.score("s + doubled")}); }), "`p`"));
   CHECK(has(message_of([&] { text.sink("deeper"); }), "`s`"));
   text.let("noise", "random(3)");
   golden_error("not-allowed-here.random-let", message_of([&] { text.sink("noise"); }));

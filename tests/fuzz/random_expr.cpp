@@ -133,7 +133,7 @@ class Maker {
     const OpRow& r = row(op);
     if (op == Op::Read) return read_of(type, budget);
     if (op == Op::Sum) return type == Type::Bool ? nullptr : sum_of(type, budget);
-    if (r.gives == Gives::Own || (op == Op::Random && !grammar_.random) || (op == Op::Custom && !grammar_.custom))
+    if (r.gives == Gives::Own || (draws(op) && !grammar_.random) || (op == Op::Custom && !grammar_.custom))
       return nullptr;
     if (grammar_.smooth && type == Type::F32 && !is_smooth(op)) return nullptr;
     if ((r.gives == Gives::Bool && type != Type::Bool) || (r.gives == Gives::I32 && type != Type::I32) ||

@@ -19,7 +19,7 @@ struct Grammar {
   int max_nodes = 40;           ///< about how many nodes, written out as a tree
   int max_sums = 2;             ///< how deep sums nest; 0: none
   std::uint32_t max_count = 4;  ///< the longest sum
-  bool random = true;           ///< random(seed)
+  bool random = true;           ///< random(seed), kept(seed, n)
   bool custom = true;           ///< custom(value, derivative)
   bool hostile = true;          ///< literals and values such as INT_MIN, inf, NaN, denormals, -0; else small ones
   bool denormals = true;        ///< else zeros in their place: engines may treat them as 0

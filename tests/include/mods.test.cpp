@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "compiler/trace.h"
 #include "ir/print.h"
 #include "tests/catch.h"
@@ -22,6 +24,11 @@ std::string shown(const Attention& attention) {
 std::string shown(const Mask& mask) { return shown(Attention{.mask = mask}); }
 std::string shown(const Score& score) { return shown(Attention{.score = score}); }
 std::string shown(const Prob& prob) { return shown(Attention{.prob = prob}); }
+/// The nearest multiple of 1/65536 to what is kept.
+std::string dropped(std::string_view keep, std::string_view seed) {
+  const std::string n = fmt::format("max(round({} * 65536.0f), 1.0f)", keep);
+  return fmt::format("where(kept({}, i32({})), p / ({} / 65536.0f), 0.0f)", seed, n, n);
+}
 
 }  // namespace
 
@@ -44,17 +51,17 @@ TEST_CASE("every number of a named mod may be a Param", "[mods]") {
   CHECK(shown(mods::softcap(x)) == "x * tanh(s / x)");
   CHECK(shown(mods::relative_bias(table, i)) == "s + table[h, q - kv + i]");
   CHECK(shown(mods::bucketed_bias(table, bucket, i)) == "s + table[h, bucket[clamp(q - kv + i, 0, 2 * i)]]");
-  CHECK(shown(mods::dropout(x, i)) == "where(random(i) < x, p / x, 0.0f)");
+  CHECK(shown(mods::dropout(x, i)) == dropped("x", "i"));
 }
 
 TEST_CASE("a number of a named mod is baked in", "[mods]") {
   CHECK(shown(mods::sliding_window(8)) == "kv <= q && q - kv < 8");
   CHECK(shown(mods::softcap(30)) == "30.0f * tanh(s / 30.0f)");
-  CHECK(shown(mods::dropout(0.5, 7)) == "where(random(7) < 0.5f, p / 0.5f, 0.0f)");
+  CHECK(shown(mods::dropout(0.5, 7)) == dropped("0.5f", "7"));
 }
 
 TEST_CASE("dropout keeps a share", "[mods][errors]") {
-  CHECK(shown(mods::dropout(1, 7)) == "where(random(7) < 1.0f, p / 1.0f, 0.0f)");
+  CHECK(shown(mods::dropout(1, 7)) == dropped("1.0f", "7"));
   for (const double keep : {0.0, -0.5, 1.5, std::nan("")})
     CHECK(tests::refusal([&] { (void)shown(mods::dropout(keep, 7)); }).code == "bad-argument");
   const int line = __LINE__ + 1;

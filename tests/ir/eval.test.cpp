@@ -211,6 +211,8 @@ TEST_CASE("an expression reads its inputs, params, captures and fields", "[eval]
   CHECK(eval(read(1, Type::F32, {}), env) == 1.5);
   CHECK(asked.empty());
   CHECK(eval(op(Op::Random, integer(5)), env) == random(5, 1, 2, 3, 4));
+  for (const std::int32_t n : {0, 20'000, 40'000, 65'536})
+    CHECK(eval(op(Op::Kept, integer(5), integer(n)), env) == kept(5, n, 1, 2, 3, 4));
   CHECK(eval(op(Op::Custom, real(2), real(7)), env) == 2);
 }
 

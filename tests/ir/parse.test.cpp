@@ -305,7 +305,9 @@ TEST_CASE("a named mod stands for its line", "[parse]") {
   CHECK(understood("prefix(doc)") == "kv < doc[b] || kv <= q");
   CHECK(understood("prefix(doc[h])") == "kv < doc[h] || kv <= q");
   CHECK(understood("s + 1.0f + relative_position()") == understood("s + 1.0f + (s + f32(q - kv))"));
-  CHECK(print(parse("dropout(0.9, 7)", prob()), signature) == "where(random(7) < 0.9f, p / 0.9f, 0.0f)");
+  CHECK(print(parse("dropout(0.9, 7)", prob()), signature) ==
+        print(parse("let n = max(round(0.9 * 65536.0), 1.0); kept(7, i32(n)) ? p / (n / 65536.0) : 0.0", prob()),
+              signature));
   // The names are no words of the language.
   CHECK(understood("let window = 3; q - kv < window && sliding_window(window)") ==
         understood("q - kv < 3 && window(3)"));
@@ -320,7 +322,8 @@ TEST_CASE("a | b between scores is a, then b", "[parse]") {
   CHECK(understood("q | s") == "f32(q)");
   CHECK(understood("q | kv") == "q | kv");
   CHECK(print(parse("p * 2.0f | dropout(0.5, 1)", prob()), signature) ==
-        "where(random(1) < 0.5f, p * 2.0f / 0.5f, 0.0f)");
+        print(parse("let n = max(round(0.5 * 65536.0), 1.0); kept(1, i32(n)) ? p * 2.0 / (n / 65536.0) : 0.0", prob()),
+              signature));
   mistake("wrong-type.bit-or-of-a-float", "s | 3", score());
 }
 
@@ -370,6 +373,8 @@ TEST_CASE("mistakes in types", "[parse][errors]") {
   mistake("wrong-type.index-is-a-float", "slope[s]", score());
   mistake("wrong-type.index-is-a-condition", "slope[q < kv]", score());
   mistake("wrong-type.random-seed", "random(0.5)", prob());
+  mistake("wrong-type.kept-share", "kept(7, 0.9) ? p : 0.0", prob());
+  mistake("wrong-count.kept", "kept(7) ? p : 0.0", prob());
   mistake("wrong-type.sum-of-conditions", "sum(i, 4, keep[i])", score());
   mistake("chained-comparison", "0 <= kv <= q", mask());
   mistake("chained-comparison.equal", "doc[q] == doc[kv] == img[q]", mask());

@@ -299,4 +299,5 @@ TEST_CASE("&& and || of few instructions are calls in device code, which evaluat
   const Expr kv = input(Input::KV), reads = op(Op::Eq, read(0, Type::I32, std::array{kv}), integer(1));
   CHECK(device(op(Op::And, op(Op::Le, kv, integer(2)), reads)) == "kv <= 2 && capture0(kv) == 1");
   CHECK(text("kv <= q || random(1) < 0.5f") == "kv <= q || random(1, b, h, q, kv) < 0.5f");
+  CHECK(text("kv <= q || kept(1, q)") == "kv <= q || kept(1, q, b, h, q, kv)");
 }

@@ -165,6 +165,9 @@ TEST_CASE("functions stay within what they can be", "[range]") {
   CHECK(reals("sqrt(x)", {0, 16}) == Interval{0, 4, false});
   CHECK(reals("cos(x)", {-9, 9}) == Interval{-1, 1, false});
   CHECK(range(expr("random(q)")) == Interval{0, 1 - 0x1p-24, false});
+  CHECK(range(expr("i32(kept(q, 7))")) == Interval{0, 1, false});
+  CHECK(range(expr("i32(kept(q, 65536))")) == Interval{1, 1, false});
+  CHECK(range(expr("i32(kept(q, 0 - 3))")) == Interval{0, 0, false});
 }
 
 TEST_CASE("no positive lower bound is a denormal, for an engine may flush it", "[range]") {

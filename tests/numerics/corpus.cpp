@@ -155,7 +155,7 @@ std::vector<CorpusMod> mods() {
   m.push_back({.name = "nothing", .mask = "kv < 0"});
   m.push_back({.name = "first_rows_empty", .mask = "kv <= q - 5"});
   // ---- after the softmax, and sinks ---------------------------------------------------------------------------------
-  m.push_back({.name = "dropout", .prob = "random(7) < 0.8f ? p / 0.8f : 0.0f"});
+  m.push_back({.name = "dropout", .prob = "dropout(0.8, 7)"});
   m.push_back({.name = "head_gate", .mask = causal, .prob = "p * g[h]", .captures = {table("g", {4})}});
   m.push_back({.name = "threshold", .prob = "p > 1e-3f ? p : 0.0f"});
   m.push_back({.name = "sharpened", .prob = "p * p + gate[q] * p", .captures = {table("gate", {24})}});

@@ -176,7 +176,7 @@ MODS = {
     "nothing": mod(mask=lambda at: at.kv < 0),
     "first_rows_empty": mod(mask=lambda at: at.kv <= at.q - 5),
     # ---- after the softmax, and sinks
-    "dropout": mod(prob=lambda p, at: where(attune.random(7) < 0.8, p / 0.8, 0)),
+    "dropout": mod(prob=attune.mods.dropout(0.8, 7)),
     "head_gate": mod(mask=causal, prob=lambda p, at: p * g[at.head], g=f4(4)),
     "threshold": mod(prob=lambda p, at: where(p > 1e-3, p, 0.0)),
     "sharpened": mod(prob=lambda p, at: p * p + gate[at.q] * p, gate=f4(24)),

@@ -140,11 +140,13 @@ __device__ inline auto sum(Body body) {
 
 // ---- random: Philox 4x32-10 as in ir/random.h -----------------------------------------------------------------------
 
-/// Uniform in [0, 1), and depends only on these numbers.
-__device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
-  unsigned c0 = static_cast<unsigned>(kv.i()) >> 2, c1 = static_cast<unsigned>(q.i()),
-           c2 = static_cast<unsigned>(h.i()), c3 = static_cast<unsigned>(b.i()), k0 = static_cast<unsigned>(seed.i()),
-           k1 = 0;
+struct FourWords {
+  unsigned x[4];
+};
+/// ir::philox of {block, q, h, b} and the key {seed, k1}.
+__device__ inline FourWords philox(unsigned block, Int q, Int h, Int b, Int seed, unsigned k1) {
+  unsigned c0 = block, c1 = static_cast<unsigned>(q.i()), c2 = static_cast<unsigned>(h.i()),
+           c3 = static_cast<unsigned>(b.i()), k0 = static_cast<unsigned>(seed.i());
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
     const unsigned long long even = 0xD2511F53ull * c0, odd = 0xCD9E8D57ull * c2;
@@ -155,8 +157,28 @@ __device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  const unsigned low = kv.i() & 1 ? c1 : c0, high = kv.i() & 1 ? c3 : c2;
+  return {{c0, c1, c2, c3}};
+}
+
+/// Uniform in [0, 1), and depends only on these numbers.
+__device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
+  const FourWords w = philox(static_cast<unsigned>(kv.i()) >> 2, q, h, b, seed, 0);
+  const unsigned low = kv.i() & 1 ? w.x[1] : w.x[0], high = kv.i() & 1 ? w.x[3] : w.x[2];
   return static_cast<float>((kv.i() & 2 ? high : low) >> 8) * 0x1p-24f;
+}
+
+/// True for n of 65536 pairs.
+__device__ inline bool kept(Int seed, Int n, Int b, Int h, Int q, Int kv) {
+  const FourWords w = philox(static_cast<unsigned>(kv.i()) >> 4, q, h, b, seed, 1);
+  unsigned own = 0, shared = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const unsigned x = w.x[i], lane = kv.i() & 15;
+    own |= (x >> lane & 0x10001u) << i;
+    shared |= ((__funnelshift_r(x, x, lane + 5) ^ __funnelshift_r(x, x, lane + 11)) & 0x10001u) << i;
+  }
+  const unsigned u = ((own | own >> 12) & 0xff) << 8 | ((shared | shared >> 12) & 0xff);
+  return static_cast<int>(u) < n.i();
 }
 
 // ---- captured tensors -----------------------------------------------------------------------------------------------

@@ -243,6 +243,9 @@ inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+  return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (by & 31));
+}
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   const unsigned long long all = static_cast<unsigned long long>(y) << 32 | x;
   unsigned out = 0;

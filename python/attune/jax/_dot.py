@@ -181,4 +181,4 @@ def _dropped(rate: Any, key: Any, held: dict[str, Any]) -> str | None:
                              "pass jax.random.key(...), another one for each step and layer")
     held["seed"] = jax.lax.bitcast_convert_type(jax.random.bits(key, (), jnp.uint32), jnp.int32)
     held["keep"] = 1.0 - rate
-    return "where(random(seed[]) < keep, p / keep, 0.0f)"
+    return "dropout(keep, seed[])"

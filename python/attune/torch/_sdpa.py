@@ -133,7 +133,7 @@ def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
                "pass a number from 0 to 1")
     keep = 1.0 - share
     seed = torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=device)
-    return f"where(random(seed[]) < {keep!r}f, p / {keep!r}f, 0.0f)", seed
+    return f"dropout({keep!r}f, seed[])" if keep else "kept(seed[], 0) ? p : 0.0f", seed
 
 
 def _refuse_nested(how: str) -> NoReturn:
