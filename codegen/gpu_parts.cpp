@@ -240,6 +240,29 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
   return out;
 }
 
+/// The c of dropout, `kept ? p * c : 0`; null for another prob mod. A kernel may multiply by c once, at the end, so it
+/// is the same finite number for all pairs of a call.
+Expr factor_of_kept(const Expr& prob) {
+  if (prob->op != Op::Where || prob->args[0]->op != Op::Kept || !ir::is_literal(prob->args[2], 0)) return nullptr;
+  const Expr& chosen = prob->args[1];
+  const auto is_p = [](const Expr& e) { return e->op == Op::Input && ir::uses(e, Input::P); };
+  const bool multiple = chosen->op == Op::Mul && is_p(chosen->args[0]);
+  if (!multiple && !is_p(chosen)) return nullptr;
+  const Expr factor = multiple ? chosen->args[1] : ir::real(1);
+  if (factor->uses != 0 || factor->free) return nullptr;
+  const ir::Interval range = ir::range(factor);
+  constexpr double most = std::numeric_limits<float>::max();
+  return range.numbers() && range.lo >= -most && range.hi <= most ? factor : nullptr;
+}
+/// Appends what Drops of cuda/contract/mod.cuh asks for, if the prob mod is dropout with the decisions of a head.
+bool add_dropped(std::vector<Expr>& roots) {
+  const Expr prob = roots[2], factor = factor_of_kept(prob);
+  const auto of_head = [](const Expr& e) { return compiler::varies(e) == Vary::Head && !ir::uses(e, Input::Origin); };
+  if (!factor || !std::ranges::all_of(prob->args[0]->arguments(), of_head)) return false;
+  roots.insert(roots.end(), {prob->args[0]->args[0], prob->args[0]->args[1], factor});
+  return true;
+}
+
 }  // namespace
 
 std::vector<const Term*> GradientParts::summed_by(Term::Sum sum, bool whole) const {
@@ -273,6 +296,9 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   std::vector<Expr> roots{exponent(value_of(mod.fold.core), scale), limits.rest, prob,
                           facts.has_first ? limits.first : none, facts.has_last ? limits.last : none};
   if (wanted) out.gradient = gradient_parts(lowered, *wanted, scale, roots);
+  out.dropped = roots.size();
+  // A custom derivative is not that of dropout.
+  const bool drops = (!wanted || delta_is_of_o(mod.prob)) && add_dropped(roots);
   out.levels = compiler::level(roots);
   facts.has_keep = !ir::is_literal(out.keep(), 1);
   facts.keeps_by_fields = facts.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
@@ -296,7 +322,8 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.has_prob = prob->op != Op::Input;
   facts.linear_prob = linear_in_p(value_of(mod.prob));
   facts.delta_of_o = !out.gradient || out.gradient->delta_of_o;
-  facts.draws = std::ranges::any_of(ir::in_order(mod.prob), [](const Expr& e) { return e->op == Op::Random; });
+  facts.drops = drops;
+  facts.draws = !drops && std::ranges::any_of(ir::in_order(mod.prob), [](const Expr& e) { return ir::draws(e->op); });
   facts.has_sink = mod.sink != nullptr;
   const compiler::Bands& along = keeps_keys ? lowered.cover.along_q : lowered.cover.along_kv;
   facts.listed = listed(lowered.cover, along, mod.captures.size());

@@ -50,7 +50,9 @@ struct GradientParts {
 };
 
 /// What kernels are chosen by and what sources are written from, derived once for a Mod. `levels.element` holds the
-/// exponent, the mask without its limits, prob, and the limits. Refers to the lowered Mod, which must outlive it.
+/// exponent, the mask without its limits, prob, and the limits; in a backward, what it needs; then, with facts.drops,
+/// dropout's seed, share and factor. Refers to the lowered Mod, which must
+/// outlive it.
 struct GpuParts {
   const compiler::LoweredMod* of = nullptr;
   compiler::Levels levels;
@@ -62,6 +64,7 @@ struct GpuParts {
   ir::Expr distant, copied, tanh;
   Traits facts;
   ir::FieldNames fields;
+  std::size_t dropped = 0;                  ///< with facts.drops: the index of the seed
   std::optional<GradientParts> gradient{};  ///< none for a forward
 
   const compiler::Mod& mod() const { return of->mod; }
@@ -73,6 +76,9 @@ struct GpuParts {
   const ir::Expr& last() const { return levels.element[4]; }
   const ir::Expr& slope() const { return levels.element[5]; }
   const ir::Expr& prob_slope() const { return levels.element[6]; }
+  const ir::Expr& drop_seed() const { return levels.element[dropped]; }
+  const ir::Expr& drop_share() const { return levels.element[dropped + 1]; }
+  const ir::Expr& drop_factor() const { return levels.element[dropped + 2]; }
 };
 
 /// `wanted`: the captured tensors whose gradients a backward computes; null for a forward. `keeps_keys`: for kernels

@@ -126,6 +126,7 @@ std::string traits(const GpuParts& parts) {
   if (f.keep_block > 0) list.push_back(fmt::format(".keep_block = {}", f.keep_block));
   flag("has_prob", f.has_prob);
   flag("linear_prob", f.linear_prob, true);
+  flag("drops", f.drops);
   flag("has_sink", f.has_sink);
   flag("skips", f.skips);
   flag("listed", f.listed);
@@ -204,6 +205,12 @@ class Functions {
     add("Int last(Head head, Row row, Where at, Int q)", parts_.last(), facts.has_last);
     add("bool keep(Head head, Row row, Col col, Where at, Int q, Int kv)", parts_.keep(), facts.has_keep);
     add("float prob(float p, Head head, Row row, Col col, Where at, Int q, Int kv)", parts_.prob(), facts.has_prob);
+    if (facts.drops) {
+      add("Int drop_seed(Head head, Where at)", parts_.drop_seed());
+      // A skeleton contains a share that is known, because each of its bits saves instructions.
+      add("Int drop_share(Head head, Where at)", parts_.drop_share(), true, ir::is_literal(parts_.drop_share()));
+      add("float drop_factor(Head head)", parts_.drop_factor());
+    }
     add("float sink(Head head, Where at)", parts_.sink ? parts_.sink : ir::real(0), facts.has_sink);
     out_.push_back(bands_function({.head = "Bands bands(Head head, Where at, Int q_begin, Int q_end)",
                                    .bands = parts_.cover().along_kv,
@@ -242,11 +249,11 @@ class Functions {
     if (held_.tanh)
       add("float tanh_of(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", tanh_argument());
   }
-  void add(const std::string& head, const Expr& e, bool used = true) {
+  void add(const std::string& head, const Expr& e, bool used = true, bool stays = false) {
     out_.push_back({head, source_function(head, e, signature_, parts_.fields, lines_),
-                    is_alike(e) || (e->type == ir::Type::Bool && compares_fields(e)) ? Form::same
-                    : used                                                           ? Form::open
-                                                                                     : Form::unused});
+                    stays || is_alike(e) || (e->type == ir::Type::Bool && compares_fields(e)) ? Form::same
+                    : used                                                                    ? Form::open
+                                                                                              : Form::unused});
   }
   void fields(const std::string& head, const std::vector<Expr>& list) {
     out_.push_back(

@@ -103,8 +103,8 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
     add(queries_of(spec), 0);
     return out;
   }
-  // Orders 1 and 2 draw twice for each pair: dropout took twice the time of order 3 (D=128: 14.8 ms, and 7.3; 8.9 in
-  // order 0, 9.9 with 80 queries; D=64: 17.6, 7.3 and 8.3), though order 3 spills more.
+  // Orders 1 and 2 draw twice for each pair: a random number took twice the time of order 3 (D=128: 14.8 ms,
+  // and 7.3; 8.9 in order 0, 9.9 with 80 queries; D=64: 17.6, 7.3 and 8.3), though order 3 spills more.
   if (facts.draws) {
     if (copies && !facts.copies_f32) add(queries_of(spec), 3, 1);
     add(queries_of(spec), has_order3 ? 3 : 0);

@@ -125,6 +125,30 @@ struct HeldPair : Pair<User> {
   typename User::Held held;
 };
 
+/// A Pair under dropout, of which the kernel has drawn whether it is kept.
+template <class User>
+struct DrawnPair : Pair<User> {
+  bool is_kept;
+};
+
+/// prob() of a pair, and its derivative.
+template <class User>
+__device__ inline float prob_of(const User& user, const Pair<User>& of, float p) {
+  return user.prob(p, of.head, of.row, of.col, of.at, of.q, of.kv);
+}
+template <class User>
+__device__ inline float prob_of(const User& user, const DrawnPair<User>& of, float p) {
+  return of.is_kept ? p * user.drop_factor(of.head) : 0.0f;
+}
+template <class User>
+__device__ inline float prob_slope_of(const User& user, const Pair<User>& of, float p) {
+  return user.prob_slope(p, of.head, of.row, of.col, of.at, of.q, of.kv);
+}
+template <class User>
+__device__ inline float prob_slope_of(const User& user, const DrawnPair<User>& of, float) {
+  return of.is_kept ? user.drop_factor(of.head) : 0.0f;
+}
+
 /// A factor below the exponent of a pair.
 template <class User>
 __device__ inline float exponent_of(const User& user, const Pair<User>& of, float s) {
@@ -169,8 +193,8 @@ __device__ inline PairNumbers gradient_of(const User& user, const Of& of, float 
   const float p = probability_of(user, of, factor, end.under, kept, in.s);
   PairNumbers out{p, in.dp};
   if constexpr (User::traits.has_prob) {
-    out.s = user.prob(p, of.head, of.row, of.col, of.at, of.q, of.kv);
-    out.dp *= user.prob_slope(p, of.head, of.row, of.col, of.at, of.q, of.kv);
+    out.s = prob_of(user, of, p);
+    out.dp *= prob_slope_of(user, of, p);
   }
   Flow flow{p * (out.dp - end.delta), in.dp};
   out.dp = flow.score;

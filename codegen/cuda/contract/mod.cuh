@@ -58,6 +58,14 @@ concept Mod = requires(const M m, Where at, typename M::Head head, typename M::R
   Traits(M::traits);
 };
 
+/// A Mod with Traits::drops: kernels may draw the decisions of many pairs at once.
+template <class M>
+concept Drops = Mod<M> && requires(const M m, Where at, typename M::Head head, float x, Int i) {
+  i = m.drop_seed(head, at);
+  i = m.drop_share(head, at);
+  x = m.drop_factor(head);  // finite, and the same for all heads of a call
+};
+
 /// True in a skeleton, whose functions are places for those of a mod: codegen/skeleton.h.
 template <class User>
 constexpr bool is_skeleton = requires {

@@ -167,6 +167,9 @@ __device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
   return static_cast<float>((kv.i() & 2 ? high : low) >> 8) * 0x1p-24f;
 }
 
+/// The bits that pairs share, see ir::kept.
+__device__ inline unsigned mixed(unsigned x) { return __funnelshift_r(x, x, 5) ^ __funnelshift_r(x, x, 11); }
+
 /// True for n of 65536 pairs.
 __device__ inline bool kept(Int seed, Int n, Int b, Int h, Int q, Int kv) {
   const FourWords w = philox(static_cast<unsigned>(kv.i()) >> 4, q, h, b, seed, 1);
@@ -179,6 +182,30 @@ __device__ inline bool kept(Int seed, Int n, Int b, Int h, Int q, Int kv) {
   }
   const unsigned u = ((own | own >> 12) & 0xff) << 8 | ((shared | shared >> 12) & 0xff);
   return static_cast<int>(u) < n.i();
+}
+
+/// kept() of 32 pairs: of the 16 keys of each block, bit by bit.
+__device__ inline unsigned kept_word(Int n, const FourWords& low, const FourWords& high) {
+  const unsigned share = static_cast<unsigned>(min(max(n.i(), 0), 65536));
+  unsigned below = 0;  // the bits of u so far are below those of share
+  const auto compare = [&](unsigned x, unsigned y, unsigned halves, int nth) {
+    const unsigned bits = __byte_perm(x, y, halves), of_share = 0u - (share >> nth & 1);
+    below = (of_share & ~bits) | (below & ~(bits ^ of_share));
+  };
+  constexpr unsigned lower = 0x5410, upper = 0x7632;
+  unsigned x[4], y[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[i] = mixed(low.x[i]), y[i] = mixed(high.x[i]);
+    compare(x[i], y[i], lower, i);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) compare(x[i], y[i], upper, 4 + i);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) compare(low.x[i], high.x[i], lower, 8 + i);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) compare(low.x[i], high.x[i], upper, 12 + i);
+  return share >> 16 ? ~0u : below;
 }
 
 // ---- captured tensors -----------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ struct Traits {
                        ///< 0: of none so large
   bool has_prob = false;      ///< prob() changes p
   bool linear_prob = true;    ///< prob() is a multiple of p, so it may act before the normalisation
+  bool drops = false;         ///< prob() is kept(drop_seed(), drop_share(), ...) ? p * drop_factor() : 0
   bool has_sink = false;      ///< sink() joins the denominator
   bool skips = false;         ///< some tiles of keys are not visited: by the mask, or by scores of -inf
   bool listed = false;        ///< tiles to visit come as lists; bands() is not used
@@ -32,7 +33,7 @@ struct Traits {
   Peak peak = Peak::unknown;  ///< where term() is largest. If it is not there, a call takes longer
   // Only for the choice of a kernel; sources do not contain these.
   bool delta_of_o = true;  ///< of a backward: a row's delta is the product of dO and O
-  bool draws = false;      ///< prob() draws random numbers
+  bool draws = false;      ///< prob() draws random numbers pair by pair
   bool has_terms = false;  ///< gradients of captured tensors are asked for
   // ... of which a kernel for a whole backward sums some so: see Term::Sum.
   bool sums_items = false;      ///< by head or by key, in the warpgroups' registers

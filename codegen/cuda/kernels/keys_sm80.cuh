@@ -160,6 +160,9 @@ struct Keys80 {
   template <bool Partial>
   __device__ void weigh(Fragment<1, m>& s, Fragment<1, m>& dp, const Reader& of, int q_tile, int stage, ColSums& sums) {
     const Int origin = of.entry.query(q_tile * m);
+    KeptByKeys<User::traits.drops ? m : 0> drawn;
+    if constexpr (User::traits.drops)
+      drawn.draw(KeptDraws<User>(user, of.head, of.at), origin.i() + 2 * (lane & 3), first_key() + 16 * warp, lane);
     Col col[2];
     int key[2];
 #pragma unroll
@@ -191,8 +194,13 @@ struct Keys80 {
               if constexpr (terms.by_pair) user.by_pair(flow, s, p, of.head, row, col[r], of.at, origin, q, kv);
             }
           };
-          const PairNumbers out = gradient_of(user, Pair<User>{of.head, row, col[r], of.at, origin, q, kv}, of.factor,
-                                              end.end, kept, {x, y}, take);
+          const Pair<User> pair{of.head, row, col[r], of.at, origin, q, kv};
+          PairNumbers out;
+          if constexpr (User::traits.drops)
+            out = gradient_of(user, DrawnPair<User>{pair, drawn.mask(i, e, r) != 0}, of.factor, end.end, kept, {x, y},
+                              take);
+          else
+            out = gradient_of(user, pair, of.factor, end.end, kept, {x, y}, take);
           x = out.s;
           y = out.dp;
         }

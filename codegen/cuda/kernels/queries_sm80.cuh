@@ -132,6 +132,9 @@ struct Queries80 {
 
   template <Pass P, bool Partial>
   __device__ void weigh(Fragment<1, n>& s, Fragment<1, n>& dp, int kv_tile, float (&deltas)[2]) {
+    KeptByQueries<User::traits.drops ? n : 0> drawn;
+    if constexpr (User::traits.drops)
+      drawn.template draw<n % 16 == 0>(KeptDraws<User>(user, head, at), lane & 1 ? q[1] : q[0], kv_tile * n, lane);
 #pragma unroll
     for (int i = 0; i < n / 8; ++i)
 #pragma unroll
@@ -161,8 +164,11 @@ struct Queries80 {
           };
           // With delta = 0, dS is P dP.
           const RowEnd of_row{end[r].under, P == Pass::delta ? 0 : end[r].delta};
-          y = gradient_of(user, Pair<User>{head, row[r], col, at, origin, q[r], kv}, factor, of_row, kept, {x, y}, take)
-                  .dp;
+          const Pair<User> pair{head, row[r], col, at, origin, q[r], kv};
+          if constexpr (User::traits.drops)
+            y = gradient_of(user, DrawnPair<User>{pair, drawn.holds(i, r, e)}, factor, of_row, kept, {x, y}, take).dp;
+          else
+            y = gradient_of(user, pair, factor, of_row, kept, {x, y}, take).dp;
         }
       }
   }

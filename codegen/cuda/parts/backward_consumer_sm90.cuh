@@ -208,6 +208,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
       if (!(what & Step::first)) this->give_sums(stage ^ 1);
     }
     this->enter(clock);
+    this->draw();
     make_ds(stage, what);
     this->wait_for_diagonals(stage, phase_of(clock));
     this->share(stage);

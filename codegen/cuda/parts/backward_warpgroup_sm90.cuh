@@ -4,6 +4,7 @@
 
 #include "codegen/cuda/parts/copied_read_sm90.cuh"
 #include "codegen/cuda/parts/exact_sum.cuh"
+#include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/parts/tile_scheduler_backward_sm90.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
@@ -22,7 +23,9 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       Pairs::head, Pairs::factor, Pairs::origin, Pairs::is_kept;
   static constexpr int m = Tile::m, n = Tile::n;
   static constexpr int order = Tile::order;
-  static constexpr bool has_prob = User::traits.has_prob;  ///< a multiple of p
+  /// With dropout, orders that compute P and dS at once draw for each pair: they serve narrow heads.
+  static constexpr bool drops = User::traits.drops && order > 0;
+  static constexpr bool has_prob = User::traits.has_prob && !drops;  ///< a multiple of p
   static_assert(!has_prob || User::traits.linear_prob);
   /// dV follows dS, and weigh() leaves P itself in `s`: join() rounds it, and `p` takes no registers until then.
   static constexpr bool rounds_late = order == 3 && !User::gradient.has_slope;
@@ -36,6 +39,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   float dp[m / 2];  ///< dP; later dQ, in its first ones
   float dk[Tile::d / 2], dv[Tile::dv / 2];
   unsigned p[m / 4], ds[m / 4];
+  KeptByKeys<drops ? m : 0> kept;  ///< by dropout, of this step
 
   static constexpr int half_of_dq = Shared::turned ? m / 2 : 32;  ///< numbers of a thread
   __device__ float (&dq())[half_of_dq] { return *reinterpret_cast<float(*)[half_of_dq]>(dp); }
@@ -139,9 +143,20 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       return pair;
   }
 
+  /// Draws which pairs of a step dropout keeps, while products are under way.
+  __device__ void draw() {
+    if constexpr (drops) kept.draw(KeptDraws<User>(user, head, at), this->queries, this->keys - lane / 4, lane);
+  }
+  /// What dropout multiplies a pair by: 0 unless it keeps the pair. Pairs count as in each_pair().
+  __device__ float dropped_factor(int i, int e, int r) const {
+    return __uint_as_float(__float_as_uint(user.drop_factor(head)) & kept.mask(i, e, r));
+  }
+
   /// prob(P), and 0 where P is 0: the factor of a masked-out pair may be NaN.
-  __device__ float prob_of(float x, const Row& row, const Col& col, Int q, Int kv) const {
-    if constexpr (has_prob)
+  __device__ float prob_of(float x, int i, int e, int r, const Row& row, const Col& col, Int q, Int kv) const {
+    if constexpr (drops)
+      return x * dropped_factor(i, e, r);
+    else if constexpr (has_prob)
       return x == 0.0f ? 0.0f : user.prob(x, head, row, col, at, q, kv);
     else
       return x;
@@ -164,7 +179,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       const auto pair = pair_of(copied, i, e, r, row, col, q, kv);
       const float to = probability_of(user, pair, factor, e ? under.y : under.x, is_kept(nth), given);
       if constexpr (!rounds_late) {
-        const float of_v = prob_of(to, row, col, q, kv);
+        const float of_v = prob_of(to, i, e, r, row, col, q, kv);
         if (e == 0)
           low[r] = of_v;
         else
@@ -181,6 +196,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   /// dS = P (dP - delta), as an operand in `ds`, and P in `p` if rounded late. P here is what weigh() left in `s`, not
   /// rounded before.
   __device__ void join(int stage) {
+    if constexpr (drops && !rounds_late) kept.forget(lane);
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
 #pragma unroll
     for (int i = 0; i < m / 8; ++i) {
@@ -188,8 +204,15 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int nth = 4 * i + 2 * r;
-        if constexpr (rounds_late) p[2 * i + r] = pack<Element>(s[nth], s[nth + 1]);
-        ds[2 * i + r] = pack<Element>(s[nth] * (dp[nth] - delta.x), s[nth + 1] * (dp[nth + 1] - delta.y));
+        if constexpr (drops) {
+          const float by[2] = {dropped_factor(i, 0, r), dropped_factor(i, 1, r)};
+          if constexpr (rounds_late) p[2 * i + r] = pack<Element>(s[nth] * by[0], s[nth + 1] * by[1]);
+          ds[2 * i + r] = pack<Element>(s[nth] * __fmaf_rn(dp[nth], by[0], -delta.x),
+                                        s[nth + 1] * __fmaf_rn(dp[nth + 1], by[1], -delta.y));
+        } else {
+          if constexpr (rounds_late) p[2 * i + r] = pack<Element>(s[nth], s[nth + 1]);
+          ds[2 * i + r] = pack<Element>(s[nth] * (dp[nth] - delta.x), s[nth + 1] * (dp[nth + 1] - delta.y));
+        }
       }
     }
   }
@@ -231,6 +254,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   /// As join(), with a prob mod or sums: dS = P (prob'(P) dP - delta), and prob(P) in `p` if rounded late.
   __device__ void join_with_terms(int stage) {
+    if constexpr (drops && !rounds_late) kept.forget(lane);
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
     float2 delta{};
     PairNumbers low[2];
@@ -239,8 +263,11 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       const int nth = 4 * i + 2 * r + e;
       const float x = s[nth];
       float flow = dp[nth];
-      if constexpr (has_prob) flow *= user.prob_slope(x, head, row, col, at, q, kv);
-      PairNumbers out{rounds_late ? prob_of(x, row, col, q, kv) : 0.0f, x * (flow - (e ? delta.y : delta.x))};
+      if constexpr (drops)
+        flow *= dropped_factor(i, e, r);
+      else if constexpr (has_prob)
+        flow *= user.prob_slope(x, head, row, col, at, q, kv);
+      PairNumbers out{rounds_late ? prob_of(x, i, e, r, row, col, q, kv) : 0.0f, x * (flow - (e ? delta.y : delta.x))};
       if (x == 0.0f) out = {0, 0};
       if constexpr (sums_items) add_terms({out.dp, x == 0.0f ? 0.0f : dp[nth]}, 0, x, r, row, col, q, kv);
       if (e == 0) {

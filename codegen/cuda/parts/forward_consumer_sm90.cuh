@@ -118,6 +118,7 @@ struct ForwardConsumer90 {
     g.take_numbers(k);
     g.template read_columns<Partial>(tile);
     g.template look_ahead<Partial>(tile);
+    g.draw(tile);
     next = walk.tile(i + 1);
     g.copy_ahead(next, i + 1 < walk.count);
     wgmma_wait<1>();
@@ -249,6 +250,7 @@ struct ForwardConsumer90 {
         g.take_numbers(k);
         g.template read_columns<true>(now.walk.last);
         g.template look_ahead<true>(now.walk.last);
+        g.draw(now.walk.last);
         g.copy_ahead(now.walk.last, true);
       }
       wgmma_wait<0>();

@@ -72,6 +72,13 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     if (part == 0) reinterpret_cast<float2*>(parts.rests)[nth] = {rest, sink};
   }
 
+  /// The factor of dropout, or 1.
+  __device__ float dropped_factor() const {
+    if constexpr (User::traits.drops)
+      return user.drop_factor(head);
+    else
+      return 1;
+  }
   /// o = o / l; lse and max.
   __device__ void finish(const Work& work, bool empty, bool mine) {
     // The four threads of two rows end one row each: the even lanes the first, the odd lanes the second.
@@ -87,7 +94,7 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
       rows[1] = __shfl_sync(~0u, x, lane | 1);
     };
     float by[2];
-    of_both(factors.own, by);
+    of_both(factors.own * dropped_factor(), by);
     // A row without pairs may hold any sums.
     if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
 #pragma unroll
@@ -176,7 +183,9 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
       if (q + below * r < at.q_len)
 #pragma unroll
         for (int i = 0; i < Tile::dv / 8; ++i)
-          if (8 * i < args.dv) *reinterpret_cast<float2*>(row + 8 * i) = {o[4 * i + 2 * r], o[4 * i + 2 * r + 1]};
+          if (8 * i < args.dv)
+            *reinterpret_cast<float2*>(row + 8 * i) = {o[4 * i + 2 * r] * dropped_factor(),
+                                                       o[4 * i + 2 * r + 1] * dropped_factor()};
       row += below * args.dv;
     }
   }

@@ -25,6 +25,7 @@ struct ForwardInTurn90 : ForwardConsumer90<Group, Tile, User> {
     const Ring<Tile::stages> v(this->shared + Shared::v_full, k);
     g.template read_columns<Partial>(tile);
     g.template look_ahead<Partial>(tile);
+    g.draw(tile);
     k.wait();
     if constexpr (turns_of_scores) this->wait_for_turn();
     g.scores(q.stage, k.stage);

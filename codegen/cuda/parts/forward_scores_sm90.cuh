@@ -6,6 +6,7 @@
 #include "codegen/cuda/parts/columns_sm90.cuh"
 #include "codegen/cuda/parts/copied_read_sm90.cuh"
 #include "codegen/cuda/parts/distances_sm90.cuh"
+#include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 
@@ -55,6 +56,7 @@ struct ForwardScores90 {
   unsigned numbers;     ///< with distances or columns: where those of this tile are
   float factor;
   bool moved = true;
+  KeptByQueries<User::traits.drops ? n : 0> kept;  ///< by dropout, of this tile
 
   __device__ const auto& inside() const {
     if constexpr (knows_inside)
@@ -137,6 +139,14 @@ struct ForwardScores90 {
     if constexpr (has_distant || has_columns) numbers = numbers_of<Tile>(shared, keys);
   }
   __device__ auto columns() const { return Columns90<Tile, typename User::Col>{numbers, lane}; }
+
+  /// Draws which pairs of a tile dropout keeps.
+  __device__ void draw(int tile) {
+    if constexpr (User::traits.drops) {
+      constexpr bool aligned = !is_per_entry<Tile>;  // otherwise keys begin at any position
+      kept.template draw<aligned>(KeptDraws<User>(user, head, at), q0 + below * (lane & 1), first_key(tile), lane);
+    }
+  }
 
   /// Finds the largest term() of a tile, after read_columns().
   template <bool Partial>

@@ -151,10 +151,15 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= lift[i / 2 % 2];
   }
 
-  /// Applies the prob mod to P.
+  /// Applies the prob mod to P; dropout's factor is left to finish().
   template <bool Partial>
   __device__ void prob(int tile) {
-    if constexpr (User::traits.has_prob)
+    if constexpr (User::traits.drops)
+      each([&](int i, int r, int e) {
+        float& x = s[4 * i + 2 * r + e];
+        x = this->kept.holds(i, r, e) ? x : 0.0f;
+      });
+    else if constexpr (User::traits.has_prob)
       this->template each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q,
                                                   Int kv) { x = mod.prob(x, head, row, col, at, q, kv); });
   }

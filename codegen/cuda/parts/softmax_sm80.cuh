@@ -1,6 +1,7 @@
 // codegen/cuda/parts/softmax_sm80.cuh — the portable kernels' online softmax: with a running maximum, or with none
 #pragma once
 
+#include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/parts/products_sm80.cuh"
 #include "codegen/cuda/parts/softmax.cuh"
 
@@ -127,9 +128,12 @@ struct Softmax80 {
   /// Applies a prob mod that is a multiple of p. 0 stays 0, even if the factor is infinite or NaN.
   template <int N>
   __device__ void prob(Fragment<Tall, N>& p, int kv) const {
-    each<N>(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int r) {
-      return x == 0.0f ? 0.0f : user.prob(x, head(r), row, col, at(r), q, kv);
-    });
+    if constexpr (User::traits.drops)
+      drop<N>(p, kv);
+    else
+      each<N>(p, kv, [&](float x, const Row& row, const Col& col, int q, int kv, int, int r) {
+        return x == 0.0f ? 0.0f : user.prob(x, head(r), row, col, at(r), q, kv);
+      });
   }
 
   /// P = exp2(S - max) / sum with known maxima and sums, then the prob mod.
@@ -150,6 +154,27 @@ struct Softmax80 {
   }
 
  private:
+  /// Dropout.
+  template <int N>
+  __device__ void drop(Fragment<Tall, N>& p, int kv) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, mine = lane & 1;
+    const KeptDraws<User> draws(user, head(mine), at(mine));
+#pragma unroll
+    for (int t = 0; t < Tall; ++t) {
+      KeptByQueries<N> kept;
+      kept.template draw<false>(draws, mine ? q[t][1] : q[t][0], kv - 2 * (lane & 3), lane);
+#pragma unroll
+      for (int i = 0; i < N / 8; ++i)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            float& x = p[t][i][2 * r + e];
+            x = kept.holds(i, r, e) ? x * user.drop_factor(head(r)) : 0.0f;
+          }
+    }
+  }
+
   /// Updates the rows' maxima if any maximum of the warp has risen by more than Slack, which is rare after the first
   /// few tiles. Powers up to 2^Slack are as accurate as powers below 1.
   template <int N>

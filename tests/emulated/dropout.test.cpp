@@ -1,0 +1,78 @@
+// tests/emulated/dropout.test.cpp — dropout, which emulated kernels draw for many pairs at once: the same decisions as
+// ir::kept in every tile, at any position, forward and backward
+#include <array>
+
+#include "ir/random.h"
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+
+namespace attune::tests {
+namespace {
+
+Shape wide(std::int64_t d, std::uint64_t seed) {
+  return {.batch = 2,
+          .q_heads = 4,
+          .kv_heads = 2,
+          .q_len = 150,
+          .kv_len = 203,
+          .d = d,
+          .dv = d,
+          .dtype = DType::bf16,
+          .seed = seed};
+}
+
+}  // namespace
+
+TEST_CASE("dropout is the oracle's on emulated GPUs, forward and backward", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::array engines{emulated_engine({.arch = 80}), emulated_engine({.arch = 90, .sms = 3, .seed = 4})};
+  const Param<float> keep("keep", 0.6f);
+  const auto seed = Device::cpu().array<int>({4}, "seed");
+  for (std::int64_t h = 0; h < 4; ++h) seed.data()[h] = static_cast<int>(100 - 77 * h);
+  const Score bias = [](Float s, At at) { return s + 0.01f * f32(at.kv - at.q); };
+  const Attention all[] = {
+      {.prob = mods::dropout(0.9f, 7)},
+      {.mask = mods::causal(),
+       .prob =
+           [&](Float p, At) {
+             const Float n = max(round(keep * 65536.0f), 1.0f);
+             return where(kept(seed[0], i32(n)), p / (n / 65536.0f), 0.0f);
+           }},
+      // Decisions of a head; a score whose exponents are no multiples; a share of 1.
+      {.mask = mods::causal(), .prob = [&](Float p, At at) { return where(kept(seed[at.head], 20'000), p, 0.0f); }},
+      {.score = bias, .mask = mods::sliding_window(40), .prob = mods::dropout(0.5f, -1)},
+      {.prob = mods::dropout(1, 3)},
+      // Pair by pair: the share depends on the key, and the prob mod is another.
+      {.prob = [](Float p, At at) { return where(kept(3, 500 * at.kv), p * 2.0f, 0.0f); }},
+      {.prob = [](Float p, At) { return where(kept(3, 40'000), p, 0.25f * p); }},
+  };
+  std::size_t nth = 0;
+  for (const Attention& attention : all) {
+    if (!in_turn(++nth, 2)) continue;
+    Shape shape = wide(nth % 4 < 2 ? 64 : 128, nth);
+    if (nth % 3 == 0)
+      shape.q_lens = shape.kv_lens = {77, 0, 1, 130};
+    else
+      shape.q_offset = 53;
+    INFO(shape.describe());
+    CHECK(compare(Subject(attention), inputs(shape), engines).wrong == "");
+  }
+}
+
+TEST_CASE("dropout over keys from any position on is the oracle's on emulated GPUs", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::array engines{emulated_engine({.arch = 80}), emulated_engine({.arch = 90, .sms = 3, .seed = 4})};
+  const Attention attention{.mask = mods::causal(), .prob = mods::dropout(0.6f, 9)};
+  std::size_t nth = 0;
+  for (const std::int32_t from : {1, 16, 37, 1000})
+    for (const std::int64_t queries : {3, 150}) {
+      Shape shape = wide(64, ++nth);
+      shape.q_len = queries;
+      shape.kv_offset = from;
+      shape.q_offset = from + 203 - static_cast<std::int32_t>(queries);
+      INFO(shape.describe());
+      CHECK(compare(Subject(attention), inputs(shape), engines, {.backward = false}).wrong == "");
+    }
+}
+
+}  // namespace attune::tests
