@@ -25,5 +25,7 @@ COMPARISONS = frozenset([OPS["=="].bind, OPS["<"].bind])  # a < b < c is not all
 # Functions from Float to Float: sqrt, exp, tanh and so on. Array libraries use the same names.
 OF_FLOATS = tuple([name for name, op in OPS.items() if name.isalnum() and op[1:] == ("Float", "F32", 1)])
 FUNCTIONS = frozenset([*(name for name in OPS if name.isalnum()), "sum", "truncdiv", "truncmod"])  # of attune.expr
+# What a text draws random numbers with, which differ for every batch entry, head, query and key.
+DRAWS = r"\b(?:random|kept|dropout)\b"
 # Python's spelling of operators, for messages.
 PYTHON = {"&&": "&", "||": "|", "!": "~", **{name: f"attune.{name}" for name in OPS if name.isalnum()}}

@@ -7,6 +7,7 @@ import itertools
 import re
 from typing import Any, NamedTuple
 
+from attune._ops import DRAWS
 from attune._trace import RESERVED
 
 Parts = tuple[str | None, ...]
@@ -31,7 +32,7 @@ class Folded(NamedTuple):
 
 def may_fold(parts: Parts, lets: Pairs) -> bool:
     """False if a text draws random numbers, which depend on the batch entry."""
-    return not any(re.search(r"\brandom\b", text) for text in _texts(parts, lets))
+    return not any(re.search(DRAWS, text) for text in _texts(parts, lets))
 
 
 def _texts(parts: Parts, lets: Pairs) -> list[str]:

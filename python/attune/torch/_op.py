@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attune import _core
 from attune._kept import Kept
+from attune._ops import DRAWS
 from attune.torch._attend import Packed, computed, gradients, once, output, row_numbers
 from attune.torch._mod import Spelled, Texts, seen_as
 from attune.torch._operators import place
@@ -171,7 +172,7 @@ def _each_entry(op: Any, info: Any, in_dims: tuple[Any, ...], args: tuple[Any, .
 
 
 def _reads_batch(*texts: str) -> bool:
-    return any(re.search(r"\bb\b|\brandom\b", text) for text in texts)
+    return any(re.search(rf"\bb\b|{DRAWS}", text) for text in texts)
 
 
 @functools.partial(torch.library.register_vmap, "attune::forward", lib=_library)

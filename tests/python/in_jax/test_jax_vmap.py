@@ -97,6 +97,7 @@ def test_reads():
     assert reads("s + t[b, u[b, q + (1, 2)], kv]", "t")[0][2] == ["b", "u[b, q + (1, 2)]", "kv"]
     assert reads("at + t [ b ] + tt[q]", "t")[0][2] == ["b"]
     assert follows(["t[b, q] + t[b, kv]"], "t", 0, "b") and not follows(["t[b, q]", "t[q, b]"], "t", 0, "b")
+    assert not may_fold((None, "kept(3, 9)"), ()) and not may_fold(("p", "dropout(0.9, 7)"), ())
     assert not may_fold(("s + random(3)", None), ()) and may_fold(("s + random_bias[q]", None), ())
 
 
