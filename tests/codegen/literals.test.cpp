@@ -30,8 +30,7 @@ std::vector<Expr> operations() {
   for (std::size_t i = 0; i < ir::op_rows.size(); ++i) {
     const auto op = static_cast<Op>(i);
     const ir::OpRow& row = ir::op_rows[i];
-    if (row.takes == ir::Takes::None || op == Op::Read || op == Op::Sum || op == Op::Random || op == Op::Custom)
-      continue;
+    if (row.takes == ir::Takes::None || op == Op::Read || op == Op::Sum || ir::draws(op) || op == Op::Custom) continue;
     for (const Type type : {Type::Bool, Type::I32, Type::F32}) {
       if (!ir::takes(row.takes, type)) continue;
       const std::vector<Expr> of = literals(type);

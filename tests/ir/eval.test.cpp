@@ -182,7 +182,7 @@ TEST_CASE("Bool ops and where", "[eval]") {
 }
 
 TEST_CASE("what needs an Env is not applied", "[eval]") {
-  for (const Op op : {Op::Literal, Op::Input, Op::Param, Op::Read, Op::Bound, Op::Field, Op::Sum, Op::Random})
+  for (const Op op : {Op::Literal, Op::Input, Op::Param, Op::Read, Op::Bound, Op::Field, Op::Sum, Op::Random, Op::Kept})
     CHECK_THROWS_AS(ints(op, {1}), Bug);
 }
 
