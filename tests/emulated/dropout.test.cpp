@@ -75,4 +75,23 @@ TEST_CASE("dropout over keys from any position on is the oracle's on emulated GP
     }
 }
 
+TEST_CASE("dropout by head is the oracle's where heads share a tile, and of e4m3", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::array engines{emulated_engine({.arch = 80}), emulated_engine({.arch = 90, .sms = 3, .seed = 4})};
+  const Attention attention{.prob = [](Float p, At at) { return where(kept(at.head, 40'000), 1.5f * p, 0.0f); }};
+  const auto wrong = [&](const Shape& shape, std::span<const Engine> on) {
+    return compare(Subject(attention), inputs(shape), on, {.backward = false}).wrong;
+  };
+  // Of 16 heads, a thread of the kernel of few queries has rows of two.
+  for (const auto& [heads, queries] : {std::pair{16, 1}, {16, 3}, {4, 33}}) {
+    Shape shape = wide(64, 5);
+    shape.q_heads = heads, shape.kv_heads = 1, shape.q_len = queries;
+    INFO(shape.describe());
+    CHECK(wrong(shape, engines) == "");
+  }
+  Shape fp8 = wide(128, 6);
+  fp8.e4m3 = true;
+  CHECK(wrong(fp8, std::span(engines).last(1)) == "");
+}
+
 }  // namespace attune::tests
