@@ -250,9 +250,9 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   const unsigned long long all = static_cast<unsigned long long>(y) << 32 | x;
   unsigned out = 0;
   for (int i = 0; i < 4; ++i) {
-    const unsigned nibble = selector >> (4 * i) & 15;
-    unsigned byte = static_cast<unsigned>(all >> (8 * (nibble & 7))) & 0xff;
-    if (nibble & 8) byte = byte & 0x80 ? 0xff : 0;
+    // The fourth bit of a selector, which in prmt.b32 asks for copies of a byte's sign, is left out: NVRTC leaves it
+    // out.
+    const unsigned byte = static_cast<unsigned>(all >> (8 * (selector >> (4 * i) & 7))) & 0xff;
     out |= byte << (8 * i);
   }
   return out;

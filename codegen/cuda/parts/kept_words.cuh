@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/mod.cuh"
+#include "codegen/cuda/ptx/arithmetic.cuh"
 
 namespace attune {
 
@@ -94,7 +95,7 @@ struct KeptByKeys {
   /// All bits if the pair is kept, otherwise none: copies of its bit, as the sign of a byte.
   __device__ unsigned mask(int i, int e, int r) const {
     const int nth = 2 * i + e, byte = r + nth / 8 % 2 * 2;
-    return __byte_perm(of_queries[nth / 16] << (7 - nth % 8), 0, 0x8888 + 0x1111 * byte);
+    return copies_of_sign(of_queries[nth / 16] << (7 - nth % 8), byte);
   }
 };
 template <>

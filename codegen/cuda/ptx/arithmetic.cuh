@@ -21,6 +21,13 @@ __device__ inline const T* further(const T* at, long long steps) {
   return out;
 }
 
+/// prmt.b32: 32 copies of the highest bit of a byte of x. (__byte_perm does not copy signs.)
+__device__ inline unsigned copies_of_sign(unsigned x, int byte) {
+  unsigned out;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(out) : "r"(x), "r"(0x8888 + 0x1111 * byte));
+  return out;
+}
+
 /// fma.rn.f16x2: a b + c of both halves, rounded once.
 __device__ inline unsigned fma_f16_pair(unsigned a, unsigned b, unsigned c) {
   asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(c));

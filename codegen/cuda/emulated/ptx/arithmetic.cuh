@@ -12,6 +12,8 @@ const T* further(const T* at, long long steps) {
   return at + steps;
 }
 
+inline unsigned copies_of_sign(unsigned x, int byte) { return x >> (8 * byte + 7) & 1 ? ~0u : 0; }
+
 // A product of two halves is exact in f32, and nearly every sum is exact in f64: rounding twice changes no test.
 inline unsigned fma_f16_pair(unsigned a, unsigned b, unsigned c) {
   const auto one = [](float x, float y, float z) { return __builtin_fmaf(x, y, z); };
