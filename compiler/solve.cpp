@@ -75,7 +75,7 @@ class Solver {
     } else if (e->op == Op::Where) {
       s = {any(all(e, of(0).yes, of(1).yes), all(e, of(0).no, of(2).yes)),
            any(all(e, of(0).yes, of(1).no), all(e, of(0).no, of(2).no))};
-    } else if (e->arity == 2 && e->args[0]->type == Type::Bool) {
+    } else if (ir::compares(e->op) && e->args[0]->type == Type::Bool) {
       s = {any(all(e, of(0).yes, of(1).yes), all(e, of(0).no, of(1).no)),
            any(all(e, of(0).yes, of(1).no), all(e, of(0).no, of(1).yes))};
       if (e->op == Op::Ne) std::swap(s.yes, s.no);
@@ -87,9 +87,7 @@ class Solver {
     return s;
   }
 
-  static bool compares_ints(const Expr& e) {
-    return e->op != Op::Read && e->arity == 2 && e->args[0]->type == Type::I32;
-  }
+  static bool compares_ints(const Expr& e) { return ir::compares(e->op) && e->args[0]->type == Type::I32; }
 
   Solved solve_leaf(const Expr& e) {
     if (!ir::uses(e, axis_)) return solve_of_tile(e);

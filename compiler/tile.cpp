@@ -259,7 +259,8 @@ Can Tile::can_node(const Expr& e) {
     const Expr wild = negated(std::exchange(assumed_, before));
     return ends ? Can{either(wild, ends->most), either(wild, negated(ends->least))} : anything;
   }
-  if (e->args[0]->type == Type::Bool && (e->op == Op::Eq || e->op == Op::Ne)) {
+  if (!ir::compares(e->op)) return anything;
+  if (e->args[0]->type == Type::Bool) {
     const Can a = of(0), b = of(1);
     const Expr equal = either(both(a.hold, b.hold), both(a.fail, b.fail));
     const Expr other = either(both(a.hold, b.fail), both(a.fail, b.hold));

@@ -114,6 +114,7 @@ TEST_CASE("what gives no band says why", "[cover]") {
   CHECK(why("kv * 100000000 <= q") == "its arithmetic may wrap around");
   CHECK(why("f32(kv) < slope[q]") == "it compares Floats");
   CHECK(why("random(3) < 0.5f") == "it is random");
+  CHECK(why("kept(kv, q)") == "it is random");  // not a comparison, though it gives a Bool of two Ints
   CHECK(why("map[h, q, kv]") == "it is data");
   CHECK(why("kv % 3 == q") == "no bound on the axis follows from it");
   CHECK(why("kv * kv <= q") == "its arithmetic may wrap around");
