@@ -140,13 +140,8 @@ __device__ inline auto sum(Body body) {
 
 // ---- random: Philox 4x32-10 as in ir/random.h -----------------------------------------------------------------------
 
-struct FourWords {
-  unsigned x[4];
-};
-/// ir::philox of {block, q, h, b} and the key {seed, k1}.
-__device__ inline FourWords philox(unsigned block, Int q, Int h, Int b, Int seed, unsigned k1) {
-  unsigned c0 = block, c1 = static_cast<unsigned>(q.i()), c2 = static_cast<unsigned>(h.i()),
-           c3 = static_cast<unsigned>(b.i()), k0 = static_cast<unsigned>(seed.i());
+/// ir::philox of the counter {c0, c1, c2, c3} and the key {k0, k1}.
+__device__ inline void philox(unsigned& c0, unsigned& c1, unsigned& c2, unsigned& c3, unsigned k0, unsigned k1) {
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
     const unsigned long long even = 0xD2511F53ull * c0, odd = 0xCD9E8D57ull * c2;
@@ -157,14 +152,25 @@ __device__ inline FourWords philox(unsigned block, Int q, Int h, Int b, Int seed
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  return {{c0, c1, c2, c3}};
 }
 
 /// Uniform in [0, 1), and depends only on these numbers.
 __device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
-  const FourWords w = philox(static_cast<unsigned>(kv.i()) >> 2, q, h, b, seed, 0);
-  const unsigned low = kv.i() & 1 ? w.x[1] : w.x[0], high = kv.i() & 1 ? w.x[3] : w.x[2];
+  unsigned c0 = static_cast<unsigned>(kv.i()) >> 2, c1 = static_cast<unsigned>(q.i()),
+           c2 = static_cast<unsigned>(h.i()), c3 = static_cast<unsigned>(b.i());
+  philox(c0, c1, c2, c3, static_cast<unsigned>(seed.i()), 0);
+  const unsigned low = kv.i() & 1 ? c1 : c0, high = kv.i() & 1 ? c3 : c2;
   return static_cast<float>((kv.i() & 2 ? high : low) >> 8) * 0x1p-24f;
+}
+
+/// The words that decide on 16 keys.
+struct FourWords {
+  unsigned x[4];
+};
+__device__ inline FourWords words_of(Int seed, Int b, Int h, Int q, unsigned sixteen) {
+  FourWords w{{sixteen, static_cast<unsigned>(q.i()), static_cast<unsigned>(h.i()), static_cast<unsigned>(b.i())}};
+  philox(w.x[0], w.x[1], w.x[2], w.x[3], static_cast<unsigned>(seed.i()), 1);
+  return w;
 }
 
 /// The bits that pairs share, see ir::kept.
@@ -172,7 +178,7 @@ __device__ inline unsigned mixed(unsigned x) { return __funnelshift_r(x, x, 5) ^
 
 /// True for n of 65536 pairs.
 __device__ inline bool kept(Int seed, Int n, Int b, Int h, Int q, Int kv) {
-  const FourWords w = philox(static_cast<unsigned>(kv.i()) >> 4, q, h, b, seed, 1);
+  const FourWords w = words_of(seed, b, h, q, static_cast<unsigned>(kv.i()) >> 4);
   unsigned own = 0, shared = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

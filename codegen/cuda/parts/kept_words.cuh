@@ -13,7 +13,7 @@ struct KeptDraws {
 
   __device__ KeptDraws(const User& user, const typename User::Head& head, Where at)
       : seed(user.drop_seed(head, at)), share(user.drop_share(head, at)), b(at.b), h(at.h) {}
-  __device__ FourWords block(int q, unsigned nth) const { return philox(nth, q, h, b, seed, 1); }
+  __device__ FourWords block(int q, unsigned nth) const { return words_of(seed, b, h, q, nth); }
   /// Of a query and 32 keys, from a multiple of 16 on.
   __device__ unsigned along(int q, unsigned kv) const {
     return kept_word(share, block(q, kv >> 4), block(q, (kv >> 4) + 1));
