@@ -10,13 +10,16 @@ namespace {
 using ir::Expr, ir::Input, ir::Op;
 
 std::optional<Along> along(const Expr& index) {
-  if (ir::is_literal(index, 0)) return Along::none;
-  if (index->op != Op::Input) return std::nullopt;
-  switch (static_cast<Input>(index->bits)) {
-    case Input::B: return Along::batch;
-    case Input::H: return Along::head;
-    case Input::Q: return Along::query;
-    case Input::KV: return Along::key;
+  if (ir::is_literal(index, 0)) return Along{};
+  const bool in_groups = (index->op == Op::Div || index->op == Op::FloorDiv) && ir::is_literal(index->args[1]);
+  const Expr& of = in_groups ? index->args[0] : index;
+  const auto by = in_groups ? static_cast<std::int64_t>(ir::literal_value(*index->args[1])) : 1;
+  if (of->op != Op::Input || by < 1) return std::nullopt;
+  switch (static_cast<Input>(of->bits)) {
+    case Input::B: return Along{Along::batch, by};
+    case Input::H: return Along{Along::head, by};
+    case Input::Q: return in_groups ? std::nullopt : std::optional(Along{Along::query});
+    case Input::KV: return in_groups ? std::nullopt : std::optional(Along{Along::key});
     default: return std::nullopt;
   }
 }
@@ -38,7 +41,7 @@ std::optional<DsTerm> as_ds(const compiler::Mod& mod, const compiler::Scatter& t
     if (!one) return std::nullopt;
     out.along.push_back(*one);
   }
-  const auto count = [&](Along what) { return std::ranges::count(out.along, what); };
+  const auto count = [&](Along::Of what) { return std::ranges::count(out.along, what, &Along::of); };
   if (count(Along::query) != 1 || count(Along::key) != 1 || count(Along::batch) > 1 || count(Along::head) > 1)
     return std::nullopt;
   // dS has the factor d score / d s already.

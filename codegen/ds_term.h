@@ -11,10 +11,13 @@
 
 namespace attune::codegen {
 
-/// What an index of the tensor is; `none`: the literal 0.
-enum class Along : std::uint8_t { none, batch, head, query, key };
+/// What an index of the tensor is; `none`: the literal 0. Batch entries and heads in groups of `by`: b / by, h / by.
+struct Along {
+  enum Of : std::uint8_t { none, batch, head, query, key } of = none;
+  std::int64_t by = 1;
+};
 
-/// The term of a captured tensor's gradient if each pair of a batch entry and head has an element of its own there.
+/// The term of a captured tensor's gradient if no two pairs of a batch entry and head share an element of it.
 struct DsTerm {
   std::uint32_t capture = 0;
   std::vector<Along> along;  ///< of each dimension of the tensor; query and key occur once, batch and head at most once

@@ -75,6 +75,13 @@ TEST_CASE("dS is summed over what shares an element, in any type and layout", "[
   }
   CHECK(wrong("s + bias[q, kv]", "true", dense({150, 203}), odd) == "");
   CHECK(wrong("s + bias[kv, h, q]", "true", dense({203, 2, 150}), odd) == "");
+  // Rows of a pair representation share a bias, and heads in pairs; the last group may be smaller, and some have no
+  // pair.
+  Shape rows = usual();
+  rows.batch = 5, rows.q_heads = 4, rows.d = rows.dv = 32;
+  CHECK(wrong("s + bias[b / 2, h, q, kv]", "true", dense({3, 4, 150, 200}), rows) == "");
+  CHECK(wrong("s + bias[b / 7, h, q, kv]", "kv <= q + 20", dense({1, 4, 150, 200}), rows, {.type = DType::f32}) == "");
+  CHECK(wrong("s + bias[b / 3, h / 2, q, kv]", "bias[0, 0, 0, kv] > -0.5f", dense({4, 2, 150, 200}), rows) == "");
   Shape apart = usual();
   apart.layout = Layout::bshd;
   for (const DType type : {DType::bf16, DType::f16})

@@ -286,7 +286,10 @@ struct StoredDs {
   int first_tile;   ///< of keys
   int is_gradient;  ///< 1: ds is the gradient itself
   Gradient to;      ///< [batch, head, position of the query, key]; 0 strides where it has no such dimension
-  int batch, heads, rows, columns;  ///< of `to`: 1 where dS is summed
+  struct Groups {
+    int count, size;  ///< so many neighbours share an element
+  } batch, heads;
+  int rows, columns;  ///< of `to`
 };
 
 /// The arguments of sums.cuh: one sum per element of a tensor, along the last dimension first. Missing dimensions come

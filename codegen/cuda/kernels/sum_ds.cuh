@@ -109,9 +109,17 @@ struct SumDs {
     global_put(at, uint4{words[0], words[1], words[2], words[3]});
   }
 
-  /// The batch entries and heads that share an element, [b, b_end) and [h, h_end), and its row and first key.
+  /// The batch entries or heads that share an element.
+  struct Range {
+    int begin, end;
+    __device__ Range(const StoredDs::Groups& groups, int nth, int all)
+        : begin(min(nth * groups.size, all)), end(min(begin + groups.size, all)) {}
+  };
+  /// Eight elements of a row: what shares them, the row, and the first key.
   struct Place {
-    int b, b_end, h, h_end, row, key, count;
+    Range b, h;
+    int row, key, count;
+    bool any;  ///< false: a gradient that is larger than the call has elements of no pair, which are 0
     long long offset;
   };
   __device__ Place place(long long nth, const Columns& here) const {
@@ -120,31 +128,26 @@ struct SumDs {
     nth /= eights;
     const int position = static_cast<int>(nth % stored.rows);
     nth /= stored.rows;
-    const int h = static_cast<int>(nth % stored.heads), b = static_cast<int>(nth / stored.heads),
+    const int h = static_cast<int>(nth % stored.heads.count), b = static_cast<int>(nth / stored.heads.count),
               row = position - args.q_offset;
-    // A gradient that is larger than the call has elements of no pair: they are 0.
-    const bool any = row >= 0 && row < args.q_len && key < args.kv_len;
     const Strided& to = stored.to.to;
-    return {.b = stored.batch > 1 ? b : 0,
-            .b_end = !any               ? 0
-                     : stored.batch > 1 ? min(b + 1, args.batch)
-                                        : args.batch,
-            .h = stored.heads > 1 ? h : 0,
-            .h_end = stored.heads > 1 ? min(h + 1, args.q_heads) : args.q_heads,
+    return {.b = {stored.batch, b, args.batch},
+            .h = {stored.heads, h, args.q_heads},
             .row = row,
             .key = key,
             .count = min(here.end - key, each),
+            .any = row >= 0 && row < args.q_len && key < args.kv_len,
             .offset = b * to.batch + h * to.head + position * to.position + key * to.element};
   }
 
   /// The element i of eight, from operands.
   __device__ float sum_again(const Place& of, int i) const {
     float sum = 0;
-    if (of.key + i >= args.kv_len) return sum;
+    if (!of.any || of.key + i >= args.kv_len) return sum;
 #pragma unroll 1
-    for (int b = of.b; b < of.b_end; ++b)
+    for (int b = of.b.begin; b < of.b.end; ++b)
 #pragma unroll 1
-      for (int h = of.h; h < of.h_end; ++h) {
+      for (int h = of.h.begin; h < of.h.end; ++h) {
         const Where at{b, h, args.q_len, args.kv_len};
         const auto head = user.head(at);
         const float ds = recomputed(head, at, of.row, of.key + i);
@@ -158,7 +161,8 @@ struct SumDs {
     const bool again = *args.non_finite != 0;
     if (stored.is_gradient && !again) return;
     const Columns here = columns();
-    const long long count = static_cast<long long>(stored.batch) * stored.heads * stored.rows * here.eights();
+    const long long count = static_cast<long long>(stored.batch.count) * stored.heads.count * stored.rows *
+                            here.eights();
     for (long long nth = static_cast<long long>(blockIdx.x) * sum_ds_threads + threadIdx.x; nth < count;
          nth += static_cast<long long>(gridDim.x) * sum_ds_threads) {
       const Place of = place(nth, here);
@@ -168,9 +172,14 @@ struct SumDs {
         continue;
       }
       float sums[each] = {};
-      for (int b = of.b; b < of.b_end; ++b)
+      // One loop, so that four loads are under way wherever terms are several.
+      const int heads = of.h.end - of.h.begin, terms = of.any ? (of.b.end - of.b.begin) * heads : 0;
+      int b = of.b.begin, h = of.h.begin;
 #pragma unroll 4
-        for (int h = of.h; h < of.h_end; ++h) add(sums, b, h, of.row, of.key);
+      for (int term = 0; term < terms; ++term) {
+        add(sums, b, h, of.row, of.key);
+        if (++h == of.h.end) h = of.h.begin, ++b;
+      }
       // Beyond the last key, dS is 0.
       store(of.offset, of.count, sums);
     }

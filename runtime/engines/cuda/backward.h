@@ -99,12 +99,13 @@ class BackwardRun {
 
   /// The gradient of a dense bias, for a kernel that stores dS.
   struct DenseGradient {
-    const Captured* of = nullptr;  ///< null: no kernel stores dS
-    std::uint32_t slot = 0;        ///< of `of`: the one that the score reads
-    Tensor as_pairs;               ///< the gradient as [batch, head, query, key]: extent 1 where dS is summed
-    bool is_ds = false;            ///< dS is stored straight into it
-    std::int64_t tiles = 0;        ///< of keys, in one launch
-    bool cleared = false;          ///< pairs of tiles that no item visits are 0
+    const Captured* of = nullptr;                    ///< null: no kernel stores dS
+    std::uint32_t slot = 0;                          ///< of `of`: the one that the score reads
+    Tensor as_pairs;                                 ///< the gradient as [batch, head, query, key]
+    std::array<std::int64_t, 4> groups{1, 1, 1, 1};  ///< how many of each share an element
+    bool is_ds = false;                              ///< dS is stored straight into it
+    std::int64_t tiles = 0;                          ///< of keys, in one launch
+    bool cleared = false;                            ///< pairs of tiles that no item visits are 0
   };
   /// Plans how the gradient is made of stored dS. False if the kernel cannot make it.
   bool plan_ds();

@@ -48,24 +48,27 @@ bool BackwardRun::plan_ds() {
   const Tensor& to = *of->into;
   DenseGradient out{
       .of = &*of, .slot = term->capture, .as_pairs = {to.data, to.dtype, {1, 1, 1, 1}, {0, 0, 0, 0}, to.device}};
+  out.groups = {std::max(p_.batch, std::int64_t{1}), std::max(p_.q_heads, std::int64_t{1}), 1, 1};
   for (std::size_t d = 0; d < term->along.size(); ++d) {
-    if (term->along[d] == Along::none) {
+    const auto [what, by] = term->along[d];
+    if (what == Along::none) {
       // The other elements along such a dimension are 0; sum_ds.cuh does not write them.
       if (to.shape[d] != 1) return false;
       continue;
     }
-    const auto at = static_cast<std::size_t>(term->along[d]) - 1;
+    const auto at = static_cast<std::size_t>(what) - 1;
+    out.groups[at] = by;
     out.as_pairs.shape[at] = to.shape[d];
     out.as_pairs.strides[at] = to.strides[d];
   }
-  const auto has = [&](Along what) { return std::ranges::find(term->along, what) != term->along.end(); };
   const std::array<std::int64_t, 4> pairs{p_.batch, p_.q_heads, p_.q_offset + p_.q.length, p_.kv.length};
   // Reads beyond a tensor's end are of its last element, which then has the gradients of several pairs.
   for (std::size_t d = 0; d < 4; ++d)
-    if ((d >= 2 || has(static_cast<Along>(d + 1))) && out.as_pairs.shape[d] < pairs[d]) return false;
+    if (out.as_pairs.shape[d] < ceil_div(pairs[d], out.groups[d])) return false;
 
   out.cleared = whole_.kernel->skips;
-  const bool same = p_.q_offset == 0 && std::ranges::equal(pairs, std::span(out.as_pairs.shape).first(4));
+  const bool same = p_.q_offset == 0 && out.groups[0] == 1 && out.groups[1] == 1 &&
+                    std::ranges::equal(pairs, std::span(out.as_pairs.shape).first(4));
   out.is_ds = same && !term->factor && to.dtype == call_.q.dtype && has_boxes(out.as_pairs) &&
               (!out.cleared || is_clearable(to));
   const codegen::Tile& tile = whole_.plan().tile;
@@ -95,8 +98,8 @@ StoredDs BackwardRun::stored_ds(std::byte* memory, std::int64_t first_tile) cons
           .first_tile = static_cast<int>(first_tile),
           .is_gradient = dense_.is_ds,
           .to = {strided(dense_.as_pairs, compiler::Layout::dense), stored(dense_.as_pairs.dtype)},
-          .batch = static_cast<int>(shape[0]),
-          .heads = static_cast<int>(shape[1]),
+          .batch = {static_cast<int>(shape[0]), static_cast<int>(dense_.groups[0])},
+          .heads = {static_cast<int>(shape[1]), static_cast<int>(dense_.groups[1])},
           .rows = static_cast<int>(shape[2]),
           .columns = static_cast<int>(shape[3])};
 }
