@@ -101,6 +101,7 @@ void add_torch(nb::module_& m) {
   m.def("place_operator", &place_operator, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   m.def("deactivate_operators", &deactivate_operators);
   m.def("choose_engine", &choose_engine);
+  m.def("take_dropout", &take_dropout);
   m.def("why_torch", &why_torch);
 }
 

@@ -18,6 +18,7 @@ namespace {
 using Value = Shim::Value;
 
 std::atomic<std::int64_t> engine{0};
+std::atomic<bool> takes_dropout{false};
 
 /// Attentions that were called before, by what an operator says of them; kept until the process ends.
 struct Known {
@@ -34,7 +35,7 @@ const Entry* find(const std::string& name) {
   return found ? found->entry.get() : nullptr;
 }
 
-constexpr const char* reasons[] = {"dropout, whose random numbers are torch's",
+constexpr const char* reasons[] = {"dropout, without activate(dropout=True)",
                                    "a debug mask is asked for",
                                    "tensors of {dtype}",
                                    "tensors of other than four dimensions",
@@ -175,9 +176,10 @@ void OperatorCall::run(const Entry& entry, bool is_recorded) {
   attune_said said{};
   said.size = sizeof said;
   attune_error_read(error, &said);
-  const bool as_a_page = op.kind != Kind::activated || said.bug;
+  const bool as_a_page = op.kind != Kind::activated || said.bug || drops();
   Refused why{as_a_page ? said.message : '[' + std::string(said.code) + "] " + said.problem};
   attune_error_free(error);
+  why.is_alike = !drops();
   throw why;
 }
 
@@ -207,7 +209,9 @@ Made OperatorCall::new_result(char of) {
 
 void OperatorCall::refuse_by_flags() const {
   refuse_if(tensor("alibi_slopes"), for_alibi);
-  refuse_if(std::bit_cast<double>(value_of("dropout_p")) != 0, for_dropout);
+  const bool has_state = has("philox_seed") || op.results.find_first_of("si") != op.results.npos;
+  refuse_if(drops() && !(takes_dropout.load(std::memory_order_relaxed) && has_state), for_dropout);
+  if (drops() && flag("return_debug_mask")) throw Refused{reasons[for_debug], 1u << for_debug, false};
   refuse_if(flag("return_debug_mask"), for_debug);
   refuse_if(tensor("page_table") && !tensor("cu_q"), for_pages);
   std::int32_t type = 0;
@@ -283,11 +287,42 @@ void OperatorCall::read_flags(std::string& name) {
             : is_windowed ? whole("window_size_right", -1)
                           : -1,
             is_windowed,
-            counts != nullptr};
+            counts != nullptr,
+            has("dropout_p") ? std::bit_cast<std::int64_t>(value_of("dropout_p")) : 0};
   name.assign(reinterpret_cast<const char*>(flags_.data()), sizeof flags_);
   for (const attune_tensor* const one : {mask_, counts})
     if (one) captured_.push_back(one);
 }
+
+Made OperatorCall::draw() {
+  const std::size_t which = op.results.find_first_of("si");
+  if (which == op.results.npos) return {};
+  Made state = new_result(op.results[which]);
+  if (!drops()) return state;
+  // Torch draws no u64. The generator's state belongs to graphs that are captured, too.
+  const Shim& s = shim();
+  Shim::Tensor words = nullptr;
+  const attune_device on = state.at.device;
+  check(s.of_memory(state.at.data, state.at.ndim, state.at.shape, state.at.strides, 0, s.i64,
+                    on.device_type == ATTUNE_CUDA ? s.cuda : 0, on.device_id, &words),
+        "create_tensor_from_blob");
+  Value stack[] = {reinterpret_cast<Value>(words), 0};
+  check(s.call("aten::random_", "", stack, shim_version), "random_");
+  release(stack[0]);
+  capture_seed(state.owner.get());
+  return state;
+}
+
+void OperatorCall::capture_seed(Shim::Tensor state) {
+  void* words = nullptr;
+  check(shim().get_data_ptr(state, &words), "get_data_ptr");
+  attune_tensor seed{};
+  seed.data = words, seed.device = call.q->device, seed.dtype = {ATTUNE_INT, 32, 1};
+  captured_.push_back(add(seed));
+  call.captures = captured_.data(), call.n_captures = captured_.size();
+}
+
+void take_dropout(bool is_taken) { takes_dropout = is_taken; }
 
 void choose_engine(std::int32_t target, std::int32_t exact) {
   engine = std::int64_t{target} << 32 | std::uint32_t(exact);

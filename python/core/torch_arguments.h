@@ -24,9 +24,9 @@ inline constexpr std::string_view names_of_arguments =
     "query q;key k;value v;out;lse logsumexp;grad_o grad_out grad_out_;grad_lse;attn_mask attn_bias;scale;dropout_p;"
     "is_causal;return_debug_mask;compute_log_sumexp;wanted grad_input_mask;cu_q cum_seq_q;cu_kv cum_seq_k;max_q;"
     "max_kv max_k;window_size_left;window_size_right;seqused_k;alibi_slopes;page_table block_table;num_splits;"
-    "captures;ints;score;with_max;kv_len;q_offsets;o_before;lse_before;fixed_split_size;"
-    "mask prob sink names philox_seed philox_offset rng_state unused";
-inline constexpr std::size_t arguments_of_operators = 34;
+    "captures;ints;score;with_max;kv_len;q_offsets;o_before;lse_before;fixed_split_size;philox_seed rng_state;"
+    "mask prob sink names philox_offset unused";
+inline constexpr std::size_t arguments_of_operators = 35;
 
 /// Which of them has this name.
 constexpr std::size_t which_argument(std::string_view name) {
@@ -58,9 +58,9 @@ struct Operator {
   std::string_view name;
   Kind kind;
   /// A letter for each. o: the output; l: the lse, c: as cuDNN has it, p: as the efficient attention has it; m: the
-  /// largest scores; g: a gradient of q, k or v; M: of the mask; G: the list of all; q, k: a length; s, S, i: what
-  /// stands for a state of random numbers; e: an empty tensor; u: any tensor, as nobody reads it; -: an undefined one.
-  /// O, L, P: as o, l, g, in the memory order [batch, positions, heads].
+  /// largest scores; g: a gradient of q, k or v; M: of the mask; G: the list of all; q, k: a length; s, S, i: parts of
+  /// a state of random numbers; e: an empty tensor; u: any tensor, as nobody reads it; -: an undefined one. O, L, P: as
+  /// o, l, g, in the memory order [batch, positions, heads].
   std::string_view results;
   bool (*own)(const std::string& types, Shim::Value* stack) = nullptr;
 };
@@ -81,6 +81,9 @@ struct Form {
 struct Refused {
   std::string why;
   unsigned bit = 0;  ///< of a reason that comes again
+  /// A forward and its backward must be refused alike if they drop, because each has to know what the other's kernel
+  /// drew. If they may not be, the user gets an exception.
+  bool is_alike = true;
 };
 
 /// A call of an operator, whose arguments are on its stack.
@@ -127,6 +130,13 @@ class OperatorCall {
   /// The attention; sets captures and integers of the call. Null if attune.torch does not make one.
   const Entry* entry();
 
+  bool drops() const { return has("dropout_p") && std::bit_cast<double>(value_of("dropout_p")) != 0; }
+  /// The forward's state of random numbers, drawn from torch's generator if the call drops: its first word is the seed.
+  /// An empty one if the operator has none.
+  Made draw();
+  /// Adds the seed of a call that drops to its captures.
+  void capture_seed(Shim::Tensor state);
+
   /// Computes. Throws what attune says, or a signal raises.
   void run(const Entry& entry, bool is_recorded);
 
@@ -167,9 +177,12 @@ class OperatorCall {
   const attune_tensor *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *mask_ = nullptr;
   std::vector<const attune_tensor*> captured_;
   std::vector<double> ints_;
-  std::array<std::int64_t, of_all + 8> flags_;  ///< as attune.torch's function takes them
+  std::array<std::int64_t, of_all + 9> flags_;  ///< as attune.torch's function takes them
   std::shared_ptr<const Entry> made_;
 };
+
+/// Whether activated operators compute dropout, from here on.
+void take_dropout(bool is_taken);
 
 /// From here on, attune.torch's engine() has chosen this target and this exactness.
 void choose_engine(std::int32_t target, std::int32_t exact);

@@ -79,7 +79,7 @@ bool attend(OperatorCall& given) {
   if (!given.read_tensors()) return false;
   const Entry* const entry = given.entry();
   if (!entry) return false;
-  Made out = given.new_result(op.results[0]), lse = given.new_result(op.results[1]), largest;
+  Made out = given.new_result(op.results[0]), lse = given.new_result(op.results[1]), state = given.draw(), largest;
   const attune_tensor* const of_out = given.by_heads(&out.at);
   attune_tensor of_lse = lse.at;
   call.o = of_out;
@@ -94,13 +94,14 @@ bool attend(OperatorCall& given) {
   Value made[9]{};
   for (std::size_t i = 2; i < op.results.size(); ++i) {
     const char of = op.results[i];
-    made[i] = of == 'q'   ? std::bit_cast<Value>(call.q->shape[2])
-              : of == 'k' ? std::bit_cast<Value>(call.k->shape[2])
-              : of == 'u' ? lse.owner.again()
-              : of == '-' ? undefined_tensor().value()
-              : of != 'm' ? given.new_result(of).owner.value()
-              : call.max  ? largest.owner.value()
-                          : nothing_of(call.q->device, shim().f32, 0);
+    made[i] = of == 'q'                                       ? std::bit_cast<Value>(call.q->shape[2])
+              : of == 'k'                                     ? std::bit_cast<Value>(call.k->shape[2])
+              : of == 'u'                                     ? lse.owner.again()
+              : of == '-'                                     ? undefined_tensor().value()
+              : (of == 's' || of == 'i') && state.owner.get() ? state.owner.value()
+              : of != 'm'                                     ? given.new_result(of).owner.value()
+              : call.max                                      ? largest.owner.value()
+                                                              : nothing_of(call.q->device, shim().f32, 0);
   }
   made[0] = out.owner.value(), made[1] = lse.owner.value();
   given.give(made, op.results.size());
@@ -146,6 +147,7 @@ bool differentiate(OperatorCall& given) {
   if (!given.read_tensors()) return false;
   const Entry* const entry = given.entry();
   if (!entry) return false;
+  if (given.drops()) given.capture_seed(given.tensor("philox_seed"));
   call.o = given.by_heads(given.read("out")), call.grad_o = given.by_heads(given.read("grad_o"));
   attune_tensor of_lse = *given.read("lse");
   if (of_lse.ndim != 2) of_lse.ndim = 3, of_lse.shape = call.q->shape;
@@ -157,6 +159,7 @@ bool differentiate(OperatorCall& given) {
   std::optional<List> wanted;
   if (given.has("wanted")) wanted.emplace(given.value_of("wanted"));
   for (std::size_t i = 0; i < count; ++i) {
+    if (given.drops() && i == count - 1) continue;  // the seed
     if (wanted ? i >= wanted->size() || ((*wanted)[i] & 1) == 0 : i >= 3) continue;
     const attune_tensor& like = i < 3 ? given.input(i) : *call.captures[i - 3];
     const bool by_position = op.results[0] == 'P' && i < 3;
@@ -241,14 +244,15 @@ void kernel(Value* stack, std::uint64_t, std::uint64_t) {
   try {  // while something is refused, nothing is on the stack yet
     if (compute()) return;
   } catch (const Refused& why) {
-    if (given.op.kind != Kind::activated) throw std::runtime_error(why.why);  // torch gives it to Python
+    if (given.op.kind != Kind::activated || !why.is_alike)
+      throw std::runtime_error(why.why);  // torch gives it to Python
     bit = why.bit;
     if ((given.form.told & bit) != 0 && given.form.own && given.form.own(given.form.types, stack)) return;
     reason_of_this_call = why.why;
   } catch (const nb::python_error& error) {  // torch passes on only its text
     throw std::runtime_error(error.what());
   } catch (const std::exception& why) {
-    if (given.op.kind == Kind::recorded) throw;
+    if (given.op.kind == Kind::recorded || given.drops()) throw;
     reason_of_this_call = why.what();
   }
   call_python(given);

@@ -59,6 +59,7 @@ bool find_shim(nb::handle address_of) {
   operators.find(s.implement, "torch_library_impl");
   operators.find(s.call, "torch_call_dispatcher");
   operators.find(s.fill, "aoti_torch_aten_fill__Scalar");
+  operators.find(s.of_memory, "aoti_torch_create_tensor_from_blob");
   operators.find(s.grad_mode, "aoti_torch_grad_mode_is_enabled");
   if (!operators.complete) s.implement = nullptr;
   torch.read(s.f16, "aoti_torch_dtype_float16");

@@ -47,6 +47,9 @@ struct Shim {
   std::int32_t (*implement)(Library, const char* name, Kernel, std::uint64_t version);
   std::int32_t (*call)(const char* name, const char* overload, Value* stack, std::uint64_t version);
   std::int32_t (*fill)(Tensor, double);
+  std::int32_t (*of_memory)(void* data, std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
+                            std::int64_t offset, std::int32_t dtype, std::int32_t device_type, std::int32_t device,
+                            Tensor*);
   bool (*grad_mode)();
   std::int32_t (*cuda_stream)(std::int32_t device, void**);             // null in a torch without CUDA
   std::int32_t (*to_python)(Tensor, void* python_type, void** object);  // null before torch 2.14

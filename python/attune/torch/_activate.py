@@ -7,6 +7,7 @@ kernels, for the CPU and for CUDA; autograd, autocast and torch.compile around t
 
 from __future__ import annotations
 
+import struct
 import threading
 import warnings
 from typing import Any
@@ -18,7 +19,7 @@ from attune._errors import Error
 from attune.torch._lowering import lower, unlower
 from attune.torch._mod import spell
 from attune.torch._operators import place
-from attune.torch._sdpa import spelled_sdpa
+from attune.torch._sdpa import dropped, spelled_sdpa
 from attune.torch._value import refuse
 from attune.torch._varlen import _seen
 
@@ -28,11 +29,13 @@ _own: dict[str, Any] = {}  # torch's kernels, by operator
 _warned: set[str] = set()
 
 
-def activate(compile: bool = False) -> None:
+def activate(compile: bool = False, dropout: bool = False) -> None:
     """From here on, torch's own scaled_dot_product_attention runs attune's kernels, and so does what calls it:
     torch.nn.MultiheadAttention, transformers with attn_implementation="sdpa". On GPUs also varlen_attn and jagged
     tensors. Calls that attune does not take go to torch's kernels, as before; a warning gives each reason once.
     With `compile`, a flex_attention that torch.compile compiles from here on runs attune's kernels too.
+    With `dropout`, attune's kernels on GPUs also compute calls with a `dropout_p`: seeds are from torch's generator, but
+    the pairs that a seed drops are not those of torch's kernels.
     Call it before threads start: torch replaces kernels without a lock.
 
     >>> import torch, attune.torch
@@ -46,6 +49,8 @@ def activate(compile: bool = False) -> None:
     with _lock:
         if _library is None:
             _library = _replaced()
+        if dropout:
+            _core.take_dropout(True)
         if compile and lower(_warn):
             from attune.torch import _joint, _lists
             _joint.add()
@@ -78,6 +83,7 @@ def deactivate() -> None:
             _lists.remove()
         if _library is not None:
             _core.deactivate_operators()
+            _core.take_dropout(False)
             _library._destroy()
         _library = None
         _own.clear()
@@ -115,8 +121,9 @@ def _warn(why: str) -> None:
 def _made(flags: list[int], scale: float | None) -> _core.TorchCall | str:
     """The attention of an operator's call, or why attune has none. `flags`: three that calls of graphs have as well; how
     many dimensions the mask has; as bits, which of them have one element; whether it is of bools; is_causal; the window
-    of operators for sequences, whether it is one of those, and whether each sequence says how many keys are in use."""
-    _, _, _, rank, ones, keeps, causal, left, right, is_windowed, is_used = flags
+    of operators for sequences, whether it is one of those, and whether each sequence says how many keys are in use; the
+    bits of dropout_p."""
+    _, _, _, rank, ones, keeps, causal, left, right, is_windowed, is_used, share = flags
     stand_in = torch.empty([1 if ones >> i & 1 else 0 for i in range(rank)], device="cpu",
                            dtype=torch.bool if keeps else torch.float32)
     used = torch.empty(0, dtype=torch.int32, device="cpu") if is_used else None
@@ -125,6 +132,9 @@ def _made(flags: list[int], scale: float | None) -> _core.TorchCall | str:
             spelled = spell(None, _seen(None, (left, right), used), torch.device("cpu"), {})[0]
         else:
             spelled = spelled_sdpa(stand_in, stand_in if rank else None, 0.0, bool(causal))
+        if share:
+            prob = dropped(struct.unpack("d", struct.pack("q", share))[0])
+            spelled = spelled.joined(prob, "", ["seed"], [torch.empty((), dtype=torch.int32, device="cpu")])
         return spelled.call(scale, False)
     except Error as error:
         return f"[{error.code}] {error.problem}"

@@ -128,12 +128,16 @@ def spelled_sdpa(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causa
 
 def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:
     """Dropout as a prob mod, and the seed that it captures, from torch's generator: torch.manual_seed repeats it."""
+    return dropped(share), torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=device)
+
+
+def dropped(share: float) -> str:
+    """Dropout as a prob mod, which reads `seed`."""
     if not isinstance(share, (int, float)) or not 0.0 <= share <= 1.0:
         refuse("bad-argument", f"`dropout_p` cannot be {said(share)}", "it is the fraction of pairs that dropout removes",
                "pass a number from 0 to 1")
     keep = 1.0 - share
-    seed = torch.randint(0, 2**31 - 1, (), dtype=torch.int32, device=device)
-    return f"dropout({keep!r}f, seed[])" if keep else "kept(seed[], 0) ? p : 0.0f", seed
+    return f"dropout({keep!r}f, seed[])" if keep else "kept(seed[], 0) ? p : 0.0f"
 
 
 def _refuse_nested(how: str) -> NoReturn:

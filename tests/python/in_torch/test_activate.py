@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from attune import _core
 from attune.torch import _activate, _attend, activate, deactivate
+from attune.torch._mod import Spelled, Texts
 from attune.torch._sdpa import spelled_sdpa
 from eager import close, kernels_of_gpus, takes_pages
 from goldens import golden
@@ -453,3 +454,76 @@ def test_only_operators_as_expected_are_replaced(monkeypatch):
     with pytest.raises(attune.Error) as caught:
         activate()
     golden("torch-activate", str(caught.value))
+
+
+def seed_of(state):
+    """The seed in a forward's state of random numbers."""
+    return state.reshape(-1)[:1].view(torch.int64).view(torch.int32)[:1].reshape(())
+
+
+def dropping(q, k, v, seed, mask):
+    """Output and gradients of dropout by half, with an explicit seed."""
+    tensors = {"seed": seed} | ({"m": mask} if isinstance(mask, torch.Tensor) else {})
+    texts = Texts("s + m[q, kv]" if "m" in tensors else "", "kv <= q" if mask is True else "", "dropout(0.5f, seed[])")
+    spelled = Spelled(texts, tuple(tensors), tuple(tensors.values()))
+    return both(lambda *qkv: _attend.attend(spelled, *qkv, None)[0], q, k, v)
+
+
+def test_with_an_option_the_operators_of_gpus_drop_what_a_seed_of_torchs_generator_says():
+    q, k, v = qkv()
+    bias, cu = torch.randn(19, 19), torch.tensor([0, 19, 38], dtype=torch.int32)
+    found = []  # a seed, a mask or True for a causal one, and the output and the gradients of the sum of its squares
+    with kernels_of_gpus() as (ops, _):
+        activate(dropout=True)
+        for causal in (False, True):
+            out, lse, *_, seed, offset, _ = ops._scaled_dot_product_flash_attention(q, k, v, 0.5, causal)
+            found.append((seed, causal, out, *ops._scaled_dot_product_flash_attention_backward(
+                2 * out, q, k, v, out, lse, None, None, 19, 19, 0.5, causal, seed, offset)))
+        out, lse, *_, seed, offset, _ = ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.5, True)
+        found.append((seed, True, out, *ops._scaled_dot_product_cudnn_attention_backward(
+            2 * out, q, k, v, out, lse, seed, offset, None, None, None, 19, 19, 0.5, True)))
+        out, lse, seed, offset = ops._scaled_dot_product_efficient_attention(q, k, v, bias, True, 0.5)
+        found.append((seed, bias, out, *ops._scaled_dot_product_efficient_attention_backward(
+            2 * out, q, k, v, bias, out, lse, seed, offset, 0.5, [True, True, True, False])[:3]))
+        rows = [t.transpose(1, 2).flatten(0, 1) for t in (q, k, v)]
+        out, lse, seed, offset, _ = ops._flash_attention_forward(*rows, cu, cu, 19, 19, 0.5, True, False)
+        made = ops._flash_attention_backward(2 * out, *rows, out, lse, cu, cu, 19, 19, 0.5, True, seed, offset)
+        found.append((seed, True, *[t.unflatten(0, (2, 19)).transpose(1, 2) for t in (out, *made)]))
+    for seed, mask, *made in found:
+        for a, b in zip(made, dropping(q, k, v, seed_of(seed), mask), strict=True):
+            close(a, b)
+
+
+def test_seeds_of_dropout_follow_torchs_generator():
+    q, k, v = qkv()
+    with kernels_of_gpus() as (ops, _):
+        activate(dropout=True)
+        drop = lambda p=0.5: ops._scaled_dot_product_flash_attention(q, k, v, p)
+        torch.manual_seed(5)
+        first, second = drop(), drop()
+        torch.manual_seed(5)
+        again = drop()
+        assert torch.equal(first[0], again[0]) and torch.equal(first[6], again[6])
+        assert not torch.equal(first[0], second[0])
+        assert (first[6].dtype, first[6].shape, first[7].dtype) == (torch.uint64, (2,), torch.uint64)
+        state = torch.get_rng_state()
+        drop(0.0)
+        assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn where nothing is dropped
+        assert torch.equal(drop(1.0)[0], torch.zeros_like(q))
+
+
+def test_calls_that_drop_are_not_torchs_by_half():
+    """A forward's pairs are known to its backward, so both are torch's, or both are attune's, or there is an exception."""
+    q, k, v = qkv()
+    with kernels_of_gpus() as (ops, why):
+        flash = ops._scaled_dot_product_flash_attention
+        assert "activate(dropout=True)" in why(lambda: flash(q, k, v, 0.5))
+        activate(dropout=True)
+        assert "tensors of {dtype}" in why(lambda: flash(q.double(), k.double(), v.double(), 0.5))
+        assert "[bad-argument] `dropout_p` cannot be 1.5" in why(lambda: flash(q, k, v, 1.5))
+        assert "cuDNN is faster" in why(
+            lambda: ops._scaled_dot_product_cudnn_attention(q, k, v, torch.zeros(19, 19), True, 0.5))
+        with pytest.raises(RuntimeError, match="a debug mask is asked for"):
+            flash(q, k, v, 0.5, False, True)
+    with kernels_of_gpus() as (ops, why):  # an option ends with activate()
+        assert "activate(dropout=True)" in why(lambda: ops._scaled_dot_product_flash_attention(q, k, v, 0.5))
