@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <stdexcept>
@@ -18,6 +19,7 @@
 
 #include "python/core/gil.h"
 #include "python/core/named.h"
+#include "python/core/workspace.h"
 #include "python/core/xla.h"
 
 namespace attune::python {
@@ -175,7 +177,40 @@ bool has_heads(const attune_tensor* attune_call::*member) {
   return false;
 }
 
-xla::Error* run(const xla::Frame& frame, attune_device device, const attune_with* with) {
+/// Working memory of a call on a GPU, of which XLA's allocator holds the most. XLA reuses in the order of the stream
+/// what is given back, so a call gives it back when its kernels are enqueued.
+class Scratch {
+ public:
+  explicit Scratch(const xla::Frame& frame) : frame_(frame) {}
+  ~Scratch() {
+    if (!data_) return;
+    xla::Free given{sizeof given, nullptr, frame_.context, bytes_, data_};
+    xla::DestroyError ignored{sizeof ignored, nullptr, frame_.api->free(&given)};
+    if (ignored.error) frame_.api->destroy_error(&ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  /// Null where there is memory.
+  xla::Error* take(std::size_t bytes, attune_with& with) {
+    constexpr std::size_t promised = 16, wanted = 64;  // how XLA and attune align
+    bytes_ = bytes + wanted - promised;
+    xla::Allocate made{sizeof made, nullptr, frame_.context, bytes_, promised, nullptr};
+    if (xla::Error* error = frame_.api->allocate(&made)) return error;
+    data_ = made.data;
+    std::size_t room = bytes_;
+    with.workspace = made.data, with.workspace_bytes = bytes;
+    std::align(wanted, bytes, with.workspace, room);
+    return nullptr;
+  }
+
+ private:
+  const xla::Frame& frame_;
+  std::size_t bytes_ = 0;
+  void* data_ = nullptr;
+};
+
+xla::Error* run(const xla::Frame& frame, attune_device device, attune_with* with) {
   const Asked asked(frame);
   const Site& site = site_of(asked.text);
   asked.expect(asked.arguments == site.arguments.size() && asked.results == site.results.size());
@@ -207,6 +242,13 @@ xla::Error* run(const xla::Frame& frame, attune_device device, const attune_with
   call.captures = captured.data(), call.n_captures = captures;
   if (call.pass == ATTUNE_BACKWARD) call.captured_grads = captured.data() + captures, call.n_captured_grads = captures;
   call.params = site.params.data(), call.n_params = site.params.size();
+  Scratch scratch(frame);
+  if (with) {
+    std::size_t bytes = 0;
+    if (attune_error* error = find_workspace(*site.handle->shared, call, *with, bytes)) return failed(frame, error);
+    if (bytes > 0)
+      if (xla::Error* error = scratch.take(bytes, *with)) return error;
+  }
   return failed(frame, attune_run(site.handle->attention, &call, with));
 }
 
@@ -221,7 +263,7 @@ constexpr std::pair<std::string_view, const attune_tensor * attune_new_keys::*> 
     {"slots", &attune_new_keys::slots}};
 
 /// The text is `k_scale v_scale`, then the names of the arguments. The results are k and v, in the same memory.
-xla::Error* append(const xla::Frame& frame, attune_device device, const attune_with* with) {
+xla::Error* append(const xla::Frame& frame, attune_device device, attune_with* with) {
   const Asked asked(frame);
   std::string_view rest = asked.text;
   const auto word = [&] {

@@ -37,6 +37,11 @@ struct NewError {
   const char* message;
   std::int32_t code;  // 3: invalid argument
 };
+struct DestroyError {
+  std::size_t size;
+  Extension* extensions;
+  Error* error;
+};
 struct Context;  // XLA's
 struct GetStream {
   std::size_t size;
@@ -50,6 +55,20 @@ struct GetDevice {
   Context* context;
   std::int32_t device;
 };
+struct Allocate {
+  std::size_t size;
+  Extension* extensions;
+  Context* context;
+  std::size_t bytes, alignment;  // XLA refuses an alignment above 16
+  void* data;
+};
+struct Free {
+  std::size_t size;
+  Extension* extensions;
+  Context* context;
+  std::size_t bytes;
+  void* data;
+};
 struct Api {
   std::size_t size;
   Extension* extensions;
@@ -57,10 +76,13 @@ struct Api {
   const void* internal;
   Error* (*new_error)(NewError*);
   void (*error_message)(void*);
-  void (*destroy_error)(void*);
+  void (*destroy_error)(DestroyError*);
   void* register_handler;
   Error* (*get_stream)(GetStream*);
-  void* unused[12];
+  void* types_and_states[4];
+  Error* (*allocate)(Allocate*);
+  Error* (*free)(Free*);
+  void* tasks_and_runs[6];
   Error* (*get_device)(GetDevice*);
 };
 struct Buffer {
