@@ -1,7 +1,8 @@
-# tools/bench/torch_models.py — host time of transformers' Llama on attune and on torch's attention: a generated token and
-# a training step, as a whole, a layer, and by phase
+# tools/bench/torch_models.py — transformers' models on attune and on torch's attention: host time of a generated token and
+# of a training step, as a whole, a layer, and by phase; time of whole training steps
 """
-  torch_models.py [--impl sdpa,attune] [--rounds 3] [--device cuda|cpu] [--what generate,step] [--threads 1]
+  torch_models.py [--impl sdpa,attune] [--rounds 3] [--device cuda|cpu] [--what generate,step,train] [--threads 1]
+                  [--model llama,gemma2,gpt_oss] [--dropout 0.1]
 
 Each round is a fresh process, in which the implementations take turns; the first of a turn changes from round to round.
 Numbers are medians over a round, then over rounds. `us` of the host are until the call returns; the GPU is waited for
@@ -14,6 +15,9 @@ generate: ms_per_token of model.generate, as a user waits for it; then a decode 
   mask_us_per_token (its mask function), and on a GPU kernels_per_token and attention's kernels with their device time.
 step: us_per_layer of a forward and a backward: a model with eight layers more beside one with two, in each turn.
   `more` is the median over turns of the difference in a turn.
+train: ms of a forward and of a backward until the GPU has ended, of one model that changes its implementation from turn
+  to turn, in training mode with --dropout of attention's probabilities. Implementations that refuse the model are left
+  out. Without dropout, how far loss and gradients are from those of the first implementation.
 """
 import argparse
 import collections
@@ -28,6 +32,12 @@ import time
 import warnings
 
 IMPLEMENTATIONS = "sdpa,attune"
+FAMILIES = {
+    "llama": {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128},
+    "gemma2": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 1024},
+    "gpt_oss": {"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 64, "sliding_window": 128,
+                "num_local_experts": 4, "num_experts_per_tok": 2},
+}
 
 
 def options():
@@ -37,6 +47,8 @@ def options():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--what", default="generate,step")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--model", default="llama")
+    parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--prompts", default="1x128,1x4096,16x1024", help="batch x length")
     parser.add_argument("--steps", default="1x512", help="batch x length of training steps")
@@ -70,6 +82,7 @@ class Round:
         import attune.hf
         attune.hf.enable()
         self.o, self.torch, self.transformers = o, torch, transformers
+        self.family = ""
         self.names = o.impl.split(",")
         if o.child % 2:
             self.names.reverse()
@@ -82,17 +95,17 @@ class Round:
         warnings.simplefilter("ignore")
 
     def note(self, of, implementation, name, number):
-        self.found[f"{of}|{implementation}|{name}"].append(number)
+        self.found[f"{self.family} {of}|{implementation}|{name}"].append(number)
 
     def model(self, implementation, layers):
-        sizes = {"hidden_size": 2048, "intermediate_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 4,
-                 "head_dim": 128}
+        sizes = {"hidden_size": 2048, "intermediate_size": 4096, "vocab_size": 32000, **FAMILIES[self.family]}
         if not self.cuda:
-            sizes |= {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
-                      "head_dim": 16}
+            sizes |= {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 128, "num_attention_heads": 8,
+                      "num_key_value_heads": 2, "head_dim": 16}
         self.torch.manual_seed(0)
-        config = self.transformers.LlamaConfig(vocab_size=32000 if self.cuda else 128, num_hidden_layers=layers,
-                                               max_position_embeddings=32768, **sizes)
+        config = self.transformers.AutoConfig.for_model(self.family, num_hidden_layers=layers, pad_token_id=0,
+                                                        max_position_embeddings=32768,
+                                                        attention_dropout=self.o.dropout, **sizes)
         dtype = self.torch.bfloat16 if self.cuda else self.torch.float32
         return self.transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation,
                                                                   dtype=dtype).to(self.o.device)
@@ -231,16 +244,48 @@ class Round:
                     self.note(of, "more", f"{what}_us_per_layer", layers[second][what] - layers[first][what])
 
 
+    def train(self, batch, length):
+        """One model, so that its weights are the same ones."""
+        of = f"train {batch} x {length}"
+        ids = self.torch.randint(0, 100, (batch, length), device=self.o.device)
+        model = self.model("eager", self.o.layers).train()
+        names = list(self.names)
+        first = None
+        for turn in range(self.o.turns + 2):
+            for name in list(names):
+                model.zero_grad(set_to_none=True)
+                try:
+                    model.set_attn_implementation(name)
+                    begin = clock(self.wait)
+                    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+                    between = clock(self.wait)
+                    loss.backward()
+                    end = clock(self.wait)
+                except (ValueError, NotImplementedError, RuntimeError) as error:
+                    print(f"{self.family}: {name} refuses: {error}", file=sys.stderr)
+                    names.remove(name)
+                    continue
+                if turn == 0 and not self.o.dropout:
+                    made = [loss.detach().float(), *[p.grad.float() for p in model.parameters() if p.grad is not None]]
+                    first = first or made
+                    self.note(of, name, "loss_apart", (made[0] - first[0]).abs().item())
+                    self.note(of, name, "gradients_apart", max([((a - b).norm() / b.norm()).item()
+                                                                for a, b in zip(made[1:], first[1:]) if b.norm() > 0]))
+                if turn >= 2:  # before, they compile
+                    self.note(of, name, "forward_ms", (between - begin) * 1e3)
+                    self.note(of, name, "backward_ms", (end - between) * 1e3)
+                    self.note(of, name, "both_ms", (end - begin) * 1e3)
+
+
 def child(o):
     global now
     now = time.thread_time if o.cpu_time else now
     here = Round(o)
-    if "generate" in o.what:
-        for batch, length in pairs(o.prompts):
-            here.generate(batch, length)
-    if "step" in o.what:
-        for batch, length in pairs(o.steps):
-            here.step(batch, length)
+    for here.family in o.model.split(","):
+        for what, sizes, measure in (("generate", o.prompts, here.generate), ("step", o.steps, here.step),
+                                     ("train", o.steps, here.train)):
+            for batch, length in pairs(sizes if what in o.what.split(",") else ""):
+                measure(batch, length)
     print("FOUND" + json.dumps({key: statistics.median(numbers) for key, numbers in here.found.items()} |
                                {f"{key}|count": len(numbers) for key, numbers in here.found.items()
                                 if "|device us" in key}))
