@@ -27,7 +27,7 @@ std::uint32_t word(ir::Type type, double value) {
                                : static_cast<std::uint32_t>(static_cast<std::int32_t>(value));
 }
 
-codegen::At lanes_at(Code& code, const Shape& shape) {
+codegen::At lanes_at(Code& code, const Vectors& shape) {
   const unsigned lanes = shape.lanes();
   const auto number = [&](std::size_t offset) { return code.member(code.i32(), code.arg(0), offset); };
   const auto numbers = [&](std::size_t offset) {
@@ -55,8 +55,8 @@ codegen::At lanes_at(Code& code, const Shape& shape) {
   return at;
 }
 
-std::string object(const Shape& shape, std::span<const ir::Expr> roots, std::span<const compiler::CaptureSlot> captures,
-                   std::span<const std::int32_t> bound) {
+std::string object(const Vectors& shape, std::span<const ir::Expr> roots,
+                   std::span<const compiler::CaptureSlot> captures, std::span<const std::int32_t> bound) {
   Module module(shape.isa, "expressions");
   auto* pointer = llvm::PointerType::get(module.context(), 0);
   const std::array<llvm::Type*, 4> args{pointer, pointer, pointer, pointer};
@@ -111,7 +111,7 @@ void Captured::fill(const std::function<double()>& value) {
   }
 }
 
-ir::Env env_at(const Shape& shape, const Place& place, unsigned lane) {
+ir::Env env_at(const Vectors& shape, const Place& place, unsigned lane) {
   const auto by = [&](std::int32_t first, bool runs) {
     return static_cast<std::int32_t>(static_cast<std::uint32_t>(first) + (runs ? lane : 0));
   };
@@ -128,8 +128,8 @@ ir::Env env_at(const Shape& shape, const Place& place, unsigned lane) {
   return env;
 }
 
-Compiled::Compiled(const Shape& shape, std::span<const ir::Expr> roots, std::span<const compiler::CaptureSlot> captures,
-                   std::span<const std::int32_t> bound)
+Compiled::Compiled(const Vectors& shape, std::span<const ir::Expr> roots,
+                   std::span<const compiler::CaptureSlot> captures, std::span<const std::int32_t> bound)
     : loaded_(object(shape, roots, captures, bound)), run_(loaded_.find<Run>("expressions")) {
   for (const ir::Expr& e : roots) types_.push_back(e->type);
   for (const ir::Expr& e : ir::in_order(roots)) {

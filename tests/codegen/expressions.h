@@ -46,7 +46,7 @@ struct Place {
 };
 
 /// How expressions are compiled. Stand-ins replace fields: q_len for those of heads, kv_len for rows, s for columns.
-struct Shape {
+struct Vectors {
   Isa isa = Isa::portable;
   bool rows = false;     ///< q goes up from lane to lane instead of kv
   bool uniform = false;  ///< s and p are those of the first lane
@@ -54,12 +54,12 @@ struct Shape {
 };
 
 /// A lane's inputs for eval, without params and reads.
-ir::Env env_at(const Shape& shape, const Place& place, unsigned lane);
+ir::Env env_at(const Vectors& shape, const Place& place, unsigned lane);
 
 /// Expressions as compiled code. Free binders take their values from `bound`, as in Env.
 class Compiled {
  public:
-  Compiled(const Shape& shape, std::span<const ir::Expr> roots, std::span<const compiler::CaptureSlot> captures,
+  Compiled(const Vectors& shape, std::span<const ir::Expr> roots, std::span<const compiler::CaptureSlot> captures,
            std::span<const std::int32_t> bound = {});
 
   /// The value of root i in lane j at [i * 16 + j].

@@ -122,7 +122,7 @@ std::vector<float> samples(std::uint32_t stride) {
 
 runtime::cpu::Loaded compile(Isa isa) {
   Module module(isa, "math");
-  const unsigned lanes = tests::Shape{isa}.lanes();
+  const unsigned lanes = tests::Vectors{isa}.lanes();
   for (const Function& f : functions())
     define(module, symbol(f.op), lanes, [&](Val x, Val y) { return f.code(isa, x, y); });
   for (const unsigned n : {lanes, 1u})
@@ -199,7 +199,7 @@ TEST_CASE("the softmax's exp2 is 0 at -inf, 1 at 0, NaN at NaN, and near the tru
     x.push_back(beyond);
   while (x.size() % 16) x.push_back(-1);
   for (const Machine& machine : machines())
-    for (const unsigned lanes : {tests::Shape{machine.isa}.lanes(), 1u})
+    for (const unsigned lanes : {tests::Vectors{machine.isa}.lanes(), 1u})
       for (const Degree degree : {Degree::f32, Degree::bf16}) {
         const std::vector<float> out = mapped(machine, softmax_symbol(degree, lanes), x, x);
         CAPTURE(name_of(machine.isa), lanes, degree == Degree::f32);

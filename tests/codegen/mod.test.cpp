@@ -52,7 +52,7 @@ class Everywhere {
       : world_(world), roots_(roots.begin(), roots.end()), bound_(bound.begin(), bound.end()), program_(roots) {
     for (const Isa isa : supported_isas())
       for (const bool rows : {false, true}) {
-        const Shape shape{isa, rows, false};
+        const Vectors shape{isa, rows, false};
         compiled_.emplace_back(shape, Compiled(shape, roots, world.slots, bound));
       }
   }
@@ -97,7 +97,7 @@ class Everywhere {
   std::vector<std::int32_t> bound_;
   ir::Program program_;
   ir::Program::Memory memory_;
-  std::vector<std::pair<Shape, Compiled>> compiled_;
+  std::vector<std::pair<Vectors, Compiled>> compiled_;
 };
 
 Place ordinary() {
@@ -335,7 +335,7 @@ TEST_CASE("a variable bound by the caller stands for its value", "[mod][sum]") {
 
 TEST_CASE("fields come from the kernel", "[mod]") {
   World world;
-  const Shape shape{Isa::portable, false, false};
+  const Vectors shape{Isa::portable, false, false};
   const std::vector<Expr> roots{
       ir::op(Op::Add, ir::field(ir::Level::Col, 0, Type::F32), ir::real(1)),
       ir::op(Op::Mul, ir::field(ir::Level::Head, 3, Type::I32), ir::field(ir::Level::Row, 1, Type::I32))};

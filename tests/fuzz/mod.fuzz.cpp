@@ -64,7 +64,7 @@ struct Case {
   ir::Grammar grammar = ir::Grammar::ordinary();
   Expr root;
   std::vector<Expr> nodes;  ///< all closed nodes: each has a value
-  Shape shape;
+  Vectors shape;
   Place place;
 };
 
