@@ -52,7 +52,7 @@ struct Loaded {
 
 Stream default_stream;
 Stream& of(cu::Stream stream) { return stream ? *reinterpret_cast<Stream*>(stream) : default_stream; }
-void* at(cu::Address address) { return reinterpret_cast<void*>(address); }
+void* memory_at(cu::Address address) { return reinterpret_cast<void*>(address); }
 
 template <class T>
 Result give(T* into, T value) {
@@ -143,19 +143,19 @@ Result cuMemFreeAsync(cu::Address address, cu::Stream stream) {
   return of(stream).capturing ? Result::success : give_back(address);
 }
 Result cuMemcpyAsync(cu::Address to, cu::Address from, std::size_t bytes, cu::Stream stream) {
-  return put_other(stream, [=] { std::memmove(at(to), at(from), bytes); });
+  return put_other(stream, [=] { std::memmove(memory_at(to), memory_at(from), bytes); });
 }
 Result cuMemcpy2DAsync(const cu::Copy2D* copy, cu::Stream stream) {
   return put_other(stream, [copy = *copy] {
     for (std::size_t i = 0; i < copy.height; ++i)
-      std::memmove(at(copy.to + i * copy.to_pitch), at(copy.from + i * copy.from_pitch), copy.width);
+      std::memmove(memory_at(copy.to + i * copy.to_pitch), memory_at(copy.from + i * copy.from_pitch), copy.width);
   });
 }
 Result cuMemsetD8Async(cu::Address to, unsigned char value, std::size_t bytes, cu::Stream stream) {
-  return put_other(stream, [=] { std::memset(at(to), value, bytes); });
+  return put_other(stream, [=] { std::memset(memory_at(to), value, bytes); });
 }
 Result cuMemsetD32Async(cu::Address to, unsigned value, std::size_t words, cu::Stream stream) {
-  return put_other(stream, [=] { std::fill_n(static_cast<unsigned*>(at(to)), words, value); });
+  return put_other(stream, [=] { std::fill_n(static_cast<unsigned*>(memory_at(to)), words, value); });
 }
 
 // ---- streams, events, graphs ----------------------------------------------------------------------------------------
