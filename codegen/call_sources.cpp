@@ -18,7 +18,7 @@ std::vector<CallSource> call_sources(const compiler::LoweredMod& lowered, const 
       // The gradients of both kernels of a backward are repaired once.
       if (what.lists == (companion->args == Companion::Args::lists) &&
           std::ranges::find(out, does, &CallSource::of) == out.end())
-        out.push_back({does, companion->source(one.parts, plan)});
+        out.push_back({does, companion->source_of(one.parts, plan)});
     }
   };
   const GpuParts& parts = call.ways[0].parts;
@@ -28,7 +28,7 @@ std::vector<CallSource> call_sources(const compiler::LoweredMod& lowered, const 
   const auto around = [&](Companion::When when) {
     for (const Companion* one : companions_of_calls())
       if (one->when == when && !what.lists && one->is_needed(parts, of_call) && (sums || one != &captured_sums))
-        out.push_back({words_of(*one), one->source(parts, of_call)});
+        out.push_back({words_of(*one), one->source_of(parts, of_call)});
   };
   if (backward) around(Companion::When::before);
   for (WayChoices& one : call.ways) walker(one);

@@ -144,7 +144,6 @@ constinit const Companion lists_along_kv = lists("lists along kv", lists_source<
 constinit const Companion gather_pages{
     .role = "pages gathered",
     .name = "gather_pages",
-    .source = [](const GpuParts&, const KernelPlan& plan) { return gather_source(plan.spec.arch); },
     .needed = [](const GpuParts&, const KernelPlan& plan) { return plan.tile.gathered; },
     .grid = gather_grid,
     .threads = gather_threads,
@@ -187,7 +186,6 @@ constinit const Companion split_rows{
 constinit const Companion clear_arrivals{
     .role = "counters",
     .name = "clear",
-    .source = [](const GpuParts&, const KernelPlan& plan) { return clear_source(plan.spec.arch); },
     .needed = may_clear,
     .threads = clear_threads,
     .early = true,
@@ -200,8 +198,6 @@ constinit const Companion combine_mla{
     .when = When::after,
     .role = "parts",
     .name = "combine_mla_sm90",
-    .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return source_beside(parts, plan, "combine_mla_sm90"); },
     .grid =
         [](const LaunchCall& call) {
           return Grid{static_cast<unsigned>(call.blocks * combine_mla_blocks), 1, 1};
@@ -215,7 +211,6 @@ constinit const Companion combine_parts{
     .when = When::after,
     .role = "parts",
     .name = "combine_parts",
-    .source = [](const GpuParts&, const KernelPlan& plan) { return combine_parts_source(plan.spec.arch); },
     .needed = [](const GpuParts&, const KernelPlan& plan) { return plan.tile.in_parts; },
     .grid =
         [](const LaunchCall& call) {
@@ -245,8 +240,6 @@ constinit const Companion spread_diagonals{
     .when = When::after,
     .role = "sums along diagonals",
     .name = "spread_diagonals",
-    .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return source_beside(parts, plan, "spread_diagonals"); },
     .needed = leaves_diagonals,
     .grid = spread_grid,
     .threads = diagonals_threads,
@@ -257,7 +250,6 @@ constinit const Companion sum_sinks{
     .when = When::after,
     .role = "sink",
     .name = "sum_sinks",
-    .source = [](const GpuParts& parts, const KernelPlan& plan) { return source_beside(parts, plan, "sum_sinks"); },
     .needed =
         [](const GpuParts& parts, const KernelPlan&) {
           const GradientParts& of = *parts.gradient;
@@ -283,7 +275,6 @@ constinit const Companion sum_ds{
     .when = When::after,
     .role = "dense gradient",
     .name = "sum_ds",
-    .source = [](const GpuParts& parts, const KernelPlan& plan) { return source_beside(parts, plan, "sum_ds"); },
     .needed = leaves_ds,
     .grid = sum_ds_grid,
     .threads = sum_ds_threads,
@@ -296,7 +287,6 @@ constinit const Companion sum_ds{
 constinit const Companion append_rows{
     .role = "new keys",
     .name = "append",
-    .source = [](const GpuParts&, const KernelPlan& plan) { return append_source(plan.spec.arch); },
     // The keys and values of such calls are a cache.
     .needed = [](const GpuParts& parts, const KernelPlan& plan) { return !parts.gradient && plan.spec.per_entry; },
     .threads = append_threads,
@@ -324,7 +314,6 @@ constinit const Companion captured_sums{
     .when = When::after,
     .role = "captured gradients",
     .name = "store_sums",
-    .source = [](const GpuParts&, const KernelPlan& plan) { return sums_source(plan.spec.arch); },
     .needed =
         [](const GpuParts& parts, const KernelPlan&) {
           return parts.gradient && std::ranges::find(parts.gradient->wanted, true) != parts.gradient->wanted.end();
@@ -337,6 +326,11 @@ constinit const Companion captured_sums{
 std::span<const Companion* const> companions_of_calls() {
   static constexpr const Companion* all[] = {&append_rows, &delta_rows, &captured_sums};
   return all;
+}
+
+Source Companion::source_of(const GpuParts& parts, const KernelPlan& plan) const {
+  if (source) return source(parts, plan);
+  return of_any_mod ? plain_source(name, plan.spec.arch) : source_beside(parts, plan, std::string(name));
 }
 
 std::vector<const Companion*> companions_of(const GpuParts& parts, const KernelPlan& plan) {

@@ -38,6 +38,7 @@ struct Companion {
   When when = When::before;
   std::string_view role;  ///< in words
   std::string_view name;  ///< the kernel's
+  /// Null: the device file of its name, with the mod or, if it is of_any_mod, as it is.
   Source (*source)(const GpuParts& parts, const KernelPlan& plan) = nullptr;
   /// True if calls of the plan need it. Null: all do.
   bool (*needed)(const GpuParts& parts, const KernelPlan& plan) = nullptr;
@@ -48,6 +49,7 @@ struct Companion {
   Args args = Args::of_kernel;
   For launched_for = For::all;
 
+  Source source_of(const GpuParts& parts, const KernelPlan& plan) const;
   bool is_needed(const GpuParts& parts, const KernelPlan& plan) const { return !needed || needed(parts, plan); }
 };
 

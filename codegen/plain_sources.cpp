@@ -1,5 +1,4 @@
-// codegen/plain_sources.cpp — the sources that hold no expression of a user: rows.cuh, sums.cuh, append.cuh, clear.cuh,
-// transpose_v_sm90.cuh, split_keys_sm90.cuh, split_rows_sm90.cuh, and those that combine what ranks or blocks have
+// codegen/plain_sources.cpp — the sources that hold no expression of a user
 #include <fmt/format.h>
 
 #include "codegen/gpu_element.h"
@@ -80,52 +79,11 @@ Source split_rows_source(const KernelPlan& plan) {
                           fmt::format("d = {}, dv = {}, parts = {}", tile.d, tile.dv, tile.parts));
 }
 
-Source gather_source(int arch) {
-  return {.name = "gather_pages",
-          .text = "#include \"codegen/cuda/kernels/gather_pages.cuh\"\n",
-          .options = source_options(arch, true),
-          .symbol = "attune::gather_pages",
-          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
-}
-
-Source sums_source(int arch) {
-  return {.name = "store_sums",
-          .text = "#include \"codegen/cuda/kernels/sums.cuh\"\n",
-          .options = source_options(arch, true),
-          .symbol = "attune::store_sums",
-          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
-}
-
-namespace {
-
-Source row_copy_source(const std::string& kernel, int arch) {
-  return {.name = kernel,
+Source plain_source(std::string_view kernel, int arch) {
+  return {.name = std::string(kernel),
           .text = fmt::format("#include \"codegen/cuda/kernels/{}.cuh\"\n", kernel),
           .options = source_options(arch, true),
           .symbol = fmt::format("attune::{}", kernel),
-          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
-}
-
-}  // namespace
-
-Source append_source(int arch) {
-  return {.name = "append",
-          .text = "#include \"codegen/cuda/kernels/append.cuh\"\n",
-          .options = source_options(arch, true),
-          .symbol = "attune::append",
-          .facts = {{"arch", fmt::format("sm_{}", arch)}}};
-}
-
-Source copy_rows_source(int arch) { return row_copy_source("copy_rows", arch); }
-Source add_parts_source(int arch) { return row_copy_source("add_parts", arch); }
-Source combine_ranks_source(int arch) { return row_copy_source("combine_ranks", arch); }
-Source combine_parts_source(int arch) { return row_copy_source("combine_parts", arch); }
-
-Source clear_source(int arch) {
-  return {.name = "clear",
-          .text = "#include \"codegen/cuda/kernels/clear.cuh\"\n",
-          .options = source_options(arch, true),
-          .symbol = "attune::clear",
           .facts = {{"arch", fmt::format("sm_{}", arch)}}};
 }
 

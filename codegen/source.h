@@ -57,19 +57,8 @@ struct RowsSpec {
 /// For a call whose forward would have this spec.
 RowsSpec rows_spec(const KernelSpec& spec, bool of_o);
 Source rows_source(const RowsSpec& spec);
-/// The kernel of sums.cuh.
-Source gather_source(int arch);
-Source sums_source(int arch);
-/// The kernel of append.cuh.
-Source append_source(int arch);
-/// The kernels of copy_rows.cuh, add_parts.cuh and combine_ranks.cuh.
-Source copy_rows_source(int arch);
-Source add_parts_source(int arch);
-Source combine_ranks_source(int arch);
-/// The kernel of combine_parts.cuh.
-Source combine_parts_source(int arch);
-/// The kernel of clear.cuh.
-Source clear_source(int arch);
+/// A kernel that is compiled once for an architecture: the one of this device file.
+Source plain_source(std::string_view kernel, int arch);
 /// The kernel of transpose_v_sm90.cuh for the plan.
 Source transpose_source(const KernelPlan& plan);
 /// The kernel of split_keys_sm90.cuh for the plan.

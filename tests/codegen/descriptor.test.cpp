@@ -70,7 +70,7 @@ TEST_CASE("a kernel that a list adds compiles and is considered, for every archi
       CHECK(taken.binary->spilled == 0);
       const auto beside = codegen::companions_of(parts, taken.choice.plan);
       REQUIRE(beside.size() == 1);
-      const runtime::cuda::Binary tops = runtime::cuda::compile(beside[0]->source(parts, taken.choice.plan));
+      const runtime::cuda::Binary tops = runtime::cuda::compile(beside[0]->source_of(parts, taken.choice.plan));
       CHECK(tops.symbol.find("plain_tops") != std::string::npos);
       CHECK(tops.spilled == 0);
     }

@@ -435,7 +435,7 @@ TEST_CASE("on a GPU a kernel that tests add computes what the oracle does", "[gp
     args.q_len = q_len, args.kv_len = kv_len, args.d = d, args.dv = dv;
     User user(made.lowered.mod, made.lowered.slots.captures, made.params, static_cast<float>(problem.scale));
     const codegen::Companion& before = *choice.plan.kernel->companions.front();
-    launch(before.source(parts, choice.plan), before.grid({.problem = problem, .plan = choice.plan}),
+    launch(before.source_of(parts, choice.plan), before.grid({.problem = problem, .plan = choice.plan}),
            static_cast<unsigned>(before.threads), &args, user);
     launch(codegen::kernel_source(parts, choice.plan), {batch * heads * q_len, 1, 1},
            static_cast<unsigned>(choice.threads), &args, user);

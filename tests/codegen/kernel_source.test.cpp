@@ -127,7 +127,7 @@ TEST_CASE("the kernels beside that mods share have the same source for each of t
       for (const codegen::Companion* one : kernel->companions) {
         if (!one->of_any_mod) continue;
         INFO(kernel->name << " " << one->name);
-        CHECK(one->source(parts, plan).text == one->source(others, plan).text);
+        CHECK(one->source_of(parts, plan).text == one->source_of(others, plan).text);
         ++shared;
       }
     }

@@ -974,7 +974,7 @@ TEST_CASE("appending is one launch, a block a new row, captured once its kernel 
   driver().cuStreamBeginCapture(stream, cu::CaptureMode::relaxed);
   const Error refused = tests::refusal([&] { append(call, {.stream = stream}); });
   CHECK(refused.code == "stream-capture");
-  CHECK(refused.fix == "append once before the capture");
+  CHECK(refused.fix == "make one such call before the capture");
   append(call);
   fake::forget();
   append(call, {.stream = stream});

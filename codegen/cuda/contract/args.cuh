@@ -265,7 +265,7 @@ struct CombineArgs {
   int parts, batch, heads, rows, dv;
 };
 
-/// Threads of a block of sums.cuh.
+/// Threads of a block of store_sums.cuh.
 constexpr int sums_threads = 128;
 /// 64-bit words of an exact sum: twelve of digits, one of flags.
 constexpr int exact_finite_words = 12, exact_words = 13;
@@ -292,8 +292,8 @@ struct StoredDs {
   int rows, columns;  ///< of `to`
 };
 
-/// The arguments of sums.cuh: one sum per element of a tensor, along the last dimension first. Missing dimensions come
-/// first with extent 1.
+/// The arguments of store_sums.cuh: one sum per element of a tensor, along the last dimension first. Missing dimensions
+/// come first with extent 1.
 struct SumsArgs {
   static constexpr int most_rank = 4;
   const unsigned long long* sums;

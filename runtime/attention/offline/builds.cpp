@@ -106,7 +106,7 @@ class GpuBuild {
     const codegen::KernelPlan of_call{.spec = spec};
     for (const codegen::Companion* one : codegen::companions_of_calls())
       if (one->is_needed(parts, of_call)) {
-        const codegen::Source source = one->source(parts, of_call);
+        const codegen::Source source = one->source_of(parts, of_call);
         add(source, source.name, compiled(source, source.name));
       }
   }

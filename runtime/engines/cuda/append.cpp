@@ -51,7 +51,7 @@ void append(const Append& call, const Problem& p, void* stream) {
   const Facts& device = facts(call.k_new.device.index);
   const Current current(device.index);
   const auto on = static_cast<cu::Stream>(stream);
-  const auto kernel = loaded_append(device.index, device.arch(), on);
+  const auto kernel = loaded_plain(device.index, codegen::append_rows.name, {.arch = device.arch()}, on);
   AppendArgs args{.k = appended(call.k_new, call.k, p, p.d, call.k_scale),
                   .v = appended(call.v_new, call.v, p, p.dv, call.v_scale),
                   .batch = static_cast<int>(p.batch),

@@ -66,9 +66,10 @@ BackwardRun::BackwardRun(const Facts& device, const Call& of, const Means& means
   choose(asked);
   if (!walks()) return;
   if (captured_.size() > (stores_ds() ? 1 : 0))
-    sums_kernel_ = loaded_sums(device.index, device.arch(), of.mod.mod, stream, of.purpose);
+    sums_kernel_ = loaded_plain(device.index, codegen::captured_sums.name, {.arch = device.arch()}, stream, &of.mod.mod,
+                                of.purpose);
   const codegen::RowsSpec rows_spec = codegen::rows_spec(asked.spec, walkers().front()->delta_of_o);
-  rows_kernel_ = loaded_rows(device.index, rows_spec, of.mod.mod, stream, of.purpose);
+  rows_kernel_ = loaded_plain(device.index, codegen::delta_rows.name, rows_spec, stream, &of.mod.mod, of.purpose);
   delta_ = space_.take<float>(rows());
   if (!call_.o.given()) take_results();
 }
@@ -269,11 +270,16 @@ void BackwardRun::load_at_once(const codegen::CallSpec& asked, bool may_be_whole
       const Forward first = forward_call(nullptr);
       forward_workspace(first_call(first), forward_means({}));
     });
-  loads.emplace_back(
-      [&] { loaded_rows(device_.index, codegen::rows_spec(asked.spec, of_o), of_.mod.mod, stream, of_.purpose); });
+  loads.emplace_back([&] {
+    loaded_plain(device_.index, codegen::delta_rows.name, codegen::rows_spec(asked.spec, of_o), stream, &of_.mod.mod,
+                 of_.purpose);
+  });
   const bool stores = may_be_whole && parts.gradient->ds;
   if (captured_.size() > (stores ? 1 : 0))
-    loads.emplace_back([&] { loaded_sums(device_.index, device_.arch(), of_.mod.mod, stream, of_.purpose); });
+    loads.emplace_back([&] {
+      loaded_plain(device_.index, codegen::captured_sums.name, {.arch = device_.arch()}, stream, &of_.mod.mod,
+                   of_.purpose);
+    });
   const Current here(device_.index);
   std::atomic<std::size_t> next = 0;
   on_threads(std::min(loads.size(), static_cast<std::size_t>(usable_cpus())), [&, own = platform_of_thread()] {

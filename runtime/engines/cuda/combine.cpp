@@ -9,7 +9,6 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/cuda/contract/args.cuh"
-#include "codegen/source.h"
 #include "runtime/engines/cuda/kernels.h"
 #include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/operands.h"
@@ -17,11 +16,11 @@
 namespace attune::runtime::cuda {
 namespace {
 
-void put(const Facts& device, const codegen::Source& source, std::int64_t rows, void* arguments, cu::Stream stream) {
+void put(const Facts& device, std::string_view name, std::int64_t rows, void* arguments, cu::Stream stream) {
   if (rows == 0) return;
   const std::int64_t blocks = ceil_div(rows, std::int64_t{rows_of_copy});
   if (blocks > std::numeric_limits<int>::max()) throw Bug("a copy has more rows than a grid");
-  const auto kernel = loaded_plain(device.index, source, device.arch(), stream);
+  const auto kernel = loaded_plain(device.index, name, {.arch = device.arch()}, stream);
   Launches launches;
   launches.launch({.kernel = kernel.get(),
                    .grid = {static_cast<unsigned>(blocks), 1, 1},
@@ -67,11 +66,11 @@ void copy_elements(const Facts& device, const Tensor& from, const Tensor& to, cu
   RowsArgs args{};
   fill(args, from, to);
   widen(args, from, to);
-  put(device, codegen::copy_rows_source(device.arch()), rows_in(args), &args, stream);
+  put(device, "copy_rows", rows_in(args), &args, stream);
 }
 
 void load_copy(const Facts& device, cu::Stream stream) {
-  loaded_plain(device.index, codegen::copy_rows_source(device.arch()), device.arch(), stream);
+  loaded_plain(device.index, "copy_rows", {.arch = device.arch()}, stream);
 }
 
 void add_parts(const Facts& device, const Sum& of, const Tensor& to, cu::Stream stream) {
@@ -82,7 +81,7 @@ void add_parts(const Facts& device, const Sum& of, const Tensor& to, cu::Stream 
   args.parts = of.parts;
   args.part_stride = of.part_stride;
   args.adds = of.adds;
-  put(device, codegen::add_parts_source(device.arch()), rows_in(args), &args, stream);
+  put(device, "add_parts", rows_in(args), &args, stream);
 }
 
 void combine_ranks(const Facts& device, const Results& of, const Tensor& o, const Tensor& lse, const Tensor& max,
@@ -99,7 +98,7 @@ void combine_ranks(const Facts& device, const Results& of, const Tensor& o, cons
                    .heads = static_cast<int>(o.shape[1]),
                    .rows = static_cast<int>(o.shape[2]),
                    .dv = static_cast<int>(o.shape[3])};
-  put(device, codegen::combine_ranks_source(device.arch()), o.shape[0] * o.shape[1] * o.shape[2], &args, stream);
+  put(device, "combine_ranks", o.shape[0] * o.shape[1] * o.shape[2], &args, stream);
 }
 
 }  // namespace attune::runtime::cuda

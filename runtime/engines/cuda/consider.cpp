@@ -217,7 +217,7 @@ KernelSource kernel_source_of(const codegen::GpuParts& parts, const codegen::Ker
 
 codegen::Source companion_source_of(const codegen::Companion& companion, const codegen::GpuParts& parts,
                                     const codegen::KernelPlan& plan) {
-  codegen::Source source = companion.source(parts, plan);
+  codegen::Source source = companion.source_of(parts, plan);
   if (companion.args == codegen::Companion::Args::lists && options().lineinfo)
     source.options.emplace_back(codegen::line_option);
   return source;

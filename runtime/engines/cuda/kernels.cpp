@@ -132,10 +132,11 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
 /// later, there is one tier.
 bool has_tiers(const KernelKey& key) { return options().tiers && !key.preference && !platform_of_thread(); }
 
+constexpr const char* by_preparing = "call Attention::prepare before the capture";
+
 /// The kernel of `key` if this process has it, else the result of `make`, which may not run during a capture.
 template <class Kept, class Key, class Make>
-auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& make,
-                  const char* fix = "call Attention::prepare before the capture") {
+auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& make, const char* fix) {
   if (auto found = kept.find(key)) return found;
   if (capturing(stream))
     throw Error("stream-capture", "a kernel would be loaded while a graph is captured", {},
@@ -144,53 +145,30 @@ auto kept_or_made(Kept& kept, const Key& key, cu::Stream stream, const Make& mak
   return kept.get(key, make);
 }
 
-/// Kernels whose sources hold no user's expressions. `mod` may be null.
-std::shared_ptr<const Kernel> loaded_source(int device, const codegen::Source& source, int arch,
-                                            const compiler::Mod* mod, const Purpose* purpose) {
-  return std::make_shared<const Kernel>(
-      load(*binary_of(source, {.mod = mod, .kernel = source.name, .arch = arch, .purpose = purpose}), device, 0));
-}
-
 }  // namespace
 
-Held<Kernel> loaded_rows(int device, const codegen::RowsSpec& spec, const compiler::Mod& mod, cu::Stream stream,
-                         const Purpose* purpose) {
-  using Key = std::pair<int, codegen::RowsSpec>;
+Held<Kernel> loaded_plain(int device, std::string_view kernel, const codegen::RowsSpec& spec, cu::Stream stream,
+                          const compiler::Mod* mod, const Purpose* purpose) {
+  struct Key {
+    int device;
+    std::string_view kernel;
+    codegen::RowsSpec spec;
+    auto operator<=>(const Key&) const = default;
+  };
   struct Hash {
     std::size_t operator()(const Key& key) const {
-      return static_cast<std::size_t>(key.second.dv) + 5 * static_cast<std::size_t>(key.first);
+      return std::hash<std::string_view>()(key.kernel) + static_cast<std::size_t>(key.device);
     }
   };
   static constinit Once<Single<Key, Kernel, Hash>> kept;
-  return kept_or_made(kept.get(), Key{device, spec}, stream,
-                      [&] { return loaded_source(device, codegen::rows_source(spec), spec.arch, &mod, purpose); });
-}
-
-Held<Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream, const Purpose* purpose) {
-  static constinit Once<Single<int, Kernel>> kept;
-  return kept_or_made(kept.get(), device, stream,
-                      [&] { return loaded_source(device, codegen::sums_source(arch), arch, &mod, purpose); });
-}
-
-Held<Kernel> loaded_append(int device, int arch, cu::Stream stream) {
-  static constinit Once<Single<int, Kernel>> kept;
-  return kept_or_made(
-      kept.get(), device, stream,
-      [&] { return loaded_source(device, codegen::append_source(arch), arch, nullptr, nullptr); },
-      "append once before the capture");
-}
-
-Held<Kernel> loaded_plain(int device, const codegen::Source& source, int arch, cu::Stream stream) {
-  using Key = std::pair<int, std::string>;
-  struct Hash {
-    std::size_t operator()(const Key& key) const {
-      return std::hash<std::string>()(key.second) + static_cast<std::size_t>(key.first);
-    }
+  const auto make = [&] {
+    const codegen::Source source = kernel == codegen::delta_rows.name ? codegen::rows_source(spec)
+                                                                      : codegen::plain_source(kernel, spec.arch);
+    const KernelOf of{.mod = mod, .kernel = source.name, .arch = spec.arch, .purpose = purpose};
+    return std::make_shared<const Kernel>(load(*binary_of(source, of), device, 0));
   };
-  static constinit Once<Single<Key, Kernel, Hash>> kept;
-  return kept_or_made(
-      kept.get(), Key{device, source.name}, stream,
-      [&] { return loaded_source(device, source, arch, nullptr, nullptr); }, "make one such call before the capture");
+  return kept_or_made(kept.get(), Key{device, kernel, spec}, stream, make,
+                      mod ? by_preparing : "make one such call before the capture");
 }
 
 namespace {
@@ -281,7 +259,7 @@ Held<LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMo
     unload_finished(key.device, stream);
     return out;
   };
-  Held<LoadedKernel> out = kept_or_made(kept_kernels(), key, stream, make);
+  Held<LoadedKernel> out = kept_or_made(kept_kernels(), key, stream, make, by_preparing);
   if (!out->successor) return out;
   // The default stream is never captured, and may not be asked while other streams are.
   if (!stream || !capturing(stream)) {

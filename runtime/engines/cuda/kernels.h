@@ -91,14 +91,9 @@ bool is_loaded(const KernelKey& key);
 Held<LoadedKernel> loaded_kernel(const KernelKey& key, const compiler::LoweredMod& lowered, cu::Stream stream,
                                  const Purpose* purpose);
 
-/// The same for kernels that hold no user's expressions; `mod`: of the call, for those that watch. rows.cuh:
-Held<Kernel> loaded_rows(int device, const codegen::RowsSpec& spec, const compiler::Mod& mod, cu::Stream stream,
-                         const Purpose* purpose);
-/// sums.cuh:
-Held<Kernel> loaded_sums(int device, int arch, const compiler::Mod& mod, cu::Stream stream, const Purpose* purpose);
-/// append.cuh:
-Held<Kernel> loaded_append(int device, int arch, cu::Stream stream);
-/// A source of one fixed kernel: copy_rows.cuh, add_parts.cuh or combine_ranks.cuh.
-Held<Kernel> loaded_plain(int device, const codegen::Source& source, int arch, cu::Stream stream);
+/// The same for kernels that hold no user's expressions: rows.cuh of this spec, or plain_source() of its arch. `mod`,
+/// `purpose`: of the call, for those that watch; null for other calls than attention.
+Held<Kernel> loaded_plain(int device, std::string_view kernel, const codegen::RowsSpec& spec, cu::Stream stream,
+                          const compiler::Mod* mod = nullptr, const Purpose* purpose = nullptr);
 
 }  // namespace attune::runtime::cuda

@@ -1,4 +1,4 @@
-// codegen/cuda/kernels/sums.cuh — exact sums as the elements of a tensor, rounded once
+// codegen/cuda/kernels/store_sums.cuh — exact sums as the elements of a tensor, rounded once
 //
 // One thread per element, sums_threads threads per block.
 #pragma once
