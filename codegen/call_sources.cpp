@@ -16,8 +16,7 @@ std::vector<CallSource> call_sources(const compiler::LoweredMod& lowered, const 
     for (const Companion* companion : companions_of(one.parts, plan)) {
       const std::string does = what.lists ? std::string(companion->role) : words_of(*companion);
       // The gradients of both kernels of a backward are repaired once.
-      if (what.lists == (companion->args == Companion::Args::lists) &&
-          std::ranges::find(out, does, &CallSource::of) == out.end())
+      if (what.lists == companion->writes_lists() && std::ranges::find(out, does, &CallSource::of) == out.end())
         out.push_back({does, companion->source_of(one.parts, plan)});
     }
   };

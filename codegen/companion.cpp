@@ -49,7 +49,7 @@ bool may_clear(const GpuParts& parts, const KernelPlan& plan) { return !parts.fa
 Grid end_grid(const LaunchCall& call) {
   const compiler::Problem& p = call.problem;
   const std::int64_t queries = std::int64_t{call.plan.tile.m} * (call.plan.tile.completes ? cleared_tiles : 1);
-  return {static_cast<unsigned>(ceil_div(p.q.length, queries)), static_cast<unsigned>(p.q_heads),
+  return {static_cast<unsigned>(call.gives_dq ? ceil_div(p.q.length, queries) : 0), static_cast<unsigned>(p.q_heads),
           static_cast<unsigned>(p.batch)};
 }
 
@@ -132,7 +132,7 @@ constexpr Companion lists(std::string_view role, Source (*source)(const GpuParts
           .needed = is_listed,
           .threads = cover_threads,
           .early = early,
-          .args = Companion::Args::lists};
+          .own_struct = true};
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ constinit const Companion gather_pages{
     .grid = gather_grid,
     .threads = gather_threads,
     .of_any_mod = true,
-    .args = Companion::Args::gather,
+    .own_struct = true,
 };
 
 constinit const Companion transpose_v{
@@ -159,7 +159,7 @@ constinit const Companion transpose_v{
     .grid = transpose_grid,
     .threads = transpose_threads,
     .of_any_mod = true,
-    .args = Companion::Args::transpose,
+    .own_struct = true,
 };
 
 constinit const Companion split_keys{
@@ -169,7 +169,7 @@ constinit const Companion split_keys{
     .grid = transpose_grid,
     .threads = split_threads,
     .of_any_mod = true,
-    .args = Companion::Args::split,
+    .own_struct = true,
 };
 
 constinit const Companion split_rows{
@@ -179,7 +179,7 @@ constinit const Companion split_rows{
     .grid = split_rows_grid,
     .threads = split_threads,
     .of_any_mod = true,
-    .args = Companion::Args::split_rows,
+    .own_struct = true,
 };
 
 // The first kernel of a call may start before the kernel of another call has ended, and waits for that itself.
@@ -190,8 +190,7 @@ constinit const Companion clear_arrivals{
     .threads = clear_threads,
     .early = true,
     .of_any_mod = true,
-    .args = Companion::Args::clear,
-    .launched_for = Companion::For::shared_tiles,
+    .own_struct = true,
 };
 
 constinit const Companion combine_mla{
@@ -200,11 +199,10 @@ constinit const Companion combine_mla{
     .name = "combine_mla_sm90",
     .grid =
         [](const LaunchCall& call) {
-          return Grid{static_cast<unsigned>(call.blocks * combine_mla_blocks), 1, 1};
+          return Grid{static_cast<unsigned>(call.shares_tiles ? call.blocks * combine_mla_blocks : 0), 1, 1};
         },
     .threads = combine_mla_threads,
     .early = true,
-    .launched_for = Companion::For::shared_tiles,
 };
 
 constinit const Companion combine_parts{
@@ -231,7 +229,6 @@ constinit const Companion end_queries{
     .threads = 256,
     .early = true,
     .of_any_mod = true,
-    .launched_for = Companion::For::dq,
 };
 
 constinit const Companion repair_whole = repair(true), repair_part = repair(false);
@@ -279,7 +276,6 @@ constinit const Companion sum_ds{
     .grid = sum_ds_grid,
     .threads = sum_ds_threads,
     .early = true,
-    .launched_for = Companion::For::ds,
 };
 
 // ---- of a call, whichever kernels compute it ------------------------------------------------------------------------
@@ -291,7 +287,7 @@ constinit const Companion append_rows{
     .needed = [](const GpuParts& parts, const KernelPlan& plan) { return !parts.gradient && plan.spec.per_entry; },
     .threads = append_threads,
     .of_any_mod = true,
-    .args = Companion::Args::append,
+    .own_struct = true,
 };
 
 constinit const Companion delta_rows{
@@ -320,7 +316,7 @@ constinit const Companion captured_sums{
         },
     .threads = sums_threads,
     .of_any_mod = true,
-    .args = Companion::Args::sums,
+    .own_struct = true,
 };
 
 std::span<const Companion* const> companions_of_calls() {

@@ -17,24 +17,16 @@ namespace attune::codegen {
 struct LaunchCall {
   const compiler::Problem& problem;
   const KernelPlan& plan;
-  int sms = 0;              ///< multiprocessors of the device
-  std::int64_t blocks = 0;  ///< of the kernel that the companion belongs to
+  int sms = 0;               ///< multiprocessors of the device
+  std::int64_t blocks = 0;   ///< of the kernel that the companion belongs to
+  bool shares_tiles = true;  ///< blocks share tiles of queries: neither does each tile stay whole, nor has it a cluster
+  bool gives_dq = true;      ///< the gradient of q is asked for
 };
 using Grid = std::array<unsigned, 3>;
 
 /// A kernel that a call launches in addition to its main kernel.
 struct Companion {
   enum class When : std::uint8_t { before, after };
-  /// The argument struct: that of the main kernel, or a struct of args.cuh and cover_args.cuh that the call fills in.
-  enum class Args : std::uint8_t { of_kernel, lists, gather, transpose, split, split_rows, clear, sums, append };
-  /// Which calls launch it, among those that have it.
-  enum class For : std::uint8_t {
-    all,
-    shared_tiles,  ///< those whose blocks share tiles of queries, unless each tile stays whole or has a cluster
-    dq,            ///< those that ask for the gradient of q
-    ds,            ///< those that have not launched it yet: once for each part of the keys
-  };
-
   When when = When::before;
   std::string_view role;  ///< in words
   std::string_view name;  ///< the kernel's
@@ -42,14 +34,16 @@ struct Companion {
   Source (*source)(const GpuParts& parts, const KernelPlan& plan) = nullptr;
   /// True if calls of the plan need it. Null: all do.
   bool (*needed)(const GpuParts& parts, const KernelPlan& plan) = nullptr;
-  Grid (*grid)(const LaunchCall& call) = nullptr;  ///< null: derived from its arguments
+  /// Without blocks, the call does not launch it.
+  Grid (*grid)(const LaunchCall& call) = [](const LaunchCall&) { return Grid{1, 1, 1}; };
   int threads = 0;
   bool early = false;       ///< starts while the previous launch drains, and waits for it itself
   bool of_any_mod = false;  ///< its source has none of the mod's expressions: mods of one tile share the kernel
-  Args args = Args::of_kernel;
-  For launched_for = For::all;
+  bool own_struct = false;  ///< the call makes a struct of args.cuh or cover_args.cuh for it; else it gets the kernel's
 
   Source source_of(const GpuParts& parts, const KernelPlan& plan) const;
+  /// True for lists of tiles.
+  bool writes_lists() const { return name == "cover"; }
   bool is_needed(const GpuParts& parts, const KernelPlan& plan) const { return !needed || needed(parts, plan); }
 };
 

@@ -131,33 +131,28 @@ std::string user_struct(const Launch& launch, const std::string& name) {
   return out + required(name, codegen::source_bytes(launch.mod, launch.offsets64));
 }
 
-/// The companion kernels that these launches need and that get this struct.
-std::string beside(const Launch& launch, codegen::Companion::Args kind) {
-  using Args = codegen::Companion::Args;
+/// How the companion is launched, if these launches need it.
+std::string beside(const Launch& launch, const codegen::Companion& what) {
   const codegen::KernelPlan& plan = launch.choice->plan;
   const int chunk = codegen::gpu_element(plan.spec.dtype).chunk();
-  std::string out;
-  for (const codegen::Companion* one : plan.kernel->companions) {
-    if (one->args != kind) continue;
-    if (kind == Args::of_kernel)
-      out += fmt::format("then     the kernel `{}` with the same arguments, {} blocks for each block, {} threads\n",
-                         one->name, combine_mla_blocks, one->threads);
-    if (kind == Args::lists && launch.listed)
-      out += fmt::format("\ntiles    lists that the kernel `{}` of the same Mod writes first", one->name);
-    if (kind == Args::gather && plan.tile.gathered)
-      out += fmt::format(
-          "\nbefore   the kernel `{}`, {} threads, a grid of ceil(kv_len / {}) x key heads x batch, with GatherArgs "
-          "of args.cuh: k, v and their\n"
-          "         maps are then its copies, [batch][key head][kv_len][d], and page_table is zero",
-          one->name, one->threads, gather_rows);
-    if (kind == Args::transpose && plan.tile.transposed)
-      out += fmt::format("\nbefore   the kernel `{}`, {} threads, a block for each {} keys of a head, with "
-                         "TransposeArgs of args.cuh: {} rows for each block\n"
-                         "         are where v_map is to be, over [{}][key head][row][{}] in boxes of as many",
-                         one->name, one->threads, plan.tile.n, ceil_div(plan.tile.n, chunk) * plan.tile.dv,
-                         plan.spec.packed ? "1" : "batch", chunk);
-  }
-  return out;
+  if (&what == &codegen::combine_mla)
+    return fmt::format("then     the kernel `{}` with the same arguments, {} blocks for each block, {} threads\n",
+                       what.name, combine_mla_blocks, what.threads);
+  if (&what == &codegen::lists_along_kv && launch.listed)
+    return fmt::format("\ntiles    lists that the kernel `{}` of the same Mod writes first", what.name);
+  if (&what == &codegen::gather_pages && plan.tile.gathered)
+    return fmt::format(
+        "\nbefore   the kernel `{}`, {} threads, a grid of ceil(kv_len / {}) x key heads x batch, with GatherArgs "
+        "of args.cuh: k, v and their\n"
+        "         maps are then its copies, [batch][key head][kv_len][d], and page_table is zero",
+        what.name, what.threads, gather_rows);
+  if (&what == &codegen::transpose_v && plan.tile.transposed)
+    return fmt::format("\nbefore   the kernel `{}`, {} threads, a block for each {} keys of a head, with "
+                       "TransposeArgs of args.cuh: {} rows for each block\n"
+                       "         are where v_map is to be, over [{}][key head][row][{}] in boxes of as many",
+                       what.name, what.threads, plan.tile.n, ceil_div(plan.tile.n, chunk) * plan.tile.dv,
+                       plan.spec.packed ? "1" : "batch", chunk);
+  return {};
 }
 
 std::string how(const Launch& launch) {
@@ -169,7 +164,6 @@ std::string how(const Launch& launch) {
   const codegen::Tile& tile = plan.tile;
   const bool cuts = codegen::cuts_keys(*plan.kernel), ordered = plan.kernel->persistent && plan.spec.packed && !cuts;
   const int chunk = codegen::gpu_element(plan.spec.dtype).chunk();
-  using Args = codegen::Companion::Args;
   const std::string sets = tile.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", tile.heads);
   const std::string per_sm = c.blocks_of_sm == 1 ? "one block per SM" : fmt::format("{} blocks per SM", c.blocks_of_sm);
   std::string out = fmt::format("grid     {}: tiles = {}\n",
@@ -188,11 +182,11 @@ std::string how(const Launch& launch) {
                              "{}"
                              "arguments struct attune_mla_args{}, then the user's struct",
                              tile.cluster, tile.m * (tile.dv + part_floats), c.boxes->q, c.boxes->k, chunk,
-                             beside(launch, Args::of_kernel), further);
+                             beside(launch, codegen::combine_mla), further);
   if (cuts)
     return out + fmt::format("parts    2 * blocks * q_len * {} floats; arrivals: a zeroed unsigned for each block\n"
                              "arguments struct attune_decode_args{}, then the user's struct{}",
-                             tile.heads * (tile.dv + part_floats), further, beside(launch, Args::lists));
+                             tile.heads * (tile.dv + part_floats), further, beside(launch, codegen::lists_along_kv));
   out += fmt::format("arguments struct attune_forward_args{}, then the user's struct\n", further);
   const char* const batch = plan.spec.packed ? "1" : "batch";
   out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
@@ -205,7 +199,7 @@ std::string how(const Launch& launch) {
                        "positions, {} heads of each",
                        batch, c.boxes->q / tile.heads, c.boxes->o / tile.heads, tile.heads);
   if (c.boxes && plan.spec.paged && !plan.tile.gathered) out += "; pages of the pool are the batch of k_map and v_map";
-  out += beside(launch, Args::gather) + beside(launch, Args::transpose);
+  out += beside(launch, codegen::gather_pages) + beside(launch, codegen::transpose_v);
   if (tile.in_parts)
     out += fmt::format("\nthen     the kernel `{}` with the same arguments, ceil(rows / {}) blocks, {} threads",
                        codegen::combine_parts.name, rows_of_copy, codegen::combine_parts.threads);
@@ -213,7 +207,7 @@ std::string how(const Launch& launch) {
   if (ordered)
     out += fmt::format("\norder    each tile of {} queries of every sequence once, the longest main loops first",
                        tile.queries());
-  return out + beside(launch, Args::lists);
+  return out + beside(launch, codegen::lists_along_kv);
 }
 
 }  // namespace

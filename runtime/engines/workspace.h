@@ -56,6 +56,8 @@ class Workspace {
     const Region<T> region = layout_.take<T>(count);
     return begin_ ? reinterpret_cast<T*>(begin_ + region.offset) : nullptr;
   }
+  /// As in WorkspaceLayout.
+  void align(std::size_t to) { layout_.align(to); }
   std::size_t used() const { return layout_.bytes(); }
 
  private:

@@ -75,7 +75,7 @@ class GpuBuild {
     for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
       const codegen::Source source = cuda::companion_source_of(*one, parts, plan);
       // Lists along both axes are made by kernels of the same name.
-      const bool lists = one->args == codegen::Companion::Args::lists;
+      const bool lists = one->writes_lists();
       add(source, lists ? std::string(one->role) : source.name, compiled(source, source.name));
     }
   }

@@ -20,7 +20,6 @@
 #include "runtime/engines/recorded.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
-#include "runtime/machine/threads.h"
 #include "runtime/machine/watch/waits.h"
 
 namespace attune::runtime::cuda {
@@ -218,8 +217,7 @@ KernelSource kernel_source_of(const codegen::GpuParts& parts, const codegen::Ker
 codegen::Source companion_source_of(const codegen::Companion& companion, const codegen::GpuParts& parts,
                                     const codegen::KernelPlan& plan) {
   codegen::Source source = companion.source_of(parts, plan);
-  if (companion.args == codegen::Companion::Args::lists && options().lineinfo)
-    source.options.emplace_back(codegen::line_option);
+  if (companion.writes_lists() && options().lineinfo) source.options.emplace_back(codegen::line_option);
   return source;
 }
 
@@ -260,17 +258,13 @@ std::shared_ptr<const Binary> compiled_with_companions(const codegen::GpuParts& 
   const codegen::KernelPlan& plan = one.choice.plan;
   const std::vector<const codegen::Companion*> companions = codegen::companions_of(parts, plan);
   std::shared_ptr<const Binary> out;
-  std::atomic<std::size_t> next = 0;
-  on_threads(std::min(companions.size() + 1, static_cast<std::size_t>(usable_cpus())), [&, own = platform_of_thread()] {
-    const OnPlatform same(own);
-    const Recording recording;
-    for (std::size_t i; (i = next++) <= companions.size();)
-      if (i == 0) {
-        out = binary_of_candidate(parts, one, purpose, what);
-      } else {
-        const codegen::Source source = companion_source_of(*companions[i - 1], parts, plan);
-        binary_of(source, {.mod = &parts.mod(), .kernel = source.name, .arch = plan.spec.arch, .purpose = purpose});
-      }
+  at_once(companions.size() + 1, [&](std::size_t i) {
+    if (i == 0) {
+      out = binary_of_candidate(parts, one, purpose, what);
+    } else {
+      const codegen::Source source = companion_source_of(*companions[i - 1], parts, plan);
+      binary_of(source, {.mod = &parts.mod(), .kernel = source.name, .arch = plan.spec.arch, .purpose = purpose});
+    }
   });
   return out;
 }
@@ -311,11 +305,7 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   if (all) {
     std::ranges::for_each(out.candidates, write);
     // Each compilation takes a thread a second or two.
-    std::atomic<std::size_t> next = 0;
-    on_threads(out.candidates.size(), [&, own = platform_of_thread()] {
-      const OnPlatform same(own);
-      for (std::size_t i; (i = next++) < out.candidates.size();) out.candidates[i].binary = compiled(out.candidates[i]);
-    });
+    at_once(out.candidates.size(), [&](std::size_t i) { out.candidates[i].binary = compiled(out.candidates[i]); });
   }
   const bool jit = objects().jit();
   std::optional<std::size_t> first;

@@ -58,8 +58,8 @@ struct LoadedKernel {
   }
   /// The companion that writes its lists of tiles; null: it needs none.
   const LoadedCompanion* lists() const {
-    const auto found = std::ranges::find(companions, codegen::Companion::Args::lists,
-                                         [](const LoadedCompanion& one) { return one.what->args; });
+    const auto found = std::ranges::find_if(companions,
+                                            [](const LoadedCompanion& one) { return one.what->writes_lists(); });
     return found == companions.end() ? nullptr : &*found;
   }
   bool writes_lists() const { return lists() != nullptr; }

@@ -82,7 +82,7 @@ std::vector<Captured> captured_of(const Args& args, const Backward& call) {
   std::vector<Captured> out;
   for (const Backward::Captured& asked : call.captured) {
     if (asked.into.size() == 0) continue;
-    Captured one{.into = &asked.into, .slots = {}, .sums = {}};
+    Captured one{.into = &asked.into, .slots = {}};
     for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
       if (is_of(asked, args, slot)) one.slots.push_back(slot);
     out.push_back(std::move(one));
@@ -90,12 +90,16 @@ std::vector<Captured> captured_of(const Args& args, const Backward& call) {
   return out;
 }
 
+codegen::Wanted wanted_of(const Call& of, std::span<const Captured> captured) {
+  codegen::Wanted out(of.args.captures.size());
+  for (const Captured& one : captured)
+    for (const std::uint32_t slot : one.slots) out[slot] = true;
+  return out;
+}
+
 codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured) {
   const Backward& call = of.backward();
   const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
-  codegen::Wanted wanted(of.args.captures.size());
-  for (const Captured& one : captured)
-    for (const std::uint32_t slot : one.slots) wanted[slot] = true;
   return {.spec = {.arch = device.arch(),
                    .dtype = call.q.dtype,
                    .out = call.o.given() ? call.o.dtype : DType::f32,
@@ -111,7 +115,7 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                                          codegen::has_unaligned_rows(of.args.captures[*of.mod.dense], p.kv.length),
                    .shared_keys = device.arch() == 90 && p.group > 1},  // for Hopper's kernel alone
           .length = codegen::length_of(whole.q.length, whole.kv.length),
-          .backward = std::move(wanted)};
+          .backward = wanted_of(of, captured)};
 }
 
 KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const codegen::CallSpec& asked,

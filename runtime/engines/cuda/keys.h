@@ -6,7 +6,6 @@
 
 #include "codegen/call_choices.h"
 #include "runtime/engines/cuda/kernels.h"
-#include "runtime/engines/workspace.h"
 
 namespace attune::runtime::cuda {
 
@@ -16,9 +15,10 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means);
 struct Captured {
   const Tensor* into = nullptr;
   std::vector<std::uint32_t> slots;
-  Region<unsigned long long> sums;
+  unsigned long long* sums = nullptr;  ///< in the workspace
 };
 std::vector<Captured> captured_of(const compiler::Args& args, const Backward& call);
+codegen::Wanted wanted_of(const Call& of, std::span<const Captured> captured);
 /// What the kernels of a backward are chosen by. `captured`: from captured_of().
 codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured);
 KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const codegen::CallSpec& asked,

@@ -7,12 +7,10 @@
 
 #include <attune/error.h>
 
-#include "runtime/engines/cuda/lists.h"
-
 namespace attune::runtime::cuda {
 namespace {
 
-using codegen::Companion;
+using codegen::Companion, codegen::LaunchCall;
 
 cu::Address address(const void* p) { return reinterpret_cast<cu::Address>(p); }
 
@@ -33,46 +31,6 @@ void start(const Launch& one, cu::Stream stream, std::span<std::byte> user) {
   driver().cuLaunchKernelEx(&config, reinterpret_cast<cu::Function>(one.kernel->handle), arguments.data(), nullptr);
 }
 
-/// The companion's argument struct, or null if the call does not launch it.
-void* arguments_of(const Companion& companion, const Walk& walk) {
-  using enum Companion::For;
-  if (companion.launched_for == shared_tiles && !walk.shares_tiles) return nullptr;
-  if (companion.launched_for == dq && !walk.gives_dq) return nullptr;
-  if (companion.launched_for == ds && !walk.sums_ds) return nullptr;
-  switch (companion.args) {
-    case Companion::Args::of_kernel: return walk.arguments;
-    case Companion::Args::lists: return walk.cover;
-    case Companion::Args::gather: return walk.gather;
-    case Companion::Args::transpose: return walk.transpose;
-    case Companion::Args::split: return walk.split;
-    case Companion::Args::split_rows: return walk.split_rows;
-    case Companion::Args::clear: return walk.clear;
-    case Companion::Args::sums:
-    case Companion::Args::append: return nullptr;
-  }
-  return nullptr;
-}
-
-Launch launch_of(const LoadedCompanion& one, const Walk& walk, void* arguments) {
-  const Companion& what = *one.what;
-  return {.kernel = &one.kernel,
-          .grid = what.grid ? what.grid(walk.call) : codegen::Grid{1, 1, 1},
-          .threads = what.threads,
-          .arguments = arguments};
-}
-
-void put(Launches& launches, const Walk& walk, Companion::When when) {
-  for (const LoadedCompanion& one : walk.kernel.companions) {
-    const Companion& what = *one.what;
-    void* const arguments = what.when == when ? arguments_of(what, walk) : nullptr;
-    if (!arguments) continue;
-    Launch launch = what.args == Companion::Args::lists ? cover_launch(one.kernel, *walk.lists, *walk.cover)
-                                                        : launch_of(one, walk, arguments);
-    launch.early = what.early;
-    launches.launch(launch);
-  }
-}
-
 }  // namespace
 
 void Launches::refuse_more() { throw Bug("a call has more steps than Launches holds"); }
@@ -83,8 +41,8 @@ void Launches::send(int* to, std::vector<int> from) {
   add({.of = Step::Of::send, .to = to});
 }
 
-void Launches::put(cu::Stream stream, std::span<std::byte> user) const {
-  for (const Slot& slot : std::span(slots_).first(count_)) {
+void Launches::put(cu::Stream stream, std::span<std::byte> user) {
+  for (const Slot& slot : std::span(slots_).first(std::exchange(count_, 0))) {
     const Step& step = slot.step;
     switch (step.of) {
       case Step::Of::send:
@@ -96,46 +54,40 @@ void Launches::put(cu::Stream stream, std::span<std::byte> user) const {
   }
 }
 
-void put_kernel(Launches& launches, const Walk& walk) {
-  put(launches, walk, Companion::When::before);
-  if (walk.cleared) launches.clear(walk.cleared, walk.cleared_count);
-  const codegen::KernelChoice& choice = walk.kernel.choice;
-  launches.launch({.kernel = &walk.kernel.kernel,
-                   .grid = {static_cast<unsigned>(walk.call.blocks), 1, 1},
-                   .threads = choice.threads,
-                   .shared_bytes = choice.shared_bytes,
-                   .arguments = walk.arguments,
-                   .cluster = walk.cluster,
-                   .early = walk.early});
+void Launches::companion(const LoadedKernel& kernel, const Companion& what, const LaunchCall& call, void* arguments) {
+  const auto one = std::ranges::find(kernel.companions, &what, &LoadedCompanion::what);
+  if (one == kernel.companions.end()) throw Bug("a kernel lacks a companion of its call");
+  launch({.kernel = &one->kernel,
+          .grid = what.grid(call),
+          .threads = what.threads,
+          .arguments = arguments,
+          .early = what.early});
 }
 
-void put_companion(Launches& launches, const Walk& walk, const Companion& what) {
-  const auto one = std::ranges::find(walk.kernel.companions, &what, &LoadedCompanion::what);
-  if (one == walk.kernel.companions.end()) throw Bug("a kernel lacks a companion of its call");
-  Launch launch = launch_of(*one, walk, walk.arguments);
-  launch.early = what.early;
-  launches.launch(launch);
+void Launches::companions(const LoadedKernel& kernel, Companion::When when, const LaunchCall& call, void* arguments) {
+  for (const LoadedCompanion& one : kernel.companions)
+    if (one.what->when == when && !one.what->own_struct) companion(kernel, *one.what, call, arguments);
 }
 
-void put_after(Launches& launches, const Walk& walk) { put(launches, walk, Companion::When::after); }
+void Launches::kernel(const LoadedKernel& kernel, const LaunchCall& call, void* arguments, bool early,
+                      unsigned cluster) {
+  companions(kernel, Companion::When::before, call, arguments);
+  launch({.kernel = &kernel.kernel,
+          .grid = {static_cast<unsigned>(call.blocks), 1, 1},
+          .threads = kernel.choice.threads,
+          .shared_bytes = kernel.choice.shared_bytes,
+          .arguments = arguments,
+          .cluster = cluster,
+          .early = early});
+}
+
+void Launches::after(const LoadedKernel& kernel, const LaunchCall& call, void* arguments) {
+  companions(kernel, Companion::When::after, call, arguments);
+}
 
 std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel) {
   return codegen::user_bytes(of.mod.mod, of.args.captures, of.args.params, static_cast<float>(of.problem.scale),
                              kernel.choice.plan.spec.offsets64);
-}
-
-void put_call(Launches& launches, Walk& walk, const Call& of, std::span<std::byte> arguments, cu::Stream stream) {
-  alignas(TensorMap) std::array<std::byte, codegen::most_own_args> own;
-  walk.arguments = arguments.data();
-  if (const codegen::OwnArgs* const its = walk.call.plan.kernel->own) {
-    std::ranges::copy(arguments, own.begin());
-    its->fill(own.data(), walk.call, walk.own);
-    walk.arguments = own.data();
-  }
-  put_kernel(launches, walk);
-  put_after(launches, walk);
-  std::vector<std::byte> user = user_of(of, walk.kernel);
-  launches.put(stream, user);
 }
 
 }  // namespace attune::runtime::cuda

@@ -6,21 +6,20 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "codegen/ceil_div.h"
 #include "codegen/companion.h"
 #include "codegen/cuda/contract/args.cuh"
-#include "codegen/cuda/contract/cover_args.cuh"
 #include "runtime/engines/call.h"
 #include "runtime/engines/cuda/kernels.h"
 
 namespace attune::runtime::cuda {
 
-struct CoverLists;
-
 struct Launch {
   const Kernel* kernel = nullptr;
-  std::array<unsigned, 3> grid{1, 1, 1};
+  codegen::Grid grid{1, 1, 1};
   int threads = 0;
   int shared_bytes = 0;       ///< dynamic, of a block
   void* arguments = nullptr;  ///< the kernel's own struct, which must live until put() returns
@@ -31,15 +30,40 @@ struct Launch {
 /// Built once per call, without heap memory unless something is sent.
 class Launches {
  public:
+  Launches() = default;
+  Launches(const Launches&) = delete;
+  Launches& operator=(const Launches&) = delete;
+
+  /// A struct for a kernel, all zeros, which lives as long as this; `bytes`: of one that begins with Args.
+  template <class Args>
+  Args& make(std::size_t bytes = sizeof(Args)) {
+    const std::size_t at = std::exchange(used_, used_ + round_up(bytes, alignof(TensorMap)));
+    if (used_ > structs_.size()) refuse_more();
+    return *std::construct_at(reinterpret_cast<Args*>(structs_.data() + at));
+  }
+
   /// Copies ints from the host. The driver reads them before put() returns; a graph would not keep them.
   void send(int* to, std::vector<int> from);
   /// Sets `count` words, e.g. a counter, to 0.
-  void clear(unsigned* first, std::size_t count = 1) { add({.of = Step::Of::clear, .to = first, .count = count}); }
-  void launch(const Launch& one) { add({.of = Step::Of::launch, .launch = one}); }
+  void clear(unsigned* first, std::size_t count = 1) {
+    if (count > 0) add({.of = Step::Of::clear, .to = first, .count = count});
+  }
+  /// Adds a kernel, unless it has no blocks.
+  void launch(const Launch& one) {
+    if (one.grid[0] > 0 && one.grid[1] > 0 && one.grid[2] > 0) add({.of = Step::Of::launch, .launch = one});
+  }
+  /// Adds a companion of the kernel.
+  void companion(const LoadedKernel& kernel, const codegen::Companion& what, const codegen::LaunchCall& call,
+                 void* arguments);
+  /// Adds the kernel, after the companions that get its struct before it.
+  void kernel(const LoadedKernel& kernel, const codegen::LaunchCall& call, void* arguments, bool early,
+              unsigned cluster = 1);
+  /// Adds the companions that run after the kernel.
+  void after(const LoadedKernel& kernel, const codegen::LaunchCall& call, void* arguments);
 
-  /// Enqueues every step on the stream, in the current context. Each kernel takes its own struct, then the user's
-  /// bytes.
-  void put(cu::Stream stream, std::span<std::byte> user) const;
+  /// Enqueues every step on the stream, in the current context, and forgets it. Each kernel takes its own struct, then
+  /// the user's bytes.
+  void put(cu::Stream stream, std::span<std::byte> user);
 
  private:
   struct Step {
@@ -58,50 +82,20 @@ class Launches {
     std::construct_at(&slots_[count_++].step, step);
   }
   [[noreturn]] static void refuse_more();
+  void companions(const LoadedKernel& kernel, codegen::Companion::When when, const codegen::LaunchCall& call,
+                  void* arguments);
 
   // A backward has the most steps: starts, captured sums, diagonals or stored dS, rows, counters, sums of dq if they
   // are added in any order, a table, the kernel and three after it.
   static constexpr std::size_t most = 11;
   std::array<Slot, most> slots_;
-  std::size_t count_ = 0;
+  std::size_t count_ = 0, used_ = 0;
   std::vector<int> sent_;  ///< the ints of the one step that sends
+  // Not initialised either. A backward in parts has the most: three of its own struct, one for each kernel.
+  alignas(TensorMap) std::array<std::byte, 8192> structs_;
 };
-
-/// The description of one launch and of its companions by a family of kernels (args_*.cpp). The structs must live until
-/// everything is enqueued.
-struct Walk {
-  const LoadedKernel& kernel;
-  codegen::LaunchCall call;
-  void* arguments = nullptr;
-  unsigned cluster = 1;
-  bool early = false;                 ///< true if it may start while the previous launch drains
-  bool shares_tiles = true;           ///< true if blocks share tiles of queries (split-KV)
-  bool gives_dq = true;               ///< true if the gradient of q is requested
-  bool sums_ds = true;                ///< false if stored dS has been summed already
-  const CoverLists* lists = nullptr;  ///< lists to write before the kernel runs
-  // Structs of companions that do not use the kernel's own struct; null: these companions are not launched.
-  CoverArgs* cover = nullptr;
-  GatherArgs* gather = nullptr;
-  TransposeArgs* transpose = nullptr;
-  SplitArgs* split = nullptr;
-  SplitRowsArgs* split_rows = nullptr;
-  ClearArgs* clear = nullptr;
-  // Words that are set to 0 right before the kernel, unless a companion does so.
-  unsigned* cleared = nullptr;
-  std::size_t cleared_count = 0;
-  std::byte* own = nullptr;  ///< workspace of a family that has its own struct
-};
-
-/// Adds the companions that run before the kernel, and the kernel itself.
-void put_kernel(Launches& launches, const Walk& walk);
-/// Adds one of its companions that get the kernel's own struct.
-void put_companion(Launches& launches, const Walk& walk, const codegen::Companion& what);
-/// Adds the companions that run after all kernels of the call.
-void put_after(Launches& launches, const Walk& walk);
 
 /// The user's struct, laid out as in the kernel's source.
 std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel);
-/// Adds the kernel, with these arguments, and all of its companions, and enqueues every step on the stream.
-void put_call(Launches& launches, Walk& walk, const Call& of, std::span<std::byte> arguments, cu::Stream stream);
 
 }  // namespace attune::runtime::cuda

@@ -7,6 +7,7 @@
 
 #include "codegen/ceil_div.h"
 #include "ir/print.h"
+#include "runtime/engines/cuda/operands.h"
 
 namespace attune::runtime::cuda {
 
@@ -24,23 +25,23 @@ CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& c
                                                       : 4 + 2 * (what == CoverForm::of_keys ? q_tiles : kv_tiles));
 }
 
-CoverArgs cover_arguments(const CoverLists& lists, const Entries& of, unsigned* next) {
-  CoverArgs out{};
-  static_cast<Entries&>(out) = of;
-  out.tile_stride = lists.stride;
-  out.into = lists.at;
-  out.m = lists.m;
-  out.n = lists.n;
-  out.next = next;
-  return out;
-}
-
-Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments) {
-  return {.kernel = &kernel,
-          .grid = {static_cast<unsigned>(lists.blocks), static_cast<unsigned>(lists.heads),
-                   static_cast<unsigned>(lists.batches)},
-          .threads = cover_threads,
-          .arguments = &arguments};
+void put_cover(Launches& launches, const LoadedKernel& kernel, const CoverLists& lists, const Entries& of,
+               unsigned* next, unsigned* visited) {
+  const LoadedCompanion& writer = *kernel.lists();
+  auto& args = launches.make<CoverArgs>();
+  set_entries(args, of);
+  args.tile_stride = lists.stride;
+  args.into = lists.at;
+  args.m = lists.m;
+  args.n = lists.n;
+  args.next = next;
+  args.visited = visited;
+  launches.launch({.kernel = &writer.kernel,
+                   .grid = {static_cast<unsigned>(lists.blocks), static_cast<unsigned>(lists.heads),
+                            static_cast<unsigned>(lists.batches)},
+                   .threads = cover_threads,
+                   .arguments = &args,
+                   .early = writer.what->early});
 }
 
 namespace {

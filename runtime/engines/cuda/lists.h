@@ -12,8 +12,8 @@
 #include "codegen/cuda/contract/entries.cuh"
 #include "compiler/bind.h"
 #include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/memory.h"
-#include "runtime/engines/cuda/starts.h"
 
 namespace attune::runtime::cuda {
 
@@ -40,9 +40,10 @@ struct CoverLists {
   }
 };
 
-/// The arguments and the launch of the kernel that writes lists. `next`: a counter that it sets to 0; may be null.
-CoverArgs cover_arguments(const CoverLists& lists, const Entries& of, unsigned* next);
-Launch cover_launch(const Kernel& kernel, const CoverLists& lists, CoverArgs& arguments);
+/// Adds the kernel's companion that writes lists. `next`: a counter that it sets to 0; `visited`: adds the visits to
+/// it.
+void put_cover(Launches& launches, const LoadedKernel& kernel, const CoverLists& lists, const Entries& of,
+               unsigned* next, unsigned* visited = nullptr);
 
 /// Throws Error unless these are the lists of the call.
 void require_fit(const detail::DeviceCover& made, const Facts& device, const LoadedKernel& kernel,

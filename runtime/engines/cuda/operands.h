@@ -85,14 +85,14 @@ inline Entries entries_of(const compiler::Problem& p, const int* q_starts, const
   return out;
 }
 
-/// Refuses an output that this engine cannot write: tensors of f64, and rows (lse, max) that are not f32.
-[[noreturn]] void refuse_f64(const char* name);
-[[noreturn]] void refuse_rows(const char* name, const Tensor& t);
-inline void require_writable(const char* name, const Tensor& t) {
-  if (t.dtype == DType::f64) refuse_f64(name);
-}
-inline void require_f32_rows(const char* name, const Tensor& t) {
-  if (t.given() && t.dtype != DType::f32) refuse_rows(name, t);
-}
+inline void set_entries(Entries& args, const Entries& of) { args = of; }
+
+/// True if there is no query, and so nothing to compute.
+inline bool is_empty(const compiler::Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
+
+/// Refuses outputs that this engine cannot write: tensors of f64, and rows (lse, max) that are not f32; and results
+/// and gradients that it cannot read.
+void check_outputs(const Forward& call);
+void check_operands(const Backward& call);
 
 }  // namespace attune::runtime::cuda

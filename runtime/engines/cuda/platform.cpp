@@ -2,6 +2,7 @@
 // replaced
 #include "runtime/engines/cuda/platform.h"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 
@@ -9,6 +10,8 @@
 
 #include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
+#include "runtime/machine/threads.h"
+#include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -64,6 +67,15 @@ const Platform* platform_of_thread() { return of_thread; }
 void remember(const Driver& driver) {
   const std::lock_guard lock(remembering);
   if (!threads_differ) driver_in_use.store(&driver, std::memory_order_release);
+}
+
+void at_once(std::size_t count, const std::function<void(std::size_t)>& work) {
+  std::atomic<std::size_t> next = 0;
+  on_threads(std::min(count, static_cast<std::size_t>(usable_cpus())), [&, own = platform_of_thread()] {
+    const OnPlatform same(own);
+    const Recording recording;
+    for (std::size_t i; (i = next++) < count;) work(i);
+  });
 }
 
 }  // namespace attune::runtime::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "runtime/engines/cuda/driver.h"
@@ -47,6 +48,8 @@ class OnPlatform {
 };
 /// The platform of this thread alone; null if it has none. Threads that work for a call take it over.
 const Platform* platform_of_thread();
+/// Calls work(0) to work(count - 1) on as many threads as there are CPUs, which work for this thread's call.
+void at_once(std::size_t count, const std::function<void(std::size_t)>& work);
 /// Makes driver() return this driver at once from now on, unless some threads have platforms of their own.
 void remember(const Driver& driver);
 

@@ -12,33 +12,9 @@ struct Starts {
   const int *q = nullptr, *kv = nullptr, *order = nullptr;
 };
 
-/// Workspace for starts that the host knows, and for the order of tiles that follows from the starts.
-class StartsRoom {
- public:
-  StartsRoom(WorkspaceLayout& space, const compiler::Problem& p, const QueryTiles& tiles) {
-    if (p.q.packed() && !p.q.starts_on_device()) take(space, p, tiles);
-  }
-
-  /// Refuses to send during a capture, because a graph would not keep the sent bytes.
-  void require_no_capture(cu::Stream stream) const {
-    if (starts_.count > 0 && capturing(stream)) refuse_capture();
-  }
-  /// The starts for kernels; the starts that the host knows are sent first. `masked`: true if the mask may remove
-  /// pairs.
-  Starts send(Launches& launches, std::byte* memory, const compiler::Problem& p, const QueryTiling& tiling, bool masked,
-              const Tensor& cu_q, const Tensor& cu_kv) const {
-    if (!p.q.packed()) return {};
-    if (starts_.count == 0) return {static_cast<const int*>(cu_q.data), static_cast<const int*>(cu_kv.data), nullptr};
-    return send_known(launches, memory, p, tiling, masked);
-  }
-
- private:
-  void take(WorkspaceLayout& space, const compiler::Problem& p, const QueryTiles& tiles);
-  [[noreturn]] static void refuse_capture();
-  Starts send_known(Launches& launches, std::byte* memory, const compiler::Problem& p, const QueryTiling& tiling,
-                    bool masked) const;
-
-  Region<int> starts_, order_;
-};
+/// Starts that the host knows, and the order of tiles of `queries` queries that follows from them, are sent to the
+/// workspace; without `out` that is only taken. `masked`: true if the mask may remove pairs.
+Starts starts_of(Workspace& space, Launches* out, cu::Stream stream, const compiler::Problem& p,
+                 const QueryTiles& tiles, int queries, bool masked, const Tensor& cu_q, const Tensor& cu_kv);
 
 }  // namespace attune::runtime::cuda
