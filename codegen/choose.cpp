@@ -124,6 +124,8 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
   KernelSpec spec = wishes;
   if (!facts.shares_tiles) spec.heads = 1;
   if (!facts.copies_read) spec.unaligned_captures = false;
+  // Results over a part of the keys cannot be added up before the sum over all of them is known.
+  if (facts.has_prob && !facts.linear_prob) spec.few_tiles = false;
   require_possible(spec);
   KernelChoices out;
   if (preference) {

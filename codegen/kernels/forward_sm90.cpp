@@ -147,7 +147,8 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_other_out(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
   if (spec.paged && spec.page_rows == 0) return "it does not load pages in decode calls";
-  return why_not_prob(facts);
+  // Of two walks only those over the keys of prompts are known to be faster than the portable kernel's.
+  return spec.decode ? why_not_prob(facts) : "";
 }
 
 /// The rows of a call's width and kind.

@@ -94,7 +94,7 @@ template <class User>
 __device__ inline RowEnd row_end(const User&, float lse, float rest, float delta) {
   constexpr float most = 0x1.fffffep127f;
   if (lse == -infinity || rest == -infinity) return {infinity, 0};
-  if constexpr (!User::traits.has_prob || User::traits.linear_prob)
+  if constexpr (!two_walks<User>)
     if (lse != lse && finite(rest)) return {-most, lse};
   const float under = (lse - rest) * (1 / ln2);
   if (fmaxf(fabsf(lse), fabsf(under)) >= too_far && lse == lse) return {most, delta};
@@ -199,7 +199,7 @@ __device__ inline PairNumbers gradient_of(const User& user, const Of& of, float 
   Flow flow{p * (out.dp - end.delta), in.dp};
   out.dp = flow.score;
   if constexpr (User::gradient.has_slope) out.dp *= slope_of(user, of, in.s);
-  if constexpr (User::traits.has_prob && !User::traits.linear_prob) {
+  if constexpr (two_walks<User>) {
     if (!kept || end.under == infinity || !score_keeps(user, of, in.s)) return {0, 0};
     if (p == 0.0f) flow.score = out.dp = 0;
   } else {

@@ -43,7 +43,7 @@ struct Block80 {
   static constexpr int tall = ExactPath ? 1 : Tile::m / (16 * Tile::warps), m = 16 * tall * Tile::warps, n = Tile::n,
                        heads = Tile::heads, queries_here = m / heads, out_size = static_cast<int>(sizeof(Out));
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
-  static constexpr bool two_passes = User::traits.has_prob && !User::traits.linear_prob;
+  static constexpr bool two_passes = two_walks<User>;
   static constexpr bool running = !fixed_maximum<Tile, User>;
   /// The running maximum may lag by `slack` unless the call asks for the maximum.
   static constexpr int slack = Tile::max ? 0 : 8;

@@ -5,12 +5,14 @@
 // consumer warpgroups compute 64 queries each (forward_consumer_sm90.cuh): a warpgroup issues S = Q K^T of its next
 // tile of keys, then O += P V of the previous tile, and computes the softmax of the new scores while P V runs.
 // Warpgroups take turns at issuing, so the softmax of one overlaps the products of another. Blocks are persistent; the
-// next queries load during a tile's epilogue. A type (key_source_sm90.cuh) says where keys come from.
+// next queries load during a tile's epilogue. A type (key_source_sm90.cuh) says where keys come from. Under a prob mod
+// that is no multiple of p, consumers visit the keys twice (forward_two_walks_sm90.cuh).
 #pragma once
 
 #include "codegen/cuda/parts/forward_consumer_sm90.cuh"
 #include "codegen/cuda/parts/forward_exact_sm90.cuh"
 #include "codegen/cuda/parts/forward_producer_sm90.cuh"
+#include "codegen/cuda/parts/forward_two_walks_sm90.cuh"
 
 namespace attune {
 
@@ -162,7 +164,10 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
 template <ForwardTile Tile, class User>
 __global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), blocks_of_sm<Tile>)
     forward_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
-  forward_block<Warpgroup90<Tile, User>, Tile>(args, user);
+  using Group = Warpgroup90<Tile, User>;
+  forward_block<Group, Tile, User,
+                Either<two_walks<User>, ForwardTwoWalks90<Group, Tile, User>, ForwardConsumer90<Group, Tile, User>>>(
+      args, user);
 }
 
 }  // namespace attune

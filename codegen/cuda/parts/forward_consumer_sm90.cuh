@@ -23,9 +23,10 @@ struct ForwardConsumer90 {
   Ring<Tile::stages> k;
   Recompute<Tile> recompute;
   Items<Tile, User> items;
-  int me = 0;     ///< this warp, counted among the block's consumer warps
-  int found = 0;  ///< tiles to recompute
-  int late = 0;   ///< tiles of keys that this warpgroup leaves out at the beginning
+  int me = 0;                       ///< this warp, counted among the block's consumer warps
+  int found = 0;                    ///< tiles to recompute
+  int late = 0;                     ///< tiles of keys that this warpgroup leaves out at the beginning
+  Place<Tile::stages> with_values;  ///< with two walks: of the keys as if there were those of second walks alone
 
   __device__ ForwardConsumer90(const ForwardArgs& args, const User& user, unsigned shared, int group, int thread)
       : g{args, user, shared, group, thread % 32, thread / 32}, shared(shared), q(shared + Shared::q_full),
@@ -35,8 +36,19 @@ struct ForwardConsumer90 {
   __device__ void wait_for_turn() const { named_sync(issue_turn + g.group, 2 * warpgroup_threads); }
   __device__ void pass_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * warpgroup_threads); }
 
-  /// The ring of values, one tile behind the keys.
-  __device__ Ring<Tile::stages> values() const { return Ring<Tile::stages>(shared + Shared::v_full, k.before()); }
+  /// The ring of values, one tile behind the keys, of which those of a first walk have no values.
+  __device__ Ring<Tile::stages> values() const {
+    if constexpr (two_walks<User>)
+      return Ring<Tile::stages>(shared + Shared::v_full, with_values.before());
+    else
+      return Ring<Tile::stages>(shared + Shared::v_full, k.before());
+  }
+  /// This warp has read the keys, whose values follow.
+  __device__ void release_keys() {
+    k.release(g.lane);
+    k.next();
+    if constexpr (two_walks<User>) with_values.next();
+  }
 
   __device__ Item next_item() {
     Item item = items.template take<true>();
@@ -75,8 +87,7 @@ struct ForwardConsumer90 {
 
   /// P = exp2(S - max) of the first tile of keys.
   __device__ void first_tile(const Item& now, bool recomputing) {
-    k.release(g.lane);
-    k.next();
+    release_keys();
     g.copy_ahead(now.walk.tile(1), now.walk.count > 1);
     g.template weigh<true>(now.walk.last, true, recomputing);
     g.operand();
@@ -124,8 +135,7 @@ struct ForwardConsumer90 {
     wgmma_wait<1>();
     if constexpr (products_ordered) pass_turn();
     pin(g.s);
-    k.release(g.lane);
-    k.next();
+    release_keys();
     g.template weigh<Partial>(tile, false, recomputing);
     wgmma_wait<0>();
     g.pin_products();

@@ -30,6 +30,8 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     const Int q_at = entry.query(q);
     Ended row = end_of_row<User>(user, head, user.row(head, at, q_at), at, origin, q_at, {sum, top});
     Factors out{row.factor, 0};
+    if constexpr (two_walks<User>)
+      if (row.max == -infinity) out.own = -0.0f;
     if constexpr (has_before<Tile>) {
       const Merged with = merged(row.lse,
                                  q < at.q_len ? lse_before(args, at.b, at.h, entry.queries.start + q) : -infinity);
@@ -79,22 +81,31 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     else
       return 1;
   }
-  /// o = o / l; lse and max.
-  __device__ void finish(const Work& work, bool empty, bool mine) {
-    // The four threads of two rows end one row each: the even lanes the first, the odd lanes the second.
+  /// Between two walks: per_power of both rows; lse and max.
+  __device__ void end_sums(const Work& work, bool empty) {
+    static_assert(!is_in_parts<Tile> && !has_before<Tile>);
     const int r = lane & 1, q = work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
-    if (Tile::heads > 1 && head_of(lane / 4) >= work.heads.count) mine = false;
-    const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
-    const RowPartial all{empty ? 0.0f : sum, fixed ? most_of(user) : top};
-    const bool write = mine && lane % 4 < 2;
-    if constexpr (is_in_parts<Tile>) return leave_row(at, head, q, all, write);
-    const Factors factors = ended(at, head, q, all.sum, all.over, most_exponent<Element>, write);
-    const auto of_both = [&](float x, float(&rows)[2]) {
-      rows[0] = __shfl_sync(~0u, x, lane & ~1);
-      rows[1] = __shfl_sync(~0u, x, lane | 1);
-    };
-    float by[2];
-    of_both(factors.own * dropped_factor(), by);
+    const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = empty ? 0.0f : r ? sums[1] : sums[0];
+    const bool write = lane % 4 < 2 && (Tile::heads == 1 || head_of(lane / 4) < work.heads.count);
+    of_both(ended(at, head, q, sum,
+                  fixed ? most_of(user)
+                  : r   ? m[1]
+                        : m[0],
+                  most_exponent<Element>, write)
+                .own,
+            this->per_power);
+  }
+  /// The factor of results whose probabilities were known: NaN if the row's sum was, though prob() may hide it.
+  __device__ static float of_known(float per_power) {
+    return __float_as_uint(per_power) == __float_as_uint(-0.0f) ? 0.0f : 1 + (per_power - per_power);
+  }
+
+  /// What each lane has of one of its two rows, for both.
+  __device__ void of_both(float x, float (&rows)[2]) const {
+    rows[0] = __shfl_sync(~0u, x, lane & ~1);
+    rows[1] = __shfl_sync(~0u, x, lane | 1);
+  }
+  __device__ void scale(const float (&by)[2]) {
     // A row without pairs may hold any sums.
     if (__any_sync(~0u, by[0] == 0.0f || by[1] == 0.0f)) {
 #pragma unroll
@@ -103,6 +114,21 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
     }
 #pragma unroll
     for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= by[i / 2 % 2];
+  }
+  /// o = o / l; lse and max.
+  __device__ void finish(const Work& work, bool empty, bool mine) {
+    if constexpr (two_walks<User>) return scale({of_known(this->per_power[0]), of_known(this->per_power[1])});
+    // The four threads of two rows end one row each: the even lanes the first, the odd lanes the second.
+    const int r = lane & 1, q = work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
+    if (Tile::heads > 1 && head_of(lane / 4) >= work.heads.count) mine = false;
+    const float sums[2] = {row_sum(l[0]), row_sum(l[1])}, sum = r ? sums[1] : sums[0], top = r ? m[1] : m[0];
+    const RowPartial all{empty ? 0.0f : sum, fixed ? most_of(user) : top};
+    const bool write = mine && lane % 4 < 2;
+    if constexpr (is_in_parts<Tile>) return leave_row(at, head, q, all, write);
+    const Factors factors = ended(at, head, q, all.sum, all.over, most_exponent<Element>, write);
+    float by[2];
+    of_both(factors.own * dropped_factor(), by);
+    scale(by);
     if constexpr (has_before<Tile>) {
       float before[2];
       of_both(factors.before, before);

@@ -12,7 +12,8 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
   using Epilogue = ForwardEpilogue90<Tile, User>;
   using Epilogue::args, Epilogue::at, Epilogue::factor, Epilogue::head, Epilogue::lane, Epilogue::n, Epilogue::origin,
       Epilogue::entry, Epilogue::shared, Epilogue::user;
-  using Epilogue::ended, Epilogue::head_of, Epilogue::leave_row, Epilogue::left, Epilogue::query, Epilogue::result;
+  using Epilogue::ended, Epilogue::head_of, Epilogue::leave_row, Epilogue::left, Epilogue::of_known, Epilogue::query,
+      Epilogue::result;
   using typename Epilogue::Element, typename Epilogue::Out, typename Epilogue::Factors;
 
   /// The batch entry and head of the warp's nth row; the same in every thread.
@@ -68,36 +69,49 @@ struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
     const Element* q_line = static_cast<const Element*>(args.q.data) + at.b * args.q.batch + at.h * args.q.head +
                             (entry.queries.start + q) * args.q.position;
     each_of(mine, args.d, [&](float& x, int j) { x = f32(q_line[j]); });
-    float top = -infinity, sum = 0;
+    float top = -infinity, sum = 0, per_power = 0;
+    // With two walks, the first one finds the sum alone.
 #pragma unroll 1
-    for (int i = 0; i < walk.count * n; ++i) {
-      const int key = walk.tile(i / n) * n + n - 1 - i % n, kv = entry.key(key);
-      const Int kv_at = kv;
-      if (kv >= at.kv_len) continue;
-      const auto col = user.col(head, at, origin, kv_at);
-      // All lanes agree; the vote tells the compiler.
-      if (!__any_sync(~0u, reach.holds(kv) && user.keep(head, my_row, col, at, q_at, kv_at))) continue;
-      const Element* k_line = source.key(key);
-      float x = 0;
-      each_of(mine, args.d, [&](float y, int j) { x += y * element_of(k_line, j); });
+    for (int nth = 0; nth < (two_walks<User> ? 2 : 1); ++nth) {
+#pragma unroll 1
+      for (int i = 0; i < walk.count * n; ++i) {
+        const int key = walk.tile(i / n) * n + n - 1 - i % n, kv = entry.key(key);
+        const Int kv_at = kv;
+        if (kv >= at.kv_len) continue;
+        const auto col = user.col(head, at, origin, kv_at);
+        // All lanes agree; the vote tells the compiler.
+        if (!__any_sync(~0u, reach.holds(kv) && user.keep(head, my_row, col, at, q_at, kv_at))) continue;
+        const Element* k_line = source.key(key);
+        float x = 0;
+        each_of(mine, args.d, [&](float y, int j) { x += y * element_of(k_line, j); });
 #pragma unroll
-      for (int step = 1; step < lanes; step *= 2) x += __shfl_xor_sync(~0u, x, step);
-      x = User::traits.scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_at, kv_at);
-      if (__any_sync(~0u, x == -infinity)) continue;
-      const float most = fmaxf(top, x), old = top == -infinity ? 0.0f : power_of_two(top - most);
-      float p = power_of_two(x - most);
-      sum = sum * old + p;
-      top = most;
-      if constexpr (User::traits.has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
-      const Element* v_line = source.value(key);
-      each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * element_of(v_line, j); });
+        for (int step = 1; step < lanes; step *= 2) x += __shfl_xor_sync(~0u, x, step);
+        x = User::traits.scaled ? x * factor : user.exponent(x, head, my_row, col, at, origin, q_at, kv_at);
+        if (__any_sync(~0u, x == -infinity)) continue;
+        float p, old = 1;
+        if (two_walks<User> && nth == 1) {
+          p = power_of_two(x - top) * per_power;
+        } else {
+          const float most = fmaxf(top, x);
+          old = top == -infinity ? 0.0f : power_of_two(top - most);
+          p = power_of_two(x - most);
+          sum = sum * old + p;
+          top = most;
+          if (two_walks<User>) continue;
+        }
+        if constexpr (User::traits.has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
+        const Element* v_line = source.value(key);
+        each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * element_of(v_line, j); });
+      }
+      if constexpr (two_walks<User>)
+        if (nth == 0) per_power = ended(at, head, q, sum, top, 0, lane == 0).own;
     }
     if constexpr (is_in_parts<Tile>) {
       leave_row(at, head, q, {sum, top}, lane == 0);
       float* const row = left(at.h, q);
       return each_of(out, args.dv, [&](float y, int j) { row[j] = y; });
     }
-    const Factors by = ended(at, head, q, sum, top, 0, lane == 0);
+    const Factors by = two_walks<User> ? Factors{of_known(per_power), 0} : ended(at, head, q, sum, top, 0, lane == 0);
     Out* o_line = result(at.h, q);
     each_of(out, args.dv, [&](float y, int j) {
       float x = by.own == 0.0f ? 0.0f : y * by.own;

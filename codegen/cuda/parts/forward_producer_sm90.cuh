@@ -91,6 +91,21 @@ struct ForwardProducer90 {
     }
   }
 
+  /// Loads the keys of each tile, for a first walk that has no use for values; `queries` after the first ones.
+  __device__ void load_keys(const Item& item, bool queries) {
+    const Walk& walk = item.walk;
+    typename Source::Places here = source.look_up(walk.last * Tile::n), next = source.look_up(walk.tile(1) * Tile::n);
+#pragma unroll 1
+    for (int i = 0; i < walk.count; ++i) {
+      k.acquire();
+      source.load_keys(shared + Shared::k + k.stage * Shared::k_bytes, k.full(), here);
+      k.next();
+      if (queries && i == 0) load_queries(item);
+      here = next;
+      next = source.look_up(walk.tile(i + 2) * Tile::n);
+    }
+  }
+
   /// Loads the queries, then the keys of each tile and the values of the tile before, or in_turn those of the tile.
   __device__ void load(const Item& item) {
     // With one stage of queries, the first keys can load before the previous tile is done with its queries. A whole
@@ -101,6 +116,7 @@ struct ForwardProducer90 {
     const Walk& walk = item.walk;
     if (has_keys && !keys_first) load_queries(item);
     source.enter(item.work.b, item.work.heads.first / args.group, item.entry);
+    if constexpr (two_walks<User> && has_keys) load_keys(item, keys_first);
     // Lists and places are read one tile ahead of the loads.
     typename Source::Places here = source.look_up(walk.last * Tile::n), before{},
                             next = source.look_up(walk.tile(1) * Tile::n);
@@ -112,7 +128,7 @@ struct ForwardProducer90 {
         k.acquire();
         source.load_keys(shared + Shared::k + k.stage * Shared::k_bytes, k.full(), here);
         k.next();
-        if (keys_first && i == 0) load_queries(item);
+        if (keys_first && !two_walks<User> && i == 0) load_queries(item);
       }
       if (has_values && i >= behind) {
         v.acquire();

@@ -43,6 +43,7 @@ struct ForwardScores90 {
   float s[n / 2], o[Tile::dv / 2];
   unsigned p[n / 8 * bytes];
   float m[2], l[2], lift[2];
+  float per_power[2];       ///< with two walks, after the first: a row's probability per power; -0 if it has no pairs
   float peak[2], ahead[2];  ///< with leads: the largest term() of the tiles that `m` includes, and of the next tile
   bool led;                 ///< with leads: the next tile's is larger in some row of the warp
   Where at;

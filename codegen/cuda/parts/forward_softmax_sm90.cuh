@@ -163,9 +163,44 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
       this->template each_pair<Partial>(tile, [&](float& x, const auto& mod, const auto& row, const auto& col, Int q,
                                                   Int kv) { x = mod.prob(x, head, row, col, at, q, kv); });
   }
+  /// The first of two walks: adds the powers of a tile to its rows' sums.
+  template <bool Partial>
+  __device__ void add_up(int tile) {
+    this->template exponents<Partial>(tile);
+    if constexpr (Partial) remove(tile);
+    if constexpr (fixed)
+      powers();
+    else
+      softmax(false);
+  }
+  /// The second: P = prob(exp2(S - max) / sum). A pair that is masked out, in a full tile by a score of -inf, has 0,
+  /// whatever prob(0) is.
+  template <bool Partial>
+  __device__ void probabilities(int tile) {
+    this->template exponents<Partial>(tile);
+    if constexpr (Partial) remove(tile);
+    moved = false;
+    const float under[2] = {fixed               ? most_of(this->user)
+                            : m[0] == -infinity ? 0.0f
+                                                : m[0],
+                            fixed               ? most_of(this->user)
+                            : m[1] == -infinity ? 0.0f
+                                                : m[1]};
+    constexpr float removed = -1;
+    each([&](int i, int r, int e) {
+      float& x = s[4 * i + 2 * r + e];
+      x = x == -infinity ? removed : power_of_two(scaled(x) - under[r]) * this->per_power[r];
+    });
+    this->template each_pair<Partial>(tile,
+                                      [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
+                                        x = x == removed ? 0.0f : mod.prob(x, head, row, col, at, q, kv);
+                                      });
+  }
+
   /// P of a tile. Partial: some of its pairs may be masked out.
   template <bool Partial>
   __device__ void weigh(int tile, bool first, bool recomputing) {
+    if constexpr (two_walks<User>) return probabilities<Partial>(tile);
     if constexpr (fixed && Scores::has_tanh && !Partial) {
       // Together, so that the special-function unit computes powers while others compute polynomials.
       this->template by_tanh<false>(tile, [&](const auto& exponent) { powers(exponent); });

@@ -43,11 +43,12 @@ struct FindNumbers90 {
       const Where at = item.entry.at(item.work.b, item.work.heads.first);
       const auto head = user.head(at);
       const int origin = item.entry.query(item.work.tile * Tile::m);
+      const int count = item.walk.count;
 #pragma unroll 1
-      for (int i = 0; i < item.walk.count; ++i) {
+      for (int i = 0; i < (two_walks<User> ? 2 : 1) * count; ++i) {
         // Those of stages + 1 tiles may still be read: the keys of the tile before them have been released, which a
         // consumer does before it reads the numbers that came with them.
-        find(head, at, origin, item.entry.key(item.walk.tile(i) * Tile::n));
+        find(head, at, origin, item.entry.key(item.walk.tile(two_walks<User> && i >= count ? i - count : i) * Tile::n));
         k.acquire();
         arrive_as_warp(k.full(), lane);
         k.next();

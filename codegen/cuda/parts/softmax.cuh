@@ -46,6 +46,10 @@ __device__ inline float factor_of(const User& user, const typename User::Head& h
 template <class Tile, class User>
 constexpr bool fixed_maximum = User::traits.bounded && !Tile::max && !ElementOf<typename Tile::Element>::needs_maximum;
 
+/// True if the prob mod needs each row's sum first: kernels then visit a row's keys twice.
+template <class User>
+constexpr bool two_walks = User::traits.has_prob && !User::traits.linear_prob;
+
 /// The sum of powers of two over a part of a row's keys, relative to `over`. Parts of a row can be added up once their
 /// results are scaled to the same `over`.
 struct RowPartial {

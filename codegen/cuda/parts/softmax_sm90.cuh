@@ -6,8 +6,9 @@
 namespace attune {
 
 /// True if powers are relative to the maximum of the first tiles; query tiles whose powers overflow are recomputed.
+/// With two walks, a maximum hides behind the exponentials of the first, and powers need not be kept.
 template <class Tile, class User>
-constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max;
+constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max && !two_walks<User>;
 
 /// True if the maxima are raised ahead of a tile by the difference that its term() makes at most.
 template <class Tile, class User>

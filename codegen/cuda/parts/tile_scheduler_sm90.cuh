@@ -77,10 +77,11 @@ constexpr bool in_turn = parts_of<Tile> > 1 || (ElementOf<typename Tile::Element
 
 /// True if a warpgroup may begin at a later tile of keys than the last warpgroup of its block, which has the last
 /// queries: the tiles before it are masked out for all of its rows. A causal mask leaves no whole tile of 128 keys out
-/// for 64 of 128 queries, and 192 x 96 was slower with it.
+/// for 64 of 128 queries, and 192 x 96 was slower with it. Two walks have no code for it.
 template <class Tile, class User>
 constexpr bool begins_late = User::traits.skips && !User::traits.listed && Tile::heads == 1 && Tile::n < Tile::m &&
-                             Tile::m % Tile::n != 0 && ElementOf<typename Tile::Element>::bytes == 2;
+                             Tile::m % Tile::n != 0 && ElementOf<typename Tile::Element>::bytes == 2 &&
+                             !two_walks<User>;
 
 /// Offsets into shared memory, from layout/.
 template <class Tile>

@@ -1,0 +1,179 @@
+// tests/emulated/prob_mods.test.cpp — prob mods that are no multiple of p on an emulated Hopper GPU: the forward walks
+// over the keys twice
+#include <limits>
+
+#include "tests/emulated/captured.h"
+#include "tests/emulated/gpu.h"
+#include "tests/numerics/agree.h"
+#include "tests/numerics/odd_rows.h"
+
+namespace attune::tests {
+namespace {
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+/// Several tiles of queries and keys, the last ones of few rows.
+Shape dense(std::int64_t d, DType type = DType::bf16) {
+  return {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 141, .kv_len = 270, .d = d, .dv = d, .dtype = type};
+}
+Shape packed(std::int64_t d) {
+  Shape out = dense(d);
+  out.q_lens = {128, 0, 70, 1, 90};
+  out.kv_lens = {0, 3, 130, 200, 64};
+  return out;
+}
+
+/// Parts of a mod; empty: none. They may read g[h], c[kv], t[h, distance], bias[q, kv].
+struct Parts {
+  std::string prob, score = "s", mask = "true", sink{};
+};
+struct Tensors {
+  Captured g{DType::f32, {4}, {1}, [](std::int64_t i) { return 0.7 - 0.4 * static_cast<double>(i); }},
+      c{DType::f32, {700}, {1}, [](std::int64_t i) { return 0.002 * static_cast<double>(i % 7); }},
+      t{DType::f32, {4, 801}, {801, 1}, waves}, bias{DType::bf16, {400, 400}, {400, 1}, waves};
+
+  Attention attention(const Parts& of) const {
+    Text text;
+    const std::string all = of.score + of.mask + of.prob + of.sink;
+    for (const auto& [name, tensor] : {std::pair{"g", &g}, {"c", &c}, {"t", &t}, {"bias", &bias}})
+      if (all.find(std::string(name) + "[") != std::string::npos) text.capture(name, tensor->tensor);
+    Attention out{.score = text.score(of.score), .mask = text.mask(of.mask), .prob = text.prob(of.prob)};
+    if (!of.sink.empty()) out.sink = text.sink(of.sink);
+    return out;
+  }
+};
+
+/// What is wrong with results, lse and, if asked for, maxima.
+std::string wrong(const Parts& of, const Inputs& in, const std::string& kernel = "forward_sm90", bool max = false) {
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, kernel);
+  const Tensors tensors;
+  return compare(Subject(tensors.attention(of)), in, std::span(&engine, 1), {.backward = false, .max = max}).wrong;
+}
+std::string wrong(const Parts& of, const Shape& shape, const std::string& kernel = "forward_sm90", bool max = false) {
+  return wrong(of, inputs(shape), kernel, max);
+}
+
+/// A square, a threshold, a clip, an odd one with prob(0) above 0.
+const std::string square = "p * p", threshold = "where(p > 0.01f, p, 0.0f)", clip = "max(p - c[kv], 0.0f) * g[h]",
+                  odd = "sqrt(p) + 0.1f";
+
+}  // namespace
+
+TEST_CASE("two walks over the keys are right for every width, type and mask", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const auto& [d, dv] : {std::pair{64, 64}, {72, 40}, {128, 128}, {192, 128}, {256, 256}})
+    for (const std::string& prob : {square, threshold, clip, odd})
+      for (const std::string mask : {"true", "kv <= q", "q / 128 % 2 == 1 && kv <= q % 128", "(q * q) % 7 != kv % 5"}) {
+        if (const std::size_t n = nth++; !in_turn(n + n / 4, 8)) continue;
+        Shape shape = nth % 3 ? dense(d, nth % 2 ? DType::bf16 : DType::f16) : packed(d);
+        shape.dv = dv;
+        INFO(prob << ", " << mask << ", " << shape.describe());
+        CHECK(wrong({.prob = prob, .mask = mask}, shape, "forward_sm90", nth % 4 == 0) == "");
+      }
+}
+
+TEST_CASE("two walks over the keys are right in tiles of every kind", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const std::string tile : {"m=64,n=64,stages=3,q_stages=2,own_o=1,issue_order=0,items=2",
+                                 "m=64,n=64,stages=3,q_stages=1,own_o=2,issue_order=0,items=1",
+                                 "m=192,n=80,stages=3,q_stages=1,own_o=2,issue_order=1,items=1",
+                                 "m=128,n=64,stages=2,q_stages=1,own_o=0,issue_order=2,items=1",
+                                 "m=128,n=48,stages=2,q_stages=2,own_o=1,issue_order=1,items=2"})
+    for (const std::string mask : {"kv <= q + 20", "kv > q + 100", "q / 128 % 2 == 1 && kv <= q % 128"})
+      for (const Shape& shape : {dense(64), packed(64)}) {
+        if (const std::size_t n = nth++; !in_turn(n + n / 3, 3)) continue;
+        INFO(tile << ", " << mask << ", " << shape.describe());
+        CHECK(wrong({.prob = odd, .mask = mask}, shape, "forward_sm90:" + tile) == "");
+      }
+}
+
+TEST_CASE("two walks over the keys read what scores hold in shared memory twice", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::string softcap = "20.0f * tanh(s / 20.0f)";
+  std::size_t nth = 0;
+  for (const Parts& of : std::vector<Parts>{{.prob = square, .score = "s + t[h, q - kv + 400]"},
+                                            {.prob = square, .score = "s + bias[q, kv]"},
+                                            {.prob = odd, .score = "s + 90.0f * c[kv]"},
+                                            {.prob = clip, .score = softcap},
+                                            {.prob = square, .score = "s + g[h] * f32(kv - q)"},
+                                            {.prob = odd, .score = "s + g[h]", .sink = "g[h]"}})
+    for (const std::string mask : {"true", "kv <= q", "q / 90 == kv / 90"}) {
+      const Parts with{of.prob, of.score, mask, of.sink};
+      INFO(of.prob << ", " << of.score << ", " << mask);
+      if (const std::size_t n = nth++; in_turn(n + n / 3, 3))
+        for (const std::int64_t d : {64, 128}) CHECK(wrong(with, dense(d)) == "");
+    }
+}
+
+TEST_CASE("two walks over the keys of entries and pages, and of few queries, are right", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::uint64_t seed = 0;
+  for (const std::int64_t page : {0, 1, 8, 16, 64})
+    for (const std::int64_t q_len : {5, 130}) {
+      Shape shape{.batch = 3,
+                  .q_heads = 8,
+                  .kv_heads = 2,
+                  .q_len = q_len,
+                  .kv_len = 600,
+                  .d = ++seed % 2 ? 64 : 128,
+                  .dv = seed % 2 ? 64 : 128,
+                  .dtype = seed % 3 ? DType::bf16 : DType::f16,
+                  .used = {600, 130, 257},
+                  .q_offsets = {470, 0, 127},
+                  .page = page,
+                  .holes = page > 1,
+                  .seed = seed};
+      if (!in_turn(seed, 3)) continue;
+      INFO(shape.describe());
+      CHECK(wrong({.prob = seed % 2 ? odd : threshold, .mask = "kv <= q"}, shape) == "");
+    }
+}
+
+TEST_CASE("blocks do not share the keys of few queries under a prob mod that needs their sum", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Engine engine = emulated_engine({.arch = 90, .sms = 20, .seed = 1}, "forward_sm90");
+  const Tensors tensors;
+  const Shape shape{.batch = 1,
+                    .q_heads = 4,
+                    .kv_heads = 2,
+                    .q_len = 5,
+                    .kv_len = 3300,
+                    .d = 64,
+                    .dv = 64,
+                    .dtype = DType::bf16,
+                    .used = {3300},
+                    .q_offsets = {3295}};
+  CHECK(compare(Subject(tensors.attention({.prob = square})), inputs(shape), std::span(&engine, 1), {.backward = false})
+            .wrong == "");
+}
+
+TEST_CASE("what masked-out keys hold reaches no result of two walks, though prob(0) is not 0", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape shape = dense(64);
+  shape.q_heads = 2;
+  shape.q_len = 70;
+  Inputs in = inputs(shape);
+  for (const std::int64_t kv : {3, 130, 269})
+    for (const Tensor& t : {in.k.tensor, in.v.tensor})
+      for (std::int64_t i = 0; i < shape.d; ++i) runtime::store(t, runtime::offset(t, 1, 1, kv, i), nan);
+  CHECK(wrong({.prob = odd, .mask = "kv > 5 && kv < 129"}, in) == "");
+  CHECK(wrong({.prob = clip, .mask = "kv != 3 && kv != 130 && kv != 269"}, in) == "");
+  // Rows that keep such a value are NaN, and others are not.
+  CHECK(wrong({.prob = odd, .mask = "kv <= q"}, in) == "");
+}
+
+TEST_CASE("rows of two walks are as in the oracle where p underflow or are NaN, and where scores are far below",
+          "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, "forward_sm90");
+  for (Attention attention : odd_rows()) {
+    if (!attention.prob) attention.prob = [](Float p, At) { return p * p + 0.25f; };
+    CHECK(compare(Subject(attention), inputs(dense(64)), std::span(&engine, 1), {.backward = false}).wrong == "");
+  }
+  for (const std::string score : {"s - 1e9f", "where(kv % 3 == 0, -1.0f / 0.0f, s)"})
+    CHECK(wrong({.prob = "p * p + 0.25f", .score = score}, dense(64)) == "");
+}
+
+}  // namespace attune::tests
