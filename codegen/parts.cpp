@@ -10,26 +10,37 @@ namespace attune::codegen {
 
 using ir::Expr, ir::Input, ir::Op;
 
-bool linear_in_p(const Expr& e) {
+namespace {
+
+/// True if `e` is p times something that does not depend on p; `by_pieces`: or is one of several such, and p may choose
+/// which.
+bool multiple_of_p(const Expr& e, bool by_pieces) {
   const auto free_of_p = [](const Expr& x) { return !ir::uses(x, Input::P); };
+  const auto is_multiple = [&](const Expr& x) { return multiple_of_p(x, by_pieces); };
   if (e->op == Op::Input) return e->bits == static_cast<std::uint32_t>(Input::P);
   if (ir::is_literal(e, 0)) return true;
   const auto args = e->arguments();
   switch (e->op) {
-    case Op::Mul: return (free_of_p(args[0]) && linear_in_p(args[1])) || (linear_in_p(args[0]) && free_of_p(args[1]));
-    case Op::Div: return linear_in_p(args[0]) && free_of_p(args[1]);
-    case Op::Neg: return linear_in_p(args[0]);
+    case Op::Mul: return (free_of_p(args[0]) && is_multiple(args[1])) || (is_multiple(args[0]) && free_of_p(args[1]));
+    case Op::Div: return is_multiple(args[0]) && free_of_p(args[1]);
+    case Op::Neg: return is_multiple(args[0]);
     case Op::Add:
-    case Op::Sub: return linear_in_p(args[0]) && linear_in_p(args[1]);
-    case Op::Where: return free_of_p(args[0]) && linear_in_p(args[1]) && linear_in_p(args[2]);
+    case Op::Sub: return is_multiple(args[0]) && is_multiple(args[1]);
+    case Op::Min:
+    case Op::Max: return by_pieces && is_multiple(args[0]) && is_multiple(args[1]);
+    case Op::Where: return (by_pieces || free_of_p(args[0])) && is_multiple(args[1]) && is_multiple(args[2]);
     default: return false;  // unknown expressions take the general way, which is always right
   }
 }
 
+}  // namespace
+
+bool linear_in_p(const Expr& e) { return multiple_of_p(e, false); }
+
 bool delta_is_of_o(const Expr& prob) {
   // Unless a custom expression gives another prob'.
   const auto is_custom = [](const Expr& e) { return e->op == Op::Custom; };
-  return linear_in_p(prob) && std::ranges::none_of(ir::in_order(prob), is_custom);
+  return multiple_of_p(prob, true) && std::ranges::none_of(ir::in_order(prob), is_custom);
 }
 
 namespace {

@@ -57,7 +57,8 @@ BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted);
 
 /// True if `e` is p times something that does not depend on p.
 bool linear_in_p(const ir::Expr& e);
-/// True if p prob'(p) == prob(p): then the sum of p dp of a row, which the softmax subtracts, is dO . O.
+/// True if p prob'(p) == prob(p), as of thresholds: then the sum of p dp of a row, which the softmax subtracts, is dO .
+/// O. prob(0) is then 0.
 bool delta_is_of_o(const ir::Expr& prob);
 
 }  // namespace attune::codegen

@@ -42,8 +42,7 @@ inline std::string why_not_backward90(const KernelSpec& spec, const Traits& fact
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
-  if (!facts.has_prob || (facts.linear_prob && facts.delta_of_o)) return {};
-  return "the prob mod is not a multiple of p, so delta needs another pass over the keys";
+  return facts.delta_of_o ? "" : "delta is not the product of o and grad_o, and needs another pass over the keys";
 }
 /// For wide heads, one kernel computes dq and another dk and dv.
 inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits& facts) {

@@ -57,6 +57,13 @@ std::string wrong(const Parts& of, const Shape& shape, const std::string& kernel
 const std::string square = "p * p", threshold = "where(p > 0.01f, p, 0.0f)", clip = "max(p - c[kv], 0.0f) * g[h]",
                   odd = "sqrt(p) + 0.1f";
 
+/// What is wrong with gradients, those of captured tensors included.
+std::string wrong_gradient(const Parts& of, const Inputs& in, const std::string& members) {
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, "backward_sm90:" + members);
+  const Tensors tensors;
+  return compare(Subject(tensors.attention(of)), in, std::span(&engine, 1), {.forward = false}).wrong;
+}
+
 }  // namespace
 
 TEST_CASE("two walks over the keys are right for every width, type and mask", "[emulated]") {
@@ -174,6 +181,25 @@ TEST_CASE("rows of two walks are as in the oracle where p underflow or are NaN, 
   }
   for (const std::string score : {"s - 1e9f", "where(kv % 3 == 0, -1.0f / 0.0f, s)"})
     CHECK(wrong({.prob = "p * p + 0.25f", .score = score}, dense(64)) == "");
+}
+
+TEST_CASE("gradients of thresholds, whose delta is that of a multiple of p, are right in every order of the steps",
+          "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const Parts& of :
+       std::vector<Parts>{{.prob = threshold, .mask = "kv <= q"},
+                          {.prob = "where(p > 0.02f, p, 0.25f * p) * g[h]"},
+                          {.prob = "max(p, 2.0f * p) - min(0.0f, p)", .score = "20.0f * tanh(s / 20.0f)"},
+                          {.prob = threshold, .score = "s + g[h] * f32(kv - q)", .mask = "kv <= q"}})
+    for (const std::int64_t d : {64, 128})
+      for (const int order : {0, 1, 2, 3}) {
+        const bool has_slope = of.score.find("tanh") != std::string::npos;
+        if (const std::size_t n = nth++; (order == 3 && has_slope) || !in_turn(n + n / 4, 4)) continue;
+        INFO(of.prob << ", " << order);
+        const std::string members = (d == 64 ? "m=128" : "m=64") + std::string(",order=") + std::to_string(order);
+        CHECK(wrong_gradient(of, inputs(nth % 3 ? dense(d) : packed(d)), members) == "");
+      }
 }
 
 }  // namespace attune::tests

@@ -11,7 +11,7 @@ MODS = {
     "mask": ["--mask", "kv <= q"],
     "data mask": ["--mask", "doc[q] == doc[kv]", "--capture", "doc=i32[16384]"],
     "dropout": ["--prob", "p * where(random(7) < 0.9f, 1.0f, 0.0f)"],
-    "prob": ["--prob", "where(p > 0.01f, p, 0.0f)"],
+    "prob": ["--prob", "p * p"],
     "sink": ["--sink", "slope[h]", "--capture", "slope=f32[16384]"],
     "grads q-kv": ["--score", "s + table[q - kv + 8192]", "--capture", "table=f32[16384]", "--grads", "table"],
     "dS": ["--score", "s + dense[h, q, kv]", "--capture", "dense=bf16[32, 8192, 8192]", "--grads", "dense"],

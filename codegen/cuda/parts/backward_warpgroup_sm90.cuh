@@ -25,8 +25,9 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   static constexpr int order = Tile::order;
   /// With dropout, orders that compute P and dS at once draw for each pair: they serve narrow heads.
   static constexpr bool drops = User::traits.drops && order > 0;
-  static constexpr bool has_prob = User::traits.has_prob && !drops;  ///< a multiple of p
-  static_assert(!has_prob || User::traits.linear_prob);
+  static constexpr bool has_prob = User::traits.has_prob && !drops;
+  /// Then prob(0) is 0, whatever captured tensors hold, and orders 1 to 3 need not know which pairs are masked out.
+  static_assert(User::gradient.delta_of_o);
   /// dV follows dS, and weigh() leaves P itself in `s`: join() rounds it, and `p` takes no registers until then.
   static constexpr bool rounds_late = order == 3 && !User::gradient.has_slope;
 
