@@ -1,6 +1,8 @@
 // runtime/engines/cuda/stored_ds.h — the gradient of a dense bias in a backward whose kernel stores dS
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 
