@@ -201,8 +201,8 @@ bool is_golden(const CorpusMod& mod) {
   return std::ranges::find(names, mod.name) != names.end();
 }
 
-/// Half of this turn's rows, each with another mod: one architecture of every second row that three have, and every
-/// fourth row that Hopper alone has. kernel_source.test.cpp compiles every mod with a small kernel.
+/// Half of this turn's rows, each with another mod: one architecture of a fifth of the rows that three have, and every
+/// thirteenth row that Hopper alone has. kernel_source.test.cpp compiles every mod with a small kernel.
 void rotate(std::size_t half) {
   if (skips_compiling()) return;
   const std::vector<Row> all = rows();
@@ -214,7 +214,7 @@ void rotate(std::size_t half) {
     // Three architectures follow one another; neighbours take different ones.
     const std::size_t place = places;
     places += all[i].everywhere;
-    if (all[i].everywhere ? !in_turn(place + place / 3, 9) : !in_turn(i, 8)) continue;
+    if (all[i].everywhere ? !in_turn(place + place / 3, 15) : !in_turn(i, 13)) continue;
     const std::vector<CorpusMod>& from = all[i].golden ? golden : everything;
     if (taken++ % 2 == half) compile(Lowered(from[i * 37 % from.size()]), all[i], i);
   }
@@ -244,12 +244,12 @@ void compile_backward(const Lowered& lowered, codegen::Way way, const KernelSpec
   FAIL_CHECK(told);
 }
 
-/// Half of the backward's rows in this turn, every fourth one, each with a mod and an architecture of its own.
+/// Half of the backward's rows in this turn, one in 13, each with a mod and an architecture of its own.
 void rotate_backward(std::size_t half) {
   if (skips_compiling()) return;
   const std::vector<CorpusMod> everything = mods();
   std::size_t number = 0;
-  const auto is_taken = [&](std::size_t i) { return i % 2 == half && in_turn(i / 2, 8); };
+  const auto is_taken = [&](std::size_t i) { return i % 2 == half && in_turn(i / 2, 13); };
   for (const codegen::Way way : {codegen::Way::queries, codegen::Way::keys})
     for (const auto& [type, d] : {std::pair{DType::bf16, 64},
                                   {DType::f16, 96},
@@ -322,7 +322,7 @@ TEST_CASE("Hopper's forward with a key source that tests add compiles, and spill
   constexpr std::array names{"plain", "causal", "alibi", "softcap", "dropout"};
   std::size_t nth = 0;
   for (const CorpusMod& mod : corpus()) {
-    if (std::ranges::find(names, mod.name) == names.end() || !in_turn(nth++, 2)) continue;
+    if (std::ranges::find(names, mod.name) == names.end() || !in_turn(nth++, 5)) continue;
     const Lowered lowered(mod);
     const KernelSpec spec{.arch = 90};
     const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, spec);

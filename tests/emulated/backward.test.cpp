@@ -69,7 +69,7 @@ TEST_CASE("prob mods that are multiples of p are right in every order of the ste
       for (const Attention& attention : all) {
         const Subject subject(attention);
         if (order == 3 && attention.score) continue;  // rounded early, as in order 2
-        if (const std::size_t n = nth++; !in_turn(n + n / 4, 4)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
         for (const Shape& shape : {dense(200, 230, d), packed({150, 0, 1, 77}, d)}) {
           INFO(order << ' ' << shape.describe());
           CHECK(compare(subject, inputs(shape), std::span(&engine, 1), {.forward = false, .captured = false}).wrong ==
@@ -135,7 +135,7 @@ TEST_CASE("all but the first heads of a group are visited on the way back", "[em
   if (skipped_without_compiler()) return;
   // 64 sets of two tiles of keys are a section; two more begin a second one, whose keys rise.
   for (const auto& [d, tile] : {std::pair{128, "m=64,order=3,completes=0"}, {64, "m=128,order=3,completes=1"}}) {
-    if (!in_turn(d == 64, 2)) continue;
+    if (!in_turn(d == 64, 4)) continue;  // long calls
     const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 9},
                                           fmt::format("backward_sm90:{},path=1", tile));
     Shape shape = dense(140, 140, d);

@@ -181,7 +181,7 @@ TEST_CASE("masks that read data list tiles of entries by their own positions", "
   for (const std::int64_t page : {0, 1, 16, 64})
     for (const DType dtype : {DType::bf16, DType::f32})
       for (const Attention* attention : {&prefixes, &documents}) {
-        if (++seed; !in_turn(seed + seed / 4, 4)) continue;
+        if (++seed; !in_turn(seed + seed / 8, 8)) continue;
         Shape shape{.batch = 3,
                     .q_heads = 4,
                     .kv_heads = 2,
@@ -255,7 +255,7 @@ TEST_CASE("blocks share the keys of few queries in pages of any size", "[emulate
   std::uint64_t seed = 0;
   for (const std::int64_t page : {0, 1, 8, 16, 64})
     for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {72, 40}, {256, 256}}) {
-      if (++seed; !in_turn(seed + seed / 4, 4)) continue;
+      if (++seed; !in_turn(seed + seed / 8, 8)) continue;
       Shape shape = drafts(seed);
       shape.page = page, shape.d = d, shape.dv = dv, shape.holes = page > 1 && seed % 3 == 0;
       if (seed % 4 == 2) shape.used = {0, 3001, 127}, shape.q_offsets = {0, 2996, 122};

@@ -398,7 +398,7 @@ TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[e
        const Planted::Call call : {sm80,    decode,     sm90,       over90,   empty90,     late90,   blocks90,
                                    parts90, backward80, backward90, turned90, completed90, stored90, summed90,
                                    e4m3,    dense90,    distant90,  tanh90,   f32,         mla,      backward_f32}) {
-    if (!in_turn(nth++, 2)) continue;
+    if (!in_turn(nth++, 4)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);
     CHECK(compare(Subject(fresh(call)), inputs(shape_of(call)), engines, {.forward = !backward, .backward = backward})

@@ -16,6 +16,8 @@ FEW = ["--seq", "1", "--kv-seq", "4096", "--heads", "4", "--kv-heads", "1"]  # b
 
 
 class Pages(Calls):
+    turns = 2
+
     def compiles(self, kernel, arch, *arguments):
         said = self.attune("cuda", *arguments, "--arch", arch)
         self.assertEqual((said.returncode, said.stderr), (0, ""), arguments)

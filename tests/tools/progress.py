@@ -42,7 +42,7 @@ class Progress(Calls):
     def test_not_wanted(self):
         for nth, (more, environment) in enumerate([[["--quiet"], {}], [["--progress", "none"], {}],
                                                    [["--progress=none"], {}], [[], {"ATTUNE_PROGRESS": "off"}]]):
-            if not in_turn(nth, 2):
+            if not in_turn(nth, 4):
                 continue
             self.assertEqual(self.shown(*self.RUN, *more, **environment)[1], [], more)
 

@@ -19,6 +19,8 @@ def caching(folder):
 
 
 class Splice(Calls):
+    turns = 2
+
     @classmethod
     def setUpClass(cls):
         # Each test begins with a cache that has the kernel of `s`, compiled as a whole.
