@@ -151,7 +151,7 @@ ended(children, 0)
 
 
 @pytest.mark.skipif("cpu" not in attune.machine()["engines"], reason="there is no compiler for this CPU")
-@pytest.mark.parametrize("target, forks", [("cpu", 60), ("emulated:sm_80", 8)])
+@pytest.mark.parametrize("target, forks", [("cpu", 180), ("emulated:sm_80", 20)])
 def test_forks_while_other_threads_compile(target, forks):
     if target != "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("kernels are emulated by a C++ compiler")
