@@ -46,9 +46,10 @@ struct FindNumbers90 {
       const int count = item.walk.count;
 #pragma unroll 1
       for (int i = 0; i < (two_walks<User> ? 2 : 1) * count; ++i) {
+        const int tile = item.walk.tile(two_walks<User> && i >= count ? i - count : i);
         // Those of stages + 1 tiles may still be read: the keys of the tile before them have been released, which a
         // consumer does before it reads the numbers that came with them.
-        find(head, at, origin, item.entry.key(item.walk.tile(two_walks<User> && i >= count ? i - count : i) * Tile::n));
+        find(head, at, origin, item.entry.key(tile * Tile::n));
         k.acquire();
         arrive_as_warp(k.full(), lane);
         k.next();
