@@ -15,12 +15,11 @@
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/keys.h"
+#include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/lists.h"
-#include "runtime/engines/cuda/maps.h"
 #include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/operands.h"
 #include "runtime/engines/cuda/platform.h"
-#include "runtime/engines/cuda/starts.h"
 #include "runtime/engines/cuda/stored_ds.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/purpose.h"
@@ -292,8 +291,9 @@ void BackwardRun::load_at_once(bool may_be_whole) const {
 std::size_t BackwardRun::run(std::span<std::byte> memory, Launches* out) {
   space_ = Workspace(memory);
   out_ = out;
-  starts_ = starts_of(space_, out, stream_, p_, QueryTiles({.queries = 1}, p_), 1, false, call_.cu_seqlens_q,
-                      call_.cu_seqlens_kv);
+  if (p_.q.packed())
+    starts_ = starts_of(space_, out, stream_, p_, QueryTiles({.queries = 1}, p_), 1, false, call_.cu_seqlens_q,
+                        call_.cu_seqlens_kv);
   if (whole_)
     whole();
   else if (queries_ || keys_)

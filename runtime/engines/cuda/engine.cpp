@@ -5,7 +5,6 @@
 #include "runtime/engines/cuda/lists.h"
 #include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/operands.h"
-#include "runtime/engines/workspace.h"
 
 namespace attune::runtime::cuda {
 

@@ -13,11 +13,10 @@
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/keys.h"
+#include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/lists.h"
-#include "runtime/engines/cuda/maps.h"
 #include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/operands.h"
-#include "runtime/engines/cuda/starts.h"
 
 namespace attune::runtime::cuda {
 namespace {
@@ -140,8 +139,9 @@ ForwardRun::ForwardRun(const Facts& on, const Call& call_of, const Means& with)
 std::size_t ForwardRun::run(std::span<std::byte> memory, Launches* out) {
   space_ = Workspace(memory);
   out_ = out;
-  starts_ = starts_of(space_, out, stream_, p_, tiles_, tiling_.queries, kernel_->skips, call_.cu_seqlens_q,
-                      call_.cu_seqlens_kv);
+  if (p_.q.packed())
+    starts_ = starts_of(space_, out, stream_, p_, tiles_, tiling_.queries, kernel_->skips, call_.cu_seqlens_q,
+                        call_.cu_seqlens_kv);
   switch (plan().kernel->args) {
     case ArgsKind::forward: tiles(); break;
     case ArgsKind::decode: decode(); break;

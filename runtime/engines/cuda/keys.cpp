@@ -6,7 +6,6 @@
 #include "codegen/ceil_div.h"
 #include "codegen/reads.h"
 #include "runtime/engines/captures.h"
-#include "runtime/engines/cuda/maps.h"
 #include "runtime/engines/cuda/operands.h"
 #include "runtime/engines/cuda/query_tiles.h"
 

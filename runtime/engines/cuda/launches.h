@@ -14,6 +14,8 @@
 #include "codegen/cuda/contract/args.cuh"
 #include "runtime/engines/call.h"
 #include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/cuda/query_tiles.h"
+#include "runtime/engines/workspace.h"
 
 namespace attune::runtime::cuda {
 
@@ -85,9 +87,9 @@ class Launches {
   void companions(const LoadedKernel& kernel, codegen::Companion::When when, const codegen::LaunchCall& call,
                   void* arguments);
 
-  // A backward has the most steps: starts, captured sums, diagonals or stored dS, rows, counters, sums of dq if they
-  // are added in any order, a table, the kernel and three after it.
-  static constexpr std::size_t most = 11;
+  // A backward has the most steps: starts, captured sums, diagonals, counters, sums of dq if they are added in any
+  // order, stored dS, rows, a table, the kernel, and six kernels after it.
+  static constexpr std::size_t most = 15;
   std::array<Slot, most> slots_;
   std::size_t count_ = 0, used_ = 0;
   std::vector<int> sent_;  ///< the ints of the one step that sends
@@ -97,5 +99,15 @@ class Launches {
 
 /// The user's struct, laid out as in the kernel's source.
 std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel);
+
+/// Pointers on the device; null if sequences are not packed, or if the order is not known.
+struct Starts {
+  const int *q = nullptr, *kv = nullptr, *order = nullptr;
+};
+
+/// Of a packed call. Starts that the host knows, and the order of tiles of `queries` queries that follows from them,
+/// are sent to the workspace; without `out` that is only taken. `masked`: true if the mask may remove pairs.
+Starts starts_of(Workspace& space, Launches* out, cu::Stream stream, const compiler::Problem& p,
+                 const QueryTiles& tiles, int queries, bool masked, const Tensor& cu_q, const Tensor& cu_kv);
 
 }  // namespace attune::runtime::cuda

@@ -1,4 +1,5 @@
-// runtime/engines/cuda/operands.h — a call's tensors as kernel arguments: strides, rows, and the width of copies
+// runtime/engines/cuda/operands.h — a call's tensors as kernel arguments: strides, rows, the width of copies, tensor
+// maps
 #pragma once
 
 #include <algorithm>
@@ -89,6 +90,19 @@ inline void set_entries(Entries& args, const Entries& of) { args = of; }
 
 /// True if there is no query, and so nothing to compute.
 inline bool is_empty(const compiler::Problem& p) { return p.batch == 0 || p.q_heads == 0 || p.q.length == 0; }
+
+/// True if TMA can copy boxes of this [B, H, S, D] or packed [T, H, D] tensor: rows are contiguous, other strides are
+/// multiples of 16 bytes, and no extent is 0.
+bool has_boxes(const Tensor& t);
+
+/// Boxes of `rows` positions by 128 bytes, swizzled in shared memory.
+TensorMap boxes_of(const Tensor& t, int rows);
+/// The same, with rows that alternate between `heads` query heads of a key head; each key head has `group` of them.
+TensorMap boxes_of_heads(const Tensor& t, int rows, int heads, std::int64_t group);
+/// Boxes of q or o, if `heads` heads share a tile.
+inline TensorMap query_boxes(const Tensor& t, int rows, int heads, std::int64_t group) {
+  return heads == 1 ? boxes_of(t, rows) : boxes_of_heads(t, rows, heads, group);
+}
 
 /// Refuses outputs that this engine cannot write: tensors of f64, and rows (lse, max) that are not f32; and results
 /// and gradients that it cannot read.

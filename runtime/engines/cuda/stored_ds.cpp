@@ -6,7 +6,6 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/ds_term.h"
-#include "runtime/engines/cuda/maps.h"
 #include "runtime/engines/cuda/operands.h"
 
 namespace attune::runtime::cuda {

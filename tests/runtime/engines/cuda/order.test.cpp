@@ -1,5 +1,5 @@
 // tests/runtime/engines/cuda/order.test.cpp — every tile of packed sequences is taken once, those with most keys first
-#include "runtime/engines/cuda/order.h"
+#include "runtime/engines/cuda/query_tiles.h"
 
 #include <set>
 #include <utility>

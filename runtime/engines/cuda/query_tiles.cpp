@@ -1,5 +1,6 @@
-// runtime/engines/cuda/order.cpp — the order in which persistent blocks take the tiles of queries of packed sequences
-#include "runtime/engines/cuda/order.h"
+// runtime/engines/cuda/query_tiles.cpp — the order in which persistent blocks take the tiles of queries of packed
+// sequences
+#include "runtime/engines/cuda/query_tiles.h"
 
 #include <algorithm>
 #include <numeric>
