@@ -9,7 +9,7 @@
 namespace attune::codegen {
 namespace {
 
-/// What a whole backward's kernel would sum so, as the user wrote it: "bias[h, q, kv]".
+/// The reads whose gradients a kernel of a whole backward sums in this way, as the user wrote them: "bias[h, q, kv]".
 std::vector<std::string> reads_summed_by(const GpuParts& parts, Term::Sum sum) {
   const compiler::Mod& mod = parts.mod();
   const ir::Signature signature = mod.signature();
@@ -24,7 +24,8 @@ std::vector<std::string> reads_summed_by(const GpuParts& parts, Term::Sum sum) {
   return out;
 }
 
-/// The reads whose gradients are why the kernel does not take the call: ": c[q * kv % 7]". Empty if others are.
+/// The reads whose gradients make the kernel refuse the call, for a message: ": c[q * kv % 7]". Empty if the kernel
+/// refuses it for another reason.
 std::string reads_to_blame(const KernelDescriptor& kernel, const KernelSpec& spec, const GpuParts& parts) {
   Traits without = parts.facts;
   std::vector<Term::Sum> sums;

@@ -32,8 +32,8 @@ std::string why_illegal(const KernelDescriptor& kernel, const KernelSpec& spec, 
   return bytes > most ? fmt::format("it needs {} bytes of shared memory, and a block has at most {}", bytes, most) : "";
 }
 
-/// Makes a tile legal whose usual members contradict those in `named`: sets one that yields to 0, or else all. Returns
-/// the reason why the tile is illegal even so, or empty.
+/// Makes a tile legal if its usual members contradict those in `named`: sets one of the members that yield to 0, or
+/// else all of them. Returns why the tile is illegal even then, or empty.
 std::string settle(const KernelDescriptor& kernel, const KernelSpec& spec, const Traits& facts, const Variant& named,
                    Variant& whole) {
   const std::string why = why_illegal(kernel, spec, facts, whole);
@@ -68,7 +68,8 @@ Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, c
   if (takes_mla(*kernel) != spec.mla)
     return {{}, spec.mla ? "heads are wider than it supports" : "it is for MLA, whose values are columns of the keys"};
   if (std::string why = kernel->why_not(spec, facts); !why.empty()) return {{}, why};
-  // What is not named is as in the first usual tile that has what is named, or else in the first one.
+  // Members that are not named come from the first usual tile that has the named ones, or else from the first usual
+  // tile.
   const std::vector<Variant> usual = kernel->tiles(spec, facts, kind);
   const auto alike = std::ranges::find_if(usual, [&](const Variant& one) {
     return std::ranges::all_of(variant.members, [&](const auto& named) { return one.of(named.first) == named.second; });

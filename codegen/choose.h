@@ -74,8 +74,8 @@ constexpr bool are_few(const KernelSpec& spec, std::int64_t q_len, std::int64_t 
 /// Into how many parts Hopper's blocks split the keys of each of `tiles` tiles of queries, which visit up to `steps`
 /// tiles of keys. 1: not at all.
 constexpr int parts_of_keys(std::int64_t tiles, std::int64_t blocks, std::int64_t steps) {
-  // In the time of a tile of keys. A part's results of 128 queries are as many bytes, written and read, as two tiles of
-  // 128 keys; a part fills its pipeline, too; and a call has one more kernel.
+  // `of_part` and `of_call` count the time of a tile of keys. A part writes and reads results of 128 queries, as many
+  // bytes as two tiles of 128 keys, and fills its pipeline; a call with parts has one more kernel.
   constexpr std::int64_t least = 8, of_part = 4, of_call = 4, most_rounds = 4;  // so that what they leave stays in L2
   if (tiles == 0 || tiles >= blocks) return 1;
   const std::int64_t most = std::min({std::int64_t{most_key_parts}, steps / least, most_rounds * blocks / tiles});

@@ -90,10 +90,10 @@ Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
   return source_beside(parts, exact, "repair_sm80");
 }
 
-/// True if the kernel leaves terms by query or pair by pair.
+/// True if the kernel leaves the terms that are summed by query or pair by pair to a later kernel.
 bool leaves_pairs(const GpuParts& parts, const KernelPlan&) { return parts.facts.sums_pairs; }
 
-/// Queries of a tile whose shared memory is at most 48 KB, which a kernel has without asking.
+/// Queries of a tile that takes at most 48 KB of shared memory: a kernel has to request more.
 constexpr int sum_pairs_queries = 64;
 
 Source sum_pairs_source(const GpuParts& parts, const KernelPlan& plan) {

@@ -1,7 +1,7 @@
 # codegen/embed.cmake — writes INTO, a C++ file with the text of every device file: cmake -D ROOT= -D INTO= -P
 #
-# A file is named by its path from ROOT, the repository, which is how device files include each other. Those of the
-# folder emulated are a list of their own: no GPU's compiler gets them.
+# A file is named by its path from ROOT, the repository, which is how device files include each other. Files of the
+# folder emulated are in a separate list, which no GPU's compiler gets.
 file(GLOB_RECURSE all RELATIVE ${ROOT} ${ROOT}/codegen/cuda/*.cuh ${ROOT}/codegen/cuda/emulated/*.h)
 list(SORT all)
 set(usual ${all})
@@ -9,7 +9,7 @@ list(FILTER usual EXCLUDE REGEX ^codegen/cuda/emulated/)
 set(emulated ${all})
 list(FILTER emulated INCLUDE REGEX ^codegen/cuda/emulated/)
 
-# The two functions of a list of files.
+# Writes the two functions of a list of files: one returns the files, the other the digest of all of them.
 function(write_list name)
   set(texts "")
   set(digests "")

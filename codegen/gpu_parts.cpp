@@ -130,17 +130,17 @@ bool ends_rows(const compiler::Scatter& scatter) {
   });
 }
 
-/// Chooses how a kernel for a whole backward sums the terms. `by_distance`: terms that are dS times a number that is
-/// the same, as is the place, for all pairs of a distance q - kv.
+/// Chooses how a kernel for a whole backward sums the terms. `by_distance`: terms that are dS times a factor, whose
+/// factor and place are the same for all pairs of one distance q - kv.
 void sum_whole(GradientParts& of, const std::vector<bool>& by_distance) {
   const auto along = [&](std::size_t i) {
     return by_distance[i] && (of.terms[i].whole == Term::Sum::pair || of.terms[i].whole == Term::Sum::head);
   };
   bool any = false;
   for (std::size_t i = 0; i < of.terms.size(); ++i) any |= along(i) && of.terms[i].whole == Term::Sum::pair;
-  // Launches that store dS of some of the keys have other numbers of tiles, by which sums along diagonals are placed.
+  // The number of tiles places sums along diagonals, and it differs in launches that store dS of some of the keys.
   if (!any || of.ds) return;
-  // Where a warp sums diagonals, what could be summed by head costs less by diagonal.
+  // If a warp sums diagonals anyway, terms that could be summed by head cost less there.
   for (std::size_t i = 0; i < of.terms.size(); ++i)
     if (along(i)) of.terms[i].whole = Term::Sum::diagonal;
 }
@@ -254,7 +254,8 @@ Expr factor_of_kept(const Expr& prob) {
   constexpr double most = std::numeric_limits<float>::max();
   return range.numbers() && range.lo >= -most && range.hi <= most ? factor : nullptr;
 }
-/// Appends what Drops of cuda/contract/mod.cuh asks for, if the prob mod is dropout with the decisions of a head.
+/// Appends the expressions that Drops of cuda/contract/mod.cuh needs, if the prob mod is dropout whose seed and share
+/// are the same for all pairs of a head.
 bool add_dropped(std::vector<Expr>& roots) {
   const Expr prob = roots[2], factor = factor_of_kept(prob);
   const auto of_head = [](const Expr& e) { return compiler::varies(e) == Vary::Head && !ir::uses(e, Input::Origin); };

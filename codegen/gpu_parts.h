@@ -15,7 +15,7 @@ namespace attune::codegen {
 
 /// A compiler::Scatter as GPU kernels take it: a term of the gradient of a captured tensor, to which each pair adds.
 struct Term {
-  /// What is summed before it is added to the tensor's exact sum: pairs that have a place in the tensor in common.
+  /// Which pairs are summed before the sum is added to the tensor's exact sum: pairs with the same place in the tensor.
   enum class Sum : std::uint8_t {
     head,  ///< pairs of a batch entry and head
     row,   ///< ... and of a query
@@ -23,8 +23,8 @@ struct Term {
     pair,  ///< nothing: each pair adds to its own place
     // Of kernels that compute a whole backward alone:
     diagonal,  ///< ... and of a distance q - kv, by spread_diagonals.cuh
-    ds,        ///< nothing: dS is stored, and sum_ds.cuh makes the gradient of it
-    end,       ///< the pairs of a query, whose dS has a sum that is known without them: sum_sinks.cuh
+    ds,        ///< nothing: dS is stored, and sum_ds.cuh computes the gradient from it
+    end,       ///< the pairs of a query: sum_sinks.cuh computes the sum of their dS from the row's lse and delta
   };
 
   std::uint32_t capture = 0;
@@ -43,7 +43,7 @@ struct GradientParts {
   std::vector<Term> terms;
   std::optional<DsTerm> ds{};  ///< the term that is summed by `ds` in a whole backward
 
-  /// The terms that a kernel sums so: one for a whole backward, or for a part of it.
+  /// The terms that a kernel for a whole backward (or, not `whole`, for a part of it) sums in this way.
   std::vector<const Term*> summed_by(Term::Sum sum, bool whole) const;
   /// Terms of the sink's gradient: their indices depend only on b and h.
   std::vector<compiler::Scatter> of_sink;

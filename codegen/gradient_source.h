@@ -8,7 +8,7 @@
 
 namespace attune::codegen {
 
-/// True if the kernel computes a whole backward with captured tensors' gradients, of which it leaves some to others.
+/// True if the kernel computes a whole backward and leaves gradients of captured tensors to later kernels.
 bool sums_whole(const KernelPlan& plan);
 
 /// The line of `struct User` that holds its GradientTraits; `whole` as above.

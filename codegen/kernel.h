@@ -29,7 +29,7 @@ CoverForm cover_form(Way way);
 struct Member {
   std::string_view name;
   int least, most, step = 1;  ///< its values
-  /// A usual value other than 0 becomes 0 if it contradicts members that are named: a saving of time, no promise.
+  /// True if the value only saves time: a usual value other than 0 becomes 0 if it contradicts members that are named.
   bool yields = false;
 
   /// Why it cannot have this value, or empty.
@@ -57,9 +57,9 @@ inline constexpr std::size_t most_own_args = 2048;
 inline std::string takes_all(const KernelSpec&, const Traits&) { return {}; }
 inline std::string allows_all(const KernelSpec&, const Variant&) { return {}; }
 
-/// Whether a kernel is compiled once as a skeleton, into which mods are put (codegen/skeleton.h), without being asked
-/// by ATTUNE_SPLICE=on: not at all; for heads 64 and 128 wide, but of those 128 wide not for scores with an additional
-/// term (ModKind::affine); or always. A card measured that it is as fast there as compiled for each mod.
+/// Whether a kernel is compiled once as a skeleton, into which mods are put (codegen/skeleton.h), unless ATTUNE_SPLICE
+/// says otherwise: never; for heads 64 and 128 wide, except scores with an additional term (ModKind::affine) at 128; or
+/// always. Measurements found spliced kernels as fast there as kernels compiled for each mod.
 enum class Spliced : std::uint8_t { never, but_terms, always };
 
 /// One kernel. `choose` and the code that compiles candidates know kernels only by descriptors:
@@ -108,7 +108,7 @@ struct KernelDescriptor {
 
 /// Bytes of shared memory that a block can have.
 int most_shared(int arch);
-/// The same if as many blocks share an SM.
+/// The same for a block of which an SM has `blocks`.
 int most_shared_of(int blocks, int arch);
 
 /// A plan with `d` and `dv` of the tile and all other values that every kernel sets the same way; the kernel fills in

@@ -94,7 +94,7 @@ class Split {
     return parts;
   }
 
-  /// The functions that add up gradients of captured tensors, if there are none.
+  /// The functions that add up gradients of captured tensors, for a mod without such gradients.
   std::string no_terms(bool diagonals) const {
     GpuParts none = parts_;
     none.gradient->terms.clear();
@@ -102,7 +102,8 @@ class Split {
     return gradient_terms(none, source_signature(none.mod()), {sums_whole(plan_), diagonals});
   }
 
-  /// The name of a function's place: of the two named exponent, the one that takes what a kernel has has another.
+  /// The name of a function's place. Two functions are named exponent: the one that takes parts of the score that a
+  /// kernel already has gets another name.
   static std::string place_of(const HeadParts& of) {
     const bool held = std::ranges::any_of(of.arguments, [](const auto& one) { return one.first == "Held"; });
     return of.name + (held ? "_of_held" : "");
@@ -249,7 +250,8 @@ SplitSource split_source(const GpuParts& parts, const KernelPlan& plan) { return
 
 std::string why_not_spliced(const GpuParts& parts, const KernelPlan& plan) {
   if (plan.kernel->spliced == Spliced::never) return fmt::format("{} has no skeleton", plan.kernel->name);
-  // Most of what such a kernel computes is the same for many pairs, which only the compiler sees, and only in a whole.
+  // Most values in such a kernel are the same for many pairs. Only the compiler sees that, and only if it compiles the
+  // kernel as a whole.
   if (!ir::uses(parts.exponent(), ir::Input::S)) return "its scores do not depend on s";
   if (held_by(parts, plan).copied) return "the kernel copies parts of its scores ahead";
   if (leaves_ds(parts, plan)) return "the kernel stores dS";

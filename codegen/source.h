@@ -36,8 +36,8 @@ std::size_t kernel_sources_written();
 /// The NVRTC option for kernels with line numbers.
 inline constexpr const char* line_option = "--generate-line-info";
 
-/// The last members of `struct User` in a backward's source: a pointer per captured tensor whose gradient is asked for,
-/// to exact_words words per element (exact_sum.cuh), but none for the one that is made of stored dS; then a pointer to
+/// The last members of `struct User` in a backward's source: for each captured tensor whose gradient is requested,
+/// except one computed from stored dS, a pointer to exact_words words per element (exact_sum.cuh); then a pointer to
 /// sums along diagonals, if there are any. Where dS is stored, a StoredDs follows.
 std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan);
 /// True if the plan's kernel writes sums along diagonals.

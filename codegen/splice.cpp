@@ -51,12 +51,12 @@ std::size_t number_of(std::string_view text) {
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// A parameter of a kernel: its declaration, and where this is.
+/// A parameter of a kernel: its declaration, and the place of the declaration in the text.
 struct StructParameter {
   std::string_view name, align, bytes;
   std::size_t begin, end;  ///< of ".align … []" in the text
 };
-/// The last parameter of the first kernel of the text from `from` on; none: it is no struct.
+/// The last parameter of the first kernel after `from`. Throws Refused if it is not a struct.
 StructParameter last_parameter(std::string_view text, std::size_t from) {
   const std::size_t list = text.find('(', from), end = text.find(")\n", list);
   if (list == std::string_view::npos || end == std::string_view::npos) throw Refused{"a kernel has no parameters"};
@@ -154,10 +154,10 @@ class ModFunctions {
     return out;
   }
 
-  /// What a line counts as: one branch for "@%p1 bra $L__BB0_1;", with or without the predicate, if it jumps over more
-  /// than two instructions of what follows. The assembler has predicates for one or two, and knows whether a position's
-  /// step is 0. A division of integers, "rem.s32 %r1, %r2, %r3;", is some 20 instructions of which the compiler shares
-  /// parts among places, unless it divides by a number.
+  /// The cost of a line, in branches: 1 for "@%p1 bra $L__BB0_1;", with or without the predicate, if it jumps over more
+  /// than two instructions. The assembler turns jumps over one or two into predicates, and knows whether a position's
+  /// step is 0. A division of integers by a register, "rem.s32 %r1, %r2, %r3;", is some 20 instructions, parts of which
+  /// the compiler shares among places.
   static std::size_t branches_of(std::string_view line, std::string_view rest) {
     constexpr std::size_t division = 4;
     if (line.starts_with("@")) line = trimmed(line.substr(std::min(line.find_first_of(" \t"), line.size())));
@@ -240,9 +240,9 @@ std::string_view version_of(std::string_view text) {
   return next_line(text);
 }
 
-/// The branches that are put in, at most. The compiler turns many of them into selections and computes once what places
-/// have in common; the assembler does neither across blocks. Random mods with 96 and 192 had up to 1.02 times the
-/// instructions of the whole kernel, those with 384 and more up to 1.76; one with more than 64 divisions had 1.48.
+/// Upper bound on the branches that are put in. The compiler turns many of them into selections and computes once what
+/// places have in common; the assembler does neither across blocks. Random mods with 96 and 192 had up to 1.02 times
+/// the instructions of the whole kernel, those with 384 and more up to 1.76; one with more than 64 divisions had 1.48.
 constexpr std::size_t most_branches = 256;
 
 std::string spliced(std::string_view skeleton, std::string_view mod) {

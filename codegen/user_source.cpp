@@ -35,7 +35,7 @@ std::string alike_rows(const GpuParts& parts) {
          fmt::format("    __device__ bool is(const Row& other) const {{ return {}; }}\n", same);
 }
 
-/// True if an integer is divided by another number than a power of two, which takes four instructions or more.
+/// True if an integer is divided by anything but a power of two, which takes four instructions or more.
 bool divide(std::span<const Expr> fields) {
   const std::vector<Expr> nodes = ir::in_order(fields);
   return std::ranges::any_of(nodes, [](const Expr& e) {
@@ -46,8 +46,8 @@ bool divide(std::span<const Expr> fields) {
   });
 }
 
-/// The functions with which lanes share columns that read captured tensors, or of which a mask needs a division; see
-/// mod.cuh.
+/// The functions with which lanes share what a column reads of captured tensors, or a quotient of the column that a
+/// mask needs; see mod.cuh.
 std::string shared_columns(const GpuParts& parts) {
   const bool in_scores = ask_columns(std::array{parts.exponent(), parts.prob()});
   if (!read_captures(parts.levels.col) && (in_scores || !divide(parts.levels.col))) return {};
@@ -137,14 +137,14 @@ std::string traits(const GpuParts& parts) {
   return source_traits("  static constexpr Traits traits{", list);
 }
 
-/// True if many mods have the same text here: what stands for nothing, or what the function was given.
+/// True if many mods have the same text here: the literal 0 or 1, or the unchanged p.
 bool is_alike(const Expr& e) {
   return ir::is_literal(e, 0) || ir::is_literal(e, 1) ||
          (e->op == Op::Input && e->bits == static_cast<std::uint32_t>(Input::P));
 }
 
-/// True if nothing but fields is compared here, as in `row.doc == col.doc`. Such a mask stays in a skeleton as it is:
-/// mods that differ in more than names seldom share it, and a place's result has to leave its predicate.
+/// True if only fields are compared here, as in `row.doc == col.doc`. A skeleton keeps such a mask: mods that differ in
+/// more than names seldom share the skeleton, and a place would have to move the result out of a predicate.
 bool compares_fields(const Expr& e) {
   const std::vector<Expr> nodes = ir::in_order(e);
   return std::ranges::all_of(
@@ -207,7 +207,7 @@ class Functions {
     add("float prob(float p, Head head, Row row, Col col, Where at, Int q, Int kv)", parts_.prob(), facts.has_prob);
     if (facts.drops) {
       add("Int drop_seed(Head head, Where at)", parts_.drop_seed());
-      // A skeleton contains a share that is known, because each of its bits saves instructions.
+      // If dropout's share is known, the skeleton contains it, because each known bit saves instructions.
       add("Int drop_share(Head head, Where at)", parts_.drop_share(), true, ir::is_literal(parts_.drop_share()));
       add("float drop_factor(Head head)", parts_.drop_factor());
     }

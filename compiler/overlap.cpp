@@ -94,8 +94,8 @@ bool share_elements(const Tensor& a, const Tensor& b) {
   if (!first.meets(second)) return false;
   if (!first.known || !second.known) return true;
   const Blocks in_a = blocks_of(a, first.begin), in_b = blocks_of(b, second.begin);
-  // A block of a and one of b meet if b's starts less than a's bytes after it, or less than its own before. With b's
-  // counts turned round, all terms are positive.
+  // Blocks of a and b meet if b's block starts less than a's bytes after a's block, or less than b's bytes before it.
+  // b's counts are reversed, so that all terms are positive.
   Sums sums;
   std::int64_t distance = in_b.begin - in_a.begin;
   for (std::size_t i = 0; i < in_a.axes; ++i) sums.add(in_a.strides[i], in_a.counts[i]);

@@ -57,7 +57,7 @@ void check_disjoint(const Named& t) {
                fmt::format("give {} memory of its own", out.name()));
 }
 
-/// Refuses outputs that have elements where another tensor of the call has some.
+/// Refuses outputs that share memory with another tensor of the call.
 void check_alias(std::span<const Named> outputs, std::span<const Named> inputs) {
   std::array<AddressRange, 8> few;  // without an allocation
   std::vector<AddressRange> many(outputs.size() > few.size() ? outputs.size() : 0);

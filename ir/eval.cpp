@@ -164,7 +164,7 @@ Program::Program(std::span<const Expr> roots) {
   // Emit closed nodes first and once, wherever they stand: a loop then holds only nodes that depend on its variable.
   for (const Expr& e : nodes)
     if (!e->free && !is_literal(e)) emit(*e, slots);
-  // Then nodes that depend on variables bound outside, as if their sums enclosed the roots, outermost first.
+  // Next, emit the nodes that depend on an enclosing sum's variable, outermost variable first.
   std::uint32_t outer = 0;
   for (const Expr& root : roots) outer |= root->free;
   if (outer >> max_binders) throw Bug("a sum under construction was evaluated");

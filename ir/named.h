@@ -31,7 +31,7 @@ struct NamedMod {
   std::string shown() const;
 };
 
-/// True for a number that cannot be above 0 and up to 1.
+/// True for a number that is certainly not above 0 and up to 1, such as the literal 2.
 bool is_no_share(const Expr& number);
 inline constexpr const char* why_a_share =
     "it is the fraction of pairs that dropout keeps, and their probabilities are divided by it";

@@ -21,8 +21,8 @@ struct Printed {
 Printed print_spans(const Expr& root, const Signature& signature);
 std::string print(const Expr& root, const Signature& signature = {});
 
-/// The same, with a name for each part of 8 nodes that repeats: a derivative repeats parts of what it is of, and
-/// `print` leaves texts of up to 64 nodes without names.
+/// The same, but each repeated part of at least 8 nodes gets a name: a derivative repeats parts of its expression, and
+/// `print` names nothing in texts of up to 64 nodes.
 std::string print_derivative(const Expr& root, const Signature& signature = {});
 
 /// The names of fields, by level and index.

@@ -23,8 +23,8 @@ struct Signature {
   };
   std::vector<Capture> captures;
   std::vector<Param> params;
-  /// Where expressions are computed for a part of a call: the first of four parameters that are added to what the part
-  /// has as b, h, q_len and kv_len.
+  /// For expressions of a part of a call: the first of four parameters, which are added to the part's own b, h, q_len
+  /// and kv_len.
   std::optional<std::uint32_t> whole{};
   bool operator==(const Signature&) const = default;
 };

@@ -16,9 +16,9 @@ namespace attune::playground {
 struct Fill {
   /// A word of fill_words(). Empty: the default of the type.
   std::string how;
-  double limit = 0;             ///< what it means is the word's; 0: the word's own
+  double limit = 0;             ///< its meaning depends on the word; 0: the word's default
   std::uint64_t seed = 1;       ///< random words; tensors of one seed fit each other
-  std::vector<double> numbers;  ///< of `list`: the elements, again from the first where they are too few
+  std::vector<double> numbers;  ///< of `list`: the elements, repeated from the first if there are too few
 };
 
 /// WORD, WORD:LIMIT, WORD:LIMIT:SEED, or list:1 2x3 4, where 2x3 is 2 three times. Errors name `whole`, the option that

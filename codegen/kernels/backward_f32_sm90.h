@@ -10,9 +10,9 @@
 
 namespace attune::codegen {
 
-/// `Of` describes one of them: its `name` and `way`; `m`, queries of a tile; `staged`, the member that counts the tiles
-/// in shared memory of what `attune tune` varies, from `least` to `most`; `choose(plan, stages)`, which sets the rest
-/// of the plan and returns the bytes of shared memory; and `one_part`, why a tile of one product cannot be wide.
+/// `Of` describes one of them: its `name` and `way`; `m`, queries of a tile; `staged`, the member that counts tiles in
+/// shared memory, which `attune tune` varies from `least` to `most`; `choose(plan, stages)`, which sets the rest of the
+/// plan and returns the bytes of shared memory; and `one_part`, why a tile of one product cannot be wide.
 template <class Of>
 struct BackwardF32Sm90 {
   struct Tile {

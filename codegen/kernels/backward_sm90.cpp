@@ -74,8 +74,8 @@ bool has_few_steps(const KernelSpec& spec, const CallKind& kind) {
   return kind.cover == CoverKind::causal && kind.length == Length::to_4k && spec.d <= 64 && !spec.shared_keys;
 }
 
-/// Without a mask, and in windows, items are as long as those of the next keys: head after head, they never wait. A
-/// list of tiles may be of either kind. Packed heads of more than 64 columns gained nothing by path 2.
+/// Without a mask, and in windows, neighbouring items are equally long, so items that visit head after head do not
+/// wait. Tile lists may be of either kind. Path 2 gained nothing for packed heads of more than 64 columns.
 int path_of(const KernelSpec& spec, const CallKind& kind) {
   if (kind.cover != CoverKind::causal) return 0;
   return !spec.packed ? 1 : spec.d <= 64 ? 2 : 0;
@@ -103,8 +103,8 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
     add(queries_of(spec), 0);
     return out;
   }
-  // Orders 1 and 2 draw twice for each pair: a random number took twice the time of order 3 (D=128: 14.8 ms,
-  // and 7.3; 8.9 in order 0, 9.9 with 80 queries; D=64: 17.6, 7.3 and 8.3), though order 3 spills more.
+  // Orders 1 and 2 draw twice for each pair. With a random number they took twice the time of order 3, though order 3
+  // spills more (D=128: 14.8 ms, order 3 7.3, order 0 8.9, 80 queries 9.9; D=64: 17.6, order 3 7.3, order 0 8.3).
   if (facts.draws) {
     if (copies && !facts.copies_f32) add(queries_of(spec), 3, 1);
     add(queries_of(spec), has_order3 ? 3 : 0);

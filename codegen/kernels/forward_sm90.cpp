@@ -186,7 +186,7 @@ std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, Len
       tile.small_tanh = 1;
       out.push_back(tile);
     }
-  // One read took 0.96 of the rate there, and has 1.00 to 1.17 elsewhere.
+  // A single read had 0.96 of the rate there if it was made once a distance, and has 1.00 to 1.17 elsewhere.
   const bool slower = narrow && facts.skips && length == Length::to_1k;
   if (width <= 192 && facts.distant_reads > (slower ? 1 : 0))
     for (Tile tile : usual) {
@@ -194,8 +194,8 @@ std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, Len
       if (!narrow) tile.q_stages = 1;
       out.push_back(tile);
     }
-  // At D=128, where queries no longer load ahead then, 200 positions had 0.96 to 0.98 of the rate; other calls
-  // have 1.00 to 1.27.
+  // At D=128 queries then no longer load ahead: 200 positions had 0.96 to 0.98 of the rate, and other calls have 1.00
+  // to 1.27.
   const bool short_and_wide = !narrow && (length == Length::to_128 || length == Length::to_224);
   if (width <= 192 && out.empty() && facts.column_words > 0 && facts.column_words <= 2 && !short_and_wide)
     for (Tile tile : usual) {

@@ -83,8 +83,8 @@ inline int blocks90(const KernelSpec& spec, const ForwardTile90& tile, int share
   return numbers90(spec, tile) <= most_numbers90(tile.m, 3) && shared_bytes <= most_shared_of(3, 90) ? 3 : 2;
 }
 
-/// Parts of scores that a block has, see HasCopied, HasDistant and HasTanh; words of a column that it has; tiles of
-/// queries that are scheduled ahead; and Tile::parts.
+/// The parts of scores that a block keeps in shared memory (HasCopied, HasDistant, HasTanh), its words of a column, the
+/// tiles of queries scheduled ahead, and Tile::parts.
 struct ForwardHeld90 {
   bool copies = false, distances = false, small_tanh = false;
   int column_words = 0, items = 1, parts = 0;

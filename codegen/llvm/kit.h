@@ -33,7 +33,7 @@ void define_row_dots(const Kit& kit);
 void define_pack_columns(const Kit& kit);
 void define_pack_rows(const Kit& kit);
 void define_transpose(const Kit& kit);
-/// `pairs`: of q and k in bf16, multiplied as such.
+/// `pairs`: q and k are bf16, and pairs of them are multiplied at once.
 void define_dots(const Kit& kit, bool pairs);
 void define_weigh(const Kit& kit);
 /// The product on AMX tiles, tiles_begin and tiles_end.

@@ -41,9 +41,9 @@ const llvm::ConstantFP* number(const Val& x) {
   return constant && !constant->isNaN() ? constant : nullptr;
 }
 
-// One instruction, min or max, if one operand is a literal: that gives its second operand if the first is NaN or they
-// are equal, as the right one of two zeros is: min(x, -0), max(x, 0). The other zeros take a comparison and a choice.
-// Operands that are not known take six instructions, where those that let NaN or a tie give either take one.
+// A literal operand takes one instruction, min or max, which returns its second operand if the first is NaN or both are
+// equal: right for min(x, -0) and max(x, 0). The other zeros take a comparison and a choice. Two unknown operands take
+// six instructions; one would be enough if NaN or a tie could give either operand.
 Val lesser(Val a, Val b) {
   if (!a.is_float()) return select(b < a, b, a);
   if (number(a)) std::swap(a, b);
@@ -88,7 +88,7 @@ Val Expressions::value(const Node& n) const { return values_[innermost(n)].at(n.
 Val Expressions::operator()(const Expr& e) {
   // Emit closed nodes first, wherever they stand: a loop then holds only nodes that depend on its variable.
   emit_below(*e, closed);
-  // Then nodes that depend on variables bound outside, as if their sums enclosed the expression, outermost first.
+  // Next, emit the nodes that depend on an enclosing sum's variable, outermost variable first.
   for (std::size_t variable = ir::max_binders; variable-- > 0;) {
     if (!(e->free >> variable & 1)) continue;
     if (!bound_[variable].get()) throw Bug("an expression is compiled outside of the sum that binds its variable");

@@ -175,8 +175,8 @@ class Sink : public detail::Component<Float, SinkAt> {
 struct Target {
   enum class Engine : std::uint8_t { automatic, cpu, oracle, cuda, emulated };
   Engine engine = Engine::automatic;
-  // Of an emulated GPU: compute capability times ten, multiprocessors, and the seed of the order in which its threads
-  // run.
+  // For an emulated GPU: its compute capability times ten, its multiprocessors, and the seed of the order in which its
+  // threads run.
   std::uint8_t arch = 0;
   std::uint16_t sms = 0;
   std::uint64_t seed = 0;
@@ -351,9 +351,9 @@ struct Attention {
   std::string explain() const;
 };
 
-/// Returns when all kernels that prepare_async has asked for so far are compiled, and those that take over from kernels
-/// that were compiled sooner, and callbacks of `watch` have run: see docs/first-call.md. A process that ends earlier
-/// compiles no others.
+/// Returns when all kernels that prepare_async has requested so far are compiled, with the kernels that replace
+/// first-tier ones, and callbacks of `watch` have run: see docs/first-call.md. A process that ends earlier compiles no
+/// further kernels.
 void wait();
 
 }  // namespace attune

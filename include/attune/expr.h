@@ -338,7 +338,7 @@ Float sum(const Count&, Body) {
 
 /// Uniform in [0, 1): the same number for the same (seed, batch, head, q, kv) on every engine and in the backward.
 Float random(Int seed, Line at = Line::here());
-/// True for n of 65536 pairs, drawn for the same (seed, batch, head, q, kv) alike on every engine and in the backward.
+/// True for n of 65536 pairs: the same for equal (seed, batch, head, q, kv) on every engine and in the backward.
 Bool kept(Int seed, Int n, Line at = Line::here());
 
 /// `value`, with `derivative` used as its derivative by s (in a score) or p (in a prob mod). Gradients of captured

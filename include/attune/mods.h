@@ -147,7 +147,7 @@ inline Score dequantise(Capture<float> q_scale, Capture<float> kv_scale) {
 // ---- after the softmax ----------------------------------------------------------------------------------------------
 
 namespace detail {
-/// Refuses a number that cannot be above 0 and up to 1.
+/// Refuses a number that is certainly not above 0 and up to 1, such as the literal 2.
 void check_share(std::string_view name, const Float& number, Line at);
 }  // namespace detail
 

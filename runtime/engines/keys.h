@@ -13,7 +13,7 @@ namespace attune::runtime {
 /// of the entry.
 class KeyRows {
  public:
-  /// `page_table`: the call's, if it has one. The object refers to it and to the problem.
+  /// `page_table`: the call's page table, or an empty tensor. The object refers to it and to the problem.
   KeyRows(const compiler::Problem& problem, const Tensor& page_table, const Sequence& seq, std::int64_t head)
       : kv_(problem.kv), held_(problem.held()), page_size_(problem.per_entry ? problem.per_entry->page_size : 0),
         page_table_(page_table), seq_(seq), head_(head) {}

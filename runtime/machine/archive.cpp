@@ -227,7 +227,7 @@ constexpr std::array kinds{Kind{"F32", DType::f32},      Kind{"F16", DType::f16}
                            Kind{"I16", DType::i16},      Kind{"I8", DType::i8},       Kind{"U8", DType::u8},
                            Kind{"BOOL", DType::boolean}, Kind{"F8_E4M3", DType::e4m3}};
 
-/// A whole number of JSON that is no fraction and not negative.
+/// A JSON number that is whole and not negative.
 std::uint64_t whole(const Json& value, const Archive& file) {
   if (!value.is_number_unsigned()) throw file.damaged("a shape or an offset is not a whole number of 0 or more");
   return value.get<std::uint64_t>();

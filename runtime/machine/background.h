@@ -9,8 +9,8 @@ namespace attune::runtime {
 /// call would do itself: its exceptions are dropped, and so is the task if no thread can be started. A process that
 /// ends waits for the task that runs, because its compiler must not be unloaded meanwhile, and drops the others.
 void in_background(std::function<void()> task);
-/// The same for what only later calls use: on a thread of its own and at a lower priority yet, so that nothing that a
-/// call needs is slower because of it.
+/// The same for what only later calls use: on a separate thread with an even lower priority, so that it slows nothing
+/// that a call needs.
 void in_spare_time(std::function<void()> task);
 
 /// Returns when the tasks that were given to in_background() so far have ended.
@@ -22,8 +22,8 @@ void wait_for_spare_time();
 void stop_background();
 /// True while stop_background() waits: tasks should end early. Compilers that can be interrupted are.
 bool stopping_background();
-/// Has exit() stop the background before it unloads a library that tasks use and that was opened just now: exit() first
-/// calls what was registered last.
+/// To be called after a library that tasks use was opened: exit() then stops the background before it unloads the
+/// library, because it first calls what was registered last.
 void stop_background_at_exit();
 
 }  // namespace attune::runtime

@@ -13,7 +13,7 @@ using std::filesystem::path;
 /// Microseconds of CPU time, and of time, of one group.
 std::optional<double> limit_of(const path& group) {
   double time = 0, period = 0;
-  // "max 100000" where there is no limit, which is no number.
+  // Without a limit the text is "max 100000", and "max" is not a number.
   if (std::ifstream file(group / "cpu.max"); file >> time >> period && period > 0) return time / period;
   if (std::ifstream(group / "cpu.cfs_quota_us") >> time && std::ifstream(group / "cpu.cfs_period_us") >> period &&
       time > 0 && period > 0)

@@ -32,7 +32,7 @@ struct FileText {
   bool missing = false;
   std::string wrong;  ///< why there is no text, if the path exists
 };
-/// The first `most` bytes of a regular file. A file larger than any should be is wrong too.
+/// The first `most` bytes of a regular file. A file larger than any kernel could be has no text: `wrong` says so.
 FileText read_file(const std::filesystem::path& path, std::size_t most = SIZE_MAX);
 
 /// The next `most` bytes of an open file, or fewer if it ends before. None if reading fails; errno says why.

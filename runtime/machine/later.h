@@ -19,7 +19,7 @@ class Later : public std::enable_shared_from_this<Later> {
   Later(const Later&) = delete;
   Later& operator=(const Later&) = delete;
 
-  /// Has it done in spare time, unless that was asked before.
+  /// Schedules it for spare time, unless that was done before.
   void start();
   /// Returns when it is done. Does it on this thread if no other thread has begun.
   void finish();

@@ -70,7 +70,7 @@ class Once {
   Mutex mutex_;
 };
 
-/// A number that this process shares with none that it was forked from: it counts the forks that led to it, from 1.
+/// A number that none of this process's ancestors has: it counts the forks that led to the process, from 1.
 std::uint32_t process_number();
 
 }  // namespace attune::runtime

@@ -22,7 +22,7 @@ struct Owned {
 /// q.npy. Never allocates more than the file's size allows.
 Owned read_npy(const std::filesystem::path& path, const std::string& called);
 
-/// A .npy file that is a part of another, of which it is known that it has these bytes.
+/// A .npy file within another file, which is known to have these bytes.
 struct FilePart {
   std::uint64_t begin = 0, bytes = 0;
 };

@@ -227,7 +227,8 @@ Job* Pool::neediest() const {
   return best;
 }
 
-// Each thread that wakes up wakes two more: of many threads the last is up sooner than if one thread woke them all.
+// Each thread that wakes up wakes two more, so that the last of many threads is up sooner than if one thread woke them
+// all.
 int Pool::to_wake() const { return sleeping_ > 0 && neediest() ? std::min(2, sleeping_) : 0; }
 
 void Pool::wake(int sleepers) {

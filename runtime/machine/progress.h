@@ -19,7 +19,7 @@ class Rate {
   Rate(const Progress& progress, double whole) : progress_(progress), whole_(whole) {}
   void at(double done) {
     if (!progress_) return;
-    // The caller that knows that nothing follows reports the end.
+    // The end is reported by the caller, which knows whether anything follows.
     if (done >= whole_) return;
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < progress_pause) return;

@@ -35,7 +35,7 @@ class Purpose {
 /// Adds a line to the file of ATTUNE_RECORD, if there is one: once for a purpose. Throws an Error if it cannot be
 /// written. `purpose` may be null: then nothing is recorded.
 void record_purpose(const Purpose* purpose);
-/// Throws the Error of a kernel that is nowhere while compiling is off. `purpose` may be null.
+/// Throws the Error for a kernel that is found nowhere while compiling is off. `purpose` may be null.
 [[noreturn]] void refuse_to_compile(const Purpose* purpose);
 
 }  // namespace attune::runtime

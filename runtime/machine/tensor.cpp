@@ -42,7 +42,7 @@ float decode_half(std::uint16_t bits) {
   return std::bit_cast<float>(sign | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13);
 }
 
-// An e4m3: a sign, 4 bits of exponent, 3 of fraction. Of the greatest exponent all but NaN are numbers.
+// An e4m3: a sign, 4 bits of exponent, 3 of fraction. With the greatest exponent, every fraction but NaN's is a number.
 constexpr std::uint8_t e4m3_nan = 0x7f, e4m3_greatest = 0x7e;
 constexpr int e4m3_fraction = 3, e4m3_min_exponent = -6;
 

@@ -46,7 +46,7 @@ TextAttention build(const Written& written, Captures allowed, const MakeCapture&
 /// The same tensor on `to`: a copy, except on the host.
 Owned moved(const Owned& from, const Device& to);
 
-/// The word that was probably meant. One that differs in digits alone was not: who writes sm_70 does not mean sm_80.
+/// The word that was probably meant. Never one that differs in digits alone: sm_70 is no typo of sm_80.
 std::optional<std::string> near_word(std::string_view word, std::span<const std::string> words);
 /// Refuses a word that the option does not take.
 void require_word(const std::string& option, const std::string& word, std::span<const std::string> words);

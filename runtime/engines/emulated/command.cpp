@@ -21,7 +21,7 @@ std::optional<Pipe> made_pipe() {
 }
 
 int start_shell(pid_t& process, std::string command, const posix_spawn_file_actions_t& actions) {
-  // A shell or compiler that ignores SIGCHLD, as it would if this process does, cannot wait for its own children.
+  // SIGCHLD is reset: the shell would inherit that this process ignores it, and could not wait for its own children.
   sigset_t usual;
   sigemptyset(&usual);
   sigaddset(&usual, SIGCHLD);
@@ -44,7 +44,8 @@ Ran ran(const std::string& command) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, *pipe->to, 1);
   posix_spawn_file_actions_adddup2(&actions, *pipe->to, 2);
-  // The last line is the status: where the program ignores SIGCHLD, or waits for all children, waitpid has none.
+  // The shell prints its status as the last line, because waitpid finds none if the program ignores SIGCHLD or waits
+  // for all children.
   pid_t process = 0;
   const int error = start_shell(process, "trap 'printf \"\\n%d\" $?' 0\n" + command, actions);
   posix_spawn_file_actions_destroy(&actions);

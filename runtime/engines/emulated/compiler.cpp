@@ -147,7 +147,8 @@ cuda::Binary compile(const codegen::Source& source) {
                                quoted(own.string()), to_device_files, quoted((own / (source.name + ".cu")).string()),
                                object));
   }
-  // Without libraries: this process has what kernels call, and to look into libm and libc takes the linker 4 ms more.
+  // Without libraries: this process already has the functions that kernels call, and searching libm and libc takes the
+  // linker 4 ms more.
   const std::string script = "exports.map";
   write_below(own, script, exports);
   out.log += must(fmt::format("{} -shared --version-script={} {} -o {}", host_compiler().linker,

@@ -22,7 +22,8 @@ std::map<cu::Address, std::size_t> taken;  ///< bytes
 
 std::byte* at(cu::Address address) { return reinterpret_cast<std::byte*>(address); }
 
-/// Where the previous kernel wrote first, numbers that are large and not NaN: kernels recompute tiles with NaN.
+/// Fills memory that the previous kernel was the first to write with large numbers: with NaN, kernels would recompute
+/// tiles.
 void hide(std::vector<std::byte>& before, const std::vector<std::byte>& after) {
   constexpr std::uint32_t never_written = ~0u;
   for (std::size_t i = 0; i + sizeof(float) <= before.size(); i += sizeof(float)) {

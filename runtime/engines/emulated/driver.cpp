@@ -224,7 +224,7 @@ Result cuLibraryLoadData(cu::Library* library, const void* image, int*, void**, 
   const std::string name = new_name("kernel");
   write_below(folder(), name, {static_cast<const char*>(image), size_of_elf(image)});
   const std::filesystem::path path = folder() / name;
-  // Kernels name no libraries. A program that opened attune itself may have libm for attune alone.
+  // Kernels name no libraries, and a program that opened attune with dlopen may have libm in attune's scope only.
   const NoFork whole;  // the loader's lists
   static const void* const numbers = dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
   static_cast<void>(numbers);

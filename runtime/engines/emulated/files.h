@@ -13,7 +13,7 @@
 
 namespace attune::runtime::emulated {
 
-/// A new folder for temporary files, which goes with this object. Those of processes that were killed go first.
+/// A new folder for temporary files, removed with this object. Folders that killed processes left are removed first.
 class Folder {
  public:
   Folder();

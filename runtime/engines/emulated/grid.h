@@ -92,7 +92,7 @@ struct PendingProduct {
   std::vector<std::uint32_t> a{};  ///< of all lanes, where A is in registers
   std::vector<float> read{};       ///< the operands, where they were read early: A, then B
   std::vector<OperandPiece> reads{};
-  /// Rows of A, then columns of B, of which it reads what is of no one or of another: results are unknown_number there.
+  /// Rows of A, then columns of B, that it reads while unwritten or being written: results are unknown_number there.
   std::vector<bool> spoiled{};
   bool doubted = false;
   Site at;
@@ -126,7 +126,7 @@ struct PhaseBarrier {
   long long bytes = 0;  ///< bytes that have not arrived yet
   unsigned phase = 0;   ///< number of completed phases
   Site made, last;
-  Known known{}, next{};  ///< of those who arrived for the phases that are over; for the one that is not
+  Known known{}, next{};  ///< what threads that arrived knew: in completed phases; in the current one
   std::vector<std::pair<unsigned, unsigned>> copies{};  ///< that have arrived for it: places and lengths in bytes
   std::vector<std::pair<Lane*, unsigned>> waiting{};    ///< and the parity
 };

@@ -47,8 +47,8 @@ void* shared(unsigned address, unsigned bytes, Touch touch, Site at) {
     require_none(runner, shadow.write(address, bytes, by, runner.warp().known, at), at);
     return out;
   }
-  // Kernels load some of it that they do not use. What they write by pointers is not seen; it is hardly what memory is
-  // filled with at first.
+  // Kernels load some unwritten memory without using it. Writes through pointers are not seen, but they hardly equal
+  // the initial fill.
   if (shadow.unwritten(address, bytes) && std::all_of(out, out + bytes, [](std::byte x) { return x == unknown_byte; }))
     runner.doubt({"it reads shared memory where nothing was written", {}, {}}, at);
   require_none(runner, shadow.read(address, bytes, by, runner.warp().known, at), at);

@@ -59,9 +59,9 @@ class Resident {
     posix_spawn_file_actions_adddup2(&actions, *out->to, 2);
     while (sources_.size() < most_sources) {
       std::optional<Pipe> one = made_pipe();
-      // The program keeps half of the files that it may open. The lowest free number is taken first.
+      // Leaves half of the files that may be open to the program: the system gives the lowest free number first.
       if (!one || *one->to >= sysconf(_SC_OPEN_MAX) / 2) break;
-      // To the same number: the process inherits it.
+      // Duplicated to its own number, the file is inherited by the process.
       posix_spawn_file_actions_adddup2(&actions, *one->from, *one->from);
       line += fmt::format(" /dev/fd/{}", *one->from);
       sources_.push_back(std::move(*one));
@@ -71,7 +71,7 @@ class Resident {
     out_ = std::move(out->from);
   }
   ~Resident() {
-    // Where the program ignores SIGCHLD, a process that has ended is gone, and its number may be another one's.
+    // If the program ignores SIGCHLD, an ended process is gone, and its number may belong to another process.
     if (!process_ || waitpid(process_, nullptr, WNOHANG) != 0) return;
     kill(process_, SIGKILL);
     waitpid(process_, nullptr, 0);
@@ -79,14 +79,15 @@ class Resident {
   Resident(const Resident&) = delete;
   Resident& operator=(const Resident&) = delete;
 
-  /// In a process that was forked: its parent goes on with the compiler, which reads a source until no one can write.
+  /// In a forked process: the parent keeps using the compiler, which reads a source until no process has its writing
+  /// end open.
   void leave_to_parent() {
     process_ = 0;
     sources_.clear();
   }
   bool takes_more() const { return process_ && nth_ < sources_.size(); }
 
-  /// Empty if it fails; it then takes no more.
+  /// Empty if the compiler fails; it then takes no further sources.
   std::string object_of(std::string_view source) {
     if (!sent(source)) return failed();
     std::string out;
@@ -139,7 +140,7 @@ std::string command_of_clang(const std::string& command) {
     return {};
   line.erase(line.size() - input.size());
   line.erase(out, output.size());
-  // What a source needed would stay until the process ends.
+  // With that option, the memory of each source would stay until the process ends.
   if (const std::size_t at = line.find(keeps); at != line.npos) line.erase(at, keeps.size());
   return line;
 }
@@ -217,7 +218,7 @@ class Residents {
     std::optional<std::string> own;
     {
       const std::lock_guard lock(mutex_);
-      // A wrong source makes one fail. After more failures, starting further ones is wasted time.
+      // A wrong source makes one compiler fail. After more failures, starting further compilers wastes time.
       if (failures_ > most_failures) return {};
       for (auto one = free_.begin(); one != free_.end(); ++one)
         if (one->first == command) {

@@ -105,8 +105,8 @@ class Single {
     return found ? found : get_slowly(key, make);
   }
 
-  /// Puts `value` in the place of the value that a key has, if `is_old` recognizes that. Uses of the old value go on;
-  /// it goes with a later change, once it has none. False: the key has no such value, and `value` was not taken.
+  /// Replaces the value of a key by `value`, if `is_old` is true of it. The old value stays for those who use it; a
+  /// later change removes it once it has no use. False: the key has no such value, and `value` was not taken.
   template <class IsOld>
   bool replace(const Key& key, const IsOld& is_old, const Pointer& value) {
     std::vector<Pointer> gone;  // destroyed without the lock
@@ -210,7 +210,7 @@ class Single {
     node.hash.store(hash, std::memory_order_relaxed);
     node.used.store(clock_.fetch_add(2, std::memory_order_relaxed) + 2, std::memory_order_relaxed);
     node.next.store(chain.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    // Its use is counted as `gone` is taken back. Others may count theirs at any time, to find that it is gone.
+    // Clears `gone` and counts the first use at once: others may count a use at any time, and then see `gone`.
     node.uses.fetch_sub(Counted<T>::gone - 1, std::memory_order_acq_rel);
     chain.store(&node, std::memory_order_release);
     free_.pop_back();
@@ -279,7 +279,7 @@ class Single {
   static constexpr std::size_t chains = 512;
   std::array<std::atomic<Node*>, chains> chains_{};
   Limit<T> limit_;
-  std::atomic<std::uint64_t> clock_ = 0;  ///< two a value that was ever put in; uses between have odd times
+  std::atomic<std::uint64_t> clock_ = 0;  ///< rises by two for each value that is put in; uses in between get odd times
   std::atomic<bool> recycles_ = false;    ///< a node was recycled once
   mutable Mutex mutex_;                   ///< guards what follows, and changes of the chains
   std::map<Key, Making> making_;

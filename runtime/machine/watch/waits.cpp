@@ -34,7 +34,7 @@ double seconds_since(Time begin) { return std::chrono::duration<double>(now() - 
 
 }  // namespace
 
-/// Of one process. A thread that reports runs while a call waits and a compiler works.
+/// The waits of one process. A thread reports them while a call waits and a compiler works.
 class Waiting {
  public:
   using Begins = std::list<Time>;
@@ -92,7 +92,7 @@ class Waiting {
     }
   }
 
-  /// Until `self` is no longer the number of the thread.
+  /// Reports until `self` is no longer the number of the reporting thread.
   void report(std::uint64_t self) {
     works_for(WorksFor::later);
     std::unique_lock lock(mutex_);

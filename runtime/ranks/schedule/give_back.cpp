@@ -13,7 +13,7 @@ namespace {
 struct Gradient {
   Region<float> launch;  ///< of a launch after the first; empty if there is only one launch
   Region<float> sum;     ///< of all launches
-  Region<float> parts;   ///< of this rank's rows, one part from each rank
+  Region<float> parts;   ///< one part from each rank, for this rank's rows
 };
 struct Gradients {
   Gradient k, v;
