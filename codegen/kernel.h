@@ -108,7 +108,7 @@ struct KernelDescriptor {
 
 /// Bytes of shared memory that a block can have.
 int most_shared(int arch);
-/// The same for a block of which an SM has `blocks`.
+/// The same if `blocks` blocks share an SM.
 int most_shared_of(int blocks, int arch);
 
 /// A plan with `d` and `dv` of the tile and all other values that every kernel sets the same way; the kernel fills in

@@ -25,7 +25,7 @@ Rise of_input(const Expr& e) {
   return stays ? Rise(0) : std::nullopt;
 }
 
-/// The Rise of an operation of which at least one argument moves.
+/// The Rise of an operation with at least one argument that moves.
 Rise of_moving(const Expr& e, const std::array<std::uint32_t, ir::max_args>& rises) {
   const bool alike = rises[0] == rises[1];
   // Positions are far from wrapping; sums and products of positions need not be.

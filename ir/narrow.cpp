@@ -142,7 +142,7 @@ void Narrowing::convert(const Node& n, const Interval& now) {
   }
 }
 
-/// An operation of Ints, one of which may be a literal, lies in `now`.
+/// An operation of Ints lies in `now`; one argument may be a literal.
 void Narrowing::by_literal(const Node& n, const Interval& now) {
   const Expr &a = n.args[0], &b = n.args[1];
   if (n.op == Op::Mul && is_literal(a)) return scaled(b, literal_value(*a), now);

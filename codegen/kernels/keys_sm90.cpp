@@ -27,7 +27,7 @@ constexpr Search searches[] = {{.member = "parts", .least = 1, .most = 4}};
 
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_wide_backward90(spec, facts); !why.empty()) return why;
-  // Results pass through the memory of the keys, of which one chunk stays in registers, and of the values.
+  // Results pass through the memory of the values, and of the keys except one chunk that stays in registers.
   if (spec.d <= 128) return "keys are not wider than 128";
   return spec.dv <= 64 ? "values are not wider than 64" : "";
 }

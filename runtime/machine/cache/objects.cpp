@@ -100,7 +100,7 @@ Objects::Kept Objects::built(const Asked& asked, const std::function<CacheEntry(
     return build();
   };
   if (Kept found = on_disk(asked)) return found;
-  const CompilerWorks working(asked.name);  // this process's, or another one's, for which this one waits
+  const CompilerWorks working(asked.name);  // works here, or waits for another process's compiler
   const auto key = disk_ ? asked.on_disk() : std::nullopt;
   // Without a compiler, the build itself reports that.
   return std::make_shared<const CacheEntry>(key ? disk_->get(*key, compiled) : compiled());
