@@ -30,6 +30,6 @@ if(PROJECT_IS_TOP_LEVEL)
     # Without pch_defines and time_macros, ccache declines every file that uses the precompiled test header; without
     # NOHASHDIR, it misses everything that the package's tests build in folders of their own.
     set(CMAKE_CXX_COMPILER_LAUNCHER
-        ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_NOHASHDIR=1 ${ATTUNE_CCACHE})
+        ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1 ${ATTUNE_CCACHE})
   endif()
 endif()

@@ -323,6 +323,8 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.has_prob = prob->op != Op::Input;
   facts.linear_prob = linear_in_p(value_of(mod.prob));
   facts.delta_of_o = !out.gradient || out.gradient->delta_of_o;
+  facts.prob_chooses = std::ranges::any_of(
+      ir::in_order(mod.prob), [](const Expr& e) { return e->op == Op::Where && ir::uses(e->args[0], Input::P); });
   facts.drops = drops;
   facts.draws = !drops && std::ranges::any_of(ir::in_order(mod.prob), [](const Expr& e) { return ir::draws(e->op); });
   facts.has_sink = mod.sink != nullptr;

@@ -32,9 +32,10 @@ struct Traits {
   float most = 0;             ///< see bounded
   Peak peak = Peak::unknown;  ///< where term() is largest. If it is not there, a call takes longer
   // Only for the choice of a kernel; sources do not contain these.
-  bool delta_of_o = true;  ///< of a backward: a row's delta is the product of dO and O
-  bool draws = false;      ///< prob() draws random numbers pair by pair
-  bool has_terms = false;  ///< gradients of captured tensors are asked for
+  bool delta_of_o = true;     ///< of a backward: a row's delta is the product of dO and O
+  bool prob_chooses = false;  ///< prob() is one of several by p, as a threshold's is
+  bool draws = false;         ///< prob() draws random numbers pair by pair
+  bool has_terms = false;     ///< gradients of captured tensors are asked for
   // ... of which a kernel for a whole backward sums some so: see Term::Sum.
   bool sums_items = false;      ///< by head or by key, in the warpgroups' registers
   bool items_ask_s = false;     ///< ... from more than P, dP and delta of a pair
