@@ -1,6 +1,7 @@
 // tools/bench.h — the parts of attune bench that all engines share: options, attentions, data
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -23,7 +24,7 @@ struct BenchOptions : CallOptions {
   std::optional<std::string> kernel;  ///< GPU only, in the form that codegen::variant reads
   ProgressOption progress;
   std::optional<std::string> cover;          ///< GPU only: how often tiles are listed
-  std::optional<std::string> save, compare;  ///< results kept in files: see tools/history.h
+  std::optional<std::string> save, compare;  ///< results kept in files: see History
   bool backward = false, step = false, grads = false, json = false, paced = false;
   std::optional<int> graph;  ///< GPU only: calls of a graph
 
@@ -99,5 +100,27 @@ struct Times {
 
 /// Runs --target cuda.
 void bench_cuda(const BenchOptions& options);
+
+/// Lines of JSON in a file. Each is a result with its date, machine and version of attune.
+class History {
+ public:
+  /// The file to add to and the file to compare with, each as NAME or FILE. They may be the same, because the second is
+  /// read at once. Throws an Error if the second is missing or has lines that attune bench does not write.
+  History(const std::optional<std::string>& save, const std::optional<std::string>& compare);
+
+  /// Stores a line as attune bench --json prints it. Returns its comparison with earlier ones, if asked for.
+  std::optional<nlohmann::ordered_json> note(const nlohmann::ordered_json& line) const;
+
+ private:
+  std::filesystem::path save_;
+  std::vector<nlohmann::ordered_json> earlier_;
+  std::string against_;
+};
+
+/// A NAME, which has no / and does not end in .jsonl, means a file below the user's state folder.
+std::filesystem::path history_file(const std::string& name_or_file);
+
+/// The result of `note` as a line of text.
+std::string in_words(const nlohmann::ordered_json& compared);
 
 }  // namespace attune::tools

@@ -9,7 +9,6 @@
 #include "runtime/attention/tools.h"
 #include "runtime/engines/cuda/engine.h"
 #include "tools/bench.h"
-#include "tools/history.h"
 #include "tools/output.h"
 
 namespace attune::tools {

@@ -13,7 +13,6 @@
 #include "tools/output.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
-#include "tools/version.h"
 
 namespace attune::tools {
 namespace {

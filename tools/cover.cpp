@@ -15,13 +15,11 @@
 #include "runtime/engines/cover/tiles.h"
 #include "runtime/engines/picture/counts.h"
 #include "runtime/engines/picture/draw.h"
-#include "tools/extent_options.h"
 #include "tools/output.h"
 #include "tools/picture.h"
 #include "tools/progress.h"
 #include "tools/text.h"
 #include "tools/verbs.h"
-#include "tools/write_files.h"
 
 namespace attune::tools {
 namespace {

@@ -9,7 +9,7 @@
 #include "codegen/call_sources.h"
 #include "compiler/lower.h"
 #include "runtime/attention/offline/builds.h"
-#include "tools/device_call.h"
+#include "tools/call_options.h"
 #include "tools/output.h"
 #include "tools/text.h"
 #include "tools/verbs.h"

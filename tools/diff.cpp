@@ -15,10 +15,10 @@
 #include "codegen/source.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
-#include "tools/device_call.h"
+#include "tools/call_options.h"
 #include "tools/line_diff.h"
-#include "tools/mod_file.h"
 #include "tools/output.h"
+#include "tools/text.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tools/bench.h"
-#include "tools/device_call.h"
+#include "tools/call_options.h"
 
 namespace attune::tools {
 

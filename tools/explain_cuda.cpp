@@ -16,7 +16,7 @@
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/tuned.h"
 #include "tools/explain.h"
-#include "tools/support_measured.h"
+#include "tools/support_rows.h"
 
 namespace attune::tools {
 namespace {

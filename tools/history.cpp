@@ -1,5 +1,5 @@
 // tools/history.cpp — stored results of attune bench, and comparisons with new ones
-#include "tools/history.h"
+#include "tools/bench.h"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include "runtime/machine/options.h"
 #include "runtime/machine/replace.h"
 #include "tools/output.h"
-#include "tools/version.h"
+#include "tools/verbs.h"
 
 namespace attune::tools {
 namespace {

@@ -1,5 +1,5 @@
 // tools/line_editor.cpp — lines edited by libedit: history in a file, completion at Tab, Ctrl-C abandons a line
-#include "tools/line_editor.h"
+#include "tools/line_reader.h"
 
 #include <histedit.h>
 

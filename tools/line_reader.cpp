@@ -8,8 +8,6 @@
 #include <cstdio>
 #include <iostream>
 
-#include "tools/line_editor.h"
-
 namespace attune::tools {
 namespace {
 

@@ -30,4 +30,8 @@ std::string_view last_word(std::string_view line);
 /// The words that begin with this one, sorted, without repeats.
 std::vector<std::string> beginning_with(std::string_view word, std::vector<std::string> words);
 
+/// Null in a build without libedit. Standard input and output must be terminals.
+std::unique_ptr<LineReader> line_editor(const std::string& prompt, const std::filesystem::path& history,
+                                        Complete complete);
+
 }  // namespace attune::tools

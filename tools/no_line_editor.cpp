@@ -1,5 +1,5 @@
 // tools/no_line_editor.cpp — a build without libedit: lines come as the terminal sends them
-#include "tools/line_editor.h"
+#include "tools/line_reader.h"
 
 namespace attune::tools {
 

@@ -1,12 +1,13 @@
-// tools/output.h — prints on stdout for verbs; a failed write is an Error
+// tools/output.h — what a verb prints on stdout, and the files that it writes: all of them, or none
 #pragma once
 
+#include <filesystem>
+#include <fmt/format.h>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include <fmt/format.h>
-#include <nlohmann/json_fwd.hpp>
 
 namespace attune::tools {
 
@@ -28,5 +29,18 @@ void write_json(const nlohmann::ordered_json& value, int indent = -1);
 
 /// Flushes stdout. Throws if anything printed so far, by whatever code, could not be written.
 void flush_out();
+
+struct FileBytes {
+  std::filesystem::path path;  ///< see is_stdout
+  std::string bytes;
+};
+
+/// True for - and /dev/stdout, whose bytes are printed.
+bool is_stdout(const std::filesystem::path& path);
+
+/// Checks every path, writes each file next to its final place, and renames them when all are written: a failure, or a
+/// signal that ends the process, leaves none of them behind. Writes to the target of a symbolic link. Throws an Error
+/// if a target is not a regular file.
+void write_files(std::span<const FileBytes> files);
 
 }  // namespace attune::tools

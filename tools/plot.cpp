@@ -7,9 +7,7 @@
 
 #include "tools/output.h"
 #include "tools/picture.h"
-#include "tools/picture_options.h"
 #include "tools/verbs.h"
-#include "tools/write_files.h"
 
 namespace attune::tools {
 namespace {

@@ -13,9 +13,9 @@
 #include "playground/say.h"
 #include "runtime/engines/picture/counts.h"
 #include "tools/explain.h"
-#include "tools/picture_options.h"
+#include "tools/output.h"
+#include "tools/picture.h"
 #include "tools/verbs.h"
-#include "tools/write_files.h"
 
 namespace attune::tools {
 namespace {

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "tools/output.h"
-#include "tools/support_measured.h"
 #include "tools/support_rows.h"
 #include "tools/text.h"
 #include "tools/verbs.h"

@@ -1,4 +1,5 @@
-// tools/support_rows.h — which kernel takes which call on which GPU, answered by the code that chooses kernels
+// tools/support_rows.h — which kernel takes which call on which GPU, answered by the code that chooses kernels; and
+// what was measured of each
 #pragma once
 
 #include <array>
@@ -54,5 +55,25 @@ struct SupportBox {
 };
 /// Rows folded where neighbours agree: every row is in one box.
 std::vector<SupportBox> folded(std::span<const SupportRow> rows);
+
+/// A file of docs/results, embedded when attune was built.
+struct ResultFile {
+  std::string_view name, text;
+};
+std::span<const ResultFile> result_files();
+
+/// A measurement of a kind of call.
+struct Measured {
+  std::string_view call, dtype, width, layout, mod;  ///< values of the axes
+  std::string card, date, file, group, label, unit;
+  double rate = 0;
+  std::string_view what;   ///< which mod of its kind
+  std::string compared;    ///< the row that it is compared with: the same call without the mod, or dense; or empty
+  double of_compared = 0;  ///< its rate by the rate of that row
+
+  bool is_of(const SupportRow& row) const;
+};
+/// Throws a Bug if a row that is expected is in no file.
+std::vector<Measured> measured();
 
 }  // namespace attune::tools

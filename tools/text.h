@@ -1,8 +1,12 @@
-// tools/text.h — options that make an Attention from text: --score, --mask, --prob, --sink, --let, --capture, --param
+// tools/text.h — options that make an Attention from text: --score, --mask, --prob, --sink, --let, --capture, --param;
+// a mod as a file
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "runtime/attention/offline/written.h"
 
@@ -53,6 +57,10 @@ CLI::Option* add_call_type(CLI::App& verb, std::string& into, const std::string&
 /// The type by its word (f32, f16, bf16 or e4m3), or an Error that names the option.
 DType call_type(const std::string& word, const std::string& option = "--dtype");
 
+/// --target emulated:ARCH: the target becomes `cuda`, and the emulated GPU replaces this machine's from then on. Throws
+/// an Error for an unknown name. Other targets stay as they are.
+void take_target(std::string& target);
+
 /// Refuses a size out of range; `option` is named.
 void require_size(const std::string& option, std::int64_t value, std::int64_t least, std::int64_t most);
 
@@ -61,5 +69,17 @@ void require_seconds(const std::string& option, double value);
 
 /// An option's number. Throws an Error that names the option unless the whole text is a number.
 double number(const std::string& option, const std::string& text);
+
+/// The words that a line may begin with: score, mask, prob, sink, let, capture, param.
+std::vector<std::string> mod_words();
+/// Adds a line such as `let distance=f32(kv - q)`. False if it begins with none of the words.
+bool add_to_mod(TextOptions& mod, std::string_view line);
+
+/// Skips lines that are empty or begin with #. Errors name the file and the line.
+TextOptions read_mod(const std::filesystem::path& path);
+/// Adds to `mod` what only `file` has. Names of `file` come first, because names of `mod` may use them.
+void put_before(TextOptions& mod, const TextOptions& file);
+/// The text that read_mod reads.
+std::string mod_text(const TextOptions& mod);
 
 }  // namespace attune::tools

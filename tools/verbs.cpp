@@ -20,7 +20,6 @@
 #include "runtime/machine/options.h"
 #include "tools/manual.h"
 #include "tools/output.h"
-#include "tools/version.h"
 
 namespace attune::tools {
 namespace {

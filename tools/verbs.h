@@ -1,5 +1,9 @@
-// tools/verbs.h — the verbs of the command line: each adds itself, with its options, its help and its action
+// tools/verbs.h — the verbs of the command line: each adds itself, with its options, its help and its action; its
+// version
 #pragma once
+
+#include <string>
+#include <string_view>
 
 namespace CLI {
 class App;
@@ -36,5 +40,16 @@ int run_verb(int argc, const char* const* argv);
 
 /// The whole program. Returns 0 when done, 2 for a user's mistake, 3 for ours, or a verb's own status.
 int attune_main(int argc, const char* const* argv);
+
+std::string_view version();
+/// The commit at configure time, as git describes it; empty without git.
+std::string_view commit();
+/// The command line that attune_main was called with, with quotes where a shell needs them.
+std::string command_line();
+void keep_command_line(int argc, const char* const* argv);
+/// The model name of this machine's processor.
+std::string processor();
+/// Now, as 2026-11-21T21:30:00Z.
+std::string timestamp();
 
 }  // namespace attune::tools

@@ -22,7 +22,7 @@
 #include "tools/bench.h"
 #include "tools/output.h"
 #include "tools/progress.h"
-#include "tools/target.h"
+#include "tools/text.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {

@@ -1,5 +1,5 @@
 // tools/version.cpp — attune's version, and the command line that runs
-#include "tools/version.h"
+#include "tools/verbs.h"
 
 #include <algorithm>
 #include <cctype>

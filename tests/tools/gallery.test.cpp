@@ -5,7 +5,7 @@
 
 #include "compiler/lower.h"
 #include "tests/catch.h"
-#include "tools/mod_file.h"
+#include "tools/text.h"
 
 using namespace attune;
 

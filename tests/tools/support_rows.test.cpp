@@ -5,7 +5,6 @@
 
 #include "codegen/kernels.h"
 #include "tests/catch.h"
-#include "tools/support_measured.h"
 
 using namespace attune;
 using namespace attune::tools;

@@ -1,5 +1,5 @@
 // tests/tools/write_files.test.cpp — the files that a verb writes: all of them, or none
-#include "tools/write_files.h"
+#include "tools/output.h"
 
 #include <array>
 #include <fstream>
