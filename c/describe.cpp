@@ -1,8 +1,7 @@
 // c/describe.cpp — describes the compiler's result for an attention, as JSON
-#include "c/describe.h"
-
 #include <nlohmann/json.hpp>
 
+#include "c/attention.h"
 #include "c/error.h"
 #include "compiler/explain.h"
 #include "ir/print.h"
@@ -122,13 +121,13 @@ class Describe {
   ir::Signature names_;
 };
 
-}  // namespace
-
+/// The JSON that attune_describe documents.
 std::string describe(const attune_attention& attention) {
   // Names and texts come from the caller: bytes that are not UTF-8 become U+FFFD.
   return Describe(attention)().dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+}  // namespace
 }  // namespace attune::c
 
 using namespace attune;

@@ -1,4 +1,4 @@
-// c/called.h — a call of C as a Forward or a Backward
+// c/call.h — a call of C as a Forward or a Backward
 #pragma once
 
 #include <vector>
