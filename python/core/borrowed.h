@@ -1,4 +1,5 @@
-// python/core/borrowed.h — a Python object as a tensor of attune/c.h, for as long as the Borrowed lives
+// python/core/borrowed.h — a Python object as a tensor of attune/c.h, for as long as the Borrowed lives; the exchange
+// functions of its library
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,9 +7,27 @@
 #include <array>
 #include <cstdint>
 
+#include <attune/c.h>
+
 #include "python/core/raised.h"
 
 namespace attune::python {
+
+namespace nb = nanobind;
+
+/// DLPack's table of functions; attune calls two of them. 0 is success.
+struct Exchange {
+  std::uint32_t major, minor;
+  Exchange* previous;
+  void *allocate, *managed_from_object, *managed_to_object;
+  /// The returned shape and strides point into the tensor itself.
+  int (*tensor_from_object)(void* object, attune_tensor* out);
+  int (*current_stream)(int device_type, std::int32_t device, void** out);
+};
+
+/// The functions of a type, or null. Each thread caches the last types: looking up the attribute takes longer than
+/// reading the tensor.
+const Exchange* exchange_of(PyTypeObject* type);
 
 /// Memory of a Python array, read by the buffer protocol (NumPy), by DLPack's exchange functions (torch), by NumPy's or
 /// CUDA's array interface, or by DLPack's capsules. Made and destroyed with the GIL.

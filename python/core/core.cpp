@@ -12,17 +12,13 @@
 
 #include "python/core/attention.h"
 #include "python/core/call.h"
+#include "python/core/expected.h"
 #include "python/core/gil.h"
-#include "python/core/jax.h"
 #include "python/core/library.h"
-#include "python/core/meaning.h"
-#include "python/core/memory.h"
-#include "python/core/quick.h"
+#include "python/core/module.h"
 #include "python/core/sharding.h"
-#include "python/core/torch_arguments.h"
 #include "python/core/torch_call.h"
 #include "python/core/torch_operators.h"
-#include "python/core/torch_recorded.h"
 
 namespace attune::python {
 namespace {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -83,5 +84,10 @@ inline bool is_long(const attune_call& call) {
 
 /// The handle of a Python object; null for any other object.
 using HandleOf = const Handle* (*)(nb::handle object);
+
+/// The bytes of working memory of a call. Equal calls take equal memory: it is looked up once, and then `prepared`, if
+/// given, is called.
+attune_error* find_workspace(SharedAttention& of, const attune_call& call, const attune_with& with, std::size_t& bytes,
+                             const std::function<void()>& prepared = {});
 
 }  // namespace attune::python

@@ -1,5 +1,5 @@
 // python/core/jax.cpp — the handlers of XLA's custom calls: XLA's buffers become the tensors of an attune call
-#include "python/core/jax.h"
+#include "python/core/module.h"
 
 #include <nanobind/stl/string.h>
 
@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "python/core/gil.h"
+#include "python/core/handle.h"
 #include "python/core/named.h"
-#include "python/core/workspace.h"
 #include "python/core/xla.h"
 
 namespace attune::python {

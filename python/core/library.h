@@ -1,4 +1,5 @@
-// python/core/library.h — the library as a whole: its operations, this machine, bundles, caches, watching
+// python/core/library.h — the library as a whole: its operations, this machine, bundles, caches, watching, memory of
+// its own
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,6 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
+
+#include <attune/c.h>
 
 #include "python/core/raised.h"
 
@@ -37,5 +41,22 @@ std::string machine();
 void option(const nb::str& name, nb::handle value);
 void load_bytes(nb::bytes bundle);
 std::string compile(const std::string& manifest, const nb::bytes& bundle, int jobs, nb::object progress);
+
+namespace nb = nanobind;
+
+/// Memory of results for array libraries whose own arrays are immutable.
+struct Memory {
+  attune_tensor* tensor = nullptr;
+  explicit Memory(attune_tensor* given) : tensor(given) {}
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() { attune_dealloc(tensor); }
+};
+
+/// The memory as a DLPack capsule.
+nb::object exported(nb::object self);
+
+/// New memory of the type and device of `like`.
+nb::object empty(nb::handle like, const std::vector<std::int64_t>& shape, bool f32);
 
 }  // namespace attune::python

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "python/core/walk.h"
+#include "python/core/expected.h"
 
 namespace attune::python {
 namespace {

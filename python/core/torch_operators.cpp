@@ -9,9 +9,6 @@
 #include <tuple>
 #include <type_traits>
 
-#include "python/core/grown.h"
-#include "python/core/torch_arguments.h"
-
 namespace attune::python {
 namespace {
 

@@ -1,5 +1,5 @@
-// python/core/workspace.cpp — how much working memory a call on a GPU takes
-#include "python/core/workspace.h"
+// python/core/handle.cpp — how much working memory a call on a GPU takes
+#include "python/core/handle.h"
 
 #include <cstdint>
 #include <mutex>
