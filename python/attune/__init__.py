@@ -10,14 +10,13 @@
 True
 """
 
-from attune import _progress, mods
+from attune import _library, mods
 from attune._append import append
 from attune._attention import Attention, Gradients, attention
-from attune._cover import Cover
 from attune._errors import Bug, Error
 from attune._library import compile, load, machine, options, version, wait, watch
 from attune._parts import Mask, Prob, Score, Sink
-from attune._picture import Picture, show
+from attune._picture import Cover, Picture, show
 from attune._ranks import Sharding, Transport, nccl, nccl_id
 from attune._trace import text
 from attune.expr import (
@@ -62,7 +61,7 @@ from attune.expr import (
     where,
 )
 
-_progress.begin()
+_library.begin()
 __version__ = version()
 __all__ = [
     "At", "Attention", "Bool", "Bug", "Capture", "Cover", "Error", "Float", "Gradients", "Int", "Mask", "Param",

@@ -7,9 +7,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attune._errors import Error
+from attune._errors import Error, said
 from attune._place import here
-from attune._words import said
 
 MOST = 2**31 - 1  # what an int of C holds
 

@@ -8,9 +8,8 @@ import sys
 from typing import Any
 
 from attune import _core
-from attune._errors import Error
+from attune._errors import Error, said
 from attune._place import here
-from attune._words import said
 
 _FLOATS = ("float16", "float32", "float64", "bfloat16", "half", "double", "float", "float8_e4m3fn")
 _known: dict[type, bool] = {}

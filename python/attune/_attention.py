@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from attune import _arguments, _arrays, _core, _trace
 from attune._call import BACKWARD, FORWARD, options, result, sums, written
-from attune._cover import Cover
 from attune._errors import Error
 from attune._kept import Kept
 from attune._mod import Array, Mod, placed
-from attune._picture import show
+from attune._picture import Cover, show
 from attune._place import here
 from attune._ranks import Sharding
 from attune._trace import Capturable, Written

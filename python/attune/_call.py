@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from attune import _arguments, _arrays
-from attune._cover import Cover
 from attune._errors import Error
+from attune._picture import Cover
 from attune._place import here
 from attune._ranks import Sharding
 

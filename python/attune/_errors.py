@@ -1,9 +1,30 @@
-# python/attune/_errors.py — Error, a mistake of the caller, and Bug, a mistake of attune; formatted like the C++ ones
+# python/attune/_errors.py — Error, a mistake of the caller, and Bug, a mistake of attune; formatted like the C++ ones;
+# words of messages
 """What attune raises."""
 
 from __future__ import annotations
 
 from attune._place import Place, Spot
+
+
+def a_(word: str) -> str:
+    """The word with its article."""
+    return f"{'an' if word[:1] in 'AEIOUaeiou' else 'a'} {word}"
+
+
+def said(thing: object) -> str:
+    """A thing's kind, in words."""
+    if isinstance(thing, int) and thing.bit_length() > 128:
+        return f"an int of {thing.bit_length()} bits"
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        return repr(thing)
+    return a_(type(thing).__name__)
+
+
+def dimensions(rank: int) -> str:
+    """How many dimensions."""
+    return f"{rank} dimension{'' if rank == 1 else 's'}"
+
 
 _MARGIN = " " * 7
 _CODE_ENDS = 93  # the column where [code] ends, when the problem leaves room for it
@@ -95,7 +116,7 @@ def bad_character(text: str) -> Error:
                  begin=at, end=at + 1)
 
 
-def said(bug: bool, line: int, begin: int, end: int, texts: dict[str, str]) -> Exception:
+def raised(bug: bool, line: int, begin: int, end: int, texts: dict[str, str]) -> Exception:
     """An error of the C ABI as an exception. `begin` and `end` count bytes."""
     if bug:
         return Bug(texts["message"])

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, NoReturn
 
 from attune._arrays import is_array, seen_as
-from attune._errors import Error
+from attune._errors import Error, a_, dimensions, said
 from attune._place import Place, here
 from attune._values import Bool, Float, Int, Operators, Value, as_value, is_float
-from attune._words import a_, dimensions, said
 
 
 class Param(Operators):

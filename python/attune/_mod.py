@@ -1,4 +1,5 @@
-# python/attune/_mod.py — a compiled Mod: the expressions, their captures and parameters, and queries about them
+# python/attune/_mod.py — a compiled Mod: the expressions, their captures and parameters, and queries about them; the
+# names of engines
 """The four expressions as one handle of the core, with the arrays and parameters that they read."""
 
 from __future__ import annotations
@@ -11,13 +12,26 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from attune import _arguments, _arrays, _core, _trace
-from attune._errors import Error
+from attune._errors import Error, said
 from attune._kept import Kept
 from attune._leaves import Param
 from attune._place import here
-from attune._targets import NAMES, is_target, number_of
 from attune._trace import Capturable, Slot, Spelled, Written
-from attune._words import said
+
+TARGETS = {"auto": 0, "cpu": 1, "oracle": 2, "cuda": 3}  # as attune/c.h has them
+_EMULATED = "emulated:"
+NAMES = ", ".join([*TARGETS, f"{_EMULATED}sm_80", f"{_EMULATED}sm_90a"])
+
+
+def is_target(target: Any) -> bool:
+    """True for the name of an engine, and for "emulated:" with any GPU."""
+    return type(target) is str and (target in TARGETS or target.startswith(_EMULATED))
+
+
+def number_of(target: str) -> int:
+    """The core's number of a target. Raises an Error for a GPU that cannot be emulated."""
+    return _core.emulated(target.removeprefix(_EMULATED)) if target.startswith(_EMULATED) else TARGETS[target]
+
 
 Array = Any  # of NumPy, or any library that speaks DLPack
 M = TypeVar("M", bound="Mod")
@@ -97,7 +111,7 @@ class Mod:
         return made
 
     def _keep(self) -> None:
-        """Sets what calls bind by slot, where core/quick.cpp finds it."""
+        """Sets what calls bind by slot, where core/numpy/quick.cpp finds it."""
         leaves = self._leaves
         self._arrays: tuple[Array, ...] = tuple([leaves[c.leaf] for c in self._spelled.captures])
         self._params: tuple[Any, ...] = tuple([leaves[p.leaf] for p in self._spelled.params])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attune._component import Component
+from attune._scan import Component
 from attune._trace import text
 from attune.expr import At, Bool, Float, FloatLike, as_value
 

@@ -1,12 +1,13 @@
-# python/attune/_picture.py — a mask's tiles, scores and probabilities as a picture for notebooks and files
+# python/attune/_picture.py — a mask's tiles, scores and probabilities as a picture for notebooks and files; tiles
+# listed for many calls
 """Pictures: drawn by the library, the same ones as `attune plot`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 
-from attune import _arguments, _arrays
+from attune import _arguments, _arrays, _core
 from attune._errors import Error
 from attune._mod import Array, Mod, placed
 from attune._place import here
@@ -77,3 +78,26 @@ def show(attention: Mod | None = None, *, score: Written | None = None, mask: Wr
     if save is not None:
         picture.save(save)
     return picture
+
+
+class Cover:
+    """The tiles that a mask leaves to visit, listed once for many calls: `attention.cover(...)`.
+
+    `lists` is None where a call needs none: on the host, for packed sequences, and where a mask, such as a causal one,
+    says it without. A notebook shows the tiles.
+    """
+
+    def __init__(self, lists: _core.Cover | None, draw: Callable[[], Picture]) -> None:
+        self.lists, self._draw = lists, draw
+
+    def __bool__(self) -> bool:
+        return self.lists is not None
+
+    def __repr__(self) -> str:
+        return "<attune.Cover with lists>" if self else "<attune.Cover: no lists are needed>"
+
+    def _repr_svg_(self) -> str:
+        return self._draw()._repr_svg_()
+
+    def _repr_html_(self) -> str:
+        return self._repr_svg_()

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from attune._errors import Error
-from attune._ops import FUNCTIONS
+from attune._errors import Error, a_
 from attune._place import construct, here
-from attune._words import a_
+from attune._text import FUNCTIONS
 
 if TYPE_CHECKING:  # errors alone need it, and importing it takes time
     import ast

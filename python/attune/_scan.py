@@ -1,7 +1,8 @@
-# python/attune/_scan.py — a key from everything a function refers to, equal for functions with the same meaning
+# python/attune/_scan.py — a key from everything a function refers to, equal for functions with the same meaning; and
+# what joins functions
 """What functions refer to, through closures, globals, defaults, attributes and partials.
 
-Scan describes them in a key. core/expected.cpp reads keys, and core/walk.h decides whether another call's functions
+Scan describes them in a key. core/expected.cpp reads keys, and core/expected.h decides whether another call's functions
 refer to the same things. A Scan with a kind of thing that they do not know is not cacheable.
 """
 
@@ -10,14 +11,35 @@ from __future__ import annotations
 import functools
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, CellType, CodeType, EllipsisType, FunctionType, ModuleType
 from typing import Any, ClassVar
 
 from attune import _arrays, _leaves, _values, expr
+from attune._errors import Error, a_
 from attune._kept import Kept
 from attune._leaves import Param
-from attune._component import Component
+from attune._place import here
+
+
+class Component:
+    """A function of an expression that joins with others. Also a decorator."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def __bool__(self) -> bool:
+        name = type(self).__name__
+        join = "a & b, a | b, ~a" if name == "Mask" else "a | b"
+        raise Error.at(here(), "python-condition", f"{a_(name)} has no truth value in Python",
+                       "`and`, `or`, `not` and `if` ask for one: `a and b` would be b alone",
+                       f"write {join} to join, and `x is not None` to ask for one")
+
 
 # Modules whose members never change: functions may read them without a check at each call.
 _CONSTANT_MODULES = ("attune", "math", "numpy", "torch")

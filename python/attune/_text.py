@@ -1,4 +1,5 @@
-# python/attune/_text.py — an expression's nodes as text of the language, with the span of every node
+# python/attune/_text.py — the operations of the language, and expressions' nodes as text of it, with the span of every
+# node
 """An expression's nodes as text of the language."""
 
 from __future__ import annotations
@@ -9,8 +10,32 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from attune._ops import COMPARISONS, OPS, PREFIX
+from attune import _core
 from attune._place import Place
+
+
+class Op(NamedTuple):
+    """A row of the library's table."""
+
+    bind: int  # precedence of the operator; 0: written as name(args)
+    takes: str  # Bool, Int, Float, Num (an Int or a Float) or Any
+    gives: str  # Bool, I32, F32, or Arg: what its last argument is
+    args: int
+
+
+_ROWS = [(name, Op(bind, takes, gives, args)) for name, bind, args, takes, gives in _core.operations()]
+PREFIX = next(op.bind for name, op in _ROWS if name == "-" and op.args == 1)  # how tightly - ! ~ bind
+# By spelling. Without unary minus, which is `-` with one argument, and `sum`, which binds a variable.
+OPS: dict[str, Op] = {name: op for name, op in _ROWS if name != "sum" and (name, op.args) != ("-", 1)}
+COMPARISONS = frozenset([OPS["=="].bind, OPS["<"].bind])  # a < b < c is not allowed
+# Functions from Float to Float: sqrt, exp, tanh and so on. Array libraries use the same names.
+OF_FLOATS = tuple([name for name, op in OPS.items() if name.isalnum() and op[1:] == ("Float", "F32", 1)])
+FUNCTIONS = frozenset([*(name for name in OPS if name.isalnum()), "sum", "truncdiv", "truncmod"])  # of attune.expr
+# What a text draws random numbers with, which differ for every batch entry, head, query and key.
+DRAWS = r"\b(?:random|kept|dropout)\b"
+# Python's spelling of operators, for messages.
+PYTHON = {"&&": "&", "||": "|", "!": "~", **{name: f"attune.{name}" for name in OPS if name.isalnum()}}
+
 
 _MOST_NESTING = 100  # nested brackets; deeper parts get a name. The parser's limit is 1200.
 _WORTH_A_NAME = 5  # nodes of a part that is used more than once

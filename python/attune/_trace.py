@@ -10,16 +10,13 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 from attune import _arrays
-from attune._errors import Error
+from attune._errors import Error, a_, said
 from attune._kept import Kept
 from attune._leaves import At, Capture, Param, SinkAt
-from attune._ops import OPS
-from attune._component import Component
 from attune._place import Place, here
-from attune._scan import Replaced, Scan
-from attune._text import Text, write
+from attune._scan import Component, Replaced, Scan
+from attune._text import OPS, Text, write
 from attune._values import Bool, Float, Value, as_value
-from attune._words import a_, said
 
 Written: TypeAlias = "str | Callable[..., Any]"
 Capturable = Any  # an array, a Param or a number

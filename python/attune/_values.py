@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from typing import Any, NoReturn, TypeAlias
 
 from attune import _refusals
-from attune._errors import Error
-from attune._ops import OF_FLOATS, OPS, PYTHON
+from attune._errors import Error, a_, said
 from attune._place import Place, here
-from attune._text import write
-from attune._words import a_, said
+from attune._text import OF_FLOATS, OPS, PYTHON, write
 
 Number: TypeAlias = "Operators | int | float | bool"
 

@@ -15,11 +15,10 @@ import itertools
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-from attune._errors import Error
+from attune._errors import Error, a_, said
 from attune._leaves import At, Capture, Param, SinkAt
 from attune._place import here
 from attune._values import Bool, Float, Int, Number, Operators, Value, apply, as_value, widened
-from attune._words import a_, said
 
 __all__ = [
     "At", "Bool", "Capture", "Float", "Int", "Param", "SinkAt", "Value", "abs", "ceil", "clamp", "cos", "custom",

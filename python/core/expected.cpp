@@ -105,7 +105,7 @@ void find_types(nb::handle function) {
     return reinterpret_cast<PyTypeObject*>(type.release().ptr());
   };
   Vocabulary& w = vocabulary();
-  w.part = kept("attune._component", "Component"), w.param = kept("attune._leaves", "Param");
+  w.part = kept("attune._scan", "Component"), w.param = kept("attune._leaves", "Param");
   w.partial = kept("functools", "partial");
   w.function_type = Py_TYPE(function.ptr());
   w.code_type = Py_TYPE(attribute(function, w.code).ptr());

@@ -31,7 +31,7 @@ void check(attune_error* error) {
   texts["code"] = text(said.code), texts["problem"] = text(said.problem), texts["name"] = text(said.name);
   texts["text"] = text(said.text), texts["why"] = text(said.why), texts["fix"] = text(said.fix);
   texts["message"] = text(said.message);
-  raise_it(errors("said")(said.bug != 0, said.line, said.begin, said.end, texts));
+  raise_it(errors("raised")(said.bug != 0, said.line, said.begin, said.end, texts));
 }
 
 void refuse(const char* code, const std::string& problem, const std::string& why, const std::string& fix) {

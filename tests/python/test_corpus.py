@@ -8,7 +8,7 @@ import corpus
 import numpy as np
 import pytest
 from attune import expr
-from attune._ops import OPS
+from attune._text import OPS
 from conftest import ROOT
 
 MODS, MASKS = corpus.texts_of_mods(), corpus.texts_of_masks()

@@ -1,5 +1,5 @@
 # tests/python/test_quick.py — common calls on NumPy arrays run none of attune's Python, with the same results
-"""The way of core/quick.cpp beside those of Attention.__call__ and attention(), which handle all calls."""
+"""The way of core/numpy/quick.cpp beside those of Attention.__call__ and attention(), which handle all calls."""
 
 import builtins
 import copy

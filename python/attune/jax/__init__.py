@@ -10,9 +10,8 @@
 (1, 2, 8, 4)
 """
 
-from attune.jax._append import append
 from attune.jax._attention import attention
-from attune.jax._dot import dot_product_attention
-from attune.jax._flax import flax_attention
+from attune.jax._call import append
+from attune.jax._dot import dot_product_attention, flax_attention
 
 __all__ = ["append", "attention", "dot_product_attention", "flax_attention"]

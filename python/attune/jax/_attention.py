@@ -15,8 +15,9 @@ from attune import _arguments, _arrays, _attention, _mod, _trace
 from attune._errors import Error
 from attune._place import here, not_the_user
 from attune._trace import Capturable, Written
-from attune.jax._call import Array, What, alike, attend
-from attune.jax._jnp import from_jnp
+from attune.jax._call import Array, What, alike
+from attune.jax._lax import from_jnp
+from attune.jax._transforms import attend
 
 not_the_user(jax.__file__)
 

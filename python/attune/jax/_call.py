@@ -1,30 +1,25 @@
-# python/attune/jax/_call.py — one attention as XLA custom calls: forward, backward, and their vmap
+# python/attune/jax/_call.py — one attention as an XLA custom call, forward or backward; and append() as another
 """Calls of attune in a JAX program. Everything but the arrays is a text, which is an attribute of the custom call."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
-from jax.custom_derivatives import SymbolicZero
 
-from attune import _core
-from attune._errors import Error
-from attune._place import here
-from attune._targets import number_of
-from attune.jax._fold import may_fold, rewritten
-from attune.jax._split import split
+from attune import _arguments, _arrays, _core
+from attune._append import divisors
+from attune._mod import number_of
 
 Array = Any  # of JAX, traced or not
 Arrays = tuple[Array, ...]
 Name = str | int  # of an argument or a result of a call: a number is the slot of a capture, or of its gradient
 
-_FORWARD, _BACKWARD = 0, 1
+FORWARD, BACKWARD = 0, 1
 _TARGET = "attune"
 
 for _target, _handlers in _core.jax_handlers().items():
@@ -61,15 +56,12 @@ def _handle(parts: tuple[str | None, ...], lets: tuple[tuple[str, str], ...],
 
 
 def site(text: str) -> tuple[Any, ...]:
-    """Called by the handler in core/jax.cpp, once for each text."""
+    """Called by the handler in core/jax/handlers.cpp, once for each text."""
     fields, direction, arguments, results = json.loads(text)
     parts, lets, captures, params, scale, target, exact, numbers, options, _, heads_inside = fields
     pairs = [tuple([tuple(one) for one in listed]) for listed in (lets, captures, params)]
     handle = _handle(tuple(parts), *pairs, scale, target, exact)
     return handle, {"pass": direction, **dict(options)}, heads_inside, numbers, arguments, results
-
-
-# ---- the two calls
 
 
 class Call(NamedTuple):
@@ -134,126 +126,39 @@ def alike(arrays: list[Array]) -> list[Array]:
     return [cast(x) for x in arrays]
 
 
-@functools.lru_cache(1024)
-def _mappable(call: Call) -> Callable[..., Arrays]:
-    run = custom_vmap(split(call))
-    run.def_vmap(functools.partial(_mapped, call))
-    whole = jax.custom_jvp(run)
-
-    @whole.defjvp
-    def refuse(*_: Any) -> Any:  # first derivatives are those of `attend`
-        raise ValueError("attune: the gradients of an attention cannot be differentiated in JAX")
-
-    return whole
+# ---- append
 
 
-def _forward(what: What, with_lse: bool, with_max: bool) -> Callable[..., Arrays]:
-    """(q, k, v, *extras, *captures) to the output, and the sums and the largest scores where they are asked for."""
-    arguments = ("q", "k", "v", *what.extras, *range(len(what.captures)))
-    results = ("out", *(["lse"] if with_lse else []), *(["max"] if with_max else []))
-    return _mappable(Call(what, _FORWARD, arguments, results))
+def append(k_new: Array, v_new: Array, k: Array, v: Array, *, kv_len: Array = None, page_table: Array = None,
+           cu_seqlens: Array = None, slots: Array = None, k_scale: float = 1.0,
+           v_scale: float = 1.0) -> tuple[Array, Array]:
+    """The cache `k` and `v` with new keys and values at the ends of its entries. The arguments are those of
+    `attune.append`. XLA writes into the memory of `k` and `v` if nothing else reads them: donate them to the program.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from attune.jax import append
+    >>> step = jax.jit(append, donate_argnums=(2, 3))
+    >>> k, v, new = jnp.zeros((2, 1, 4, 8)), jnp.zeros((2, 1, 4, 8)), jnp.ones((2, 1, 1, 8))
+    >>> k, v = step(new, new, k, v, kv_len=jnp.array([1, 3]))
+    >>> k[:, 0, :, 0].tolist()
+    [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
+    """
+    given = {"k_new": k_new, "v_new": v_new, "k": k, "v": v, "kv_len": kv_len, "page_table": page_table,
+             "cu_seqlens": cu_seqlens, "slots": slots}
+    scales = divisors(k_scale, v_scale)
+    given = {n: x for n, x in given.items() if x is not None}
+    for name, x in given.items():
+        if not _arrays.is_array(x):
+            raise _arguments.bad(name, x, "an array", "pass an array of JAX or NumPy")
+    text = " ".join([*map(repr, scales), *given])
+    arrays = alike([jnp.asarray(x) for x in given.values()])
+    return _appended(text, *arrays)
 
 
-def _backward(what: What, wanted: tuple[bool, ...], with_grad_lse: bool) -> Callable[..., Arrays]:
-    """(q, k, v, out, lse, grad_o, grad_lse if there is one, *extras, *captures) to the gradients that are wanted."""
-    count = len(what.captures)
-    given = ("q", "k", "v", "out", "lse", "grad_o", *(["grad_lse"] if with_grad_lse else []), *what.extras)
-    slots = [i for i, w in enumerate(wanted[len(wanted) - count:]) if w]
-    results: tuple[Name, ...] = (*[n for n, w in zip(("dq", "dk", "dv"), wanted) if w], *slots)
-    return _mappable(Call(what, _BACKWARD, (*given, *range(count)), results))
-
-
-# ---- vmap
-
-
-def _mapped(call: Call, size: int, batched: list[bool], *arrays: Array) -> tuple[Arrays, Any]:
-    """vmap: mapped entries become batch entries of one call. Where they cannot, each entry is its own call, one after
-    another."""
-    out = _in_one(call, size, batched, arrays)
-    if out is None:
-        each = tuple([x for x, b in zip(arrays, batched) if b])
-
-        def one(own: Arrays) -> Arrays:
-            mine = iter(own)
-            return _mappable(call)(*[next(mine) if b else x for x, b in zip(arrays, batched)])
-
-        out = jax.lax.map(one, each)
-    return out, tuple([True] * len(out))
-
-
-def _in_one(call: Call, size: int, batched: list[bool], arrays: Arrays) -> Arrays | None:
-    """The results for all mapped entries from one call; None where they cannot be batch entries of one call."""
-    what = call.what
-    mapped = dict(zip(call.arguments, batched))
-    shape = {n: x.shape[1:] if b else x.shape for n, x, b in zip(call.arguments, arrays, batched)}
-    batch, keys = shape["q"][0], shape["k"][0]
-    if "cu_seqlens_q" in what.extras or not may_fold(what.parts, what.lets):
-        return None
-    paged = "page_table" in what.extras
-    shared = not mapped["k"] and not mapped["v"] and (paged or keys == 1) and not {"dk", "dv"} & {*call.results}
-    if not shared and (paged or keys != batch):
-        return None
-    # A capture whose gradient is wanted has one for each mapped entry.
-    slots = tuple([mapped[i] or i in call.results for i in range(len(what.captures))])
-    texts = rewritten(what.parts, what.lets, what.captures, what.params, slots,
-                      tuple([shape[i] for i in range(len(what.captures))]), batch)
-    if texts is None:
-        return None
-
-    def whole(name: Name, x: Array) -> Array:
-        x = x if mapped[name] else jnp.broadcast_to(x, (size, *x.shape))
-        return texts.capture(name, x) if isinstance(name, int) else x.reshape(size * x.shape[1], *x.shape[2:])
-
-    def kept(name: Name) -> bool:
-        return not slots[name] if isinstance(name, int) else shared and name in ("k", "v")
-
-    numbers = (*what.numbers, *([float(batch)] if texts.params != what.params else []))
-    one = call._replace(what=what._replace(parts=texts.parts, lets=texts.lets, captures=texts.captures,
-                                           params=texts.params, numbers=numbers))
-    made = _mappable(one)(*[x if kept(n) else whole(n, x) for n, x in zip(call.arguments, arrays)])
-    return tuple([x.reshape(size, *shape[n]) if isinstance(n, int) else x.reshape(size, batch, *x.shape[1:])
-                  for n, x in zip(call.results, made)])
-
-
-# ---- gradients
-
-
-@jax.tree_util.register_static
-class _Wanted(tuple):  # type: ignore[type-arg]
-    """The arrays whose gradients are wanted."""
-
-
-@functools.lru_cache(512)
-def attend(what: What, with_lse: bool, with_max: bool) -> Callable[..., Arrays]:
-    """(q, k, v, *extras, *captures) to the results that are asked for, with gradients."""
-
-    @jax.custom_vjp
-    def run(*arrays: Array) -> Arrays:
-        return _forward(what, with_lse, with_max)(*arrays)
-
-    def remember(*given: Any) -> tuple[Arrays, Any]:
-        arrays = [x.value for x in given]
-        wanted = _Wanted([bool(x.perturbed) and jnp.issubdtype(x.value.dtype, jnp.floating) for x in given])
-        if any(wanted):
-            _refuse_forward_only(what)
-        out, lse, *most = _forward(what, True, with_max)(*arrays)
-        return (out, *([lse] if with_lse else []), *most), (arrays, out, lse, wanted)
-
-    def gradients(kept: Any, given: Any) -> Any:
-        arrays, out, lse, wanted = kept
-        grad_o = jnp.zeros_like(out) if isinstance(given[0], SymbolicZero) else given[0]
-        grad_lse = [given[1]] if with_lse and not isinstance(given[1], SymbolicZero) else []
-        call = _backward(what, tuple(wanted), bool(grad_lse))
-        made = iter(call(*arrays[:3], out, lse, grad_o, *grad_lse, *arrays[3:]) if any(wanted) else ())
-        return tuple([next(made) if w else None for w in wanted])
-
-    run.defvjp(remember, gradients, symbolic_zeros=True)
-    return run
-
-
-def _refuse_forward_only(what: What) -> None:
-    for name in (*what.extras, *[n for n, _ in what.options]):
-        if name not in ("q_offset", "max_q_len", "max_kv_len", "cu_seqlens_q", "cu_seqlens_kv"):
-            raise Error.at(here(), "forward-only", f"a gradient is asked of a call with `{name}`",
-                           "caches are for the forward alone",
-                           "write lengths as a mask, kv < lengths[b], and add an array to positions, q + first[b]")
+@functools.partial(jax.jit, static_argnums=0)
+def _appended(text: str, *arrays: Array) -> tuple[Array, Array]:
+    """Compiled for itself where it is called outside of a program: XLA then copies the cache, which others may read."""
+    shapes = [like(x.shape, x.dtype, arrays) for x in arrays[2:4]]
+    k, v = jax.ffi.ffi_call("attune_append", shapes, input_output_aliases={2: 0, 3: 1}, vmap_method="sequential")(
+        *arrays, what=text)
+    return k, v

@@ -7,7 +7,7 @@ import itertools
 import re
 from typing import Any, NamedTuple
 
-from attune._ops import DRAWS
+from attune._text import DRAWS
 from attune._trace import RESERVED
 
 Parts = tuple[str | None, ...]

@@ -16,10 +16,9 @@ from attune.torch._activate import activate, deactivate
 from attune.torch._engine import engine
 from attune.torch._flex import AuxOutput, AuxRequest, BlockMask, create_block_mask, explain, flex_attention
 from attune.torch._functions import register
-from attune.torch._module import CausalSelfAttention
 from attune.torch._paged import append, paged_attention
 from attune.torch._parallel import ContextParallel, context_parallel
-from attune.torch._sdpa import scaled_dot_product_attention
+from attune.torch._sdpa import CausalSelfAttention, scaled_dot_product_attention
 from attune.torch._transformer_engine import DotProductAttention
 from attune.torch._varlen import varlen_attention
 

@@ -18,7 +18,7 @@ from attune import _core
 from attune._errors import Error
 from attune.torch._lowering import lower, unlower
 from attune.torch._mod import spell
-from attune.torch._operators import place
+from attune.torch._op import place
 from attune.torch._sdpa import dropped, spelled_sdpa
 from attune.torch._value import refuse
 from attune.torch._varlen import _seen

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attune._ops import OF_FLOATS
+from attune._text import OF_FLOATS
 from attune.torch import _rows
 from attune.torch._value import TIGHT, Trace, Value, as_kind, each, refuse
 

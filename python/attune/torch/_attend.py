@@ -12,8 +12,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from attune._arguments import real
-from attune._errors import Error
-from attune._words import said
+from attune._errors import Error, said
 from attune.torch import _engine
 from attune.torch._mod import Spelled
 from attune.torch._value import refuse

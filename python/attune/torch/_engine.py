@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from attune import _core
 from attune._arguments import bad
-from attune._targets import NAMES, is_target, number_of
+from attune._mod import NAMES, is_target, number_of
 from attune.torch._value import refuse
 
 way = (0, 0)  # the target and the exactness of calls made now, as attune/c.h has them

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from attune._errors import said
 from attune._library import watch
-from attune._words import said
 from attune.torch import _attend
 from attune.torch._attend import asks_lse, attend, check_tensors
 from attune.torch._blocks import BlockMask, MaskMod

@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attune._errors import Error
+from attune._errors import Error, said
 from attune._place import Place, here
-from attune._words import said
 from attune.torch._value import TIGHT, Value, as_kind, literal, refuse, scalar
 
 Shape = tuple[int, ...]

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from attune import _core
-from attune._errors import Error
+from attune._errors import Error, said
 from attune._kept import Kept
 from attune._place import Place, here
 from attune._scan import Scan, is_known, referred
-from attune._words import said
 from attune.torch import _engine
 from attune.torch._functions import Listening
 from attune.torch._value import TIGHT, Trace, Value, as_kind, refuse, refuse_random, scalar

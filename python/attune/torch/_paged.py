@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 
 from attune import _core
 from attune._append import append as append_arrays
-from attune._words import said
+from attune._errors import said
 from attune.torch._attend import check_tensors, computed, is_eager, is_recorded, output, row_numbers, starts
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, check_heads, is_any_autocast, refuse_heads, written
 from attune.torch._mod import Spelled

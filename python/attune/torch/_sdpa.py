@@ -1,4 +1,5 @@
-# python/attune/torch/_sdpa.py — scaled_dot_product_attention with torch's signature: masks, dropout, nested tensors
+# python/attune/torch/_sdpa.py — scaled_dot_product_attention with torch's signature: masks, dropout, nested tensors,
+# the layer of its tutorial
 """`from attune.torch import scaled_dot_product_attention` instead of torch.nn.functional's."""
 
 from __future__ import annotations
@@ -6,9 +7,9 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attune._words import said
+from attune._errors import said
 from attune.torch._attend import Packed, attend, check_tensors, starts
 from attune.torch._flex import as_autocast, check_heads, is_any_autocast, refuse_heads
 from attune.torch._mod import Spelled, Texts
@@ -179,3 +180,37 @@ class _Jagged:
         begins = torch.repeat_interleave(self.starts[:-1] - (ends - lengths), lengths)
         self.rows = self.rows.index_select(0, begins + torch.arange(begins.numel(), device=begins.device))
         self.starts = torch.cat([ends.new_zeros(1), ends]).to(self.starts.dtype)
+
+
+class CausalSelfAttention(nn.Module):
+    """The layer of torch's tutorial on scaled_dot_product_attention: the same arguments and the same weights.
+
+    It takes [batch, tokens, embed_dimension], or a jagged tensor of it. The tutorial's is causal in training alone;
+    this one is when it is evaluated, too.
+
+    >>> import torch
+    >>> from attune.torch import CausalSelfAttention
+    >>> layer = CausalSelfAttention(num_heads=4, embed_dimension=32, is_causal=True)
+    >>> layer(torch.randn(2, 10, 32)).shape
+    torch.Size([2, 10, 32])
+    """
+
+    def __init__(self, num_heads: int, embed_dimension: int, bias: bool = False, is_causal: bool = False,
+                 dropout: float = 0.0) -> None:
+        super().__init__()
+        if num_heads < 1 or embed_dimension % num_heads:
+            refuse("bad-argument", f"{num_heads} heads share {embed_dimension} dimensions",
+                   "all heads have the same width", "take a number of heads that divides embed_dimension")
+        self.c_attn = nn.Linear(embed_dimension, 3 * embed_dimension, bias=bias)
+        self.c_proj = nn.Linear(embed_dimension, embed_dimension, bias=bias)
+        self.resid_dropout = nn.Dropout(dropout)
+        self.num_heads, self.embed_dimension = num_heads, embed_dimension
+        self.is_causal, self.dropout = is_causal, dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attention of each sequence to itself."""
+        heads = self.num_heads, self.embed_dimension // self.num_heads
+        q, k, v = [torch.unflatten(part, -1, heads).transpose(1, 2) for part in torch.chunk(self.c_attn(x), 3, -1)]
+        dropout = self.dropout if self.training else 0.0
+        out = scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=self.is_causal)
+        return self.resid_dropout(self.c_proj(out.transpose(1, 2).flatten(-2)))

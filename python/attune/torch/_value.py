@@ -13,11 +13,10 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch import Tensor
 
-from attune._errors import Error
-from attune._ops import COMPARISONS, OPS, PREFIX
+from attune._errors import Error, a_
 from attune._place import Place, here, not_the_user
+from attune._text import COMPARISONS, OPS, PREFIX
 from attune._trace import free_name
-from attune._words import a_
 
 Piece: TypeAlias = "tuple[str, int]"  # text, and how tightly it binds
 Index: TypeAlias = "tuple[Piece, ...]"

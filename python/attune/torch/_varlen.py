@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from attune._words import said
+from attune._errors import said
 from attune.torch._attend import Packed, asks_lse, attend, check_tensors, starts
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, is_any_autocast, refuse_heads, written
 from attune.torch._paged import over_pages

@@ -20,8 +20,7 @@ def test_the_page(rng):
     assert run_page("docs/jax.md", names) == 12
 
 
-@pytest.mark.parametrize("name", ["attune.jax", "attune.jax._append", "attune.jax._attention", "attune.jax._dot",
-                                  "attune.jax._flax"])
+@pytest.mark.parametrize("name", ["attune.jax", "attune.jax._call", "attune.jax._attention", "attune.jax._dot"])
 def test_docstrings(name):
     found = doctest.testmod(importlib.import_module(name))
     assert found.attempted and not found.failed

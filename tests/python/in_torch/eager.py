@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 from attune import _core
-from attune.torch import _activate, _operators, activate, deactivate
-from attune.torch._operators import place
+from attune.torch import _activate, _op, activate, deactivate
+from attune.torch._op import place
 from torch.overrides import TorchFunctionMode
 
 
@@ -133,9 +133,9 @@ def kernels_of_gpus(own=None):
 @pytest.fixture(params=["Efficient", "Overrideable"])
 def recorder(request):
     """A part of the name of torch's node that records calls: the first is for the host alone, GPUs have the second."""
-    if not _operators.records:
+    if not _op.records:
         pytest.skip("this torch has no stable ABI")
     if request.param == "Overrideable":
-        _operators.record_by(None)
+        _op.record_by(None)
     yield request.param
-    _operators.record_by()
+    _op.record_by()

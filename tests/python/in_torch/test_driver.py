@@ -11,7 +11,7 @@ import attune
 import pytest
 import torch
 from attune.torch import (
-    _operators,
+    _op,
     flex_attention,
     paged_attention,
     scaled_dot_product_attention,
@@ -44,7 +44,7 @@ def aoti_torch_get_device_type(tensor, out):
     rank, type = ctypes.c_int64(), ctypes.c_int32()
     _torch.aoti_torch_get_dim(Handle(tensor), ctypes.byref(rank))
     _torch.aoti_torch_get_dtype(Handle(tensor), ctypes.byref(type))
-    is_keeper = rank.value == 1 and type.value == _torch.aoti_torch_dtype_int64()  # see core/torch_recorded.cpp
+    is_keeper = rank.value == 1 and type.value == _torch.aoti_torch_dtype_int64()  # see core/torch/call.cpp
     out[0] = _torch.aoti_torch_device_type_cpu() if is_keeper else _torch.aoti_torch_device_type_cuda()
     return 0
 
@@ -93,11 +93,11 @@ def on_gpu():
         ctypes.CDLL(str(folder / "libcuda.so.1"))
         patch.delattr(Tensor, "__dlpack_c_exchange_api__")
         patch.setattr(Tensor, "is_cuda", True, raising=False)
-        assert _operators.find_torch(
-            lambda name: ctypes.cast(_faked[name], Handle).value if name in _faked else _operators._address_of(name),
-            lambda tensor: OnGpu(_operators._shown(tensor)))
+        assert _op.find_torch(
+            lambda name: ctypes.cast(_faked[name], Handle).value if name in _faked else _op._address_of(name),
+            lambda tensor: OnGpu(_op._shown(tensor)))
         yield
-    _operators.find_torch()
+    _op.find_torch()
 
 
 def facts_of(*calls):

@@ -10,7 +10,7 @@ import attune
 import pytest
 import torch
 import torch.nn.attention.flex_attention as torchs
-from attune.torch import _activate, _folding, _lowering, activate, deactivate, flex_attention
+from attune.torch import _activate, _joint, _lowering, activate, deactivate, flex_attention
 from attune.torch._mod import texts_of
 from eager import close
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -234,7 +234,7 @@ def test_a_fold_that_fails_is_told(active, monkeypatch):
     def breaks(*_):
         raise KeyError("a defect")
 
-    monkeypatch.setattr(_folding, "_affine_of", breaks)
+    monkeypatch.setattr(_joint, "_affine_of", breaks)
     q, k, v = torch.randn(3, B, H, S, D)
     with pytest.warns(UserWarning, match="constants: a bug in attune, KeyError"), fresh_inductor_cache():
         made = torch.compile(torchs.flex_attention)(q, k, v, block_mask=blocks(documents))

@@ -1,5 +1,5 @@
 # tests/python/in_torch/test_small_calls.py — eager calls: the core's fast path gives what the general path gives
-"""core/torch_call.cpp gives the results of calls by name, and refuses tensors that are more than their memory."""
+"""core/torch/call.cpp gives the results of calls by name, and refuses tensors that are more than their memory."""
 
 import gc
 import signal
@@ -271,8 +271,8 @@ class Older:
 ctypes.CDLL = Older
 del torch.Tensor.__dlpack_c_exchange_api__
 import attune
-from attune.torch import _operators, activate, append, flex_attention, paged_attention
-assert not _operators.records
+from attune.torch import _op, activate, append, flex_attention, paged_attention
+assert not _op.records
 q, k, v = (torch.randn(2, 4, 19, 16, requires_grad=True) for _ in range(3))
 row = torch.randn(19, requires_grad=True)
 call = lambda: flex_attention(q, k, v, lambda s, b, h, i, j: s + row[j])

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from attune.torch import DotProductAttention, explain
 from attune.torch._graph import NAMES
-from attune.torch._padding import slopes_of
+from attune.torch._transformer_engine import slopes_of
 from eager import close
 from goldens import golden, refused
 

@@ -1,27 +1,31 @@
-# python/attune/jax/_split.py — how XLA splits a call among devices: batch entries and heads, each on its own
-"""The partitioning of a call under jit with sharded arrays."""
+# python/attune/jax/_transforms.py — a call under JAX's transforms: gradients, vmap, and shards on several devices
+"""Gradients and vmap of a call, and its partitioning under jit with sharded arrays."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.custom_derivatives import SymbolicZero
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attune._errors import Error
 from attune._place import here
-from attune.jax._fold import follows, may_fold, moved
-
-if TYPE_CHECKING:
-    from attune.jax._call import Array, Arrays, Call, Name
+from attune.jax._call import BACKWARD, FORWARD, Array, Arrays, Call, Name, What
+from attune.jax._fold import follows, may_fold, moved, rewritten
 
 # What a dimension counts: b entries, h heads of queries, k heads of keys, q queries, s keys. None: something else.
 Labels = tuple[str | None, ...]
 _ROWS = {"q": "queries", "s": "keys"}
+
+
+# ---- shards: batch entries and heads, each on its own
 
 
 def split(call: Call) -> Callable[..., Arrays]:
@@ -174,3 +178,128 @@ def _spec(given: Any) -> list[tuple[str, ...]]:
                        "give NamedShardings, or call jax.set_mesh")
     listed = [() if a is None else a if isinstance(a, tuple) else (a,) for a in spec]
     return [*listed, *[()] * (rank - len(listed))]
+
+
+# ---- vmap
+
+
+@functools.lru_cache(1024)
+def _mappable(call: Call) -> Callable[..., Arrays]:
+    run = custom_vmap(split(call))
+    run.def_vmap(functools.partial(_mapped, call))
+    whole = jax.custom_jvp(run)
+
+    @whole.defjvp
+    def refuse(*_: Any) -> Any:  # first derivatives are those of `attend`
+        raise ValueError("attune: the gradients of an attention cannot be differentiated in JAX")
+
+    return whole
+
+
+def _mapped(call: Call, size: int, batched: list[bool], *arrays: Array) -> tuple[Arrays, Any]:
+    """vmap: mapped entries become batch entries of one call. Where they cannot, each entry is its own call, one after
+    another."""
+    out = _in_one(call, size, batched, arrays)
+    if out is None:
+        each = tuple([x for x, b in zip(arrays, batched) if b])
+
+        def one(own: Arrays) -> Arrays:
+            mine = iter(own)
+            return _mappable(call)(*[next(mine) if b else x for x, b in zip(arrays, batched)])
+
+        out = jax.lax.map(one, each)
+    return out, tuple([True] * len(out))
+
+
+def _in_one(call: Call, size: int, batched: list[bool], arrays: Arrays) -> Arrays | None:
+    """The results for all mapped entries from one call; None where they cannot be batch entries of one call."""
+    what = call.what
+    mapped = dict(zip(call.arguments, batched))
+    shape = {n: x.shape[1:] if b else x.shape for n, x, b in zip(call.arguments, arrays, batched)}
+    batch, keys = shape["q"][0], shape["k"][0]
+    if "cu_seqlens_q" in what.extras or not may_fold(what.parts, what.lets):
+        return None
+    paged = "page_table" in what.extras
+    shared = not mapped["k"] and not mapped["v"] and (paged or keys == 1) and not {"dk", "dv"} & {*call.results}
+    if not shared and (paged or keys != batch):
+        return None
+    # A capture whose gradient is wanted has one for each mapped entry.
+    slots = tuple([mapped[i] or i in call.results for i in range(len(what.captures))])
+    texts = rewritten(what.parts, what.lets, what.captures, what.params, slots,
+                      tuple([shape[i] for i in range(len(what.captures))]), batch)
+    if texts is None:
+        return None
+
+    def whole(name: Name, x: Array) -> Array:
+        x = x if mapped[name] else jnp.broadcast_to(x, (size, *x.shape))
+        return texts.capture(name, x) if isinstance(name, int) else x.reshape(size * x.shape[1], *x.shape[2:])
+
+    def kept(name: Name) -> bool:
+        return not slots[name] if isinstance(name, int) else shared and name in ("k", "v")
+
+    numbers = (*what.numbers, *([float(batch)] if texts.params != what.params else []))
+    one = call._replace(what=what._replace(parts=texts.parts, lets=texts.lets, captures=texts.captures,
+                                           params=texts.params, numbers=numbers))
+    made = _mappable(one)(*[x if kept(n) else whole(n, x) for n, x in zip(call.arguments, arrays)])
+    return tuple([x.reshape(size, *shape[n]) if isinstance(n, int) else x.reshape(size, batch, *x.shape[1:])
+                  for n, x in zip(call.results, made)])
+
+
+# ---- gradients
+
+
+def _forward(what: What, with_lse: bool, with_max: bool) -> Callable[..., Arrays]:
+    """(q, k, v, *extras, *captures) to the output, and the sums and the largest scores where they are asked for."""
+    arguments = ("q", "k", "v", *what.extras, *range(len(what.captures)))
+    results = ("out", *(["lse"] if with_lse else []), *(["max"] if with_max else []))
+    return _mappable(Call(what, FORWARD, arguments, results))
+
+
+def _backward(what: What, wanted: tuple[bool, ...], with_grad_lse: bool) -> Callable[..., Arrays]:
+    """(q, k, v, out, lse, grad_o, grad_lse if there is one, *extras, *captures) to the gradients that are wanted."""
+    count = len(what.captures)
+    given = ("q", "k", "v", "out", "lse", "grad_o", *(["grad_lse"] if with_grad_lse else []), *what.extras)
+    slots = [i for i, w in enumerate(wanted[len(wanted) - count:]) if w]
+    results: tuple[Name, ...] = (*[n for n, w in zip(("dq", "dk", "dv"), wanted) if w], *slots)
+    return _mappable(Call(what, BACKWARD, (*given, *range(count)), results))
+
+
+@jax.tree_util.register_static
+class _Wanted(tuple):  # type: ignore[type-arg]
+    """The arrays whose gradients are wanted."""
+
+
+@functools.lru_cache(512)
+def attend(what: What, with_lse: bool, with_max: bool) -> Callable[..., Arrays]:
+    """(q, k, v, *extras, *captures) to the results that are asked for, with gradients."""
+
+    @jax.custom_vjp
+    def run(*arrays: Array) -> Arrays:
+        return _forward(what, with_lse, with_max)(*arrays)
+
+    def remember(*given: Any) -> tuple[Arrays, Any]:
+        arrays = [x.value for x in given]
+        wanted = _Wanted([bool(x.perturbed) and jnp.issubdtype(x.value.dtype, jnp.floating) for x in given])
+        if any(wanted):
+            _refuse_forward_only(what)
+        out, lse, *most = _forward(what, True, with_max)(*arrays)
+        return (out, *([lse] if with_lse else []), *most), (arrays, out, lse, wanted)
+
+    def gradients(kept: Any, given: Any) -> Any:
+        arrays, out, lse, wanted = kept
+        grad_o = jnp.zeros_like(out) if isinstance(given[0], SymbolicZero) else given[0]
+        grad_lse = [given[1]] if with_lse and not isinstance(given[1], SymbolicZero) else []
+        call = _backward(what, tuple(wanted), bool(grad_lse))
+        made = iter(call(*arrays[:3], out, lse, grad_o, *grad_lse, *arrays[3:]) if any(wanted) else ())
+        return tuple([next(made) if w else None for w in wanted])
+
+    run.defvjp(remember, gradients, symbolic_zeros=True)
+    return run
+
+
+def _refuse_forward_only(what: What) -> None:
+    for name in (*what.extras, *[n for n, _ in what.options]):
+        if name not in ("q_offset", "max_q_len", "max_kv_len", "cu_seqlens_q", "cu_seqlens_kv"):
+            raise Error.at(here(), "forward-only", f"a gradient is asked of a call with `{name}`",
+                           "caches are for the forward alone",
+                           "write lengths as a mask, kv < lengths[b], and add an array to positions, q + first[b]")
