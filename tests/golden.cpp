@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tests/catch.h"
-#include "tools/line_diff.h"
+#include "tools/output/line_diff.h"
 
 namespace attune::tests {
 namespace {

@@ -8,7 +8,7 @@ set(ATTUNE_CATCH2_VERSION ${Catch2_VERSION} PARENT_SCOPE)
 
 # The test main, the goldens, and as a precompiled header what most tests include: with this instead of Catch2 alone, and
 # without lines' numbers, four tests took clang with ASan 8.8 s and not 13.0. Rooms are not in it: a test sees its own.
-add_library(attune_catch STATIC golden.cpp main.cpp ${PROJECT_SOURCE_DIR}/tools/line_diff.cpp)
+add_library(attune_catch STATIC golden.cpp main.cpp ${PROJECT_SOURCE_DIR}/tools/output/line_diff.cpp)
 target_link_libraries(attune_catch PUBLIC attune_house Catch2::Catch2 PRIVATE attune_fmt attune_ir)
 target_precompile_headers(attune_catch PRIVATE catch.h ${PROJECT_SOURCE_DIR}/include/attune/attune.h <fmt/format.h>
   <algorithm> <array> <cmath> <limits> <random> <sstream> <thread>)

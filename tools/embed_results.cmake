@@ -8,7 +8,7 @@ foreach(path IN LISTS files)
   file(READ ${path} text)
   string(APPEND texts "    {\"${name}\", R\"rows(${text})rows\"},\n")
 endforeach()
-file(WRITE ${INTO} "#include \"tools/support_rows.h\"
+file(WRITE ${INTO} "#include \"tools/explain/support_rows.h\"
 
 namespace attune::tools {
 

@@ -18,8 +18,8 @@
 #include "ir/parse.h"
 #include "runtime/machine/files.h"
 #include "runtime/machine/options.h"
-#include "tools/manual.h"
-#include "tools/output.h"
+#include "tools/output/manual.h"
+#include "tools/output/output.h"
 
 namespace attune::tools {
 namespace {

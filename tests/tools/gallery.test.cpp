@@ -5,7 +5,7 @@
 
 #include "compiler/lower.h"
 #include "tests/catch.h"
-#include "tools/text.h"
+#include "tools/options/text.h"
 
 using namespace attune;
 

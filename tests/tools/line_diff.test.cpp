@@ -1,5 +1,5 @@
 // tests/tools/line_diff.test.cpp — diffs of lines read as those of diff(1)
-#include "tools/line_diff.h"
+#include "tools/output/line_diff.h"
 
 #include "tests/catch.h"
 

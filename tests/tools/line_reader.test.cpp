@@ -1,5 +1,5 @@
 // tests/tools/line_reader.test.cpp — which word Tab completes, and to what
-#include "tools/line_reader.h"
+#include "tools/mod/line_reader.h"
 
 #include "tests/catch.h"
 

@@ -13,7 +13,7 @@
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/golden.h"
-#include "tools/output.h"
+#include "tools/output/output.h"
 
 using namespace attune;
 using tests::elements;

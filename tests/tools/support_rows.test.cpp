@@ -1,5 +1,5 @@
 // tests/tools/support_rows.test.cpp — the table of support: every row in one box, as a call chooses, with measurements
-#include "tools/support_rows.h"
+#include "tools/explain/support_rows.h"
 
 #include <set>
 

@@ -1,5 +1,5 @@
 // tests/tools/tune.test.cpp — what a search finds where all speeds are known
-#include "tools/tune.h"
+#include "tools/measure/tune.h"
 
 #include <map>
 

@@ -1,5 +1,5 @@
 // tests/tools/write_files.test.cpp — the files that a verb writes: all of them, or none
-#include "tools/output.h"
+#include "tools/output/output.h"
 
 #include <array>
 #include <fstream>

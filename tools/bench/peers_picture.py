@@ -11,7 +11,7 @@ import results
 # one group of rows where WHAT names that group.
 IMAGE = re.compile(r"^!\[([^\]:]+): ([^\];]+); ([^\]]+)\]\(([\w./-]+\.svg)\)$", re.M)
 
-# The colours of tools/picture.cpp: dark, light, middle, which also differ in greyscale.
+# The colours of tools/options/picture.cpp: dark, light, middle, which also differ in greyscale.
 COLOURS = ["#2c5f8d", "#e79b4b", "#fbe9d2", "#9a9a9a", "#5f8a3c", "#c7d8e8", "#222222", "#b05a7a", "#d6c23e"]
 
 # The colours on a dark page, by those on a light page.

@@ -15,4 +15,4 @@ def complaints(root):
 
 verdict(complaints,
         wrong={"ir/eval.cpp:2: no default: here": {"ir/eval.cpp": "switch (op) {\n  default: return 0;\n}\n"}},
-        right={"ir/eval.cpp": "Node() = default;\n", "tools/text.cpp": "default: break;\n"})
+        right={"ir/eval.cpp": "Node() = default;\n", "tools/options/text.cpp": "default: break;\n"})

@@ -1,0 +1,242 @@
+// tools/compile/launch_header.cpp — a C and C++ header that says how to launch a GPU kernel without attune
+#include "tools/compile/launch_header.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <fmt/format.h>
+
+#include "codegen/ceil_div.h"
+#include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/gpu_element.h"
+#include "codegen/source_text.h"
+
+namespace attune::tools {
+namespace {
+
+// The structs of args.cuh and cover_args.cuh in the C that C99, C11 and C++ share. The header checks their sizes below
+// against those of the device files.
+constexpr std::string_view structs = R"(#ifndef ATTUNE_LAUNCH
+#define ATTUNE_LAUNCH
+#if defined(__cplusplus)
+#define ATTUNE_ALIGNED(bytes) alignas(bytes)
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define ATTUNE_ALIGNED(bytes) _Alignas(bytes)
+#else
+#define ATTUNE_ALIGNED(bytes) __attribute__((aligned(bytes)))
+#endif
+/* fails to compile where the condition does not hold */
+#define ATTUNE_REQUIRE(name, condition) typedef char name[(condition) ? 1 : -1]
+struct attune_tensor_map { ATTUNE_ALIGNED(64) unsigned long long words[16]; }; /* a CUtensorMap */
+struct attune_strided { void* data; long long batch, head, position, element; }; /* strides in elements */
+struct attune_rows { float* data; long long batch, head, position; }; /* null: not asked for */
+struct attune_numbers { const int* at; long long stride; }; /* one for each batch entry; null: all have the call's */
+struct attune_page_table { const int* at; long long entry, nth; int rows, count; }; /* page table [batch, n] and its strides */
+struct attune_entries {
+  int batch, group;     /* group: query heads of a key head */
+  int q_len, kv_len;    /* packed: of the longest sequence; with kv_lens: an upper bound */
+  int q_offset, kv_offset;
+  int kv_shared;        /* k and v have one batch entry for all */
+  int tile_stride;      /* ints a row of tiles: 4 + 2 * ceil(kv_len / TILE_KV) */
+  int tile_batches, tile_heads;
+  const int* q_starts;  /* packed: batch + 1 starts of each, else null */
+  const int* kv_starts;
+  const int* tiles;     /* lists, written by the kernel `cover`, else null */
+  struct attune_numbers kv_lens, q_offsets; /* of calls whose entries have their own */
+  struct attune_page_table page_table;      /* then batch in k and v is a page's stride */
+};
+struct attune_forward_args {
+  struct attune_entries entries;
+  struct attune_tensor_map q_map, k_map, v_map, o_map;
+  struct attune_strided q, k, v, o;
+  struct attune_rows lse, max;
+  int q_heads, d, dv;
+  int order_count;      /* how many tiles `order` has; without an order: positions of q / TILE_Q + batch */
+  const int* order;     /* packed, where blocks stay: (sequence, tile) of each tile of queries of a set of heads; or null */
+  int section;          /* sets of heads (most have one) whose keys and values stay in the cache together */
+  unsigned* next;       /* a dynamic schedule's counter: 0 before the launch */
+};
+struct attune_decode_args {
+  struct attune_entries entries;
+  struct attune_strided q, k, v, o;
+  struct attune_rows lse, max;
+  int sets, sets_of_group; /* sets of heads that share a tile of queries, in all and of a key head */
+  float* parts;       /* of tiles that blocks share */
+  unsigned* arrivals; /* one for each block, 0 before the launch */
+  int paired; /* each tile is shared by two blocks, launched as a cluster, which count no arrivals; else 0 */
+};
+struct attune_cut_tile { int tile, first, count; };
+struct attune_mla_args {
+  struct attune_decode_args decode; /* sets: clusters that a batch entry's rows take, and a key head's; no arrivals */
+  struct attune_tensor_map q_map, k_map;
+  struct attune_cut_tile* cut; /* one for each cluster */
+  int cuts;                    /* how many */
+};
+/* where results over other keys are merged in, or keys are split at fixed places */
+struct attune_further {
+  struct attune_strided o_before;
+  struct attune_rows lse_before;
+  int o_before_type;   /* of its elements: 0 f32, 1 f16, 2 bf16 */
+  int split_steps, splits; /* steps of TILE_KV keys, a multiple of the block's warps; the most that a tile has: then parts are
+                          splits * tiles * q_len * ... floats, and each tile has an arrival */
+};
+struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
+/* where several blocks share the keys of a tile of queries */
+struct attune_key_parts {
+  int count;      /* parts of a tile, 1 to 32 */
+  int positions;  /* q_len; packed: of all sequences */
+  long long rows; /* of a part: batch * q_heads * positions; packed: q_heads * positions */
+  float* o;       /* count * rows * dv floats */
+  float* sums;    /* count * rows * 2 */
+  float* rests;   /* rows * 2 */
+  int o_type;     /* of elements of o: 1 f16, 2 bf16 */
+};
+struct attune_forward_args_in_parts { struct attune_forward_args_further further; ATTUNE_ALIGNED(64) struct attune_key_parts parts; };
+struct attune_decode_args_further { struct attune_decode_args args; struct attune_further further; };
+struct attune_mla_args_further { struct attune_mla_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
+struct attune_cover_args {
+  struct attune_entries entries; /* its tiles are not read */
+  int* into;                     /* the lists */
+  int m, n; /* TILE_Q and TILE_KV of the kernel that reads the lists */
+  unsigned* next; /* set to 0, or null */
+  unsigned* visited; /* null */
+};
+)";
+
+std::string upper(std::string text) {
+  for (char& c : text) c = std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::toupper(c)) : '_';
+  return text;
+}
+
+/// A line that stops the header from compiling if the struct's size differs from the kernel's.
+std::string required(const std::string& name, std::size_t bytes) {
+  return fmt::format("ATTUNE_REQUIRE({0}_size, sizeof(struct {0}) == {1});\n", name, bytes);
+}
+
+std::string user_struct(const Launch& launch, const std::string& name) {
+  const ir::Signature signature = codegen::source_signature(launch.mod);
+  std::string out = fmt::format("struct {} {{\n", name);
+  for (std::size_t i = 0; i < launch.mod.captures.size(); ++i) {
+    const auto& slot = launch.mod.captures[i];
+    out += fmt::format("  struct {{ const void* data;{} }} {}; /* {} */\n",
+                       slot.rank ? fmt::format(" {} stride[{}]; int last[{}];", launch.offsets64 ? "long long" : "int",
+                                               slot.rank, slot.rank)
+                                 : "",
+                       signature.captures[i].name, attune::name_of(slot.dtype));
+  }
+  for (const auto& param : signature.params)
+    out += fmt::format("  {} {};\n", param.type == ir::Type::F32 ? "float" : "int", param.name);
+  out += fmt::format("  float {}; /* of q . k */\n}};\n", codegen::source_scale);
+  return out + required(name, codegen::source_bytes(launch.mod, launch.offsets64));
+}
+
+/// How the companion is launched, if these launches need it.
+std::string beside(const Launch& launch, const codegen::Companion& what) {
+  const codegen::KernelPlan& plan = launch.choice->plan;
+  const int chunk = codegen::gpu_element(plan.spec.dtype).chunk();
+  if (&what == &codegen::combine_mla)
+    return fmt::format("then     the kernel `{}` with the same arguments, {} blocks for each block, {} threads\n",
+                       what.name, combine_mla_blocks, what.threads);
+  if (&what == &codegen::lists_along_kv && launch.listed)
+    return fmt::format("\ntiles    lists that the kernel `{}` of the same Mod writes first", what.name);
+  if (&what == &codegen::gather_pages && plan.tile.gathered)
+    return fmt::format(
+        "\nbefore   the kernel `{}`, {} threads, a grid of ceil(kv_len / {}) x key heads x batch, with GatherArgs "
+        "of args.cuh: k, v and their\n"
+        "         maps are then its copies, [batch][key head][kv_len][d], and page_table is zero",
+        what.name, what.threads, gather_rows);
+  if (&what == &codegen::transpose_v && plan.tile.transposed)
+    return fmt::format("\nbefore   the kernel `{}`, {} threads, a block for each {} keys of a head, with "
+                       "TransposeArgs of args.cuh: {} rows for each block\n"
+                       "         are where v_map is to be, over [{}][key head][row][{}] in boxes of as many",
+                       what.name, what.threads, plan.tile.n, ceil_div(plan.tile.n, chunk) * plan.tile.dv,
+                       plan.spec.packed ? "1" : "batch", chunk);
+  return {};
+}
+
+std::string how(const Launch& launch) {
+  if (!launch.choice)
+    return "grid     ceil(q_len / TILE_Q) x tile_heads x tile_batches, before the kernel that reads the lists\n"
+           "arguments struct attune_cover_args, then the user's struct";
+  const codegen::KernelChoice& c = *launch.choice;
+  const codegen::KernelPlan& plan = c.plan;
+  const codegen::Tile& tile = plan.tile;
+  const bool cuts = codegen::cuts_keys(*plan.kernel), ordered = plan.kernel->persistent && plan.spec.packed && !cuts;
+  const int chunk = codegen::gpu_element(plan.spec.dtype).chunk();
+  const std::string sets = tile.heads == 1 ? "q_heads" : fmt::format("q_heads / group * ceil(group / {})", tile.heads);
+  const std::string per_sm = c.blocks_of_sm == 1 ? "one block per SM" : fmt::format("{} blocks per SM", c.blocks_of_sm);
+  std::string out = fmt::format("grid     {}: tiles = {}\n",
+                                cuts                      ? per_sm + "; blocks share all tiles"
+                                : tile.in_parts           ? per_sm + ", at most tiles * count"
+                                : plan.kernel->persistent ? per_sm + ", at most tiles"
+                                                          : "tiles",
+                                ordered ? fmt::format("order_count * {}", sets)
+                                        : fmt::format("ceil(q_len / {}) * {} * batch", tile.queries(), sets));
+  const char* const further = plan.tile.in_parts ? "_in_parts" : plan.further() ? "_further" : "";
+  if (plan.kernel->args == codegen::ArgsKind::mla)
+    return out + fmt::format("clusters of {} blocks\n"
+                             "parts    2 * blocks * {} floats\n"
+                             "maps     q_map in boxes of {} rows, k_map of {}; each {} columns wide, swizzled by 128 "
+                             "bytes\n"
+                             "{}"
+                             "arguments struct attune_mla_args{}, then the user's struct",
+                             tile.cluster, tile.m * (tile.dv + part_floats), c.boxes->q, c.boxes->k, chunk,
+                             beside(launch, codegen::combine_mla), further);
+  if (cuts)
+    return out + fmt::format("parts    2 * blocks * q_len * {} floats; arrivals: a zeroed unsigned for each block\n"
+                             "arguments struct attune_decode_args{}, then the user's struct{}",
+                             tile.heads * (tile.dv + part_floats), further, beside(launch, codegen::lists_along_kv));
+  out += fmt::format("arguments struct attune_forward_args{}, then the user's struct\n", further);
+  const char* const batch = plan.spec.packed ? "1" : "batch";
+  out += c.boxes ? fmt::format("maps     q_map in boxes of {} rows, k_map of {}, v_map of {}, o_map of {}; each {} "
+                               "columns wide, swizzled by 128 bytes,\n"
+                               "         over [{}][head][position][d] from the last dimension on",
+                               c.boxes->q, c.boxes->k, c.boxes->v, c.boxes->o, chunk, batch)
+                 : std::string("maps     none: the tensor maps may be left zero");
+  if (c.boxes && tile.heads > 1)
+    out += fmt::format("\n         q_map and o_map over [{}][key head][position][head of it][d], boxes of {} and {} "
+                       "positions, {} heads of each",
+                       batch, c.boxes->q / tile.heads, c.boxes->o / tile.heads, tile.heads);
+  if (c.boxes && plan.spec.paged && !plan.tile.gathered) out += "; pages of the pool are the batch of k_map and v_map";
+  out += beside(launch, codegen::gather_pages) + beside(launch, codegen::transpose_v);
+  if (tile.in_parts)
+    out += fmt::format("\nthen     the kernel `{}` with the same arguments, ceil(rows / {}) blocks, {} threads",
+                       codegen::combine_parts.name, rows_of_copy, codegen::combine_parts.threads);
+  if (c.counts_tiles) out += "\nnext     points to a zeroed unsigned";
+  if (ordered)
+    out += fmt::format("\norder    each tile of {} queries of every sequence once, the longest main loops first",
+                       tile.queries());
+  return out + beside(launch, codegen::lists_along_kv);
+}
+
+}  // namespace
+
+std::string launch_header(const Launch& launch) {
+  const std::string prefix = upper("attune_" + launch.name), user = "attune_user_" + launch.name;
+  std::string id = user;
+  std::replace_if(
+      id.begin(), id.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  std::string about = launch.mod.text() + "target   " + launch.target + "\n" + how(launch);
+  for (std::size_t at = 0; (at = about.find("*/", at)) != std::string::npos; ++at) about.insert(at + 1, " ");
+  std::string out = fmt::format("/* {}: a kernel made by attune, and how to launch it\n{}\n*/\n{}", launch.name, about,
+                                structs);
+  out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_decode_args", sizeof(DecodeArgs)) +
+         required("attune_forward_args_further", sizeof(Further<ForwardArgs>)) +
+         required("attune_forward_args_in_parts", sizeof(InParts<ForwardArgs>)) +
+         required("attune_decode_args_further", sizeof(Further<DecodeArgs>)) +
+         required("attune_mla_args", sizeof(MlaArgs)) + required("attune_mla_args_further", sizeof(Further<MlaArgs>)) +
+         required("attune_cover_args", sizeof(CoverArgs));
+  out += "#endif\n\n";
+  out += fmt::format("#define {}_SYMBOL \"{}\"\n", prefix, launch.symbol);
+  if (launch.choice)
+    out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES {2}\n#define {0}_TILE_Q {3}\n"
+                       "#define {0}_TILE_KV {4}\n",
+                       prefix, launch.choice->threads, launch.choice->shared_bytes, launch.choice->plan.tile.queries(),
+                       launch.choice->plan.tile.n);
+  else
+    out += fmt::format("#define {0}_THREADS {1}\n#define {0}_SHARED_BYTES 0\n", prefix, cover_threads);
+  return out + user_struct(launch, id);
+}
+
+}  // namespace attune::tools

@@ -1,0 +1,418 @@
+// tools/explain/support_rows.cpp — rows of all kinds of calls, folded, and the rows of docs/results that measure them
+#include "tools/explain/support_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+
+#include <attune/error.h>
+
+#include "codegen/parts.h"
+#include "compiler/lower.h"
+#include "runtime/attention/offline/call_spec.h"
+#include "tools/options/call_options.h"
+
+namespace attune::tools {
+namespace {
+
+using Words = std::span<const std::string_view>;
+
+constexpr std::array<std::string_view, 6> arch_values{"80", "86", "89", "90", "100", "120"};
+constexpr std::array<std::string_view, 3> call_values{"forward", "decode", "backward"};
+constexpr std::array<std::string_view, 6> dtype_values{"f32", "f16", "bf16", "f16/e4m3", "bf16/e4m3", "e4m3"};
+constexpr std::array<std::string_view, 8> width_values{"32", "64", "96", "128", "192/128", "192", "256", "576/512"};
+constexpr std::array<std::string_view, 4> layout_values{"dense", "packed", "lengths", "paged"};
+
+/// One mod of each kind that at least one kernel treats differently.
+struct ModOfKind {
+  std::string_view name, meaning, score, mask, prob, sink;
+  std::string_view gradient{};  ///< the captured tensor whose gradient is asked for
+};
+constexpr std::array<ModOfKind, 10> mod_kinds{{
+    {"plain", "softmax(q k) v", "", "", "", ""},
+    {"score", "s + slope[h] * f32(kv - q)", "s + slope[h] * f32(kv - q)", "", "", ""},
+    {"mask", "kv <= q", "", "kv <= q", "", ""},
+    {"data mask", "doc[q] == doc[kv]", "", "doc[q] == doc[kv]", "", ""},
+    {"dropout", "p * where(random(7) < 0.9f, 1.0f, 0.0f), which keeps 90 %, as any multiple of p", "", "",
+     "p * where(random(7) < 0.9f, 1.0f, 0.0f)", ""},
+    {"prob", "p * p, as any prob mod that is not a multiple of p", "", "", "p * p", ""},
+    {"sink", "slope[h]: a sink for each head", "", "", "", "slope[h]"},
+    {"grads q-kv", "the gradient of table in s + table[q - kv + 8192], as of every sum along diagonals",
+     "s + table[q - kv + 8192]", "", "", "", "table"},
+    {"dS", "the gradient of dense in s + dense[h, q, kv], as of one tensor with an element for each pair",
+     "s + dense[h, q, kv]", "", "", "", "dense"},
+    {"grads", "the gradient of bias in s + bias[kv], as of any other index", "s + bias[kv]", "", "", "", "bias"},
+}};
+constexpr auto mod_names = [] {
+  std::array<std::string_view, mod_kinds.size()> out{};
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = mod_kinds[i].name;
+  return out;
+}();
+constexpr std::int64_t most_heads = 32, most_positions = 8192;
+
+/// The mod, with captured tensors of 8192 positions and 32 heads.
+compiler::LoweredMod lowered(const ModOfKind& of) {
+  Text text;
+  text.capture("slope", Tensor::declared(DType::f32, 1));
+  text.capture("table", Tensor::declared(DType::f32, 1));
+  text.capture("bias", Tensor::declared(DType::f32, 1));
+  text.capture("dense", Tensor::declared(DType::bf16, 3));
+  text.capture("doc", Tensor::declared(DType::i32, 1));
+  Attention out;
+  if (!of.score.empty()) out.score = text.score(std::string(of.score));
+  if (!of.mask.empty()) out.mask = text.mask(std::string(of.mask));
+  if (!of.prob.empty()) out.prob = text.prob(std::string(of.prob));
+  if (!of.sink.empty()) out.sink = text.sink(std::string(of.sink));
+  return compiler::lower(out);
+}
+
+/// A call of this kind, in usual sizes: most sizes do not affect the choice of a kernel.
+CallOptions call_of(const SupportRow& row) {
+  CallOptions o;
+  const std::string_view type = row.value(Axis::dtype), width = row.value(Axis::width),
+                         layout = row.value(Axis::layout);
+  o.dtype = type.substr(0, type.find('/'));
+  if (type.find('/') != type.npos) o.cache_dtype = "e4m3";
+  const auto number = [](std::string_view text) { return std::stoll(std::string(text)); };
+  o.d = number(width.substr(0, width.find('/')));
+  const bool mla = width == "576/512", decode = row.value(Axis::call) == "decode";
+  if (mla)
+    o.v_columns = 512;
+  else if (width.find('/') != width.npos)
+    o.dv = number(width.substr(width.find('/') + 1));
+  o.batch = 2;
+  o.heads = 32;
+  o.kv_heads = mla ? 1 : 8;
+  o.seq = decode ? 1 : layout == "lengths" || layout == "paged" ? 512 : 4096;
+  o.kv_seq = decode || layout == "lengths" || layout == "paged" ? most_positions : o.seq;
+  o.decode = decode || layout == "lengths" || layout == "paged";
+  if (layout == "lengths") o.kv_lengths = {most_positions, 5000};
+  if (layout == "paged") o.page_size = mla ? 64 : 16;
+  if (layout == "packed") {
+    o.decode = false;
+    o.lengths = {o.seq, o.seq};
+    o.kv_lengths = {*o.kv_seq, *o.kv_seq};
+  }
+  return o;
+}
+
+/// The captured tensors of a call. They have no memory, so one size serves all.
+std::vector<Tensor> captures_of(const compiler::LoweredMod& mod, Data& data) {
+  std::vector<Tensor> out;
+  for (const compiler::CaptureSlot& slot : mod.mod.captures)
+    out.push_back((slot.rank == 1 ? data.zeros(slot.dtype, {2 * most_positions})
+                                  : data.zeros(slot.dtype, {most_heads, most_positions, most_positions}))
+                      .tensor);
+  return out;
+}
+
+/// True for calls that a Backward cannot express, for which there is no Error to quote.
+bool has_no_members(const SupportRow& row) {
+  const std::string_view layout = row.value(Axis::layout);
+  return row.value(Axis::call) == "backward" && (layout == "lengths" || layout == "paged");
+}
+const Refusal no_members{"", "a Backward has no kv_len and no pages: keys of a cache have no gradients", "", ""};
+
+void ask(SupportRow& row, const ModOfKind& kind, const compiler::LoweredMod& mod) {
+  if (has_no_members(row)) {
+    row.refused = no_members;
+    return;
+  }
+  const CallOptions options = call_of(row);
+  const bool backward = row.value(Axis::call) == "backward";
+  const int arch = std::stoi(std::string(row.value(Axis::arch)));
+  Data data = Data::described();
+  const std::vector<Tensor> captures = captures_of(mod, data);
+  const ForwardTensors tensors(options, data);
+  codegen::CallSpec spec;
+  if (!backward) {
+    Forward call = tensors.call();
+    call.captures = captures;
+    spec = runtime::call_spec(mod, call, arch);
+  } else {
+    Backward call = BackwardTensors(options, data).call(tensors);
+    call.captures = captures;
+    spec = runtime::call_spec(mod, call, arch);
+    for (std::size_t slot = 0; slot < mod.mod.captures.size(); ++slot)
+      (*spec.backward)[slot] = mod.mod.captures[slot].name == kind.gradient;
+  }
+  codegen::CallChoices choices = codegen::call_choices(mod, spec);
+  row.others = std::move(choices.story);
+  for (const codegen::WayChoices& way : choices.ways) {
+    row.kernels.emplace_back(way.choices.choices[0].plan.kernel->name);
+    row.others.insert(row.others.end(), way.choices.story.begin(), way.choices.story.end());
+  }
+}
+
+/// Captured gradients exist only in a backward.
+bool is_a_call(const SupportRow& row) {
+  const std::string_view mod = row.value(Axis::mod);
+  return row.value(Axis::call) == "backward" || (!mod.starts_with("grads") && mod != "dS");
+}
+
+}  // namespace
+
+std::string_view name_of(Axis axis) {
+  constexpr std::array<std::string_view, axes> names{"arch", "call", "dtype", "d", "layout", "mod"};
+  return names[static_cast<std::size_t>(axis)];
+}
+
+Words values_of(Axis axis) {
+  switch (axis) {
+    case Axis::arch: return arch_values;
+    case Axis::call: return call_values;
+    case Axis::dtype: return dtype_values;
+    case Axis::width: return width_values;
+    case Axis::layout: return layout_values;
+    case Axis::mod: return mod_names;
+  }
+  throw Bug("calls differ in no such axis");
+}
+
+std::string_view meaning_of(Axis axis, std::size_t value) { return axis == Axis::mod ? mod_kinds[value].meaning : ""; }
+
+std::optional<std::string_view> kind_of_mod(const compiler::LoweredMod& lowered,
+                                            const codegen::GradientParts* gradient) {
+  const auto facts = lowered.mod.facts();
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(facts, name, [](auto& one) { return std::string_view(one.first); }) != facts.end();
+  };
+  const bool data = has("mask") && !compiler::cover_of(lowered.cover).captures.empty();
+  std::vector<std::string_view> kinds;
+  if (data) kinds.emplace_back("data mask");
+  if (has("prob")) kinds.emplace_back(codegen::linear_in_p(lowered.mod.prob) ? "dropout" : "prob");
+  if (has("sink")) kinds.emplace_back("sink");
+  if (gradient && std::ranges::find(gradient->wanted, true) != gradient->wanted.end()) {
+    const std::size_t diagonals = gradient->summed_by(codegen::Term::Sum::diagonal, true).size(),
+                      of_ds = gradient->ds ? 1 : 0;
+    if (of_ds) kinds.emplace_back("dS");
+    if (diagonals) kinds.emplace_back("grads q-kv");
+    if (diagonals + of_ds < gradient->terms.size() || !gradient->of_sink.empty()) kinds.emplace_back("grads");
+  } else if (has("score"))
+    kinds.emplace_back("score");
+  if (kinds.empty()) return has("mask") ? "mask" : "plain";
+  return kinds.size() == 1 ? std::optional(kinds[0]) : std::nullopt;
+}
+
+std::vector<SupportRow> support_rows(const Asked& asked) {
+  std::vector<SupportRow> out{{}};
+  for (std::size_t axis = 0; axis < axes; ++axis) {
+    std::vector<SupportRow> next;
+    for (const SupportRow& row : out)
+      for (std::size_t value = 0; value < values_of(static_cast<Axis>(axis)).size(); ++value) {
+        if (!asked[axis].empty() && std::ranges::find(asked[axis], value) == asked[axis].end()) continue;
+        next.push_back(row);
+        next.back().at[axis] = value;
+      }
+    out = std::move(next);
+  }
+  std::erase_if(out, [](const SupportRow& row) { return !is_a_call(row); });
+  std::vector<compiler::LoweredMod> all;
+  for (const ModOfKind& kind : mod_kinds) all.push_back(lowered(kind));
+  for (SupportRow& row : out) {
+    const std::size_t mod = row.at[static_cast<std::size_t>(Axis::mod)];
+    try {
+      ask(row, mod_kinds[mod], all[mod]);
+    } catch (const Error& e) {
+      row.refused = {e.code, e.problem, e.why, e.fix};
+    }
+  }
+  return out;
+}
+
+std::vector<SupportBox> folded(std::span<const SupportRow> rows) {
+  using Outcome = std::tuple<std::vector<std::string>, std::string, std::string>;
+  std::map<Outcome, std::size_t> outcomes;
+  struct Folding {
+    SupportBox box;
+    std::size_t outcome;
+  };
+  std::vector<Folding> boxes;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const SupportRow& row = rows[i];
+    const Outcome outcome = row.refused ? Outcome{{}, row.refused->code, row.refused->problem}
+                                        : Outcome{row.kernels, "", ""};
+    Folding one{{.first = i}, outcomes.emplace(outcome, outcomes.size()).first->second};
+    for (std::size_t axis = 0; axis < axes; ++axis) one.box.values[axis] = 1u << row.at[axis];
+    boxes.push_back(one);
+  }
+  // Merges two boxes that differ on only one axis.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Axis axis : {Axis::mod, Axis::width, Axis::layout, Axis::dtype, Axis::arch}) {
+      const auto at = static_cast<std::size_t>(axis);
+      std::map<std::pair<std::size_t, std::array<unsigned, axes>>, std::size_t> found;
+      std::vector<Folding> next;
+      for (const Folding& one : boxes) {
+        auto others = one.box.values;
+        others[at] = 0;
+        const auto [place, fresh] = found.try_emplace({one.outcome, others}, next.size());
+        if (fresh)
+          next.push_back(one);
+        else
+          next[place->second].box.values[at] |= one.box.values[at];
+      }
+      changed |= next.size() < boxes.size();
+      boxes = std::move(next);
+    }
+  }
+  std::vector<SupportBox> out;
+  for (const Folding& one : boxes) out.push_back(one.box);
+  return out;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Rows of a file that measure one kind of call. `compared`: the row without the mod.
+struct RowOf {
+  std::string_view files;  ///< what their names begin with
+  std::string_view group, label, compared_group, compared_label;
+  std::string_view call, dtype, width, layout, mod, what{};
+};
+
+constexpr std::string_view mods128 = "mods, D=128, S=8192, B=2", back = "backward, D=128, causal",
+                           back_mods = "backward, mods, D=128, S=8192, B=2", one = "one query", size = "16x8k",
+                           served = "mods, 16x8k", e4m3_128 = "q, k and v of e4m3, D=128, full";
+constexpr std::array rows_of{
+    RowOf{"gpu-forward", "D=128, full", "S=16384", "", "", "forward", "bf16", "128", "dense", "plain"},
+    RowOf{"gpu-forward", "D=64, full", "S=16384", "", "", "forward", "bf16", "64", "dense", "plain"},
+    RowOf{"gpu-forward", "D=256, full", "S=16384", "", "", "forward", "bf16", "256", "dense", "plain"},
+    RowOf{"gpu-forward", "D=128, causal", "S=16384", "D=128, full", "S=16384", "forward", "bf16", "128", "dense",
+          "mask", "causal"},
+    RowOf{"gpu-forward", "D=64, causal", "S=16384", "D=64, full", "S=16384", "forward", "bf16", "64", "dense", "mask",
+          "causal"},
+    RowOf{"gpu-forward", "D=256, causal", "S=16384", "D=256, full", "S=16384", "forward", "bf16", "256", "dense",
+          "mask", "causal"},
+    RowOf{"gpu-forward", mods128, "alibi", mods128, "causal", "forward", "bf16", "128", "dense", "score", "alibi"},
+    RowOf{"gpu-forward", mods128, "softcap", mods128, "causal", "forward", "bf16", "128", "dense", "score", "softcap"},
+    RowOf{"gpu-forward", mods128, "relative", mods128, "causal", "forward", "bf16", "128", "dense", "score",
+          "relative"},
+    RowOf{"gpu-forward", mods128, "window", mods128, "causal", "forward", "bf16", "128", "dense", "mask", "window"},
+    RowOf{"gpu-forward", mods128, "prefix", mods128, "causal", "forward", "bf16", "128", "dense", "mask", "prefix"},
+    RowOf{"gpu-forward", mods128, "document", mods128, "causal", "forward", "bf16", "128", "dense", "data mask",
+          "document"},
+    RowOf{"gpu-forward", "packed, D=128", "full, starts on the host", "", "", "forward", "bf16", "128", "packed",
+          "plain"},
+    RowOf{"gpu-forward", "packed, D=128", "causal, starts on the host", "packed, D=128", "full, starts on the host",
+          "forward", "bf16", "128", "packed", "mask", "causal"},
+    RowOf{"gpu-forward", "packed, D=64", "full, starts on the host", "", "", "forward", "bf16", "64", "packed",
+          "plain"},
+    RowOf{"gpu-forward", "packed, D=64", "causal, starts on the host", "packed, D=64", "full, starts on the host",
+          "forward", "bf16", "64", "packed", "mask", "causal"},
+    RowOf{"gpu-gradients", "backward, D=128, full", "S=16384", "", "", "backward", "bf16", "128", "dense", "plain"},
+    RowOf{"gpu-gradients", "backward, D=64, full", "S=16384", "", "", "backward", "bf16", "64", "dense", "plain"},
+    RowOf{"gpu-gradients", "backward, D=256, full", "S=16384", "", "", "backward", "bf16", "256", "dense", "plain"},
+    RowOf{"gpu-gradients", back, "S=16384", "backward, D=128, full", "S=16384", "backward", "bf16", "128", "dense",
+          "mask", "causal"},
+    RowOf{"gpu-gradients", back_mods, "alibi", back, "S=16384", "backward", "bf16", "128", "dense", "score", "alibi"},
+    RowOf{"gpu-gradients", back_mods, "softcap", back, "S=16384", "backward", "bf16", "128", "dense", "score",
+          "softcap"},
+    RowOf{"gpu-gradients", back_mods, "relative", back, "S=16384", "backward", "bf16", "128", "dense", "score",
+          "relative"},
+    RowOf{"gpu-gradients", back_mods, "relative, its table's gradient too", back, "S=16384", "backward", "bf16", "128",
+          "dense", "grads q-kv", "relative with its table's gradient"},
+    RowOf{"gpu-gradients", back_mods, "window", back, "S=16384", "backward", "bf16", "128", "dense", "mask", "window"},
+    RowOf{"gpu-gradients", back_mods, "prefix", back, "S=16384", "backward", "bf16", "128", "dense", "mask", "prefix"},
+    RowOf{"gpu-gradients", back_mods, "document", back, "S=16384", "backward", "bf16", "128", "dense", "data mask",
+          "document"},
+    RowOf{"gpu-gradients", "backward, packed, D=64", "full, starts on the host", "", "", "backward", "bf16", "64",
+          "packed", "plain"},
+    RowOf{"gpu-gradients", "backward, packed, D=64", "causal, starts on the host", "backward, packed, D=64",
+          "full, starts on the host", "backward", "bf16", "64", "packed", "mask", "causal"},
+    RowOf{"gpu-e4m3", e4m3_128, "S=16384", "", "", "forward", "e4m3", "128", "dense", "plain"},
+    RowOf{"gpu-e4m3", "q, k and v of e4m3, D=64, full", "S=16384", "", "", "forward", "e4m3", "64", "dense", "plain"},
+    RowOf{"gpu-e4m3", "q, k and v of e4m3, D=128, causal", "S=16384", e4m3_128, "S=16384", "forward", "e4m3", "128",
+          "dense", "mask", "causal"},
+    RowOf{"gpu-serving", one, size, "", "", "decode", "bf16", "128", "dense", "plain"},
+    RowOf{"gpu-serving", served, "alibi", one, size, "decode", "bf16", "128", "dense", "score", "alibi"},
+    RowOf{"gpu-serving", served, "softcap", one, size, "decode", "bf16", "128", "dense", "score", "softcap"},
+    RowOf{"gpu-serving", served, "table", one, size, "decode", "bf16", "128", "dense", "score", "relative"},
+    RowOf{"gpu-serving", served, "window", one, size, "decode", "bf16", "128", "dense", "mask", "window"},
+    RowOf{"gpu-serving", "pages, 16x8k", "pages of 16", one, size, "decode", "bf16", "128", "paged", "plain",
+          "with pages of 16"},
+    RowOf{"gpu-serving", "cache of e4m3", size, one, size, "decode", "bf16/e4m3", "128", "dense", "plain",
+          "in bytes of e4m3"},
+    RowOf{"gpu-serving-h100", "MLA", "128x8k, pages of 64, 128 heads of 1", "", "", "decode", "bf16", "576/512",
+          "paged", "plain"},
+};
+
+/// A file's lines: the run, and its rows.
+struct Rows {
+  Json run;
+  std::vector<Json> all;
+
+  explicit Rows(std::string_view text) {
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      Json line = Json::parse(text.substr(begin, end - begin));
+      if (run.is_null())
+        run = std::move(line);
+      else
+        all.push_back(std::move(line));
+      begin = end + 1;
+    }
+  }
+  std::optional<double> rate(std::string_view group, std::string_view label) const {
+    for (const Json& row : all)
+      if (row["group"] == group && row["label"] == label) return row["rates"]["attune"]["median"].get<double>();
+    return std::nullopt;
+  }
+};
+
+/// "H200" of "NVIDIA H200, driver 580"
+std::string card_of(const Json& run) {
+  const auto fact = run["runs"][0]["facts"][0].get<std::string>();
+  for (const char* const card : {"H100", "H200"})
+    if (fact.find(card) != fact.npos) return card;
+  throw Bug("results are of a card that has no name: " + fact);
+}
+
+}  // namespace
+
+bool Measured::is_of(const SupportRow& row) const {
+  return row.value(Axis::arch) == "90" && row.value(Axis::call) == call && row.value(Axis::dtype) == dtype &&
+         row.value(Axis::width) == width && row.value(Axis::layout) == layout && row.value(Axis::mod) == mod;
+}
+
+std::vector<Measured> measured() {
+  std::vector<std::pair<std::string_view, Rows>> files;
+  for (const ResultFile& file : result_files()) files.emplace_back(file.name, Rows(file.text));
+  std::vector<Measured> out;
+  for (const RowOf& row : rows_of) {
+    const std::size_t before = out.size();
+    for (const auto& [name, rows] : files) {
+      const auto rate = rows.rate(row.group, row.label);
+      if (!name.starts_with(row.files) || !rate) continue;
+      Measured found{.call = row.call,
+                     .dtype = row.dtype,
+                     .width = row.width,
+                     .layout = row.layout,
+                     .mod = row.mod,
+                     .card = card_of(rows.run),
+                     .date = rows.run["runs"][0]["date"].get<std::string>().substr(0, 10),
+                     .file = std::string(name),
+                     .group = std::string(row.group),
+                     .label = std::string(row.label),
+                     .unit = rows.run["unit"].get<std::string>(),
+                     .rate = *rate,
+                     .what = row.what,
+                     .compared = {},
+                     .of_compared = 0};
+      if (const auto other = rows.rate(row.compared_group, row.compared_label)) {
+        found.compared = fmt::format("{}: {}", row.compared_group, row.compared_label);
+        found.of_compared = *rate / *other;
+      }
+      out.push_back(std::move(found));
+    }
+    if (out.size() == before) throw Bug(fmt::format("no result file has the row {}: {}", row.group, row.label));
+  }
+  return out;
+}
+
+}  // namespace attune::tools
