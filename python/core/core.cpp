@@ -17,8 +17,8 @@
 #include "python/core/library.h"
 #include "python/core/module.h"
 #include "python/core/sharding.h"
-#include "python/core/torch_call.h"
-#include "python/core/torch_operators.h"
+#include "python/core/torch/call.h"
+#include "python/core/torch/operators.h"
 
 namespace attune::python {
 namespace {

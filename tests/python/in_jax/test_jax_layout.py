@@ -1,4 +1,4 @@
-# tests/python/in_jax/test_jax_layout.py — python/core/xla.h lies in memory as the headers of the installed jaxlib say
+# tests/python/in_jax/test_jax_layout.py — python/core/jax/xla.h lies in memory as the headers of the installed jaxlib say
 """The structs of XLA's calls, member by member."""
 
 import shutil
@@ -45,7 +45,7 @@ def test_the_structs_lie_as_in_the_headers(tmp_path):
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("no compiler of C++")
-    lines = ["#include <xla/ffi/api/c_api.h>", '#include "python/core/xla.h"', "using namespace attune::python;"]
+    lines = ["#include <xla/ffi/api/c_api.h>", '#include "python/core/jax/xla.h"', "using namespace attune::python;"]
     header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
     lines += [f"using {old} = {new};" for old, new in RENAMED.items() if new in header]
     for own, (name, members) in STRUCTS.items():

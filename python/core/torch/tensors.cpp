@@ -1,6 +1,6 @@
-// python/core/torch_tensors.cpp — torch's tensors as C has them, and new ones for results and working memory; looks up
+// python/core/torch/tensors.cpp — torch's tensors as C has them, and new ones for results and working memory; looks up
 // torch's stable C ABI in the torch that is loaded
-#include "python/core/torch_tensors.h"
+#include "python/core/torch/tensors.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-// python/core/xla.h — the structs that XLA passes to a handler, as far as attune reads them
+// python/core/jax/xla.h — the structs that XLA passes to a handler, as far as attune reads them
 #pragma once
 
 #include <cstddef>

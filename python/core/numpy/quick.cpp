@@ -1,4 +1,4 @@
-// python/core/quick.cpp — the fast path of common calls on NumPy arrays, without Python's overhead
+// python/core/numpy/quick.cpp — the fast path of common calls on NumPy arrays, without Python's overhead
 #include "python/core/module.h"
 
 #include <nanobind/nanobind.h>
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "python/core/gil.h"
-#include "python/core/numpy.h"
-#include "python/core/recall.h"
+#include "python/core/numpy/numpy.h"
+#include "python/core/numpy/recall.h"
 
 namespace attune::python {
 namespace {

@@ -1,4 +1,4 @@
-// python/core/torch_operators.h — attune's kernels for operators of torch: attune's own, those that autograd records,
+// python/core/torch/operators.h — attune's kernels for operators of torch: attune's own, those that autograd records,
 // those that torch's scaled_dot_product_attention chooses among; how their arguments become a call
 #pragma once
 
@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "python/core/torch_call.h"
+#include "python/core/torch/call.h"
 
 namespace attune::python {
 

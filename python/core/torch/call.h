@@ -1,4 +1,4 @@
-// python/core/torch_call.h — calls with torch's tensors, and torch's stream, memory and threads; calls that torch's own
+// python/core/torch/call.h — calls with torch's tensors, and torch's stream, memory and threads; calls that torch's own
 // autograd records
 #pragma once
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "python/core/handle.h"
-#include "python/core/torch_tensors.h"
+#include "python/core/torch/tensors.h"
 
 namespace attune::python {
 

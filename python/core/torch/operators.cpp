@@ -1,5 +1,5 @@
-// python/core/torch_operators.cpp — attune's kernels for operators of torch
-#include "python/core/torch_operators.h"
+// python/core/torch/operators.cpp — attune's kernels for operators of torch
+#include "python/core/torch/operators.h"
 
 #include <bit>
 #include <exception>

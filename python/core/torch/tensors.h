@@ -1,4 +1,4 @@
-// python/core/torch_tensors.h — torch's stable C ABI, its tensors as C has them, and new ones for results and working
+// python/core/torch/tensors.h — torch's stable C ABI, its tensors as C has them, and new ones for results and working
 // memory
 #pragma once
 

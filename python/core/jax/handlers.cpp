@@ -1,4 +1,4 @@
-// python/core/jax.cpp — the handlers of XLA's custom calls: XLA's buffers become the tensors of an attune call
+// python/core/jax/handlers.cpp — the handlers of XLA's custom calls: XLA's buffers become the tensors of an attune call
 #include "python/core/module.h"
 
 #include <nanobind/stl/string.h>
@@ -19,8 +19,8 @@
 
 #include "python/core/gil.h"
 #include "python/core/handle.h"
+#include "python/core/jax/xla.h"
 #include "python/core/named.h"
-#include "python/core/xla.h"
 
 namespace attune::python {
 namespace {

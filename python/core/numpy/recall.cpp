@@ -1,5 +1,5 @@
-// python/core/recall.cpp — finds the attention of an earlier call with equal functions, texts and keywords
-#include "python/core/recall.h"
+// python/core/numpy/recall.cpp — finds the attention of an earlier call with equal functions, texts and keywords
+#include "python/core/numpy/recall.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,5 +1,5 @@
-// python/core/torch_call.cpp — calls with torch's tensors, and torch's stream, memory and threads
-#include "python/core/torch_call.h"
+// python/core/torch/call.cpp — calls with torch's tensors, and torch's stream, memory and threads
+#include "python/core/torch/call.h"
 
 #include <algorithm>
 #include <array>

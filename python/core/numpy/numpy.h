@@ -1,4 +1,4 @@
-// python/core/numpy.h — NumPy arrays, read directly from their struct
+// python/core/numpy/numpy.h — NumPy arrays, read directly from their struct
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
-// python/core/torch_arguments.cpp — how the arguments of torch's operators become a call
-#include "python/core/torch_operators.h"
+// python/core/torch/arguments.cpp — how the arguments of torch's operators become a call
+#include "python/core/torch/operators.h"
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
@@ -9,7 +9,7 @@
 
 #include "python/core/call.h"
 #include "python/core/gil.h"
-#include "python/core/torch_call.h"
+#include "python/core/torch/call.h"
 
 namespace attune::python {
 namespace {

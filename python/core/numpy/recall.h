@@ -1,4 +1,4 @@
-// python/core/recall.h — finds the attention of an earlier call with equal functions, texts and keywords
+// python/core/numpy/recall.h — finds the attention of an earlier call with equal functions, texts and keywords
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,7 +10,7 @@
 
 #include "python/core/expected.h"
 #include "python/core/handle.h"
-#include "python/core/numpy.h"
+#include "python/core/numpy/numpy.h"
 
 namespace attune::python {
 

@@ -1,5 +1,5 @@
-// python/core/numpy.cpp — NumPy arrays, read directly from their struct
-#include "python/core/numpy.h"
+// python/core/numpy/numpy.cpp — NumPy arrays, read directly from their struct
+#include "python/core/numpy/numpy.h"
 
 #include <algorithm>
 #include <array>
