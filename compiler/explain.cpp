@@ -120,7 +120,8 @@ class Page {
       line("core", show(f.core), "not affine in s: evaluated per element");
     }
     if (f.bounded()) {
-      line("bounds", fmt::format("within [{}, {}]", f.range.lo, f.range.hi), "no running maximum needed");
+      // Which zero bounds values of both depends on the compiler that built attune; + 0.0 makes -0 0.
+      line("bounds", fmt::format("within [{}, {}]", f.range.lo + 0.0, f.range.hi + 0.0), "no running maximum needed");
     } else {
       line("bounds", "none", "a running maximum is kept");
     }
