@@ -66,6 +66,12 @@ class Solver {
   Solved solve_node(const Expr& e, const ir::DigestMap<Solved>& solved) {
     const auto of = [&](std::size_t i) -> const Solved& { return solved.at(e->args[i]->digest); };
     if (is_fixed(e)) return {where(e), where(negated(e))};
+    // If the first argument holds and `then` does, or it fails and `otherwise` does. One after another: reasons are
+    // noted in this order, whichever compiler builds attune.
+    const auto either = [&](const Spaces& then, const Spaces& otherwise) {
+      const Spaces second = all(e, of(0).no, otherwise);
+      return any(all(e, of(0).yes, then), second);
+    };
     Solved s;
     if (e->op == Op::And || e->op == Op::Or) {
       s = {all(e, of(0).yes, of(1).yes), any(of(0).no, of(1).no)};
@@ -73,11 +79,9 @@ class Solver {
     } else if (e->op == Op::Not) {
       s = {of(0).no, of(0).yes};
     } else if (e->op == Op::Where) {
-      s = {any(all(e, of(0).yes, of(1).yes), all(e, of(0).no, of(2).yes)),
-           any(all(e, of(0).yes, of(1).no), all(e, of(0).no, of(2).no))};
+      s = {either(of(1).yes, of(2).yes), either(of(1).no, of(2).no)};
     } else if (ir::compares(e->op) && e->args[0]->type == Type::Bool) {
-      s = {any(all(e, of(0).yes, of(1).yes), all(e, of(0).no, of(1).no)),
-           any(all(e, of(0).yes, of(1).no), all(e, of(0).no, of(1).yes))};
+      s = {either(of(1).yes, of(1).no), either(of(1).no, of(1).yes)};
       if (e->op == Op::Ne) std::swap(s.yes, s.no);
     } else {
       s = solve_leaf(e);
@@ -256,14 +260,10 @@ class Solver {
       const Expr more = strictly ? ir::op(Op::Add, within(y, r.lo - 1, r.hi), integer(1)) : within(y, r.lo, r.hi + 1);
       return bounded(at, x, more, false);
     };
-    switch (op) {
-      case Op::Lt: return most(true);
-      case Op::Le: return most(false);
-      case Op::Gt: return least(true);
-      case Op::Ge: return least(false);
-      case Op::Eq: return all(at, most(false), least(false));
-      default: return any(most(true), least(true));
-    }
+    if (op == Op::Lt || op == Op::Le) return most(op == Op::Lt);
+    if (op == Op::Gt || op == Op::Ge) return least(op == Op::Gt);
+    const Spaces from = least(op != Op::Eq), to = most(op != Op::Eq);  // in this order, see solve_node()
+    return op == Op::Eq ? all(at, to, from) : any(to, from);
   }
 
   /// x <= bound (from above) or x >= bound: solved for the axis, from the outside of x inwards. `bound` does not depend
