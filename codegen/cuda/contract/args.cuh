@@ -287,7 +287,7 @@ struct StoredDs {
   int is_gradient;  ///< 1: ds is the gradient itself
   Gradient to;      ///< [batch, head, position of the query, key]; 0 strides where it has no such dimension
   struct Groups {
-    int count, size;  ///< so many neighbours share an element
+    int count, size;  ///< `count` groups of `size` neighbours, which share an element
   } batch, heads;
   int rows, columns;  ///< of `to`
 };

@@ -36,7 +36,7 @@ struct ForwardConsumer90 {
   __device__ void wait_for_turn() const { named_sync(issue_turn + g.group, 2 * warpgroup_threads); }
   __device__ void pass_turn() const { named_arrive(issue_turn + (g.group + 1) % groups, 2 * warpgroup_threads); }
 
-  /// The ring of values, one tile behind the keys, of which those of a first walk have no values.
+  /// The ring of values: one tile after the keys. A first walk loads keys alone.
   __device__ Ring<Tile::stages> values() const {
     if constexpr (two_walks<User>)
       return Ring<Tile::stages>(shared + Shared::v_full, with_values.before());
