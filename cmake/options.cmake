@@ -11,7 +11,7 @@ option(ATTUNE_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(ATTUNE_FAST_BUILD "Leave the command line and the tests unoptimised: a build takes two thirds of the time" OFF)
 option(ATTUNE_UNITY "Compile files of the rooms some fourteen at a time and tests eight: half of the time, where all are compiled" OFF)
 set(ATTUNE_GLIBC "" CACHE STRING "The oldest glibc that a wheel runs with, such as 2.28; empty: this machine's")
-set(ATTUNE_FUZZ_SECONDS 6 CACHE STRING "How long each libFuzzer target runs as a test")
+set(ATTUNE_FUZZ_SECONDS 4 CACHE STRING "How long each libFuzzer target runs as a test")
 set(ATTUNE_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=LIST: address,undefined or thread")
 
 # Every target is position independent, so that users can link it into their shared libraries.

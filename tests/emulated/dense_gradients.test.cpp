@@ -73,8 +73,8 @@ TEST_CASE("dS is summed over what shares an element, in any type and layout", "[
     CHECK(wrong("s + bias[h, q, kv]", "kv <= q + 20", dense({2, 150, 200}), usual(), {.type = type}) == "");
     CHECK(wrong("s + bias[b, 0, q, kv]", "true", dense({2, 1, 150, 203}, type), odd, {.type = type}) == "");
   }
-  CHECK(wrong("s + bias[q, kv]", "true", dense({150, 203}), odd) == "");
-  CHECK(wrong("s + bias[kv, h, q]", "true", dense({203, 2, 150}), odd) == "");
+  if (in_turn(0, 2)) CHECK(wrong("s + bias[q, kv]", "true", dense({150, 203}), odd) == "");
+  if (in_turn(1, 2)) CHECK(wrong("s + bias[kv, h, q]", "true", dense({203, 2, 150}), odd) == "");
   // Rows of a pair representation share a bias, and heads in pairs; the last group may be smaller, and some have no
   // pair.
   Shape rows = usual();
@@ -85,7 +85,8 @@ TEST_CASE("dS is summed over what shares an element, in any type and layout", "[
   Shape apart = usual();
   apart.layout = Layout::bshd;
   for (const DType type : {DType::bf16, DType::f16})
-    CHECK(wrong("s + bias[b, h, q, kv]", "kv <= q + 20", dense({2, 2, 150, 200}), apart, {.type = type}) == "");
+    if (in_turn(type == DType::f16, 2))
+      CHECK(wrong("s + bias[b, h, q, kv]", "kv <= q + 20", dense({2, 2, 150, 200}), apart, {.type = type}) == "");
 }
 
 TEST_CASE("launches for some of the keys each keep their dS in the same workspace", "[emulated]") {

@@ -92,6 +92,7 @@ TEST_CASE("NaN in FP8 values wider than 128 reaches exactly the rows that keep i
   if (skipped_without_compiler()) return;
   const Engine engine = emulated_engine(gpu);
   for (const Attention* const attention : {&fp8::windowed, &fp8::rich}) {
+    if (!in_turn(attention == &fp8::rich, 2)) continue;
     const Shape shape = wide(256, 256, 41);
     const Inputs in = inputs(shape);
     std::int64_t nth = 0;

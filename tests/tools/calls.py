@@ -42,9 +42,9 @@ class Calls(unittest.TestCase):
     turns = 1  # in how many turns all of them run
 
     def setUp(self):
-        # Most of what they call is code that tests in C++ call too: a sanitized build runs a quarter of them in a turn.
+        # Most of what they call is code that tests in C++ call too: a sanitized build runs a sixth of them in a turn.
         each = unittest.TestLoader().getTestCaseNames(type(self))
-        if not in_turn(each.index(self.id().split(".")[-1]), 4 if SANITIZED else self.turns):
+        if not in_turn(each.index(self.id().split(".")[-1]), 6 if SANITIZED else self.turns):
             self.skipTest("it is in another turn")
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
