@@ -31,7 +31,7 @@ std::string_view ${name}_digest() { return \"${digest}\"; }
 ")
 endfunction()
 
-file(WRITE ${INTO} "#include \"codegen/headers.h\"
+file(WRITE ${INTO} "#include \"codegen/cuda/headers.h\"
 
 namespace attune::codegen {
 ")

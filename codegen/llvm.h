@@ -4,7 +4,7 @@
 #include <string>
 
 #include "codegen/cpu.h"
-#include "codegen/parts.h"
+#include "codegen/facts/parts.h"
 
 namespace attune::codegen {
 

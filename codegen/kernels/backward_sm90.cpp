@@ -1,8 +1,8 @@
-// codegen/kernels/backward_sm90.cpp — the backward on Hopper, codegen/cuda/kernels/backward_sm90.cuh: its calls, its
-// tiles
-#include "codegen/cuda/layout/backward_sm90.cuh"
-#include "codegen/gpu_element.h"
-#include "codegen/kernel.h"
+// codegen/kernels/backward_sm90.cpp — the backward on Hopper, codegen/cuda/backward_sm90/backward_sm90.cuh: its calls,
+// its tiles
+#include "codegen/choose/gpu_element.h"
+#include "codegen/choose/kernel.h"
+#include "codegen/cuda/backward_sm90/layout.cuh"
 #include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {
@@ -14,11 +14,11 @@ namespace {
 struct Tile {
   int m = 64;         ///< queries
   int n = 128;        ///< keys
-  int order = 2;      ///< of a step's products: backward_consumer_sm90.cuh
+  int order = 2;      ///< of a step's products: backward_sm90/consumer.cuh
   int ordered = 1;    ///< tiles of keys are added to dq in a fixed order
   int alone = 0;      ///< 1: for sequences of one tile of keys, whose dq needs no adding
   int completes = 0;  ///< 1: the item that visits queries last adds up and stores their dq, and no kernel converts it
-  int path = 0;       ///< of an item through its heads' queries: path_of in tile_scheduler_backward_sm90.cuh
+  int path = 0;       ///< of an item through its heads' queries: path_of in backward_sm90/tile_scheduler.cuh
   /// Not 0: the elements of copied_read() are copied to shared memory, tile by tile. 1: 16 bits, 2: f32.
   int copies = 0;
 };

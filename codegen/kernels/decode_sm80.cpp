@@ -1,11 +1,11 @@
-// codegen/kernels/decode_sm80.cpp — decode, codegen/cuda/kernels/decode_sm80.cuh: its calls, its tiles
+// codegen/kernels/decode_sm80.cpp — decode, codegen/cuda/decode_sm80/decode_sm80.cuh: its calls, its tiles
 #include <algorithm>
 #include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
-#include "codegen/cuda/layout/decode_sm80.cuh"
-#include "codegen/gpu_element.h"
-#include "codegen/kernel.h"
+#include "codegen/choose/gpu_element.h"
+#include "codegen/choose/kernel.h"
+#include "codegen/cuda/decode_sm80/layout.cuh"
 #include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {

@@ -1,5 +1,5 @@
-// codegen/kernels/forward_e4m3_sm90.cpp — FP8 (E4M3) prefill on Hopper, codegen/cuda/kernels/forward_e4m3_sm90.cuh: its
-// calls, its tiles
+// codegen/kernels/forward_e4m3_sm90.cpp — FP8 (E4M3) prefill on Hopper,
+// codegen/cuda/forward_sm90/forward_e4m3_sm90.cuh: its calls, its tiles
 #include <algorithm>
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-// codegen/kernels/forward_f32_sm90.cpp — f32 on Hopper by products of TF32, codegen/cuda/kernels/forward_f32_sm90.cuh:
-// its calls, its tiles
+// codegen/kernels/forward_f32_sm90.cpp — f32 on Hopper by products of TF32,
+// codegen/cuda/forward_sm90/forward_f32_sm90.cuh: its calls, its tiles
 #include <algorithm>
 #include <fmt/format.h>
 

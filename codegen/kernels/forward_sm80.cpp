@@ -1,5 +1,5 @@
-// codegen/kernels/forward_sm80.cpp — the forward on any GPU, codegen/cuda/kernels/forward_sm80.cuh: its tiles
-#include "codegen/cuda/layout/forward_sm80.cuh"
+// codegen/kernels/forward_sm80.cpp — the forward on any GPU, codegen/cuda/forward_sm80/forward_sm80.cuh: its tiles
+#include "codegen/cuda/forward_sm80/layout.cuh"
 #include "codegen/kernels/refusals.h"
 #include "codegen/kernels/widths.h"
 

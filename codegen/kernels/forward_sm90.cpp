@@ -1,4 +1,5 @@
-// codegen/kernels/forward_sm90.cpp — the forward on Hopper, codegen/cuda/kernels/forward_sm90.cuh: its calls, its tiles
+// codegen/kernels/forward_sm90.cpp — the forward on Hopper, codegen/cuda/forward_sm90/forward_sm90.cuh: its calls, its
+// tiles
 #include <algorithm>
 #include <cstdint>
 #include <fmt/format.h>

@@ -8,10 +8,10 @@
 #include <span>
 
 #include "codegen/ceil_div.h"
-#include "codegen/choose.h"
-#include "codegen/cuda/layout/forward_tile_sm90.cuh"
-#include "codegen/gpu_element.h"
-#include "codegen/kernel.h"
+#include "codegen/choose/choose.h"
+#include "codegen/choose/gpu_element.h"
+#include "codegen/choose/kernel.h"
+#include "codegen/cuda/forward_sm90/layout.cuh"
 #include "codegen/kernels/widths.h"
 
 namespace attune::codegen {

@@ -1,5 +1,6 @@
-// codegen/kernels/keys_sm80.cpp — the backward of k and v on any GPU, codegen/cuda/kernels/keys_sm80.cuh: its tiles
-#include "codegen/cuda/layout/keys_sm80.cuh"
+// codegen/kernels/keys_sm80.cpp — the backward of k and v on any GPU, codegen/cuda/backward_sm80/keys_sm80.cuh: its
+// tiles
+#include "codegen/cuda/backward_sm80/keys_layout.cuh"
 #include "codegen/kernels/widths.h"
 
 namespace attune::codegen {

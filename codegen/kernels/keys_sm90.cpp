@@ -1,8 +1,8 @@
-// codegen/kernels/keys_sm90.cpp — the backward of k and v on Hopper, codegen/cuda/kernels/keys_sm90.cuh: its calls, its
-// tiles
-#include "codegen/cuda/layout/keys_sm90.cuh"
-#include "codegen/gpu_element.h"
-#include "codegen/kernel.h"
+// codegen/kernels/keys_sm90.cpp — the backward of k and v on Hopper, codegen/cuda/backward_wide_sm90/keys_sm90.cuh: its
+// calls, its tiles
+#include "codegen/choose/gpu_element.h"
+#include "codegen/choose/kernel.h"
+#include "codegen/cuda/backward_wide_sm90/keys_layout.cuh"
 #include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {

@@ -1,10 +1,10 @@
-// codegen/kernels/mla_sm90.cpp — the forward of MLA on Hopper, codegen/cuda/kernels/mla_sm90.cuh: its calls, its tiles
+// codegen/kernels/mla_sm90.cpp — the forward of MLA on Hopper, codegen/cuda/mla_sm90/mla_sm90.cuh: its calls, its tiles
 #include <fmt/format.h>
 
-#include "codegen/choose.h"
-#include "codegen/cuda/layout/mla_sm90.cuh"
-#include "codegen/gpu_element.h"
-#include "codegen/kernel.h"
+#include "codegen/choose/choose.h"
+#include "codegen/choose/gpu_element.h"
+#include "codegen/choose/kernel.h"
+#include "codegen/cuda/mla_sm90/layout.cuh"
 #include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {

@@ -1,9 +1,9 @@
-// codegen/kernels/queries_sm90.cpp — the backward of q on Hopper, codegen/cuda/kernels/queries_sm90.cuh: its calls, its
-// tiles
-#include "codegen/cuda/layout/queries_sm90.cuh"
+// codegen/kernels/queries_sm90.cpp — the backward of q on Hopper, codegen/cuda/backward_wide_sm90/queries_sm90.cuh: its
+// calls, its tiles
 #include "codegen/ceil_div.h"
-#include "codegen/gpu_element.h"
-#include "codegen/kernel.h"
+#include "codegen/choose/gpu_element.h"
+#include "codegen/choose/kernel.h"
+#include "codegen/cuda/backward_wide_sm90/queries_layout.cuh"
 #include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "codegen/kernel.h"
+#include "codegen/choose/kernel.h"
 
 namespace attune::codegen {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "codegen/ceil_div.h"
-#include "codegen/kernel.h"
+#include "codegen/choose/kernel.h"
 
 namespace attune::codegen {
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/gpu_element.h"
-#include "codegen/kernel.h"
+#include "codegen/choose/gpu_element.h"
+#include "codegen/choose/kernel.h"
 
 namespace attune::codegen {
 

@@ -7,11 +7,11 @@
 #include <span>
 
 #include "codegen/cpu.h"
+#include "codegen/facts/parts.h"
 #include "codegen/llvm/args.h"
 #include "codegen/llvm/math.h"
 #include "codegen/llvm/mod.h"
 #include "codegen/llvm/module.h"
-#include "codegen/parts.h"
 
 namespace attune::codegen {
 

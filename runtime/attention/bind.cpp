@@ -8,7 +8,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "codegen/parts.h"
+#include "codegen/facts/parts.h"
 #include "compiler/bind.h"
 #include "runtime/ranks/plan/local.h"
 

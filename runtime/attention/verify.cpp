@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "compiler/check.h"
 #include "runtime/attention/on_host.h"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "codegen/choose/variant.h"
 #include "codegen/isa.h"
-#include "codegen/variant.h"
 #include "runtime/engines/call.h"
 #include "runtime/machine/progress.h"
 #include "runtime/machine/watch/watch.h"

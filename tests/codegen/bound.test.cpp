@@ -1,5 +1,5 @@
 // tests/codegen/bound.test.cpp — peaks are those of data sheets; products, exponentials or memory bound a call
-#include "codegen/bound.h"
+#include "codegen/choose/bound.h"
 
 #include <attune/text.h>
 

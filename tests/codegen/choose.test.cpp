@@ -1,12 +1,12 @@
 // tests/codegen/choose.test.cpp — the candidate kernels of a call; the host and the kernels agree on their memory
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 
 #include <algorithm>
 #include <attune/attune.h>
 #include <fmt/format.h>
 #include <numeric>
 
-#include "codegen/source.h"
+#include "codegen/source/source.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "tests/catch.h"

@@ -1,8 +1,8 @@
 // tests/codegen/descriptor.test.cpp — a kernel added by the steps of docs/adding-a-kernel.md is chosen and compiles
 #include <fmt/format.h>
 
-#include "codegen/choose.h"
-#include "codegen/source.h"
+#include "codegen/choose/choose.h"
+#include "codegen/source/source.h"
 #include "runtime/engines/cuda/consider.h"
 #include "tests/catch.h"
 #include "tests/codegen/kernels/forward_plain.h"

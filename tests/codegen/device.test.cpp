@@ -6,7 +6,7 @@
 #include <numbers>
 #include <set>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/contract/cover_args.cuh"
 #include "compiler/check.h"

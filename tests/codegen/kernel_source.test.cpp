@@ -1,6 +1,6 @@
 // tests/codegen/kernel_source.test.cpp — sources of CUDA compared with committed texts and compiled by NVRTC; the bytes
 // of their arguments
-#include "codegen/source.h"
+#include "codegen/source/source.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,10 +8,10 @@
 #include <set>
 #include <sstream>
 
-#include "codegen/call_choices.h"
-#include "codegen/choose.h"
-#include "codegen/headers.h"
-#include "codegen/user_source.h"
+#include "codegen/choose/call_choices.h"
+#include "codegen/choose/choose.h"
+#include "codegen/cuda/headers.h"
+#include "codegen/source/user_source.h"
 #include "compiler/lower.h"
 #include "compiler/slice.h"
 #include "runtime/engines/cuda/nvrtc.h"

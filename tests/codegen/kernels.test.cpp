@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <set>
 
-#include "codegen/choose.h"
-#include "codegen/skeleton.h"
-#include "codegen/source.h"
+#include "codegen/choose/choose.h"
+#include "codegen/source/skeleton.h"
+#include "codegen/source/source.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "runtime/engines/cuda/spliced.h"

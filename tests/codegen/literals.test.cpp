@@ -3,8 +3,8 @@
 #include <limits>
 #include <vector>
 
-#include "codegen/source.h"
-#include "codegen/source_text.h"
+#include "codegen/source/source.h"
+#include "codegen/source/source_text.h"
 #include "ir/print.h"
 #include "tests/catch.h"
 #include "tests/nvrtc.h"

@@ -4,10 +4,10 @@
 
 #include <attune/text.h>
 
-#include "codegen/gpu_parts.h"
-#include "codegen/headers.h"
-#include "codegen/kernel.h"
-#include "codegen/source_text.h"
+#include "codegen/choose/kernel.h"
+#include "codegen/cuda/headers.h"
+#include "codegen/facts/gpu_parts.h"
+#include "codegen/source/source_text.h"
 #include "compiler/lower.h"
 #include "ir/names.h"
 #include "ir/parse.h"
@@ -99,7 +99,7 @@ TEST_CASE("a user's names never meet the source's", "[cuda]") {
       "#pragma once\n" + includes +
       "namespace attune {\ntemplate <class Tile, Mod User>\n"
       "__global__ void empty(const __grid_constant__ ForwardArgs, const __grid_constant__ User) {}\n}\n";
-  const codegen::Header file{"codegen/cuda/kernels/empty.cuh", text.c_str()};
+  const codegen::Header file{"codegen/cuda/empty/empty.cuh", text.c_str()};
   const codegen::KernelDescriptor empty{.name = "empty", .headers = std::span(&file, 1)};
   for (std::size_t at = 0; at < all.size(); at += each) {
     if (!in_turn(at / each / 2, 3)) continue;  // neighbours, which have both architectures

@@ -1,7 +1,7 @@
 // tests/codegen/peak.test.cpp — where the part of a score that does not depend on s is largest
-#include "codegen/peak.h"
+#include "codegen/facts/peak.h"
 
-#include "codegen/gpu_parts.h"
+#include "codegen/facts/gpu_parts.h"
 #include "compiler/lower.h"
 #include "tests/catch.h"
 #include "tests/numerics/corpus.h"

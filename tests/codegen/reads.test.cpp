@@ -1,10 +1,10 @@
 // tests/codegen/reads.test.cpp — reads that need no clamping within a tile, and columns that lanes share
-#include "codegen/reads.h"
+#include "codegen/facts/reads.h"
 
 #include <limits>
 
-#include "codegen/choose.h"
-#include "codegen/source.h"
+#include "codegen/choose/choose.h"
+#include "codegen/source/source.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "tests/catch.h"

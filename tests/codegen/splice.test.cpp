@@ -1,6 +1,6 @@
 // tests/codegen/splice.test.cpp — splicing a mod's PTX into a skeleton's: NVRTC's texts, damaged texts, and kernels of
 // the corpus compared with kernels that are compiled as a whole
-#include "codegen/splice.h"
+#include "codegen/source/splice.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "codegen/choose.h"
-#include "codegen/kernel.h"
-#include "codegen/skeleton.h"
+#include "codegen/choose/choose.h"
+#include "codegen/choose/kernel.h"
+#include "codegen/source/skeleton.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/nvrtc.h"

@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "codegen/choose.h"
-#include "codegen/kernel.h"
-#include "codegen/skeleton.h"
+#include "codegen/choose/choose.h"
+#include "codegen/choose/kernel.h"
+#include "codegen/source/skeleton.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "runtime/engines/cuda/spliced.h"

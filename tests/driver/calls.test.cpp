@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "codegen/source.h"
+#include "codegen/source/source.h"
 #include "compiler/check.h"
 #include "compiler/lower.h"
 #include "runtime/attention/tools.h"

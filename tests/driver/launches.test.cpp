@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/kernels.h"
-#include "codegen/variant.h"
+#include "codegen/choose/kernels.h"
+#include "codegen/choose/variant.h"
 #include "runtime/attention/tools.h"
 #include "tests/catch.h"
 #include "tests/codegen/kernels/forward_plain.h"

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "compiler/lower.h"
 #include "runtime/attention/tools.h"
 #include "runtime/engines/cuda/consider.h"

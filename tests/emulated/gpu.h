@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "codegen/variant.h"
+#include "codegen/choose/variant.h"
 #include "runtime/engines/emulated/compiler.h"
 #include "runtime/engines/emulated/emulated.h"
 #include "tests/catch.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <fmt/format.h>
 
-#include "codegen/headers.h"
+#include "codegen/cuda/headers.h"
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
 
@@ -16,13 +16,10 @@ namespace {
 
 using runtime::emulated::Patch;
 
-constexpr const char *kernels = "codegen/cuda/kernels/", *parts = "codegen/cuda/parts/",
-                     *contract = "codegen/cuda/contract/";
-
-/// A mistake: `from` becomes `to` in a file; and a call that it affects.
+/// A mistake: `from` becomes `to` in a file of codegen/cuda; and a call that it affects.
 struct Planted {
   const char* what;
-  const char *folder, *file, *from, *to;
+  const char *file, *from, *to;
   enum class Call {
     sm80,
     decode,
@@ -53,57 +50,57 @@ using enum Planted::Call;
 
 const Planted all[] = {
     // ---- forward_sm80
-    {"a group of copies too few is waited for", kernels, "forward_sm80.cuh", "copy_wait<Tile::stages - 2>();",
+    {"a group of copies too few is waited for", "forward_sm80/forward_sm80.cuh", "copy_wait<Tile::stages - 2>();",
      "copy_wait<Tile::stages - 1>();", sm80},
-    {"no barrier behind the wait for copies", kernels, "forward_sm80.cuh",
+    {"no barrier behind the wait for copies", "forward_sm80/forward_sm80.cuh",
      "copy_wait<Tile::stages - 2>();\n      __syncthreads();", "copy_wait<Tile::stages - 2>();", sm80},
-    {"a stage is loaded while it is read", kernels, "forward_sm80.cuh", "load(i + Tile::stages - 1);",
+    {"a stage is loaded while it is read", "forward_sm80/forward_sm80.cuh", "load(i + Tile::stages - 1);",
      "load(i + Tile::stages);", sm80},
-    {"a key behind the last one counts", contract, "mod.cuh", "to(at.kv_len - 1)", "to(at.kv_len)", sm80},
-    {"lanes read rows of others too early", parts, "forward_epilogue_sm80.cuh",
-     "put_in_lines<Tile>(of);\n  __syncwarp();", "put_in_lines<Tile>(of);", sm80},
-    {"units of rows 4 to 7 are looked for in the wrong place", parts, "products_sm80.cuh",
+    {"a key behind the last one counts", "contract/mod.cuh", "to(at.kv_len - 1)", "to(at.kv_len)", sm80},
+    {"lanes read rows of others too early", "forward_sm80/epilogue.cuh", "put_in_lines<Tile>(of);\n  __syncwarp();",
+     "put_in_lines<Tile>(of);", sm80},
+    {"units of rows 4 to 7 are looked for in the wrong place", "parts/products_sm80.cuh",
      "swizzle(half ^ Line::swizzle(row & 7))", "swizzle(half ^ Line::swizzle(row & 3))", sm80},
-    {"an operand that is not transposed", parts, "products_sm80.cuh",
+    {"an operand that is not transposed", "parts/products_sm80.cuh",
      "load_blocks_transposed(b, at.at(16 * step, i / 2));", "load_blocks(b, at.at(16 * step, i / 2));", sm80},
     // ---- decode_sm80
-    {"a part is merged before it is written", parts, "decode_epilogue_sm80.cuh",
+    {"a part is merged before it is written", "decode_sm80/epilogue.cuh",
      "== static_cast<unsigned>(split_tile.count - 1)", "== static_cast<unsigned>(split_tile.count - 2)", decode},
     // ---- keys_sm80
-    {"no barrier before queries are used", kernels, "keys_sm80.cuh",
+    {"no barrier before queries are used", "backward_sm80/keys_sm80.cuh",
      "copy_wait<0>();\n      __syncthreads();\n      const bool more", "copy_wait<0>();\n      const bool more",
      backward80},
     // ---- forward_sm90
-    {"fewer bytes are expected than come", parts, "key_source_sm90.cuh", "barrier_expect(full, Shared::k_bytes);",
+    {"fewer bytes are expected than come", "forward_sm90/key_source.cuh", "barrier_expect(full, Shared::k_bytes);",
      "barrier_expect(full, Shared::k_bytes - 128);", sm90},
-    {"more bytes are expected than come", parts, "forward_producer_sm90.cuh",
-     "barrier_expect(q.full(), Shared::q_bytes);", "barrier_expect(q.full(), Shared::q_bytes + 128);", sm90},
-    {"the wrong phase is waited for", parts, "ring_sm90.cuh", "now().wait(this->phase);",
-     "now().wait(this->phase ^ 1);", sm90},
-    {"keys are released before products have read them", parts, "forward_consumer_sm90.cuh",
+    {"more bytes are expected than come", "forward_sm90/producer.cuh", "barrier_expect(q.full(), Shared::q_bytes);",
+     "barrier_expect(q.full(), Shared::q_bytes + 128);", sm90},
+    {"the wrong phase is waited for", "parts/ring_sm90.cuh", "now().wait(this->phase);", "now().wait(this->phase ^ 1);",
+     sm90},
+    {"keys are released before products have read them", "forward_sm90/consumer.cuh",
      "wgmma_wait<1>();\n    if constexpr (products_ordered) pass_turn();\n    pin(g.s);\n    release_keys();",
      "release_keys();\n    wgmma_wait<1>();\n    if constexpr (products_ordered) pass_turn();\n    pin(g.s);", long90},
-    {"scores are used before they are there", parts, "forward_consumer_sm90.cuh",
+    {"scores are used before they are there", "forward_sm90/consumer.cuh",
      "wgmma_wait<1>();\n    if constexpr (products_ordered)", "wgmma_wait<2>();\n    if constexpr (products_ordered)",
      sm90},
-    {"values are not waited for", parts, "forward_consumer_sm90.cuh", "v.wait();\n    g.values(v.stage, i > 1);",
+    {"values are not waited for", "forward_sm90/consumer.cuh", "v.wait();\n    g.values(v.stage, i > 1);",
      "g.values(v.stage, i > 1);", sm90},
-    {"no proxy fence before results leave", parts, "forward_epilogue_sm90.cuh", "proxy_fence();\n    __syncwarp();",
+    {"no proxy fence before results leave", "forward_sm90/epilogue.cuh", "proxy_fence();\n    __syncwarp();",
      "__syncwarp();", sm90},
-    {"results leave before all lanes have written theirs", parts, "forward_epilogue_sm90.cuh",
+    {"results leave before all lanes have written theirs", "forward_sm90/epilogue.cuh",
      "proxy_fence();\n    __syncwarp();", "proxy_fence();", sm90},
-    {"results go to the wrong units", parts, "forward_epilogue_sm90.cuh", "^ (line & 7)) << 4);\n      store_blocks",
+    {"results go to the wrong units", "forward_sm90/epilogue.cuh", "^ (line & 7)) << 4);\n      store_blocks",
      "^ (line & 3)) << 4);\n      store_blocks", sm90},
-    {"fewer threads than others say meet at a barrier", parts, "forward_consumer_sm90.cuh",
+    {"fewer threads than others say meet at a barrier", "forward_sm90/consumer.cuh",
      "named_sync(issue_turn + g.group, 2 * warpgroup_threads)", "named_sync(issue_turn + g.group, warpgroup_threads)",
      sm90},
-    {"a warp too few releases a stage", kernels, "forward_sm90.cuh", "k_full, 1 + number_warps<Tile>, warps);",
+    {"a warp too few releases a stage", "forward_sm90/forward_sm90.cuh", "k_full, 1 + number_warps<Tile>, warps);",
      "k_full, 1 + number_warps<Tile>, warps - 1);", sm90},
-    {"a block ends before its results have left", parts, "forward_consumer_sm90.cuh", "if (g.lane == 0) store_wait();",
-     "", sm90},
-    {"results pass over values that are still read", parts, "forward_consumer_sm90.cuh",
+    {"a block ends before its results have left", "forward_sm90/consumer.cuh", "if (g.lane == 0) store_wait();", "",
+     sm90},
+    {"results pass over values that are still read", "forward_sm90/consumer.cuh",
      "if (mine) Ring<Tile::stages>(shared + Shared::v_full, place).wait_until_read();", "", over90},
-    {"values are released before their last products", parts, "forward_consumer_sm90.cuh",
+    {"values are released before their last products", "forward_sm90/consumer.cuh",
      "if (!there) report_found();\n      wgmma_wait<0>();\n      g.pin_products();\n      g.take_in();\n      if "
      "(there) "
      "{\n        if (now.walk.count > 0) v.release(g.lane);",
@@ -111,151 +108,147 @@ const Planted all[] = {
      "  "
      "   g.pin_products();\n      g.take_in();\n      if (there) {",
      over90},
-    {"two warpgroups' results pass over the same values", parts, "forward_consumer_sm90.cuh",
+    {"two warpgroups' results pass over the same values", "forward_sm90/consumer.cuh",
      "for (int i = g.group; i < groups - 1; ++i) place = place.before();", "", over90},
-    {"a block of keys is asked for another one's", parts, "forward_scores_sm90.cuh",
-     "const Int kv(first_key(tile), first);", "const Int kv(first_key(tile), 0);", blocks90},
-    {"values load over results that have not left", parts, "forward_producer_sm90.cuh",
-     "if (i == behind) wait_for_results();", "", over90},
-    {"results are said to have left before they have", parts, "forward_consumer_sm90.cuh",
+    {"a block of keys is asked for another one's", "forward_sm90/scores.cuh", "const Int kv(first_key(tile), first);",
+     "const Int kv(first_key(tile), 0);", blocks90},
+    {"values load over results that have not left", "forward_sm90/producer.cuh", "if (i == behind) wait_for_results();",
+     "", over90},
+    {"results are said to have left before they have", "forward_sm90/consumer.cuh",
      "store_wait_read();\n      barrier_arrive(shared + Shared::results_left);",
      "barrier_arrive(shared + Shared::results_left);", over90},
-    {"results of a tile without keys pass over queries that load", parts, "forward_consumer_sm90.cuh",
+    {"results of a tile without keys pass over queries that load", "forward_sm90/consumer.cuh",
      "if (now.walk.count == 0) q.wait();", "", empty90},
-    {"the memory of queries is lent and not taken", parts, "forward_producer_sm90.cuh", "if (has_keys) lend_queries();",
-     "", empty90},
-    {"a warpgroup leaves out keys that load after its results have left", parts, "tile_scheduler_sm90.cuh",
+    {"the memory of queries is lent and not taken", "forward_sm90/producer.cuh", "if (has_keys) lend_queries();", "",
+     empty90},
+    {"a warpgroup leaves out keys that load after its results have left", "forward_sm90/tile_scheduler.cuh",
      "leave_over_values<Tile> ? 1 : Tile::stages - 1", "Tile::stages - 1", late90},
-    {"a warpgroup leaves out a tile too many", parts, "tile_scheduler_sm90.cuh", "walk.last + 1 - tiles",
+    {"a warpgroup leaves out a tile too many", "forward_sm90/tile_scheduler.cuh", "walk.last + 1 - tiles",
      "walk.last + 2 - tiles", late90},
-    {"keys that are left out are not released", parts, "forward_consumer_sm90.cuh",
+    {"keys that are left out are not released", "forward_sm90/consumer.cuh",
      "k.release_as_warp(g.lane);\n          k.next();", "k.next();", late90},
-    {"values of the wrong tiles are left out", parts, "forward_consumer_sm90.cuh",
+    {"values of the wrong tiles are left out", "forward_sm90/consumer.cuh",
      "for (int i = 0; i < late; ++i) v = Ring<Tile::stages>(v.barriers, v.before());", "", late90},
-    {"copies of a bias are not waited for", parts, "forward_scores_sm90.cuh", "copy_wait<1>();\n      __syncwarp();",
+    {"copies of a bias are not waited for", "forward_sm90/scores.cuh", "copy_wait<1>();\n      __syncwarp();",
      "__syncwarp();", dense90},
-    {"a lane reads what another one copies", parts, "forward_scores_sm90.cuh", "copy_wait<1>();\n      __syncwarp();",
+    {"a lane reads what another one copies", "forward_sm90/scores.cuh", "copy_wait<1>();\n      __syncwarp();",
      "copy_wait<1>();", dense90},
-    {"copies go where the previous ones are read", parts, "forward_scores_sm90.cuh", "copied ^= Shared::copied_bytes;",
-     "", dense90},
-    {"keys are said to be there before their distances are", parts, "numbers_sm90.cuh",
+    {"copies go where the previous ones are read", "forward_sm90/scores.cuh", "copied ^= Shared::copied_bytes;", "",
+     dense90},
+    {"keys are said to be there before their distances are", "forward_sm90/numbers.cuh",
      "find(head, at, origin, item.entry.key(tile * Tile::n));\n        k.acquire();\n        "
      "arrive_as_warp(k.full(), lane);",
      "k.acquire();\n        arrive_as_warp(k.full(), lane);\n        find(head, at, origin, "
      "item.entry.key(tile * Tile::n));",
      distant90},
-    {"one lane says that all have found their distances", parts, "numbers_sm90.cuh", "arrive_as_warp(k.full(), lane);",
+    {"one lane says that all have found their distances", "forward_sm90/numbers.cuh", "arrive_as_warp(k.full(), lane);",
      "if (lane == 0) barrier_arrive(k.full());", distant90},
-    {"distances are found where others may be read", parts, "numbers_sm90.cuh",
+    {"distances are found where others may be read", "forward_sm90/numbers.cuh",
      "(keys.phase * Tile::stages + keys.stage)", "keys.stage", distant90},
-    {"distances come with the next keys", parts, "forward_consumer_sm90.cuh",
-     "release_keys();\n    g.template weigh<Partial>",
+    {"distances come with the next keys", "forward_sm90/consumer.cuh", "release_keys();\n    g.template weigh<Partial>",
      "release_keys();\n    g.take_numbers(k);\n    g.template weigh<Partial>", distant90},
-    {"a large argument counts as small", parts, "forward_scores_sm90.cuh", "> exact::small_tanh_most", "> 9.0f",
-     tanh90},
-    {"a part has a tile of keys of the next one", parts, "walk.cuh", "all.count * (nth + 1) / parts - begin;",
+    {"a large argument counts as small", "forward_sm90/scores.cuh", "> exact::small_tanh_most", "> 9.0f", tanh90},
+    {"a part has a tile of keys of the next one", "parts/walk.cuh", "all.count * (nth + 1) / parts - begin;",
      "all.count * (nth + 1) / parts - begin + (nth + 1 < parts);", parts90},
-    {"parts leave their results in the same place", parts, "forward_epilogue_sm90.cuh",
+    {"parts leave their results in the same place", "forward_sm90/epilogue.cuh",
      "(part * parts.rows + number_of(h, q))", "number_of(h, q)", parts90},
-    {"the first part is left out", kernels, "combine_parts.cuh", "int nth = 0; nth < parts.count",
+    {"the first part is left out", "companions/combine_parts.cuh", "int nth = 0; nth < parts.count",
      "int nth = 1; nth < parts.count", parts90},
-    {"parts weigh the same", kernels, "combine_parts.cuh", "some[i].y * shares[i]", "some[i].y", parts90},
+    {"parts weigh the same", "companions/combine_parts.cuh", "some[i].y * shares[i]", "some[i].y", parts90},
     // ---- forward_f32_sm90
-    {"keys are released before the products of their scores", parts, "forward_in_turn_sm90.cuh",
+    {"keys are released before the products of their scores", "forward_sm90/in_turn.cuh",
      "g.scores(q.stage, k.stage);\n    if constexpr (Base::issue_ordered) this->pass_turn();\n    "
      "g.wait_for_scores();\n    if constexpr (Base::products_ordered) this->pass_turn();\n    k.release(g.lane);",
      "k.release(g.lane);\n    g.scores(q.stage, k.stage);\n    if constexpr (Base::issue_ordered) this->pass_turn();\n "
      "   "
      "g.wait_for_scores();\n    if constexpr (Base::products_ordered) this->pass_turn();",
      f32},
-    {"values are not waited for, tile by tile", parts, "forward_in_turn_sm90.cuh", "v.wait();\n", "", f32},
-    {"sums of scores are read while products run", kernels, "forward_f32_sm90.cuh", "wgmma_wait<0>();\n    pin(s);",
+    {"values are not waited for, tile by tile", "forward_sm90/in_turn.cuh", "v.wait();\n", "", f32},
+    {"sums of scores are read while products run", "forward_sm90/forward_f32_sm90.cuh", "wgmma_wait<0>();\n    pin(s);",
      "wgmma_wait<1>();\n    pin(s);", f32},
-    {"one product with a remainder is left out", kernels, "forward_f32_sm90.cuh",
+    {"one product with a remainder is left out", "forward_sm90/forward_f32_sm90.cuh",
      "Of::template rs<Major::k>(low, a, b_rest, 1);", "", f32},
-    {"values in another order than probabilities", kernels, "split_keys_sm90.cuh", "from[2 * pitch], from[4 * pitch]",
-     "from[4 * pitch], from[2 * pitch]", f32},
-    {"keys are loaded while they are split", kernels, "forward_sm90.cuh",
+    {"values in another order than probabilities", "forward_sm90/split_keys_sm90.cuh",
+     "from[2 * pitch], from[4 * pitch]", "from[4 * pitch], from[2 * pitch]", f32},
+    {"keys are loaded while they are split", "forward_sm90/forward_sm90.cuh",
      "come_transposed<Tile> || are_gathered<Tile>) wait_for", "false) wait_for", f32},
-    {"no proxy fence behind rounded queries", kernels, "forward_f32_sm90.cuh", "proxy_fence();\n", "", one_tf32},
+    {"no proxy fence behind rounded queries", "forward_sm90/forward_f32_sm90.cuh", "proxy_fence();\n", "", one_tf32},
     // ---- keys_f32_sm90, queries_f32_sm90
-    {"a product with rests is left out", parts, "split_sm90.cuh",
+    {"a product with rests is left out", "backward_wide_sm90/split.cuh",
      "Product<64, f16>::template set4<Major::k, Major::k>(rests, a_at + a_chunk, b_at);",
      "Product<64, f16>::template set4<Major::k, Major::k>(rests, a_at, b_at);", backward_f32},
-    {"P is read before the other warpgroup has written it", kernels, "keys_f32_sm90.cuh",
+    {"P is read before the other warpgroup has written it", "backward_wide_sm90/keys_f32_sm90.cuh",
      "weights.wait(nth & 1);\n    wgmma_wait", "wgmma_wait", backward_f32},
-    {"P is overwritten before the other warpgroup has read it", kernels, "keys_f32_sm90.cuh",
+    {"P is overwritten before the other warpgroup has read it", "backward_wide_sm90/keys_f32_sm90.cuh",
      "weights.acquire(nth & 1);", "", backward_f32},
-    {"grad_o is not waited for", kernels, "keys_f32_sm90.cuh", "grad_o.wait();\n    p.add_to", "p.add_to",
+    {"grad_o is not waited for", "backward_wide_sm90/keys_f32_sm90.cuh", "grad_o.wait();\n    p.add_to", "p.add_to",
      backward_f32},
-    {"queries are released before the products of dK", kernels, "keys_f32_sm90.cuh",
+    {"queries are released before the products of dK", "backward_wide_sm90/keys_f32_sm90.cuh",
      "of.add_to(dk, shared + Shared::q + q.stage * Shared::q_bytes);\n    q.release_as_warp(lane);",
      "q.release_as_warp(lane);\n    of.add_to(dk, shared + Shared::q + q.stage * Shared::q_bytes);", backward_f32},
-    {"values are not waited for, before dP", kernels, "queries_f32_sm90.cuh", "v.wait();\n    flows", "flows",
+    {"values are not waited for, before dP", "backward_wide_sm90/queries_f32_sm90.cuh", "v.wait();\n    flows", "flows",
      backward_f32},
-    {"keys are released before the products of dQ", kernels, "queries_f32_sm90.cuh",
+    {"keys are released before the products of dQ", "backward_wide_sm90/queries_f32_sm90.cuh",
      "ds.add_to(dq, shared + Shared::k + k.stage * Shared::k_bytes);\n    k.release_as_warp(lane);",
      "k.release_as_warp(lane);\n    ds.add_to(dq, shared + Shared::k + k.stage * Shared::k_bytes);", backward_f32},
-    {"results pass over operands that are still read", kernels, "keys_f32_sm90.cuh",
+    {"results pass over operands that are still read", "backward_wide_sm90/keys_f32_sm90.cuh",
      "named_sync(first_warpgroup_done, warpgroup_threads);", "", backward_f32},
     // ---- backward_sm90
-    {"no proxy fence before dS is an operand", parts, "backward_consumer_sm90.cuh",
+    {"no proxy fence before dS is an operand", "backward_sm90/consumer.cuh",
      "proxy_fence();\n    if constexpr (order == 2)\n", "if constexpr (order == 2)\n", backward90},
-    {"a warpgroup reads dS before the other has written it", parts, "backward_consumer_sm90.cuh",
+    {"a warpgroup reads dS before the other has written it", "backward_sm90/consumer.cuh",
      "named_sync(ds_shared, 2 * warpgroup_threads);\n    this->store_ds(stage, clock);",
      "this->store_ds(stage, clock);", backward90},
-    {"dS is stored before the warpgroup has written it", parts, "backward_consumer_sm90.cuh",
+    {"dS is stored before the warpgroup has written it", "backward_sm90/consumer.cuh",
      "named_sync(ds_shared, 2 * warpgroup_threads);\n    this->store_ds(stage, clock);",
      "this->store_ds(stage, clock);\n    named_sync(ds_shared, 2 * warpgroup_threads);", stored90},
-    {"the stage is released while dS is stored", parts, "backward_warpgroup_sm90.cuh",
+    {"the stage is released while dS is stored", "backward_sm90/warpgroup.cuh",
      "if constexpr (stores_ds) store_wait_read();", "", stored90},
-    {"sums of a head go to the next one's place", parts, "backward_warpgroup_sm90.cuh",
+    {"sums of a head go to the next one's place", "backward_sm90/warpgroup.cuh",
      "if (at.b >= 0 && (at.b != b || at.h != h)) give_item_sums();", "", summed90},
-    {"each thread of a key adds the sum of all four", parts, "backward_warpgroup_sm90.cuh",
+    {"each thread of a key adds the sum of all four", "backward_sm90/warpgroup.cuh",
      "if (lane % 4 == 0 && key < at.kv_len) add_exactly(", "if (key < at.kv_len) add_exactly(", summed90},
-    {"an item keeps its sums for the next one", parts, "backward_consumer_sm90.cuh",
+    {"an item keeps its sums for the next one", "backward_sm90/consumer.cuh",
      "if constexpr (Group::sums_items) this->give_item_sums();", "", summed90},
-    {"dq is added out of order", parts, "add_dq_sm90.cuh", "args.added + tile) != before)",
+    {"dq is added out of order", "backward_sm90/add_dq.cuh", "args.added + tile) != before)",
      "args.added + tile) > 100u)", turned90},
-    {"rows are read before the kernel that writes them has ended", parts, "backward_producer_sm90.cuh",
+    {"rows are read before the kernel that writes them has ended", "backward_sm90/producer.cuh",
      "wait_for_kernel_before();", "", backward90},
-    {"the wrong half of an operand", parts, "backward_warpgroup_sm90.cuh", "(m == 128 ? 0 : group * n * chunk_bytes)",
+    {"the wrong half of an operand", "backward_sm90/warpgroup.cuh", "(m == 128 ? 0 : group * n * chunk_bytes)",
      "(m == 128 ? 128 : group * n * chunk_bytes)", backward90},
-    {"the rows of a step are not waited for", kernels, "backward_sm90.cuh", "loads_apart<User> ? 2 : 1", "1",
+    {"the rows of a step are not waited for", "backward_sm90/backward_sm90.cuh", "loads_apart<User> ? 2 : 1", "1",
      backward90},
-    {"the only tile of dQ is overwritten before it has left", parts, "backward_warpgroup_sm90.cuh",
+    {"the only tile of dQ is overwritten before it has left", "backward_sm90/warpgroup.cuh",
      "sums(stage ^ 1).acquire(phase ^ static_cast<unsigned>(stage));", "sums(stage).acquire(phase);", turned90},
-    {"a transposed operand is read as it lies", parts, "backward_warpgroup_sm90.cuh",
+    {"a transposed operand is read as it lies", "backward_sm90/warpgroup.cuh",
      "template set4<Major::n, Major::k>(dq(), y, x);", "template set4<Major::k, Major::k>(dq(), y, x);", turned90},
-    {"sums are completed before others are added", parts, "add_dq_sm90.cuh",
+    {"sums are completed before others are added", "backward_sm90/add_dq.cuh",
      "wait_for_turn(args, tile, before);\n  barrier_expect", "barrier_expect", completed90},
-    {"loaded sums are not waited for", parts, "backward_warpgroup_sm90.cuh",
+    {"loaded sums are not waited for", "backward_sm90/warpgroup.cuh",
      "barrier_wait(shared + Shared::sums_loaded + 8 * stage, phase);", "", completed90},
-    {"loaded sums take no phase where nothing is loaded", parts, "add_dq_sm90.cuh",
+    {"loaded sums take no phase where nothing is loaded", "backward_sm90/add_dq.cuh",
      "barrier_arrive(loaded);\n    // No consumer waits for this phase; compute-sanitizer says so of phases that "
      "nobody "
      "waits for.\n    return barrier_wait(loaded, phase);",
      "return;", completed90},
-    {"the first item completes dq", parts, "backward_producer_sm90.cuh", "keys == (falls ? to - 1 : from)",
+    {"the first item completes dq", "backward_sm90/producer.cuh", "keys == (falls ? to - 1 : from)",
      "keys == (falls ? from : to - 1)", completed90},
     // ---- mla_sm90
-    {"queries are released before their last scores", parts, "mla_warpgroup_sm90.cuh",
+    {"queries are released before their last scores", "mla_sm90/warpgroup.cuh",
      "wgmma_wait<0>();\n    pin(s);\n    release(stage(place, Group), Shared::used_rest);\n    if (last) "
      "arrive_as_warp(shared + Shared::q_empty, lane);",
      "if (last) arrive_as_warp(shared + Shared::q_empty, lane);\n    wgmma_wait<0>();\n    pin(s);\n    "
      "release(stage(place, Group), Shared::used_rest);",
      mla},
-    {"the last values are released before results have left through them", kernels, "mla_sm90.cuh",
+    {"the last values are released before results have left through them", "mla_sm90/mla_sm90.cuh",
      "    group.store(same,", "    arrive_as_warp(freed, group.lane);\n    group.store(same,", mla},
-    {"results are freed before they have been read again", parts, "mla_epilogue_sm90.cuh", "    uint4 x[16];\n",
+    {"results are freed before they have been read again", "mla_sm90/epilogue.cuh", "    uint4 x[16];\n",
      "    free();\n    uint4 x[16];\n", mla},
-    {"results go where the other warpgroup's pass", kernels, "mla_sm90.cuh",
+    {"results go where the other warpgroup's pass", "mla_sm90/mla_sm90.cuh",
      "group.keys(1, Group * Shared::half_chunks)", "group.keys(1, 0)", mla},
-    {"rows of results that two lanes have are swapped", parts, "mla_epilogue_sm90.cuh", "* own[j % 2]", "* own[j / 2]",
-     mla},
-    {"a stage is loaded before it is released", parts, "mla_producer_sm90.cuh", "place.phase ^ 1);", "place.phase);",
-     mla},
-    {"values are released before their products", parts, "mla_warpgroup_sm90.cuh",
+    {"rows of results that two lanes have are swapped", "mla_sm90/epilogue.cuh", "* own[j % 2]", "* own[j / 2]", mla},
+    {"a stage is loaded before it is released", "mla_sm90/producer.cuh", "place.phase ^ 1);", "place.phase);", mla},
+    {"values are released before their products", "mla_sm90/warpgroup.cuh",
      "pin(o);\n    add_own(mine);\n    wgmma_wait<0>();\n    pin(o);\n    if (Group == 0 || !last) release(mine, "
      "Group);",
      "pin(o);\n    add_own(mine);\n    if (Group == 0 || !last) release(mine, Group);\n    wgmma_wait<0>();\n    "
@@ -347,9 +340,11 @@ Attention fresh(Planted::Call call) {
                                                 : "s * " + factor + " + bias[3, q - kv + 150] * bias[4, q - kv]")};
 }
 
+std::string path_of(const Planted& one) { return fmt::format("codegen/cuda/{}", one.file); }
+
 /// How the mistake shows, trying one seed after another; empty if it never shows.
 std::string found(const Planted& one) {
-  runtime::emulated::set_patches({Patch{std::string(one.folder) + one.file, one.from, one.to}});
+  runtime::emulated::set_patches({Patch{path_of(one), one.from, one.to}});
   const Subject subject(fresh(one.call));
   std::string out;
   for (std::uint64_t seed = 1; seed <= 4 && out.empty(); ++seed) {
@@ -372,7 +367,7 @@ TEST_CASE("every planted mistake has its place in a kernel", "[emulated]") {
   const auto headers = codegen::headers();
   for (const Planted& one : all) {
     INFO(one.what);
-    const auto file = std::ranges::find(headers, std::string(one.folder) + one.file, &codegen::Header::name);
+    const auto file = std::ranges::find(headers, path_of(one), &codegen::Header::name);
     REQUIRE(file != headers.end());
     CHECK(std::string_view(file->text).find(one.from) != std::string_view::npos);
   }

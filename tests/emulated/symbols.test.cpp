@@ -4,8 +4,8 @@
 
 #include <dlfcn.h>
 
-#include "codegen/choose.h"
-#include "codegen/source.h"
+#include "codegen/choose/choose.h"
+#include "codegen/source/source.h"
 #include "compiler/lower.h"
 #include "runtime/engines/emulated/command.h"
 #include "runtime/engines/emulated/files.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/machine/tensor.h"
 #include "tests/gpu/device.h"

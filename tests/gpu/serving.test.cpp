@@ -10,7 +10,7 @@
 #include <random>
 
 #include "codegen/ceil_div.h"
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "runtime/attention/tools.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/machine/tensor.h"

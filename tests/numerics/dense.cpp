@@ -11,7 +11,7 @@
 #include <numbers>
 #include <optional>
 
-#include "codegen/parts.h"
+#include "codegen/facts/parts.h"
 #include "compiler/bind.h"
 #include "runtime/engines/captures.h"
 #include "runtime/engines/keys.h"

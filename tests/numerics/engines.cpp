@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/host.h"

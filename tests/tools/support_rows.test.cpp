@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "codegen/kernels.h"
+#include "codegen/choose/kernels.h"
 #include "tests/catch.h"
 
 using namespace attune;

@@ -22,9 +22,9 @@ def complaints(root):
 
 STATEMENT = 'asm volatile("exit;");\n'
 verdict(complaints, wrong={
-    "codegen/cuda/kernels/a.cuh:2: asm belongs": {"codegen/cuda/kernels/a.cuh": "// head\n" + STATEMENT},
+    "codegen/cuda/companions/a.cuh:2: asm belongs": {"codegen/cuda/companions/a.cuh": "// head\n" + STATEMENT},
     "codegen/cuda/parts/a.cuh:1: asm belongs": {"codegen/cuda/parts/a.cuh": "__asm__" + STATEMENT[3:]},
 }, right={
     "codegen/cuda/ptx/thread.cuh": STATEMENT,
-    "codegen/cuda/kernels/a.cuh": "// what asm would do\n" + 'const char* x = "asm";\n',
+    "codegen/cuda/companions/a.cuh": "// what asm would do\n" + 'const char* x = "asm";\n',
     "runtime/engines/cpu/pool.cpp": STATEMENT})

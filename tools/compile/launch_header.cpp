@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
+#include "codegen/choose/gpu_element.h"
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/contract/cover_args.cuh"
-#include "codegen/gpu_element.h"
-#include "codegen/source_text.h"
+#include "codegen/source/source_text.h"
 
 namespace attune::tools {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 
 namespace attune::tools {
 

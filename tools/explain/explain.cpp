@@ -9,9 +9,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "codegen/bound.h"
+#include "codegen/choose/bound.h"
 #include "codegen/cpu.h"
-#include "codegen/parts.h"
+#include "codegen/facts/parts.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
 #include "ir/print.h"

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "codegen/bound.h"
-#include "codegen/call_choices.h"
 #include "codegen/ceil_div.h"
+#include "codegen/choose/bound.h"
+#include "codegen/choose/call_choices.h"
+#include "codegen/choose/occupancy.h"
 #include "codegen/cuda/contract/args.cuh"
-#include "codegen/gradient_source.h"
-#include "codegen/occupancy.h"
+#include "codegen/source/gradient_source.h"
 #include "runtime/attention/offline/builds.h"
 #include "runtime/attention/tools.h"
 #include "runtime/engines/cuda/consider.h"

@@ -11,7 +11,7 @@
 
 #include <attune/error.h>
 
-#include "codegen/parts.h"
+#include "codegen/facts/parts.h"
 #include "compiler/lower.h"
 #include "runtime/attention/offline/call_spec.h"
 #include "tools/options/call_options.h"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/gpu_parts.h"
+#include "codegen/facts/gpu_parts.h"
 
 namespace attune::tools {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "tools/options/call_options.h"
 #include "tools/options/text.h"
 #include "tools/output/progress.h"

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cover/tiles.h"
 #include "runtime/machine/tensor.h"

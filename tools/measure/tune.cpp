@@ -16,7 +16,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "codegen/headers.h"
+#include "codegen/cuda/headers.h"
 #include "compiler/lower.h"
 #include "runtime/attention/tools.h"
 #include "runtime/engines/cuda/consider.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/variant.h"
+#include "codegen/choose/variant.h"
 
 namespace attune::tools {
 

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "codegen/choose.h"
-#include "codegen/source.h"
+#include "codegen/choose/choose.h"
+#include "codegen/source/source.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
 #include "tools/options/call_options.h"

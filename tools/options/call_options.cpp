@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/occupancy.h"
+#include "codegen/choose/occupancy.h"
 #include "compiler/problem.h"
 #include "runtime/attention/offline/call_spec.h"
 #include "runtime/attention/offline/shape.h"

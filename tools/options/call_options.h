@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/call_choices.h"
+#include "codegen/choose/call_choices.h"
 #include "compiler/lower.h"
 #include "tools/options/text.h"
 

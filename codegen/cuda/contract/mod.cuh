@@ -66,7 +66,7 @@ concept Drops = Mod<M> && requires(const M m, Where at, typename M::Head head, f
   x = m.drop_factor(head);  // finite, and the same for all heads of a call
 };
 
-/// True in a skeleton, whose functions are places for those of a mod: codegen/skeleton.h.
+/// True in a skeleton, whose functions are places for those of a mod: codegen/source/skeleton.h.
 template <class User>
 constexpr bool is_skeleton = requires {
   User::has_places;

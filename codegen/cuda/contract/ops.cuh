@@ -234,8 +234,8 @@ __device__ inline bool seen(const Flag* at) { return __ldg(reinterpret_cast<cons
 /// clamped: indices outside the tensor are clamped into it. inside: no index is outside, and the last stride is 1.
 enum class Reads { clamped, inside };
 
-/// The host fills these too: see user_bytes in codegen/source.h. Strides are long long if offsets need more than an
-/// int, which costs registers: a kernel that reads a table per pair spilled 104 bytes with long long, none with int.
+/// The host fills these too: see user_bytes in codegen/source/source.h. Strides are long long if offsets need more than
+/// an int, which costs registers: a kernel that reads a table per pair spilled 104 bytes with long long, none with int.
 template <class T, int rank, class Stride = int, Reads reads = Reads::clamped>
 struct Capture {
   const T* data;

@@ -40,7 +40,7 @@ struct Traits {
   bool sums_items = false;      ///< by head or by key, in the warpgroups' registers
   bool items_ask_s = false;     ///< ... from more than P, dP and delta of a pair
   bool sums_diagonals = false;  ///< along diagonals, q - kv
-  bool stores_ds = false;       ///< as stored dS: see codegen/ds_term.h
+  bool stores_ds = false;       ///< as stored dS: see codegen/facts/ds_term.h
   bool sums_pairs = false;      ///< by query or pair by pair, in a kernel of their own
   bool copies_read = false;     ///< there is a read that a kernel can copy tile by tile: see copied_read()
   bool copies_f32 = false;      ///< ... of f32, in a backward

@@ -2,7 +2,7 @@
 // another
 #pragma once
 
-#include "codegen/cuda/layout/chunks.cuh"
+#include "codegen/cuda/contract/chunks.cuh"
 #include "codegen/cuda/ptx/convert.cuh"
 
 namespace attune {

@@ -2,7 +2,7 @@
 // by tile
 #pragma once
 
-#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
+#include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
 #include "codegen/cuda/ptx/copy_async.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"
 #include "codegen/cuda/ptx/registers.cuh"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
-#include "codegen/cuda/parts/tile_scheduler_sm90.cuh"
+#include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
 #include "codegen/cuda/ptx/arithmetic.cuh"
 #include "codegen/cuda/ptx/global.cuh"
 #include "codegen/cuda/ptx/ldmatrix.cuh"

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "codegen/llvm.h"
-#include "codegen/source.h"
+#include "codegen/source/source.h"
 #include "compiler/lower.h"
 #include "runtime/attention/offline/manifest.h"
 #include "runtime/machine/cache/bundle.h"

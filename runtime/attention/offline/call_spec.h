@@ -2,7 +2,7 @@
 // machine
 #pragma once
 
-#include "codegen/call_choices.h"
+#include "codegen/choose/call_choices.h"
 #include "runtime/engines/call.h"
 
 namespace attune::runtime {

@@ -9,7 +9,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "codegen/occupancy.h"
+#include "codegen/choose/occupancy.h"
 
 namespace attune::runtime {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "codegen/isa.h"
 
 namespace attune::runtime {

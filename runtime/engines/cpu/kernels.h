@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "codegen/facts/parts.h"
 #include "codegen/llvm.h"
-#include "codegen/parts.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/orc.h"
 #include "runtime/engines/recorded.h"

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
-#include "codegen/cuda/layout/section.cuh"
-#include "codegen/reads.h"
+#include "codegen/cuda/contract/section.cuh"
+#include "codegen/facts/reads.h"
 #include "runtime/engines/cuda/combine.h"
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/engine.h"
@@ -187,7 +187,7 @@ class BackwardRun {
   }
   std::int64_t q_tiles() const { return sets_of_q() * places(p_.q, whole_.plan().tile.m); }
   std::int64_t kv_places() const { return places(p_.kv, whole_.plan().tile.n); }
-  /// As in cuda/kernels/spread_diagonals.cuh.
+  /// As in spread_diagonals.cuh.
   std::int64_t diagonals() const {
     if (!whole_.has(codegen::spread_diagonals)) return 0;
     const Tile& tile = whole_.plan().tile;

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "codegen/headers.h"
+#include "codegen/cuda/headers.h"
 #include "runtime/engines/cuda/front_ends.h"
 #include "runtime/engines/cuda/platform.h"
 #include "runtime/engines/cuda/spliced.h"

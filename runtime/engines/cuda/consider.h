@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose.h"
-#include "codegen/companion.h"
+#include "codegen/choose/choose.h"
+#include "codegen/choose/companion.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "runtime/machine/cache/objects.h"
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "codegen/gpu_element.h"
+#include "codegen/choose/gpu_element.h"
 
 namespace attune::runtime::cuda {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/call_choices.h"
+#include "codegen/choose/call_choices.h"
 #include "runtime/engines/cuda/tuned.h"
 #include "runtime/engines/engine.h"
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose.h"
-#include "codegen/companion.h"
-#include "codegen/parts.h"
-#include "codegen/source.h"
+#include "codegen/choose/choose.h"
+#include "codegen/choose/companion.h"
+#include "codegen/facts/parts.h"
+#include "codegen/source/source.h"
 #include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/libraries.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "codegen/ceil_div.h"
-#include "codegen/reads.h"
+#include "codegen/facts/reads.h"
 #include "runtime/engines/captures.h"
 #include "runtime/engines/cuda/operands.h"
 #include "runtime/engines/cuda/query_tiles.h"

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "codegen/call_choices.h"
+#include "codegen/choose/call_choices.h"
 #include "runtime/engines/cuda/kernels.h"
 
 namespace attune::runtime::cuda {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "codegen/ceil_div.h"
-#include "codegen/companion.h"
+#include "codegen/choose/companion.h"
 #include "codegen/cuda/contract/args.cuh"
 #include "runtime/engines/call.h"
 #include "runtime/engines/cuda/kernels.h"

@@ -17,7 +17,7 @@
 
 namespace attune::runtime::cuda {
 
-/// Lists of tiles or a table of visits, in the format that codegen/cuda/kernels/cover.cuh writes.
+/// Lists of tiles or a table of visits, in the format that codegen/cuda/companions/cover.cuh writes.
 struct CoverLists {
   int* at = nullptr;
   CoverForm what = CoverForm::of_queries;

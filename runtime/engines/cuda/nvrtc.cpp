@@ -15,7 +15,7 @@
 
 #include <attune/error.h>
 
-#include "codegen/headers.h"
+#include "codegen/cuda/headers.h"
 #include "runtime/engines/cuda/cubin.h"
 #include "runtime/engines/cuda/front_ends.h"
 #include "runtime/machine/background.h"

@@ -8,7 +8,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "codegen/gpu_element.h"
+#include "codegen/choose/gpu_element.h"
 #include "runtime/engines/cuda/driver.h"
 
 namespace attune::runtime::cuda {

@@ -16,8 +16,8 @@
 
 #include <attune/error.h>
 
-#include "codegen/kernel.h"
-#include "codegen/splice.h"
+#include "codegen/choose/kernel.h"
+#include "codegen/source/splice.h"
 #include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/front_ends.h"
 #include "runtime/engines/cuda/platform.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/skeleton.h"
+#include "codegen/source/skeleton.h"
 #include "runtime/engines/cuda/nvrtc.h"
 #include "runtime/machine/cache/objects.h"
 

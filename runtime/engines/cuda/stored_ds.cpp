@@ -5,7 +5,7 @@
 #include <array>
 
 #include "codegen/ceil_div.h"
-#include "codegen/ds_term.h"
+#include "codegen/facts/ds_term.h"
 #include "runtime/engines/cuda/operands.h"
 
 namespace attune::runtime::cuda {

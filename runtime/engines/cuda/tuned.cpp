@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "codegen/headers.h"
+#include "codegen/cuda/headers.h"
 #include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/replace.h"

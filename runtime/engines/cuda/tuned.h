@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 
 namespace attune::runtime::cuda {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/source.h"
+#include "codegen/source/source.h"
 #include "runtime/engines/cuda/nvrtc.h"
 
 namespace attune::runtime::emulated {

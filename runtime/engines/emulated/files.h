@@ -9,7 +9,7 @@
 
 #include <sys/types.h>
 
-#include "codegen/headers.h"
+#include "codegen/cuda/headers.h"
 
 namespace attune::runtime::emulated {
 

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "runtime/engines/dump.h"
 #include "runtime/engines/infinity.h"
 #include "runtime/machine/options.h"

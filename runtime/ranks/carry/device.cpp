@@ -8,8 +8,8 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "codegen/choose.h"
-#include "codegen/parts.h"
+#include "codegen/choose/choose.h"
+#include "codegen/facts/parts.h"
 #include "runtime/engines/cuda/combine.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/memory.h"

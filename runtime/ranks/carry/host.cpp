@@ -6,7 +6,7 @@
 #include <cstring>
 #include <optional>
 
-#include "codegen/parts.h"
+#include "codegen/facts/parts.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/infinity.h"
 #include "runtime/engines/merge.h"

@@ -4,7 +4,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "codegen/parts.h"
+#include "codegen/facts/parts.h"
 #include "compiler/bind.h"
 #include "compiler/check.h"
 #include "runtime/ranks/plan/digester.h"

@@ -71,7 +71,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
 
 const KernelDescriptor& forward_plain() {
   static const std::string text = device_file("kernels/forward_plain.cuh");
-  static const Header file{"codegen/cuda/kernels/forward_plain.cuh", text.c_str()};
+  static const Header file{"codegen/cuda/forward_plain/forward_plain.cuh", text.c_str()};
   static const KernelDescriptor out{
       .name = name,
       .way = Way::forward,

@@ -1,7 +1,7 @@
 // tests/codegen/kernels/forward_plain.h — a kernel that only tests have, and the list of kernels with it
 #pragma once
 
-#include "codegen/kernels.h"
+#include "codegen/choose/kernels.h"
 
 namespace attune::tests {
 

@@ -8,7 +8,7 @@ namespace attune::tests {
 
 codegen::KernelChoice reversed(codegen::KernelChoice choice) {
   static const std::string text = device_file("kernels/forward_reversed_sm90.cuh");
-  static const codegen::Header file{"codegen/cuda/kernels/forward_reversed_sm90.cuh", text.c_str()};
+  static const codegen::Header file{"codegen/cuda/forward_sm90/forward_reversed_sm90.cuh", text.c_str()};
   static const codegen::KernelDescriptor kernel = [&] {
     codegen::KernelDescriptor out = *choice.plan.kernel;
     out.name = "forward_reversed_sm90";

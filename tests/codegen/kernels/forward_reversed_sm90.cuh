@@ -4,7 +4,7 @@
 // Not part of the library. The main loop and the producer are those of forward_sm90.cuh.
 #pragma once
 
-#include "codegen/cuda/kernels/forward_sm90.cuh"
+#include "codegen/cuda/forward_sm90/forward_sm90.cuh"
 
 namespace attune {
 

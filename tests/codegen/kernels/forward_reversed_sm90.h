@@ -1,7 +1,7 @@
 // tests/codegen/kernels/forward_reversed_sm90.h — Hopper's forward with a key source that only tests have
 #pragma once
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 
 namespace attune::tests {
 

@@ -7,7 +7,7 @@
 
 #include <attune/attune.h>
 
-#include "codegen/headers.h"
+#include "codegen/cuda/headers.h"
 #include "compiler/cover.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cuda/consider.h"

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <unistd.h>
 
-#include "codegen/headers.h"
+#include "codegen/cuda/headers.h"
 #include "tests/catch.h"
 
 namespace attune::runtime::cuda {

@@ -1,0 +1,73 @@
+// codegen/choose/call_choices.cpp — the kernels that could compute a call, for each way that it takes
+#include "codegen/choose/call_choices.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/print.h"
+
+namespace attune::codegen {
+namespace {
+
+/// The reads whose gradients a kernel of a whole backward sums in this way, as the user wrote them: "bias[h, q, kv]".
+std::vector<std::string> reads_summed_by(const GpuParts& parts, Term::Sum sum) {
+  const compiler::Mod& mod = parts.mod();
+  const ir::Signature signature = mod.signature();
+  std::vector<std::string> out;
+  for (std::size_t nth = 0; const compiler::Derivative* of : {&mod.dscore, &mod.dprob})
+    for (const compiler::Scatter& scatter : of->captures) {
+      if (!parts.gradient->wanted[scatter.capture] || parts.gradient->terms[nth++].whole != sum) continue;
+      std::vector<std::string> index;
+      for (const ir::Expr& e : scatter.index) index.push_back(ir::print(e, signature));
+      out.push_back(fmt::format("{}[{}]", mod.captures[scatter.capture].name, fmt::join(index, ", ")));
+    }
+  return out;
+}
+
+/// The reads whose gradients make the kernel refuse the call, for a message: ": c[q * kv % 7]". Empty if the kernel
+/// refuses it for another reason.
+std::string reads_to_blame(const KernelDescriptor& kernel, const KernelSpec& spec, const GpuParts& parts) {
+  Traits without = parts.facts;
+  std::vector<Term::Sum> sums;
+  if (without.stores_ds) sums = {Term::Sum::ds};
+  if (without.sums_pairs) sums = {Term::Sum::row, Term::Sum::pair};
+  without.stores_ds = without.sums_pairs = false;
+  if (sums.empty() || !kernel.why_not(spec, without).empty()) return {};
+  std::vector<std::string> reads;
+  for (const Term::Sum sum : sums)
+    for (std::string& one : reads_summed_by(parts, sum)) reads.push_back(std::move(one));
+  return fmt::format(": {}", fmt::join(reads, ", "));
+}
+
+}  // namespace
+
+CallChoices call_choices(const compiler::LoweredMod& lowered, const CallSpec& call) {
+  const bool backward = call.backward.has_value();
+  const Wanted* const wanted = backward ? &*call.backward : nullptr;
+  const KernelSpec spec = backward ? backward_spec(call.spec) : call.spec;
+  CallChoices out;
+  std::vector<Way> ways{Way::forward};
+  if (backward) {
+    const GpuParts parts = gpu_parts(lowered, spec.scale_positive, wanted);
+    const Traits& facts = parts.facts;
+    ways = ways_of_backward(spec, facts);
+    if (call.preference && !takes(*call.preference, ways[0])) ways = {Way::queries, Way::keys};
+    if (ways.size() > 1)
+      for (const KernelDescriptor* one : kernels(Way::backward))
+        if (const std::string why = one->why_not(spec, facts); !why.empty())
+          out.story.push_back(fmt::format("not {}: {}{}", one->name, why, reads_to_blame(*one, spec, parts)));
+  }
+  for (const Way way : ways) {
+    WayChoices one{.way = way,
+                   .spec = spec,
+                   .parts = backward ? gpu_parts(lowered, spec.scale_positive, wanted, way == Way::keys)
+                                     : forward_parts(lowered, spec)};
+    one.kind = call_kind(one.parts, call.length);
+    if (call.preference && (!backward || takes(*call.preference, way))) one.preference = call.preference;
+    one.choices = choose(spec, one.parts.facts, one.kind, one.preference ? &*one.preference : nullptr, kernels(way));
+    out.ways.push_back(std::move(one));
+  }
+  return out;
+}
+
+}  // namespace attune::codegen

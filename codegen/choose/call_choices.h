@@ -1,0 +1,37 @@
+// codegen/choose/call_choices.h — the kernels that could compute a call, for each way that it takes
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codegen/choose/choose.h"
+
+namespace attune::codegen {
+
+/// What the kernels of a call are chosen by, in addition to its expressions.
+struct CallSpec {
+  KernelSpec spec;  ///< of the forward
+  Length length = Length::longer;
+  std::optional<Preference> preference{};
+  /// For a backward, the captured tensors whose gradients are asked for, by slot. None for a forward.
+  std::optional<Wanted> backward{};
+};
+
+/// The kernels of one way: a forward has one way, a backward one or two.
+struct WayChoices {
+  Way way = Way::forward;
+  KernelSpec spec;
+  GpuParts parts;  ///< refers to the lowered Mod, which must outlive it
+  CallKind kind{};
+  std::optional<Preference> preference{};  ///< the call's, if it names a kernel of this way
+  KernelChoices choices{};
+};
+struct CallChoices {
+  std::vector<WayChoices> ways;    ///< in the order of their launches
+  std::vector<std::string> story;  ///< why no kernel computes the whole backward, if none does
+};
+/// Chooses kernels for a call. Throws an Error if no kernel takes the call.
+CallChoices call_choices(const compiler::LoweredMod& lowered, const CallSpec& call);
+
+}  // namespace attune::codegen

@@ -1,0 +1,369 @@
+// codegen/cuda/backward_sm80/queries_sm80.cuh — the portable backward of q, for any GPU since sm_80: every width,
+// stride and type
+//
+// A block keeps a tile of queries of one head, 16 per warp, and iterates over the keys, as forward_sm80.cuh does. Keys
+// and values load one tile ahead. If a row's delta is not the product of o and grad_o, a first pass sums delta and
+// stores it, for keys_sm80.cuh too.
+//
+// Masked-out pairs are handled as in keys_sm80.cuh.
+//
+// Tile: as in keys_sm80.cuh, but m is 16 per warp, and stages hold keys. SharedQueries80<Tile>::bytes of shared memory,
+// Tile::warps x 32 threads, one block per tile of queries, head and batch entry.
+#pragma once
+
+#include "codegen/cuda/backward_sm80/queries_layout.cuh"
+#include "codegen/cuda/parts/backward_sm80.cuh"
+
+namespace attune {
+
+/// Offsets into shared memory, from layout/.
+template <class Tile>
+struct SharedQueries80 {
+  static constexpr int size = ElementOf<typename Tile::Element>::bytes;
+  static constexpr QueriesLayout80 at{
+      .m = Tile::m, .n = Tile::n, .d = Tile::d, .dv = Tile::dv, .stages = Tile::stages, .element = size};
+  static constexpr int q = at.q, grad_o = at.grad_o, k = at.k, v = at.v, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
+                       bytes = at.bytes;
+};
+
+/// Not inlined, so it does not raise the caller's register count.
+template <class Tile, class User>
+__device__ __noinline__ void queries_pair_by_pair(const BackwardArgs& args, const User& user, unsigned shared);
+
+template <class Tile, class User>
+struct Queries80 {
+  using Element = typename Tile::Element;
+  using Shared = SharedQueries80<Tile>;
+  using Head = typename User::Head;
+  using Row = typename User::Row;
+  using Col = typename User::Col;
+  static constexpr int size = Shared::size, per_step = 32 / size, m = Tile::m, n = Tile::n;
+  static constexpr bool exact = Tile::exact && size == 4;
+  using QLine = Lines<Tile::d * size>;
+  using VLine = Lines<Tile::dv * size>;
+  static_assert(m == 16 * Tile::warps && n % 16 == 0);
+  static_assert(Tile::d % (8 * size) == 0 && Tile::dv % (8 * size) == 0);
+  static constexpr GradientTraits terms = User::gradient;
+
+  /// `terms`: of terms by row and by pair alone, for kernels that do not sum them themselves: sum_pairs_sm80.cuh.
+  enum class Pass { delta, gradient, terms };
+
+  const BackwardArgs& args;
+  const User& user;
+  const unsigned shared;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  int tile, tiles;
+  Entry entry;
+  Where at{};
+  Int origin = 0;
+  Head head{};
+  float factor = 1;
+  int q[2];  ///< this thread's two queries, both clamped to the last query of the sequence
+  Row row[2];
+  Reach<User> reach[2];
+  RowEnd end[2];
+  Fragment<1, Tile::d> dq;
+  float head_sums[terms.by_head > 0 ? terms.by_head : 1] = {};
+  float row_sums[2][terms.by_row > 0 ? terms.by_row : 1] = {};
+
+  /// Tiles of a section of heads run next to each other, last queries first: with a causal mask these take longest.
+  __device__ Queries80(const BackwardArgs& args, const User& user, unsigned shared)
+      : Queries80(args, user, shared, place(args, blockIdx.x)) {}
+
+  struct Place {
+    int b, h, tile, tiles;
+  };
+  __device__ static Place place(const BackwardArgs& args, long long block) {
+    const int sets = args.q_heads * args.batch, section = max(args.section, 1), tiles = (args.q_len + m - 1) / m;
+    const long long of_section = static_cast<long long>(tiles) * section;
+    const int before = static_cast<int>(block / of_section) * section, here = min(section, sets - before),
+              within = static_cast<int>(block % of_section), set = before + within % here;
+    return {set / args.q_heads, set % args.q_heads, tiles - 1 - within / here, tiles};
+  }
+  __device__ Queries80(const BackwardArgs& args, const User& user, unsigned shared, Place place)
+      : args(args), user(user), shared(shared), tile(place.tile), tiles(place.tiles),
+        entry(entry_of<Tile>(args, place.b)), at(entry.at(place.b, place.h)), origin(entry.query(place.tile * m)),
+        head(user.head(at)), factor(factor_of(user, head)), reach{reach_of(0), reach_of(1)} {}
+
+  __device__ int first_query() const { return tile * m; }
+  /// This thread's row r, which may lie past the last query.
+  __device__ int query(int r) const { return first_query() + 16 * warp + 8 * r + lane / 4; }
+  __device__ bool exists(int r) const { return query(r) < entry.queries.length; }
+  __device__ Reach<User> reach_of(int r) {
+    q[r] = entry.query(min(query(r), entry.queries.length - 1));
+    row[r] = user.row(head, at, q[r]);
+    return {user, head, row[r], at, q[r], 0};
+  }
+  __device__ Rows80 rows(const Strided& t, int h, int start) const { return rows_of<Element>(t, at.b, h, start); }
+  __device__ Rows80 key_rows(const Strided& t) const {
+    return rows_of<Element>(t, args.kv_shared ? 0 : at.b, at.h / args.group, entry.keys.start);
+  }
+
+  __device__ void load_queries() {
+    load_rows<Tile, m, Tile::d * size, Tile::width * size, false>(
+        shared + Shared::q, rows(args.q, at.h, entry.queries.start), first_query(), entry.queries.length);
+    load_rows<Tile, m, Tile::dv * size, Tile::width_v * size, false>(
+        shared + Shared::grad_o, rows(args.grad_o, at.h, entry.queries.start), first_query(), entry.queries.length);
+  }
+  __device__ void load_keys(int kv_tile, int stage) {
+    load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(shared + Shared::k +
+                                                                      static_cast<unsigned>(stage * Shared::k_bytes),
+                                                                  key_rows(args.k), kv_tile * n, entry.keys.length);
+    load_rows<Tile, n, Tile::dv * size, Tile::width_v * size, false>(shared + Shared::v +
+                                                                         static_cast<unsigned>(stage * Shared::v_bytes),
+                                                                     key_rows(args.v), kv_tile * n, entry.keys.length);
+  }
+
+  __device__ Walk walk() const {
+    return walk_of<Tile>(args, user, entry, at, head,
+                         {first_query(), min(first_query() + m, entry.queries.length), tile, tiles});
+  }
+
+  __device__ void find_ends() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      end[r] = no_row();
+      if (exists(r))
+        end[r] = end_of(args, user, Query<User>{head, row[r], at, origin, q[r]}, entry.queries.start + query(r));
+    }
+  }
+
+  // ---- a tile of pairs -------------------------------------------------------------------------------------------
+
+  template <Pass P, bool Partial>
+  __device__ void weigh(Fragment<1, n>& s, Fragment<1, n>& dp, int kv_tile, float (&deltas)[2]) {
+    KeptByQueries<User::traits.drops ? n : 0> drawn;
+    if constexpr (User::traits.drops)
+      drawn.template draw<n % 16 == 0>(KeptDraws<User>(user, head, at), lane & 1 ? q[1] : q[0], kv_tile * n, lane);
+#pragma unroll
+    for (int i = 0; i < n / 8; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int column = kv_tile * n + 8 * i + 2 * (lane & 3) + e;
+        const Int kv = Partial ? min(column, entry.keys.length - 1) : column;
+        const Col col = user.col(head, at, origin, kv);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          bool kept = true;
+          if constexpr (Partial) {
+            kept = column < entry.keys.length && reach[r].holds(column) && exists(r);
+            if constexpr (User::traits.has_keep) kept = kept && user.keep(head, row[r], col, at, q[r], kv);
+          }
+          float &x = s[0][i][2 * r + e], &y = dp[0][i][2 * r + e];
+          const auto take = [&](Flow flow, float s, float p) {
+            if constexpr (P == Pass::delta) {
+              deltas[r] += flow.score;
+            } else {
+              if constexpr (P == Pass::gradient && terms.by_head > 0)
+                user.by_head(head_sums, flow, s, p, head, row[r], col, at, origin, q[r], kv);
+              if constexpr (P == Pass::terms && terms.by_pair)
+                user.by_pair(flow, s, p, head, row[r], col, at, origin, q[r], kv);
+              if constexpr (terms.by_row > 0)
+                user.by_row(row_sums[r], flow, s, p, head, row[r], col, at, origin, q[r], kv);
+            }
+          };
+          // With delta = 0, dS is P dP.
+          const RowEnd of_row{end[r].under, P == Pass::delta ? 0 : end[r].delta};
+          const Pair<User> pair{head, row[r], col, at, origin, q[r], kv};
+          if constexpr (User::traits.drops)
+            y = gradient_of(user, DrawnPair<User>{pair, drawn.holds(i, r, e)}, factor, of_row, kept, {x, y}, take).dp;
+          else
+            y = gradient_of(user, pair, factor, of_row, kept, {x, y}, take).dp;
+        }
+      }
+  }
+
+  template <Pass P>
+  __device__ void compute(int kv_tile, bool partial, int stage, float (&deltas)[2]) {
+    const unsigned k = shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes),
+                   v = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
+    Fragment<1, n> s, dp;
+    const auto q_at = by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
+    const auto grad_o_at = by_rows<VLine>(shared + Shared::grad_o + static_cast<unsigned>(warp * 16 * VLine::pitch),
+                                          lane);
+    // S = Q K^T, dP = dO V^T
+    dots<Element, exact, Tile::d / per_step, 1, n>(
+        s, [&](unsigned(&a)[4], int, int step) { load_blocks(a, q_at.at(0, step)); }, by_bytes<QLine>(k, lane));
+    dots<Element, exact, Tile::dv / per_step, 1, n>(
+        dp, [&](unsigned(&a)[4], int, int step) { load_blocks(a, grad_o_at.at(0, step)); }, by_bytes<VLine>(v, lane));
+    // P = exp2(S - lse), dS = P (dP - delta)
+    if (partial)
+      weigh<P, true>(s, dp, kv_tile, deltas);
+    else
+      weigh<P, false>(s, dp, kv_tile, deltas);
+    // dQ += dS K
+    if constexpr (P == Pass::gradient)
+      add_product<Element, exact, 1, n, Tile::d>(dq, dp, Columns<Element, QLine>(k, lane));
+  }
+
+  template <Pass P>
+  __device__ void visit(const Walk& walk, float (&deltas)[2]) {
+    const auto load = [&](int i) {
+      load_keys(walk.tile(i), i % Tile::stages);
+      copy_commit();
+    };
+    __syncthreads();
+    load(0);
+    for (int i = 0; i < walk.count; ++i) {
+      copy_wait<0>();
+      __syncthreads();
+      const bool more = i + 1 < walk.count;
+      if (more && Tile::stages > 1) load(i + 1);
+      const int kv_tile = walk.tile(i);
+      compute<P>(kv_tile, !walk.is_full(i) || (kv_tile + 1) * n > entry.keys.length, i % Tile::stages, deltas);
+      if (more && Tile::stages == 1) {
+        __syncthreads();
+        load(i + 1);
+      }
+    }
+  }
+
+  // ---- the block -------------------------------------------------------------------------------------------------
+
+  __device__ void run() {
+    if (first_query() >= entry.queries.length) return;
+    const Walk walk = this->walk();
+    float deltas[2] = {};
+    clear<1, Tile::d>(dq);
+    if (walk.count > 0) load_queries();
+    find_ends();
+    if constexpr (!terms.delta_of_o) {
+      if (walk.count > 0) visit<Pass::delta>(walk, deltas);
+      store_deltas(deltas);
+    }
+    if (walk.count > 0) visit<Pass::gradient>(walk, deltas);
+    store_sums();
+    if (!args.grad_q.to.data) return;
+    if constexpr (terms.removes)
+      if (__any_sync(~0u, has_non_finite(dq[0]))) return queries_pair_by_pair<Tile>(args, user, shared);
+    store();
+  }
+
+  /// The preprocess (rows.cuh) has left -grad_lse in delta.
+  __device__ void store_deltas(const float (&deltas)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = row_sum(deltas[r]);
+      if (!exists(r)) continue;
+      float* const delta = row_of(args.delta, at.b, at.h, entry.queries.start + query(r));
+      // An empty row has no delta, and what is stored for it stays.
+      if (end[r].under != infinity) end[r].delta += sum;
+      __syncwarp(__activemask());
+      if (lane % 4 == 0) *delta = end[r].under == infinity ? *delta : end[r].delta;
+    }
+  }
+
+  /// Adds up the terms by row and by pair.
+  __device__ void sum_terms() {
+    if (first_query() >= entry.queries.length) return;
+    const Walk walk = this->walk();
+    if (walk.count == 0) return;
+    float deltas[2] = {};
+    load_queries();
+    find_ends();
+    visit<Pass::terms>(walk, deltas);
+    store_row_sums();
+  }
+
+  __device__ void store_row_sums() {
+    if constexpr (terms.by_row > 0) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        unsigned long long* places[terms.by_row > 0 ? terms.by_row : 1];
+        user.places_by_row(places, head, row[r], at, q[r]);
+#pragma unroll
+        for (int i = 0; i < terms.by_row; ++i) {
+          const float sum = row_sum(row_sums[r][i]);
+          if (lane % 4 == 0 && exists(r)) add_exactly(places[i], sum);
+        }
+      }
+    }
+  }
+  __device__ void store_sums() {
+    store_row_sums();
+    if constexpr (terms.by_head > 0) {
+      unsigned long long* places[terms.by_head > 0 ? terms.by_head : 1];
+      user.places_by_head(places, head, at);
+#pragma unroll
+      for (int i = 0; i < terms.by_head; ++i) {
+        const float sum = warp_sum(head_sums[i]);
+        if (lane == 0) add_exactly(places[i], sum);
+      }
+    }
+    if constexpr (terms.by_sink) {
+      // A sink has no value, so its gradient is its probability times -delta.
+      const float sink = user.sink(head, at);
+      float sum = 0;
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        if (lane % 4 == 0 && exists(r) && sink != -infinity) {
+          const int position = entry.queries.start + query(r);
+          sum -= power_of_two((sink - *row_of(args.lse, at.b, at.h, position)) * (1 / ln2)) *
+                 *row_of(args.delta, at.b, at.h, position);
+        }
+      sum = warp_sum(sum);
+      if (lane == 0 && sink != -infinity) user.by_sink(sum, head, at);
+    }
+  }
+
+  __device__ void store() const {
+    const GradientRows to(args.grad_q, at.b, at.h, entry.queries.start);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (!exists(r)) continue;
+#pragma unroll
+      for (int i = 0; i < Tile::d / 8; ++i)
+        to.put(query(r), 8 * i + 2 * (lane & 3), Tile::width, dq[0][i][2 * r] * args.scale,
+               dq[0][i][2 * r + 1] * args.scale);
+    }
+  }
+
+  /// Recomputes this warp's queries pair by pair, so that masked-out values are never multiplied. Terms that another
+  /// kernel would have summed along diagonals are added here.
+  __device__ void pair_by_pair() const {
+    const Rows80 q_rows = rows(args.q, at.h, entry.queries.start),
+                 grad_o_rows = rows(args.grad_o, at.h, entry.queries.start), k_rows = key_rows(args.k),
+                 v_rows = key_rows(args.v);
+    const GradientRows to(args.grad_q, at.b, at.h, entry.queries.start);
+    for (int i = 0; i < 16; ++i) {
+      const int position = first_query() + 16 * warp + i;
+      if (position >= entry.queries.length) return;
+      const Int q = entry.query(position);
+      const Row row = user.row(head, at, q);
+      const Reach<User> reach(user, head, row, at, q, 0);
+      const RowEnd end = end_of(args, user, Query<User>{head, row, at, origin, q}, entry.queries.start + position);
+      const ExactRow<Tile> own(q_rows, grad_o_rows, position);
+      WarpRow<Tile::width> dq_row;
+      for (int kv = max(reach.from, 0); kv <= reach.to; ++kv) {
+        const Col col = user.col(head, at, origin, kv);
+        if constexpr (User::traits.has_keep)
+          if (!user.keep(head, row, col, at, q, kv)) continue;
+        const ExactRow<Tile> other(k_rows, v_rows, kv);
+        const auto take = [&](Flow flow, float s, float p) {
+          if constexpr (terms.by_diagonal > 0)
+            if (lane == 0) user.by_pair_of_diagonal(flow, s, p, head, row, col, at, origin, q, kv);
+        };
+        const Pair<User> pair{head, row, col, at, origin, q, kv};
+        const PairNumbers given = own.with(other);
+        const bool kept = score_keeps(user, pair, given.s);
+        const PairNumbers out = gradient_of(user, pair, factor, end, kept, given, take);
+        dq_row.add(out.dp, other.x);
+      }
+      if (args.grad_q.to.data) dq_row.each([&](float& x, int column) { to.put(position, column, x * args.scale); });
+    }
+  }
+};
+
+template <class Tile, class User>
+__device__ __noinline__ void queries_pair_by_pair(const BackwardArgs& args, const User& user, unsigned shared) {
+  Queries80<Tile, User>(args, user, shared).pair_by_pair();
+}
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(Tile::warps * 32)
+    queries_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Queries80<Tile, User>(args, user, static_cast<unsigned>(__cvta_generic_to_shared(memory))).run();
+}
+
+}  // namespace attune

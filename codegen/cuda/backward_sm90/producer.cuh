@@ -1,0 +1,285 @@
+// codegen/cuda/backward_sm90/producer.cuh — the producer warp of Hopper's backward: finds the steps of its block's
+// items, and loads for them if no other warp does
+#pragma once
+
+#include "codegen/cuda/backward_sm90/loads.cuh"
+#include "codegen/cuda/backward_sm90/tile_scheduler.cuh"
+#include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/cuda/contract/section.cuh"
+
+namespace attune {
+
+template <class Tile, class User>
+struct Loader90Backward {
+  using Shared = Shared90Backward<Tile>;
+  static constexpr int m = Tile::m, n = Tile::n;
+
+  const BackwardArgs& args;
+  const User& user;
+  unsigned shared;
+  int lane;
+  unsigned count = 0, keys_phase = 0;  ///< count: steps handed over
+  /// The step found last, one word per lane. Whether it is its item's last depends on what follows it.
+  int word = 0;
+  /// The fields of an item lie in lanes, one each, because this warp has few registers. Four are those of
+  /// Step.
+  static constexpr int keys = 0, kv_head = 1, of_b = 2, rising = 3, q_start = 8, q_len = 9, kv_start = 10, kv_len = 11,
+                       of_section = 12, nth_pass = 13, in_turn = 14;
+  int held = 0;
+  RowEnd ends[rows_each_lane<Tile>];
+
+  __device__ void put(int at, int x) { held = lane == at ? x : held; }
+  __device__ int get(int at) const { return __shfl_sync(~0u, held, at); }
+  /// Where sequence b lies, one read per lane: a packed call's tiles are short, so reads in turn would show.
+  __device__ void find_sequence(int b) {
+    if constexpr (is_packed<Tile>) {
+      const bool of_kv = lane & 2, asks = lane >= q_start && lane <= kv_len;
+      const int x = asks ? (of_kv ? args.kv_starts : args.q_starts)[b + (lane & 1)] : 0,
+                start = __shfl_xor_sync(~0u, x, 1);
+      if (asks) held = lane & 1 ? min(x - start, of_kv ? args.kv_len : args.q_len) : x;
+    }
+  }
+
+  /// This lane's rows: lse and delta are read long before the stage is free.
+  __device__ void find(const Step& step) {
+    word = lane == 0   ? step.what
+           : lane == 1 ? step.queries
+           : lane == 2 ? step.b
+           : lane == 3 ? step.h
+           : lane == 4 ? step.keys
+           : lane == 5 ? step.kv_head
+           : lane == 6 ? step.sums
+           : lane == 7 ? step.added_before
+                       : held;
+    if (loads_apart<User> || step.what & (Step::empty | Step::stop)) return;
+    const Where where{step.b, step.h, get(q_len), get(kv_len)};
+    read_rows<Tile>(args, user, where, get(q_start), step.queries, lane,
+                    [&](int nth, const RowEnd& end) { ends[nth] = end; });
+  }
+
+  __device__ void hand_over(int more) {
+    if (lane == 0) word |= more;
+    const int what = uniform(word), stage = static_cast<int>(count & 1);
+    static_assert(Tile::stages == 2);
+    const StageBarriers barriers{shared + Shared::full + StageBarriers::bytes * stage};
+    const unsigned full = barriers.full;
+    const bool loads = !(what & (Step::empty | Step::stop));
+    barriers.acquire(count >> 1 & 1);
+    if (loads && !loads_apart<User>)
+#pragma unroll
+      for (int i = 0; i < rows_each_lane<Tile>; ++i) put_row<Tile>(shared, stage, lane, i, ends[i]);
+    if (lane < step_words) shared_put(step_word<Tile>(shared, count, lane), word);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared + Shared::known + 8 * (count % steps_kept));
+    ++count;
+    if constexpr (!loads_apart<User>) {
+      const auto of_step = [&](int at) { return __shfl_sync(~0u, word, at); };
+      const StepAt at{of_step(2), of_step(3), of_step(q_start) + of_step(1) * m, of_step(kv_start) + of_step(4) * n,
+                      of_step(5)};
+      const bool begins = what & (Step::first | Step::empty);
+      // The consumers of an item without a step wait for nothing but `full`. It is given after the phase of keys_empty,
+      // which they could complete twice otherwise, before this thread has seen it once.
+      if (elected()) {
+        if (!(what & Step::empty)) load_queries<Tile>(args, shared, what, stage, at);
+        if (begins) load_keys<Tile>(args, shared, what, keys_phase, at);
+        if (what & Step::empty) load_queries<Tile>(args, shared, what, stage, at);
+      }
+      __syncwarp();
+      if (begins) keys_phase ^= 1;
+    }
+  }
+
+  /// The tiles of keys within these bands.
+  static __device__ int first_of(const Bands& bands) { return max(bands.begin, 0) / n; }
+  static __device__ int end_of(const Bands& bands, Where at) { return (min(bands.end, at.kv_len) + n - 1) / n; }
+
+  /// Finds the sets per section: args.section, or more if items are short, because short items start in faster
+  /// succession; and for path 2 whether items have few steps per head. The steps per item come from a table, or from
+  /// the bands of 32 sampled tiles, one per lane: over all heads, and along the queries or in the middle of some
+  /// sequences. All blocks get the same result.
+  __device__ void find_sections() {
+    float visits = 0, keys = 0;
+    if constexpr (User::traits.listed) {
+      visits = static_cast<float>(*args.visited);
+      keys = static_cast<float>(args.tile_heads) *
+             (is_packed<Tile> ? args.kv_places : args.tile_batches * ((args.kv_len + n - 1) / n));
+    } else {
+      const int b = lane * args.batch / 32;
+      const Where at = entry_of<Tile>(args, b).at(b, lane % args.q_heads);
+      const int tiles = (at.q_len + m - 1) / m, tile = is_packed<Tile> ? tiles / 2 : lane * tiles / 32;
+      const int begin = tile * m, end = min(begin + m, at.q_len);
+      if (begin < end) {
+        const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
+        visits = static_cast<float>(max(end_of(bands, at) - first_of(bands), 0)) * tiles;
+      }
+      keys = static_cast<float>((at.kv_len + n - 1) / n);
+#pragma unroll
+      for (int i = 16; i > 0; i /= 2) {
+        visits += __shfl_xor_sync(~0u, visits, i);
+        keys += __shfl_xor_sync(~0u, keys, i);
+      }
+    }
+    const float steps = visits * (args.kv_shared ? args.group * args.batch : args.group);
+    // `apart`: steps that a tile needs to pass dQ on, times the blocks of a large GPU.
+    constexpr float apart = items_apart(m, false);
+    put(of_section, max(args.section, static_cast<int>(min(apart * keys / max(steps, 1.0f), 4096.0f))));
+    constexpr float few = 2048 / m;
+    if constexpr (path_of<Tile> == 2) put(in_turn, visits > few * keys);
+  }
+
+  /// The number of tiles visited before; if dQ is completed, below it a bit if no tile is visited after.
+  static constexpr int met_before = completes_dq<Tile> ? 3 : 2;
+  static __device__ int met_as(int before, bool last) { return completes_dq<Tile> ? 2 * before + last : before; }
+  /// How a tile of queries meets a tile of keys: `apart` if the queries do not visit the keys; otherwise four times
+  /// met_as(), plus Visit::Kept. `falls`: keys are scheduled rising.
+  __device__ int meeting(Where at, int tile, int keys, bool falls) const {
+    const int tiles = (at.q_len + m - 1) / m, begin = tile * m, end = min(begin + m, at.q_len);
+    constexpr int apart = is_alone<Tile> ? 0 : -1;
+    if (tile >= tiles) return -1;
+    if constexpr (User::traits.listed) {
+      const int head = (args.tile_batches == 1 ? 0 : at.b) * args.tile_heads + (args.tile_heads == 1 ? 0 : at.h),
+                row = head * ((args.kv_len + n - 1) / n) + keys;
+      const auto visit = static_cast<unsigned>(
+          __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile));
+      if (visit == 0) return apart;
+      const unsigned below = visit >> Visit::below_at & Visit::most_tiles, above = (visit >> Visit::above_at) - 1;
+      const bool last = completes_dq<Tile> && (falls ? above : below) == 0;
+      int kept = visit & Visit::kept;
+      if (end - begin < m && kept == Visit::whole) kept = Visit::part;
+      return 4 * met_as(static_cast<int>(falls ? below : above), last) + kept;
+    }
+    const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
+    const int from = first_of(bands), to = end_of(bands, at), kv = keys * n;
+    if (keys < from || keys >= to) return apart;
+    const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, at.kv_len);
+    const bool last = completes_dq<Tile> && keys == (falls ? to - 1 : from);
+    int kept = whole ? Visit::whole : Visit::part;
+    if constexpr (has_rests<Tile, User>)
+      if (!whole)
+        kept = kv + n / 2 >= bands.end ? Visit::first_half : kv + n / 2 <= bands.begin ? Visit::second_half : kept;
+    return 4 * met_as(falls ? keys - from : to - 1 - keys, last) + kept;
+  }
+
+  /// Finds the tiles of queries that visit these keys as the forward does, from bands or from a table, 32 tiles at a
+  /// time, one per lane. Queries count the tiles of keys that they visit in the same way, so no count misses a tile.
+  /// Not split up: parts of it took four bytes more than this warp's registers.
+  __device__ void run() {
+    // The rows' lse and delta, and tables, come from previous kernels. Other warps wait for this warp's steps instead.
+    wait_for_kernel_before();
+    find_sections();
+    const auto items = [&] { return Items90Backward<Tile>{args, get(of_section)}; };
+    put(q_len, args.q_len);
+    put(kv_len, args.kv_len);
+    const int all_tiles = (args.q_len + m - 1) / m;
+    int index = static_cast<int>(blockIdx.x);
+    // Taken as an item ends: a block that takes its next item early keeps others waiting for that item's dQ.
+    const auto next_item = [&] {
+      int next = 0;
+      if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));
+      index = uniform(next);
+    };
+#pragma unroll 1
+    while (index < items().count()) {
+      {
+        auto item = items().item(index, lane);
+        if constexpr (is_packed<Tile>) {
+          find_sequence(item.b);
+          item.keys -= get(kv_start) / n + item.b;
+          // The queries of a sequence without keys get their dQ from an item alone.
+          const auto length = [&] { return is_alone<Tile> ? max(get(kv_len), 1) : get(kv_len); };
+          if (item.keys * n >= length()) {
+            next_item();
+            continue;
+          }
+          if (!item.rising) item.keys = (length() + n - 1) / n - 1 - item.keys;
+        }
+        if constexpr (User::gradient.stores_ds) {
+          // If launches divide the keys, the last keys come first for every set.
+          const int tiles = items().tiles();
+          if (item.rising && tiles * n < args.kv_len) {
+            item.rising = false;
+            item.keys = tiles - 1 - item.keys;
+          }
+          item.keys += user.stored_ds.first_tile;
+        }
+        put(keys, item.keys);
+        put(kv_head, item.kv_head);
+        put(of_b, item.b);
+        put(rising, item.rising);
+        if constexpr (path_of<Tile> == 1) put(in_turn, item.unpaired);
+      }
+      bool found = false;
+      const auto heads = [&] { return args.kv_shared ? args.group * args.batch : args.group; };
+      const auto batch_of = [&](int g) { return args.kv_shared ? g / args.group : get(of_b); };
+      const auto head_of = [&](int g) { return get(kv_head) * args.group + (args.kv_shared ? g % args.group : g); };
+#pragma unroll 1
+      for (put(nth_pass, 0); get(nth_pass) < HeadsVisited<Tile>::passes(heads(), get(in_turn));
+           put(nth_pass, get(nth_pass) + 1)) {
+        const auto now = HeadsVisited<Tile>::at(get(nth_pass), heads(), get(rising), get(in_turn));
+        const int at_once = 32 / now.lanes;
+#pragma unroll 1
+        for (int i = 0; i < all_tiles; i += at_once) {
+          const int base = now.falls ? (all_tiles - 1) / at_once * at_once - i : i;
+          int met;
+          {
+            const int g = min(now.begin + (lane & (now.lanes - 1)), now.end - 1);
+            const Where where{batch_of(g), head_of(g), get(q_len), get(kv_len)};
+            met = meeting(where, base + lane / now.lanes, get(keys), get(rising));
+            if (path_of<Tile> != 0 && (lane & (now.lanes - 1)) >= now.end - now.begin) met = -1;
+          }
+          unsigned left = __ballot_sync(~0u, met >= 0);
+#pragma unroll 1
+          while (left) {
+            const int nth = now.falls ? 31 - __clz(static_cast<int>(left)) : __ffs(static_cast<int>(left)) - 1;
+            left ^= 1u << nth;
+            if (found) hand_over(0);
+            const int meets = __shfl_sync(~0u, met, nth), g = now.begin + (nth & (now.lanes - 1)), b = batch_of(g),
+                      h = head_of(g), tile = base + nth / now.lanes;
+            const bool says_falls = User::gradient.by_diagonal > 0 && now.falls;
+            const bool completes = completes_dq<Tile> && meets & 4;
+            const int kept = meets & static_cast<int>(Visit::kept);
+            const int rests = kept == Visit::first_half    ? 2 * Step::rests
+                              : kept == Visit::second_half ? Step::rests
+                                                           : 0;
+            find({.what = (found ? 0 : Step::first) | (kept == Visit::whole ? Step::whole : 0) |
+                          (has_rests<Tile, User> ? rests : 0) | (says_falls ? Step::falls : 0) |
+                          (completes ? Step::completes : 0),
+                  .queries = tile,
+                  .b = b,
+                  .h = h,
+                  .keys = get(keys),
+                  .kv_head = get(kv_head),
+                  .sums = sums_of<Tile>(args, b, h, get(q_start)) + tile,
+                  .added_before = meets >> met_before});
+            found = true;
+          }
+        }
+      }
+      if (!found)
+        find({.what = Step::empty,
+              .queries = 0,
+              .b = get(of_b),
+              .h = 0,
+              .keys = get(keys),
+              .kv_head = get(kv_head),
+              .sums = Step::nothing,
+              .added_before = 0});
+      hand_over(Step::last);
+      next_item();
+    }
+    // One stop step for each of the warps that add.
+    for (int i = 0; i < Tile::stages; ++i) {
+      find({.what = Step::stop,
+            .queries = 0,
+            .b = 0,
+            .h = 0,
+            .keys = 0,
+            .kv_head = 0,
+            .sums = Step::no_more,
+            .added_before = 0});
+      hand_over(0);
+    }
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,474 @@
+// codegen/cuda/backward_sm90/warpgroup.cuh — the registers of a consumer warpgroup of Hopper's backward: its products,
+// its pairs, and its results on their way to memory
+#pragma once
+
+#include "codegen/cuda/backward_sm90/tile_scheduler.cuh"
+#include "codegen/cuda/parts/copied_read_sm90.cuh"
+#include "codegen/cuda/parts/exact_sum.cuh"
+#include "codegen/cuda/parts/kept_words.cuh"
+#include "codegen/cuda/parts/warpgroup_sm90.cuh"
+#include "codegen/cuda/ptx/ldmatrix.cuh"
+
+namespace attune {
+
+/// A thread's registers while its warpgroup computes 64 keys.
+template <class Tile, class User>
+struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
+  using Element = typename Tile::Element;
+  using Shared = Shared90Backward<Tile>;
+  using Pairs = KeysByQueries<Tile, User>;
+  using Row = typename User::Row;
+  using Col = typename User::Col;
+  using Pairs::args, Pairs::user, Pairs::shared, Pairs::group, Pairs::lane, Pairs::warp, Pairs::s, Pairs::at,
+      Pairs::head, Pairs::factor, Pairs::origin, Pairs::is_kept;
+  static constexpr int m = Tile::m, n = Tile::n;
+  static constexpr int order = Tile::order;
+  /// With dropout, orders that compute P and dS at once draw for each pair: they serve narrow heads.
+  static constexpr bool drops = User::traits.drops && order > 0;
+  static constexpr bool has_prob = User::traits.has_prob && !drops;
+  /// Then prob(0) is 0, whatever captured tensors hold, and orders 1 to 3 need not know which pairs are masked out.
+  static_assert(User::gradient.delta_of_o);
+  /// dV follows dS, and weigh() leaves P itself in `s`: join() rounds it, and `p` takes no registers until then.
+  static constexpr bool rounds_late = order == 3 && !User::gradient.has_slope;
+
+  /// A thread's sums of captured tensors' gradients over an item and head: over all of its keys, and over each key.
+  /// Orders 1 to 3 compute them from P, dP and delta alone.
+  static constexpr int by_head = User::gradient.by_head, by_col = User::gradient.by_col;
+  static constexpr bool sums_items = by_head > 0 || by_col > 0;
+  float head_sums[max(by_head, 1)] = {}, col_sums[2][max(by_col, 1)] = {};
+
+  float dp[m / 2];  ///< dP; later dQ, in its first ones
+  float dk[Tile::d / 2], dv[Tile::dv / 2];
+  unsigned p[m / 4], ds[m / 4];
+  KeptByKeys<drops ? m : 0> kept;  ///< by dropout, of this step
+
+  static constexpr int half_of_dq = Shared::turned ? m / 2 : 32;  ///< numbers of a thread
+  __device__ float (&dq())[half_of_dq] { return *reinterpret_cast<float(*)[half_of_dq]>(dp); }
+
+  // ---- products ----
+
+  /// The rows of this warpgroup's keys or values.
+  __device__ unsigned of_group(int keys) const { return shared + keys + group * 64 * chunk_bytes; }
+  /// S^T = K Q^T
+  __device__ void scores(int stage) {
+    wgmma_fence();
+    across<Element, Tile::d, n>(s, of_group(Shared::k), shared + Shared::q + stage * Shared::q_bytes);
+  }
+  /// dP^T = V dO^T
+  __device__ void flows(int stage) {
+    wgmma_fence();
+    across<Element, Tile::dv, n>(dp, of_group(Shared::v), shared + Shared::grad_o + stage * Shared::grad_o_bytes);
+  }
+  /// dV += P^T dO
+  __device__ void add_values(int stage, int add) {
+    along<Element, m, 0, m / 16>(dv, p, shared + Shared::grad_o + stage * Shared::grad_o_bytes, add);
+  }
+  /// dK += dS^T Q
+  __device__ void add_keys(int stage, int add) {
+    along<Element, m, 0, m / 16>(dk, ds, shared + Shared::q + stage * Shared::q_bytes, add);
+  }
+  /// This warpgroup's half of dQ = dS K, or of dQ^T = K^T dS^T.
+  __device__ void products_of_queries(int buffer) {
+    const unsigned long long of_ds = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes +
+                                                (m == 128 ? group * 64 * chunk_bytes : 0)),
+                             of_keys = descriptor(shared + Shared::k + (m == 128 ? 0 : group * n * chunk_bytes));
+    constexpr int next_ds = m * chunk_bytes >> 4, next_keys = 64 * chunk_bytes >> 4;
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < n / Shared::chunk; ++c) {
+      const unsigned long long x = of_ds + c * next_ds, y = of_keys + c * next_keys;
+      if constexpr (Shared::turned) {
+        if (c == 0)
+          Product<m, Element>::template set4<Major::n, Major::k>(dq(), y, x);
+        else
+          Product<m, Element>::template ss4<Major::n, Major::k>(dq(), y, x, 1);
+      } else {
+        if (c == 0)
+          Product<64, Element>::template set4<Major::k, Major::n>(dq(), x, y);
+        else
+          Product<64, Element>::template ss4<Major::k, Major::n>(dq(), x, y, 1);
+      }
+    }
+    wgmma_commit();
+  }
+
+  // ---- pairs ----
+
+  __device__ int word(unsigned step, int i) const { return uniform(shared_get(step_word<Tile>(shared, step, i))); }
+  __device__ void enter(unsigned step) {
+    const int b = word(step, 2), h = word(step, 3);
+    if constexpr (sums_items)
+      if (at.b >= 0 && (at.b != b || at.h != h)) give_item_sums();
+    this->enter_head(b, h, [&] { return Where{b, h, word(step, 9), word(step, 11)}; });
+    this->enter_queries(word(step, 1));
+    this->enter_keys(word(step, 4) * n + 64 * group);
+  }
+
+  static constexpr bool copies = copies_for_backward<Tile, User>, copies_f32 = copies && Shared::wide;
+  /// What the pairs of 16 queries read of a captured tensor: elements of 16 bits as scores lie in registers, or where
+  /// the first one of f32 lies.
+  struct CopiedBlocks {
+    unsigned two[4];
+  };
+  __device__ void find_copied(CopiedBlocks& to, int buffer, int i) const {
+    if constexpr (copies_f32) {
+      // Two warps of a warpgroup have the even chunk, the others the odd one.
+      const int line = 2 * (lane & 3), unit = 4 * (warp & 1) + (lane >> 4);
+      to.two[0] = shared + (warp < 2 ? Shared::ds + buffer * Shared::ds_bytes : Shared::copied) +
+                  (group * m + 8 * i + line) * chunk_bytes + ((unit ^ line) << 4) + 4 * (lane >> 2 & 3);
+    } else if constexpr (copies) {
+      load_blocks_transposed(to.two, block_rows(buffer) + 8 * i * chunk_bytes);
+    }
+  }
+  __device__ float copied_of(const CopiedBlocks& copied, int i, int e, int r) const {
+    if constexpr (copies_f32) {
+      // Lines and units are exclusive sums of their bits.
+      const unsigned at = copied.two[0] ^ e * (chunk_bytes + 16) ^ r * 32;
+      return __int_as_float(shared_get(at + i % 2 * 8 * chunk_bytes));
+    } else {
+      const unsigned two = copied.two[2 * (i % 2) + r];
+      return e ? high_of<CopiedElement<User>>(two) : low_of<CopiedElement<User>>(two);
+    }
+  }
+  /// The copied elements of f32 have been read: those of the next step may take their place.
+  __device__ void give_copied() const {
+    if constexpr (copies_f32) arrive_as_warp(shared + Shared::copied_empty, lane);
+  }
+  /// A pair, as each_pair() counts pairs.
+  __device__ auto pair_of(const CopiedBlocks& copied, int i, int e, int r, const Row& row, const Col& col, Int q,
+                          Int kv) const {
+    const Pair<User> pair{head, row, col, at, origin, q, kv};
+    if constexpr (copies)
+      return HeldPair<User>{pair, {copied_of(copied, i, e, r), 0}};
+    else
+      return pair;
+  }
+
+  /// Draws which pairs of a step dropout keeps, while products are under way.
+  __device__ void draw() {
+    if constexpr (drops) kept.draw(KeptDraws<User>(user, head, at), this->queries, this->keys - lane / 4, lane);
+  }
+  /// What dropout multiplies a pair by: 0 unless it keeps the pair. Pairs count as in each_pair().
+  __device__ float dropped_factor(int i, int e, int r) const {
+    return __uint_as_float(__float_as_uint(user.drop_factor(head)) & kept.mask(i, e, r));
+  }
+
+  /// prob(P), and 0 where P is 0: the factor of a masked-out pair may be NaN.
+  __device__ float prob_of(float x, int i, int e, int r, const Row& row, const Col& col, Int q, Int kv) const {
+    if constexpr (drops)
+      return x * dropped_factor(i, e, r);
+    else if constexpr (has_prob)
+      return x == 0.0f ? 0.0f : user.prob(x, head, row, col, at, q, kv);
+    else
+      return x;
+  }
+
+  /// P = exp2(S - lse), of which prob(P) is an operand in `p` unless rounded late. `s` then holds P times the slope, in
+  /// f32.
+  __device__ void weigh(int stage) {
+    const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
+    float2 under{};
+    float low[2];
+    CopiedBlocks copied;
+    this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
+      if (e == 0 && r == 0) {
+        under = shared_get2(ends + 32 * i);
+        if (i % 2 == 0) find_copied(copied, stage, i);
+      }
+      const int nth = 4 * i + 2 * r + e;
+      const float given = s[nth];
+      const auto pair = pair_of(copied, i, e, r, row, col, q, kv);
+      const float to = probability_of(user, pair, factor, e ? under.y : under.x, is_kept(nth), given);
+      if constexpr (!rounds_late) {
+        const float of_v = prob_of(to, i, e, r, row, col, q, kv);
+        if (e == 0)
+          low[r] = of_v;
+        else
+          p[2 * i + r] = pack<Element>(low[r], of_v);
+      }
+      if constexpr (User::gradient.has_slope)
+        s[nth] = is_kept(nth) ? to * slope_of(user, pair, given) : 0.0f;
+      else
+        s[nth] = to;
+    });
+    give_copied();
+  }
+
+  /// dS = P (dP - delta), as an operand in `ds`, and P in `p` if rounded late. P here is what weigh() left in `s`, not
+  /// rounded before.
+  __device__ void join(int stage) {
+    if constexpr (drops && !rounds_late) kept.forget(lane);
+    const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
+#pragma unroll
+    for (int i = 0; i < m / 8; ++i) {
+      const float2 delta = shared_get2(ends + 32 * i);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int nth = 4 * i + 2 * r;
+        if constexpr (drops) {
+          const float by[2] = {dropped_factor(i, 0, r), dropped_factor(i, 1, r)};
+          if constexpr (rounds_late) p[2 * i + r] = pack<Element>(s[nth] * by[0], s[nth + 1] * by[1]);
+          ds[2 * i + r] = pack<Element>(s[nth] * __fmaf_rn(dp[nth], by[0], -delta.x),
+                                        s[nth + 1] * __fmaf_rn(dp[nth + 1], by[1], -delta.y));
+        } else {
+          if constexpr (rounds_late) p[2 * i + r] = pack<Element>(s[nth], s[nth + 1]);
+          ds[2 * i + r] = pack<Element>(s[nth] * (dp[nth] - delta.x), s[nth + 1] * (dp[nth + 1] - delta.y));
+        }
+      }
+    }
+  }
+
+  // ---- sums of an item and head ----
+
+  /// `s` is q . k if the terms read it. Pairs with P = 0 add nothing, even if their operands are NaN.
+  __device__ void add_terms(Flow flow, float s, float p, int r, const Row& row, const Col& col, Int q, Int kv) {
+    if constexpr (by_head > 0) user.by_head(head_sums, flow, s, p, head, row, col, at, origin, q, kv);
+    if constexpr (by_col > 0) user.by_col(col_sums[r], flow, s, p, head, row, col, at, origin, q, kv);
+  }
+  /// Adds the sums to those of the tensors, exactly, so that the order of items does not matter, and clears them.
+  __device__ void give_item_sums() {
+    if constexpr (by_head > 0) {
+      unsigned long long* places[by_head];
+      user.places_by_head(places, head, at);
+#pragma unroll
+      for (int i = 0; i < by_head; ++i) {
+        const float sum = warp_sum(head_sums[i]);
+        if (lane == 0) add_exactly(places[i], sum);
+        head_sums[i] = 0;
+      }
+    }
+    if constexpr (by_col > 0)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int key = this->keys + 8 * r;
+        const Int kv = min(key, at.kv_len - 1);
+        unsigned long long* places[by_col];
+        user.places_by_col(places, head, user.col(head, at, origin, kv), at, origin, kv);
+#pragma unroll
+        for (int i = 0; i < by_col; ++i) {
+          const float sum = row_sum(col_sums[r][i]);
+          if (lane % 4 == 0 && key < at.kv_len) add_exactly(places[i], sum);
+          col_sums[r][i] = 0;
+        }
+      }
+  }
+
+  /// As join(), with a prob mod or sums: dS = P (prob'(P) dP - delta), and prob(P) in `p` if rounded late.
+  __device__ void join_with_terms(int stage) {
+    if constexpr (drops && !rounds_late) kept.forget(lane);
+    const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
+    float2 delta{};
+    PairNumbers low[2];
+    this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
+      if (e == 0 && r == 0) delta = shared_get2(ends + 32 * i);
+      const int nth = 4 * i + 2 * r + e;
+      const float x = s[nth];
+      float flow = dp[nth];
+      if constexpr (drops)
+        flow *= dropped_factor(i, e, r);
+      else if constexpr (has_prob)
+        flow *= user.prob_slope(x, head, row, col, at, q, kv);
+      PairNumbers out{rounds_late ? prob_of(x, i, e, r, row, col, q, kv) : 0.0f, x * (flow - (e ? delta.y : delta.x))};
+      if (x == 0.0f) out = {0, 0};
+      if constexpr (sums_items) add_terms({out.dp, x == 0.0f ? 0.0f : dp[nth]}, 0, x, r, row, col, q, kv);
+      if (e == 0) {
+        low[r] = out;
+      } else {
+        if constexpr (rounds_late) p[2 * i + r] = pack<Element>(low[r].s, out.s);
+        ds[2 * i + r] = pack<Element>(low[r].dp, out.dp);
+      }
+    });
+  }
+
+  /// P and dS at once, after both products.
+  __device__ void weigh_and_join(int stage) {
+    const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
+    float2 under{}, delta{};
+    PairNumbers low[2];
+    CopiedBlocks copied;
+    this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
+      if (e == 0 && r == 0) {
+        under = shared_get2(ends + 32 * i);
+        delta = shared_get2(ends + 32 * i + (Shared::delta - Shared::under));
+        if (i % 2 == 0) find_copied(copied, stage, i);
+      }
+      const int nth = 4 * i + 2 * r + e;
+      const RowEnd end = e ? RowEnd{under.y, delta.y} : RowEnd{under.x, delta.x};
+      const PairNumbers out = gradient_of(user, pair_of(copied, i, e, r, row, col, q, kv), factor, end, is_kept(nth),
+                                          {s[nth], dp[nth]}, [&](Flow flow, float s, float p) {
+                                            if constexpr (sums_items) add_terms(flow, s, p, r, row, col, q, kv);
+                                          });
+      if (e == 0) {
+        low[r] = out;
+      } else {
+        p[2 * i + r] = pack<Element>(low[r].s, out.s);
+        ds[2 * i + r] = pack<Element>(low[r].dp, out.dp);
+      }
+    });
+    give_copied();
+  }
+
+  /// For ldmatrix and stmatrix: where dS of a warp's 16 keys lies, queries by keys in swizzled rows of 64 keys.
+  __device__ unsigned block_rows(int buffer) const {
+    const unsigned into = shared + Shared::ds + buffer * Shared::ds_bytes + group * m * chunk_bytes;
+    const int line = (lane & 7) + 8 * (lane >> 4);
+    return into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
+  }
+  /// Puts dS into shared memory.
+  __device__ void share(int buffer) const {
+    const unsigned address = block_rows(buffer);
+    // dS of a warp lies where other warps of the warpgroup have read elements of f32.
+    if constexpr (copies_f32) named_sync(results_staged + group, warpgroup_threads);
+#pragma unroll
+    for (int i = 0; i < m / 16; ++i)
+      store_blocks_transposed(address + i * 16 * chunk_bytes, ds[4 * i], ds[4 * i + 1], ds[4 * i + 2], ds[4 * i + 3]);
+  }
+
+  // ---- results on their way ----
+
+  __device__ StageBarriers barriers(int first, int stage) const {
+    return {shared + first + StageBarriers::bytes * stage};
+  }
+  __device__ StageBarriers sums(int stage) const { return barriers(Shared::sum_full, stage); }
+  __device__ StageBarriers diagonals(int buffer) const { return barriers(Shared::ds_full, buffer); }
+
+  static constexpr bool has_diagonals = User::gradient.by_diagonal > 0;
+  /// Waits until the warp that sums diagonals is done with the previous dS in this buffer.
+  __device__ void wait_for_diagonals(int buffer, unsigned phase) const {
+    if constexpr (has_diagonals) diagonals(buffer).acquire(phase);
+  }
+  __device__ void give_diagonals(int buffer) const {
+    if constexpr (has_diagonals) arrive_as_warp(diagonals(buffer).full, lane);
+  }
+
+  static constexpr bool stores_ds = User::gradient.stores_ds;
+  /// Stores dS of this warpgroup's keys to memory, if it is asked for, while products read it. To be called when the
+  /// whole warpgroup has put dS there, and fenced it.
+  __device__ void store_ds(int buffer, unsigned step) const {
+    if constexpr (stores_ds) {
+      const StoredDs& to = user.stored_ds;
+      if (threadIdx.x % warpgroup_threads == 0) {
+        const auto word = [&](int i) { return shared_get(step_word<Tile>(shared, step, i)); };
+        store_box(to.map, shared + Shared::ds + buffer * Shared::ds_bytes + group * m * chunk_bytes,
+                  (word(4) - to.first_tile) * n + 64 * group, word(1) * m, word(3), word(2));
+        store_commit();
+      }
+      __syncwarp();
+    }
+  }
+  /// Waits until the store has read dS; to be called before the stage is released, because the next bias is copied
+  /// there.
+  __device__ void wait_for_stored_ds() const {
+    if constexpr (stores_ds) store_wait_read();
+  }
+
+  /// Stores dQ as the sums of all items: the loaded ones of others, if there are any, and this one's.
+  __device__ void complete(int stage, unsigned phase, unsigned step) {
+    const unsigned stage_sums = shared + Shared::sums + stage * Shared::sum_step,
+                   from = stage_sums + 4096 * (4 * group + warp) + 16 * lane;
+    float(&x)[half_of_dq] = dq();
+    if (word(step, 7) > 0) {
+      barrier_wait(shared + Shared::sums_loaded + 8 * stage, phase);
+      // The sums in memory are not needed again: 128 bytes a thread.
+      static_assert(Shared::sum_bytes == 2 * warpgroup_threads * 128);
+      float* const line = args.sums + static_cast<long long>(word(step, 6)) * (Shared::sum_bytes / 4) +
+                          32 * (group * warpgroup_threads + 32 * warp + lane);
+      if ((reinterpret_cast<unsigned long long>(line) & 127) == 0) global_discard(line);
+#pragma unroll
+      for (int i = 0; i < half_of_dq / 4; ++i) {
+        const float4 others = shared_get4(from + 512 * i);
+        x[4 * i] += others.x, x[4 * i + 1] += others.y, x[4 * i + 2] += others.z, x[4 * i + 3] += others.w;
+      }
+    }
+    store_queries(step, stage_sums);
+  }
+  /// Writes this warpgroup's half of dQ where an adding warp reads it, or stores it if it is complete.
+  __device__ void put_sums(int stage, unsigned phase, unsigned step, int what) {
+    if constexpr (is_alone<Tile>) return store_queries(step, shared + Shared::sums);
+    wait_for_sums(stage, phase);
+    if constexpr (completes_dq<Tile>) {
+      if (what & Step::completes) return complete(stage, phase, step);
+      // Each warp's part lies together, because complete() stores through it.
+      const unsigned into = shared + Shared::sums + stage * Shared::sum_step + 4096 * (4 * group + warp) + 16 * lane;
+      const float(&x)[half_of_dq] = dq();
+#pragma unroll
+      for (int i = 0; i < half_of_dq / 4; ++i)
+        shared_put(into + 512 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+      return;
+    }
+    const unsigned into = shared + Shared::sums + stage * Shared::sum_step + group * (Shared::sum_bytes / 2) +
+                          16 * (32 * warp + lane);
+    const float(&x)[half_of_dq] = dq();
+#pragma unroll
+    for (int i = 0; i < half_of_dq / 4; ++i)
+      shared_put(into + 2048 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+  }
+  /// Waits until the previous dQ has left the stage.
+  __device__ void wait_for_sums(int stage, unsigned phase) const {
+    if constexpr (is_alone<Tile>) return;
+    if constexpr (Shared::sum_stages == 1)
+      sums(stage ^ 1).acquire(phase ^ static_cast<unsigned>(stage));
+    else
+      sums(stage).acquire(phase);
+  }
+  /// dQ in the stage is complete. To be called after a proxy_fence().
+  __device__ void give_sums(int stage) const {
+    if constexpr (!is_alone<Tile>) arrive_as_warp(sums(stage).full, lane);
+  }
+  /// Stores the warp's 16 queries of dQ, through its part of `sums`: half of the width, or with 128 queries all of it.
+  __device__ void store_queries(unsigned step, unsigned sums) {
+    Gradient to = args.grad_q;
+    if (!to.to.data) return;
+    if constexpr (User::gradient.removes || is_packed<Tile>)
+      if (args.non_finite && __any_sync(~0u, has_non_finite(dq())) && lane == 0) *args.non_finite = 1;
+    const int first = m == 128 ? 0 : 64 * group;
+    to.to.data = static_cast<char*>(to.to.data) + first * to.to.element * (to.type == Stored::f32 ? 4 : 2);
+    const WarpRows rows{to,
+                        word(step, 2),
+                        word(step, 3),
+                        {word(step, 8), word(step, 9)},
+                        word(step, 1) * m + (m == 128 ? 64 * group : 0) + 16 * warp,
+                        args.d - first};
+    const unsigned area = sums + 4096 * (4 * group + warp);
+    if (stores_eights<Element>(to, rows.width))
+      store_sixteen<Element>(dq(), args.scale, rows, area, lane);
+    else
+      stage_sixteen(dq(), args.scale, area, lane, [&](int column) { store_rows(rows, area, column, lane); });
+  }
+
+  /// This warp's part of its warpgroup's dS memory: 16 rows of staged().
+  __device__ unsigned staging() const {
+    constexpr int part = 16 * 64 * 4, of_group = m * chunk_bytes, parts = of_group / part;
+    return shared + Shared::ds + warp / parts * Shared::ds_bytes + group * of_group + warp % parts * part;
+  }
+  /// Stores the warp's 16 keys of dV and dK through staging(). Returns false if all numbers are finite.
+  __device__ bool store_keys(int b, int kv_head, int keys, Range of) {
+    const unsigned area = staging();
+    // Otherwise what depends on the lane alone is computed before the main loop, and takes registers there.
+    int lane = static_cast<int>(threadIdx.x) % 32;
+    pin(lane);
+    const auto rows = [&](const Gradient& to, int width) {
+      return WarpRows{to, args.kv_shared ? 0 : b, kv_head, of, keys, width};
+    };
+    if (!uniform(shared_get(shared + Shared::in_eights))) {
+      const auto store = [&](const auto& x, float by, const WarpRows& rows) {
+        if (rows.to.to.data) stage_sixteen(x, by, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
+      };
+      store(dv, 1, rows(args.grad_v, args.dv));
+      store(dk, args.scale, rows(args.grad_k, args.d));
+      return true;
+    }
+    unsigned pairs[max(Tile::d, Tile::dv) / 4];
+    pack_pairs<Element>(pairs, dv, 1);
+    bool any = false;
+    // Both by the same code, because it is fetched for each item.
+#pragma unroll 1
+    for (int nth = 0;; ++nth) {
+      any |= store_pairs<Element>(pairs, rows(nth ? args.grad_k : args.grad_v, nth ? args.d : args.dv), area, lane);
+      if (nth) return any;
+      pack_pairs<Element>(pairs, dk, args.scale);
+    }
+  }
+};
+
+}  // namespace attune

@@ -1,0 +1,199 @@
+// codegen/cuda/companions/sum_ds.cuh — the gradient of a dense bias, from the dS of each pair that a backward has
+// stored
+//
+// Each element of the gradient is the sum of dS times a factor over the batch entries and heads that share it, in their
+// order, in f32, and is rounded once. If dS already is the gradient, there is nothing to do. If the backward has found
+// non-finite values, the kernel recomputes dS pair by pair: masked-out pairs then add 0, even if they hold NaN.
+//
+// Tile: that kernel's. Blocks of sum_ds_threads share the elements of this launch's keys, eight of a row a thread.
+#pragma once
+
+#include "codegen/cuda/parts/backward_sm80.cuh"
+#include "codegen/cuda/ptx/global.cuh"
+#include "codegen/cuda/ptx/launch.cuh"
+
+namespace attune {
+
+template <class Tile, class User>
+struct SumDs {
+  using Element = typename Tile::Element;
+  static constexpr int each = 8;  ///< elements of a thread
+
+  const BackwardArgs& args;
+  const User& user;
+
+  /// The eights of a row in this launch. Columns beyond the last key belong to its tile's launch.
+  struct Columns {
+    int begin, end;
+    __device__ int eights() const { return (end - begin + each - 1) / each; }
+  };
+  __device__ Columns columns() const {
+    const StoredDs& stored = user.stored_ds;
+    const int begin = stored.first_tile * Tile::n, end = begin + args.kv_places * Tile::n;
+    return {begin, end < args.kv_len ? end : stored.columns};
+  }
+
+  /// What dS of a query's keys is multiplied by.
+  __device__ float factor(const typename User::Head& head, const Where& at, int row, int key) const {
+    const Int q = args.q_offset + row, origin = args.q_offset, kv = key;
+    return user.ds_factor(head, user.row(head, at, q), user.col(head, at, origin, kv), at, origin, q, kv);
+  }
+
+  /// dS of a pair, computed from its operands.
+  __device__ float recomputed(const typename User::Head& head, const Where& at, int row, int key) const {
+    const Int q = args.q_offset + row, origin = args.q_offset, kv = key;
+    const auto of_row = user.row(head, at, q);
+    const auto of_col = user.col(head, at, origin, kv);
+    const Reach<User> reach(user, head, of_row, at, q, 0);
+    bool kept = key >= reach.from && key <= reach.to;
+    if constexpr (User::traits.has_keep) kept = kept && user.keep(head, of_row, of_col, at, q, kv);
+    if (!kept) return 0;
+    const int b = args.kv_shared ? 0 : at.b, kv_head = at.h / args.group;
+    const auto dot = [&](const Rows80& x, const Rows80& y, int width) {
+      float sum = 0;
+      for (int i = 0; i < width; ++i) sum += element<Element>(x, row, i) * element<Element>(y, key, i);
+      return sum;
+    };
+    const PairNumbers given{
+        dot(rows_of<Element>(args.q, at.b, at.h, 0), rows_of<Element>(args.k, b, kv_head, 0), Tile::width),
+        dot(rows_of<Element>(args.grad_o, at.b, at.h, 0), rows_of<Element>(args.v, b, kv_head, 0), Tile::width_v)};
+    const Pair<User> pair{head, of_row, of_col, at, origin, q, kv};
+    const RowEnd end = end_of(args, user, Query<User>{head, of_row, at, origin, q}, row);
+    return gradient_of(user, pair, factor_of(user, head), end, score_keeps(user, pair, given.s), given, NoTerms{}).dp;
+  }
+
+  /// Adds the terms of eight keys in a batch entry and head.
+  __device__ void add(float (&sums)[each], int b, int h, int row, int key) const {
+    const StoredDs& stored = user.stored_ds;
+    const Where at{b, h, args.q_len, args.kv_len};
+    const auto head = user.head(at);
+    const uint4 x = __ldg(reinterpret_cast<const uint4*>(
+        static_cast<const Element*>(stored.ds.data) + b * stored.ds.batch + h * stored.ds.head +
+        row * stored.ds.position + (key - stored.first_tile * Tile::n)));
+    const unsigned words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      const float ds = i % 2 ? high_of<Element>(words[i / 2]) : low_of<Element>(words[i / 2]);
+      // A pair that adds nothing does so even if its factor is infinite or NaN.
+      sums[i] += ds == 0.0f ? 0.0f : ds * factor(head, at, row, min(key + i, args.kv_len - 1));
+    }
+  }
+
+  __device__ void store(long long offset, float x) const {
+    const Gradient& to = user.stored_ds.to;
+    if (to.type == Stored::f32)
+      static_cast<float*>(to.to.data)[offset] = x;
+    else
+      static_cast<unsigned short*>(to.to.data)[offset] = static_cast<unsigned short>(
+          to.type == Stored::bf16 ? pack<bf16>(x, 0) : pack<f16>(x, 0));
+  }
+  __device__ void store(long long offset, int count, const float (&x)[each]) const {
+    const Gradient& to = user.stored_ds.to;
+    const bool wide = to.type == Stored::f32, bf = to.type == Stored::bf16;
+    char* const at = static_cast<char*>(to.to.data) + offset * (wide ? 4 : 2);
+    if (count < each || to.to.element != 1 || (reinterpret_cast<unsigned long long>(at) & 15) != 0) {
+#pragma unroll
+      for (int i = 0; i < each; ++i)
+        if (i < count) store(offset + i * to.to.element, x[i]);
+      return;
+    }
+    if (wide) {
+#pragma unroll
+      for (int i = 0; i < each; i += 4)
+        global_put(at + 4 * i, uint4{__float_as_uint(x[i]), __float_as_uint(x[i + 1]), __float_as_uint(x[i + 2]),
+                                     __float_as_uint(x[i + 3])});
+      return;
+    }
+    unsigned words[each / 2];
+#pragma unroll
+    for (int i = 0; i < each; i += 2) words[i / 2] = bf ? pack<bf16>(x[i], x[i + 1]) : pack<f16>(x[i], x[i + 1]);
+    global_put(at, uint4{words[0], words[1], words[2], words[3]});
+  }
+
+  /// The batch entries or heads that share an element.
+  struct Range {
+    int begin, end;
+    __device__ Range(const StoredDs::Groups& groups, int nth, int all)
+        : begin(min(nth * groups.size, all)), end(min(begin + groups.size, all)) {}
+  };
+  /// Eight elements of a row: what shares them, the row, and the first key.
+  struct Place {
+    Range b, h;
+    int row, key, count;
+    bool any;  ///< false: a gradient that is larger than the call has elements of no pair, which are 0
+    long long offset;
+  };
+  __device__ Place place(long long nth, const Columns& here) const {
+    const StoredDs& stored = user.stored_ds;
+    const int eights = here.eights(), key = here.begin + each * static_cast<int>(nth % eights);
+    nth /= eights;
+    const int position = static_cast<int>(nth % stored.rows);
+    nth /= stored.rows;
+    const int h = static_cast<int>(nth % stored.heads.count), b = static_cast<int>(nth / stored.heads.count),
+              row = position - args.q_offset;
+    const Strided& to = stored.to.to;
+    return {.b = {stored.batch, b, args.batch},
+            .h = {stored.heads, h, args.q_heads},
+            .row = row,
+            .key = key,
+            .count = min(here.end - key, each),
+            .any = row >= 0 && row < args.q_len && key < args.kv_len,
+            .offset = b * to.batch + h * to.head + position * to.position + key * to.element};
+  }
+
+  /// The element i of eight, from operands.
+  __device__ float sum_again(const Place& of, int i) const {
+    float sum = 0;
+    if (!of.any || of.key + i >= args.kv_len) return sum;
+#pragma unroll 1
+    for (int b = of.b.begin; b < of.b.end; ++b)
+#pragma unroll 1
+      for (int h = of.h.begin; h < of.h.end; ++h) {
+        const Where at{b, h, args.q_len, args.kv_len};
+        const auto head = user.head(at);
+        const float ds = recomputed(head, at, of.row, of.key + i);
+        sum += ds == 0.0f ? 0.0f : ds * factor(head, at, of.row, of.key + i);
+      }
+    return sum;
+  }
+
+  __device__ void run() const {
+    const StoredDs& stored = user.stored_ds;
+    const bool again = *args.non_finite != 0;
+    if (stored.is_gradient && !again) return;
+    const Columns here = columns();
+    const long long count = static_cast<long long>(stored.batch.count) * stored.heads.count * stored.rows *
+                            here.eights();
+    for (long long nth = static_cast<long long>(blockIdx.x) * sum_ds_threads + threadIdx.x; nth < count;
+         nth += static_cast<long long>(gridDim.x) * sum_ds_threads) {
+      const Place of = place(nth, here);
+      if (again) {
+#pragma unroll 1
+        for (int i = 0; i < of.count; ++i) store(of.offset + i * stored.to.to.element, sum_again(of, i));
+        continue;
+      }
+      float sums[each] = {};
+      // One loop, so that four loads are under way wherever terms are several.
+      const int heads = of.h.end - of.h.begin, terms = of.any ? (of.b.end - of.b.begin) * heads : 0;
+      int b = of.b.begin, h = of.h.begin;
+#pragma unroll 4
+      for (int term = 0; term < terms; ++term) {
+        add(sums, b, h, of.row, of.key);
+        if (++h == of.h.end) h = of.h.begin, ++b;
+      }
+      // Beyond the last key, dS is 0.
+      store(of.offset, of.count, sums);
+    }
+  }
+};
+
+template <class Tile, class User>
+__global__ void __launch_bounds__(sum_ds_threads)
+    sum_ds(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
+  static_assert(StoresDs<User>);
+  let_next_start();
+  wait_for_kernel_before();
+  SumDs<Tile, User>{args, user}.run();
+}
+
+}  // namespace attune

@@ -1,0 +1,97 @@
+// codegen/facts/gpu_parts.h — a Mod as GPU kernels take it: its expressions, split by level, and facts about them
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "codegen/choose/plan.h"
+#include "codegen/facts/ds_term.h"
+#include "codegen/facts/parts.h"
+#include "compiler/lower.h"
+#include "ir/print.h"
+
+namespace attune::codegen {
+
+/// A compiler::Scatter as GPU kernels take it: a term of the gradient of a captured tensor, to which each pair adds.
+struct Term {
+  /// Which pairs are summed before the sum is added to the tensor's exact sum: pairs with the same place in the tensor.
+  enum class Sum : std::uint8_t {
+    head,  ///< pairs of a batch entry and head
+    row,   ///< ... and of a query
+    col,   ///< ... and of a key
+    pair,  ///< nothing: each pair adds to its own place
+    // Of kernels that compute a whole backward alone:
+    diagonal,  ///< ... and of a distance q - kv, by spread_diagonals.cuh
+    ds,        ///< nothing: dS is stored, and sum_ds.cuh computes the gradient from it
+    end,       ///< the pairs of a query: sum_sinks.cuh computes the sum of their dS from the row's lse and delta
+  };
+
+  std::uint32_t capture = 0;
+  bool by_prob = false;  ///< multiplies the gradient of the probability, else that of the score
+  std::vector<compiler::Scatter::Loop> loops;
+  std::size_t rank = 0, first = 0;  ///< levels.element holds its indices from `first` on, and then its value
+  Sum parts = Sum::pair;            ///< in kernels that compute a part of a backward
+  Sum whole = Sum::pair;            ///< in kernels that compute all of it
+};
+
+/// What a backward needs in addition to the forward's expressions, all in levels.element.
+struct GradientParts {
+  Wanted wanted;  ///< captured tensors whose gradients are asked for, by slot
+  bool has_slope = false, delta_of_o = true;
+  bool removes = true;  ///< as in GradientTraits of cuda/contract/gradient.cuh
+  std::vector<Term> terms;
+  std::optional<DsTerm> ds{};  ///< the term that is summed by `ds` in a whole backward
+
+  /// The terms that a kernel for a whole backward (or, not `whole`, for a part of it) sums in this way.
+  std::vector<const Term*> summed_by(Term::Sum sum, bool whole) const;
+  /// Terms of the sink's gradient: their indices depend only on b and h.
+  std::vector<compiler::Scatter> of_sink;
+};
+
+/// What kernels are chosen by and what sources are written from, derived once for a Mod. `levels.element` holds the
+/// exponent, the mask without its limits, prob, and the limits; in a backward, what it needs; then, with facts.drops,
+/// dropout's seed, share and factor. Refers to the lowered Mod, which must
+/// outlive it.
+struct GpuParts {
+  const compiler::LoweredMod* of = nullptr;
+  compiler::Levels levels;
+  ir::Expr rest, sink;
+  ir::Expr factor;  ///< null: the exponent is not factor * s
+  ir::Expr term;    ///< where facts.peak says where it is largest; or null
+  /// Parts of the exponent, or null: what a kernel may compute once a distance, see distant_part(); the read that it
+  /// may copy tile by tile, see copied_read(); and the tanh that it may compute itself, see only_tanh().
+  ir::Expr distant, copied, tanh;
+  Traits facts;
+  ir::FieldNames fields;
+  std::size_t dropped = 0;                  ///< with facts.drops: the index of the seed
+  std::optional<GradientParts> gradient{};  ///< none for a forward
+
+  const compiler::Mod& mod() const { return of->mod; }
+  const compiler::Cover& cover() const { return of->cover; }
+  const ir::Expr& exponent() const { return levels.element[0]; }
+  const ir::Expr& keep() const { return levels.element[1]; }
+  const ir::Expr& prob() const { return levels.element[2]; }
+  const ir::Expr& first() const { return levels.element[3]; }
+  const ir::Expr& last() const { return levels.element[4]; }
+  const ir::Expr& slope() const { return levels.element[5]; }
+  const ir::Expr& prob_slope() const { return levels.element[6]; }
+  const ir::Expr& drop_seed() const { return levels.element[dropped]; }
+  const ir::Expr& drop_share() const { return levels.element[dropped + 1]; }
+  const ir::Expr& drop_factor() const { return levels.element[dropped + 2]; }
+};
+
+/// `wanted`: the captured tensors whose gradients a backward computes; null for a forward. `keeps_keys`: for kernels
+/// that iterate over queries, so that `listed` refers to lists of tiles of queries.
+GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted = nullptr,
+                   bool keeps_keys = false);
+/// The parts for a forward's kernel. If entries have their own lengths or positions, masks that read data are evaluated
+/// pair by pair; if results of another call are merged in, there is no sink.
+GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec);
+/// Number of times that this process has derived GpuParts.
+std::size_t gpu_parts_derived();
+
+/// True if the ends of these bands read summaries of captured tensors.
+bool reads_summaries(const compiler::Bands& bands, std::size_t captures);
+
+}  // namespace attune::codegen

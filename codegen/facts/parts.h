@@ -1,0 +1,64 @@
+// codegen/facts/parts.h — a Mod's expressions as CPU kernels take them: split by level, with what the forward must know
+// of them
+#pragma once
+
+#include <optional>
+
+#include "compiler/mod.h"
+
+namespace attune::codegen {
+
+/// The forward's expressions. `levels.element` holds core, mask, prob and row, in this order.
+struct ForwardParts {
+  compiler::Levels levels;
+  bool masked = false;        ///< the mask is more than `true`
+  bool has_prob = false;      ///< a prob mod is more than p
+  bool prob_linear = true;    ///< prob(c p) == c prob(p): it can act before the normalisation
+  bool has_row_term = false;  ///< see compiler::Fold; then the last field of a row
+
+  const ir::Expr& core() const { return levels.element[0]; }
+  const ir::Expr& mask() const { return levels.element[1]; }
+  const ir::Expr& prob() const { return levels.element[2]; }
+  const ir::Expr& row_term() const { return levels.element[3]; }
+  std::size_t head_fields() const { return levels.head.size(); }
+  std::size_t row_fields() const { return levels.row.size() + (has_row_term ? 1 : 0); }
+  std::size_t col_fields() const { return levels.col.size(); }
+};
+
+ForwardParts forward_parts(const compiler::Mod& mod);
+
+/// A compiler::Scatter as kernels take it.
+struct Scattered {
+  /// What its index varies with: nothing within a tile; only the row; the column (the last index follows it by steps of
+  /// one, the others do not change); or anything.
+  enum class Reach : std::uint8_t { Head, Row, Run, Any };
+
+  std::uint32_t capture;
+  bool by_prob;  ///< adds to the gradient of prob, else to that of the score
+  std::vector<compiler::Scatter::Loop> loops;
+  std::size_t rank, first;  ///< levels.element holds its indices from `first` on, and then its value
+  Reach reach;
+  int step;  ///< for Run, 1 or -1: the change of the last index from column to column
+  /// By index: its coordinate, if the index is a coordinate.
+  std::vector<std::optional<ir::Input>> plain;
+};
+
+/// The backward's expressions. `levels.element` holds the forward's, dscore, dprob, and those of `scattered`.
+struct BackwardParts : ForwardParts {
+  std::vector<Scattered> scattered;
+
+  const ir::Expr& score_slope() const { return levels.element[4]; }
+  const ir::Expr& prob_slope() const { return levels.element[5]; }
+};
+
+/// Captured tensors whose gradients are asked for, by slot.
+using Wanted = std::vector<bool>;
+BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted);
+
+/// True if `e` is p times something that does not depend on p.
+bool linear_in_p(const ir::Expr& e);
+/// True if p prob'(p) == prob(p), as of thresholds: then the sum of p dp of a row, which the softmax subtracts, is dO .
+/// O. prob(0) is then 0.
+bool delta_is_of_o(const ir::Expr& prob);
+
+}  // namespace attune::codegen
