@@ -25,6 +25,6 @@ verdict(complaints, wrong={
     "codegen/cuda/companions/a.cuh:2: asm belongs": {"codegen/cuda/companions/a.cuh": "// head\n" + STATEMENT},
     "codegen/cuda/parts/a.cuh:1: asm belongs": {"codegen/cuda/parts/a.cuh": "__asm__" + STATEMENT[3:]},
 }, right={
-    "codegen/cuda/ptx/thread.cuh": STATEMENT,
+    "codegen/cuda/ptx/threads.cuh": STATEMENT,
     "codegen/cuda/companions/a.cuh": "// what asm would do\n" + 'const char* x = "asm";\n',
     "runtime/engines/cpu/pool.cpp": STATEMENT})

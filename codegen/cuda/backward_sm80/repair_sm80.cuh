@@ -9,7 +9,7 @@
 
 #include "codegen/cuda/backward_sm80/keys_sm80.cuh"
 #include "codegen/cuda/backward_sm80/queries_sm80.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

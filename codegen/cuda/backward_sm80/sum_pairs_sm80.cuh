@@ -7,7 +7,7 @@
 #pragma once
 
 #include "codegen/cuda/backward_sm80/queries_sm80.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "codegen/cuda/backward_sm90/tile_scheduler.cuh"
-#include "codegen/cuda/ptx/global.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 

@@ -8,9 +8,9 @@
 
 #include "codegen/cuda/backward_sm90/spread_diagonals.cuh"
 #include "codegen/cuda/backward_sm90/tile_scheduler.cuh"
-#include "codegen/cuda/ptx/ldmatrix.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 #include "codegen/cuda/ptx/mma.cuh"
-#include "codegen/cuda/ptx/thread.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

@@ -7,7 +7,7 @@
 #include "codegen/cuda/parts/exact_sum.cuh"
 #include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
-#include "codegen/cuda/ptx/ldmatrix.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

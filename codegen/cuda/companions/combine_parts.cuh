@@ -7,7 +7,7 @@
 
 #include "codegen/cuda/companions/tensor_rows.cuh"
 #include "codegen/cuda/parts/epilogue.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

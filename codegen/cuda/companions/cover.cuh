@@ -10,7 +10,7 @@
 
 #include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/cuda/parts/entry.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

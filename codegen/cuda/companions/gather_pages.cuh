@@ -6,7 +6,7 @@
 #pragma once
 
 #include "codegen/cuda/parts/entry.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

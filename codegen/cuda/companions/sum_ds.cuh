@@ -9,8 +9,8 @@
 #pragma once
 
 #include "codegen/cuda/parts/backward_sm80.cuh"
-#include "codegen/cuda/ptx/global.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "codegen/cuda/parts/backward_sm80.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "codegen/cuda/contract/types.cuh"
-#include "codegen/cuda/ptx/approx.cuh"
 #include "codegen/cuda/ptx/arithmetic.cuh"
 
 namespace attune {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/chunks.cuh"
-#include "codegen/cuda/ptx/convert.cuh"
+#include "codegen/cuda/ptx/arithmetic.cuh"
 
 namespace attune {
 

@@ -24,8 +24,7 @@
 #include "codegen/cuda/decode_sm80/widened.cuh"
 #include "codegen/cuda/parts/exact_path.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
-#include "codegen/cuda/ptx/thread.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

@@ -5,8 +5,7 @@
 #include "codegen/cuda/decode_sm80/ring.cuh"
 #include "codegen/cuda/parts/epilogue.cuh"
 #include "codegen/cuda/parts/parts.cuh"
-#include "codegen/cuda/ptx/cluster.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

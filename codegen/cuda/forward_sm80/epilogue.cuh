@@ -3,7 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/parts/epilogue.cuh"
-#include "codegen/cuda/ptx/shared.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 

@@ -26,7 +26,7 @@
 #include "codegen/cuda/forward_sm80/place.cuh"
 #include "codegen/cuda/parts/exact_path.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
-#include "codegen/cuda/ptx/thread.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

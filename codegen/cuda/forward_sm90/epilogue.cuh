@@ -3,8 +3,7 @@
 
 #include "codegen/cuda/forward_sm90/softmax.cuh"
 #include "codegen/cuda/parts/epilogue.cuh"
-#include "codegen/cuda/ptx/global.cuh"
-#include "codegen/cuda/ptx/ldmatrix.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {

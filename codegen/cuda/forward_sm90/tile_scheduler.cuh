@@ -7,9 +7,8 @@
 #include "codegen/cuda/parts/ring_sm90.cuh"
 #include "codegen/cuda/parts/sections.cuh"
 #include "codegen/cuda/parts/walk.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
-#include "codegen/cuda/ptx/registers.cuh"
-#include "codegen/cuda/ptx/shared.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {

@@ -4,7 +4,7 @@
 // Tile: Element is e4m3; n and dv multiples of 32.
 #pragma once
 
-#include "codegen/cuda/ptx/ldmatrix.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "codegen/cuda/mla_sm90/rows.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

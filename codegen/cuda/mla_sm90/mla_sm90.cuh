@@ -32,7 +32,7 @@
 
 #include "codegen/cuda/mla_sm90/epilogue.cuh"
 #include "codegen/cuda/mla_sm90/producer.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

@@ -5,7 +5,7 @@
 #include "codegen/cuda/mla_sm90/items.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
-#include "codegen/cuda/ptx/ldmatrix.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 

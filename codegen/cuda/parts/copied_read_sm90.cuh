@@ -3,10 +3,8 @@
 #pragma once
 
 #include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
-#include "codegen/cuda/ptx/copy_async.cuh"
-#include "codegen/cuda/ptx/ldmatrix.cuh"
-#include "codegen/cuda/ptx/registers.cuh"
-#include "codegen/cuda/ptx/shared.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

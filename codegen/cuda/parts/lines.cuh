@@ -2,8 +2,7 @@
 #pragma once
 
 #include "codegen/cuda/parts/entry.cuh"
-#include "codegen/cuda/ptx/copy_async.cuh"
-#include "codegen/cuda/ptx/shared.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 

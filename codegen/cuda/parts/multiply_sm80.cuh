@@ -1,7 +1,7 @@
 // codegen/cuda/parts/multiply_sm80.cuh — a warp's product of any element type; f32 takes one product of TF32 or three
 #pragma once
 
-#include "codegen/cuda/ptx/convert.cuh"
+#include "codegen/cuda/ptx/arithmetic.cuh"
 #include "codegen/cuda/ptx/mma.cuh"
 
 namespace attune {

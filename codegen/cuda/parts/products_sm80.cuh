@@ -3,8 +3,8 @@
 
 #include "codegen/cuda/parts/lines.cuh"
 #include "codegen/cuda/parts/multiply_sm80.cuh"
-#include "codegen/cuda/ptx/ldmatrix.cuh"
-#include "codegen/cuda/ptx/registers.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

@@ -5,8 +5,7 @@
 // it. The producer and each consumer keep their own Place.
 #pragma once
 
-#include "codegen/cuda/ptx/mbarrier.cuh"
-#include "codegen/cuda/ptx/named_barrier.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

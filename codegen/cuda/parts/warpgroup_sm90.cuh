@@ -5,8 +5,7 @@
 #include "codegen/cuda/contract/gradient.cuh"
 #include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
 #include "codegen/cuda/ptx/arithmetic.cuh"
-#include "codegen/cuda/ptx/global.cuh"
-#include "codegen/cuda/ptx/ldmatrix.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 
 namespace attune {

@@ -3,7 +3,7 @@
 
 #include "codegen/cuda/contract/types.cuh"
 #include "codegen/cuda/ptx/mma.cuh"
-#include "codegen/cuda/ptx/registers.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 
