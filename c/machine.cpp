@@ -11,8 +11,8 @@
 #include "codegen/isa.h"
 #include "runtime/attention/offline/shape.h"
 #include "runtime/engines/cpu/engine.h"
-#include "runtime/engines/cuda/driver.h"
 #include "runtime/machine/options.h"
+#include "runtime/platform/nvidia/driver.h"
 
 namespace attune::c {
 namespace {

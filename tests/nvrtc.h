@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "runtime/engines/cuda/nvrtc.h"
+#include "runtime/platform/nvidia/nvrtc.h"
 #include "tests/sanitizers.h"
 
 namespace attune::tests {

@@ -8,7 +8,7 @@
 #include <attune/tensor.h>
 #include <fmt/format.h>
 
-#include "runtime/engines/cuda/memory.h"
+#include "runtime/platform/memory.h"
 
 namespace attune {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "runtime/engines/cuda/memory.h"
+#include "runtime/platform/memory.h"
 
 namespace attune::runtime {
 

@@ -37,7 +37,7 @@ struct Options {
   ShowProgress progress = ShowProgress::off;
   std::string record{};              ///< a file for what was compiled; empty: none
   std::string nvrtc{};               ///< empty: the usual places
-  Splice splice = Splice::measured;  ///< see engines/cuda/spliced.h
+  Splice splice = Splice::measured;  ///< see engines/cuda/kernels/spliced.h
   std::string state{};               ///< a folder for what a user's work leaves behind; empty: none
   bool terminal = false;             ///< true: the terminal, if there is one, can move its cursor
   bool tiers = true;                 ///< true: a slower kernel may answer first: see engines/cuda/tiers.h

@@ -10,8 +10,8 @@
 
 #include <attune/attune.h>
 
-#include "runtime/engines/cuda/driver.h"
-#include "runtime/engines/cuda/nvrtc.h"
+#include "runtime/platform/nvidia/driver.h"
+#include "runtime/platform/nvidia/nvrtc.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 
 #include "codegen/source/source.h"
 #include "compiler/lower.h"
-#include "runtime/engines/cuda/nvrtc.h"
+#include "runtime/platform/nvidia/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/nvrtc.h"
 

@@ -3,7 +3,7 @@
 
 #include "codegen/choose/choose.h"
 #include "codegen/source/source.h"
-#include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/kernels/consider.h"
 #include "tests/catch.h"
 #include "tests/codegen/kernels/forward_plain.h"
 #include "tests/numerics/corpus.h"

@@ -14,7 +14,7 @@
 #include "codegen/source/user_source.h"
 #include "compiler/lower.h"
 #include "compiler/slice.h"
-#include "runtime/engines/cuda/nvrtc.h"
+#include "runtime/platform/nvidia/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/codegen/probe.h"
 #include "tests/golden.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "runtime/engines/cuda/cubin.h"
+#include "runtime/platform/nvidia/cubin.h"
 
 namespace attune::tests {
 

@@ -6,7 +6,7 @@
 #include "codegen/choose/choose.h"
 #include "codegen/source/source.h"
 #include "compiler/lower.h"
-#include "runtime/engines/cuda/nvrtc.h"
+#include "runtime/platform/nvidia/nvrtc.h"
 #include "tests/catch.h"
 #include "tests/codegen/machine_code.h"
 #include "tests/numerics/corpus.h"

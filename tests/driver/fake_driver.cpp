@@ -10,7 +10,7 @@
 #include <mutex>
 #include <set>
 
-#include "runtime/engines/cuda/driver.h"
+#include "runtime/platform/nvidia/driver.h"
 
 namespace attune::tests::fake_driver {
 namespace {
@@ -20,14 +20,13 @@ using cu::Result;
 
 enum class Index : std::size_t {
 #define ATTUNE_CU(function, ...) function,
-#include "runtime/engines/cuda/driver.def"
+#include "runtime/platform/nvidia/driver.def"
 #undef ATTUNE_CU
   count
 };
 constexpr auto count = static_cast<std::size_t>(Index::count);
 constexpr std::array<std::string_view, count> names{
 #define ATTUNE_CU(function, ...) #function,
-#include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
 };
 
@@ -326,11 +325,9 @@ struct Watched<I, F> {
 
 const std::array<void*, count> table{
 #define ATTUNE_CU(function, ...) reinterpret_cast<void*>(&Watched<Index::function, &function>::call),
-#include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
 };
 #define ATTUNE_CU(function, abi, ...) static_assert(std::is_same_v<decltype(&function), Result (*)(__VA_ARGS__)>);
-#include "runtime/engines/cuda/driver.def"
 #undef ATTUNE_CU
 
 }  // namespace

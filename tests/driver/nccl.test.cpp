@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/engines/cuda/driver.h"
+#include "runtime/platform/nvidia/driver.h"
 #include "runtime/ranks/transport/nccl.h"
 #include "runtime/ranks/transport/transport.h"
 #include "tests/catch.h"

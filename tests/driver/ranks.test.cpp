@@ -5,7 +5,7 @@
 #include <array>
 #include <set>
 
-#include "runtime/engines/cuda/streams.h"
+#include "runtime/platform/memory.h"
 #include "tests/catch.h"
 #include "tests/driver/fake_driver.h"
 #include "tests/ranks.h"

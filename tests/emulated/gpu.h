@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "codegen/choose/variant.h"
-#include "runtime/engines/emulated/compiler.h"
-#include "runtime/engines/emulated/emulated.h"
+#include "runtime/platform/emulated/compiler.h"
+#include "runtime/platform/emulated/emulated.h"
 #include "tests/catch.h"
 #include "tests/numerics/engines.h"
 #include "tests/turn.h"

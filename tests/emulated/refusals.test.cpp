@@ -20,11 +20,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "runtime/engines/cuda/driver.h"
-#include "runtime/engines/emulated/command.h"
-#include "runtime/engines/emulated/fiber.h"
-#include "runtime/engines/emulated/files.h"
-#include "runtime/engines/emulated/refused.h"
+#include "runtime/platform/emulated/command.h"
+#include "runtime/platform/emulated/fiber.h"
+#include "runtime/platform/emulated/files.h"
+#include "runtime/platform/nvidia/driver.h"
 #include "tests/child.h"
 #include "tests/comes_true.h"
 #include "tests/emulated/gpu.h"

@@ -1,5 +1,5 @@
 // tests/emulated/resident.test.cpp — the resident compiler: what it compiles, and what it leaves to others
-#include "runtime/engines/emulated/resident.h"
+#include "runtime/platform/emulated/compiler.h"
 
 #include <array>
 #include <filesystem>
@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-#include "runtime/engines/emulated/files.h"
+#include "runtime/platform/emulated/files.h"
 #include "tests/child.h"
 #include "tests/emulated/gpu.h"
 

@@ -7,8 +7,8 @@
 #include "codegen/choose/choose.h"
 #include "codegen/source/source.h"
 #include "compiler/lower.h"
-#include "runtime/engines/emulated/command.h"
-#include "runtime/engines/emulated/files.h"
+#include "runtime/platform/emulated/command.h"
+#include "runtime/platform/emulated/files.h"
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/corpus.h"
 

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/engines/cuda/driver.h"
 #include "runtime/machine/files.h"
+#include "runtime/platform/nvidia/driver.h"
 #include "tests/catch.h"
 #include "tests/numerics/engines.h"
 

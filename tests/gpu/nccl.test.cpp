@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/engines/cuda/driver.h"
+#include "runtime/platform/nvidia/driver.h"
 #include "runtime/ranks/transport/transport.h"
 #include "tests/gpu/device.h"
 #include "tests/refusal.h"

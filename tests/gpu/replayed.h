@@ -7,7 +7,7 @@
 #include <functional>
 #include <initializer_list>
 
-#include "runtime/engines/cuda/driver.h"
+#include "runtime/platform/nvidia/driver.h"
 
 namespace attune::tests {
 

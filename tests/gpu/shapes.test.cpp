@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/kernels/consider.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/attention/tools.h"
-#include "runtime/engines/cuda/platform.h"
 #include "runtime/machine/background.h"
+#include "runtime/platform/platform.h"
 #include "tests/gpu/device.h"
 
 using namespace attune;

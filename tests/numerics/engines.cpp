@@ -12,9 +12,9 @@
 #include "compiler/lower.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/host.h"
-#include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/oracle/oracle.h"
+#include "runtime/platform/nvidia/driver.h"
 #include "tests/numerics/inputs.h"
 #include "tests/numerics/moved.h"
 

@@ -9,7 +9,7 @@
 
 #include "compiler/lower.h"
 #include "runtime/attention/offline/request.h"
-#include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/kernels/consider.h"
 
 using namespace attune;
 

@@ -16,7 +16,7 @@ HAS_FA4 = importlib.util.find_spec("flash_attn") is not None and importlib.util.
 NEED_FA4 = {"flex_flash", "fa4", "fa4_ordered"}
 CUDNN_FLEX = (1, 26)  # the first nvidia-cudnn-frontend with flex_attention
 LEFT_OUT = "not installed: its rows are left out"
-ROUND = 20  # calls, as in runtime/engines/cuda/clock.cpp
+ROUND = 20  # calls, as in runtime/platform/memory.cpp
 
 
 def version_of(package):
@@ -110,7 +110,7 @@ class Prepared(torch_peers.Prepared):
         return lambda: varlen_attn(*self.qkv, starts, starts, self.case.seq, self.case.seq, **more)
 
     def block(self, peer, seconds):
-        """Seconds of each call by the device's clock, measured as in runtime/engines/cuda/clock.cpp: rounds of consecutive
+        """Seconds of each call by the device's clock, measured as in runtime/platform/memory.cpp: rounds of consecutive
         calls between events, and the first round is not counted."""
         call, times, total = self.calls[peer], [], 0.0
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(ROUND + 1)]

@@ -36,25 +36,28 @@ HEAVY = {"algorithm", "chrono", "condition_variable", "filesystem", "fstream", "
 # The table of operations is data: Python's package lists it too.
 TABLES = {"python": ["ir/ops.def"]}
 # The floors of runtime: what of it the files of a folder may include, besides that folder's own. A folder that is not
-# here is part of the one that it lies in. Nothing below engines/cpu and engines/cuda touches a device, nor do plans of
-# ranks.
+# here is part of the one that it lies in. Below engines/cpu and engines/cuda only platform touches a device; plans of
+# ranks do not.
 SHARED = ["runtime/machine", "runtime/engines"]
 PURE = [*SHARED, "runtime/engines/cover", "runtime/engines/oracle", "runtime/engines/picture"]
-ENGINES = [*PURE, "runtime/engines/cpu", "runtime/engines/cuda", "runtime/engines/emulated"]
+PLATFORM = ["runtime/platform", "runtime/platform/nvidia"]
+ENGINES = [*PURE, *PLATFORM, "runtime/engines/cpu", "runtime/engines/cuda"]
 RANKS = ["runtime/ranks", "runtime/ranks/plan", "runtime/ranks/schedule", "runtime/ranks/transport"]
 FLOORS = {
     "runtime/machine": [],
+    # What runs kernels knows nothing of calls; the emulated GPU stands in for NVIDIA's libraries.
+    "runtime/platform/nvidia": ["runtime/machine", "runtime/platform"],
+    "runtime/platform": ["runtime/machine", "runtime/platform/nvidia"],
+    "runtime/platform/emulated": ["runtime/machine", *PLATFORM],
     "runtime/engines": ["runtime/machine"],
     "runtime/engines/cover": SHARED, "runtime/engines/oracle": SHARED,
     "runtime/engines/picture": [*SHARED, "runtime/engines/cover", "runtime/engines/oracle"],
-    "runtime/engines/cpu": PURE, "runtime/engines/cuda": PURE,
-    # The emulated driver and compiler know nothing of calls: they run any kernel.
-    "runtime/engines/emulated": ["runtime/machine", "runtime/engines/cuda"],
+    "runtime/engines/cpu": PURE, "runtime/engines/cuda": [*PURE, *PLATFORM],
     "runtime/ranks/plan": PURE,
-    "runtime/ranks/transport": [*SHARED, "runtime/engines/cuda", "runtime/ranks/plan", "runtime/ranks"],
+    "runtime/ranks/transport": [*SHARED, *PLATFORM, "runtime/ranks/plan", "runtime/ranks"],
     "runtime/ranks/schedule": [*SHARED, *RANKS],
     "runtime/ranks": [*ENGINES, *RANKS],
-    "runtime/attention": [*ENGINES, *RANKS]}
+    "runtime/attention": [*ENGINES, "runtime/platform/emulated", *RANKS]}
 # Plans of ranks start no threads: whoever makes one hands it what does.
 THREADS = {"runtime/machine/parallel.h", "runtime/machine/pool.h", "runtime/machine/threads.h"}
 # The lowest floor knows nothing of attention: of other rooms it may include these alone.
@@ -120,8 +123,8 @@ verdict(complaints, wrong={
     "examples/a.cpp:1: examples may not include <stdio.h>": {"examples/a.cpp": "#include <stdio.h>\n"},
     "examples/a.cpp:1: examples may not include <ir/": {"examples/a.cpp": "#include <ir/node.h>\n"},
     'examples/a.cpp:1: examples may not include "ir/': {"examples/a.cpp": '#include "ir/node.h"\n'},
-    'runtime/machine/tensor.cpp:1: runtime/machine may not include "runtime/engines/cuda/memory.h"': {
-        "runtime/machine/tensor.cpp": '#include "runtime/engines/cuda/memory.h"\n'},
+    'runtime/machine/tensor.cpp:1: runtime/machine may not include "runtime/platform/memory.h"': {
+        "runtime/machine/tensor.cpp": '#include "runtime/platform/memory.h"\n'},
     'runtime/machine/cache/a.h:1: runtime/machine may not include "runtime/engines/call.h"': {
         "runtime/machine/cache/a.h": '#include "runtime/engines/call.h"\n'},
     'runtime/machine/watch/a.h:1: runtime/machine may not include "compiler/lower.h"': {
@@ -130,24 +133,28 @@ verdict(complaints, wrong={
         "runtime/a.h": '#include "runtime/machine/tensor.h"\n'},
     'runtime/engines/call.h:1: runtime/engines may not include "runtime/engines/oracle/oracle.h"': {
         "runtime/engines/call.h": '#include "runtime/engines/oracle/oracle.h"\n'},
-    'runtime/engines/oracle/verify.cpp:1: runtime/engines/oracle may not include "runtime/engines/cuda/memory.h"': {
-        "runtime/engines/oracle/verify.cpp": '#include "runtime/engines/cuda/memory.h"\n'},
-    'runtime/engines/cpu/a.cpp:1: runtime/engines/cpu may not include "runtime/engines/cuda/driver.h"': {
-        "runtime/engines/cpu/a.cpp": '#include "runtime/engines/cuda/driver.h"\n'},
+    'runtime/engines/oracle/verify.cpp:1: runtime/engines/oracle may not include "runtime/platform/memory.h"': {
+        "runtime/engines/oracle/verify.cpp": '#include "runtime/platform/memory.h"\n'},
+    'runtime/engines/cpu/a.cpp:1: runtime/engines/cpu may not include "runtime/platform/nvidia/driver.h"': {
+        "runtime/engines/cpu/a.cpp": '#include "runtime/platform/nvidia/driver.h"\n'},
     'runtime/engines/cuda/a.cpp:1: runtime/engines/cuda may not include "runtime/attention/bind.h"': {
         "runtime/engines/cuda/a.cpp": '#include "runtime/attention/bind.h"\n'},
-    'runtime/engines/cuda/a.cpp:1: runtime/engines/cuda may not include "runtime/engines/emulated/grid.h"': {
-        "runtime/engines/cuda/a.cpp": '#include "runtime/engines/emulated/grid.h"\n'},
-    'runtime/engines/emulated/a.cpp:1: runtime/engines/emulated may not include "runtime/engines/call.h"': {
-        "runtime/engines/emulated/a.cpp": '#include "runtime/engines/call.h"\n'},
+    'runtime/engines/cuda/a.cpp:1: runtime/engines/cuda may not include "runtime/platform/emulated/grid.h"': {
+        "runtime/engines/cuda/a.cpp": '#include "runtime/platform/emulated/grid.h"\n'},
+    'runtime/platform/emulated/a.cpp:1: runtime/platform/emulated may not include "runtime/engines/call.h"': {
+        "runtime/platform/emulated/a.cpp": '#include "runtime/engines/call.h"\n'},
+    'runtime/platform/nvidia/a.cpp:1: runtime/platform/nvidia may not include "runtime/platform/emulated/driver.h"': {
+        "runtime/platform/nvidia/a.cpp": '#include "runtime/platform/emulated/driver.h"\n'},
+    'runtime/platform/a.h:1: runtime/platform may not include "runtime/engines/cuda/engine.h"': {
+        "runtime/platform/a.h": '#include "runtime/engines/cuda/engine.h"\n'},
     'runtime/ranks/plan/a.cpp:1: runtime/ranks/plan may not include "runtime/engines/cpu/engine.h"': {
         "runtime/ranks/plan/a.cpp": '#include "runtime/engines/cpu/engine.h"\n'},
     'runtime/ranks/plan/a.cpp:2: runtime/ranks/plan may not include "runtime/machine/parallel.h"': {
         "runtime/ranks/plan/a.cpp": '\n#include "runtime/machine/parallel.h"\n'},
     'runtime/ranks/plan/a.h:1: runtime/ranks/plan may not include "runtime/ranks/ranks.h"': {
         "runtime/ranks/plan/a.h": '#include "runtime/ranks/ranks.h"\n'},
-    'runtime/ranks/schedule/a.cpp:1: runtime/ranks/schedule may not include "runtime/engines/cuda/streams.h"': {
-        "runtime/ranks/schedule/a.cpp": '#include "runtime/engines/cuda/streams.h"\n'},
+    'runtime/ranks/schedule/a.cpp:1: runtime/ranks/schedule may not include "runtime/platform/memory.h"': {
+        "runtime/ranks/schedule/a.cpp": '#include "runtime/platform/memory.h"\n'},
     'runtime/ranks/host.cpp:1: runtime/ranks may not include "runtime/attention/bind.h"': {
         "runtime/ranks/host.cpp": '#include "runtime/attention/bind.h"\n'},
     "compiler/check.cpp:1: reads the environment": {"compiler/check.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n'},

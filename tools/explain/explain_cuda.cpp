@@ -11,10 +11,10 @@
 #include "codegen/source/gradient_source.h"
 #include "runtime/attention/offline/builds.h"
 #include "runtime/attention/tools.h"
-#include "runtime/engines/cuda/consider.h"
-#include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/cuda/engine.h"
-#include "runtime/engines/cuda/tuned.h"
+#include "runtime/engines/cuda/kernels/consider.h"
+#include "runtime/engines/cuda/kernels/tuned.h"
+#include "runtime/platform/memory.h"
 #include "tools/explain/explain.h"
 #include "tools/explain/support_rows.h"
 

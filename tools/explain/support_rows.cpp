@@ -13,7 +13,7 @@
 
 #include "codegen/facts/parts.h"
 #include "compiler/lower.h"
-#include "runtime/attention/offline/call_spec.h"
+#include "runtime/engines/cuda/kernels/keys.h"
 #include "tools/options/call_options.h"
 
 namespace attune::tools {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "runtime/attention/tools.h"
-#include "runtime/engines/cuda/engine.h"
+#include "runtime/platform/memory.h"
 #include "tools/measure/bench.h"
 #include "tools/output/output.h"
 

@@ -12,8 +12,8 @@
 
 #include "codegen/choose/occupancy.h"
 #include "compiler/problem.h"
-#include "runtime/attention/offline/call_spec.h"
 #include "runtime/attention/offline/shape.h"
+#include "runtime/engines/cuda/kernels/keys.h"
 
 namespace attune::tools {
 namespace {

@@ -17,8 +17,8 @@
 #include "ir/parse.h"
 #include "ir/print.h"
 #include "runtime/attention/offline/shape.h"
-#include "runtime/engines/emulated/emulated.h"
 #include "runtime/machine/read_text.h"
+#include "runtime/platform/emulated/emulated.h"
 
 namespace attune::tools {
 

@@ -12,17 +12,17 @@
 #include "codegen/cuda/contract/section.cuh"
 #include "codegen/facts/reads.h"
 #include "runtime/engines/cuda/combine.h"
-#include "runtime/engines/cuda/consider.h"
 #include "runtime/engines/cuda/engine.h"
-#include "runtime/engines/cuda/keys.h"
+#include "runtime/engines/cuda/kernels/consider.h"
+#include "runtime/engines/cuda/kernels/keys.h"
 #include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/lists.h"
-#include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/operands.h"
-#include "runtime/engines/cuda/platform.h"
 #include "runtime/engines/cuda/stored_ds.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/purpose.h"
+#include "runtime/platform/memory.h"
+#include "runtime/platform/platform.h"
 
 namespace attune::runtime::cuda {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/cuda/contract/args.cuh"
-#include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/cuda/kernels/kernels.h"
 #include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/operands.h"
 

@@ -1,7 +1,7 @@
 // runtime/engines/cuda/combine.h — copies tensors of any strides on a device, adds parts of tensors up, merges results
 #pragma once
 
-#include "runtime/engines/cuda/driver.h"
+#include "runtime/platform/nvidia/driver.h"
 #include <attune/tensor.h>
 
 namespace attune::runtime::cuda {

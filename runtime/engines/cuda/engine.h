@@ -2,13 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "codegen/choose/call_choices.h"
-#include "runtime/engines/cuda/tuned.h"
+#include "runtime/engines/cuda/kernels/tuned.h"
 #include "runtime/engines/engine.h"
 
 namespace attune::runtime::cuda {
@@ -55,14 +53,5 @@ KernelWants forward_wants(const Call& call);
 codegen::Variant forward_variant(const Call& call, const Means& means);
 /// What the kernels of a backward are chosen by.
 codegen::CallSpec backward_call_spec(const Call& call);
-
-/// The driver's name for the device.
-std::string device_name(int device);
-/// Seconds of each launch on the default stream, by the device's clock; launches until `seconds` have passed.
-std::vector<double> times(int device, double seconds, const std::function<void()>& launch);
-/// Seconds per launch in graphs of `launches` launches each, on the stream that is passed to `launch`: the mean of each
-/// replay. The first launch on that stream is not captured.
-std::vector<double> times_of_graphs(int device, double seconds, int launches,
-                                    const std::function<void(void* stream)>& launch);
 
 }  // namespace attune::runtime::cuda

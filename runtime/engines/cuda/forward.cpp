@@ -8,15 +8,15 @@
 #include <fmt/ranges.h>
 
 #include "codegen/ceil_div.h"
-#include "codegen/choose/gpu_element.h"
 #include "codegen/cuda/contract/equal_parts.cuh"
-#include "runtime/engines/cuda/consider.h"
+#include "codegen/choose/gpu_element.h"
 #include "runtime/engines/cuda/engine.h"
-#include "runtime/engines/cuda/keys.h"
+#include "runtime/engines/cuda/kernels/consider.h"
+#include "runtime/engines/cuda/kernels/keys.h"
 #include "runtime/engines/cuda/launches.h"
 #include "runtime/engines/cuda/lists.h"
-#include "runtime/engines/cuda/memory.h"
 #include "runtime/engines/cuda/operands.h"
+#include "runtime/platform/memory.h"
 
 namespace attune::runtime::cuda {
 namespace {

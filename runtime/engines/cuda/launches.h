@@ -13,7 +13,7 @@
 #include "codegen/choose/companion.h"
 #include "codegen/cuda/contract/args.cuh"
 #include "runtime/engines/call.h"
-#include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/cuda/kernels/kernels.h"
 #include "runtime/engines/cuda/query_tiles.h"
 #include "runtime/engines/workspace.h"
 

@@ -11,9 +11,9 @@
 #include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/cuda/contract/entries.cuh"
 #include "compiler/bind.h"
-#include "runtime/engines/cuda/kernels.h"
+#include "runtime/engines/cuda/kernels/kernels.h"
 #include "runtime/engines/cuda/launches.h"
-#include "runtime/engines/cuda/memory.h"
+#include "runtime/platform/memory.h"
 
 namespace attune::runtime::cuda {
 

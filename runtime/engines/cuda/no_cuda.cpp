@@ -1,10 +1,9 @@
 // runtime/engines/cuda/no_cuda.cpp — devices and the CUDA engine's calls in a build without CUDA: each throws an Error
 #include <attune/error.h>
 
-#include "runtime/engines/cuda/driver.h"
 #include "runtime/engines/cuda/engine.h"
-#include "runtime/engines/cuda/memory.h"
-#include "runtime/engines/cuda/streams.h"
+#include "runtime/platform/memory.h"
+#include "runtime/platform/nvidia/driver.h"
 
 namespace attune::runtime::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "codegen/choose/gpu_element.h"
-#include "runtime/engines/cuda/driver.h"
+#include "runtime/platform/nvidia/driver.h"
 
 namespace attune::runtime::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <span>
 
-#include "runtime/engines/cuda/keys.h"
+#include "runtime/engines/cuda/kernels/keys.h"
 
 namespace attune::runtime::cuda {
 

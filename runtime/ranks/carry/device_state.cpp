@@ -4,7 +4,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "runtime/engines/cuda/memory.h"
+#include "runtime/platform/memory.h"
 
 namespace attune::runtime::ranks {
 

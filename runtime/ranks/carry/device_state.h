@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/engines/cuda/streams.h"
+#include "runtime/platform/memory.h"
 
 namespace attune::runtime::ranks {
 

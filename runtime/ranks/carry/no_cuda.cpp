@@ -1,7 +1,7 @@
 // runtime/ranks/carry/no_cuda.cpp — ranks on devices in a build without CUDA: each call throws the CUDA engine's Error
 #include <attune/ranks.h>
 
-#include "runtime/engines/cuda/driver.h"
+#include "runtime/platform/nvidia/driver.h"
 #include "runtime/ranks/carry/device.h"
 
 namespace attune {

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/engines/cuda/driver.h"
+#include "runtime/platform/nvidia/driver.h"
 #include "runtime/ranks/transport/nccl.h"
 #include <attune/ranks.h>
 

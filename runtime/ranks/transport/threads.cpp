@@ -11,7 +11,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "runtime/engines/cuda/streams.h"
+#include "runtime/platform/memory.h"
 #include "runtime/ranks/plan/whole.h"
 
 namespace attune {

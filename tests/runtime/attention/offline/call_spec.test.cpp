@@ -1,5 +1,5 @@
 // tests/runtime/attention/offline/call_spec.test.cpp — what a call's captured tensors say about its kernels
-#include "runtime/attention/offline/call_spec.h"
+#include "runtime/engines/cuda/kernels/keys.h"
 
 #include <attune/attune.h>
 

@@ -10,7 +10,7 @@
 #include "codegen/cuda/headers.h"
 #include "compiler/cover.h"
 #include "compiler/lower.h"
-#include "runtime/engines/cuda/consider.h"
+#include "runtime/engines/cuda/kernels/consider.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <functional>
 
-#include "runtime/engines/cuda/driver.h"
+#include "runtime/platform/nvidia/driver.h"
 #include "tests/catch.h"
 #include "tests/golden.h"
 #include "tests/refusal.h"

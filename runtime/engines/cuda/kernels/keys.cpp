@@ -1,0 +1,157 @@
+// runtime/engines/cuda/kernels/keys.cpp — the spec that selects a call's kernels: from its tensors, its sizes and its
+// device, which need not be in this machine
+#include "runtime/engines/cuda/kernels/keys.h"
+
+#include <algorithm>
+
+#include "codegen/ceil_div.h"
+#include "codegen/facts/reads.h"
+#include "runtime/engines/captures.h"
+#include "runtime/engines/cuda/operands.h"
+#include "runtime/engines/cuda/query_tiles.h"
+
+namespace attune::runtime::cuda {
+
+using compiler::Args, compiler::Problem;
+
+namespace {
+
+/// The most workspace for keys and values that are copied out of their pages.
+constexpr std::int64_t most_gathered = std::int64_t{1} << 30;
+std::int64_t gathered_bytes(const Forward& call, const Problem& p) {
+  return p.batch * p.kv_heads * p.kv.length * (p.d + p.dv) * static_cast<std::int64_t>(size_of(call.k.dtype));
+}
+
+/// True if the call describes its keys separately from its queries: lengths, positions or pages per entry.
+bool is_per_entry(const Forward& call, const Problem& p) {
+  return p.q.layout != p.kv.layout || p.kv_offset != 0 || call.kv_len.given() || call.q_offsets.given();
+}
+
+/// True if tiles of few_rows rows and 128 keys are better split.
+bool has_few_tiles(int heads, const Problem& p, const Facts& device, const Means& means) {
+  constexpr int n = 128;
+  const QueryTiles tiles({.queries = codegen::few_rows / heads, .heads = heads, .persistent = true}, p);
+  const int blocks = means.blocks ? std::min(means.blocks, device.sms) : device.sms;
+  return codegen::parts_of_keys(tiles.count, blocks, ceil_div(p.kv.length, n)) > 1;
+}
+
+}  // namespace
+
+KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
+  const Forward& call = of.forward();
+  const Problem& p = of.problem;
+  const bool mla = codegen::is_mla(p.d, p.dv, compiler::values_within_keys(call.k, call.v));
+  const Problem& whole = of.whole ? *of.whole : p;
+  // In MLA, TMA loads only q and k.
+  const bool tma = has_boxes(call.q) && has_boxes(call.k) && (mla || (has_boxes(call.v) && has_boxes(call.o)));
+  KernelKey key{
+      .device = device.index,
+      .spec = {.arch = device.arch(),
+               .dtype = call.q.dtype,
+               .out = call.o.dtype,
+               .d = p.d,
+               .dv = p.dv,
+               .max = call.max.given(),
+               .packed = p.q.packed(),
+               .per_entry = is_per_entry(call, p) || mla,
+               .paged = p.kv.paged(),
+               .fp8_kv = call.k.dtype != call.q.dtype,
+               .before = call.o_before.given(),
+               .fixed_split = call.fixed_split_size != 0,
+               .mla = mla,
+               .row_blocks = mla ? codegen::row_blocks(whole.q.length * p.group, p.q.packed()) : 1,
+               .heads = mla ? codegen::mla_heads_to_share(p.group) : codegen::heads_to_share(whole.q.length, p.group),
+               .decode = !mla && codegen::is_decode(whole.q.length, p.group),
+               .tma = tma,
+               .load = copied_bytes({&call.q, &call.k, &call.v}),
+               .store = stored_bytes(call.o),
+               .scale_positive = static_cast<float>(p.scale) > 0,
+               .exact = codegen::is_exact(of.exact, call.q.dtype),
+               .offsets64 = codegen::reach_far(of.args.captures)},
+      .mod = of.mod.digest,
+      .length = codegen::length_of(whole.q.length, whole.kv.length)};
+  key.spec.page_rows = codegen::box_rows(key.spec, p.kv.paged() ? call.k.shape[2] : 0);
+  key.spec.few_queries = codegen::are_few(key.spec, whole.q.length, p.group) ||
+                         (key.spec.page_rows > 0 && gathered_bytes(call, p) > most_gathered);
+  key.spec.few_tiles = codegen::may_split_keys(key.spec) && has_few_tiles(key.spec.heads, whole, device, means);
+  if (means.preference) key.preference = *means.preference;
+  return key;
+}
+
+std::vector<Captured> captured_of(const Args& args, const Backward& call) {
+  std::vector<Captured> out;
+  for (const Backward::Captured& asked : call.captured) {
+    if (asked.into.size() == 0) continue;
+    Captured one{.into = &asked.into, .slots = {}};
+    for (std::uint32_t slot = 0; slot < args.captures.size(); ++slot)
+      if (is_of(asked, args, slot)) one.slots.push_back(slot);
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+codegen::Wanted wanted_of(const Call& of, std::span<const Captured> captured) {
+  codegen::Wanted out(of.args.captures.size());
+  for (const Captured& one : captured)
+    for (const std::uint32_t slot : one.slots) out[slot] = true;
+  return out;
+}
+
+codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured) {
+  const Backward& call = of.backward();
+  const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
+  return {.spec = {.arch = device.arch(),
+                   .dtype = call.q.dtype,
+                   .out = call.o.given() ? call.o.dtype : DType::f32,
+                   .d = p.d,
+                   .dv = p.dv,
+                   .packed = p.q.packed(),
+                   .tma = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
+                   .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
+                   .scale_positive = static_cast<float>(p.scale) > 0,
+                   .exact = codegen::is_exact(of.exact, call.q.dtype),
+                   .offsets64 = codegen::reach_far(of.args.captures),
+                   .unaligned_captures = of.mod.dense &&
+                                         codegen::has_unaligned_rows(of.args.captures[*of.mod.dense], p.kv.length),
+                   .shared_keys = device.arch() == 90 && p.group > 1},  // for Hopper's kernel alone
+          .length = codegen::length_of(whole.q.length, whole.kv.length),
+          .backward = wanted_of(of, captured)};
+}
+
+KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const codegen::CallSpec& asked,
+                       const Means& means) {
+  KernelKey key{.device = device.index,
+                .way = way,
+                .spec = codegen::backward_spec(asked.spec),
+                .mod = of.mod.digest,
+                .length = asked.length,
+                .preference = {},
+                .wanted = *asked.backward};
+  if (means.preference && codegen::takes(*means.preference, way)) key.preference = *means.preference;
+  return key;
+}
+
+}  // namespace attune::runtime::cuda
+
+namespace attune::runtime {
+
+codegen::CallSpec call_spec(const compiler::LoweredMod& lowered, const What& asked, int arch,
+                            std::optional<bool> exact) {
+  cuda::Facts device;
+  device.major = arch / 10;
+  device.minor = arch % 10;
+  const auto checked = [&](const auto& call) { return compiler::check(lowered, call, {}); };
+  const compiler::Problem problem = asked.visit(checked);
+  const Call call{.mod = lowered,
+                  .args = asked.visit([&](const auto& of) { return compiler::args_of(lowered, of); }),
+                  .problem = problem,
+                  .what = asked,
+                  .exact = exact};
+  if (call.is_forward()) {
+    const cuda::KernelKey key = cuda::forward_key(device, call, {});
+    return {.spec = key.spec, .length = key.length};
+  }
+  return cuda::backward_call_spec(device, call, cuda::captured_of(call.args, call.backward()));
+}
+
+}  // namespace attune::runtime

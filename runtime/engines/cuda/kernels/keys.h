@@ -1,0 +1,39 @@
+// runtime/engines/cuda/kernels/keys.h — the spec that selects a call's kernels: from its tensors, its sizes and its
+// device, which need not be in this machine
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "codegen/choose/call_choices.h"
+#include "runtime/engines/call.h"
+#include "runtime/engines/cuda/kernels/kernels.h"
+
+namespace attune::runtime::cuda {
+
+KernelKey forward_key(const Facts& device, const Call& of, const Means& means);
+
+/// A captured tensor whose gradient is requested: all slots that hold the tensor.
+struct Captured {
+  const Tensor* into = nullptr;
+  std::vector<std::uint32_t> slots;
+  unsigned long long* sums = nullptr;  ///< in the workspace
+};
+std::vector<Captured> captured_of(const compiler::Args& args, const Backward& call);
+codegen::Wanted wanted_of(const Call& of, std::span<const Captured> captured);
+/// What the kernels of a backward are chosen by. `captured`: from captured_of().
+codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured);
+KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const codegen::CallSpec& asked,
+                       const Means& means);
+
+}  // namespace attune::runtime::cuda
+
+namespace attune::runtime {
+
+/// The CallSpec of a call with these tensors on a GPU of compute capability arch / 10. Throws an Error if the tensors
+/// do not agree. Reads the data of cu_seqlens, kv_len and q_offsets only, and only on the host; other tensors need no
+/// memory.
+codegen::CallSpec call_spec(const compiler::LoweredMod& lowered, const What& asked, int arch,
+                            std::optional<bool> exact = {});
+
+}  // namespace attune::runtime
