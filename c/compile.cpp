@@ -9,8 +9,8 @@
 
 #include "c/error.h"
 #include "runtime/attention/offline/builds.h"
+#include "runtime/machine/files.h"
 #include "runtime/machine/options.h"
-#include "runtime/machine/replace.h"
 
 namespace attune::c {
 namespace {

@@ -8,7 +8,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include "runtime/machine/address_space.h"
+#include "runtime/machine/limits.h"
 #include "tools/verbs.h"
 
 namespace {

@@ -10,15 +10,30 @@
 #include "runtime/attention/on_host.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/keys.h"
-#include "runtime/machine/flush.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/parallel.h"
 #include "runtime/machine/placed.h"
 #include "runtime/machine/watch/watch.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace attune {
 namespace runtime {
 namespace {
+
+/// Keeps denormals, which tasks flush: here numbers are stored and not computed with.
+class KeepDenormals {
+ public:
+#if defined(__x86_64__)
+  KeepDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ & ~0x8040u); }
+  ~KeepDenormals() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#endif
+};
 
 /// Refuses rows that have no place, before any is written.
 void check_places(const Append& call, const compiler::Problem& p) {

@@ -18,7 +18,6 @@
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/machine/background.h"
-#include "runtime/machine/later.h"
 #include "runtime/machine/placed.h"
 #include "runtime/platform/emulated/emulated.h"
 #include "runtime/ranks/carry/device.h"

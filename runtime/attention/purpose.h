@@ -3,7 +3,7 @@
 
 #include "compiler/mod.h"
 #include "runtime/engines/call.h"
-#include "runtime/machine/purpose.h"
+#include "runtime/machine/cache/objects.h"
 
 namespace attune::runtime {
 

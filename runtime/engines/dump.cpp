@@ -14,9 +14,9 @@
 #include "compiler/explain.h"
 #include "ir/print.h"
 #include "runtime/machine/cache/cache.h"
+#include "runtime/machine/files.h"
 #include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
-#include "runtime/machine/replace.h"
 #include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime {

@@ -1,18 +1,28 @@
-// runtime/machine/files.cpp — files shared by many processes: reads never block, and locks are waited for up to a limit
+// runtime/machine/files.cpp — files shared by many processes: reads never block, locks are waited for up to a limit,
+// writes take one step
 #include "runtime/machine/files.h"
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <attune/error.h>
+#include <fmt/format.h>
 
 namespace attune::runtime {
 namespace {
@@ -191,6 +201,63 @@ bool Lock::abandoned() {
   holder_ = holder->pid == getpid() && here ? "another thread of this process"
                                             : fmt::format("process {} of {}", holder->pid, holder->host);
   return here && kill(static_cast<pid_t>(holder->pid), 0) != 0 && errno == ESRCH;
+}
+
+std::string read_text(const std::filesystem::path& path, const std::string& fix) {
+  const Place where{.name = path.string()};
+  std::error_code failed;
+  const auto status = std::filesystem::status(path, failed);
+  if (status.type() == std::filesystem::file_type::not_found)
+    throw Error("file-missing", "there is no such file", where, path.string() + " does not exist", fix);
+  if (std::filesystem::is_directory(status))
+    throw Error("file-kind", "this is not a regular file", where, path.string() + " is a folder", fix);
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream out;
+  if (file && file.peek() != std::ifstream::traits_type::eof()) out << file.rdbuf();
+  if (!file.is_open() || file.bad())
+    throw Error("file-unreadable", "the file cannot be read", where, failed ? failed.message() : std::strerror(errno),
+                fix);
+  return out.str();
+}
+
+namespace {
+
+bool write_all(int file, std::string_view text) {
+  const FileSizeLimit limit;
+  while (!text.empty()) {
+    const ssize_t wrote = write(file, text.data(), text.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string replace_file(const std::filesystem::path& path, std::string_view text, std::string temporary,
+                         Durable durable) {
+  const int file = mkostemp(temporary.data(), O_CLOEXEC);
+  if (file < 0) return std::strerror(errno);
+  bool good = write_all(file, text) && (durable == Durable::no || fsync(file) == 0);
+  good = close(file) == 0 && good;
+  good = good && std::rename(temporary.c_str(), path.c_str()) == 0;
+  if (good) return {};
+  std::string why = std::strerror(errno);
+  unlink(temporary.c_str());
+  return why;
+}
+
+std::string append_file(const std::filesystem::path& path, std::string_view text) {
+  const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) return std::strerror(errno);
+  const FileSizeLimit limit;
+  const ssize_t wrote = write(file, text.data(), text.size());
+  std::string why = wrote < 0 ? std::strerror(errno) : "the disk is full";
+  const bool good = std::cmp_equal(wrote, text.size());
+  close(file);
+  return good ? std::string() : why;
 }
 
 }  // namespace attune::runtime

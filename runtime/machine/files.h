@@ -1,4 +1,5 @@
-// runtime/machine/files.h — files shared by many processes: reads never block, and locks are waited for up to a limit
+// runtime/machine/files.h — files shared by many processes: reads never block, locks are waited for up to a limit,
+// writes take one step
 #pragma once
 
 #include <cerrno>
@@ -98,5 +99,20 @@ class Lock {
   std::chrono::milliseconds waited_{0};
   std::string holder_;
 };
+
+/// The whole text of a file or a pipe. Throws an Error, whose advice is `fix`, if the file does not exist or cannot be
+/// read.
+std::string read_text(const std::filesystem::path& path, const std::string& fix);
+
+/// yes: the file must survive a loss of power as soon as it is replaced. A file that is checked when read need not.
+enum class Durable { no, yes };
+
+/// Writes to `temporary` first, which ends in XXXXXX, is on the same file system and is readable by its owner alone.
+/// Returns an empty text, or the error; then nothing is left behind.
+std::string replace_file(const std::filesystem::path& path, std::string_view text, std::string temporary,
+                         Durable durable);
+
+/// Appends a text in one piece, so that texts of several processes do not mix. Returns an empty text, or the error.
+std::string append_file(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace attune::runtime

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "ir/parse.h"
-#include "runtime/machine/cpu_quota.h"
+#include "runtime/machine/limits.h"
 #include "runtime/machine/mutex.h"
 #include "runtime/machine/watch/log.h"
 

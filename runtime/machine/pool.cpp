@@ -1,5 +1,5 @@
 // runtime/machine/pool.cpp — the threads of this process that help a caller with its tasks
-#include "runtime/machine/pool.h"
+#include "runtime/machine/parallel.h"
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include "runtime/machine/options.h"
-#include "runtime/machine/progress.h"
 #include "runtime/machine/threads.h"
 
 namespace attune::runtime {

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include <attune/tensor.h>
 
 namespace attune::runtime {
+
+inline std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// An element as a double; i64 keeps its low 32 bits, as in a kernel.
 double load(const Tensor& tensor, std::int64_t offset);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "runtime/machine/parallel.h"
-#include "runtime/machine/pool.h"
 
 namespace {
 

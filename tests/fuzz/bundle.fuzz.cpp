@@ -7,7 +7,6 @@
 #include <attune/error.h>
 
 #include "runtime/machine/cache/bundle.h"
-#include "runtime/machine/cache/zstd.h"
 #include "tests/bundle_text.h"
 #include "tests/fuzz/broken.h"
 

@@ -4,7 +4,6 @@
 
 #include <attune/error.h>
 
-#include "runtime/machine/cache/zstd.h"
 #include "tests/bundle_text.h"
 #include "tests/catch.h"
 #include "tests/golden.h"

@@ -59,7 +59,7 @@ FLOORS = {
     "runtime/ranks": [*ENGINES, *RANKS],
     "runtime/attention": [*ENGINES, "runtime/platform/emulated", *RANKS]}
 # Plans of ranks start no threads: whoever makes one hands it what does.
-THREADS = {"runtime/machine/parallel.h", "runtime/machine/pool.h", "runtime/machine/threads.h"}
+THREADS = {"runtime/machine/parallel.h", "runtime/machine/threads.h"}
 # The lowest floor knows nothing of attention: of other rooms it may include these alone.
 BELOW = {"runtime/machine": ["ir/", "codegen/isa.h"]}
 # The library's one file that may read the environment. Tests read it too: how many cases, approve or not.

@@ -9,8 +9,8 @@
 
 #include <attune/error.h>
 
+#include "runtime/machine/files.h"
 #include "runtime/machine/options.h"
-#include "runtime/machine/replace.h"
 #include "tools/output/output.h"
 #include "tools/verbs.h"
 

@@ -17,7 +17,7 @@
 #include "ir/parse.h"
 #include "ir/print.h"
 #include "runtime/attention/offline/shape.h"
-#include "runtime/machine/read_text.h"
+#include "runtime/machine/files.h"
 #include "runtime/platform/emulated/emulated.h"
 
 namespace attune::tools {

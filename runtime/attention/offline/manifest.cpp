@@ -13,7 +13,7 @@
 
 #include "ir/parse.h"
 #include "runtime/engines/cpu/engine.h"
-#include "runtime/machine/read_text.h"
+#include "runtime/machine/files.h"
 
 namespace attune::runtime {
 namespace {

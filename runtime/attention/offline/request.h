@@ -8,7 +8,7 @@
 #include "compiler/bind.h"
 #include "compiler/spell.h"
 #include "runtime/attention/offline/shape.h"
-#include "runtime/machine/purpose.h"
+#include "runtime/machine/cache/objects.h"
 
 namespace attune::runtime {
 

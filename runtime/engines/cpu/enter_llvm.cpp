@@ -15,7 +15,7 @@
 
 #include <attune/error.h>
 
-#include "runtime/machine/address_space.h"
+#include "runtime/machine/limits.h"
 #include "runtime/machine/mutex.h"
 #include "runtime/machine/threads.h"
 

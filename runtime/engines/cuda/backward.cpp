@@ -20,7 +20,6 @@
 #include "runtime/engines/cuda/operands.h"
 #include "runtime/engines/cuda/stored_ds.h"
 #include "runtime/machine/cache/objects.h"
-#include "runtime/machine/purpose.h"
 #include "runtime/platform/memory.h"
 #include "runtime/platform/platform.h"
 

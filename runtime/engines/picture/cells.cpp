@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/machine/as_size.h"
+#include "runtime/machine/tensor.h"
 
 namespace attune::runtime {
 

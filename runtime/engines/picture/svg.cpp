@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "runtime/engines/picture/page.h"
-#include "runtime/machine/as_size.h"
+#include "runtime/machine/tensor.h"
 
 namespace attune::runtime {
 namespace {

@@ -15,9 +15,8 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "runtime/machine/cache/zstd.h"
 #include "runtime/machine/files.h"
-#include "runtime/machine/one_line.h"
+#include "runtime/machine/watch/log.h"
 
 namespace attune::runtime {
 namespace {

@@ -1,9 +1,11 @@
-// runtime/machine/cache/bundle.h — many entries in one file, found by the content that they were made from
+// runtime/machine/cache/bundle.h — many entries in one file, found by the content that they were made from; compressed
+// where there is zstd
 #pragma once
 
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +14,15 @@
 #include "runtime/machine/cache/cache.h"
 
 namespace attune::runtime {
+
+/// True if this build has zstd. Without zstd, the functions below return nothing.
+bool has_zstd();
+
+/// Deterministic for one version of zstd. Nothing if the result would not be smaller.
+std::optional<std::string> compressed(std::string_view text);
+
+/// Nothing unless the result has exactly `size` bytes. All of them are allocated, so the caller must bound `size`.
+std::optional<std::string> decompressed(std::string_view text, std::size_t size);
 
 struct BundleEntry {
   CacheKey key;

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "runtime/machine/files.h"
-#include "runtime/machine/replace.h"
 
 namespace attune::runtime {
 namespace {

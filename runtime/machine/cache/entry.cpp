@@ -9,7 +9,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "runtime/machine/one_line.h"
+#include "runtime/machine/watch/log.h"
 
 namespace attune::runtime {
 namespace {

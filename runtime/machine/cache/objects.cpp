@@ -1,19 +1,40 @@
 // runtime/machine/cache/objects.cpp — compiled objects, by the compilers' inputs: from memory, bundles or disk, or
-// compiled now
+// compiled now, and what for
 #include "runtime/machine/cache/objects.h"
 
 #include <utility>
 
+#include <attune/error.h>
+#include <attune/offline.h>
 #include <fmt/format.h>
 
 #include "runtime/machine/files.h"
 #include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
-#include "runtime/machine/purpose.h"
 #include "runtime/machine/watch/waits.h"
 #include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime {
+
+void record_purpose(const Purpose* purpose) {
+  const std::string& path = options().record;
+  if (path.empty() || !purpose || purpose->recorded_.exchange(true)) return;
+  const std::string why = append_file(path, purpose->describe().record + "\n");
+  if (!why.empty())
+    throw Error("record-unwritable", "compiled kernels cannot be recorded", {.name = "ATTUNE_RECORD " + path}, why,
+                "name a file that can be written, or unset ATTUNE_RECORD");
+}
+
+void refuse_to_compile(const Purpose* purpose) {
+  const std::string problem = "a kernel is in no bundle, and compiling is off";
+  if (!purpose)
+    throw Error("kernel-missing", problem, {}, "the call that needs it is not known",
+                "load a bundle that has it, or let attune compile: ATTUNE_JIT=on");
+  const Purpose::Text text = purpose->describe();
+  throw Error("kernel-missing", problem, {}, text.words,
+              "build it and load its bundle, or let attune compile: ATTUNE_JIT=on\n" + text.command);
+}
+
 namespace {
 
 /// Thrown instead of building.
@@ -153,3 +174,16 @@ Objects& objects() {
 }
 
 }  // namespace attune::runtime
+
+namespace attune::offline {
+
+void load(const std::string& path) { runtime::objects().add(runtime::Bundle::open(path)); }
+
+void load_bytes(std::span<const std::byte> bytes) {
+  runtime::objects().add(runtime::Bundle::of(bytes, "a bundle in memory"));
+}
+
+void jit(bool allowed) { runtime::objects().jit(allowed); }
+bool jit() { return runtime::objects().jit(); }
+
+}  // namespace attune::offline

@@ -1,10 +1,13 @@
-// runtime/machine/cache/zstd.cpp — compression, in a build with zstd
-#include "runtime/machine/cache/zstd.h"
+// runtime/machine/cache/zstd.cpp — compression in a build with zstd; without it, nothing is compressed
+#include "runtime/machine/cache/bundle.h"
 
+#ifdef ATTUNE_ZSTD
 #include <zstd.h>
+#endif
 
 namespace attune::runtime {
 
+#ifdef ATTUNE_ZSTD
 namespace {
 
 // Measured on the 539 entries of the wheel's bundle, 73.6 MB: level 7 leaves 12.6 MB, 19 leaves 10.8 MB in 14 s, 22 no
@@ -31,5 +34,10 @@ std::optional<std::string> decompressed(std::string_view text, std::size_t size)
   if (ZSTD_decompress(out.data(), out.size(), text.data(), text.size()) != size) return std::nullopt;
   return out;
 }
+#else
+bool has_zstd() { return false; }
+std::optional<std::string> compressed(std::string_view) { return std::nullopt; }
+std::optional<std::string> decompressed(std::string_view, std::size_t) { return std::nullopt; }
+#endif
 
 }  // namespace attune::runtime

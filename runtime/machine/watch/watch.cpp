@@ -11,7 +11,6 @@
 
 #include "runtime/machine/mutex.h"
 #include "runtime/machine/watch/log.h"
-#include "runtime/machine/watch/status_line.h"
 
 namespace attune {
 namespace watch {

@@ -8,7 +8,7 @@
 
 #include "runtime/engines/cover/tiles.h"
 #include "runtime/engines/layout.h"
-#include "runtime/machine/as_size.h"
+#include "runtime/machine/tensor.h"
 
 namespace attune::runtime::ranks {
 namespace {

@@ -6,7 +6,6 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "runtime/machine/as_size.h"
 #include "runtime/machine/tensor.h"
 #include "runtime/ranks/plan/whole.h"
 

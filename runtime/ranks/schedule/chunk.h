@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "compiler/problem.h"
-#include "runtime/machine/as_size.h"
+#include "runtime/machine/tensor.h"
 #include <attune/tensor.h>
 
 namespace attune::runtime::ranks {

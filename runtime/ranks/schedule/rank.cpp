@@ -6,7 +6,7 @@
 
 #include <attune/error.h>
 
-#include "runtime/machine/as_size.h"
+#include "runtime/machine/tensor.h"
 #include "runtime/ranks/plan/local.h"
 #include "runtime/ranks/transport/transport.h"
 

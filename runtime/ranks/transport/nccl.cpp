@@ -11,7 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/machine/mutex.h"
-#include "runtime/machine/one_line.h"
+#include "runtime/machine/watch/log.h"
 
 namespace attune::runtime::ranks {
 namespace {

@@ -1,5 +1,5 @@
 // tests/runtime/machine/crc32.test.cpp — the CRC-32 of .zip archives against its definition, bit by bit
-#include "runtime/machine/crc32.h"
+#include "runtime/machine/archive.h"
 
 #include <string>
 

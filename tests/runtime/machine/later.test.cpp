@@ -1,5 +1,5 @@
 // tests/runtime/machine/later.test.cpp — work that is done once: in spare time, by a thread that needs it, or never
-#include "runtime/machine/later.h"
+#include "runtime/machine/background.h"
 
 #include <atomic>
 #include <chrono>
@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/machine/background.h"
 #include "runtime/machine/watch/watch.h"
 #include "tests/catch.h"
 #include "tests/child.h"

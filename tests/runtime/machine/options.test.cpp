@@ -11,7 +11,7 @@
 #include <attune/error.h>
 #include <sched.h>
 
-#include "runtime/machine/cpu_quota.h"
+#include "runtime/machine/limits.h"
 #include "runtime/machine/watch/log.h"
 #include "tests/catch.h"
 #include "tests/golden.h"

@@ -1,6 +1,6 @@
 // tests/runtime/machine/pool.test.cpp — tasks on 1 to 16 threads: once each, exceptions, nesting, many callers, forks,
 // the end
-#include "runtime/machine/pool.h"
+#include "runtime/machine/parallel.h"
 
 #include <array>
 #include <atomic>
@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "runtime/machine/options.h"
-#include "runtime/machine/parallel.h"
 #include "tests/catch.h"
 #include "tests/child.h"
 #include "tests/comes_true.h"

@@ -14,8 +14,8 @@
 #include "codegen/source/source.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/kernels/tuned.h"
+#include "runtime/machine/background.h"
 #include "runtime/machine/cache/single.h"
-#include "runtime/machine/later.h"
 #include "runtime/platform/nvidia/driver.h"
 
 namespace attune::runtime::cuda {

@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include "codegen/cuda/headers.h"
+#include "runtime/machine/files.h"
 #include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"
-#include "runtime/machine/replace.h"
 
 namespace attune::runtime::cuda {
 namespace {

@@ -14,8 +14,6 @@
 #include <unistd.h>
 
 #include "runtime/machine/cache/objects.h"
-#include "runtime/machine/cache/zstd.h"
-#include "runtime/machine/purpose.h"
 #include "tests/bundle_text.h"
 #include "tests/catch.h"
 #include "tests/child.h"

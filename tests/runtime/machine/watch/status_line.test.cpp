@@ -1,6 +1,6 @@
 // tests/runtime/machine/watch/status_line.test.cpp — what is written about waits: a line below the cursor, or plain
 // lines
-#include "runtime/machine/watch/status_line.h"
+#include "runtime/machine/watch/log.h"
 
 #include <array>
 #include <string>

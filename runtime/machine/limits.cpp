@@ -1,11 +1,28 @@
-// runtime/machine/cpu_quota.cpp — the CPU quota of a container
-#include "runtime/machine/cpu_quota.h"
+// runtime/machine/limits.cpp — how much memory and how many CPUs the system lets this process have
+#include "runtime/machine/limits.h"
 
 #include <algorithm>
 #include <fstream>
 #include <string>
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+
 namespace attune::runtime {
+
+bool can_map(std::size_t bytes) {
+  if (bytes == 0) return true;
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return false;
+  munmap(at, bytes);
+  return true;
+}
+
+bool is_address_space_limited() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
 namespace {
 
 using std::filesystem::path;
