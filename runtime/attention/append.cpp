@@ -9,7 +9,7 @@
 #include "compiler/sequences.h"
 #include "runtime/attention/on_host.h"
 #include "runtime/engines/cuda/engine.h"
-#include "runtime/engines/keys.h"
+#include "runtime/engines/layout.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/parallel.h"
 #include "runtime/machine/placed.h"

@@ -6,7 +6,7 @@
 #include "compiler/check.h"
 #include "runtime/attention/on_host.h"
 #include "runtime/engines/cover/pages.h"
-#include "runtime/engines/oracle/outside.h"
+#include "runtime/engines/oracle/verify.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/watch/watch.h"
 

@@ -2,13 +2,20 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <variant>
+
+#include <attune/tensor.h>
 
 #include "compiler/bind.h"
 #include "compiler/lower.h"
 #include "compiler/problem.h"
+#include "ir/eval.h"
 
 namespace attune::runtime {
+
+/// Reads an element of a captured tensor: indices are clamped to the tensor, types widened to double.
+ir::ReadCapture reader(std::span<const Tensor> captures);
 
 class Purpose;
 

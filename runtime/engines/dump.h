@@ -1,4 +1,5 @@
-// runtime/engines/dump.h — ATTUNE_DUMP: a folder for each kernel, with its source, the steps on the way and the result
+// runtime/engines/dump.h — what was built: facts for watchers, and ATTUNE_DUMP's folder for each kernel, with its
+// source, the steps on the way and the result
 #pragma once
 
 #include <filesystem>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "compiler/lower.h"
+#include "runtime/machine/cache/objects.h"
+#include "runtime/machine/watch/watch.h"
 
 namespace attune::runtime {
 
@@ -36,5 +39,24 @@ void dump(const DumpOf& of, const std::function<std::vector<DumpFile>()>& files)
 
 /// An attention as text, a line each: captures, parameters, then expressions.
 std::string mod_file(const compiler::Mod& mod);
+
+struct KernelName {
+  const compiler::Mod* mod = nullptr;  ///< null: a kernel without user expressions
+  std::string kernel, target;
+};
+
+struct KernelFacts {
+  std::size_t bytes = 0;
+  int registers = 0, spilled = 0, shared = 0;
+  std::string flaw{};
+  std::vector<watch::Built::Phase> phases{};
+  std::string tier{};
+};
+
+/// Records Fact::built, unless the object was already in memory. `asked`: the request to Objects.
+void record_built(const KernelName& name, Origin origin, const Asked& asked, double seconds, const KernelFacts& facts);
+
+/// Writes a dump if ATTUNE_DUMP asks for one.
+void dump_object(const KernelName& name, const std::string& key, const std::function<std::vector<DumpFile>()>& files);
 
 }  // namespace attune::runtime

@@ -1,12 +1,13 @@
-// runtime/engines/merge.h — merges results over some keys with results over other keys
+// runtime/engines/merge.h — infinity, and results over some keys merged with results over other keys
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-
-#include "runtime/engines/infinity.h"
+#include <limits>
 
 namespace attune::runtime {
+
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A row of a call, merged with another call's result for the same query and other keys.
 struct Merged {

@@ -13,7 +13,7 @@
 #include "compiler/lower.h"
 #include "ir/eval.h"
 #include "ir/print.h"
-#include "runtime/engines/captures.h"
+#include "runtime/engines/call.h"
 #include "runtime/engines/cuda/operands.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/machine/tensor.h"

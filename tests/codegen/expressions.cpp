@@ -7,7 +7,7 @@
 
 #include "codegen/llvm/mod.h"
 #include "codegen/llvm/module.h"
-#include "runtime/engines/cpu/host.h"
+#include "runtime/engines/cpu/engine.h"
 #include "runtime/machine/tensor.h"
 #include "tests/storable.h"
 

@@ -7,7 +7,7 @@
 
 #include "codegen/cpu.h"
 #include "codegen/llvm.h"
-#include "runtime/engines/cpu/host.h"
+#include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/orc.h"
 #include "runtime/machine/tensor.h"
 #include "tests/guarded.h"

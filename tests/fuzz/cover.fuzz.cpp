@@ -8,7 +8,7 @@
 #include "compiler/lower.h"
 #include "ir/parse.h"
 #include "ir/print.h"
-#include "runtime/engines/captures.h"
+#include "runtime/engines/call.h"
 #include "runtime/engines/cover/tiles.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/machine/tensor.h"

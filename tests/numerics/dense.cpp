@@ -13,8 +13,7 @@
 
 #include "codegen/facts/parts.h"
 #include "compiler/bind.h"
-#include "runtime/engines/captures.h"
-#include "runtime/engines/keys.h"
+#include "runtime/engines/call.h"
 #include "runtime/engines/layout.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/machine/tensor.h"

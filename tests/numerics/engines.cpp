@@ -11,7 +11,6 @@
 #include "codegen/choose/choose.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cpu/engine.h"
-#include "runtime/engines/cpu/host.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/platform/nvidia/driver.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <random>
 
-#include "runtime/engines/keys.h"
+#include "runtime/engines/layout.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/machine/tensor.h"
 #include "tests/catch.h"

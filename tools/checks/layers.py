@@ -164,7 +164,7 @@ verdict(complaints, wrong={
     "compiler/mod.h": '#include <attune/expr.h>\n#include "ir/node.h"\n',
     "python/core/library.cpp": '#include "ir/ops.def"\n#include <attune/c.h>\n',
     "examples/c/a.c": "#include <attune/c.h>\n#include <stdio.h>\n",
-    "runtime/engines/cpu/a.cpp": '#include "runtime/engines/oracle/scatters.h"\n#include "runtime/machine/tensor.h"\n',
+    "runtime/engines/cpu/a.cpp": '#include "runtime/engines/oracle/oracle.h"\n#include "runtime/machine/tensor.h"\n',
     "runtime/attention/offline/a.cpp": '#include "runtime/engines/cuda/engine.h"\n#include "compiler/lower.h"\n',
     "runtime/machine/options.h": '#include "codegen/isa.h"\n#include "ir/parse.h"\n',
     "runtime/machine/options.cpp": 'auto e = std::getenv("ATTUNE_LOG");\n',

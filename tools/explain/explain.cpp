@@ -17,7 +17,6 @@
 #include "ir/print.h"
 #include "runtime/attention/tools.h"
 #include "runtime/engines/cpu/engine.h"
-#include "runtime/engines/cpu/peak.h"
 #include "tools/explain/explain.h"
 #include "tools/output/output.h"
 #include "tools/verbs.h"

@@ -11,7 +11,7 @@
 #include "compiler/explain.h"
 #include "compiler/trace.h"
 #include "playground/say.h"
-#include "runtime/engines/picture/counts.h"
+#include "runtime/engines/picture/page.h"
 #include "tools/explain/explain.h"
 #include "tools/options/picture.h"
 #include "tools/output/output.h"

@@ -15,7 +15,6 @@
 #include "compiler/lower.h"
 #include "runtime/attention/tools.h"
 #include "runtime/engines/cpu/engine.h"
-#include "runtime/engines/cpu/peak.h"
 #include "tools/measure/bench.h"
 #include "tools/output/output.h"
 #include "tools/verbs.h"

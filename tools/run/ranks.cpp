@@ -20,7 +20,7 @@
 #include "compiler/lower.h"
 #include "compiler/trace.h"
 #include "ir/print.h"
-#include "runtime/engines/picture/counts.h"
+#include "runtime/engines/picture/page.h"
 #include "runtime/platform/memory.h"
 #include "runtime/ranks/plan/picture.h"
 #include "runtime/ranks/plan/whole.h"

@@ -6,7 +6,7 @@
 #include <array>
 #include <limits>
 
-#include "runtime/engines/captures.h"
+#include "runtime/engines/call.h"
 #include "runtime/machine/tensor.h"
 
 namespace attune::runtime {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "runtime/engines/captures.h"
+#include "runtime/engines/call.h"
 #include "runtime/machine/threads.h"
 
 namespace attune::runtime {

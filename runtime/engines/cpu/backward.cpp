@@ -4,11 +4,11 @@
 #include <cmath>
 #include <optional>
 
-#include "runtime/engines/captures.h"
-#include "runtime/engines/cpu/backward_walk.h"
+#include "runtime/engines/call.h"
+#include "runtime/engines/cpu/backward_plan.h"
 #include "runtime/engines/cpu/captured.h"
 #include "runtime/engines/cpu/results.h"
-#include "runtime/engines/infinity.h"
+#include "runtime/engines/merge.h"
 #include "runtime/machine/tensor.h"
 
 namespace attune::runtime::cpu {

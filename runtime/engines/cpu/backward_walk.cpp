@@ -1,12 +1,12 @@
 // runtime/engines/cpu/backward_walk.cpp — one task of the backward: its tiles of keys, and the queries that read them
-#include "runtime/engines/cpu/backward_walk.h"
+#include "runtime/engines/cpu/backward_plan.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "runtime/engines/cpu/tile_pair.h"
-#include "runtime/engines/infinity.h"
-#include "runtime/engines/keys.h"
+#include "runtime/engines/layout.h"
+#include "runtime/engines/merge.h"
 #include "runtime/machine/tensor.h"
 
 namespace attune::runtime::cpu {

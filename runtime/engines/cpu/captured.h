@@ -4,7 +4,7 @@
 #include "runtime/engines/cpu/backward_plan.h"
 #include "runtime/engines/cpu/kernels.h"
 #include "runtime/engines/cpu/operands.h"
-#include "runtime/engines/oracle/scatters.h"
+#include "runtime/engines/oracle/oracle.h"
 
 namespace attune::runtime::cpu {
 

@@ -1,5 +1,5 @@
 // runtime/engines/cpu/decode.cpp — decode: few queries against many keys; keys and values are read once, in place
-#include "runtime/engines/cpu/decode.h"
+#include "runtime/engines/cpu/forward_plan.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "runtime/engines/cpu/even_rows.h"
-#include "runtime/engines/cpu/kv_entries.h"
 #include "runtime/engines/cpu/results.h"
+#include "runtime/engines/cpu/visits.h"
 
 namespace attune::runtime::cpu {
 namespace {

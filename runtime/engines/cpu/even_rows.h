@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "runtime/engines/cpu/operands.h"
-#include "runtime/engines/keys.h"
+#include "runtime/engines/layout.h"
 
 namespace attune::runtime::cpu {
 

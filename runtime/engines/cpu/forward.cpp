@@ -2,7 +2,7 @@
 // over them
 #include <algorithm>
 
-#include "runtime/engines/cpu/decode.h"
+#include "runtime/engines/cpu/forward_plan.h"
 #include "runtime/engines/cpu/forward_walk.h"
 
 namespace attune::runtime::cpu {

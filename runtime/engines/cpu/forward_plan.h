@@ -1,8 +1,9 @@
 // runtime/engines/cpu/forward_plan.h — the tiling, the packed operands and the workspace of a forward
 #pragma once
 
-#include "runtime/engines/cpu/kv_entries.h"
+#include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/operands.h"
+#include "runtime/engines/cpu/visits.h"
 
 namespace attune::runtime::cpu {
 
@@ -57,5 +58,16 @@ struct ForwardMemory {
   bool* bad;             ///< by tile of a round: true if one of its values is infinite or NaN
   std::vector<ForwardScratch> scratch;
 };
+
+/// Limit on the queries of one head. With more queries, packing keys and values for products in registers saves more
+/// time than it costs.
+constexpr std::int64_t most_decoded = 8;
+
+/// True if keys and values can be read in place.
+bool can_decode(const Call& call);
+
+/// These functions compute only the entries with at most `most_decoded` queries.
+std::size_t decode_workspace(const Call& call, const Means& means);
+void decode(const Call& call, const Means& means);
 
 }  // namespace attune::runtime::cpu

@@ -10,9 +10,9 @@
 #include <attune/error.h>
 
 #include "codegen/llvm.h"
-#include "runtime/engines/cpu/enter_llvm.h"
-#include "runtime/engines/cpu/host.h"
-#include "runtime/engines/recorded.h"
+#include "runtime/engines/cpu/engine.h"
+#include "runtime/engines/cpu/orc.h"
+#include "runtime/engines/dump.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/mutex.h"
 #include "runtime/machine/options.h"

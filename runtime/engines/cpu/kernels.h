@@ -10,7 +10,7 @@
 #include "codegen/llvm.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cpu/orc.h"
-#include "runtime/engines/recorded.h"
+#include "runtime/engines/dump.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/cache/single.h"
 #include <attune/tensor.h>

@@ -2,9 +2,7 @@
 #include <attune/error.h>
 
 #include "runtime/engines/cpu/engine.h"
-#include "runtime/engines/cpu/host.h"
 #include "runtime/engines/cpu/kernels.h"
-#include "runtime/engines/cpu/peak.h"
 
 namespace attune::runtime::cpu {
 namespace {

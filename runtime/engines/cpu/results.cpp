@@ -4,8 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/engines/captures.h"
-#include "runtime/engines/infinity.h"
+#include "runtime/engines/call.h"
 #include "runtime/engines/merge.h"
 #include "runtime/machine/tensor.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/engines/cpu/operands.h"
-#include "runtime/engines/infinity.h"
+#include "runtime/engines/merge.h"
 
 namespace attune::runtime::cpu {
 

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "runtime/engines/cpu/backward_state.h"
+#include "runtime/engines/cpu/backward_plan.h"
 
 namespace attune::runtime::cpu {
 

@@ -1,16 +1,44 @@
-// runtime/engines/cpu/visits.h — the panels of keys that each group of rows needs, for every tile of queries of a call
+// runtime/engines/cpu/visits.h — the keys and values of a call: which queries read each entry, and which of its panels
+// each group of their rows needs
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "runtime/engines/call.h"
 #include "runtime/engines/cover/tiles.h"
-#include "runtime/engines/cpu/kv_entries.h"
+#include "runtime/engines/layout.h"
 #include "runtime/machine/parallel.h"
 
 namespace attune::runtime::cpu {
+
+/// One (batch entry, head) of keys and values.
+struct KVEntry {
+  std::int64_t b, head, start, length;
+  std::int32_t tiles;
+  std::int64_t first_tile;  ///< index of its first tile among the tiles of all entries
+};
+
+/// Selects the batch entries of a part of a call by their number of queries.
+struct Among {
+  std::int64_t least = 0, most = std::numeric_limits<std::int64_t>::max();
+  bool has(const Sequence& seq) const { return seq.q_len >= least && seq.q_len <= most; }
+};
+
+/// All entries in order, without the entries that `among` excludes. If all batch entries share one entry of keys, it is
+/// listed even for an empty batch.
+std::vector<KVEntry> kv_entries(const compiler::Problem& problem, std::int32_t tile_kv, const Among& among = {});
+
+/// One (batch entry, head) of queries that reads an entry.
+struct Reader {
+  std::int64_t b, h;
+};
+
+std::int64_t readers_per_entry(const compiler::Problem& problem);
+/// The i-th reader of an entry, i < readers_per_entry.
+Reader reader_of(const compiler::Problem& problem, const KVEntry& entry, std::int64_t i);
 
 /// The tiling of a call. Products compute rows in groups and columns in panels.
 struct Cut {

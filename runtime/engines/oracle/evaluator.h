@@ -8,7 +8,6 @@
 
 #include "ir/eval.h"
 #include "runtime/engines/call.h"
-#include "runtime/engines/captures.h"
 #include "runtime/engines/layout.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/machine/tensor.h"

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/engines/infinity.h"
-#include "runtime/engines/keys.h"
+#include "runtime/engines/layout.h"
 #include "runtime/engines/merge.h"
 #include "runtime/engines/oracle/evaluator.h"
 

@@ -1,8 +1,10 @@
-// runtime/engines/oracle/verify.h — ATTUNE_VERIFY: computes some rows of a result again with the oracle and compares
-// them
+// runtime/engines/oracle/verify.h — checks of a call by the oracle: ATTUNE_VERIFY, some rows computed again;
+// ATTUNE_CHECK=range, reads outside of captured tensors
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "runtime/engines/call.h"
 #include "runtime/machine/watch/watch.h"
@@ -24,5 +26,18 @@ std::uint64_t next_sample();
 /// keys, and the gradients of captured tensors; o and lse are taken as given, since their forward verifies them. Checks
 /// that would cost more than the rows themselves are left out: see docs/debugging.md.
 void verify(const Call& call, const Verified& which);
+
+struct OutsideReads {
+  std::int64_t count = 0;  ///< each one is clamped
+  std::string name;        ///< of the first: the captured tensor
+  std::string first;       ///< the first read and its place
+};
+
+/// Counts at the pairs that are kept, which the oracle determines in double precision, at the oracle's cost. `written`
+/// is the Mod as the user wrote it; the call is on the host.
+OutsideReads outside_reads(const compiler::Mod& written, const Call& call);
+
+/// Throws an Error if there are any.
+void refuse_outside_reads(const compiler::Mod& written, const Call& call);
 
 }  // namespace attune::runtime

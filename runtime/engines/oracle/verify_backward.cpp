@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "codegen/facts/parts.h"
-#include "runtime/engines/infinity.h"
+#include "runtime/engines/merge.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "runtime/engines/oracle/verify_rows.h"
 #include "runtime/machine/tensor.h"

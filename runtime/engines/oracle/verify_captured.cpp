@@ -11,7 +11,6 @@
 
 #include "compiler/bind.h"
 #include "runtime/engines/oracle/oracle.h"
-#include "runtime/engines/oracle/scatters.h"
 #include "runtime/engines/oracle/verify_rows.h"
 #include "runtime/machine/tensor.h"
 

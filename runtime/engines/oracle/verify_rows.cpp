@@ -12,7 +12,7 @@
 
 #include "codegen/choose/choose.h"
 #include "runtime/engines/dump.h"
-#include "runtime/engines/infinity.h"
+#include "runtime/engines/merge.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/tensor.h"
 

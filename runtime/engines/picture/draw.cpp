@@ -10,9 +10,9 @@
 #include <fmt/format.h>
 
 #include "ir/print.h"
-#include "runtime/engines/captures.h"
+#include "runtime/engines/call.h"
 #include "runtime/engines/oracle/oracle.h"
-#include "runtime/engines/picture/counts.h"
+#include "runtime/engines/picture/page.h"
 
 namespace attune::runtime {
 namespace {

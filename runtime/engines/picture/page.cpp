@@ -1,5 +1,8 @@
-// runtime/engines/picture/page.cpp — code that all pictures share: colours on light and dark pages, and text within SVG
+// runtime/engines/picture/page.cpp — what all pictures share: colours on light and dark pages, text within SVG, counts
+// and shares as people read them
 #include "runtime/engines/picture/page.h"
+
+#include <fmt/format.h>
 
 namespace attune::runtime {
 
@@ -31,5 +34,17 @@ std::string escaped(std::string_view text) {
   }
   return out;
 }
+
+std::string grouped(std::int64_t n) {
+  std::string out = std::to_string(n);
+  for (std::size_t i = out.size(); i > 3;) out.insert(i -= 3, " ");
+  return out;
+}
+
+std::string counted(std::int64_t n, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", grouped(n), n == 1 ? one : many);
+}
+
+std::string percent(double part, double whole) { return fmt::format("{:.2f} %", 100 * part / whole); }
 
 }  // namespace attune::runtime

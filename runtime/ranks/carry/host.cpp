@@ -8,7 +8,6 @@
 
 #include "codegen/facts/parts.h"
 #include "runtime/engines/cpu/engine.h"
-#include "runtime/engines/infinity.h"
 #include "runtime/engines/merge.h"
 #include "runtime/machine/tensor.h"
 #include "runtime/ranks/carry/pack.h"

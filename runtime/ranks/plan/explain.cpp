@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/engines/picture/counts.h"
+#include "runtime/engines/picture/page.h"
 #include "runtime/ranks/plan/plan.h"
 
 namespace attune::runtime::ranks {

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/engines/picture/counts.h"
 #include "runtime/engines/picture/page.h"
 
 namespace attune::runtime::ranks {

@@ -15,7 +15,7 @@
 
 #include "codegen/cuda/headers.h"
 #include "runtime/engines/cuda/kernels/spliced.h"
-#include "runtime/engines/recorded.h"
+#include "runtime/engines/dump.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/watch/waits.h"

@@ -6,7 +6,7 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/facts/reads.h"
-#include "runtime/engines/captures.h"
+#include "runtime/engines/call.h"
 #include "runtime/engines/cuda/operands.h"
 #include "runtime/engines/cuda/query_tiles.h"
 

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "compiler/lower.h"
-#include "runtime/engines/captures.h"
+#include "runtime/engines/call.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "tests/catch.h"
 #include "tests/golden.h"

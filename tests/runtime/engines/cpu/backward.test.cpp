@@ -8,7 +8,6 @@
 #include "codegen/cpu.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cpu/engine.h"
-#include "runtime/engines/cpu/host.h"
 #include "runtime/engines/oracle/oracle.h"
 #include "tests/catch.h"
 #include "tests/elements.h"

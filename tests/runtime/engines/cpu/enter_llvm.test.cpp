@@ -1,6 +1,6 @@
 // tests/runtime/engines/cpu/enter_llvm.test.cpp — memory that runs out before LLVM is entered, and inside it, is an
 // Error
-#include "runtime/engines/cpu/enter_llvm.h"
+#include "runtime/engines/cpu/orc.h"
 
 #include <array>
 #include <fstream>

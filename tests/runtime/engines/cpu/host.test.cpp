@@ -1,5 +1,5 @@
 // tests/runtime/engines/cpu/host.test.cpp — the detected instruction sets are those that the compiler's own test finds
-#include "runtime/engines/cpu/host.h"
+#include "runtime/engines/cpu/engine.h"
 
 #include "tests/catch.h"
 

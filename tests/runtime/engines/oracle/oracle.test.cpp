@@ -9,7 +9,7 @@
 #include "compiler/check.h"
 #include "compiler/trace.h"
 #include "runtime/engines/oracle/oracle.h"
-#include "runtime/engines/oracle/outside.h"
+#include "runtime/engines/oracle/verify.h"
 #include "tests/catch.h"
 #include "tests/elements.h"
 #include "tests/refusal.h"

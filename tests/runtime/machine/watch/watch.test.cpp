@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "runtime/engines/recorded.h"
+#include "runtime/engines/dump.h"
 #include "tests/catch.h"
 #include "tests/child.h"
 

@@ -1,5 +1,5 @@
-// runtime/engines/captures.cpp — captured tensors, read by the language's rules
-#include "runtime/engines/captures.h"
+// runtime/engines/call.cpp — captured tensors, read by the language's rules
+#include "runtime/engines/call.h"
 
 #include <algorithm>
 
