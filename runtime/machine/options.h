@@ -16,7 +16,7 @@ namespace attune::runtime {
 /// Whether GPU kernels are spliced: as measured for each, all that can be, or none.
 enum class Splice : std::uint8_t { measured, on, off };
 
-/// Where a call that waits for compilers is shown: see watch/status_line.h.
+/// Where a call that waits for compilers is shown: see watch/log.h.
 enum class ShowProgress : std::uint8_t { off, on_terminal, on };
 
 struct Options {

@@ -13,7 +13,7 @@
 #include "compiler/check.h"
 #include "compiler/lower.h"
 #include "runtime/attention/tools.h"
-#include "runtime/attention/verify.h"
+#include "runtime/attention/watched.h"
 #include "runtime/engines/cuda/kernels/consider.h"
 #include "runtime/engines/oracle/verify.h"
 #include "runtime/platform/nvidia/driver.h"

@@ -12,7 +12,7 @@
 #include "compiler/check.h"
 #include "compiler/lower.h"
 #include "runtime/attention/tools.h"
-#include "runtime/attention/verify.h"
+#include "runtime/attention/watched.h"
 #include "runtime/engines/cuda/kernels/consider.h"
 #include "runtime/engines/oracle/verify_rows.h"
 #include "runtime/machine/options.h"

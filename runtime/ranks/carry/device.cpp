@@ -1,9 +1,13 @@
 // runtime/ranks/carry/device.cpp — a rank's part of a call on a device: launches of the usual kernels, overlapped with
 // exchanges
-#include "runtime/ranks/carry/device.h"
+#include "runtime/ranks/carry/carry.h"
 
 #include <algorithm>
+#include <array>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <vector>
 
 #include <attune/error.h>
 #include <fmt/format.h>
@@ -14,11 +18,83 @@
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/operands.h"
 #include "runtime/platform/memory.h"
-#include "runtime/ranks/carry/device_state.h"
 #include "runtime/ranks/carry/queries.h"
 #include "runtime/ranks/schedule/schedule.h"
 
 namespace attune::runtime::ranks {
+
+class DeviceState {
+ public:
+  /// Makes streams of the current context, which must be the device's.
+  explicit DeviceState(int device);
+  /// Waits for the work that still uses the memory.
+  ~DeviceState();
+  DeviceState(const DeviceState&) = delete;
+  DeviceState& operator=(const DeviceState&) = delete;
+
+  int device() const { return device_; }
+
+  /// For exchanges. Its priority is higher: an exchange begins before launches that become ready at the same time.
+  cuda::cu::Stream travel() const { return travel_.get(); }
+  /// For copies of the rank's own keys, concurrent with the exchange of other ranks' keys.
+  cuda::cu::Stream within() const { return within_.get(); }
+  /// The launches of a group use the caller's stream and these streams in turn, so that one launch fills the SMs that
+  /// the last tiles of another launch leave idle.
+  static constexpr std::size_t beside_count = 3;
+  cuda::cu::Stream beside(std::size_t i) const { return beside_[i].get(); }
+
+  /// At least `bytes` bytes, which were 0 when they were allocated. Throws the Error `device-memory`.
+  std::byte* memory(std::size_t bytes);
+
+  std::mutex mutex;   ///< held while a call is put on its streams
+  cuda::Moment last;  ///< the end of the previous call
+  /// The keys at the beginning of the memory. Rows that a call with these keys does not need are still 0.
+  struct Filled {
+    const void* layer = nullptr;
+    std::int64_t groups = 0;
+    bool one = false;  ///< true if values are columns of keys
+    bool operator==(const Filled&) const = default;
+  };
+  Filled filled;
+
+ private:
+  int device_;
+  cuda::OwnStream travel_{cuda::OwnStream::Priority::high}, within_{cuda::OwnStream::Priority::high};
+  std::array<cuda::OwnStream, beside_count> beside_{cuda::OwnStream(cuda::OwnStream::Priority::usual),
+                                                    cuda::OwnStream(cuda::OwnStream::Priority::usual),
+                                                    cuda::OwnStream(cuda::OwnStream::Priority::usual)};
+  std::shared_ptr<void> memory_;
+  std::size_t bytes_ = 0;
+};
+
+DeviceState::DeviceState(int device) : device_(device) {}
+
+DeviceState::~DeviceState() {
+  try {
+    const cuda::Current current(device_);
+    last.wait();
+  } catch (...) {
+    // At process exit the driver may already be unloaded, and the memory is then gone too.
+  }
+}
+
+std::byte* DeviceState::memory(std::size_t bytes) {
+  if (bytes > bytes_) {
+    // Freeing does not wait for launches that still use the memory.
+    last.wait();
+    memory_.reset();
+    bytes_ = 0;
+    memory_ = cuda::allocate(device_, bytes);
+    if (!memory_)
+      throw Error("device-memory", fmt::format("cuda:{} has no {} bytes left", device_, bytes), {},
+                  "a rank allocates memory for the keys of two groups of heads, at the length of the whole call",
+                  "send keys in more groups (Sharding::How::groups), or free memory");
+    bytes_ = bytes;
+    filled = {};
+  }
+  return static_cast<std::byte*>(memory_.get());
+}
+
 namespace {
 
 using cuda::Moment;

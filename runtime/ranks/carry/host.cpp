@@ -1,5 +1,5 @@
 // runtime/ranks/carry/host.cpp — a rank's part of a call in the host's memory, by the CPU engine
-#include "runtime/ranks/carry/host.h"
+#include "runtime/ranks/carry/carry.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/merge.h"
 #include "runtime/machine/tensor.h"
-#include "runtime/ranks/carry/pack.h"
+#include "runtime/ranks/schedule/chunk.h"
 #include "runtime/ranks/schedule/schedule.h"
 #include "runtime/ranks/transport/transport.h"
 

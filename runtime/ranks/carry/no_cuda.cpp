@@ -2,7 +2,7 @@
 #include <attune/ranks.h>
 
 #include "runtime/platform/nvidia/driver.h"
-#include "runtime/ranks/carry/device.h"
+#include "runtime/ranks/carry/carry.h"
 
 namespace attune {
 

@@ -3,10 +3,11 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 
 #include <attune/attention.h>
 
-#include "runtime/ranks/plan/mask.h"
+#include "runtime/ranks/plan/digest.h"
 #include "runtime/ranks/plan/predict.h"
 
 namespace attune::runtime::ranks {
@@ -80,5 +81,8 @@ struct Plan {
   double share_of_gather(const Work& work, const Owners& owners) const;
   ir::Digest digest_of_plan() const;
 };
+
+/// Draws the chosen schedule of a layer. `title`: the mask, in one line.
+std::string picture(const Plan& ranks, std::size_t layer, std::string_view title);
 
 }  // namespace attune::runtime::ranks

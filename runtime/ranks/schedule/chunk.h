@@ -1,11 +1,13 @@
-// runtime/ranks/schedule/chunk.h — rows of a call's tensors, and the chunks of them that ranks exchange
+// runtime/ranks/schedule/chunk.h — rows of a call's tensors, and the chunks of them that ranks exchange, to and from
+// contiguous bytes
 #pragma once
 
 #include <vector>
 
+#include <attune/tensor.h>
+
 #include "compiler/problem.h"
 #include "runtime/machine/tensor.h"
-#include <attune/tensor.h>
 
 namespace attune::runtime::ranks {
 
@@ -44,5 +46,14 @@ struct Chunk {
 struct Exchange {
   std::vector<Chunk> send{}, receive{};
 };
+
+/// Copies to or from bytes in the order [entry, head, row, column].
+void pack(const Chunk& from, std::byte* into);
+void unpack(const std::byte* from, const Chunk& into);
+/// The chunk's first byte, if its bytes are already in this order; else null.
+std::byte* in_order(const Chunk& chunk);
+
+/// Converts each element of `from` to the type of `into`, which has the same shape.
+void convert(const Tensor& from, const Tensor& into);
 
 }  // namespace attune::runtime::ranks

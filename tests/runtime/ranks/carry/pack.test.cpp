@@ -1,5 +1,5 @@
 // tests/runtime/ranks/carry/pack.test.cpp — chunks of any strides, to bytes and back
-#include "runtime/ranks/carry/pack.h"
+#include "runtime/ranks/schedule/chunk.h"
 
 #include <array>
 #include <numeric>

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "runtime/engines/picture/draw.h"
-#include "runtime/ranks/plan/picture.h"
 #include "runtime/ranks/ranks.h"
 #include "tests/catch.h"
 #include "tests/numerics/masks.h"

@@ -1,14 +1,26 @@
-// runtime/ranks/plan/mask.cpp — decides whether the masks of two calls are the same
-#include "runtime/ranks/plan/mask.h"
+// runtime/ranks/plan/digest.cpp — what ranks compare: numbers and bytes as one digest, and the masks of calls
+#include "runtime/ranks/plan/digest.h"
 
 #include <cstring>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "runtime/ranks/plan/digester.h"
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace attune::runtime::ranks {
+
+void Digester::add(std::span<const std::byte> bytes) {
+  const XXH128_hash_t h = XXH3_128bits(bytes.data(), bytes.size());
+  words_.insert(words_.end(), {bytes.size(), h.high64, h.low64});
+}
+
+ir::Digest Digester::digest() const {
+  const XXH128_hash_t h = XXH3_128bits(words_.data(), words_.size() * sizeof words_[0]);
+  return {h.high64, h.low64};
+}
+
 namespace {
 
 /// The elements of a tensor on the host, in logical order.

@@ -1,5 +1,5 @@
-// runtime/ranks/carry/pack.cpp — chunks of tensors on the host, to and from contiguous bytes
-#include "runtime/ranks/carry/pack.h"
+// runtime/ranks/schedule/chunk.cpp — chunks of tensors on the host, to and from contiguous bytes
+#include "runtime/ranks/schedule/chunk.h"
 
 #include <cstring>
 

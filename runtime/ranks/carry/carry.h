@@ -1,5 +1,4 @@
-// runtime/ranks/carry/device.h — a rank's part of a call on a device: launches of the usual kernels, overlapped with
-// exchanges
+// runtime/ranks/carry/carry.h — a rank's part of a call: in the host's memory by the CPU engine, or on a device
 #pragma once
 
 #include <functional>
@@ -15,6 +14,7 @@ namespace attune::runtime::ranks {
 using PartMods = std::function<const compiler::LoweredMod&(compiler::PartSink sink)>;
 
 /// The problem of `call` is the whole call's; its tensors are this rank's. A rank that throws stops the others.
+void run_on_host(const detail::Ranks& ranks, const Call& call, const Means& means);
 void run_on_device(const detail::Ranks& ranks, const PartMods& parts, const Call& call, const Means& means);
 
 }  // namespace attune::runtime::ranks

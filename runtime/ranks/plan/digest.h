@@ -1,4 +1,4 @@
-// runtime/ranks/plan/digester.h — numbers and bytes as one digest, for ranks to compare
+// runtime/ranks/plan/digest.h — what ranks compare: numbers and bytes as one digest, and the masks of calls
 #pragma once
 
 #include <bit>
@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "compiler/bind.h"
+#include "compiler/lower.h"
 #include "ir/node.h"
 
 namespace attune::runtime::ranks {
@@ -21,5 +23,13 @@ class Digester {
  private:
   std::vector<std::uint64_t> words_;
 };
+
+/// Two calls have the same mask if these are equal: the mask, its parameters and the contents of its captured tensors.
+struct MaskOf {
+  ir::Digest mask, data;
+  bool operator==(const MaskOf&) const = default;
+};
+/// Reads the mask's captured tensors, on the host.
+MaskOf mask_of(const compiler::LoweredMod& lowered, const compiler::Args& args);
 
 }  // namespace attune::runtime::ranks
