@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "ir/verify.h"
+#include "ir/node.h"
 
 namespace attune::compiler {
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "ir/node.h"
 #include "ir/range.h"
-#include "ir/verify.h"
 #include <attune/tensor.h>
 
 namespace attune::compiler {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "ir/utf8.h"
+#include "ir/lex.h"
 
 namespace attune {
 namespace {

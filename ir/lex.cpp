@@ -6,8 +6,7 @@
 #include <charconv>
 #include <limits>
 
-#include "ir/names.h"
-#include "ir/utf8.h"
+#include "ir/named.h"
 #include <attune/error.h>
 
 namespace attune::ir {

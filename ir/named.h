@@ -1,4 +1,5 @@
-// ir/named.h — mods by name in text: causal(), alibi(slope), softcap(30) mean the same as in attune/mods.h
+// ir/named.h — the language's names: mods by name, which mean the same as in attune/mods.h, and advice on words from
+// other languages
 #pragma once
 
 #include <array>
@@ -10,6 +11,12 @@
 #include "ir/node.h"
 
 namespace attune::ir {
+
+/// Advice on what to write instead of a word from another language: "write && for `and`". Empty if there is none.
+std::string_view advice_on(std::string_view word);
+
+inline bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /// One argument: a captured tensor, named without an index, or a number.
 struct NamedArgument {

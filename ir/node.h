@@ -1,4 +1,4 @@
-// ir/node.h — an expression: pure, immutable, named by the digest of its content
+// ir/node.h — an expression: pure, immutable, named by the digest of its content; and the first rule that one breaks
 #pragma once
 
 #include <array>
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -77,7 +78,7 @@ struct Node {
   ~Node();
 };
 
-/// The only way to make a node. Checks nothing: see ir/verify.h.
+/// The only way to make a node. Checks nothing: see verify().
 Expr make(Op op, Type type, std::uint32_t bits, std::span<const Expr> args, Written written = {});
 
 /// An operation of one to three arguments; its type follows from ops.def. A Bug when the types are wrong.
@@ -143,5 +144,29 @@ Expr with_args(const Expr& node, std::span<const Expr> args);
 
 /// Replaces leaves, looked up by digest.
 Expr substitute(const Expr& root, const DigestMap<Expr>& by);
+
+/// The captures and parameters that an expression's slots refer to.
+struct Signature {
+  struct Capture {
+    std::string name;
+    Type type = Type::F32;
+    int rank = 0;
+    bool operator==(const Capture&) const = default;
+  };
+  struct Param {
+    std::string name;
+    Type type = Type::F32;
+    bool operator==(const Param&) const = default;
+  };
+  std::vector<Capture> captures;
+  std::vector<Param> params;
+  /// For expressions of a part of a call: the first of four parameters, which are added to the part's own b, h, q_len
+  /// and kv_len.
+  std::optional<std::uint32_t> whole{};
+  bool operator==(const Signature&) const = default;
+};
+
+/// Checks types, arities, slots and binders, on which every pass relies.
+std::optional<std::string> verify(const Expr& root, const Signature& signature);
 
 }  // namespace attune::ir

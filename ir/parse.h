@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "ir/verify.h"
+#include "ir/node.h"
 
 namespace attune::ir {
 

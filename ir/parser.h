@@ -11,7 +11,6 @@
 
 #include "ir/lex.h"
 #include "ir/named.h"
-#include "ir/names.h"
 #include "ir/parse.h"
 #include "ir/stack.h"
 

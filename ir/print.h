@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ir/verify.h"
+#include "ir/node.h"
 
 namespace attune::ir {
 

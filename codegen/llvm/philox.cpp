@@ -1,4 +1,4 @@
-// codegen/llvm/philox.cpp — the language's random numbers (ir/random.h) as vector code
+// codegen/llvm/philox.cpp — the language's random numbers (ir/eval.h) as vector code
 #include "codegen/llvm/philox.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// codegen/llvm/philox.h — the language's random numbers (ir/random.h) as vector code
+// codegen/llvm/philox.h — the language's random numbers (ir/eval.h) as vector code
 #pragma once
 
 #include "codegen/llvm/vec.h"

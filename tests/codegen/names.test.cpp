@@ -9,7 +9,7 @@
 #include "codegen/facts/gpu_parts.h"
 #include "codegen/source/source_text.h"
 #include "compiler/lower.h"
-#include "ir/names.h"
+#include "ir/named.h"
 #include "ir/parse.h"
 #include "tests/catch.h"
 #include "tests/codegen/words.h"

@@ -2,7 +2,7 @@
 // ir::kept in every tile, at any position, forward and backward
 #include <array>
 
-#include "ir/random.h"
+#include "ir/eval.h"
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "ir/eval.h"
+#include "ir/node.h"
 #include "ir/range.h"
-#include "ir/verify.h"
 #include "tests/turn.h"
 
 namespace attune::ir {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "ir/random.h"
 #include "tests/catch.h"
 #include <attune/error.h>
 

@@ -1,5 +1,5 @@
 // tests/ir/random.test.cpp — Philox against its published vectors, and the layout every engine shares
-#include "ir/random.h"
+#include "ir/eval.h"
 
 #include <algorithm>
 #include <bitset>

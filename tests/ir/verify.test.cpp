@@ -1,5 +1,5 @@
 // tests/ir/verify.test.cpp — each rule broken once
-#include "ir/verify.h"
+#include "ir/node.h"
 
 #include <limits>
 

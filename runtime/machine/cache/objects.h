@@ -78,7 +78,7 @@ class Objects {
       : disk_(std::move(disk)), kept_(in_memory) {}
 
   /// Returns what exists, else calls `build` and keeps the result. Content is built by one thread at a time. With
-  /// compiling off, throws an Error instead of building: see purpose.h. `origin` may be null.
+  /// compiling off, throws an Error instead of building: see refuse_to_compile(). `origin` may be null.
   Kept get(const Asked& asked, const std::function<CacheEntry()>& build, Origin* origin = nullptr);
   /// Null if it would have to be built.
   Kept find(const Asked& asked);
