@@ -1,5 +1,5 @@
 // compiler/bands.cpp — turns spaces along an axis into bands for a whole tile of the other axis
-#include "compiler/bands.h"
+#include "compiler/solve.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,6 @@
 
 #include "compiler/lower.h"
 #include "compiler/simplify.h"
-#include "compiler/trim.h"
 
 namespace attune::compiler {
 namespace {

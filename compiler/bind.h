@@ -1,9 +1,25 @@
-// compiler/bind.h — the tensors and numbers of a Mod's slots in a call: bound by the call, else captured
+// compiler/bind.h — the tensors and numbers of a Mod's slots in a call: bound by the call, else captured; and the Mod
+// of calls that are parts
 #pragma once
 
 #include "compiler/trace.h"
 
 namespace attune::compiler {
+
+/// The place of a part in the whole call, as expressions see it. The first query needs no member: the part's q_offset
+/// gives its position.
+struct Slice {
+  std::int64_t first_batch = 0, first_head = 0;  ///< entry and query head of the whole call at which the part begins
+  std::int64_t more_queries = 0, more_keys = 0;  ///< queries and keys that an entry has in addition to the part's
+};
+enum class PartSink : std::uint8_t { kept, dropped };
+
+/// The Mod with four more parameters, a Slice's, if its expressions depend on any of them; else the Mod as it is, whose
+/// kernels then serve parts too.
+BoundMod part_of(BoundMod traced, PartSink sink);
+
+/// The parameters of a call of such a Mod: the user's, then the Slice's.
+std::vector<double> params_of(const Mod& part, std::vector<double> users, const Slice& values);
 
 /// The tensors and numbers of a Mod's slots in one call. Refers to the memory of the call or of the Mod's Slots.
 struct Args {

@@ -6,10 +6,9 @@
 #include <cmath>
 #include <functional>
 
-#include "compiler/bands.h"
 #include "compiler/lower.h"
 #include "compiler/simplify.h"
-#include "compiler/trim.h"
+#include "compiler/solve.h"
 
 namespace attune::compiler {
 

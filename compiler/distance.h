@@ -1,9 +1,18 @@
-// compiler/distance.h — expressions that depend on q and kv only through q - kv
+// compiler/distance.h — scores that are one table: dense biases, an element for each pair, and expressions of q - kv
+// alone
 #pragma once
 
+#include "compiler/mod.h"
 #include "ir/node.h"
 
 namespace attune::compiler {
+
+/// True for a read whose last index is kv and whose others are the same for all pairs of a row: along a row it reads
+/// one element after another.
+bool is_dense(const ir::Expr& read);
+
+/// The slot of the first f32, f16 or bf16 tensor that this expression reads so. None: no value.
+std::optional<std::uint32_t> dense_slot(const ir::Expr& e, const Mod& mod);
 
 /// True if the expression is proven to have the same value for all pairs of one batch entry and head with the same q -
 /// kv. Always false for an expression that uses s, p or random numbers; false if there is no proof, e.g. for q + 1 <

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/level.h"
+#include "compiler/fold.h"
 #include "ir/print.h"
 
 namespace attune::compiler {

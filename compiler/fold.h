@@ -1,4 +1,5 @@
-// compiler/fold.h — terms of a score that cancel in the softmax, affine scores, bounded scores
+// compiler/fold.h — a score split for the loop over pairs: terms that cancel, affine parts, bounds, and fields that
+// vary less than a pair
 #pragma once
 
 #include "compiler/mod.h"
@@ -6,5 +7,12 @@
 namespace attune::compiler {
 
 Fold fold(const ir::Expr& score, const ir::Bounds& bounds = {});
+
+/// How often an expression has a new value: once per (batch, head) or less, per row, per column, per pair.
+enum class Vary : std::uint8_t { Head, Row, Col, Element };
+Vary varies(const ir::Expr& e);
+
+/// Splits expressions into fields per head, row and column, and the remainder of each per element.
+Levels level(std::span<const ir::Expr> roots);
 
 }  // namespace attune::compiler

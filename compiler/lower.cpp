@@ -7,10 +7,9 @@
 #include <attune/error.h>
 
 #include "compiler/check.h"
-#include "compiler/dense.h"
 #include "compiler/derive.h"
+#include "compiler/distance.h"
 #include "compiler/fold.h"
-#include "compiler/level.h"
 
 namespace attune::compiler {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "compiler/bind.h"
 #include "compiler/lower.h"
-#include "compiler/refuse.h"
+#include "compiler/requirements.h"
 #include "compiler/sequences.h"
 
 namespace attune::compiler {

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "compiler/lower.h"
-#include "compiler/refuse.h"
+#include "compiler/requirements.h"
 
 namespace attune::compiler {
 namespace {

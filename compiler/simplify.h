@@ -1,4 +1,5 @@
-// compiler/simplify.h — the rewrite rules, and expressions rewritten by them
+// compiler/simplify.h — expressions rewritten: by rules, and without clamps that the limits they are used within make
+// redundant
 #pragma once
 
 #include <memory>
@@ -38,5 +39,13 @@ class Simplify {
  private:
   std::unique_ptr<class Simplifier> simplifier_;
 };
+
+/// Equal to `e` once both are clamped to [low, high]; its arithmetic wraps only where that of `e` does.
+/// Merges literals in sums: x - 1 + 1 becomes x.
+ir::Expr trim(const ir::Expr& e, double low, double high, ir::Ranger& range);
+
+/// `e` with x <= y - 1 rewritten to x < y wherever y - 1 does not wrap, and each side of such a comparison trimmed to
+/// the other side's range.
+ir::Expr strict(const ir::Expr& e, ir::Ranger& range);
 
 }  // namespace attune::compiler

@@ -1,4 +1,5 @@
-// compiler/solve.h — solves a mask for one axis: the ranges between bounds in which it is true or false
+// compiler/solve.h — solves a mask for one axis: the ranges between bounds in which it is true or false, and bands for
+// a whole tile of the other axis
 //
 // A comparison becomes a bound on the axis, a conjunction the space between bounds, a disjunction a list of such
 // spaces. A bound moves across + - only where ranges prove that nothing wraps.
@@ -29,5 +30,8 @@ inline ir::Input other(ir::Input axis) { return axis == ir::Input::KV ? ir::Inpu
 
 /// The bound clamped to [low, high].
 ir::Expr within(const ir::Expr& y, double low, double high, ir::Ranger& range);
+
+/// `solved` must be for `axis` and this tile.
+Bands bands(const Solved& solved, ir::Input axis, Tile& tile);
 
 }  // namespace attune::compiler

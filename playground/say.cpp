@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/lambdas.h"
+#include "compiler/spell.h"
 #include "ir/print.h"
 
 namespace attune::playground {

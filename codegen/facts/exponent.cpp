@@ -8,7 +8,7 @@
 #include <map>
 #include <numbers>
 
-#include "compiler/level.h"
+#include "compiler/fold.h"
 #include "compiler/lower.h"
 #include "compiler/simplify.h"
 

@@ -15,7 +15,7 @@
 #include "codegen/facts/reads.h"
 #include "codegen/source/source_text.h"
 #include "compiler/distance.h"
-#include "compiler/level.h"
+#include "compiler/fold.h"
 
 namespace attune::codegen {
 namespace {

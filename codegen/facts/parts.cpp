@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "compiler/level.h"
+#include "compiler/fold.h"
 
 namespace attune::codegen {
 

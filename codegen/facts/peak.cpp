@@ -1,7 +1,7 @@
 // codegen/facts/peak.cpp — the part of a score that does not depend on s, and where it is largest
 #include "codegen/facts/peak.h"
 
-#include "compiler/level.h"
+#include "compiler/fold.h"
 
 namespace attune::codegen {
 namespace {

@@ -3,9 +3,8 @@
 
 #include <algorithm>
 
-#include "compiler/dense.h"
 #include "compiler/distance.h"
-#include "compiler/level.h"
+#include "compiler/fold.h"
 
 namespace attune::codegen {
 namespace {

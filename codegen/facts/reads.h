@@ -15,8 +15,8 @@ namespace attune::codegen {
 /// range at a tile's corners are then in range inside. Otherwise none.
 std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 
-/// The first read of a score that a kernel can copy to shared memory tile by tile: a dense one (compiler/dense.h) of 16
-/// bits or, in a backward, one of LoweredMod::dense. Null: none.
+/// The first read of a score that a kernel can copy to shared memory tile by tile: a dense one (compiler/distance.h) of
+/// 16 bits or, in a backward, one of LoweredMod::dense. Null: none.
 ir::Expr copied_read(const ir::Expr& score, const compiler::LoweredMod& lowered, bool backward = false);
 
 /// The largest part of a score that reads captured tensors and has the same value for all pairs of one distance q - kv.

@@ -147,7 +147,7 @@ struct At {
   Int q_len, kv_len;       ///< of this batch entry
 };
 
-// Operators and functions are defined in compiler/operators.cpp: in a header they would take half of the compile time
+// Operators and functions are defined in compiler/trace.cpp: in a header they would take half of the compile time
 // of a file with one mod. The Float forms are templates only so that the Int ones win when both sides are Ints or
 // integer literals.
 #define ATTUNE_ARITHMETIC(symbol)         \

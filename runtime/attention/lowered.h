@@ -13,9 +13,9 @@
 
 #include <attune/attention.h>
 
+#include "compiler/bind.h"
 #include "compiler/lower.h"
 #include "compiler/problem.h"
-#include "compiler/slice.h"
 #include "runtime/machine/mutex.h"
 
 namespace attune::detail {

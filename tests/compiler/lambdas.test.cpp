@@ -1,5 +1,5 @@
 // tests/compiler/lambdas.test.cpp — expressions as functions of C++ and Python, as a person would write them
-#include "compiler/lambdas.h"
+#include "compiler/spell.h"
 
 #include <attune/text.h>
 

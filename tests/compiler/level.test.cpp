@@ -1,5 +1,5 @@
 // tests/compiler/level.test.cpp — what becomes a field per head, row or column, and what stays per element
-#include "compiler/level.h"
+#include "compiler/fold.h"
 
 #include <array>
 

@@ -1,5 +1,5 @@
 // tests/compiler/overlap.test.cpp — tensors that share bytes, against the bytes of all elements
-#include "compiler/overlap.h"
+#include "compiler/requirements.h"
 
 #include <catch2/catch.hpp>
 #include <random>

@@ -1,5 +1,5 @@
 // tests/compiler/slice.test.cpp — Mods of slices of a call: offsets added to their coordinates, or nothing added
-#include "compiler/slice.h"
+#include "compiler/bind.h"
 
 #include <attune/attune.h>
 

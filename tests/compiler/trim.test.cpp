@@ -1,5 +1,5 @@
 // tests/compiler/trim.test.cpp — a trimmed Int keeps its value within the limits, and redundant clamps go
-#include "compiler/trim.h"
+#include "compiler/simplify.h"
 
 #include <algorithm>
 #include <array>

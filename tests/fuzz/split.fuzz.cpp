@@ -2,7 +2,6 @@
 #include <sstream>
 
 #include "compiler/fold.h"
-#include "compiler/level.h"
 #include "compiler/lower.h"
 #include "ir/print.h"
 #include "tests/catch.h"

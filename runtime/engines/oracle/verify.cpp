@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "compiler/check.h"
-#include "compiler/outside.h"
 #include "ir/print.h"
 #include "runtime/engines/layout.h"
 #include "runtime/engines/merge.h"

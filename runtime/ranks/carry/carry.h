@@ -3,8 +3,8 @@
 
 #include <functional>
 
+#include "compiler/bind.h"
 #include "compiler/lower.h"
-#include "compiler/slice.h"
 #include "runtime/engines/engine.h"
 #include "runtime/ranks/ranks.h"
 

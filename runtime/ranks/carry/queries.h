@@ -1,7 +1,7 @@
 // runtime/ranks/carry/queries.h — splits a rank's queries into launches, each of which is a part of the whole call
 #pragma once
 
-#include "compiler/slice.h"
+#include "compiler/bind.h"
 #include "runtime/ranks/schedule/rank.h"
 
 namespace attune::runtime::ranks {
