@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "c/error.h"
-#include "c/tensor.h"
 #include "compiler/problem.h"
 #include "runtime/machine/mutex.h"
 

@@ -1,8 +1,6 @@
-// c/attention.h — the definition of attune_attention: an Attention, and the declared names of its slots
+// c/attention.h — the definition of attune_attention, an Attention and the declared names of its slots; DLPack's
+// tensors as attune's
 #pragma once
-
-#include <attune/attention.h>
-#include <attune/c.h>
 
 #include <atomic>
 #include <cstdint>
@@ -10,12 +8,31 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include <attune/attention.h>
+#include <attune/c.h>
+#include <attune/tensor.h>
 
 #include "compiler/lower.h"
 #include "runtime/machine/mutex.h"
 
 namespace attune::c {
+
+/// A tensor's name in an Error: "q", "capture `slope`". The text is only built for an Error, since a call takes a
+/// microsecond.
+struct Called {
+  const char* before = "";
+  std::string_view name;
+  const char* after = "";
+
+  std::string text() const;
+};
+
+/// Returns an empty Tensor for NULL.
+Tensor tensor_of(const attune_tensor* from, const Called& called);
+inline Tensor tensor_of(const attune_tensor* from, const char* name) { return tensor_of(from, Called{.name = name}); }
 
 /// A capture or parameter as it was declared.
 struct Name {

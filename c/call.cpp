@@ -11,8 +11,6 @@
 
 #include "c/attention.h"
 #include "c/error.h"
-#include "c/ranks.h"
-#include "c/tensor.h"
 #include "compiler/bind.h"
 #include "compiler/check.h"
 #include "runtime/engines/cover/tiles.h"

@@ -1,5 +1,5 @@
 // c/ranks.cpp — ranks: transports made of C functions and of NCCL, and which rank holds which positions
-#include "c/ranks.h"
+#include "c/call.h"
 
 #include <attune/attention.h>
 #include <attune/error.h>
@@ -11,7 +11,6 @@
 #include <memory>
 #include <vector>
 
-#include "c/call.h"
 #include "c/error.h"
 
 namespace attune::c {

@@ -1,5 +1,5 @@
 // c/tensor.cpp — converts DLPack's tensors to attune's; tensors that own their memory
-#include "c/tensor.h"
+#include "c/attention.h"
 
 #include <array>
 #include <cstddef>

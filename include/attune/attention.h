@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <attune/cover.h>
+#include <attune/cxx20.h>
 #include <attune/error.h>
 #include <attune/executor.h>
 #include <attune/expr.h>
@@ -19,6 +19,24 @@
 #include <attune/tensor.h>
 
 namespace attune {
+
+namespace detail {
+struct DeviceCover;
+}  // namespace detail
+
+/// Made by Attention::cover, passed to calls as Resources::cover. Copies share the lists. By default it is empty.
+class Cover {
+ public:
+  Cover() = default;
+  explicit Cover(std::shared_ptr<const detail::DeviceCover> lists) : lists_(std::move(lists)) {}
+
+  /// True if it holds lists.
+  explicit operator bool() const { return lists_ != nullptr; }
+  const detail::DeviceCover* lists() const { return lists_.get(); }
+
+ private:
+  std::shared_ptr<const detail::DeviceCover> lists_;
+};
 
 namespace detail {
 /// A component of an attention: empty, or one callable that its copies share.
