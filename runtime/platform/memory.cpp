@@ -29,8 +29,6 @@ struct Free {
   }
 };
 
-cu::Address address(const Tensor& t) { return reinterpret_cast<cu::Address>(t.data); }
-
 }  // namespace
 
 std::shared_ptr<void> allocate(int device, std::size_t bytes) {
@@ -53,7 +51,7 @@ void copy(const Tensor& from, const Tensor& to, std::size_t bytes, void* stream)
   const Driver& d = driver();
   const auto on = static_cast<cu::Stream>(stream);
   // The driver derives the location of each side from its address.
-  d.cuMemcpyAsync(address(to), address(from), bytes, on);
+  d.cuMemcpyAsync(address(to.data), address(from.data), bytes, on);
   d.cuStreamSynchronize(on);
 }
 
@@ -70,17 +68,9 @@ void Pooled::give_back() { driver().cuMemFreeAsync.raw(at_, stream_); }
 
 bool is_captured(void* stream) { return capturing(static_cast<cu::Stream>(stream)); }
 
-namespace {
-
-constexpr unsigned without_timing = 2;
-
-cu::Address address(const void* p) { return reinterpret_cast<cu::Address>(p); }
-
-}  // namespace
-
 Moment::Moment(cu::Stream stream) {
   cu::Event event = nullptr;
-  driver().cuEventCreate(&event, without_timing);
+  driver().cuEventCreate(&event, cu::event_without_time);
   // The driver keeps an event for as long as streams wait for it.
   event_ = std::shared_ptr<void>(event, [](void* e) { driver().cuEventDestroy.raw(static_cast<cu::Event>(e)); });
   driver().cuEventRecord(event, stream);

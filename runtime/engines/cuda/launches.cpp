@@ -12,8 +12,6 @@ namespace {
 
 using codegen::Companion, codegen::LaunchCall;
 
-cu::Address address(const void* p) { return reinterpret_cast<cu::Address>(p); }
-
 void start(const Launch& one, cu::Stream stream, std::span<std::byte> user) {
   std::array<void*, 2> arguments{one.arguments, user.data()};
   std::array<cu::LaunchAttribute, 2> attributes{};

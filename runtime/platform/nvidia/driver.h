@@ -109,6 +109,8 @@ static_assert(sizeof(void*) != 8 || (sizeof(Copy2D) == 128 && offsetof(Copy2D, t
 
 }  // namespace cu
 
+inline cu::Address address(const void* p) { return reinterpret_cast<cu::Address>(p); }
+
 /// Throws for a driver result other than success: an Error if the caller can act on it, else a Bug.
 [[noreturn]] void refuse(cu::Result result, const char* function);
 

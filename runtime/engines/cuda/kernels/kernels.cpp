@@ -24,9 +24,8 @@ namespace {
 class End {
  public:
   explicit End(cu::Stream stream) {
-    constexpr unsigned without_timing = 2;
     const Driver& d = driver();
-    if (d.cuEventCreate.raw(&event_, without_timing) == cu::Result::success &&
+    if (d.cuEventCreate.raw(&event_, cu::event_without_time) == cu::Result::success &&
         d.cuEventRecord.raw(event_, stream) == cu::Result::success)
       recorded_ = true;
   }
