@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose.h"
+#include "codegen/choose/choose.h"
 #include "compiler/check.h"
 #include "runtime/engines/cover/pages.h"
 #include "runtime/engines/oracle/verify.h"

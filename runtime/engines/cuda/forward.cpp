@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "codegen/ceil_div.h"
-#include "codegen/cuda/contract/equal_parts.cuh"
 #include "codegen/choose/gpu_element.h"
+#include "codegen/cuda/contract/equal_parts.cuh"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/kernels/consider.h"
 #include "runtime/engines/cuda/kernels/keys.h"

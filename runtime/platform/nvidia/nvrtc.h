@@ -10,7 +10,7 @@
 
 #include <attune/watch.h>
 
-#include "codegen/source.h"
+#include "codegen/source/source.h"
 
 namespace attune::runtime::cuda {
 
