@@ -1,5 +1,4 @@
-// runtime/platform/platform.cpp — the driver and the compiler that the engine uses: NVIDIA's, unless they were
-// replaced
+// runtime/platform/platform.cpp — the driver and the compiler that the engine uses: NVIDIA's, unless they were replaced
 #include "runtime/platform/platform.h"
 
 #include <algorithm>

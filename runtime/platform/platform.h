@@ -1,5 +1,4 @@
-// runtime/platform/platform.h — the driver and the compiler that the engine uses: NVIDIA's, unless they were
-// replaced
+// runtime/platform/platform.h — the driver and the compiler that the engine uses: NVIDIA's, unless they were replaced
 #pragma once
 
 #include <cstdint>

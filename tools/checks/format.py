@@ -4,8 +4,7 @@ import shutil
 import subprocess
 import sys
 
-from tree import files, plant
-from verdict import ROOT, verdict
+from tree import ROOT, files, plant, verdict
 
 # Versions format differently, so one version is the reference. Both distributions of ./dev have it.
 VERSION = "14"

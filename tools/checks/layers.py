@@ -3,8 +3,7 @@
 import re
 from pathlib import PurePosixPath
 
-from tree import files, read
-from verdict import verdict
+from tree import files, read, verdict
 
 # What each room may include: other rooms (itself always), and the libraries named here besides std.
 ROOMS = {

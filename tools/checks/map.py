@@ -2,8 +2,7 @@
 import sys
 from pathlib import PurePosixPath
 
-from tree import ROOMS, files, is_code, read
-from verdict import ROOT, verdict
+from tree import ROOMS, ROOT, files, is_code, read, verdict
 
 WIDTH = 120
 MARKS = ("[", "expect: ")  # of a comment that says something to another check: a region of a page, a compiler's message

@@ -4,8 +4,7 @@ import inspect
 import re
 import sys
 
-from tree import read
-from verdict import ROOT, verdict
+from tree import ROOT, read, verdict
 
 PAGE = "docs/python-api.md"
 MODULES = ["attune", "attune.mods", "attune.torch", "attune.jax", "attune.hf", "attune.diffusers"]

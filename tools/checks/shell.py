@@ -3,8 +3,7 @@ import shutil
 import subprocess
 import sys
 
-from tree import files, is_code, read
-from verdict import ROOT, verdict
+from tree import ROOT, files, is_code, read, verdict
 
 # In an `if`, or next to && and ||, a function continues after a failing step: SC2310, SC2311.
 OPTIONS = ["--external-sources", "--check-sourced", "--enable=check-set-e-suppressed", "--format=gcc"]

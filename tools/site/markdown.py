@@ -4,7 +4,7 @@ import re
 
 
 def slug(title):
-    """A heading's anchor, as GitHub has it and tools/checks/links.py checks it."""
+    """A heading's anchor, as GitHub has it and tools/checks/pages.py checks it."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
