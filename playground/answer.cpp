@@ -100,7 +100,7 @@ Asked asked_of(const Json& of) {
   for (int t = 0; t <= static_cast<int>(DType::boolean); ++t) types.emplace_back(name_of(static_cast<DType>(t)));
   Asked out;
   Written& w = out.written;
-  w.score = text(of, "score"), w.mask = text(of, "mask"), w.prob = text(of, "prob"), w.sink = text(of, "sink");
+  for (const auto& [word, member] : runtime::written_parts) w.*member = text(of, word);
   w.lets = texts(of, "lets"), w.params = texts(of, "params");
   if (!of.contains("captures")) return out;
   for (const Json& one : of["captures"]) {

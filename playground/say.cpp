@@ -29,10 +29,8 @@ std::string command(const runtime::Written& w, const std::vector<std::string>& l
   for (const std::string& one : w.captures) add("capture", one);
   for (const std::string& one : w.params) add("param", one);
   for (const std::string& one : w.lets) add("let", one);
-  if (w.score) add("score", *w.score);
-  if (w.mask) add("mask", *w.mask);
-  if (w.prob) add("prob", *w.prob);
-  if (w.sink) add("sink", *w.sink);
+  for (const auto& [word, member] : runtime::written_parts)
+    if (w.*member) add(word, *(w.*member));
   for (const std::string& one : look) out += " \\\n  " + one;
   return out;
 }

@@ -160,8 +160,7 @@ bool diff(const DiffOptions& o) {
 
 void add_side(CLI::App& verb, const std::string& letter, Side& side) {
   const std::string group = letter == "a" ? "A alone" : "B alone";
-  for (const auto& [name, member] : {std::pair{"score", &TextOptions::score}, std::pair{"mask", &TextOptions::mask},
-                                     std::pair{"prob", &TextOptions::prob}, std::pair{"sink", &TextOptions::sink}})
+  for (const auto& [name, member] : runtime::written_parts)
     verb.add_option(fmt::format("--{}-{}", letter, name), side.text.*member, fmt::format("its {}", name))
         ->type_name("EXPR")
         ->group(group);

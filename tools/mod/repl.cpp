@@ -275,8 +275,7 @@ class Repl {
   void drop(const std::string& what) {
     TextOptions changed = mod_;
     bool any = false;
-    for (const auto& [word, member] : {std::pair{"score", &TextOptions::score}, std::pair{"mask", &TextOptions::mask},
-                                       std::pair{"prob", &TextOptions::prob}, std::pair{"sink", &TextOptions::sink}})
+    for (const auto& [word, member] : runtime::written_parts)
       if (what == word) any = std::exchange(changed.*member, std::nullopt).has_value();
     for (const auto member : {&TextOptions::captures, &TextOptions::params, &TextOptions::lets})
       any |= std::erase_if(changed.*member, [&](const std::string& one) { return one.starts_with(what + "="); }) > 0;
@@ -348,8 +347,7 @@ class Repl {
     };
     print_out("An expression is shown simplified, with its derivative, and a picture of what it keeps.\n\n");
     line("EXPR", "a mask if it is a Bool, else a score");
-    for (const char* word : {"score", "mask", "prob", "sink"})
-      line(fmt::format(":{} EXPR", word), "makes it the mod's");
+    for (const auto& [word, member] : runtime::written_parts) line(fmt::format(":{} EXPR", word), "makes it the mod's");
     line(":let NAME=EXPR", "names a sub-expression");
     line(":capture NAME=f32[16]", "declares a captured tensor; NAME=FILE.npy reads one");
     line(":param NAME=NUMBER", "a scalar argument: 2 is an Int, 2.0 a Float");

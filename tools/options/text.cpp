@@ -175,16 +175,12 @@ double number(const std::string& option, const std::string& text) {
 
 namespace {
 
-template <class Member>
-struct Word {
+using runtime::written_parts;
+struct Assignment {
   const char* word;
-  Member TextOptions::*member;
+  std::vector<std::string> TextOptions::*member;
 };
-constexpr std::array<Word<std::optional<std::string>>, 4> expressions{{{"score", &TextOptions::score},
-                                                                       {"mask", &TextOptions::mask},
-                                                                       {"prob", &TextOptions::prob},
-                                                                       {"sink", &TextOptions::sink}}};
-constexpr std::array<Word<std::vector<std::string>>, 3> assignments{
+constexpr std::array<Assignment, 3> assignments{
     {{"capture", &TextOptions::captures}, {"param", &TextOptions::params}, {"let", &TextOptions::lets}}};
 
 std::string_view trimmed(std::string_view text) {
@@ -208,7 +204,7 @@ std::string given_by(std::string_view line) {
 
 std::vector<std::string> mod_words() {
   std::vector<std::string> out;
-  for (const auto& [word, member] : expressions) out.push_back(word);
+  for (const auto& [word, member] : written_parts) out.push_back(word);
   for (const auto& [word, member] : assignments) out.push_back(word);
   return out;
 }
@@ -217,7 +213,7 @@ bool add_to_mod(TextOptions& mod, std::string_view line) {
   line = trimmed(line);
   const std::size_t end = std::min(line.find_first_of(" \t"), line.size());
   const std::string_view word = line.substr(0, end), rest = trimmed(line.substr(end));
-  for (const auto& [name, member] : expressions)
+  for (const auto& [name, member] : written_parts)
     if (word == name) {
       mod.*member = std::string(rest);
       return true;
@@ -265,7 +261,7 @@ TextOptions read_mod(const std::filesystem::path& path) {
 }
 
 void put_before(TextOptions& mod, const TextOptions& file) {
-  for (const auto& [word, member] : expressions)
+  for (const auto& [word, member] : written_parts)
     if (!(mod.*member)) mod.*member = file.*member;
   for (const auto& [word, member] : assignments) {
     std::vector<std::string> all = file.*member;
@@ -284,7 +280,7 @@ std::string mod_text(const TextOptions& mod) {
   std::string out;
   for (const auto& [word, member] : assignments)
     for (const std::string& one : mod.*member) out += fmt::format("{} {}\n", word, one);
-  for (const auto& [word, member] : expressions)
+  for (const auto& [word, member] : written_parts)
     if (mod.*member) out += fmt::format("{} {}\n", word, *(mod.*member));
   return out;
 }

@@ -74,9 +74,8 @@ Written mod_of(const Json& object, const std::string& at) {
   const std::vector<std::string> known{"score", "mask", "prob", "sink", "lets", "captures", "params"};
   check_keys(object, known, at, "a mod");
   Written out;
-  for (const auto& [key, into] :
-       {std::pair{"score", &out.score}, {"mask", &out.mask}, {"prob", &out.prob}, {"sink", &out.sink}})
-    if (object.contains(key)) *into = text(object[key], key, at);
+  for (const auto& [key, member] : written_parts)
+    if (object.contains(key)) out.*member = text(object[key], key, at);
   out.lets = assignments(object, "lets", at);
   out.captures = assignments(object, "captures", at);
   out.params = assignments(object, "params", at);

@@ -2,6 +2,7 @@
 // captures and parameters
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <optional>
@@ -27,6 +28,14 @@ struct Written {
   /// True if there is an expression.
   bool given() const { return bare || score || mask || prob || sink; }
 };
+
+/// The expressions, by the words that options, files and manifests have for them.
+struct WrittenPart {
+  const char* word;
+  std::optional<std::string> Written::*member;
+};
+inline constexpr std::array<WrittenPart, 4> written_parts{
+    {{"score", &Written::score}, {"mask", &Written::mask}, {"prob", &Written::prob}, {"sink", &Written::sink}}};
 
 /// An Attention made from text, with the memory of its captures.
 struct TextAttention {
