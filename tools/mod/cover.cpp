@@ -200,12 +200,10 @@ class CoverVerb {
   std::string terminal() const {
     const runtime::Grid g = runtime::grid(lists_, static_cast<std::int32_t>(o_.extent.b),
                                           static_cast<std::int32_t>(o_.extent.h), 64);
-    const bool blocks = !o_.ascii && locale_is_utf8();
-    std::string legend = blocks ? "█ full  ▌ partial" : "# full  + partial  . empty";
-    legend += blocks ? "  two rows a line" : "  one row a line";
+    auto [lines, legend] = characters(g, o_.ascii);
     if (g.by_row * g.by_column > 1) legend += fmt::format("  a cell is {} x {} tiles", g.by_row, g.by_column);
     if (lists_.by_batch || lists_.by_head) legend += fmt::format("  b = {}, h = {}", o_.extent.b, o_.extent.h);
-    return (blocks ? half_blocks(g) : letters(g)) + legend + "\n";
+    return lines + legend + "\n";
   }
 
   std::string picture() const {

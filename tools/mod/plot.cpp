@@ -20,7 +20,7 @@ struct PlotOptions {
 };
 
 /// The panels, stacked, at most 64 characters wide.
-std::string characters(const Pictured& of, bool ascii) {
+std::string stacked(const Pictured& of, bool ascii) {
   std::string out;
   runtime::View view = of.view;
   view.cells = 64;
@@ -28,9 +28,8 @@ std::string characters(const Pictured& of, bool ascii) {
   out += all.title + "\n";
   for (const std::string& note : all.notes) out += note + "\n";
   if (all.grid.rows > 0) {
-    const bool blocks = !ascii && locale_is_utf8();
-    out += "\n" + (blocks ? half_blocks(all.grid) : letters(all.grid));
-    out += blocks ? "█ full  ▌ partial  two rows a line\n" : "# full  + partial  . empty\n";
+    const auto [lines, legend] = characters(all.grid, ascii);
+    out += "\n" + lines + legend + "\n";
   }
   for (const runtime::Heat& heat : all.heat) out += "\n" + digits(heat);
   return out;
@@ -46,7 +45,7 @@ void plot(const PlotOptions& o) {
     *members[static_cast<std::size_t>(std::find(words.begin(), words.end(), panel) - words.begin())] = true;
   }
   of.view.plain = o.plain;
-  if (o.terminal || o.ascii) return write_out(characters(of, o.ascii));
+  if (o.terminal || o.ascii) return write_out(stacked(of, o.ascii));
   write_files(std::array{FileBytes{o.file, runtime::draw(of.lowered, compiler::args(of.lowered), of.view)}});
 }
 

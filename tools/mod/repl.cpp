@@ -255,7 +255,7 @@ class Repl {
       return;
     }
     const runtime::Grid tiles = runtime::grid(runtime::Tiles(lowered).lists(extent), 0, 0, cells);
-    print_out("{}{} queries down, {} keys across\n", for_terminal(tiles), length, length);
+    print_out("{}{} queries down, {} keys across\n", characters(tiles).lines, length, length);
   }
 
   void show(const std::string&) { write_out(mod_text(mod_)); }

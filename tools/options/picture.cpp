@@ -196,6 +196,8 @@ Pictured PictureOptions::pictured(bool unfilled, compiler::Steps* steps) const {
   return out;
 }
 
+namespace {
+
 std::string half_blocks(const runtime::Grid& g) {
   // Indexed by the upper cell, then the lower one: none, some, all.
   constexpr std::array<std::array<std::string_view, 3>, 3> blocks{{{" ", "▖", "▄"}, {"▘", "▌", "▙"}, {"▀", "▛", "█"}}};
@@ -217,6 +219,18 @@ std::string letters(const runtime::Grid& g) {
     out += '\n';
   }
   return out;
+}
+
+bool locale_is_utf8() {
+  std::setlocale(LC_CTYPE, "");
+  return !std::strcmp(nl_langinfo(CODESET), "UTF-8");
+}
+
+}  // namespace
+
+Characters characters(const runtime::Grid& grid, bool ascii) {
+  if (!ascii && locale_is_utf8()) return {half_blocks(grid), "█ full  ▌ partial  two rows a line"};
+  return {letters(grid), "# full  + partial  . empty  one row a line"};
 }
 
 std::string digits(const runtime::Heat& heat) {
@@ -244,12 +258,5 @@ std::string digits(const runtime::Heat& heat) {
   }
   return out + (by_row ? "9: the row's largest\n" : fmt::format("9: {:.3g}, i: {:.3g}\n", all, -all));
 }
-
-bool locale_is_utf8() {
-  std::setlocale(LC_CTYPE, "");
-  return !std::strcmp(nl_langinfo(CODESET), "UTF-8");
-}
-
-std::string for_terminal(const runtime::Grid& g) { return locale_is_utf8() ? half_blocks(g) : letters(g); }
 
 }  // namespace attune::tools

@@ -55,18 +55,15 @@ struct PictureOptions {
   Pictured pictured(bool unfilled, compiler::Steps* steps) const;
 };
 
-/// Two rows of cells per line: a full cell is a whole block, a partial one its left half.
-std::string half_blocks(const runtime::Grid& grid);
-/// One row of cells per line: # full, + partial, . empty.
-std::string letters(const runtime::Grid& grid);
+/// Cells as lines of text, and what its characters mean, on a line without its end. In a locale that has blocks, and
+/// unless `ascii`, two rows a line: a full cell is a whole block, a partial one its left half. Else letters.
+struct Characters {
+  std::string lines, legend;
+};
+Characters characters(const runtime::Grid& grid, bool ascii = false);
 
 /// A digit for each cell of every other row: 1 to 9 for positive numbers (9: the largest), a to i for negative ones (i:
 /// the least), 0 near 0, blank if no pair is kept. For probabilities, 9 is the row's largest.
 std::string digits(const runtime::Heat& heat);
-
-/// True if the locale's terminal shows block characters.
-bool locale_is_utf8();
-/// Blocks or letters, by the locale.
-std::string for_terminal(const runtime::Grid& grid);
 
 }  // namespace attune::tools
