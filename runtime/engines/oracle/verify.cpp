@@ -250,7 +250,7 @@ namespace {
 using compiler::OutsideIndex;
 
 /// One index of a read, ready to evaluate.
-struct Counted {
+struct CountedIndex {
   OutsideIndex of;
   ir::Program count;
   std::optional<ir::Program> index;  ///< none if the index depends on the variable of a sum
@@ -287,7 +287,7 @@ class Count {
 
  private:
   void at(OutsideIndex::At where, const OracleRow::Pair& pair, const std::string& place) {
-    for (const Counted& one : counted_) {
+    for (const CountedIndex& one : counted_) {
       if (one.of.at != where) continue;
       const auto count = static_cast<std::int64_t>(rows_.value(one.count, pair));
       if (count > 0 && out_.count == 0) first(one, pair, place);
@@ -295,7 +295,7 @@ class Count {
     }
   }
 
-  void first(const Counted& one, const OracleRow::Pair& pair, const std::string& place) {
+  void first(const CountedIndex& one, const OracleRow::Pair& pair, const std::string& place) {
     const ir::Expr& read = one.of.read;
     const Tensor& tensor = captures_[read->bits];
     const ir::Signature names = mod_.signature();
@@ -315,7 +315,7 @@ class Count {
   const compiler::Problem& problem_;
   std::span<const Tensor> captures_;
   OracleRows rows_;
-  std::vector<Counted> counted_;
+  std::vector<CountedIndex> counted_;
   OutsideReads out_;
 };
 
