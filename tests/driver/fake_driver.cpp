@@ -27,6 +27,7 @@ enum class Index : std::size_t {
 constexpr auto count = static_cast<std::size_t>(Index::count);
 constexpr std::array<std::string_view, count> names{
 #define ATTUNE_CU(function, ...) #function,
+#include "runtime/platform/nvidia/driver.def"
 #undef ATTUNE_CU
 };
 
@@ -325,9 +326,11 @@ struct Watched<I, F> {
 
 const std::array<void*, count> table{
 #define ATTUNE_CU(function, ...) reinterpret_cast<void*>(&Watched<Index::function, &function>::call),
+#include "runtime/platform/nvidia/driver.def"
 #undef ATTUNE_CU
 };
 #define ATTUNE_CU(function, abi, ...) static_assert(std::is_same_v<decltype(&function), Result (*)(__VA_ARGS__)>);
+#include "runtime/platform/nvidia/driver.def"
 #undef ATTUNE_CU
 
 }  // namespace

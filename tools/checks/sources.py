@@ -7,13 +7,15 @@ from tree import files, is_code, read, verdict
 # ---- kernels: refuse a GPU kernel's name outside its own files: the rest knows kernels by descriptors alone
 
 ROOMS = {"include", "ir", "compiler", "codegen", "runtime", "tools", "examples"}
-DESCRIPTORS, LIST = "codegen/kernels/", "codegen/kernels.cpp"
+DESCRIPTORS, LIST = "codegen/kernels/", "codegen/choose/kernels.cpp"
 
 
 def may_name(path, kernel):
-    """A kernel's descriptor, its device files (those of its architecture), the list's row, builds and benchmarks."""
+    """A kernel's descriptor, its device files (in folders of its architecture, or parts of it), the list's row, builds
+    and benchmarks."""
     architecture = kernel.rsplit("_", 1)[-1]
-    own_device_file = path.parts[:2] == ("codegen", "cuda") and path.stem.endswith("_" + architecture)
+    own_device_file = (path.parts[:2] == ("codegen", "cuda") and
+                       any(name.endswith("_" + architecture) for name in (path.parent.name, path.stem)))
     return (own_device_file or path.as_posix() in {f"{DESCRIPTORS}{kernel}.cpp", LIST}
             or path.name == "CMakeLists.txt" or path.as_posix().startswith("tools/bench/"))
 
@@ -27,6 +29,8 @@ def kernels(root):
         if path.parts[0] not in ROOMS or path.suffix == ".md":
             continue
         text = read(root, path)
+        if path.as_posix().startswith(DESCRIPTORS):  # kernels of a family share a folder, and what describes them
+            text = re.sub(r"\bcodegen/cuda/\w+/", "", text)
         # Longer names that end alike are others' names.
         out += [f"{path}:{number}: names the kernel {kernel}, whose descriptor says what is to be known of it"
                 for kernel in all_kernels if kernel in text and not may_name(path, kernel)
@@ -37,14 +41,18 @@ def kernels(root):
 DESCRIPTOR = {f"{DESCRIPTORS}forward_sm99.cpp": "forward_sm99\n"}
 ROW = {LIST: "ROW(forward_sm99)\n"}
 verdict(kernels, wrong={
-    "codegen/choose.cpp:2: names the kernel forward_sm99": {
-        **DESCRIPTOR, **ROW, "codegen/choose.cpp": '\nif (name == "forward_sm99") return;\n'},
-    "codegen/cuda/kernels/forward_sm98.cuh:1: names the kernel forward_sm99": {
-        **DESCRIPTOR, **ROW, "codegen/cuda/kernels/forward_sm98.cuh": "// like forward_sm99\n"},
-    "codegen/kernels.cpp: no row for forward_sm99": {**DESCRIPTOR, LIST: "ROW(forward_sm98)\n"},
-}, right={**DESCRIPTOR, **ROW, "codegen/cuda/kernels/forward_sm99.cuh": "forward_sm99\n",
-          "codegen/cuda/parts/tile_scheduler_sm99.cuh": "// of forward_sm99.cuh\n",
-          "codegen/choose.cpp": "end_forward_sm99\n", "tests/codegen/choose.test.cpp": "forward_sm99\n"})
+    "codegen/choose/choose.cpp:2: names the kernel forward_sm99": {
+        **DESCRIPTOR, **ROW, "codegen/choose/choose.cpp": '\nif (name == "forward_sm99") return;\n'},
+    "codegen/cuda/forward_sm98/scores.cuh:1: names the kernel forward_sm99": {
+        **DESCRIPTOR, **ROW, "codegen/cuda/forward_sm98/scores.cuh": "// like forward_sm99\n"},
+    "codegen/choose/choose.h:1: names the kernel forward_sm99": {
+        **DESCRIPTOR, **ROW, "codegen/choose/choose.h": '#include "codegen/cuda/forward_sm99/layout.cuh"\n'},
+    "codegen/choose/kernels.cpp: no row for forward_sm99": {**DESCRIPTOR, LIST: "ROW(forward_sm98)\n"},
+}, right={**DESCRIPTOR, **ROW, "codegen/cuda/forward_sm99/forward_sm99.cuh": "forward_sm99\n",
+          "codegen/cuda/forward_sm99/scores.cuh": "// of forward_sm99.cuh\n",
+          f"{DESCRIPTORS}forward_tile_sm99.h": '#include "codegen/cuda/forward_sm99/layout.cuh"\n',
+          "codegen/cuda/parts/ring_sm99.cuh": "// of forward_sm99.cuh\n",
+          "codegen/choose/choose.cpp": "end_forward_sm99\n", "tests/codegen/choose.test.cpp": "forward_sm99\n"})
 
 # ---- ptx: refuses inline assembly in device files outside codegen/cuda/ptx/
 
@@ -66,16 +74,16 @@ def ptx(root):
 
 STATEMENT = 'asm volatile("exit;");\n'
 verdict(ptx, wrong={
-    "codegen/cuda/kernels/a.cuh:2: asm belongs": {"codegen/cuda/kernels/a.cuh": "// head\n" + STATEMENT},
+    "codegen/cuda/companions/a.cuh:2: asm belongs": {"codegen/cuda/companions/a.cuh": "// head\n" + STATEMENT},
     "codegen/cuda/parts/a.cuh:1: asm belongs": {"codegen/cuda/parts/a.cuh": "__asm__" + STATEMENT[3:]},
 }, right={
-    "codegen/cuda/ptx/thread.cuh": STATEMENT,
-    "codegen/cuda/kernels/a.cuh": "// what asm would do\n" + 'const char* x = "asm";\n',
+    "codegen/cuda/ptx/threads.cuh": STATEMENT,
+    "codegen/cuda/companions/a.cuh": "// what asm would do\n" + 'const char* x = "asm";\n',
     "runtime/engines/cpu/pool.cpp": STATEMENT})
 
 # ---- switches: refuses `default:` where a switch must list every Op: a new op then shows as errors
 
-EXHAUSTIVE = {"ir/eval.cpp", "ir/interval.cpp", "codegen/bound.cpp", "compiler/derive.cpp"}
+EXHAUSTIVE = {"ir/eval.cpp", "ir/interval.cpp", "codegen/choose/bound.cpp", "compiler/derive.cpp"}
 
 
 def switches(root):
