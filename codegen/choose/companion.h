@@ -39,7 +39,7 @@ struct Companion {
   int threads = 0;
   bool early = false;       ///< starts while the previous launch drains, and waits for it itself
   bool of_any_mod = false;  ///< its source has none of the mod's expressions: mods of one tile share the kernel
-  bool own_struct = false;  ///< the call makes a struct of args.cuh or cover_args.cuh for it; else it gets the kernel's
+  bool own_struct = false;  ///< the call makes a struct of args.cuh for it; else it gets the kernel's
 
   Source source_of(const GpuParts& parts, const KernelPlan& plan) const;
   /// True for lists of tiles.

@@ -14,7 +14,7 @@
 #include "codegen/choose/kind.h"
 #include "codegen/choose/plan.h"
 #include "codegen/choose/variant.h"
-#include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/headers.h"
 
 namespace attune::codegen {

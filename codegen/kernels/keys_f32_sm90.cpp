@@ -1,6 +1,6 @@
 // codegen/kernels/keys_f32_sm90.cpp — the backward of k and v on Hopper where operands are f32,
 // codegen/cuda/backward_wide_sm90/keys_f32_sm90.cuh: its calls, its tiles
-#include "codegen/cuda/backward_wide_sm90/keys_f32_layout.cuh"
+#include "codegen/cuda/backward_wide_sm90/layout.cuh"
 #include "codegen/kernels/backward_f32_sm90.h"
 
 namespace attune::codegen {

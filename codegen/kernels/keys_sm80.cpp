@@ -1,6 +1,6 @@
 // codegen/kernels/keys_sm80.cpp — the backward of k and v on any GPU, codegen/cuda/backward_sm80/keys_sm80.cuh: its
 // tiles
-#include "codegen/cuda/backward_sm80/keys_layout.cuh"
+#include "codegen/cuda/backward_sm80/layout.cuh"
 #include "codegen/kernels/widths.h"
 
 namespace attune::codegen {

@@ -2,7 +2,7 @@
 // calls, its tiles
 #include "codegen/choose/gpu_element.h"
 #include "codegen/choose/kernel.h"
-#include "codegen/cuda/backward_wide_sm90/keys_layout.cuh"
+#include "codegen/cuda/backward_wide_sm90/layout.cuh"
 #include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {

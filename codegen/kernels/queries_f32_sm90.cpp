@@ -1,6 +1,6 @@
 // codegen/kernels/queries_f32_sm90.cpp — the backward of q on Hopper where operands are f32,
 // codegen/cuda/backward_wide_sm90/queries_f32_sm90.cuh: its calls, its tiles
-#include "codegen/cuda/backward_wide_sm90/queries_f32_layout.cuh"
+#include "codegen/cuda/backward_wide_sm90/layout.cuh"
 #include "codegen/kernels/backward_f32_sm90.h"
 
 namespace attune::codegen {

@@ -1,6 +1,6 @@
 // codegen/kernels/queries_sm80.cpp — the backward of q on any GPU, codegen/cuda/backward_sm80/queries_sm80.cuh: its
 // tiles
-#include "codegen/cuda/backward_sm80/queries_layout.cuh"
+#include "codegen/cuda/backward_sm80/layout.cuh"
 #include "codegen/kernels/widths.h"
 
 namespace attune::codegen {

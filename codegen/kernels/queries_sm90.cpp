@@ -3,7 +3,7 @@
 #include "codegen/ceil_div.h"
 #include "codegen/choose/gpu_element.h"
 #include "codegen/choose/kernel.h"
-#include "codegen/cuda/backward_wide_sm90/queries_layout.cuh"
+#include "codegen/cuda/backward_wide_sm90/layout.cuh"
 #include "codegen/kernels/refusals.h"
 
 namespace attune::codegen {

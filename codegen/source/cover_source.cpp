@@ -47,7 +47,7 @@ Verdicts hoisted(const Expr& may_keep, const Expr& may_drop) {
   return out;
 }
 
-/// The name in cover_args.cuh.
+/// The name in args.cuh.
 std::string_view name_of(CoverForm what) {
   switch (what) {
     case CoverForm::of_queries: return "of_queries";

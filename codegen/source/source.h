@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "codegen/cuda/contract/args.cuh"
-#include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/cuda/headers.h"
 #include "codegen/facts/gpu_parts.h"
 

@@ -8,7 +8,6 @@
 
 #include "codegen/choose/choose.h"
 #include "codegen/cuda/contract/args.cuh"
-#include "codegen/cuda/contract/cover_args.cuh"
 #include "compiler/check.h"
 #include "compiler/lower.h"
 #include "ir/eval.h"

@@ -7,7 +7,6 @@
 #include <map>
 
 #include "codegen/cuda/contract/args.cuh"
-#include "codegen/cuda/contract/cover_args.cuh"
 #include "tests/codegen/kernels/forward_plain.cuh"
 #include "tests/driver/fake_driver.h"
 

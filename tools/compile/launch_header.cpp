@@ -9,13 +9,12 @@
 #include "codegen/ceil_div.h"
 #include "codegen/choose/gpu_element.h"
 #include "codegen/cuda/contract/args.cuh"
-#include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/source/source_text.h"
 
 namespace attune::tools {
 namespace {
 
-// The structs of args.cuh and cover_args.cuh in the C that C99, C11 and C++ share. The header checks their sizes below
+// The structs of args.cuh in the C that C99, C11 and C++ share. The header checks their sizes below
 // against those of the device files.
 constexpr std::string_view structs = R"(#ifndef ATTUNE_LAUNCH
 #define ATTUNE_LAUNCH

@@ -15,7 +15,7 @@
 // threads, one block per tile of keys, key head and batch entry of k.
 #pragma once
 
-#include "codegen/cuda/backward_sm80/keys_layout.cuh"
+#include "codegen/cuda/backward_sm80/layout.cuh"
 #include "codegen/cuda/parts/backward_sm80.cuh"
 
 namespace attune {

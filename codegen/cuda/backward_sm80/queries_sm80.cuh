@@ -11,7 +11,7 @@
 // Tile::warps x 32 threads, one block per tile of queries, head and batch entry.
 #pragma once
 
-#include "codegen/cuda/backward_sm80/queries_layout.cuh"
+#include "codegen/cuda/backward_sm80/layout.cuh"
 #include "codegen/cuda/parts/backward_sm80.cuh"
 
 namespace attune {

@@ -4,8 +4,8 @@
 
 #include "codegen/cuda/backward_sm90/loads.cuh"
 #include "codegen/cuda/backward_sm90/tile_scheduler.cuh"
-#include "codegen/cuda/contract/cover_args.cuh"
-#include "codegen/cuda/contract/section.cuh"
+#include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/schedule.cuh"
 
 namespace attune {
 

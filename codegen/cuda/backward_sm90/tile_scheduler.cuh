@@ -3,10 +3,10 @@
 #pragma once
 
 #include "codegen/cuda/backward_sm90/layout.cuh"
-#include "codegen/cuda/contract/cover_args.cuh"
 #include "codegen/cuda/contract/gradient.cuh"
-#include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
-#include "codegen/cuda/parts/sections.cuh"
+#include "codegen/cuda/parts/copied_read_sm90.cuh"
+#include "codegen/cuda/parts/ring_sm90.cuh"
+#include "codegen/cuda/parts/walk.cuh"
 
 namespace attune {
 

@@ -2,9 +2,9 @@
 // warps, which load keys, queries and grad_o
 #pragma once
 
-#include "codegen/cuda/backward_wide_sm90/keys_f32_layout.cuh"
+#include "codegen/cuda/backward_wide_sm90/layout.cuh"
 #include "codegen/cuda/backward_wide_sm90/split.cuh"
-#include "codegen/cuda/parts/sections.cuh"
+#include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/tma.cuh"
 

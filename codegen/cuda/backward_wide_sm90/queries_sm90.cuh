@@ -12,9 +12,9 @@
 // queries, head and batch entry.
 #pragma once
 
-#include "codegen/cuda/backward_wide_sm90/queries_f32_layout.cuh"
+#include "codegen/cuda/backward_wide_sm90/layout.cuh"
 #include "codegen/cuda/backward_wide_sm90/split.cuh"
-#include "codegen/cuda/parts/sections.cuh"
+#include "codegen/cuda/parts/walk.cuh"
 
 namespace attune {
 

@@ -4,8 +4,7 @@
 // One warp per row, rows_of_copy rows per block. Sums are in double precision and rounded once.
 #pragma once
 
-#include "codegen/cuda/companions/tensor_rows.cuh"
-#include "codegen/cuda/contract/elements.cuh"
+#include "codegen/cuda/companions/elements.cuh"
 
 namespace attune {
 

@@ -5,7 +5,7 @@
 // their entry's capacity, and rows whose page or slot does not exist, are skipped.
 #pragma once
 
-#include "codegen/cuda/contract/elements.cuh"
+#include "codegen/cuda/companions/elements.cuh"
 #include "codegen/cuda/parts/entry.cuh"
 
 namespace attune {

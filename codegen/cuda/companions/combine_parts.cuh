@@ -5,8 +5,8 @@
 // mod: what it needs of one, the blocks have left, too.
 #pragma once
 
-#include "codegen/cuda/companions/tensor_rows.cuh"
-#include "codegen/cuda/parts/epilogue.cuh"
+#include "codegen/cuda/companions/elements.cuh"
+#include "codegen/cuda/parts/row.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {

@@ -4,9 +4,8 @@
 // One warp per row of a head, rows_of_copy rows per block.
 #pragma once
 
-#include "codegen/cuda/companions/tensor_rows.cuh"
-#include "codegen/cuda/contract/elements.cuh"
-#include "codegen/cuda/parts/softmax.cuh"
+#include "codegen/cuda/companions/elements.cuh"
+#include "codegen/cuda/parts/row.cuh"
 
 namespace attune {
 

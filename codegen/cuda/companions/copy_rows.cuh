@@ -3,7 +3,7 @@
 // One warp per row, rows_of_copy rows per block.
 #pragma once
 
-#include "codegen/cuda/companions/tensor_rows.cuh"
+#include "codegen/cuda/companions/elements.cuh"
 
 namespace attune {
 

@@ -8,7 +8,7 @@
 // partial. One block per row, one warp per verdict; no order depends on timing.
 #pragma once
 
-#include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 

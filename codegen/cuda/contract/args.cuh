@@ -2,9 +2,52 @@
 // used here
 #pragma once
 
-#include "codegen/cuda/contract/entries.cuh"
-
 namespace attune {
+
+// ---- shared memory --------------------------------------------------------------------------------------------------
+
+/// Rows of tiles for Hopper lie in shared memory in chunks: the bytes of a row of a chunk, which TMA swizzles.
+constexpr int chunk_bytes = 128;
+
+/// The alignment of a chunk, in bytes. If a kernel aligns its memory itself, a launch requests this much more.
+constexpr int chunk_alignment = 1024;
+
+// ---- batch entries --------------------------------------------------------------------------------------------------
+
+/// One number per batch entry; null: all entries have the call's number.
+struct Numbers {
+  const int* at;
+  long long stride;  ///< in ints
+};
+
+/// A paged KV cache with pages of `rows` rows: rows n * rows and on of an entry are those of page at[b * entry + n *
+/// nth], or zeros if that number is not a page below `count`. In Strided, a batch entry of k and v is then a page.
+struct PageTable {
+  const int* at;
+  long long entry, nth;
+  int rows, count;
+};
+
+/// The batch entries of a call; the arguments of every kernel of attention begin with it. parts/entry.cuh says what a
+/// kernel reads of it.
+struct Entries {
+  int batch, group;   ///< group: query heads of a key head
+  int q_len, kv_len;  ///< packed: of the longest sequence
+  int q_offset;       ///< the position of the first query, as expressions see it
+  int kv_offset;      ///< the same of the first key; 0 unless entries have their own lengths, positions or pages
+  int kv_shared;      ///< 1 if all batch entries share one entry of k and v
+  int tile_stride;    ///< ints a row of tiles, four more than the longest list, because lists are read ahead
+  int tile_batches, tile_heads;  ///< 1 if the lists do not vary with them
+  const int* q_starts;           ///< packed: batch + 1 starts of each, else null
+  const int* kv_starts;
+  const int* tiles;   ///< lists of a listed Mod, see cover.cuh: per row of tiles, how many partial and full,
+                      ///< then which
+  Numbers kv_lens;    ///< instead of kv_len, which is then an upper bound
+  Numbers q_offsets;  ///< instead of q_offset
+  PageTable page_table;
+};
+
+// ---- arguments ------------------------------------------------------------------------------------------------------
 
 /// A CUtensorMap, opaque.
 struct alignas(64) TensorMap {
@@ -89,7 +132,7 @@ constexpr int rows_of_block(int width) { return rows_threads / rows_lanes(width)
 constexpr int cleared_tiles = 32;
 
 /// One struct for all kernels of a backward: each kernel reads what it needs. `tiles` has, for `keys` kernels, a row of
-/// lists for each tile of keys, for kernels that do all a table of visits (cover_args.cuh).
+/// lists for each tile of keys, for kernels that do all a table of visits (Visit).
 struct BackwardArgs : Entries {
   TensorMap q_map, k_map, v_map, grad_o_map;  ///< for kernels that use TMA
   Strided q, k, v, o, grad_o;
@@ -301,6 +344,39 @@ struct SumsArgs {
   Stored type;
   long long count;
   long long extent[most_rank], stride[most_rank];  ///< in elements
+};
+
+// ---- lists of tiles -------------------------------------------------------------------------------------------------
+
+/// Threads of a block of cover.cuh. A warp has few tiles, because a verdict takes a microsecond, mostly the latency of
+/// its reads.
+constexpr int cover_threads = 1024;
+
+/// What is written of a cover: for each tile of queries the tiles of keys to visit; for each tile of keys the tiles of
+/// queries; or a table of both, one row per tile of keys, with a Visit per tile of queries.
+enum class CoverForm { of_queries, of_keys, visits };
+
+/// One word of the table, for two tiles; 0 if there is nothing to visit. `below`, `above`: the number of tiles of keys
+/// before and after this one that the queries visit too. The number after it is stored plus 1, so no visit is 0.
+struct Visit {
+  /// In the last bits. part: some pairs are masked out; whole: no pair of an existing key is; first_half, second_half:
+  /// pairs of the other half of the keys are all masked out.
+  enum Kept : unsigned { part, whole, first_half, second_half };
+  static constexpr unsigned kept = 3;
+  static constexpr int below_at = 2, above_at = 17;  ///< bits from these on
+  static constexpr unsigned most_tiles = (1 << (above_at - below_at)) - 1;
+};
+
+/// The grid is (tiles of queries, or of keys for lists of queries; heads; batches). Heads and batches are 1 if the
+/// lists do not vary with them.
+///
+/// Entries::tile_stride, ints a row: of lists at least 2 + 2 * tiles along the other axis, which the kernel also uses
+/// as scratch; of a table the tiles of queries of the longest sequence.
+struct CoverArgs : Entries {
+  int* into;          ///< the lists
+  int m, n;           ///< queries and keys of a tile
+  unsigned* next;     ///< set to 0, for the next kernel; null if that kernel has no counter
+  unsigned* visited;  ///< the number of visits in a table is added to it; may be null
 };
 
 }  // namespace attune

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
-#include "codegen/cuda/parts/softmax.cuh"
+#include "codegen/cuda/parts/row.cuh"
 
 namespace attune {
 

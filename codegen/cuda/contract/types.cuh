@@ -2,7 +2,7 @@
 // another
 #pragma once
 
-#include "codegen/cuda/contract/chunks.cuh"
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/ptx/arithmetic.cuh"
 
 namespace attune {

@@ -3,8 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/decode_sm80/ring.cuh"
-#include "codegen/cuda/parts/epilogue.cuh"
-#include "codegen/cuda/parts/parts.cuh"
+#include "codegen/cuda/parts/row.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {

@@ -4,7 +4,7 @@
 
 #include "codegen/cuda/decode_sm80/layout.cuh"
 #include "codegen/cuda/parts/lines.cuh"
-#include "codegen/cuda/parts/softmax.cuh"
+#include "codegen/cuda/parts/row.cuh"
 #include "codegen/cuda/parts/split_kv_sm80.cuh"
 
 namespace attune {

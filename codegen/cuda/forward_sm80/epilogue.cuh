@@ -2,7 +2,7 @@
 // memory
 #pragma once
 
-#include "codegen/cuda/parts/epilogue.cuh"
+#include "codegen/cuda/parts/row.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {

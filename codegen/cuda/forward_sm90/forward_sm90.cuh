@@ -6,13 +6,12 @@
 // tile of keys, then O += P V of the previous tile, and computes the softmax of the new scores while P V runs.
 // Warpgroups take turns at issuing, so the softmax of one overlaps the products of another. Blocks are persistent; the
 // next queries load during a tile's epilogue. A type (key_source.cuh) says where keys come from. Under a prob mod
-// that is no multiple of p, consumers visit the keys twice (two_walks.cuh).
+// that is no multiple of p, consumers visit the keys twice (ForwardTwoWalks90).
 #pragma once
 
 #include "codegen/cuda/forward_sm90/consumer.cuh"
-#include "codegen/cuda/forward_sm90/exact.cuh"
+#include "codegen/cuda/forward_sm90/epilogue.cuh"
 #include "codegen/cuda/forward_sm90/producer.cuh"
-#include "codegen/cuda/forward_sm90/two_walks.cuh"
 
 namespace attune {
 

@@ -1,7 +1,7 @@
 // codegen/cuda/forward_sm90/layout.cuh — the shared memory of a block of Hopper's forward kernels, in bytes
 #pragma once
 
-#include "codegen/cuda/contract/chunks.cuh"
+#include "codegen/cuda/contract/args.cuh"
 
 namespace attune {
 
@@ -16,7 +16,7 @@ struct ForwardLayout90 {
   bool copies = false;
   /// f32 for the distances within a tile.
   bool distances = false;
-  /// Words that scores read of each column, see columns.cuh.
+  /// Words that scores read of each column, see numbers.cuh.
   int column_words = 0;
   /// Tiles of queries that are scheduled ahead of the warps that need them.
   int items = 1;

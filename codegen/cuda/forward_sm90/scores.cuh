@@ -2,11 +2,10 @@
 // exponents of two, masked-out ones -inf
 #pragma once
 
-#include "codegen/cuda/contract/further.cuh"
-#include "codegen/cuda/forward_sm90/columns.cuh"
-#include "codegen/cuda/forward_sm90/distances.cuh"
+#include "codegen/cuda/forward_sm90/numbers.cuh"
 #include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
 #include "codegen/cuda/parts/copied_read_sm90.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 

@@ -8,8 +8,8 @@
 // Tile: n, d and dv, multiples of 32; parts: 1, the rounded number, or 2, also the rounded rest; layout.
 #pragma once
 
-#include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
 #include "codegen/cuda/parts/multiply_sm80.cuh"
+#include "codegen/cuda/parts/walk.cuh"
 
 namespace attune {
 

@@ -1,11 +1,11 @@
-// codegen/cuda/forward_sm90/tile_scheduler.cuh — the tile scheduler of Hopper's forward: which tiles of queries a block
-// works on, in which order, and the block's shared memory
+// codegen/cuda/forward_sm90/tile_scheduler.cuh — tiles of Hopper's forward: what their Tile says, a block's shared
+// memory, and the tile scheduler: which tiles of queries a block works on, in which order
 #pragma once
 
 #include "codegen/cuda/forward_sm90/layout.cuh"
-#include "codegen/cuda/forward_sm90/powers.cuh"
+#include "codegen/cuda/parts/copied_read_sm90.cuh"
 #include "codegen/cuda/parts/ring_sm90.cuh"
-#include "codegen/cuda/parts/sections.cuh"
+#include "codegen/cuda/parts/row.cuh"
 #include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
@@ -13,8 +13,33 @@
 
 namespace attune {
 
-/// Tells the compiler that a number is the same in all lanes.
-__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+// ---- which softmax --------------------------------------------------------------------------------------------------
+
+/// True if powers are relative to the maximum of the first tiles; query tiles whose powers overflow are recomputed.
+/// With two walks, a maximum hides behind the exponentials of the first, and powers need not be kept.
+template <class Tile, class User>
+constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max && !two_walks<User>;
+
+/// True if the maxima are raised ahead of a tile by the difference that its term() makes at most.
+template <class Tile, class User>
+constexpr bool leads = recomputes<Tile, User>&& HasTerm<User>&& ElementOf<typename Tile::Element>::bytes >= 2;
+
+/// The softmax of a tile gives powers up to 2 to this. FP8 operands have to use the range of their type: e4m3 has
+/// numbers between 2^-9 and 448.
+template <class Element>
+constexpr float most_exponent = 0;
+template <>
+constexpr float most_exponent<e4m3> = 8;
+/// The smallest sum of powers of a row that is large enough: powers relative to a maximum that is too high lose digits.
+template <class Element>
+constexpr float too_small = 0x1p-60f;
+template <>
+constexpr float too_small<f16> = 0x1p-6f;
+/// A row's maximum is raised once a thread's powers sum up to this, or to more than their type holds.
+template <class Element>
+constexpr float too_large = 1024;
+template <>
+constexpr float too_large<e4m3> = 448;
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
@@ -27,12 +52,6 @@ constexpr bool come_transposed = requires {
 /// transpose them into `v`, where products read them. Other values load into `v` directly.
 template <class Tile>
 constexpr bool transposes_values = ElementOf<typename Tile::Element>::bytes == 1 && !come_transposed<Tile>;
-
-/// True if elements of a captured tensor are copied to shared memory tile by tile.
-template <class Tile>
-constexpr bool copies_reads = requires {
-  requires Tile::copies != 0;
-};
 
 /// True if what depends on the distance of a pair is computed for each distance.
 template <class Tile>
@@ -115,23 +134,6 @@ struct Shared90 {
                        columns_most = at.columns_most, item_bytes = at.item_bytes, tail = at.tail, bytes = at.bytes;
 };
 
-// ---- places of packed sequences ----------------------------------------------------------------------------------
-
-/// The first place of sequence b, whose tiles are `positions` long; see BackwardArgs.
-template <int positions>
-__device__ inline int place_of(const int* starts, int b) {
-  return starts[b] / positions + b;
-}
-/// The sequence of a place.
-template <int positions>
-__device__ inline int sequence_at(const int* starts, int batch, int place) {
-  int b = 0;
-  for (int end = batch; end - b > 1;) {
-    const int middle = (b + end) / 2;
-    (place_of<positions>(starts, middle) <= place ? b : end) = middle;
-  }
-  return b;
-}
 // ---- which tile of queries ---------------------------------------------------------------------------------------
 
 struct Work {

@@ -8,8 +8,10 @@
 // Tile: Element is e4m3; n, dv; layout. With dv > 128, n is at most 128.
 #pragma once
 
-#include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
 #include "codegen/cuda/forward_sm90/transposer.cuh"
+#include "codegen/cuda/parts/ring_sm90.cuh"
+#include "codegen/cuda/parts/walk.cuh"
+#include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
 

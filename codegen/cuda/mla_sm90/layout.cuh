@@ -1,7 +1,7 @@
 // codegen/cuda/mla_sm90/layout.cuh — the shared memory of a block of mla_sm90.cuh, in bytes
 #pragma once
 
-#include "codegen/cuda/contract/chunks.cuh"
+#include "codegen/cuda/contract/args.cuh"
 
 namespace attune {
 

@@ -1,8 +1,7 @@
 // codegen/cuda/mla_sm90/rows.cuh — tiles of queries in MLA: their rows, their ends, parts of them in memory
 #pragma once
 
-#include "codegen/cuda/parts/epilogue.cuh"
-#include "codegen/cuda/parts/parts.cuh"
+#include "codegen/cuda/parts/row.cuh"
 #include "codegen/cuda/parts/split_kv_sm80.cuh"
 
 namespace attune {

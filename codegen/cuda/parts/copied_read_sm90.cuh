@@ -2,11 +2,17 @@
 // by tile
 #pragma once
 
-#include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
+#include "codegen/cuda/contract/mod.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
+
+/// True if elements of a captured tensor are copied to shared memory tile by tile.
+template <class Tile>
+constexpr bool copies_reads = requires {
+  requires Tile::copies != 0;
+};
 
 /// The type of elements that a kernel copies for a Mod.
 template <class User>

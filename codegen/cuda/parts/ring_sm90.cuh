@@ -31,6 +31,9 @@ enum NamedBarrier : int {
 };
 constexpr int warpgroup_threads = 128;  ///< four warps, which issue products together
 
+/// Tells the compiler that a number is the same in all lanes.
+__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
 /// Arrives once for a warp, after all of its lanes.
 __device__ inline void arrive_as_warp(unsigned barrier, int lane) {
   __syncwarp();

@@ -3,7 +3,7 @@
 
 #include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/parts/products_sm80.cuh"
-#include "codegen/cuda/parts/softmax.cuh"
+#include "codegen/cuda/parts/row.cuh"
 
 namespace attune {
 

@@ -6,8 +6,8 @@
 // written its part; the last one combines the parts in the order of keys, so that bits do not depend on timing.
 #pragma once
 
-#include "codegen/cuda/contract/equal_parts.cuh"
-#include "codegen/cuda/contract/further.cuh"
+#include "codegen/cuda/contract/schedule.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/parts/walk.cuh"
 
 namespace attune {

@@ -1,4 +1,5 @@
-// codegen/cuda/parts/walk.cuh — the sequence and heads of a tile of queries, and the tiles of keys it visits
+// codegen/cuda/parts/walk.cuh — which tiles: the sequence and heads of a tile of queries, the tiles of keys it visits,
+// and in which order tiles follow one another
 #pragma once
 
 #include "codegen/cuda/parts/entry.cuh"
@@ -102,6 +103,49 @@ __device__ inline Walk walk_of_keys(const User& user, const Entry& entry, Where 
                              entry.key(end));
   for (int* side : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end}) *side -= entry.q_offset;
   return walk_bands(bands, entry.queries.length, m);
+}
+
+// ---- sections: operands of their sets stay in the L2 cache together -------------------------------------------------
+
+/// `sets` sets of `of_set` tiles each. A section has `section` sets, the last section the remaining ones, or
+/// `last_sets`. Within a section the nth tiles of all sets follow one another. Index: a type that can count all tiles
+/// of a call.
+template <class Index>
+struct Sections {
+  int sets, section, of_set, last_sets = 0;
+
+  struct At {
+    int set, nth;
+    int section;  ///< number of the section; unknown for a last one of last_sets
+    bool last;    ///< true for the last section
+  };
+  __device__ At at(Index index) const {
+    const int others = sets - last_sets;
+    if (const Index rest = index - static_cast<Index>(of_set) * others; last_sets > 0 && rest >= 0)
+      return {others + static_cast<int>(rest % last_sets), static_cast<int>(rest / last_sets), -1, true};
+    const Index of_section = static_cast<Index>(of_set) * section;
+    const int nth_section = static_cast<int>(index / of_section), before = nth_section * section,
+              here = min(section, others - before), within = static_cast<int>(index % of_section);
+    return {before + within % here, within / here, nth_section, before + here == sets};
+  }
+};
+
+// ---- places of packed sequences ----------------------------------------------------------------------------------
+
+/// The first place of sequence b, whose tiles are `positions` long; see BackwardArgs.
+template <int positions>
+__device__ inline int place_of(const int* starts, int b) {
+  return starts[b] / positions + b;
+}
+/// The sequence of a place.
+template <int positions>
+__device__ inline int sequence_at(const int* starts, int batch, int place) {
+  int b = 0;
+  for (int end = batch; end - b > 1;) {
+    const int middle = (b + end) / 2;
+    (place_of<positions>(starts, middle) <= place ? b : end) = middle;
+  }
+  return b;
 }
 
 }  // namespace attune

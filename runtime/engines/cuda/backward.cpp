@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
-#include "codegen/cuda/contract/section.cuh"
+#include "codegen/cuda/contract/schedule.cuh"
 #include "codegen/facts/reads.h"
 #include "runtime/engines/cuda/combine.h"
 #include "runtime/engines/cuda/engine.h"

@@ -9,7 +9,8 @@
 
 #include "codegen/ceil_div.h"
 #include "codegen/choose/gpu_element.h"
-#include "codegen/cuda/contract/equal_parts.cuh"
+#include "codegen/cuda/contract/schedule.cuh"
+#include "runtime/engines/cuda/kernels/consider.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/kernels/consider.h"
 #include "runtime/engines/cuda/kernels/keys.h"

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda/contract/cover_args.cuh"
-#include "codegen/cuda/contract/entries.cuh"
+#include "codegen/cuda/contract/args.cuh"
 #include "compiler/bind.h"
 #include "runtime/engines/cuda/kernels/kernels.h"
 #include "runtime/engines/cuda/launches.h"

@@ -1,7 +1,8 @@
-// codegen/cuda/backward_wide_sm90/keys_layout.cuh — the shared memory of a block of keys_sm90.cuh, in bytes
+// codegen/cuda/backward_wide_sm90/layout.cuh — the shared memory of blocks of keys_sm90.cuh, queries_sm90.cuh and their
+// kernels of f32, in bytes
 #pragma once
 
-#include "codegen/cuda/contract/chunks.cuh"
+#include "codegen/cuda/contract/args.cuh"
 
 namespace attune {
 
@@ -29,5 +30,38 @@ struct KeysLayout90 {
   int q_full = steps + 16, grad_o_full = q_full + 16 * stages, weights_full = grad_o_full + 16 * grad_o_stages,
       k_full = weights_full + 16 * warps, v_full = k_full + 8, k_held = v_full + 8, bytes = k_held + 8;
 };
+
+/// `d`, `dv`: columns of all parts of a row. Weights are f32, rows of queries have a factor of q and one of grad_o, and
+/// 64 columns of results pass over keys, and over values.
+constexpr KeysLayout90 keys_layout_f32(int m, int n, int d, int dv, int stages) {
+  return {.m = m,
+          .n = n,
+          .d = d,
+          .dv = dv,
+          .stages = stages,
+          .element = 2,
+          .weight = 4,
+          .held_chunks = 0,
+          .row_factors = 2,
+          .results = 4 * 64 * n};
+}
+
+struct QueriesLayout90 {
+  int m, n, d, dv, stages, v_stages, element;  ///< as in Tile; bytes of an element
+  int results = 0;                             ///< the least bytes of queries, over which results pass
+  int chunk = chunk_bytes / element, d_chunks = (d + chunk - 1) / chunk, dv_chunks = (dv + chunk - 1) / chunk;
+  int q_bytes = d_chunks * m * chunk_bytes, grad_o_bytes = dv_chunks * m * chunk_bytes,
+      k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes;
+  int q = 0, grad_o = q + (q_bytes < results ? results : q_bytes), k = grad_o + grad_o_bytes, v = k + stages * k_bytes;
+  // Two barriers per stage of keys and values: full, then empty.
+  int q_full = v + v_stages * v_bytes, grad_o_full = q_full + 8, k_full = grad_o_full + 8,
+      v_full = k_full + 16 * stages, bytes = v_full + 16 * v_stages;
+};
+
+/// `d`, `dv`: columns of all parts of a row. 64 columns of results pass over queries.
+constexpr QueriesLayout90 queries_layout_f32(int m, int n, int d, int dv, int stages, int v_stages) {
+  return {
+      .m = m, .n = n, .d = d, .dv = dv, .stages = stages, .v_stages = v_stages, .element = 2, .results = 4 * 64 * m};
+}
 
 }  // namespace attune

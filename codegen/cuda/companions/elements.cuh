@@ -1,5 +1,5 @@
-// codegen/cuda/contract/elements.cuh — elements of any stored type as doubles and back, with the bits that the host
-// stores
+// codegen/cuda/companions/elements.cuh — rows of a tensor of any strides, and its elements of any stored type as
+// doubles and back, with the bits that the host stores
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
@@ -80,6 +80,20 @@ __device__ inline void store(void* row, long long i, Stored type, double x) {
   static_cast<unsigned short*>(row)[i] = static_cast<unsigned short>(nan                   ? narrowed_nan(bits, type)
                                                                      : type == Stored::f16 ? pack<f16>(odd, 0)
                                                                                            : pack<bf16>(odd, 0));
+}
+
+// ---- rows -----------------------------------------------------------------------------------------------------------
+
+/// The row of this warp; blocks have rows_of_copy warps.
+__device__ inline long long row_of_warp() {
+  return static_cast<long long>(blockIdx.x) * rows_of_copy + threadIdx.x / 32;
+}
+__device__ inline int lane_of_warp() { return static_cast<int>(threadIdx.x) % 32; }
+
+__device__ inline long long rows_of(const RowsArgs& args) { return args.extent[0] * args.extent[1] * args.extent[2]; }
+__device__ inline long long row_at(const RowsArgs& args, const long long* stride, long long row) {
+  const long long before = row / args.extent[2];
+  return row % args.extent[2] * stride[2] + before % args.extent[1] * stride[1] + before / args.extent[1] * stride[0];
 }
 
 }  // namespace attune

@@ -1,5 +1,4 @@
-// codegen/cuda/contract/equal_parts.cuh — the number of equal parts into which blocks split a tile's keys; the host
-// computes the same number, so only C++ is used here
+// codegen/cuda/contract/schedule.cuh — numbers of a schedule that the host computes too, so only C++ is used here
 #pragma once
 
 #ifdef __CUDACC__
@@ -9,6 +8,8 @@
 #endif
 
 namespace attune {
+
+// ---- parts of a tile's keys -----------------------------------------------------------------------------------------
 
 /// The smallest number of warps per block with which two blocks of a cluster may share a tile: a block's part has to
 /// fit into the memory of its keys.
@@ -28,5 +29,13 @@ ATTUNE_HOST_DEVICE constexpr int equal_parts(int tiles, int blocks, int steps, i
                     0.9f * static_cast<float>(((items - 1) / blocks + 1) * blocks) > static_cast<float>(items);
   return idle ? 0 : parts;
 }
+
+// ---- items of a backward --------------------------------------------------------------------------------------------
+
+/// The number of steps, or of items of one step, that start between two items of one set of heads. Blocks then take
+/// these items some 2 us apart, the time in which a tile of `m` queries passes from one to the next. docs/kernels has
+/// results with other numbers; bits depend on the number. `masked`: the host does not know how short items are under a
+/// mask, so this is a lower bound, which the kernel raises after counting steps.
+ATTUNE_HOST_DEVICE constexpr int items_apart(int m, bool masked) { return m < 128 ? 128 : masked ? 512 : 256; }
 
 }  // namespace attune
