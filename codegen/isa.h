@@ -14,7 +14,11 @@ enum class Isa : std::uint8_t { portable, avx2, avx512, avx512bf16, amx };
 
 inline constexpr std::array<std::string_view, 5> isa_names{"portable", "avx2", "avx512", "avx512bf16", "amx"};
 
-std::string_view name_of(Isa isa);
-std::optional<Isa> isa_named(std::string_view name);
+constexpr std::string_view name_of(Isa isa) { return isa_names[static_cast<std::size_t>(isa)]; }
+constexpr std::optional<Isa> isa_named(std::string_view name) {
+  for (std::size_t i = 0; i < isa_names.size(); ++i)
+    if (isa_names[i] == name) return static_cast<Isa>(i);
+  return std::nullopt;
+}
 
 }  // namespace attune::codegen

@@ -1,4 +1,5 @@
-// codegen/choose/call_choices.h — the kernels that could compute a call, for each way that it takes
+// codegen/choose/call_choices.h — the kernels that could compute a call, for each way that it takes; all of its
+// sources, in the order of its launches
 #pragma once
 
 #include <optional>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "codegen/choose/choose.h"
+#include "codegen/source/source.h"
 
 namespace attune::codegen {
 
@@ -33,5 +35,21 @@ struct CallChoices {
 };
 /// Chooses kernels for a call. Throws an Error if no kernel takes the call.
 CallChoices call_choices(const compiler::LoweredMod& lowered, const CallSpec& call);
+
+// ---- sources --------------------------------------------------------------------------------------------------------
+
+/// A source with its role in the call.
+struct CallSource {
+  std::string of;
+  Source source;
+  std::optional<KernelChoices> choices{};  ///< none: no kernel was chosen for it
+};
+
+/// Which sources to generate.
+struct SourcesOf {
+  CallSpec call;
+  bool lists = false;  ///< the sources that list the tiles to visit; none if the mask needs no lists
+};
+std::vector<CallSource> call_sources(const compiler::LoweredMod& lowered, const SourcesOf& what);
 
 }  // namespace attune::codegen

@@ -7,10 +7,14 @@
 #include <fmt/format.h>
 
 #include "codegen/ceil_div.h"
+#include "codegen/choose/card.h"
 #include "codegen/choose/gpu_element.h"
-#include "codegen/choose/occupancy.h"
 
 namespace attune::codegen {
+
+void refuse_gpu_element(DType type) {
+  throw Bug(fmt::format("a GPU kernel was asked for elements of {}", name_of(type)));
+}
 
 std::string Member::why_not(int value) const {
   if (value >= least && value <= most && (value - least) % step == 0) return {};

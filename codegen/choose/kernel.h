@@ -13,7 +13,6 @@
 #include "codegen/choose/gpu_element.h"
 #include "codegen/choose/kind.h"
 #include "codegen/choose/plan.h"
-#include "codegen/choose/variant.h"
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/headers.h"
 

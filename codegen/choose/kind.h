@@ -1,4 +1,5 @@
-// codegen/choose/kind.h — kinds of calls: what is fastest for one call is fastest for others of its kind
+// codegen/choose/kind.h — names of what is chosen and by what: kinds of calls, and variants, which are a kernel and how
+// its tile is cut
 #pragma once
 
 #include <algorithm>
@@ -6,11 +7,16 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
-
-#include "codegen/facts/gpu_parts.h"
+#include <utility>
+#include <vector>
 
 namespace attune::codegen {
+
+struct GpuParts;
+
+// ---- kinds of calls: what is fastest for one call is fastest for others of its kind ---------------------------------
 
 /// The tiles of keys that a tile of queries visits.
 enum class CoverKind : std::uint8_t {
@@ -72,5 +78,29 @@ std::string_view name_of(Length length);
 std::optional<CoverKind> cover_kind_named(std::string_view name);
 std::optional<ModKind> mod_kind_named(std::string_view name);
 std::optional<Length> length_named(std::string_view name);
+
+// ---- variants: NAME:m=128,n=96,stages=2 -----------------------------------------------------------------------------
+
+/// Members that are left out have the kernel's values for the call.
+struct Variant {
+  std::string kernel;
+  std::vector<std::pair<std::string, int>> members;  ///< of the kernel's Tile
+
+  std::optional<int> of(std::string_view member) const;
+  void set(std::string_view member, int value);
+  std::string text() const;
+  auto operator<=>(const Variant&) const = default;
+};
+
+/// Throws an Error if `text` is not a variant.
+Variant variant(std::string_view text);
+
+/// A kernel that is tried before those of the tables.
+struct Preference {
+  Variant variant;
+  bool only = false;   ///< no other kernel is tried, and an illegal one is an Error: for measurements
+  std::string origin;  ///< who prefers it, for stories
+  auto operator<=>(const Preference&) const = default;
+};
 
 }  // namespace attune::codegen

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/choose/variant.h"
+#include "codegen/choose/kind.h"
 #include "codegen/cuda/contract/traits.cuh"
 #include <attune/tensor.h>
 

@@ -11,7 +11,6 @@
 #include "codegen/facts/exponent.h"
 #include "codegen/facts/limits.h"
 #include "codegen/facts/parts.h"
-#include "codegen/facts/peak.h"
 #include "codegen/facts/reads.h"
 #include "codegen/source/source_text.h"
 #include "compiler/distance.h"

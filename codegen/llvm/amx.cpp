@@ -2,7 +2,7 @@
 #include <array>
 #include <llvm/IR/IntrinsicsX86.h>
 
-#include "codegen/llvm/block.h"
+#include "codegen/llvm/kit.h"
 
 namespace attune::codegen {
 namespace {

@@ -3,10 +3,9 @@
 #include <array>
 #include <llvm/IR/IntrinsicsX86.h>
 
-#include "codegen/llvm/args.h"
 #include "codegen/llvm/element.h"
 #include "codegen/llvm/kit.h"
-#include "codegen/llvm/lanes.h"
+#include "codegen/llvm/vec.h"
 
 namespace attune::codegen {
 namespace {

@@ -1,10 +1,14 @@
-// codegen/llvm/element.h — elements of tensors as f32 in registers, and back
+// codegen/llvm/element.h — elements of tensors as f32 in registers, and back; elements of captured tensors, clamped and
+// converted
 #pragma once
+
+#include <span>
 
 #include <attune/tensor.h>
 
 #include "codegen/isa.h"
 #include "codegen/llvm/vec.h"
+#include "compiler/mod.h"
 
 namespace attune::codegen {
 
@@ -38,5 +42,17 @@ Val zero_extended(Val a);
 
 /// Visits begin to end in whole vectors, then one by one: body(i, lanes).
 void each(Code& code, Val begin, Val end, unsigned width, const std::function<void(Val i, unsigned lanes)>& body);
+
+// ---- elements of captured tensors: clamped, converted, and never from outside the tensor ----------------------------
+
+/// One index of a read.
+struct ReadIndex {
+  Val value;     ///< i32; unclamped
+  int step = 0;  ///< 1 or -1: it rises or falls by one per lane, except where it wraps; 0: unknown
+};
+
+/// An element of the captured tensor (one per lane if an index is a vector): f32, i32 or i1.
+/// `captures` points to the Frame's.
+Val read_capture(Isa isa, Val captures, std::uint32_t slot, DType type, std::span<const ReadIndex> index);
 
 }  // namespace attune::codegen

@@ -1,4 +1,5 @@
-// codegen/llvm/kit.h — the kernels of the kit: each defines its symbol in a module
+// codegen/llvm/kit.h — the kernels of the kit: each defines its symbol in a module; the blocks that a product is cut
+// into
 #pragma once
 
 #include <attune/tensor.h>
@@ -38,5 +39,20 @@ void define_dots(const Kit& kit, bool pairs);
 void define_weigh(const Kit& kit);
 /// The product on AMX tiles, tiles_begin and tiles_end.
 void define_amx(const Kit& kit);
+
+// ---- blocks of a product --------------------------------------------------------------------------------------------
+
+/// One unit.
+llvm::Type* unit_type(const Kit& kit, Code& code);
+
+/// Some rows of A, a panel of B, and the block of C they produce.
+struct Block {
+  Val a, b, c, keep;  ///< pointers to the first unit, float
+  Val a_row, b_k, c_row, k;
+  Val is_set;  ///< overwrite C without reading it; else scale it by keep, which may be ones
+};
+
+/// The body of a kernel that takes a Product: for each panel, for each group of `rows` rows (at most mr).
+void each_block(const Kit& kit, Code& code, unsigned rows, const std::function<void(const Block&)>& body);
 
 }  // namespace attune::codegen

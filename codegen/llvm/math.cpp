@@ -1,14 +1,92 @@
-// codegen/llvm/math.cpp — the language's f32 functions on vectors and scalars, without calls
+// codegen/llvm/math.cpp — the language's f32 functions on vectors and scalars, without calls; its i32 divisions; f64
+// arithmetic for both
 #include "codegen/llvm/math.h"
 
 #include <array>
+#include <bit>
 #include <limits>
 #include <llvm/IR/IntrinsicsX86.h>
-
-#include "codegen/llvm/wide.h"
+#include <llvm/IR/Module.h>
+#include <optional>
 
 namespace attune::codegen {
 namespace {
+
+// ---- f64 arithmetic -------------------------------------------------------------------------------------------------
+
+llvm::Type* as_wide_as(const Val& x, llvm::Type* element) { return Code::vector(element, x.lanes()); }
+
+}  // namespace
+
+Val widen(Val x) { return {x.code(), x.code().ir().CreateFPExt(x.get(), as_wide_as(x, x.code().f64()))}; }
+Val narrow(Val x) { return {x.code(), x.code().ir().CreateFPTrunc(x.get(), as_wide_as(x, x.code().f32()))}; }
+Val to_wide(Val x) { return {x.code(), x.code().ir().CreateSIToFP(x.get(), as_wide_as(x, x.code().f64()))}; }
+Val wide_to_int(Val x) { return {x.code(), x.code().ir().CreateFPToSI(x.get(), as_wide_as(x, x.code().i32()))}; }
+Val to_u64(Val x) { return {x.code(), x.code().ir().CreateZExt(x.get(), as_wide_as(x, x.code().i64()))}; }
+Val bits_of_wide(Val x) { return {x.code(), x.code().ir().CreateBitCast(x.get(), as_wide_as(x, x.code().i64()))}; }
+Val wide_of_bits(Val x) { return {x.code(), x.code().ir().CreateBitCast(x.get(), as_wide_as(x, x.code().f64()))}; }
+
+Val polynomial(Val x, std::initializer_list<double> c) {
+  const double* at = c.end() - 1;
+  Val sum = like(x, *at);
+  while (at != c.begin()) sum = fma(sum, x, like(x, *--at));
+  return sum;
+}
+
+namespace {
+
+// ---- divisions of i32 -----------------------------------------------------------------------------------------------
+
+std::optional<std::int32_t> constant(const Val& x) {
+  const auto* value = llvm::dyn_cast<llvm::ConstantInt>(x.get());
+  if (!value) return std::nullopt;
+  return static_cast<std::int32_t>(value->getSExtValue());
+}
+
+/// k for 2^k.
+std::optional<int> power_of_two(const Val& x) {
+  const auto value = constant(x);
+  if (!value || *value <= 0 || !std::has_single_bit(static_cast<std::uint32_t>(*value))) return std::nullopt;
+  return std::countr_zero(static_cast<std::uint32_t>(*value));
+}
+
+Val rounds_down(Val remainder, Val y) { return (remainder != 0) & ((remainder ^ y) < 0); }
+
+}  // namespace
+
+Val quotient(Val x, Val y) {
+  if (const auto by = constant(y)) {
+    if (*by == 0) return like(x, 0.0);
+    return *by == -1 ? -x : x / y;
+  }
+  // No machine divides vectors of Ints, and scalar division would trap, so divide in f64: an i32 quotient that is not
+  // whole is further from a whole number than the rounding error of f64.
+  const Val exact = wide_to_int(to_wide(x) / to_wide(y));
+  return select(y == 0, like(exact, 0.0), select(y == -1, -x, exact));
+}
+
+Val remainder(Val x, Val y) {
+  const Val rest = x - quotient(x, y) * y;
+  if (const auto by = constant(y)) return *by == 0 ? like(x, 0.0) : rest;
+  return select(y == 0, like(rest, 0.0), rest);
+}
+
+Val floor_quotient(Val x, Val y) {
+  if (const auto k = power_of_two(y)) return x >> *k;
+  const Val q = quotient(x, y);
+  const Val rest = select(y == 0, like(q, 0.0), x - q * y);
+  return q - zero_one(rounds_down(rest, y));
+}
+
+Val floor_remainder(Val x, Val y) {
+  if (power_of_two(y)) return x & (y - 1);
+  const Val rest = remainder(x, y);
+  return select(rounds_down(rest, y), rest + y, rest);
+}
+
+namespace {
+
+// ---- functions of f32 -----------------------------------------------------------------------------------------------
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
@@ -193,6 +271,118 @@ Val to_int_saturating(Val x) {
   const Val low = to_int(select(x > -0x1p31, x, like(x, -0x1p31)));
   const Val ordinary = select(x < 0x1p31, low, like(low, std::numeric_limits<std::int32_t>::max()));
   return select(is_nan(x), like(low, 0), ordinary);
+}
+
+namespace {
+
+// ---- sin, cos and tan of every f32, in f64 --------------------------------------------------------------------------
+
+// The fraction bits of 2/pi, after three bytes of zeros for the places before the point.
+constexpr std::array<std::uint8_t, 27> two_over_pi{0,    0,    0,    0xa2, 0xf9, 0x83, 0x6e, 0x4e, 0x44,
+                                                   0x15, 0x29, 0xfc, 0x27, 0x57, 0xd1, 0xf5, 0x34, 0xdd,
+                                                   0xc0, 0xdb, 0x62, 0x95, 0x99, 0x3c, 0x43, 0x90, 0x41};
+
+/// Word i: the 32 bits of 2/pi whose last has the weight 2^-8(i + 1).
+std::array<std::uint32_t, 24> words() {
+  std::array<std::uint32_t, 24> all{};
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (std::size_t byte = 0; byte < 4; ++byte) all[i] = all[i] << 8 | two_over_pi[i + byte];
+  return all;
+}
+
+Val table(Code& code) {
+  llvm::Module& module = *code.function()->getParent();
+  auto* variable = module.getGlobalVariable("two_over_pi", true);
+  if (!variable) {
+    std::array<std::uint32_t, 24> all = words();
+    auto* content = llvm::ConstantDataArray::get(module.getContext(), all);
+    variable = new llvm::GlobalVariable(module, content->getType(), true, llvm::GlobalValue::PrivateLinkage, content,
+                                        "two_over_pi");
+  }
+  return {code, variable};
+}
+
+Val look_up(Val table, Val index) {
+  Code& code = table.code();
+  const Val at = code.at(table, code.i32(), index);
+  return to_u64(index.is_vector() ? code.gather(code.i32(), at) : code.load(code.i32(), at));
+}
+
+struct Angle {
+  Val rest, quarters;  ///< f64, i32: |x| = rest + quarters * pi / 2, quarters modulo 4
+};
+
+/// Payne and Hanek's reduction, for 2 <= |x| < inf: the product with 2/pi modulo 4 in fixed point, 62 bits after the
+/// point. The omitted part is below 2^-60, and no f32 is closer than 2^-30 to a multiple of pi/2 [relative error
+/// 2^-30].
+Angle reduce_huge(Val magnitude) {
+  Code& code = magnitude.code();
+  const Val bits = as_int(magnitude), from = shift_right_logical(bits, 26) & 15;
+  // |x| = mantissa * 2^(8 from - 22).
+  const Val mantissa = to_u64(((bits & 0x7fffff) | 0x800000) << (shift_right_logical(bits, 23) & 7));
+  const Val words = table(code);
+  const Val product = (mantissa * look_up(words, from) << 32) + mantissa * look_up(words, from + 4) +
+                      shift_right_logical(mantissa * look_up(words, from + 8), 32);
+  const Val quarters = shift_right_logical(product + like(product, 0x1p61), 62);
+  return {to_wide(product - (quarters << 62)) * 3.4061215800865545e-19, to_i32(quarters)};
+}
+
+Angle reduce(Val magnitude) {
+  const Val x = widen(magnitude);
+  const WideWhole n(x * 0.63661977236758134);
+  // pi/2 in two parts; the first has 33 bits, so that up to n = 2^20 its product is exact even without FMA.
+  const Val rest = fma(n.value, like(x, -6.077100506506192e-11), fma(n.value, like(x, -1.5707963267341256), x));
+  const Val huge = (magnitude >= 0x1p20) & (magnitude < std::numeric_limits<double>::infinity());
+  const auto both = x.code().branch(
+      huge.is_vector() ? any(huge) : huge,
+      [&] {
+        const Angle far = reduce_huge(magnitude);
+        return Code::Carried{select(huge, far.rest, rest), select(huge, far.quarters, n.low())};
+      },
+      [&] {
+        return Code::Carried{rest, n.low()};
+      });
+  return {both[0], both[1]};
+}
+
+// sin and cos for |r| <= pi/4, with errors 2^-37 and 2^-43.
+Val sin_rest(Val r) {
+  const Val z = r * r;
+  return fma(
+      r * z,
+      polynomial(z, {-0.16666666641606984, 0.0083333293835812141, -0.00019839334082741915, 2.7183042265123403e-06}), r);
+}
+Val cos_rest(Val r) {
+  return polynomial(r * r, {1, -0.49999999999488803, 0.041666666553326598, -0.0013888880654014998,
+                            2.4798959595944276e-05, -2.7174707863220964e-07});
+}
+
+Val is_odd(Val quarters) { return (quarters & 1) != 0; }
+
+/// sin(rest + quarters * pi/2).
+Val sine(const Angle& a, Val quarters) {
+  const Val size = select(is_odd(quarters), cos_rest(a.rest), sin_rest(a.rest));
+  return narrow(select((quarters & 2) != 0, -size, size));
+}
+
+Val flipped_by(Val sign, Val x) { return select(as_int(sign) < 0, -x, x); }
+
+}  // namespace
+
+Val sin(Val x) {
+  const Angle a = reduce(absolute(x));
+  return flipped_by(x, sine(a, a.quarters));
+}
+
+Val cos(Val x) {
+  const Angle a = reduce(absolute(x));
+  return sine(a, a.quarters + 1);
+}
+
+Val tan(Val x) {
+  const Angle a = reduce(absolute(x));
+  const Val s = sin_rest(a.rest), c = cos_rest(a.rest), odd = is_odd(a.quarters);
+  return flipped_by(x, narrow(select(odd, -c, s) / select(odd, s, c)));
 }
 
 }  // namespace attune::codegen

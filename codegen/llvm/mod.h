@@ -1,4 +1,5 @@
-// codegen/llvm/mod.h — the user's expressions as vector code: ir::eval in f32, for many lanes at once
+// codegen/llvm/mod.h — the user's expressions as vector code: ir::eval in f32, for many lanes at once, with the
+// language's random numbers
 #pragma once
 
 #include <array>
@@ -7,12 +8,24 @@
 #include <span>
 
 #include "codegen/isa.h"
-#include "codegen/llvm/philox.h"
 #include "codegen/llvm/vec.h"
 #include "compiler/mod.h"
 #include "ir/node.h"
 
 namespace attune::codegen {
+
+// ---- random numbers (ir/random.h) -----------------------------------------------------------------------------------
+
+struct Coordinates {
+  Val kv, q, head, batch;
+};
+/// ir::random for each lane. A vector kv holds consecutive positions, 4 n of them; if the first is a multiple of 4,
+/// they cost a quarter.
+Val random(Val seed, const Coordinates& at);
+/// ir::kept for each lane. If the first position is a multiple of the number of lanes, up to 16 lanes cost one block.
+Val kept(Val seed, Val n, const Coordinates& at);
+
+// ---- expressions ----------------------------------------------------------------------------------------------------
 
 /// The inputs of expressions. All but `captures` may be empty if no expression reads them. A scalar is the same in
 /// every lane. A vector q or kv holds consecutive positions; a vector kv begins at a multiple of 4.

@@ -8,10 +8,10 @@
 
 #include "codegen/cpu.h"
 #include "codegen/facts/parts.h"
-#include "codegen/llvm/args.h"
 #include "codegen/llvm/math.h"
 #include "codegen/llvm/mod.h"
 #include "codegen/llvm/module.h"
+#include "codegen/llvm/vec.h"
 
 namespace attune::codegen {
 

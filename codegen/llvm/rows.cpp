@@ -1,9 +1,9 @@
 // codegen/llvm/rows.cpp — copies rows between tensors of any strides and row-major scratch
 #include <array>
 
-#include "codegen/llvm/args.h"
 #include "codegen/llvm/element.h"
 #include "codegen/llvm/kit.h"
+#include "codegen/llvm/vec.h"
 
 namespace attune::codegen {
 void define_load_rows(const Kit& kit) {

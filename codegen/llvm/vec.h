@@ -1,6 +1,8 @@
-// codegen/llvm/vec.h — LLVM values, scalars and vectors, with operators that read as arithmetic; loops and branches
+// codegen/llvm/vec.h — LLVM values, scalars and vectors, with operators that read as arithmetic; loops and branches;
+// operations across lanes; members of structs
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -8,6 +10,7 @@
 #include <llvm/IR/IRBuilder.h>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace attune::codegen {
@@ -178,6 +181,41 @@ class Code {
  private:
   llvm::Function* function_;
   llvm::IRBuilder<> ir_;
+};
+
+// ---- across lanes of several registers ------------------------------------------------------------------------------
+
+/// Transposes 4, 8 or 16 vectors of 4 lanes: lane j of vector i becomes lane i of vector j.
+std::array<Val, 4> transposed(const std::vector<Val>& rows);
+
+/// Lane i is the sum of vector i's lanes. Takes as many f32 vectors as each has lanes.
+Val sums_of_lanes(const std::vector<Val>& vectors);
+
+// ---- members of the C++ structs that kernels are called with --------------------------------------------------------
+
+/// args(&Product::k) is the code that reads it.
+template <class Struct>
+class Args {
+ public:
+  Args(Code& code, Val pointer) : code_(code), pointer_(pointer) {}
+
+  template <class T>
+  Val operator()(T Struct::*member) const {
+    static constexpr Struct model{};
+    const auto offset = reinterpret_cast<const char*>(&(model.*member)) - reinterpret_cast<const char*>(&model);
+    return code_.member(type_of<T>(), pointer_, static_cast<std::size_t>(offset));
+  }
+
+ private:
+  template <class T>
+  llvm::Type* type_of() const {
+    if constexpr (std::is_pointer_v<T>) return code_.pointer();
+    if constexpr (std::is_same_v<T, float>) return code_.f32();
+    if constexpr (std::is_integral_v<T>) return code_.ir().getIntNTy(8 * sizeof(T));
+  }
+
+  Code& code_;
+  Val pointer_;
 };
 
 }  // namespace attune::codegen

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose/variant.h"
+#include "codegen/choose/kind.h"
 #include "codegen/isa.h"
 #include "runtime/engines/call.h"
 #include "runtime/machine/progress.h"

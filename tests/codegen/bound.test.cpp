@@ -1,5 +1,5 @@
 // tests/codegen/bound.test.cpp — peaks are those of data sheets; products, exponentials or memory bound a call
-#include "codegen/choose/bound.h"
+#include "codegen/choose/card.h"
 
 #include <attune/text.h>
 

@@ -1,5 +1,5 @@
 // tests/codegen/occupancy.test.cpp — blocks on a multiprocessor, as CUDA's occupancy calculator gives them
-#include "codegen/choose/occupancy.h"
+#include "codegen/choose/card.h"
 
 #include "tests/catch.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "codegen/choose/kernels.h"
-#include "codegen/choose/variant.h"
+#include "codegen/choose/kind.h"
 #include "runtime/attention/tools.h"
 #include "tests/catch.h"
 #include "tests/codegen/kernels/forward_plain.h"

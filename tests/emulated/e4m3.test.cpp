@@ -2,7 +2,7 @@
 // parts, where kernels are emulated
 #include <array>
 
-#include "codegen/choose/variant.h"
+#include "codegen/choose/kind.h"
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
 #include "tests/numerics/fp8_mods.h"

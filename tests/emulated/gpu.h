@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "codegen/choose/variant.h"
+#include "codegen/choose/kind.h"
 #include "runtime/platform/emulated/compiler.h"
 #include "runtime/platform/emulated/emulated.h"
 #include "tests/catch.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "codegen/choose/variant.h"
+#include "codegen/choose/kind.h"
 #include "runtime/attention/tools.h"
 #include "tests/gpu/device.h"
 #include "tests/numerics/agree.h"

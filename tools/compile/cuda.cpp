@@ -6,7 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "codegen/choose/call_sources.h"
+#include "codegen/choose/call_choices.h"
 #include "compiler/lower.h"
 #include "runtime/attention/offline/builds.h"
 #include "tools/options/call_options.h"

@@ -9,7 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "codegen/choose/bound.h"
+#include "codegen/choose/card.h"
 #include "codegen/cpu.h"
 #include "codegen/facts/parts.h"
 #include "compiler/explain.h"

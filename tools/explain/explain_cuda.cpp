@@ -4,9 +4,8 @@
 #include <fmt/ranges.h>
 
 #include "codegen/ceil_div.h"
-#include "codegen/choose/bound.h"
 #include "codegen/choose/call_choices.h"
-#include "codegen/choose/occupancy.h"
+#include "codegen/choose/card.h"
 #include "codegen/cuda/contract/args.cuh"
 #include "codegen/source/gradient_source.h"
 #include "runtime/attention/offline/builds.h"

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <memory>
 
-#include "codegen/choose/call_sources.h"
+#include "codegen/choose/call_choices.h"
 #include "compiler/bind.h"
 #include "compiler/explain.h"
 #include "compiler/trace.h"

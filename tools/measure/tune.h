@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose/variant.h"
+#include "codegen/choose/kind.h"
 
 namespace attune::tools {
 

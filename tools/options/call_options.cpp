@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/choose/occupancy.h"
+#include "codegen/choose/card.h"
 #include "compiler/problem.h"
 #include "runtime/attention/offline/shape.h"
 #include "runtime/engines/cuda/kernels/keys.h"

@@ -9,7 +9,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
-#include "codegen/choose/occupancy.h"
+#include "codegen/choose/card.h"
 
 namespace attune::runtime {
 namespace {

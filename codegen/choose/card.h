@@ -1,13 +1,17 @@
-// codegen/choose/bound.h — a lower bound on a call's time on a GPU: products, exponentials, random numbers, memory
+// codegen/choose/card.h — what a GPU's figures allow: the least time of a call, and the blocks of a kernel on a
+// multiprocessor
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "codegen/choose/plan.h"
 #include "compiler/mod.h"
 
 namespace attune::codegen {
+
+// ---- a lower bound on a call's time: products, exponentials, random numbers, memory ---------------------------------
 
 /// A GPU's figures from its data sheet.
 struct Card {
@@ -58,5 +62,26 @@ struct Bound {
   std::string_view by() const;  ///< which of them is largest
 };
 Bound bound(const Card& card, const Work& work);
+
+// ---- how many blocks fit on a multiprocessor, and what limits them --------------------------------------------------
+
+/// A multiprocessor's limits, from CUDA's table of technical specifications per compute capability.
+struct Multiprocessor {
+  int arch;  ///< compute capability times ten
+  int warps, blocks;
+  int shared_bytes;  ///< for all its blocks together
+};
+/// The limits of every architecture that kernels are made for by name, ascending. A device may have a newer one.
+std::span<const Multiprocessor> multiprocessors();
+/// The limits for `arch`, or for the newest known older one.
+const Multiprocessor& multiprocessor(int arch);
+
+struct Occupancy {
+  int blocks = 0, warps = 0;  ///< resident at once
+  int most_warps = 0;
+  std::string limited_by;  ///< registers, shared memory, warps, blocks: every one that allows no more
+};
+/// `registers` per thread; `shared_bytes` per block.
+Occupancy occupancy(int arch, int threads, int registers, int shared_bytes);
 
 }  // namespace attune::codegen

@@ -1,14 +1,20 @@
-// codegen/choose/bound.cpp — a lower bound on a call's time on a GPU: products, exponentials, random numbers, memory
-#include "codegen/choose/bound.h"
+// codegen/choose/card.cpp — what a GPU's figures allow: the least time of a call, and the blocks of a kernel on a
+// multiprocessor
+#include "codegen/choose/card.h"
 
 #include <algorithm>
 #include <array>
 #include <span>
+#include <utility>
 
 #include <attune/error.h>
 
+#include "codegen/ceil_div.h"
+
 namespace attune::codegen {
 namespace {
+
+// ---- a lower bound on a call's time ---------------------------------------------------------------------------------
 
 // Products: the data sheet's TFLOP/s for dense bf16 with f32 sums, divided by 2 * multiprocessors * clock. From Hopper
 // on, data centre GPUs reach it only with their own instructions (wgmma, tcgen05). On Hopper mma.sync reaches 62 to 65
@@ -148,6 +154,51 @@ Bound bound(const Card& card, const Work& work) {
           .random = work.visited * work.randoms * multiplications_a_random /
                     (multiplications_a_clock * card.multiprocessors * card.clock),
           .memory = work.bytes / card.bytes_per_second};
+}
+
+namespace {
+
+// ---- blocks on a multiprocessor -------------------------------------------------------------------------------------
+
+constexpr int kb = 1024;
+constexpr std::array<Multiprocessor, 10> limits{{{80, 64, 32, 164 * kb},
+                                                 {86, 48, 16, 100 * kb},
+                                                 {87, 48, 16, 164 * kb},
+                                                 {89, 48, 24, 100 * kb},
+                                                 {90, 64, 32, 228 * kb},
+                                                 {100, 64, 32, 228 * kb},
+                                                 {103, 64, 32, 228 * kb},
+                                                 {110, 48, 24, 228 * kb},
+                                                 {120, 48, 24, 100 * kb},
+                                                 {121, 48, 24, 100 * kb}}};
+
+// The same since 8.0: four partitions, each with its own registers, which warps get in units of 256; shared memory in
+// units of 128 bytes, of which CUDA takes 1 KB per block.
+constexpr int sectors = 4, registers_of_part = 16 * kb, register_unit = 256, shared_unit = 128, shared_of_cuda = kb;
+
+}  // namespace
+
+std::span<const Multiprocessor> multiprocessors() { return limits; }
+
+const Multiprocessor& multiprocessor(int arch) {
+  const auto newer = std::ranges::find_if(limits, [&](const Multiprocessor& m) { return m.arch > arch; });
+  return newer == limits.begin() ? limits.front() : *(newer - 1);
+}
+
+Occupancy occupancy(int arch, int threads, int registers, int shared_bytes) {
+  const Multiprocessor& m = multiprocessor(arch);
+  const int warps = std::max(1, ceil_div(threads, 32));
+  const int warps_of_part = registers_of_part / round_up(std::max(1, registers) * 32, register_unit);
+  const std::array limits{
+      std::pair{"registers", sectors * warps_of_part / warps},
+      std::pair{"shared memory", m.shared_bytes / (round_up(shared_bytes, shared_unit) + shared_of_cuda)},
+      std::pair{"warps", m.warps / warps}, std::pair{"blocks", m.blocks}};
+  Occupancy out{.most_warps = m.warps, .limited_by = {}};
+  out.blocks = std::ranges::min(limits, {}, [](const auto& limit) { return limit.second; }).second;
+  out.warps = out.blocks * warps;
+  for (const auto& [what, blocks] : limits)
+    if (blocks == out.blocks) out.limited_by += (out.limited_by.empty() ? "" : ", ") + std::string(what);
+  return out;
 }
 
 }  // namespace attune::codegen
