@@ -10,7 +10,6 @@
 #include "codegen/ceil_div.h"
 #include "codegen/choose/gpu_element.h"
 #include "codegen/cuda/contract/schedule.cuh"
-#include "runtime/engines/cuda/kernels/consider.h"
 #include "runtime/engines/cuda/engine.h"
 #include "runtime/engines/cuda/kernels/consider.h"
 #include "runtime/engines/cuda/kernels/keys.h"
