@@ -11,8 +11,8 @@ True
 """
 
 from attune import _library, mods
-from attune._append import append
 from attune._attention import Attention, Gradients, attention
+from attune._call import append
 from attune._errors import Bug, Error
 from attune._library import compile, load, machine, options, version, wait, watch
 from attune._parts import Mask, Prob, Score, Sink

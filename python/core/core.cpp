@@ -15,7 +15,6 @@
 #include "python/core/expected.h"
 #include "python/core/gil.h"
 #include "python/core/library.h"
-#include "python/core/module.h"
 #include "python/core/sharding.h"
 #include "python/core/torch/call.h"
 #include "python/core/torch/operators.h"

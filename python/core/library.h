@@ -11,6 +11,7 @@
 
 #include <attune/c.h>
 
+#include "python/core/handle.h"
 #include "python/core/raised.h"
 
 namespace attune::python {
@@ -58,5 +59,13 @@ nb::object exported(nb::object self);
 
 /// New memory of the type and device of `like`.
 nb::object empty(nb::handle like, const std::vector<std::int64_t>& shape, bool f32);
+
+/// Adds `jax_handlers`, which returns the custom-call handlers as capsules, by XLA's platform name.
+void add_jax(nb::module_& m, HandleOf handle_of);
+
+/// Adds `quick` and `quick_line` to the module: decorators of Attention.__call__ and of attention(). They make common
+/// calls themselves and pass all others, including mistakes, to the decorated function. Both paths give the same bits.
+/// attention() reports each attention that it makes to `remember`.
+void add_quick(nb::module_& m, HandleOf handle_of);
 
 }  // namespace attune::python

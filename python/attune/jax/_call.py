@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attune import _arguments, _arrays, _core
-from attune._append import divisors
+from attune._call import divisors
 from attune._mod import number_of
 
 Array = Any  # of JAX, traced or not

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from attune import _core
-from attune._append import append as append_arrays
+from attune._call import append as append_arrays
 from attune._errors import said
 from attune.torch._attend import check_tensors, computed, is_eager, is_recorded, output, row_numbers, starts
 from attune.torch._flex import MaskMod, ScoreMod, as_autocast, check_heads, is_any_autocast, refuse_heads, written

@@ -1,5 +1,5 @@
 // python/core/jax/handlers.cpp — the handlers of XLA's custom calls: XLA's buffers become the tensors of an attune call
-#include "python/core/module.h"
+#include "python/core/library.h"
 
 #include <nanobind/stl/string.h>
 

@@ -1,5 +1,5 @@
 // python/core/numpy/quick.cpp — the fast path of common calls on NumPy arrays, without Python's overhead
-#include "python/core/module.h"
+#include "python/core/library.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
