@@ -12,7 +12,6 @@
 #include "c/attention.h"
 #include "c/error.h"
 #include "compiler/bind.h"
-#include "compiler/check.h"
 #include "runtime/engines/cover/tiles.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/picture/draw.h"
@@ -186,13 +185,7 @@ struct Pictured {
         params(params_of(attention, picture.params, picture.n_params)) {
     compiler::check_bound(lowered, captures, params);
     check_on_host(lowered, captures);
-    compiler::Problem problem;
-    problem.batch = extent.batch;
-    problem.q_heads = problem.kv_heads = extent.heads;
-    problem.q.length = extent.q_len;
-    problem.kv.length = extent.kv_len;
-    problem.q_offset = extent.q_offset;
-    compiler::check_reads(lowered.mod, captures, problem);
+    runtime::check_reads(lowered, captures, extent);
   }
   compiler::Args args() const { return compiler::args(lowered, captures, params); }
 };

@@ -8,8 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "codegen/choose/call_choices.h"
-#include "compiler/check.h"
+#include "codegen/choose/call_sources.h"
 #include "compiler/explain.h"
 #include "ir/parse.h"
 #include "ir/print.h"
@@ -164,12 +163,7 @@ class Answer {
         traced_(compiler::trace(text_.attention)) {
     lowered_ = compiler::lower(compiler::BoundMod(traced_), &steps_);
     names_ = lowered_.mod.signature();
-    compiler::Problem problem;
-    problem.batch = view_.extent.batch;
-    problem.q_heads = problem.kv_heads = view_.extent.heads;
-    problem.q.length = view_.extent.q_len, problem.kv.length = view_.extent.kv_len;
-    problem.q_offset = view_.extent.q_offset;
-    compiler::check_reads(lowered_.mod, lowered_.slots.captures, problem);
+    runtime::check_reads(lowered_, lowered_.slots.captures, view_.extent);
   }
 
   /// Inserts the maps unescaped: base64 needs no escapes, and the maps are nearly all of the text.

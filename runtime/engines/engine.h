@@ -51,6 +51,12 @@ struct KernelStory {
   std::string flaw;  ///< a defect of the compiled kernel (it spills, a warning); or empty
 };
 
+/// One of two functions of a call, by its direction.
+template <auto forward, auto backward>
+inline constexpr auto by_direction = [](const Call& call, const Means& means) {
+  return call.is_forward() ? forward(call, means) : backward(call, means);
+};
+
 struct Engine {
   /// Bytes of working memory of a call, on the engine's device. Compiles and loads its kernels.
   std::size_t (*workspace)(const Call& call, const Means& means);

@@ -8,7 +8,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "compiler/check.h"
 #include "compiler/explain.h"
 #include "compiler/lower.h"
 #include "ir/print.h"
@@ -95,13 +94,7 @@ class CoverVerb {
   }
 
   void measure() {
-    compiler::Problem problem;
-    problem.batch = e_.batch;
-    problem.q_heads = problem.kv_heads = e_.heads;
-    problem.q.length = e_.q_len;
-    problem.kv.length = e_.kv_len;
-    problem.q_offset = e_.q_offset;
-    compiler::check_reads(lowered_.mod, lowered_.slots.captures, problem);
+    runtime::check_reads(lowered_, lowered_.slots.captures, e_);
     const std::int64_t entries = entries_apart();
     check_rows(entries);
     auto start = Clock::now();

@@ -15,7 +15,6 @@
 
 #include <attune/error.h>
 
-#include "compiler/check.h"
 #include "compiler/lower.h"
 #include "playground/fill.h"
 #include "playground/say.h"
@@ -186,13 +185,7 @@ Pictured PictureOptions::pictured(bool unfilled, compiler::Steps* steps) const {
   }
   out.traced = compiler::trace(out.text.attention);
   out.lowered = compiler::lower(compiler::BoundMod(out.traced), steps);
-  compiler::Problem problem;
-  problem.batch = view.extent.batch;
-  problem.q_heads = problem.kv_heads = view.extent.heads;
-  problem.q.length = view.extent.q_len;
-  problem.kv.length = view.extent.kv_len;
-  problem.q_offset = view.extent.q_offset;
-  compiler::check_reads(out.lowered.mod, out.lowered.slots.captures, problem);
+  runtime::check_reads(out.lowered, out.lowered.slots.captures, view.extent);
   return out;
 }
 

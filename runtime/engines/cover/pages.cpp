@@ -54,14 +54,8 @@ class EntryPages {
 /// it keeps one.
 Extent page_extent(const compiler::Problem& p, const Sequence& seq, std::int64_t page_size) {
   constexpr std::int64_t pairs = 4096, most_queries = 128;
-  return {.batch = static_cast<std::int32_t>(p.batch),
-          .heads = static_cast<std::int32_t>(p.q_heads),
-          .q_len = static_cast<std::int32_t>(seq.q_len),
-          .kv_len = static_cast<std::int32_t>(seq.kv_len),
-          .q_offset = seq.q_offset,
-          .kv_offset = seq.kv_offset,
-          .tile_q = static_cast<std::int32_t>(std::clamp<std::int64_t>(pairs / page_size, 1, most_queries)),
-          .tile_kv = static_cast<std::int32_t>(std::min(page_size, seq.kv_len))};
+  return extent_of(p, seq, std::clamp<std::int64_t>(pairs / page_size, 1, most_queries),
+                   std::min(page_size, seq.kv_len));
 }
 
 }  // namespace

@@ -36,6 +36,18 @@ constexpr int samples = 24;
 
 }  // namespace
 
+Extent extent_of(const compiler::Problem& problem, const Sequence& seq, std::int64_t tile_q, std::int64_t tile_kv) {
+  return {.batch = static_cast<std::int32_t>(problem.batch),
+          .heads = static_cast<std::int32_t>(problem.q_heads),
+          .q_len = static_cast<std::int32_t>(seq.q_len),
+          .kv_len = static_cast<std::int32_t>(seq.kv_len),
+          .q_offset = seq.q_offset,
+          .kv_offset = seq.kv_offset,
+          .kv_after = seq.kv_after,
+          .tile_q = static_cast<std::int32_t>(tile_q),
+          .tile_kv = static_cast<std::int32_t>(tile_kv)};
+}
+
 /// One thread's state: the programs' memory.
 class Tiles::Asker {
  public:

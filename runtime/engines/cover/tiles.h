@@ -7,6 +7,7 @@
 #include "compiler/cover.h"
 #include "compiler/lower.h"
 #include "runtime/engines/cover/summary.h"
+#include "runtime/engines/layout.h"
 
 namespace attune::runtime {
 
@@ -22,6 +23,8 @@ struct Extent {
   std::int32_t q_tiles() const { return (q_len + tile_q - 1) / tile_q; }
   std::int32_t kv_tiles() const { return (kv_len + tile_kv - 1) / tile_kv; }
 };
+/// The pairs of one batch entry of a call, for expressions that see its own lengths and positions.
+Extent extent_of(const compiler::Problem& problem, const Sequence& seq, std::int64_t tile_q, std::int64_t tile_kv);
 
 /// A run of neighbouring tiles of one kind: [begin, end) in tiles.
 struct Run {

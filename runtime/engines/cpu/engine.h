@@ -35,13 +35,8 @@ std::size_t backward_workspace(const Call& call, const Means& means);
 void forward(const Call& call, const Means& means);
 void backward(const Call& call, const Means& means);
 
-inline constexpr Engine engine{
-    .workspace =
-        [](const Call& call, const Means& means) {
-          return call.is_forward() ? forward_workspace(call, means) : backward_workspace(call, means);
-        },
-    .run = [](const Call& call,
-              const Means& means) { return call.is_forward() ? forward(call, means) : backward(call, means); },
-    .story = nullptr};
+inline constexpr Engine engine{.workspace = by_direction<forward_workspace, backward_workspace>,
+                               .run = by_direction<forward, backward>,
+                               .story = nullptr};
 
 }  // namespace attune::runtime::cpu

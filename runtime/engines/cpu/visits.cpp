@@ -80,17 +80,6 @@ Visits::Visits(const Call& call, const Cut& cut, const Executor& executor, const
 Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, std::int64_t b, std::int64_t h,
                         std::int32_t tile_q) const {
   const Sequence seq = sequence(problem, b);
-  const auto extent = [&](std::int32_t rows, std::int32_t columns) {
-    return Extent{.batch = static_cast<std::int32_t>(problem.batch),
-                  .heads = static_cast<std::int32_t>(problem.q_heads),
-                  .q_len = static_cast<std::int32_t>(seq.q_len),
-                  .kv_len = static_cast<std::int32_t>(seq.kv_len),
-                  .q_offset = seq.q_offset,
-                  .kv_offset = seq.kv_offset,
-                  .kv_after = seq.kv_after,
-                  .tile_q = rows,
-                  .tile_kv = columns};
-  };
   const auto keys = static_cast<std::int32_t>(seq.kv_len);
   const std::int32_t first = tile_q * cut_.groups(),
                      groups = std::min(cut_.groups(), tiles_in(seq.q_len, cut_.group) - first);
@@ -106,10 +95,11 @@ Visits::Row Visits::ask(const compiler::Problem& problem, const Tiles* tiles, st
   };
   if (!tiles) {
     all_groups(keys > 0 ? std::vector{Run{0, keys, Keep::All}} : std::vector<Run>());
-  } else if (!tiles->rows_by_bands(extent(cut_.group, 1), bi, hi, first, first + groups, row.runs, row.offsets)) {
+  } else if (!tiles->rows_by_bands(extent_of(problem, seq, cut_.group, 1), bi, hi, first, first + groups, row.runs,
+                                   row.offsets)) {
     // Intervals would have to be evaluated for every key; instead all groups take the runs of whole tiles.
     std::vector<Run> runs;
-    tiles->row(extent(cut_.tile_q, cut_.tile_kv), bi, hi, tile_q, runs);
+    tiles->row(extent_of(problem, seq, cut_.tile_q, cut_.tile_kv), bi, hi, tile_q, runs);
     for (Run& r : runs) r = {r.begin * cut_.tile_kv, std::min(r.end * cut_.tile_kv, keys), r.keep};
     all_groups(runs);
   }

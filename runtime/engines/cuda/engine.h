@@ -20,17 +20,9 @@ void backward(const Call& call, const Means& means);
 std::vector<KernelStory> forward_story(const Call& call, const Means& means);
 std::vector<KernelStory> backward_story(const Call& call, const Means& means);
 
-inline constexpr Engine engine{
-    .workspace =
-        [](const Call& call, const Means& means) {
-          return call.is_forward() ? forward_workspace(call, means) : backward_workspace(call, means);
-        },
-    .run = [](const Call& call,
-              const Means& means) { return call.is_forward() ? forward(call, means) : backward(call, means); },
-    .story =
-        [](const Call& call, const Means& means) {
-          return call.is_forward() ? forward_story(call, means) : backward_story(call, means);
-        }};
+inline constexpr Engine engine{.workspace = by_direction<forward_workspace, backward_workspace>,
+                               .run = by_direction<forward, backward>,
+                               .story = by_direction<forward_story, backward_story>};
 
 /// The forward that a backward without o and lse computes first. Null o, lse and max: only to compute its workspace.
 Forward first_forward(const Call& backward, void* o = nullptr, void* lse = nullptr, void* max = nullptr);

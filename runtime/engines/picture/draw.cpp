@@ -9,6 +9,7 @@
 #include <attune/error.h>
 #include <fmt/format.h>
 
+#include "compiler/check.h"
 #include "ir/print.h"
 #include "runtime/engines/call.h"
 #include "runtime/engines/oracle/oracle.h"
@@ -125,6 +126,16 @@ void check_tiles(const Extent& e, bool closed) {
 }
 
 }  // namespace
+
+void check_reads(const compiler::LoweredMod& lowered, std::span<const Tensor> captures, const Extent& extent) {
+  compiler::Problem problem;
+  problem.batch = extent.batch;
+  problem.q_heads = problem.kv_heads = extent.heads;
+  problem.q.length = extent.q_len;
+  problem.kv.length = extent.kv_len;
+  problem.q_offset = extent.q_offset;
+  compiler::check_reads(lowered.mod, captures, problem);
+}
 
 void check(const View& view) {
   compiler::check_scale(view.scale);

@@ -28,6 +28,8 @@ struct View {
 /// Throws if the scale is not finite, or if q and k do not fit the batch entry, head and lengths that are shown.
 void check(const View& view);
 
+/// compiler::check_reads for calls of this extent.
+void check_reads(const compiler::LoweredMod& lowered, std::span<const Tensor> captures, const Extent& extent);
 /// An SVG of the Mod, with these captures and parameters, all on the host.
 std::string draw(const compiler::LoweredMod& lowered, const compiler::Args& args, const View& view);
 

@@ -62,14 +62,7 @@ struct Asked {
                {static_cast<std::int32_t>(first), static_cast<std::int32_t>(first + (seq.kv_len + block - 1) / block)});
       return rows * static_cast<double>(seq.kv_len);
     }
-    const Extent extent{.batch = static_cast<std::int32_t>(problem.batch),
-                        .heads = static_cast<std::int32_t>(problem.q_heads),
-                        .q_len = static_cast<std::int32_t>(seq.q_len),
-                        .kv_len = static_cast<std::int32_t>(seq.kv_len),
-                        .q_offset = seq.q_offset,
-                        .kv_offset = seq.kv_offset,
-                        .tile_q = static_cast<std::int32_t>(tile),
-                        .tile_kv = static_cast<std::int32_t>(tile)};
+    const Extent extent = extent_of(problem, seq, tile, tile);
     double pairs = 0;
     std::vector<Run> runs;
     std::vector<Span> needs;
