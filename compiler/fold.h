@@ -6,6 +6,7 @@
 
 namespace attune::compiler {
 
+/// A score as a term that cancels along a row, an affine part in s, and bounds for the rest.
 Fold fold(const ir::Expr& score, const ir::Bounds& bounds = {});
 
 /// How often an expression has a new value: once per (batch, head) or less, per row, per column, per pair.

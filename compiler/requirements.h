@@ -14,6 +14,7 @@
 
 namespace attune::compiler {
 
+/// For an argument of a call, which has no line of text to point at.
 inline Error refuse(std::string code, std::string problem, std::string why, std::string fix) {
   return Error(std::move(code), std::move(problem), {}, std::move(why), std::move(fix));
 }

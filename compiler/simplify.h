@@ -40,8 +40,8 @@ class Simplify {
   std::unique_ptr<class Simplifier> simplifier_;
 };
 
-/// Equal to `e` once both are clamped to [low, high]; its arithmetic wraps only where that of `e` does.
-/// Merges literals in sums: x - 1 + 1 becomes x.
+/// `e` without clamps that the limits it is used within make redundant: equal to `e` once both are clamped to [low,
+/// high]; its arithmetic wraps only where that of `e` does. Merges literals in sums: x - 1 + 1 becomes x.
 ir::Expr trim(const ir::Expr& e, double low, double high, ir::Ranger& range);
 
 /// `e` with x <= y - 1 rewritten to x < y wherever y - 1 does not wrap, and each side of such a comparison trimmed to

@@ -31,7 +31,7 @@ inline ir::Input other(ir::Input axis) { return axis == ir::Input::KV ? ir::Inpu
 /// The bound clamped to [low, high].
 ir::Expr within(const ir::Expr& y, double low, double high, ir::Ranger& range);
 
-/// `solved` must be for `axis` and this tile.
+/// Each bound takes its most generous value over the tile. `solved` must be for `axis` and this tile.
 Bands bands(const Solved& solved, ir::Input axis, Tile& tile);
 
 }  // namespace attune::compiler

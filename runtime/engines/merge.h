@@ -7,6 +7,7 @@
 
 namespace attune::runtime {
 
+/// The maximum over no scores is -infinity.
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A row of a call, merged with another call's result for the same query and other keys.

@@ -34,6 +34,7 @@ bool stopping_background();
 /// library, because it first calls what was registered last.
 void stop_background_at_exit();
 
+/// Work for later calls that is done once: in spare time, or at once by a thread that needs it.
 class Later : public std::enable_shared_from_this<Later> {
  public:
   /// `work` returns the reason why it failed, if it did. What it throws counts as such a reason.

@@ -9,6 +9,7 @@
 
 namespace attune::runtime {
 
+/// The index of an element whose place is known to be 0 or more.
 inline std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// An element as a double; i64 keeps its low 32 bits, as in a kernel.

@@ -59,8 +59,8 @@ struct ForwardMemory {
   std::vector<ForwardScratch> scratch;
 };
 
-/// Limit on the queries of one head. With more queries, packing keys and values for products in registers saves more
-/// time than it costs.
+/// Decode: few queries against many keys, which are read once, in place. The limit on the queries of one head: with
+/// more queries, packing keys and values for products in registers saves more time than it costs.
 constexpr std::int64_t most_decoded = 8;
 
 /// True if keys and values can be read in place.

@@ -16,8 +16,8 @@
 
 namespace attune::runtime {
 
-/// Lives on the stack of a call and is handed to everything that may build a kernel for it. The call is described only
-/// if a record or an Error needs the description.
+/// What a kernel is needed for, in words. Lives on the stack of a call and is handed to everything that may build a
+/// kernel for it. The call is described only if a record or an Error needs the description.
 class Purpose {
  public:
   struct Text {

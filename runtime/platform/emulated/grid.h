@@ -21,7 +21,8 @@
 
 namespace attune::runtime::emulated {
 
-/// Dimensions start with the innermost one, whose stride is one element.
+/// A tensor map as the emulated driver writes it, for the emulated TMA. Dimensions start with the innermost one, whose
+/// stride is one element.
 struct Map {
   static constexpr std::uint32_t right = 0x6d617073;
   std::uint32_t magic = 0;

@@ -71,8 +71,6 @@ Turns turns();
 /// The most that a turn waits from now on; returns what it was before.
 std::chrono::milliseconds turns_wait_at_most(std::chrono::milliseconds limit);
 
-class Ahead;
-
 /// The result of compiling a Source with NVRTC.
 struct Binary {
   std::string cubin{};

@@ -23,6 +23,7 @@
 
 namespace attune::runtime::ranks {
 
+/// What calls over ranks share on a device: streams, and memory for keys.
 class DeviceState {
  public:
   /// Makes streams of the current context, which must be the device's.

@@ -12,6 +12,7 @@
 
 namespace attune::runtime::ranks {
 
+/// Numbers and bytes as one digest.
 class Digester {
  public:
   void add(std::int64_t n) { words_.push_back(static_cast<std::uint64_t>(n)); }

@@ -18,6 +18,7 @@ void compare(const Transport& with, const ir::Digest& digest, std::string_view w
 /// Adds up f32 or f64 over all ranks in their order, by the transport's own sum or by exchanges.
 void sum(const Transport& with, const Tensor& values, void* stream);
 
+/// A rank whose call fails stops the others, which would otherwise wait for it.
 template <class Body>
 void or_stop(const detail::Ranks& plan, const Body& body) {
   try {
