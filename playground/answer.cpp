@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "codegen/choose/call_sources.h"
+#include "codegen/choose/call_choices.h"
 #include "compiler/explain.h"
 #include "ir/parse.h"
 #include "ir/print.h"
