@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <memory>
@@ -290,8 +291,13 @@ xla::Error* append(const xla::Frame& frame, attune_device device, attune_with* w
         keys.*member = &tensors.emplace_back(tensor_of(*frame.arguments.buffers[tensors.size()], device));
   }
   asked.expect(tensors.size() == asked.arguments && asked.results == 2 && keys.k && keys.v);
-  if (frame.results.buffers[0]->data != keys.k->data || frame.results.buffers[1]->data != keys.v->data)
-    return failed(frame, "attune: append is given another memory for its results");
+  // In a loop over slices of a cache, XLA on a GPU may give results another memory, in spite of the alias.
+  const std::array made{tensor_of(*frame.results.buffers[0], device), tensor_of(*frame.results.buffers[1], device)};
+  for (const auto& [given, own] : {std::pair{&keys.k, &made[0]}, {&keys.v, &made[1]}}) {
+    if ((*given)->data != own->data)
+      if (attune_error* error = attune_copy(*given, own, with ? with->stream : nullptr)) return failed(frame, error);
+    *given = own;
+  }
   return failed(frame, attune_append(&keys, with));
 }
 
