@@ -26,19 +26,13 @@ std::vector<std::string> reads_summed_by(const GpuParts& parts, Term::Sum sum) {
   return out;
 }
 
-/// The reads whose gradients make the kernel refuse the call, for a message: ": c[q * kv % 7]". Empty if the kernel
+/// The reads whose gradients make the kernel refuse the call, for a message: ": bias[h, q, kv]". Empty if the kernel
 /// refuses it for another reason.
 std::string reads_to_blame(const KernelDescriptor& kernel, const KernelSpec& spec, const GpuParts& parts) {
   Traits without = parts.facts;
-  std::vector<Term::Sum> sums;
-  if (without.stores_ds) sums = {Term::Sum::ds};
-  if (without.sums_pairs) sums = {Term::Sum::row, Term::Sum::pair};
-  without.stores_ds = without.sums_pairs = false;
-  if (sums.empty() || !kernel.why_not(spec, without).empty()) return {};
-  std::vector<std::string> reads;
-  for (const Term::Sum sum : sums)
-    for (std::string& one : reads_summed_by(parts, sum)) reads.push_back(std::move(one));
-  return fmt::format(": {}", fmt::join(reads, ", "));
+  without.stores_ds = false;
+  if (!parts.facts.stores_ds || !kernel.why_not(spec, without).empty()) return {};
+  return fmt::format(": {}", fmt::join(reads_summed_by(parts, Term::Sum::ds), ", "));
 }
 
 }  // namespace

@@ -94,24 +94,26 @@ Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
 bool leaves_pairs(const GpuParts& parts, const KernelPlan&) { return parts.facts.sums_pairs; }
 
 /// Queries of a tile that takes at most 48 KB of shared memory: a kernel has to request more.
-constexpr int sum_pairs_queries = 64;
+constexpr int once_more_queries = 64;
 
-Source sum_pairs_source(const GpuParts& parts, const KernelPlan& plan) {
-  KernelPlan terms = plan;
-  Tile& tile = terms.tile;
-  tile.m = sum_pairs_queries;
+/// The plan of a kernel that computes S and dP of a tile once more, and sums some of it.
+KernelPlan once_more(const GpuParts& parts, const KernelPlan& plan) {
+  KernelPlan out = plan;
+  Tile& tile = out.tile;
+  tile.m = once_more_queries;
   tile.n = tile.d > 64 || tile.dv > 64 ? 32 : 64;
   tile.stages = 1;
-  tile.own = {{"warps", sum_pairs_queries / 16},
+  tile.own = {{"warps", once_more_queries / 16},
               {"width", static_cast<int>(plan.spec.d)},
               {"width_v", static_cast<int>(plan.spec.dv)},
               {"vector", plan.spec.load},
               {"exact", plan.spec.exact}};
-  return source_beside(parts, terms, "sum_pairs_sm80");
+  if (parts.facts.listed) tile.own.insert(tile.own.end(), {{"visits_m", plan.tile.m}, {"visits_n", plan.tile.n}});
+  return out;
 }
-Grid sum_pairs_grid(const LaunchCall& call) {
+Grid once_more_grid(const LaunchCall& call) {
   const compiler::Problem& p = call.problem;
-  return {static_cast<unsigned>(ceil_div(p.q.length, std::int64_t{sum_pairs_queries}) * p.q_heads * p.batch), 1, 1};
+  return {static_cast<unsigned>(ceil_div(p.q.length, std::int64_t{once_more_queries}) * p.q_heads * p.batch), 1, 1};
 }
 
 constexpr Companion repair(bool early) {
@@ -261,10 +263,22 @@ constinit const Companion sum_pairs{
     .when = When::after,
     .role = "pairs",
     .name = "sum_pairs_sm80",
-    .source = sum_pairs_source,
+    .source = [](const GpuParts& parts,
+                 const KernelPlan& plan) { return source_beside(parts, once_more(parts, plan), "sum_pairs_sm80"); },
     .needed = leaves_pairs,
-    .grid = sum_pairs_grid,
-    .threads = 2 * sum_pairs_queries,
+    .grid = once_more_grid,
+    .threads = 2 * once_more_queries,
+    .early = true,
+};
+
+constinit const Companion sum_deltas{
+    .role = "delta",
+    .name = "sum_deltas_sm80",
+    .source = [](const GpuParts& parts,
+                 const KernelPlan& plan) { return source_beside(parts, once_more(parts, plan), "sum_deltas_sm80"); },
+    .needed = [](const GpuParts& parts, const KernelPlan&) { return !parts.gradient->delta_of_o; },
+    .grid = once_more_grid,
+    .threads = 2 * once_more_queries,
     .early = true,
 };
 

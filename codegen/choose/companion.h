@@ -79,6 +79,7 @@ extern const Companion repair_whole, repair_part;  ///< recompute gradients that
 extern const Companion spread_diagonals;           ///< adds sums along diagonals to captured gradients
 extern const Companion sum_sinks;                  ///< adds up gradients that follow from rows' lse and delta
 extern const Companion sum_pairs;                  ///< adds up terms of gradients by query and pair by pair
+extern const Companion sum_deltas;                 ///< adds up delta of each row, of its pairs
 extern const Companion sum_ds;                     ///< computes the gradient of a dense bias from stored dS
 
 // Companions of a call, whichever kernels compute it. Their plan has only a spec: the forward's.

@@ -203,6 +203,7 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
   GradientParts out{.wanted = wanted,
                     .has_slope = !ir::is_literal(mod.dscore.by, 1),
                     .delta_of_o = delta_is_of_o(mod.prob),
+                    .keeps_zero = keeps_zero(mod.prob),
                     .removes = lowered.removes() || mod.score->op != Op::Input,
                     .terms = {},
                     .ds = ds_term(mod, wanted),
@@ -322,6 +323,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.has_prob = prob->op != Op::Input;
   facts.linear_prob = linear_in_p(value_of(mod.prob));
   facts.delta_of_o = !out.gradient || out.gradient->delta_of_o;
+  facts.has_slope = out.gradient && out.gradient->has_slope;
   facts.prob_chooses = std::ranges::any_of(
       ir::in_order(mod.prob), [](const Expr& e) { return e->op == Op::Where && ir::uses(e->args[0], Input::P); });
   facts.drops = drops;

@@ -38,7 +38,7 @@ struct Term {
 /// What a backward needs in addition to the forward's expressions, all in levels.element.
 struct GradientParts {
   Wanted wanted;  ///< captured tensors whose gradients are asked for, by slot
-  bool has_slope = false, delta_of_o = true;
+  bool has_slope = false, delta_of_o = true, keeps_zero = true;
   bool removes = true;  ///< as in GradientTraits of cuda/contract/gradient.cuh
   std::vector<Term> terms;
   std::optional<DsTerm> ds{};  ///< the term that is summed by `ds` in a whole backward

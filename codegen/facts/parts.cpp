@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "compiler/fold.h"
+#include "ir/range.h"
 
 namespace attune::codegen {
 
@@ -41,6 +42,13 @@ bool delta_is_of_o(const Expr& prob) {
   // Unless a custom expression gives another prob'.
   const auto is_custom = [](const Expr& e) { return e->op == Op::Custom; };
   return multiple_of_p(prob, true) && std::ranges::none_of(ir::in_order(prob), is_custom);
+}
+
+bool keeps_zero(const Expr& prob) {
+  if (delta_is_of_o(prob)) return true;
+  const Expr p = ir::input(Input::P);
+  const ir::Interval at_zero = ir::range(ir::substitute(prob, {{p->digest, ir::real(0)}}));
+  return at_zero.numbers() && at_zero.lo == 0 && at_zero.hi == 0;
 }
 
 namespace {

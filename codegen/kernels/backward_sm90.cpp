@@ -33,21 +33,26 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "copies", .least = 0, .most = 2, .yields = true}, &Tile::copies},
 };
 constexpr auto erased_members = members_of(members);
-constexpr const Companion* companions[] = {&table_of_visits, &end_queries, &repair_whole, &spread_diagonals,
-                                           &sum_sinks,       &sum_pairs,   &sum_ds};
+constexpr const Companion* companions[] = {&sum_deltas,       &table_of_visits, &end_queries, &repair_whole,
+                                           &spread_diagonals, &sum_sinks,       &sum_pairs,   &sum_ds};
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 3}};
 
 /// True if the kernel takes part in the sums of captured tensors' gradients: others are added up after it.
 bool sums_terms(const Traits& facts) { return facts.sums_items || facts.sums_diagonals || facts.stores_ds; }
 
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
-  if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
+  if (std::string why = why_not_backward90(spec); !why.empty()) return why;
   if (spec.d > 128 || spec.dv > 128) return "it is for heads up to 128 wide";
   if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
   if (facts.stores_ds && spec.packed) return "sequences are packed, and a dense bias has a gradient";
-  if (facts.sums_pairs && facts.listed)
-    return "a captured tensor's gradient is summed by query or pair by pair, and the mask needs tile lists";
   return {};
+}
+
+/// Why steps need order 0, which has S and P when it computes dS; others have P times the slope of the score. Empty:
+/// they do not.
+std::string why_order0(const Traits& facts) {
+  if (facts.items_ask_s) return "a captured tensor's gradient is a sum of more than P, dP and delta";
+  return facts.has_prob && !facts.linear_prob && facts.has_slope ? "the prob mod's derivative reads p" : "";
 }
 
 /// Each of two warpgroups has 64 x 64 numbers of dQ: half of 128 columns, or half of 128 queries.
@@ -95,11 +100,12 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
                     .copies = copies};
     out.push_back(variant_of(backward_sm90.name, tile, members));
   };
+  const bool only_order0 = !why_order0(facts).empty();
   // A warp that sums diagonals has no time to copy.
-  const bool copies = facts.copies_read && !facts.sums_diagonals && !facts.items_ask_s && !spec.unaligned_captures;
+  const bool copies = facts.copies_read && !facts.sums_diagonals && !only_order0 && !spec.unaligned_captures;
   // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
   const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
-  if (facts.items_ask_s) {
+  if (only_order0) {
     add(queries_of(spec), 0);
     return out;
   }
@@ -144,8 +150,7 @@ std::string why_unfit(const Traits& facts, const Variant& variant) {
     return "a kernel that sums a captured tensor's gradient needs completes=0, path=0, and m other than 80";
   if (facts.sums_diagonals && tile.copies)
     return "a warp that sums a captured tensor's gradient does not copy: copies must be 0";
-  if (facts.items_ask_s && tile.order != 0)
-    return "a captured tensor's gradient is a sum of more than P, dP and delta: order must be 0";
+  if (const std::string why = why_order0(facts); !why.empty() && tile.order != 0) return why + ": order must be 0";
   if (tile.copies && !facts.copies_read) return "copies must be 0: no captured tensor is read at b, h, q and kv alone";
   if (tile.copies && tile.copies != (facts.copies_f32 ? 2 : 1))
     return facts.copies_f32 ? "copies is 0 or 2 for a captured tensor of f32" : "copies is 0 or 1 for 16 bits";

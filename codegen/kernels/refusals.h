@@ -38,15 +38,14 @@ inline std::string why_not_prob(const Traits& facts) {
 
 // ---- backward ----
 
-inline std::string why_not_backward90(const KernelSpec& spec, const Traits& facts) {
+inline std::string why_not_backward90(const KernelSpec& spec) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
-  if (std::string why = why_no_tma(spec); !why.empty()) return why;
-  return facts.delta_of_o ? "" : "delta is not the product of o and grad_o, and needs another pass over the keys";
+  return why_no_tma(spec);
 }
 /// For wide heads, one kernel computes dq and another dk and dv.
 inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits& facts) {
-  if (std::string why = why_not_backward90(spec, facts); !why.empty()) return why;
+  if (std::string why = why_not_backward90(spec); !why.empty()) return why;
   if (facts.has_prob) return "there is a prob mod";
   if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
   if (spec.packed) return "sequences are packed";

@@ -70,10 +70,27 @@ std::vector<std::string> launched(const Attention& attention, const Backward& ca
   attention.backward(call, with);
   std::vector<std::string> out;
   for (const fake::Launch& one : fake::launches())
-    for (const char* name : {"end_queries_sm90", "split_rows_sm90", "queries_f32_sm90", "keys_f32_sm90", "queries_sm80",
-                             "keys_sm80",        "queries_sm90",    "keys_sm90",        "store_sums",    "sum_ds",
-                             "sum_sinks",        "sum_pairs",       "spread_diagonals", "backward_sm90", "repair_sm80",
-                             "forward_sm80",     "cover",           "copy_rows",        "rows",          ""})
+    for (const char* name : {"end_queries_sm90",
+                             "split_rows_sm90",
+                             "queries_f32_sm90",
+                             "keys_f32_sm90",
+                             "queries_sm80",
+                             "keys_sm80",
+                             "queries_sm90",
+                             "keys_sm90",
+                             "store_sums",
+                             "sum_ds",
+                             "sum_sinks",
+                             "sum_pairs",
+                             "sum_deltas",
+                             "spread_diagonals",
+                             "backward_sm90",
+                             "repair_sm80",
+                             "forward_sm80",
+                             "cover",
+                             "copy_rows",
+                             "rows",
+                             ""})
       if (one.kernel.find(name) != std::string::npos) {
         out.emplace_back(name);
         break;
@@ -114,13 +131,19 @@ TEST_CASE("an H200 has one kernel for the whole backward, which also sums by hea
   const Attention by_key{.score = [&](Float s, At at) { return s + call.table[at.kv]; }};
   CHECK(launched(by_key, call.with_table()) ==
         Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80", "store_sums"});
-  // Sums by query are made by a kernel of their own, which has no lists of tiles.
+  // Sums by query are made by a kernel of their own.
   const Attention by_row{.prob = [&](Float p, At at) { return p * call.table[at.q]; }};
   CHECK(launched(by_row, call.with_table()) ==
         Names{"rows", "backward_sm90", "end_queries_sm90", "sum_pairs", "store_sums"});
+  // So are deltas that are not products of o and grad_o.
+  const Attention square{.prob = [](Float p, At) { return p * p; }};
+  CHECK(launched(square, call.backward) == Names{"rows", "sum_deltas", "backward_sm90", "end_queries_sm90"});
+  // Both read the table of visits.
+  CHECK(launched({.mask = call.documents().mask, .prob = square.prob}, call.backward) ==
+        Names{"rows", "cover", "sum_deltas", "backward_sm90", "end_queries_sm90", "repair_sm80"});
   const Attention listed{.mask = call.documents().mask, .prob = by_row.prob};
   CHECK(launched(listed, call.with_table()) ==
-        Names{"rows", "cover", "queries_sm80", "cover", "keys_sm80", "store_sums"});
+        Names{"rows", "cover", "backward_sm90", "end_queries_sm90", "repair_sm80", "sum_pairs", "store_sums"});
 }
 
 TEST_CASE("an H200 sums along diagonals in its one kernel, and spreads the sums behind the repair", "[driver]") {

@@ -195,6 +195,16 @@ TEST_CASE("a pair that is removed from a row whose lse is NaN adds nothing to ca
        .mask = "kv != q + 2",
        .captures = {pairs}},
       {.name = "square", .mask = "kv <= q", .prob = "p * p * bias[q, kv]", .sink = no_number, .captures = {pairs}},
+      {.name = "square of -inf",
+       .score = "s + " + hole,
+       .prob = "p * p * bias[q, kv]",
+       .sink = no_number,
+       .captures = {pairs}},
+      {.name = "threshold of -inf",
+       .score = "s + " + hole,
+       .prob = "where(p > 0.01f, p, 0.0f) * bias[q, kv]",
+       .sink = no_number,
+       .captures = {pairs}},
   };
   for (std::size_t nth = 0; const CorpusMod& mod : mods) {
     const Shape f32{.q_heads = 4, .kv_heads = 2, .q_len = 24, .kv_len = 28, .dtype = DType::f32},

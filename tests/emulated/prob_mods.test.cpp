@@ -1,6 +1,7 @@
 // tests/emulated/prob_mods.test.cpp — prob mods that are no multiple of p on an emulated Hopper GPU: the forward walks
-// over the keys twice
+// over the keys twice, and a kernel before the backward sums delta
 #include <limits>
+#include <map>
 
 #include "tests/emulated/captured.h"
 #include "tests/emulated/gpu.h"
@@ -23,19 +24,22 @@ Shape packed(std::int64_t d) {
   return out;
 }
 
-/// Parts of a mod; empty: none. They may read g[h], c[kv], t[h, distance], bias[q, kv].
+/// Parts of a mod; empty: none. They may read g[h], c[kv], t[h, distance], bias[q, kv], r[h, q], doc[i].
 struct Parts {
   std::string prob, score = "s", mask = "true", sink{};
 };
 struct Tensors {
   Captured g{DType::f32, {4}, {1}, [](std::int64_t i) { return 0.7 - 0.4 * static_cast<double>(i); }},
       c{DType::f32, {700}, {1}, [](std::int64_t i) { return 0.002 * static_cast<double>(i % 7); }},
-      t{DType::f32, {4, 801}, {801, 1}, waves}, bias{DType::bf16, {400, 400}, {400, 1}, waves};
+      t{DType::f32, {4, 801}, {801, 1}, waves}, bias{DType::bf16, {400, 400}, {400, 1}, waves},
+      r{DType::f32, {4, 400}, {400, 1}, waves},
+      doc{DType::i32, {400}, {1}, [](std::int64_t i) { return static_cast<double>(i / 45); }};
 
   Attention attention(const Parts& of) const {
     Text text;
     const std::string all = of.score + of.mask + of.prob + of.sink;
-    for (const auto& [name, tensor] : {std::pair{"g", &g}, {"c", &c}, {"t", &t}, {"bias", &bias}})
+    for (const auto& [name, tensor] :
+         {std::pair{"g", &g}, {"c", &c}, {"t", &t}, {"bias", &bias}, {"r", &r}, {"doc", &doc}})
       if (all.find(std::string(name) + "[") != std::string::npos) text.capture(name, tensor->tensor);
     Attention out{.score = text.score(of.score), .mask = text.mask(of.mask), .prob = text.prob(of.prob)};
     if (!of.sink.empty()) out.sink = text.sink(of.sink);
@@ -58,8 +62,9 @@ const std::string square = "p * p", threshold = "where(p > 0.01f, p, 0.0f)", cli
                   odd = "sqrt(p) + 0.1f";
 
 /// What is wrong with gradients, those of captured tensors included.
-std::string wrong_gradient(const Parts& of, const Inputs& in, const std::string& members) {
-  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, "backward_sm90:" + members);
+std::string wrong_gradient(const Parts& of, const Inputs& in, const std::string& members = "") {
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7},
+                                        "backward_sm90" + (members.empty() ? "" : ":" + members));
   const Tensors tensors;
   return compare(Subject(tensors.attention(of)), in, std::span(&engine, 1), {.forward = false}).wrong;
 }
@@ -197,12 +202,118 @@ TEST_CASE("gradients of thresholds, whose delta is that of a multiple of p, are 
                           {.prob = threshold, .score = "s + g[h] * f32(kv - q)", .mask = "kv <= q"}})
     for (const std::int64_t d : {64, 128})
       for (const int order : {0, 1, 2, 3}) {
-        const bool has_slope = of.score.find("tanh") != std::string::npos;
-        if (const std::size_t n = nth++; (order == 3 && has_slope) || !in_turn(n + n / 6, 6)) continue;
+        // Order 3 is for multiples of s, and what has a slope has order 0.
+        const bool only_0 = of.score.find("tanh") != std::string::npos, scaled = of.score == "s";
+        if (const std::size_t n = nth++; order > (only_0 ? 0 : scaled ? 3 : 2) || !in_turn(n + n / 6, 6)) continue;
         INFO(of.prob << ", " << order);
         const std::string members = (d == 64 ? "m=128" : "m=64") + std::string(",order=") + std::to_string(order);
         CHECK(wrong_gradient(of, inputs(nth % 3 ? dense(d) : packed(d)), members) == "");
       }
+}
+
+TEST_CASE("gradients of mods whose delta needs a walk of its own are right, those of captured tensors too",
+          "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const Parts& of :
+       std::vector<Parts>{{.prob = square, .mask = "kv <= q"},
+                          {.prob = odd, .mask = "kv <= q"},
+                          {.prob = "p * p * g[h]", .score = "20.0f * tanh(s / 20.0f)"},
+                          {.prob = clip, .mask = "kv > q + 100"},
+                          {.prob = "p / (p + 0.1f) + 0.01f * c[kv]", .score = "s + g[h]", .sink = "g[h]"},
+                          {.prob = "p * p * r[h, q]", .score = "s + r[h, q] + bias[q, kv]", .mask = "kv <= q + 9"},
+                          {.prob = "p * p * g[h]", .score = "s + t[h, q - kv + 400]"}})
+    for (const std::int64_t d : {64, 128})
+      for (const bool is_packed : {false, true}) {
+        if (const std::size_t n = nth++; !in_turn(n + n / 4, 4)) continue;
+        // A gradient of a dense bias of packed sequences is the portable kernels'.
+        if (is_packed && of.score.find("bias") != std::string::npos) continue;
+        Shape shape = is_packed ? packed(d) : dense(d);
+        if (nth % 3 == 0) shape.dtype = DType::f16;
+        INFO(of.prob << ", " << of.score << ", " << of.mask << ", " << shape.describe());
+        CHECK(wrong_gradient(of, inputs(shape)) == "");
+      }
+}
+
+TEST_CASE("gradients of squares are right in every order of the steps, and of odd lengths", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const std::int64_t d : {64, 128})
+    for (const int order : {0, 1, 2, 3})
+      for (const std::int64_t q_len : {1, 65, 203}) {
+        if (const std::size_t n = nth++; !in_turn(n + n / 4, 4)) continue;
+        Shape shape = dense(d);
+        shape.q_len = q_len;
+        shape.kv_len = q_len == 65 ? 1 : 203;
+        const std::string members = fmt::format("m={},order={}", d == 64 ? 128 : 64, order);
+        INFO(members << ' ' << shape.describe());
+        CHECK(wrong_gradient({.prob = square, .mask = "kv <= q"}, inputs(shape), members) == "");
+      }
+}
+
+TEST_CASE("kernels beside Hopper's backward visit the tiles of its table", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const Parts& of :
+       std::vector<Parts>{{.prob = square, .mask = "doc[q] == doc[kv]"},
+                          {.prob = odd, .mask = "doc[q] == doc[kv] && kv <= q"},
+                          {.prob = "p * r[h, q]", .mask = "doc[q] == doc[kv]"},
+                          {.prob = "p * p * r[h, q]", .score = "s + r[h, kv]", .mask = "doc[q + 40] == doc[kv + h]"}})
+    for (const std::string members : {"m=128,order=0", "m=64,order=0", "m=80,order=3"})
+      for (const bool is_packed : {false, true}) {
+        // A tile of 64 queries lies in two of the table if that has tiles of 80.
+        const bool any_order = of.score == "s" && of.prob != odd;
+        if (const std::size_t n = nth++; (members.starts_with("m=80") && !any_order) || !in_turn(n + n / 4, 3))
+          continue;
+        const Shape shape = is_packed ? packed(members.starts_with("m=128") ? 64 : 128)
+                                      : dense(members.starts_with("m=128") ? 64 : 128);
+        INFO(of.prob << ", " << of.mask << ", " << members << ' ' << shape.describe());
+        CHECK(wrong_gradient(of, inputs(shape), members) == "");
+      }
+}
+
+TEST_CASE("gradients have the same bits on any number of multiprocessors if a kernel sums delta", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Tensors tensors;
+  const Subject subject(
+      tensors.attention({.prob = "p * p * r[h, q] * g[h]", .score = "s + c[kv]", .mask = "doc[q] == doc[kv]"}));
+  std::vector<std::map<std::string, std::vector<double>>> found;
+  for (const int sms : {1, 5}) {
+    const Engine engine = emulated_engine({.arch = 90, .sms = sms, .seed = static_cast<std::uint64_t>(sms)},
+                                          "backward_sm90");
+    auto& of = found.emplace_back();
+    CHECK(compare(subject, inputs(dense(64)), std::span(&engine, 1),
+                  {.forward = false, .observe = [&](const Observed& one) { of[one.name] = one.elements; }})
+              .wrong == "");
+  }
+  CHECK(found[0].size() > 5);
+  CHECK(found[0] == found[1]);
+}
+
+TEST_CASE("what masked-out keys hold reaches no gradient, of captured tensors neither, though prob(0) is not 0",
+          "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape shape = dense(64);
+  shape.q_heads = 2;
+  shape.q_len = 70;
+  Inputs in = inputs(shape);
+  for (const std::int64_t kv : {3, 130, 269})
+    for (const Tensor& t : {in.k.tensor, in.v.tensor})
+      for (std::int64_t i = 0; i < shape.d; ++i) runtime::store(t, runtime::offset(t, 1, 1, kv, i), nan);
+  for (const std::string& prob :
+       std::vector<std::string>{odd, threshold + " * g[h]", "p * p * g[h] + 0.0f * c[kv]", "p * p * r[h, q]"})
+    CHECK(wrong_gradient({.prob = prob, .mask = "kv > 5 && kv < 129"}, in) == "");
+  CHECK(wrong_gradient({.prob = square, .mask = "kv > 5 && kv < 129"}, in) == "");
+  CHECK(wrong_gradient({.prob = odd, .mask = "kv <= q"}, in) == "");
+}
+
+TEST_CASE("gradients of rows whose p underflow or are NaN are as in the oracle on Hopper's kernel", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, "backward_sm90");
+  for (Attention attention : odd_rows()) {
+    if (!attention.prob) attention.prob = [](Float p, At) { return p * p + 0.25f; };
+    CHECK(compare(Subject(attention), inputs(dense(64)), std::span(&engine, 1), {.forward = false}).wrong == "");
+  }
 }
 
 }  // namespace attune::tests

@@ -206,8 +206,9 @@ class OnDevice {
     return out;
   }
   std::string_view delta_in_words() const {
-    return gradient().delta_of_o ? "of each row from o and its gradient, by a separate kernel before"
-                                 : "of each row from its pairs, by the kernel of q: prob is not a multiple of p";
+    return gradient().delta_of_o
+               ? "of each row from o and its gradient, by a separate kernel before"
+               : "of each row from its pairs, by a pass of its own over the keys: prob is not a multiple of p";
   }
 
   std::string bound_text() const {

@@ -13,6 +13,7 @@
 
 #include "codegen/cuda/backward_sm80/layout.cuh"
 #include "codegen/cuda/parts/backward_sm80.cuh"
+#include "codegen/cuda/parts/visited_keys.cuh"
 
 namespace attune {
 
@@ -24,6 +25,11 @@ struct SharedQueries80 {
       .m = Tile::m, .n = Tile::n, .d = Tile::d, .dv = Tile::dv, .stages = Tile::stages, .element = size};
   static constexpr int q = at.q, grad_o = at.grad_o, k = at.k, v = at.v, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
                        bytes = at.bytes;
+};
+
+/// Shared memory of kernels that have it without asking.
+struct alignas(128) StaticLine {
+  uint4 units[8];
 };
 
 /// Not inlined, so it does not raise the caller's register count.
@@ -114,9 +120,12 @@ struct Queries80 {
                                                                      key_rows(args.v), kv_tile * n, entry.keys.length);
   }
 
-  __device__ Walk walk() const {
-    return walk_of<Tile>(args, user, entry, at, head,
-                         {first_query(), min(first_query() + m, entry.queries.length), tile, tiles});
+  __device__ auto walk() const {
+    if constexpr (User::traits.listed && reads_visits<Tile>)
+      return VisitedKeys<Tile>(args, entry, at, first_query());
+    else
+      return walk_of<Tile>(args, user, entry, at, head,
+                           {first_query(), min(first_query() + m, entry.queries.length), tile, tiles});
   }
 
   __device__ void find_ends() {
@@ -196,8 +205,9 @@ struct Queries80 {
       add_product<Element, exact, 1, n, Tile::d>(dq, dp, Columns<Element, QLine>(k, lane));
   }
 
-  template <Pass P>
-  __device__ void visit(const Walk& walk, float (&deltas)[2]) {
+  /// `walk`: a Walk, or VisitedKeys.
+  template <Pass P, class W>
+  __device__ void visit(W& walk, float (&deltas)[2]) {
     const auto load = [&](int i) {
       load_keys(walk.tile(i), i % Tile::stages);
       copy_commit();
@@ -222,7 +232,7 @@ struct Queries80 {
 
   __device__ void run() {
     if (first_query() >= entry.queries.length) return;
-    const Walk walk = this->walk();
+    auto walk = this->walk();
     float deltas[2] = {};
     clear<1, Tile::d>(dq);
     if (walk.count > 0) load_queries();
@@ -253,10 +263,22 @@ struct Queries80 {
     }
   }
 
+  /// Adds up delta alone.
+  __device__ void sum_deltas() {
+    if (first_query() >= entry.queries.length) return;
+    auto walk = this->walk();
+    if (walk.count == 0) return;
+    float deltas[2] = {};
+    load_queries();
+    find_ends();
+    visit<Pass::delta>(walk, deltas);
+    store_deltas(deltas);
+  }
+
   /// Adds up the terms by row and by pair.
   __device__ void sum_terms() {
     if (first_query() >= entry.queries.length) return;
-    const Walk walk = this->walk();
+    auto walk = this->walk();
     if (walk.count == 0) return;
     float deltas[2] = {};
     load_queries();

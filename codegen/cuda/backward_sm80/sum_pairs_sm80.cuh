@@ -11,15 +11,10 @@
 
 namespace attune {
 
-struct alignas(128) Line {
-  uint4 units[8];
-};
-
 template <class Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32)
     sum_pairs_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
-  static_assert(!User::traits.listed, "its tiles would need lists of their own");
-  __shared__ Line memory[SharedQueries80<Tile>::bytes / sizeof(Line)];
+  __shared__ StaticLine memory[SharedQueries80<Tile>::bytes / sizeof(StaticLine)];
   wait_for_kernel_before();
   Queries80<Tile, User>(args, user, static_cast<unsigned>(__cvta_generic_to_shared(memory))).sum_terms();
 }

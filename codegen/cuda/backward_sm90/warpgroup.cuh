@@ -26,8 +26,6 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   /// With dropout, orders that compute P and dS at once draw for each pair: they serve narrow heads.
   static constexpr bool drops = User::traits.drops && order > 0;
   static constexpr bool has_prob = User::traits.has_prob && !drops;
-  /// Then prob(0) is 0, whatever captured tensors hold, and orders 1 to 3 need not know which pairs are masked out.
-  static_assert(User::gradient.delta_of_o);
   /// dV follows dS, and weigh() leaves P itself in `s`: join() rounds it, and `p` takes no registers until then.
   static constexpr bool rounds_late = order == 3 && !User::gradient.has_slope;
 
@@ -153,12 +151,14 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     return __uint_as_float(__float_as_uint(user.drop_factor(head)) & kept.mask(i, e, r));
   }
 
-  /// prob(P), and 0 where P is 0: the factor of a masked-out pair may be NaN.
+  /// In orders 1 to 3, once weigh() has seen the pair: false if it adds nothing to any sum.
+  __device__ bool counts(int nth, float x) const { return User::gradient.keeps_zero ? x != 0.0f : is_kept(nth); }
+  /// prob(P), and 0 for a pair that adds nothing: the factor of a masked-out one may be NaN.
   __device__ float prob_of(float x, int i, int e, int r, const Row& row, const Col& col, Int q, Int kv) const {
     if constexpr (drops)
       return x * dropped_factor(i, e, r);
     else if constexpr (has_prob)
-      return x == 0.0f ? 0.0f : user.prob(x, head, row, col, at, q, kv);
+      return counts(4 * i + 2 * r + e, x) ? user.prob(x, head, row, col, at, q, kv) : 0.0f;
     else
       return x;
   }
@@ -178,7 +178,11 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       const int nth = 4 * i + 2 * r + e;
       const float given = s[nth];
       const auto pair = pair_of(copied, i, e, r, row, col, q, kv);
-      const float to = probability_of(user, pair, factor, e ? under.y : under.x, is_kept(nth), given);
+      // As in gradient_of().
+      const bool keeps = !two_walks<User> || score_keeps(user, pair, given);
+      const float to = probability_of(user, pair, factor, e ? under.y : under.x, keeps && is_kept(nth), given);
+      if constexpr (!User::gradient.keeps_zero)
+        if (!keeps || (e ? under.y : under.x) == infinity) this->mask_out(nth);
       if constexpr (!rounds_late) {
         const float of_v = prob_of(to, i, e, r, row, col, q, kv);
         if (e == 0)
@@ -268,9 +272,9 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
         flow *= dropped_factor(i, e, r);
       else if constexpr (has_prob)
         flow *= user.prob_slope(x, head, row, col, at, q, kv);
-      PairNumbers out{rounds_late ? prob_of(x, i, e, r, row, col, q, kv) : 0.0f, x * (flow - (e ? delta.y : delta.x))};
-      if (x == 0.0f) out = {0, 0};
-      if constexpr (sums_items) add_terms({out.dp, x == 0.0f ? 0.0f : dp[nth]}, 0, x, r, row, col, q, kv);
+      const PairNumbers out{rounds_late ? prob_of(x, i, e, r, row, col, q, kv) : 0.0f,
+                            x == 0.0f ? 0.0f : x * (flow - (e ? delta.y : delta.x))};
+      if constexpr (sums_items) add_terms({out.dp, counts(nth, x) ? dp[nth] : 0.0f}, 0, x, r, row, col, q, kv);
       if (e == 0) {
         low[r] = out;
       } else {

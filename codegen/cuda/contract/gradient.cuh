@@ -12,6 +12,7 @@ namespace attune {
 struct GradientTraits {
   bool has_slope = false;  ///< slope() is not 1 everywhere
   bool delta_of_o = true;  ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
+  bool keeps_zero = true;  ///< prob(0) is 0, whatever captured tensors hold
   int by_head = 0;         ///< terms whose places depend only on b and h
   int by_row = 0;          ///< ... and on q
   int by_col = 0;          ///< ... and on kv, but not on q
@@ -185,8 +186,7 @@ __device__ inline bool score_keeps(const User& user, const Of& of, float s) {
 }
 
 /// The gradient of a pair. A pair that is masked out gives 0, whatever its operands hold; so does one with p = 0 if
-/// prob() is a multiple of p. Otherwise prob(0) may differ from 0, and p is 0 for scores 88 below lse. `terms` gets
-/// flow, s and p of every other pair.
+/// prob(0) is 0. Otherwise p is 0 for scores 88 below lse. `terms` gets flow, s and p of every other pair.
 template <class User, class Of, class Terms>
 __device__ inline PairNumbers gradient_of(const User& user, const Of& of, float factor, RowEnd end, bool kept,
                                           PairNumbers in, Terms terms) {
@@ -201,7 +201,10 @@ __device__ inline PairNumbers gradient_of(const User& user, const Of& of, float 
   if constexpr (User::gradient.has_slope) out.dp *= slope_of(user, of, in.s);
   if constexpr (two_walks<User>) {
     if (!kept || end.under == infinity || !score_keeps(user, of, in.s)) return {0, 0};
-    if (p == 0.0f) flow.score = out.dp = 0;
+    if (p == 0.0f) {
+      if (User::gradient.keeps_zero) return {0, 0};
+      flow.score = out.dp = 0;
+    }
   } else {
     if (p == 0.0f) return {0, 0};
   }

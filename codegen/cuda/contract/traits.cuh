@@ -33,6 +33,7 @@ struct Traits {
   Peak peak = Peak::unknown;  ///< where term() is largest. If it is not there, a call takes longer
   // Only for the choice of a kernel; sources do not contain these.
   bool delta_of_o = true;     ///< of a backward: a row's delta is the product of dO and O
+  bool has_slope = false;     ///< of a backward: the derivative of scores is not 1 everywhere
   bool prob_chooses = false;  ///< prob() is one of several by p, as a threshold's is
   bool draws = false;         ///< prob() draws random numbers pair by pair
   bool has_terms = false;     ///< gradients of captured tensors are asked for

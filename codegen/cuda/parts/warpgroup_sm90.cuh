@@ -70,8 +70,9 @@ struct KeysByQueries {
   using Col = typename User::Col;
   static constexpr int m = Tile::m;
   static constexpr bool shares = Shareable<Row>;
-  /// If exponents are multiples of scores, a masked-out score becomes -inf; otherwise each pair has a bit.
-  static constexpr bool removes_scores = User::traits.scaled;
+  /// If exponents are multiples of scores, a masked-out score becomes -inf; otherwise, or if prob(0) may not be 0, each
+  /// pair has a bit.
+  static constexpr bool removes_scores = User::traits.scaled && User::gradient.keeps_zero;
 
   const BackwardArgs& args;
   const User& user;
@@ -176,9 +177,10 @@ struct KeysByQueries {
       if constexpr (removes_scores)
         s[nth] = kept ? s[nth] : -infinity;
       else
-        removed[nth / 32] |= kept ? 0u : 1u << nth % 32;
+        mask_out(nth, kept);
     });
   }
+  __device__ void mask_out(int nth, bool kept = false) { removed[nth / 32] |= kept ? 0u : 1u << nth % 32; }
   __device__ bool is_kept(int nth) const { return removes_scores || !(removed[nth / 32] & 1u << nth % 32); }
 };
 

@@ -153,7 +153,7 @@ class BackwardRun {
   /// The struct that all kernels share, before each adds its own.
   BackwardArgs& make_args(unsigned* non_finite);
   void put_deltas(const PairKernel& of, BackwardArgs& args);
-  /// Adds the kernel, with the lists that it needs.
+  /// Adds the kernel, after the lists that it needs and the companions before it.
   void put(const PairKernel& of, const codegen::LaunchCall& launch, BackwardArgs& args, int* lists, bool early);
   codegen::LaunchCall launch_of(const PairKernel& of, std::int64_t blocks) const;
   /// Maps of the tensors that a kernel reads by TMA; of split operands also their factors.
@@ -404,6 +404,7 @@ void BackwardRun::put(const PairKernel& of, const codegen::LaunchCall& launch, B
     put_cover(*out_, *of.kernel, there, args, nullptr, args.visited);
     there.put(args);
   }
+  out_->before(*of.kernel, launch, &args);
   out_->kernel(*of.kernel, launch, &args, early);
 }
 
@@ -515,8 +516,12 @@ void BackwardRun::whole() {
     // Pairs of tiles that no item visits.
     if (dense_ && dense_->cleared) clear(dense_->ds.data, ds_words);
     const codegen::LaunchCall launch = launch_of(whole_, std::min(sets_of_kv() * tiles, most_blocks));
-    if (first) put_deltas(whole_, args);
-    put(whole_, launch, args, first ? lists : nullptr, first);
+    if (first) {
+      put_deltas(whole_, args);
+      put(whole_, launch, args, lists, true);
+    } else {
+      out_->kernel(kernel, launch, &args, false);
+    }
     if (nth > 0)
       out_->companion(kernel, codegen::sum_ds, launch, &args);
     else

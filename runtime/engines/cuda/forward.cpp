@@ -192,6 +192,7 @@ void ForwardRun::put_lists(unsigned* next) {
 
 void ForwardRun::finish(void* args, const codegen::LaunchCall& launch, bool early, unsigned cluster) {
   if (plan().kernel->own) plan().kernel->own->fill(args, launch, own_);
+  out_->before(*kernel_, launch, args);
   out_->kernel(*kernel_, launch, args, early, cluster);
   out_->after(*kernel_, launch, args);
   std::vector<std::byte> user = user_of(of_, *kernel_);

@@ -67,9 +67,12 @@ void Launches::companions(const LoadedKernel& kernel, Companion::When when, cons
     if (one.what->when == when && !one.what->own_struct) companion(kernel, *one.what, call, arguments);
 }
 
+void Launches::before(const LoadedKernel& kernel, const LaunchCall& call, void* arguments) {
+  companions(kernel, Companion::When::before, call, arguments);
+}
+
 void Launches::kernel(const LoadedKernel& kernel, const LaunchCall& call, void* arguments, bool early,
                       unsigned cluster) {
-  companions(kernel, Companion::When::before, call, arguments);
   launch({.kernel = &kernel.kernel,
           .grid = {static_cast<unsigned>(call.blocks), 1, 1},
           .threads = kernel.choice.threads,

@@ -57,10 +57,11 @@ class Launches {
   /// Adds a companion of the kernel.
   void companion(const LoadedKernel& kernel, const codegen::Companion& what, const codegen::LaunchCall& call,
                  void* arguments);
-  /// Adds the kernel, after the companions that get its struct before it.
+  /// Adds the companions that get the kernel's struct and run before it.
+  void before(const LoadedKernel& kernel, const codegen::LaunchCall& call, void* arguments);
   void kernel(const LoadedKernel& kernel, const codegen::LaunchCall& call, void* arguments, bool early,
               unsigned cluster = 1);
-  /// Adds the companions that run after the kernel.
+  /// The same that run after the kernel.
   void after(const LoadedKernel& kernel, const codegen::LaunchCall& call, void* arguments);
 
   /// Enqueues every step on the stream, in the current context, and forgets it. Each kernel takes its own struct, then
