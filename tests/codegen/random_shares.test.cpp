@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "codegen/call_choices.h"
-#include "codegen/kernel.h"
+#include "codegen/choose/call_choices.h"
+#include "codegen/choose/kernel.h"
 #include "tests/catch.h"
 #include "tests/fuzz/random_call.h"
 

@@ -12,8 +12,8 @@
 #pragma once
 
 #include "codegen/cuda/backward_sm80/layout.cuh"
+#include "codegen/cuda/backward_sm80/visited_keys.cuh"
 #include "codegen/cuda/parts/backward_sm80.cuh"
-#include "codegen/cuda/parts/visited_keys.cuh"
 
 namespace attune {
 

@@ -1,13 +1,13 @@
-// codegen/cuda/kernels/sum_deltas_sm80.cuh — delta of each row, of its pairs, for a kernel of a whole backward: before
-// a prob mod whose delta is not the product of o and grad_o
+// codegen/cuda/backward_sm80/sum_deltas_sm80.cuh — delta of each row, of its pairs, for a kernel of a whole backward:
+// before a prob mod whose delta is not the product of o and grad_o
 //
 // It computes S and dP, two of the seven products of the portable kernels, and adds to what the preprocess (rows.cuh)
 // has left in delta. Its tile and shared memory are those of queries_sm80.cuh; each block has a tile of queries of one
 // head and batch entry.
 #pragma once
 
-#include "codegen/cuda/kernels/queries_sm80.cuh"
-#include "codegen/cuda/ptx/launch.cuh"
+#include "codegen/cuda/backward_sm80/queries_sm80.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

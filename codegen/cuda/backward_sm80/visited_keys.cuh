@@ -1,8 +1,8 @@
-// codegen/cuda/parts/visited_keys.cuh — the tiles of keys that a tile of queries visits, from the table of visits of a
-// kernel with larger tiles
+// codegen/cuda/backward_sm80/visited_keys.cuh — the tiles of keys that a tile of queries visits, from the table of
+// visits of a kernel with larger tiles
 #pragma once
 
-#include "codegen/cuda/contract/cover_args.cuh"
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/parts/entry.cuh"
 
 namespace attune {
