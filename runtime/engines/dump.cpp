@@ -127,8 +127,6 @@ void dump(const DumpOf& of, const std::function<std::vector<DumpFile>()>& files)
 
 namespace {
 
-constexpr std::size_t many = 64;  // kernels of a process that differ only in literals; each doubling is recorded again
-
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_in_name(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
@@ -155,7 +153,7 @@ void record_alike(const KernelName& name) {
   static Mutex mutex;
   std::unique_lock lock(mutex);
   static std::map<std::string, std::size_t> kernels;
-  constexpr std::size_t most_kinds = 1024;
+  constexpr std::size_t most_kinds = 1024, many = 64;  // each doubling of many is recorded again
   if (kernels.size() >= most_kinds) kernels.clear();
   const std::size_t count = ++kernels[fmt::format("{} {}\n{}", name.kernel, name.target, without_numbers(*name.mod))];
   lock.unlock();
