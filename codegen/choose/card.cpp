@@ -161,16 +161,16 @@ namespace {
 // ---- blocks on a multiprocessor -------------------------------------------------------------------------------------
 
 constexpr int kb = 1024;
-constexpr std::array<Multiprocessor, 10> limits{{{80, 64, 32, 164 * kb},
-                                                 {86, 48, 16, 100 * kb},
-                                                 {87, 48, 16, 164 * kb},
-                                                 {89, 48, 24, 100 * kb},
-                                                 {90, 64, 32, 228 * kb},
-                                                 {100, 64, 32, 228 * kb},
-                                                 {103, 64, 32, 228 * kb},
-                                                 {110, 48, 24, 228 * kb},
-                                                 {120, 48, 24, 100 * kb},
-                                                 {121, 48, 24, 100 * kb}}};
+constexpr std::array<Multiprocessor, 10> known_limits{{{80, 64, 32, 164 * kb},
+                                                       {86, 48, 16, 100 * kb},
+                                                       {87, 48, 16, 164 * kb},
+                                                       {89, 48, 24, 100 * kb},
+                                                       {90, 64, 32, 228 * kb},
+                                                       {100, 64, 32, 228 * kb},
+                                                       {103, 64, 32, 228 * kb},
+                                                       {110, 48, 24, 228 * kb},
+                                                       {120, 48, 24, 100 * kb},
+                                                       {121, 48, 24, 100 * kb}}};
 
 // The same since 8.0: four partitions, each with its own registers, which warps get in units of 256; shared memory in
 // units of 128 bytes, of which CUDA takes 1 KB per block.
@@ -178,11 +178,11 @@ constexpr int sectors = 4, registers_of_part = 16 * kb, register_unit = 256, sha
 
 }  // namespace
 
-std::span<const Multiprocessor> multiprocessors() { return limits; }
+std::span<const Multiprocessor> multiprocessors() { return known_limits; }
 
 const Multiprocessor& multiprocessor(int arch) {
-  const auto newer = std::ranges::find_if(limits, [&](const Multiprocessor& m) { return m.arch > arch; });
-  return newer == limits.begin() ? limits.front() : *(newer - 1);
+  const auto newer = std::ranges::find_if(known_limits, [&](const Multiprocessor& m) { return m.arch > arch; });
+  return newer == known_limits.begin() ? known_limits.front() : *(newer - 1);
 }
 
 Occupancy occupancy(int arch, int threads, int registers, int shared_bytes) {

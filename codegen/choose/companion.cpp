@@ -81,7 +81,7 @@ Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
   Tile& tile = exact.tile;
   tile.m = tile.n = 64;
   tile.stages = 1;
-  tile.own = {{"warps", 4},
+  tile.own = {{"warps", repair_threads / 32},
               {"width", static_cast<int>(plan.spec.d)},
               {"width_v", static_cast<int>(plan.spec.dv)},
               {"vector", 0},
@@ -123,7 +123,7 @@ constexpr Companion repair(bool early) {
           .source = repair_source,
           .needed = may_be_non_finite,
           .grid = repair_grid,
-          .threads = 128,
+          .threads = repair_threads,
           .early = early};
 }
 
@@ -228,7 +228,7 @@ constinit const Companion end_queries{
     .source = [](const GpuParts&, const KernelPlan& plan) { return end_source(plan); },
     .needed = [](const GpuParts&, const KernelPlan& plan) { return !plan.tile.alone; },
     .grid = end_grid,
-    .threads = 256,
+    .threads = end_threads,
     .early = true,
     .of_any_mod = true,
 };

@@ -58,7 +58,7 @@ struct BackwardF32Sm90 {
     const int shared_bytes = Of::choose(plan, tile.stages);
     plan.tile.own.emplace_back("wide", tile.wide);
     return {.plan = std::move(plan),
-            .threads = 384,
+            .threads = wide_block.threads,
             .shared_bytes = shared_bytes,
             .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
   }

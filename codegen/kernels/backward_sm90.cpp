@@ -58,7 +58,7 @@ std::string why_order0(const Traits& facts) {
 /// Each of two warpgroups has 64 x 64 numbers of dQ: half of 128 columns, or half of 128 queries.
 int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
 /// Or, transposed, 64 columns of 80 queries. The warp that sums diagonals needs more registers than this leaves.
-constexpr int most_queries = 80;
+constexpr int most_queries = turned_queries;
 
 /// 80 queries leave room for one tile of dQ, so a block waits longer for its turn: they are faster where items have
 /// many steps. Under a causal mask and at D=128 they had 0.94 of the rate of 64 queries at 2048 positions, 0.98 at
@@ -180,7 +180,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                                 .element = gpu_element(spec.dtype).bytes,
                                 .wide = tile.copies == 2};
   return {.plan = std::move(plan),
-          .threads = 384,
+          .threads = BackwardLayout90::block.threads,
           .shared_bytes = shared.bytes,
           .counts_tiles = true,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m},

@@ -58,10 +58,10 @@ std::span<const Row> rows_of_width90(const Row (&rows)[R], const KernelSpec& spe
   return narrowest_rows(rows, [&](const Row& row) { return row.d >= spec.d && row.dv >= spec.dv; });
 }
 
-/// Numbers that a thread can hold, in addition to some 24 (two warpgroups) or 32 other registers.
+/// Numbers that a thread can hold, in addition to some 24 or, where threads have fewer registers, 32 others.
 constexpr int most_numbers90(int m, int blocks) {
-  if (m == 192) return 128;
-  return blocks == 1 ? 208 : blocks == 2 ? 192 : 96;
+  const int registers = forward_block90(m, blocks).computing;
+  return registers - (registers < 200 ? 32 : 24);
 }
 /// The reason why this tile is illegal, or empty. `numbers`: the scores, results and probabilities that a thread holds.
 inline std::string why_illegal90(const ForwardTile90& tile, int numbers, int blocks = 1) {
@@ -133,7 +133,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(spec, tile, bytes);
   if (blocks > 1) plan.tile.own.emplace_back("blocks", blocks);
   return {.plan = std::move(plan),
-          .threads = 128 * (tile.m / 64 + 1),
+          .threads = forward_block90(tile.m).threads,
           .shared_bytes = bytes,
           .blocks_of_sm = blocks,
           .counts_tiles = tile.dynamic != 0,

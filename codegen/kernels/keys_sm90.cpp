@@ -51,7 +51,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.own = {{"parts", tile.parts}, {"width", static_cast<int>(spec.d)}, {"width_v", static_cast<int>(spec.dv)}};
   const int shared_bytes = layout_of<KeysLayout90>(plan).bytes;
   return {.plan = std::move(plan),
-          .threads = 384,
+          .threads = wide_block.threads,
           .shared_bytes = shared_bytes,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }

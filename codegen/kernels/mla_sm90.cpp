@@ -71,7 +71,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                    {"paged", spec.paged}};
   const int shared_bytes = layout_of<MlaLayout90>(plan).bytes;
   return {.plan = std::move(plan),
-          .threads = 384,
+          .threads = MlaLayout90::block.threads,
           .shared_bytes = shared_bytes + chunk_alignment,
           .boxes = BoxRows{.q = mla_rows, .k = box}};
 }

@@ -51,7 +51,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                                .v_stages = tile.v_stages,
                                .element = gpu_element(plan.spec.dtype).bytes};
   return {.plan = std::move(plan),
-          .threads = 384,
+          .threads = wide_block.threads,
           .shared_bytes = shared.bytes,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m}};
 }

@@ -14,7 +14,7 @@
 namespace attune {
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(repair_threads)
     repair_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   let_next_start();
   wait_for_kernel_before();

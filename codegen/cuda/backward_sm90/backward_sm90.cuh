@@ -21,7 +21,7 @@ template <class Tile>
 concept BackwardTile = requires {
   typename Tile::Element;  // of q, k, v and grad_o: bf16, f16
   // Queries by keys: 128 queries where heads are at most 64 wide, else 64 or 80.
-  requires(Tile::d > 64 ? Tile::m == 64 || Tile::m == 80 : Tile::m == 128) && Tile::n == 128;
+  requires(Tile::d > 64 ? Tile::m == 64 || Tile::m == turned_queries : Tile::m == 128) && Tile::n == 128;
   // Head widths, rounded up.
   requires Tile::d % 16 == 0 && Tile::dv % 16 == 0 && Tile::d <= 128 && Tile::dv <= 128;
   // Stages of queries, of dS and of dQ.
@@ -34,13 +34,14 @@ concept BackwardTile = requires {
   Layout(Tile::layout);
 };
 
-/// True if 24 registers are enough for the warps that do not compute; else they have 40. The warp that copies needs
-/// more next to consumers of order 3, which have some to spare.
+/// The warp that copies needs more registers next to consumers of order 3, which have some to spare.
 template <class Tile, class User>
-constexpr bool has_narrow_producers = loads_apart<User> && !(copies_for_backward<Tile, User> && Tile::order == 3);
+constexpr Block90 backward_block = loads_apart<User> && !(copies_for_backward<Tile, User> && Tile::order == 3)
+                                       ? BackwardLayout90::narrow
+                                       : BackwardLayout90::block;
 
 template <BackwardTile Tile, class User>
-__global__ void __launch_bounds__(384, 1)
+__global__ void __launch_bounds__(BackwardLayout90::block.threads, 1)
     backward_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Shared = Shared90Backward<Tile>;
   static_assert(!Shared::turned || loads_apart<User>, "a warp that sums diagonals has no 80 queries");
@@ -69,9 +70,9 @@ __global__ void __launch_bounds__(384, 1)
   }
   __syncthreads();
   let_next_start();
-  const int group = uniform(static_cast<int>(threadIdx.x) / 128);
+  const int group = uniform(static_cast<int>(threadIdx.x) / warpgroup_threads);
   if (group == 0) {
-    registers_down<has_narrow_producers<Tile, User> ? 24 : 40>();
+    registers_down<backward_block<Tile, User>.loading>();
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
     if constexpr (!is_alone<Tile>)
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(384, 1)
     if constexpr (User::gradient.by_diagonal > 0)
       if (warp == 3) Diagonals90<Tile, User>{args, user, shared}.run();
   } else {
-    registers_up<has_narrow_producers<Tile, User> ? 240 : 232>();
+    registers_up<backward_block<Tile, User>.computing>();
     const int thread = static_cast<int>(threadIdx.x) % warpgroup_threads;
     BackwardConsumer90<Tile, User>{{{args, user, shared, group - 1, thread % 32, uniform(thread / 32)}}}.run();
   }
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(384, 1)
 /// Stores zeros for queries that no keys visit: a block looks at cleared_tiles tiles of queries of a head.
 template <class Tile>
 __device__ inline void clear_queries(const BackwardArgs& args) {
-  __shared__ float4 zeros[256];
+  __shared__ float4 zeros[end_threads];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, h = static_cast<int>(blockIdx.y),
             b = static_cast<int>(blockIdx.z), first = cleared_tiles * static_cast<int>(blockIdx.x);
   const Range queries = entry_of<Tile>(args, b).queries;
@@ -114,7 +115,7 @@ __device__ inline void clear_queries(const BackwardArgs& args) {
 /// convert complete tiles while the last items of backward_sm90 leave multiprocessors idle. The last block waits for
 /// the end of backward_sm90, because the next kernel waits for this kernel only.
 template <class Tile>
-__global__ void __launch_bounds__(256) end_queries_sm90(const __grid_constant__ BackwardArgs args) {
+__global__ void __launch_bounds__(end_threads) end_queries_sm90(const __grid_constant__ BackwardArgs args) {
   if constexpr (completes_dq<Tile>) return clear_queries<Tile>(args);
   using Shared = Shared90Backward<Tile>;
   __shared__ float4 memory[Shared::sum_bytes / 16];

@@ -2,10 +2,13 @@
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/schedule.cuh"
 
 namespace attune {
 
 struct BackwardLayout90 {
+  /// narrow: warps that load need few registers.
+  static constexpr Block90 block{}, narrow{.loading = 24, .computing = 240};
   int m, n, d, dv, stages, element;  ///< as in Tile; bytes of an element
   bool wide = false;                 ///< elements of f32 are copied for each pair
   int step_words = 12, steps_kept = 8;
@@ -13,8 +16,9 @@ struct BackwardLayout90 {
   int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes, q_bytes = d_chunks * m * chunk_bytes,
       grad_o_bytes = dv_chunks * m * chunk_bytes, ds_bytes = n / chunk * m * chunk_bytes,
       sum_bytes = 4 * m * d_chunks * chunk;
-  /// Memory for one tile of dQ only, if queries are 80, or there are copies of f32.
-  int sum_stages = m == 80 || wide ? 1 : stages;
+  bool turned = m == turned_queries;
+  /// Memory for one tile of dQ only, if it is turned, or there are copies of f32.
+  int sum_stages = turned || wide ? 1 : stages;
   int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + stages * q_bytes, ds = grad_o + stages * grad_o_bytes,
       sums = ds + stages * ds_bytes, copied = sums + sum_stages * sum_bytes, under = copied + (wide ? ds_bytes : 0),
       delta = under + 4 * m * stages, steps = delta + 4 * m * stages;

@@ -142,8 +142,7 @@ struct Shared90Backward {
                        keys_empty = at.keys_empty, ds_full = at.ds_full, results_empty = at.results_empty,
                        copied = at.copied, copied_empty = at.copied_empty, in_eights = at.in_eights, bytes = at.bytes;
   static_assert(at.step_words == step_words && at.steps_kept == steps_kept);
-  /// dQ is computed transposed: 80 queries are no multiple of the 64 rows of a product.
-  static constexpr bool turned = m == 80;
+  static constexpr bool turned = at.turned;
   // Each of two warpgroups holds half of dq: half of the width, or half of 128 queries.
   static_assert((turned ? d_chunks == 2 : m * d_chunks == 128) && n == 128);
   static constexpr int sum_stages = at.sum_stages;

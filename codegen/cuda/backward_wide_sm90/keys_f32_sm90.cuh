@@ -187,7 +187,7 @@ struct FlowsOfF32Keys90 {
 };
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(384, 1)
+__global__ void __launch_bounds__(wide_block.threads, 1)
     keys_f32_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Split = F16PartsTile<Tile>;
   keys_block<ScoresOfF32Keys90<Split, User>, FlowsOfF32Keys90<Split>, Split>(args, user);

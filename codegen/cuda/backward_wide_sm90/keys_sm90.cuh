@@ -9,8 +9,8 @@
 //
 // Tile: Element (bf16, f16); m = n = 64 queries and keys; d: a multiple of 16, 128 < d <= 256; dv: the same, above 64;
 // stages of queries: 3; parts: 1, 2 or 4; a warpgroup packs its operand in that many parts, each while the product of
-// the part before runs. SharedKeys90<Tile>::bytes of shared memory, 384 threads, one block per tile of keys, key head
-// and batch entry of k.
+// the part before runs. SharedKeys90<Tile>::bytes of shared memory, three warpgroups, one block per tile of keys, key
+// head and batch entry of k.
 #pragma once
 
 #include "codegen/cuda/backward_wide_sm90/keys_producer.cuh"
@@ -256,16 +256,16 @@ __device__ inline void keys_block(const BackwardArgs& args, const User& user) {
     barrier_init_done();
   }
   __syncthreads();
-  const int group = uniform(static_cast<int>(threadIdx.x) / 128),
+  const int group = uniform(static_cast<int>(threadIdx.x) / warpgroup_threads),
             warp = uniform(static_cast<int>(threadIdx.x) / 32 % 4), lane = static_cast<int>(threadIdx.x) % 32;
   const Keys90<Tile> keys(args);
   if (group == 0) {
-    registers_down<40>();
+    registers_down<wide_block.loading>();
     LoaderKeys90<Tile, User> loader{args, user, shared, lane, keys};
     if (warp == 0) loader.template run<true>();
     if (warp == 1) loader.template run<false>();
   } else {
-    registers_up<232>();
+    registers_up<wide_block.computing>();
     if (group == 1)
       Scores{{args, user, shared, 0, lane, warp}}.run(keys);
     else
@@ -274,7 +274,7 @@ __device__ inline void keys_block(const BackwardArgs& args, const User& user) {
 }
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(384, 1)
+__global__ void __launch_bounds__(wide_block.threads, 1)
     keys_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   keys_block<ScoresOfKeys90<Tile, User>, FlowsOfKeys90<Tile, User>, Tile>(args, user);
 }

@@ -6,6 +6,9 @@
 
 namespace attune {
 
+/// A block of any of these kernels.
+constexpr Block90 wide_block{};
+
 struct KeysLayout90 {
   int m, n, d, dv, stages, element;  ///< as in Tile; bytes of an element
   int grad_o_stages = 2, warps = 4;

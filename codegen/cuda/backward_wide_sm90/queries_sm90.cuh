@@ -8,8 +8,8 @@
 //
 // Tile: Element (bf16, f16); m = 128 queries; n = 64 keys; d, dv: multiples of 16 up to 256; stages of keys: 2;
 // v_stages of values: 1 or 2; parts: 1, 2 or 4; a warpgroup packs its operand in that many parts, each while the
-// product of the part before runs. SharedQueries90<Tile>::bytes of shared memory, 384 threads, one block per tile of
-// queries, head and batch entry.
+// product of the part before runs. SharedQueries90<Tile>::bytes of shared memory, three warpgroups, one block per tile
+// of queries, head and batch entry.
 #pragma once
 
 #include "codegen/cuda/backward_wide_sm90/layout.cuh"
@@ -336,20 +336,20 @@ __device__ inline void queries_block(const BackwardArgs& args, const User& user)
     barrier_init_done();
   }
   __syncthreads();
-  const int group = uniform(static_cast<int>(threadIdx.x) / 128),
+  const int group = uniform(static_cast<int>(threadIdx.x) / warpgroup_threads),
             warp = uniform(static_cast<int>(threadIdx.x) / 32 % 4);
   const Queries90<Tile> queries(args);
   if (group == 0) {
-    registers_down<40>();
+    registers_down<wide_block.loading>();
     if (warp == 0 && elected()) load_queries<Tile>(args, user, shared, queries);
   } else {
-    registers_up<232>();
+    registers_up<wide_block.computing>();
     Group{{args, user, shared, group - 1, static_cast<int>(threadIdx.x) % 32, warp}}.run(queries);
   }
 }
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(384, 1)
+__global__ void __launch_bounds__(wide_block.threads, 1)
     queries_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   queries_block<QueriesWarpgroup90<Tile, User>, Tile>(args, user);
 }

@@ -4,7 +4,17 @@
 
 namespace attune {
 
-// ---- shared memory --------------------------------------------------------------------------------------------------
+// ---- blocks of Hopper's kernels -------------------------------------------------------------------------------------
+
+/// Four warps, which issue products together.
+constexpr int warpgroup_threads = 128;
+
+/// A block of a warpgroup that loads and of others that compute: the registers that a thread of either keeps.
+struct Block90 {
+  int consumers = 2;  ///< warpgroups that compute
+  int loading = 40, computing = 232;
+  int threads = (1 + consumers) * warpgroup_threads;
+};
 
 /// Rows of tiles for Hopper lie in shared memory in chunks: the bytes of a row of a chunk, which TMA swizzles.
 constexpr int chunk_bytes = 128;
@@ -128,8 +138,11 @@ constexpr int rows_threads = 256, rows_each = 4;
 constexpr int rows_lanes(int width) { return width <= 64 && width % 8 == 0 ? 8 : 16; }
 constexpr int rows_of_block(int width) { return rows_threads / rows_lanes(width) * rows_each; }
 
-/// Tiles of queries that a block of end_queries_sm90 looks at, one per lane, where dQ is complete.
-constexpr int cleared_tiles = 32;
+/// Threads of a block of end_queries_sm90, and the tiles of queries that it looks at, one per lane, where dQ is
+/// complete.
+constexpr int end_threads = 256, cleared_tiles = 32;
+/// Threads of a block of repair_sm80.cuh.
+constexpr int repair_threads = 128;
 
 /// One struct for all kernels of a backward: each kernel reads what it needs. `tiles` has, for `keys` kernels, a row of
 /// lists for each tile of keys, for kernels that do all a table of visits (Visit).

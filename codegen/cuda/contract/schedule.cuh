@@ -32,6 +32,9 @@ ATTUNE_HOST_DEVICE constexpr int equal_parts(int tiles, int blocks, int steps, i
 
 // ---- items of a backward --------------------------------------------------------------------------------------------
 
+/// Queries of a tile whose dQ is computed transposed ("turned"): they are no multiple of the 64 rows of a product.
+constexpr int turned_queries = 80;
+
 /// The number of steps, or of items of one step, that start between two items of one set of heads. Blocks then take
 /// these items some 2 us apart, the time in which a tile of `m` queries passes from one to the next. docs/kernels has
 /// results with other numbers; bits depend on the number. `masked`: the host does not know how short items are under a

@@ -188,7 +188,7 @@ struct WarpgroupWideE4m3 : WarpgroupOfE4m3<Tile, User> {
 };
 
 template <ForwardTile Tile, class User>
-__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
+__global__ void __launch_bounds__(block_of<Tile>.threads, 1)
     forward_e4m3_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   if constexpr (in_turn<Tile>) {
     using Group = WarpgroupWideE4m3<Tile, User>;

@@ -192,7 +192,7 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
 };
 
 template <ForwardTile Tile, class User>
-__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), 1)
+__global__ void __launch_bounds__(block_of<Tile>.threads, 1)
     forward_f32_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   if constexpr (in_turn<Tile>) {
     using Group = Warpgroup3Tf32<Tile, User>;

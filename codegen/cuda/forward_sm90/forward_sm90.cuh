@@ -101,17 +101,8 @@ template <class Tile>
 requires requires { Tile::blocks; }
 constexpr int blocks_of_sm<Tile> = Tile::blocks;
 
-/// Registers of a thread of the producer's warpgroup, and of a consumer. A launch gives every thread as many. Places of
-/// keys take some: with 40, a tail of values spills, and consumers lose nothing.
 template <class Tile>
-constexpr int producer_registers = is_per_entry<Tile>&& blocks_of_sm<Tile> < 3 ? 56
-                                   : Tile::m == 192 || blocks_of_sm<Tile> == 3 ? 32
-                                                                               : 40;
-template <class Tile>
-constexpr int consumer_registers = Tile::m == 192            ? (is_per_entry<Tile> ? 152 : 160)
-                                   : blocks_of_sm<Tile> == 1 ? (is_per_entry<Tile> ? 224 : 232)
-                                   : blocks_of_sm<Tile> == 2 ? (is_per_entry<Tile> ? 200 : 216)
-                                                             : 128;
+constexpr Block90 block_of = forward_block90(Tile::m, blocks_of_sm<Tile>, is_per_entry<Tile>);
 
 /// One thread initialises the barriers of a block.
 template <class Tile>
@@ -142,7 +133,7 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
   if constexpr (User::traits.listed || come_transposed<Tile> || are_gathered<Tile>) wait_for_kernel_before();
   const int thread = static_cast<int>(threadIdx.x), group = uniform(thread / warpgroup_threads);
   if (group == 0) {
-    registers_down<producer_registers<Tile>>();
+    registers_down<block_of<Tile>.loading>();
     using Producer = ForwardProducer90<Tile, User, values_have_warp<Tile> ? Loads::keys : Loads::all>;
     if (thread < 32 && Producer::loads()) Producer{args, shared, thread}.run();
     if constexpr (values_have_warp<Tile>)
@@ -155,13 +146,13 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
     if constexpr (has_columns<Tile>)
       if (thread >= 64) FindColumns90<Tile, User>{{args, user, shared, uniform(thread / 32 - 2), thread % 32}}.run();
   } else {
-    registers_up<consumer_registers<Tile>>();
+    registers_up<block_of<Tile>.computing>();
     Consumer(args, user, shared, group - 1, thread % warpgroup_threads).run();
   }
 }
 
 template <ForwardTile Tile, class User>
-__global__ void __launch_bounds__(128 * (Tile::m / 64 + 1), blocks_of_sm<Tile>)
+__global__ void __launch_bounds__(block_of<Tile>.threads, blocks_of_sm<Tile>)
     forward_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   using Group = Warpgroup90<Tile, User>;
   forward_block<Group, Tile, User,

@@ -5,6 +5,19 @@
 
 namespace attune {
 
+/// `blocks`: of an SM. Places of keys take registers of threads that load: with 40, a tail of values spills, and
+/// consumers lose nothing.
+constexpr Block90 forward_block90(int m, int blocks = 1, bool per_entry = false) {
+  return {.consumers = m / 64,
+          .loading = per_entry && blocks < 3   ? 56
+                     : m == 192 || blocks == 3 ? 32
+                                               : 40,
+          .computing = m == 192      ? (per_entry ? 152 : 160)
+                       : blocks == 1 ? (per_entry ? 224 : 232)
+                       : blocks == 2 ? (per_entry ? 200 : 216)
+                                     : 128};
+}
+
 struct ForwardLayout90 {
   /// As in Tile; `element`, `out_element`: bytes of an element of q, k and v, and of o.
   int m, n, d, dv, stages, q_stages, element, out_element;

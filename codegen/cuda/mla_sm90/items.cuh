@@ -42,7 +42,6 @@ struct SharedMla {
   static __device__ constexpr int user_of(int chunk) { return chunk >= v_chunks ? used_rest : chunk / half_chunks; }
 };
 
-constexpr int mla_threads = 384;
 /// Each warpgroup has every other stage, so a Place counts pairs of stages.
 template <class Tile>
 using MlaPlace = Place<Tile::stages / 2>;

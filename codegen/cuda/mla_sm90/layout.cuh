@@ -6,6 +6,7 @@
 namespace attune {
 
 struct MlaLayout90 {
+  static constexpr Block90 block{.loading = 24, .computing = 240};
   int m, n, d, dv, stages, element;                   ///< as in Tile; bytes of an element
   int number = 4, split_bytes = 32, item_bytes = 96;  ///< bytes of an f32, of a SplitRange and of an MlaItem
   int chunk = chunk_bytes / element, chunks = d / chunk, v_chunks = dv / chunk, half_chunks = v_chunks / 2;

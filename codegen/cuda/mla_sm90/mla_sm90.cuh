@@ -27,7 +27,7 @@
 // arrive; 1: the second warpgroup's scores start when the first's have arrived; 2: when the second has multiplied the
 // first's probabilities; 3: as 2, and a warpgroup multiplies its own probabilities when the other's next scores have
 // arrived; layout, max, store, before, paged: as in the decode kernel. SharedMla<Tile>::bytes of shared memory and 1024
-// to align it, 384 threads.
+// to align it, three warpgroups.
 #pragma once
 
 #include "codegen/cuda/mla_sm90/epilogue.cuh"
@@ -71,7 +71,7 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
 }
 
 template <class Tile, class User>
-__global__ void __launch_bounds__(mla_threads, 1)
+__global__ void __launch_bounds__(MlaLayout90::block.threads, 1)
     mla_sm90(const __grid_constant__ ArgsOf<Tile, MlaArgs> args, const __grid_constant__ User user) {
   using Shared = SharedMla<Tile>;
   extern __shared__ unsigned char memory[];
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(mla_threads, 1)
   }
   // The next kernel's blocks start where blocks of this one have ended, and wait there.
   let_next_start();
-  using Scratch = SplitScratch<mla_threads>;
+  using Scratch = SplitScratch<MlaLayout90::block.threads>;
   static_assert(sizeof(Scratch) <= Shared::p_bytes);
   const SplitRange split = find_split<Tile, MlaTile<Tile>>(
       args, user, *reinterpret_cast<Scratch*>(memory + (shared - start) + Shared::p), wait_for_kernel_before);
@@ -101,9 +101,9 @@ __global__ void __launch_bounds__(mla_threads, 1)
                                                       : CutTile{0, 0, 0};
   }
   __syncthreads();
-  const int group = uniform(static_cast<int>(threadIdx.x) / 128);
+  const int group = uniform(static_cast<int>(threadIdx.x) / warpgroup_threads);
   if (group == 0) {
-    registers_down<24>();
+    registers_down<MlaLayout90::block.loading>();
     const SplitRange& its = shared_split<Tile>(shared);
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (warp < 3 && elected()) {
@@ -112,10 +112,10 @@ __global__ void __launch_bounds__(mla_threads, 1)
       if (warp == 2) MlaQueryProducer90<Tile, User>{args, user, its, shared}.run();
     }
   } else if (group == 1) {
-    registers_up<240>();
+    registers_up<MlaLayout90::block.computing>();
     compute_mla<0, Tile>(args, user, shared);
   } else {
-    registers_up<240>();
+    registers_up<MlaLayout90::block.computing>();
     compute_mla<1, Tile>(args, user, shared);
   }
 }

@@ -5,6 +5,7 @@
 // it. The producer and each consumer keep their own Place.
 #pragma once
 
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
@@ -29,7 +30,6 @@ enum NamedBarrier : int {
   probabilities = 4,      ///< + warpgroup: its probabilities are in shared memory
   warpgroup_cleared = 6,  ///< + warpgroup: its four warps have cleared rows past the last key
 };
-constexpr int warpgroup_threads = 128;  ///< four warps, which issue products together
 
 /// Tells the compiler that a number is the same in all lanes.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }

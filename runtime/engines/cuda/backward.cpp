@@ -458,7 +458,7 @@ int BackwardRun::section_of_whole() const {
   // 1 to 4 % at 8192 positions, nothing at 4096 and 16384, and lost 2 % at 2048; under a causal mask it lost up to 4 %.
   // With shared keys it takes several times as much, and a third of the rate was lost.
   const bool fits = tile.d < 128 || (!skips && p_.kv.length > 4096);
-  const std::int64_t times = tile.m == 80 && fits && p_.group == 1 ? 2 : 1,
+  const std::int64_t times = tile.m == turned_queries && fits && p_.group == 1 ? 2 : 1,
                      apart = times * items_apart(two_steps ? 64 : tile.m, skips),
                      tiles = dense_ ? dense_->tiles : ceil_div(p_.kv.length, tile.n);
   return static_cast<int>(std::max<std::int64_t>(1, apart / std::max<std::int64_t>(1, tiles)));
