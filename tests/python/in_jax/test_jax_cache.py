@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attune.jax import append, attention
+from attune.jax import _call, append, attention
 from conftest import refused
 from dense import close, dense, qkv, random
 
