@@ -8,6 +8,7 @@
 #include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
+#include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
 

@@ -10,6 +10,7 @@
 
 #include "codegen/cuda/parts/multiply_sm80.cuh"
 #include "codegen/cuda/parts/walk.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 

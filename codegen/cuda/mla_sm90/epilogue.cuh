@@ -3,6 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/mla_sm90/warpgroup.cuh"
+#include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
 
