@@ -52,8 +52,8 @@ __device__ inline double element(const void* row, long long i, Stored type) {
 /// The nearest e4m3, ties to even, of a number that was rounded to odd. Numbers beyond 448 have none, and e4m3 has no
 /// infinity.
 __device__ inline unsigned e4m3_of(float odd) {
-  const unsigned bits = __float_as_uint(odd), magnitude = min(bits & 0x7fffffffu, 0x43e00000u),
-                 exponent = max(magnitude & 0x7f800000u, 0x3c800000u);  // at least that of 2^-6
+  const unsigned bits = __float_as_uint(odd), magnitude = ::min(bits & 0x7fffffffu, 0x43e00000u),
+                 exponent = ::max(magnitude & 0x7f800000u, 0x3c800000u);  // at least that of 2^-6
   // Adding a power of two 20 binary places above the number rounds it to eighths.
   const unsigned above = exponent + (20u << 23),
                  eighths = __float_as_uint(__uint_as_float(magnitude) + __uint_as_float(above)) - above;

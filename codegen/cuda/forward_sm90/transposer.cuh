@@ -4,6 +4,7 @@
 // Tile: Element is e4m3; n and dv multiples of 32.
 #pragma once
 
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
