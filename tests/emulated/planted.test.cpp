@@ -71,7 +71,7 @@ const Planted all[] = {
      "copy_wait<0>();\n      __syncthreads();\n      const bool more", "copy_wait<0>();\n      const bool more",
      backward80},
     // ---- forward_sm90
-    {"fewer bytes are expected than come", "forward_sm90/key_source.cuh", "barrier_expect(full, Shared::k_bytes);",
+    {"fewer bytes are expected than come", "forward_sm90/producer.cuh", "barrier_expect(full, Shared::k_bytes);",
      "barrier_expect(full, Shared::k_bytes - 128);", sm90},
     {"more bytes are expected than come", "forward_sm90/producer.cuh", "barrier_expect(q.full(), Shared::q_bytes);",
      "barrier_expect(q.full(), Shared::q_bytes + 128);", sm90},

@@ -4,7 +4,7 @@
 
 #include "codegen/cuda/backward_sm90/tile_scheduler.cuh"
 #include "codegen/cuda/parts/copied_read_sm90.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 

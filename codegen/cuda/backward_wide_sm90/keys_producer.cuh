@@ -6,7 +6,7 @@
 #include "codegen/cuda/backward_wide_sm90/split.cuh"
 #include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
 
 namespace attune {

@@ -2,11 +2,10 @@
 // results to memory; rows that are computed pair by pair
 #pragma once
 
-#include "codegen/cuda/forward_sm90/key_source.cuh"
+#include "codegen/cuda/forward_sm90/producer.cuh"
 #include "codegen/cuda/forward_sm90/softmax.cuh"
 #include "codegen/cuda/parts/row.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
 

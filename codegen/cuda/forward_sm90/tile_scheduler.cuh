@@ -9,7 +9,6 @@
 #include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
 

@@ -11,7 +11,7 @@
 #include "codegen/cuda/forward_sm90/transposer.cuh"
 #include "codegen/cuda/parts/ring_sm90.cuh"
 #include "codegen/cuda/parts/walk.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 
