@@ -3,7 +3,6 @@
 
 #include "codegen/cuda/backward_sm90/tile_scheduler.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
 

@@ -8,7 +8,6 @@
 #include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
 

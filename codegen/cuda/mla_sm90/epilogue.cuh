@@ -3,7 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/mla_sm90/warpgroup.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
+#include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 

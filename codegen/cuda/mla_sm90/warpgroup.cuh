@@ -6,7 +6,6 @@
 #include "codegen/cuda/parts/softmax_sm80.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
-#include "codegen/cuda/ptx/tma.cuh"
 
 namespace attune {
 
